@@ -21,8 +21,8 @@ from hosttune.model.plan import Plan
 from hosttune.model.result import Result
 from hosttune.model.validation import KnownDevice, Validation
 from hosttune.model.values import parse_address
-from hosttune.state import DEVICES, VALIDATIONS, load, mode_of, save, state_directory, stored_validations
-from hosttune.system import STATE_INSIDE, System
+from hosttune.state import DEVICES, VALIDATIONS, load, mode_of, save, stored_validations
+from hosttune.system import STATE_INSIDE, System, state_directory
 from hosttune.transaction import applied_plans, status
 from hosttune.transaction.site import Site, site_of
 

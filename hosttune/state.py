@@ -13,8 +13,7 @@ from hosttune.errors import BadInput
 from hosttune.files import make_folder as make_folders
 from hosttune.files import read_all, write_whole
 from hosttune.model.limits import check_size
-from hosttune.system import KEPT_GPUS, MADE_FOLDERS
-from hosttune.system import state_directory as state_directory
+from hosttune.system import KEPT_GPUS, MADE_FOLDERS, state_directory
 
 
 def saved_plan() -> str:

@@ -29,8 +29,8 @@ from hosttune.model.result import Result
 from hosttune.model.values import freeze
 from hosttune.recorded import Capture
 from hosttune.scratch import Scratch
-from hosttune.system import System
-from hosttune.transaction.site import STATE_INSIDE, Site
+from hosttune.system import STATE_INSIDE, System
+from hosttune.transaction.site import Site
 from hosttune.transaction.steps import setting_of_record
 
 BEFORE, AFTER, SYNC, SYNCED, FILE = "before", "after", "sync", "synced", "file"

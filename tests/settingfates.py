@@ -20,8 +20,9 @@ from hosttune.model.values import freeze
 from hosttune.scratch import Scratch
 from hosttune.settings.setting import Setting
 from hosttune.settings.traits import WrittenTogether
+from hosttune.system import STATE_INSIDE
 from hosttune.transaction import applied_plans, status
-from hosttune.transaction.site import STATE_INSIDE, Site
+from hosttune.transaction.site import Site
 from hosttune.transaction.steps import setting_of_record
 
 TAKEN, DROPPED, REFUSED, LATE = "taken", "dropped", "refused", "done, then an error"

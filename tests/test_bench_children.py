@@ -274,6 +274,20 @@ def test_a_node_that_is_not_there_is_refused_and_everything_put_back() -> None:
     assert os.sched_getaffinity(0) == before
 
 
+def test_the_memory_policy_of_before_is_put_back() -> None:
+    script = (
+        "import ctypes\n"
+        "from hosttune.bench import placement\n"
+        "only_node_0 = placement._Mask(1)\n"
+        "placement._call('set_mempolicy', 1, only_node_0, 1024)\n"  # MPOL_PREFERRED
+        "with placement.placed((), 0):\n"
+        "    inside = placement._memory_policy()[0]\n"
+        "mode, nodes = placement._memory_policy()\n"
+        "print(inside, mode, *nodes)\n"
+    )
+    assert Machine().run((sys.executable, "-c", script)).split() == ["2", "1", "1", *["0"] * 15]
+
+
 def test_a_matrix_of_memory_is_measured() -> None:
     nodes = json.dumps({"cpus": {"0": [min(os.sched_getaffinity(0))]}, "memory": [0, 1000]})
     argv = ("-m", "hosttune.bench.memory_child", "--nodes", nodes, "--run-seconds", "0.02")

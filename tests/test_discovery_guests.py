@@ -23,8 +23,8 @@ from hosttune.discovery.libvirtd import (
 )
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.machine import Machine
-from hosttune.model.evidence import LIST_UNREAD
 from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
+from hosttune.model.problems import LIST_UNREAD
 from hosttune.reader import Reader
 from hosttune.recorded import Archive
 from hosttune.system import COMMANDS

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from hosttune.discovery.guests import qemu_processes, read_guests
+from hosttune.discovery.guests import read_guests
+from hosttune.discovery.qemu import qemu_processes
 from hosttune.model.host import RunningGuest
 from hosttune.reader import Reader
 from hosttune.recorded import Archive

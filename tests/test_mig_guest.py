@@ -21,12 +21,11 @@ from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.guest import (
     MigParts,
     inside_refusal,
-    mig_actions,
     mig_inside,
     takes_inside,
-    with_type_steps,
 )
 from hosttune.planning.mig.instances import counts_inside
+from hosttune.planning.mig.types import mig_actions, with_type_steps
 
 VFS = functions_of(A)
 

@@ -31,7 +31,8 @@ from hosttune.model.host import (
     VcpuPin,
     Virtualization,
 )
-from hosttune.report.branch import draw_rows, short_list, some
+from hosttune.model.listing import short_list, some
+from hosttune.report.branch import draw_rows
 from hosttune.report.text import node_branches, print_host, problem_lines
 
 GOLDEN = Path(__file__).parent / "golden" / "report"

@@ -17,6 +17,7 @@ from validations import GPUS, HOSTILE, clean, everything_unknown, faulty, hostil
 
 import hosttune
 from hosttune.bench.baselines import shipped
+from hosttune.domain.guestdiff import DIFFERENT, SAME, UNKNOWN
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import GuestMemory, Host, NumaNode, PciDevice, RunningGuest, VcpuPin
 from hosttune.model.intent import Intent
@@ -27,7 +28,8 @@ from hosttune.report.changes import changes
 from hosttune.report.heatmaps import STEPS, matrices
 from hosttune.report.measures import Scale, measures
 from hosttune.report.outcomes import OUTCOMES
-from hosttune.report.reality import DIFFERENT, SAME, UNKNOWN, reality
+from hosttune.report.page import page_templates
+from hosttune.report.reality import reality
 from hosttune.report.roofline import Roof, intensity, roofline
 from hosttune.report.standards import scales
 from hosttune.report.validation_html import html
@@ -404,6 +406,11 @@ def test_text_has_the_contrast_of_wcag_aa(scheme: str, front: str, back: str) ->
 def test_marks_have_the_contrast_of_wcag_aa(scheme: str, front: str, back: str) -> None:
     colours = _palettes()[scheme]
     assert contrast(colours[front], colours[back]) >= 3.0
+
+
+def test_what_a_template_prints_of_an_unknown_value_is_a_word() -> None:
+    page = page_templates(known="a\x1bb").from_string("{{ known }} {{ given }} {{ 0 }}")
+    assert page.render(given=None) == "a?b unknown 0"
 
 
 def test_contrast_is_computed_as_wcag_does() -> None:

@@ -1,4 +1,9 @@
-"""The checklist: checks that turn Evidence into results. Pure; each module has one family, listed as `CHECKS`."""
+"""The checklist: checks that turn Evidence into results. Pure; each module has one family, listed as `CHECKS`.
+
+A check gives one result per subject. A fact that is missing, damaged or contradicted is unknown, which is between warn
+and fail. The PCI tree is one source of devices among several; each source says what it shows and what it could show,
+and a device that one of them should show and does not is not passed. For a running guest /proc counts, not its XML.
+"""
 
 from __future__ import annotations
 

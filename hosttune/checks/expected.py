@@ -16,7 +16,7 @@ from hosttune.model.evidence import Evidence
 from hosttune.model.host import HOST_SCHEMA, DeviceSource, Host, SeenDevice
 from hosttune.model.plan import PLAN_SCHEMA, Plan
 from hosttune.model.validation import VALIDATION_SCHEMA, KnownDevice, Validation
-from hosttune.model.values import Value, address_key, parse_address
+from hosttune.model.values import Value, address_key, is_address
 
 _NOT_A_DEVICE = ("vf", "mdev")  # a plan creates these: they do not exist before it is applied, nor after a reboot
 _OLD_CHECKS = ("pcie-link", "nvswitch")  # checks whose subjects name devices, in validations without a list of devices
@@ -67,7 +67,7 @@ def of_validation(validation: Validation, name: str, read: str) -> Expectation:
         seen = {one.address: SeenDevice(address=one.address, kind="gpu", id=one.id, model=one.model)
                 for one in (machine.gpus if machine else ())}  # fmt: skip
         for result in validation.results:
-            if result.check in _OLD_CHECKS and _is_address(result.subject):
+            if result.check in _OLD_CHECKS and is_address(result.subject):
                 seen.setdefault(result.subject, SeenDevice(address=result.subject, kind="other"))
     digest = machine.digest if machine else None
     return Expectation(name=name, read=read, devices=_ordered(seen), digest=digest, at=validation.at)
@@ -123,14 +123,7 @@ def _known(one: KnownDevice) -> SeenDevice:
 
 
 def _ordered(seen: Mapping[str, SeenDevice]) -> tuple[SeenDevice, ...]:
-    return tuple(seen[address] for address in sorted(seen, key=address_key) if _is_address(address))
-
-
-def _is_address(text: str) -> bool:
-    try:
-        return parse_address(text) == text
-    except BadInput:
-        return False
+    return tuple(seen[address] for address in sorted(seen, key=address_key) if is_address(address))
 
 
 # --- what they mean for this host ----------------------------------------------------------------------------

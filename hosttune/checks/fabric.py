@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
+from hosttune.checks.check import Check, failed, passed, skipped, unknown
 from hosttune.checks.data import table
 from hosttune.checks.fabricmanager import CHECKS as MANAGER_CHECKS
 from hosttune.checks.fabricpartition import CHECKS as PARTITION_CHECKS
@@ -16,7 +16,7 @@ from hosttune.checks.facts import (
     lacks,
     no_switch,
 )
-from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, mig_on, not_judged, sisters, source
+from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, not_judged, sisters
 from hosttune.gpu import hints_for, nvswitches, vendor_of
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
@@ -87,19 +87,16 @@ def _joined(
     if unread is not None:
         why = f"{actual}; how {unread}, of the same model, is joined is unknown"
         hint = f"look with: {hints_for(gpu).links}; and why /sys/class/kfd/kfd/topology does not show it whole"
-        return unknown(
-            fact.check, gpu.address, expected=fact.expected, why=why, hint=hint, source=source(gpu, fact.call)
-        )
+        return fact.unknown(gpu, why, hint)
     if not (most_links or most_reach or links or reach):
         return skipped(fact.check, gpu.address, f"no {kind} on this GPU or another of its model")
     expected = _words(kind, most_links or None, most_reach if told else None, len(others))
-    read = source(gpu, fact.call)
     if (links is None or links >= most_links) and (reach is None or reach >= most_reach):
-        return passed(fact.check, gpu.address, expected=expected, actual=actual, source=read)
+        return fact.passed(gpu, actual, expected=expected)
     # A bridge joins pairs of cards, so a card without a bridge can be intended. A fabric joins three or more GPUs.
-    verdict = failed if most_reach > 1 or board else warned
+    verdict = fact.failed if most_reach > 1 or board else fact.warned
     hint = f"reseat the GPU or its baseboard; read {hints_for(gpu).links}; plan no guest over {_NAMES[kind]} with it"
-    return verdict(fact.check, gpu.address, expected=expected, actual=actual, source=read, hint=hint)
+    return verdict(gpu, actual, hint, expected=expected)
 
 
 def _unread_peer(gpu: Gpu, others: list[Gpu]) -> str | None:
@@ -112,7 +109,7 @@ def _unread_peer(gpu: Gpu, others: list[Gpu]) -> str | None:
 
 def _off(gpu: Gpu) -> bool:
     """Return whether MIG switches off its NVLinks, both now and (if known) after its next reset."""
-    return mig_on(gpu) and gpu.mig is not None and gpu.mig.pending in ("enabled", None)
+    return gpu.mig_on and gpu.mig is not None and gpu.mig.pending in ("enabled", None)
 
 
 def _count(gpu: Gpu, kind: str) -> int | None:
@@ -152,26 +149,26 @@ def _fabric_state(gpu: Gpu) -> CheckResult:
     """Judge the registration with the fabric: it must be completed with success, and the health mask without faults."""
     faults = gpu.fabric_health or ()
     words = [gpu.fabric_state or "", *((gpu.fabric_status,) if gpu.fabric_status else ()), *faults]
-    told, actual = source(gpu, _STATE.call), ", ".join(words)
+    actual = ", ".join(words)
     if gpu.fabric_state == "completed" and gpu.fabric_status == "success" and not faults:
-        return passed(_STATE.check, gpu.address, expected=_STATE.expected, actual=actual, source=told)
+        return _STATE.passed(gpu, actual)
     if gpu.fabric_state == "completed" and gpu.fabric_status is None:
         hint = "nvidia-smi -q shows the fabric's status"
         return unknown(
             _STATE.check, gpu.address, expected=_STATE.expected, why=f"{actual}; no status reported", hint=hint
         )
-    if mig_on(gpu) and (gpu.nvlinks_active or not _off(gpu)):
+    if gpu.mig_on and (gpu.nvlinks_active or not _off(gpu)):
         why = f"{actual}; MIG is on, by which its NVLinks are off, and {gpu.nvlinks_active or 'no'} are active"
         why = why if _off(gpu) else f"{actual}; MIG is on, and goes off with its next reset"
         hint = "nvidia-smi -q and nvidia-smi nvlink -s show MIG mode and links: look again after a reset of the GPU"
         return unknown(_STATE.check, gpu.address, expected=_STATE.expected, why=why, hint=hint)
-    if mig_on(gpu):
+    if gpu.mig_on:
         return skipped(_STATE.check, gpu.address, f"{actual}: a GPU in MIG mode needs no partition of the fabric")
     hint = (
         "start nvidia-fabricmanager and read /var/log/fabricmanager.log; in a guest of a shared NVSwitch host its"
         " partition must be active there; CUDA fails with error 802 until then"
     )
-    return failed(_STATE.check, gpu.address, expected=_STATE.expected, actual=actual, source=told, hint=hint)
+    return _STATE.failed(gpu, actual, hint)
 
 
 _SWITCH = "nvswitch"

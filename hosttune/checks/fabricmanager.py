@@ -23,6 +23,7 @@ from hosttune.model.validation import CheckResult
 
 _GUIDE = "NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide"
 _SERVICE, _VERSION, _MODE = "fabric-manager", "driver-fm-version", "fabric-manager-mode"
+_VERSIONS_READ = "nv-fabricmanager --version, /sys/module/nvidia/version"
 _NOTHING = FabricManager()
 _MODES = {
     0: "0 (bare metal or full passthrough)",
@@ -92,31 +93,31 @@ def driver_fm_version(evidence: Evidence) -> Iterable[CheckResult]:
         hint = "compare nv-fabricmanager --version with /proc/driver/nvidia/version" if evidence.complete else RECORD
         yield unknown(_VERSION, HOST, expected=expected, why=f"{lacking} is not known", hint=hint)
         return
-    read = "nv-fabricmanager --version, /sys/module/nvidia/version"
     apart = sorted({*told, *([module] if module else [])})
     if len(apart) > 1:
         why = f"the driver's own sources differ ({', '.join(apart)}); Fabric Manager is {manager.version}"
         hint = "compare /sys/module/nvidia/version with nvidia-smi --version; load the driver again, or reboot"
-        yield unknown(_VERSION, HOST, expected="the driver's version", why=why, hint=hint, source=read)
-        return
-    if manager.version == driver and not told and _held(evidence):
+        yield unknown(_VERSION, HOST, expected="the driver's version", why=why, hint=hint, source=_VERSIONS_READ)
+    elif manager.version == driver and not told and _held(evidence):
         why = f"{manager.version}, as the loaded module; the version that the driver's library reports was not read"
         hint = "compare with: nvidia-smi --query-gpu=driver_version --format=csv"
-        yield unknown(_VERSION, HOST, expected=expected, why=why, hint=hint, source=read)
-        return
-    if manager.version == driver and module is None:
+        yield unknown(_VERSION, HOST, expected=expected, why=why, hint=hint, source=_VERSIONS_READ)
+    elif manager.version == driver and module is None:
         why = f"{manager.version}, as the driver's library; the version of the loaded module was not read"
         hint = "compare with /sys/module/nvidia/version"
-        yield unknown(_VERSION, HOST, expected=expected, why=why, hint=hint, source=read)
-        return
-    if manager.version == driver:
-        yield passed(_VERSION, HOST, expected=expected, actual=manager.version, source=read)
-        return
+        yield unknown(_VERSION, HOST, expected=expected, why=why, hint=hint, source=_VERSIONS_READ)
+    elif manager.version == driver:
+        yield passed(_VERSION, HOST, expected=expected, actual=manager.version, source=_VERSIONS_READ)
+    else:
+        yield _other_version(manager.version, driver)
+
+
+def _other_version(version: str, driver: str) -> CheckResult:
     branch = driver.split(".")[0]
-    kind = "another branch" if manager.version.split(".")[0] != branch else "another release of the branch"
+    kind = "another branch" if version.split(".")[0] != branch else "another release of the branch"
     hint = f"install nvidia-fabricmanager {driver}, restart it, and reset the GPUs"
-    actual = f"{manager.version}, {kind}"
-    yield failed(_VERSION, HOST, expected=expected, actual=actual, source=read, hint=hint)
+    expected, actual = f"{driver}, as the driver", f"{version}, {kind}"
+    return failed(_VERSION, HOST, expected=expected, actual=actual, source=_VERSIONS_READ, hint=hint)
 
 
 def _versions_of_gpus(evidence: Evidence) -> list[str]:

@@ -11,11 +11,12 @@ from hosttune.checks.check import skipped, unknown
 from hosttune.checks.data import table
 from hosttune.gpu import maker_of, nvswitches
 from hosttune.model import sysfs
-from hosttune.model.evidence import LIBVIRT_ANSWER, LIST_UNREAD, OUTSIDE, Evidence
+from hosttune.model.evidence import LIBVIRT_ANSWER, Evidence
 from hosttune.model.gpu import OTHER, Gpu
 from hosttune.model.host import Host, Nic, Nvme, NvSwitch, PciDevice, RunningGuest, SeenDevice
 from hosttune.model.listing import some
 from hosttune.model.plan import PlannedGuest
+from hosttune.model.problems import LIST_UNREAD, OUTSIDE
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet, address_key, parse_cpus
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from hosttune.checks.check import skipped, unknown
+from hosttune.checks.check import failed, passed, skipped, unknown, warned
 from hosttune.checks.data import table
 from hosttune.checks.facts import RECORD, accelerators, for_vfio, lacks
 from hosttune.gpu import hints_for, vendor_of
@@ -33,6 +33,26 @@ class Fact:
     whole: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     tables: bool = False
+
+    def passed(self, gpu: Gpu, actual: str, *, expected: str | None = None) -> CheckResult:
+        """Return a pass of this GPU. `expected`, here and below: what is expected of this GPU, if it is more exact."""
+        at = self.check, gpu.address
+        return passed(*at, expected=expected or self.expected, actual=actual, source=source(gpu, self.call))
+
+    def warned(self, gpu: Gpu, actual: str, hint: str, *, expected: str | None = None) -> CheckResult:
+        """Return a warning of this GPU."""
+        at = self.check, gpu.address
+        return warned(*at, expected=expected or self.expected, actual=actual, source=source(gpu, self.call), hint=hint)
+
+    def failed(self, gpu: Gpu, actual: str, hint: str, *, expected: str | None = None) -> CheckResult:
+        """Return a failure of this GPU."""
+        at = self.check, gpu.address
+        return failed(*at, expected=expected or self.expected, actual=actual, source=source(gpu, self.call), hint=hint)
+
+    def unknown(self, gpu: Gpu, why: str, hint: str, *, expected: str | None = None) -> CheckResult:
+        """Return that the value of this GPU is unknown, although the source was read."""
+        at = self.check, gpu.address
+        return unknown(*at, expected=expected or self.expected, why=why, hint=hint, source=source(gpu, self.call))
 
 
 UNREADABLE = "unreadable"  # `Problem.what` of an answer that was recorded, but is lost or too long (gpu.vendor.ask)
@@ -167,7 +187,7 @@ def _certain(evidence: Evidence, gpu: Gpu, name: str) -> bool:
     A driver that denies such a field is wrong. Exceptions: MIG hides fields from the driver's library, a vGPU lacks
     fields of its physical GPU, and with ECC off there are no error counts.
     """
-    if is_vgpu(gpu.model) or mig_on(gpu) or (name == "ecc_uncorrected" and gpu.ecc is False):
+    if is_vgpu(gpu.model) or gpu.mig_on or (name == "ecc_uncorrected" and gpu.ecc is False):
         return False
     index = evidence.host.index
     switches = {index.device_id(switch.address) for switch in evidence.host.nvswitches}
@@ -179,11 +199,6 @@ def _certain(evidence: Evidence, gpu: Gpu, name: str) -> bool:
     )
 
 
-def mig_on(gpu: Gpu) -> bool:
-    """Return whether the GPU is in MIG mode now, as its driver reports."""
-    return gpu.mig is not None and gpu.mig.mode == "enabled"
-
-
 # A field, and the field that implies it: a GPU with the second also has the first.
 _IMPLIED = {"ecc_uncorrected": "ecc"}
 
@@ -191,7 +206,7 @@ _IMPLIED = {"ecc_uncorrected": "ecc"}
 def _lacking(evidence: Evidence, fact: Fact, gpu: Gpu, having: list[Gpu]) -> CheckResult:
     """Return the result for a GPU whose driver reports that the field does not exist: skipped, unless GPUs of the same
     model have it or another fact contradicts the driver."""
-    if mig_on(gpu):
+    if gpu.mig_on:
         why = "MIG is on, which hides it from the driver's library"
         hint = "look at it while MIG is off, or in the kernel log (check xid)"
         return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)

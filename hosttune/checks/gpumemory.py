@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable
 from functools import partial
 
-from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
+from hosttune.checks.check import Check, skipped
 from hosttune.checks.data import table
 from hosttune.checks.facts import RECORD, accelerators, wanted
-from hosttune.checks.gpufacts import Fact, each_gpu, reset_hint, source
+from hosttune.checks.gpufacts import Fact, each_gpu, reset_hint
 from hosttune.gpu import hints_for, vendor_of
 from hosttune.gpu.knobs import ECC
 from hosttune.model.evidence import Evidence
@@ -33,14 +33,12 @@ def ecc_mode(evidence: Evidence) -> Iterable[CheckResult]:
 
 def _ecc_mode(want: object, gpu: Gpu, device: PciDevice | None) -> CheckResult:
     now = "enabled" if gpu.ecc else "disabled"
-    told = source(gpu, _MODE.call)
     if gpu.ecc_pending not in (None, gpu.ecc):
         actual = f"{now}, {'enabled' if gpu.ecc_pending else 'disabled'} pending"
-        hint = reset_hint(gpu)
-        return warned(_MODE.check, gpu.address, expected=_MODE.expected, actual=actual, source=told, hint=hint)
+        return _MODE.warned(gpu, actual, reset_hint(gpu))
     if gpu.ecc or want is False:
         expected = "disabled, as planned" if want is False else _MODE.expected
-        return passed(_MODE.check, gpu.address, expected=expected, actual=now, source=told)
+        return _MODE.passed(gpu, now, expected=expected)
     hint = f"nvidia-smi -i {gpu.address} -e 1, then reset it: without ECC wrong bits stay unseen"
     known = device.device_id if device is not None else None
     vendor = vendor_of(gpu.vendor)
@@ -48,9 +46,9 @@ def _ecc_mode(want: object, gpu: Gpu, device: PciDevice | None) -> CheckResult:
     listed = vendor is not None and (known in vendor.models or gpu.model in vendor.models.values())
     if known is None and not listed and want is not True:
         why = f"{now}; whether it is a data-centre GPU is unknown: its device id was not read"
-        return unknown(_MODE.check, gpu.address, expected=_MODE.expected, why=why, hint=hint, source=told)
-    verdict = failed if listed or want is True else warned
-    return verdict(_MODE.check, gpu.address, expected=_MODE.expected, actual=now, source=told, hint=hint)
+        return _MODE.unknown(gpu, why, hint)
+    verdict = _MODE.failed if listed or want is True else _MODE.warned
+    return verdict(gpu, now, hint)
 
 
 _ERRORS = Fact(
@@ -64,7 +62,6 @@ _ERRORS = Fact(
 
 def _ecc_errors(gpu: Gpu) -> CheckResult:
     """Judge uncorrected errors since the driver was loaded: any fails; so does memory reported as beyond repair."""
-    told = source(gpu, _ERRORS.call)
     parts = [f"{gpu.ecc_uncorrected} uncorrected"]
     if gpu.ecc_corrected is not None:
         parts.append(f"{gpu.ecc_corrected} corrected since the driver was loaded")
@@ -81,8 +78,8 @@ def _ecc_errors(gpu: Gpu) -> CheckResult:
     actual = ", ".join(parts + worn)
     if worn or gpu.ecc_uncorrected:
         hint = _RMA if worn else "; ".join(filter(None, (reset_hint(gpu), hints_for(gpu).repaired)))
-        return failed(_ERRORS.check, gpu.address, expected=_ERRORS.expected, actual=actual, source=told, hint=hint)
-    return passed(_ERRORS.check, gpu.address, expected=_ERRORS.expected, actual=actual, source=told)
+        return _ERRORS.failed(gpu, actual, hint)
+    return _ERRORS.passed(gpu, actual)
 
 
 _REMAP = Fact(
@@ -98,7 +95,6 @@ _REMAP = Fact(
 def _row_remap(gpu: Gpu) -> CheckResult:
     """Judge row remapping. Pending: a reset applies it; until then the pages are only kept out of use. Failed: no spare
     row was left."""
-    told = source(gpu, _REMAP.call)
     counts = [
         f"{count} {name}"
         for count, name in (
@@ -111,12 +107,12 @@ def _row_remap(gpu: Gpu) -> CheckResult:
     if gpu.remapped_failed or gpu.remapped_pending:
         actual = f"{'remapping failed' if gpu.remapped_failed else 'remapping pending'}; {rows}"
         hint = _RMA if gpu.remapped_failed else reset_hint(gpu)
-        return failed(_REMAP.check, gpu.address, expected=_REMAP.expected, actual=actual, source=told, hint=hint)
+        return _REMAP.failed(gpu, actual, hint)
     if gpu.remap_banks_none:
         actual = f"{gpu.remap_banks_none} memory banks without a spare row; {rows}"
         hint = "plan to replace the GPU: the next error in one of these banks cannot be repaired"
-        return warned(_REMAP.check, gpu.address, expected=_REMAP.expected, actual=actual, source=told, hint=hint)
-    return passed(_REMAP.check, gpu.address, expected=_REMAP.expected, actual=rows, source=told)
+        return _REMAP.warned(gpu, actual, hint)
+    return _REMAP.passed(gpu, rows)
 
 
 _RETIRED = Fact("retired-pages", "none pending", ("retired_pending",), "nvmlDeviceGetRetiredPagesPendingStatus")
@@ -144,11 +140,10 @@ def _remaps(gpu: Gpu, device: PciDevice | None) -> bool:
 
 
 def _retired(gpu: Gpu) -> CheckResult:
-    told = source(gpu, _RETIRED.call)
     if not gpu.retired_pending:
-        return passed(_RETIRED.check, gpu.address, expected=_RETIRED.expected, actual="none", source=told)
+        return _RETIRED.passed(gpu, "none")
     hint = reset_hint(gpu)
-    return failed(_RETIRED.check, gpu.address, expected=_RETIRED.expected, actual="pending", source=told, hint=hint)
+    return _RETIRED.failed(gpu, "pending", hint)
 
 
 # --- PCIe ----------------------------------------------------------------------------------------------------
@@ -181,26 +176,25 @@ def pcie_replay(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _replay(up: float | None, gpu: Gpu, device: PciDevice | None) -> CheckResult:
-    told = source(gpu, _REPLAY.call)
     count = gpu.pcie_replays or 0
     if not count:
-        return passed(_REPLAY.check, gpu.address, expected=_REPLAY.expected, actual="none", source=told)
+        return _REPLAY.passed(gpu, "none")
     link = device.link if device else None
     if not up or link is None or not link.speed_gts or not link.width:
         lacking = "for how long is not known" if not up else "speed and width of its link are not known"
         why = f"{count} since its reset; {lacking}"
-        return unknown(_REPLAY.check, gpu.address, expected=_REPLAY.expected, why=why, hint=RECORD, source=told)
+        return _REPLAY.unknown(gpu, why, RECORD)
     allowed = errors_allowed(link.speed_gts, link.width)
     rate = count / max(up / 60, 1.0)
     actual = f"{count} since its reset, {rate:.2g} a minute over the host's uptime"
     if allowed is None:
         why, hint = f"{actual}; {NO_BOUND}", "compare with a sister slot; read AER (check aer)"
-        return unknown(_REPLAY.check, gpu.address, expected=_REPLAY.expected, why=why, hint=hint, source=told)
+        return _REPLAY.unknown(gpu, why, hint)
     expected = f"at most {allowed} a minute"
     if rate <= allowed:
-        return passed(_REPLAY.check, gpu.address, expected=expected, actual=actual, source=told)
+        return _REPLAY.passed(gpu, actual, expected=expected)
     hint = "reseat the GPU or its riser and cables; compare with a sister slot; read AER (check aer)"
-    return warned(_REPLAY.check, gpu.address, expected=expected, actual=actual, source=told, hint=hint)
+    return _REPLAY.warned(gpu, actual, hint, expected=expected)
 
 
 CHECKS: tuple[Check, ...] = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
+from hosttune.checks.check import Check, skipped, unknown
 from hosttune.checks.facts import planned_guests, wanted
-from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, not_judged, source
+from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, not_judged
 from hosttune.gpu import hints_for
 from hosttune.gpu.knobs import COMPUTE_MODE, MIG_MODE, PERSISTENCE
 from hosttune.model.evidence import Evidence
@@ -22,18 +22,11 @@ _PERSISTENCE = Fact("persistence", "enabled", ("persistence",), "nvmlDeviceGetPe
 
 def _persistence(plan: dict[str, object], gpu: Gpu) -> CheckResult:
     now = "enabled" if gpu.persistence else "disabled"
-    told = source(gpu, _PERSISTENCE.call)
     if gpu.persistence or plan.get(gpu.address) is False:
         expected = "disabled, as planned" if plan.get(gpu.address) is False else _PERSISTENCE.expected
-        return passed(_PERSISTENCE.check, gpu.address, expected=expected, actual=now, source=told)
-    return warned(
-        _PERSISTENCE.check,
-        gpu.address,
-        expected=_PERSISTENCE.expected,
-        actual=now,
-        source=told,
-        hint="systemctl enable --now nvidia-persistenced (or nvidia-smi -pm 1): without it settings are forgotten",
-    )
+        return _PERSISTENCE.passed(gpu, now, expected=expected)
+    hint = "systemctl enable --now nvidia-persistenced (or nvidia-smi -pm 1): without it settings are forgotten"
+    return _PERSISTENCE.warned(gpu, now, hint)
 
 
 _COMPUTE = Fact("compute-mode", "default", ("compute_mode",), "nvmlDeviceGetComputeMode")
@@ -43,24 +36,21 @@ def _compute_mode(plan: dict[str, object], gpu: Gpu) -> CheckResult:
     now = gpu.compute_mode or ""
     want = plan.get(gpu.address)
     expected = f"{want}, as planned" if want else _COMPUTE.expected
-    told = source(gpu, _COMPUTE.call)
     if now == (want or "default"):
-        return passed(_COMPUTE.check, gpu.address, expected=expected, actual=now, source=told)
-    verdict = failed if now == "prohibited" else warned
-    hint = f"nvidia-smi -i {gpu.address} -c DEFAULT"
-    return verdict(_COMPUTE.check, gpu.address, expected=expected, actual=now, source=told, hint=hint)
+        return _COMPUTE.passed(gpu, now, expected=expected)
+    verdict = _COMPUTE.failed if now == "prohibited" else _COMPUTE.warned
+    return verdict(gpu, now, f"nvidia-smi -i {gpu.address} -c DEFAULT", expected=expected)
 
 
 _BUSY = Fact("gpu-processes", "none before a tenant comes", ("processes",), "nvmlDeviceGetComputeRunningProcesses")
 
 
 def _processes(gpu: Gpu) -> CheckResult:
-    told = source(gpu, _BUSY.call)
     if not gpu.processes:
-        return passed(_BUSY.check, gpu.address, expected=_BUSY.expected, actual="none", source=told)
+        return _BUSY.passed(gpu, "none")
     actual = f"{gpu.processes} use it"
     hint = f"{hints_for(gpu).processes} names them: end what the last tenant left; benchmarks need the GPU idle"
-    return warned(_BUSY.check, gpu.address, expected=_BUSY.expected, actual=actual, source=told, hint=hint)
+    return _BUSY.warned(gpu, actual, hint)
 
 
 # --- MIG -----------------------------------------------------------------------------------------------------
@@ -99,42 +89,39 @@ def _each_mig(evidence: Evidence, fact: Fact, judge: Callable[[Gpu, Mig], CheckR
 
 def _mig_mode(want: object, gpu: Gpu, mig: Mig) -> CheckResult:
     mode = mig.mode or ""
-    told = source(gpu, _MODE.call)
     if mig.pending not in (None, mode):
         actual = f"{mode}, {mig.pending} pending"
         hint = f"reset the GPU (nvidia-smi --gpu-reset -i {gpu.address}), or set the mode back"
-        return warned(_MODE.check, gpu.address, expected=_MODE.expected, actual=actual, source=told, hint=hint)
+        return _MODE.warned(gpu, actual, hint)
     if want in (None, mode) and mig.pending is None:
         hint = f"nvidia-smi -i {gpu.address} -q shows Current and Pending of its MIG mode"
         why = f"{mode}; whether another mode is pending is not reported"
-        return unknown(_MODE.check, gpu.address, expected=_MODE.expected, why=why, hint=hint, source=told)
+        return _MODE.unknown(gpu, why, hint)
     if want in (None, mode):
-        return passed(_MODE.check, gpu.address, expected=_MODE.expected, actual=mode, source=told)
+        return _MODE.passed(gpu, mode)
     hint = f"nvidia-smi -i {gpu.address} -mig {1 if want == 'enabled' else 0}; MIG's mode is lost with some resets"
-    return failed(_MODE.check, gpu.address, expected=f"{want}, as planned", actual=mode, source=told, hint=hint)
+    return _MODE.failed(gpu, mode, hint, expected=f"{want}, as planned")
 
 
 def _mig_instances(planned: list[tuple[str, int | None]], gpu: Gpu, mig: Mig) -> CheckResult:
-    told = source(gpu, _INSTANCES.call)
     address = gpu.address
     if mig.mode != "enabled" and not planned:
         return skipped(_INSTANCES.check, address, "MIG is off, and no applied plan has instances here")
     expected = _named(planned) if planned else "instances on a GPU in MIG mode"
     if mig.mode == "enabled" and (mig.instances is None or any(one.profile is None for one in mig.instances)):
         if not planned and mig.instances:
-            actual = f"{len(mig.instances)} instances"
-            return passed(_INSTANCES.check, address, expected=expected, actual=actual, source=told)
+            return _INSTANCES.passed(gpu, f"{len(mig.instances)} instances", expected=expected)
         hint = "nvidia-smi mig -lgi lists them; install NVML's bindings, or run as root"
         return unknown(_INSTANCES.check, address, expected=expected, why="not reported which they are", hint=hint)
     found = [(one.profile or "", one.start) for one in mig.instances or ()]
     actual = _named(found) if found else "none"
     if planned and not _same(planned, found):
         hint = "hosttune apply makes them again: instances are lost with every reset and reboot"
-        return failed(_INSTANCES.check, address, expected=expected, actual=actual, source=told, hint=hint)
+        return _INSTANCES.failed(gpu, actual, hint, expected=expected)
     if not found:
         hint = f"make instances (nvidia-smi mig -cgi), or nvidia-smi -i {address} -mig 0: nothing can use it as it is"
-        return warned(_INSTANCES.check, address, expected=expected, actual=actual, source=told, hint=hint)
-    return passed(_INSTANCES.check, address, expected=expected, actual=actual, source=told)
+        return _INSTANCES.warned(gpu, actual, hint, expected=expected)
+    return _INSTANCES.passed(gpu, actual, expected=expected)
 
 
 def _same(planned: list[tuple[str, int | None]], found: list[tuple[str, int | None]]) -> bool:

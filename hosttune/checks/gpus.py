@@ -105,21 +105,19 @@ def gpu_status(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _recovery(gpu: Gpu) -> CheckResult:
-    told = source(gpu, _RECOVERY.call)
     actual = gpu.recovery_action or ""
     if actual == "none":
-        return passed(_RECOVERY.check, gpu.address, expected=_RECOVERY.expected, actual="none", source=told)
+        return _RECOVERY.passed(gpu, "none")
     hint = "reboot the host" if "reboot" in actual else reset_hint(gpu)
-    return failed(_RECOVERY.check, gpu.address, expected=_RECOVERY.expected, actual=actual, source=told, hint=hint)
+    return _RECOVERY.failed(gpu, actual, hint)
 
 
 def _status(gpu: Gpu) -> CheckResult:
-    told = source(gpu, "")
     actual = gpu.status or ""
     if actual == "operational":
-        return passed(_STATUS.check, gpu.address, expected=_STATUS.expected, actual=actual, source=told)
+        return _STATUS.passed(gpu, actual)
     hint = f"{hints_for(gpu).reset}, or power-cycle the host"
-    return failed(_STATUS.check, gpu.address, expected=_STATUS.expected, actual=actual, source=told, hint=hint)
+    return _STATUS.failed(gpu, actual, hint)
 
 
 # --- clocks and power ----------------------------------------------------------------------------------------
@@ -139,17 +137,16 @@ def _clock_reasons(gpu: Gpu) -> CheckResult:
     """Judge clock reasons: bits 0x8, 0x40 and 0x80 fail, 0x20 warns; idle, power cap, application clocks are normal."""
     reasons = gpu.clock_reasons or ()
     held = [name for name in reasons if name in _HELD_DOWN]
-    told = source(gpu, _CLOCKS.call)
     actual = ", ".join(reasons) or "no reason"
     if held:
         # hw_slowdown is the sum of the other two, so the text names them where they are reported.
         named = [_HELD_DOWN[name] for name in held if name != "hw_slowdown" or len(held) == 1]
         actual = f"{actual} ({'; '.join(named)})"
-        return failed(_CLOCKS.check, gpu.address, expected=_CLOCKS.expected, actual=actual, source=told, hint=_COOL)
+        return _CLOCKS.failed(gpu, actual, _COOL)
     if "sw_thermal_slowdown" in reasons:
         hint = "check fans, air flow and the inlet temperature"
-        return warned(_CLOCKS.check, gpu.address, expected=_CLOCKS.expected, actual=actual, source=told, hint=hint)
-    return passed(_CLOCKS.check, gpu.address, expected=_CLOCKS.expected, actual=actual, source=told)
+        return _CLOCKS.warned(gpu, actual, hint)
+    return _CLOCKS.passed(gpu, actual)
 
 
 _APPLICATION = Fact(
@@ -163,11 +160,10 @@ _APPLICATION = Fact(
 def _application_clocks(gpu: Gpu) -> CheckResult:
     now, default = gpu.application_clock_mhz or 0, gpu.default_application_clock_mhz or 0
     expected = f"at least {default:g} MHz, the board's default"
-    told = source(gpu, _APPLICATION.call)
     if now >= default:
-        return passed(_APPLICATION.check, gpu.address, expected=expected, actual=f"{now:g} MHz", source=told)
+        return _APPLICATION.passed(gpu, f"{now:g} MHz", expected=expected)
     hint = f"nvidia-smi -i {gpu.address} --reset-applications-clocks"
-    return warned(_APPLICATION.check, gpu.address, expected=expected, actual=f"{now:g} MHz", source=told, hint=hint)
+    return _APPLICATION.warned(gpu, f"{now:g} MHz", hint, expected=expected)
 
 
 _POWER = Fact(
@@ -187,16 +183,16 @@ def _power_limit(plan: dict[str, object], gpu: Gpu) -> CheckResult:
     planned = isinstance(want, int | float) and not isinstance(want, bool)
     target = float(want) if planned and isinstance(want, int | float) else default
     expected = f"{target:g} W, as planned" if planned else f"at least {default:g} W, the board's default"
-    told, actual = source(gpu, _POWER.call), f"{now:g} W"
+    actual = f"{now:g} W"
     if gpu.power_max_watts is not None and max(now, default) > gpu.power_max_watts:
         why = f"{actual}, default {default:g} W: more than the board's greatest limit, {gpu.power_max_watts:g} W"
         hint = f"{hints_for(gpu).power} shows them: look at them again"
-        return unknown(_POWER.check, gpu.address, expected=expected, why=why, hint=hint, source=told)
+        return _POWER.unknown(gpu, why, hint, expected=expected)
     if now == target or (now > target and not planned):
-        return passed(_POWER.check, gpu.address, expected=expected, actual=actual, source=told)
+        return _POWER.passed(gpu, actual, expected=expected)
     command = hints_for(gpu).set_power
     hint = f"{command} {target:g}; or plan with settings.power_limit_watts" if command else _PLAN_IT
-    return warned(_POWER.check, gpu.address, expected=expected, actual=actual, source=told, hint=hint)
+    return _POWER.warned(gpu, actual, hint, expected=expected)
 
 
 _HEAT = Fact(
@@ -213,15 +209,14 @@ def _temperature(gpu: Gpu) -> CheckResult:
     limit = gpu.temperature_slowdown_c
     by_limit = limit - now if limit is not None and limit > 0 else None  # a limit below 0 is a margin, no temperature
     left = min((one for one in (gpu.temperature_margin_c, by_limit) if one is not None), default=None)
-    told = source(gpu, _HEAT.call)
     actual = f"{now:g} °C" + ("" if left is None else f", {left:g} °C left")
     if left is None:
         hint = f"{hints_for(gpu).heat} shows the limits"
         return unknown(_HEAT.check, gpu.address, expected=_HEAT.expected, why=f"{actual}; no limit reported", hint=hint)
     if left > 0:
-        return passed(_HEAT.check, gpu.address, expected=_HEAT.expected, actual=actual, source=told)
+        return _HEAT.passed(gpu, actual)
     hint = "check fans, air flow and the inlet temperature"
-    return warned(_HEAT.check, gpu.address, expected=_HEAT.expected, actual=actual, source=told, hint=hint)
+    return _HEAT.warned(gpu, actual, hint)
 
 
 # --- the list ------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from hosttune.checks.kernelevents import CHECKS as EVENT_CHECKS
 from hosttune.gpu import hints_for, vendor_of
 from hosttune.model import sysfs
 from hosttune.model.evidence import STATE, Evidence, KernelEvent
+from hosttune.model.gpu import Gpu
 from hosttune.model.host import Nvme, PciDevice
 from hosttune.model.validation import CheckResult
 
@@ -227,6 +228,16 @@ def time_sync(evidence: Evidence) -> Iterable[CheckResult]:
         yield warned(_TIME, HOST, expected=expected, actual="not synchronised", source=source, hint=hint)
 
 
+def _is_silent(evidence: Evidence, gpu: Gpu) -> bool:
+    """Return whether a GPU has, or may have, its maker's driver, and that driver's version is unknown."""
+    vendor, index = vendor_of(gpu.vendor), evidence.host.index
+    if gpu.driver_version is not None or vendor is None or "driver_version" not in vendor.tells:
+        return False
+    device = index.pci.get(gpu.address)
+    may_hold = device is None or device.driver in (None, vendor.driver) or gpu.address in index.contradicted
+    return may_hold and not lacks(evidence, sysfs.function(gpu.address, "driver"))
+
+
 def monitoring_baseline(evidence: Evidence) -> Iterable[CheckResult]:
     """Check for a stored measurement (level 1 or higher) of this host with the driver that is loaded now."""
     versions = {
@@ -234,21 +245,7 @@ def monitoring_baseline(evidence: Evidence) -> Iterable[CheckResult]:
         for gpu in accelerators(evidence.host)
         if vendor_of(gpu.vendor) is not None and gpu.driver_version
     }
-    functions = evidence.host.index.pci
-    doubtful = evidence.host.index.contradicted
-    silent = [
-        gpu
-        for gpu in accelerators(evidence.host)
-        if gpu.driver_version is None
-        and (vendor := vendor_of(gpu.vendor)) is not None
-        and "driver_version" in vendor.tells
-        and (
-            (device := functions.get(gpu.address)) is None
-            or device.driver in (None, vendor.driver)
-            or gpu.address in doubtful
-        )
-        and not lacks(evidence, sysfs.function(gpu.address, "driver"))
-    ]
+    silent = [gpu for gpu in accelerators(evidence.host) if _is_silent(evidence, gpu)]
     if not versions and (silent or not accelerators(evidence.host)):
         if not silent:
             yield none_here(evidence, _BASELINE, "GPU")

@@ -157,7 +157,7 @@ def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
             found = _kept_group(evidence, check, device, group)
         if found.outcome == "pass" and (unplaced := groupless.near(evidence, device)):
             why = f"the group of {listed(unplaced, 3)} is not known"
-            found = _doubt(evidence, check, device, found.expected or "", why)
+            found = _doubt(check, device, found.expected or "", why)
         yield found
 
 
@@ -209,7 +209,7 @@ def _root_bus(evidence: Evidence, device: PciDevice) -> str:
     return evidence.host.index.path(device.address)[0].rpartition(":")[0]
 
 
-def _doubt(evidence: Evidence, check: str, device: PciDevice, expected: str, why: str) -> CheckResult:
+def _doubt(check: str, device: PciDevice, expected: str, why: str) -> CheckResult:
     hint = f"look with: ls -l {_GROUPS}/{device.iommu_group}/devices; {RECORD}"
     return unknown(check, device.address, expected=expected, why=why, hint=hint)
 
@@ -235,7 +235,7 @@ def _given_group(
         return failed(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
     silent = [m.address for m in members if driver_unread(evidence, m.address)]
     if silent:
-        return _doubt(evidence, check, device, expected, f"the driver of {listed(silent, 3)} was not read")
+        return _doubt(check, device, expected, f"the driver of {listed(silent, 3)} was not read")
     others = [member.address for member in members if member.address != device.address]
     actual = f"group {group}, {f'with {listed(others)}' if others else 'alone'}"
     return passed(check, device.address, expected=expected, actual=actual, source=source)

@@ -10,6 +10,7 @@ from hosttune.checks.facts import HOST, lacks, refused
 from hosttune.model.evidence import Evidence
 from hosttune.model.validation import CheckResult
 
+_CHECK, _EXPECTED = "interrupt-virtualisation", "on, as far as the CPU has it"
 _YES, _NO = ("Y", "1"), ("N", "0")
 
 
@@ -42,15 +43,13 @@ _SWITCHES = {
 
 def interrupt_virtualisation(evidence: Evidence) -> Iterable[CheckResult]:
     """Check APICv or AVIC, and posted interrupts: without them a passed device's interrupt stops its vCPU."""
-    check = "interrupt-virtualisation"
     model = evidence.host.cpu_model
     vendor = model.vendor if model else None
     switch = _SWITCHES.get(vendor or "")
-    expected = "on, as far as the CPU has it"
     if switch is None:
         why = f"no rule for CPUs of {vendor}" if vendor else "the CPUs' maker is unknown"
         hint = "look with: grep . /sys/module/kvm_*/parameters/*apicv* /sys/module/kvm_amd/parameters/avic"
-        yield unknown(check, HOST, expected=expected, why=why, hint=hint)
+        yield unknown(_CHECK, HOST, expected=_EXPECTED, why=why, hint=hint)
         return
     platform = evidence.host.platform
     modules = {module.name: module.parameters for module in platform.modules} if platform else {}
@@ -58,38 +57,40 @@ def interrupt_virtualisation(evidence: Evidence) -> Iterable[CheckResult]:
     if strange:
         why = f"the CPUs are of {vendor}, and {strange[0]} is loaded"
         hint = "look with: grep vendor_id /proc/cpuinfo; ls -d /sys/module/kvm_*"
-        yield unknown(check, HOST, expected=expected, why=why, hint=hint)
+        yield unknown(_CHECK, HOST, expected=_EXPECTED, why=why, hint=hint)
         return
     if switch.module not in modules and lacks(evidence, f"/sys/module/{switch.module}"):
-        yield skipped(check, HOST, f"{switch.module} is not loaded: no guest runs on KVM")
+        yield skipped(_CHECK, HOST, f"{switch.module} is not loaded: no guest runs on KVM")
         return
     switches = modules.get(switch.module)
     if switches and switch.parameter not in switches and lacks(evidence, switch.path):
-        yield skipped(check, HOST, f"this {switch.module} shows switches and no {switch.parameter} among them")
+        yield skipped(_CHECK, HOST, f"this {switch.module} shows switches and no {switch.parameter} among them")
         return
-    value = (switches or {}).get(switch.parameter, "").strip()
+    yield _by_value(evidence, switch, (switches or {}).get(switch.parameter, "").strip())
+
+
+def _by_value(evidence: Evidence, switch: _Switch, value: str) -> CheckResult:
+    """Judge the value that the module shows; "" if there is none."""
     if value in _YES:
-        yield _posted(evidence, check, switch, f"{switch.parameter} is {value}")
-        return
+        return _posted(evidence, switch, f"{switch.parameter} is {value}")
     if value not in _NO:
         why = refused(evidence, switch.folder) or (f"it reads {value!r}" if value else "not recorded")
         hint = f"look with: cat {switch.path}"
-        yield unknown(check, HOST, expected=expected, why=why, hint=hint, source=switch.path)
-        return
+        return unknown(_CHECK, HOST, expected=_EXPECTED, why=why, hint=hint, source=switch.path)
+    model = evidence.host.cpu_model
     flags = model.flags if model else None
     if switch.only is not None and flags and switch.only not in flags:
         actual = f"{switch.parameter} is {value}: the kernel leaves it off on CPUs without {switch.only}"
-        yield passed(check, HOST, expected=expected, actual=actual, source=switch.path)
-        return
+        return passed(_CHECK, HOST, expected=_EXPECTED, actual=actual, source=switch.path)
     hint = (
         f"write 'options {switch.module} {switch.parameter}=1' into a file of /etc/modprobe.d; with no guest running"
         " load the module again, or reboot; measure before and after"
     )
     actual = f"{switch.parameter} is {value}: interrupts of guests go through the host"
-    yield warned(check, HOST, expected=expected, actual=actual, source=switch.path, hint=hint)
+    return warned(_CHECK, HOST, expected=_EXPECTED, actual=actual, source=switch.path, hint=hint)
 
 
-def _posted(evidence: Evidence, check: str, switch: _Switch, actual: str) -> CheckResult:
+def _posted(evidence: Evidence, switch: _Switch, actual: str) -> CheckResult:
     """Judge whether the IOMMU posts a passed device's interrupts to the vCPU; `actual`: what the CPU does.
 
     Linux: drivers/iommu/irq_remapping.c (every word of every intremap= counts, and nopost cannot be undone),
@@ -104,17 +105,17 @@ def _posted(evidence: Evidence, check: str, switch: _Switch, actual: str) -> Che
     if off is not None:
         hint = f"take {off} out of the kernel's arguments, and reboot"
         said = f"{actual}, and {off} keeps the IOMMU from handing passed devices' interrupts to vCPUs"
-        return warned(check, HOST, expected=expected, actual=said, source="/proc/cmdline", hint=hint)
+        return warned(_CHECK, HOST, expected=expected, actual=said, source="/proc/cmdline", hint=hint)
     iommu = host.iommu
     if is_intel and iommu is not None and iommu.interrupt_posting is False:
         source = "/sys/class/iommu/dmar*/intel-iommu/cap (bit 59)"
         hint = "nothing to switch on: this IOMMU lacks it; passed devices that interrupt often cost guests more here"
         said = f"{actual}, and an IOMMU unit cannot post interrupts, so the kernel posts none"
-        return warned(check, HOST, expected=expected, actual=said, source=source, hint=hint)
+        return warned(_CHECK, HOST, expected=expected, actual=said, source=source, hint=hint)
     if iommu is not None and iommu.interrupt_remapping is False:
         said = f"{actual}, and the IOMMU remaps no interrupts, so it hands none to vCPUs"
         hint = "see interrupt-remapping"
-        return warned(check, HOST, expected=expected, actual=said, source="/proc/interrupts", hint=hint)
+        return warned(_CHECK, HOST, expected=expected, actual=said, source="/proc/interrupts", hint=hint)
     why, look = None, ""
     if arguments is None:
         why, look = "the kernel's arguments were not read", "look with: cat /proc/cmdline"
@@ -124,8 +125,8 @@ def _posted(evidence: Evidence, check: str, switch: _Switch, actual: str) -> Che
         why = "whether the IOMMU can post interrupts was not read"
         look = "look with: grep . /sys/class/iommu/dmar*/intel-iommu/cap (bit 59: it can)"
     if why is not None:
-        return unknown(check, HOST, expected=expected, why=f"{actual}; {why}", hint=look, source=switch.path)
-    return passed(check, HOST, expected=expected, actual=actual, source=switch.path)
+        return unknown(_CHECK, HOST, expected=expected, why=f"{actual}; {why}", hint=look, source=switch.path)
+    return passed(_CHECK, HOST, expected=expected, actual=actual, source=switch.path)
 
 
 def _posting_off(arguments: Iterable[str], is_intel: bool) -> str | None:
@@ -142,7 +143,7 @@ def _posting_off(arguments: Iterable[str], is_intel: bool) -> str | None:
 
 CHECKS = (
     Check(
-        id="interrupt-virtualisation",
+        id=_CHECK,
         title="Interrupts reach vCPUs without the host",
         subjects="the host",
         why="without it each interrupt of a passed device stops the vCPU that it is for",

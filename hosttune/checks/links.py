@@ -15,6 +15,7 @@ from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Link, LinkFigures, PciDevice
+from hosttune.model.pci import common_link
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import slot_of
 from hosttune.pciconfig import WIDTHS
@@ -291,12 +292,8 @@ def _best(functions: Functions, device: PciDevice, port: _End | None) -> tuple[f
     width."""
     first = functions.get(f"{slot_of(device.address)}.0")
     links = [one.link for one in (device, first) if one is not None and one.link is not None]
-    speeds = [link.max_speed_gts for link in links] + [port.speed if port else None]
-    widths = [link.max_width for link in links] + [port.width if port else None]
-    return (
-        min((speed for speed in speeds if speed is not None), default=None),
-        min((width for width in widths if width is not None), default=None),
-    )
+    at_port = (port.speed, port.width) if port else (None, None)
+    return common_link([*((link.max_speed_gts, link.max_width) for link in links), at_port])
 
 
 def _less(most: tuple[float, int], now: tuple[float | None, int | None]) -> bool:

@@ -17,8 +17,9 @@ from hosttune.checks.facts import (
     wanted,
 )
 from hosttune.model import sysfs
-from hosttune.model.evidence import PAGES_UNSURE, Evidence
+from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
+from hosttune.model.problems import PAGES_UNSURE
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import format_size
 from hosttune.settings.memory import Ksm, NumaBalancing, Thp

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,24 +24,21 @@ from hosttune.discovery.libvirtd import (
     read_version,
     read_versions,
 )
+from hosttune.discovery.qemu import qemu_lines
 from hosttune.errors import BadInput, Unreadable
-from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
+from hosttune.model.host import GuestMemory, RunningGuest, VcpuPin, Virtualization
 from hosttune.model.limits import check_size
 from hosttune.model.problems import LIST_UNREAD, OUTSIDE
 from hosttune.model.values import CpuSet, recorded_json
-from hosttune.reader import Reader, number
+from hosttune.reader import Reader
 from hosttune.system import COMMANDS, System
 
 if TYPE_CHECKING:
-    from lxml.etree import _Element
-
     from hosttune.domain.facts import DomainFacts
-    from hosttune.system import System
 
 QUERY = "libvirt.json"
 DEFINITION = "virsh-dumpxml-"  # followed by the guest's name
 STATE = "virsh-domstate-"
-PROCESSES = "qemu-processes"
 CLIENT_VERSION = "virsh-client-version"
 QEMU_VERSION = "qemu-version"
 SCHEMA_ELEMENTS = "libvirt-schema-elements"
@@ -51,8 +47,6 @@ _KNOWN_STATES = frozenset((*STATES, "blocked")) - {"no state"}  # older versions
 _MAY_BE_MORE = "there may be others"
 _ANSWERS = {"yes": True, "no": False}
 SCHEMAS = "/usr/share/libvirt/schemas"
-MAX_PID = 1 << 22  # PID_MAX_LIMIT, include/linux/threads.h
-QEMU_COMMS = ("qemu-", "kvm")  # the kernel cuts process names to 15 bytes: qemu-system-x86, qemu-kvm, kvm
 
 
 def read_guests(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, Virtualization]:
@@ -99,11 +93,13 @@ def _ask_schema(system: System) -> str | None:
 def _guests_and_stack(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, Virtualization]:
     facts = _facts(reader)
     kvm = _kvm(reader)
-    processes = (reader.query(PROCESSES, lambda: _qemu_processes(reader)) or "").splitlines()
+    processes = qemu_lines(reader)
     if facts is None:
         _doubt_other_qemu(reader, processes, ())
         libvirt_version, qemu_version = _installed(reader)
         return None, Virtualization(kvm=kvm, libvirt_version=libvirt_version, qemu_version=qemu_version)
+    from hosttune.discovery.capabilities import read_capabilities
+
     libvirt_version, qemu_version = facts.libvirt_version, facts.qemu_version
     if facts.error:
         libvirt_version, qemu_version = _installed(reader)
@@ -122,12 +118,13 @@ def _guests_and_stack(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, 
         run = {line.partition(" ")[2] for line in processes if not reader.system.scratch}
         guests = tuple(_guest(reader, _with_known_state(reader, domain, run)) for domain in facts.domains)
     _doubt_other_qemu(reader, processes, guests or ())
+    offered = facts.domcapabilities
     return guests, Virtualization(
         kvm=kvm,
         libvirt_version=libvirt_version,
         qemu_version=qemu_version,
         uri=facts.uri,
-        capabilities=_capabilities(reader, facts.domcapabilities),
+        capabilities=read_capabilities(reader, offered) if offered is not None else None,
     )
 
 
@@ -392,9 +389,6 @@ def _default_hugepage(reader: Reader) -> int | None:
     return int(found[1]) << 10 if found else None
 
 
-# --- QEMU outside libvirt ------------------------------------------------------------------------------------
-
-
 def _doubt_other_qemu(reader: Reader, lines: Iterable[str], guests: tuple[RunningGuest, ...]) -> None:
     """Add a problem for each QEMU process whose guest libvirt does not list."""
     known = {guest.name for guest in guests}
@@ -403,87 +397,3 @@ def _doubt_other_qemu(reader: Reader, lines: Iterable[str], guests: tuple[Runnin
         if name not in known:
             what = f"{OUTSIDE}{f' ({name})' if name else ''}"
             reader.problem(what, f"/proc/{process}", "the CPUs, memory and devices that it holds are unknown")
-
-
-def qemu_processes(reader: Reader) -> list[tuple[int, str]]:
-    """Return the id of each QEMU process with the name of its guest (its option -name; empty without one)."""
-    lines = (reader.query(PROCESSES, lambda: _qemu_processes(reader)) or "").splitlines()
-    rows = ((number(process, MAX_PID), name) for process, _, name in (line.partition(" ") for line in lines))
-    return [(process, name) for process, name in rows if process]
-
-
-def _qemu_processes(reader: Reader) -> str:
-    """Return one line "PID NAME" for each QEMU process; NAME is from its option -name, empty without one."""
-    found = []
-    for process in reader.names("/proc"):
-        if process.isdecimal() and (reader.text(f"/proc/{process}/comm") or "").startswith(QEMU_COMMS):
-            arguments = (reader.text(f"/proc/{process}/cmdline") or "").split("\0")
-            # To find out what QEMU can do, libvirt starts one without a machine.
-            if arguments[0].rpartition("/")[2].startswith(("qemu-system", "qemu-kvm", "kvm")) and not _is_probe(
-                arguments
-            ):
-                name = arguments[arguments.index("-name") + 1] if "-name" in arguments[:-1] else ""
-                found.append(f"{process} {_guest_name(name)}")
-    return "\n".join(found)
-
-
-def _guest_name(option: str) -> str:
-    """Return the name in QEMU's option -name ("guest=a,debug-threads=on"); a comma in the name is doubled."""
-    name = re.match(r"(?:guest=)?((?:[^,]|,,)*)", option, re.DOTALL)
-    return " ".join(name[1].replace(",,", ",").splitlines()) if name else ""
-
-
-def _is_probe(arguments: list[str]) -> bool:
-    return any(option == "-machine" and value.startswith("none") for option, value in pairwise(arguments))
-
-
-# --- domain capabilities -------------------------------------------------------------------------------------
-
-
-def _capabilities(reader: Reader, xml: str | None) -> DomainCapabilities | None:
-    """Return what `<domainCapabilities>` offers. `features` are the names of the supported elements."""
-    if xml is None:
-        return None
-    from lxml import etree
-
-    from hosttune.domain.xml import attribute, parse, text
-
-    try:
-        root = parse(xml)
-    except (etree.XMLSyntaxError, ValueError) as error:
-        reader.problem("unreadable domain capabilities", "libvirt", str(error))
-        return None
-    vcpus = attribute(root.find("vcpu"), "max") or ""
-    return DomainCapabilities(
-        machine=text(root.find("machine")),
-        max_vcpus=number(vcpus),
-        firmwares=tuple(str(value.text) for value in root.iterfind("os/enum[@name='firmware']/value")),
-        loaders=tuple(str(value.text) for value in root.iterfind("os/loader/value")),
-        cpu_modes=tuple(str(mode.get("name")) for mode in root.iterfind("cpu/mode[@supported='yes']")),
-        host_cpu_model=text(root.find("cpu/mode[@name='host-model']/model")),
-        features=tuple(
-            str(element.tag)
-            for parent in (".", "features", "devices")
-            for element in root.iterfind(f"{parent}/*[@supported='yes']")
-        ),
-        domain_type=text(root.find("domain")),
-        iothreads=_supported(root.find("iothreads")),
-        hostdev_vfio=_takes_vfio(root.find("devices/hostdev")),
-    )
-
-
-def _supported(element: _Element | None) -> bool | None:
-    """Return the element's attribute `supported`; None if this libvirt does not list the element."""
-    return None if element is None else {"yes": True, "no": False}.get(element.get("supported") or "")
-
-
-def _takes_vfio(hostdev: _Element | None) -> bool | None:
-    """Return whether host devices go through VFIO.
-
-    If the kernel offers no VFIO, libvirt leaves the list of backends empty.
-    """
-    supported = _supported(hostdev)
-    if hostdev is None or not supported:
-        return supported
-    backends = hostdev.find("enum[@name='pciBackend']")
-    return None if backends is None else any(value.text == "vfio" for value in backends.iterfind("value"))

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from hosttune.discovery.guests import MAX_PID, QEMU_COMMS, qemu_processes
 from hosttune.discovery.maps import Mapped, parse_maps, unescaped, unread_line
+from hosttune.discovery.qemu import MAX_PID, QEMU_COMMS, qemu_processes
 from hosttune.discovery.sets import parsed
 from hosttune.model.evidence import GuestProcess, GuestThread, Leftovers
 from hosttune.model.host import Host

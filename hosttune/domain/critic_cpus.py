@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from hosttune.domain.guest_on_host import Fault, GuestOnHost, named
+from hosttune.domain.guest_on_host import Fault, GuestOnHost
 from hosttune.model import sysfs
+from hosttune.model.listing import some
 from hosttune.model.values import CpuSet, parse_cpus
 
 _PINS = "/domain/cputune/vcpupin"
@@ -114,7 +115,7 @@ def _siblings(scene: GuestOnHost) -> Iterator[Fault]:
             torn.append(f"vCPUs {CpuSet(vcpus)} on CPUs {CpuSet(cpus)}")
     if torn:
         text = (
-            f"sibling vCPUs pinned to unrelated host cores: the guest has threads={threads}, but {named(torn, 3)} "
+            f"sibling vCPUs pinned to unrelated host cores: the guest has threads={threads}, but {some(torn, 3)} "
             f"are not siblings ({_SYSFS}/cpu*/topology/thread_siblings_list)"
         )
         yield Fault("warn", text, _PINS)
@@ -211,7 +212,7 @@ def _topology(scene: GuestOnHost) -> Iterator[Fault]:
             if _cuts(parse_cpus(cell.vcpus), group, whole_inside=name == "socket")
         ]
         if cut and width > 1:
-            text = f"cells cut the guest's {name}s: {named(cut, 3)}; topology and cells contradict each other"
+            text = f"cells cut the guest's {name}s: {some(cut, 3)}; topology and cells contradict each other"
             yield Fault("error", text, _CELLS)
 
 

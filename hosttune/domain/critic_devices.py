@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hosttune.domain.facts import HostDevice
-from hosttune.domain.guest_on_host import Fault, GuestOnHost, named
+from hosttune.domain.guest_on_host import Fault, GuestOnHost
 from hosttune.model import sysfs
+from hosttune.model.listing import some
 from hosttune.model.values import CpuSet
 
 _HOSTDEV = "/domain/devices/hostdev"
@@ -130,7 +131,7 @@ def _groups(scene: GuestOnHost) -> Iterator[Fault]:
         left = addresses - passed
         if taken and left:
             text = (
-                f"IOMMU group {group} is split: {named(sorted(taken))} passed, {named(sorted(left))} left "
+                f"IOMMU group {group} is split: {some(sorted(taken), 6)} passed, {some(sorted(left), 6)} left "
                 f"(/sys/kernel/iommu_groups/{group}/devices)"
             )
             yield Fault("warn", text, _HOSTDEV)
@@ -145,10 +146,10 @@ def _flat(scene: GuestOnHost) -> Iterator[Fault]:
             yield Fault("warn", text, "/domain/cpu/numa")
         return
     if len(scene.gpus) and not any(controller.model == "pcie-expander-bus" for controller in scene.guest.controllers):
-        known = [gpu.source for gpu in scene.gpus if scene.device_node(gpu) is not None]
+        known = [str(gpu.source) for gpu in scene.gpus if scene.device_node(gpu) is not None]
         if known:
             text = (
-                f"flat topology: {len(scene.guest.cells)} cells, but {named(known)} are not below an expander bus: the "
-                "guest cannot see which cell a GPU is near"
+                f"flat topology: {len(scene.guest.cells)} cells, but {some(known, 6)} are not below an expander bus: "
+                "the guest cannot see which cell a GPU is near"
             )
             yield Fault("warn", text, "/domain/devices/controller")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from hosttune.domain.facts import Controller
-from hosttune.domain.guest_on_host import Fault, GuestOnHost, named
+from hosttune.domain.guest_on_host import Fault, GuestOnHost
+from hosttune.model.listing import some
 from hosttune.model.values import format_size
 
 _CONTROLLER = "/domain/devices/controller"
@@ -46,7 +47,7 @@ def _chassis(scene: GuestOnHost) -> Iterator[Fault]:
             seats.setdefault(controller.chassis, []).append(controller)
     for chassis, ports in sorted(seats.items()):
         if len(ports) > 1:
-            who = named(f"{port.index} (port {_hex(port.port)})" for port in ports)
+            who = some((f"{port.index} (port {_hex(port.port)})" for port in ports), 6)
             text = f"controllers {who} have the same chassis {chassis}: QEMU refuses (Can't add chassis slot)"
             yield Fault("error", text, _CONTROLLER)
 

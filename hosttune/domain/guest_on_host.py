@@ -20,13 +20,6 @@ class Fault:
     where: str
 
 
-def named(items: Iterable[object], limit: int = 6) -> str:
-    """Return items for a sentence, cut after a few: "0, 1, 2 and 5 more"."""
-    texts = [str(item) for item in items]
-    rest = len(texts) - limit
-    return ", ".join(texts) if rest <= 0 else f"{', '.join(texts[:limit])} and {rest} more"
-
-
 @dataclass(frozen=True)
 class GuestOnHost:
     """A host and a guest read from XML."""

@@ -5,6 +5,7 @@ They come from the plan alone, and state only what the plan's own values show: "
 
 from __future__ import annotations
 
+from hosttune.model.listing import some
 from hosttune.model.plan import Cell, Device, PciController, Plan, PlannedGuest
 from hosttune.model.values import format_size, parse_cpus
 
@@ -66,9 +67,7 @@ def _beside(guest: PlannedGuest, cell: Cell) -> list[Device]:
 def _listed(devices: list[Device]) -> str:
     words = {_word(device) for device in devices}
     word = words.pop() if len(words) == 1 else "device"
-    shown = ", ".join(device.address for device in devices[:_LISTED])
-    more = f" and {len(devices) - _LISTED} more" if len(devices) > _LISTED else ""
-    return f"{word}{'s' if len(devices) > 1 else ''} {shown}{more}"
+    return f"{word}{'s' if len(devices) > 1 else ''} {some((device.address for device in devices), _LISTED)}"
 
 
 def _word(device: Device) -> str:

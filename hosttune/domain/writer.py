@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from hosttune.assets import templates
 from hosttune.domain import implied, notes
 from hosttune.domain.proof import differences
 from hosttune.domain.reader import read_domain
@@ -32,10 +33,7 @@ def domain_xml(plan: Plan, name: str, *, annotate: bool = False) -> str:
     `annotate` adds a comment with the reason to every pin, memory node, controller and device. Raises BadInput for a
     name that the plan does not place, and for a text that XML cannot contain.
     """
-    guest = next((guest for guest in plan.guests if guest.name == name), None)
-    if guest is None:
-        placed = ", ".join(guest.name for guest in plan.guests) or "none"
-        raise BadInput(f"the plan places no guest named {name!r}", where="plan: guests", hint=f"it places {placed}")
+    guest = plan.guest(name)
     _refuse_unwritable(guest)
     _refuse_foreign_seed(guest)
     xml = _template().render(_view(plan, guest, annotate=annotate))
@@ -47,19 +45,7 @@ def domain_xml(plan: Plan, name: str, *, annotate: bool = False) -> str:
 
 @cache
 def _template() -> Template:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    from hosttune.assets import folder
-
-    environment = Environment(
-        loader=FileSystemLoader(folder("templates")),
-        undefined=StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template("domain.xml.j2")
+    return templates().get_template("domain.xml.j2")
 
 
 def _view(plan: Plan, guest: PlannedGuest, *, annotate: bool) -> dict[str, Any]:

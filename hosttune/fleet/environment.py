@@ -52,7 +52,7 @@ def environment(own: Mapping[str, str], said: frozenset[str]) -> dict[str, str]:
     folder = os.path.dirname(os.path.abspath(sys.executable))
     added["PATH"] = os.pathsep.join([folder, own.get("PATH", os.defpath)])
     if "defaults.host_key_checking" in said and "ANSIBLE_HOST_KEY_CHECKING" not in own:
-        added["ANSIBLE_HOST_KEY_CHECKING"] = _said_value(own, "defaults", "host_key_checking")
+        added["ANSIBLE_HOST_KEY_CHECKING"] = _config(own)["defaults"]["host_key_checking"]
     return added
 
 
@@ -63,10 +63,6 @@ def said_by_config(own: Mapping[str, str]) -> frozenset[str]:
     """
     config = _config(own)
     return frozenset(f"{section}.{key}" for section in config.sections() for key in config[section])
-
-
-def _said_value(own: Mapping[str, str], section: str, key: str) -> str:
-    return _config(own).get(section, key, fallback="True")
 
 
 def _config(own: Mapping[str, str]) -> configparser.ConfigParser:

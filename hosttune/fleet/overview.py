@@ -18,6 +18,7 @@ from hosttune.fleet.hardware import HostHardware, machine_of, read_machine
 from hosttune.fleet.medians import Hardware, Row, fleet_medians, rows_of
 from hosttune.fleet.results import answer_path, host_folder, read_file
 from hosttune.model.fleet import Answer, FleetReport, HostLine, Wave
+from hosttune.model.listing import some
 from hosttune.model.validation import VALIDATION_SCHEMA, CheckResult, Validation, Verdict, verdict_of
 from hosttune.model.validation import Outcome as CheckOutcome
 from hosttune.report.outcomes import severity, worst_first
@@ -343,8 +344,7 @@ def _twice(named: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Yield a note for each machine that answered under several names: an intended host was not contacted."""
     for hosts in named.values():
         if len(hosts) > 1:
-            some = ", ".join(hosts[:5]) + (f" and {len(hosts) - 5} more" if len(hosts) > 5 else "")
             yield (
-                f"the same machine (machine id, CPUs and nodes) answered as {some}: look for an address that is "
-                "listed twice in the inventory, or for a machine id that was cloned"
+                f"the same machine (machine id, CPUs and nodes) answered as {some(hosts, 5)}: look for an address that "
+                "is listed twice in the inventory, or for a machine id that was cloned"
             )

@@ -20,9 +20,11 @@ from hosttune.fleet.runner import Event, Order, Played, Stop, first_error, play
 from hosttune.fleet.waves import cut, shards
 from hosttune.jsonlines import JsonLines
 from hosttune.model.fleet import Wave
+from hosttune.model.listing import some
 
 INTERRUPTED = "interrupted"
 GONE = "no longer in the inventory"
+_MOST = 10  # hosts of a change before "and N more"
 # Answers of an earlier attempt that are removed before a host is changed again. `validate` is removed first: if the run
 # is killed in between, no old proof is left.
 _OUTDATED = ("validate", "status", *ONLY_IF_ASKED)
@@ -173,8 +175,8 @@ def _orders(course: Rollout, hosts: Sequence[str]) -> Iterator[Order]:
     measured = [host for host in hosts if course.gated and course.begun and _measured(course, host)]
     again = frozenset(measured)
     keeping = replace(course.order, variables={**course.order.variables, "hosttune_keep_before": True})
-    for order, some in ((keeping, measured), (course.order, [host for host in hosts if host not in again])):
-        for shard in shards(some, course.shard):
+    for order, part in ((keeping, measured), (course.order, [host for host in hosts if host not in again])):
+        for shard in shards(part, course.shard):
             yield replace(order, hosts=shard)
 
 
@@ -270,18 +272,14 @@ def changes(course: Rollout, past: Past, inventory: Sequence[str], intent: str |
     gone = [host for host, why in course.unasked.items() if why == GONE]
     new = [host for host in inventory if host not in hosts]
     if gone:
-        told.append(f"no longer in the inventory, {len(gone)}: {_some(gone)}; what is not proven stays unknown")
+        told.append(f"no longer in the inventory, {len(gone)}: {some(gone, _MOST)}; what is not proven stays unknown")
     if new:
-        told.append(f"new in the inventory, {len(new)}: {_some(new)}; not in this run")
+        told.append(f"new in the inventory, {len(new)}: {some(new, _MOST)}; not in this run")
     if intent != past.began.intent_sha256:
         told.append("the intent is not the one that the run began with")
     if course.gate != past.gate:
         told.append(f"the gate is {course.gate}, was {past.gate}")
     return told
-
-
-def _some(hosts: Sequence[str], most: int = 10) -> str:
-    return ", ".join(hosts[:most]) + (f" and {len(hosts) - most} more" if len(hosts) > most else "")
 
 
 def digest(data: bytes) -> str:

@@ -44,8 +44,7 @@ MODELS = {
 CARD_SWITCHES = frozenset((("1002", "1478"), ("1002", "1479"), ("1022", "1470"), ("1022", "1471")))
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"
-IOLINK_PCIE = 2  # CRAT_IOLINK_TYPE_PCIEXPRESS, drivers/gpu/drm/amd/amdkfd/kfd_crat.h
-IOLINK_XGMI = 11  # CRAT_IOLINK_TYPE_XGMI, same file
+IOLINK_XGMI = 11  # CRAT_IOLINK_TYPE_XGMI, drivers/gpu/drm/amd/amdkfd/kfd_crat.h
 _MOST_NODES = 256  # GPU nodes whose pairs are examined: 8 GPUs in 8 partitions each are 64
 _MAX_U32, _MAX_U64 = (1 << 32) - 1, (1 << 64) - 1  # location_id and domain; any property (kfd_topology.h)
 

@@ -17,7 +17,6 @@ from hosttune.gpu import vendor_of
 from hosttune.model.gpu import FabricPartition, Gpu
 from hosttune.model.host import Host
 
-GUIDE = "NVIDIA, Fabric Manager user guide, GPU partitions"
 _GPUS = 8  # on every kind of board
 _NVLINKS = 18  # of each GPU in a partition of several GPUs, on Hopper and Blackwell; 0 in a partition of one GPU
 # Cards for a PCI Express slot. They are never on a baseboard, whatever else the host has (pci.ids).

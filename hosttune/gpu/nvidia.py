@@ -369,7 +369,7 @@ def fabric_doubts(gpus: tuple[Gpu, ...]) -> tuple[Problem, ...]:
         if reach < 2:
             continue
         for gpu in off:
-            why = "no NVLink to any other GPU" + (": MIG is on" if gpu.mig and gpu.mig.mode == "enabled" else "")
+            why = "no NVLink to any other GPU" + (": MIG is on" if gpu.mig_on else "")
             what = f"{joined} of {len(alike)} GPUs on the NVLink fabric"
             doubts.append(Problem(what=what, where=gpu.address, why=why))
     return tuple(doubts)

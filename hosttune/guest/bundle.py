@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
+from hosttune.assets import templates
 from hosttune.guest.nccl import FILE
 from hosttune.guest.places import Place
 from hosttune.guest.wanted import Wanted
@@ -47,20 +48,9 @@ def notes_of(wanted: Wanted, devices: tuple[Place, ...]) -> tuple[str, ...]:
 
 
 def _render(template: str, **values: object) -> str:
-    return _templates().get_template(f"guest/{template}").render(**values)
+    return _templates().get_template(template).render(**values)
 
 
 @cache
 def _templates() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    from hosttune.assets import folder
-
-    return Environment(
-        loader=FileSystemLoader(folder("templates")),
-        undefined=StrictUndefined,
-        autoescape=False,  # not markup; every value is checked against a pattern before
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    return templates("guest", autoescape=False)  # not markup; every value is checked against a pattern before

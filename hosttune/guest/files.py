@@ -43,10 +43,7 @@ def guest_files(plan: Plan, name: str) -> GuestFiles:
     Raises BadInput for a guest that the plan does not place, and for an impossible value in the plan: a name with
     characters other than letters, digits, '.', '_' and '-', a malformed address, an unknown setting.
     """
-    guest = next((guest for guest in plan.guests if guest.name == name), None)
-    if guest is None:
-        placed = ", ".join(guest.name for guest in plan.guests) or "none"
-        raise BadInput(f"the plan places no guest named {name!r}", where="plan: guests", hint=f"it places {placed}")
+    guest = plan.guest(name)
     _check(guest)
     wanted = read_wanted(guest)
     devices = places(guest)

@@ -53,7 +53,7 @@ def topology(guest: PlannedGuest) -> str | None:
             cpu = etree.SubElement(system, "cpu", numaid=numaid, affinity=mask(affinity, _vcpus(guest)), arch="x86_64")
             if guest.accelerator == "kvm" and guest.cpu_vendor:  # as the host's; NCCL asks the CPU for family and model
                 cpu.set("vendor", guest.cpu_vendor)
-            _fill(cpu, inner, _shown_above(guest, members), bridges)
+            _fill(cpu, inner, _shown_above(members), bridges)
     etree.indent(system)
     return etree.tostring(system, encoding="unicode") + "\n"
 
@@ -114,7 +114,7 @@ def _is_off(device: Device, cell: Cell) -> bool:
     return device.host_node is not None and bool(nodes) and device.host_node not in nodes
 
 
-def _shown_above(guest: PlannedGuest, members: Iterable[Device]) -> Mapping[str, tuple[str, ...]]:
+def _shown_above(members: Iterable[Device]) -> Mapping[str, tuple[str, ...]]:
     """Return, by guest address, the host's switches above a device that show how near it is to others.
 
     The outermost switch is first.

@@ -88,9 +88,7 @@ def _place(guest: PlannedGuest, device: Device, address: str) -> Place:
         endpoint=device.kind in _ENDPOINTS,
         gpu=device.kind == "gpu",
         maker=maker,
-        mig=",".join(
-            f"{one.profile}@{one.start}" for one in guest.mig if one.gpu == device.address and device.kind == "gpu"
-        ),
+        mig=_mig(guest, device),
     )
 
 

@@ -26,19 +26,17 @@ from hosttune.hugetlbfs import (
     unit_text,
 )
 from hosttune.hypervisor.daemon import daemon_unit, jobs, restart_daemon
-from hosttune.model.values import FrozenMap
 from hosttune.settings.setting import FILE, KEEP_STAGE, refuse
-from hosttune.settings.traits import ServedByOthers
+from hosttune.settings.traits import AT_BOOT, NOW, NowAndAtBoot, ServedByOthers
 from hosttune.system import System
 
-NOW, BOOT = "now", "boot"
 NOT_ENABLED, FOREIGN = "not enabled", "a unit that hosttune did not write"
 _SYSTEMD_RUNS = "/run/systemd/system"  # sd_booted(3)
 _SECONDS = 60.0
 _MOST_NAMED = 5
 
 
-class Mount(ServedByOthers):
+class Mount(NowAndAtBoot, ServedByOthers):
     """See the module."""
 
     kind: ClassVar[str] = "mount"
@@ -76,26 +74,18 @@ class Mount(ServedByOthers):
 
     def read(self, system: System) -> Any:
         """See Setting."""
-        return self.joined({NOW: self._mounted(system), BOOT: self._unit(system)})
-
-    def parts(self, value: Any) -> Mapping[str, Any]:
-        """See Setting."""
-        return value if isinstance(value, Mapping) else {NOW: value, BOOT: value}
-
-    def joined(self, parts: Mapping[str, Any]) -> Any:
-        """See Setting."""
-        return parts[NOW] if parts[NOW] == parts[BOOT] else FrozenMap({NOW: parts[NOW], BOOT: parts[BOOT]})
+        return self.joined({NOW: self._mounted(system), AT_BOOT: self._unit(system)})
 
     def served(self, system: System, live: Any, want: Any) -> str | None:
         """See Setting."""
-        if self.parts(live) == {NOW: want, BOOT: None}:
+        if self.parts(live) == {NOW: want, AT_BOOT: None}:
             return "already mounted, not by hosttune: used as it is"
         return None
 
     def write(self, system: System, value: Any) -> str | None:
         """See Setting."""
         want = self.parts(value)
-        if want[NOW] is not None and want[NOW] == want[BOOT]:
+        if want[NOW] is not None and want[NOW] == want[AT_BOOT]:
             return self._mount(system)
         return self._take(system, want)
 
@@ -145,9 +135,9 @@ class Mount(ServedByOthers):
         note = None
         if want[NOW] is None:
             note = self._unmount(system, ours=ours, keep_folder=held is None or FOLDER_FOUND in held)
-        if ours and want[BOOT] in (None, NOT_ENABLED):
+        if ours and want[AT_BOOT] in (None, NOT_ENABLED):
             system.change(("systemctl", "disable", unit_name(self.target)), timeout=_SECONDS)
-        if ours and want[BOOT] is None:
+        if ours and want[AT_BOOT] is None:
             system.remove(unit_path(self.target))
             system.change(("systemctl", "daemon-reload"), timeout=_SECONDS)
         return note

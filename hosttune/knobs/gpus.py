@@ -66,7 +66,7 @@ def _power_limit(gpu: Gpu, value: Any) -> Found:
 
 
 def _compute_mode(gpu: Gpu, value: Any) -> Found:
-    if gpu.mig is not None and gpu.mig.mode == "enabled":
+    if gpu.mig_on:
         yield _left_alone("compute_mode", gpu, f"stays: {_MIGS_OWN}")
     else:
         yield from _word(GpuComputeMode)(gpu, value)

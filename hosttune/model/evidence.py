@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from hosttune.model.guestplan import GuestPlan
 from hosttune.model.host import Host, Problem
 from hosttune.model.plan import Plan
-from hosttune.model.problems import LIST_UNREAD as LIST_UNREAD
-from hosttune.model.problems import OUTSIDE as OUTSIDE
-from hosttune.model.problems import PAGES_UNSURE as PAGES_UNSURE
 from hosttune.model.result import Result
 from hosttune.model.validation import Validation
 from hosttune.model.values import Value, close_lists, close_mappings

@@ -10,7 +10,6 @@ from hosttune.model.validation import Outcome as CheckOutcome
 from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
 
 FLEET_SCHEMA = "hosttune.fleet/v1"
-ANSWER_SCHEMA = "hosttune.answer/v1"  # in the file of a phase whose command printed no document
 
 # ok: exit code 0 and a complete document. The next five are hosttune's exit codes 1, 2, 3, 4 and 70. The others say why
 # there is no answer to trust; `unknown` covers everything else, such as an answer that is missing, empty or cut.

@@ -124,6 +124,11 @@ class Gpu(Value, frozen=True, kw_only=True):
         """
         return self.vendor != OTHER
 
+    @property
+    def mig_on(self) -> bool:
+        """Whether the GPU is in MIG mode now, as its driver reports."""
+        return self.mig is not None and self.mig.mode == "enabled"
+
 
 class FabricPartition(Value, frozen=True, kw_only=True):
     """GPUs that NVSwitches can connect to each other and to no others, as Fabric Manager lists them.

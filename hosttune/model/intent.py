@@ -207,6 +207,25 @@ def check(intent: Intent, *, where: str = "intent") -> None:
 
 
 def _check_guest(guest: GuestIntent, at: str) -> None:
+    _check_devices(guest, at)
+    _check_sizes(guest, at)
+    _check_lengths(guest, at)
+    check_count(len(guest.networks or ()), "networks", f"{at}.networks")
+    check_count(len(guest.sysctl or ()), "sysctls", f"{at}.sysctl")
+    for n, network in enumerate(guest.networks or ()):
+        if (network.network is None) == (network.bridge is None):
+            _refuse("neither or both of network and bridge", f"{at}.networks[{n}]", "give exactly one of the two")
+    for name, value in (guest.sysctl or {}).items():
+        if not is_sysctl(name, value):
+            hint = "use names such as vm.nr_hugepages, and one line"
+            _refuse(f"{name} = {value!r} is not a sysctl", f"{at}.sysctl", hint)
+    if not guest.mig and guest.gpus in (None, 0, ()) and not isinstance(guest.numa, tuple):
+        for key in ("vcpus", "memory"):
+            if getattr(guest, key) == "auto":
+                _refuse("auto without a GPU", f"{at}.{key}", "a guest without a GPU must say its vcpus and memory")
+
+
+def _check_devices(guest: GuestIntent, at: str) -> None:
     for key in ("gpus", "nics", "nvme"):
         wanted = getattr(guest, key)
         count = (
@@ -222,6 +241,9 @@ def _check_guest(guest: GuestIntent, at: str) -> None:
                 if canonical in seen:
                     _refuse(f"{address} is named twice", f"{at}.{key}[{n}]", "name each device once")
                 seen.add(canonical)
+
+
+def _check_sizes(guest: GuestIntent, at: str) -> None:
     if isinstance(guest.vcpus, int) and guest.vcpus < 1:
         _refuse(f"{guest.vcpus} vCPUs", f"{at}.vcpus", "ask for 1 or more, or auto")
     check_count(guest.vcpus if isinstance(guest.vcpus, int) else 0, "vcpus", f"{at}.vcpus")
@@ -235,21 +257,6 @@ def _check_guest(guest: GuestIntent, at: str) -> None:
     if guest.mig and guest.mig.count < 1:
         _refuse(f"{guest.mig.count} instances", f"{at}.mig.count", "ask for 1 or more")
     check_count(guest.mig.count if guest.mig else 0, "MIG instances", f"{at}.mig.count")
-    _check_lengths(guest, at)
-    check_count(len(guest.networks or ()), "networks", f"{at}.networks")
-    check_count(len(guest.sysctl or ()), "sysctls", f"{at}.sysctl")
-    for n, network in enumerate(guest.networks or ()):
-        if (network.network is None) == (network.bridge is None):
-            _refuse("neither or both of network and bridge", f"{at}.networks[{n}]", "give exactly one of the two")
-    for name, value in (guest.sysctl or {}).items():
-        if not is_sysctl(name, value):
-            _refuse(
-                f"{name} = {value!r} is not a sysctl", f"{at}.sysctl", "use names such as vm.nr_hugepages, and one line"
-            )
-    if not guest.mig and guest.gpus in (None, 0, ()) and not isinstance(guest.numa, tuple):
-        for key in ("vcpus", "memory"):
-            if getattr(guest, key) == "auto":
-                _refuse("auto without a GPU", f"{at}.{key}", "a guest without a GPU must say its vcpus and memory")
 
 
 def _check_lengths(guest: GuestIntent, at: str) -> None:

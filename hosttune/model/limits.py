@@ -88,12 +88,12 @@ def limit(name: str) -> int:
     return LIMITS[name].most
 
 
-def check_count(count: int, name: str, where: str, *, hint: str | None = None) -> None:
+def check_count(count: int, name: str, where: str) -> None:
     """Raise BadInput if a count is above its limit."""
     bound = LIMITS[name]
     if count > bound.most:
         what = f"{count:,} {name}, more than {bound.text}"
-        raise BadInput(what, where=where, hint=hint or f"at most {bound.text}: {bound.why}")
+        raise BadInput(what, where=where, hint=f"at most {bound.text}: {bound.why}")
 
 
 def file_limit(path: str) -> str:

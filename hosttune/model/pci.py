@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hosttune.model.values import Value
 
 
@@ -13,6 +15,15 @@ class LinkEnd(Value, frozen=True, kw_only=True):
     width: int | None = None
     max_speed_gts: float | None = None
     max_width: int | None = None
+
+
+def common_link(ends: Iterable[tuple[float | None, int | None]]) -> tuple[float | None, int | None]:
+    """Return the speed in GT/s and the width in lanes that all ends of a link can do; None if no end reports it."""
+    speeds, widths = zip(*ends, strict=True)
+    return (
+        min((speed for speed in speeds if speed is not None), default=None),
+        min((width for width in widths if width is not None), default=None),
+    )
 
 
 class LinkFigures(Value, frozen=True, kw_only=True):

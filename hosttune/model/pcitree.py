@@ -1,8 +1,8 @@
 """The distance between two PCI functions: the switches above each, and the grade of a pair.
 
-Pure. The grades are those of `nvidia-smi topo -m`, defined by its legend: PIX at most one PCIe switch between the two,
-PXB several switches, PHB a host bridge, NODE the path between host bridges of one NUMA node, SYS the path between NUMA
-nodes.
+Pure. The grades are those of `nvidia-smi topo -m`, defined by its legend, nearest first: PIX at most one PCIe switch
+between the two, PXB several switches, PHB a host bridge, NODE the path between host bridges of one NUMA node, SYS the
+path between NUMA nodes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hosttune.model.index import DeviceIndex
 from hosttune.model.values import slot_of
-
-GRADES = ("PIX", "PXB", "PHB", "NODE", "SYS")  # nearest first
 
 
 def switches_above(index: DeviceIndex, address: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hosttune.errors import BadInput
 from hosttune.model.intent import Boot, Intent, Network
 from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
 
@@ -203,6 +204,14 @@ class Plan(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         close_lists(self)
+
+    def guest(self, name: str) -> PlannedGuest:
+        """Return the guest with this name. Raises BadInput if the plan places no such guest."""
+        found = next((guest for guest in self.guests if guest.name == name), None)
+        if found is None:
+            placed = ", ".join(guest.name for guest in self.guests) or "none"
+            raise BadInput(f"the plan places no guest named {name!r}", where="plan: guests", hint=f"it places {placed}")
+        return found
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "plan") -> Plan:

@@ -40,6 +40,14 @@ def parse_address(text: str, *, where: str = "PCI address") -> str:
     return f"{domain:04x}:{match[2]}:{match[3]}.{match[4]}".lower()
 
 
+def is_address(text: str) -> bool:
+    """Return whether a text is a PCI address in the kernel's form."""
+    try:
+        return parse_address(text) == text
+    except BadInput:
+        return False
+
+
 @cache
 def address_key(address: str) -> tuple[int, ...]:
     """Return the sort key of a PCI address. Domains may have more than four digits."""

@@ -1,6 +1,26 @@
-"""(Host, Intent) → Plan: where guests go and which settings they want. Pure: touches no machine."""
+"""(Host, Intent) → Plan: where guests go and which settings they want. Pure: touches no machine.
+
+One search decides all guests of an intent. The rooms, in the order of the work:
+
+1. `inventory`: cores, memory and pages that are free, devices with their IOMMU groups, how large `auto` is, how a guest
+   is cut into cells. `fabric`: NVSwitch partitions. `mig`: MIG instances and vGPUs.
+2. `request`: the sets of GPUs that a guest may have, the nearest NICs and drives, and the resources that guests compete
+   for.
+3. `search`: `placements` draws every placement of a guest, the best first; `rank` is the order of preference;
+   `fragmentation` decides between equal ranks; `ledger` and `needs` bound what the remaining guests can still reach;
+   `branch_and_bound` finds the best plan.
+4. `guest` and `pcie`: amounts become addresses: pins, cells, PCIe tree, MMIO window, and a reason for each.
+5. `host`: actions on the host (what guests need, then the knobs), and findings. `suggestions`: what would give an
+   unplaced guest a place, each proven by planning it.
+
+The search is exact, on whole numbers: most guests placed, then least distance, then the tie-breakers; tests compare it
+with an independent solver. A finding reports if its limit was reached, or if a guest needs more cells than it has GPU
+nodes. Whole cores are assigned unless `smt: threads` is set.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 
@@ -15,7 +35,7 @@ from hosttune.planning.host.findings import host_findings
 from hosttune.planning.host.inside import guest_settings, seed_path
 from hosttune.planning.host.page_actions import may_boot_pages
 from hosttune.planning.host.quirks import tuned_findings
-from hosttune.planning.inventory.sizing import read_field
+from hosttune.planning.inventory.sizing import PlanningContext, read_field
 from hosttune.planning.mig.check import check_mig
 from hosttune.planning.request.resource_pool import GuestRequest
 
@@ -34,9 +54,6 @@ def plan(host: Host, intent: Intent, *, where: str = "intent") -> Plan:
     taken = {guest.name for guest in host.guests or ()}
     context = read_field(host, intent.reserve, may_boot_pages(intent))
     check_mig(context, intent, where)
-    placed: list[PlannedGuest] = []
-    unplaced: list[Unplaced] = []
-    findings: list[Finding] = [*context.resources.findings]
     wants: list[GuestRequest] = []
     for i, guest in enumerate(intent.guests):
         if guest.name in taken:
@@ -47,19 +64,7 @@ def plan(host: Host, intent: Intent, *, where: str = "intent") -> Plan:
             )
         wants.append(want_of(context, guest, f"{where}: guests[{i}]"))
     check_apart(context, wants)
-    if host.arch is not None and host.arch not in X86_64:
-        why = (f"this host is {host.arch}: guests are planned on x86-64 only",)
-        unplaced += [Unplaced(guest=guest.name, why=why) for guest in intent.guests]
-    elif wants:
-        outcomes, said = place_guests(context, wants)
-        for want, result in zip(wants, outcomes, strict=True):
-            if isinstance(result, Unplaced):
-                unplaced.append(result)
-                continue
-            settings, seed = guest_settings(intent, want.guest), seed_path(want.guest)
-            placed.append(msgspec.structs.replace(result.guest, guest_settings=settings, seed=seed))
-            findings += result.findings
-        findings += said
+    placed, unplaced, findings = _place(context, intent, wants)
     guests, known = host_findings(host, context.catalogue, tuple(placed))
     actions, said = plan_actions(host, intent, context.resources, context.memory, context.catalogue, guests)
     return Plan(
@@ -71,5 +76,27 @@ def plan(host: Host, intent: Intent, *, where: str = "intent") -> Plan:
         guests=guests,
         unplaced=tuple(unplaced),
         actions=actions,
-        findings=(*known, *findings, *said, *tuned_findings(host, actions)),
+        findings=(*known, *context.resources.findings, *findings, *said, *tuned_findings(host, actions)),
     )
+
+
+def _place(
+    context: PlanningContext, intent: Intent, wants: Sequence[GuestRequest]
+) -> tuple[list[PlannedGuest], list[Unplaced], list[Finding]]:
+    """Return the guests that are placed, with the settings inside them, those that are not, and findings about both."""
+    arch = context.host.arch
+    if arch is not None and arch not in X86_64:
+        why = (f"this host is {arch}: guests are planned on x86-64 only",)
+        return [], [Unplaced(guest=want.guest.name, why=why) for want in wants], []
+    outcomes, said = place_guests(context, wants) if wants else ((), ())
+    placed: list[PlannedGuest] = []
+    unplaced: list[Unplaced] = []
+    findings: list[Finding] = []
+    for want, result in zip(wants, outcomes, strict=True):
+        if isinstance(result, Unplaced):
+            unplaced.append(result)
+            continue
+        settings, seed = guest_settings(intent, want.guest), seed_path(want.guest)
+        placed.append(msgspec.structs.replace(result.guest, guest_settings=settings, seed=seed))
+        findings += result.findings
+    return placed, unplaced, [*findings, *said]

@@ -6,9 +6,6 @@ import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from hosttune.model.listing import LONG_LIST as LONG_LIST
-from hosttune.model.listing import short_list as short_list
-from hosttune.model.listing import some as some
 from hosttune.model.values import Value
 
 if TYPE_CHECKING:

@@ -131,7 +131,7 @@ def _bridge(index: Shown, address: str) -> str:
 def _device(index: Shown, address: str) -> Branch:
     kind, what = index.labels[address]
     device = index.pci.get(address)
-    name = _sold_as(device)
+    name = sold_as(device)
     facts = [name, what] if kind == "NIC" else [what or name or _ids(device)]
     number = _problem_of(index, address)
     if device:
@@ -154,7 +154,7 @@ def _problem_of(index: Shown, address: str) -> int | None:
     return min(numbers, default=None)
 
 
-def _sold_as(device: PciDevice | None) -> str:
+def sold_as(device: PciDevice | None) -> str:
     """Return the name in pci.ids; of "CHIP [PRODUCT]" the product: "MT2910 Family [ConnectX-7]" is a "ConnectX-7"."""
     name = (device.device_name if device else None) or ""
     chip, bracket, product = name.partition("[")

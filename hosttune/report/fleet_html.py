@@ -7,8 +7,6 @@ sorts the hosts and draws the heat map. Without the script, the table of checks 
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -42,6 +40,7 @@ from hosttune.report.fleet_groups import (
 )
 from hosttune.report.measures import number
 from hosttune.report.outcomes import OUTCOMES, SIGNS, WORDS, Group, groups, severity
+from hosttune.report.page import digest, page_templates
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -184,27 +183,13 @@ def _assets() -> dict[str, Any]:
     place = folder("templates") / "report"
     style = (place / "style.css").read_text() + (place / "fleet.css").read_text()
     script = (place / "fleet.js").read_text()
-    digests = {
-        name: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        for name, text in (("style_hash", style), ("script_hash", script))
-    }
-    return {"style": Markup(style), "script": Markup(script), **digests}
+    hashes = {"style_hash": digest(style), "script_hash": digest(script)}
+    return {"style": Markup(style), "script": Markup(script), **hashes}
 
 
 @cache
 def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(folder("templates") / "report"),
-        undefined=StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=_shown,
-    )
-    environment.globals.update(
+    environment = page_templates(
         ANSWERS=ANSWERS,
         OUTCOMES=OUTCOMES,
         SIGNS=SIGNS,
@@ -226,10 +211,3 @@ def _environment() -> Environment:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(names)
-
-
-def _shown(value: Any) -> Any:
-    """Return a printed value without control characters, which do not belong on a page."""
-    if isinstance(value, str) and not hasattr(value, "__html__"):
-        return printable(value)
-    return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hosttune.model.fleet import FleetReport, HostLine
-from hosttune.report.branch import some
+from hosttune.model.listing import some
 from hosttune.report.fleet_groups import (
     ANSWERS,
     VERDICT_WORDS,

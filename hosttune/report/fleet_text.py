@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hosttune.model.fleet import FleetReport, HostLine
-from hosttune.report.branch import count, say, some
+from hosttune.model.listing import some
+from hosttune.report.branch import count, say
 from hosttune.report.fleet_groups import (
     ANSWERS,
     Trouble,

@@ -70,6 +70,14 @@ def groups(results: Iterable[CheckResult]) -> tuple[Group, ...]:
     return tuple(_group(members) for members in alike.values())
 
 
+def subjects_by_check(found: Iterable[Group]) -> dict[str, tuple[str, ...]]:
+    """Return the subjects of each check, each once, in the order of the groups."""
+    subjects: dict[str, dict[str, None]] = {}
+    for group in found:
+        subjects.setdefault(group.check, {}).update(dict.fromkeys(group.subjects))
+    return {check: tuple(names) for check, names in subjects.items()}
+
+
 def next_steps(results: Iterable[CheckResult]) -> tuple[Step, ...]:
     """Return what to do, worst first: every hint of a fail, unknown or warning once, with what it fixes."""
     mended: dict[str, list[Group]] = {}
@@ -141,8 +149,4 @@ def _group(members: Sequence[CheckResult]) -> Group:
 
 
 def _step(hint: str, members: Sequence[Group]) -> Step:
-    subjects: dict[str, dict[str, None]] = {}
-    for member in members:
-        subjects.setdefault(member.check, {}).update(dict.fromkeys(member.subjects))
-    mends = tuple((check, tuple(names)) for check, names in subjects.items())
-    return Step(hint=hint, outcome=members[0].outcome, mends=mends)
+    return Step(hint=hint, outcome=members[0].outcome, mends=tuple(subjects_by_check(members).items()))

@@ -10,7 +10,7 @@ from typing import Any
 from hosttune.assets import folder
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan, PlannedGuest
-from hosttune.report.page import page_environment
+from hosttune.report.page import page_templates
 from hosttune.report.plan_text import (
     action_lines,
     alike,
@@ -31,7 +31,7 @@ def plan_html(host: Host, plan: Plan) -> str:
 
     style = (folder("templates") / "report" / "style.css").read_text()
     return (
-        page_environment()
+        page_templates()
         .get_template("plan.html.j2")
         .render(
             title=verdict(plan),

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hosttune.model.host import Host, PciDevice
+from hosttune.model.listing import short_list, some
 from hosttune.model.plan import Action, Cell, Device, Finding, Plan, PlannedGuest, Unplaced
 from hosttune.model.values import CpuSet, format_size, value_text
-from hosttune.report.branch import count, draw_rows, say, short_list, some, wrap
+from hosttune.report.branch import count, draw_rows, say, wrap
 from hosttune.report.devices import link_text
 from hosttune.report.values import setting_value
 

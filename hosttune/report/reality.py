@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosttune.domain.expectedguest import ExpectedGuest
-from hosttune.domain.guestdiff import DIFFERENT, SAME, UNKNOWN, Comparison, compare_definition
+from hosttune.domain.guestdiff import DIFFERENT, UNKNOWN, Comparison, compare_definition
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan, PlannedGuest
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import Value
 from hosttune.report.outcomes import worst_first
-
-__all__ = ["DIFFERENT", "SAME", "UNKNOWN", "GuestReality", "reality"]
 
 
 class GuestReality(Value, frozen=True, kw_only=True):

@@ -7,9 +7,10 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hosttune.model.listing import LONG_LIST, short_list
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import CpuSet, value_text
-from hosttune.report.branch import LONG_LIST, count, say, short_list, wrap
+from hosttune.report.branch import count, say, wrap
 from hosttune.report.values import setting_value
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hosttune.model.host import Cpu, Host, NumaNode, RunningGuest
+from hosttune.model.listing import short_list, some
 from hosttune.model.values import CpuSet, format_size
-from hosttune.report.branch import Branch, count, draw, draw_rows, say, short_list, some, wrap
+from hosttune.report.branch import Branch, count, draw, draw_rows, say, wrap
 from hosttune.report.devices import Shown, device_branches, listed, shown
 
 if TYPE_CHECKING:
@@ -238,7 +239,15 @@ def _threads(cores: list[int | None]) -> str:
 def _memory_branch(node: NumaNode) -> tuple[Branch, ...]:
     if node.memory_bytes is None and not node.hugepages:
         return ()
-    facts = [f"memory {format_size(node.memory_bytes)}"]
+    facts = memory_facts(node)
+    if node.distances:
+        facts.append("distances " + " ".join(f"{other}:{far}" for other, far in node.distances.items()))
+    return (Branch(text=", ".join(facts)),)
+
+
+def memory_facts(node: NumaNode) -> list[str]:
+    """Return what is known of a node's memory: its size, what is free, huge pages."""
+    facts = ["memory unknown" if node.memory_bytes is None else f"memory {format_size(node.memory_bytes)}"]
     facts += [f"{format_size(node.free_bytes)} free"] if node.free_bytes is not None else []
     for pages in sorted(node.hugepages or (), key=lambda pages: pages.size_bytes):
         if pages.total == 0:
@@ -246,15 +255,18 @@ def _memory_branch(node: NumaNode) -> tuple[Branch, ...]:
         else:
             free, total = ("?" if n is None else str(n) for n in (pages.free, pages.total))
             facts.append(f"{free} of {total} {format_size(pages.size_bytes)} pages free")
-    if node.distances:
-        facts.append("distances " + " ".join(f"{other}:{far}" for other, far in node.distances.items()))
-    return (Branch(text=", ".join(facts)),)
+    return facts
 
 
 def _guest(guest: RunningGuest) -> str:
+    devices = [f"devices {some(guest.devices, 8)}"] if guest.devices else []
+    return f"{guest.name}: {', '.join(guest_facts(guest) + devices)}"
+
+
+def guest_facts(guest: RunningGuest) -> list[str]:
+    """Return what is known of a guest: its state, vCPUs and memory."""
     vcpus = guest.vcpus if guest.vcpus is not None else len(guest.vcpu_pins) if guest.vcpu_pins else None
     facts = [guest.state or "state unknown"]
     facts += [f"{vcpus} vCPUs {'pinned' if guest.vcpu_pins else 'not pinned'}"] if vcpus is not None else []
     facts += [format_size(guest.memory_bytes)] if guest.memory_bytes is not None else []
-    facts += [f"devices {some(guest.devices, 8)}"] if guest.devices else []
-    return f"{guest.name}: {', '.join(facts)}"
+    return facts

@@ -6,8 +6,6 @@ whatever a document contains. The page is complete without its script, which onl
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -16,11 +14,11 @@ from hosttune.assets import folder
 from hosttune.bench.baselines import Standard
 from hosttune.checks.check import Check
 from hosttune.model.host import Host
+from hosttune.model.listing import some
 from hosttune.model.plan import Plan
 from hosttune.model.validation import CheckResult, Validation
 from hosttune.model.values import format_size
 from hosttune.report.bars import charts
-from hosttune.report.branch import some
 from hosttune.report.changes import SIGNS as CHANGE_SIGNS
 from hosttune.report.changes import changes
 from hosttune.report.heatmaps import STEPS, Matrix, distances, matrices
@@ -36,7 +34,7 @@ from hosttune.report.outcomes import (
     occasion,
     worst_first,
 )
-from hosttune.report.page import page_environment
+from hosttune.report.page import digest, page_templates
 from hosttune.report.reality import reality
 from hosttune.report.roofline import rooflines
 from hosttune.report.standards import roofs, scales, sides
@@ -149,13 +147,11 @@ def _assets() -> dict[str, Any]:
     from markupsafe import Markup
 
     style, script = ((folder("templates") / "report" / name).read_text() for name in ("style.css", "script.js"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return {"style": Markup(style), "script": Markup(script), "script_hash": digest}
+    return {"style": Markup(style), "script": Markup(script), "script_hash": digest(script)}
 
 
 @cache
 def _environment() -> Environment:
-    found = page_environment()
-    found.globals.update(WORDS=WORDS, SIGNS=SIGNS, OUTCOMES=OUTCOMES, STEPS=STEPS, CHANGE_SIGNS=CHANGE_SIGNS)
-    found.filters["some"] = lambda names: some(names, MANY)
-    return found
+    environment = page_templates(WORDS=WORDS, SIGNS=SIGNS, OUTCOMES=OUTCOMES, STEPS=STEPS, CHANGE_SIGNS=CHANGE_SIGNS)
+    environment.filters["some"] = lambda names: some(names, MANY)
+    return environment

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from hosttune.model.listing import some
 from hosttune.model.validation import Validation
-from hosttune.report.branch import printable, some
+from hosttune.report.branch import printable
 from hosttune.report.changes import Changes, changes, verdict_words
 from hosttune.report.measures import by_metric, figure_rows, measures
 from hosttune.report.outcomes import (
@@ -21,6 +22,7 @@ from hosttune.report.outcomes import (
     meaning,
     next_steps,
     occasion,
+    subjects_by_check,
 )
 
 MANY = 16  # subjects named in a cell before "and N more"
@@ -92,10 +94,7 @@ def _outcome(outcome: str, found: Sequence[Group]) -> list[str]:
 
 
 def _passed(found: Iterable[Group]) -> list[str]:
-    subjects: dict[str, dict[str, None]] = {}
-    for group in found:
-        subjects.setdefault(group.check, {}).update(dict.fromkeys(group.subjects))
-    rows = tuple((check, some(names, MANY)) for check, names in subjects.items())
+    rows = tuple((check, some(names, MANY)) for check, names in subjects_by_check(found).items())
     return [f"## {SIGNS['pass']} Passed", table(("check", "subject"), rows)] if rows else []
 
 

@@ -6,11 +6,12 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from hosttune.model.listing import some
 from hosttune.model.validation import Validation
-from hosttune.report.branch import count, printable, say, some
+from hosttune.report.branch import count, printable, say
 from hosttune.report.changes import Changes, changes, verdict_words
 from hosttune.report.measures import Measure, by_metric, figure_rows, measures
-from hosttune.report.outcomes import SIGNS, WORDS, Group, groups, headline, meaning, occasion
+from hosttune.report.outcomes import SIGNS, WORDS, Group, groups, headline, meaning, occasion, subjects_by_check
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,15 +60,13 @@ def _print_outcome(outcome: str, found: Iterable[Group], console: Console) -> No
 
 
 def _print_passed(found: Iterable[Group], console: Console) -> None:
-    subjects: dict[str, dict[str, None]] = {}
-    for group in found:
-        subjects.setdefault(group.check, {}).update(dict.fromkeys(group.subjects))
+    subjects = subjects_by_check(found)
     if not subjects:
         return
     _heading("pass", sum(map(len, subjects.values())), console)
     width = min(max(map(len, subjects)), WIDEST)
     for check, names in subjects.items():
-        shown = next(iter(names)) if len(names) == 1 else count(len(names), "subject")
+        shown = names[0] if len(names) == 1 else count(len(names), "subject")
         prose(f"{SIGNS['pass']} {check:{width}}  {shown}", 2, console, hang=width + 4)
 
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import WriteFailed
-from hosttune.model.values import FrozenMap
+from hosttune.model.values import FrozenMap, is_address
 from hosttune.settings.files import chosen_word, whole_number
-from hosttune.settings.function import DEVICES, is_address
+from hosttune.settings.function import DEVICES
 from hosttune.settings.setting import Setting, refuse
 from hosttune.system import System
 

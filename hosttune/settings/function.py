@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Self
 
-from hosttune.errors import BadInput, Unreadable
+from hosttune.errors import Unreadable
 from hosttune.model import sysfs
-from hosttune.model.values import parse_address
+from hosttune.model.values import is_address
 from hosttune.settings.setting import Setting, refuse
 from hosttune.system import System
 
@@ -33,14 +33,6 @@ class OfFunction(Setting):
         """Raise Unreadable if the function does not exist: a missing device has no state, not even "none"."""
         if not system.exists(self.path):
             raise Unreadable(self.path, "there is no such device")
-
-
-def is_address(text: str) -> bool:
-    """Return whether a text is a PCI address in the kernel's form."""
-    try:
-        return parse_address(text) == text
-    except BadInput:
-        return False
 
 
 def driver_of(system: System, address: str) -> str | None:

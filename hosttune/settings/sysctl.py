@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from hosttune.model.values import FrozenMap
-from hosttune.settings.setting import FILE, Setting, refuse
+from hosttune.settings.setting import FILE, refuse
+from hosttune.settings.traits import AT_BOOT, NOW, NowAndAtBoot
 from hosttune.system import System
 
 DROP_IN = "/etc/sysctl.d/90-hosttune.conf"
-NOW, BOOT = "now", "boot"
 _HEAD = "# Written by hosttune; `hosttune revert` takes its lines away.\n"
 # Name -> the allowed numbers. Documentation/admin-guide/sysctl/vm.rst and kernel.rst.
 NAMES: Mapping[str, range] = {
@@ -28,7 +27,7 @@ NAMES: Mapping[str, range] = {
 }
 
 
-class Sysctl(Setting):
+class Sysctl(NowAndAtBoot):
     """See the module."""
 
     kind: ClassVar[str] = "sysctl"
@@ -59,7 +58,7 @@ class Sysctl(Setting):
     def read(self, system: System) -> Any:
         """See Setting."""
         now = self.effective(system)
-        return None if now is None else self.joined({NOW: now, BOOT: _lines(system).get(self.target)})
+        return None if now is None else self.joined({NOW: now, AT_BOOT: _lines(system).get(self.target)})
 
     def write(self, system: System, value: Any) -> None:
         """See Setting."""
@@ -67,21 +66,13 @@ class Sysctl(Setting):
         if self.effective(system) != wanted[NOW]:  # first: a value that the kernel refuses must not be set at boot
             system.write(sysctl_path(self.target), wanted[NOW])
         lines = _lines(system)
-        if lines.get(self.target) != wanted[BOOT]:
-            changed = {**lines, self.target: wanted[BOOT]}
+        if lines.get(self.target) != wanted[AT_BOOT]:
+            changed = {**lines, self.target: wanted[AT_BOOT]}
             _put(system, {name: text for name, text in changed.items() if text is not None})
 
     def places(self, system: System) -> tuple[str, ...]:
         """See Setting."""
         return (DROP_IN,)
-
-    def parts(self, value: Any) -> Mapping[str, Any]:
-        """See Setting."""
-        return value if isinstance(value, Mapping) else {NOW: value, BOOT: value}
-
-    def joined(self, parts: Mapping[str, Any]) -> Any:
-        """See Setting."""
-        return parts[NOW] if parts[NOW] == parts[BOOT] else FrozenMap({NOW: parts[NOW], BOOT: parts[BOOT]})
 
 
 def sysctl_path(name: str) -> str:

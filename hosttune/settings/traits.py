@@ -6,15 +6,18 @@ Each trait is a class next to `Setting`. A setting without traits is only read, 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from hosttune.model.values import freeze
+from hosttune.model.values import FrozenMap, freeze
 from hosttune.settings.setting import Setting
 from hosttune.system import System
 
 if TYPE_CHECKING:
     from hosttune.model.host import Host
+
+
+NOW, AT_BOOT = "now", "boot"  # the parts of a NowAndAtBoot
 
 
 class Divisible(Setting):
@@ -23,6 +26,18 @@ class Divisible(Setting):
     @abstractmethod
     def target_of(self, names: Collection[str]) -> str:
         """Return the target that has only these parts."""
+
+
+class NowAndAtBoot(Setting):
+    """It has a value now and one at the next boot. If both are the same, they are one value, else a mapping of both."""
+
+    def parts(self, value: Any) -> Mapping[str, Any]:
+        """See Setting."""
+        return value if isinstance(value, Mapping) else {NOW: value, AT_BOOT: value}
+
+    def joined(self, parts: Mapping[str, Any]) -> Any:
+        """See Setting."""
+        return parts[NOW] if parts[NOW] == parts[AT_BOOT] else FrozenMap({name: parts[name] for name in (NOW, AT_BOOT)})
 
 
 class WrittenTogether(Divisible):

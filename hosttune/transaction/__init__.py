@@ -1,5 +1,14 @@
 """Transactions: apply a plan, read back every setting, keep a journal and revert.
 
+1. Take the lock (flock), refuse if a transaction is unfinished, discover the host.
+2. Refuse another machine, other devices, changed values, and devices in use.
+3. For each setting: write the intent to the journal, read the old value again, write, read back, record the outcome. A
+   write that can hang in the kernel runs in a child process.
+4. On failure, interrupt or crash: roll back from the journal. `revert` and `recover` use the same code.
+
+A setting whose write changed nothing has the outcome `ignored` and is not reverted. What a reboot undoes is set again
+by the boot unit, from the journal.
+
 Names are imported on first use. So `validate`, which only needs the applied plans, does not import the code that
 applies plans.
 """
@@ -9,10 +18,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hosttune.transaction.applied import applied_plans, plan_in_force, status
     from hosttune.transaction.applying import Options, rehearse_apply
     from hosttune.transaction.applying import apply as apply_plan
     from hosttune.transaction.booting import reapply
-    from hosttune.transaction.undoing import applied_plans, plan_in_force, recover, revert, status
+    from hosttune.transaction.undoing import recover, revert
 
 __all__ = [
     "Options",
@@ -26,7 +36,12 @@ __all__ = [
     "status",
 ]
 
-_HOMES = {"Options": "applying", "apply_plan": "applying", "rehearse_apply": "applying", "reapply": "booting"}
+_HOMES = {
+    **dict.fromkeys(("Options", "apply_plan", "rehearse_apply"), "applying"),
+    **dict.fromkeys(("applied_plans", "plan_in_force", "status"), "applied"),
+    **dict.fromkeys(("recover", "revert"), "undoing"),
+    "reapply": "booting",
+}
 
 
 def __getattr__(name: str) -> object:
@@ -34,5 +49,5 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'hosttune.transaction' has no attribute {name!r}")
     from importlib import import_module
 
-    home = import_module(f"hosttune.transaction.{_HOMES.get(name, 'undoing')}")
+    home = import_module(f"hosttune.transaction.{_HOMES[name]}")
     return getattr(home, "apply" if name == "apply_plan" else name)

@@ -22,6 +22,7 @@ from hosttune.settings.setting import AFTER_START_STAGE, BOOT, START_STAGE
 from hosttune.settings.traits import Remediable, TakesDevice
 from hosttune.state import load, mode_of, save
 from hosttune.system import KEPT_GPUS
+from hosttune.transaction.applied import NO, PERSON, SUCCESS, undone_entries
 from hosttune.transaction.engine import Carried, Say, carry_out, interruptible
 from hosttune.transaction.guards import check_identities, check_machine, refuse_busy
 from hosttune.transaction.guests import (
@@ -51,7 +52,6 @@ from hosttune.transaction.steps import (
     steps_of,
     with_verdict,
 )
-from hosttune.transaction.undoing import NO, PERSON, SUCCESS, undone_entries
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _carried(
     todo: Sequence[Prepared],
     say: Say,
 ) -> tuple[Result, int]:
-    remember_gpus(site, store, host, todo)
+    remember_gpus(store, host, todo)
     number = 1 + max((one.header.number for one in transactions), default=0)
     store.keep_plan(number, starting.plan.to_json())
     facts: dict[str, Any] = {"verb": "apply", "version": __version__, "host": host.hostname, "digest": host.digest}
@@ -376,7 +376,7 @@ def lasting_actions(site: Site, plan: Plan, in_force_now: Iterable[Record]) -> t
     return persistence(wishes, None if site.system.captured else own_state(), ids)
 
 
-def remember_gpus(site: Site, store: Store, host: Host, todo: Sequence[Prepared]) -> None:
+def remember_gpus(store: Store, host: Host, todo: Sequence[Prepared]) -> None:
     """Save the identities of GPUs that are about to leave their driver, because they cannot be queried afterwards.
 
     Raises Refused.

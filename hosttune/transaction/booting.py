@@ -17,6 +17,7 @@ from hosttune.model.plan import Action
 from hosttune.model.result import Entry, Result
 from hosttune.settings.setting import GUEST_STAGE, RUNTIME, START_STAGE
 from hosttune.settings.traits import MayGiveLess, TakesDevice
+from hosttune.transaction.applied import NO, SUCCESS, applied_plans, reboot_required, standing
 from hosttune.transaction.engine import Say, carry_out, interruptible
 from hosttune.transaction.site import Site, described, must_write, refuse_open
 from hosttune.transaction.steps import (
@@ -33,7 +34,7 @@ from hosttune.transaction.steps import (
     setting_of_record,
     with_verdict,
 )
-from hosttune.transaction.undoing import AGAIN, NO, SUCCESS, applied_plans, reboot_required, standing
+from hosttune.transaction.undoing import AGAIN
 
 _FINE = ("done", VERDICT_OUTCOMES[ALREADY], VERDICT_OUTCOMES[PENDING])
 

@@ -18,7 +18,7 @@ from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
 from hosttune.model.result import Result
 from hosttune.state import load
-from hosttune.transaction import undoing
+from hosttune.transaction import applied, undoing
 from hosttune.transaction.engine import Say
 from hosttune.transaction.site import Site, must_write, open_site, saved_plan_path
 
@@ -72,7 +72,7 @@ def status(here: Here) -> Result:
 
     Raises Refused for an unreadable journal.
     """
-    return _with_code(undoing.status(here[0]))
+    return _with_code(applied.status(here[0]))
 
 
 def revert(here: Here, say: Say, *, force: bool = False) -> Result:
@@ -111,7 +111,7 @@ def plan_of_intent(site: Site, intent: Intent, discover: Callable[[], Host], whe
     So a second apply of an intent has nothing to do, and the plan that the administrator has read is the plan that is
     applied. If the host has changed since then, that plan is stale and is refused. Raises BadInput, Refused.
     """
-    found = undoing.plan_in_force(site, intent)
+    found = applied.plan_in_force(site, intent)
     if found is None and site.store is not None and os.path.exists(saved_plan_path(site)):
         saved = _saved_plan(site)
         found = saved if saved.intent == intent else None
@@ -129,7 +129,7 @@ def plan_in_place(root: str | None, host: Host, intent: Intent) -> Plan | None:
     """
     if not {guest.name for guest in intent.guests} & {guest.name for guest in host.guests or ()}:
         return None
-    found = undoing.plan_in_force(open_site(root)[0], intent)
+    found = applied.plan_in_force(open_site(root)[0], intent)
     return found if found is not None and found.host_digest == host.digest else None
 
 

@@ -11,8 +11,8 @@ from hosttune.guest import GuestFiles, seed_image
 from hosttune.model.intent import is_guest_name
 from hosttune.model.values import FrozenMap
 from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
-from hosttune.state import mode_of, state_directory
-from hosttune.system import System
+from hosttune.state import mode_of
+from hosttune.system import System, state_directory
 
 SEED, META, USER = "seed.iso", "meta-data", "user-data"
 # All paths that can exist: a plan cannot name others.

@@ -86,7 +86,7 @@ class Starting:
         return self._interrupts(one) if stage == AFTER_START_STAGE else one
 
     def _start(self, one: Prepared) -> Prepared:
-        guest = next(guest for guest in self.plan.guests if guest.name == one.step.setting.target)
+        guest = self.plan.guest(one.step.setting.target)
         reasons = (*startable(self.discover(), guest), *unreachable(self.system, guest))
         return with_verdict(one, PENDING, f"not started: {'; '.join(reasons)}") if reasons else one
 

@@ -14,9 +14,7 @@ from hosttune.model.host import Host
 from hosttune.model.result import OpenTransaction
 from hosttune.recorded import Archive
 from hosttune.scratch import Scratch
-from hosttune.state import state_directory
-from hosttune.system import STATE_INSIDE as STATE_INSIDE
-from hosttune.system import System
+from hosttune.system import STATE_INSIDE, System, state_directory
 from hosttune.transaction.steps import setting_of_record
 
 

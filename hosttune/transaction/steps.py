@@ -71,20 +71,20 @@ def steps_of(actions: Iterable[Action]) -> tuple[Step, ...]:
 
     Raises BadInput for an unknown kind, a target or value that the kind cannot have, and two actions for one setting.
     """
-    from hosttune.transaction.kinds import kind_class  # all kinds: not imported where there is no action
+
+    from hosttune.transaction.kinds import setting_of  # all kinds: not imported where there is no action
 
     single: list[Step] = []
     merging: dict[type[WrittenTogether], list[tuple[Action, Setting]]] = {}
     seen: set[tuple[str, str]] = set()
     for action in actions:
-        where = f"action {action.kind}:{action.target}"
         if (action.kind, action.target) in seen:
+            where = f"action {action.kind}:{action.target}"
             raise BadInput("two actions for one setting", where=where, hint="plan again")
         seen.add((action.kind, action.target))
-        kind = kind_class(action.kind, where)
-        setting = kind.of(action.target)
-        if issubclass(kind, WrittenTogether):
-            merging.setdefault(kind, []).append((action, setting))
+        setting = setting_of(action.kind, action.target)
+        if isinstance(setting, WrittenTogether):
+            merging.setdefault(type(setting), []).append((action, setting))
             continue
         setting.check(action.want)
         single.append(Step(setting, freeze(action.want), (action,), FrozenMap({action.id: ""})))
@@ -295,8 +295,7 @@ def setting_of_record(record: Record, journal: str = "journal") -> Setting:
     from hosttune.transaction.kinds import kind_class
 
     try:
-        kind = kind_class(record.kind, record.target)
-        return kind.restored(record.target)
+        return kind_class(record.kind, record.target).restored(record.target)
     except HosttuneError as error:
         raise Refused(
             f"the journal names a setting that this version does not know: {record.kind} {record.target}",

@@ -143,7 +143,7 @@ def _with_points(points: Points) -> Any:
 
 def _site(system: Any, points: Points | None) -> Any:
     from hosttune.journal import Store
-    from hosttune.state import state_directory
+    from hosttune.system import state_directory
     from hosttune.transaction.site import Site
 
     store = Store(state_directory(), sync=points.sync) if points else Store(state_directory())

@@ -11,17 +11,16 @@ import msgspec
 
 from hosttune.model.intent import NicRequest
 from hosttune.model.plan import PlannedGuest, Unplaced
-from hosttune.model.values import CpuSet, parse_cpus
+from hosttune.model.values import CpuSet, address_key, parse_cpus
 from hosttune.planning.fabric.partitions import lost
 from hosttune.planning.guest.choice import Choice
 from hosttune.planning.guest.document import Devices, Placed, build_guest
 from hosttune.planning.guest.reserve import pins_of, take
 from hosttune.planning.inventory.cores import fits
-from hosttune.planning.inventory.devices import address_key
 from hosttune.planning.inventory.sizing import Claims, PlanningContext, enlarge
 from hosttune.planning.mig.guest import plan_mig_guest
 from hosttune.planning.mig.instances import mig_share
-from hosttune.planning.request.nearest import pick
+from hosttune.planning.request.nearest import nearest
 from hosttune.planning.search.branch_and_bound import Found
 from hosttune.planning.search.problem import Problem
 
@@ -143,8 +142,9 @@ class Builder:
                     free = [a for (a,) in kind.bundles if a not in gone and a not in chosen]
                     spare = len(free) - sum(n for i in later for k, n in self._placements[i].picks if k == kind.index)
                     pool += free if (kind.trait.node, *kind.trait.along) == home and spare > 0 else []
-                gpu = (gpus[len(chosen) % len(gpus)],) if gpus else ()
-                chosen += pick(context, pool, 1, gpu, placement.nodes, (*own, *chosen))
+                gpu = gpus[len(chosen) % len(gpus)] if gpus else None
+                found = nearest(context, pool, gpu, placement.nodes, (*own, *chosen))
+                chosen += [] if found is None else [found]
         return chosen
 
     def _spoken(self, later: Sequence[int]) -> Mapping[int, Claims]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hosttune.planning.inventory.devices import address_key
+from hosttune.model.values import address_key
 from hosttune.planning.inventory.shape import Shape
 from hosttune.planning.inventory.sizing import Parts
 from hosttune.planning.mig.instances import MigSlot

@@ -12,12 +12,12 @@ import msgspec
 
 from hosttune.model.intent import GuestIntent
 from hosttune.model.plan import Cell, Device, Finding, PlannedGuest, PlannedPin, Unplaced
-from hosttune.model.values import CpuSet
+from hosttune.model.values import CpuSet, address_key
 from hosttune.planning.guest.cells import guest_cells
 from hosttune.planning.guest.choice import Choice
 from hosttune.planning.guest.pinning import Pinning, pin_guest
 from hosttune.planning.guest.reasons import Decision, guest_findings, reasons
-from hosttune.planning.inventory.devices import Closure, address_key, close_groups, identity
+from hosttune.planning.inventory.devices import Closure, close_groups, identity
 from hosttune.planning.inventory.resources import Core
 from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.inventory.vcpus import needs_iommu

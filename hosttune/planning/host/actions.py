@@ -23,7 +23,7 @@ from hosttune.planning.host.page_actions import boot_page_actions, page_actions
 from hosttune.planning.inventory.devices import Catalogue
 from hosttune.planning.inventory.pages import NodeMemory
 from hosttune.planning.inventory.resources import Resources
-from hosttune.planning.mig.guest import mig_actions
+from hosttune.planning.mig.types import mig_actions
 from hosttune.settings.drivers import VFIO, Driver
 
 

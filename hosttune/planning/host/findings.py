@@ -5,7 +5,7 @@ Pure. Also decides which optional XML elements the installed libvirt and QEMU su
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
@@ -18,8 +18,8 @@ from hosttune.planning.host.quirks import guest_quirks
 from hosttune.planning.inventory.devices import Catalogue
 from hosttune.planning.inventory.vcpus import last_apic_id
 from hosttune.planning.inventory.width import known_to
-from hosttune.planning.mig.guest import Sight, with_type_steps
-from hosttune.planning.mig.vgpu import vgpu_doubts
+from hosttune.planning.mig.types import with_type_steps
+from hosttune.planning.mig.vgpu import Sight, vgpu_doubts
 
 LAST_AVIC_ID = 254  # arch/x86/kvm/svm/avic.c: 0xff is the broadcast; avic_init_backing_page refuses higher ids
 Say = Callable[[str, str, str], None]  # level, text, where
@@ -42,16 +42,7 @@ def host_findings(
     stack = host.virtualization
     names, left_out = known_to(stack)
     if guests:
-        if stack is None or stack.libvirt_version is None or stack.qemu_version is None:
-            say(
-                "info",
-                "libvirt or QEMU is unknown: only elements that libvirt 9.0 and QEMU 7.2 know are used",
-                "virtualization",
-            )
-        for element, reason in left_out:
-            # `_guest_iommu` reports these, for the guests that need them
-            if element not in (DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL):
-                say("info", f"left out of the XML: {element}, which {reason}", "virtualization")
+        _elements(stack, left_out, say)
     for guest in guests:
         _guest_iommu(host, guest, names, dict(left_out), say)
         found += guest_quirks(host, catalogue, guest)
@@ -68,6 +59,17 @@ def host_findings(
         for guest in guests
     )
     return tuple(settled), tuple(found)
+
+
+def _elements(stack: Virtualization | None, left_out: Iterable[tuple[str, str]], say: Say) -> None:
+    """Report the XML elements that are not used, because libvirt or QEMU does not know them, or is unknown."""
+    if stack is None or stack.libvirt_version is None or stack.qemu_version is None:
+        text = "libvirt or QEMU is unknown: only elements that libvirt 9.0 and QEMU 7.2 know are used"
+        say("info", text, "virtualization")
+    for element, reason in left_out:
+        # `_guest_iommu` reports these, for the guests that need them
+        if element not in (DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL):
+            say("info", f"left out of the XML: {element}, which {reason}", "virtualization")
 
 
 def _guest_iommu(

@@ -14,8 +14,7 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.index import DeviceIndex
 from hosttune.model.intent import GpuRequest, GuestIntent
-from hosttune.model.values import address_key as address_key
-from hosttune.model.values import parse_address, slot_of
+from hosttune.model.values import address_key, parse_address, slot_of
 from hosttune.planning.fabric.partitions import Fabric, read_fabric
 
 

@@ -55,7 +55,6 @@ class NodeMemory:
     assignable_bytes: int | None  # all but the reserve, also what guests hold: `auto` divides it
     creatable_bytes: int | None
     pools: Mapping[int, Pool]
-    reported: frozenset[int]  # page sizes that the host reports
     now_bytes: int | None = None
 
     @property
@@ -178,16 +177,7 @@ def _node_memory(node: NumaNode, reserve: Reserve, shares: list[tuple[int, int, 
     free = {size: pool.free for size, pool in pools.items()}
     used_bytes = sum((pool.least - pool.free) * size for size, pool in pools.items())
     ordinary = max(0, sum(size for _, size, _, runs in shares if runs) - used_bytes)
-    coming = 0  # ordinary memory for guests that are not running
-    for _, wanted, page, runs in shares:
-        if runs:
-            continue
-        left = wanted
-        for size in [page] if page in free else sorted(free, reverse=True):
-            taken = min(free[size], -(-left // size))
-            free[size] -= taken
-            left = max(0, left - taken * size)
-        coming += left
+    coming = sum(_take_pages(free, size, page) for _, size, page, runs in shares if not runs)  # not in pages
     ordinary += coming
     kept = reserve_bytes(reserve, node.memory_bytes)
     creatable = assignable = None
@@ -205,9 +195,17 @@ def _node_memory(node: NumaNode, reserve: Reserve, shares: list[tuple[int, int, 
         assignable_bytes=assignable,
         creatable_bytes=creatable,
         pools={size: replace(pool, free=free[size]) for size, pool in pools.items()},
-        reported=frozenset(p.size_bytes for p in node.hugepages or ()),
         now_bytes=now,
     )
+
+
+def _take_pages(free: dict[int, int], wanted: int, page: int | None) -> int:
+    """Take a guest's memory from the free pages of a node; return how many bytes of it are not in them."""
+    for size in [page] if page in free else sorted(free, reverse=True):
+        taken = min(free[size], -(-wanted // size))
+        free[size] -= taken
+        wanted = max(0, wanted - taken * size)
+    return wanted
 
 
 def page_sizes(host: Host, wanted: str) -> list[int | None]:

@@ -5,7 +5,7 @@ Pure. A core is named by its lowest CPU. Only CPUs that are online and not hidde
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from hosttune.model.values import CpuSet, parse_cpus
 
 LOCAL_DISTANCE = 10
 REMOTE_DISTANCE = 20  # the kernel's own value if firmware has no table (REMOTE_DISTANCE, topology.h)
+_NODE_OF_CPU = "cpus[].numa_node"
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,6 @@ def find_cores(host: Host) -> tuple[list[Core], list[Finding]]:
         if cpu.core is not None:
             whole.setdefault(cpu.core, []).append(cpu.id)
     groups: dict[tuple[int, int], list[Cpu]] = {}
-    findings: list[Finding] = []
     homeless: list[int] = []
     unknown: list[int] = []
     for cpu in host.cpus:
@@ -147,14 +147,6 @@ def find_cores(host: Host) -> tuple[list[Core], list[Finding]]:
         if cpu.core is None:
             unknown.append(cpu.id)
         groups.setdefault((node, cpu.id if cpu.core is None else cpu.core), []).append(cpu)
-    if not places.known:
-        node = next(iter(places.nodes.values()))
-        text = f"which CPU is on which node is unknown: all are assumed to be CPUs of node {node}"
-        findings.append(_warn(text, "cpus[].numa_node"))
-    if homeless:
-        findings.append(_warn(f"CPUs {CpuSet(homeless)} belong to no known node and are not used", "cpus[].numa_node"))
-    if unknown:
-        findings.append(_warn(f"the cores of CPUs {CpuSet(unknown)} are unknown: each counts as one", "cpus[].core"))
     cores = [
         core_of(
             name,
@@ -166,7 +158,18 @@ def find_cores(host: Host) -> tuple[list[Core], list[Finding]]:
         )
         for (node, name), members in groups.items()
     ]
-    return sorted(cores, key=lambda core: core.id), findings
+    return sorted(cores, key=lambda core: core.id), list(_doubts(places, CpuSet(homeless), CpuSet(unknown)))
+
+
+def _doubts(places: Places, homeless: CpuSet, unknown: CpuSet) -> Iterator[Finding]:
+    """Yield what is not known of the CPUs: their nodes, or their cores."""
+    if not places.known:
+        node = next(iter(places.nodes.values()))
+        yield _warn(f"which CPU is on which node is unknown: all are assumed to be CPUs of node {node}", _NODE_OF_CPU)
+    if homeless:
+        yield _warn(f"CPUs {homeless} belong to no known node and are not used", _NODE_OF_CPU)
+    if unknown:
+        yield _warn(f"the cores of CPUs {unknown} are unknown: each counts as one", "cpus[].core")
 
 
 def _llc(members: list[Cpu], node: int) -> int:

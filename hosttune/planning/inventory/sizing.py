@@ -294,8 +294,7 @@ def enlarge(
                 rooms.append(_part(have, memory[i], others[i].memory_bytes, others[i].sharers))
         size = min(rooms) // unit * unit
         memory = [max(unit, size)] * cells
-    demands = tuple(CellDemand(v, m) for v, m in zip(vcpus, memory, strict=True))
-    return replace(shape, cells=demands)
+    return replace(shape, cells=tuple(CellDemand(v, m) for v, m in zip(vcpus, memory, strict=True)))
 
 
 def _part(have: int, own: int, others: int, sharers: int) -> int:

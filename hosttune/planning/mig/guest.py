@@ -1,46 +1,31 @@
-"""Plan a guest's MIG instances: functions or mediated devices with their vGPU types, actions, ordered steps.
+"""Plan a guest's MIG instances: functions or mediated devices with their vGPU types, ordered steps.
 
 Pure. Order (NVIDIA virtual GPU software documentation, "Configuring a GPU for MIG-Backed vGPUs"; NVIDIA's
 vgpu-device-manager and mig-parted): MIG mode, GPU instances, virtual functions, vGPU types, then the guest. What was
-not tried on such hardware is a step for a person, marked unproven. MIG mode is an action. The vGPU type of a function
-is an action if the instances exist and it is certain which of them the functions get.
+not tried on such hardware is a step for a person, marked unproven.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from hosttune.gpu.mig_tables import vgpu_suffix, vgpu_type_name
-from hosttune.gpu.settings import GpuMigMode
 from hosttune.gpu.vgpu import SRIOV_MANAGE, type_folder
-from hosttune.knobs.actions import make_action
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import Host
 from hosttune.model.intent import GuestIntent
-from hosttune.model.plan import Action, Device, Finding, MigAssignment, PlannedGuest, Step
+from hosttune.model.plan import Device, Finding, MigAssignment, Step
 from hosttune.model.vgpu import VgpuFunction, VgpuType
-from hosttune.planning.inventory.devices import Catalogue, address_key, identity
+from hosttune.planning.inventory.devices import identity
 from hosttune.planning.inventory.sizing import PlanningContext
-from hosttune.planning.mig.instances import MigSlot, gpu_offer, no_profiles, ready_starts, tells_ready
+from hosttune.planning.mig.instances import MigSlot, gpu_offer, no_profiles, ready_starts
 from hosttune.planning.mig.packing import start_sets
-from hosttune.planning.mig.vgpu import Known, free_functions, vgpu_of
+from hosttune.planning.mig.vgpu import free_functions, vgpu_of
 
-VGPU_TYPE = "vgpu-type"
 _NAMESPACE = uuid.UUID("6b1f4c52-9f2e-5a54-8f0c-6a1d0c5d1f7e")
 _DEVICES = sysfs.PCI_DEVICES
-
-
-@dataclass(frozen=True)
-class Sight:
-    """A host and its devices, for callers without a `PlanningContext`."""
-
-    host: Host
-    catalogue: Catalogue
 
 
 @dataclass(frozen=True)
@@ -91,7 +76,7 @@ def plan_mig_guest(
     return MigParts(
         devices=tuple(devices),
         mig=tuple(MigAssignment(gpu=slot.gpu, profile=slot.profile, start=slot.start) for slot in slots),
-        steps=(*_before(context, slots, devices), *_after(context, slots, devices)),
+        steps=(*_before(context, slots, devices), *_after(slots, devices)),
         why=tuple(_why(slot, device) for slot, device in zip(slots, devices, strict=True)),
         findings=tuple(_findings(context, guest, slots)),
     )
@@ -170,10 +155,10 @@ def _findings(context: PlanningContext, guest: GuestIntent, slots: Sequence[MigS
         offer = gpu_offer(context, gpu)
         if offer.doubt:
             yield Finding(level="warn", text=f"GPU {address}: {offer.doubt}", where=at)
-        if not _on(gpu):
+        if not gpu.mig_on:
             text = f"GPU {address}: MIG mode has to be switched on, which resets it: apply wants --disrupt {address}"
             yield Finding(level="warn", text=text, where=at)
-        if gpu.processes and not _on(gpu):
+        if gpu.processes and not gpu.mig_on:
             text = f"GPU {address} is in use by {gpu.processes} process(es) now: MIG mode needs an idle GPU"
             yield Finding(level="warn", text=text, where=at)
     text = (
@@ -183,10 +168,6 @@ def _findings(context: PlanningContext, guest: GuestIntent, slots: Sequence[MigS
     yield Finding(level="warn", text=text, where=at)
 
 
-def _on(gpu: Gpu) -> bool:
-    return gpu.mig is not None and gpu.mig.mode == "enabled"
-
-
 # --- steps ---------------------------------------------------------------------------------------------------
 
 
@@ -194,7 +175,7 @@ def _before(context: PlanningContext, slots: Sequence[MigSlot], devices: Sequenc
     """Yield the steps before the guest starts, GPU by GPU, in order."""
     for address in dict.fromkeys(slot.gpu for slot in slots):
         gpu = context.catalogue.gpus[address]
-        if not _on(gpu):
+        if not gpu.mig_on:
             mode = f"MIG mode of {address} on (hosttune apply --disrupt {address}); it must be idle, and wants a reset"
             yield _step("start", f"{SRIOV_MANAGE} -d {address}", "its virtual functions end with the switch of mode")
             yield _step("start", mode)
@@ -202,7 +183,7 @@ def _before(context: PlanningContext, slots: Sequence[MigSlot], devices: Sequenc
         if missing:
             command = f"nvidia-smi mig -i {address} -cgi {','.join(missing)}"
             yield _step("start", command, "instances at their starts; none outlasts a reset or a reboot")
-        if not _on(gpu):
+        if not gpu.mig_on:
             yield _step("start", f"{SRIOV_MANAGE} -e {address}", "the virtual functions again, by the same addresses")
         for device in devices:
             if device.gpu == address and device.kind == "mdev":
@@ -226,7 +207,7 @@ def _mediated(device: MigDevice) -> Step:
     return _step("start", f"echo {device.address} > {create}", why)
 
 
-def _after(context: PlanningContext, slots: Sequence[MigSlot], devices: Sequence[MigDevice]) -> Iterator[Step]:
+def _after(slots: Sequence[MigSlot], devices: Sequence[MigDevice]) -> Iterator[Step]:
     """Yield the steps that release everything once the guest has stopped for good."""
     for device in devices:
         if device.kind == "mdev":
@@ -241,124 +222,6 @@ def _after(context: PlanningContext, slots: Sequence[MigSlot], devices: Sequence
 
 def _step(when: str, text: str, why: str | None = None) -> Step:
     return Step(when=when, text=f"{text}: {why}" if why else text)
-
-
-# --- types of functions, and actions -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Typing:
-    """A function that gets a vGPU type. `now` and `number`: its current type and the wanted one.
-
-    None = unknown, or not listed. `by_hand`: why writing the type is a step for a person; None: it is an action.
-    """
-
-    guest: str
-    function: str
-    name: str
-    now: str | None
-    number: str | None
-    by_hand: str | None
-
-
-def mig_actions(host: Host, catalogue: Catalogue, guests: Iterable[PlannedGuest]) -> Iterator[Action]:
-    """Yield the actions for planned vGPUs, in order: MIG mode of each GPU, then the type of each function."""
-    with_vgpus = _with_vgpus(guests)
-    for address in sorted({one.gpu for guest in with_vgpus for one in guest.mig}, key=address_key):
-        gpu = catalogue.gpus.get(address)
-        now = GpuMigMode.of_gpu(gpu) if gpu else None
-        if now != "enabled":
-            why = "a vGPU backed by MIG needs the mode; the driver resets the GPU"
-            yield make_action(GpuMigMode.kind, address, now, "enabled", why, needed=True)
-    for one in _typings(Sight(host, catalogue), with_vgpus):
-        if one.number is not None and one.by_hand is None:
-            why = f"guest {one.guest} gets {one.function} as {one.name}"
-            yield make_action(VGPU_TYPE, one.function, one.now, one.number, why, needed=True)
-
-
-def with_type_steps(host: Host, catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> tuple[PlannedGuest, ...]:
-    """Return the guests of a plan with a step for each type that cannot be an action, directly before the start."""
-    typings = list(_typings(Sight(host, catalogue), _with_vgpus(guests)))
-    found: list[PlannedGuest] = []
-    for guest in guests:
-        steps = [_typed(one, one.by_hand) for one in typings if one.guest == guest.name and one.by_hand is not None]
-        before = [step for step in guest.steps if step.when == "start"]
-        after = [step for step in guest.steps if step.when != "start"]
-        found.append(msgspec.structs.replace(guest, steps=(*before, *steps, *after)) if steps else guest)
-    return tuple(found)
-
-
-def _typed(one: _Typing, why: str) -> Step:
-    folder = type_folder(one.function)
-    text = f"write the number of {one.name} in {folder}/creatable_vgpu_types to {folder}/current_vgpu_type"
-    return _step("start", text, why)
-
-
-def _with_vgpus(guests: Iterable[PlannedGuest]) -> list[PlannedGuest]:
-    return [guest for guest in guests if any(device.vgpu_type for device in guest.devices)]
-
-
-def _typings(known: Known, guests: Sequence[PlannedGuest]) -> Iterator[_Typing]:
-    """Yield every virtual function that gets a type, guest by guest.
-
-    A guest's vGPUs have the order of its instances.
-    """
-    planned = {(one.gpu, one.profile, one.start) for guest in guests for one in guest.mig}
-    for guest in guests:
-        vgpus = [device for device in guest.devices if device.vgpu_type]
-        for device, instance in zip(vgpus, guest.mig, strict=True):
-            if device.kind == "vf":
-                now, number = _number(known.host, device.address, device.vgpu_type)
-                why = _by_hand(known, instance, planned, listed=number is not None)
-                yield _Typing(guest.name, device.address, device.vgpu_type or "", now, number, why)
-
-
-def _by_hand(
-    known: Known, instance: MigAssignment, planned: Collection[tuple[str, str, int]], *, listed: bool
-) -> str | None:
-    """Return why hosttune does not write the type of an instance's function; None if it does.
-
-    The driver puts a vGPU on any unused instance of its profile. So all instances of the plan must exist, and no
-    others.
-    """
-    gpu = known.catalogue.gpus.get(instance.gpu)
-    if gpu is None:
-        return "nothing is known of its GPU"
-    there = {name: _ready(known, gpu, name) for address, name, _ in planned if address == instance.gpu}
-    made = all(start in there[name] for address, name, start in planned if address == instance.gpu)
-    others = _others(gpu, instance, planned)
-    if made and listed and not others:
-        return None
-    first = "" if made else "once every instance of the plan on its GPU is there, which lists it; "
-    if others:
-        rivals = f"there are others of {instance.profile} (at {', '.join(map(str, others))})"
-        return f"{first}its driver takes any that is unused, and {rivals}: look which it took, then apply this plan"
-    then = "hosttune plan then makes an action of it" if tells_ready(known, gpu) else "then apply this plan"
-    return f"{first or 'once it is listed; '}{then}"
-
-
-def _others(gpu: Gpu, instance: MigAssignment, planned: Collection[tuple[str, str, int]]) -> tuple[int, ...]:
-    """Return the starts of a GPU's instances of a profile that are not the plan's and may be unused."""
-    mine = {start for address, name, start in planned if (address, name) == (instance.gpu, instance.profile)}
-    found = (gpu.mig.instances if gpu.mig and _on(gpu) else None) or ()
-    alike = [one for one in found if one.profile == instance.profile and (one.uuid is None or gpu.source != "nvml")]
-    return tuple(sorted(one.start for one in alike if one.start is not None and one.start not in mine))
-
-
-def _ready(known: Known, gpu: Gpu, name: str) -> tuple[int, ...]:
-    profile = gpu_offer(known, gpu).find(name)
-    return ready_starts(known, gpu, profile) if profile is not None and _on(gpu) else ()
-
-
-def _number(host: Host, address: str, name: str | None) -> tuple[str | None, str | None]:
-    """Return (the number of a function's vGPU type now, the number of the named type in its GPU's list)."""
-    vgpu = host.vgpu
-    for gpu in vgpu.gpus if vgpu else ():
-        for function in gpu.functions:
-            if function.address == address:
-                number = next((one.id for one in gpu.types or () if one.name == name), None)
-                return function.current_type, number
-    return None, None
 
 
 # --- instances inside a guest --------------------------------------------------------------------------------

@@ -24,11 +24,11 @@ from hosttune.gpu.mig_tables import SLICES, Offer, offer_of
 from hosttune.gpu.vgpu import SRIOV_MANAGE
 from hosttune.model.gpu import Gpu, MigProfile
 from hosttune.model.intent import GuestIntent
-from hosttune.planning.inventory.devices import address_key, countable_gpus, gpu_count
+from hosttune.model.values import address_key
+from hosttune.planning.inventory.devices import countable_gpus, gpu_count
 from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.packing import FULL, Profiles, Starts, atoms_of, most, room, start_sets
-from hosttune.planning.mig.vgpu import Known, carries, manager_off, no_manager, vgpu_of
-from hosttune.planning.mig.vgpu import free_functions as free_functions
+from hosttune.planning.mig.vgpu import Known, carries, free_functions, manager_off, no_manager, vgpu_of
 
 VFIO = "vfio-pci"
 
@@ -204,8 +204,8 @@ def mig_sites(context: PlanningContext, profile: str) -> Sites:
             profiles=offer.profiles,
             occupied=taken & ~free,
             ready=ready,
-            enabled=_enabled(gpu),
-            busy=bool(gpu.processes) and not _enabled(gpu),
+            enabled=gpu.mig_on,
+            busy=bool(gpu.processes) and not gpu.mig_on,
             most_functions=len(free_functions(context, gpu.address)),
         )
         found.append((gpu.address, space))
@@ -288,10 +288,6 @@ def tells_ready(known: Known, gpu: Gpu) -> bool:
     return free and gpu.source == "nvml"
 
 
-def _enabled(gpu: Gpu) -> bool:
-    return gpu.mig is not None and gpu.mig.mode == "enabled"
-
-
 def why_no_vgpu(context: PlanningContext, gpu: Gpu) -> str | None:
     """Return why no vGPU backed by MIG can be made on this GPU; None if one can be made, as far as is known."""
     address = gpu.address
@@ -311,7 +307,7 @@ def why_no_vgpu(context: PlanningContext, gpu: Gpu) -> str | None:
         return f"GPU {address} has no function that offers a vGPU type: {make}"
     if not found.functions:
         return f"GPU {address} has no virtual function that could carry a vGPU: {make}"
-    if not _enabled(gpu) and any(carries(context, function) for function in found.functions):
+    if not gpu.mig_on and any(carries(context, function) for function in found.functions):
         return f"GPU {address} carries vGPUs without MIG: they would end with the switch"
     if not free_functions(context, address):
         return f"every function of GPU {address} that can carry a vGPU is taken"

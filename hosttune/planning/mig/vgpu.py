@@ -7,6 +7,7 @@ the GPU itself (NVIDIA virtual GPU software documentation). Anything else in the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -14,8 +15,9 @@ import msgspec
 from hosttune.gpu.vgpu import SRIOV_MANAGE
 from hosttune.model.host import Host
 from hosttune.model.plan import Finding
+from hosttune.model.values import address_key
 from hosttune.model.vgpu import FRAMEWORKS, VgpuFunction, VgpuGpu
-from hosttune.planning.inventory.devices import Catalogue, address_key
+from hosttune.planning.inventory.devices import Catalogue
 
 
 class Known(Protocol):
@@ -28,6 +30,14 @@ class Known(Protocol):
     @property
     def catalogue(self) -> Catalogue:
         """Its devices by address."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """A host and its devices, for callers without a `PlanningContext`."""
+
+    host: Host
+    catalogue: Catalogue
 
 
 def vgpu_of(known: Known, address: str) -> VgpuGpu | None:

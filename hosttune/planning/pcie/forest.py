@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hosttune.model.host import PciDevice
+from hosttune.model.pci import common_link
 from hosttune.model.pcitree import switches_above, telling_switches
-from hosttune.model.values import slot_of
-from hosttune.planning.inventory.devices import Catalogue, address_key
+from hosttune.model.values import address_key, slot_of
+from hosttune.planning.inventory.devices import Catalogue
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,5 @@ def link_limits(function: PciDevice | None) -> tuple[float | None, int | None]:
     link = function.link if function else None
     if link is None:
         return None, None
-    speeds = [link.max_speed_gts, link.upstream.max_speed_gts if link.upstream else None]
-    widths = [link.max_width, link.upstream.max_width if link.upstream else None]
-    return (
-        min((speed for speed in speeds if speed is not None), default=None),
-        min((width for width in widths if width is not None), default=None),
-    )
+    ends = (link, link.upstream) if link.upstream else (link,)
+    return common_link((end.max_speed_gts, end.max_width) for end in ends)

@@ -12,16 +12,9 @@ from dataclasses import dataclass
 from hosttune.model.gpu import Gpu
 from hosttune.model.intent import GpuRequest, GuestIntent
 from hosttune.model.limits import limit
+from hosttune.model.values import address_key
 from hosttune.planning.fabric.partitions import bound_to_sets, lost, none_of, refusal, sets_of
-from hosttune.planning.inventory.devices import (
-    Catalogue,
-    address_key,
-    close_groups,
-    countable_gpus,
-    gpu_count,
-    matches,
-    named_gpus,
-)
+from hosttune.planning.inventory.devices import Catalogue, close_groups, countable_gpus, gpu_count, matches, named_gpus
 from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.guest import inside_refusal, takes_inside
 

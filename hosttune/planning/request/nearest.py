@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hosttune.model.intent import NicRequest
-from hosttune.planning.inventory.devices import Catalogue, address_key, close_groups
+from hosttune.model.values import address_key
+from hosttune.planning.inventory.devices import Catalogue, close_groups
 from hosttune.planning.inventory.sizing import PlanningContext
 
 
@@ -45,25 +46,12 @@ def can_be_counted(context: PlanningContext, device: str, taken: tuple[str, ...]
     )
 
 
-def pick(
-    context: PlanningContext,
-    pool: Iterable[str],
-    count: int,
-    gpus: Sequence[str],
-    nodes: Sequence[int],
-    taken: tuple[str, ...],
-) -> list[str]:
-    """Return the nearest devices: each GPU in turn takes its nearest remaining one, until there are enough."""
-    left = [device for device in pool if can_be_counted(context, device, taken)]
-    chosen: list[str] = []
-    turn = 0
-    while left and len(chosen) < count:
-        gpu = gpus[turn % len(gpus)] if gpus else None
-        nearest = min(left, key=lambda device: _remoteness(context, device, gpu, nodes))
-        left.remove(nearest)
-        chosen.append(nearest)
-        turn += 1
-    return chosen
+def nearest(
+    context: PlanningContext, pool: Iterable[str], gpu: str | None, nodes: Sequence[int], taken: tuple[str, ...]
+) -> str | None:
+    """Return the device of the pool that is nearest to a GPU, or to the nodes; None if none can be given away."""
+    left = (device for device in pool if can_be_counted(context, device, taken))
+    return min(left, key=lambda device: _remoteness(context, device, gpu, nodes), default=None)
 
 
 def free_nics(context: PlanningContext, request: NicRequest) -> list[str]:

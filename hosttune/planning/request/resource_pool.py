@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hosttune.model.intent import GpuRequest, GuestIntent, NicRequest
-from hosttune.planning.inventory.devices import address_key, close_groups
+from hosttune.model.values import address_key
+from hosttune.planning.inventory.devices import close_groups
 from hosttune.planning.inventory.sizing import PlanningContext
-from hosttune.planning.mig.instances import MigSlot, Sites, free_functions, is_vgpu_guest, mig_sites
+from hosttune.planning.mig.instances import MigSlot, Sites, is_vgpu_guest, mig_sites
 from hosttune.planning.mig.packing import FULL
+from hosttune.planning.mig.vgpu import free_functions
 from hosttune.planning.request.candidates import Candidates, GpuSet
 from hosttune.planning.request.nearest import can_be_counted, free_nics
 

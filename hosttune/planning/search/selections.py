@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, combinations, islice
 
+from hosttune.model.values import address_key
 from hosttune.planning.fabric.partitions import lost
 from hosttune.planning.inventory.cores import cores_needed
-from hosttune.planning.inventory.devices import address_key, gpu_count
+from hosttune.planning.inventory.devices import gpu_count
 from hosttune.planning.inventory.shape import CellDemand, Shape
 from hosttune.planning.inventory.sizing import base_cells
 from hosttune.planning.mig.instances import MigSlot, is_vgpu_guest, mig_choices

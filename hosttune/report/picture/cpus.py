@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hosttune.model.host import Cpu
+from hosttune.model.listing import short_list
 from hosttune.model.values import CpuSet
-from hosttune.report.branch import count, short_list
+from hosttune.report.branch import count
 from hosttune.report.picture.guests import Holder
 from hosttune.report.picture.host_view import HostView
 from hosttune.report.picture.metrics import SMALL, text_width

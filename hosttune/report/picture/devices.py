@@ -5,7 +5,7 @@ from __future__ import annotations
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Link, Nic, Nvme, PciDevice
 from hosttune.model.values import format_size
-from hosttune.report.devices import driver_text, link_text
+from hosttune.report.devices import driver_text, link_text, sold_as
 from hosttune.report.picture.guests import Holder
 from hosttune.report.picture.host_view import HostView, Mark, marks_of, virtual_functions
 from hosttune.report.picture.metrics import SMALL
@@ -113,7 +113,7 @@ def _facts(view: HostView, address: str, word: str) -> list[tuple[str, str]]:
         return _nvme(drive, device)
     if address in view.index.labels:
         return [(view.index.labels[address][1], "")]
-    return [(_sold_as(device), "")]
+    return [(sold_as(device), "")]
 
 
 def _find(devices: tuple[Gpu, ...] | tuple[Nic, ...] | tuple[Nvme, ...], address: str) -> Gpu | Nic | Nvme | None:
@@ -123,9 +123,9 @@ def _find(devices: tuple[Gpu, ...] | tuple[Nic, ...] | tuple[Nvme, ...], address
 def _gpu(gpu: Gpu, device: PciDevice | None, word: str) -> list[tuple[str, str]]:
     memory = format_size(gpu.memory_bytes) if gpu.memory_bytes is not None else ""
     if word != "GPU":
-        return [(gpu.model or _sold_as(device), memory)]
+        return [(gpu.model or sold_as(device), memory)]
     facts = [f"module {gpu.module_id}" if gpu.module_id is not None else "", *_binding(device)]
-    lines = [(gpu.model or _sold_as(device) or f"{gpu.vendor} GPU", memory), (" · ".join(filter(None, facts)), "")]
+    lines = [(gpu.model or sold_as(device) or f"{gpu.vendor} GPU", memory), (" · ".join(filter(None, facts)), "")]
     if gpu.mig and gpu.mig.mode == "enabled":
         names = [instance.profile or "?" for instance in gpu.mig.instances or ()]
         told = ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names)) or "no instance"
@@ -142,13 +142,13 @@ def _nic(nic: Nic, device: PciDevice | None) -> list[tuple[str, str]]:
         there = device.sriov_vfs if device.sriov_vfs is not None else len(device.virtfns)
         functions = f"{there} of {device.sriov_total_vfs} VFs"
     second = " · ".join(filter(None, (" ".join(names), down, functions)))
-    return [(_sold_as(device) or nic.kind or "", rate), (second, "")]
+    return [(sold_as(device) or nic.kind or "", rate), (second, "")]
 
 
 def _nvme(drive: Nvme, device: PciDevice | None) -> list[tuple[str, str]]:
     names = " ".join(drive.namespaces) or drive.controller or ""
     return [
-        (" · ".join(filter(None, (names, drive.model or _sold_as(device)))), ""),
+        (" · ".join(filter(None, (names, drive.model or sold_as(device)))), ""),
         (f"in use: {drive.in_use}" if drive.in_use else "", ""),
     ]
 
@@ -158,13 +158,6 @@ def _binding(device: PciDevice | None) -> list[str]:
         return []
     group = [f"group {device.iommu_group}"] if device.iommu_group is not None else []
     return [*([device.driver] if device.driver else []), *group]
-
-
-def _sold_as(device: PciDevice | None) -> str:
-    """Return the product of a name "CHIP [PRODUCT]"."""
-    name = (device.device_name if device else None) or ""
-    chip_name, bracket, product = name.partition("[")
-    return product.rstrip("]") if bracket else chip_name
 
 
 def _functions(view: HostView, address: str, width: float) -> Block:
@@ -195,7 +188,7 @@ def _story(view: HostView, address: str, word: str) -> str:
     device = view.device(address)
     facts = [f"{word} {address}", view.index.labels.get(address, ("", ""))[1]]
     if device:
-        facts += [_sold_as(device), link_text(device.link).replace(" x", " ×")]
+        facts += [sold_as(device), link_text(device.link).replace(" x", " ×")]
         facts += [driver_text(device)]
         facts += [f"IOMMU group {device.iommu_group}"] if device.iommu_group is not None else []
         facts += ["node unknown" if device.numa_node is None else f"node {device.numa_node}"]

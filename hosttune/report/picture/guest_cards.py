@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from string import hexdigits
 
+from hosttune.model.listing import short_list, some
 from hosttune.model.plan import Cell, Device, PlannedGuest
 from hosttune.model.values import CpuSet, format_size, parse_cpus
-from hosttune.report.branch import count, short_list, some
+from hosttune.report.branch import count
 from hosttune.report.picture.guests import Holder
 from hosttune.report.picture.host_view import HostView, check_marks
 from hosttune.report.picture.metrics import SMALL, text_width

@@ -14,6 +14,7 @@ from hosttune.report.picture.host_view import HostView
 from hosttune.report.picture.metrics import SMALL, text_width
 from hosttune.report.picture.shapes import ASCENT, DESCENT, Block, Group, Rect, Shape, label, stacked
 from hosttune.report.picture.text import Piece, beside, chip, paragraph
+from hosttune.report.text import memory_facts
 
 _BAR_HIGH = 10.0
 _PARTS_HIGH = 15.0  # a bar with letters in it
@@ -27,7 +28,7 @@ def memory_block(view: HostView, node: NumaNode, width: float, longest: float) -
     The bar of the largest node has the length `longest`.
     """
     shares = tuple((holder, share) for holder in view.guests for share in holder.shares if share.node == node.id)
-    words = _given(node, shares, view.memory_known) if view.by_guest else _words(node)
+    words = _given(node, shares, view.memory_known) if view.by_guest else ", ".join(memory_facts(node))
     text = paragraph(words, width, SMALL)
     title = f"memory of node {node.id}: {words}"
     blocks = [_block(Group(kind="memory", shapes=text.shapes, title=title), text)]
@@ -44,18 +45,6 @@ def memory_block(view: HostView, node: NumaNode, width: float, longest: float) -
 
 def _block(group: Group, piece: Piece) -> Block:
     return Block(width=piece.width, height=piece.height, groups=(group,))
-
-
-def _words(node: NumaNode) -> str:
-    facts = ["memory unknown" if node.memory_bytes is None else f"memory {format_size(node.memory_bytes)}"]
-    facts += [f"{format_size(node.free_bytes)} free"] if node.free_bytes is not None else []
-    for pages in sorted(node.hugepages or (), key=lambda pages: pages.size_bytes):
-        if pages.total == 0:
-            facts.append(f"no {format_size(pages.size_bytes)} pages")
-        else:
-            free, total = ("?" if n is None else str(n) for n in (pages.free, pages.total))
-            facts.append(f"{free} of {total} {format_size(pages.size_bytes)} pages free")
-    return ", ".join(facts)
 
 
 def _given(node: NumaNode, shares: Sequence[tuple[Holder, Share]], known: bool) -> str:

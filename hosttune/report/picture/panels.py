@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hosttune.model.host import Host
+from hosttune.model.listing import short_list, some
 from hosttune.model.plan import Plan
 from hosttune.model.values import CpuSet, format_size
-from hosttune.report.branch import count, short_list, some
+from hosttune.report.branch import count
 from hosttune.report.picture.distances import distances_block
 from hosttune.report.picture.guests import Holder
 from hosttune.report.picture.host_view import HostView, Mark

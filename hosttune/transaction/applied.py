@@ -1,0 +1,335 @@
+"""What is applied: the plans that are in force, `status` with drift, and the entries of records in a result."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import msgspec
+
+from hosttune.errors import BadInput, Unreadable
+from hosttune.journal import Record, Transaction, dropped, in_force, left_alone
+from hosttune.model.intent import Intent
+from hosttune.model.plan import Action, Plan
+from hosttune.model.result import Drift, Entry, Result
+from hosttune.model.values import freeze
+from hosttune.settings.explains import Explains
+from hosttune.settings.setting import BOOT, Setting
+from hosttune.settings.traits import Divisible, WrittenTogether
+from hosttune.transaction.engine import Made, same
+from hosttune.transaction.site import Site, described
+from hosttune.transaction.steps import PENDING, entry, part_of, prepare, setting_of_record, steps_of
+
+SUCCESS, NO, PERSON = 0, 1, 4
+
+
+def undone_entries(record: Record, made: Made) -> Iterable[Entry]:
+    """Return the result of reverting a record: one entry for each action."""
+    before = record.new if record.outcome is None else record.after
+    if made.outcome == "already":
+        before = made.after  # nothing was written
+    return _entries(record, made.outcome, before, record.old, made.after, made.why)
+
+
+def _entries(record: Record, outcome: str, before: Any, want: Any, after: Any, why: str | None) -> Iterable[Entry]:
+    """Return one entry for each action of a record, with its own part of the values."""
+    setting = setting_of_record(record)
+    for action in record.actions:
+        name = _part(setting, action)
+        yield Entry(
+            action=action,
+            outcome=outcome,  # type: ignore[arg-type]  # the engine's outcomes are those of the document
+            before=part_of(setting, before, name),
+            want=part_of(setting, want, name),
+            after=part_of(setting, after, name),
+            why=why,
+        )
+
+
+def _part(setting: Setting, action: str) -> str:
+    """Return the part of a setting that an action of its record is about; "" means all of it."""
+    return action.partition(":")[2] if isinstance(setting, WrittenTogether) else ""
+
+
+def applied_plans(site: Site) -> tuple[Plan, ...]:
+    """Return the applied plans, oldest first, each with only its parts that are still applied.
+
+    For a finished apply this is the plan without the actions whose write changed nothing. For a partly reverted apply
+    it is the actions and guests of the steps that are still applied. Raises BadInput for a plan that cannot be read.
+    """
+    return _applied(site, site.transactions() if site.store is not None else ())
+
+
+def _applied(site: Site, transactions: tuple[Transaction, ...]) -> tuple[Plan, ...]:
+    standing_records = in_force(transactions)
+    left_out = {
+        name for key, record in dropped(transactions).items() if key not in standing_records for name in record.actions
+    }
+    found = (_as_in_force(site, plan, transaction, left_out) for transaction, plan in _kept_plans(site, transactions))
+    return tuple(plan for plan in found if plan is not None)
+
+
+def plan_in_force(site: Site, intent: Intent) -> Plan | None:
+    """Return the newest plan that was made from exactly this intent, is applied, and of which nothing was reverted.
+
+    Raises BadInput for a plan that cannot be read.
+    """
+    whole = [plan for transaction, plan in _kept_plans(site, site.transactions()) if transaction.is_applied]
+    return next((plan for plan in reversed(whole) if plan.intent == intent), None)
+
+
+def _kept_plans(site: Site, transactions: Iterable[Transaction]) -> Iterable[tuple[Transaction, Plan]]:
+    """Yield each transaction of which something is applied, with its plan. Raises BadInput."""
+    for transaction in transactions:
+        if site.store is not None and (transaction.is_applied or in_force((transaction,))):
+            text = site.store.plan_of(transaction)
+            if text is not None:
+                yield transaction, Plan.from_json(text, where=transaction.path)
+
+
+def _as_in_force(site: Site, plan: Plan, transaction: Transaction, left_out: Collection[str]) -> Plan | None:
+    """Return a plan cut to what is still applied, or a whole plan without the actions in `left_out`; None if empty."""
+    if transaction.is_applied:
+        actions = tuple(action for action in plan.actions if action.id not in left_out)
+        return msgspec.structs.replace(plan, actions=actions)
+    left = [cut for record in transaction.records if record.in_force and (cut := _not_back(site, record)) is not None]
+    records = {name: record for record in left for name in record.actions}
+    guests = {record.target for record in left if record.kind == "guest"}
+    found = msgspec.structs.replace(
+        plan,
+        actions=tuple(_of_record(action, records[action.id]) for action in plan.actions if action.id in records),
+        guests=tuple(guest for guest in plan.guests if guest.name in guests),
+    )
+    return found if found.actions or found.guests else None
+
+
+def _of_record(action: Action, record: Record) -> Action:
+    """Return a plan's action cut to what its record is about, because some of several parts may be reverted."""
+    setting = setting_of_record(record)
+    if isinstance(setting, WrittenTogether) or (action.target == record.target and action.want == record.new):
+        return action
+    return msgspec.structs.replace(action, target=record.target, current=record.old, want=record.new)
+
+
+def _not_back(site: Site, record: Record) -> Record | None:
+    """Return a record cut to the parts that a failed or interrupted revert has left; None if all are reverted."""
+    if record.undone != "failed" and not record.undoing:
+        return record
+    setting = setting_of_record(record)
+    try:
+        now = setting.parts(freeze(setting.read(site.system)))
+    except Unreadable:
+        return record
+    old = setting.parts(freeze(record.old))
+    names = [name for name, original in old.items() if not same(setting, now.get(name), original)]
+    if len(names) < len(old) and names and isinstance(setting, Divisible):
+        return _only(record, setting, names)
+    return record if names or not old else None
+
+
+def status(site: Site) -> tuple[Result, int]:
+    """Return what is applied, what has drifted, what waits for a reboot, and what is unfinished. Changes nothing.
+
+    The exit code is 1 if something has drifted or is unfinished, else 0.
+    """
+    transactions = site.transactions()
+    unfinished = next((one for one in transactions if one.is_open), None)
+    standing_records = in_force(transactions)
+    entries, drift = standing(site, standing_records.values())
+    unchanged = [record for key, record in dropped(transactions).items() if key not in standing_records]
+    kept = [row for record in left_alone(transactions).values() for row in _kept(site, record)]
+    notes = _not_seen(site)
+    unstaged: tuple[Entry, ...] = ()
+    try:
+        unstaged = tuple(_never_staged(site, transactions))
+    except BadInput as error:  # the journal alone is enough for what is applied
+        notes = (*notes, f"the plan of {error.where} cannot be read: what it stages for the next boot is unknown")
+    result = Result(
+        host=site.hostname,
+        verb="status",
+        reboot_required=any(entry.outcome == "pending" for entry in entries) or reboot_required(site, transactions),
+        entries=(
+            *entries,
+            *(row for record in unchanged for row in _dropped(site, record)),
+            *kept,
+            *unstaged,
+        ),
+        drift=tuple(drift),
+        open_transaction=described(unfinished) if unfinished else None,
+        notes=notes,
+    )
+    return result, NO if drift or unfinished or kept else SUCCESS
+
+
+def _dropped(site: Site, record: Record) -> Iterable[Entry]:
+    """Report a write that changed nothing, as long as the value is still the same.
+
+    Such a value is not hosttune's and never counts as drift.
+    """
+    setting = setting_of_record(record)
+    try:
+        as_found = freeze(setting.read(site.system)) == freeze(record.after)
+    except Unreadable:
+        return
+    if as_found:
+        yield from _standing(msgspec.structs.replace(record, outcome="ignored"), None)
+
+
+def _never_staged(site: Site, transactions: tuple[Transaction, ...]) -> Iterable[Entry]:
+    """Report what applied plans want for the next boot but could not write: it has no record and is not staged.
+
+    Raises BadInput for a plan that cannot be read.
+    """
+    recorded = {name for one in transactions for record in one.records for name in record.actions}
+    for plan in _applied(site, transactions):
+        steps = (step for step in steps_of(plan.actions) if step.setting.scope == BOOT)
+        for one in prepare(site.system, steps, {}):
+            if one.verdict == PENDING and recorded.isdisjoint(action.id for action in one.step.actions):
+                yield from entry(one)
+
+
+def _kept(site: Site, record: Record) -> Iterable[Entry]:
+    """Report what a revert left alone because something else had changed it, until it has its original value again."""
+    setting = setting_of_record(record)
+    try:
+        now = freeze(setting.read(site.system))
+    except Unreadable:
+        now = freeze(record.after)
+    if now != freeze(record.old):
+        made = Made(
+            "conflict", now, "something else changed it, so revert left it alone: hosttune revert --force reverts it"
+        )
+        yield from undone_entries(record, made)
+
+
+def _not_seen(site: Site) -> tuple[str, ...]:
+    """Return a note that another user has another state folder: what root has applied is not seen there."""
+    if site.system.captured or os.geteuid() == 0 or os.environ.get("HOSTTUNE_STATE"):
+        return ()
+    return ("not root: what root has applied is not seen here",)
+
+
+def standing(site: Site, records: Iterable[Record]) -> tuple[list[Entry], list[Drift]]:
+    """Return an entry for each applied record, oldest first, and what has drifted."""
+    drift: list[Drift] = []
+    entries: list[Entry] = []
+    left = (cut for record in records if (cut := _not_back(site, record)) is not None)
+    for record in _newest_parts(left):
+        if not setting_of_record(record).undone_later:
+            continue  # the operator decides whether a guest runs now
+        found = _look(site, record)
+        drift += _drifted(record, found)
+        entries += _standing(record, found)
+    return entries, drift
+
+
+def _newest_parts(records: Iterable[Record]) -> Iterable[Record]:
+    """Return the records in order, each without the parts that a newer record covers (a CPU in two lists)."""
+    found: list[Record] = []
+    newer: dict[str, set[str]] = {}
+    for record in reversed(tuple(records)):
+        setting = setting_of_record(record)
+        if isinstance(setting, Divisible):
+            taken = newer.setdefault(record.kind, set())
+            mine = setting.parts(freeze(record.new)).keys()
+            left = [name for name in mine if name not in taken]
+            taken.update(mine)
+            if not left:
+                continue
+            if len(left) < len(mine):
+                record = _only(record, setting, left)
+        found.append(record)
+    return reversed(found)
+
+
+def _only(record: Record, setting: Divisible, names: Collection[str]) -> Record:
+    """Return the record cut to these parts of its setting."""
+    target = setting.target_of(names)
+    part = type(setting).restored(target)
+
+    def cut(value: Any) -> Any:
+        return (
+            None
+            if value is None
+            else part.joined({n: v for n, v in setting.parts(freeze(value)).items() if n in names})
+        )
+
+    whole = not isinstance(setting, WrittenTogether)
+    actions = tuple(one for one in record.actions if whole or _part(setting, one) in names)
+    return msgspec.structs.replace(
+        record, target=target, actions=actions, old=cut(record.old), new=cut(record.new), after=cut(record.after)
+    )
+
+
+def _look(site: Site, record: Record) -> Drift | str | None:
+    """Return a record's drift; "pending" if it waits for a boot; None if it is as it was left."""
+    setting = setting_of_record(record)
+    expected = freeze(record.after)
+    try:
+        now = freeze(setting.read(site.system))
+        works = freeze(setting.effective(site.system))
+    except Unreadable as error:
+        return Drift(action=record.actions[0], expected=expected, why=f"cannot be read: {error.reason}")
+    if not _as_left(setting, record, now):
+        if setting.waits_for(site.system) is not None:
+            return None  # it cannot be seen now: its guest does not run, or has the device
+        why = "; ".join(setting.differences(now, expected)) if isinstance(setting, Explains) else ""
+        return Drift(action=record.actions[0], expected=expected, actual=now, why=why or None)
+    if setting.scope == BOOT and not setting.agrees(works, freeze(record.new)):
+        return "pending"
+    return None
+
+
+def _as_left(setting: Setting, record: Record, now: Any) -> bool:
+    """Return whether an applied setting is as it was left. Of several parts only those as wanted, or changed, count."""
+    expected = freeze(record.after)
+    if now == expected or (now is not None and expected is not None and setting.agrees(now, expected)):
+        return True
+    if record.outcome != "clamped" or now is None or expected is None:
+        return False
+    old, new, after, live = (setting.parts(freeze(value)) for value in (record.old, record.new, expected, now))
+    ours = [name for name, part in after.items() if part == new.get(name) or part != old.get(name)]
+    return len(ours) < len(after) and all(live.get(name) == after[name] for name in ours)
+
+
+def _drifted(record: Record, found: Drift | str | None) -> Iterable[Drift]:
+    """Return the drift of each action of a record; for settings written together, only those that have drifted."""
+    if not isinstance(found, Drift):
+        return
+    setting = setting_of_record(record)
+    for action in record.actions:
+        name = _part(setting, action)
+        expected, actual = part_of(setting, found.expected, name), part_of(setting, found.actual, name)
+        if found.why or expected != actual:
+            yield Drift(action=action, expected=expected, actual=actual, why=found.why)
+
+
+def _standing(record: Record, found: Drift | str | None) -> Iterable[Entry]:
+    """Return the present state of a record: one entry for each action."""
+    outcome = "pending" if found == "pending" else record.outcome or "done"
+    after = found.actual if isinstance(found, Drift) else record.after
+    return _entries(record, outcome, record.old, record.new, after, record.why)
+
+
+def reboot_required(site: Site, transactions: Iterable[Transaction]) -> bool:
+    """Return whether something that these transactions staged, and that was reverted, works until the next boot."""
+    records = (
+        record
+        for transaction in transactions
+        for record in transaction.records
+        if record.undone in ("reverted", "already")
+    )
+    return any(_still_works(site, record) for record in records)
+
+
+def _still_works(site: Site, record: Record) -> bool:
+    setting = setting_of_record(record)
+    if setting.scope != BOOT:
+        return False
+    try:
+        works = setting.parts(freeze(setting.effective(site.system)))
+    except Unreadable:
+        return True  # unknown is not "no"
+    old, new = setting.parts(freeze(record.old)), setting.parts(freeze(record.new))
+    return any(works.get(name) == part and part != old.get(name) for name, part in new.items())
