@@ -369,6 +369,13 @@ def test_counts_of_memory_errors_that_the_kernel_refuses_are_unknown() -> None:
     assert one(found, "machine-check", "host").outcome == "unknown"
 
 
+def test_an_xid_of_a_bridge_is_that_of_a_gpu_that_it_does_not_name() -> None:
+    bridge = PciDevice(address="0000:40:01.0", class_code="060400")
+    found = evidence(nvidia(), host={"pci": (function(A), bridge)}, health=logged(code(79, bridge.address)))
+    assert one(found, "xid").outcome == "unknown"
+    assert one(found, "xid", bridge.address).outcome == "fail"
+
+
 # --- AER -----------------------------------------------------------------------------------------------------
 
 PORT = "0000:40:01.0"

@@ -18,7 +18,7 @@ from hosttune.system import COMMANDS, COMPLETE
 
 PROCESSES = f"{COMMANDS}qemu-processes"
 PID_FILE = "/run/libvirt/qemu/{}.pid"
-RAM = "7f0000000000 bind:{0} file=/dev/hugepages/x huge dirty={1} N{0}={1} kernelpagesize_kB={2}\n"
+RAM = "7f0{0}00{1}{2} bind:{0} file=/dev/hugepages/x huge dirty={1} N{0}={1} kernelpagesize_kB={2}\n"
 OF_GUEST = (
     "7f0000000000 bind:0 file=/dev/hugepages/libvirt/qemu/12-{}/ram-node0 huge dirty=4 N0=4 kernelpagesize_kB=1048576\n"
 )
@@ -272,7 +272,7 @@ def test_pages_of_an_untold_size_are_unknown_memory() -> None:
     assert process.memory_by_node is None
 
 
-HUGE = "7f1 bind:0 file=/dev/b huge dirty=4 N1=4 kernelpagesize_kB=1048576"
+HUGE = "7f0 bind:0 file=/dev/b huge dirty=4 N1=4 kernelpagesize_kB=1048576"
 
 
 @pytest.mark.parametrize(
@@ -280,6 +280,7 @@ HUGE = "7f1 bind:0 file=/dev/b huge dirty=4 N1=4 kernelpagesize_kB=1048576"
     [
         *(HUGE.replace("N1=4", word) for word in ("N1=0x4", "N1=-4", "n1=4", "N1=٤", "N1=", "N1=3", "N1=4 N0=4")),
         HUGE[:36],
+        HUGE,  # a second time
         "7f1 bind:0 anon=9 dirty=7 N0=7",
         "7f1 default mapped=x N0=7",
         "7f1",

@@ -131,7 +131,7 @@ def test_two_cells_that_changed_places(tmp_path: Path) -> None:
     two = changed(SHAPES["two-cells"], devices=())
     threads = {str(n): (f"CPU {n}/KVM", pin.cpus) for n, pin in enumerate(two.vcpu_pins)}
     threads |= {"4242": ("qemu-kvm", "0-1"), "901": ("IO iothread1", "0-1")}
-    line = "7f0000000000 bind:{} file=/x/ram-node{} huge dirty=64 N{}=64 kernelpagesize_kB=1048576"
+    line = "7f{1}000000000 bind:{0} file=/x/ram-node{1} huge dirty=64 N{2}=64 kernelpagesize_kB=1048576"
     capture = proc(tmp_path / "right", threads, [line.format(n, n, n) for n in (0, 1)])
     assert verify_running(capture, two, PROCESS) == ()
     capture = proc(tmp_path / "wrong", threads, [line.format(1 - n, n, 1 - n) for n in (0, 1)])

@@ -100,7 +100,7 @@ def xid(evidence: Evidence) -> Iterable[CheckResult]:
         others = accelerators(evidence.host)
         yield skipped(_XID, HOST, "no GPU here that logs XIDs") if others else none_here(evidence, _XID, "GPU")
         return
-    why = _read(evidence)
+    why = _read(evidence) or _misplaced(evidence, events)
     for address in addresses:
         device = functions.get(address)
         mine = [event for event in events if (event.address or HOST) == address]
@@ -112,6 +112,14 @@ def xid(evidence: Evidence) -> Iterable[CheckResult]:
             yield unknown(_XID, address, expected=_CLEAN, why=why, hint=_hint(evidence))
         else:
             yield passed(_XID, address, expected=_CLEAN, actual=_CLEAN, source=_source(evidence.health))
+
+
+def _misplaced(evidence: Evidence, events: list[KernelEvent]) -> str | None:
+    """Return which event is of a function that is not a GPU, so that it is of one that it does not name; else None."""
+    functions = evidence.host.index.pci
+    others = (functions.get(event.address or "") for event in events)
+    strange = next((one.address for one in others if one and one.class_code and not one.is_display), None)
+    return None if strange is None else f"the log has an XID of {strange}, which is not a GPU: it is of another one"
 
 
 def _logs_xids(gpu: Gpu) -> bool:

@@ -30,11 +30,17 @@ class Mapped(Value, frozen=True, kw_only=True):
 def unread_line(text: str) -> str | None:
     """Return the first incomplete line: its pages by node do not add up to its total. None if every line is complete.
 
+    A line of an address that an earlier line has is not complete either: each mapping has one.
+
     The total is `mapped`. The kernel leaves `mapped` out if it equals `anon` or `dirty`, which are parts of it; it
     leaves out all three if there are no pages (show_numa_map, fs/proc/task_mmu.c).
     """
+    seen: set[str] = set()
     for line in text.splitlines():
         words = line.split()
+        if words and words[0] in seen:
+            return line
+        seen.update(words[:1])
         fields = dict(word.partition("=")[::2] for word in words[2:])
         told = {name: number(fields[name]) for name in ("anon", "dirty", "mapped") if name in fields}
         every = told.get("mapped", max((count or 0 for count in told.values()), default=0))
