@@ -85,14 +85,14 @@ def ask(host: Path, folder: Path, capsys: pytest.CaptureFixture[str], guests: st
         (f"[{BESIDE}, {{name: b, numa: [{{vcpus: 0, memory: 1GiB}}]}}]", "0 vCPUs", "[1].numa[0].vcpus"),
         (f"[{BESIDE}, {{name: b}}]", "auto without a GPU", "[1].vcpus"),
         (f"[{BESIDE}, {{name: b, vcpus: 2}}]", "auto without a GPU", "[1].memory"),
-        (f"[{BESIDE}, {{gpus: 1}}]", "missing required field `name`", "[1]"),
+        (f"[{BESIDE}, {{gpus: 1}}]", "no 'name'", "[1]"),
         (f"[{BESIDE}, {{name: b, gpus: 1, mig: {{profile: 1g.20gb}}}}]", "'1g.20gb' is not a MIG", "[1].mig.profile"),
         (f"[{BESIDE}, {{name: b, mig: {{profile: 1g.20gb}}}}]", "'1g.20gb' is not a MIG profile", "[1].mig.profile"),
         (f"[{BESIDE}, {{name: b, mig: {{profile: 1g.18gb, count: 0}}}}]", "0 instances", "[1].mig.count"),
         (f"[{BESIDE}, {{name: b, mig: {{profile: 1g.18gb, count: -1}}}}]", "-1 instances", "[1].mig.count"),
         (f"[{BESIDE}, {{name: b, mig: {{profile: 1g.18gb, on: 1}}}}]", "unknown key 'on'", "[1].mig.on"),
-        (f"[{BESIDE}, null]", "got `null`", "[1]"),
-        ("{a: 1}", "Expected `array`", ""),
+        (f"[{BESIDE}, null]", "found nothing", "[1]"),
+        ("{a: 1}", "expected a list", ""),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_the_path_of_the_key(

@@ -274,12 +274,12 @@ def test_null_is_left_out_wherever_a_field_may_be() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "what", "where"),
     [
-        ("cpus", [{"id": None}], "Expected `int`, got `null`", "$.cpus[0].id"),
-        ("cpus", [None], "Expected `object`, got `null`", "$.cpus[0]"),
-        ("cpus", [{"core": 1}], "Object missing required field `id`", "$.cpus[0]"),
-        ("pci", [{"address": GPU, "virtfns": [None]}], "Expected `str`, got `null`", "$.pci[0].virtfns[0]"),
-        ("guests", [{"name": None}], "Expected `str`, got `null`", "$.guests[0].name"),
-        ("cpus", [{"id": "0"}], "Expected `int`, got `str`", "$.cpus[0].id"),
+        ("cpus", [{"id": None}], "expected a whole number, found nothing", "$.cpus[0].id"),
+        ("cpus", [None], "expected a mapping, found nothing", "$.cpus[0]"),
+        ("cpus", [{"core": 1}], "no 'id'", "$.cpus[0]"),
+        ("pci", [{"address": GPU, "virtfns": [None]}], "expected text, found nothing", "$.pci[0].virtfns[0]"),
+        ("guests", [{"name": None}], "expected text, found nothing", "$.guests[0].name"),
+        ("cpus", [{"id": "0"}], "expected a whole number, found text", "$.cpus[0].id"),
     ],
 )
 def test_a_required_field_cannot_be_null(field: str, value: object, what: str, where: str) -> None:

@@ -12,6 +12,7 @@ from hosttune.knobs.context import KnobContext
 from hosttune.knobs.knob import Knob
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Finding
+from hosttune.model.values import to_builtins
 
 
 def all_knobs() -> Mapping[str, Knob[Any]]:
@@ -45,7 +46,7 @@ def check_settings(intent: Intent, where: str = "intent") -> None:
             word = knob.false_means
             raise BadInput(f"false can mean {word} or keep", where=at, hint=f'write "{word}" in quotes, or keep')
         if not knob.accepts(value):
-            raise BadInput(f"invalid value {value!r}", where=at, hint=f"allowed: {knob.allowed}")
+            raise BadInput(f"invalid value {to_builtins(value)!r:.80}", where=at, hint=f"allowed: {knob.allowed}")
 
 
 def plan_isolation(ctx: KnobContext) -> Iterator[Action | Finding]:

@@ -10,7 +10,7 @@ import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.model.limits import check_count, check_size, limit
-from hosttune.model.text import refuse_surrogates, refuse_unwritable
+from hosttune.model.text import decoding_problem, either, refuse_surrogates, refuse_unwritable
 from hosttune.model.values import (
     Value,
     close_mappings,
@@ -173,11 +173,26 @@ def _named(error: Exception, where: str) -> BadInput:
     unknown = _UNKNOWN.fullmatch(problem)
     if unknown is None:
         at = f"{where}: {path}" if path else where
-        return BadInput(problem, where=at, hint="see docs/intent.md for the keys")
+        words = _words(path)
+        hint = f"write {words}" if words else "see docs/intent.md for the keys"
+        return BadInput(decoding_problem(problem), where=at, hint=hint)
     part = _PARTS.get(path.rpartition(".")[2].partition("[")[0], Intent)
     key = f"{path}.{unknown[1]}" if path else unknown[1]
     known = ", ".join(part.__struct_fields__)
     return BadInput(f"unknown key {unknown[1]!r}", where=f"{where}: {key}", hint=f"known here: {known}")
+
+
+def _words(path: str) -> str:
+    """Return the words that a key may have, and "a number" if it may be one; "" for a key without such words."""
+    from msgspec import inspect
+
+    above, _, key = path.rpartition(".")
+    part = _PARTS.get(above.rpartition(".")[2].partition("[")[0], Intent)
+    kind = next((field.type for field in inspect.type_info(part).fields if field.name == key), None)  # type: ignore[attr-defined]
+    kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+    words = [str(word) for one in kinds if isinstance(one, inspect.LiteralType) for word in one.values]
+    number = ["a number"] if words and any(isinstance(one, inspect.IntType) for one in kinds) else []
+    return either([*number, *words])
 
 
 def check(intent: Intent, *, where: str = "intent") -> None:

@@ -9,7 +9,7 @@ the line and paragraph separators (U+2028, U+2029), and lone surrogates. Reports
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hosttune.errors import BadInput
 
@@ -65,3 +65,22 @@ def _texts(value: object, at: str) -> list[tuple[str, str]]:
     if isinstance(value, list | tuple):
         return [text for n, part in enumerate(value) for text in _texts(part, f"{at}[{n}]")]
     return []
+
+
+_KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false", "array": "a list",
+          "object": "a mapping", "null": "nothing"}  # fmt: skip
+
+
+def either(words: Sequence[str]) -> str:
+    """Return words as a choice: "a, b or c"."""
+    return " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+
+
+def decoding_problem(message: str) -> str:
+    """Return msgspec's message about a value of the wrong kind in words that need no knowledge of Python's types."""
+    found = re.fullmatch(r"Expected `([\w |]+)`, got `(\w+)`", message)
+    if found:
+        kinds = [_KINDS.get(kind, kind) for kind in found[1].split(" | ") if kind != "null"] or ["nothing"]
+        return f"expected {either(kinds)}, found {_KINDS.get(found[2], found[2])}"
+    found = re.fullmatch(r"Object missing required field `(\w+)`", message)
+    return f"no {found[1]!r}" if found else message.replace("Invalid enum value", "invalid value")

@@ -11,7 +11,7 @@ import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.model.limits import check_size, limit
-from hosttune.model.text import json_escaped
+from hosttune.model.text import decoding_problem, json_escaped
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -379,7 +379,8 @@ def from_json(kind: type[T], text: str | bytes, *, schema: str, where: str) -> T
         return msgspec.convert(without_nulls(head, kind), kind)
     except (msgspec.ValidationError, RecursionError) as error:
         problem, _, path = str(error).partition(" - at ")
-        raise BadInput(problem, where=f"{where}: {path.strip('`') or '$'}", hint="correct the field") from error
+        at = f"{where}: {path.strip('`') or '$'}"
+        raise BadInput(decoding_problem(problem), where=at, hint="correct the field") from error
 
 
 def without_nulls(document: object, kind: type) -> object:
