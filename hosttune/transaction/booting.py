@@ -59,7 +59,7 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
     with store.locked(), interruptible():
         kept = _without_old(site, store)
         records = [one for one in in_force(kept).values() if setting_of_record(one).stage not in _GUESTS]
-        number = 1 + max((one.header.number for one in site.transactions()), default=0)
+        number = 1 + max((one.header.number for one in kept), default=0)
         found: list[Entry] = []
         failed = False
         for record in records:

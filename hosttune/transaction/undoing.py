@@ -87,12 +87,13 @@ def _settled(
         whole = whole and written
         outcomes |= {made.outcome for made in undone.values()}
         entries += _told(transaction.records, undone)
-    left = next((one for one in site.transactions() if one.is_open), None)
+    now = site.transactions()
+    left = next((one for one in now if one.is_open), None)
     result = Result(
         host=site.hostname,
         verb=verb,
         changed=any(entry.before != entry.after for entry in entries),
-        reboot_required=reboot_required(site, site.transactions()),
+        reboot_required=reboot_required(site, now),
         entries=tuple(entries),
         open_transaction=described(left) if left else None,
         notes=() if whole else ("the journal could not be written to its end: free space, then run hosttune recover",),
