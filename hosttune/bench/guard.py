@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hosttune.errors import Refused, Unreadable
 from hosttune.gpu import VENDORS, hints_for, vendor_of
+from hosttune.gpu.inside import is_vgpu
 from hosttune.gpu.vendor import Bench, Part
 from hosttune.holders import DeviceUser, holders
 from hosttune.model import sysfs
@@ -22,11 +22,6 @@ from hosttune.system import System
 
 # Driver daemons that keep GPUs open but compute nothing.
 _KEEPERS = frozenset(name for vendor in VENDORS for name in vendor.traces.daemons)
-# The end of a vGPU type's name: "NVIDIA H200X-1-18C", "GRID A100X-40C" (NVIDIA, virtual GPU types for Hopper and
-# Ampere).
-_VGPU = re.compile(r"[A-Z0-9]-(?:[0-9]{1,2}-)?[0-9]{1,3}(?:C|CME|Q|B|A)$")
-
-
 # A mediated device is a folder in its parent device's folder: Documentation/driver-api/vfio-mediated-device.rst.
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # The initial PID namespace, in which every process is visible: PROC_PID_INIT_INO, include/linux/proc_ns.h.
@@ -92,7 +87,7 @@ def _unfit(gpu: Gpu, device: PciDevice | None) -> str | None:
         return f"on {driver}, through which no library reaches it: bind {maker.driver} to measure it"
     if device.virtfns:
         return f"it has {len(device.virtfns)} virtual functions, for guests: neither it nor its parts are loaded"
-    if _VGPU.search(gpu.model or ""):
+    if is_vgpu(gpu.model):
         return f"{gpu.model} is a vGPU: not measured, for a whole GPU's figures do not apply to a part of one"
     return None
 
@@ -117,7 +112,7 @@ def _refuse_used(system: System, host: Host, gpus: tuple[Gpu, ...]) -> None:
     if not all(gpu.address in idle for gpu in gpus) and not _sees_all_processes(system):
         raise Refused(
             "whether anything uses it is unknown: its driver counts no processes, and not all are visible from here",
-            where=_words(gpu.address for gpu in gpus if gpu.address not in idle),
+            where=", ".join(gpu.address for gpu in gpus if gpu.address not in idle),
             hint="run on the machine itself, not in a container: readlink /proc/self/ns/pid says " + _ALL_PROCESSES,
         )
     for holder in holders(system, [gpu.address for gpu in gpus]):
@@ -134,7 +129,7 @@ def _counts_none(gpu: Gpu) -> bool:
     In MIG mode the driver counts the processes on all instances only for callers with the permission to see them
     (nvml.h, nvmlDeviceGetComputeRunningProcesses). So a count of 0 proves nothing there.
     """
-    return gpu.processes == 0 and (gpu.mig is None or gpu.mig.mode != "enabled")
+    return gpu.processes == 0 and not gpu.mig_on
 
 
 def _sees_all_processes(system: System) -> bool:
@@ -143,10 +138,6 @@ def _sees_all_processes(system: System) -> bool:
         return (system.link("/proc/self/ns/pid") or "").rpartition("/")[2] == _ALL_PROCESSES
     except Unreadable:
         return False
-
-
-def _words(addresses: Iterable[str]) -> str:
-    return ", ".join(addresses)
 
 
 def _guest_of(host: Host, address: str) -> str | None:
