@@ -42,6 +42,7 @@ MAY = {
     "discovery/platform.py": {"intel": "Iommu.vendor, a field of the host document", "amd": "likewise"},
     "domain/proof.py": {"intel": "libvirt's model of a guest's IOMMU"},
     "knobs/pcie.py": {"intel": "root ports of CPUs", "amd": "likewise", "8086": "likewise"},
+    "linting/cpus.py": {"intel": "libvirt's model of a guest's IOMMU"},
     "planning/pcie/window.py": {"amd": "AMD's CPUs, whose address map has a hole"},
     "bench/measuring.py": {"habana_frameworks": "the Python library that a backend is made for"},
     "bench/gpu_backends.py": {"habana_frameworks": "likewise", "GAUDI": "likewise", "_GAUDI": "likewise"},

@@ -1,23 +1,28 @@
-"""A guest read from XML together with its host: the values that the critic's rules need."""
+"""A guest read from XML together with its host: the values that the rules need."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from hosttune.domain.facts import Controller, DomainFacts, HostDevice
 from hosttune.model.host import Cpu, Host, PciDevice, RunningGuest
 from hosttune.model.values import CpuSet, parse_cpus
+from hosttune.planning.inventory.devices import Catalogue, read_catalogue
+from hosttune.planning.inventory.width import known_to
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
+
+_X86 = ("x86_64", "i686")
+_SWITCHES = ("pcie-expander-bus", "pcie-switch-upstream-port")
 
 
-@dataclass(frozen=True)
-class Fault:
-    """A finding without the name of its file: `where` is a path in the XML."""
-
-    level: str
-    text: str
-    where: str
+def bus_of(address: str) -> int:
+    """Return the bus of a PCI address; in the guest this is its controller's index."""
+    return int(address.split(":")[1], 16)
 
 
 def named(items: Iterable[object], limit: int = 6) -> str:
@@ -28,11 +33,48 @@ def named(items: Iterable[object], limit: int = 6) -> str:
 
 
 @dataclass(frozen=True)
-class GuestOnHost:
-    """A host and a guest read from XML."""
+class OtherGuest:
+    """What another guest has: the host CPUs of its vCPUs, of its other threads, and its devices.
+
+    A guest that may use every CPU is not pinned: it has no CPUs of its own. `cores` are those of its vCPUs.
+    """
+
+    guest: RunningGuest
+    vcpus: CpuSet
+    service: CpuSet
+    cores: frozenset[int]
+    devices: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+        return self.guest.name
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What the rules derive from a host alone. One value serves all guests that are judged together.
+
+    `given` are those guests, as they will be defined; they replace the host's guests of the same name.
+    """
 
     host: Host
-    guest: DomainFacts
+    given: tuple[RunningGuest, ...] = ()
+
+    @cached_property
+    def guests(self) -> tuple[OtherGuest, ...]:
+        """Return all guests, those that are judged first."""
+        names = {guest.name for guest in self.given}
+        known = (*self.given, *(guest for guest in self.host.guests or () if guest.name not in names))
+        return tuple(self._other(guest) for guest in known)
+
+    def _other(self, guest: RunningGuest) -> OtherGuest:
+        vcpus = CpuSet().union(*(parse_cpus(pin.cpus) for pin in guest.vcpu_pins or ()))
+        service = parse_cpus(guest.emulator_cpus).union(*map(parse_cpus, guest.iothread_cpus or ()))
+        own, beside = (CpuSet() if self.online and cpus >= self.online else CpuSet(cpus) for cpus in (vcpus, service))
+        cores = frozenset(found.core for cpu in own if (found := self.cpus.get(cpu)) and found.core is not None)
+        devices = frozenset((*guest.devices, *(uuid.casefold() for uuid in guest.mdevs)))
+        return OtherGuest(guest, own, beside, cores, devices)
 
     @cached_property
     def cpus(self) -> dict[int, Cpu]:
@@ -52,6 +94,93 @@ class GuestOnHost:
             if cpu.core is not None and cpu.online is not False:
                 cores.setdefault(cpu.core, set()).add(cpu.id)
         return {core: CpuSet(ids) for core, ids in cores.items()}
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """Return the host's devices as the planner sees them, with its NVSwitch fabric."""
+        return read_catalogue(self.host)
+
+    @cached_property
+    def elements(self) -> frozenset[str]:
+        """Return the optional XML elements that the installed libvirt and QEMU support, as the planner decides it."""
+        return frozenset(known_to(self.host.virtualization)[0])
+
+
+@dataclass(frozen=True)
+class GuestOnHost:
+    """A host and a guest read from XML.
+
+    `root` is the `<domain>` element, for what `guest` does not have.
+    """
+
+    facts: HostFacts
+    guest: DomainFacts
+    root: _Element
+
+    @property
+    def host(self) -> Host:
+        """Return the host document."""
+        return self.facts.host
+
+    @property
+    def cpus(self) -> dict[int, Cpu]:
+        """Return the host's CPUs by id."""
+        return self.facts.cpus
+
+    @property
+    def online(self) -> CpuSet:
+        """Return the CPUs that are online, or not known to be offline."""
+        return self.facts.online
+
+    @property
+    def cores(self) -> dict[int, CpuSet]:
+        """Return the online CPUs of each known core, by the core's lowest CPU."""
+        return self.facts.cores
+
+    @property
+    def cpu_vendor(self) -> str | None:
+        """Return the maker of the host's CPUs."""
+        return self.host.cpu_model.vendor if self.host.cpu_model else None
+
+    @cached_property
+    def x86(self) -> bool:
+        """Return whether it is an x86 guest; without an architecture libvirt takes the host's."""
+        return (self.guest.arch or self.host.arch or _X86[0]) in _X86
+
+    @cached_property
+    def q35(self) -> bool:
+        """Return whether its machine has PCIe (only for x86 guests)."""
+        return "q35" in (self.guest.machine or "")
+
+    @property
+    def kvm(self) -> bool:
+        """Return whether it runs on KVM; otherwise QEMU emulates its CPU."""
+        return self.guest.type == "kvm"
+
+    @cached_property
+    def demanding(self) -> bool:
+        """Return whether it is meant to be fast: it has pinned vCPUs or devices of the host."""
+        return bool(self.pins or self.given)
+
+    @cached_property
+    def given(self) -> tuple[HostDevice, ...]:
+        """Return the passed functions and mediated devices."""
+        return tuple(device for device in self.guest.hostdevs if device.kind in ("pci", "mdev"))
+
+    @cached_property
+    def qemu_options(self) -> tuple[tuple[str, str], ...]:
+        """Return the arguments to QEMU that libvirt passes on, as pairs of option and value."""
+        words = self.guest.qemu_arguments
+        return tuple(zip(words[::2], words[1::2], strict=False))
+
+    @cached_property
+    def all_pinned(self) -> bool:
+        """Return whether each vCPU has one host CPU of its own."""
+        return len(self.pins) == self.guest.vcpus and len(self.single) == self.guest.vcpus
+
+    def written(self, path: str) -> bool:
+        """Return whether an element of that path (ElementPath, below `<domain>`) is in the XML."""
+        return self.root.find(path) is not None
 
     @cached_property
     def pins(self) -> dict[int, CpuSet]:
@@ -75,12 +204,13 @@ class GuestOnHost:
         return parse_cpus(self.guest.emulator_cpus) | CpuSet().union(*iothreads)
 
     @cached_property
-    def others(self) -> tuple[RunningGuest, ...]:
-        """Return the host's other guests; one with the same name or UUID is this guest itself."""
+    def others(self) -> tuple[OtherGuest, ...]:
+        """Return the other guests; one with the same name or UUID is this guest itself."""
+        mine = self.guest
         return tuple(
             other
-            for other in self.host.guests or ()
-            if other.name != self.guest.name and (other.uuid is None or other.uuid != self.guest.uuid)
+            for other in self.facts.guests
+            if other.name != mine.name and (other.guest.uuid is None or other.guest.uuid != mine.uuid)
         )
 
     @cached_property
@@ -94,6 +224,11 @@ class GuestOnHost:
         known = {gpu.address for gpu in self.host.gpus}
         return tuple(device for device in self.passed if device.source in known)
 
+    @property
+    def may_have_gpus(self) -> bool:
+        """Return whether it has GPUs, or passed functions of which that is unknown."""
+        return bool(self.gpus) or (bool(self.passed) and not self.host.pci)
+
     @cached_property
     def gpu_nodes(self) -> CpuSet:
         """Return the known NUMA nodes of the passed GPUs."""
@@ -103,6 +238,11 @@ class GuestOnHost:
     def passed(self) -> tuple[HostDevice, ...]:
         """Return the passed PCI functions."""
         return tuple(device for device in self.guest.hostdevs if device.kind == "pci" and device.source)
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """Return the addresses of the passed functions, each once."""
+        return tuple(dict.fromkeys(device.source or "" for device in self.passed))
 
     @cached_property
     def bars_bytes(self) -> int:
@@ -164,12 +304,21 @@ class GuestOnHost:
         vcpus = [v for v in self.pins if cell is None or self.cell_of_vcpu.get(v) == cell]
         return self.nodes_of(cpu for vcpu in vcpus for cpu in self.pins[vcpu])
 
+    @cached_property
+    def by_index(self) -> dict[int, Controller]:
+        """Return the PCI controllers by index."""
+        return {controller.index: controller for controller in self.guest.controllers}
+
+    @cached_property
+    def has_tree(self) -> bool:
+        """Return whether the guest has expander buses or switches: then the place of a device means something."""
+        return any(controller.model in _SWITCHES for controller in self.guest.controllers)
+
     def above(self, device: HostDevice) -> tuple[Controller, ...]:
         """Return the controllers from a device's own up to the root; empty if libvirt chooses the address."""
-        by_index = {controller.index: controller for controller in self.guest.controllers}
         chain: list[Controller] = []
         address = device.guest_address
-        while address and (found := by_index.get(int(address.split(":")[1], 16))) and found not in chain:
+        while address and (found := self.by_index.get(bus_of(address))) and found not in chain:
             chain.append(found)
             address = found.address if found.index else None
         return tuple(chain)

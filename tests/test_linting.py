@@ -1,0 +1,471 @@
+"""The linter: what the planner writes is clean, each tuning element that is taken out is found, unknown is no pass."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from domain_faults import findings, host_of
+from domain_shapes import ONE_GPU, SHAPES, changed, plan_of
+from lxml import etree
+from test_plan_xml import CASES, hosts, planned
+
+from hosttune.domain import domain_xml
+from hosttune.errors import BadInput
+from hosttune.linting import Definition, criticise, lint, rules
+from hosttune.model.host import (
+    CpuModel,
+    DomainCapabilities,
+    Host,
+    Iommu,
+    MemorySettings,
+    Module,
+    Platform,
+    RunningGuest,
+    VcpuPin,
+    Virtualization,
+)
+from hosttune.model.lint import LEVELS, LintFinding
+from hosttune.model.vgpu import Vgpu
+
+__all__ = ["hosts"]
+
+QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
+
+# --- each tuning element is missed -------------------------------------------------------------------------------
+
+# What the template can write, and the rule that misses it. Controllers, disks, devices and timers are told apart by
+# their model, device, type and name; ports by whether they lead to a passed device.
+MISSED = {
+    "memoryBacking": "huge-pages",
+    "memoryBacking/hugepages": "huge-pages",
+    "memoryBacking/hugepages/page": "page-size",
+    "memoryBacking/nosharepages": "memory-merging",
+    "memoryBacking/allocation": "memory-allocation",
+    "vcpu": "vcpu-pins",
+    "iothreads": "iothread-missing",
+    "cputune": "vcpu-pins",
+    "cputune/vcpupin": "vcpu-pins",
+    "cputune/emulatorpin": "emulator-pin",
+    "cputune/iothreadpin": "iothread-pins",
+    "numatune": "memory-bound",
+    "numatune/memory": "memory-bound",
+    "numatune/memnode": "memory-near-vcpus",
+    "os": "machine-type",
+    "os/type": "machine-type",
+    "os/firmware": "secure-boot",
+    "os/firmware/feature": "secure-boot",
+    "features": "acpi",
+    "features/acpi": "acpi",
+    "features/kvm": "kvm-hints",
+    "features/kvm/hint-dedicated": "kvm-hints",
+    "features/kvm/poll-control": "kvm-hints",
+    "features/ioapic": "iommu-eim",
+    "cpu": "cpu-model",
+    "cpu/topology": "topology",
+    "cpu/cache": "cpu-cache",
+    "cpu/maxphysaddr": "iommu-width",
+    "cpu/feature": "cpu-topoext",
+    "cpu/numa": "flat-topology",
+    "cpu/numa/cell": "cell-vcpus",
+    "cpu/numa/cell/distances": "cell-distances",
+    "clock": "pit-policy",
+    "clock/timer[pit]": "pit-policy",
+    "pm": "guest-sleep",
+    "pm/suspend-to-mem": "guest-sleep",
+    "pm/suspend-to-disk": "guest-sleep",
+    "devices": "guest-agent",
+    "devices/disk[disk]/driver": "disk-cache",
+    "devices/controller[pcie-root]/pcihole64": "pci-hole64",
+    "devices/controller[pcie-root]": "pci-hole64",
+    "devices/controller[pcie-expander-bus]": "device-place",
+    "devices/controller[pcie-expander-bus]/target": "expander-node",
+    "devices/controller[pcie-expander-bus]/target/node": "expander-node",
+    "devices/controller[pcie-root-port]": "device-place",
+    "devices/controller[pcie-root-port]/target": "port-hotplug",
+    "devices/controller[pcie-root-port]/address": "device-place",
+    "devices/controller[pcie-switch-upstream-port]": "device-place",
+    "devices/controller[pcie-switch-upstream-port]/address": "device-place",
+    "devices/controller[pcie-switch-downstream-port]": "device-place",
+    "devices/controller[pcie-switch-downstream-port]/target": "port-hotplug",
+    "devices/controller[pcie-switch-downstream-port]/address": "device-place",
+    "devices/interface/model": "nic-model",
+    "devices/interface/driver": "nic-queues",
+    "devices/channel": "guest-agent",
+    "devices/channel/target": "guest-agent",
+    "devices/hostdev[pci]/rom": "rom-bar",
+    "devices/hostdev[pci]/address": "device-place",
+    "devices/memballoon": "memory-balloon",
+    "devices/rng": "random-numbers",
+    "devices/rng/backend": "random-numbers",
+    "devices/iommu": "iommu-eim",
+    "devices/iommu/driver": "iommu-eim",
+    "qemu:commandline": "iommu-dma",
+    "qemu:commandline/qemu:arg": "iommu-dma",
+}
+# What is written and is no tuning: libvirt refuses the XML without it, or does the same without it.
+_REQUIRED = "libvirt refuses the XML, or makes the value up: nothing runs slower"
+_DEFAULT = "libvirt's default is the same"
+_OWN = "it is the guest's own, and says nothing of the host"
+UNTUNED = {
+    "name": _REQUIRED,
+    "uuid": _REQUIRED,
+    "memory": "libvirt takes the sum of the cells",
+    "currentMemory": _DEFAULT,
+    "cpu/numa/cell/distances/sibling": "libvirt takes the value of the other direction",
+    "features/apic": "QEMU's x86 machines have APICs in any case",
+    "clock/timer[rtc]": "KVM guests keep the time by kvm-clock or the TSC",
+    "clock/timer[hpet]": "KVM guests keep the time by kvm-clock or the TSC",
+    "on_poweroff": _DEFAULT,
+    "on_reboot": _DEFAULT,
+    "on_crash": _DEFAULT,
+    "os/kernel": _OWN,
+    "os/initrd": _OWN,
+    "os/cmdline": _OWN,
+    "devices/disk[disk]": _OWN,
+    "devices/disk[disk]/source": _REQUIRED,
+    "devices/disk[disk]/target": _REQUIRED,
+    "devices/disk[disk]/boot": "libvirt boots from the first disk",
+    "devices/controller[none]": "libvirt adds a USB controller, which costs a slot",
+    "devices/controller[pcie-expander-bus]/address": "its slot on pcie.0 means nothing",
+    "devices/controller[spare pcie-root-port]": "libvirt adds a port for each device that needs one",
+    "devices/controller[spare pcie-root-port]/address": "libvirt adds a port for each device that needs one",
+    "devices/controller[spare pcie-root-port]/target": "libvirt numbers it",
+    "devices/interface": _OWN,
+    "devices/interface/source": _REQUIRED,
+    "devices/serial": _OWN,
+    "devices/serial/target": _OWN,
+    "devices/console": _OWN,
+    "devices/console/target": _OWN,
+    "devices/hostdev[pci]": _OWN,
+    "devices/hostdev[pci]/source": _REQUIRED,
+    "devices/hostdev[pci]/source/address": _REQUIRED,
+    "devices/hostdev[pci]/driver": _DEFAULT,
+    "devices/hostdev[mdev]": _OWN,
+    "devices/hostdev[mdev]/source": _REQUIRED,
+    "devices/hostdev[mdev]/source/address": _REQUIRED,
+    "devices/hostdev[mdev]/address": "libvirt gives it a root port of its own",
+    "devices/disk[cdrom]": _OWN,
+    "devices/disk[cdrom]/driver": _DEFAULT,
+    "devices/disk[cdrom]/source": _REQUIRED,
+    "devices/disk[cdrom]/target": _REQUIRED,
+    "devices/disk[cdrom]/readonly": _DEFAULT,
+}
+# The cases that have each element where it matters, the one with most first. Each stands for itself: a guest of one
+# cell has memnodes and a node of its expander, too, but they say what is so without them.
+RICH = ("everything", "disk", "many-vcpus", "amd", "boot", "limited")
+ONLY_IN = {
+    "cpu/feature": "amd",
+    "clock": "amd",
+    "clock/timer[pit]": "amd",
+    "cpu/maxphysaddr": "limited",
+    "qemu:commandline": "many-vcpus",
+    "qemu:commandline/qemu:arg": "many-vcpus",
+}
+AT_ONCE = ("cpu/numa/cell/distances",)  # of one cell alone libvirt takes the other direction's values
+
+
+def case(hosts: Callable[[str], Host], name: str) -> tuple[Host, str]:
+    """A host and the planner's XML for it. Some facts are added that captures lack: AVIC on, a narrow IOMMU."""
+    source = "one-gpu" if name == "limited" else name
+    host = hosts(CASES[source].host)
+    if name == "amd":
+        host = changed(host, platform=Platform(modules=(Module(name="kvm_amd", parameters={"avic": "Y"}),)))
+    if name == "limited":
+        host = changed(host, iommu=changed(host.iommu or Iommu(), address_bits=45))
+    return host, domain_xml(planned(host, source), source)
+
+
+def path_of(element: etree._Element, used: set[str]) -> str:
+    """The path of an element below `<domain>`, with what tells controllers, disks, devices and timers apart."""
+    words = []
+    at: etree._Element | None = element
+    while at is not None and at.getparent() is not None:
+        tag = str(at.tag).replace(QEMU, "qemu:")
+        key = {"timer": "name", "disk": "device", "controller": "model"}.get(tag)
+        word = at.get(key) if key else at.get("type") if tag == "hostdev" else None
+        if word == "pcie-root-port" and at.get("index") not in used:
+            word = f"spare {word}"
+        words.append(f"{tag}[{word}]" if word else tag)
+        at = at.getparent()
+    return "/".join(reversed(words))
+
+
+def used_ports(root: etree._Element) -> set[str]:
+    """The indexes of the controllers above passed devices."""
+    above = {
+        c.get("index"): address
+        for c in root.iterfind("devices/controller")
+        if (address := c.find("address")) is not None
+    }
+    used: set[str] = set()
+    for address in root.iterfind("devices/hostdev/address"):
+        at: etree._Element | None = address
+        while at is not None and (index := str(int(at.get("bus", "0"), 16))) not in used:
+            used.add(index)
+            at = above.get(index)
+    return used
+
+
+def groups(root: etree._Element, path: str) -> Iterator[list[etree._Element]]:
+    """What is taken out together: each element alone, or all of a kind at once."""
+    used = used_ports(root)
+    found = [e for e in root.iter() if isinstance(e.tag, str) and path_of(e, used) == path]
+    yield from [found] if path in AT_ONCE else [[one] for one in found]
+
+
+def without(root: etree._Element, gone: list[etree._Element]) -> bytes:
+    """The XML without some elements."""
+    places = [(parent, parent.index(one), one) for one in gone if (parent := one.getparent()) is not None]
+    for parent, _, one in places:
+        parent.remove(one)
+    text = etree.tostring(root)
+    for parent, n, one in reversed(places):
+        parent.insert(n, one)
+    return text
+
+
+def bad(found: tuple[LintFinding, ...]) -> set[tuple[str, str]]:
+    return {(one.rule, one.text) for one in found if one.level != "info"}
+
+
+@pytest.mark.parametrize("name", RICH)
+def test_each_tuning_element_that_is_taken_out_is_missed(hosts: Callable[[str], Host], name: str) -> None:
+    host, xml = case(hosts, name)
+    root = etree.fromstring(xml.encode())
+    before = bad(criticise(host, xml, where=name))
+    assert before == set()
+    for path in sorted(_paths(hosts, name)):
+        first = ONLY_IN.get(path) or next((rich for rich in RICH if path in _paths(hosts, rich)), name)
+        if path in UNTUNED or first != name:
+            continue
+        for gone in groups(root, path):
+            found = criticise(host, without(root, gone), where=name)
+            assert MISSED[path] in {rule for rule, _ in bad(found)}, (path, etree.tostring(gone[0]))
+
+
+_KNOWN: dict[str, frozenset[str]] = {}
+
+
+def _paths(hosts: Callable[[str], Host], name: str) -> frozenset[str]:
+    if name not in _KNOWN:
+        _KNOWN[name] = paths_of(case(hosts, name)[1])
+    return _KNOWN[name]
+
+
+def paths_of(xml: str) -> frozenset[str]:
+    """The paths of all elements below `<domain>`."""
+    root = etree.fromstring(xml.encode())
+    used = used_ports(root)
+    return frozenset(path_of(e, used) for e in root.iter() if isinstance(e.tag, str) and e is not root)
+
+
+def test_the_two_tables_are_what_the_template_can_write(hosts: Callable[[str], Host]) -> None:
+    """From all cases of the planner, and the shapes with a seed and a mediated device that no case has."""
+    written: set[str] = set()
+    for name in CASES:
+        written |= _paths(hosts, name)
+    for guest in SHAPES.values():
+        written |= paths_of(domain_xml(plan_of(guest), guest.name))
+    assert written == MISSED.keys() | UNTUNED.keys()
+    assert not MISSED.keys() & UNTUNED.keys()
+
+
+# --- what the planner writes is clean ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_only_the_host_lacks_is_a_note(hosts: Callable[[str], Host], name: str) -> None:
+    """Pages, mounts and drivers are missing on most of these hosts; the other notes are rules that cannot judge."""
+    host, xml = case(hosts, name)
+    notes = [one for one in criticise(host, xml, where=name) if one.level == "info" and one.judged]
+    assert {one.rule for one in notes} <= {"pages-reserved", "hugetlbfs-mount", "host-driver", "iommu-group"}
+
+
+# --- unknown is no pass ------------------------------------------------------------------------------------------
+
+FACTS = {
+    "cpus": (),
+    "numa_nodes": (),
+    "pci": (),
+    "guests": None,
+    "cpu_model": None,
+    "memory_settings": None,
+    "virtualization": None,
+    "platform": None,
+    "vgpu": None,
+    "iommu": None,
+}
+
+
+def spoilt(xml: str) -> str:
+    """A guest with a fault of most rules that need the host."""
+    edits = (
+        ("<vcpupin vcpu='0' cpuset='2'/>", "<vcpupin vcpu='0' cpuset='0'/>"),
+        ("<vcpupin vcpu='3' cpuset='5'/>", "<vcpupin vcpu='3' cpuset='401'/>"),
+        ("<vcpupin vcpu='5' cpuset='7'/>", "<vcpupin vcpu='5' cpuset='40'/>"),
+        ("<emulatorpin cpuset='0-1'/>", "<emulatorpin cpuset='512'/>"),
+        ("mode='strict' nodeset='0'", "mode='strict' nodeset='1'"),
+        ("size='1048576'", "size='4194304'"),
+        ("<rom bar='off'/>", ""),
+        ("bus='0x01' slot='0x00'", "bus='0x00' slot='0x05'"),
+        ("    <firmware>\n      <feature enabled='no' name='secure-boot'/>\n    </firmware>\n", ""),
+    )
+    for old, new in edits:
+        assert old in xml, old
+        xml = xml.replace(old, new)
+    return xml
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_a_fact_that_is_lost_makes_no_finding_go_away(fact: str) -> None:
+    pin = VcpuPin(vcpu=0, cpus="4")
+    other = RunningGuest(name="other", state="running", vcpu_pins=(pin,), devices=("0000:41:00.0",))
+    host = host_of(
+        guests=(other,),
+        cpu_model=CpuModel(vendor="AuthenticAMD", physical_address_bits=39),
+        platform=Platform(modules=(Module(name="kvm_amd", parameters={"avic": "Y"}),)),
+        virtualization=Virtualization(kvm=False, capabilities=DomainCapabilities(max_vcpus=8, firmwares=("bios",))),
+        memory_settings=MemorySettings(hugetlbfs=()),
+        vgpu=Vgpu(),
+    )
+    xml = spoilt(domain_xml(plan_of(ONE_GPU), "one-gpu"))
+    whole = criticise(host, xml, where="vm.xml")
+    left = criticise(changed(host, **{fact: FACTS[fact]}), xml, where="vm.xml")
+    gone = {one.rule for one in whole if one.judged} - {one.rule for one in left}
+    assert len({one.rule for one in whole if one.judged}) >= 18
+    assert gone == set()
+    assert all(one.level == "info" and one.text.startswith("cannot be judged: ") for one in left if not one.judged)
+
+
+def test_of_an_unknown_host_no_rule_that_needs_it_is_silent() -> None:
+    found = findings(ONE_GPU, host=Host())
+    assert [one for one in found if one.judged] == []
+    silent = {rule.id for rule in rules() if rule.needs} - {one.rule for one in found}
+    assert silent == {"mdev-missing", "cell-distances", "device-cell", "flat-threads"}  # about guests of another kind
+
+
+# --- several guests ----------------------------------------------------------------------------------------------
+
+
+def pair(*edits: tuple[str, str]) -> tuple[LintFinding, ...]:
+    """Two guests in one call; the second is the first with another name, and edits."""
+    first = domain_xml(plan_of(ONE_GPU), "one-gpu")
+    second = first.replace("<name>one-gpu</name>", "<name>second</name>")
+    for old, new in edits:
+        assert old in second, old
+        second = second.replace(old, new)
+    found = lint(host_of(guests=()), (Definition("a.xml", first), Definition("b.xml", second)))
+    return tuple(one for one in found if one.rule in ("cpus-shared", "device-shared"))
+
+
+def test_guests_that_are_judged_together_share_nothing() -> None:
+    found = pair()
+    assert Counter((one.file, one.rule, one.level) for one in found) == {
+        (file, rule, "warn"): count
+        for file in ("a.xml", "b.xml")
+        for rule, count in (("cpus-shared", 1), ("device-shared", 1))
+    }
+    assert any("vCPUs on CPUs 2-17, where guest second has its vCPUs" in one.text for one in found)
+
+
+def test_the_same_guest_twice_is_one_guest() -> None:
+    assert pair(("<name>second</name>", "<name>one-gpu</name>")) == ()
+
+
+def test_a_definition_that_is_given_replaces_the_hosts() -> None:
+    """The host still has the guest's old pins; what counts is the XML beside it."""
+    old = RunningGuest(name="second", state="shut off", vcpu_pins=(VcpuPin(vcpu=0, cpus="2"),))
+    xml = domain_xml(plan_of(ONE_GPU), "one-gpu")
+    second = "<domain type='kvm'><name>second</name><vcpu>1</vcpu></domain>"
+    host = host_of(guests=(old,))
+    assert [one.rule for one in criticise(host, xml, where="a") if one.rule == "cpus-shared"] == ["cpus-shared"]
+    both = lint(host, (Definition("a", xml), Definition("b", second)))
+    assert [one.rule for one in both if one.rule == "cpus-shared"] == []
+
+
+# --- what is no guest of KVM ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["xen", "lxc", "bhyve", "test", "hvf"])
+def test_another_hypervisors_guest_is_refused(kind: str) -> None:
+    with pytest.raises(BadInput, match=f"a domain of type '{kind}', which hosttune does not judge") as refused:
+        criticise(host_of(), f"<domain type='{kind}'><name>a</name></domain>", where="a.xml")
+    assert refused.value.where == "a.xml"
+
+
+# --- lines and declarations --------------------------------------------------------------------------------------
+
+
+def test_a_finding_has_the_line_of_its_element() -> None:
+    found = findings(ONE_GPU, ("bus='0x41'", "bus='0x99'"), ("<memballoon model='none'/>", "<memballoon/>"))
+    lines = domain_xml(plan_of(ONE_GPU), "one-gpu").splitlines()
+    at = {one.rule: lines[one.line - 1].strip() for one in found}
+    assert at["device-missing"].startswith("<hostdev ")
+    assert at["memory-balloon"] == "<memballoon model='none'/>"
+    found = findings(ONE_GPU, ("<rng ", "<video "), ("</rng>", "</video>"))
+    absent = next(one for one in found if one.rule == "random-numbers")
+    assert lines[absent.line - 1].strip() == "<devices>"
+
+
+def test_a_rule_is_whole() -> None:
+    every = rules()
+    assert len({rule.id for rule in every}) == len(every)
+    for rule in every:
+        assert rule.severity in LEVELS
+        assert all((rule.right, rule.why, rule.source, rule.remedy, rule.find.__doc__)), rule.id
+        assert rule.path == "/domain" or rule.path.startswith("/domain/")
+        assert not any(text.endswith(".") for text in (rule.right, rule.why, rule.source, rule.remedy)), rule.id
+
+
+# --- the manual --------------------------------------------------------------------------------------------------
+
+MANUAL = Path(__file__).parent.parent / "docs/lint.md"
+LIBVIRT = Path(__file__).parent / "cases/domain/qemuxmlconfdata.tar.xz"
+
+
+def compare(request: pytest.FixtureRequest, head: str, made: list[str]) -> None:
+    """A table of the manual; `pytest --regenerate` writes it."""
+    text = MANUAL.read_text(encoding="utf-8")
+    before, found, rest = text.partition(head)
+    assert found, f"docs/lint.md has no table {head!r}"
+    table, _, after = rest.partition("\n\n")
+    rows = "\n".join(made)
+    if request.config.getoption("--regenerate"):
+        MANUAL.write_text(f"{before}{head}{rows}\n\n{after.lstrip()}", encoding="utf-8")
+    else:
+        assert table == rows
+
+
+def test_the_manual_has_each_rule_as_it_is_declared(request: pytest.FixtureRequest) -> None:
+    head = "| rule | level | what is right | why | source |\n|---|---|---|---|---|\n"
+    columns = ([f"`{r.id}`", r.severity, r.right, r.why, r.source] for r in rules())
+    compare(request, head, ["| " + " | ".join(_cell(text) for text in row) + " |" for row in columns])
+
+
+def _cell(text: str) -> str:
+    """Angle brackets outside of code would be HTML."""
+    return re.sub(r"(<[^>]+>)", r"`\1`", text).replace("|", "\\|")
+
+
+def test_libvirts_cases_have_as_many_findings_as_the_manual_says(
+    request: pytest.FixtureRequest, hosts: Callable[[str], Host]
+) -> None:
+    counts: Counter[tuple[str, str]] = Counter()
+    files: dict[tuple[str, str], set[str]] = {}
+    with tarfile.open(LIBVIRT) as tar:
+        for member in tar:
+            file = tar.extractfile(member)
+            assert file is not None
+            for one in criticise(hosts("example"), file.read(), where=member.name):
+                key = one.rule, one.level if one.judged else "not judged"
+                counts[key] += 1
+                files.setdefault(key, set()).add(member.name)
+    order = {rule.id: n for n, rule in enumerate(rules())}
+    keys = sorted(counts, key=lambda key: (order[key[0]], key[1]))
+    made = [f"| `{rule}` | {level} | {counts[rule, level]} | {len(files[rule, level])} |" for rule, level in keys]
+    compare(request, "| rule | level | findings | files |\n|---|---|---|---|\n", made)
