@@ -9,6 +9,7 @@ from hosttune.domain import elements
 from hosttune.domain.implied import NO_DMA_TRANSLATION
 from hosttune.linting.guest_on_host import GuestOnHost, named
 from hosttune.linting.rule import CPU_VENDOR, ERROR, WARN, Fault, rule, unknown
+from hosttune.model.limits import limit
 from hosttune.model.plan import Topology
 from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.planning.inventory.vcpus import LAST_XAPIC_ID, last_apic_id, needs_iommu
@@ -167,22 +168,20 @@ def cell_cuts(scene: GuestOnHost) -> Iterator[Fault]:
     if written is None or total != written.sockets * written.dies * written.clusters * written.cores * written.threads:
         return
     for name, width in (("socket", total // written.sockets), ("sibling group", written.threads)):
-        groups = [CpuSet(range(first, first + width)) for first in range(0, total, width)] if width > 1 else []
         cut = [
-            f"cell {cell.id} ({cell.vcpus}) cuts {name} {n} ({group})"
+            f"cell {cell.id} ({cell.vcpus}) cuts {name} {n} ({n * width}-{(n + 1) * width - 1})"
             for cell in scene.guest.cells
-            for n, group in enumerate(groups)
-            if _cuts(parse_cpus(cell.vcpus), group, whole_inside=name == "socket")
+            for n in _cut(parse_cpus(cell.vcpus), width, total, within=name == "socket")
         ]
         if cut:
             text = f"cells cut the guest's {name}s: {named(cut, 3)}; topology and cells contradict each other"
             yield Fault(text, _CELLS)
 
 
-def _cuts(cell: CpuSet, group: CpuSet, *, whole_inside: bool) -> bool:
-    """Return whether a cell has only a part of a group; several cells in one socket are valid (sub-NUMA clustering)."""
-    common = cell & group
-    return bool(common) and common != group and not (whole_inside and common == cell)
+def _cut(cell: CpuSet, width: int, total: int, *, within: bool) -> list[int]:
+    """Return the groups of `width` vCPUs of which a cell has a part; a cell `within` one socket is valid (sub-NUMA)."""
+    counts = Counter(vcpu // width for vcpu in cell if vcpu < total)
+    return [] if within and len(counts) == 1 else sorted(n for n, count in counts.items() if count != width)
 
 
 @rule(
@@ -196,7 +195,10 @@ def _cuts(cell: CpuSet, group: CpuSet, *, whole_inside: bool) -> bool:
     applies=lambda scene: bool(scene.guest.cells),
 )
 def cell_vcpus(scene: GuestOnHost) -> Iterator[Fault]:
-    """Find vCPUs in two cells, in none, or that the guest does not have."""
+    """Find vCPUs in two cells, in none, or that the guest does not have; and more cells than QEMU takes."""
+    most = limit("cells")
+    if len(scene.guest.cells) > most:
+        yield Fault(f"{len(scene.guest.cells)} cells, QEMU takes at most {most}", _CELLS)
     every = CpuSet(range(scene.guest.vcpus))
     counts = Counter(vcpu for cell in scene.guest.cells for vcpu in parse_cpus(cell.vcpus))
     twice = CpuSet(vcpu for vcpu, count in counts.items() if count > 1)

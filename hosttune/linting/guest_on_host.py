@@ -289,20 +289,44 @@ class GuestOnHost:
         known = self.pci.get(device.source or "")
         return known.numa_node if known else None
 
+    @cached_property
+    def _policies(self) -> dict[int, CpuSet | None]:
+        """Return the nodes of each cell that has a memnode; None = any node."""
+        strict = ("strict", "restrictive")
+        memnodes = self.guest.numatune.memnodes
+        return {one.cell: parse_cpus(one.nodes) if one.mode in strict else None for one in memnodes}
+
     def memory_nodes(self, cell: int | None) -> CpuSet | None:
         """Return the host nodes that a cell's memory must come from (None: the whole guest's); None = any node."""
+        if cell in self._policies:
+            return self._policies[cell]
         numatune = self.guest.numatune
-        for memnode in numatune.memnodes:
-            if memnode.cell == cell:
-                return parse_cpus(memnode.nodes) if memnode.mode in ("strict", "restrictive") else None
         if numatune.mode not in ("strict", "restrictive") or not numatune.nodes:
             return None
         return parse_cpus(numatune.nodes)
 
+    @cached_property
+    def _vcpu_nodes(self) -> dict[int | None, CpuSet]:
+        """Return the host nodes of the vCPUs of each cell, and of all vCPUs (None)."""
+        nodes: dict[int | None, set[int]] = {None: set()}
+        for vcpu, cpus in self.pins.items():
+            found = self.nodes_of(cpus)
+            nodes[None] |= found
+            nodes.setdefault(self.cell_of_vcpu.get(vcpu), set()).update(found)
+        return {cell: CpuSet(found) for cell, found in nodes.items()}
+
     def vcpu_nodes(self, cell: int | None) -> CpuSet:
         """Return the host nodes that a cell's vCPUs (None: all vCPUs) are pinned to."""
-        vcpus = [v for v in self.pins if cell is None or self.cell_of_vcpu.get(v) == cell]
-        return self.nodes_of(cpu for vcpu in vcpus for cpu in self.pins[vcpu])
+        return self._vcpu_nodes.get(cell, CpuSet())
+
+    @cached_property
+    def pages_of_cell(self) -> dict[int, int | None]:
+        """Return the page size of each cell that pages are written for; None = the host's default."""
+        sizes: dict[int, int | None] = {}
+        for page in self.guest.backing.pages or ():
+            for cell in parse_cpus(page.cells):
+                sizes.setdefault(cell, page.size_bytes)
+        return sizes
 
     @cached_property
     def by_index(self) -> dict[int, Controller]:
@@ -314,14 +338,22 @@ class GuestOnHost:
         """Return whether the guest has expander buses or switches: then the place of a device means something."""
         return any(controller.model in _SWITCHES for controller in self.guest.controllers)
 
+    @cached_property
+    def _chains(self) -> dict[int, tuple[Controller, ...]]:
+        """Return the controllers from each bus up to the root, or to the first that the XML does not have."""
+        chains: dict[int, tuple[Controller, ...]] = {}
+        for bus in {bus_of(device.guest_address) for device in self.guest.hostdevs if device.guest_address}:
+            chain: dict[int, Controller] = {}
+            at = self.by_index.get(bus)
+            while at is not None and at.index not in chain:
+                chain[at.index] = at
+                at = self.by_index.get(bus_of(at.address)) if at.index and at.address else None
+            chains[bus] = tuple(chain.values())
+        return chains
+
     def above(self, device: HostDevice) -> tuple[Controller, ...]:
         """Return the controllers from a device's own up to the root; empty if libvirt chooses the address."""
-        chain: list[Controller] = []
-        address = device.guest_address
-        while address and (found := self.by_index.get(bus_of(address))) and found not in chain:
-            chain.append(found)
-            address = found.address if found.index else None
-        return tuple(chain)
+        return self._chains[bus_of(device.guest_address)] if device.guest_address else ()
 
     def place_of(self, device: HostDevice) -> str:
         """Return the XML path of a passed device."""

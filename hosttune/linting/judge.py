@@ -31,6 +31,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     *(devices, pcitree, locality, shared, virtual),
 )
 _JUDGED = ("kvm", "qemu")
+MOST = 200  # findings of one rule about one guest: the largest planned guests have some 20 devices
 
 
 def rules() -> tuple[Rule, ...]:
@@ -93,7 +94,7 @@ def as_defined(guest: DomainFacts) -> RunningGuest:
 def _of_guest(definition: Definition, scene: GuestOnHost) -> Iterator[LintFinding]:
     lines = Lines(scene.root)
     for one in rules():
-        for fault in _once(one.faults(scene)):
+        for fault in _shown(one, one.faults(scene)):
             yield LintFinding(
                 level=fault.level or one.severity,
                 text=fault.text,
@@ -109,5 +110,9 @@ def _of_guest(definition: Definition, scene: GuestOnHost) -> Iterator[LintFindin
             )
 
 
-def _once(faults: Iterable[Fault]) -> Iterable[Fault]:
-    return dict.fromkeys(faults)
+def _shown(one: Rule, faults: Iterable[Fault]) -> Iterator[Fault]:
+    """Yield each fault once, and after many only their number: a guest can have thousands of devices."""
+    found = sorted(dict.fromkeys(faults), key=lambda fault: LEVELS.index(fault.level or one.severity))
+    yield from found[:MOST]
+    if len(found) > MOST:
+        yield Fault(f"and {len(found) - MOST} more of this rule", one.path, found[MOST].level, found[MOST].judged)

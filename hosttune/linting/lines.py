@@ -19,6 +19,7 @@ class Lines:
 
     def __init__(self, root: _Element) -> None:
         self._root = root
+        self._known: dict[str, int] = {}
 
     @cached_property
     def _hostdevs(self) -> dict[str, int]:
@@ -35,6 +36,11 @@ class Lines:
 
     def of(self, path: str) -> int:
         """Return the line of the element at a path, or of the nearest element above that exists; from 1."""
+        if path not in self._known:
+            self._known[path] = self._of(path)
+        return self._known[path]
+
+    def _of(self, path: str) -> int:
         if (passed := _OF_SOURCE.fullmatch(path)) and passed[1] in self._hostdevs:
             return self._hostdevs[passed[1]]
         steps = path.removeprefix("/domain").strip("/")

@@ -8,6 +8,7 @@ from hosttune.domain.facts import GuestCell
 from hosttune.linting.guest_on_host import GuestOnHost, named
 from hosttune.linting.rule import CPU_NODES, ERROR, NODES, WARN, Fault, rule, unknown
 from hosttune.model import sysfs
+from hosttune.model.limits import limit
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 
 _NUMATUNE = "/domain/numatune"
@@ -186,10 +187,9 @@ def bound_bytes(scene: GuestOnHost) -> dict[int, dict[int | None, int]]:
 
 def page_size(scene: GuestOnHost, cell: int | None) -> int | None:
     """Return a cell's page size: of the pages for that cell, else for all cells; None = unknown or ordinary pages."""
+    if (cell or 0) in scene.pages_of_cell:
+        return scene.pages_of_cell[cell or 0]
     pages = scene.guest.backing.pages or ()
-    for page in pages:
-        if page.cells is not None and (cell or 0) in parse_cpus(page.cells):
-            return page.size_bytes
     settings = scene.host.memory_settings
     fallback = next((page for page in pages if page.cells is None), None)
     if fallback is None:
@@ -206,7 +206,7 @@ def page_size(scene: GuestOnHost, cell: int | None) -> int | None:
     source="libvirt formatdomain, Guest NUMA Topology, distances; ACPI SLIT",
     remedy="write <distances> in each <cell>, copied from the host's (numactl --hardware)",
     needs=(NODES, CPU_NODES),
-    applies=lambda scene: len(scene.guest.cells) > 1 and bool(scene.pins),
+    applies=lambda scene: 1 < len(scene.guest.cells) <= limit("cells") and bool(scene.pins),
 )
 def cell_distances(scene: GuestOnHost) -> Iterator[Fault]:
     """Compare the distances that the guest sees with those of the host nodes behind its cells."""
