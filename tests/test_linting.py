@@ -248,6 +248,52 @@ def test_each_tuning_element_that_is_taken_out_is_missed(hosts: Callable[[str], 
             assert MISSED[path] in {rule for rule, _ in bad(found)}, (path, etree.tostring(gone[0]))
 
 
+# Attributes that the template writes for the same end.
+ATTRIBUTES = {
+    ("os", "firmware"): "firmware-window",
+    ("os/type", "machine"): "machine-type",
+    ("os/firmware/feature", "enabled"): "secure-boot",
+    ("cpu", "mode"): "cpu-model",
+    ("cpu", "migratable"): "cpu-model",
+    ("cpu/topology", "threads"): "flat-threads",
+    ("cpu/cache", "mode"): "cpu-cache",
+    ("cpu/numa/cell", "cpus"): "cell-vcpus",
+    ("cputune/vcpupin", "cpuset"): "vcpu-pins",
+    ("cputune/emulatorpin", "cpuset"): "emulator-pin",
+    ("cputune/iothreadpin", "cpuset"): "iothread-pins",
+    ("numatune/memnode", "nodeset"): "memory-near-vcpus",
+    ("memoryBacking/hugepages/page", "size"): "page-size",
+    ("memoryBacking/allocation", "mode"): "memory-allocation",
+    ("devices/controller[pcie-root-port]/target", "hotplug"): "port-hotplug",
+    ("devices/hostdev[pci]/rom", "bar"): "rom-bar",
+    ("devices/hostdev[pci]/address", "bus"): "root-port",
+    ("devices/memballoon", "model"): "memory-balloon",
+    ("pm/suspend-to-mem", "enabled"): "guest-sleep",
+}
+
+
+@pytest.mark.parametrize(("path", "name"), ATTRIBUTES)
+def test_a_tuning_attribute_that_is_taken_out_is_missed(hosts: Callable[[str], Host], path: str, name: str) -> None:
+    host, xml = case(hosts, "eight-gpus")
+    root = etree.fromstring(xml.encode())
+    used = used_ports(root)
+    element = next(e for e in root.iter() if isinstance(e.tag, str) and path_of(e, used) == path)
+    assert element.attrib.pop(name) is not None
+    found = criticise(host, etree.tostring(root), where="vm.xml")
+    assert ATTRIBUTES[path, name] in {rule for rule, _ in bad(found)}
+
+
+def test_gpus_of_both_nodes_that_are_joined_by_hand(hosts: Callable[[str], Host]) -> None:
+    """They are on no partition of the fabric, and the guest does not see that they are on two nodes."""
+    _, xml = case(hosts, "one-gpu")
+    second = "<hostdev mode='subsystem' type='pci'><source><address bus='0xda' slot='0x00'/></source></hostdev>"
+    found = criticise(hosts("example"), xml.replace("<memballoon", f"{second}<memballoon"), where="vm.xml")
+    texts = {one.rule: one for one in found if one.level != "info"}
+    assert texts["fabric-partition"].level == "error"
+    assert "are not a partition of this host's NVSwitch fabric" in texts["fabric-partition"].text
+    assert texts["flat-topology"].text.startswith("flat topology: the GPUs are on nodes 0-1")
+
+
 _KNOWN: dict[str, frozenset[str]] = {}
 
 

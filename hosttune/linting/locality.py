@@ -100,19 +100,19 @@ def gpu_memory(scene: GuestOnHost) -> Iterator[Fault]:
     why="it uses CPUs and memory of all nodes as if they were near: one flat guest fell from 476 to 28 GB/s",
     source="libvirt formatdomain, Guest NUMA Topology; users' report in nccl-tests",
     remedy="write one <cell> for each host node, with its vCPUs and memory, and an expander bus for its devices",
-    needs=(CPU_NODES,),
-    applies=lambda scene: bool(scene.pins),
+    applies=lambda scene: len(scene.guest.cells) < 2 and bool(scene.pins or scene.may_have_gpus),
 )
 def flat_topology(scene: GuestOnHost) -> Iterator[Fault]:
-    """Find a guest on several host nodes that has no cells, so that it does not know of the nodes."""
-    spread = scene.vcpu_nodes(None)
-    if len(scene.guest.cells) < 2 and len(spread) > 1:
-        text = f"flat topology: the vCPUs run on nodes {spread}, but the guest has no NUMA cells to see it"
-        yield Fault(text, "/domain/cpu/numa")
-        return
-    if len(scene.guest.cells) < 2 and len(scene.gpu_nodes) > 1:
-        text = f"flat topology: the GPUs are on nodes {scene.gpu_nodes}, but the guest has no NUMA cells to see it"
-        yield Fault(text, "/domain/cpu/numa")
+    """Find vCPUs or GPUs on several host nodes in a guest that has no cells, so that it does not know of the nodes."""
+    where = "/domain/cpu/numa"
+    for what, nodes in (("vCPUs run", scene.vcpu_nodes(None)), ("GPUs are", scene.gpu_nodes)):
+        if len(nodes) > 1:
+            text = f"flat topology: the {what} on nodes {nodes}, but the guest has no NUMA cells to see it"
+            yield Fault(text, where)
+            return
+    for need, asked in ((CPU_NODES, bool(scene.pins)), (PCI, scene.may_have_gpus)):
+        if asked and not need.known(scene):
+            yield unknown(need.why, where)
 
 
 @rule(
