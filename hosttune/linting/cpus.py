@@ -92,7 +92,7 @@ def cpu_topoext(scene: GuestOnHost) -> Iterator[Fault]:
     "kvm-hints",
     WARN,
     "/domain/features/kvm",
-    right="a guest with CPUs of its own is told so",
+    right="a guest with CPUs of its own knows that it has them",
     why="it yields and halts as if other guests waited for its CPUs: each wake-up is an exit to the host",
     source="Linux Documentation/virt/kvm/x86/cpuid (KVM_HINTS_REALTIME); libvirt formatdomain, kvm",
     remedy="write <kvm><hint-dedicated state='on'/><poll-control state='on'/></kvm> in <features>",

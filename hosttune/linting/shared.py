@@ -146,7 +146,7 @@ def fabric_partition(scene: GuestOnHost) -> Iterator[Fault]:
         active = found is not None and why == blocked(fabric, found)
         yield Fault(why, _HOSTDEV, INFO if active else None)
     if fabric.passthrough and fabric.whole(mine) and not set(fabric.switches) <= set(scene.sources):
-        yield Fault("all GPUs of the board in mode 0, without its NVSwitches: nobody sets the fabric up", _HOSTDEV)
+        yield Fault("all GPUs of the board in mode 0, without its NVSwitches: nothing sets the fabric up", _HOSTDEV)
 
 
 def _fabric(scene: GuestOnHost) -> Fabric:
