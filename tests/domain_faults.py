@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from domain_shapes import GIB, SHAPES, changed, plan_of
 
-from hosttune.domain import criticise, domain_xml
+from hosttune.domain import domain_xml
+from hosttune.linting import criticise
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Cpu, Host, HugePages, NumaNode, PciDevice
-from hosttune.model.plan import Finding, PlannedGuest
+from hosttune.model.lint import LintFinding
+from hosttune.model.plan import PlannedGuest
 
 CORES = 100  # of each node; node n has CPUs from n * 512, siblings adjacent
 
@@ -44,5 +46,11 @@ def xml_of(guest: PlannedGuest, *edits: tuple[str, str]) -> str:
     return xml
 
 
-def faults(guest: PlannedGuest, *edits: tuple[str, str], host: Host | None = None) -> tuple[Finding, ...]:
+def findings(guest: PlannedGuest, *edits: tuple[str, str], host: Host | None = None) -> tuple[LintFinding, ...]:
     return criticise(host or host_of(), xml_of(guest, *edits), where="vm.xml")
+
+
+def faults(guest: PlannedGuest, *edits: tuple[str, str], host: Host | None = None) -> tuple[LintFinding, ...]:
+    """Without the rules that this bare host leaves unjudged, and without what only the host lacks."""
+    only_host = ("host-driver", "hugetlbfs-mount")
+    return tuple(one for one in findings(guest, *edits, host=host) if one.judged and one.rule not in only_host)

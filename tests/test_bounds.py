@@ -20,9 +20,9 @@ import hosttune
 from hosttune.archive import open_root
 from hosttune.cli import run
 from hosttune.discovery import discover
-from hosttune.domain import criticise
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput
+from hosttune.linting import criticise
 from hosttune.model.limits import LIMITS, limit
 from hosttune.model.values import plain_json
 from hosttune.model.yamltext import load_yaml

@@ -8,8 +8,8 @@ import pytest
 from domain_faults import faults, host_of
 from domain_shapes import MANY_VCPUS, ONE_GPU, SHAPES, TWO_CELLS, changed, emulated, pins_of
 
-from hosttune.domain import criticise
 from hosttune.errors import BadInput
+from hosttune.linting import criticise
 from hosttune.model.host import Cpu, Host, NumaNode, PciDevice
 
 
@@ -124,7 +124,7 @@ def test_an_odd_guest_is_not_blamed_for_its_threads() -> None:
             "/domain/devices/hostdev[0000:41:00.0]",
         ),
         ([("machine='q35'", "machine='pc'")], "warn", "machine pc has no PCIe", "/domain/os/type"),
-        ([("<rom bar='off'/>", "")], "info", "option ROM", "/domain/devices/hostdev[0000:41:00.0]"),
+        ([("<rom bar='off'/>", "")], "warn", "option ROM", "/domain/devices/hostdev[0000:41:00.0]"),
         (
             [("managed='no'", "managed='yes'")],
             "info",

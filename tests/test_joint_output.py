@@ -18,7 +18,8 @@ from plan_facts import Json
 
 import hosttune
 from hosttune.cli import run
-from hosttune.domain import criticise, differences, domain_xml, read_domain
+from hosttune.domain import differences, domain_xml, read_domain
+from hosttune.linting import criticise
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan

@@ -54,6 +54,7 @@ MAY = {
     "discovery/platform.py": {"intel": "Iommu.vendor, a field of the host document", "amd": "likewise"},
     "domain/proof.py": {"intel": "libvirt's model of a guest's IOMMU"},
     "knobs/pcie.py": {"intel": "root ports of CPUs", "amd": "likewise", "8086": "likewise"},
+    "linting/cpus.py": {"intel": "libvirt's model of a guest's IOMMU"},
     "planning/pcie/window.py": {"amd": "AMD's CPUs, whose address map has a hole"},
     "bench/gpu_hpu.py": {"habana_frameworks.torch.core": "the Python library that this backend is made for"},
     "checks/xids.py": {"docs.nvidia.com/deploy/xid-errors": "the address of a document"},

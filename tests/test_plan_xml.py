@@ -20,7 +20,8 @@ from lxml import etree
 from planhosts import GIB, Card, Held, Shape, build_host
 
 import hosttune
-from hosttune.domain import criticise, differences, domain_xml, read_domain, same_guest
+from hosttune.domain import differences, domain_xml, read_domain, same_guest
+from hosttune.linting import criticise
 from hosttune.model.gpu import Fabric
 from hosttune.model.host import CpuModel, Host
 from hosttune.model.intent import Intent
@@ -73,7 +74,7 @@ CASES = {
     "cell-count": Case("example", {"gpus": 4, "numa": 2, "vcpus": 16, "memory": "64GiB"}, 16, cells=2, devices=4),
     "small-pages": Case("example", {**NAMED, "hugepages": "2MiB"}, 22, devices=1),
     "no-pages": Case("example", {**NAMED, "hugepages": "none"}, 22, devices=1, said={"no huge pages": None}),
-    "bios": Case("example", {**NAMED, "firmware": "bios"}, 22, devices=1),
+    "bios": Case("example", {**NAMED, "firmware": "bios"}, 22, devices=1, said={"SeaBIOS": None}),
     "boot": Case("example", {**NAMED, "boot": BOOT}, 22, devices=1),
     "disk": Case("example", {**NAMED, "disk": "/img/a b&c.qcow2", "networks": NETWORKS}, 22, devices=1),
     "amd": Case("example-amd", {"gpus": 2}, 46, devices=2),

@@ -28,6 +28,7 @@ COMMANDS = {
     "capture": ("documents", "Record this host, without serial numbers, for use with --root."),
     "discover": ("documents", "Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests."),
     "fleet": ("fleet", "Run hosttune on many hosts, through Ansible."),
+    "lint": ("lint", "Find what is wrong with existing domain XML on its host."),
     "plan": ("plan", "Decide where guests run and which settings the host needs."),
     "recover": ("transaction", "Roll back an interrupted apply or revert."),
     "revert": ("transaction", "Restore the values from before hosttune, newest change first."),

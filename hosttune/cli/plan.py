@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hosttune.cli.commands import Command, Whole, host_options, read_host
-from hosttune.cli.output import emit, exiting, page_text, shown, tell
+from hosttune.cli.output import emit, exiting, page_text, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given t
 @click.option("--profile", type=click.Choice(["guest", "host", "none"]), help="Which host settings to plan.")
 @click.option("--out", metavar="FILE", help="Save the plan (JSON) here as well.")
 @click.option("--annotate", is_flag=True, help="With -o xml: a comment with the reason at each pin.")
-@click.option("--check-xml", "check_xml", metavar="FILE", help="Check an existing domain XML instead of planning.")
+@click.option("--check-xml", "check_xml", multiple=True, metavar="FILE",
+              help="Judge existing domain XML, as hosttune lint does, instead of planning.")  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(OUTPUTS), default="text", show_default=True)
 @click.pass_context
 def plan(
@@ -66,7 +67,7 @@ def plan(
     out: str | None,
     output: str,
     annotate: bool,
-    check_xml: str | None,
+    check_xml: tuple[str, ...],
     **asked: Any,
 ) -> None:
     """Decide where guests run and which settings the host needs. Changes nothing.
@@ -78,8 +79,10 @@ def plan(
     hosttune plan -f intent.yaml --out plan.json
     hosttune plan -f intent.yaml -o html > plan.html
     """
-    if check_xml is not None:
-        context.exit(check_domain(read_host(root, document), check_xml, output))
+    if check_xml:
+        from hosttune.cli.lint import check_files
+
+        check_files(context, root, document, check_xml, output)
     asked, chosen_guest = asked_of_mig(asked, output)
     intent, where = read_intent(asked)
     host = read_host(root, document)
@@ -320,21 +323,3 @@ def save_plan(decided: Plan, path: str | None) -> None:
         return
     save(target, text, make_folder=path is None, mode=mode_of("plan.json") if path is None else None)
     tell(f"plan saved: {target}")
-
-
-def check_domain(host: Host, path: str, output: str) -> int:
-    """Print findings about a domain XML. Returns 1 if a finding is more than info, else 0. Raises BadInput."""
-    from hosttune.domain import criticise
-    from hosttune.state import load
-
-    if output in ("svg", "html"):
-        raise BadInput(f"-o {output} together with --check-xml", where="command line", hint="use -o text or -o json")
-    findings = criticise(host, load(path, what="a libvirt domain XML", size="domain XML"), where=path)
-    if output == "json":
-        from hosttune.model.values import to_json
-
-        emit(to_json(findings))
-    else:
-        lines = [shown(f"{finding.level:5}  {finding.where}: {finding.text}") for finding in findings]
-        emit("\n".join([*lines, f"{path}: {len(findings)} finding{'' if len(findings) == 1 else 's'}"]))
-    return 1 if any(finding.level != "info" for finding in findings) else 0

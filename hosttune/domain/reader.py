@@ -1,6 +1,6 @@
 """Read any libvirt domain XML, written by hand or dumped from a live guest, as facts. The input is not trusted.
 
-Element and attribute meanings: libvirt's formatdomain reference. Used by the proof, the critic, and for guests that
+Element and attribute meanings: libvirt's formatdomain reference. Used by the proof, the linter, and for guests that
 libvirt already has. Parsed with lxml.
 """
 
@@ -48,11 +48,16 @@ _X86 = ("x86_64", "i686")
 
 def read_domain(xml: str | bytes, *, where: str = "domain XML") -> DomainFacts:
     """Return the facts of one `<domain>`. Raises BadInput, naming `where` and the line, for anything else."""
+    return domain_facts(read_tree(xml, where=where), where=where)
+
+
+def read_tree(xml: str | bytes, *, where: str) -> _Element:
+    """Return the `<domain>` element of a document, with the line of each element. Raises BadInput, naming `where`."""
     from lxml import etree
 
     check_size(len(xml), "domain XML", where)
     try:
-        root = parse(xml)
+        root: _Element = parse(xml)
     except (etree.XMLSyntaxError, ValueError) as error:
         raise BadInput(
             f"not an XML document: {error}", where=where, hint="give what `virsh dumpxml GUEST` prints"
@@ -62,6 +67,11 @@ def read_domain(xml: str | bytes, *, where: str = "domain XML") -> DomainFacts:
     if root.tag != "domain":
         raise BadInput(f"a <{root.tag}>, not a <domain>", where=where, hint="give what `virsh dumpxml GUEST` prints")
     _check_amounts(root, where)
+    return root
+
+
+def domain_facts(root: _Element, *, where: str) -> DomainFacts:
+    """Return the facts of a `<domain>` element. Raises BadInput, naming `where` and the line, for an invalid value."""
     try:
         _check_once(root)
         return _domain(root)

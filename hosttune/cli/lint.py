@@ -1,0 +1,153 @@
+"""`lint`: what is wrong with existing domain XML on its host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from hosttune.cli.commands import Command, host_options, read_document
+from hosttune.cli.output import emit, exiting, shown
+from hosttune.errors import BadInput
+
+if TYPE_CHECKING:
+    from hosttune.linting import Definition
+    from hosttune.model.host import Host
+    from hosttune.model.lint import LintFinding
+
+FORMATS = ("text", "json", "junit", "sarif")
+WHAT = "a libvirt domain XML"
+
+
+@click.command(cls=Command)
+@host_options
+@click.argument("guests", nargs=-1, metavar="[FILE|NAME]...")
+@click.option("--all", "every", is_flag=True, help="All guests that libvirt defines here.")
+@click.option("--fail-on", type=click.Choice(["warn", "error"]), default="warn", show_default=True,
+              help="The least level that causes exit code 1.")  # fmt: skip
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.pass_context
+def lint(
+    context: click.Context,
+    /,
+    root: str | None,
+    document: str | None,
+    guests: tuple[str, ...],
+    every: bool,
+    fail_on: str,
+    output: str,
+) -> None:
+    """Find what is wrong with existing domain XML on its host. Changes nothing.
+
+    FILE is a domain XML, NAME a guest that libvirt defines. Several are judged together: what one has, the others
+    must not have. What is missing on the host only (pages, mounts, drivers) is info.
+
+    \b
+    hosttune lint guest.xml
+    hosttune lint --all --fail-on error
+    hosttune lint --root host.tar.gz web.xml db.xml -o sarif
+    """
+    if every == bool(guests):
+        hint = "give files, names of guests, or --all" if not guests else "leave one of the two out"
+        raise BadInput("both guests and --all" if every else "nothing to judge", where="command line", hint=hint)
+    host, definitions = gather(root, document, guests, every)
+    judge(context, host, definitions, output, fail_on)
+
+
+def check_files(
+    context: click.Context, root: str | None, document: str | None, paths: Sequence[str], output: str
+) -> None:
+    """Judge domain XML for `plan --check-xml`, and exit as `lint` does. Raises BadInput."""
+    from hosttune.cli.commands import read_host
+
+    if output not in ("text", "json"):
+        hint = f"use -o text or -o json; hosttune lint has {', '.join(FORMATS)}"
+        raise BadInput(f"-o {output} together with --check-xml", where="command line", hint=hint)
+    definitions = [of_file(path) for path in dict.fromkeys(paths)]
+    judge(context, read_host(root, document), definitions, output, "warn")
+
+
+def gather(root: str | None, document: str | None, guests: Sequence[str], every: bool) -> tuple[Host, list[Definition]]:
+    """Return the host, and the definitions that are asked for. Raises BadInput, Unreadable."""
+    import hosttune
+
+    files = {guest: of_file(guest) for guest in guests if is_file(guest)}
+    names = [guest for guest in guests if guest not in files]
+    host = read_document(root, document)
+    if document is not None and (names or every):
+        hint = "give XML files, or --root with a capture"
+        raise BadInput("a host document holds no definitions of guests", where="--host", hint=hint)
+    host = host or hosttune.discover(root)
+    wanted = dict.fromkeys(guests) if not every else dict.fromkeys(defined(host))
+    return host, [files[one] if one in files else of_name(root, host, one) for one in wanted]
+
+
+def is_file(word: str) -> bool:
+    """Return whether an argument is a file: it is one, or looks like a path. Everything else is a guest's name."""
+    return word == "-" or "/" in word or word.endswith(".xml") or os.path.lexists(word)
+
+
+def of_file(path: str) -> Definition:
+    """Return the definition in a file. Raises BadInput."""
+    from hosttune.linting import Definition
+    from hosttune.state import load
+
+    return Definition(path, load(path, what=WHAT, size="domain XML"))
+
+
+def defined(host: Host) -> list[str]:
+    """Return the names of the guests that libvirt knows. Raises BadInput if that is unknown."""
+    if host.guests is None:
+        hint = "start libvirt's daemon, or give XML files"
+        raise BadInput("which guests are defined is unknown: libvirt was not asked", where="libvirt", hint=hint)
+    return [guest.name for guest in host.guests]
+
+
+def of_name(root: str | None, host: Host, name: str) -> Definition:
+    """Return the definition that libvirt keeps of a guest. Raises BadInput, Unreadable."""
+    from hosttune.archive import open_system
+    from hosttune.hypervisor.connection import read_definition
+    from hosttune.linting import Definition
+
+    known = defined(host)
+    if name not in known:
+        hint = f"libvirt has {', '.join(known) or 'no guests'}; a path of a file has a '/' or ends in .xml"
+        raise BadInput(f"no file and no guest {name!r}", where="command line", hint=hint)
+    xml = read_definition(open_system(root), name)
+    if xml is None:
+        hint = "of a transient guest libvirt keeps none: give its XML as a file"
+        raise BadInput(f"no definition of guest {name!r}", where=f"libvirt:{name}", hint=hint)
+    return Definition(f"libvirt:{name}", xml)
+
+
+def judge(context: click.Context, host: Host, definitions: Sequence[Definition], output: str, fail_on: str) -> None:
+    """Print the findings, then exit: with 1 if one has the level `fail_on` or a worse one, else with 0."""
+    from hosttune.linting import lint as find
+
+    findings = find(host, definitions)
+    failing = ("error", "warn") if fail_on == "warn" else ("error",)
+    with exiting(context, 1 if any(finding.level in failing for finding in findings) else 0):
+        emit(printed(findings, [definition.file for definition in definitions], output, fail_on))
+
+
+def printed(findings: Sequence[LintFinding], files: Sequence[str], output: str, fail_on: str) -> str:
+    """Return the findings in a format."""
+    from hosttune.linting import rules
+
+    if output == "json":
+        from hosttune.model.values import to_json
+
+        return to_json(findings)
+    if output == "junit":
+        from hosttune.report.lint_junit import lint_junit
+
+        return lint_junit(findings, files, rules(), fail_on=fail_on)
+    if output == "sarif":
+        from hosttune.report.lint_sarif import lint_sarif
+
+        return lint_sarif(findings, rules())
+    from hosttune.report.lint_text import lint_text
+
+    return "\n".join(shown(line) for line in lint_text(findings, files).splitlines())

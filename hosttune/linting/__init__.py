@@ -1,0 +1,9 @@
+"""What is wrong with existing domain XML on its host: one rule, one declaration and one pure function.
+
+Above the planner, whose arithmetic (MMIO window, partitions, address width) the rules use, so that both agree.
+"""
+
+from hosttune.linting.judge import Definition, criticise, lint, rules
+from hosttune.linting.rule import Rule
+
+__all__ = ["Definition", "Rule", "criticise", "lint", "rules"]

@@ -1,0 +1,200 @@
+"""Rules of passed devices: whether the host has them and can give them away, and how they are passed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hosttune.domain.facts import HostDevice
+from hosttune.linting.guest_on_host import GuestOnHost, named
+from hosttune.linting.rule import ERROR, INFO, PCI, WARN, Fault, Need, rule, unknown
+from hosttune.model import sysfs
+
+_HOSTDEV = "/domain/devices/hostdev"
+_DEVICES = sysfs.PCI_DEVICES
+_GROUPS = sysfs.IOMMU_GROUPS
+_SOURCE = "libvirt formatdomain, Host device assignment"
+_VFIO = "Linux Documentation/driver-api/vfio"
+_VFIO_DRIVER = "vfio-pci"
+_VGPU = Need("the host's vGPUs are unknown", lambda scene: scene.host.vgpu is not None)
+
+
+def _passed(scene: GuestOnHost) -> bool:
+    return bool(scene.passed)
+
+
+def each(scene: GuestOnHost) -> tuple[HostDevice, ...]:
+    """Return the passed functions, each once: one that is passed twice is one fault, of another rule."""
+    return tuple({device.source: device for device in scene.passed}.values())
+
+
+@rule(
+    "device-missing",
+    ERROR,
+    _HOSTDEV,
+    right="each passed device exists on this host, answers, and is not a bridge",
+    why="the guest does not start; a device at that address later may be another one",
+    source=f"{_DEVICES}; {_SOURCE}",
+    remedy="name a device of this host: hosttune discover lists them",
+    needs=(PCI,),
+    applies=_passed,
+)
+def device_missing(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find functions that the host does not have, or that do not answer."""
+    for device in each(scene):
+        found = scene.pci.get(device.source or "")
+        if found is None:
+            text = f"{device.source} does not exist on this host ({_DEVICES})"
+            yield Fault(text, scene.place_of(device))
+        elif found.responds is False:
+            yield Fault(f"{device.source} does not answer: it reads all ones ({_DEVICES})", scene.place_of(device))
+        elif found.is_bridge:
+            yield Fault(f"{device.source} is a bridge of the host: no guest can have it", scene.place_of(device))
+
+
+@rule(
+    "mdev-missing",
+    INFO,
+    _HOSTDEV,
+    right="each passed mediated device exists on this host",
+    why="the guest does not start until it is created; it does not survive a reboot",
+    source="Linux Documentation/driver-api/vfio-mediated-device",
+    remedy="create it before the start: hosttune apply does it for a planned guest",
+    needs=(_VGPU,),
+    applies=lambda scene: any(device.kind == "mdev" for device in scene.guest.hostdevs),
+)
+def mdev_missing(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find mediated devices that are not created now."""
+    gpus = scene.host.vgpu.gpus if scene.host.vgpu else ()
+    here = {uuid.casefold() for gpu in gpus for function in gpu.functions for uuid in function.mdevs}
+    wanted = [device.source or "" for device in scene.guest.hostdevs if device.kind == "mdev"]
+    absent = [uuid for uuid in wanted if uuid.casefold() not in here]
+    if absent:
+        yield Fault(f"mediated devices {named(absent)} do not exist now", f"{_HOSTDEV}[@type='mdev']")
+
+
+@rule(
+    "boot-display",
+    ERROR,
+    _HOSTDEV,
+    right="the display that the host boots on stays with the host",
+    why="the host's console goes with it",
+    source=f"{_DEVICES}/*/boot_vga (Linux ABI/testing/sysfs-bus-pci)",
+    remedy="pass another GPU, or boot the host on another display",
+    needs=(PCI,),
+    applies=_passed,
+)
+def boot_display(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find the host's own display."""
+    for device in each(scene):
+        found = scene.pci.get(device.source or "")
+        if found is not None and found.boot_display:
+            text = f"{device.source} is the display that the host boots on ({_DEVICES})"
+            yield Fault(text, scene.place_of(device))
+
+
+@rule(
+    "host-driver",
+    INFO,
+    _HOSTDEV,
+    right="a device that libvirt does not manage is held by vfio-pci",
+    why="the guest does not start until it is",
+    source=f"{_SOURCE}, managed; {_VFIO}",
+    remedy="bind it to vfio-pci: hosttune plan and apply do it, and keep it so across reboots",
+    needs=(PCI,),
+    applies=_passed,
+)
+def host_driver(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find devices without managed='yes' that another driver holds now; vGPUs stay with their maker's driver."""
+    for device in each(scene):
+        found = scene.pci.get(device.source or "")
+        if found is None or device.managed or _is_vgpu(scene, device) or found.driver == _VFIO_DRIVER:
+            continue
+        if found.driver is None and not found.unbound:
+            yield unknown(f"the driver of {device.source} is unknown", scene.place_of(device))
+        else:
+            holder = f"driver {found.driver} holds it" if found.driver else "no driver holds it"
+            yield Fault(f"{device.source}: {holder} now, not vfio-pci", scene.place_of(device))
+
+
+@rule(
+    "rom-bar",
+    WARN,
+    _HOSTDEV,
+    right="the option ROM of a passed device is off",
+    why="the guest's firmware runs it: starts take longer, and some ROMs hang the firmware",
+    source=f"{_SOURCE}, rom",
+    remedy="write <rom bar='off'/> in the <hostdev>, unless the guest boots from this device",
+    needs=(PCI,),
+    applies=lambda scene: scene.x86 and bool(scene.passed),
+)
+def rom_bar(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find option ROMs that the guest's firmware sees; libvirt has no such switch for an interface."""
+    for device in each(scene):
+        if device.rom_bar is not False and not device.interface and scene.pci.get(device.source or ""):
+            mend = "<rom bar='off'/> keeps the guest's firmware from running it"
+            yield Fault(f"{device.source}: the option ROM is mapped; {mend}", scene.place_of(device))
+
+
+@rule(
+    "managed",
+    ERROR,
+    _HOSTDEV,
+    right="libvirt does not rebind passed devices when the guest stops",
+    why="the host's driver, its persistence daemon and Fabric Manager get the GPU each time; a vGPU breaks",
+    source=f"{_SOURCE}, managed; NVIDIA vGPU documentation, vendor-specific VFIO",
+    remedy="write managed='no', and bind the device to vfio-pci for good (hosttune plan and apply)",
+    applies=_passed,
+)
+def managed(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find managed='yes': an error for a vGPU, else worth knowing."""
+    for device in each(scene):
+        if device.managed and _is_vgpu(scene, device):
+            text = (
+                f"{device.source} is a virtual function that its maker's driver holds as a vGPU: managed='yes' rebinds"
+                " it to vfio-pci, which breaks it; it wants managed='no'"
+            )
+            yield Fault(text, scene.place_of(device))
+        elif device.managed:
+            text = f"{device.source}: managed='yes' gives it back to the host's driver whenever the guest stops"
+            yield Fault(text, scene.place_of(device), INFO)
+
+
+def _is_vgpu(scene: GuestOnHost, device: HostDevice) -> bool:
+    """Return whether a function has vGPUs through the vendor's own VFIO (NVIDIA vGPU docs, vendor-specific VFIO)."""
+    gpus = scene.host.vgpu.gpus if scene.host.vgpu else ()
+    return any(function.address == device.source for gpu in gpus for function in gpu.functions)
+
+
+@rule(
+    "iommu-group",
+    WARN,
+    _HOSTDEV,
+    right="all functions of an IOMMU group go to one guest",
+    why="VFIO opens whole groups: what is left cannot be used, and could reach the guest's devices",
+    source=f"{_VFIO}; {_GROUPS}",
+    remedy="pass the other functions of the group as well",
+    needs=(PCI,),
+    applies=_passed,
+)
+def iommu_group(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find groups that are split, and devices that are in no group now."""
+    passed = set(scene.sources)
+    members: dict[int, set[str]] = {}
+    for device in scene.host.pci:
+        if device.iommu_group is not None and not device.is_bridge:
+            members.setdefault(device.iommu_group, set()).add(device.address)
+    for group, addresses in sorted(members.items()):
+        taken = addresses & passed
+        left = addresses - passed
+        if taken and left:
+            text = (
+                f"IOMMU group {group} is split: {named(sorted(taken))} passed, {named(sorted(left))} left "
+                f"({_GROUPS}/{group}/devices)"
+            )
+            yield Fault(text, _HOSTDEV)
+    without = sorted(a for a in passed if (found := scene.pci.get(a)) is not None and found.iommu_group is None)
+    if without and scene.host.iommu is not None and scene.host.iommu.present is False:
+        text = f"{named(without)} in no IOMMU group: the IOMMU is off, and no device can be passed until it is on"
+        yield Fault(text, _HOSTDEV, INFO)
+    elif without:
+        yield unknown(f"the IOMMU groups of {named(without)} are unknown", _HOSTDEV)

@@ -1,0 +1,29 @@
+"""What a rule found in an existing domain XML: the rows of `hosttune lint -o json`."""
+
+from __future__ import annotations
+
+from hosttune.model.values import Value
+
+LEVELS = ("error", "warn", "info")  # worst first
+
+
+class LintFinding(Value, frozen=True, kw_only=True):
+    """A fault of a guest's XML on its host, found by one rule.
+
+    `level`: error, the guest will not start, or not as intended; warn, it is slower than it could be, or disturbs
+    others; info, worth knowing, or missing on the host only. `judged` False: the rule applies, and a fact that it needs
+    is unknown; the level is then info, and `text` begins with "cannot be judged". `line` counts from 1 and is the line
+    of the element at `path`, or of the nearest element above it that exists. `where` is the file and the path.
+    """
+
+    level: str
+    text: str
+    where: str
+    rule: str
+    guest: str | None
+    file: str
+    line: int
+    path: str
+    remedy: str
+    source: str
+    judged: bool = True
