@@ -27,7 +27,7 @@ from hosttune.planning.search.placements import Placement, PlacementStream
 from hosttune.planning.search.problem import Problem, read_problem
 from hosttune.planning.search.rank import LEFT_OUT, NEXT, NOTHING, Rank, minus, plus, times
 
-MOST_WORK = 3_000_000  # work after which the search is cut off: some seconds
+MOST_WORK = 2_000_000  # work after which the search is cut off: some seconds
 SHORT_WORK = 30_000  # the same for a search whose answer is only used in an explanation
 FEW_WORK = 10_000  # work after which more placements are listed
 KEPT = 64  # placements listed for each guest at first; more are generated for what is left of the host
