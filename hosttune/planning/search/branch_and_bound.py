@@ -32,6 +32,7 @@ SHORT_WORK = 30_000  # the same for a search whose answer is only used in an exp
 FEW_WORK = 10_000  # work after which more placements are listed
 KEPT = 64  # placements listed for each guest at first; more are generated for what is left of the host
 MOST_LISTED = 65_536  # placements listed for each guest later, times the square of the number of nodes
+TIE_WORK = 200_000  # work for choosing between plans of equal rank
 WORK_OF_DRAWING = 500
 
 
@@ -131,6 +132,8 @@ class _Search:
         self._orders = dict.fromkeys((self._order, *_by_amount(members, self._needs, weights)))
         self._alike = {i: self._streams.index(self._streams[i]) for i in members}
         self._bounds = Bounds(self._ledger, wants, self._needs)
+        self._options: Options  # the listed placements of the tree
+        self._first: Plan | None = None  # the best plan before the tree
         self._seen: dict[object, Rank] = {}
         self._chosen: list[Placement | None] = [None] * len(wants)
         self._best = Plan(times(LEFT_OUT, 1 + len(members)), tuple(self._chosen))
@@ -141,6 +144,8 @@ class _Search:
     def best(self) -> Found:
         """Return the best plan, and whether that is certain."""
         proven = self._explore(NOTHING)
+        if proven and self._first is not None and self._best is not self._first:
+            self._settle()
         return Found(self._best.placements, proven)
 
     def fits(self) -> bool | None:
@@ -163,6 +168,7 @@ class _Search:
                 self._dive(order)
         if self._best.rank < self._enough:
             return self._best.rank <= floor
+        self._first = self._best
         for options, limit in self._lists():
             self._options, self._limit, self._seen, self._cut_off = options, limit, {}, False
             try:
@@ -207,6 +213,58 @@ class _Search:
                 return placement
         return next(self._drawn(which, NOTHING), None)
 
+    # --- plans of equal rank ------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Of the plans of the best rank, take the one that prefers the earlier placements of the earlier guests.
+
+        Guest by guest: each placement that comes before its present one is tried, until there is such a plan with it.
+        """
+        best, rank, taken = self._best, NOTHING, []
+        self._enough = plus(best.rank, NEXT)
+        self._limit, self._seen = self._ledger.work + TIE_WORK, {}
+        try:
+            for n, which in enumerate(self._order):
+                best = self._earlier(best, self._order[n:], rank)
+                placement = self._chosen[which] = best.placements[which]
+                rank = plus(rank, LEFT_OUT if placement is None else placement.rank)
+                if placement is not None:
+                    self._ledger.take(placement, 1)
+                    taken.append(placement)
+        except _Enough:  # the work is spent: the plan stays as it is
+            pass
+        for placement in taken:
+            self._ledger.take(placement, -1)
+        self._best = best
+
+    def _earlier(self, best: Plan, guests: Guests, rank: Rank) -> Plan:
+        """Return a plan as good as the best in which the first of these guests has its earliest possible placement.
+
+        The guests before it keep theirs; `rank` is that of their placements.
+        """
+        self._best = Plan(self._enough, best.placements)
+        which, fitting = guests[0], self._options.fitting(self._ledger)
+        alone = [self._least_left(guest, fitting) for guest in guests]
+        least = plus(rank, self._bounds.of(guests, alone))
+        branch = next((b for b in self._branches(guests, alone, least, fitting) if b.which == which), None)
+        if branch is None:
+            return best
+        for placement in self._fitting(branch, minus(least, branch.alone)):
+            if placement == best.placements[which]:
+                return best
+            if self._completes(placement, guests, rank, fitting):
+                return self._best
+        return best
+
+    def _completes(self, placement: Placement, guests: Guests, rank: Rank, fitting: int) -> bool:
+        """Return whether a plan below `enough` exists in which the first of these guests has this placement."""
+        try:
+            self._place(placement, guests, rank, fitting)
+        except _Enough:
+            if self._best.rank >= self._enough:
+                raise
+        return self._best.rank < self._enough
+
     # --- the tree -----------------------------------------------------------------------------------------------
 
     def _descend(self, guests: Guests, rank: Rank, fitting: int) -> None:
@@ -233,18 +291,22 @@ class _Search:
         for branch in branches:
             fitting |= branch.bits
         for placement in self._fitting(first, minus(least, first.alone)):
-            self._ledger.take(placement, 1)
-            self._chosen[first.which] = placement
-            try:
-                left = self._options.after(fitting, placement, self._ledger)
-                self._descend(others, plus(rank, placement.rank), left)
-            finally:
-                self._chosen[first.which] = None
-                self._ledger.take(placement, -1)
+            self._place(placement, (first.which, *others), rank, fitting)
         without = plus(rank, LEFT_OUT)
         if not self._hopeless(without):
             self._descend(others, without, fitting)
         self._seen[key] = rank
+
+    def _place(self, placement: Placement, guests: Guests, rank: Rank, fitting: int) -> None:
+        """Try all plans in which the first of these guests has this placement."""
+        self._ledger.take(placement, 1)
+        self._chosen[guests[0]] = placement
+        try:
+            left = self._options.after(fitting, placement, self._ledger)
+            self._descend(guests[1:], plus(rank, placement.rank), left)
+        finally:
+            self._chosen[guests[0]] = None
+            self._ledger.take(placement, -1)
 
     def _hopeless(self, rank: Rank) -> bool:
         return rank >= self._best.rank
