@@ -18,7 +18,7 @@ from rows import Row
 Json = dict[str, object]
 BATCHES = int(os.environ.get("HOSTTUNE_BATCHES", "2000"))
 ROUNDS = 200
-EIGHT_P99_MS, PROOF_MS, LARGE_MS = 200, 1000, 5000
+EIGHT_P99_MS, PROOF_MS, LARGE_MS, FLAT_MS = 200, 1000, 5000, 500
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Timed:
 
 def batches() -> list[Row]:
     """Everything about several guests in one plan."""
-    return [*against_the_oracle(), *eight_guests(), *large_host()]
+    return [*against_the_oracle(), *eight_guests(), *large_host(), *flat_hosts()]
 
 
 def planned(host: Json, intent: Json) -> Timed:
@@ -201,6 +201,25 @@ def large_host() -> list[Row]:
                 right and timed.ms <= LARGE_MS,
             )
         )
+    return rows
+
+
+# --- 32 equal nodes ------------------------------------------------------------------------------------------
+
+
+def flat_hosts() -> list[Row]:
+    """One guest with 8 GPUs on 32 nodes equally far from each other: all with room, and few of those with a GPU."""
+    from batch_cases import flat_case
+    from plan_oracle import violations
+
+    everywhere, few = frozenset(range(32)), frozenset([*range(7), *range(24, 32)])
+    rows = []
+    for what, gpu_nodes, large in (("a GPU on each", 32, everywhere), ("24 with a GPU, 7 of these with room", 24, few)):
+        found = flat_case(8, gpu_nodes, large)
+        timed = planned(found.host, found.intent)
+        right = not timed.unplaced and not violations(found.host, found.intent, timed.plan)
+        holds = right and timed.ms <= FLAT_MS
+        rows.append(Row(f"8 GPUs on 32 flat nodes ({what})", f"{timed.ms:.0f} ms", f"≤ {FLAT_MS} ms", holds))
     return rows
 
 

@@ -37,6 +37,20 @@ def case(seed: int, guests: int | None = None) -> Case:
     return Case(seed, maker.host, {"version": 1, "reserve": reserve, "guests": asked})
 
 
+def flat_case(gpus: int, gpu_nodes: int, large: frozenset[int]) -> Case:
+    """A guest of this many GPUs, 8 vCPUs and 8 GiB each, for 32 nodes that are equally far from each other.
+
+    The first `gpu_nodes` nodes have a GPU each; the `large` nodes have 12 cores, the others 3.
+    """
+    nodes = 32
+    cards = [Card(f"0000:{0x11 + 6 * i:02x}:00.0", i, group=i) for i in range(gpu_nodes)]
+    cores = [12 if node in large else 3 for node in range(nodes)]
+    flat = [[10 if a == b else 21 for b in range(nodes)] for a in range(nodes)]
+    shape = Shape(nodes=nodes, cores_per_node=cores, llc_cores=6, memory_gib=64, distances=flat, cards=cards)
+    guest = {"name": "g", "gpus": gpus, "vcpus": 8 * gpus, "memory": f"{8 * gpus}GiB"}
+    return Case(0, build_host(shape), {"version": 1, "guests": [guest]})
+
+
 # --- hosts ---------------------------------------------------------------------------------------------------
 
 

@@ -6,18 +6,27 @@ import json
 from pathlib import Path
 
 import pytest
-from batch_cases import case
+from batch_cases import case, flat_case
 from batch_judge import faults
 from plan_facts import Json
 from sweeps import sample
 
 import hosttune
 from hosttune.model.host import Host
-from hosttune.model.intent import Intent
+from hosttune.model.intent import Intent, Reserve
 from hosttune.planning import plan
+from hosttune.planning.batch import want_of
+from hosttune.planning.inventory.sizing import read_field
+from hosttune.planning.search.branch_and_bound import search_problem
+from hosttune.planning.search.ledger import Ledger
+from hosttune.planning.search.placements import PlacementStream
 
 EXAMPLE = str(Path(__file__).parent.parent / "examples" / "hgx-h200-8.tar.xz")
 BATCHES = sample("batches", range(300), 48)  # `make bench` judges as many again
+FLAT = [  # nodes with a GPU, nodes with room for a cell; the nodes of the cells, their level, counted work
+    (32, frozenset(range(32)), tuple(range(8)), 0, 20_000),
+    (24, frozenset(range(7)) | frozenset(range(24, 32)), (*range(7), 24), 1, 20_000),
+]
 PORTIONS = 6  # one test judges many seeds and names those that are wrong
 
 
@@ -56,3 +65,20 @@ def test_nics_by_count_are_those_beside_the_gpus() -> None:
     gpus, nics = ([int(d.address[5:7], 16) for d in devices if d.kind == kind] for kind in ("gpu", "nic"))
     assert nics == [bus + 1 for bus in gpus]  # each behind the switch of its GPU
     assert len(nics) == 2
+
+
+@pytest.mark.parametrize(("gpu_nodes", "large", "nodes", "level", "most_work"), FLAT)
+def test_eight_gpus_on_many_flat_nodes(
+    gpu_nodes: int, large: frozenset[int], nodes: tuple[int, ...], level: int, most_work: int
+) -> None:
+    """Any 8 GPUs are as good as others: the first 8 nodes with room, after so much counted work (not time)."""
+    found = flat_case(8, gpu_nodes, large)
+    context = read_field(Host.from_json(json.dumps(found.host)), Reserve())
+    guest = Intent.from_json(json.dumps(found.intent)).guests[0]
+    problem = search_problem(context, [want_of(context, guest, "guests[0]")]).problem
+    ledger = Ledger(problem)
+    stream = PlacementStream(problem, 0, ledger.view())
+    first = stream.get(0)
+    assert first is not None
+    assert (first.nodes, first.rank.level, stream.cut_off) == (nodes, level, False)
+    assert ledger.work <= most_work

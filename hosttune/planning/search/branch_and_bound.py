@@ -1,33 +1,38 @@
 """Find the placements for one guest or several: the most guests that fit, and of those plans the best.
 
-Pure. Branch and bound. Guests are tried one after the other: those that name devices first, then the largest. For each
-guest the search tries its placements, the best first, and also tries to leave it out. A branch ends if it cannot become
-better than the best plan found. Its bound is the least rank of every remaining guest on what is left of the host, and
-the number of guests that its cores, memory and devices cannot hold together. A state that was seen before is not
-searched again (nodes that are twins are exchangeable).
+Pure. Branch and bound. A first plan gives each guest the best placement that is left. Then the guest with the fewest
+placements left is tried first: each of them, the best first, and leaving it out. A branch ends if it cannot become
+better than the best plan found (`bound`), and so does every placement that cannot be part of a better plan. A state is
+searched once (nodes that are twins are exchangeable).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 
 from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.instances import is_vgpu_guest
 from hosttune.planning.request.resource_pool import GuestRequest
-from hosttune.planning.search.ledger import Ledger
-from hosttune.planning.search.needs import instances_left, is_dead, need_of, weight
+from hosttune.planning.search.bound import Bounds, Guests
+from hosttune.planning.search.ledger import Ledger, Totals
+from hosttune.planning.search.needs import Need, is_dead, need_of, weight
+from hosttune.planning.search.options import Options
 from hosttune.planning.search.placements import Placement, PlacementStream
 from hosttune.planning.search.problem import Problem, read_problem
-from hosttune.planning.search.rank import LEFT_OUT, NEXT, NOTHING, Rank, minus, plus, times, total
+from hosttune.planning.search.rank import LEFT_OUT, NEXT, NOTHING, Rank, minus, plus, times
 
-MOST_WORK = 3_000_000  # placements looked at before the search is cut off: some seconds
+MOST_WORK = 2_000_000  # work after which the search is cut off: some seconds
 SHORT_WORK = 30_000  # the same for a search whose answer is only used in an explanation
-KEPT = 64  # placements kept for each guest; more are generated for what is left of the host
+FEW_WORK = 10_000  # work after which more placements are listed
+KEPT = 64  # placements listed for each guest at first; more are generated for what is left of the host
+MOST_LISTED = 65_536  # placements listed for each guest later, times the square of the number of nodes
+TIE_WORK = 200_000  # work for choosing between plans of equal rank
 WORK_OF_DRAWING = 500
 
 
@@ -49,6 +54,21 @@ class SearchProblem:
 
     problem: Problem
     streams: tuple[PlacementStream, ...]
+
+    @cached_property
+    def short_list(self) -> Options:
+        """The first placements of each guest."""
+        return Options(self.problem, self.streams, KEPT)
+
+    @cached_property
+    def long_list(self) -> Options:
+        """Many placements of each guest, on hosts of few nodes usually all."""
+        return Options(self.problem, self.streams, self.most_listed)
+
+    @property
+    def most_listed(self) -> int:
+        """The number of placements of a guest that can be listed: drawing one takes longer the more nodes there are."""
+        return MOST_LISTED // max(1, len(self.problem.context.resources.nodes)) ** 2
 
 
 def search_problem(context: PlanningContext, wants: Sequence[GuestRequest]) -> SearchProblem:
@@ -78,23 +98,45 @@ def all_fit(searched: SearchProblem, members: Sequence[int]) -> bool | None:
     return _Search(searched, members, SHORT_WORK).fits()
 
 
+class Plan(NamedTuple):
+    """A plan: its rank, and the placement of each guest (None: left out)."""
+
+    rank: Rank
+    placements: tuple[Placement | None, ...]
+
+
+class _Branch(NamedTuple):
+    """A guest that can be placed next, and the listed placements that could be part of a better plan.
+
+    `alone`: the least rank of its placements. `more`: whether there may be others, which are not listed.
+    """
+
+    which: int
+    alone: Rank
+    bits: int
+    more: bool
+
+
 class _Search:
     """One search over some guests of a problem; used once."""
 
     def __init__(self, searched: SearchProblem, members: Sequence[int], most_work: int) -> None:
-        self._problem, self._streams = searched.problem, searched.streams
-        self._field, self._wants = self._problem.context, self._problem.wants
-        self._members = tuple(members)
+        self._searched, self._problem, self._streams = searched, searched.problem, searched.streams
+        self._context, wants = self._problem.context, self._problem.wants
         self._ledger = Ledger(self._problem)
         self._needs = {i: need_of(self._problem, i) for i in members}
-        self._dead = {i for i, need in self._needs.items() if is_dead(self._ledger, need)}
-        self._weights = {i: weight(self._field, need) for i, need in self._needs.items()}
-        self._vgpus = {i for i in members if is_vgpu_guest(self._wants[i].guest)}
-        self._order = sorted(members, key=lambda i: (not self._names_devices(i), -self._weights[i], i))
-        self._sums = [self._suffix(part) for part in range(len(self._ledger.totals()))]
+        weights = {i: weight(self._context, need) for i, need in self._needs.items()}
+        self._vgpus = {i for i in members if is_vgpu_guest(wants[i].guest)}
+        named = {i for i in members if wants[i].candidates.named or wants[i].named}
+        self._order = tuple(sorted(members, key=lambda i: (i not in named, -weights[i], i)))
+        self._orders = dict.fromkeys((self._order, *_by_amount(members, self._needs, weights)))
+        self._alike = {i: self._streams.index(self._streams[i]) for i in members}
+        self._bounds = Bounds(self._ledger, wants, self._needs)
+        self._options: Options  # the listed placements of the tree
+        self._first: Plan | None = None  # the best plan before the tree
         self._seen: dict[object, Rank] = {}
-        self._chosen: list[Placement | None] = [None] * len(self._wants)
-        self._best: tuple[Rank, tuple[Placement | None, ...]] = times(LEFT_OUT, 1 + len(members)), tuple(self._chosen)
+        self._chosen: list[Placement | None] = [None] * len(wants)
+        self._best = Plan(times(LEFT_OUT, 1 + len(members)), tuple(self._chosen))
         self._most_work = most_work
         self._enough = NOTHING  # a plan below this rank ends the search
         self._cut_off = False  # whether some placements were not looked at
@@ -102,185 +144,248 @@ class _Search:
     def best(self) -> Found:
         """Return the best plan, and whether that is certain."""
         proven = self._explore(NOTHING)
-        return Found(self._best[1], proven)
+        if proven and self._first is not None and self._best is not self._first:
+            self._settle()
+        return Found(self._best.placements, proven)
 
     def fits(self) -> bool | None:
         """Return whether there is a plan that leaves no guest out.
 
         None: the search was cut off before that was known.
         """
+        nothing = self._best = Plan(LEFT_OUT, self._best.placements)  # only a better plan is an answer
         certain = self._explore(LEFT_OUT)
-        return True if self._best[0] < LEFT_OUT else False if certain else None
+        return True if self._best is not nothing else False if certain else None
 
     def _explore(self, enough: Rank) -> bool:
         """Search until the plan cannot improve, or a plan is below `enough`. Return whether nothing better exists."""
-        firsts = [0] * len(self._wants)
-        floor = self._bound(0, firsts)[0]
-        if NOTHING < enough <= floor:
+        floor = self._bounds.of(self._order, [self._least(which) for which in self._order])
+        if self._hopeless(floor):
             return True
         self._enough = max(plus(floor, NEXT), enough)
-        needs, weights = self._needs, self._weights
-        by_amount = [
-            sorted(self._members, key=lambda i: (needs[i].least[part], weights[i], i))
-            for part in range(len(self._sums))
-            if any(needs[i].least[part] for i in self._members)
-        ]
-        for order in dict.fromkeys(map(tuple, (self._order, *by_amount))):
-            if self._best[0].unplaced > floor.unplaced:
+        for order in self._orders:
+            if self._best.rank.unplaced > floor.unplaced:
                 self._dive(order)
-        try:
-            self._descend(0, NOTHING, firsts)
-        except _Enough:
-            return self._best[0] <= floor
-        return not self._cut_off and not any(stream.cut_off for stream in self._streams)
+        if self._best.rank < self._enough:
+            return self._best.rank <= floor
+        self._first = self._best
+        for options, limit in self._lists():
+            self._options, self._limit, self._seen, self._cut_off = options, limit, {}, False
+            try:
+                self._descend(self._order, NOTHING, options.fitting(self._ledger))
+            except _Enough:
+                if self._best.rank < self._enough:
+                    return self._best.rank <= floor
+            else:
+                return not self._cut_off and not any(self._streams[i].cut_off for i in self._order)
+        return False
 
-    def _names_devices(self, which: int) -> bool:
-        want = self._wants[which]
-        return bool(want.candidates.named or want.named)
+    def _least(self, which: int) -> Rank:
+        """Return the least rank of a guest on the empty host."""
+        first = None if is_dead(self._ledger, self._needs[which]) else self._streams[which].get(0)
+        return first.rank if first else LEFT_OUT
 
     def _dive(self, order: Sequence[int]) -> None:
         """Make one plan without backtracking: each guest takes its best placement, or stays out."""
-        taken: list[Placement] = []
+        taken: list[tuple[int, Placement]] = []
         rank = NOTHING
         for which in order:
-            placement = next(self._fitting(which, 0, None), None)
+            placement = self._first_fitting(which)
             if placement is None:
                 rank = plus(rank, LEFT_OUT)
                 continue
             self._ledger.take(placement, 1)
-            self._chosen[which] = placement
-            taken.append(placement)
+            taken.append((which, placement))
             rank = plus(rank, placement.rank)
-        if rank < self._best[0]:
-            self._best = rank, tuple(self._chosen)
-        for placement in reversed(taken):
+        if rank < self._best.rank:
+            chosen = dict(taken)
+            self._best = Plan(rank, tuple(map(chosen.get, range(len(self._chosen)))))
+        for _, placement in taken:
             self._ledger.take(placement, -1)
-        self._chosen = [None] * len(self._wants)
 
-    # --- the tree -----------------------------------------------------------------------------------------------
-
-    def _descend(self, depth: int, rank: Rank, firsts: list[int]) -> None:
-        """Try all placements of the guests from `depth` on; `firsts` are their first ones that may still fit."""
-        left, nodes = len(self._order) - depth, len(self._field.resources.nodes)
-        self._ledger.spend(20 + 10 * left + 5 * nodes + left * nodes // 2)
-        if self._ledger.work > self._most_work or self._best[0] < self._enough:
-            raise _Enough
-        if depth == len(self._order):
-            self._best = rank, tuple(self._chosen)
-            return
-        key = depth, self._ledger.state()
-        seen = self._seen.get(key)
-        if seen is not None and seen <= rank:
-            return
-        firsts = list(firsts)
-        bound, own = self._bound(depth, firsts)
-        if self._hopeless(plus(rank, bound)):
-            return
-        rest = minus(plus(rank, bound), own)  # the rank of all but this guest
-        which = self._order[depth]
-        for placement in self._fitting(which, firsts[which], rest):
-            self._ledger.take(placement, 1)
-            self._chosen[which] = placement
-            self._descend(depth + 1, plus(rank, placement.rank), firsts)
-            self._chosen[which] = None
-            self._ledger.take(placement, -1)
-        without = plus(rank, LEFT_OUT)
-        if not self._hopeless(without):
-            self._descend(depth + 1, without, firsts)
-        self._seen[key] = rank
-
-    def _hopeless(self, rank: Rank) -> bool:
-        return rank >= self._best[0]
-
-    def _fitting(self, which: int, number: int, rest: Rank | None) -> Iterator[Placement]:
-        """Yield placements of a guest that fit, the best first.
-
-        With the `rest` of a plan: only those that could make the best plan better.
-        """
-        if is_dead(self._ledger, self._needs[which]):
-            return
-        for placement in self._listed(which, number):
-            if rest is not None and self._hopeless(plus(rest, placement.rank)):
-                return
-            if self._ledger.fits(placement):
-                yield placement
-
-    def _listed(self, which: int, number: int) -> Iterator[Placement]:
-        """Yield a guest's placements from a number on: first those of an empty host, then those on what is left."""
-        last = NOTHING
-        while number < KEPT and which not in self._vgpus:
-            placement = self._streams[which].get(number)
-            if placement is None:
-                return
-            yield placement
-            last, number = placement.rank, number + 1
-        self._ledger.spend(WORK_OF_DRAWING)
-        drawn = PlacementStream(self._problem, which, self._ledger.view())
-        number = 0
-        while (placement := drawn.get(number)) is not None:
-            if placement.rank >= last:
-                yield placement
-            number += 1
-        self._cut_off = self._cut_off or drawn.cut_off
-
-    # --- bounds -------------------------------------------------------------------------------------------------
-
-    def _bound(self, depth: int, firsts: list[int]) -> tuple[Rank, Rank]:
-        """Return (the least rank of the guests from `depth` on, the part of it that is due to the first of them)."""
-        ranks: list[Rank] = []
-        for which in self._order[depth:]:
-            placement = None if which in self._dead else self._streams[which].get(firsts[which])
-            if placement is not None and which in self._vgpus:
-                # A placement of a vGPU guest stands for all equal GPUs. So the check is whether any of them has room.
-                placement = None if is_dead(self._ledger, self._needs[which]) else placement
-            elif placement is not None and not self._ledger.fits(placement):
-                placement = self._next_fitting(which, firsts)
-            ranks.append(LEFT_OUT if placement is None else placement.rank)
-        least = total(ranks)
-        more = max(self._too_many(depth), self._too_many_vgpus(depth)) - ranks.count(LEFT_OUT)
-        if more > 0:  # `more` guests that could be placed alone also stay out; in the best case the dearest ones
-            dearest = total(sorted(rank for rank in ranks if rank != LEFT_OUT)[-more:])
-            least = plus(least, minus(times(LEFT_OUT, more), dearest))
-        return least, ranks[0] if ranks else NOTHING
-
-    def _next_fitting(self, which: int, firsts: list[int]) -> Placement | None:
-        """Return the next placement of a guest that fits, or one that is not worse than it; None if it has none."""
+    def _first_fitting(self, which: int) -> Placement | None:
+        """Return the best placement of a guest on what is left."""
         if is_dead(self._ledger, self._needs[which]):
             return None
-        placement = None
-        for number in range(firsts[which] + 1, KEPT):
-            firsts[which] = number
+        for number in range(0 if which in self._vgpus else KEPT):
             placement = self._streams[which].get(number)
             if placement is None or self._ledger.fits(placement):
                 return placement
-        return placement or self._streams[which].get(KEPT - 1)
+        return next(self._drawn(which, NOTHING), None)
 
-    def _too_many(self, depth: int) -> int:
-        """Return how many of the guests from `depth` on cannot be placed.
+    # --- plans of equal rank ------------------------------------------------------------------------------------
 
-        For each amount, the guests that need least of it are counted first.
+    def _settle(self) -> None:
+        """Of the plans of the best rank, take the one that prefers the earlier placements of the earlier guests.
+
+        Guest by guest: each placement that comes before its present one is tried, until there is such a plan with it.
         """
-        count = len(self._order) - depth
-        fewest = count
-        for sums, amount in zip(self._sums, self._ledger.totals(), strict=True):
-            if amount is not None:
-                fewest = min(fewest, bisect_right(sums[depth], amount))
-        return count - fewest
+        best, rank, taken = self._best, NOTHING, []
+        self._enough = plus(best.rank, NEXT)
+        self._limit, self._seen = self._ledger.work + TIE_WORK, {}
+        try:
+            for n, which in enumerate(self._order):
+                best = self._earlier(best, self._order[n:], rank)
+                placement = self._chosen[which] = best.placements[which]
+                rank = plus(rank, LEFT_OUT if placement is None else placement.rank)
+                if placement is not None:
+                    self._ledger.take(placement, 1)
+                    taken.append(placement)
+        except _Enough:  # the work is spent: the plan stays as it is
+            pass
+        for placement in taken:
+            self._ledger.take(placement, -1)
+        self._best = best
 
-    def _too_many_vgpus(self, depth: int) -> int:
-        """Return how many of the guests from `depth` on cannot get their vGPUs, profile by profile."""
-        by_profile: dict[str, list[int]] = {}
-        for which in self._order[depth:]:
-            guest = self._wants[which].guest
-            if guest.mig is not None and is_vgpu_guest(guest):
-                by_profile.setdefault(guest.mig.profile, []).append(guest.mig.count)
-        out = 0
-        for profile, counts in by_profile.items():
-            fewest = bisect_right(list(accumulate(sorted(counts))), instances_left(self._ledger, profile))
-            out += len(counts) - fewest
-        return out
+    def _earlier(self, best: Plan, guests: Guests, rank: Rank) -> Plan:
+        """Return a plan as good as the best in which the first of these guests has its earliest possible placement.
 
-    def _suffix(self, part: int) -> list[list[int]]:
-        """Return, for each depth, the minimum that the 1, 2, 3, … smallest of the guests from there on need."""
-        needs = [self._needs[i].least[part] or 0 for i in self._order]
-        return [list(accumulate(sorted(needs[depth:]))) for depth in range(len(needs) + 1)]
+        The guests before it keep theirs; `rank` is that of their placements.
+        """
+        self._best = Plan(self._enough, best.placements)
+        which, fitting = guests[0], self._options.fitting(self._ledger)
+        alone = [self._least_left(guest, fitting) for guest in guests]
+        least = plus(rank, self._bounds.of(guests, alone))
+        branch = next((b for b in self._branches(guests, alone, least, fitting) if b.which == which), None)
+        if branch is None:
+            return best
+        for placement in self._fitting(branch, minus(least, branch.alone)):
+            if placement == best.placements[which]:
+                return best
+            if self._completes(placement, guests, rank, fitting):
+                return self._best
+        return best
+
+    def _completes(self, placement: Placement, guests: Guests, rank: Rank, fitting: int) -> bool:
+        """Return whether a plan below `enough` exists in which the first of these guests has this placement."""
+        try:
+            self._place(placement, guests, rank, fitting)
+        except _Enough:
+            if self._best.rank >= self._enough:
+                raise
+        return self._best.rank < self._enough
+
+    # --- the tree -----------------------------------------------------------------------------------------------
+
+    def _descend(self, guests: Guests, rank: Rank, fitting: int) -> None:
+        """Try all placements of some guests; `fitting` are the listed ones that fit, `rank` that of all others."""
+        self._ledger.spend(20 + 10 * len(guests))
+        if self._ledger.work > self._limit or self._best.rank < self._enough:
+            raise _Enough
+        alone = [self._least_left(which, fitting) for which in guests]
+        bound = self._bounds.of(guests, alone)
+        least = plus(rank, bound)
+        if self._hopeless(least):
+            return
+        branches = self._branches(guests, alone, least, fitting)
+        rank = plus(rank, times(LEFT_OUT, len(guests) - len(branches)))
+        if not branches:
+            self._best = Plan(rank, tuple(self._chosen))
+            return
+        key = self._state(branches)
+        if key in self._seen and self._seen[key] <= rank:
+            return
+        first = min(branches, key=_width)
+        others = tuple(branch.which for branch in branches if branch is not first)
+        fitting = 0
+        for branch in branches:
+            fitting |= branch.bits
+        for placement in self._fitting(first, minus(least, first.alone)):
+            self._place(placement, (first.which, *others), rank, fitting)
+        without = plus(rank, LEFT_OUT)
+        if not self._hopeless(without):
+            self._descend(others, without, fitting)
+        self._seen[key] = rank
+
+    def _place(self, placement: Placement, guests: Guests, rank: Rank, fitting: int) -> None:
+        """Try all plans in which the first of these guests has this placement."""
+        self._ledger.take(placement, 1)
+        self._chosen[guests[0]] = placement
+        try:
+            left = self._options.after(fitting, placement, self._ledger)
+            self._descend(guests[1:], plus(rank, placement.rank), left)
+        finally:
+            self._chosen[guests[0]] = None
+            self._ledger.take(placement, -1)
+
+    def _hopeless(self, rank: Rank) -> bool:
+        return rank >= self._best.rank
+
+    def _least_left(self, which: int, fitting: int) -> Rank:
+        """Return a bound on the rank of a guest's placements on what is left."""
+        row = self._options.rows[which]
+        if bits := row.bits & fitting:
+            return row.best(bits)
+        if row.whole or is_dead(self._ledger, self._needs[which]):
+            return LEFT_OUT
+        return row.after
+
+    def _branches(self, guests: Guests, alone: Sequence[Rank], least: Rank, fitting: int) -> list[_Branch]:
+        """Return the guests that have placements left, with those that could be part of a plan above `least`."""
+        gap = minus(self._best.rank, least)
+        found = []
+        for which, rank in zip(guests, alone, strict=True):
+            if rank == LEFT_OUT:
+                continue
+            row = self._options.rows[which]
+            bits, more = row.bits & fitting, not row.whole
+            if not gap.unplaced:
+                limit = plus(rank, gap)
+                bits &= row.below(bisect_left(row.ranks, limit))
+                more = more and row.after < limit
+            found.append(_Branch(which, rank, bits, more))
+        return found
+
+    def _state(self, branches: Sequence[_Branch]) -> object:
+        """Return what decides the best plan of the remaining guests: which they are, and what is left for them."""
+        unused: Sequence[int] = ()
+        if not any(branch.more for branch in branches):
+            fitting = 0
+            for branch in branches:
+                fitting |= branch.bits
+            unused = [node for node, bits in self._options.touching.items() if not bits & fitting]
+        self._ledger.spend(5 * len(self._context.resources.nodes))
+        return tuple(sorted(self._alike[branch.which] for branch in branches)), self._ledger.state(unused)
+
+    def _fitting(self, branch: _Branch, rest: Rank) -> Iterator[Placement]:
+        """Yield the placements of a guest that could be part of a better plan, the best first; `rest`: all but it."""
+        row = self._options.rows[branch.which]
+        for placement in row.each(branch.bits):
+            if self._hopeless(plus(rest, placement.rank)):
+                return
+            yield placement
+        if branch.more:
+            for placement in self._drawn(branch.which, row.after):
+                if self._hopeless(plus(rest, placement.rank)):
+                    return
+                yield placement
+
+    def _drawn(self, which: int, after: Rank) -> Iterator[Placement]:
+        """Yield the placements of a guest on what is left, from a rank on."""
+        self._ledger.spend(WORK_OF_DRAWING)
+        stream = PlacementStream(self._problem, which, self._ledger.view())
+        number = 0
+        while (placement := stream.get(number)) is not None:
+            if placement.rank >= after and self._ledger.fits(placement):
+                yield placement
+            number += 1
+        self._cut_off = self._cut_off or stream.cut_off
+
+    def _lists(self) -> Iterator[tuple[Options, int]]:
+        """Yield the placements to list, with the work after which the search is cut off."""
+        if not self._searched.short_list.whole and self._searched.most_listed > KEPT:
+            yield self._searched.short_list, FEW_WORK
+            yield self._searched.long_list, self._most_work
+        else:
+            yield self._searched.short_list, self._most_work
+
+
+def _width(branch: _Branch) -> tuple[bool, int]:
+    return branch.more, 0 if branch.more else branch.bits.bit_count()
+
+
+def _by_amount(members: Sequence[int], needs: Mapping[int, Need], weights: Mapping[int, float]) -> Iterator[Guests]:
+    """Yield the guests by what they need of each amount, the least first."""
+    for part in range(len(Totals._fields)):
+        if any(needs[i].least[part] for i in members):
+            yield tuple(sorted(members, key=lambda i: (needs[i].least[part] or 0, weights[i], i)))

@@ -23,3 +23,10 @@ class Drawn(Generic[T]):
             except StopIteration:
                 return None
         return self._kept[number]
+
+    def __iter__(self) -> Iterator[T]:
+        """Yield every item."""
+        number = 0
+        while (item := self.get(number)) is not None:
+            yield item
+            number += 1

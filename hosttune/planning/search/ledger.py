@@ -6,7 +6,7 @@ can still be placed; nodes that are twins are exchangeable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from copy import copy
 from operator import itemgetter
 from typing import NamedTuple
@@ -60,14 +60,25 @@ class Ledger:
         for node, page, size in placement.memory:
             self._memory.take(node, page, size, at_boot, sign)
 
-    def state(self) -> object:
-        """Return what is left, with twin nodes in any order. What can still be placed depends on nothing else."""
+    def memory_state(self, node: int) -> tuple[int, ...]:
+        """Return everything that decides what memory a cell can still get on a node."""
+        return self._memory.state(node)
+
+    def holds_memory(self, node: int, page: int | None, size: int, at_boot: bool) -> bool:
+        """Return whether a node has this much memory left."""
+        return self._memory.holds(node, page, size, at_boot)
+
+    def state(self, unused: Container[int] = ()) -> object:
+        """Return what is left, with twin nodes in any order. What can still be placed depends on nothing else.
+
+        `unused`: nodes of which no remaining guest can take anything; what is left of them does not matter.
+        """
         if self._twins is None:
             self._twins = _twin_groups(self.context, self.stock)
         left, memory = self.left, self._memory
         found = []
         for group in self._twins:
-            rows = [(amounts(left), memory.state(node)) for node, amounts in group]
+            rows = [() if node in unused else (amounts(left), memory.state(node)) for node, amounts in group]
             if len(rows) > 1:
                 rows.sort()
             found.append(tuple(rows))
@@ -207,6 +218,11 @@ def picker(indices: Sequence[int]) -> Picker:
     if len(indices) > 1:
         return itemgetter(*indices)
     return lambda left: tuple(left[index] for index in indices)
+
+
+def places_of_node(context: PlanningContext, stock: ResourcePool) -> dict[int, tuple[int, ...]]:
+    """Return the indices of the amounts of each node."""
+    return {node: places for node, (_, places) in _twins(context, stock).items()}
 
 
 def _twin_groups(context: PlanningContext, stock: ResourcePool) -> list[list[tuple[int, Picker]]]:

@@ -56,6 +56,7 @@ def node_sets(prices: Prices, cells: Cells) -> Iterator[NodeSet]:
     while len(halves) <= count:
         halves.append(_half(prices, every, len(halves)))
     least = _least_to_come(cells)
+    twins = [all(cells.twin[at:]) for at in range(count + 1)]
     # Bounds on both, -cells, nodes; then the cost and fragmentation of these nodes so far.
     heap: list[tuple[int, Fragmentation, int, tuple[int, ...], int, Fragmentation]]
     heap = [(0, cells.start, 0, (), 0, cells.start)]
@@ -65,18 +66,23 @@ def node_sets(prices: Prices, cells: Cells) -> Iterator[NodeSet]:
         if at == count:
             yield bound, most, chosen
             continue
+        left = count - at - 1
+        later = _later(prices, cells.rooms[at + 1 :], prices.shares[at + 1 :], chosen, halves[left])
         for node, breaks in cells.rooms[at].items():
             if node in chosen or (cells.twin[at] and node < chosen[-1]):
                 continue
             longer = (*chosen, node)
-            rest = _rest(prices, cells.rooms, longer, halves)
-            if rest is None:
+            lowest = node if twins[at + 1] else -1  # the later cells are its twins, so they take higher nodes
+            able = ((other, bound) for other, bound in later.items() if other > lowest and other != node)
+            each = sorted(bound + prices.pair[node, other] for other, bound in able)
+            if len(each) < left:
                 continue
+            rest = sum(each[:left])
             grown = cost + prices.shares[at] * prices.to_devices[node]
             grown += sum(prices.pair[node, other] for other in chosen)
             more = joined(broken, breaks)
-            left = (found for other, found in least[at + 1] if other not in longer)
-            end = reduce(joined, islice(left, count - at - 1), more)
+            to_come = (found for other, found in least[at + 1] if other > lowest and other not in longer)
+            end = reduce(joined, islice(to_come, left), more)
             heapq.heappush(heap, (grown + rest, end, -len(longer), longer, grown, more))
 
 
@@ -111,22 +117,19 @@ def _half(prices: Prices, nodes: Sequence[int], left: int) -> dict[int, int]:
     }
 
 
-def _rest(
+def _later(
     prices: Prices,
     rooms: Sequence[Mapping[int, Fragmentation]],
+    shares: Sequence[int],
     chosen: tuple[int, ...],
-    halves: Sequence[Mapping[int, int]],
-) -> int | None:
-    """Return a bound on what the remaining cells add; None if there are too few nodes for them."""
-    left = len(rooms) - len(chosen)
-    if not left:
-        return 0
-    share = min(prices.shares[len(chosen) :])
-    free = {node for room in rooms[len(chosen) :] for node in room}.difference(chosen)
-    if len(free) < left:
-        return None
-    each = sorted(
-        share * prices.to_devices[node] + sum(prices.pair[node, other] for other in chosen) + halves[left][node]
+    halves: Mapping[int, int],
+) -> dict[int, int]:
+    """Return, for each node that later cells could take, a bound on what one of them adds there beside these nodes."""
+    if not rooms:
+        return {}
+    share = min(shares)
+    free = {node for room in rooms for node in room}.difference(chosen)
+    return {
+        node: share * prices.to_devices[node] + sum(prices.pair[node, other] for other in chosen) + halves[node]
         for node in free
-    )
-    return sum(each[:left])
+    }

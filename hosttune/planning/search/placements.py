@@ -28,7 +28,7 @@ from hosttune.planning.search.selections import Node, Partial, Picks, Selection,
 
 WORK_OF_A_SELECTION = 40  # cost of one choice of GPUs; one placement costs 1
 NO_GPUS: tuple[str, ...] = ()
-MOST_FAMILIES = 4000  # families searched for one placement, before the rest of its level is left out
+MOST_FAMILIES = 20_000  # families considered for one placement, before the rest of its level is left out
 MOST_COMPARED = 512  # families of equal rank that are searched for a placement that breaks up less
 
 
@@ -74,15 +74,14 @@ class _OnNodes:
     later: Iterator[NodeSet]
 
 
-Family = Partial | Selection | _Cut | _OnNodes
+Open = Partial | Selection | _Cut  # what these break up is not known yet
+Family = Open | _OnNodes
 Bound = tuple[Rank, tuple[Fragmentation, ...]]  # no fragmentation if it is not known yet
 
 
-def _steps_left(family: Family) -> int:
+def _steps_left(family: Open) -> int:
     """Return how far a family is from placements: of equal bounds, the nearest family comes first."""
     match family:
-        case _OnNodes():
-            return 0
         case _Cut():
             return 1
         case Selection():
@@ -98,7 +97,8 @@ class PlacementStream:
         self._problem, self._field, self._stock = problem, problem.context, problem.stock
         self._view = view or View(self._stock.capacity, self._holds, lambda _: None)
         self._want, self._which = problem.wants[which], which
-        self._selections = Selections(problem, which, self._view)
+        self._ables: dict[int, frozenset[int]] = {}
+        self._selections = Selections(problem, which, self._view, self._able)
         named = self._selections.all_of("named", 0)
         self._named, self._named_brings = named, self._selections.select(named).brought
         self._known: dict[tuple[int, ...], list[dict[int, int]]] = {}
@@ -152,35 +152,52 @@ class PlacementStream:
             self._roomy[cells] = roomy
         return self._roomy[cells]
 
+    def _able(self, cells: int) -> frozenset[int]:
+        """Return the nodes that could hold a cell of the guest, if it has so many."""
+        nodes = self._field.resources.nodes
+        if self._auto:
+            return frozenset(nodes)
+        if cells not in self._ables:
+            demands = {(cell, sizes.shape) for sizes in self._cuts(None, cells) for cell in sizes.shape.cells}
+            able = (n for n in nodes if any(self._view.holds(n, cell, shape) for cell, shape in demands))
+            self._ables[cells] = frozenset(able)
+        return self._ables[cells]
+
     def _best_first(self, level: int, mixed: int) -> Iterator[Placement]:
         """Yield the placements of one level and number of GPU models, the best first."""
-        families: list[tuple[Bound, int, int, Family]] = []
-        found: list[tuple[Bound, int, Placement]] = []
+        families: list[tuple[Rank, int, int, Open]] = []
+        known: list[tuple[Bound, bool, int, _OnNodes | Placement]] = []
 
-        def add(more: Iterator[tuple[Bound, Family | Placement]]) -> None:
+        def add(more: Iterator[tuple[Bound, Family | Placement]]) -> int:
+            count = 0
             for bound, one in more:
-                if isinstance(one, Placement):
-                    heapq.heappush(found, (bound, next(self._numbers), one))
+                count += 1
+                if isinstance(one, (_OnNodes, Placement)):
+                    heapq.heappush(known, (bound, isinstance(one, _OnNodes), next(self._numbers), one))
                 else:
-                    heapq.heappush(families, (bound, _steps_left(one), next(self._numbers), one))
+                    heapq.heappush(families, (bound[0], _steps_left(one), next(self._numbers), one))
+            return count
 
         add(self._bounded(self._selections.begin(), level, mixed))
-        compared = looked_into = 0
-        while families or found:
-            first = not families or bool(found and found[0][0] <= families[0][0])
-            as_good = bool(families and found) and found[0][0][0] <= families[0][0][0]
-            if first or (as_good and compared >= MOST_COMPARED):
-                yield heapq.heappop(found)[2]
-                compared = looked_into = 0
-            elif looked_into == MOST_FAMILIES:
+        compared = considered = 0
+        while families or known:
+            as_good = bool(families and known) and known[0][0][0] == families[0][0]
+            better = not families or bool(known and known[0][0][0] < families[0][0])
+            if better or (as_good and compared >= MOST_COMPARED):
+                one = heapq.heappop(known)[3]
+                if isinstance(one, _OnNodes):
+                    add(self._placements(one))
+                    continue
+                yield one
+                compared, considered = compared if as_good else 0, 0
+            elif considered >= MOST_FAMILIES:
                 self._cut_off = True
                 families.clear()  # the placements found so far are still returned, the best first
             else:
-                looked_into += 1
                 compared += as_good
-                add(self._inside(heapq.heappop(families)[3], level, mixed))
+                considered += add(self._inside(heapq.heappop(families)[3], level, mixed))
 
-    def _inside(self, family: Family, level: int, mixed: int) -> Iterator[tuple[Bound, Family | Placement]]:
+    def _inside(self, family: Open, level: int, mixed: int) -> Iterator[tuple[Bound, Family | Placement]]:
         """Yield the members of a family, each with its bound."""
         match family:
             case Partial():
@@ -189,13 +206,15 @@ class PlacementStream:
                 return self._cut_up(family, level)
             case _Cut():
                 return self._on_nodes(family)
-            case _OnNodes():
-                return self._placements(family)
 
     def _bounded(
         self, found: Iterator[Selection | Partial], level: int, mixed: int
     ) -> Iterator[tuple[Bound, Family | Placement]]:
+        own = level == 0 and self._selections.has_own_nodes
+        able = frozenset[Node]().union(*map(self._able, self._selections.spreads())) if own else frozenset[Node]()
         for one in found:
+            if own and not able.issuperset(one.nodes):
+                continue
             if isinstance(one, Partial) or one.mixed == mixed:
                 busy = one.busy if isinstance(one, Selection) else 0
                 yield (self._rank(level, mixed, self._selections.least(one, level), busy=busy), ()), one

@@ -64,11 +64,18 @@ class Partial:
     taken: tuple[tuple[Node, int], ...] = ()  # nodes, and the number of GPUs from each
     models: frozenset[str | None] = field(default=frozenset())
 
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes from which it has GPUs."""
+        return tuple(node for node, _ in self.taken)
+
 
 class Selections:
     """The choices of GPUs of one guest of a problem."""
 
-    def __init__(self, problem: Problem, which: int, view: View) -> None:
+    def __init__(self, problem: Problem, which: int, view: View, able: Callable[[int], frozenset[int]]) -> None:
+        """Prepare; `able` returns the nodes that could hold a cell of the guest, if it has so many cells."""
+        self._able = able
         self._problem, self._field, self._stock = problem, problem.context, problem.stock
         self._want, self._which, self._view = problem.wants[which], which, view
         self._sets = gpu_sets(self._want.candidates)
@@ -201,11 +208,23 @@ class Selections:
             taken = Counter(node for node in found.nodes if node is not None)
             if level == 0 and self.has_own_nodes and taken:
                 return self._on_own_nodes(taken, 0, 0)
-            return self._on_any_nodes(taken, self._cells(found, level))
+            cells = self._cells(found, level)
+            return self._on_any_nodes(taken, range(cells, cells + 1))
         taken = Counter({node: count for node, count in found.taken if node is not None})
         if level or not self.has_own_nodes or self._few_cores(len(taken) + 1):
-            return self._on_any_nodes(taken, 1)
+            return self._on_any_nodes(taken, self._possible_cells(found, level), found)
         return min(self._on_own_nodes(taken, found.left, more) for more in range(self._fewest(found), found.left + 1))
+
+    def _possible_cells(self, part: Partial, level: int) -> range:
+        """Return the numbers of cells of a guest with these GPUs and more."""
+        numa, extra = self._want.guest.numa, max(0, level - self.has_own_nodes)
+        if numa != "auto":
+            cells = numa if isinstance(numa, int) else 1
+            return range(cells, cells + 1)
+        most = len(part.taken) + part.left
+        unknown = part.pool[-1][0] is None or any(node is None for node in part.nodes)
+        fewest = 1 if unknown or self._few_cores(most) else len(part.taken) + self._fewest(part)
+        return range(fewest + extra, most + extra + 1)
 
     def _fewest(self, part: Partial) -> int:
         """Return the least number of nodes that the missing GPUs come from."""
@@ -236,12 +255,25 @@ class Selections:
         pairs += more * (more - 1) // 2 * nearest
         return unit * (known + to_come) // cells + unit * pairs
 
-    def _on_any_nodes(self, taken: Counter[int], cells: int) -> int:
-        """Return a bound for `cells` cells on the nodes nearest to the GPUs, as near to each other as possible."""
-        resources = self._field.resources
-        distances = (sum(count * resources.distance(n, node) for node, count in taken.items()) for n in resources.nodes)
-        pairs = self._nearest * (cells * (cells - 1) // 2)
-        return self._problem.unit * (sum(sorted(distances)[:cells])) // cells + self._problem.unit * pairs
+    def _on_any_nodes(self, taken: Counter[int], cells: range, part: Partial | None = None) -> int:
+        """Return a bound for so many cells on the nodes nearest to the GPUs, as near to each other as possible.
+
+        The GPUs that a `part` still gets are each on the node of a cell, if that node could hold one, and as near as
+        possible to the other cells. GPUs of unknown node add nothing.
+        """
+        resources, fewest = self._field.resources, cells[0]
+        listed = isinstance(self._want.guest.numa, tuple)
+        able = resources.nodes.keys() if listed else frozenset[int]().union(*map(self._able, cells))
+        total = sum(
+            sorted(sum(count * resources.distance(n, node) for node, count in taken.items()) for n in able)[:fewest]
+        )
+        if part is not None:
+            rooms = [(node, room) for (node, _), room in zip(part.pool, part.rooms, strict=True)][part.at :]
+            left = max(0, part.left - sum(room for node, room in rooms if node is None))
+            beside = min(left, sum(room for node, room in rooms if node in able))
+            total += beside * (self._own + (fewest - 1) * self._nearest) + (left - beside) * fewest * self._nearest
+        pairs = self._nearest * (fewest * (fewest - 1) // 2)
+        return self._problem.unit * total // fewest + self._problem.unit * pairs
 
 
 def handed_out(kinds: Sequence[Kind], left: Sequence[int], count: int) -> list[Picks]:
