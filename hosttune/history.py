@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from hosttune import forgotten
-from hosttune.checks.expected import Expectation, Forgotten, known_here, standing, with_expectations
+from hosttune.checks.expected import Expectation, Forgotten, devices_to_keep, kept_expectations, with_expectations
 from hosttune.errors import BadInput, Refused
 from hosttune.journal import Store
 from hosttune.model.evidence import STATE, Evidence
@@ -44,7 +44,7 @@ def gather(system: System, *, inside: bool) -> Evidence:
     except (BadInput, Refused) as error:
         doubts.append(_doubt(error))
     history, unread = _validations(_folder(system))
-    found = read(system, inside=inside, plans=plans, standing=in_force, history=history)
+    found = read(system, inside=inside, plans=plans, applied_state=in_force, history=history)
     return msgspec.structs.replace(found, problems=(*found.problems, *doubts, *unread))
 
 
@@ -103,8 +103,8 @@ def with_expected(
         taken_out = forgotten.read_forgotten(folder) if folder is not None else ()
     except BadInput as error:
         evidence = msgspec.structs.replace(evidence, problems=(*evidence.problems, _doubt(error)))
-    evidence = with_expectations(evidence, standing(evidence), taken_out)
-    known = known_here(evidence.host)
+    evidence = with_expectations(evidence, kept_expectations(evidence), taken_out)
+    known = devices_to_keep(evidence.host)
     return with_expectations(evidence, (named,) if named else (), taken_out), known
 
 
@@ -133,7 +133,9 @@ def forget(
     if folder is None:
         where = "--host" if system is None else system.origin
         raise Refused("a captured host has no state to write to", where=where, hint="run it on the host itself")
-    expected = {one.address for found in (*standing(evidence), *((named,) if named else ())) for one in found.devices}
+    expected = {
+        one.address for found in (*kept_expectations(evidence), *((named,) if named else ())) for one in found.devices
+    }
     strange = [address for address in addresses if address not in expected]
     if strange:
         hint = "no plan in force, kept validation or --expect names it: see device-present in hosttune validate"

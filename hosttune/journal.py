@@ -28,7 +28,7 @@ import msgspec
 from hosttune.descriptors import let_go
 from hosttune.errors import BadInput, HosttuneError, Refused, WriteFailed, state_remedy
 from hosttune.files import make_folder, open_new, read_whole, sync_folder
-from hosttune.jsonlines import JsonLines, cut_torn, decoded, whole_lines
+from hosttune.jsonlines import JsonLines, decoded, drop_torn_line, whole_lines
 from hosttune.model.limits import check_size
 from hosttune.model.values import Value, close_mappings, to_builtins
 from hosttune.state import mode_of
@@ -362,7 +362,7 @@ class Store:
         """Open the journal of a transaction to continue it. An incomplete last line is cut off."""
         try:
             fd = os.open(transaction.path, os.O_RDWR | os.O_CLOEXEC | os.O_APPEND)
-            cut_torn(fd)
+            drop_torn_line(fd)
         except OSError as error:
             what = f"cannot write the journal: {error.strerror}"
             raise JournalFailed(what, where=transaction.path, hint=state_remedy(error)) from error

@@ -66,7 +66,7 @@ class JsonLines:
         let_go(self._fd)
 
 
-def cut_torn(fd: int) -> None:
+def drop_torn_line(fd: int) -> None:
     """Cut off a last line without a newline. Raises OSError."""
     size = kept = os.fstat(fd).st_size
     while kept:

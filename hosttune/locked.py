@@ -29,7 +29,7 @@ class LockedReads:
         self._owner = 0
         self._child = 0
         self._ask = -1
-        self._hear = -1
+        self._pass_event = -1
 
     def read(self, path: str) -> bytes:
         """Return the file's bytes. Raises Unreadable if no response comes in time, OSError as open and read do."""
@@ -45,8 +45,8 @@ class LockedReads:
     def _some(self, count: int, path: str) -> bytes:
         data = b""
         while len(data) < count:
-            ready, _, _ = select.select([self._hear], [], [], SECONDS)
-            more = os.read(self._hear, count - len(data)) if ready else b""
+            ready, _, _ = select.select([self._pass_event], [], [], SECONDS)
+            more = os.read(self._pass_event, count - len(data)) if ready else b""
             if not more:
                 self._leave()
                 raise Unreadable(path, "no answer: an unbind of the device hangs in the kernel (dmesg)")
@@ -55,7 +55,7 @@ class LockedReads:
 
     def _start(self) -> None:
         question, self._ask = os.pipe()
-        self._hear, answer = os.pipe()
+        self._pass_event, answer = os.pipe()
         owner = os.getpid()
         self._child, held = start_child(lambda: _serve(question, answer, owner), (question, answer))
         let_go(question)
@@ -66,7 +66,7 @@ class LockedReads:
     def _leave(self) -> None:
         """Abandon the child: it is killed, and ends when the kernel lets it."""
         let_go(self._ask)
-        let_go(self._hear)
+        let_go(self._pass_event)
         self._owner = 0
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._child, signal.SIGKILL)

@@ -18,9 +18,9 @@ from hosttune.system import (
     made_here,
     printable,
     put_file,
+    remove_leftovers_of_file,
     state_directory,
     take_file,
-    tidy_file,
     unless_absent,
 )
 
@@ -154,7 +154,7 @@ class Machine(System):
 
     def tidy(self, path: str) -> None:
         """See System."""
-        tidy_file(path)
+        remove_leftovers_of_file(path)
         made_here().take(os.path.dirname(path))
 
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:

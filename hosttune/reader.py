@@ -133,7 +133,7 @@ class Reader:
         self._opened[path] = folder.names
         return folder
 
-    def names_again(self, path: str) -> Collection[str]:
+    def names_of_open_folder(self, path: str) -> Collection[str]:
         """Return the names in a directory, unordered; a directory opened with `folder` is not read again."""
         known = self._opened.get(path)
         return self.names(path) if known is None else known

@@ -21,7 +21,7 @@ from hosttune.hugetlbfs import MOUNTS, PLACES, UNITS_FOLDER, Mounted, read_huget
 from hosttune.model import sysfs
 from hosttune.pciconfig import CAP_EXPRESS, capability_at
 from hosttune.recorded import Capture
-from hosttune.system import COMMANDS, MadeFolders, put_file, take_file, tidy_file
+from hosttune.system import COMMANDS, MadeFolders, put_file, remove_leftovers_of_file, take_file
 
 NOTES = "/var/lib/hosttune/scratch"
 RAN = f"{NOTES}/ran"  # the recorded commands, one JSON list of words on each line
@@ -86,7 +86,7 @@ class Scratch(Capture):
 
     def tidy(self, path: str) -> None:
         """See System."""
-        tidy_file(self.inside(path), self.root)
+        remove_leftovers_of_file(self.inside(path), self.root)
         self._take_noted(path)
 
     def _take_noted(self, path: str) -> None:

@@ -150,7 +150,7 @@ class System(ABC):
         raise self._captured(path)
 
     def tidy(self, path: str) -> None:
-        """Remove what a crash left while a file of hosttune was written or removed: see `tidy_file`.
+        """Remove what a crash left while a file of hosttune was written or removed: see `remove_leftovers_of_file`.
 
         Raises WriteFailed.
         """
@@ -264,7 +264,7 @@ def take_file(path: str, root: str = "") -> None:
         raise WriteFailed(path, error.strerror or str(error), error.errno) from error
 
 
-def tidy_file(path: str, root: str = "") -> None:
+def remove_leftovers_of_file(path: str, root: str = "") -> None:
     """Remove what a crash may have left of a change to a file: the new file beside it, and folders that lack the file.
 
     Changes nothing if there is nothing of that. Raises WriteFailed.
@@ -344,7 +344,7 @@ def unless_absent(path: str, error: OSError) -> None:
         raise Unreadable(path, error.strerror or str(error)) from error
 
 
-def let_go_of_devices() -> None:
+def close_inherited_devices() -> None:
     """Close the device files that the parent process has left open in this one; standard streams and terminals stay.
 
     hosttune does not use them. A driver does not release a device whose file is open, so hosttune would wait for

@@ -17,6 +17,7 @@ from faultlab import (
     Ended,
     Faults,
     Job,
+    applied_state,
     difference,
     fresh_root,
     kill,
@@ -24,7 +25,6 @@ from faultlab import (
     quiet,
     run_forked,
     site_on,
-    standing,
     transactions,
     tree_of,
 )
@@ -139,7 +139,7 @@ def judge(lab: Lab, tally: Tally, at: int, where: str) -> None:
     tally.kills += 1
     wrong: list[str] = []
     try:
-        found = standing(lab.root, lab.records)
+        found = applied_state(lab.root, lab.records)
         wrong += [text for text in found if text not in ("old", "new", "between")]
         if "between" in found:
             tally.between += 1
@@ -172,7 +172,7 @@ def _brought_back(lab: Lab, tally: Tally, found: Iterable[str]) -> Iterable[str]
 
 def back_at_original(lab: Lab, tally: Tally | None = None) -> Iterable[str]:
     """What is not as it was before anything."""
-    after = standing(lab.root, lab.records)
+    after = applied_state(lab.root, lab.records)
     if set(after) != {"old"}:
         yield f"not back: {after}"
     left = difference(lab.original, tree_of(lab.root))

@@ -327,7 +327,7 @@ def transactions(root: Path) -> tuple[Transaction, ...]:
     return site_on(root).transactions()
 
 
-def standing(root: Path, records: tuple[Record, ...]) -> tuple[str, ...]:
+def applied_state(root: Path, records: tuple[Record, ...]) -> tuple[str, ...]:
     """Of each record's setting, by part: "old", "new", "between" (as it declares), or what it reads instead.
 
     `after` of a record is the new value as it reads.

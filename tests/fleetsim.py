@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hosttune.fleet.gate import Gate, HostStatus
-from hosttune.fleet.record import Began, Line, Past, Resumed, decode, encode, past_run
+from hosttune.fleet.record import Line, RecordedRun, Resumed, RunBegun, decode, encode, past_run
 from hosttune.fleet.results import RECORD, answer_path, held
 from hosttune.fleet.rollout import Outcome, Rollout, RunServices, carry_out, opening, resumed, waves_of
 from hosttune.fleet.runner import Event, Order, Played, Stop
@@ -111,7 +111,7 @@ def names(count: int) -> list[str]:
     return [f"h{number:03}" for number in range(count)]
 
 
-def course_of(
+def rollout_of(
     results: Path, verb: str, hosts: Sequence[str], *, run: str = "r1", sizes: str = "1,2,100%", **others: Any
 ) -> Rollout:
     """A new course over these hosts."""
@@ -122,43 +122,43 @@ def course_of(
 
 
 @contextmanager
-def hands(
+def run_services(
     results: Path, fleet: Fleet, told: list[HostStatus] | None = None, *, wait_seconds: float = 60.0
 ) -> Iterator[RunServices]:
     """What a course works with: the record of a folder, and simulated hosts."""
 
-    def settled(_: int, standing: HostStatus) -> None:
+    def settled(_: int, host_status: HostStatus) -> None:
         if told is not None:
-            told.append(standing)
+            told.append(host_status)
 
     with held(str(results), wait_seconds=wait_seconds) as journal:
         yield RunServices(journal, Stop(), lambda _: None, settled, fleet.play)
 
 
-def begin(course: Rollout, results: Path, fleet: Fleet) -> Outcome:
+def begin(rollout: Rollout, results: Path, fleet: Fleet) -> Outcome:
     """Begin a run and carry it out."""
-    with hands(results, fleet) as those:
-        began = Began(
-            run=course.run, at=AT, verb=course.verb, version="1", hosts=len(course.hosts), gate=course.gate,
-            check=course.check, waves=("1",) if course.gated else (),
+    with run_services(results, fleet) as those:
+        began = RunBegun(
+            run=rollout.run, at=AT, verb=rollout.verb, version="1", hosts=len(rollout.hosts), gate=rollout.gate,
+            check=rollout.check, waves=("1",) if rollout.gated else (),
         )  # fmt: skip
-        add(those.journal, opening(course, began))
-        return carry_out(course, those)
+        add(those.journal, opening(rollout, began))
+        return carry_out(rollout, those)
 
 
 def go_on(
     results: Path, verb: str, hosts: Sequence[str], fleet: Fleet, *, retry: bool = False, gate: Gate = "either"
 ) -> Outcome:
     """Go on with the last run of a verb; `hosts` are those that the inventory has now."""
-    with hands(results, fleet) as those:
+    with run_services(results, fleet) as those:
         past = past_in(results, verb)
-        base = course_of(results, verb, hosts, run=past.run, gate=gate)
-        course = resumed(base, past, hosts, only_failed=retry)
+        base = rollout_of(results, verb, hosts, run=past.run, gate=gate)
+        rollout = resumed(base, past, hosts, only_failed=retry)
         add(those.journal, [Resumed(run=past.run, at=AT, how="retry" if retry else "resume", gate=gate)])
-        return carry_out(course, those)
+        return carry_out(rollout, those)
 
 
-def past_in(results: Path, verb: str) -> Past:
+def past_in(results: Path, verb: str) -> RecordedRun:
     """The last run of a verb in a folder's record."""
     past = past_run(lines_in(results), verb)
     assert past is not None
@@ -176,6 +176,6 @@ def add(journal: JsonLines, lines: Iterable[Line]) -> None:
         journal.add(encode(line))
 
 
-def with_shard(course: Rollout, shard: int) -> Rollout:
+def with_shard(rollout: Rollout, shard: int) -> Rollout:
     """The course with shards of at most so many hosts."""
-    return replace(course, shard=shard)
+    return replace(rollout, shard=shard)

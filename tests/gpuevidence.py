@@ -46,7 +46,7 @@ def evidence(
     return Evidence(host=Host(**{**fields, **(host or {})}), **{**live, **rest})
 
 
-def told_by_smi(name: str, device_id: str, **rest: Any) -> Evidence:
+def evidence_from_smi(name: str, device_id: str, **rest: Any) -> Evidence:
     """The host that `nvidia-smi -q` told of in a case file."""
     answer = parse_smi_text((CASES / "smi-text" / f"{name}.txt").read_text())
     gpus = tuple(msgspec.structs.replace(gpu, vendor="nvidia", source="nvidia-smi") for gpu in answer.gpus)

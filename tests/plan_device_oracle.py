@@ -83,7 +83,7 @@ def _affinity(guest: GuestFacts) -> Found:
 
 def _groups(guest: GuestFacts, passed: set[str]) -> Found:
     """[inv] every non-bridge function of a passed device's IOMMU group goes to the same guest."""
-    host, invited, slots = guest.host, named(guest.asked), {a.rpartition(".")[0] for a in passed}
+    host, requested_by_name, slots = guest.host, named(guest.asked), {a.rpartition(".")[0] for a in passed}
     for address in sorted(passed):
         members = host.group(address)
         if members is None:  # [plan] no IOMMU groups: the plan stands with an `error` finding
@@ -92,7 +92,7 @@ def _groups(guest: GuestFacts, passed: set[str]) -> Found:
             continue
         if not members <= passed:
             yield f"group-whole: {sorted(members - passed)} of the group of {address} stay behind"
-        for other in sorted(members - {address} - invited):
+        for other in sorted(members - {address} - requested_by_name):
             row = host.pci[other]
             same_slot = sum(other.startswith(slot + ".") for slot in slots) and other[:-1] in {
                 a[:-1] for a in passed - {other}

@@ -223,9 +223,9 @@ class _Search:
         """Best cells for these GPUs under one reading: `one` = one cell where "one cell with …" may apply."""
         own, vcpus = _known(gpus), self.asked["vcpus"]
         few_cores = -(-vcpus // self.width) < len(own)  # "one cell ... with too few cores"
-        may_be_one = few_cores or None in gpus or vcpus % max(1, len(own)) != 0
+        may_be_nvswitch = few_cores or None in gpus or vcpus % max(1, len(own)) != 0
         anywhere = list(combinations(self.room, 1))
-        base: list[Nodes] = anywhere if not own or (one and may_be_one) else [own]
+        base: list[Nodes] = anywhere if not own or (one and may_be_nvswitch) else [own]
         best = self._best(gpus, [base], sure=sure)
         if best is not None:
             return (0, 0, best[1])

@@ -15,7 +15,7 @@ import hosttune
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent, Reserve
 from hosttune.planning import plan
-from hosttune.planning.batch import want_of
+from hosttune.planning.batch import guest_request_of
 from hosttune.planning.inventory.sizing import read_field
 from hosttune.planning.search.branch_and_bound import search_problem
 from hosttune.planning.search.ledger import Ledger
@@ -75,7 +75,7 @@ def test_eight_gpus_on_many_flat_nodes(
     found = flat_case(8, gpu_nodes, large)
     context = read_field(Host.from_json(json.dumps(found.host)), Reserve())
     guest = Intent.from_json(json.dumps(found.intent)).guests[0]
-    problem = search_problem(context, [want_of(context, guest, "guests[0]")]).problem
+    problem = search_problem(context, [guest_request_of(context, guest, "guests[0]")]).problem
     ledger = Ledger(problem)
     stream = PlacementStream(problem, 0, ledger.view())
     first = stream.get(0)

@@ -88,7 +88,7 @@ def test_a_floor_above_what_the_links_carry_does_not_load() -> None:
         ({"expected": "nan"}, "not a positive number"),
         ({"expected": "-4.0"}, "not a positive number"),
         ({"gpus": "0"}, "gpus is a number"),
-        ({"kind": '"wish"'}, "unknown kind"),
+        ({"kind": '"wanted_setting"'}, "unknown kind"),
         ({"tolerence": "0.05"}, "unknown key 'tolerence'"),
         ({"nvlinks": "18"}, "is not measured between two GPUs"),
         ({"metric": '"p2p-read-ce"', "expected": "335.0", "nvlinks": "0"}, "nvlinks is a number"),

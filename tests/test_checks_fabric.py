@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from gpuevidence import CASES, A, B, C, evidence, function, is_whole, not_well, nvidia, of, results, told_by_smi
+from gpuevidence import CASES, A, B, C, evidence, evidence_from_smi, function, is_whole, not_well, nvidia, of, results
 
 from hosttune.discovery.evidence import gather
 from hosttune.gpu.nvidia import peers_from_matrix
@@ -347,4 +347,4 @@ def test_one_h200_in_a_guest_has_no_fabric(host_root: Callable[[str], Path]) -> 
 
 
 def test_h100s_of_nvidia_smi_are_registered() -> None:
-    assert set(outcomes(told_by_smi("h100-x8-535", "2330"), "fabric-state").values()) == {"pass"}
+    assert set(outcomes(evidence_from_smi("h100-x8-535", "2330"), "fabric-state").values()) == {"pass"}

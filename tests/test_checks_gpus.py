@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from gpuevidence import A, B, C, evidence, function, is_whole, not_well, nvidia, of, results, told_by_smi
+from gpuevidence import A, B, C, evidence, evidence_from_smi, function, is_whole, not_well, nvidia, of, results
 
 from hosttune.checks import FAMILIES
 from hosttune.checks.gpumemory import errors_allowed
@@ -54,7 +54,7 @@ def outcome(check: str, subject: str = A, **facts: Any) -> tuple[str, str | None
 
 def test_eight_h100_whose_power_brake_is_pulled_fail_for_that_alone() -> None:
     """nvidia-smi of a real XE9680: nothing else of it is a fault."""
-    found = told_by_smi("h100-x8-535", "2330", health=Health(uptime_seconds=86400.0))
+    found = evidence_from_smi("h100-x8-535", "2330", health=Health(uptime_seconds=86400.0))
     assert not_well(results(found, *GPUS)) == {("clock-reasons", "fail")}
     clocks = of(found, "clock-reasons", *GPUS)
     assert len(clocks) == 8
@@ -65,22 +65,22 @@ def test_eight_h100_whose_power_brake_is_pulled_fail_for_that_alone() -> None:
 
 
 def test_replays_over_an_unknown_time_are_no_rate() -> None:
-    found = told_by_smi("h100-x8-535", "2330")
+    found = evidence_from_smi("h100-x8-535", "2330")
     assert of(found, "pcie-replay", *GPUS)[A].outcome == "unknown"
 
 
 def test_a_healthy_h100_has_no_fault() -> None:
-    assert not_well(results(told_by_smi("h100-x1-590", "2330"), *GPUS)) == set()
+    assert not_well(results(evidence_from_smi("h100-x1-590", "2330"), *GPUS)) == set()
 
 
 def test_consumer_cards_warn_of_ecc_and_what_runs_on_them() -> None:
-    found = told_by_smi("rtx4090-x8-535", "2684")
+    found = evidence_from_smi("rtx4090-x8-535", "2684")
     assert not_well(results(found, *GPUS)) == {("ecc-mode", "warn"), ("gpu-processes", "warn")}
     assert {result.outcome for result in of(found, "ecc-errors", *GPUS).values()} == {"skip"}
 
 
 def test_mig_hides_row_remaps_which_is_unknown_not_none() -> None:
-    found = told_by_smi("h200-mig-590", "2335")
+    found = evidence_from_smi("h200-mig-590", "2335")
     (result,) = of(found, "row-remap", *GPUS).values()
     assert (result.outcome, result.actual) == ("unknown", "MIG is on, which hides it from the driver's library")
     assert of(found, "mig-instances", *GPUS)["0000:83:00.0"].outcome == "pass"

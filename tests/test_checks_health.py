@@ -548,7 +548,7 @@ def stored(level: int, driver: str) -> Validation:
 
 
 @pytest.mark.parametrize(
-    ("history", "standing", "expected"),
+    ("history", "applied_state", "expected"),
     [
         ((stored(1, "580.1"),), None, "pass"),
         ((stored(2, "570.1"), stored(1, "580.1")), None, "pass"),
@@ -558,8 +558,8 @@ def stored(level: int, driver: str) -> Validation:
         ((), None, "skip"),  # a capture, a document
     ],
 )
-def test_baseline(history: tuple[Validation, ...], standing: Result | None, expected: str) -> None:
-    found = evidence(nvidia(driver_version="580.1"), history=history, standing=standing)
+def test_baseline(history: tuple[Validation, ...], applied_state: Result | None, expected: str) -> None:
+    found = evidence(nvidia(driver_version="580.1"), history=history, applied_state=applied_state)
     assert one(found, "monitoring-baseline", "host").outcome == expected
 
 
@@ -571,7 +571,7 @@ def test_a_baseline_of_a_state_that_is_not_readable_is_unknown() -> None:
 
 def test_the_baseline_is_of_the_driver_and_not_of_a_library_of_its_number() -> None:
     other = Validation(level=1, samples=stored(1, "").samples, facts={"driver": "570.1", "library": "580.1"})
-    found = evidence(nvidia(driver_version="580.1"), history=(other,), standing=Result(verb="status"))
+    found = evidence(nvidia(driver_version="580.1"), history=(other,), applied_state=Result(verb="status"))
     assert one(found, "monitoring-baseline", "host").outcome == "warn"
 
 

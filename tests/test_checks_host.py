@@ -481,7 +481,7 @@ DONE = Entry(action="thp:x", outcome="done")
 
 
 @pytest.mark.parametrize(
-    ("standing", "pending", "in_force"),
+    ("applied_state", "pending", "in_force"),
     [
         (None, "skip", "skip"),
         (Result(verb="status"), "skip", "skip"),
@@ -503,8 +503,8 @@ DONE = Entry(action="thp:x", outcome="done")
         ),
     ],
 )
-def test_what_is_applied(standing: Result | None, pending: str, in_force: str) -> None:
-    found = evidence(standing=standing)
+def test_what_is_applied(applied_state: Result | None, pending: str, in_force: str) -> None:
+    found = evidence(applied_state=applied_state)
     assert outcome("kernel-arguments-pending", found)[0] == pending
     assert outcome("settings-in-force", found)[0] == in_force
 
@@ -514,7 +514,9 @@ def test_drift_fails_by_setting_and_what_cannot_be_read_is_unknown() -> None:
         Drift(action="thp:x", expected="madvise", actual="always"),
         Drift(action="aspm:y", expected="off", why="cannot be read: EACCES"),
     )
-    found = judged("settings-in-force", evidence(standing=Result(verb="status", entries=(DONE, DONE), drift=drift)))
+    found = judged(
+        "settings-in-force", evidence(applied_state=Result(verb="status", entries=(DONE, DONE), drift=drift))
+    )
     assert {subject: result.outcome for subject, result in found.items()} == {
         "host": "warn",
         "thp:x": "fail",

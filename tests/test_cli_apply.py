@@ -329,8 +329,8 @@ def test_applies_add_up_and_are_taken_back_newest_first(cli: Cli, tmp_path: Path
     rules = cli.root.get("etc/udev/rules.d/10-hosttune-vfio.rules")
     assert f'KERNEL=="{GPU}"' in rules
     assert f'KERNEL=="{OTHER_GPU}"' in rules
-    standing = outcomes(cli.json("status"))
-    assert {f"driver:{GPU}", f"driver:{OTHER_GPU}", "guest:a", "guest:b"} <= set(standing)
+    applied_state = outcomes(cli.json("status"))
+    assert {f"driver:{GPU}", f"driver:{OTHER_GPU}", "guest:a", "guest:b"} <= set(applied_state)
     undone = cli.json("revert")["entries"]
     names = [entry["action"] for entry in undone]
     assert names.index("guest:b") < names.index(f"driver:{OTHER_GPU}") < names.index("guest:a")

@@ -55,9 +55,9 @@ def test_a_plan_that_was_reverted_but_for_a_conflict(cli: Cli, intent: Path, tmp
     assert left == {f"hugepages:/{PAGES}", "energy-preference:cpus 1-11,97-107"}
     assert by_plan(cli) == before  # what they say where nothing is planned
     assert in_force(cli) == ()
-    standing = cli.json("status", code=1)
-    assert outcomes(standing) == dict.fromkeys(left, "conflict")
-    assert standing["drift"] == []
+    applied_state = cli.json("status", code=1)
+    assert outcomes(applied_state) == dict.fromkeys(left, "conflict")
+    assert applied_state["drift"] == []
     assert "nothing in force" in cli("status")[1]
     (told,) = [
         one for one in json.loads(cli("validate", "-o", "json")[1])["results"] if one["check"] == "settings-in-force"

@@ -103,11 +103,11 @@ def test_status_changes_nothing(applied: Cli) -> None:
 
 
 def test_in_force_is_what_was_applied(applied: Cli) -> None:
-    standing = {entry["action"]: entry for entry in applied.json("status")["entries"]}
-    assert (standing[f"driver:{GPU}"]["before"], standing[f"driver:{GPU}"]["after"]) == ("nvidia", "vfio-pci")
-    assert standing[f"hugepages:/{PAGES}"]["want"] == 254
-    assert "guest:gpu-guest" in standing
-    assert f"irq-affinity:{GPU}" not in standing  # it still waits
+    applied_state = {entry["action"]: entry for entry in applied.json("status")["entries"]}
+    assert (applied_state[f"driver:{GPU}"]["before"], applied_state[f"driver:{GPU}"]["after"]) == ("nvidia", "vfio-pci")
+    assert applied_state[f"hugepages:/{PAGES}"]["want"] == 254
+    assert "guest:gpu-guest" in applied_state
+    assert f"irq-affinity:{GPU}" not in applied_state  # it still waits
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,9 @@ def test_what_others_changed_is_left_alone_until_forced(cli: Cli, plan: Path) ->
     assert cli.root.get(PAGES) == "300"
     assert (cli.root.get(PREFERENCE.format(1)), cli.root.get(PREFERENCE.format(2))) == ("power", "balance_performance")
     assert cli.root.driver(GPU) == "nvidia"
-    standing = cli.json("status", code=1)
-    assert outcomes(standing) == {f"hugepages:/{PAGES}": "conflict", PREFERENCES: "conflict"}
-    assert standing["drift"] == []  # what is another's is no drift of ours
+    applied_state = cli.json("status", code=1)
+    assert outcomes(applied_state) == {f"hugepages:/{PAGES}": "conflict", PREFERENCES: "conflict"}
+    assert applied_state["drift"] == []  # what is another's is no drift of ours
     assert set(outcomes(cli.json("revert", code=1)).values()) == {"conflict"}
     assert set(outcomes(cli.json("revert", "--force")).values()) == {"reverted"}
     assert cli.root.contents() == before
@@ -242,21 +242,21 @@ def test_arguments_of_the_kernel_wait_for_the_boot_that_shows_them(cli: Cli, pla
     assert cli.root.get(CMDLINE).count("iommu=pt") == 0
     again = cli.json("apply", str(plan), "--yes")
     assert (again["changed"], again["reboot_required"], outcomes(again)[argument]) == (False, True, "pending")
-    standing = cli.json("status")
-    assert (standing["reboot_required"], standing["drift"]) == (True, [])
+    applied_state = cli.json("status")
+    assert (applied_state["reboot_required"], applied_state["drift"]) == (True, [])
     cli.root.put(BOOT_ID, ANOTHER_BOOT)  # a boot that did not take them confirms nothing
     assert cli.json("status")["reboot_required"] is True
     cli.root.put(CMDLINE, cli.root.get(CMDLINE) + " iommu=pt hugepagesz=1G hugepages=0:254\n")
-    standing = cli.json("status")
-    assert (standing["reboot_required"], standing["drift"]) == (False, [])
+    applied_state = cli.json("status")
+    assert (applied_state["reboot_required"], applied_state["drift"]) == (False, [])
     assert outcomes(cli.json("apply", str(plan), "--yes"))[argument] == "already"
 
 
 def test_arguments_that_are_staged_together_stand_and_drift_one_by_one(applied: Cli) -> None:
-    standing = {entry["action"]: entry for entry in applied.json("status")["entries"]}
-    argument = standing["kernel-argument:iommu"]
+    applied_state = {entry["action"]: entry for entry in applied.json("status")["entries"]}
+    argument = applied_state["kernel-argument:iommu"]
     assert (argument["before"], argument["want"], argument["outcome"]) == ("not staged", "iommu=pt", "pending")
-    assert standing["kernel-argument:hugepages"]["want"] == "hugepagesz=1G hugepages=0:254"
+    assert applied_state["kernel-argument:hugepages"]["want"] == "hugepagesz=1G hugepages=0:254"
     (drop_in,) = (applied.root.path / DROP_IN).iterdir()
     drop_in.unlink()
     drifted = {one["action"]: one["actual"] for one in applied.json("status", code=1)["drift"]}

@@ -19,10 +19,10 @@ from faultlab import (
     SYNC,
     Faults,
     Job,
+    applied_state,
     quiet,
     run_forked,
     site_on,
-    standing,
     transactions,
     tree_of,
 )
@@ -85,7 +85,7 @@ def test_a_full_disk_at_every_line_of_an_apply(lab: Lab) -> None:
         lab.anew()
         ended = run_forked(lab.root, limited(size, applying(FEW)), Faults(), watch=False)
         assert ended.code == 1, size
-        assert set(standing(lab.root, lab.records)) == {"old"}, size
+        assert set(applied_state(lab.root, lab.records)) == {"old"}, size
         codes.append(len(transactions(lab.root)))
         recovered(lab)
         _, code = applying(FEW)(site_on(lab.root))
@@ -108,7 +108,7 @@ def test_a_full_disk_on_the_way_back(lab: Lab, again: str) -> None:
     size = journal_of(lab).stat().st_size
     ended = run_forked(lab.root, limited(size, job), Faults(), watch=False)
     assert ended.code == 1
-    assert set(standing(lab.root, lab.records)) == {"old"}
+    assert set(applied_state(lab.root, lab.records)) == {"old"}
     _, code = job(site_on(lab.root))
     assert (code, list(back_at_original(lab))) == (0, [])
 

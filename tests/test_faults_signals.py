@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import pytest
 from faultkills import applying, back_at_original, lab_of, reverting
 from faultkinds import EXAMPLES, together
-from faultlab import Faults, fresh_root, quiet, run_forked, send, site_on, standing, transactions, tree_of
+from faultlab import Faults, applied_state, fresh_root, quiet, run_forked, send, site_on, transactions, tree_of
 from sweeps import FULL, sample
 
 import hosttune
@@ -32,7 +32,7 @@ from hosttune.model.result import Result
 from hosttune.scratch import Scratch
 from hosttune.settings.memory import Ksm
 from hosttune.settings.setting import Setting
-from hosttune.transaction.engine import Carried, carry_out
+from hosttune.transaction.engine import StepResults, carry_out
 from hosttune.transaction.kinds import setting_of
 from hosttune.transaction.steps import Step, prepare
 
@@ -84,7 +84,7 @@ def test_asked_to_stop_a_revert_goes_to_its_end(name: str, tmp_path: Path) -> No
         applying(lab.example)(site_on(lab.root))
         ended = run_forked(lab.root, reverting(lab.example), Faults(at=at, act=send(signal.SIGTERM)))
         assert ended.fired, at
-        if standing(lab.root, lab.records) == ("new",) * len(lab.records):  # before it began
+        if applied_state(lab.root, lab.records) == ("new",) * len(lab.records):  # before it began
             assert ended.code in (130, None)
             _, code = reverting(lab.example)(site_on(lab.root))
             assert code == 0
@@ -203,7 +203,7 @@ def action(kind: str, target: str, want: Any, *, needed: bool) -> Action:
     )  # fmt: skip
 
 
-def stuck_run(root: Path, system: Scratch, *, needed: bool) -> Carried:
+def stuck_run(root: Path, system: Scratch, *, needed: bool) -> StepResults:
     """thp, then the write that hangs, then NUMA balancing."""
     settings: list[tuple[Setting, Any]] = []
     for kind, target, want in TOGETHER.wants:

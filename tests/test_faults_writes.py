@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from faultkills import Lab, applying, back_at_original, lab_of, recovering, reverting, shut_off, whole_host
 from faultkinds import EXAMPLES
-from faultlab import AFTER, BEFORE, Ended, Faults, Job, refuse, run_forked, site_on, standing, transactions
+from faultlab import AFTER, BEFORE, Ended, Faults, Job, applied_state, refuse, run_forked, site_on, transactions
 from sweeps import FULL, sample
 
 from hosttune.errors import Refused
@@ -159,7 +159,9 @@ def closing(at: int, count: mmap.mmap, job: Job) -> Job:
 def needs_a_person(lab: Lab, result: Result, code: int, faults: Faults) -> None:
     """Exit 4, the rest taken back, told, the journal open; nothing else begins before `recover`, which ends it."""
     assert code == 4, faults.fired
-    left = [record for record, now in zip(lab.records, standing(lab.root, lab.records), strict=True) if now != "old"]
+    left = [
+        record for record, now in zip(lab.records, applied_state(lab.root, lab.records), strict=True) if now != "old"
+    ]
     failed = {record.target for record in transactions(lab.root)[-1].records if record.undone == "failed"}
     assert len(left) <= 1 or "MigMode" in faults.fired, faults.fired  # with MIG on there is no compute mode to put back
     assert {record.target for record in left} <= failed, faults.fired

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosttune.errors import BadInput
-from hosttune.fleet.answers import read_answer, was_asked
+from hosttune.fleet.answers import has_answer_file, read_answer
 from hosttune.fleet.results import RECORD, answer_path, host_folder, hosts_in, refuse_names
 
 GOOD: dict[str, Any] = {
@@ -38,7 +38,7 @@ def test_an_answer_of_this_run_is_read_from_beside_the_document(tmp_path: Path) 
     put(tmp_path, document(seconds=1.5))
     answer = read_answer(str(tmp_path), "h", "validate", "r1")
     assert (answer.outcome, answer.verdict, answer.seconds) == ("ok", "pass", 1.5)
-    assert was_asked(answer)
+    assert has_answer_file(answer)
     assert read_answer(str(tmp_path), "h", "validate", None).outcome == "ok"  # whichever run wrote it
 
 
@@ -84,7 +84,7 @@ def test_an_answer_that_contradicts_itself_is_unknown(tmp_path: Path, fleet: dic
     answer = read_answer(str(tmp_path), "h", "validate", "r1")
     assert (answer.outcome, answer.verdict) == ("unknown", None)
     assert why in (answer.why or "")
-    assert was_asked(answer)
+    assert has_answer_file(answer)
 
 
 def test_a_verdict_that_is_not_the_documents_is_unknown(tmp_path: Path) -> None:
@@ -114,9 +114,9 @@ def test_what_only_looks_like_a_contradiction(tmp_path: Path, phase: str, name: 
 def test_a_file_that_is_not_there_was_not_asked(tmp_path: Path) -> None:
     answer = read_answer(str(tmp_path), "h", "validate", "r1")
     assert (answer.outcome, answer.why) == ("unknown", "no answer of this run")
-    assert not was_asked(answer)
+    assert not has_answer_file(answer)
     put(tmp_path, document(outcome="unknown", why="asked; no answer yet"))
-    assert was_asked(read_answer(str(tmp_path), "h", "validate", "r1"))
+    assert has_answer_file(read_answer(str(tmp_path), "h", "validate", "r1"))
 
 
 def test_a_folder_in_the_place_of_a_file_is_unknown(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from fleetsim import Fleet, Killed, begin, course_of, go_on, lines_in, names, past_in, with_shard, write
+from fleetsim import Fleet, Killed, begin, go_on, lines_in, names, past_in, rollout_of, with_shard, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hosttune.errors import BadInput
-from hosttune.fleet.record import Asked, Done, Ended, Judged, Members, Stopped
+from hosttune.fleet.record import Asked, Done, Ended, GateRecord, Members, Stopped
 from hosttune.fleet.results import RECORD
 from hosttune.fleet.rollout import changes, resumed
 from hosttune.fleet.runner import Event, Order, Played, Stop
@@ -28,13 +28,17 @@ def results(tmp_path: Path) -> Path:
 
 def test_waves_are_asked_in_order_and_each_gate_is_recorded(results: Path) -> None:
     fleet = Fleet()
-    done = begin(course_of(results, "apply", HOSTS), results, fleet)
+    done = begin(rollout_of(results, "apply", HOSTS), results, fleet)
     assert (done.exit_code, done.stopped) == (0, None)
     assert fleet.asked == HOSTS
     assert [order.hosts for order in fleet.orders] == [tuple(HOSTS[:1]), tuple(HOSTS[1:3]), tuple(HOSTS[3:])]
     lines = lines_in(results)
     assert [line.hosts for line in lines if isinstance(line, Members)] == [order.hosts for order in fleet.orders]
-    assert [(line.wave, line.passed) for line in lines if isinstance(line, Judged)] == [(1, True), (2, True), (3, True)]
+    assert [(line.wave, line.passed) for line in lines if isinstance(line, GateRecord)] == [
+        (1, True),
+        (2, True),
+        (3, True),
+    ]
     assert [line.host for line in lines if isinstance(line, Done)] == HOSTS
     assert isinstance(lines[-1], Ended)
     assert [wave.passed for wave in done.waves] == [True, True, True]
@@ -44,33 +48,33 @@ def test_waves_are_asked_in_order_and_each_gate_is_recorded(results: Path) -> No
 @pytest.mark.parametrize("outcome", ["no", "unreachable", "slow", "died", "disk-full", "unknown", "wrong-version"])
 def test_a_canary_that_is_not_good_stops_the_run(results: Path, phase: str, outcome: str) -> None:
     fleet = Fleet(script={"h000": [(phase, outcome)]})
-    done = begin(course_of(results, "apply", HOSTS), results, fleet)
+    done = begin(rollout_of(results, "apply", HOSTS), results, fleet)
     if (phase, outcome) == ("before", "no"):  # here the simulated host goes no further
-        assert done.standings["h000"].phase == "apply"
+        assert done.host_statuses["h000"].phase == "apply"
     else:
-        assert done.standings["h000"].line == f"h000: {phase}: {outcome}: as scripted"
+        assert done.host_statuses["h000"].line == f"h000: {phase}: {outcome}: as scripted"
     assert fleet.asked == ["h000"]
     assert done.stopped == "the gate after wave 1 of 3 did not open"
     assert done.exit_code == 1
     assert [wave.passed for wave in done.waves] == [False, None, None]
-    assert done.standings["h007"].why == "not asked"
+    assert done.host_statuses["h007"].why == "not asked"
     assert any(isinstance(line, Stopped) for line in lines_in(results))
 
 
 def test_resume_begins_with_the_hosts_of_the_stopped_wave_that_were_not_good(results: Path) -> None:
     fleet = Fleet(script={"h002": [("apply", "died")]})
-    assert begin(course_of(results, "apply", HOSTS), results, fleet).exit_code == 1
+    assert begin(rollout_of(results, "apply", HOSTS), results, fleet).exit_code == 1
     assert fleet.asked == HOSTS[:3]
     fleet.asked.clear()
     done = go_on(results, "apply", HOSTS, fleet)
     assert fleet.asked == HOSTS[2:]
     assert (done.exit_code, done.stopped) == (0, None)
-    assert all(standing.good for standing in done.standings.values())
+    assert all(host_status.good for host_status in done.host_statuses.values())
 
 
 def test_retry_asks_those_that_failed_and_begins_no_wave(results: Path) -> None:
     fleet = Fleet(script={"h001": [("apply", "slow"), None]})
-    begin(course_of(results, "apply", HOSTS), results, fleet)
+    begin(rollout_of(results, "apply", HOSTS), results, fleet)
     fleet.asked.clear()
     done = go_on(results, "apply", HOSTS, fleet, retry=True)
     assert fleet.asked == ["h001"]
@@ -83,7 +87,7 @@ def test_retry_asks_those_that_failed_and_begins_no_wave(results: Path) -> None:
 
 def test_a_run_that_is_done_has_nothing_to_go_on_with(results: Path) -> None:
     fleet = Fleet()
-    begin(course_of(results, "apply", HOSTS), results, fleet)
+    begin(rollout_of(results, "apply", HOSTS), results, fleet)
     fleet.asked.clear()
     assert go_on(results, "apply", HOSTS, fleet).exit_code == 0
     assert fleet.asked == []
@@ -91,17 +95,17 @@ def test_a_run_that_is_done_has_nothing_to_go_on_with(results: Path) -> None:
 
 def test_a_host_that_needs_a_person_is_the_exit_code(results: Path) -> None:
     fleet = Fleet(script={"h000": [("apply", "needs-person")]})
-    assert begin(course_of(results, "apply", HOSTS), results, fleet).exit_code == 4
+    assert begin(rollout_of(results, "apply", HOSTS), results, fleet).exit_code == 4
 
 
 @pytest.mark.parametrize("verb", ["discover", "plan", "validate", "handover"])
 def test_what_changes_no_host_visits_all_and_fails_at_the_end(results: Path, verb: str) -> None:
     fleet = Fleet(script={"h000": [(verb, "unreachable")], "h004": [(verb, "no")]})
-    done = begin(with_shard(course_of(results, verb, HOSTS), 3), results, fleet)
+    done = begin(with_shard(rollout_of(results, verb, HOSTS), 3), results, fleet)
     assert fleet.asked == HOSTS
     assert [len(order.hosts) for order in fleet.orders] == [2, 3, 3]
     assert (done.exit_code, done.stopped) == (1, None)
-    assert not any(isinstance(line, Judged) for line in lines_in(results))
+    assert not any(isinstance(line, GateRecord) for line in lines_in(results))
     fleet.asked.clear()
     assert go_on(results, verb, HOSTS, fleet, retry=True).exit_code == 0
     assert fleet.asked == ["h000", "h004"]
@@ -109,7 +113,7 @@ def test_what_changes_no_host_visits_all_and_fails_at_the_end(results: Path, ver
 
 def test_check_mode_changes_nothing_and_so_has_no_gates(results: Path) -> None:
     fleet = Fleet(script={"h000": [("apply", "no")]})
-    done = begin(course_of(results, "apply", HOSTS, check=True), results, fleet)
+    done = begin(rollout_of(results, "apply", HOSTS, check=True), results, fleet)
     assert fleet.asked == HOSTS
     assert (done.exit_code, done.stopped) == (1, None)
     assert (results / "h001" / "apply.check.json").is_file()
@@ -117,10 +121,10 @@ def test_check_mode_changes_nothing_and_so_has_no_gates(results: Path) -> None:
 
 
 def test_files_of_another_run_prove_nothing(results: Path) -> None:
-    begin(course_of(results, "apply", HOSTS, run="old"), results, Fleet())
+    begin(rollout_of(results, "apply", HOSTS, run="old"), results, Fleet())
     silent = Fleet(dead=True)
-    done = begin(course_of(results, "apply", HOSTS, run="new"), results, silent)
-    assert done.standings["h000"].line == "h000: before: unknown: no answer of this run"
+    done = begin(rollout_of(results, "apply", HOSTS, run="new"), results, silent)
+    assert done.host_statuses["h000"].line == "h000: before: unknown: no answer of this run"
     assert done.stopped == "ansible contacted no host: [ERROR]: the playbook is broken"
     assert done.exit_code == 1
     assert len(silent.orders) == 1
@@ -128,9 +132,9 @@ def test_files_of_another_run_prove_nothing(results: Path) -> None:
 
 def test_another_run_over_a_hosts_file_does_not_unprove_a_recorded_host(results: Path) -> None:
     fleet = Fleet(script={"h001": [("apply", "no")]})
-    course = course_of(results, "apply", HOSTS)
-    begin(course, results, fleet)
-    begin(course_of(results, "validate", HOSTS, run="r2"), results, Fleet())
+    rollout = rollout_of(results, "apply", HOSTS)
+    begin(rollout, results, fleet)
+    begin(rollout_of(results, "validate", HOSTS, run="r2"), results, Fleet())
     fleet.asked.clear()
     assert go_on(results, "apply", HOSTS, fleet).exit_code == 0
     assert fleet.asked == ["h001", *HOSTS[3:]]
@@ -138,7 +142,7 @@ def test_another_run_over_a_hosts_file_does_not_unprove_a_recorded_host(results:
 
 def test_an_interrupted_run_says_so_and_goes_on(results: Path) -> None:
     fleet = Fleet(interrupt_at=5)
-    done = begin(course_of(results, "apply", HOSTS), results, fleet)
+    done = begin(rollout_of(results, "apply", HOSTS), results, fleet)
     assert (done.exit_code, done.stopped) == (130, "interrupted")
     recorded = [line.host for line in lines_in(results) if isinstance(line, Done)]
     assert recorded == HOSTS[:5]  # a host that was not asked has no line
@@ -150,28 +154,28 @@ def test_an_interrupted_run_says_so_and_goes_on(results: Path) -> None:
 
 def test_retry_after_an_interrupt_leaves_hosts_that_were_never_asked(results: Path) -> None:
     fleet = Fleet(script={"h001": [("validate", "no")]}, interrupt_at=5)
-    begin(with_shard(course_of(results, "validate", HOSTS), 4), results, fleet)
+    begin(with_shard(rollout_of(results, "validate", HOSTS), 4), results, fleet)
     fleet.interrupt_at = None
     fleet.asked.clear()
     done = go_on(results, "validate", HOSTS, fleet, retry=True)
     assert fleet.asked == ["h001"]
     assert done.exit_code == 1
-    assert done.standings["h006"].why == "not asked; --resume asks it"
+    assert done.host_statuses["h006"].why == "not asked; --resume asks it"
 
 
 def test_a_host_that_left_the_inventory_stays_unknown_and_is_told(results: Path) -> None:
     fleet = Fleet(script={"h001": [("apply", "unreachable")]})
-    course = course_of(results, "apply", HOSTS)
-    begin(course, results, fleet)
+    rollout = rollout_of(results, "apply", HOSTS)
+    begin(rollout, results, fleet)
     fleet.asked.clear()
     now = [host for host in HOSTS if host not in ("h000", "h001")]
     done = go_on(results, "apply", [*now, "new"], fleet)
     assert fleet.asked == []
     assert done.stopped == "the gate after wave 2 of 3 did not open"
-    assert done.standings["h001"].why == "no longer in the inventory"
-    assert done.standings["h000"].good  # it was proven while it was there
+    assert done.host_statuses["h001"].why == "no longer in the inventory"
+    assert done.host_statuses["h000"].good  # it was proven while it was there
     past = past_in(results, "apply")
-    told = changes(resumed(course, past, [*now, "new"], only_failed=False), past, [*now, "new"], "other")
+    told = changes(resumed(rollout, past, [*now, "new"], only_failed=False), past, [*now, "new"], "other")
     assert told == [
         "no longer in the inventory, 1: h001; what is not proven stays unknown",
         "new in the inventory, 1: new; not in this run",
@@ -181,7 +185,7 @@ def test_a_host_that_left_the_inventory_stays_unknown_and_is_told(results: Path)
 
 def test_a_host_asked_again_keeps_what_it_was_before_the_first_attempt(results: Path) -> None:
     fleet = Fleet(script={"h001": [("apply", "died"), ("validate", "no"), None], "h002": [("before", "slow"), None]})
-    begin(course_of(results, "apply", HOSTS), results, fleet)
+    begin(rollout_of(results, "apply", HOSTS), results, fleet)
     go_on(results, "apply", HOSTS, fleet)
     assert go_on(results, "apply", HOSTS, fleet).exit_code == 0
     assert fleet.befores["h001"] == 1
@@ -189,26 +193,26 @@ def test_a_host_asked_again_keeps_what_it_was_before_the_first_attempt(results: 
 
 
 def test_a_hook_that_failed_is_forgotten_when_the_host_is_asked_again(results: Path) -> None:
-    course = course_of(results, "apply", HOSTS)
+    rollout = rollout_of(results, "apply", HOSTS)
     fleet = Fleet(script={"h000": [("apply", "died")]})
-    begin(course, results, fleet)
-    write(course.order, "h000", "hook", "no", why="Drain: no such ticket")
+    begin(rollout, results, fleet)
+    write(rollout.order, "h000", "hook", "no", why="Drain: no such ticket")
     assert go_on(results, "apply", HOSTS, fleet).exit_code == 0
     assert not (results / "h000" / "hook.json").exists()
 
 
 def test_another_gate_takes_no_proof_of_the_old_ones_word(results: Path) -> None:
-    course = course_of(results, "apply", HOSTS, gate="worse")
+    rollout = rollout_of(results, "apply", HOSTS, gate="worse")
     fleet = Fleet(script={"h001": [("apply", "no")]})
-    begin(course, results, fleet)
-    write(course.order, "h000", "validate", "ok", verdict="fail")  # no worse than before, and no pass either
+    begin(rollout, results, fleet)
+    write(rollout.order, "h000", "validate", "ok", verdict="fail")  # no worse than before, and no pass either
     fleet.asked.clear()
     assert go_on(results, "apply", HOSTS, fleet, gate="either").exit_code == 0
     assert fleet.asked[:2] == ["h000", "h001"]
 
 
 def test_a_record_without_all_its_waves_cannot_go_on(results: Path) -> None:
-    begin(course_of(results, "apply", HOSTS), results, Fleet())
+    begin(rollout_of(results, "apply", HOSTS), results, Fleet())
     lines = (results / RECORD).read_bytes().splitlines(keepends=True)
     (results / RECORD).write_bytes(b"".join(lines[:2]))
     with pytest.raises(BadInput, match="before its waves were written") as refused:
@@ -236,10 +240,10 @@ def test_whatever_happens_no_wave_begins_before_the_one_before_is_proven(
     fleet = Fleet(script={host: list(attempts) for host, attempts in script.items()})
     with TemporaryDirectory() as folder:
         results = Path(folder) / "results"
-        course = with_shard(course_of(results, "apply", hosts, sizes=sizes), shard)
+        rollout = with_shard(rollout_of(results, "apply", hosts, sizes=sizes), shard)
         fleet.kill_at = kills.pop() if kills else None
         with suppress(Killed):
-            begin(course, results, fleet)
+            begin(rollout, results, fleet)
         for _ in range(8):  # each host has at most two troubles, and the controller at most three deaths
             cut_tail(results, torn if fleet.kill_at is not None else 0)
             fleet.kill_at = len(fleet.asked) + kills.pop() if kills else None
@@ -247,11 +251,11 @@ def test_whatever_happens_no_wave_begins_before_the_one_before_is_proven(
                 done = go_on(results, "apply", hosts, fleet)
         assert done.exit_code == 0
         assert fleet.well == set(hosts) == set(fleet.asked)
-        wave_of = {host: number for number, wave in enumerate(course.waves) for host in wave}
+        wave_of = {host: number for number, wave in enumerate(rollout.waves) for host in wave}
         for host, well in zip(fleet.asked, fleet.well_then, strict=True):
             assert all(wave_of[other] >= wave_of[host] for other in hosts if other not in well)
         begun = [line.wave for line in lines_in(results) if isinstance(line, Asked)]
-        passed = {line.wave for line in lines_in(results) if isinstance(line, Judged) and line.passed}
+        passed = {line.wave for line in lines_in(results) if isinstance(line, GateRecord) and line.passed}
         assert begun == sorted(begun)
         assert {number for number in begun if number < max(begun)} <= passed
 
@@ -285,20 +289,20 @@ class Drained(Fleet):
 @pytest.mark.parametrize("between", ["discover", "apply --check"])
 def test_a_run_of_another_verb_takes_no_fault_of_this_one_away(results: Path, between: str) -> None:
     fleet = Drained()
-    assert begin(course_of(results, "apply", HOSTS), results, fleet).standings["h000"].phase == "hook"
+    assert begin(rollout_of(results, "apply", HOSTS), results, fleet).host_statuses["h000"].phase == "hook"
     verb, _, check = between.partition(" ")
-    begin(course_of(results, verb, HOSTS, run="r2", check=bool(check)), results, fleet)
+    begin(rollout_of(results, verb, HOSTS, run="r2", check=bool(check)), results, fleet)
     fleet.asked.clear()
-    kept = resumed(course_of(results, "apply", HOSTS), past_in(results, "apply"), HOSTS, only_failed=False)
-    assert "h000" not in kept.standings
+    kept = resumed(rollout_of(results, "apply", HOSTS), past_in(results, "apply"), HOSTS, only_failed=False)
+    assert "h000" not in kept.host_statuses
 
 
 def test_an_attempt_that_ends_before_it_begins_does_not_live_on_the_proof_of_the_last(results: Path) -> None:
     """Of the first attempt all is well but the step of the operator's; that word goes, and the proof with it."""
     fleet = Drained()
-    begin(course_of(results, "apply", HOSTS), results, fleet)
+    begin(rollout_of(results, "apply", HOSTS), results, fleet)
     fleet.die_before = True
     with suppress(Killed):
         go_on(results, "apply", HOSTS, fleet)
-    kept = resumed(course_of(results, "apply", HOSTS), past_in(results, "apply"), HOSTS, only_failed=False)
-    assert "h000" not in kept.standings
+    kept = resumed(rollout_of(results, "apply", HOSTS), past_in(results, "apply"), HOSTS, only_failed=False)
+    assert "h000" not in kept.host_statuses

@@ -27,7 +27,7 @@ def well(verb: str) -> dict[str, Answer]:
     return {phase: answer(phase) for phase in PHASES[verb] if phase not in ("status", *ONLY_IF_ASKED)}
 
 
-def standing(verb: str, gate: Gate = "either", **others: Answer | None) -> HostStatus:
+def host_status(verb: str, gate: Gate = "either", **others: Answer | None) -> HostStatus:
     answers = {**well(verb), **others}
     return stands("h", verb, {phase: found for phase, found in answers.items() if found is not None}, gate)
 
@@ -35,14 +35,14 @@ def standing(verb: str, gate: Gate = "either", **others: Answer | None) -> HostS
 @pytest.mark.parametrize("verb", PHASES)
 @pytest.mark.parametrize("gate", GATES)
 def test_a_host_on_which_all_went_well_is_good(verb: str, gate: Gate) -> None:
-    found = standing(verb, gate)
+    found = host_status(verb, gate)
     assert (found.outcome, found.phase, found.why) == ("ok", None, None)
 
 
 @pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize(("verb", "phase"), [(verb, phase) for verb in PHASES for phase in well(verb)])
 def test_a_phase_without_an_answer_is_unknown(verb: str, phase: str, gate: Gate) -> None:
-    found = standing(verb, gate, **{phase: None})
+    found = host_status(verb, gate, **{phase: None})
     assert (found.outcome, found.phase, found.why) == ("unknown", phase, "no answer of this run")
 
 
@@ -52,7 +52,7 @@ def test_a_phase_without_an_answer_is_unknown(verb: str, phase: str, gate: Gate)
 def test_a_phase_that_did_not_end_well_is_told_with_its_reason(
     verb: str, phase: str, outcome: AnswerOutcome, gate: Gate
 ) -> None:
-    found = standing(verb, gate, **{phase: answer(phase, outcome, why="because")})
+    found = host_status(verb, gate, **{phase: answer(phase, outcome, why="because")})
     if phase == "before" and outcome == "no":
         assert found.good  # faults that were there before are what the comparison is for
     else:
@@ -76,31 +76,31 @@ def test_a_phase_that_did_not_end_well_is_told_with_its_reason(
     ],
 )
 def test_the_verdict_counts_besides_the_exit_code(gate: Gate, verdict: Verdict | None, outcome: str) -> None:
-    assert standing("apply", gate, validate=answer("validate", verdict=verdict)).outcome == outcome
+    assert host_status("apply", gate, validate=answer("validate", verdict=verdict)).outcome == outcome
 
 
 @pytest.mark.parametrize("verdict", [*VERDICTS, None])
 def test_a_handover_needs_a_verdict_whatever_the_gate(verdict: Verdict | None) -> None:
-    found = standing("handover", "worse", handover=answer("handover", verdict=verdict))
+    found = host_status("handover", "worse", handover=answer("handover", verdict=verdict))
     assert found.good == (verdict in ("pass", "warn"))
 
 
 def test_a_reboot_that_is_to_come_keeps_the_gate_shut() -> None:
     pending = answer("apply", reboot_required=True)
-    assert standing("apply", apply=pending).line == "h: status: refused: a reboot is pending, and was not made"
-    assert standing("apply", apply=pending, status=answer("status")).good
-    drifted = standing("apply", apply=pending, status=answer("status", "no", why="drift"))
+    assert host_status("apply", apply=pending).line == "h: status: refused: a reboot is pending, and was not made"
+    assert host_status("apply", apply=pending, status=answer("status")).good
+    drifted = host_status("apply", apply=pending, status=answer("status", "no", why="drift"))
     assert (drifted.outcome, drifted.phase) == ("no", "status")
     unsure = answer("status", "unknown", why="asked; no answer yet")
-    assert standing("apply", apply=pending, status=unsure).outcome == "unknown"
-    assert standing("apply", apply=answer("apply", reboot_required=False), status=unsure).good  # not asked of it
+    assert host_status("apply", apply=pending, status=unsure).outcome == "unknown"
+    assert host_status("apply", apply=answer("apply", reboot_required=False), status=unsure).good  # not asked of it
 
 
 @pytest.mark.parametrize("phase", ONLY_IF_ASKED)
 def test_a_step_that_is_only_made_where_it_is_asked_for_keeps_the_gate_shut_when_it_fails(phase: str) -> None:
-    found = standing("apply", "either", **{phase: answer(phase, "no", why="no such ticket")})
+    found = host_status("apply", "either", **{phase: answer(phase, "no", why="no such ticket")})
     assert found.line == f"h: {phase}: no: no such ticket"
-    assert standing("apply", "either", **{phase: answer(phase)}).good
+    assert host_status("apply", "either", **{phase: answer(phase)}).good
 
 
 def test_in_check_mode_the_verb_itself_decides() -> None:
@@ -148,17 +148,17 @@ ANSWERS = st.fixed_dictionaries(
 
 @given(st.lists(STANDINGS, max_size=12))
 def test_the_gate_never_opens_on_a_host_that_is_not_good(found: list[HostStatus]) -> None:
-    standings = {f"h{number}": one for number, one in enumerate(found)}
-    passed, why = judge([*standings], standings)
+    host_statuses = {f"h{number}": one for number, one in enumerate(found)}
+    passed, why = judge([*host_statuses], host_statuses)
     assert passed == (bool(found) and all(one.outcome == "ok" for one in found))
     assert passed or why or not found
 
 
 @given(st.lists(STANDINGS, min_size=1, max_size=8), STANDINGS)
 def test_one_host_more_never_opens_a_gate(found: list[HostStatus], one: HostStatus) -> None:
-    standings = {f"h{number}": each for number, each in enumerate(found)}
-    before, _ = judge([*standings], standings)
-    after, _ = judge([*standings, "x"], {**standings, "x": one})
+    host_statuses = {f"h{number}": each for number, each in enumerate(found)}
+    before, _ = judge([*host_statuses], host_statuses)
+    after, _ = judge([*host_statuses, "x"], {**host_statuses, "x": one})
     assert before or not after
 
 

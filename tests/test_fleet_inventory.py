@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hosttune.errors import BadInput
-from hosttune.fleet.environment import config_path, environment, said_by_config
+from hosttune.fleet.environment import config_path, environment, options_in_config
 from hosttune.fleet.inventory import groups_of, read_inventory
 from hosttune.fleet.options import RESERVED, check_variable, checked, vault
 
@@ -192,7 +192,7 @@ def test_the_users_variables_and_configuration_keep_their_say(tmp_path: Path) ->
     config.write_text("[defaults]\nforks = 7 ; few\nhost_key_checking = False\n[ssh_connection]\nssh_args = -o A=b\n")
     own = {"ANSIBLE_CONFIG": str(tmp_path), "ANSIBLE_PIPELINING": "False", "NCCL_NVLS_ENABLE": "0", "HTTP_PROXY": "p"}
     assert config_path(own) == str(config)
-    added = environment(own, said_by_config(own))
+    added = environment(own, options_in_config(own))
     assert not {"ANSIBLE_FORKS", "ANSIBLE_PIPELINING", "ANSIBLE_SSH_ARGS"} & set(added)
     assert added["ANSIBLE_HOST_KEY_CHECKING"] == "False"
     assert not {name for name in added if name.startswith(("NCCL", "TORCH", "NVSHMEM", "HTTP"))}
@@ -200,4 +200,4 @@ def test_the_users_variables_and_configuration_keep_their_say(tmp_path: Path) ->
 
 def test_a_configuration_that_does_not_parse_is_ansibles_to_tell(tmp_path: Path) -> None:
     (tmp_path / "ansible.cfg").write_text("forks = 7\n")
-    assert said_by_config({"ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg")}) == frozenset()
+    assert options_in_config({"ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg")}) == frozenset()

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fleetsim import Fleet, begin, course_of, lines_in, names
+from fleetsim import Fleet, begin, lines_in, names, rollout_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,12 +17,12 @@ from hosttune.errors import BadInput, Refused
 from hosttune.fleet.launch import main as launch
 from hosttune.fleet.record import (
     Asked,
-    Began,
     Done,
     Ended,
     Line,
     Members,
     Resumed,
+    RunBegun,
     Stopped,
     decode,
     encode,
@@ -32,7 +32,7 @@ from hosttune.fleet.record import (
 from hosttune.fleet.results import ASKING, RECORD, held
 
 AT = "2026-01-02T03:04:05+00:00"
-BEGAN = Began(run="r1", at=AT, verb="apply", version="1", hosts=3, waves=("1", "100%"))
+BEGAN = RunBegun(run="r1", at=AT, verb="apply", version="1", hosts=3, waves=("1", "100%"))
 LINES = (
     BEGAN,
     Members(run="r1", wave=1, hosts=("a",)),
@@ -65,7 +65,7 @@ def test_any_other_line_that_does_not_read_is_named(line: bytes) -> None:
 
 def test_a_run_is_put_together_from_its_own_lines() -> None:
     other: tuple[Line, ...] = (
-        Began(run="r2", at=AT, verb="validate", version="1", hosts=1),
+        RunBegun(run="r2", at=AT, verb="validate", version="1", hosts=1),
         Members(run="r2", wave=1, hosts=("a",)),
         Done(run="r2", wave=1, host="a", outcome="ok"),
     )
@@ -82,9 +82,9 @@ def test_a_run_is_put_together_from_its_own_lines() -> None:
 def test_the_last_run_of_the_verb_counts_and_check_mode_is_none() -> None:
     lines = (
         BEGAN,
-        Began(run="r2", at=AT, verb="apply", version="1", hosts=0),
-        Began(run="r3", at=AT, verb="revert", version="1", hosts=0),
-        Began(run="r4", at=AT, verb="apply", version="1", hosts=0, check=True),
+        RunBegun(run="r2", at=AT, verb="apply", version="1", hosts=0),
+        RunBegun(run="r3", at=AT, verb="revert", version="1", hosts=0),
+        RunBegun(run="r4", at=AT, verb="apply", version="1", hosts=0, check=True),
     )
     assert [past_run(lines, verb).run for verb in ("apply", "revert")] == ["r2", "r3"]  # type: ignore[union-attr]
     assert past_run(lines, "validate") is None
@@ -122,9 +122,9 @@ def test_a_record_that_is_one_torn_line_is_empty(tmp_path: Path) -> None:
 
 
 def test_runs_of_one_folder_stand_one_after_the_other(tmp_path: Path) -> None:
-    begin(course_of(tmp_path, "discover", names(2), run="r1"), tmp_path, Fleet())
-    begin(course_of(tmp_path, "discover", names(2), run="r2"), tmp_path, Fleet())
-    assert [line.run for line in lines_in(tmp_path) if isinstance(line, Began)] == ["r1", "r2"]
+    begin(rollout_of(tmp_path, "discover", names(2), run="r1"), tmp_path, Fleet())
+    begin(rollout_of(tmp_path, "discover", names(2), run="r2"), tmp_path, Fleet())
+    assert [line.run for line in lines_in(tmp_path) if isinstance(line, RunBegun)] == ["r1", "r2"]
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:

@@ -479,8 +479,8 @@ def test_two_forms_of_nvidia_smi_in_one_capture_are_compared(
     reader = write(tmp_path, {".hosttune/commands/nvidia-smi-q-x": xml, ".hosttune/commands/nvidia-smi-q": text})
     gpus = read_gpus(reader, tuple(map(nvidia, (A, B, C, D))))
     assert getattr(gpus[0], field) == told
-    whys = [one.why for one in reader.problems if one.what == "contradicting facts of a GPU"]
-    assert len(whys) == (told is None)
+    doubts_found = [one.why for one in reader.problems if one.what == "contradicting facts of a GPU"]
+    assert len(doubts_found) == (told is None)
 
 
 def test_a_list_of_other_gpus_in_the_text_leaves_tables_by_number_out(tmp_path: Path) -> None:

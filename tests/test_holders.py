@@ -342,7 +342,7 @@ def test_this_machine(tmp_path: Path) -> None:
 def test_device_files_that_were_handed_down_are_closed_at_the_start(tmp_path: Path) -> None:
     """A wrapper's open device would be ours too, and its driver would wait for us; locks and pipes stay."""
     lock, reader = (tmp_path / "lock").open("w"), os.pipe()
-    program = "import os; from hosttune.system import let_go_of_devices; let_go_of_devices();"
+    program = "import os; from hosttune.system import close_inherited_devices; close_inherited_devices();"
     program += "print(sorted(os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if int(n) > 2 and"
     program += " os.path.exists(f'/proc/self/fd/{n}')))"
     with open("/dev/null") as null, lock:

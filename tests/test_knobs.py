@@ -27,7 +27,7 @@ from hosttune.planning import plan as make_plan
 from hosttune.settings.files import Form, OneFile
 from hosttune.settings.memory import Ksm
 from hosttune.transaction.kinds import kinds, setting_of
-from hosttune.tuned import WantedSetting, fights
+from hosttune.tuned import WantedSetting, tuned_conflicts
 
 MANUAL = Path(__file__).parent.parent / "docs" / "intent.md"
 HEAD = "| name | in profiles | what it sets | values, the profile's first |\n|---|---|---|---|\n"
@@ -191,8 +191,10 @@ def test_the_manual_would_list_it(toy: None) -> None:
 def test_what_tuned_sets_otherwise_is_seen(toy: None) -> None:
     key = TunedKey(plugin="sysfs", key=Toy.path, value="5", where="tuned.conf", sure=True)
     tuned = Tuned(profiles=("mine",), keys=(key,))
-    assert [fight.how for fight in fights(tuned, (WantedSetting(Toy.kind, Toy.path, 500),), ())] == ["otherwise"]
-    assert not list(fights(tuned, (WantedSetting(Toy.kind, Toy.path, 5),), ()))
+    assert [
+        tuned_conflict.how for tuned_conflict in tuned_conflicts(tuned, (WantedSetting(Toy.kind, Toy.path, 500),), ())
+    ] == ["otherwise"]
+    assert not list(tuned_conflicts(tuned, (WantedSetting(Toy.kind, Toy.path, 5),), ()))
 
 
 def test_a_name_or_kind_that_is_taken_is_refused(toy: None) -> None:

@@ -40,8 +40,8 @@ def with_drive(queue: Json | None = None, driver: str = "nvme", disk: str = "nvm
 
 
 def planned(host: Json, profile: str = "host", settings: Json | None = None, **guest: Any) -> Plan:
-    wish = {"vcpus": 4, "memory": "4GiB", **guest}
-    document = intent_of(profile=profile, settings=settings or {}, **wish)
+    wanted_setting = {"vcpus": 4, "memory": "4GiB", **guest}
+    document = intent_of(profile=profile, settings=settings or {}, **wanted_setting)
     return plan(Host.from_json(to_json(host)), Intent.from_json(to_json(document)))
 
 
@@ -68,8 +68,8 @@ def test_a_queue_is_one_setting(queue: Json, settings: Json, want: Json | None) 
     made = planned(with_drive(queue), "host", settings)
     current = FrozenMap(queue) if queue else None
     assert actions(made, "nvme-queue") == ([(f"{DRIVE} n1", current, want)] if want else [])
-    for target, _, wish in actions(made, "nvme-queue"):
-        setting_of("nvme-queue", target).check(wish)
+    for target, _, wanted_setting in actions(made, "nvme-queue"):
+        setting_of("nvme-queue", target).check(wanted_setting)
 
 
 def test_a_value_by_name_says_so() -> None:

@@ -65,8 +65,8 @@ def switched(changes: dict[str, Json] | None = None) -> Json:
 
 
 def planned(host: Json, profile: str = "guest", settings: Json | None = None, **guest: Any) -> Plan:
-    wish = {"gpus": [GPU], "vcpus": 4, "memory": "4GiB", **guest}
-    document = intent_of(profile=profile, settings=settings or {}, **wish)
+    wanted_setting = {"gpus": [GPU], "vcpus": 4, "memory": "4GiB", **guest}
+    document = intent_of(profile=profile, settings=settings or {}, **wanted_setting)
     return plan(Host.from_json(to_json(host)), Intent.from_json(to_json(document)))
 
 

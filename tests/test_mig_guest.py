@@ -35,7 +35,7 @@ def texts(parts: MigParts, when: str = "start") -> list[str]:
     return [step.text.partition(": ")[0] for step in parts.steps if step.when == when]
 
 
-def wishes(field: PlanningContext, *guests: PlannedGuest) -> tuple[list[Action], list[str]]:
+def wanted_settings(field: PlanningContext, *guests: PlannedGuest) -> tuple[list[Action], list[str]]:
     """(actions, steps before the starts without their reasons) of these guests as a whole plan."""
     settled = with_type_steps(field.host, field.catalogue, guests)
     steps = [step.text.partition(": ")[0] for guest in settled for step in guest.steps if step.when == "start"]
@@ -84,7 +84,7 @@ def test_the_type_of_a_function_whose_instance_is_there_is_an_action() -> None:
     host = mig_host(A)
     _there(host, 3)
     field = field_of(host)
-    actions, steps = wishes(field, planned(parts_of(field, guest_of())))
+    actions, steps = wanted_settings(field, planned(parts_of(field, guest_of())))
     assert [(a.kind, a.target, a.current, a.want, a.needed) for a in actions] == [
         ("vgpu-type", VFS[0], "0", "1414", True),
     ]
@@ -94,7 +94,7 @@ def test_the_type_of_a_function_whose_instance_is_there_is_an_action() -> None:
 def test_while_an_instance_is_to_be_made_the_type_is_a_step() -> None:
     for mode, kinds in (("enabled", []), ("disabled", ["gpu-mig-mode"])):
         field = field_of(mig_host(A, mode=mode))
-        actions, steps = wishes(field, planned(parts_of(field, guest_of())))
+        actions, steps = wanted_settings(field, planned(parts_of(field, guest_of())))
         assert [a.kind for a in actions] == kinds
         assert steps[-1] == typed(VFS[0], "NVIDIA H200X-1-18C")
 
@@ -105,7 +105,7 @@ def test_an_instance_to_be_made_for_one_guest_makes_steps_of_all_types_on_that_g
     _there(host, 3)
     field = field_of(host)
     both = parts_of(field, guest_of(count=2))
-    actions, steps = wishes(field, planned(both))
+    actions, steps = wanted_settings(field, planned(both))
     assert actions == []
     assert steps[1:] == [typed(name, "NVIDIA H200X-1-18C") for name in VFS[:2]]
 
@@ -115,7 +115,7 @@ def test_with_other_unused_instances_of_the_profile_the_type_is_a_step() -> None
     _there(host, 1, 3)
     field = field_of(host)
     guest = planned(parts_of(field, guest_of()))
-    actions, steps = wishes(field, guest)
+    actions, steps = wanted_settings(field, guest)
     assert actions == []
     assert steps == [typed(VFS[0], "NVIDIA H200X-1-18C")]
     (settled,) = with_type_steps(field.host, field.catalogue, (guest,))
@@ -128,7 +128,7 @@ def test_when_the_plan_takes_every_unused_instance_the_types_are_actions() -> No
     host = mig_host(A)
     _there(host, 1, 3)
     field = field_of(host)
-    actions, steps = wishes(field, planned(parts_of(field, guest_of(count=2))))
+    actions, steps = wanted_settings(field, planned(parts_of(field, guest_of(count=2))))
     assert ([a.target for a in actions], steps) == (VFS[:2], [])
 
 
@@ -148,7 +148,7 @@ def test_a_type_that_is_not_listed_yet_is_a_step() -> None:
     parts = parts_of(field, guest_of("3g.71gb"))
     assert parts.devices[0].name == "NVIDIA H200X-3-71C"
     assert parts.devices[0].type_id is None
-    actions, steps = wishes(field, planned(parts))
+    actions, steps = wanted_settings(field, planned(parts))
     assert actions == []
     assert steps == [f"nvidia-smi mig -i {A} -cgi 3g.71gb:4", typed(VFS[0], "NVIDIA H200X-3-71C")]
 

@@ -166,7 +166,7 @@ def test_an_existing_guest_holds_memory_where_its_cpus_say_they_are() -> None:
 
 def test_the_distances_of_a_whole_table_are_known() -> None:
     resources = resources_of(build_host())
-    assert resources.knows_distances((0, 1))
+    assert resources.has_all_distances((0, 1))
     assert resources.distance(0, 1) == 21
     assert resources.findings == ()
 
@@ -190,8 +190,8 @@ def test_a_missing_or_senseless_distance_is_assumed_and_said(row: Json | None, d
     assert resources.distance(0, 1) == distance
     assert resources.distance(0, 0) == LOCAL_DISTANCE
     assert resources.distance(1, 0) == 21
-    assert not resources.knows_distances((0, 1))
-    assert resources.knows_distances((1,))
+    assert not resources.has_all_distances((0, 1))
+    assert resources.has_all_distances((1,))
     (finding,) = resources.findings
     assert (finding.level, finding.where) == ("warn", "numa_nodes[].distances")
 
@@ -201,9 +201,9 @@ def test_one_node_needs_no_table() -> None:
     document["numa_nodes"][0]["distances"] = None
     resources = resources_of(document)
     assert resources.findings == ()
-    assert not resources.knows_distances((0,))  # nothing to cite
+    assert not resources.has_all_distances((0,))  # nothing to cite
 
 
 def test_the_example_knows_its_distances() -> None:
     resources = read_resources(hosttune.discover("examples/hgx-h200-8.tar.xz"), Reserve())
-    assert resources.knows_distances(resources.nodes)
+    assert resources.has_all_distances(resources.nodes)

@@ -19,7 +19,7 @@ from hosttune.model.host import Host
 from hosttune.model.intent import Intent, Reserve
 from hosttune.model.values import parse_cpus
 from hosttune.planning import plan
-from hosttune.planning.batch import want_of
+from hosttune.planning.batch import guest_request_of
 from hosttune.planning.inventory import shape as cut
 from hosttune.planning.inventory.cores import choose_cores, fits, has_whole_cores
 from hosttune.planning.inventory.shape import CellDemand
@@ -144,7 +144,7 @@ def test_the_first_placement_breaks_up_least_of_the_cheapest(host: Json, vcpus: 
     numa = [{"vcpus": cell.vcpus, "memory": "1GiB"} for cell in cells]
     gpus = [address for address in GPUS if field.catalogue.node(address) == 0][:1]
     guest = intent_of(gpus=gpus, numa=numa, hugepages="none")["guests"][0]
-    want = want_of(field, Intent.from_json(json.dumps({"version": 1, "guests": [guest]})).guests[0], "guest")
+    want = guest_request_of(field, Intent.from_json(json.dumps({"version": 1, "guests": [guest]})).guests[0], "guest")
     searched = search_problem(field, [want])
     found = searched.streams[0].get(0)
 

@@ -33,9 +33,9 @@ def scratch(tmp_path: Path, files: Mapping[str, str], kind: type[Scratch] = Scra
     return kind(str(tmp_path))
 
 
-def following(*wishes: Wanted) -> dict[str, str]:
+def following(*wanted_settings: Wanted) -> dict[str, str]:
     """Path -> text of the files that follow."""
-    actions = persistence(wishes, own_state())
+    actions = persistence(wanted_settings, own_state())
     for action in actions:
         assert action.kind == "drop-in"
         assert action.id == f"drop-in:{action.target}"

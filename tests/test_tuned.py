@@ -28,7 +28,7 @@ from hosttune.planning import plan
 from hosttune.reader import Reader
 from hosttune.recorded import Archive
 from hosttune.recording import Recording
-from hosttune.tuned import OTHERWISE, OVERRULED, UNSURE, WantedSetting, fights
+from hosttune.tuned import OTHERWISE, OVERRULED, UNSURE, WantedSetting, tuned_conflicts
 
 BALANCED = "[main]\nsummary=x\n[cpu]\ngovernor=schedutil|powersave\nenergy_performance_preference=balance_performance\n"
 LATENCY = """
@@ -186,15 +186,15 @@ CPUS = "cpus 0-3"
 
 
 def held(
-    plugin: str, key: str, value: str, wish: WantedSetting, *, sure: bool = True, args: Any = (), **more: Any
+    plugin: str, key: str, value: str, wanted_setting: WantedSetting, *, sure: bool = True, args: Any = (), **more: Any
 ) -> str:
     tuned = Tuned(profiles=("p",), keys=(TunedKey(plugin=plugin, key=key, value=value, where="/f", sure=sure),), **more)
-    found = fights(tuned, (wish,), args)
+    found = tuned_conflicts(tuned, (wanted_setting,), args)
     return found[0].how if found else "none"
 
 
 @pytest.mark.parametrize(
-    ("plugin", "key", "value", "wish", "how"),
+    ("plugin", "key", "value", "wanted_setting", "how"),
     [
         ("cpu", "governor", "performance", ("governor", CPUS, "performance"), "none"),
         ("cpu", "governor", "schedutil|powersave", ("governor", CPUS, "performance"), OTHERWISE),
@@ -248,23 +248,25 @@ def held(
     ],
 )  # fmt: skip
 def test_a_key_is_held_against_a_setting(
-    plugin: str, key: str, value: str, wish: tuple[str, str, Any], how: str
+    plugin: str, key: str, value: str, wanted_setting: tuple[str, str, Any], how: str
 ) -> None:
-    want = FrozenMap(wish[2]) if isinstance(wish[2], dict) else wish[2]
-    assert held(plugin, key, value, WantedSetting(wish[0], wish[1], want)) == how
+    want = FrozenMap(wanted_setting[2]) if isinstance(wanted_setting[2], dict) else wanted_setting[2]
+    assert held(plugin, key, value, WantedSetting(wanted_setting[0], wanted_setting[1], want)) == how
 
 
 def test_a_doubtful_key_is_never_a_proven_fight() -> None:
-    wish = WantedSetting("thp", "/x", "madvise")
-    assert held("vm", "transparent_hugepages", "never", wish, sure=False) == UNSURE
-    assert held("vm", "transparent_hugepages", "never", wish, args=("transparent_hugepage=madvise",)) == "none"
-    assert held("vm", "transparent_hugepages", "never", wish, args=None) == UNSURE
+    wanted_setting = WantedSetting("thp", "/x", "madvise")
+    assert held("vm", "transparent_hugepages", "never", wanted_setting, sure=False) == UNSURE
+    assert (
+        held("vm", "transparent_hugepages", "never", wanted_setting, args=("transparent_hugepage=madvise",)) == "none"
+    )
+    assert held("vm", "transparent_hugepages", "never", wanted_setting, args=None) == UNSURE
 
 
 def test_sysctls_are_ours_unless_tuned_is_told_not_to_apply_sysctl_d_again() -> None:
-    wish = WantedSetting("sysctl", "vm.swappiness", "60")
-    assert held("sysctl", "vm.swappiness", "10", wish, reapply_sysctl=False) == OTHERWISE
-    assert held("sysctl", "vm.swappiness", "10", wish, reapply_sysctl_exclude=("vm.*",)) == OTHERWISE
+    wanted_setting = WantedSetting("sysctl", "vm.swappiness", "60")
+    assert held("sysctl", "vm.swappiness", "10", wanted_setting, reapply_sysctl=False) == OTHERWISE
+    assert held("sysctl", "vm.swappiness", "10", wanted_setting, reapply_sysctl_exclude=("vm.*",)) == OTHERWISE
     main = {f"{USR}/p/tuned.conf": "[sysctl]\na=1\n", "/etc/tuned/tuned-main.conf": "daemon = 1\nreapply_sysctl = 0\n"}
     assert read("p", main).reapply_sysctl is False
 
@@ -335,7 +337,7 @@ STANDING = Result(
 def tuned_result(text: str | None, *, active: str | None = "p", **more: Any) -> tuple[str, str] | None:
     settings = {} if active is None else {"/etc/tuned/active_profile": active}
     tuned = None if text is None else read("p", {f"{USR}/p/tuned.conf": text})
-    found = evidence(evidence_host(settings=settings, tuned=tuned), standing=STANDING, **more)
+    found = evidence(evidence_host(settings=settings, tuned=tuned), applied_state=STANDING, **more)
     result = judged("settings-in-force", found).get("TuneD")
     return None if result is None else (result.outcome, result.actual or "")
 

@@ -81,10 +81,10 @@ class JudgingContext:
         return kinds.pop() if subject.endswith(" GPUs") and len(kinds) == 1 else None
 
 
-def judge(samples: Iterable[Sample], scene: JudgingContext) -> tuple[CheckResult, ...]:
+def judge(samples: Iterable[Sample], context: JudgingContext) -> tuple[CheckResult, ...]:
     """Return a result for each metric and subject that was measured. Telemetry (clocks, power) is not judged."""
     return tuple(
-        _result(metric, subject, values, scene)
+        _result(metric, subject, values, context)
         for (metric, subject), values in grouped(samples).items()
         if not metric.startswith(_TELEMETRY)
     )
@@ -123,35 +123,35 @@ def spread(values: Sequence[float]) -> float:
     return (ordered[-1 - quarter] - ordered[quarter]) / middle if middle else 0.0
 
 
-def _result(metric: str, subject: str, values: list[float], scene: JudgingContext) -> CheckResult:
+def _result(metric: str, subject: str, values: list[float], context: JudgingContext) -> CheckResult:
     family = metric_of(metric)
     if family is None:
         return _unknown(metric, subject, "a metric that hosttune knows", f"{metric} is unknown", "report this")
     if family.unit == "count":
-        return _count(metric, subject, values, scene.device(subject))
-    device = scene.device(subject)
+        return _count(metric, subject, values, context.device(subject))
+    device = context.device(subject)
     middle = median(values)
     actual = f"median {middle:.4g} {family.unit} of {len(values)} runs, {min(values):.4g} to {max(values):.4g}"
     if len(values) < FEWEST_RUNS:
         return _unknown(metric, subject, f"{FEWEST_RUNS} runs", f"{actual}: too few", "measure again")
-    port = scene.ports.get(subject.partition("->")[0]) if family.peak == "network" else None
-    links = scene.links.get(subject)
-    bound = device or scene.pieces.get(subject)
-    peak = scene.standard.most(metric, bound, links) if port is None or port.rate is None else port.rate
+    port = context.ports.get(subject.partition("->")[0]) if family.peak == "network" else None
+    links = context.links.get(subject)
+    bound = device or context.pieces.get(subject)
+    peak = context.standard.most(metric, bound, links) if port is None or port.rate is None else port.rate
     if peak is not None and middle > peak * _SLACK:
         expected = f"at most {peak:.4g} {family.unit}, the physical peak"
         return _unknown(metric, subject, expected, f"{actual}: not credible", "measure again")
-    rows = scene.standard.of(metric, device, scene.at_once(subject), links)
+    rows = context.standard.of(metric, device, context.at_once(subject), links)
     if port is not None:
         rows = (*rows, *_of_port(metric, subject, device, port))
-    own = _own(metric, subject, scene)
+    own = _own(metric, subject, context)
     doubt = _doubt(rows, middle, links, port)
     if doubt is not None:
         what, hint = doubt
         expected = "; ".join(map(_words, rows)) or "a floor"
         return _unknown(metric, subject, expected, f"{actual}; {what}", hint)
     if not rows and own is None:
-        why = _NO_FLOOR_OF_A_PART if subject in scene.pieces else _no_floor(links, port)
+        why = _NO_FLOOR_OF_A_PART if subject in context.pieces else _no_floor(links, port)
         return CheckResult(check=f"bench-{metric}", subject=subject, outcome="skip", actual=f"{actual}; {why}")
     return _judged(metric, subject, family, values, actual, rows, own)
 
@@ -239,11 +239,11 @@ def _behind(value: float, own: float, family: Metric) -> bool:
     return part < -_HISTORY if family.direction == "higher" else part > _HISTORY
 
 
-def _own(metric: str, subject: str, scene: JudgingContext) -> float | None:
+def _own(metric: str, subject: str, context: JudgingContext) -> float | None:
     """Return the median of the medians of this figure in the host's stored validations; None without any."""
     found = [
         median(values)
-        for validation in scene.history
+        for validation in context.history
         if (values := grouped(validation.samples).get((metric, subject))) and len(values) >= FEWEST_RUNS
     ]
     return median(found) if found else None

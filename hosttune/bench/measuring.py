@@ -72,19 +72,24 @@ def measure(
     )
     plans, skips = _planned(system, ask)
     answers = [_answer(system, backend, command, say) for backend, command in plans]
-    scene = _scene(host, chosen, history, standard)
+    context = _judging_context(host, chosen, history, standard)
     samples = tuple(sample for answer in answers for sample in answer.samples)
     figures = (
-        *judge(samples, scene),
+        *judge(samples, context),
         *missing(lost for answer in answers for lost in answer.lost),
         *(result for answer in answers for result in answer.results),
     )
-    results = (*(_with_doubt(row, chosen) for row in figures), *_left_out(chosen), *_not_taken(chosen, plans), *skips)
+    results = (
+        *(_with_unproven_note(row, chosen) for row in figures),
+        *_left_out(chosen),
+        *_not_taken(chosen, plans),
+        *skips,
+    )
     facts = {name: value for answer in answers for name, value in answer.facts.items()}
     return Measured(worst_of_each(results), samples, {**_versions(host), **facts}, loaded_links(samples))
 
 
-def _scene(host: Host, chosen: Chosen, history: tuple[Validation, ...], standard: Standard) -> JudgingContext:
+def _judging_context(host: Host, chosen: Chosen, history: tuple[Validation, ...], standard: Standard) -> JudgingContext:
     """Return the data that figures are compared with."""
     links = pair_links(host, [gpu.address for gpu in chosen.gpus])
     kinds = _device_ids(host)
@@ -132,14 +137,14 @@ def _answer(system: System, backend: Backend, command: Command, say: Callable[[s
         if isinstance(error, CommandFailed) and error.output.strip():
             why += f": {error.output.strip().splitlines()[-1][:200]}"
         return Answer(lost=tuple(Lost(metric, command.subject, why) for metric in command.metrics))
-    silent = tuple(metric for metric in command.metrics if not _speaks_of(answer, metric))
+    silent = tuple(metric for metric in command.metrics if not _mentions_metric(answer, metric))
     return replace(
         answer,
         lost=(*answer.lost, *(Lost(name, command.subject, f"{backend.name} gave no figure") for name in silent)),
     )
 
 
-def _speaks_of(answer: Answer, metric: str) -> bool:
+def _mentions_metric(answer: Answer, metric: str) -> bool:
     """Return whether an answer has anything about a metric: a value, a verdict, or the reason why there is none."""
     names = [*(row.metric for row in answer.samples), *(row.metric for row in answer.lost)]
     names += [row.check.removeprefix("bench-") for row in answer.results]
@@ -180,7 +185,7 @@ def _not_taken(chosen: Chosen, plans: list[tuple[Backend, Command]]) -> Iterator
             yield CheckResult(check=f"bench-{metric}", subject=part.subject, outcome="skip", actual=why)
 
 
-def _with_doubt(row: CheckResult, chosen: Chosen) -> CheckResult:
+def _with_unproven_note(row: CheckResult, chosen: Chosen) -> CheckResult:
     """Return the result, with a note if hosttune was never tested on this kind of GPU."""
     doubts = {part.subject: part.unproven for part in chosen.parts if part.unproven}
     if chosen.bench is not None and chosen.bench.unproven:

@@ -61,9 +61,9 @@ def results_of(check: Check, evidence: Evidence) -> Sequence[CheckResult]:
 
     For a host without GPUs or guests, or without subjects of the check, the result follows the check's declaration.
     """
-    from hosttune.checks.facts import at_rest, none_here
+    from hosttune.checks.facts import none_here, skipped_without_use
 
-    if check.for_guests and (rest := at_rest(evidence, check.id)) is not None:
+    if check.for_guests and (rest := skipped_without_use(evidence, check.id)) is not None:
         return (rest,)
     found = tuple(check.judge(evidence))
     return found if found or check.none is None else (none_here(evidence, check.id, check.none),)

@@ -23,7 +23,7 @@ _WORDS = {
 }
 
 
-def _parties(evidence: Evidence) -> Iterable[tuple[str, tuple[Cpu, ...]]]:
+def _cpu_subjects(evidence: Evidence) -> Iterable[tuple[str, tuple[Cpu, ...]]]:
     """Yield (subject, its CPUs): each guest with pins; if there is none, the host with all CPUs that are online."""
     online = tuple(cpu for cpu in evidence.host.cpus if cpu.online)
     guests = pinned(evidence)
@@ -52,7 +52,7 @@ def cpu_frequency(evidence: Evidence) -> Iterable[CheckResult]:
     check = "cpu-frequency"
     model = evidence.host.cpu_model
     driver = model.scaling_driver if model else None
-    for subject, cpus in _parties(evidence):
+    for subject, cpus in _cpu_subjects(evidence):
         known = [cpu for cpu in cpus if cpu.governor is not None]
         if not known:
             yield _no_frequency(evidence, check, subject, cpus)
@@ -145,7 +145,7 @@ def cpu_idle(evidence: Evidence) -> Iterable[CheckResult]:
     """Check how long an idle core may take to wake: limited if a plan asks for it; no idle states at all is a fault."""
     check = "cpu-idle"
     model = evidence.host.cpu_model
-    for subject, cpus in _parties(evidence):
+    for subject, cpus in _cpu_subjects(evidence):
         known = [cpu for cpu in cpus if cpu.resume_latency_us is not None]
         if known:
             found = _latency(evidence, check, subject, known, model.idle_driver if model else None)

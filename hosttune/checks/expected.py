@@ -129,7 +129,7 @@ def _ordered(seen: Mapping[str, SeenDevice]) -> tuple[SeenDevice, ...]:
 # --- what they mean for this host ----------------------------------------------------------------------------
 
 
-def standing(evidence: Evidence) -> tuple[Expectation, ...]:
+def kept_expectations(evidence: Evidence) -> tuple[Expectation, ...]:
     """Return the expectations from the state directory: applied plans and the last validation kept for this host."""
     several = len(evidence.plans) > 1
     names = [f"plan {n} in force" if several else "the plan in force" for n in range(1, len(evidence.plans) + 1)]
@@ -154,7 +154,7 @@ def with_expectations(
     out = {one.address: one for one in forgotten}
     sources = []
     for expectation in expectations:
-        wanted = [device for device in expectation.devices if not is_out(device.address, expectation, out)]
+        wanted = [device for device in expectation.devices if not was_forgotten(device.address, expectation, out)]
         if wanted:
             other = None not in (expectation.digest, host.digest) and expectation.digest != host.digest
             sources.append(_source(host, expectation, wanted, other=other))
@@ -164,7 +164,7 @@ def with_expectations(
     return msgspec.structs.replace(evidence, host=known)
 
 
-def known_here(host: Host) -> tuple[KnownDevice, ...]:
+def devices_to_keep(host: Host) -> tuple[KnownDevice, ...]:
     """Return the devices that a validation keeps: the known ones, and expected devices at addresses of others."""
     found = known_devices(host)
     for source in host.sources or ():
@@ -177,7 +177,7 @@ def known_here(host: Host) -> tuple[KnownDevice, ...]:
     )
 
 
-def is_out(address: str, expectation: Expectation, forgotten: Mapping[str, Forgotten]) -> bool:
+def was_forgotten(address: str, expectation: Expectation, forgotten: Mapping[str, Forgotten]) -> bool:
     """Return whether a device was removed from an expectation."""
     taken = forgotten.get(address)
     return taken is not None and (expectation.at is None or taken.at is None or expectation.at <= taken.at)

@@ -16,7 +16,7 @@ from hosttune.checks.facts import (
     lacks,
     no_switch,
 )
-from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, not_judged, sisters
+from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, not_judged, others_of_model
 from hosttune.gpu import hints_for, nvswitches, vendor_of
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
@@ -54,19 +54,19 @@ def _links(evidence: Evidence, kind: str, facts: tuple[Fact, ...]) -> Iterable[C
         vendor = vendor_of(gpu.vendor)
         if vendor is None or vendor.link != kind:
             return skipped(facts[0].check, gpu.address, f"its maker's GPUs are not joined by {_NAMES[kind]}")
-        others = sisters(evidence, gpu)
+        others = others_of_model(evidence, gpu)
         # A single GPU has no peers to compare. Incomplete evidence can show a fault, but never a pass.
         asked = [fact for fact in facts if others or fact.needs != ("peers",)] or facts
         doubts = [not_judged(evidence, fact, gpu, device) for fact in asked]
-        whys = [why for why in doubts if why is not None]
+        doubts_found = [why for why in doubts if why is not None]
         found = None
-        if len(whys) < len(asked):
+        if len(doubts_found) < len(asked):
             found = _joined(evidence, kind, facts[0], gpu, others, device.device_id if device else None)
         # A card without NVLink has no list of links. Its row in the topology matrix proves that it has none.
         linkless = found is not None and found.outcome == "skip" and bool(others) and gpu.peers is not None
         hidden = found is not None and found.outcome == "skip" and _off(gpu)
-        seen = found is not None and (not whys or found.outcome == "fail" or hidden or linkless)
-        return found if found is not None and seen else whys[0]
+        seen = found is not None and (not doubts_found or found.outcome == "fail" or hidden or linkless)
+        return found if found is not None and seen else doubts_found[0]
 
     return every_gpu(evidence, facts[0], judged)
 

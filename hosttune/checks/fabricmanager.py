@@ -14,7 +14,7 @@ from hosttune.checks.facts import (
     for_vfio,
     none_given,
     none_here,
-    switches_missed,
+    why_switches_exist,
 )
 from hosttune.gpu import nvswitches, vendor_of
 from hosttune.model.evidence import Evidence, FabricManager
@@ -39,7 +39,7 @@ def _idle(evidence: Evidence, check: str) -> CheckResult | None:
     doubtful = host.index.contradicted
     if switches and all(for_vfio(switch.driver) and switch.address not in doubtful for switch in switches):
         return skipped(check, HOST, "all NVSwitches are on vfio-pci: it runs in the guest that has them")
-    if switches or switches_missed(evidence) is not None:
+    if switches or why_switches_exist(evidence) is not None:
         return None
     if host.hypervisor:
         return skipped(check, HOST, "no NVSwitch in this guest: it runs on the host")

@@ -272,7 +272,7 @@ def unlisted(evidence: Evidence) -> str | None:
     return f"what {listed(blank, 3)} is could not be read" if blank else None
 
 
-def switches_missed(evidence: Evidence) -> str | None:
+def why_switches_exist(evidence: Evidence) -> str | None:
     """Return why NVSwitches must exist although the list of PCI functions has none; None if nothing proves it.
 
     Proof is a GPU of a board whose switches are PCI functions (`boards`: with NVLinks, not bridged) that is registered
@@ -294,14 +294,14 @@ def switches_missed(evidence: Evidence) -> str | None:
 
 def no_switch(evidence: Evidence, check: str) -> CheckResult:
     """Return the result of an NVSwitch check that found no NVSwitch in the list of PCI functions."""
-    missed = switches_missed(evidence)
+    missed = why_switches_exist(evidence)
     if missed is None:
         return none_here(evidence, check, "NVSwitch that is a PCI function")
     hint = f"look with: lspci -d {nvswitches.VENDOR_ID}: (class 0680); power-cycle the host if they are gone"
     return unknown(check, HOST, expected="the NVSwitches of the GPUs' board", why=missed, hint=hint)
 
 
-def at_rest(evidence: Evidence, check: str) -> CheckResult | None:
+def skipped_without_use(evidence: Evidence, check: str) -> CheckResult | None:
     """Return the result of a check of host settings if the host has neither GPUs nor guests; None if it has some.
 
     It is known that there are none only if both GPUs and guests could be listed; otherwise the result is unknown.

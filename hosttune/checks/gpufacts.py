@@ -60,7 +60,7 @@ OLDER = "a capture by an older version of hosttune lacks it: capture again"
 Judge = Callable[[Gpu], CheckResult]
 
 
-def below_sisters(evidence: Evidence, fact: Fact, gpu: Gpu, name: str, found: CheckResult) -> CheckResult:
+def unknown_if_below_others(evidence: Evidence, fact: Fact, gpu: Gpu, name: str, found: CheckResult) -> CheckResult:
     """Turn a pass into unknown if another GPU of the same model has a higher board default in field `name`.
 
     The pass was judged against this GPU's own default, but boards of one model have the same default.
@@ -68,7 +68,7 @@ def below_sisters(evidence: Evidence, fact: Fact, gpu: Gpu, name: str, found: Ch
     if found.outcome != "pass":
         return found
     mine = getattr(gpu, name)
-    other = max(sisters(evidence, gpu), key=lambda one: getattr(one, name) or 0, default=None)
+    other = max(others_of_model(evidence, gpu), key=lambda one: getattr(one, name) or 0, default=None)
     if other is None or mine is None or (getattr(other, name) or 0) <= mine:
         return found
     words = name.replace("_", " ")
@@ -117,7 +117,7 @@ def _uncontradicted(evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult
 
 def _of_another(evidence: Evidence, gpu: Gpu) -> str | None:
     """Return which other GPU has the same UUID, so that one's facts may be a copy of the other's; None if none has."""
-    others = (one.address for one in sisters(evidence, gpu) if gpu.uuid is not None and one.uuid == gpu.uuid)
+    others = (one.address for one in others_of_model(evidence, gpu) if gpu.uuid is not None and one.uuid == gpu.uuid)
     twin = next(others, None)
     return None if twin is None else f"{twin} has the same UUID: which of them this is about is unknown"
 
@@ -137,12 +137,12 @@ def _lost(evidence: Evidence, fact: Fact, gpu: Gpu) -> str | None:
 
 def whole(evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult) -> CheckResult:
     """Turn a result that is not a failure into unknown if a part of the evidence for it is missing."""
-    missing = [name for name in fact.whole if not _knows(evidence, gpu, name)]
-    others = sisters(evidence, gpu)
+    missing = [name for name in fact.whole if not _is_reported(evidence, gpu, name)]
+    others = others_of_model(evidence, gpu)
     missing += [
         name
         for name in fact.also
-        if not _knows(evidence, gpu, name) and any(_knows(evidence, one, name) for one in others)
+        if not _is_reported(evidence, gpu, name) and any(_is_reported(evidence, one, name) for one in others)
     ]
     if not missing or found.outcome in ("fail", "unknown"):
         return found
@@ -151,7 +151,7 @@ def whole(evidence: Evidence, fact: Fact, gpu: Gpu, found: CheckResult) -> Check
     return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint, source=found.source)
 
 
-def sisters(evidence: Evidence, gpu: Gpu) -> list[Gpu]:
+def others_of_model(evidence: Evidence, gpu: Gpu) -> list[Gpu]:
     """Return the other GPUs of the same model."""
     return [one for one in accelerators(evidence.host) if one.model == gpu.model and one.address != gpu.address]
 
@@ -170,13 +170,13 @@ def not_judged(evidence: Evidence, fact: Fact, gpu: Gpu, device: PciDevice | Non
     if not missing:
         return None
     if driver == vendor.driver and all(name in (gpu.lacks or ()) for name in missing):
-        having = [o for o in sisters(evidence, gpu) if any(getattr(o, name) is not None for name in missing)]
+        having = [o for o in others_of_model(evidence, gpu) if any(getattr(o, name) is not None for name in missing)]
         return _lacking(evidence, fact, gpu, having)
     why, hint = _silent(evidence, gpu, device, vendor.driver)
     return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint)
 
 
-def _knows(evidence: Evidence, gpu: Gpu, name: str) -> bool:
+def _is_reported(evidence: Evidence, gpu: Gpu, name: str) -> bool:
     """Return whether a fact is reported, or correctly reported as not available."""
     return getattr(gpu, name) is not None or (name in (gpu.lacks or ()) and not _certain(evidence, gpu, name))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.facts import RECORD, accelerators, for_vfio, lacks, wanted
-from hosttune.checks.gpufacts import Fact, below_sisters, each_gpu, every_gpu, not_judged, reset_hint, source
+from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, not_judged, reset_hint, source, unknown_if_below_others
 from hosttune.gpu import hints_for, vendor_of
 from hosttune.gpu.knobs import POWER_LIMIT
 from hosttune.model import sysfs
@@ -228,7 +228,7 @@ def _power_limits(evidence: Evidence) -> Iterable[CheckResult]:
     def judge(gpu: Gpu) -> CheckResult:
         found = _power_limit(plan, gpu)
         planned = gpu.address in plan
-        return found if planned else below_sisters(evidence, _POWER, gpu, "power_default_watts", found)
+        return found if planned else unknown_if_below_others(evidence, _POWER, gpu, "power_default_watts", found)
 
     return each_gpu(evidence, _POWER, judge)
 
@@ -236,7 +236,7 @@ def _power_limits(evidence: Evidence) -> Iterable[CheckResult]:
 def _all_application_clocks(evidence: Evidence) -> Iterable[CheckResult]:
     def judge(gpu: Gpu) -> CheckResult:
         found = _application_clocks(gpu)
-        return below_sisters(evidence, _APPLICATION, gpu, "default_application_clock_mhz", found)
+        return unknown_if_below_others(evidence, _APPLICATION, gpu, "default_application_clock_mhz", found)
 
     return each_gpu(evidence, _APPLICATION, judge)
 

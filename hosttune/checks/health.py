@@ -266,9 +266,9 @@ def monitoring_baseline(evidence: Evidence) -> Iterable[CheckResult]:
     if matching:
         actual = f"level {matching[-1].level} of {matching[-1].at or 'unknown date'}"
         yield passed(_BASELINE, HOST, expected=expected, actual=actual, source=read)
-    elif not stored and evidence.standing is None and all(problem.what != STATE for problem in evidence.problems):
+    elif not stored and evidence.applied_state is None and all(problem.what != STATE for problem in evidence.problems):
         yield skipped(_BASELINE, HOST, "a capture or a document holds no measurements: the host itself keeps them")
-    elif not stored and evidence.standing is None:
+    elif not stored and evidence.applied_state is None:
         hint = "hosttune validate --level 1 on the host, as root"
         yield unknown(_BASELINE, HOST, expected=expected, why="no state of this host can be read here", hint=hint)
     else:

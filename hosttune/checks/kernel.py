@@ -10,7 +10,7 @@ from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import value_text
-from hosttune.tuned import ACTIVE, OTHERWISE, UNSURE, WantedSetting, conflict_lines, fights, reaches
+from hosttune.tuned import ACTIVE, OTHERWISE, UNSURE, WantedSetting, conflict_lines, reaches, tuned_conflicts
 
 _CMDLINE = "/proc/cmdline"
 _TUNED = "TuneD"  # the subject of results about TuneD
@@ -141,19 +141,19 @@ def _said(parameters: Mapping[str, str], name: str) -> str:
 def pending_reboot(evidence: Evidence) -> Iterable[CheckResult]:
     """Check for settings that were staged for the next boot and do not have effect yet."""
     check = "kernel-arguments-pending"
-    standing, result = _standing(evidence, check, "nothing waits for a reboot")
-    if standing is None:
+    applied_state, result = _standing(evidence, check, "nothing waits for a reboot")
+    if applied_state is None:
         yield result
         return
-    waiting = [entry.action for entry in standing.entries if entry.outcome == "pending"]
+    waiting = [entry.action for entry in applied_state.entries if entry.outcome == "pending"]
     source = "hosttune status"
     expected = "nothing waits for a reboot"
-    if not waiting and not standing.reboot_required:
+    if not waiting and not applied_state.reboot_required:
         yield passed(check, HOST, expected=expected, actual="all staged arguments are in force", source=source)
         return
     actual = f"staged: {listed(waiting)}" if waiting else "what was reverted still works until the next boot"
     hint = "reboot, then validate again"
-    if by_hand := [entry.action for entry in standing.entries if entry.is_unstaged]:
+    if by_hand := [entry.action for entry in applied_state.entries if entry.is_unstaged]:
         actual = f"asked for, and not staged: {listed(by_hand)}"
         hint = f"add them to the kernel's arguments by hand (hosttune status has them), {hint}"
     yield failed(check, HOST, expected=expected, actual=actual, source=source, hint=hint)
@@ -162,35 +162,39 @@ def pending_reboot(evidence: Evidence) -> Iterable[CheckResult]:
 def settings_in_force(evidence: Evidence) -> Iterable[CheckResult]:
     """Check that each applied setting still has the value that it had after the apply."""
     check = "settings-in-force"
-    standing, result = _standing(evidence, check, "every applied setting as it was left")
-    if standing is None:
+    applied_state, result = _standing(evidence, check, "every applied setting as it was left")
+    if applied_state is None:
         yield result
         return
-    if standing.open_transaction is not None:
+    if applied_state.open_transaction is not None:
         yield failed(
             check,
             HOST,
             expected="no unfinished transaction",
-            actual=f"transaction {standing.open_transaction.number} is unfinished",
-            source=standing.open_transaction.journal,
+            actual=f"transaction {applied_state.open_transaction.number} is unfinished",
+            source=applied_state.open_transaction.journal,
             hint="hosttune recover",
         )
     else:
-        yield _in_force(check, standing)
-    for drift in standing.drift:
+        yield _in_force(check, applied_state)
+    for drift in applied_state.drift:
         yield _drifted(check, drift)
-    yield from _tuned(evidence, check, standing)
+    yield from _tuned(evidence, check, applied_state)
 
 
 _NOT_IN_FORCE = ("ignored", "conflict")  # outcomes that `status` reports separately
 
 
-def _in_force(check: str, standing: Result) -> CheckResult:
+def _in_force(check: str, applied_state: Result) -> CheckResult:
     expected = "every applied setting as it was left"
-    by_outcome = {word: [entry.action for entry in standing.entries if entry.outcome == word] for word in _NOT_IN_FORCE}
-    number = sum(not entry.is_unstaged for entry in standing.entries) - sum(map(len, by_outcome.values()))
-    kept = number - len(standing.drift)
-    short = [entry.action for entry in standing.entries if entry.outcome in ("clamped", "ignored", "stuck", "failed")]
+    by_outcome = {
+        word: [entry.action for entry in applied_state.entries if entry.outcome == word] for word in _NOT_IN_FORCE
+    }
+    number = sum(not entry.is_unstaged for entry in applied_state.entries) - sum(map(len, by_outcome.values()))
+    kept = number - len(applied_state.drift)
+    short = [
+        entry.action for entry in applied_state.entries if entry.outcome in ("clamped", "ignored", "stuck", "failed")
+    ]
     if by_outcome["conflict"]:
         actual = f"{kept} in force; not reverted, since something else had changed it: {listed(by_outcome['conflict'])}"
         hint = "hosttune revert --force reverts it"
@@ -199,7 +203,7 @@ def _in_force(check: str, standing: Result) -> CheckResult:
         actual = f"{kept} in force; the kernel gave less than asked for: {listed(short)}"
         hint = "hosttune status says what it gave, and why"
         return warned(check, HOST, expected=expected, actual=actual, source="hosttune status", hint=hint)
-    if standing.drift:
+    if applied_state.drift:
         actual = f"{kept} of {number} in force, the others below"
         return warned(
             check, HOST, expected=expected, actual=actual, source="hosttune status", hint="hosttune apply again"
@@ -217,19 +221,24 @@ def _drifted(check: str, drift: Drift) -> CheckResult:
     return failed(check, drift.action, expected=expected, actual=actual, source="hosttune status", hint=hint)
 
 
-def _tuned(evidence: Evidence, check: str, standing: Result) -> Iterable[CheckResult]:
+def _tuned(evidence: Evidence, check: str, applied_state: Result) -> Iterable[CheckResult]:
     """Compare applied settings with TuneD's active profile; no result if no profile is active."""
     expected = "TuneD sets nothing else than what is in force here"
     host = evidence.host
-    wishes = [wish for entry in standing.entries if entry.outcome not in _NOT_IN_FORCE for wish in _wishes(entry)]
+    wanted_settings = [
+        wanted_setting
+        for entry in applied_state.entries
+        if entry.outcome not in _NOT_IN_FORCE
+        for wanted_setting in _wanted_settings(entry)
+    ]
     active = " ".join((host.settings or {}).get(ACTIVE, "").split())
     # If the host was recorded by another tool, and without TuneD's files, nothing shows that TuneD is installed.
     none = ACTIVE in (host.settings or {}) or lacks(evidence, ACTIVE) or (host.tuned is None and not evidence.complete)
-    if not wishes or (not active and none):
+    if not wanted_settings or (not active and none):
         return
     tuned = host.tuned
     hint = "leave each to one of the two: tuned-adm off, a profile of your own, or settings: NAME: keep and apply again"
-    found = fights(tuned, wishes, host.kernel_args) if tuned else ()
+    found = tuned_conflicts(tuned, wanted_settings, host.kernel_args) if tuned else ()
     texts = list(conflict_lines(found, OTHERWISE))
     if tuned and texts:
         actual = f"the active profile {' '.join(tuned.profiles)} sets otherwise at its next start: {listed(texts, 4)}"
@@ -240,14 +249,14 @@ def _tuned(evidence: Evidence, check: str, standing: Result) -> Iterable[CheckRe
         why = f"what profile {active} sets was not read" if active else "whether a profile is active was not read"
     elif tuned.unread:
         why = f"not read: {listed(list(tuned.unread), 4)}"
-    elif any(fight.how == UNSURE for fight in found):
+    elif any(tuned_conflict.how == UNSURE for tuned_conflict in found):
         why = f"known only when TuneD starts: {listed(list(conflict_lines(found, UNSURE)), 4)}"
     if why is not None:
         look = f"look with: cat {ACTIVE}; tuned-adm verify; hosttune status after TuneD's next start"
         yield unknown(check, _TUNED, expected=expected, why=why, hint=look, source=ACTIVE)
 
 
-def _wishes(entry: Entry) -> Iterable[WantedSetting]:
+def _wanted_settings(entry: Entry) -> Iterable[WantedSetting]:
     """Return the settings that an entry sets; kernel arguments that were written together become one setting each."""
     kind, _, target = entry.action.partition(":")
     if not reaches(kind, target):
@@ -264,11 +273,11 @@ def _standing(evidence: Evidence, check: str, expected: str) -> tuple[Result | N
         hint = "run hosttune validate as root; hosttune status says what is wrong with the state"
         found = unknown(check, HOST, expected=expected, why=doubt.why, hint=hint, source=doubt.where)
         return None, found
-    standing = evidence.standing
-    if standing is None:
+    applied_state = evidence.applied_state
+    if applied_state is None:
         return None, skipped(check, HOST, "a captured host keeps no state: what was applied to it is unknown")
-    nothing = not standing.entries and not standing.reboot_required and standing.open_transaction is None
-    return None if nothing else standing, skipped(check, HOST, "hosttune has applied nothing here")
+    nothing = not applied_state.entries and not applied_state.reboot_required and applied_state.open_transaction is None
+    return None if nothing else applied_state, skipped(check, HOST, "hosttune has applied nothing here")
 
 
 CHECKS = (

@@ -20,7 +20,7 @@ from hosttune.checks.facts import (
     planned_guests,
     undefined,
 )
-from hosttune.checks.memory import in_doubt, unread_pools
+from hosttune.checks.memory import page_count_uncertain, unread_pools
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import HugePages, NumaNode, PciDevice, RunningGuest
@@ -117,7 +117,9 @@ def leftover_pages(evidence: Evidence) -> Iterable[CheckResult]:
     """Compare the huge pages in use on each node with those of the running guests."""
     nodes = evidence.host.numa_nodes
     every = [(node, pool) for node in nodes for pool in node.hugepages or () if pool.size_bytes]
-    pools = [(node, pool) for node, pool in every if pool.total != 0 or in_doubt(evidence.host, pool.size_bytes)]
+    pools = [
+        (node, pool) for node, pool in every if pool.total != 0 or page_count_uncertain(evidence.host, pool.size_bytes)
+    ]
     pools += [(NumaNode(id=node), HugePages(size_bytes=size)) for node, size in unread_pools(evidence.host)]
     if not pools and (not nodes or any(node.hugepages is None for node in nodes)):
         expected, why = "pages in use are those of running guests", "the pools of the nodes are unknown"
@@ -146,7 +148,7 @@ def _pool(evidence: Evidence, node: NumaNode, pool: HugePages) -> CheckResult:
     if used > ours:
         hint = "see who maps them: grep -l huge /proc/*/numa_maps; files in a hugetlbfs mount hold them too"
         return warned(_PAGES, subject, expected=expected, actual=actual, source=source, hint=hint)
-    if in_doubt(evidence.host, pool.size_bytes):
+    if page_count_uncertain(evidence.host, pool.size_bytes):
         why = f"{actual}; /proc/meminfo does not confirm it"
         return unknown(_PAGES, subject, expected=expected, why=why, hint=_ROOT, source=source)
     return passed(_PAGES, subject, expected=expected, actual=actual, source=source)

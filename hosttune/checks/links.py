@@ -48,7 +48,7 @@ class _Others(NamedTuple):
     """
 
     widest: Mapping[tuple[str | None, ...], tuple[int, str]]
-    ports_tell: bool
+    ports_report: bool
     two_sources: bool
 
 
@@ -62,13 +62,13 @@ def pcie_link(evidence: Evidence) -> Iterable[CheckResult]:
     others += [drive.address for drive in host.nvme]
     others += [switch.address for switch in host.nvswitches]
     subjects = [*gpus, *(a for a in others if a not in functions or functions[a].physfn is None)]
-    others_tell = _others(functions)
+    other_links = _others(functions)
     for address in dict.fromkeys(subjects):
         device = functions.get(address)
         if device is None or device.link is None:
             yield _without_link(evidence, device, address, is_gpu=address in gpus)
         else:
-            yield _judge(evidence, functions, others_tell, device, accelerated.get(address))
+            yield _judge(evidence, functions, other_links, device, accelerated.get(address))
 
 
 def _others(functions: Functions) -> _Others:
@@ -111,7 +111,7 @@ def _judge(
         if driven is not None and loaded is None:
             doubt = doubt or _unconfirmed(evidence, device, link, driven)
     outcome, why = ("unknown", doubt) if doubt else (outcome, why)
-    actual = _shape(link.speed_gts, link.width) if loaded is None else _told_under_load(loaded, link)
+    actual = _shape(link.speed_gts, link.width) if loaded is None else _text_under_load(loaded, link)
     actual += f", {why}" if why else ""
     if outcome == "pass":
         return passed(_ID, address, expected=expected, actual=actual, source=source)
@@ -128,7 +128,7 @@ def _under_load(device: PciDevice, speed: float, width: int) -> PciDevice:
     return msgspec.structs.replace(device, link=link, power_state=None, runtime_status=None)
 
 
-def _told_under_load(loaded: tuple[float, int], rest: Link) -> str:
+def _text_under_load(loaded: tuple[float, int], rest: Link) -> str:
     """Return a text: "32 GT/s x16 under load, 2.5 GT/s x16 at rest"."""
     told = f"{_shape(*loaded)} under load"
     return told if loaded == (rest.speed_gts, rest.width) else f"{told}, {_shape(rest.speed_gts, rest.width)} at rest"
@@ -183,11 +183,11 @@ def _other_end(functions: Functions, others: _Others, device: PciDevice, link: L
         return None
     other = above.link
     if other is None or other.width is None:
-        lost = others.ports_tell and device.runtime_status != "suspended"
+        lost = others.ports_report and device.runtime_status != "suspended"
         return f"{above.address} above reports no lanes in use, and other ports do" if lost else None
     if _less((other.max_speed_gts or float("inf"), other.max_width or max(WIDTHS)), (link.speed_gts, link.width)):
         return None
-    differ = _differ((*_told_of(device, link), *_told_of(above, other)), *_now(device))
+    differ = _differ((*_figures_by_source(device, link), *_figures_by_source(above, other)), *_now(device))
     differ = differ or _differ(other.told or (), *_ABILITIES, *_now(device))
     if differ is None and (other.max_width or 0) < (link.max_width or 0):
         differ = _one_source(others, above, other, "the port's ") or _narrower(others, above, other)
@@ -203,7 +203,7 @@ def _narrower(others: _Others, device: PciDevice, link: Link) -> str | None:
     return f"{read} says {link.max_width} lanes at most, {who}, of the same model, {most}"
 
 
-def _told_of(device: PciDevice, link: Link) -> tuple[LinkFigures, ...]:
+def _figures_by_source(device: PciDevice, link: Link) -> tuple[LinkFigures, ...]:
     """Return what each source reports for a link; a document that keeps no sources counts as one source."""
     return link.told or (LinkFigures(read=device.address, speed_gts=link.speed_gts, width=link.width),)
 
@@ -260,15 +260,15 @@ def _verdict(
     return _lower(device, link.state, link.why, now[1] == best[1] and not loaded)
 
 
-def _lower(device: PciDevice, state: str | None, why: str | None, may_rest: bool) -> tuple[str, str]:
+def _lower(device: PciDevice, state: str | None, why: str | None, may_be_idle: bool) -> tuple[str, str]:
     """Judge a link below what both ends can do: a fault, unless only the speed is lower and the device may be at rest.
 
     At rest is a suspended device, or one whose driver may slow an idle link (and that was not loaded). A link at rest
     looks the same as one that trained low, so it must be read under load.
     """
-    if may_rest and device.runtime_status == "suspended":
+    if may_be_idle and device.runtime_status == "suspended":
         return "unknown", f"{_AT_REST}: the device is suspended"
-    if may_rest and (state == "idle" or (device.is_display and device.driver in IDLING_DRIVERS)):
+    if may_be_idle and (state == "idle" or (device.is_display and device.driver in IDLING_DRIVERS)):
         return "unknown", f"{_AT_REST}: {device.driver or 'its driver'} may slow an idle link"
     return "fail", why if why and state != "full" else "lower than both ends can do"
 

@@ -42,7 +42,7 @@ def hugepages(evidence: Evidence) -> Iterable[CheckResult]:
         for pool in node.hugepages or ()
     }
     pools |= dict.fromkeys(unread_pools(evidence.host), (None, None))
-    reserved = {key for key, (total, _) in pools.items() if total != 0 or in_doubt(evidence.host, key[1])}
+    reserved = {key for key, (total, _) in pools.items() if total != 0 or page_count_uncertain(evidence.host, key[1])}
     keys = sorted({*reserved, *demand}, key=lambda key: (-1 if key[0] is None else key[0], key[1]))
     if not keys:
         yield _no_pages(evidence, check)
@@ -58,7 +58,7 @@ def unread_pools(host: Host) -> list[tuple[int, int]]:
     return [(node, size) for node in sorted(named_nodes(host)) for size in sorted(sizes - had.get(node, set()))]
 
 
-def in_doubt(host: Host, page_bytes: int) -> bool:
+def page_count_uncertain(host: Host, page_bytes: int) -> bool:
     """Return whether the nodes' counts of huge pages of this size are wrong, or not known to be right."""
     default = host.memory_settings.default_hugepage_bytes if host.memory_settings else None
     return default in (None, page_bytes) and any(problem.what == PAGES_UNSURE for problem in host.problems)
@@ -112,7 +112,7 @@ def _pool(
         return unknown(check, subject, expected=expected, why=why, hint=f"look with: grep . {place}/*", source=place)
     total, free = (sum(pool[n] or 0 for pool in counts) for n in (0, 1))
     actual = f"{total} reserved, {free} free"
-    if free >= pages and in_doubt(evidence.host, size):
+    if free >= pages and page_count_uncertain(evidence.host, size):
         why = f"{actual}; /proc/meminfo does not confirm it"
         hint = f"look with: grep . {place}/* /proc/meminfo | grep -i huge"
         return unknown(check, subject, expected=expected, why=why, hint=hint, source=place)

@@ -151,7 +151,7 @@ def _window(evidence: Evidence, check: str, gpu: Gpu, functions: Functions, unre
         )
         return failed(check, gpu.address, expected=expected, actual="no memory BAR assigned", source=source, hint=hint)
     actual = f"largest BAR {format_size(size)}"
-    sister = _largest_sister(evidence, functions, device)
+    sister = _largest_of_model(evidence, functions, device)
     if sister is not None and sister.bars is None:
         look = f"look with: cat /sys/bus/pci/devices/{sister.address}/resource"
         why = f"{actual}; that of {sister.address}, the same card, was not read"
@@ -185,7 +185,7 @@ def _largest(device: PciDevice) -> int:
     return max((bar.size_bytes for bar in device.bars or ()), default=0)
 
 
-def _largest_sister(evidence: Evidence, functions: Functions, device: PciDevice) -> PciDevice | None:
+def _largest_of_model(evidence: Evidence, functions: Functions, device: PciDevice) -> PciDevice | None:
     """Return the card with the largest BAR among those with the same ids; virtual functions are compared separately.
 
     If the BARs of all others are unknown, return one of these.

@@ -262,7 +262,7 @@ def guarded(check: Check, evidence: Evidence, results: Iterable[CheckResult]) ->
     silent = lost - {result.subject for result in found} if check.of_tree else set()
     for result in found:
         if result.subject in doubtful and result.outcome in ("pass", "warn", "skip"):
-            yield _not_told(check, result, doubtful[result.subject])
+            yield _as_unknown_result(check, result, doubtful[result.subject])
         elif result.subject in gone and result.outcome in ("pass", "warn", "skip"):
             yield msgspec.structs.replace(_not_there(check, result.subject, result.expected), source=result.source)
         elif not (silent and result.subject == HOST and result.outcome == "skip"):
@@ -271,7 +271,7 @@ def guarded(check: Check, evidence: Evidence, results: Iterable[CheckResult]) ->
         yield _not_there(check, address, None)
 
 
-def _not_told(check: Check, result: CheckResult, why: str) -> CheckResult:
+def _as_unknown_result(check: Check, result: CheckResult, why: str) -> CheckResult:
     expected, hint = result.expected or check.title, f"see {_ID} of {result.subject}"
     return unknown(check.id, result.subject, expected=expected, why=why, hint=hint, source=result.source)
 

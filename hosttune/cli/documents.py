@@ -37,11 +37,11 @@ def capture(root: str | None, document: str | None, file: str) -> None:
         raise BadInput("a host document cannot be captured", where="--host", hint="capture a machine, or use --root")
     import hosttune
 
-    hosttune.capture(file, root, say=tell_plainly)
+    hosttune.capture(file, root, say=write_plain_text)
     tell(f"capture written: {file}")
 
 
-def tell_plainly(text: str) -> None:
+def write_plain_text(text: str) -> None:
     """Write a line to stderr, made safe for a terminal, because its text can come from a capture."""
     tell(shown(text))
 

@@ -218,11 +218,11 @@ def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:
     done = run_fleet(request, lambda line: tell(shown(line)))
     with exiting(context, done.outcome.exit_code):
         try:
-            show(report_of_run(done), output, done.course.order.results)
+            show(report_of_run(done), output, done.rollout.order.results)
             if request.check and output == "text" and verb in ("apply", "revert"):
                 show_changes(done)
         finally:
-            tell_end(done, reasons=output != "text")
+            print_end(done, reasons=output != "text")
 
 
 def request_of(verb: str, asked: dict[str, Any]) -> Request:
@@ -236,7 +236,7 @@ def request_of(verb: str, asked: dict[str, Any]) -> Request:
     return Request(verb=verb, options=options, **given)
 
 
-def tell_end(done: FleetRun, *, reasons: bool) -> None:
+def print_end(done: FleetRun, *, reasons: bool) -> None:
     """Print why a run ended early and how to continue it.
 
     `reasons`: also print the reasons of the closed gate. The text report already has them.
@@ -249,7 +249,7 @@ def tell_end(done: FleetRun, *, reasons: bool) -> None:
     shut = [wave for wave in done.outcome.waves if wave.passed is False]
     for line in shut[0].why if reasons and shut and done.outcome.exit_code != INTERRUPTED else ():
         tell(shown(f"  {line}"))
-    if not done.course.check:
+    if not done.rollout.check:
         tell("the same command with --resume continues from here; with --retry it asks only the hosts that failed")
 
 
@@ -258,8 +258,8 @@ def show_changes(done: FleetRun) -> None:
     from hosttune.fleet.rehearsal import rehearsals
     from hosttune.report.result_text import print_result
 
-    course = done.course
-    for hosts, result in rehearsals(course.order.results, course.verb, course.run, course.hosts):
+    rollout = done.rollout
+    for hosts, result in rehearsals(rollout.order.results, rollout.verb, rollout.run, rollout.hosts):
         emit(shown(f"\n{len(hosts)} host{'' if len(hosts) == 1 else 's'}: {', '.join(hosts)}"))
         emit_page(lambda page, result=result: print_result(result, page))  # type: ignore[misc]
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 from hosttune.cli.output import emit, say, tell
 from hosttune.cli.quick import document
 from hosttune.errors import BadInput, HosttuneError, Refused
-from hosttune.system import let_go_of_devices
+from hosttune.system import close_inherited_devices
 
 INTERNAL_ERROR = 70
 
@@ -23,7 +23,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Escape characters that the locale's encoding cannot represent, as JSON does, instead of failing.
         sys.stdout.reconfigure(errors="backslashreplace")
-    let_go_of_devices()
+    close_inherited_devices()
     gc.disable()  # the process handles one document and ends: collecting cycles would find nothing
     leave(run(sys.argv[1:]))
 

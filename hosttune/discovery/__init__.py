@@ -98,7 +98,7 @@ def _read_tuned(reader: Reader, active: str | None, arch: str | None) -> Tuned |
     return read_tuned(reader, active, arch)
 
 
-def _doubt_flat_guest(reader: Reader, host: Host) -> None:
+def _report_flat_guest(reader: Reader, host: Host) -> None:
     """Add a problem if this machine is a guest and does not show which NUMA nodes its GPUs are on."""
     functions = [host.index.pci.get(gpu.address) for gpu in host.gpus]
     if host.hypervisor and functions and all(one is None or one.numa_node is None for one in functions):
@@ -112,7 +112,7 @@ def _doubt_flat_guest(reader: Reader, host: Host) -> None:
 def _with_problems(host: Host, reader: Reader) -> Host:
     from hosttune.discovery.sources import problems
 
-    _doubt_flat_guest(reader, host)
+    _report_flat_guest(reader, host)
     for problem in problems(host):
         reader.problem(problem.what, problem.where, problem.why)
     return msgspec.structs.replace(host, problems=tuple(reader.problems))

@@ -185,8 +185,8 @@ def _routed(reader: Reader) -> frozenset[str]:
 def _network_use(reader: Reader, interfaces: tuple[str, ...], routed: frozenset[str]) -> str | None:
     reasons: list[str] = []
     for name in interfaces:
-        uppers = _uppers(reader, name)
-        carrier = next((upper for upper in (name, *uppers) if upper in routed), None)
+        stacked_interfaces = _stacked_interfaces(reader, name)
+        carrier = next((upper for upper in (name, *stacked_interfaces) if upper in routed), None)
         master = reader.link_name(f"{_NET}/{name}/master")
         if carrier is not None:
             via = "" if carrier == name else f" of {carrier}"
@@ -204,7 +204,7 @@ def _busy(reader: Reader, interfaces: tuple[str, ...]) -> str | None:
     return "; ".join(f"{name} {use}" for name, use in uses if use is not None) or None
 
 
-def _uppers(reader: Reader, interface: str) -> tuple[str, ...]:
+def _stacked_interfaces(reader: Reader, interface: str) -> tuple[str, ...]:
     """Return the interfaces stacked on this one (bond, bridge, VLAN), nearest first."""
     found: list[str] = []
     layer = [interface]
@@ -270,5 +270,5 @@ def read_nvswitches(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[NvSwitc
             driver=device.driver,
         )
         for device in pci
-        if nvswitches.is_one(device)
+        if nvswitches.is_nvswitch(device)
     )

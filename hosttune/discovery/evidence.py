@@ -90,13 +90,13 @@ def gather(
     *,
     inside: bool = False,
     plans: tuple[Plan, ...] = (),
-    standing: Result | None = None,
+    applied_state: Result | None = None,
     history: tuple[Validation, ...] = (),
 ) -> Evidence:
     """Return everything that a validation looks at.
 
-    The caller reads `plans`, `standing` and `history` from the state. What could not be read is in `problems`. Raises
-    BadInput if the system is not a host, or if a capture is hostile.
+    The caller reads `plans`, `applied_state` and `history` from the state. What could not be read is in `problems`.
+    Raises BadInput if the system is not a host, or if a capture is hostile.
     """
     host = discover(system)
     reader = Reader(system)
@@ -108,7 +108,7 @@ def gather(
         host=host,
         inside=inside,
         plans=plans,
-        standing=standing,
+        applied_state=applied_state,
         history=history,
         complete=system.complete,
         problems=tuple(reader.problems),

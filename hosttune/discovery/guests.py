@@ -95,7 +95,7 @@ def _guests_and_stack(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, 
     kvm = _kvm(reader)
     processes = qemu_lines(reader)
     if facts is None:
-        _doubt_other_qemu(reader, processes, ())
+        _report_unlisted_qemu(reader, processes, ())
         libvirt_version, qemu_version = _installed(reader)
         return None, Virtualization(kvm=kvm, libvirt_version=libvirt_version, qemu_version=qemu_version)
     from hosttune.discovery.capabilities import read_capabilities
@@ -117,7 +117,7 @@ def _guests_and_stack(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, 
         # On a scratch root, guests are defined and started without a QEMU process.
         run = {line.partition(" ")[2] for line in processes if not reader.system.scratch}
         guests = tuple(_guest(reader, _with_known_state(reader, domain, run)) for domain in facts.domains)
-    _doubt_other_qemu(reader, processes, guests or ())
+    _report_unlisted_qemu(reader, processes, guests or ())
     offered = facts.domcapabilities
     return guests, Virtualization(
         kvm=kvm,
@@ -145,13 +145,13 @@ def _facts(reader: Reader) -> LibvirtFacts | None:
     if facts.domains is None:
         return facts
     if not system.scratch:
-        _doubt_others(reader, names)
+        _report_unlisted_definitions(reader, names)
         return facts
-    domains = tuple(_retold(reader, {domain.name: domain for domain in facts.domains}))
+    domains = tuple(_with_recorded_definitions(reader, {domain.name: domain for domain in facts.domains}))
     return msgspec.structs.replace(facts, domains=domains)
 
 
-def _doubt_others(reader: Reader, names: Collection[str]) -> None:
+def _report_unlisted_definitions(reader: Reader, names: Collection[str]) -> None:
     """Add a problem if a capture has virsh definitions of guests that libvirt's own recorded answer lacks."""
     files = reader.names(COMMANDS.rstrip("/")) if reader.system.captured else []
     others = sorted({name.removeprefix(DEFINITION) for name in files if name.startswith(DEFINITION)}.difference(names))
@@ -195,7 +195,9 @@ def _recorded_virsh(reader: Reader) -> LibvirtFacts | None:
         why = "not recorded" if text is None else "its output is not that of virsh list --all, or a part of it"
         reader.problem(LIST_UNREAD, f"{COMMANDS}virsh-list", f"{why}: {_MAY_BE_MORE}")
     states = _beside_ids(text or "", dict(listed or ()))
-    domains = tuple(_retold(reader, {name: RawDomain(name=name, state=state) for name, state in states.items()}))
+    domains = tuple(
+        _with_recorded_definitions(reader, {name: RawDomain(name=name, state=state) for name, state in states.items()})
+    )
     libvirt_version, qemu_version = read_versions(reader.text(f"{COMMANDS}virsh-version") or "")
     return LibvirtFacts(
         uri="recorded",
@@ -206,7 +208,7 @@ def _recorded_virsh(reader: Reader) -> LibvirtFacts | None:
     )
 
 
-def _retold(reader: Reader, known: Mapping[str, RawDomain]) -> Iterator[RawDomain]:
+def _with_recorded_definitions(reader: Reader, known: Mapping[str, RawDomain]) -> Iterator[RawDomain]:
     """Yield the guests, sorted by name, with the definitions and states that are in files of their own."""
     names = reader.names(COMMANDS.rstrip("/"))
     defined = {name.removeprefix(DEFINITION) for name in names if name.startswith(DEFINITION)}
@@ -389,7 +391,7 @@ def _default_hugepage(reader: Reader) -> int | None:
     return int(found[1]) << 10 if found else None
 
 
-def _doubt_other_qemu(reader: Reader, lines: Iterable[str], guests: tuple[RunningGuest, ...]) -> None:
+def _report_unlisted_qemu(reader: Reader, lines: Iterable[str], guests: tuple[RunningGuest, ...]) -> None:
     """Add a problem for each QEMU process whose guest libvirt does not list."""
     known = {guest.name for guest in guests}
     for line in lines:

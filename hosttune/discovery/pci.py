@@ -49,8 +49,8 @@ def read_pci(
     home = _NodeFinder(reader, nodes, functions)
     judge = Links(functions)
     links = {address: judge.of(function) for address, function in functions.items()}
-    _doubt_links(reader, functions, links)
-    _doubt_gone(reader, functions)
+    _report_degraded_links(reader, functions, links)
+    _report_gone_functions(reader, functions)
     names = _read_names(reader, functions, fallback_ids)
     groups = _Groups(reader, functions)
     return tuple(
@@ -142,7 +142,7 @@ def _is_virtual(reader: Reader, function: Function, physical: Function | None) -
     return bool(count) and function.config.vendor_id is None
 
 
-def _doubt_links(reader: Reader, functions: Mapping[str, Function], links: Mapping[str, Link | None]) -> None:
+def _report_degraded_links(reader: Reader, functions: Mapping[str, Function], links: Mapping[str, Link | None]) -> None:
     """Add one problem for each degraded link, at the first function of its lower end and not at the port above."""
     told: set[tuple[str, str]] = set()
     for address, link in links.items():
@@ -154,7 +154,7 @@ def _doubt_links(reader: Reader, functions: Mapping[str, Function], links: Mappi
             reader.problem("degraded PCIe link", f"{DEVICES}/{address}", link.why or "")
 
 
-def _doubt_gone(reader: Reader, functions: Mapping[str, Function]) -> None:
+def _report_gone_functions(reader: Reader, functions: Mapping[str, Function]) -> None:
     """Add a problem for each function that the kernel lists and that no longer answers."""
     for address, function in functions.items():
         if function.gone:
@@ -197,7 +197,7 @@ def _affinity(home: _NodeFinder, function: Function) -> dict[str, Any]:
     return {"numa_node": node, "numa_source": source, "local_cpus": home.near(function).text}
 
 
-class _Near(msgspec.Struct, frozen=True):
+class _LocalCpuList(msgspec.Struct, frozen=True):
     """A list of local CPUs: its text (None if it is empty or not a list), and which known CPUs it names.
 
     `node` is the node of these CPUs; None if there are none, if they are on several nodes, or if they are all CPUs of
@@ -222,7 +222,7 @@ class _NodeFinder:
         self._functions = functions
         self._cpus = {node.id: parse_cpus(node.cpus) for node in nodes}
         self._all = CpuSet().union(*self._cpus.values())
-        self._near: dict[str | None, _Near] = {None: _Near()}
+        self._near: dict[str | None, _LocalCpuList] = {None: _LocalCpuList()}
         self._told = [name for name in AFFINITY if any(name in one.names for one in functions.values())]
 
     def place(self, function: Function) -> Place:
@@ -272,25 +272,25 @@ class _NodeFinder:
                 return above, None
         return None, None
 
-    def near(self, function: Function) -> _Near:
+    def near(self, function: Function) -> _LocalCpuList:
         """Return the function's local CPUs."""
         text = function.local_cpus
         if text not in self._near:
             self._near[text] = self._locate(text or "", function.path)
         return self._near[text]
 
-    def _locate(self, text: str, path: str) -> _Near:
+    def _locate(self, text: str, path: str) -> _LocalCpuList:
         try:
             cpus = parsed(self._reader, text)
         except ValueError:
             self._reader.problem("not a CPU list", f"{path}/local_cpulist", f"reads {text[:40]!r}")
-            return _Near(real=False)
+            return _LocalCpuList(real=False)
         known = cpus & self._all
         nodes = [node for node, on_node in self._cpus.items() if not on_node.isdisjoint(known)]
         # For a function without a node, the list may name every possible CPU.
         real = not self._cpus or known == self._all or cpus <= self._all
         node = nodes[0] if real and len(nodes) == 1 and known != self._all else None
-        return _Near(plain(text, cpus) or None, known, node, real)
+        return _LocalCpuList(plain(text, cpus) or None, known, node, real)
 
     def _doubt(self, function: Function, node: int, bridge: Function | None) -> None:
         """Report what contradicts the chosen node."""

@@ -178,7 +178,7 @@ def _read(files: _Files, address: str, above: tuple[str, ...], parent: str | Non
     state, status = _power(files)
     config = _config(files, state, status)
     vendor, device, class_code = _ids(files, config)
-    contradicted = _belied(files, config, (vendor, device, class_code))
+    contradicted = _why_ids_doubtful(files, config, (vendor, device, class_code))
     subsystem, revision = _subsystem(files, config, vendor)
     if status is None and matters(class_code, vendor, device):
         status = files.runtime_status()
@@ -295,7 +295,7 @@ def _matter(ids: _Ids) -> bool:
     return matters(class_code, vendor, device)
 
 
-def _belied(files: _Files, config: ConfigFacts, ids: _Ids) -> str | None:
+def _why_ids_doubtful(files: _Files, config: ConfigFacts, ids: _Ids) -> str | None:
     """Return why the ids of a device that matters are doubtful; None if they are not.
 
     They are doubtful if its files and its header differ, or if neither gives its vendor. A virtual function has no ids
@@ -395,7 +395,7 @@ def _figures(files: _Files, config: ConfigFacts, power_state: str | None) -> tup
         speed=config.speed_gts, width=config.width, max_speed=config.max_speed_gts, max_width=config.max_width
     )
     folder = sysfs.function(files.path.rpartition("/")[2])
-    told = [_told(f"{folder}/{_braced(filed)}", own)] if filed else []
+    told = [_told(f"{folder}/{_brace_notation(filed)}", own)] if filed else []
     told += [] if registers.silent else [_told(f"{folder}/config", registers)]
     return own if filed else registers, tuple(told)
 
@@ -410,7 +410,7 @@ def _told(read: str, figures: Figures) -> LinkFigures:
     )
 
 
-def _braced(names: frozenset[str]) -> str:
+def _brace_notation(names: frozenset[str]) -> str:
     """Return the names of link files in the brace notation of a shell."""
     if names == _LINK_FILES:
         return "{current,max}_link_{speed,width}"

@@ -43,7 +43,7 @@ class Links:
         figures = function.figures
         if figures.silent or function.config.port_type in _ON_NO_LINK:
             return self._asleep(function)
-        if self._faces_down(function):
+        if self._is_above_link(function):
             state, why = self._below_port(function)
             return _link(function, None, state, why)
         port = self._port_above(function)
@@ -59,7 +59,7 @@ class Links:
             return None
         return Link(state="unknown", why="in D3cold: not read, that would wake it")
 
-    def _faces_down(self, function: Function) -> bool:
+    def _is_above_link(self, function: Function) -> bool:
         """Return whether the link is below the function.
 
         Ports alternate along the tree, and that overrides a wrong or unread port type (as in the kernel's
@@ -69,11 +69,11 @@ class Links:
         if kind in _BRIDGES_FACE_DOWN or (function.class_code or "")[:4] != "0604":
             return _BRIDGES_FACE_DOWN.get(kind or "", False)
         above = self._functions.get(function.parent or "")
-        return kind != "upstream-port" if above is None else not self._faces_down(above)
+        return kind != "upstream-port" if above is None else not self._is_above_link(above)
 
     def _port_above(self, function: Function) -> Function | None:
         above = self._functions.get(function.parent or "")
-        return above if above is not None and self._faces_down(above) else None
+        return above if above is not None and self._is_above_link(above) else None
 
     def _judge(self, function: Function, port: Function | None) -> Verdict:
         """Judge the link of a function's slot.

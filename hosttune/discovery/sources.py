@@ -131,7 +131,7 @@ def _is_another(seen: SeenDevice, function: PciDevice) -> bool:
         return seen.kind == "gpu"  # only this source shows that it is a GPU
     if not code:
         return False
-    is_switch = nvswitches.may_be_one(function)
+    is_switch = nvswitches.may_be_nvswitch(function)
     if seen.kind == "gpu":
         maker = maker_of(function.vendor_id)
         made_so = seen.vendor is None or (maker is not None and maker.name == seen.vendor)
@@ -277,7 +277,7 @@ def _folders(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
     inner = [f"{_DEVICES}/{name}" for name in reader.names(_DEVICES) if _ROOT.fullmatch(name)]
     while inner:
         path = inner.pop()
-        below = [name for name in reader.names_again(path) if ":" in name and ADDRESS.fullmatch(name)]
+        below = [name for name in reader.names_of_open_folder(path) if ":" in name and ADDRESS.fullmatch(name)]
         found.update(below)
         inner += [f"{path}/{name}" for name in below]
     if found:

@@ -51,9 +51,9 @@ def read_homes(reader: Reader, nodes: Sequence[NumaNode], online: CpuSet) -> dic
     if disputed:
         why = f"CPUs {disputed} are in the lists of several nodes: each is on the node it links to, else the lowest"
         reader.problem("nodes share CPUs", sysfs.NODES, why)
-    homeless = online - CpuSet(homes)
-    if nodes and homeless:
-        reader.problem("CPUs without a node", sysfs.NODES, f"no node lists CPUs {homeless}")
+    nodeless = online - CpuSet(homes)
+    if nodes and nodeless:
+        reader.problem("CPUs without a node", sysfs.NODES, f"no node lists CPUs {nodeless}")
     return {cpu: listed[0] for cpu, listed in homes.items()}
 
 

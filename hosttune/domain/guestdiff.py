@@ -273,7 +273,7 @@ def compare_memory(expected: ExpectedGuest, process: GuestProcess) -> Iterator[D
         return
     yield from _pages(expected, process)
     held = {int(node): size for node, size in process.memory_by_node.items()}
-    yield from _strays(expected, held, huge=bool(process.page_sizes))
+    yield from _unexpected_memory(expected, held, huge=bool(process.page_sizes))
     yield from _shortage(expected, held)
     yield from _cells(expected, process)
 
@@ -291,7 +291,7 @@ def _kib(sizes: Collection[int]) -> str:
     return f"pages of {', '.join(f'{size >> 10} KiB' for size in sorted(sizes))}" if sizes else "ordinary pages"
 
 
-def _strays(expected: ExpectedGuest, held: Mapping[int, int], *, huge: bool) -> Iterator[Difference]:
+def _unexpected_memory(expected: ExpectedGuest, held: Mapping[int, int], *, huge: bool) -> Iterator[Difference]:
     """Yield memory on nodes where none is expected.
 
     Some memory may be on any node: memory plugged in while the guest ran, which belongs to no cell, and, on ordinary

@@ -35,7 +35,7 @@ def domain_xml(plan: Plan, name: str, *, annotate: bool = False) -> str:
     """
     guest = plan.guest(name)
     _refuse_unwritable(guest)
-    _refuse_foreign_seed(guest)
+    _refuse_seed_elsewhere(guest)
     xml = _template().render(_view(plan, guest, annotate=annotate))
     wrong = differences(guest, read_domain(xml, where=f"XML of {name}"))
     if wrong:
@@ -188,7 +188,7 @@ def _refuse_unwritable(guest: PlannedGuest) -> None:
             _refuse(text, f"plan: guests[{guest.name!r}].{field}")
 
 
-def _refuse_foreign_seed(guest: PlannedGuest) -> None:
+def _refuse_seed_elsewhere(guest: PlannedGuest) -> None:
     """Raise BadInput for a seed outside the guest's own folder: a plan must not give it other files of the host."""
     if guest.seed is None:
         return

@@ -22,14 +22,14 @@ NOT_ASKED = "no answer of this run"
 _CODES: Mapping[str, tuple[int, ...]] = {"ok": (0,), "no": (1,)}
 
 
-class _Sealed(Value, frozen=True, kw_only=True):
+class _ResultParts(Value, frozen=True, kw_only=True):
     """The two parts of a result file that are decoded: the `fleet` key and the document's verdict."""
 
     fleet: Answer | None = None
     verdict: Verdict | None = None
 
 
-_DECODER = msgspec.json.Decoder(_Sealed)
+_DECODER = msgspec.json.Decoder(_ResultParts)
 
 
 def read_answer(results: str, host: str, phase: str, run: str | None, *, check: bool = False) -> Answer:
@@ -76,7 +76,7 @@ def _disagree(answer: Answer, verdict: Verdict | None) -> str | None:
     return None
 
 
-def was_asked(answer: Answer) -> bool:
+def has_answer_file(answer: Answer) -> bool:
     """Return whether a result file of this run exists, whatever its content."""
     return not (answer.outcome == "unknown" and answer.why == NOT_ASKED)
 

@@ -43,7 +43,7 @@ _FIXED: Mapping[str, str] = {
 def environment(own: Mapping[str, str], said: frozenset[str]) -> dict[str, str]:
     """Return the variables to add to the environment `own` for ansible.
 
-    `said`: the options that its ansible.cfg sets, as "section.key" (see `said_by_config`).
+    `said`: the options that its ansible.cfg sets, as "section.key" (see `options_in_config`).
     """
     added = dict(_FIXED)
     for variable, (value, places) in _DEFAULTS.items():
@@ -56,7 +56,7 @@ def environment(own: Mapping[str, str], said: frozenset[str]) -> dict[str, str]:
     return added
 
 
-def said_by_config(own: Mapping[str, str]) -> frozenset[str]:
+def options_in_config(own: Mapping[str, str]) -> frozenset[str]:
     """Return the options, as "section.key", that are set in the ansible.cfg that ansible would read here.
 
     Empty if there is no such file.

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from hosttune.fleet.answers import NOT_ASKED, was_asked
+from hosttune.fleet.answers import NOT_ASKED, has_answer_file
 from hosttune.model.fleet import Answer, AnswerOutcome
 from hosttune.model.validation import Verdict
 
@@ -86,9 +86,9 @@ def _fault(phase: str, answer: Answer, reboots: bool, gate: Gate) -> tuple[Answe
     """Return (outcome, reason) of an answer that keeps the host from being good; None if the answer is good."""
     if phase == "before" and answer.outcome == "no":
         return None  # a host may have faults before it is changed: later results are compared with them
-    if (phase == "status" and not reboots) or (phase in ONLY_IF_ASKED and not was_asked(answer)):
+    if (phase == "status" and not reboots) or (phase in ONLY_IF_ASKED and not has_answer_file(answer)):
         return None
-    if phase == "status" and not was_asked(answer):
+    if phase == "status" and not has_answer_file(answer):
         return "refused", "a reboot is pending, and was not made"
     if answer.outcome != "ok":
         return answer.outcome, answer.why
@@ -98,25 +98,25 @@ def _fault(phase: str, answer: Answer, reboots: bool, gate: Gate) -> tuple[Answe
     return None
 
 
-def judge(hosts: Sequence[str], standings: Mapping[str, HostStatus]) -> tuple[bool, tuple[str, ...]]:
+def judge(hosts: Sequence[str], host_statuses: Mapping[str, HostStatus]) -> tuple[bool, tuple[str, ...]]:
     """Return (whether the next wave may start, the reasons why not).
 
     There is one line for each host that is not proven good, up to _MOST_REASONS.
     """
-    bad = [standings.get(host) or HostStatus(host, why="not asked") for host in hosts]
-    reasons = [standing.line for standing in bad if not standing.good]
+    bad = [host_statuses.get(host) or HostStatus(host, why="not asked") for host in hosts]
+    reasons = [host_status.line for host_status in bad if not host_status.good]
     told = reasons[:_MOST_REASONS]
     if len(reasons) > len(told):
         told.append(f"and {len(reasons) - len(told)} more hosts")
     return bool(hosts) and not reasons, tuple(told)
 
 
-def exit_code(standings: Iterable[HostStatus]) -> int:
+def exit_code(host_statuses: Iterable[HostStatus]) -> int:
     """Return the exit code of a run.
 
     4 if a host needs a person; else 1 if a host is not good, or its verdict is fail or unknown; else 0.
     """
-    found = list(standings)
-    if any(standing.outcome == "needs-person" for standing in found):
+    found = list(host_statuses)
+    if any(host_status.outcome == "needs-person" for host_status in found):
         return 4
     return int(any(not one.good or one.verdict in ("fail", "unknown") for one in found))

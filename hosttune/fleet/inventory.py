@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
-from hosttune.fleet.environment import environment, said_by_config
+from hosttune.fleet.environment import environment, options_in_config
 from hosttune.fleet.results import refuse_names
 from hosttune.machine import Machine
 from hosttune.model.values import Value
@@ -130,7 +130,7 @@ def not_installed() -> BadInput:
 
 
 def _ask(name: str, arguments: Sequence[str], sources: Sequence[str], limit: str | None) -> str:
-    added = {**environment(os.environ, said_by_config(os.environ)), "ANSIBLE_HOST_PATTERN_MISMATCH": "error"}
+    added = {**environment(os.environ, options_in_config(os.environ)), "ANSIBLE_HOST_PATTERN_MISMATCH": "error"}
     given = [f"{variable}={value}" for variable, value in added.items()]
     try:
         return Machine().run(("/usr/bin/env", *given, tool(name), *arguments), timeout=_SECONDS)

@@ -53,14 +53,14 @@ class Progress:
             return new
         return False
 
-    def settle(self, wave: int, standing: HostStatus) -> None:
+    def settle(self, wave: int, host_status: HostStatus) -> None:
         """Record the status of a host as read from its files."""
         self.wave = wave
-        self.now_in.pop(standing.host, None)
-        self.seen.discard(standing.host)
-        self.settled[standing.outcome] += 1
-        if not standing.good:
-            self.troubles = [*self.troubles[1 - _MOST_TROUBLES :], standing.line]
+        self.now_in.pop(host_status.host, None)
+        self.seen.discard(host_status.host)
+        self.settled[host_status.outcome] += 1
+        if not host_status.good:
+            self.troubles = [*self.troubles[1 - _MOST_TROUBLES :], host_status.line]
 
     @property
     def finished(self) -> int:
@@ -112,11 +112,11 @@ class Lines:
         if self._progress.hear(event):
             self._now_and_then()
 
-    def settled(self, wave: int, standing: HostStatus) -> None:
+    def settled(self, wave: int, host_status: HostStatus) -> None:
         """Show the status of a host whose files were read."""
-        self._progress.settle(wave, standing)
-        if not standing.good or self._progress.total <= _FEW:
-            self._write(standing.line if not standing.good else f"{standing.host}: ok")
+        self._progress.settle(wave, host_status)
+        if not host_status.good or self._progress.total <= _FEW:
+            self._write(host_status.line if not host_status.good else f"{host_status.host}: ok")
         self._now_and_then()
 
     def _now_and_then(self) -> None:
@@ -151,9 +151,9 @@ class Display:
         """Show an event of ansible."""
         self._progress.hear(event)
 
-    def settled(self, wave: int, standing: HostStatus) -> None:
+    def settled(self, wave: int, host_status: HostStatus) -> None:
         """Show the status of a host whose files were read."""
-        self._progress.settle(wave, standing)
+        self._progress.settle(wave, host_status)
 
     def _table(self) -> Table:
         from rich.progress_bar import ProgressBar

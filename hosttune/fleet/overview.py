@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from hosttune.errors import BadInput
-from hosttune.fleet.answers import read_answer, was_asked
+from hosttune.fleet.answers import has_answer_file, read_answer
 from hosttune.fleet.gate import PHASES, WAVES, phases
 from hosttune.fleet.hardware import HostHardware, machine_of, read_machine
 from hosttune.fleet.medians import Hardware, Row, fleet_medians, rows_of
@@ -113,7 +113,7 @@ def _look(results: str, host: str, asked: Asked) -> _Seen:
         validation, doubt = _validation(results, host, judge, asked)
         if doubt is not None:
             found[judge] = msgspec.structs.replace(found[judge], outcome="unknown", why=doubt)
-    kept = [answer for phase, answer in found.items() if phase == asked.verb or was_asked(answer)]
+    kept = [answer for phase, answer in found.items() if phase == asked.verb or has_answer_file(answer)]
     return _Seen(tuple(kept), validation)
 
 
@@ -180,12 +180,12 @@ def _said(seen: _Seen, made: Sequence[CheckResult], asked: Asked) -> tuple[Check
     describes the host before the change, not its state now. If an earlier phase failed, so that later phases were not
     run, only the earlier phase gives a result.
     """
-    told = any(was_asked(answer) and answer.outcome not in ("ok", "no") for answer in seen.answers)
+    told = any(has_answer_file(answer) and answer.outcome not in ("ok", "no") for answer in seen.answers)
     asked_for = [
         answer
         for answer in seen.answers
         if answer.outcome != "ok"
-        and (was_asked(answer) or not told)
+        and (has_answer_file(answer) or not told)
         and not (answer.outcome == "no" and answer.phase in ("before", judge_of(asked.verb, check=asked.check)))
     ]
     return (*(_result(answer, asked) for answer in asked_for), *_unjudged(seen, asked), *_regressed(seen, made, asked))
@@ -242,9 +242,9 @@ def _no_answer(subject: str, why: str, hint: str) -> CheckResult:
 
 def _result(answer: Answer, asked: Asked) -> CheckResult:
     why = answer.why or f"the answer is {answer.outcome}"
-    if not was_asked(answer) and asked.stopped:
+    if not has_answer_file(answer) and asked.stopped:
         return _no_answer("host", "not asked: the run stopped before", "fix what stopped the run, then run --resume")
-    if not was_asked(answer) and _to_come(answer.host, asked):
+    if not has_answer_file(answer) and _to_come(answer.host, asked):
         return _no_answer("host", "not asked: the run has not come to its wave", "go on with --resume")
     if answer.outcome not in ("unknown", "no"):
         why = f"{answer.outcome}: {why}"

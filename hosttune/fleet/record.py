@@ -21,7 +21,7 @@ from hosttune.model.validation import Verdict
 from hosttune.model.values import Value, to_builtins
 
 
-class Began(Value, frozen=True, kw_only=True, tag="began", tag_field="event"):
+class RunBegun(Value, frozen=True, kw_only=True, tag="began", tag_field="event"):
     """A run begins, with its request. `intent_sha256` detects a changed intent when the run is resumed."""
 
     run: str
@@ -79,7 +79,7 @@ class Done(Value, frozen=True, kw_only=True, tag="host", tag_field="event"):
     changed: bool = False
 
 
-class Judged(Value, frozen=True, kw_only=True, tag="gate", tag_field="event"):
+class GateRecord(Value, frozen=True, kw_only=True, tag="gate", tag_field="event"):
     """The result of the gate after a wave."""
 
     run: str
@@ -118,7 +118,7 @@ def new_run() -> str:
     return f"{now().translate({ord(mark): None for mark in '-:'}).partition('+')[0]}-{secrets.token_hex(4)}"
 
 
-Line = Began | Members | Resumed | Asked | Done | Judged | Stopped | Ended
+Line = RunBegun | Members | Resumed | Asked | Done | GateRecord | Stopped | Ended
 _DECODER: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
@@ -141,14 +141,14 @@ def decode(data: bytes, *, where: str = "run.jsonl") -> tuple[Line, ...]:
 
 
 @dataclass(frozen=True)
-class Past:
+class RecordedRun:
     """A run as recorded. `done`: the last line of each host; `gates`: the last of each wave. Waves count from 1."""
 
-    began: Began
+    began: RunBegun
     gate: Gate
     members: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     done: Mapping[str, Done] = field(default_factory=dict)
-    gates: Mapping[int, Judged] = field(default_factory=dict)
+    gates: Mapping[int, GateRecord] = field(default_factory=dict)
     asked: frozenset[int] = frozenset()
     stopped: str | None = None
     exit_code: int | None = None
@@ -164,19 +164,19 @@ class Past:
         return sum(map(len, self.members.values())) == self.began.hosts
 
 
-def past_run(lines: tuple[Line, ...], verb: str | None = None, run: str | None = None) -> Past | None:
+def past_run(lines: tuple[Line, ...], verb: str | None = None, run: str | None = None) -> RecordedRun | None:
     """Return the named run, or else the last run (of a verb) that was not in check mode; None if there is none.
 
     A run in check mode cannot be resumed.
     """
-    begun = [line for line in lines if isinstance(line, Began) and verb in (None, line.verb)]
+    begun = [line for line in lines if isinstance(line, RunBegun) and verb in (None, line.verb)]
     found = [line for line in begun if line.run == run] if run else [line for line in begun if not line.check]
     if not found:
         return None
-    past = Past(found[-1], found[-1].gate)
+    past = RecordedRun(found[-1], found[-1].gate)
     members: dict[int, tuple[str, ...]] = {}
     done: dict[str, Done] = {}
-    gates: dict[int, Judged] = {}
+    gates: dict[int, GateRecord] = {}
     for line in lines:
         if line.run != past.run:
             continue
@@ -185,7 +185,7 @@ def past_run(lines: tuple[Line, ...], verb: str | None = None, run: str | None =
                 members[line.wave] = line.hosts
             case Done():
                 done[line.host] = line
-            case Judged():
+            case GateRecord():
                 gates[line.wave] = line
             case Resumed() if line.gate != past.gate:
                 done.clear()  # these hosts were judged with another gate; their files must be judged again
@@ -195,7 +195,7 @@ def past_run(lines: tuple[Line, ...], verb: str | None = None, run: str | None =
     return replace(past, members=members, done=done, gates=gates)
 
 
-def _passing(past: Past, line: Line) -> dict[str, Any]:
+def _passing(past: RecordedRun, line: Line) -> dict[str, Any]:
     """Return the fields of a run that one line of the less common kinds changes."""
     match line:
         case Resumed():

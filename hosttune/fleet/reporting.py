@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hosttune.errors import BadInput
 from hosttune.fleet.inventory import Inventory
 from hosttune.fleet.overview import Asked, report_of
-from hosttune.fleet.record import Past
+from hosttune.fleet.record import RecordedRun
 from hosttune.fleet.results import hosts_in
 from hosttune.fleet.run import FleetRun, read_past
 from hosttune.model.fleet import FleetReport, Wave
@@ -17,19 +17,19 @@ def report_of_run(done: FleetRun) -> FleetReport:
     """Return the report of a run that has just ended."""
     from hosttune import __version__
 
-    course = done.course
+    rollout = done.rollout
     asked = Asked(
-        verb=course.verb,
-        run=course.run,
-        check=course.check,
-        waves=done.outcome.waves if course.gated else (),
-        wave_of=_wave_of(dict(enumerate(course.waves, 1))) if course.gated else {},
+        verb=rollout.verb,
+        run=rollout.run,
+        check=rollout.check,
+        waves=done.outcome.waves if rollout.gated else (),
+        wave_of=_wave_of(dict(enumerate(rollout.waves, 1))) if rollout.gated else {},
         groups=done.inventory.groups,
         stopped=done.outcome.stopped,
         at=done.at,
         version=__version__,
     )
-    return report_of(course.order.results, course.hosts, asked)
+    return report_of(rollout.order.results, rollout.hosts, asked)
 
 
 def report_of_past(results: str, run: str | None = None) -> FleetReport:
@@ -66,7 +66,7 @@ def report_of_last(results: str, verb: str, inventory: Inventory | None = None) 
     return report_of(results, hosts, Asked(verb=verb, groups=inventory.groups if inventory is not None else {}))
 
 
-def _wave(past: Past, number: int) -> Wave:
+def _wave(past: RecordedRun, number: int) -> Wave:
     gate = past.gates.get(number)
     hosts = len(past.members[number])
     return Wave(number=number, hosts=hosts, passed=gate.passed if gate else None, why=gate.why if gate else ())

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from hosttune.descriptors import let_go
 from hosttune.errors import BadInput, Refused
 from hosttune.files import read_all, write_new, write_whole
-from hosttune.jsonlines import JsonLines, cut_torn
+from hosttune.jsonlines import JsonLines, drop_torn_line
 from hosttune.model.limits import check_size
 
 RECORD = "run.jsonl"
@@ -148,7 +148,7 @@ def held(results: str, *, wait_seconds: float = 60.0) -> Iterator[JsonLines]:
         lock, asking, record = fds
         _take(lock, results)
         _wait_for(asking, results, wait_seconds)
-        cut_torn(record)
+        drop_torn_line(record)
         path = os.path.join(results, RECORD)
         yield JsonLines(record, lambda error: _unwritable(path, error), synced=False)
     except OSError as error:

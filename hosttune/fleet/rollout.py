@@ -12,9 +12,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hosttune.errors import BadInput
-from hosttune.fleet.answers import read_answer, was_asked
+from hosttune.fleet.answers import has_answer_file, read_answer
 from hosttune.fleet.gate import ONLY_IF_ASKED, WAVES, Gate, HostStatus, exit_code, judge, phases, stands
-from hosttune.fleet.record import Asked, Began, Done, Ended, Judged, Line, Members, Past, Stopped, encode, now
+from hosttune.fleet.record import (
+    Asked,
+    Done,
+    Ended,
+    GateRecord,
+    Line,
+    Members,
+    RecordedRun,
+    RunBegun,
+    Stopped,
+    encode,
+    now,
+)
 from hosttune.fleet.results import RECORD, forget
 from hosttune.fleet.runner import Event, Order, Played, Stop, first_error, play
 from hosttune.fleet.waves import cut, shards
@@ -34,8 +46,8 @@ _OUTDATED = ("validate", "status", *ONLY_IF_ASKED)
 class Rollout:
     """The work of a run: its waves with their hosts. Verbs that change nothing have one wave without a gate.
 
-    `order` is the order for each ansible, without its hosts. For a run that is resumed: `standings` has the hosts that
-    are already proven good, `unasked` the hosts that are skipped and the reasons, and `begun` the waves that had
+    `order` is the order for each ansible, without its hosts. For a run that is resumed: `host_statuses` has the hosts
+    that are already proven good, `unasked` the hosts that are skipped and the reasons, and `begun` the waves that had
     started. With `only_failed` (retry) no further wave is started.
     """
 
@@ -46,7 +58,7 @@ class Rollout:
     gate: Gate = "either"
     check: bool = False
     shard: int = 500
-    standings: Mapping[str, HostStatus] = field(default_factory=dict)
+    host_statuses: Mapping[str, HostStatus] = field(default_factory=dict)
     unasked: Mapping[str, str] = field(default_factory=dict)
     begun: frozenset[int] = frozenset()
     only_failed: bool = False
@@ -65,7 +77,9 @@ class Rollout:
     def todo(self) -> tuple[str, ...]:
         """The hosts that the run will process if no gate stops it."""
         waves = [wave for number, wave in enumerate(self.waves, 1) if not self.only_failed or number in self.begun]
-        return tuple(host for wave in waves for host in wave if host not in self.standings and host not in self.unasked)
+        return tuple(
+            host for wave in waves for host in wave if host not in self.host_statuses and host not in self.unasked
+        )
 
 
 @dataclass(frozen=True)
@@ -90,7 +104,7 @@ class RunServices:
 class Outcome:
     """The outcome of a run: the status of each host, the results of the gates, and why the run stopped early, if so."""
 
-    standings: Mapping[str, HostStatus]
+    host_statuses: Mapping[str, HostStatus]
     waves: tuple[Wave, ...]
     stopped: str | None = None
     said: tuple[str, ...] = ()  # messages of an ansible that contacted no host
@@ -98,66 +112,68 @@ class Outcome:
     @property
     def exit_code(self) -> int:
         """The exit code of the command: 130 if the run was interrupted, else that of the worst host."""
-        return 130 if self.stopped == INTERRUPTED else exit_code(self.standings.values())
+        return 130 if self.stopped == INTERRUPTED else exit_code(self.host_statuses.values())
 
 
-def carry_out(course: Rollout, hands: RunServices) -> Outcome:
+def carry_out(rollout: Rollout, run_services: RunServices) -> Outcome:
     """Carry out and record a rollout. Raises BadInput if ansible cannot be started, or if the disk is full."""
-    standings = dict(course.standings)
-    waves = [Wave(number=number, hosts=len(hosts)) for number, hosts in enumerate(course.waves, 1)]
+    host_statuses = dict(rollout.host_statuses)
+    waves = [Wave(number=number, hosts=len(hosts)) for number, hosts in enumerate(rollout.waves, 1)]
     why: str | None = None
     said: list[str] = []
-    for number in range(1, len(course.waves) + 1):
-        if course.only_failed and number not in course.begun:
+    for number in range(1, len(rollout.waves) + 1):
+        if rollout.only_failed and number not in rollout.begun:
             break
-        why = _ask_wave(course, number, standings, hands, said)
-        if course.gated:
-            waves[number - 1] = _pass_gate(course, number, standings, hands)
-            if why is None and not waves[number - 1].passed and number < len(course.waves):
-                why = f"the gate after wave {number} of {len(course.waves)} did not open"
+        why = _ask_wave(rollout, number, host_statuses, run_services, said)
+        if rollout.gated:
+            waves[number - 1] = _pass_gate(rollout, number, host_statuses, run_services)
+            if why is None and not waves[number - 1].passed and number < len(rollout.waves):
+                why = f"the gate after wave {number} of {len(rollout.waves)} did not open"
         if why is not None:
             break
-    for host in course.hosts:
-        standings.setdefault(host, HostStatus(host, why="not asked"))
+    for host in rollout.hosts:
+        host_statuses.setdefault(host, HostStatus(host, why="not asked"))
     if why is not None:
-        hands.add(Stopped(run=course.run, at=now(), why=why))
-    outcome = Outcome(standings, tuple(waves), why, tuple(said))
-    hands.add(Ended(run=course.run, at=now(), exit_code=outcome.exit_code))
+        run_services.add(Stopped(run=rollout.run, at=now(), why=why))
+    outcome = Outcome(host_statuses, tuple(waves), why, tuple(said))
+    run_services.add(Ended(run=rollout.run, at=now(), exit_code=outcome.exit_code))
     return outcome
 
 
-def _pass_gate(course: Rollout, number: int, standings: Mapping[str, HostStatus], hands: RunServices) -> Wave:
+def _pass_gate(
+    rollout: Rollout, number: int, host_statuses: Mapping[str, HostStatus], run_services: RunServices
+) -> Wave:
     """Judge a wave, record the result of its gate, and return it."""
-    hosts = course.waves[number - 1]
-    passed, reasons = judge(hosts, standings)
-    hands.add(Judged(run=course.run, wave=number, passed=passed, why=reasons))
+    hosts = rollout.waves[number - 1]
+    passed, reasons = judge(hosts, host_statuses)
+    run_services.add(GateRecord(run=rollout.run, wave=number, passed=passed, why=reasons))
     return Wave(number=number, hosts=len(hosts), passed=passed, why=reasons)
 
 
 def _ask_wave(
-    course: Rollout, number: int, standings: dict[str, HostStatus], hands: RunServices, said: list[str]
+    rollout: Rollout, number: int, host_statuses: dict[str, HostStatus], run_services: RunServices, said: list[str]
 ) -> str | None:
     """Process the hosts of a wave that are not proven good, shard by shard.
 
     Returns the reason if the run cannot continue, else None. The messages of an ansible that contacted no host are
     added to `said`.
     """
-    hosts = course.waves[number - 1]
+    hosts = rollout.waves[number - 1]
     for host in hosts:
-        if host in course.unasked:
-            standings[host] = HostStatus(host, why=course.unasked[host])
-    todo = [host for host in hosts if host not in standings]
-    if todo and not hands.stop.asked:
-        hands.add(Asked(run=course.run, at=now(), wave=number, hosts=len(todo)))
-    for order in _orders(course, todo):
-        if hands.stop.asked:
+        if host in rollout.unasked:
+            host_statuses[host] = HostStatus(host, why=rollout.unasked[host])
+    todo = [host for host in hosts if host not in host_statuses]
+    if todo and not run_services.stop.asked:
+        run_services.add(Asked(run=rollout.run, at=now(), wave=number, hosts=len(todo)))
+    for order in _orders(rollout, todo):
+        if run_services.stop.asked:
             return INTERRUPTED
         shard = order.hosts
-        for host in shard if course.gated else ():
+        for host in shard if rollout.gated else ():
             for phase in _OUTDATED:
                 forget(order.results, host, phase)
-        played = hands.player(order, hands.heard, hands.stop)
-        answered = [_settle(course, number, host, standings, hands) for host in shard]
+        played = run_services.player(order, run_services.heard, run_services.stop)
+        answered = [_settle(rollout, number, host, host_statuses, run_services) for host in shard]
         if played.stopped:
             return INTERRUPTED
         if not any(answered):
@@ -166,62 +182,64 @@ def _ask_wave(
     return None
 
 
-def _orders(course: Rollout, hosts: Sequence[str]) -> Iterator[Order]:
+def _orders(rollout: Rollout, hosts: Sequence[str]) -> Iterator[Order]:
     """Yield the order for each ansible.
 
     A host that this run has already validated keeps that validation as the state before the change. The host may have
     been changed since; compared with the state that an earlier attempt left, it would not look worse.
     """
-    measured = [host for host in hosts if course.gated and course.begun and _measured(course, host)]
+    measured = [host for host in hosts if rollout.gated and rollout.begun and _measured(rollout, host)]
     again = frozenset(measured)
-    keeping = replace(course.order, variables={**course.order.variables, "hosttune_keep_before": True})
-    for order, part in ((keeping, measured), (course.order, [host for host in hosts if host not in again])):
-        for shard in shards(part, course.shard):
+    keeping = replace(rollout.order, variables={**rollout.order.variables, "hosttune_keep_before": True})
+    for order, part in ((keeping, measured), (rollout.order, [host for host in hosts if host not in again])):
+        for shard in shards(part, rollout.shard):
             yield replace(order, hosts=shard)
 
 
-def _measured(course: Rollout, host: str) -> bool:
-    return read_answer(course.order.results, host, "before", course.run).outcome in ("ok", "no")
+def _measured(rollout: Rollout, host: str) -> bool:
+    return read_answer(rollout.order.results, host, "before", rollout.run).outcome in ("ok", "no")
 
 
-def _settle(course: Rollout, number: int, host: str, standings: dict[str, HostStatus], hands: RunServices) -> bool:
+def _settle(
+    rollout: Rollout, number: int, host: str, host_statuses: dict[str, HostStatus], run_services: RunServices
+) -> bool:
     """Read the status of a host from its files, record and report it. Returns whether it has any file of this run."""
-    standing, asked = standing_of(course, host)
-    standings[host] = standing
-    if asked or not hands.stop.asked:  # a host that an interrupted ansible did not reach has nothing to record
-        hands.add(done_line(course.run, number, standing))
-    hands.settled(number, standing)
+    host_status, asked = status_of_host(rollout, host)
+    host_statuses[host] = host_status
+    if asked or not run_services.stop.asked:  # a host that an interrupted ansible did not reach has nothing to record
+        run_services.add(done_line(rollout.run, number, host_status))
+    run_services.settled(number, host_status)
     return asked
 
 
-def standing_of(course: Rollout, host: str) -> tuple[HostStatus, bool]:
+def status_of_host(rollout: Rollout, host: str) -> tuple[HostStatus, bool]:
     """Return (the status of a host from its files of this run, whether there is any such file)."""
-    check, results = course.check, course.order.results
-    asked_in = phases(course.verb, check=check)
-    answers = {phase: read_answer(results, host, phase, course.run, check=check) for phase in asked_in}
-    return stands(host, course.verb, answers, course.gate, check=check), any(map(was_asked, answers.values()))
+    check, results = rollout.check, rollout.order.results
+    asked_in = phases(rollout.verb, check=check)
+    answers = {phase: read_answer(results, host, phase, rollout.run, check=check) for phase in asked_in}
+    return stands(host, rollout.verb, answers, rollout.gate, check=check), any(map(has_answer_file, answers.values()))
 
 
-def done_line(run: str, wave: int, standing: HostStatus) -> Done:
+def done_line(run: str, wave: int, host_status: HostStatus) -> Done:
     """Return the line of a host in the record."""
     return Done(
         run=run,
         wave=wave,
-        host=standing.host,
-        outcome=standing.outcome,
-        phase=standing.phase,
-        why=standing.why,
-        verdict=standing.verdict,
-        changed=standing.changed,
+        host=host_status.host,
+        outcome=host_status.outcome,
+        phase=host_status.phase,
+        why=host_status.why,
+        verdict=host_status.verdict,
+        changed=host_status.changed,
     )
 
 
 # --- starting and resuming -----------------------------------------------------------------------------------
 
 
-def opening(course: Rollout, began: Began) -> list[Line]:
+def opening(rollout: Rollout, began: RunBegun) -> list[Line]:
     """Return the first lines of a new run. The hosts of all waves are recorded before the first host is contacted."""
-    members = [Members(run=course.run, wave=number, hosts=hosts) for number, hosts in enumerate(course.waves, 1)]
+    members = [Members(run=rollout.run, wave=number, hosts=hosts) for number, hosts in enumerate(rollout.waves, 1)]
     return [began, *members]
 
 
@@ -230,7 +248,7 @@ def waves_of(verb: str, hosts: Sequence[str], sizes: Sequence[str], *, check: bo
     return cut(hosts, sizes) if verb in WAVES and not check else (tuple(hosts),)
 
 
-def resumed(course: Rollout, past: Past, inventory: Sequence[str], *, only_failed: bool) -> Rollout:
+def resumed(rollout: Rollout, past: RecordedRun, inventory: Sequence[str], *, only_failed: bool) -> Rollout:
     """Return the rollout of a run that is resumed: its recorded waves, without the hosts that are proven good.
 
     A host is proven good by the record, or by its files of this run (if the controller died before it could write the
@@ -240,36 +258,36 @@ def resumed(course: Rollout, past: Past, inventory: Sequence[str], *, only_faile
     if not past.whole:
         raise BadInput("the run ended before its waves were written", where=RECORD, hint="begin a new run")
     waves = tuple(past.members[number] for number in sorted(past.members))
-    again = replace(course, run=past.run, waves=waves, only_failed=only_failed, begun=past.asked)
+    again = replace(rollout, run=past.run, waves=waves, only_failed=only_failed, begun=past.asked)
     known = frozenset(inventory)
     good: dict[str, HostStatus] = {}
     unasked = {host: GONE for host in again.hosts if host not in known}
     for host in (host for number in sorted(past.asked) for host in past.members[number]):
-        standing, asked = _stood(again, past, host)
-        if standing.good:
-            good[host] = standing
+        host_status, asked = _status_at_end(again, past, host)
+        if host_status.good:
+            good[host] = host_status
         elif only_failed and not asked:
             unasked.setdefault(host, "not asked; --resume asks it")
-    return replace(again, standings=good, unasked={host: why for host, why in unasked.items() if host not in good})
+    return replace(again, host_statuses=good, unasked={host: why for host, why in unasked.items() if host not in good})
 
 
-def _stood(course: Rollout, past: Past, host: str) -> tuple[HostStatus, bool]:
+def _status_at_end(rollout: Rollout, past: RecordedRun, host: str) -> tuple[HostStatus, bool]:
     """Return (the status of a host when the run ended, whether it was contacted).
 
     If the gate has changed, the host must be proven good by the new gate.
     """
     line = past.done.get(host)
-    if line is not None and line.outcome == "ok" and course.gate == past.gate:
+    if line is not None and line.outcome == "ok" and rollout.gate == past.gate:
         return HostStatus(host, "ok", None, None, line.verdict, line.changed), True
-    standing, asked = standing_of(course, host)
-    return standing, asked or line is not None
+    host_status, asked = status_of_host(rollout, host)
+    return host_status, asked or line is not None
 
 
-def changes(course: Rollout, past: Past, inventory: Sequence[str], intent: str | None) -> list[str]:
+def changes(rollout: Rollout, past: RecordedRun, inventory: Sequence[str], intent: str | None) -> list[str]:
     """Return what has changed since the run began, one line each. `intent`: its digest, None if none is given."""
     told = []
-    hosts = frozenset(course.hosts)
-    gone = [host for host, why in course.unasked.items() if why == GONE]
+    hosts = frozenset(rollout.hosts)
+    gone = [host for host, why in rollout.unasked.items() if why == GONE]
     new = [host for host in inventory if host not in hosts]
     if gone:
         told.append(f"no longer in the inventory, {len(gone)}: {some(gone, _MOST)}; what is not proven stays unknown")
@@ -277,8 +295,8 @@ def changes(course: Rollout, past: Past, inventory: Sequence[str], intent: str |
         told.append(f"new in the inventory, {len(new)}: {some(new, _MOST)}; not in this run")
     if intent != past.began.intent_sha256:
         told.append("the intent is not the one that the run began with")
-    if course.gate != past.gate:
-        told.append(f"the gate is {course.gate}, was {past.gate}")
+    if rollout.gate != past.gate:
+        told.append(f"the gate is {rollout.gate}, was {past.gate}")
     return told
 
 

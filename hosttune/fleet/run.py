@@ -19,7 +19,7 @@ from hosttune.fleet import options as handed_on
 from hosttune.fleet.gate import WAVES, Gate
 from hosttune.fleet.inventory import Inventory, read_inventory, tool
 from hosttune.fleet.live import Progress, watch
-from hosttune.fleet.record import Began, Line, Past, Resumed, decode, encode, new_run, now, past_run
+from hosttune.fleet.record import Line, RecordedRun, Resumed, RunBegun, decode, encode, new_run, now, past_run
 from hosttune.fleet.results import RECORD, held, read_file
 from hosttune.fleet.rollout import Outcome, Rollout, RunServices, carry_out, changes, digest, opening, resumed, waves_of
 from hosttune.fleet.runner import Order, Stop, playbook
@@ -74,7 +74,7 @@ class Request:
 class FleetRun:
     """A run that has ended, with everything that its report needs."""
 
-    course: Rollout
+    rollout: Rollout
     outcome: Outcome
     inventory: Inventory
     at: str
@@ -85,7 +85,7 @@ def run_fleet(request: Request, tell: Callable[[str], None]) -> FleetRun:
     check_request(request)
     past = past_of(request)
     if past is not None:
-        request = as_begun(request, past)
+        request = with_recorded_request(request, past)
     order = order_of(request)
     intent = read_intent(request.intent)
     tool("ansible-playbook")
@@ -93,26 +93,26 @@ def run_fleet(request: Request, tell: Callable[[str], None]) -> FleetRun:
     inventory = read_inventory(request.inventories, request.limit, handed_on.vault(request.options))
     with held(order.results) as journal, interruptible() as stop:
         if past is None:
-            course, lines = _new(request, order, inventory, intent)
+            rollout, lines = _new(request, order, inventory, intent)
         else:
             past = past_of(request) or past  # read again: with the lock, no other run writes there
-            course, lines = _again(request, order, inventory, intent, past)
+            rollout, lines = _again(request, order, inventory, intent, past)
         for line in lines:
             journal.add(encode(line))
-            _tell_notes(line, tell)
+            _write_notes(line, tell)
         journal.sync()  # without its waves a run cannot be resumed; losing a later line only means to repeat a host
-        outcome = _watched(course, journal, stop, tell)
-    began = past.began if past is not None else next(line for line in lines if isinstance(line, Began))
-    return FleetRun(course, outcome, inventory, began.at)
+        outcome = _watched(rollout, journal, stop, tell)
+    began = past.began if past is not None else next(line for line in lines if isinstance(line, RunBegun))
+    return FleetRun(rollout, outcome, inventory, began.at)
 
 
-def _watched(course: Rollout, journal: JsonLines, stop: Stop, tell: Callable[[str], None]) -> Outcome:
-    progress = Progress(course.verb, len(course.todo), len(course.waves))
+def _watched(rollout: Rollout, journal: JsonLines, stop: Stop, tell: Callable[[str], None]) -> Outcome:
+    progress = Progress(rollout.verb, len(rollout.todo), len(rollout.waves))
     with watch(progress, sys.stderr, tell) as shown:
-        return carry_out(course, RunServices(journal, stop, shown.heard, shown.settled))
+        return carry_out(rollout, RunServices(journal, stop, shown.heard, shown.settled))
 
 
-def _tell_notes(line: Line, tell: Callable[[str], None]) -> None:
+def _write_notes(line: Line, tell: Callable[[str], None]) -> None:
     for note in line.told if isinstance(line, Resumed) else ():
         tell(f"note: {note}")
 
@@ -122,15 +122,15 @@ def _new(request: Request, order: Order, inventory: Inventory, intent: str | Non
     sizes = parse_sizes(request.waves or DEFAULT_WAVES)
     run = new_run()
     waves = waves_of(request.verb, inventory.hosts, sizes, check=request.check)
-    course = _for_run(_base(request, order), run, waves)
-    began = Began(
+    rollout = _for_run(_base(request, order), run, waves)
+    began = RunBegun(
         run=run,
         at=now(),
         verb=request.verb,
         version=__version__,
         hosts=len(inventory.hosts),
-        waves=sizes if course.gated else (),
-        gate=course.gate,
+        waves=sizes if rollout.gated else (),
+        gate=rollout.gate,
         check=request.check,
         inventory=request.inventories,
         limit=request.limit,
@@ -138,28 +138,28 @@ def _new(request: Request, order: Order, inventory: Inventory, intent: str | Non
         intent=os.path.abspath(request.intent) if request.intent is not None else None,
         intent_sha256=intent,
     )
-    return course, opening(course, began)
+    return rollout, opening(rollout, began)
 
 
 def _again(
-    request: Request, order: Order, inventory: Inventory, intent: str | None, past: Past
+    request: Request, order: Order, inventory: Inventory, intent: str | None, past: RecordedRun
 ) -> tuple[Rollout, list[Line]]:
     """Return (the recorded run to be resumed, the lines to add to its record)."""
     kept = resumed(_base(request, order), past, inventory.hosts, only_failed=request.retry)
-    course = _for_run(kept, past.run, kept.waves)
-    told = changes(course, past, inventory.hosts, intent)
+    rollout = _for_run(kept, past.run, kept.waves)
+    told = changes(rollout, past, inventory.hosts, intent)
     how = "retry" if request.retry else "resume"
-    return course, [Resumed(run=course.run, at=now(), how=how, gate=course.gate, told=tuple(told))]
+    return rollout, [Resumed(run=rollout.run, at=now(), how=how, gate=rollout.gate, told=tuple(told))]
 
 
 def _base(request: Request, order: Order) -> Rollout:
     return Rollout("", request.verb, order, (), request.gate or "either", request.check, request.shard)
 
 
-def _for_run(course: Rollout, run: str, waves: tuple[tuple[str, ...], ...]) -> Rollout:
+def _for_run(rollout: Rollout, run: str, waves: tuple[tuple[str, ...], ...]) -> Rollout:
     """Return the rollout with the id of its run, which every answer must contain."""
-    order = replace(course.order, variables={**course.order.variables, "hosttune_run": run})
-    return replace(course, run=run, waves=waves, order=order)
+    order = replace(rollout.order, variables={**rollout.order.variables, "hosttune_run": run})
+    return replace(rollout, run=run, waves=waves, order=order)
 
 
 # --- the request ---------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def order_of(request: Request) -> Order:
     )
 
 
-def past_of(request: Request) -> Past | None:
+def past_of(request: Request) -> RecordedRun | None:
     """Return the run to be resumed; None for a new run.
 
     Raises BadInput if there is no run to resume, or if its --limit or --waves differ from those given. A run is resumed
@@ -254,7 +254,7 @@ def past_of(request: Request) -> Past | None:
     return past
 
 
-def read_past(results: str, verb: str | None, run: str | None = None) -> Past | None:
+def read_past(results: str, verb: str | None, run: str | None = None) -> RecordedRun | None:
     """Return the named run, or else the last run of a verb, from the record of a results folder; None if none.
 
     Raises BadInput if the record cannot be read.
@@ -264,7 +264,7 @@ def read_past(results: str, verb: str | None, run: str | None = None) -> Past | 
     return past_run(decode(data, where=path), verb, run) if data is not None else None
 
 
-def as_begun(request: Request, past: Past) -> Request:
+def with_recorded_request(request: Request, past: RecordedRun) -> Request:
     """Return the request of a run to be resumed. Values that are not given come from its record."""
     began = past.began
     return replace(

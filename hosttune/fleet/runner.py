@@ -20,7 +20,7 @@ from typing import Any
 
 from hosttune.assets import folder
 from hosttune.errors import BadInput
-from hosttune.fleet.environment import environment, said_by_config
+from hosttune.fleet.environment import environment, options_in_config
 from hosttune.fleet.inventory import not_installed, tool
 from hosttune.fleet.results import ASKING, limit_file
 
@@ -128,9 +128,9 @@ def play(order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
             cmdline=shlex.join(command(order, limit)),
             forks=order.forks,
             extravars=dict(order.variables),
-            envvars=environment(os.environ, said_by_config(os.environ)),
+            envvars=environment(os.environ, options_in_config(os.environ)),
             settings={"pexpect_timeout": _POLL_SECONDS, "suppress_output_file": True},
-            event_handler=lambda event: _hear(event, heard, said, stop),
+            event_handler=lambda event: _pass_event(event, heard, said, stop),
             status_handler=lambda _, runner_config: _forget_command(runner_config.artifact_dir),
             cancel_callback=stop.overdue,
             quiet=True,
@@ -154,7 +154,7 @@ def command(order: Order, limit: str) -> list[str]:
     return words
 
 
-def _hear(event: Mapping[str, Any], heard: Callable[[Event], None], said: deque[str], stop: Stop) -> bool:
+def _pass_event(event: Mapping[str, Any], heard: Callable[[Event], None], said: deque[str], stop: Stop) -> bool:
     """Pass an event on. Returns False, so that ansible-runner does not keep it in a file."""
     kind = str(event.get("event", ""))
     data = event.get("event_data") or {}

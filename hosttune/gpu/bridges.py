@@ -45,36 +45,36 @@ def bridges_among(marks: dict[str, bool | None]) -> dict[str, bool | None]:
     }
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptFunction(msgspec.Struct, frozen=True):
     """A function that stays with the host, and why. `known`: it is a bridge; else it is only not proven to be none."""
 
     known: bool
     why: str
 
 
-def kept_bridges(pci: Iterable[PciDevice], nics: Iterable[Nic]) -> dict[str, Kept]:
+def kept_bridges(pci: Iterable[PciDevice], nics: Iterable[Nic]) -> dict[str, KeptFunction]:
     """Return the functions that carry the GPUs' fabric, or may carry it, by address; empty on other hosts."""
     functions = {device.address: device for device in pci}
     if not has_bridges(functions.values()):
         return {}
     told = {nic.address: nic.fabric_bridge for nic in nics}
-    found: dict[str, Kept] = {}
+    found: dict[str, KeptFunction] = {}
     for address, device in functions.items():
         if not may_be_bridge(device) or told.get(address) is False:
             continue
         if told.get(address):
             why = "carries the NVLink fabric of the GPUs (SMDL=SW_MNG in its VPD, or in that of its slot)"
-            found[address] = Kept(True, why)
+            found[address] = KeptFunction(True, why)
         else:
             why = (
                 "may carry the NVLink fabric of the GPUs: its vital product data was not read (as root, look with:"
                 f" grep -a SMDL /sys/bus/pci/devices/{address}/vpd)"
             )
-            found[address] = Kept(False, why)
+            found[address] = KeptFunction(False, why)
     for device in functions.values():
         physical = found.get(device.physfn or "")
         if physical is not None:
-            found[device.address] = Kept(
+            found[device.address] = KeptFunction(
                 physical.known, f"is a virtual function of {device.physfn}, which {physical.why}"
             )
     return found

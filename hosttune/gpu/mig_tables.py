@@ -27,7 +27,7 @@ MIG_GUIDE = "MIG user guide, Supported MIG Profiles"
 
 
 @dataclass(frozen=True)
-class Offer:
+class GpuProfiles:
     """The profiles of a GPU whose placements are known.
 
     `doubt` says which facts come from a table and not from the GPU.
@@ -54,16 +54,16 @@ def is_profile_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def offer_of(gpu: Gpu, device: PciDevice | None) -> Offer:
+def offer_of(gpu: Gpu, device: PciDevice | None) -> GpuProfiles:
     """Return the MIG profiles that a GPU offers; empty if it has none, or if neither the GPU nor a table lists any."""
     listed = tuple(profile for profile in (gpu.mig.profiles if gpu.mig else None) or () if _fits(profile))
     product, table = _table(device)
     if not listed:
         doubt = f"its MIG profiles are those of {product} by table ({MIG_GUIDE}), for it could not be asked"
-        return Offer(table, doubt) if table else Offer(())
+        return GpuProfiles(table, doubt) if table else GpuProfiles(())
     placed = tuple(profile for profile in listed if profile.starts is not None and profile.size)
     if len(placed) == len(listed):
-        return Offer(placed)
+        return GpuProfiles(placed)
     known = {profile.name: profile for profile in table}
     filled = tuple(
         msgspec.structs.replace(profile, starts=known[profile.name].starts, size=known[profile.name].size)
@@ -73,7 +73,7 @@ def offer_of(gpu: Gpu, device: PciDevice | None) -> Offer:
     )
     usable = tuple(profile for profile in filled if profile.starts is not None and profile.size)
     doubt = f"where its MIG profiles may start is that of {product} by table ({MIG_GUIDE}), for its listing lacks it"
-    return Offer(usable, doubt if len(usable) > len(placed) else None)
+    return GpuProfiles(usable, doubt if len(usable) > len(placed) else None)
 
 
 def _fits(profile: MigProfile) -> bool:

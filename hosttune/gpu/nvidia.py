@@ -98,10 +98,10 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
     )
     joined = _unique_modules(reader, joined)
     if reader.system.scratch:  # the settings made on it since it was recorded
-        from hosttune.gpu.nvidia_set import as_told
+        from hosttune.gpu.nvidia_set import with_recorded_settings
 
-        joined = tuple(as_told(reader.system, gpu) if gpu.address in told else gpu for gpu in joined)
-    for problem in fabric_doubts(joined):
+        joined = tuple(with_recorded_settings(reader.system, gpu) if gpu.address in told else gpu for gpu in joined)
+    for problem in gpus_off_fabric(joined):
         reader.problem(problem.what, problem.where, problem.why)
     return joined
 
@@ -354,7 +354,7 @@ def _unique_modules(reader: Reader, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     return tuple(msgspec.structs.replace(gpu, module_id=None) if gpu.module_id in shared else gpu for gpu in gpus)
 
 
-def fabric_doubts(gpus: tuple[Gpu, ...]) -> tuple[Problem, ...]:
+def gpus_off_fabric(gpus: tuple[Gpu, ...]) -> tuple[Problem, ...]:
     """Return a problem for each GPU that is off an NVLink fabric which connects others of its model.
 
     Example: "7 of 8 GPUs on the NVLink fabric". Such a fabric is three or more GPUs of one model that reach each other

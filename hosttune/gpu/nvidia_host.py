@@ -32,7 +32,7 @@ def lists(reader: Reader) -> tuple[Listing, ...]:
         ("nvidia-smi-q-x", "nvidia-smi -q -x", parse_smi_xml),
         ("nvidia-smi-q", "nvidia-smi -q", parse_smi_text),
     ):
-        text = ask(reader, name, _nobody)
+        text = ask(reader, name, _no_live_answer)
         if not text:
             continue
         try:
@@ -41,7 +41,7 @@ def lists(reader: Reader) -> tuple[Listing, ...]:
             continue  # reported where its facts are read
         known = tuple(_seen(gpu) for gpu in answer.gpus if gpu.uuid or gpu.model)  # a lost GPU has neither
         found += [Listing(name=words, read=words, gpus=known)] if known else []
-    matrix = _matrix(ask(reader, "nvidia-smi-topo-m", _nobody))
+    matrix = _matrix(ask(reader, "nvidia-smi-topo-m", _no_live_answer))
     if matrix is not None:
         found.append(Listing(name="the topology matrix", read="nvidia-smi topo -m", count=len(matrix.gpus)))
     return tuple(found)
@@ -55,7 +55,7 @@ def _matrix(text: str | None) -> TopoMatrix | None:
     return parse_topo_matrix(text)
 
 
-def _nobody() -> None:
+def _no_live_answer() -> None:
     """Answer nothing live: the tools would open every GPU."""
     return
 

@@ -46,7 +46,7 @@ def facts(system: System, address: str) -> Gpu:
         raise Unreadable(f"GPU {address} (nvidia-smi)", ": ".join((error.reason, *said))) from error
     except BadInput as error:
         raise Unreadable(f"GPU {address} (nvidia-smi)", error.what) from error
-    return as_told(system, gpu)
+    return with_recorded_settings(system, gpu)
 
 
 def _recorded(system: System, address: str, ask_nvml: Callable[[], str | None]) -> Gpu:
@@ -73,7 +73,7 @@ def _not_asked() -> None:
     """Answer nothing live: only recorded answers are used."""
 
 
-def as_told(system: System, gpu: Gpu) -> Gpu:
+def with_recorded_settings(system: System, gpu: Gpu) -> Gpu:
     """Return `gpu` with the settings that were changed on a scratch root; the same GPU on any other system."""
     for function, told in _TOLD.items():
         text = system.query(f"{function}-{gpu.address}", _not_asked)
@@ -82,7 +82,7 @@ def as_told(system: System, gpu: Gpu) -> Gpu:
     return gpu
 
 
-def _told_mig(gpu: Gpu, mode: int) -> dict[str, Any]:
+def _mig_of_mode(gpu: Gpu, mode: int) -> dict[str, Any]:
     word = _MODES[mode == 1]
     return {"mig": msgspec.structs.replace(gpu.mig or Mig(), mode=word, pending=word)}
 
@@ -92,7 +92,7 @@ _TOLD: Mapping[str, Callable[[Gpu, int], dict[str, Any]]] = {
     "nvmlDeviceSetPowerManagementLimit": lambda _, milliwatts: {"power_limit_watts": milliwatts / 1000},
     "nvmlDeviceSetComputeMode": lambda _, mode: {"compute_mode": COMPUTE_MODES[mode % len(COMPUTE_MODES)]},
     "nvmlDeviceSetEccMode": lambda _, mode: {"ecc_pending": mode == 1},  # "takes effect after the next reboot"
-    "nvmlDeviceSetMigMode": _told_mig,
+    "nvmlDeviceSetMigMode": _mig_of_mode,
 }
 
 
@@ -195,7 +195,7 @@ def check_idle(system: System, address: str, what: str) -> None:
     """
     from hosttune.gpu.nvml import ask_nvml
 
-    gpu = as_told(system, _recorded(system, address, lambda: ask_nvml((address,))))
+    gpu = with_recorded_settings(system, _recorded(system, address, lambda: ask_nvml((address,))))
     where = f"the {what} of {address}"
     if gpu.processes is None:
         raise WriteFailed(where, "whether processes use the GPU is unknown")

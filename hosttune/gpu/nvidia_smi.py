@@ -29,7 +29,7 @@ from hosttune.gpu.nvidia_smi_rows import (
     watts_of,
 )
 from hosttune.gpu.nvidia_words import CLOCK_REASONS, MOST
-from hosttune.gpu.vendor import NO_ADDRESS, Answer, told_once
+from hosttune.gpu.vendor import NO_ADDRESS, Answer, without_conflicting_gpus
 from hosttune.model.gpu import Gpu, Mig, MigInstance
 from hosttune.model.host import Problem
 from hosttune.model.limits import check_count
@@ -250,7 +250,7 @@ def _answer(flats: Iterable[tuple[str, Flat]], places: _Places, driver: str | No
             gpus.append(msgspec.structs.replace(gpu, fabric_health=health.faults if health.told else None))
         else:  # an element without a known word may hide a fault, and so may the status that sums it up
             gpus.append(msgspec.structs.replace(gpu, fabric_status=None))
-    return told_once(Answer(gpus=tuple(gpus), problems=tuple(problems)), where)
+    return without_conflicting_gpus(Answer(gpus=tuple(gpus), problems=tuple(problems)), where)
 
 
 def _gpu(address: str, flat: Flat, places: _Places, driver: str | None) -> Gpu:

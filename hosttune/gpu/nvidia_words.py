@@ -58,7 +58,7 @@ TELLS = frozenset(
 )
 
 
-def fabric_told(mask: int) -> frozenset[int] | None:
+def reported_fabric_parts(mask: int) -> frozenset[int] | None:
     """Return the parts of nvml.h's health mask, by their shift, that say whether there is a fault.
 
     None if a part has a value that nvml.h does not define (3).

@@ -16,8 +16,8 @@ import msgspec
 from hosttune.errors import BadInput
 from hosttune.gpu.mig import compute_slices
 from hosttune.gpu.nvidia_words import COMPUTE_MODES, FABRIC_STATES, MOST, clock_reasons
-from hosttune.gpu.nvml_health import doubted_fabrics, health_facts
-from hosttune.gpu.vendor import NO_ADDRESS, Answer, told_once
+from hosttune.gpu.nvml_health import health_facts, incomplete_fabric_masks
+from hosttune.gpu.vendor import NO_ADDRESS, Answer, without_conflicting_gpus
 from hosttune.model.gpu import Gpu, Mig, MigInstance, MigProfile, Peer
 from hosttune.model.host import Problem
 from hosttune.model.limits import check_count
@@ -62,7 +62,7 @@ def parse_nvml(text: str, *, only: str | None = None) -> Answer:
     # A GPU that occurs twice with different facts gives no information about the paths to it.
     host = _Host({address: {} for address, entry in told if entry != raw[address]}, raw)
     gpus = tuple(_gpu(address, entry, driver, host) for address, entry in told)
-    hazy = doubted_fabrics(raw)
+    hazy = incomplete_fabric_masks(raw)
     gpus = tuple(
         msgspec.structs.replace(gpu, fabric_health=None, fabric_status=None)
         if gpu.address in hazy and not gpu.fabric_health
@@ -70,7 +70,7 @@ def parse_nvml(text: str, *, only: str | None = None) -> Answer:
         for gpu in gpus
     )
     problems += [doubt for address, entry in raw.items() if (doubt := _doubt(address, entry))]
-    return told_once(Answer(gpus=gpus, problems=tuple(problems)), QUERY)
+    return without_conflicting_gpus(Answer(gpus=gpus, problems=tuple(problems)), QUERY)
 
 
 def _bus_id(entry: Raw, fallback: str | None) -> str | None:
@@ -250,7 +250,7 @@ def _links(raw: Raw) -> list[Raw] | None:
     return [] if links == "ERR Not Supported" and current != 1 else None
 
 
-class _Ends(NamedTuple):
+class _LinkEnds(NamedTuple):
     """The remote ends of a GPU's active links: how many lead to each GPU, and how many to a switch."""
 
     gpus: Mapping[str, int]
@@ -321,7 +321,7 @@ def _listed(raw: Raw) -> int:
     return len(links) if isinstance(links, list) else 0
 
 
-def _ends(links: list[Raw] | None, host: Mapping[str, Raw]) -> _Ends | None:
+def _ends(links: list[Raw] | None, host: Mapping[str, Raw]) -> _LinkEnds | None:
     """Return the remote ends of the active links; None if unknown.
 
     If NVML does not name the remote end, or names a GPU that is not in the record (asleep, on vfio-pci), the link is
@@ -332,7 +332,7 @@ def _ends(links: list[Raw] | None, host: Mapping[str, Raw]) -> _Ends | None:
     others = [link for link in links if link.get("remoteType") != _REMOTE_SWITCH]
     named = (_bus_id({"busId": link.get("remoteBusId")}, None) for link in others)
     gpus = Counter(address for address in named if address is not None and address in host)
-    return _Ends(gpus, len(links) - len(others), len(links) - sum(gpus.values()))
+    return _LinkEnds(gpus, len(links) - len(others), len(links) - sum(gpus.values()))
 
 
 # --- doubts ------------------------------------------------------------------------------------------------------

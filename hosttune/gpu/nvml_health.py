@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from hosttune.gpu.nvidia_words import RECOVERY_ACTIONS, fabric_faults, fabric_told
+from hosttune.gpu.nvidia_words import RECOVERY_ACTIONS, fabric_faults, reported_fabric_parts
 from hosttune.model.values import MAX_SIZE
 
 _CORRECTED, _UNCORRECTED = 0, 1  # NVML_MEMORY_ERROR_TYPE_…
@@ -136,14 +136,14 @@ def health_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {**facts, "lacks": _lacks(raw, health)}
 
 
-def doubted_fabrics(entries: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
+def incomplete_fabric_masks(entries: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
     """Return the keys of GPUs whose fabric health mask has less information than another GPU's.
 
     For them, a mask without a fault does not prove that there is none.
     """
     fabrics = {key: entry["fabricInfo"] for key, entry in entries.items() if isinstance(entry.get("fabricInfo"), dict)}
     masks = {key: mask for key, info in fabrics.items() if (mask := _number(info.get("healthMask"))) is not None}
-    told = {key: fabric_told(mask) for key, mask in masks.items()}
+    told = {key: reported_fabric_parts(mask) for key, mask in masks.items()}
     most = frozenset(part for parts in told.values() for part in parts or ())
     garbled = {key for key, parts in told.items() if parts is None}
     return frozenset(garbled | {key for key in fabrics if most and told.get(key) != most})

@@ -25,12 +25,12 @@ def is_known(vendor_id: str | None, device_id: str | None) -> bool:
     return vendor_id == VENDOR_ID and device_id in MODELS
 
 
-def may_be_one(device: PciDevice) -> bool:
+def may_be_nvswitch(device: PciDevice) -> bool:
     """Return whether a function has the vendor and the class of a switch."""
     return device.vendor_id == VENDOR_ID and (device.class_code or "")[:4] == _CLASS
 
 
-def is_one(device: PciDevice) -> bool:
+def is_nvswitch(device: PciDevice) -> bool:
     """Return whether a function is a switch: by its ids, or else by its class and its name."""
-    named = may_be_one(device) and "NVSwitch" in (device.device_name or "")
+    named = may_be_nvswitch(device) and "NVSwitch" in (device.device_name or "")
     return named or is_known(device.vendor_id, device.device_id)

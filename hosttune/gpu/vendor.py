@@ -38,7 +38,7 @@ class Answer(Value, frozen=True, kw_only=True):
 NO_ADDRESS = "GPU without a PCI address"  # a GPU that cannot be joined to a PCI function
 
 
-def told_once(answer: Answer, where: str) -> Answer:
+def without_conflicting_gpus(answer: Answer, where: str) -> Answer:
     """Return the answer without GPUs that it lists more than once with different facts.
 
     It is unknown which of the facts are true.

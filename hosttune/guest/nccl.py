@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hosttune.gpu import inside
 from hosttune.gpu.inside import NCCL_FOLDER
 from hosttune.guest.places import ids_of
-from hosttune.model.pcitree import telling_switches
+from hosttune.model.pcitree import locality_switches
 from hosttune.model.plan import Cell, Device, PciController, PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus, slot_of
 
@@ -90,14 +90,16 @@ def _cpus(guest: PlannedGuest) -> Mapping[str, tuple[CpuSet, list[Device]]]:
     found = {str(cell.id): (parse_cpus(cell.vcpus), list[Device]()) for cell in guest.cells}
     cells = {cell.id: cell for cell in guest.cells}
     only = guest.cells[0] if len(guest.cells) == 1 else None
-    strangers: dict[int, str] = {}
+    nodes_outside_guest: dict[int, str] = {}
     ids: dict[str, str] = {}  # numaid by slot and switch
     # Devices of known node first: a device that shares a switch with one of them gets the same element.
     for device in sorted(guest.devices, key=lambda device: device.host_node is None):
         cell = cells.get(device.guest_cell) if device.guest_cell is not None else only
         numaid = NOWHERE if cell is None else str(cell.id)
         if cell is not None and _is_off(device, cell):
-            numaid = strangers.setdefault(device.host_node or 0, str(max(cells) + 1 + len(strangers)))
+            numaid = nodes_outside_guest.setdefault(
+                device.host_node or 0, str(max(cells) + 1 + len(nodes_outside_guest))
+            )
         places = (_slot(device), *device.switches)
         if device.host_node is None:
             numaid = next((ids[place] for place in places if place in ids), numaid)
@@ -120,7 +122,7 @@ def _shown_above(members: Iterable[Device]) -> Mapping[str, tuple[str, ...]]:
     The outermost switch is first.
     """
     chains = {_slot(device): device.switches for device in members}
-    telling = telling_switches(chains)
+    telling = locality_switches(chains)
     return {
         device.guest_address: tuple(switch for switch in device.switches[::-1] if switch in telling)
         for device in members

@@ -61,11 +61,11 @@ def places(guest: PlannedGuest) -> tuple[Place, ...]:
         if address in found:
             raise BadInput(f"{address} is there twice", where=where, hint="each device has an address of its own")
         found[address] = _place(guest, device, address)
-    _refuse_strange_mig(guest)
+    _refuse_impossible_mig(guest)
     return tuple(found.values())
 
 
-def _refuse_strange_mig(guest: PlannedGuest) -> None:
+def _refuse_impossible_mig(guest: PlannedGuest) -> None:
     """Refuse impossible MIG instances: profile and start become words of the guest's table. Raises BadInput."""
     for n, one in enumerate(guest.mig):
         where = f"plan: guests[{guest.name!r}].mig[{n}]"

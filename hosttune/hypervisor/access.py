@@ -50,7 +50,7 @@ class Reader(NamedTuple):
     owns: bool
 
 
-class Given(NamedTuple):
+class GuestFile(NamedTuple):
     """A file of a guest: its name for messages, its path, whether QEMU also writes it."""
 
     what: str
@@ -73,16 +73,16 @@ def unreachable(system: System, guest: PlannedGuest) -> tuple[str, ...]:
         return (f"whether QEMU can read its files is unknown: {error.what}",)
 
 
-def _given(guest: PlannedGuest) -> Iterator[Given]:
+def _given(guest: PlannedGuest) -> Iterator[GuestFile]:
     if guest.boot is not None:
         if guest.boot.kernel:
-            yield Given("kernel", guest.boot.kernel)
+            yield GuestFile("kernel", guest.boot.kernel)
         if guest.boot.initrd:
-            yield Given("initramfs", guest.boot.initrd)
+            yield GuestFile("initramfs", guest.boot.initrd)
     if guest.disk:
-        yield Given("disk", guest.disk, written=True)
+        yield GuestFile("disk", guest.disk, written=True)
     if guest.seed:
-        yield Given("seed", guest.seed)
+        yield GuestFile("seed", guest.seed)
 
 
 def _reader(system: System) -> Reader:
@@ -100,7 +100,7 @@ def _reader(system: System) -> Reader:
     return Reader(int(found[1]), int(found[2]), tuple(name for name in models if name != "dac"), owns)
 
 
-def _judged(system: System, reader: Reader, file: Given) -> Iterator[str]:
+def _judged(system: System, reader: Reader, file: GuestFile) -> Iterator[str]:
     path = os.path.normpath(file.path)
     who = f"QEMU (user {reader.user}, group {reader.group})"
     if not system.exists(path):
@@ -168,7 +168,7 @@ def _file_system(system: System, path: str) -> tuple[str, list[str]]:
     return (row[2], row[3].split(",")) if row else ("", [])
 
 
-def _confined(system: System, reader: Reader, file: Given, path: str) -> Iterator[str]:
+def _confined(system: System, reader: Reader, file: GuestFile, path: str) -> Iterator[str]:
     """Return what the security models deny, no matter who owns the file."""
     if "apparmor" in reader.models:
         real = _command(system, "realpath", "--", path).rstrip("\n")

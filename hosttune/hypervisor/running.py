@@ -48,14 +48,14 @@ def _devices(system: System, guest: PlannedGuest, process: int) -> Iterator[str]
             driver = (system.link(sysfs.function(device.address, "driver")) or "").rpartition("/")[2]
             if driver != "vfio-pci":
                 yield f"device {device.address}: planned on vfio-pci, bound to {driver or 'no driver'}"
-        doors = _doors(system, device)
+        doors = _files_to_device(system, device)
         if not doors:
             yield f"device {device.address}: unknown, it has no IOMMU group"
         elif not open_files.intersection(doors):
             yield f"device {device.address}: process {process} does not hold {' or '.join(doors)}"
 
 
-def _doors(system: System, device: Device) -> tuple[str, ...]:
+def _files_to_device(system: System, device: Device) -> tuple[str, ...]:
     """Return the files through which QEMU can hold a device: its group's, or with iommufd its own.
 
     Source: driver-api/vfio.rst.

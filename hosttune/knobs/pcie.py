@@ -74,7 +74,7 @@ def _acs(place: Function, value: str) -> Iterable[Change | Finding]:
 
 def _relaxed_ordering(place: Function, value: bool) -> Iterable[Change | Finding]:
     now = place.device.relaxed_ordering if place.device else None
-    flawed = _flawed_root(place)
+    flawed = _root_without_relaxed_ordering(place)
     if flawed and now != value:
         text = f"relaxed ordering stays off: the kernel lists the root port {flawed} as one that handles it wrongly"
         yield Finding(level="info", text=text, where=place.address)
@@ -82,7 +82,7 @@ def _relaxed_ordering(place: Function, value: bool) -> Iterable[Change | Finding
         yield Change(place.address, now, value)
 
 
-def _flawed_root(place: Function) -> str | None:
+def _root_without_relaxed_ordering(place: Function) -> str | None:
     """Return the root port above if the kernel disables relaxed ordering below it (drivers/pci/quirks.c)."""
     root = place.devices.pci.get((place.devices.above(place.address) or ("",))[-1])
     if root is None or root.device_id is None:

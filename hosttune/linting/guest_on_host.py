@@ -12,7 +12,7 @@ from hosttune.model.host import Cpu, Host, PciDevice, RunningGuest
 from hosttune.model.listing import some
 from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.planning.inventory.devices import Catalogue, read_catalogue
-from hosttune.planning.inventory.width import known_to
+from hosttune.planning.inventory.width import supported_elements
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -102,7 +102,7 @@ class HostFacts:
     @cached_property
     def elements(self) -> frozenset[str]:
         """Return the optional XML elements that the installed libvirt and QEMU support, as the planner decides it."""
-        return frozenset(known_to(self.host.virtualization)[0])
+        return frozenset(supported_elements(self.host.virtualization)[0])
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ class Evidence(Value, frozen=True, kw_only=True):
 
     - `inside`: this machine is a guest and is validated as one (`--guest`).
     - `plans`: the applied plans, oldest first (empty: none).
-    - `standing`: what `status` reports about them; None if this host has no readable state.
+    - `applied_state`: what `status` reports about them; None if this host has no readable state.
     - `history`: stored validations of this host, oldest first.
     - `complete`: discovery has looked (live, or in a capture made by hosttune). None or False: what is missing may just
       not have been recorded.
@@ -143,7 +143,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     processes: tuple[GuestProcess, ...] | None = None
     leftovers: Leftovers | None = None
     plans: tuple[Plan, ...] = ()
-    standing: Result | None = None
+    applied_state: Result | None = None
     history: tuple[Validation, ...] = ()
     problems: tuple[Problem, ...] = ()
     complete: bool | None = None

@@ -38,18 +38,18 @@ def _several_slots(index: DeviceIndex, bridge: str) -> bool:
     return len({slot_of(device.address) for device in below}) > 1
 
 
-def telling_switches(chains: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
+def locality_switches(chains: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
     """Return the switches that show how near some slots are to each other.
 
     `chains` has the switches of each slot, nearest first. A switch is included if it connects at least two slots. Below
     such a switch, one that is directly above a slot is also included, because the path past it distinguishes PXB from
     PIX. A switch that connects nothing, or that only leads to another switch, is not included.
     """
-    return frozenset(_telling([(slot, chain[::-1]) for slot, chain in chains.items()], shared=False))
+    return frozenset(_locality_switches([(slot, chain[::-1]) for slot, chain in chains.items()], shared=False))
 
 
-def _telling(placed: Sequence[tuple[str, tuple[str, ...]]], *, shared: bool) -> Iterator[str]:
-    """Yield the switches of `telling_switches` for one level of the tree.
+def _locality_switches(placed: Sequence[tuple[str, tuple[str, ...]]], *, shared: bool) -> Iterator[str]:
+    """Yield the switches of `locality_switches` for one level of the tree.
 
     `placed`: each slot with the switches that remain above it, outermost first. `shared`: the level is below a switch
     that connects several slots.
@@ -63,7 +63,7 @@ def _telling(placed: Sequence[tuple[str, tuple[str, ...]]], *, shared: bool) -> 
         joins = len(branches) > 1
         if joins or (shared and not inner[0][1]):
             yield switch
-        yield from _telling(inner, shared=shared or joins)
+        yield from _locality_switches(inner, shared=shared or joins)
 
 
 def host_bridge(index: DeviceIndex, address: str) -> str:

@@ -29,7 +29,7 @@ from hosttune.knobs.registry import check_settings
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Finding, Plan, PlannedGuest, Unplaced
-from hosttune.planning.batch import check_apart, place_guests, want_of
+from hosttune.planning.batch import check_apart, guest_request_of, place_guests
 from hosttune.planning.host.actions import plan_actions
 from hosttune.planning.host.findings import host_findings
 from hosttune.planning.host.inside import guest_settings, seed_path
@@ -62,7 +62,7 @@ def plan(host: Host, intent: Intent, *, where: str = "intent") -> Plan:
                 where=f"{where}: guests[{i}].name",
                 hint="choose another name",
             )
-        wants.append(want_of(context, guest, f"{where}: guests[{i}]"))
+        wants.append(guest_request_of(context, guest, f"{where}: guests[{i}]"))
     check_apart(context, wants)
     placed, unplaced, findings = _place(context, intent, wants)
     guests, known = host_findings(host, context.catalogue, tuple(placed))

@@ -33,7 +33,7 @@ MOST_EXPLAINED = 8  # unplaced guests that get this set and suggestions; each of
 Outcome = Placed | Unplaced
 
 
-def want_of(context: PlanningContext, guest: GuestIntent, where: str) -> GuestRequest:
+def guest_request_of(context: PlanningContext, guest: GuestIntent, where: str) -> GuestRequest:
     """Return the request of a guest: the devices that it names and the possible sets of GPUs. Raises BadInput."""
     nics = guest.nics if isinstance(guest.nics, tuple) else ()
     nvme = guest.nvme if isinstance(guest.nvme, tuple) else ()
@@ -96,12 +96,12 @@ def place_guests(
         outcomes[i] = outcome = _left_out(_Rest(context, after, wants, searched, together), i, refused.get(i), n)
         if isinstance(outcome, Placed):  # the search was cut off and missed this place
             after = take(after, outcome.guest, exclusive=outcome.exclusive)
-    everyone = [outcomes[i] for i in range(len(wants))]
+    all_outcomes = [outcomes[i] for i in range(len(wants))]
     findings = (*together.findings, *_unexplained(len(left_out) - MOST_EXPLAINED))
-    return tuple(_off_pins(outcome, everyone) for outcome in everyone), findings
+    return tuple(_off_pins(outcome, all_outcomes) for outcome in all_outcomes), findings
 
 
-def _off_pins(outcome: Outcome, everyone: Sequence[Outcome]) -> Outcome:
+def _off_pins(outcome: Outcome, all_outcomes: Sequence[Outcome]) -> Outcome:
     """Return the outcome with emulator threads that are off the vCPUs of all other guests.
 
     This includes guests that got a place later.
@@ -109,7 +109,7 @@ def _off_pins(outcome: Outcome, everyone: Sequence[Outcome]) -> Outcome:
     if isinstance(outcome, Unplaced):
         return outcome
     guest = outcome.guest
-    placed = (other.guest for other in everyone if isinstance(other, Placed) and other is not outcome)
+    placed = (other.guest for other in all_outcomes if isinstance(other, Placed) and other is not outcome)
     others = {cpu for other in placed for cpu in pins_of(other)}
     now = parse_cpus(guest.emulator_cpus)
     if now.isdisjoint(others):
@@ -181,7 +181,7 @@ def _no_place(context: PlanningContext, want: GuestRequest) -> Unplaced:
 
 def _alone(context: PlanningContext, guest: GuestIntent, where: str) -> Outcome:
     """Return the outcome of a guest if it were the only one. Raises BadInput."""
-    return _decided(search_problem(context, [want_of(context, guest, where)]), [0]).outcomes[0]
+    return _decided(search_problem(context, [guest_request_of(context, guest, where)]), [0]).outcomes[0]
 
 
 def _unexplained(count: int) -> tuple[Finding, ...]:
@@ -216,7 +216,7 @@ def _left_out(rest: _Rest, which: int, refused: Outcome | None, number: int) -> 
         return msgspec.structs.replace(beside, why=refused.why)
     if not whole:
         return msgspec.structs.replace(beside, why=("alone it fits; it has no place beside the others", *beside.why))
-    rivals = [rest.wants[i].guest.name for i in _in_the_way(rest, which)]
+    rivals = [rest.wants[i].guest.name for i in _blocking_guests(rest, which)]
     why = f"alone it fits; it has no place beside {_listed(rivals)}"
     return msgspec.structs.replace(beside, why=(why, *beside.why))
 
@@ -232,15 +232,15 @@ def _beside(rest: _Rest, which: int, refused: Outcome | None, *, suggest: bool) 
     if isinstance(outcome, Placed) or not suggest:
         return outcome
 
-    def would_place(on: PlanningContext, changed: GuestIntent) -> bool:
+    def fits_with_change(on: PlanningContext, changed: GuestIntent) -> bool:
         return isinstance(_alone(on, changed, want.where), Placed)
 
-    candidates = want_of(rest.after, want.guest, want.where).candidates
-    helpful = relaxations(rest.after, want.guest, candidates, would_place)
+    candidates = guest_request_of(rest.after, want.guest, want.where).candidates
+    helpful = relaxations(rest.after, want.guest, candidates, fits_with_change)
     return msgspec.structs.replace(outcome, relaxation=(*helpful, *outcome.relaxation))
 
 
-def _in_the_way(rest: _Rest, which: int) -> list[int]:
+def _blocking_guests(rest: _Rest, which: int) -> list[int]:
     """Return the placed guests beside which it does not fit, a smallest set as far as short searches can show."""
     rivals = list(rest.together.placed)
     if len(rivals) > MOST_RIVALS:
@@ -267,7 +267,7 @@ def _other_mig(
         if kind in helpful:
             continue
         try:
-            other = want_of(context, changed, want.where)
+            other = guest_request_of(context, changed, want.where)
         except BadInput:
             continue
         trial = search_problem(context, [*(wants[i] for i in placed), other])

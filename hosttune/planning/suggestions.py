@@ -63,7 +63,7 @@ def _no_cut(context: PlanningContext, guest: GuestIntent) -> str:
 
 
 def relaxations(
-    context: PlanningContext, guest: GuestIntent, candidates: Candidates, would_place: WouldPlace
+    context: PlanningContext, guest: GuestIntent, candidates: Candidates, fits_with_change: WouldPlace
 ) -> tuple[str, ...]:
     """Return single changes, the smallest of each kind, with each of which the guest would be placed completely.
 
@@ -72,15 +72,15 @@ def relaxations(
     found: list[str] = []
     for text, changed in _changes(context, guest, candidates):
         kind = text.partition(":")[0]
-        if not any(said.startswith(f"{kind}:") for said in found) and would_place(context, changed):
+        if not any(said.startswith(f"{kind}:") for said in found) and fits_with_change(context, changed):
             found.append(text)
-    if context.boot_pages is not True and would_place(dataclasses.replace(context, boot_pages=True), guest):
+    if context.boot_pages is not True and fits_with_change(dataclasses.replace(context, boot_pages=True), guest):
         found.append("settings: {boot_pages: true} (a reboot reserves its 1 GiB pages)")
     released = 0
     for other in context.host.guests or ():
         left = tuple(g for g in context.host.guests or () if g.name != other.name)
         freed = read_field(msgspec.structs.replace(context.host, guests=left), context.reserve, context.boot_pages)
-        if would_place(freed, guest):
+        if fits_with_change(freed, guest):
             found.append(f"release guest {other.name}")
             released += 1
             if released == MOST_RELEASES:

@@ -34,15 +34,15 @@ def draw(branches: Iterable[Branch], console: Console) -> None:
 def _draw(branch: Branch, lead: str, below: str, console: Console) -> None:
     fork, end, bar = ("|-- ", "`-- ", "|   ") if console.options.ascii_only else ("├── ", "└── ", "│   ")
     first, *rest = wrap(branch.text, console.width - len(lead) - len(bar))
-    _say_branch(lead, first, branch.style, console)
+    _print_branch(lead, first, branch.style, console)
     for line in rest:
-        _say_branch(below + (bar if branch.children else "    "), line, branch.style, console)
+        _print_branch(below + (bar if branch.children else "    "), line, branch.style, console)
     for number, child in enumerate(branch.children, 1):
         final = number == len(branch.children)
         _draw(child, below + (end if final else fork), below + ("    " if final else bar), console)
 
 
-def _say_branch(lead: str, text: str, style: str, console: Console) -> None:
+def _print_branch(lead: str, text: str, style: str, console: Console) -> None:
     from rich.text import Text
 
     words = Text.assemble((lead, "dim"), (printable(text), STYLES[style]))

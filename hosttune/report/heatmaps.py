@@ -80,7 +80,7 @@ def distances(host: Host) -> Matrix | None:
         for node in nodes
         for other, far in (node.distances or {}).items()
     }
-    ramp = _ramp(figures.values(), lower_is_better=True)
+    ramp = _colour_range(figures.values(), lower_is_better=True)
     return Matrix(
         title="numa-distances",
         words="distances between nodes as the firmware says",
@@ -100,7 +100,7 @@ def _matrix(metric: str, subjects: Sequence[Measure]) -> Matrix:
     columns = tuple(dict.fromkeys(end for (_, end), _ in ends))
     same = set(names) == set(columns)
     figures = {pair: one.median for pair, one in ends if one.median is not None}
-    ramp = _ramp(figures.values(), lower_is_better=subjects[0].lower_is_better)
+    ramp = _colour_range(figures.values(), lower_is_better=subjects[0].lower_is_better)
     return Matrix(
         title=metric,
         words=title_of(metric),
@@ -114,7 +114,7 @@ def _matrix(metric: str, subjects: Sequence[Measure]) -> Matrix:
     )
 
 
-def _ramp(figures: Iterable[float], *, lower_is_better: bool) -> tuple[float, float]:
+def _colour_range(figures: Iterable[float], *, lower_is_better: bool) -> tuple[float, float]:
     """Return the figures of the lightest and the darkest colour."""
     known = tuple(figures) or (0.0,)
     low, high = min(known), max(known)

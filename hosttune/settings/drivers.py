@@ -73,7 +73,7 @@ class Driver(OfHolder):
         """Return the driver alone, as in plans. Raises Unreadable."""
         return self._now(system)[0]
 
-    def taken_back(self, system: System, old: Any) -> tuple[str, ...]:
+    def taken_by_revert(self, system: System, old: Any) -> tuple[str, ...]:
         """See Setting. A function without a driver has no user."""
         driver = old.get("driver") if isinstance(old, Mapping) else old
         return () if driver_of(system, self.target) in (None, driver) else (self.target,)

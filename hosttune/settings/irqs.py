@@ -196,14 +196,14 @@ class IrqbalanceBan(Setting):
         The first write marks hosttune's file, the last removes the mark; irqbalance restarts in between.
         """
         if value is not None and str(value).endswith(_ALONE):  # a revert restores what was found
-            system.replace(IRQBALANCE_OURS, _environment(str(value).removesuffix(_ALONE), owed=False))
+            system.replace(IRQBALANCE_OURS, _environment(str(value).removesuffix(_ALONE), restart_owed=False))
             system.remove(DROP_IN)
             return _restart(system)[1]
         wanted = None if value is None else str(value).removesuffix(OWED_SAID)
         keep = wanted is not None and wanted != _first(irqbalance_bans(system.read, IRQBALANCE_THEIRS))
         if not keep and not system.exists(DROP_IN) and not system.exists(IRQBALANCE_OURS):
             return None
-        system.replace(IRQBALANCE_OURS, _environment(wanted or "", owed=True))
+        system.replace(IRQBALANCE_OURS, _environment(wanted or "", restart_owed=True))
         if keep:
             system.replace(DROP_IN, f"[Service]\nEnvironmentFile=-{IRQBALANCE_OURS}\n".encode())
         else:
@@ -212,7 +212,7 @@ class IrqbalanceBan(Setting):
         if not keep:
             system.remove(IRQBALANCE_OURS)
         elif restarted:
-            system.replace(IRQBALANCE_OURS, _environment(wanted or "", owed=False))
+            system.replace(IRQBALANCE_OURS, _environment(wanted or "", restart_owed=False))
         return note
 
     def places(self, system: System) -> tuple[str, ...]:
@@ -224,12 +224,12 @@ def _first(bans: Iterable[tuple[str, str | None]]) -> str | None:
     return next((ban for _, ban in bans if ban is not None), None)
 
 
-def _environment(cpus: str, *, owed: bool) -> bytes:
+def _environment(cpus: str, *, restart_owed: bool) -> bytes:
     """Return hosttune's file.
 
     It clears the mask, because irqbalance prefers it to the list (cputree.c, setup_banned_cpus).
     """
-    mark = OWED if owed else ""
+    mark = OWED if restart_owed else ""
     return f"{_HEAD}{mark}IRQBALANCE_BANNED_CPUS=\nIRQBALANCE_BANNED_CPULIST={cpus}\n".encode()
 
 

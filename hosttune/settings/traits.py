@@ -58,7 +58,7 @@ class TakesDevice(Setting):
         """Return the functions that a change takes from their users. Raises Unreadable."""
         return (self.target,)
 
-    def taken_back(self, system: System, old: Any) -> tuple[str, ...]:
+    def taken_by_revert(self, system: System, old: Any) -> tuple[str, ...]:
         """Return the functions that a revert to `old` would take from their users; empty if `old` is already set.
 
         Raises Unreadable.

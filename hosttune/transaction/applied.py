@@ -62,9 +62,9 @@ def applied_plans(site: Site) -> tuple[Plan, ...]:
 
 
 def _applied(site: Site, transactions: tuple[Transaction, ...]) -> tuple[Plan, ...]:
-    standing_records = in_force(transactions)
+    records_in_force = in_force(transactions)
     left_out = {
-        name for key, record in dropped(transactions).items() if key not in standing_records for name in record.actions
+        name for key, record in dropped(transactions).items() if key not in records_in_force for name in record.actions
     }
     found = (_as_in_force(site, plan, transaction, left_out) for transaction, plan in _kept_plans(site, transactions))
     return tuple(plan for plan in found if plan is not None)
@@ -135,9 +135,9 @@ def status(site: Site) -> tuple[Result, int]:
     """
     transactions = site.transactions()
     unfinished = next((one for one in transactions if one.is_open), None)
-    standing_records = in_force(transactions)
-    entries, drift = standing(site, standing_records.values())
-    unchanged = [record for key, record in dropped(transactions).items() if key not in standing_records]
+    records_in_force = in_force(transactions)
+    entries, drift = applied_state(site, records_in_force.values())
+    unchanged = [record for key, record in dropped(transactions).items() if key not in records_in_force]
     kept = [row for record in left_alone(transactions).values() for row in _kept(site, record)]
     notes = _not_seen(site)
     unstaged: tuple[Entry, ...] = ()
@@ -210,7 +210,7 @@ def _not_seen(site: Site) -> tuple[str, ...]:
     return ("not root: what root has applied is not seen here",)
 
 
-def standing(site: Site, records: Iterable[Record]) -> tuple[list[Entry], list[Drift]]:
+def applied_state(site: Site, records: Iterable[Record]) -> tuple[list[Entry], list[Drift]]:
     """Return an entry for each applied record, oldest first, and what has drifted."""
     drift: list[Drift] = []
     entries: list[Entry] = []

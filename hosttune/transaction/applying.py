@@ -23,7 +23,7 @@ from hosttune.settings.traits import Remediable, TakesDevice
 from hosttune.state import load, mode_of, save
 from hosttune.system import KEPT_GPUS
 from hosttune.transaction.applied import NO, PERSON, SUCCESS, undone_entries
-from hosttune.transaction.engine import Carried, Say, carry_out, interruptible
+from hosttune.transaction.engine import Say, StepResults, carry_out, interruptible
 from hosttune.transaction.guards import check_identities, check_machine, refuse_busy
 from hosttune.transaction.guests import (
     Starting,
@@ -35,7 +35,7 @@ from hosttune.transaction.guests import (
 from hosttune.transaction.persistence import bound, persistence
 from hosttune.transaction.plancheck import check_plan
 from hosttune.transaction.rehearsal import rehearse
-from hosttune.transaction.site import Site, described, must_write, refuse_open
+from hosttune.transaction.site import Site, described, refuse_open, writable_store
 from hosttune.transaction.steps import (
     ABSENT,
     PENDING,
@@ -92,7 +92,7 @@ def apply(
     failed and everything was rolled back. 4: something could not be rolled back. Raises Refused and BadInput before
     anything is written, Declined when `confirm` returns false.
     """
-    store = must_write(site)
+    store = writable_store(site)
     wanted = wanted_of(plan, options)  # check the plan itself before the machine is read
     with store.locked():
         transactions = site.transactions()
@@ -122,10 +122,10 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
 
     Raises BadInput.
     """
-    standing = in_force(transactions)
-    lasting = steps_of(lasting_actions(site, wanted.plan, standing.values()))
+    applied_state = in_force(transactions)
+    lasting = steps_of(lasting_actions(site, wanted.plan, applied_state.values()))
     steps = in_order((*wanted.steps, *lasting, *wanted.guests))
-    told = {**standing, **dropped(transactions)}
+    told = {**applied_state, **dropped(transactions)}
     return guest_verdicts(covered(prepare(site.system, steps, told)), wanted.plan, host)
 
 
@@ -144,13 +144,13 @@ def _lacking(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
 
 
 def _unchanged(site: Site, prepared: Sequence[Prepared], *notes: str) -> Result:
-    found = tuple(row for one in prepared if not _is_void(one) for row in entry(one))
+    found = tuple(row for one in prepared if not _is_inapplicable(one) for row in entry(one))
     waits = _waits_for_boot(prepared)
-    told = (*_voids(prepared), *notes)
+    told = (*_inapplicable_steps(prepared), *notes)
     return Result(host=site.hostname, verb="apply", entries=found, reboot_required=waits, notes=told)
 
 
-def _is_void(one: Prepared) -> bool:
+def _is_inapplicable(one: Prepared) -> bool:
     """Return whether the step's setting does not exist on this host and no guest needs it.
 
     Such a step has no entry in the result, only a note.
@@ -158,8 +158,8 @@ def _is_void(one: Prepared) -> bool:
     return one.verdict == ABSENT and not one.step.needed
 
 
-def _voids(prepared: Sequence[Prepared]) -> Iterable[str]:
-    names = [one.step.name for one in prepared if _is_void(one)]
+def _inapplicable_steps(prepared: Sequence[Prepared]) -> Iterable[str]:
+    names = [one.step.name for one in prepared if _is_inapplicable(one)]
     if names:
         yield f"this host has no {', no '.join(names)}: nothing was written for that"
 
@@ -203,7 +203,7 @@ def _carried(
         reboot_required=_waits_for_boot(prepared) or _staged(todo, carried),
         entries=found,
         open_transaction=described(transaction) if transaction.is_open else None,
-        notes=(*_voids(prepared), *_notes(carried, todo), *_proofs(site, starting.plan, todo, carried)),
+        notes=(*_inapplicable_steps(prepared), *_notes(carried, todo), *_proofs(site, starting.plan, todo, carried)),
     )
     return result, _code(carried)
 
@@ -213,14 +213,14 @@ def _changed(record: Record) -> bool:
     return bool(record.after != record.old)
 
 
-def _code(carried: Carried) -> int:
+def _code(carried: StepResults) -> int:
     if carried.succeeded:
         return SUCCESS
     outcomes = {made.outcome for made in (carried.undone or {}).values()}
     return PERSON if outcomes & {"failed", "stuck"} else NO
 
 
-def _notes(carried: Carried, todo: Sequence[Prepared]) -> tuple[str, ...]:
+def _notes(carried: StepResults, todo: Sequence[Prepared]) -> tuple[str, ...]:
     notes: list[str] = []
     if carried.failed is not None:
         one, made = todo[carried.failed - 1], carried.made[carried.failed]
@@ -237,7 +237,7 @@ def _notes(carried: Carried, todo: Sequence[Prepared]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _proofs(site: Site, plan: Plan, todo: Sequence[Prepared], carried: Carried) -> Iterable[str]:
+def _proofs(site: Site, plan: Plan, todo: Sequence[Prepared], carried: StepResults) -> Iterable[str]:
     """Compare the started guests with their plan, from /proc. Yield each difference, or one line that there is none."""
     if not carried.succeeded:
         return ()
@@ -249,7 +249,7 @@ def _proofs(site: Site, plan: Plan, todo: Sequence[Prepared], carried: Carried) 
     return running_notes(site.system, plan, started)
 
 
-def _staged(todo: Sequence[Prepared], carried: Carried) -> bool:
+def _staged(todo: Sequence[Prepared], carried: StepResults) -> bool:
     """Return whether this transaction has staged something for the next boot."""
     return carried.succeeded and any(
         one.step.setting.scope == BOOT and carried.made[number].outcome in ("done", "clamped")
@@ -258,14 +258,14 @@ def _staged(todo: Sequence[Prepared], carried: Carried) -> bool:
 
 
 def _entries(
-    site: Site, prepared: Sequence[Prepared], todo: Sequence[Prepared], carried: Carried, transaction: Transaction
+    site: Site, prepared: Sequence[Prepared], todo: Sequence[Prepared], carried: StepResults, transaction: Transaction
 ) -> tuple[Entry, ...]:
     numbers = {id(one.step): number for number, one in enumerate(todo, 1)}
     records = {record.step: record for record in transaction.records}
     found: list[Entry] = []
     for one in prepared:
         number = numbers.get(id(one.step))
-        if _is_void(one):
+        if _is_inapplicable(one):
             continue
         if number is None:
             found += entry(_waiting_now(site, one) if carried.succeeded else one)
@@ -281,7 +281,9 @@ def _waiting_now(site: Site, one: Prepared) -> Prepared:
     return with_verdict(one, PENDING, one.step.setting.waits_for(site.system) or one.why or "")
 
 
-def _entry_of_made(site: Site, one: Prepared, number: int, carried: Carried, record: Record | None) -> Sequence[Entry]:
+def _entry_of_made(
+    site: Site, one: Prepared, number: int, carried: StepResults, record: Record | None
+) -> Sequence[Entry]:
     made = carried.made[number]
     undone = (carried.undone or {}).get(number)
     if undone is not None and undone.outcome == "already":  # in an apply, `already` means "as wanted"
@@ -319,12 +321,12 @@ def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover)
     result = Result(
         host=site.hostname,
         verb="apply",
-        entries=tuple(row for one in told if not _is_void(one) for row in entry(one)),
+        entries=tuple(row for one in told if not _is_inapplicable(one) for row in entry(one)),
         reboot_required=any(one.step.setting.scope == BOOT for one in todo) or _waits_for_boot(prepared),
         writes=tuple(line for one in todo for line in _lines(one, *rehearsed[id(one)])),
         differences=tuple(change for one in todo if (change := definition_change(one))),
         notes=(
-            *_voids(prepared),
+            *_inapplicable_steps(prepared),
             *_refusals(unfinished),
             *(f"apply would fail: {one.step.name} is needed" for one in _lacking(prepared)),
             *(f"apply would fail: {one.step.name} {why}" for one, why in refused if not one.unrecorded),
@@ -370,10 +372,10 @@ def lasting_actions(site: Site, plan: Plan, in_force_now: Iterable[Record]) -> t
 
     These files also hold what earlier applies need. They are written even for a step that has to wait now.
     """
-    wishes = [(record.kind, record.target, record.new) for record in in_force_now]
-    wishes += [(action.kind, action.target, action.want) for action in plan.actions]
-    ids = cards(site.system, bound(wishes))
-    return persistence(wishes, None if site.system.captured else own_state(), ids)
+    wanted_settings = [(record.kind, record.target, record.new) for record in in_force_now]
+    wanted_settings += [(action.kind, action.target, action.want) for action in plan.actions]
+    ids = cards(site.system, bound(wanted_settings))
+    return persistence(wanted_settings, None if site.system.captured else own_state(), ids)
 
 
 def remember_gpus(store: Store, host: Host, todo: Sequence[Prepared]) -> None:

@@ -17,9 +17,9 @@ from hosttune.model.plan import Action
 from hosttune.model.result import Entry, Result
 from hosttune.settings.setting import GUEST_STAGE, RUNTIME, START_STAGE
 from hosttune.settings.traits import MayGiveLess, TakesDevice
-from hosttune.transaction.applied import NO, SUCCESS, applied_plans, reboot_required, standing
+from hosttune.transaction.applied import NO, SUCCESS, applied_plans, applied_state, reboot_required
 from hosttune.transaction.engine import Say, carry_out, interruptible
-from hosttune.transaction.site import Site, described, must_write, refuse_open
+from hosttune.transaction.site import Site, described, refuse_open, writable_store
 from hosttune.transaction.steps import (
     ALREADY,
     PENDING,
@@ -40,7 +40,7 @@ _FINE = ("done", VERDICT_OUTCOMES[ALREADY], VERDICT_OUTCOMES[PENDING])
 
 
 @dataclass(frozen=True)
-class _Turn:
+class _RecordAtBoot:
     """The result of setting one record again. `stopped`: a signal asked the whole run to stop."""
 
     entries: Sequence[Entry]
@@ -55,7 +55,7 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
     because a host that boots with most of its settings is better than a host with none. Guests are not started; their
     autostart does that. The exit code is 1 if a setting is not as the apply left it. Raises Refused.
     """
-    store = must_write(site)
+    store = writable_store(site)
     with store.locked(), interruptible():
         kept = _without_old(site, store)
         records = [one for one in in_force(kept).values() if setting_of_record(one).stage not in _GUESTS]
@@ -74,7 +74,7 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
                 break
         transactions = site.transactions()
         left = next((one for one in transactions if one.is_open), None)
-        now, drift = standing(site, records)
+        now, drift = applied_state(site, records)
         result = Result(
             host=site.hostname,
             verb="apply",
@@ -111,7 +111,9 @@ def _is_of(transaction: Transaction, record: Record) -> bool:
     return any((one.kind, one.target) == (record.kind, record.target) for one in transaction.records)
 
 
-def _again(site: Site, store: Store, number: int, record: Record, before: Iterable[Transaction], say: Say) -> _Turn:
+def _again(
+    site: Site, store: Store, number: int, record: Record, before: Iterable[Transaction], say: Say
+) -> _RecordAtBoot:
     """Set one record again if it is not as wanted. It is read only now, because an earlier step may have changed it.
 
     `before`: journals of earlier re-applies of this record. This one replaces them.
@@ -119,7 +121,7 @@ def _again(site: Site, store: Store, number: int, record: Record, before: Iterab
     one = _judged(site, prepare(site.system, [step_of(record)], {})[0])
     if one.verdict != TODO:
         rows = entry(one)
-        return _Turn(rows, all(row.outcome in _FINE or row.outcome == record.outcome for row in rows))
+        return _RecordAtBoot(rows, all(row.outcome in _FINE or row.outcome == record.outcome for row in rows))
     journal = store.begin(
         number, verb=AGAIN, version=__version__, host=site.hostname, boot_id=site.boot_id, machine=site.machine
     )
@@ -128,12 +130,12 @@ def _again(site: Site, store: Store, number: int, record: Record, before: Iterab
     finally:
         journal.close()
     if 1 not in carried.made:
-        return _Turn((), fine=False, stopped=True)
+        return _RecordAtBoot((), fine=False, stopped=True)
     made = carried.made[1]
     for replaced in before:
         store.forget(replaced)
     fine = carried.succeeded and (made.outcome in _FINE or made.outcome == record.outcome)
-    return _Turn(entries(one.step, made.outcome, one.live, made.after, made.why), fine, carried.interrupted)
+    return _RecordAtBoot(entries(one.step, made.outcome, one.live, made.after, made.why), fine, carried.interrupted)
 
 
 def _judged(site: Site, one: Prepared) -> Prepared:

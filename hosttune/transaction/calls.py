@@ -20,7 +20,7 @@ from hosttune.model.result import Result
 from hosttune.state import load
 from hosttune.transaction import applied, undoing
 from hosttune.transaction.engine import Say
-from hosttune.transaction.site import Site, must_write, open_site, saved_plan_path
+from hosttune.transaction.site import Site, open_site, saved_plan_path, writable_store
 
 if TYPE_CHECKING:
     from hosttune.transaction.applying import Confirm, Options
@@ -50,7 +50,7 @@ def apply(
 
     site, discover = here
     if not dry_run:
-        must_write(site)
+        writable_store(site)
     found = asked()
     if isinstance(found, Intent):
         found = plan_of_intent(site, found, discover, where)

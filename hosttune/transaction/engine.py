@@ -42,7 +42,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Carried:
+class StepResults:
     """The results of a transaction's steps, by step number.
 
     `failed` is the step that ended the transaction. `undone` has the results of the rollback. `interrupted`: a signal
@@ -95,7 +95,7 @@ def uninterrupted() -> Iterator[None]:
 
 def carry_out(
     system: System, journal: Journal, todo: Sequence[Prepared], say: Say, look_again: LookAgain = lambda one: one
-) -> Carried:
+) -> StepResults:
     """Carry out steps in order, numbered from 1. If one fails or a signal comes, roll all of them back.
 
     `look_again` checks a step when its turn comes. A step that it decides not to write is reported but not journalled.
@@ -117,7 +117,7 @@ def carry_out(
                 break
         else:
             journal.write("closed", state="applied")
-            return Carried(made)
+            return StepResults(made)
     except JournalFailed as error:
         failed = number
         made[number] = Made("failed", made[number].after if number in made else None, error.what)
@@ -127,9 +127,11 @@ def carry_out(
         system.forget()
         say("rolling back what was done, newest first")
         transaction = read_transaction(journal.path)
-        undone, whole = take_back(system, journal, transaction.records if transaction else (), say, same_boot=True)
+        undone, whole = roll_back_records(
+            system, journal, transaction.records if transaction else (), say, same_boot=True
+        )
         unjournalled = not (whole and _close(journal, undone))
-    return Carried(made, failed, interrupted, undone, unjournalled)
+    return StepResults(made, failed, interrupted, undone, unjournalled)
 
 
 def _ends(one: Prepared, made: Made) -> bool:
@@ -216,7 +218,7 @@ def _reason(error: HosttuneError | OSError) -> str:
 # --- roll back -----------------------------------------------------------------------------------------------
 
 
-def take_back(
+def roll_back_records(
     system: System,
     journal: Journal,
     records: Iterable[Record],
@@ -250,7 +252,7 @@ def _undo(system: System, journal: Journal, record: Record, *, same_boot: bool, 
     kept = True
     try:
         found = freeze(setting.read(system))
-        target, foreign = _way_back(setting, record, found, same_boot=same_boot, force=force)
+        target, foreign = _value_to_restore(setting, record, found, same_boot=same_boot, force=force)
         if target == found:
             made = (
                 _foreign(found, foreign)
@@ -274,7 +276,7 @@ def _undo(system: System, journal: Journal, record: Record, *, same_boot: bool, 
     return made, _noted(journal, "undone", step=record.step, outcome=outcome, value=made.after, why=made.why) and kept
 
 
-def _way_back(
+def _value_to_restore(
     setting: Setting, record: Record, now: Any, *, same_boot: bool, force: bool
 ) -> tuple[Any, Mapping[str, Any]]:
     """Return the value to write, and the parts that another program or person has changed, which are left alone.
@@ -370,9 +372,9 @@ def settle(
     force: bool = False,
     again: Mapping[tuple[str, str], Any] = FrozenMap({}),
 ) -> tuple[dict[int, Made], bool]:
-    """Roll back a whole transaction and close its journal if possible; see `take_back`."""
+    """Roll back a whole transaction and close its journal if possible; see `roll_back_records`."""
     with uninterrupted():
-        undone, whole = take_back(
+        undone, whole = roll_back_records(
             system, journal, transaction.records, say, same_boot=same_boot, force=force, again=again
         )
         return undone, whole and _close(journal, undone)

@@ -124,7 +124,7 @@ def refuse_in_use(system: System, transactions: Iterable[Transaction], ended: Co
     """
     records = [one for transaction in transactions for one in transaction.records if one.to_undo]
     lines = [] if ended else list(_still_in_use(system, records))
-    addresses = dict.fromkeys(address for one in records for address in _changing_hands(system, one))
+    addresses = dict.fromkeys(address for one in records for address in _functions_changing_driver(system, one))
     found = holders(system, tuple(addresses)) if addresses else ()
     lines += [holder.text for holder in found if holder.guest is None or holder.guest not in ended]
     if lines:
@@ -132,11 +132,11 @@ def refuse_in_use(system: System, transactions: Iterable[Transaction], ended: Co
         raise Refused(what, where="this host", hint="stop what uses it, then try again; nothing was reverted")
 
 
-def _changing_hands(system: System, record: Record) -> tuple[str, ...]:
+def _functions_changing_driver(system: System, record: Record) -> tuple[str, ...]:
     """Return the functions whose driver the revert would change. Empty if it is already back or cannot be read."""
     setting = setting_of_record(record)
     try:
-        return setting.taken_back(system, record.old) if isinstance(setting, TakesDevice) else ()
+        return setting.taken_by_revert(system, record.old) if isinstance(setting, TakesDevice) else ()
     except Unreadable:
         return ()  # the revert reports what it cannot read
 

@@ -78,7 +78,7 @@ class FilesOfGuest(Setting):
                 if system.exists(f"{folder}/{path}"):
                     system.remove(f"{folder}/{path}")
             elif path == SEED:
-                _open_the_way(system, folder)
+                _make_folders_searchable(system, folder)
                 system.replace(f"{folder}/{path}", _seed(value), mode_of(f"guests/{self.target}/{path}"))
             else:
                 system.replace(f"{folder}/{path}", text.encode(), mode_of(f"guests/{self.target}/{path}"))
@@ -91,7 +91,7 @@ class FilesOfGuest(Setting):
         return f"{'/var/lib/hosttune' if system.captured else state_directory()}/guests/{self.target}"
 
 
-def _open_the_way(system: System, folder: str) -> None:
+def _make_folders_searchable(system: System, folder: str) -> None:
     """Let QEMU search the folders above the seed: an earlier hosttune, run with umask 077, may have closed them."""
     if system.captured:
         return

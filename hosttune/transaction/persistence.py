@@ -43,12 +43,12 @@ def persistence(
         why = "devices of guests are vfio-pci's from boot on, by address"
         made.append(make_action(DropIn.kind, UDEV_RULES, None, rules, why))
     unit = boot_unit(own_command(), state)
-    if unit and any(_goes_with_a_reboot(kind) for kind, _ in wanted):
+    if unit and any(_is_lost_at_reboot(kind) for kind, _ in wanted):
         why = "sets again after boot what a reboot undoes, before guests start"
         made.append(make_action(DropIn.kind, BOOT_UNIT, None, unit, why))
     return tuple(made)
 
 
-def _goes_with_a_reboot(kind: str) -> bool:
+def _is_lost_at_reboot(kind: str) -> bool:
     found = kind_class(kind, f"action {kind}")
     return found.scope == RUNTIME and found.stage != START_STAGE  # libvirt's autostart starts guests

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hosttune.settings.setting import Setting
 
 
-class _Before(System):
+class _PassThrough(System):
     """Base class: every read is passed to the wrapped System."""
 
     def __init__(self, behind: System) -> None:
@@ -61,7 +61,7 @@ class _Before(System):
         self._behind.forget()
 
 
-class MissesNoted(_Before):
+class MissesNoted(_PassThrough):
     """Notes in `missed` whether something was looked for and not found. Only for reads."""
 
     missed = False
@@ -97,7 +97,7 @@ class MissesNoted(_Before):
         return answer
 
 
-class Counted(_Before):
+class Counted(_PassThrough):
     """Passes changes through and counts them. `changes` includes those made by child processes forked since then."""
 
     def __init__(self, behind: System) -> None:
@@ -141,7 +141,7 @@ class Counted(_Before):
         self._one_more().tell(name, value, live)
 
 
-class Rehearsal(_Before):
+class Rehearsal(_PassThrough):
     """Records every change in `changes` instead of making it.
 
     `brief`: show only the digest of a file's contents.

@@ -91,7 +91,7 @@ def _store(system: System) -> Store | None:
     return None if system.captured else Store(state_directory())
 
 
-def must_write(site: Site) -> Store:
+def writable_store(site: Site) -> Store:
     """Return the site's store, for a command that changes the machine. Raises Refused for a capture, or if not root."""
     if site.store is None:
         raise Refused(

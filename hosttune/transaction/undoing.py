@@ -11,7 +11,7 @@ from hosttune.model.values import FrozenMap
 from hosttune.transaction.applied import NO, PERSON, SUCCESS, reboot_required, undone_entries
 from hosttune.transaction.engine import Made, Say, interruptible, settle
 from hosttune.transaction.guards import refuse_in_use, refuse_running_guests
-from hosttune.transaction.site import Site, described, must_write, refuse_open
+from hosttune.transaction.site import Site, described, refuse_open, writable_store
 
 AGAIN = "boot"  # verb of re-applies after a boot; they are never reverted by themselves
 Key = tuple[str, str]  # kind and target
@@ -23,7 +23,7 @@ def revert(site: Site, say: Say, *, force: bool = False) -> tuple[Result, int]:
     Exit code 0: everything has its original value. 1: something that was changed by others was left alone. 4: something
     could not be reverted. Raises Refused.
     """
-    store = must_write(site)
+    store = writable_store(site)
     with store.locked(), interruptible():
         transactions = site.transactions()
         refuse_open(transactions)
@@ -42,7 +42,7 @@ def recover(site: Site, say: Say, *, force: bool = False, disrupt: Collection[st
 
     A guest that it started and that is still running is ended only if `disrupt` names it.
     """
-    store = must_write(site)
+    store = writable_store(site)
     with store.locked(), interruptible():
         unfinished = tuple(one for one in site.transactions() if one.is_open)
         refuse_running_guests(site.system, unfinished, disrupt)

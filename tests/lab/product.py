@@ -38,7 +38,7 @@ class Ran(NamedTuple):
         return {entry["action"]: entry["outcome"] for entry in self.document["entries"]}
 
     @property
-    def whys(self) -> dict[str, str | None]:
+    def doubts_found(self) -> dict[str, str | None]:
         """Reason by action of a result document."""
         assert self.document is not None, self.errors
         return {entry["action"]: entry["why"] for entry in self.document["entries"]}

@@ -197,9 +197,11 @@ def test_an_apply_that_lost_its_power_is_told(cut: Cut) -> None:
 
 def test_recover_puts_right_what_the_power_cut_left(cut: Cut) -> None:
     assert cut.settled.status == 0, cut.settled.errors
-    outcomes, whys = cut.settled.outcomes, cut.settled.whys
+    outcomes, doubts_found = cut.settled.outcomes, cut.settled.doubts_found
     assert set(outcomes.values()) == {"reverted", "already"}
-    assert all("the reboot had undone it" in (whys[name] or "") for name in outcomes if outcomes[name] == "already")
+    assert all(
+        "the reboot had undone it" in (doubts_found[name] or "") for name in outcomes if outcomes[name] == "already"
+    )
     assert cut.end._replace(id=cut.before.id, state=cut.before.state) == cut.before
     assert cut.last.status == 0
     assert cut.last.document is not None

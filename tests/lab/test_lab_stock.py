@@ -172,7 +172,7 @@ def test_the_plan_mounts_what_its_pages_need_and_says_so(story: Story) -> None:
 
 def test_the_guest_runs_with_1_gib_pages(story: Story) -> None:
     outcomes = story.ran.outcomes
-    assert outcomes[f"guest-state:{GUEST}"] == "done", story.ran.whys
+    assert outcomes[f"guest-state:{GUEST}"] == "done", story.ran.doubts_found
     assert outcomes[f"mount:{MOUNT}"] in ("done", "already")
     assert [(row["kernelpagesize_kB"], row["N0"]) for row in story.first.pages] == [(1 << 20, 1)]
     assert story.ran.document is not None
@@ -194,12 +194,12 @@ def test_the_mount_is_a_unit_that_every_boot_starts(story: Story) -> None:
 
 def test_a_folder_that_qemu_may_not_search_is_named_and_nothing_is_started(story: Story) -> None:
     assert story.closed.outcomes[f"guest-state:{SECOND}"] == "pending"
-    why = story.closed.whys[f"guest-state:{SECOND}"] or ""
+    why = story.closed.doubts_found[f"guest-state:{SECOND}"] or ""
     assert f"it may not search {GUESTS}: chmod o+x {GUESTS}" in why, why
 
 
 def test_under_umask_077_qemu_reads_its_seed_disk_and_kernel(story: Story) -> None:
-    assert story.opened.outcomes[f"guest-state:{SECOND}"] == "done", story.opened.whys
+    assert story.opened.outcomes[f"guest-state:{SECOND}"] == "done", story.opened.doubts_found
     assert story.modes[f"guests/{SECOND}/seed.iso"] == "644"
     assert story.modes[f"guests/{SECOND}/user-data"] == "600"
 

@@ -26,7 +26,7 @@ def parse(text: str, missing: str = "measurement") -> Answer:
     samples = tuple(sample for record in records if "values" in record for sample in _samples(record))
     lost = tuple(row for record in records if "error" in record for row in _lost(record, missing))
     skips = tuple(_skip(record) for record in records if "skip" in record)
-    return Answer(samples, skips, lost, {**_facts(found), **_sides(records)})
+    return Answer(samples, skips, lost, {**_facts(found), **_matrix_sides(records)})
 
 
 def _samples(record: dict[str, Any]) -> Iterator[Sample]:
@@ -53,7 +53,7 @@ def _lost(record: dict[str, Any], missing: str) -> Iterator[Lost]:
             yield Lost(part(name, str, TOOL, "metric"), one, why)
 
 
-def _sides(records: list[dict[str, Any]]) -> dict[str, str]:
+def _matrix_sides(records: list[dict[str, Any]]) -> dict[str, str]:
     """Return the side of the square matrices of each metric ("gemm-bf16-side"), needed to place it in a roofline."""
     sides = {}
     for record in records:

@@ -51,7 +51,7 @@ def open_partitions(fabric: Fabric, guest: PlannedGuest) -> tuple[int, ...]:
     return tuple(number for number, modules in sorted(fabric.active.items()) if modules & mine and modules - mine)
 
 
-def unsure_routes(fabric: Fabric, guest: PlannedGuest) -> str | None:
+def why_routes_unknown(fabric: Fabric, guest: PlannedGuest) -> str | None:
     """Return why it is unknown whether such a partition is active; None if it is known."""
     gpus = fabric_of(fabric, guest)
     if missing := unnamed(gpus, fabric.modules, fabric.claimed):
@@ -115,7 +115,7 @@ def _not_startable_mig(fabric: Fabric, guest: PlannedGuest) -> str | None:
     if joined:
         step = f"fmpm -d {joined[0]} once no guest uses it"
         return f"partition {joined[0]} of the NVSwitch fabric is active and joins its GPUs with others: {step}"
-    why = unsure_routes(fabric, guest)
+    why = why_routes_unknown(fabric, guest)
     return (
         f"whether an active partition of the NVSwitch fabric joins its GPUs with others is unknown: {why}"
         if why
@@ -133,11 +133,11 @@ def fabric_findings(fabric: Fabric, guests: Iterable[PlannedGuest], say: Say) ->
         say("warn", f"{fabric.assumed}; compare with fmpm -l before a guest starts", _WHERE)
     for guest in mine:
         if fabric.passthrough:
-            _say_passthrough(fabric, guest, say)
+            _report_passthrough(fabric, guest, say)
         elif needs_none(fabric, guest):
-            _say_mig(fabric, guest, say)
+            _report_inner_mig(fabric, guest, say)
         elif partition_of(fabric, fabric_of(fabric, guest)) is None:
-            _say_none(fabric, guest, say)
+            _report_no_partition(fabric, guest, say)
         elif fabric.mode == VGPU:
             say(
                 "error",
@@ -147,7 +147,7 @@ def fabric_findings(fabric: Fabric, guests: Iterable[PlannedGuest], say: Say) ->
             )
 
 
-def _say_none(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
+def _report_no_partition(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
     """Report a guest whose partition is unknown, or cannot be activated now."""
     gpus = fabric_of(fabric, guest)
     found = exactly(fabric, gpus)
@@ -163,7 +163,7 @@ def _say_none(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
     )
 
 
-def _say_mig(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
+def _report_inner_mig(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
     """Report a guest that divides its GPUs itself: NVLink routes of active partitions are open until it enables MIG."""
     for number in open_partitions(fabric, guest):
         others = ", ".join(_beside(fabric, guest, number))
@@ -181,7 +181,7 @@ def _say_mig(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
         f"guest {guest.name} cuts its GPUs with MIG inside and needs no partition: none that joins them with other GPUs"
         " may be active while it has them (fmpm -l), because the guest can turn MIG off"
     )
-    doubt = unsure_routes(fabric, guest)
+    doubt = why_routes_unknown(fabric, guest)
     if doubt:
         say("error", f"{text}; that is not known: {doubt}; it is not started until it is", _WHERE)
     else:
@@ -204,7 +204,7 @@ def _beside(fabric: Fabric, guest: PlannedGuest, number: int) -> list[str]:
     return found
 
 
-def _say_passthrough(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
+def _report_passthrough(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
     gpus = fabric_of(fabric, guest)
     if fabric.whole(gpus):
         say(

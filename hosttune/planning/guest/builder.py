@@ -29,7 +29,7 @@ class Builder:
     """Builds the guests of one search, each on what the guests before it left."""
 
     def __init__(self, problem: Problem, found: Found) -> None:
-        self._field, self._wants, self._stock = problem.context, problem.wants, problem.stock
+        self._field, self._wants, self._stock = problem.context, problem.wants, problem.resource_pool
         self._placements = {i: one for i, one in enumerate(found.placements) if one is not None}
 
     def build(self) -> list[Placed | Unplaced | None]:
@@ -104,9 +104,9 @@ class Builder:
         near = mine or tuple(sorted({slot.gpu for slot in placement.slots}, key=address_key))
         for what in ("nic", "nvme"):
             counted += self._nearest(context, which, what, near, (*mine, *want.named, *counted), taken, later)
-        spoken = self._spoken(later)
+        claims_of_later = self._claims_of_later(later)
         parts = mig_share(context, placement.slots) if placement.slots else None
-        shape = enlarge(context, placement.sizes, want.guest, near, placement.nodes, spoken, parts)
+        shape = enlarge(context, placement.sizes, want.guest, near, placement.nodes, claims_of_later, parts)
         short, extra = placement.sizes.short, placement.extra_cells
         choice = Choice(mine, placement.nodes, shape, short, extra, placement.slots, parts)
         vgpus = plan_mig_guest(context, want.guest, placement.slots, functions) if placement.slots else None
@@ -147,7 +147,7 @@ class Builder:
                 chosen += [] if found is None else [found]
         return chosen
 
-    def _spoken(self, later: Sequence[int]) -> Mapping[int, Claims]:
+    def _claims_of_later(self, later: Sequence[int]) -> Mapping[int, Claims]:
         """Return the least that guests built later need of each node."""
         found: dict[int, Claims] = {}
         for i in later:

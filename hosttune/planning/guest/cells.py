@@ -19,7 +19,7 @@ FARTHEST = 254
 def guest_cells(resources: Resources, choice: Choice, at: str) -> tuple[tuple[Cell, ...], tuple[Finding, ...]]:
     """Return (cells, findings). If the host's distance table is unknown, the cells have no distances."""
     nodes = choice.nodes
-    known = resources.knows_distances(nodes)
+    known = resources.has_all_distances(nodes)
     findings: list[Finding] = []
     if not known and len(nodes) > 1:
         text = "the distances between its nodes are unknown: its cells get none"

@@ -109,7 +109,7 @@ def _distances(context: PlanningContext, node: int, gpus: tuple[str, ...]) -> st
     unknown = []
     for address in gpus:
         home = context.catalogue.node(address)
-        if home is None or home not in context.resources.nodes or not context.resources.knows_distances((node, home)):
+        if home is None or home not in context.resources.nodes or not context.resources.has_all_distances((node, home)):
             unknown.append(address)
         else:
             known.append(f"{context.resources.distance(node, home)} to {address}")
@@ -160,7 +160,7 @@ def _affinity(context: PlanningContext, decision: Decision, address: str, say: S
         what = "GPU " if address in decision.choice.gpus else ""
         say("warn", f"the NUMA node of {what}{address} is unknown: it did not influence the placement")
     elif node not in nodes:
-        known = [context.resources.distance(n, node) for n in nodes if context.resources.knows_distances((n, node))]
+        known = [context.resources.distance(n, node) for n in nodes if context.resources.has_all_distances((n, node))]
         near = f"at distance {min(known)}" if known else "at an unknown distance"
         say("warn", f"{address} is on node {node}, where the guest has no cell: its nearest is {near}")
 

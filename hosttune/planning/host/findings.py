@@ -17,9 +17,9 @@ from hosttune.planning.fabric.steps import fabric_steps
 from hosttune.planning.host.quirks import guest_quirks
 from hosttune.planning.inventory.devices import Catalogue
 from hosttune.planning.inventory.vcpus import last_apic_id
-from hosttune.planning.inventory.width import known_to
+from hosttune.planning.inventory.width import supported_elements
 from hosttune.planning.mig.types import with_type_steps
-from hosttune.planning.mig.vgpu import Sight, vgpu_doubts
+from hosttune.planning.mig.vgpu import HostDevices, unused_vgpu_data
 
 LAST_AVIC_ID = 254  # arch/x86/kvm/svm/avic.c: 0xff is the broadcast; avic_init_backing_page refuses higher ids
 Say = Callable[[str, str, str], None]  # level, text, where
@@ -37,10 +37,10 @@ def host_findings(
     _platform(host, say)
     fabric_findings(catalogue.fabric, guests, say)
     _groups(catalogue, guests, say)
-    found += vgpu_doubts(Sight(host, catalogue))
+    found += unused_vgpu_data(HostDevices(host, catalogue))
     guests = with_type_steps(host, catalogue, guests)
     stack = host.virtualization
-    names, left_out = known_to(stack)
+    names, left_out = supported_elements(stack)
     if guests:
         _elements(stack, left_out, say)
     for guest in guests:

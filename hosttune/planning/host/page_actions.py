@@ -88,10 +88,10 @@ def page_actions(
                 " pages from others where there are more"
             )
             findings.append(Finding(level="warn", text=text, where=target))
-        findings += _page_doubts(intent, node, page, missing, free.get(node), target)
+        findings += _page_shortfall_findings(intent, node, page, missing, free.get(node), target)
 
 
-def _page_doubts(
+def _page_shortfall_findings(
     intent: Intent, node: int, page: int, missing: int, free_bytes: int | None, target: str
 ) -> Iterable[Finding]:
     """Report why the kernel may give fewer pages than an action wants."""

@@ -14,7 +14,7 @@ from hosttune.model.host import Host, Tuned
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
 from hosttune.model.values import format_size
 from hosttune.planning.inventory.devices import Catalogue
-from hosttune.tuned import ACTIVE, OTHERWISE, OVERRULED, UNSURE, WantedSetting, conflict_lines, fights, reaches
+from hosttune.tuned import ACTIVE, OTHERWISE, OVERRULED, UNSURE, WantedSetting, conflict_lines, reaches, tuned_conflicts
 
 # Mapping BARs of 256 GiB each took minutes to over an hour for 4 to 8 GPUs with QEMU 8.2, and no longer with 10.1
 # (Ubicloud, "Virtualizing NVIDIA HGX B200 GPUs"). There is a finding for four or more of them.
@@ -88,12 +88,12 @@ def tuned_findings(host: Host, actions: Iterable[Action]) -> Iterator[Finding]:
     """Yield settings of the plan that an active TuneD profile sets to other values at each of its starts."""
     profile = " ".join((host.settings or {}).get(ACTIVE, "").split())
     reached = [action for action in actions if reaches(action.kind, action.target)]
-    wishes = [WantedSetting(action.kind, action.target, action.want) for action in reached]
-    if not wishes or not (profile or host.tuned):
+    wanted_settings = [WantedSetting(action.kind, action.target, action.want) for action in reached]
+    if not wanted_settings or not (profile or host.tuned):
         return
     tuned = host.tuned or Tuned(profiles=(profile,), unread=(f"{ACTIVE}: the files of its profile",))
     name = " ".join(tuned.profiles) or "(of unknown name)"
-    found = fights(tuned, wishes, host.kernel_args)
+    found = tuned_conflicts(tuned, wanted_settings, host.kernel_args)
     mend = "leave each to one of the two (tuned-adm off, a profile of your own, or settings: NAME: keep)"
     for how, level, said in (
         (OTHERWISE, "warn", "sets otherwise, again at each start of TuneD"),
@@ -107,7 +107,7 @@ def tuned_findings(host: Host, actions: Iterable[Action]) -> Iterator[Finding]:
         text = f"TuneD's profile {name} sets {texts}, then applies /etc/sysctl.d again: hosttune's value stays in force"
         yield Finding(level="info", text=text, where=ACTIVE)
     if tuned.unread:
-        kinds = ", ".join(sorted({wish.kind for wish in wishes}))
+        kinds = ", ".join(sorted({wanted_setting.kind for wanted_setting in wanted_settings}))
         text = (
             f"not all is known that TuneD's profile {name} sets, and it may set {kinds} otherwise: not read:"
             f" {'; '.join(tuned.unread[:MOST_UNREAD])}: compare with: tuned-adm verify after applying"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hosttune.errors import BadInput
-from hosttune.gpu.bridges import Kept, kept_bridges
+from hosttune.gpu.bridges import KeptFunction, kept_bridges
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.index import DeviceIndex
@@ -37,7 +37,7 @@ class Catalogue:
     busy: Mapping[str, str]
     virtuals: Mapping[str, tuple[str, ...]]
     fabric: Fabric
-    kept: Mapping[str, Kept]  # functions that carry the GPUs' fabric, or possibly carry it
+    kept: Mapping[str, KeptFunction]  # functions that carry the GPUs' fabric, or possibly carry it
 
     def node(self, address: str) -> int | None:
         """Return the NUMA node of a device, None if unknown."""
@@ -208,7 +208,7 @@ def close_groups(catalogue: Catalogue, chosen: tuple[str, ...]) -> Closure:
                     f"IOMMU group {device.iommu_group} of {address} also holds {other.address}, {_describe(other)}"
                 )
     for address in members:
-        conflicts += _claims(catalogue, address, members, invited=address in chosen)
+        conflicts += _claims(catalogue, address, members, requested_by_name=address in chosen)
     ordered = tuple(sorted(members, key=address_key))
     return Closure(ordered, tuple(dict.fromkeys(conflicts)), tuple(sorted(ungrouped, key=address_key)))
 
@@ -225,7 +225,7 @@ def _ends(virtual: str, physical: str) -> str:
     return f"{virtual} is a virtual function of {physical} and ends when that is given away"
 
 
-def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, invited: bool) -> Iterator[str]:
+def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, requested_by_name: bool) -> Iterator[str]:
     """Yield why a device cannot be given to a guest: a guest or the host holds it or needs it, or sources disagree."""
     if address in catalogue.holders:
         yield f"{address} is held by guest {catalogue.holders[address]}"
@@ -235,14 +235,14 @@ def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, invit
         yield f"sources disagree on what {address} is, or on who holds it: {catalogue.index.contradicted[address]}"
     if address in catalogue.kept:
         yield f"{address} stays with the host: it {catalogue.kept[address].why}"
-    if not invited and address in catalogue.in_use:
+    if not requested_by_name and address in catalogue.in_use:
         yield f"{address} would have to go to the same guest, and the host uses it ({catalogue.in_use[address]})"
     for virtual in catalogue.virtuals.get(address, ()):
         if virtual in catalogue.holders:
             yield f"{_ends(virtual, address)}; guest {catalogue.holders[virtual]} holds it"
         if virtual in members:
             yield _ends(virtual, address)
-        if not invited and virtual in catalogue.in_use:
+        if not requested_by_name and virtual in catalogue.in_use:
             yield f"{_ends(virtual, address)}, and the host uses it ({catalogue.in_use[virtual]})"
     device = catalogue.pci.get(address)
     physical = device.physfn if device else None

@@ -85,10 +85,10 @@ class Resources:
     cpu_nodes_known: bool = True
 
     def distance(self, a: int, b: int) -> int:
-        """Return the distance between two nodes; the kernel's default if it is not in the table (`knows_distances`)."""
+        """Return the distance between two nodes; the kernel's default if the table lacks it (`has_all_distances`)."""
         return self.distances.get((a, b), LOCAL_DISTANCE if a == b else REMOTE_DISTANCE)
 
-    def knows_distances(self, nodes: Iterable[int]) -> bool:
+    def has_all_distances(self, nodes: Iterable[int]) -> bool:
         """Return whether the host's own table has every distance among these nodes, both ways and to themselves."""
         wanted = set(nodes)
         return all((a, b) in self.distances for a in wanted for b in wanted)
@@ -135,14 +135,14 @@ def find_cores(host: Host) -> tuple[list[Core], list[Finding]]:
         if cpu.core is not None:
             whole.setdefault(cpu.core, []).append(cpu.id)
     groups: dict[tuple[int, int], list[Cpu]] = {}
-    homeless: list[int] = []
+    nodeless: list[int] = []
     unknown: list[int] = []
     for cpu in host.cpus:
         if cpu.online is False or cpu.allowed is False:
             continue
         node = places.nodes.get(cpu.id)
         if node is None:
-            homeless.append(cpu.id)
+            nodeless.append(cpu.id)
             continue
         if cpu.core is None:
             unknown.append(cpu.id)
@@ -158,16 +158,16 @@ def find_cores(host: Host) -> tuple[list[Core], list[Finding]]:
         )
         for (node, name), members in groups.items()
     ]
-    return sorted(cores, key=lambda core: core.id), list(_doubts(places, CpuSet(homeless), CpuSet(unknown)))
+    return sorted(cores, key=lambda core: core.id), list(_doubts(places, CpuSet(nodeless), CpuSet(unknown)))
 
 
-def _doubts(places: Places, homeless: CpuSet, unknown: CpuSet) -> Iterator[Finding]:
+def _doubts(places: Places, nodeless: CpuSet, unknown: CpuSet) -> Iterator[Finding]:
     """Yield what is not known of the CPUs: their nodes, or their cores."""
     if not places.known:
         node = next(iter(places.nodes.values()))
         yield _warn(f"which CPU is on which node is unknown: all are assumed to be CPUs of node {node}", _NODE_OF_CPU)
-    if homeless:
-        yield _warn(f"CPUs {homeless} belong to no known node and are not used", _NODE_OF_CPU)
+    if nodeless:
+        yield _warn(f"CPUs {nodeless} belong to no known node and are not used", _NODE_OF_CPU)
     if unknown:
         yield _warn(f"the cores of CPUs {unknown} are unknown: each counts as one", "cpus[].core")
 

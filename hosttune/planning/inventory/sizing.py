@@ -261,12 +261,12 @@ def enlarge(
     guest: GuestIntent,
     gpus: tuple[str, ...],
     nodes: tuple[int, ...],
-    spoken: Mapping[int, Claims] | None = None,
+    claims_of_later: Mapping[int, Claims] | None = None,
     parts: Parts | None = None,
 ) -> Shape:
     """Enlarge an `auto` guest that was placed small: all cells get the size that fits the fullest of its nodes.
 
-    The guests in `spoken` keep what they need, and the rest is divided evenly.
+    The guests in `claims_of_later` keep what they need, and the rest is divided evenly.
     """
     shape = sizes.shape
     if not sizes.short:
@@ -275,7 +275,7 @@ def enlarge(
     memory = [cell.memory_bytes for cell in shape.cells]
     cells = len(nodes)
     share = auto_share(context, gpus, parts)
-    others = [(spoken or {}).get(node, Claims()) for node in nodes]
+    others = [(claims_of_later or {}).get(node, Claims()) for node in nodes]
     if guest.vcpus == "auto":
         most = context.vcpus.most // cells // shape.threads * shape.threads
         room = min(

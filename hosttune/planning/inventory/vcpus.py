@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hosttune.domain.elements import DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL, version_of
 from hosttune.model.host import Host
 from hosttune.model.plan import Topology
-from hosttune.planning.inventory.width import known_to
+from hosttune.planning.inventory.width import supported_elements
 
 MAX_VCPUS_WITHOUT_IOMMU = 255
 LAST_XAPIC_ID = 254  # 255 is the broadcast address
@@ -37,7 +37,7 @@ def vcpu_limit(host: Host) -> VcpuLimit:
     if stack is None or stack.libvirt_version is None or stack.qemu_version is None:
         text = "more would need an IOMMU device, and whether this libvirt and QEMU can is unknown; ask by number"
         return VcpuLimit(MAX_VCPUS_WITHOUT_IOMMU, text)
-    known, left_out = known_to(stack)
+    known, left_out = supported_elements(stack)
     if not {DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL} & {*known}:
         text = f"more would need an IOMMU device that leaves DMA alone ({dict(left_out)[DMA_TRANSLATION_GLOBAL]})"
         return VcpuLimit(MAX_VCPUS_WITHOUT_IOMMU, f"{text}; ask by number")

@@ -41,7 +41,7 @@ def address_width(host: Host, accelerator: str, *, devices: bool) -> AddressWidt
     if accelerator == "tcg":
         return AddressWidth(own, iommu, None, ("warn", f"{narrower}: its devices reach only the lower part"))
     stack = host.virtualization
-    known, left_out = known_to(stack)
+    known, left_out = supported_elements(stack)
     if MAXPHYSADDR_LIMIT in known:
         return AddressWidth(iommu, iommu, iommu, ("info", f"{narrower}: the guest is limited to {iommu}"))
     why = dict(left_out)[MAXPHYSADDR_LIMIT]
@@ -52,7 +52,7 @@ def address_width(host: Host, accelerator: str, *, devices: bool) -> AddressWidt
     return AddressWidth(own, iommu, None, ("error", f'{text} with "VFIO_MAP_DMA failed"'))
 
 
-def known_to(stack: Virtualization | None) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+def supported_elements(stack: Virtualization | None) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     """Return the optional XML elements that a host's libvirt and QEMU support, and those left out with the reason."""
     if stack is None:
         return known_elements(None, None)

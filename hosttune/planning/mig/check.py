@@ -30,7 +30,7 @@ def check_mig(context: PlanningContext, intent: Intent, where: str) -> None:
 def _check_profile(context: PlanningContext, guest: GuestIntent, at: str) -> None:
     name = guest.mig.profile if guest.mig else ""
     key = f"{at}.mig.profile"
-    gpus = _in_question(context, guest, at)
+    gpus = _gpus_concerned(context, guest, at)
     silent = [gpu.address for gpu in gpus if is_profile_name(name) and mig_unknown(context, gpu)]
     if isinstance(guest.gpus, tuple) and guest.gpus:
         for gpu in gpus:
@@ -51,7 +51,7 @@ def _check_profile(context: PlanningContext, guest: GuestIntent, at: str) -> Non
         raise BadInput(f"{name!r} is not a MIG profile of this host's GPUs", where=key, hint=have or none)
 
 
-def _in_question(context: PlanningContext, guest: GuestIntent, at: str) -> list[Gpu]:
+def _gpus_concerned(context: PlanningContext, guest: GuestIntent, at: str) -> list[Gpu]:
     """Return the GPUs that a request is about: those it names, those of its model, else all that can be counted."""
     if isinstance(guest.gpus, tuple) and guest.gpus:
         return [context.catalogue.gpus[a] for a in named_gpus(context.catalogue, guest.gpus, f"{at}.gpus")]

@@ -20,7 +20,7 @@ from itertools import combinations_with_replacement, product, zip_longest
 import msgspec
 
 from hosttune.gpu import vendor_of
-from hosttune.gpu.mig_tables import SLICES, Offer, offer_of
+from hosttune.gpu.mig_tables import SLICES, GpuProfiles, offer_of
 from hosttune.gpu.vgpu import SRIOV_MANAGE
 from hosttune.model.gpu import Gpu, MigProfile
 from hosttune.model.intent import GuestIntent
@@ -228,7 +228,7 @@ def mig_spaces(context: PlanningContext, profile: str, occupied: Mapping[str, in
     return spaces_of(mig_sites(context, profile), occupied)
 
 
-def gpu_offer(known: Known, gpu: Gpu) -> Offer:
+def gpu_offer(known: Known, gpu: Gpu) -> GpuProfiles:
     """Return the MIG profiles of a GPU."""
     return offer_of(gpu, known.catalogue.pci.get(gpu.address))
 
@@ -249,7 +249,7 @@ def no_profiles(known: Known, gpu: Gpu) -> str:
     return f"GPU {gpu.address} has no MIG"
 
 
-def existing_atoms(gpu: Gpu, offer: Offer) -> int | None:
+def existing_atoms(gpu: Gpu, offer: GpuProfiles) -> int | None:
     """Return what the GPU's existing instances take; None if unknown. Without MIG mode there are none."""
     mig = gpu.mig
     if mig is None or (mig.mode != "enabled" and not mig.instances):
@@ -274,14 +274,14 @@ def ready_starts(known: Known, gpu: Gpu, profile: MigProfile) -> Starts:
     no function of the GPU carries a vGPU, because it is not reported which instance a vGPU uses.
     """
     instances = gpu.mig.instances if gpu.mig else None
-    if not tells_ready(known, gpu):
+    if not instances_are_known(known, gpu):
         return ()
     unused = [one for one in instances or () if one.profile == profile.name and one.uuid is None]
     starts = {one.start for one in unused if one.start is not None}
     return tuple(start for start in sorted(profile.starts or ()) if start in starts)
 
 
-def tells_ready(known: Known, gpu: Gpu) -> bool:
+def instances_are_known(known: Known, gpu: Gpu) -> bool:
     """Return whether it is known which of a GPU's instances are unused."""
     found = vgpu_of(known, gpu.address)
     free = found is not None and not any(carries(known, function) for function in found.functions)

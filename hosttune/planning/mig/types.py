@@ -19,13 +19,13 @@ from hosttune.model.host import Host
 from hosttune.model.plan import Action, MigAssignment, PlannedGuest, Step
 from hosttune.model.values import address_key
 from hosttune.planning.inventory.devices import Catalogue
-from hosttune.planning.mig.instances import gpu_offer, ready_starts, tells_ready
-from hosttune.planning.mig.vgpu import Known, Sight
+from hosttune.planning.mig.instances import gpu_offer, instances_are_known, ready_starts
+from hosttune.planning.mig.vgpu import HostDevices, Known
 from hosttune.settings.vgpu import VgpuType
 
 
 @dataclass(frozen=True)
-class _Typing:
+class _TypeChange:
     """A function that gets a vGPU type. `now` and `number`: its current type and the wanted one.
 
     None = unknown, or not listed. `by_hand`: why writing the type is a step for a person; None: it is an action.
@@ -48,7 +48,7 @@ def mig_actions(host: Host, catalogue: Catalogue, guests: Iterable[PlannedGuest]
         if now != "enabled":
             why = "a vGPU backed by MIG needs the mode; the driver resets the GPU"
             yield make_action(GpuMigMode.kind, address, now, "enabled", why, needed=True)
-    for one in _typings(Sight(host, catalogue), with_vgpus):
+    for one in _typings(HostDevices(host, catalogue), with_vgpus):
         if one.number is not None and one.by_hand is None:
             why = f"guest {one.guest} gets {one.function} as {one.name}"
             yield make_action(VgpuType.kind, one.function, one.now, one.number, why, needed=True)
@@ -56,7 +56,7 @@ def mig_actions(host: Host, catalogue: Catalogue, guests: Iterable[PlannedGuest]
 
 def with_type_steps(host: Host, catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> tuple[PlannedGuest, ...]:
     """Return the guests of a plan with a step for each type that cannot be an action, directly before the start."""
-    typings = list(_typings(Sight(host, catalogue), _with_vgpus(guests)))
+    typings = list(_typings(HostDevices(host, catalogue), _with_vgpus(guests)))
     found: list[PlannedGuest] = []
     for guest in guests:
         steps = [_typed(one, one.by_hand) for one in typings if one.guest == guest.name and one.by_hand is not None]
@@ -66,7 +66,7 @@ def with_type_steps(host: Host, catalogue: Catalogue, guests: tuple[PlannedGuest
     return tuple(found)
 
 
-def _typed(one: _Typing, why: str) -> Step:
+def _typed(one: _TypeChange, why: str) -> Step:
     folder = type_folder(one.function)
     text = f"write the number of {one.name} in {folder}/creatable_vgpu_types to {folder}/current_vgpu_type"
     return Step(when="start", text=f"{text}: {why}")
@@ -76,7 +76,7 @@ def _with_vgpus(guests: Iterable[PlannedGuest]) -> list[PlannedGuest]:
     return [guest for guest in guests if any(device.vgpu_type for device in guest.devices)]
 
 
-def _typings(known: Known, guests: Sequence[PlannedGuest]) -> Iterator[_Typing]:
+def _typings(known: Known, guests: Sequence[PlannedGuest]) -> Iterator[_TypeChange]:
     """Yield every virtual function that gets a type, guest by guest.
 
     A guest's vGPUs have the order of its instances.
@@ -88,7 +88,7 @@ def _typings(known: Known, guests: Sequence[PlannedGuest]) -> Iterator[_Typing]:
             if device.kind == "vf":
                 now, number = _number(known.host, device.address, device.vgpu_type)
                 why = _by_hand(known, instance, planned, listed=number is not None)
-                yield _Typing(guest.name, device.address, device.vgpu_type or "", now, number, why)
+                yield _TypeChange(guest.name, device.address, device.vgpu_type or "", now, number, why)
 
 
 def _by_hand(
@@ -111,7 +111,7 @@ def _by_hand(
     if others:
         rivals = f"there are others of {instance.profile} (at {', '.join(map(str, others))})"
         return f"{first}its driver takes any that is unused, and {rivals}: look which it took, then apply this plan"
-    then = "hosttune plan then makes an action of it" if tells_ready(known, gpu) else "then apply this plan"
+    then = "hosttune plan then makes an action of it" if instances_are_known(known, gpu) else "then apply this plan"
     return f"{first or 'once it is listed; '}{then}"
 
 

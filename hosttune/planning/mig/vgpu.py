@@ -33,7 +33,7 @@ class Known(Protocol):
 
 
 @dataclass(frozen=True)
-class Sight:
+class HostDevices:
     """A host and its devices, for callers without a `PlanningContext`."""
 
     host: Host
@@ -56,7 +56,7 @@ def _is_own(known: Known, gpu: VgpuGpu, address: str) -> bool:
     return virtual or (gpu.framework == "mdev" and address == gpu.address)
 
 
-def vgpu_doubts(known: Known) -> Iterator[Finding]:
+def unused_vgpu_data(known: Known) -> Iterator[Finding]:
     """Yield findings about vGPU data of the host document that is not used."""
     for gpu in known.host.vgpu.gpus if known.host.vgpu else ():
         at = f"vgpu: GPU {gpu.address}"

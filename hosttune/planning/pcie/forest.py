@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hosttune.model.host import PciDevice
 from hosttune.model.pci import common_link
-from hosttune.model.pcitree import switches_above, telling_switches
+from hosttune.model.pcitree import locality_switches, switches_above
 from hosttune.model.values import address_key, slot_of
 from hosttune.planning.inventory.devices import Catalogue
 
@@ -65,9 +65,9 @@ def _slot(catalogue: Catalogue, address: str) -> tuple[str, ...]:
 
 
 def nested(catalogue: Catalogue, slots: Sequence[Slot]) -> tuple[Node, ...]:
-    """Return the slots below the switches that show which slots are nearer to each other (`telling_switches`)."""
+    """Return the slots below the switches that show which slots are nearer to each other (`locality_switches`)."""
     chains = {slot.members[0]: switches_above(catalogue.index, slot.members[0]) for slot in slots}
-    shown = telling_switches(chains)
+    shown = locality_switches(chains)
     return _grow([(slot, [s for s in chains[slot.members[0]][::-1] if s in shown]) for slot in slots])
 
 

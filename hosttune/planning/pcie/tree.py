@@ -74,7 +74,7 @@ def build_tree(catalogue: Catalogue, cell_of: dict[str, int | None], cells: int,
     )
     for wanted, note in tries:
         if sum(map(_buses, wanted.values())) + len(known) + spares <= LAST_BUS:
-            return _lay(catalogue, wanted, spares, note)
+            return _build_tree_parts(catalogue, wanted, spares, note)
     raise NoRoomOnBus(f"{len(slots)} devices and {spares} spare ports need more than {LAST_BUS} bus numbers")
 
 
@@ -84,47 +84,47 @@ def _buses(nodes: Sequence[Node]) -> int:
 
 
 @dataclass(frozen=True)
-class _Laid:
+class _TreePart:
     """A part of the tree: its controllers, numbered from `first`, and the addresses of its devices."""
 
     controllers: tuple[PciController, ...] = ()
     addresses: tuple[tuple[str, str], ...] = ()
 
-    def __add__(self, other: _Laid) -> _Laid:
-        return _Laid(self.controllers + other.controllers, self.addresses + other.addresses)
+    def __add__(self, other: _TreePart) -> _TreePart:
+        return _TreePart(self.controllers + other.controllers, self.addresses + other.addresses)
 
 
-def _lay(catalogue: Catalogue, groups: Groups, spares: int, note: str | None) -> Tree:
+def _build_tree_parts(catalogue: Catalogue, groups: Groups, spares: int, note: str | None) -> Tree:
     expanders = len(groups) - 1
     on_root: list[Node] = [*groups[None], *[Slot(())] * spares]
     pack = len(on_root) + expanders > LAST_SLOT
     if pack and -(-len(on_root) // FUNCTIONS) + expanders > LAST_SLOT:
         raise NoRoomOnBus(f"{len(on_root)} root ports and {expanders} expander buses need more slots than pcie.0 has")
-    laid = _Laid((PciController(index=0, model="pcie-root"),))
+    laid = _TreePart((PciController(index=0, model="pcie-root"),))
     laid += _ports(catalogue, on_root, "pcie-root-port", bus=0, first=1, pack=pack)
     for n, (cell, nodes) in enumerate((cell, nodes) for cell, nodes in groups.items() if cell is not None):
         bus = len(laid.controllers)
         expander = PciController(index=bus, model="pcie-expander-bus", bus=0, slot=LAST_SLOT - n, bus_nr=bus, node=cell)
-        laid += _Laid((expander,))
+        laid += _TreePart((expander,))
         laid += _ports(catalogue, nodes, "pcie-root-port", bus=bus, first=bus + 1, pack=len(nodes) > SLOTS)
     return Tree(laid.controllers, dict(laid.addresses), note)
 
 
-def _ports(catalogue: Catalogue, nodes: Sequence[Node], model: str, *, bus: int, first: int, pack: bool) -> _Laid:
+def _ports(catalogue: Catalogue, nodes: Sequence[Node], model: str, *, bus: int, first: int, pack: bool) -> _TreePart:
     """Return a port on `bus` for each node, with everything below it; indexes start at `first`, depth first."""
-    laid = _Laid()
+    laid = _TreePart()
     for nth, node in enumerate(nodes):
         index = first + len(laid.controllers)
-        laid += _Laid((_port(index, model, bus, nth, pack=pack),))
+        laid += _TreePart((_port(index, model, bus, nth, pack=pack),))
         if isinstance(node, Slot):
             places = ((address, f"0000:{index:02x}:00.{function}") for function, address in enumerate(node.members))
-            laid += _Laid(addresses=tuple(places))
+            laid += _TreePart(addresses=tuple(places))
         else:
             laid += _switch(catalogue, node, index)
     return laid
 
 
-def _switch(catalogue: Catalogue, switch: Switch, bus: int) -> _Laid:
+def _switch(catalogue: Catalogue, switch: Switch, bus: int) -> _TreePart:
     """Return a switch in the port whose bus is `bus`, with a downstream port for each node below it."""
     index = bus + 1
     speed, width = link_limits(catalogue.pci.get(switch.host))
@@ -139,7 +139,7 @@ def _switch(catalogue: Catalogue, switch: Switch, bus: int) -> _Laid:
     )
     pack = len(switch.below) > SLOTS
     below = _ports(catalogue, switch.below, "pcie-switch-downstream-port", bus=index, first=index + 1, pack=pack)
-    return _Laid((upstream,)) + below
+    return _TreePart((upstream,)) + below
 
 
 def _port(index: int, model: str, bus: int, nth: int, *, pack: bool) -> PciController:

@@ -219,7 +219,7 @@ def own_window(memory_bytes: int, width: AddressWidth, firmware: Firmware) -> tu
         return CLASSIC_WINDOW, "libvirt or QEMU is unknown, and so the firmware's age"
     if not firmware.sizes_by_width:
         return CLASSIC_WINDOW, "libvirt or QEMU is older than 9.0 and 7.2, and so may the firmware be"
-    if not _believes(bits, firmware.vendor):
+    if not _trusts_width(bits, firmware.vendor):
         return CLASSIC_WINDOW, f"the firmware does not believe {bits} address bits of a {firmware.vendor or '?'} CPU"
     doubt = None
     if not firmware.one_gib_pages and bits > BITS_WITHOUT_1G_PAGES:
@@ -234,7 +234,7 @@ def own_window(memory_bytes: int, width: AddressWidth, firmware: Firmware) -> tu
     return dynamic, doubt
 
 
-def _believes(bits: int, vendor: str | None) -> bool:
+def _trusts_width(bits: int, vendor: str | None) -> bool:
     """Return whether OVMF trusts a width. It takes narrow ones for QEMU's defaults (PlatformAddressWidthFromCpuid)."""
     return bits >= 41 or (vendor == "GenuineIntel" and bits in (36, 39)) or (vendor == "AuthenticAMD" and bits == 40)
 

@@ -82,7 +82,7 @@ class ResourcePool:
     shares: bool  # whether a guest may share cores, so that CPUs are counted as well as cores
     sites: Mapping[str, Sites]  # by MIG profile, the GPUs that could carry vGPUs of it
     parts: Mapping[str, int]  # index of the amount of a named thing: slices and functions of GPUs that can be divided
-    homeless: tuple[int, ...]  # amounts without a node: devices of unknown node, things that several bundles take
+    nodeless: tuple[int, ...]  # amounts without a node: devices of unknown node, things that several bundles take
 
     @cached_property
     def pools(self) -> Mapping[str, tuple[tuple[int, int], ...]]:
@@ -134,13 +134,13 @@ def read_resource_pool(context: PlanningContext, wants: Sequence[GuestRequest]) 
         members = tuple(close_groups(context.catalogue, bundle).members for bundle in bundles)
         kinds.append(Kind(len(capacity), trait, tuple(bundles), members))
         capacity.append(len(bundles))
-    homeless = (*places.values(), *(kind.index for kind in kinds if kind.trait.node is None))
+    nodeless = (*places.values(), *(kind.index for kind in kinds if kind.trait.node is None))
     narrowest: dict[tuple[int, int], int] = {}
     for node_id, least in cores:
         widths = (len(core.cpus) for core in context.resources.nodes[node_id].free)
         narrowest[node_id, least] = min((width for width in widths if width >= least), default=1)
     shares = any(want.guest.smt == "threads" for want in wants)
-    return ResourcePool(tuple(capacity), cores, threads, tuple(kinds), narrowest, shares, sites, places, homeless)
+    return ResourcePool(tuple(capacity), cores, threads, tuple(kinds), narrowest, shares, sites, places, nodeless)
 
 
 def _alike(
@@ -149,7 +149,7 @@ def _alike(
     """Group bundles that are equal, in the order of their addresses; `places`: the index of each shared thing."""
     groups: dict[Trait, list[Bundle]] = {}
     for bundle in sorted(labels, key=lambda b: [address_key(a) for a in b]):
-        brings = sorted(_brings(context, bundle, cut).items())
+        brings = sorted(_amounts_taken(context, bundle, cut).items())
         also = tuple((places[name], much) for name, much in brings if name in places)
         gpus = [gpu for gpu in map(context.catalogue.gpus.get, bundle) if gpu]
         home = context.catalogue.node(bundle[0])
@@ -251,7 +251,7 @@ def _along(context: PlanningContext, bundle: Bundle) -> tuple[int, ...]:
     return tuple(sorted(node for node in nodes if node is not None and node in context.resources.nodes))
 
 
-def _brings(context: PlanningContext, bundle: Bundle, cut: Mapping[str, int]) -> dict[str, int]:
+def _amounts_taken(context: PlanningContext, bundle: Bundle, cut: Mapping[str, int]) -> dict[str, int]:
     """Return what taking a bundle takes, itself included.
 
     A virtual function takes one part of its physical function.
@@ -274,26 +274,26 @@ def _shared(context: PlanningContext, bundles: Iterable[Bundle], cut: Mapping[st
     """Return the things that more than one bundle takes, with the amount of each."""
     takers: dict[str, int] = {}
     for bundle in bundles:
-        for name in _brings(context, bundle, cut):
+        for name in _amounts_taken(context, bundle, cut):
             takers[name] = takers.get(name, 0) + 1
     return {name: WHOLE_FUNCTION if name.startswith("part of ") else 1 for name, count in takers.items() if count > 1}
 
 
-def slots_use(stock: ResourcePool, slots: Sequence[MigSlot]) -> list[tuple[int, int]]:
+def slots_use(resource_pool: ResourcePool, slots: Sequence[MigSlot]) -> list[tuple[int, int]]:
     """Return what instances take of their GPUs: their slices, a function each, and the right to have the GPU whole."""
     found: dict[int, int] = {}
     for slot in slots:
         names = [instances_of(slot.gpu), functions_of(slot.gpu)]
         names += [atom_of(slot.gpu, bit) for bit in range(ATOMS) if slot.atoms >> bit & 1]
-        for index in (stock.parts[name] for name in names):
+        for index in (resource_pool.parts[name] for name in names):
             found[index] = found.get(index, 0) + 1
     return sorted(found.items())
 
 
-def occupied(stock: ResourcePool, left: Sequence[int]) -> dict[str, int]:
+def occupied(resource_pool: ResourcePool, left: Sequence[int]) -> dict[str, int]:
     """Return the bits of each GPU that planned guests have; `FULL` if a guest has it whole."""
     found: dict[str, int] = {}
-    for name, index in stock.parts.items():
+    for name, index in resource_pool.parts.items():
         word, _, rest = name.partition(" ")
         if word == "instances" and not left[index]:
             found[rest.removeprefix("of ")] = FULL

@@ -44,7 +44,7 @@ class Found:
     proven: bool
 
 
-class _Enough(Exception):
+class _SearchEnded(Exception):
     """The search ended: nothing better can be found, or it was cut off."""
 
 
@@ -160,12 +160,12 @@ class _Search:
     def _explore(self, enough: Rank) -> bool:
         """Search until the plan cannot improve, or a plan is below `enough`. Return whether nothing better exists."""
         floor = self._bounds.of(self._order, [self._least(which) for which in self._order])
-        if self._hopeless(floor):
+        if self._cannot_improve(floor):
             return True
         self._enough = max(plus(floor, NEXT), enough)
         for order in self._orders:
             if self._best.rank.unplaced > floor.unplaced:
-                self._dive(order)
+                self._plan_greedily(order)
         if self._best.rank < self._enough:
             return self._best.rank <= floor
         self._first = self._best
@@ -173,7 +173,7 @@ class _Search:
             self._options, self._limit, self._seen, self._cut_off = options, limit, {}, False
             try:
                 self._descend(self._order, NOTHING, options.fitting(self._ledger))
-            except _Enough:
+            except _SearchEnded:
                 if self._best.rank < self._enough:
                     return self._best.rank <= floor
             else:
@@ -185,7 +185,7 @@ class _Search:
         first = None if is_dead(self._ledger, self._needs[which]) else self._streams[which].get(0)
         return first.rank if first else LEFT_OUT
 
-    def _dive(self, order: Sequence[int]) -> None:
+    def _plan_greedily(self, order: Sequence[int]) -> None:
         """Make one plan without backtracking: each guest takes its best placement, or stays out."""
         taken: list[tuple[int, Placement]] = []
         rank = NOTHING
@@ -231,7 +231,7 @@ class _Search:
                 if placement is not None:
                     self._ledger.take(placement, 1)
                     taken.append(placement)
-        except _Enough:  # the work is spent: the plan stays as it is
+        except _SearchEnded:  # the work is spent: the plan stays as it is
             pass
         for placement in taken:
             self._ledger.take(placement, -1)
@@ -260,7 +260,7 @@ class _Search:
         """Return whether a plan below `enough` exists in which the first of these guests has this placement."""
         try:
             self._place(placement, guests, rank, fitting)
-        except _Enough:
+        except _SearchEnded:
             if self._best.rank >= self._enough:
                 raise
         return self._best.rank < self._enough
@@ -271,11 +271,11 @@ class _Search:
         """Try all placements of some guests; `fitting` are the listed ones that fit, `rank` that of all others."""
         self._ledger.spend(20 + 10 * len(guests))
         if self._ledger.work > self._limit or self._best.rank < self._enough:
-            raise _Enough
+            raise _SearchEnded
         alone = [self._least_left(which, fitting) for which in guests]
         bound = self._bounds.of(guests, alone)
         least = plus(rank, bound)
-        if self._hopeless(least):
+        if self._cannot_improve(least):
             return
         branches = self._branches(guests, alone, least, fitting)
         rank = plus(rank, times(LEFT_OUT, len(guests) - len(branches)))
@@ -293,7 +293,7 @@ class _Search:
         for placement in self._fitting(first, minus(least, first.alone)):
             self._place(placement, (first.which, *others), rank, fitting)
         without = plus(rank, LEFT_OUT)
-        if not self._hopeless(without):
+        if not self._cannot_improve(without):
             self._descend(others, without, fitting)
         self._seen[key] = rank
 
@@ -308,7 +308,7 @@ class _Search:
             self._chosen[guests[0]] = None
             self._ledger.take(placement, -1)
 
-    def _hopeless(self, rank: Rank) -> bool:
+    def _cannot_improve(self, rank: Rank) -> bool:
         return rank >= self._best.rank
 
     def _least_left(self, which: int, fitting: int) -> Rank:
@@ -351,12 +351,12 @@ class _Search:
         """Yield the placements of a guest that could be part of a better plan, the best first; `rest`: all but it."""
         row = self._options.rows[branch.which]
         for placement in row.each(branch.bits):
-            if self._hopeless(plus(rest, placement.rank)):
+            if self._cannot_improve(plus(rest, placement.rank)):
                 return
             yield placement
         if branch.more:
             for placement in self._drawn(branch.which, row.after):
-                if self._hopeless(plus(rest, placement.rank)):
+                if self._cannot_improve(plus(rest, placement.rank)):
                     return
                 yield placement
 

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Drawn(Generic[T]):
+class LazySequence(Generic[T]):
     """The items of a source, each generated once."""
 
     def __init__(self, source: Iterator[T]) -> None:

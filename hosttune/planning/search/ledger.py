@@ -26,17 +26,17 @@ class Ledger:
     """The amounts left in one search. `left`: the amounts of the resource pool; `work`: the cost of the search."""
 
     def __init__(self, problem: Problem) -> None:
-        context, stock = problem.context, problem.stock
-        self.context, self.stock = context, stock
-        self.left = list(stock.capacity)
+        context, resource_pool = problem.context, problem.resource_pool
+        self.context, self.resource_pool = context, resource_pool
+        self.left = list(resource_pool.capacity)
         self.work = 0
         self._memory = Memory(context)
         self._twins: list[list[tuple[int, Picker]]] | None = None  # only `state` needs them
-        self._homeless = picker(stock.homeless)
-        self._cores = picker([index for (_, least), index in stock.cores.items() if least == 1])
-        self._threads = picker(list(stock.threads.values()))
-        cut = [address for address in context.catalogue.gpus if instances_of(address) in stock.parts]
-        self._slices = picker([stock.parts[atom_of(address, bit)] for address in cut for bit in range(SLICES)])
+        self._nodeless = picker(resource_pool.nodeless)
+        self._cores = picker([index for (_, least), index in resource_pool.cores.items() if least == 1])
+        self._threads = picker(list(resource_pool.threads.values()))
+        cut = [address for address in context.catalogue.gpus if instances_of(address) in resource_pool.parts]
+        self._slices = picker([resource_pool.parts[atom_of(address, bit)] for address in cut for bit in range(SLICES)])
 
     def spend(self, work: int) -> None:
         """Add work that other code did for this search."""
@@ -74,7 +74,7 @@ class Ledger:
         `unused`: nodes of which no remaining guest can take anything; what is left of them does not matter.
         """
         if self._twins is None:
-            self._twins = _twin_groups(self.context, self.stock)
+            self._twins = _twin_groups(self.context, self.resource_pool)
         left, memory = self.left, self._memory
         found = []
         for group in self._twins:
@@ -82,12 +82,16 @@ class Ledger:
             if len(rows) > 1:
                 rows.sort()
             found.append(tuple(rows))
-        return tuple(found), self._homeless(left)
+        return tuple(found), self._nodeless(left)
 
     def rooms(self, *, shared: bool) -> list[tuple[int, int | None]]:
         """Return (free cores, the most memory that a cell could get) of each node; `shared`: CPUs instead of cores."""
-        left, stock, memory = self.left, self.stock, self._memory
-        places = stock.threads.items() if shared else ((node, stock.cores[node, 1]) for node in stock.threads)
+        left, resource_pool, memory = self.left, self.resource_pool, self._memory
+        places = (
+            resource_pool.threads.items()
+            if shared
+            else ((node, resource_pool.cores[node, 1]) for node in resource_pool.threads)
+        )
         return [(left[index], memory.most(node)) for node, index in places]
 
     def view(self) -> View:
@@ -95,13 +99,13 @@ class Ledger:
 
         It does not change when more is taken.
         """
-        left, memory, stock = tuple(self.left), self._memory.copy(), self.stock
+        left, memory, resource_pool = tuple(self.left), self._memory.copy(), self.resource_pool
 
         def holds(node: int, cell: CellDemand, shape: Shape) -> bool:
             if shape.share_cores:
-                if left[stock.threads[node]] < cell.vcpus:
+                if left[resource_pool.threads[node]] < cell.vcpus:
                     return False
-            elif left[stock.cores[node, shape.threads]] < cores_needed(cell.vcpus, shape.threads):
+            elif left[resource_pool.cores[node, shape.threads]] < cores_needed(cell.vcpus, shape.threads):
                 return False
             return memory.holds(node, shape.page, cell.memory_bytes, shape.at_boot)
 
@@ -122,7 +126,7 @@ class Ledger:
         )
 
     def _of(self, what: str) -> int:
-        return sum(self.left[index] * size for index, size in self.stock.pools[what])
+        return sum(self.left[index] * size for index, size in self.resource_pool.pools[what])
 
 
 class Totals(NamedTuple):
@@ -220,15 +224,15 @@ def picker(indices: Sequence[int]) -> Picker:
     return lambda left: tuple(left[index] for index in indices)
 
 
-def places_of_node(context: PlanningContext, stock: ResourcePool) -> dict[int, tuple[int, ...]]:
+def places_of_node(context: PlanningContext, resource_pool: ResourcePool) -> dict[int, tuple[int, ...]]:
     """Return the indices of the amounts of each node."""
-    return {node: places for node, (_, places) in _twins(context, stock).items()}
+    return {node: places for node, (_, places) in _twins(context, resource_pool).items()}
 
 
-def _twin_groups(context: PlanningContext, stock: ResourcePool) -> list[list[tuple[int, Picker]]]:
+def _twin_groups(context: PlanningContext, resource_pool: ResourcePool) -> list[list[tuple[int, Picker]]]:
     """Return nodes grouped by their twins, each with a function that picks its amounts."""
     groups: dict[object, list[tuple[int, Picker]]] = {}
-    for node, (group, places) in _twins(context, stock).items():
+    for node, (group, places) in _twins(context, resource_pool).items():
         groups.setdefault(group, []).append((node, picker(places)))
     return list(groups.values())
 
@@ -236,12 +240,12 @@ def _twin_groups(context: PlanningContext, stock: ResourcePool) -> list[list[tup
 Twin = tuple[object, tuple[int, ...]]  # the group of exchangeable nodes; the indices of the node's amounts
 
 
-def _twins(context: PlanningContext, stock: ResourcePool) -> dict[int, Twin]:
+def _twins(context: PlanningContext, resource_pool: ResourcePool) -> dict[int, Twin]:
     """Return nodes that differ for guests only by what is left of them: same distances, same sizes, same devices."""
     resources = context.resources
     ids = sorted(resources.nodes)
     kinds: dict[int | None, list[tuple[object, int]]] = {}
-    for kind in stock.kinds:
+    for kind in resource_pool.kinds:
         mark = (
             tuple(sorted(kind.trait.labels)),
             kind.trait.size,
@@ -254,12 +258,12 @@ def _twins(context: PlanningContext, stock: ResourcePool) -> dict[int, Twin]:
     found: dict[int, Twin] = {}
     for node in ids:
         here = sorted(kinds.get(node, ()), key=repr)
-        places = [index for (where, _), index in stock.cores.items() if where == node]
-        places = [*places, stock.threads[node], *(index for _, index in here)]
+        places = [index for (where, _), index in resource_pool.cores.items() if where == node]
+        places = [*places, resource_pool.threads[node], *(index for _, index in here)]
         gpus = [address for address in context.catalogue.gpus if context.catalogue.node(address) == node]
-        cut = tuple(address for address in gpus if instances_of(address) in stock.parts)
+        cut = tuple(address for address in gpus if instances_of(address) in resource_pool.parts)
         looks = (tuple(mark for mark, _ in here), resources.distance(node, node), _size(context, node), cut)
-        group = next((n for n, other in firsts if other == looks and _stands_for(context, ids, node, n)), None)
+        group = next((n for n, other in firsts if other == looks and _has_same_distances(context, ids, node, n)), None)
         if group is None:
             firsts.append((node, looks))
         found[node] = (node if group is None else group), tuple(places)
@@ -276,7 +280,7 @@ def _size(context: PlanningContext, node: int) -> object:
     return len(context.resources.nodes[node].assignable), room, tuple(pools), gpus
 
 
-def _stands_for(context: PlanningContext, ids: Sequence[int], a: int, b: int) -> bool:
+def _has_same_distances(context: PlanningContext, ids: Sequence[int], a: int, b: int) -> bool:
     """Return whether two nodes have the same distances to all others."""
     distance = context.resources.distance
     return distance(a, b) == distance(b, a) and all(

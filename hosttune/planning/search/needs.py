@@ -55,13 +55,13 @@ class Need:
 
 def need_of(problem: Problem, which: int) -> Need:
     """Return the needs of the guest of this number."""
-    stock, want = problem.stock, problem.wants[which]
+    resource_pool, want = problem.resource_pool, problem.wants[which]
 
     def listed(what: str, part: int) -> Picks:
-        return tuple((kind.index, len(kind.bundles)) for kind in stock.of((which, what, part)))
+        return tuple((kind.index, len(kind.bundles)) for kind in resource_pool.of((which, what, part)))
 
     pools = tuple(
-        tuple((kind.index, kind.trait.size) for kind in stock.of((which, "gpu", part)))
+        tuple((kind.index, kind.trait.size) for kind in resource_pool.of((which, "gpu", part)))
         for part in range(len(gpu_pools(want)))
     )
     named, sets = listed("named", 0), tuple(listed("set", part) for part in range(len(gpu_sets(want.candidates))))
@@ -69,19 +69,21 @@ def need_of(problem: Problem, which: int) -> Need:
 
     def in_pool(what: str, taken: Picks) -> int:
         """Return how many devices of a pool these are."""
-        sizes = dict(stock.pools[what])
+        sizes = dict(resource_pool.pools[what])
         return sum(sizes.get(index, 0) * bundles for index, bundles in taken)
 
     nics = want.guest.nics.count if isinstance(want.guest.nics, NicRequest) else want.guest.nics
     wanted = {what: count for what, count in (("nic", nics), ("nvme", want.guest.nvme)) if isinstance(count, int)}
-    counted = tuple((tuple(kind.index for kind in stock.of((which, w, 0))), count) for w, count in wanted.items())
+    counted = tuple(
+        (tuple(kind.index for kind in resource_pool.of((which, w, 0))), count) for w, count in wanted.items()
+    )
     cores, cpus = _least_cpus(problem, want.guest)
     least = Totals(
         cores=cores,
         memory_bytes=_least_memory(want.guest),
         gpus=min((in_pool("any-gpu", one) for one in sets), default=count),
         cpus=cpus,
-        slices=_least_slices(stock, want.guest),
+        slices=_least_slices(resource_pool, want.guest),
         counted_gpus=min((in_pool("gpu", one) for one in sets), default=count),
         nics=in_pool("nic", named) + wanted.get("nic", 0),
         drives=in_pool("nvme", named) + wanted.get("nvme", 0),
@@ -98,7 +100,7 @@ def _least_cpus(problem: Problem, guest: GuestIntent) -> tuple[int, int]:
     if guest.smt == "threads":
         return 0, sum(vcpus)
     cores = sum(cores_needed(count, problem.context.resources.threads_per_core) for count in vcpus)
-    return cores, cores * min(problem.stock.narrowest.values(), default=1)
+    return cores, cores * min(problem.resource_pool.narrowest.values(), default=1)
 
 
 def _least_memory(guest: GuestIntent) -> int:
@@ -107,10 +109,12 @@ def _least_memory(guest: GuestIntent) -> int:
     return 0 if guest.memory == "auto" else parse_size(guest.memory, where="memory")
 
 
-def _least_slices(stock: ResourcePool, guest: GuestIntent) -> int:
+def _least_slices(resource_pool: ResourcePool, guest: GuestIntent) -> int:
     if guest.mig is None or not is_vgpu_guest(guest):
         return 0
-    return guest.mig.count * min((site.profile.size or 1 for _, site in stock.sites[guest.mig.profile]), default=1)
+    return guest.mig.count * min(
+        (site.profile.size or 1 for _, site in resource_pool.sites[guest.mig.profile]), default=1
+    )
 
 
 def weight(context: PlanningContext, need: Need) -> float:
@@ -144,12 +148,12 @@ def is_dead(ledger: Ledger, need: Need) -> bool:
 
 def instances_left(ledger: Ledger, profile: str) -> int:
     """Return how many more instances of a profile the host's GPUs can carry as vGPUs."""
-    stock, left = ledger.stock, ledger.left
-    taken = occupied(stock, left)
+    resource_pool, left = ledger.resource_pool, ledger.left
+    taken = occupied(resource_pool, left)
     total = 0
-    for address, site in stock.sites[profile]:
+    for address, site in resource_pool.sites[profile]:
         room = most(site.profile, site.occupied | taken.get(address, 0))
-        total += min(room, left[stock.parts[functions_of(address)]])
+        total += min(room, left[resource_pool.parts[functions_of(address)]])
     return total
 
 

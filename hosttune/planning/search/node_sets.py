@@ -16,7 +16,7 @@ from hosttune.planning.search.fragmentation import Fragmentation, joined
 
 
 @dataclass(frozen=True)
-class Prices:
+class CellCosts:
     """The cost of cells: `shares` (one for each cell), each node's sum of distances to the devices, pairs of cells.
 
     `shares` and `pair` are in parts of `Problem.unit`. `known` caches what depends on the pairs only; prices with the
@@ -45,7 +45,7 @@ class Cells:
 NodeSet = tuple[int, Fragmentation, tuple[int, ...]]  # cost, what it breaks up, node of each cell
 
 
-def node_sets(prices: Prices, cells: Cells) -> Iterator[NodeSet]:
+def node_sets(prices: CellCosts, cells: Cells) -> Iterator[NodeSet]:
     """Yield every set with one node for each cell: the cheapest first, then the one that breaks up least."""
     count = len(cells.rooms)
     every = tuple(sorted({node for room in cells.rooms for node in room}))
@@ -86,7 +86,7 @@ def node_sets(prices: Prices, cells: Cells) -> Iterator[NodeSet]:
             heapq.heappush(heap, (grown + rest, end, -len(longer), longer, grown, more))
 
 
-def _of_all(prices: Prices, cells: Cells, nodes: tuple[int, ...]) -> NodeSet:
+def _of_all(prices: CellCosts, cells: Cells, nodes: tuple[int, ...]) -> NodeSet:
     """Return the set of all nodes, for equal cells that need every possible node."""
     cost = sum(share * prices.to_devices[node] for share, node in zip(prices.shares, nodes, strict=True))
     pairs = sum(prices.pair[pair] for pair in combinations(nodes, 2))
@@ -109,7 +109,7 @@ def _least_to_come(cells: Cells) -> list[list[tuple[int, Fragmentation]]]:
     return found[::-1]
 
 
-def _half(prices: Prices, nodes: Sequence[int], left: int) -> dict[int, int]:
+def _half(prices: CellCosts, nodes: Sequence[int], left: int) -> dict[int, int]:
     """Return half of each node's least distances to the other cells, with `left` cells still to place."""
     return {
         node: sum(sorted(prices.pair[node, other] for other in nodes if other != node)[: max(0, left - 1)]) // 2
@@ -118,7 +118,7 @@ def _half(prices: Prices, nodes: Sequence[int], left: int) -> dict[int, int]:
 
 
 def _later(
-    prices: Prices,
+    prices: CellCosts,
     rooms: Sequence[Mapping[int, Fragmentation]],
     shares: Sequence[int],
     chosen: tuple[int, ...],

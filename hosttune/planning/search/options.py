@@ -63,11 +63,11 @@ class Options:
     """The listed placements of all guests of a problem; `rows` has one entry for each guest."""
 
     def __init__(self, problem: Problem, streams: Sequence[PlacementStream], most: int) -> None:
-        self._redundant = _redundant(problem.stock)
+        self._redundant = _redundant(problem.resource_pool)
         self._of_amount: dict[int, dict[int, int]] = {}
         self._of_memory: dict[int, dict[MemoryNeed, int]] = {}
         self._masks: dict[object, int] = {}
-        self._places = places_of_node(problem.context, problem.stock)
+        self._places = places_of_node(problem.context, problem.resource_pool)
         self._pooled = any(memory.pools for memory in problem.context.memory.values())
         rows: dict[PlacementStream, Row] = {}
         first = 0
@@ -184,10 +184,10 @@ def _within(a: Mapping[int, int], b: Mapping[int, int]) -> bool:
     return all(much <= b.get(index, 0) for index, much in a.items())
 
 
-def _redundant(stock: ResourcePool) -> frozenset[int]:
+def _redundant(resource_pool: ResourcePool) -> frozenset[int]:
     """Return amounts that never decide: cores of some width on nodes that have no narrower ones."""
     return frozenset(
         index
-        for (node, least), index in stock.cores.items()
-        if least > 1 and stock.capacity[index] == stock.capacity[stock.cores[node, least - 1]]
+        for (node, least), index in resource_pool.cores.items()
+        if least > 1 and resource_pool.capacity[index] == resource_pool.capacity[resource_pool.cores[node, least - 1]]
     )

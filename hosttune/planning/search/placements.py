@@ -20,11 +20,11 @@ from hosttune.planning.mig.instances import MigSlot, mig_share
 from hosttune.planning.request.nearest import shared_bridges
 from hosttune.planning.request.resource_pool import slots_use
 from hosttune.planning.search.fragmentation import Fragmentation
-from hosttune.planning.search.lazy_sequence import Drawn
-from hosttune.planning.search.node_sets import Cells, NodeSet, Prices, node_sets
+from hosttune.planning.search.lazy_sequence import LazySequence
+from hosttune.planning.search.node_sets import CellCosts, Cells, NodeSet, node_sets
 from hosttune.planning.search.problem import Problem
 from hosttune.planning.search.rank import NEXT, Rank, plus
-from hosttune.planning.search.selections import Node, Partial, Picks, Selection, Selections, View, handed_out
+from hosttune.planning.search.selections import Node, Partial, Picks, Selection, Selections, View, ways_to_take
 
 WORK_OF_A_SELECTION = 40  # cost of one choice of GPUs; one placement costs 1
 NO_GPUS: tuple[str, ...] = ()
@@ -56,9 +56,9 @@ class _Cut:
 
     rank: Rank
     selection: Selection
-    cuts: Drawn[Sizes]
+    cuts: LazySequence[Sizes]
     extra: int
-    prices: Prices
+    prices: CellCosts
     given: frozenset[str]
     only: frozenset[int] | None
 
@@ -94,7 +94,7 @@ class PlacementStream:
     """The placements of one guest, generated on demand and kept. Without a `view`, as if it were alone."""
 
     def __init__(self, problem: Problem, which: int, view: View | None = None) -> None:
-        self._problem, self._field, self._stock = problem, problem.context, problem.stock
+        self._problem, self._field, self._stock = problem, problem.context, problem.resource_pool
         self._view = view or View(self._stock.capacity, self._holds, lambda _: None)
         self._want, self._which = problem.wants[which], which
         self._ables: dict[int, frozenset[int]] = {}
@@ -108,7 +108,7 @@ class PlacementStream:
         self._shared: dict[tuple[int, tuple[str, ...]], list[int]] = {}
         self._numbers = numbers()
         self._cut_off = False
-        self._drawn = Drawn(self._draw())
+        self._drawn = LazySequence(self._draw())
 
     @property
     def cut_off(self) -> bool:
@@ -248,7 +248,7 @@ class PlacementStream:
         given = selection.brought | self._named_brings
         known = [*(selection.nodes if selection.slots else ()), *self._nodes_of(given)]
         shares = tuple(self._problem.unit * cell.vcpus // first.shape.vcpus for cell in first.shape.cells)
-        prices = Prices(shares, self._to_devices(known), self._problem.pair, self._known)
+        prices = CellCosts(shares, self._to_devices(known), self._problem.pair, self._known)
         rank = self._rank(level, selection.mixed, self._selections.least(selection, level), busy=selection.busy)
         yield (rank, ()), _Cut(rank, selection, cuts, extra, prices, given, base.nodes if own else None)
 
@@ -258,7 +258,7 @@ class PlacementStream:
         distance = self._field.resources.distance
         return {n: sum(count * distance(n, d) for d, count in devices.items()) for n in self._field.resources.nodes}
 
-    def _cuts(self, selection: Selection | None, cells: int) -> Drawn[Sizes]:
+    def _cuts(self, selection: Selection | None, cells: int) -> LazySequence[Sizes]:
         """Return the cuts of the guest into `cells` cells. Only an `auto` size depends on the GPUs, by their nodes."""
         guest, known = self._want.guest, self._problem.cuts
         if not self._auto or selection is None:
@@ -268,7 +268,7 @@ class PlacementStream:
             key = self._which, cells, selection.nodes, selection.gpus if selection.slots else ()
             gpus, parts = selection.gpus, mig_share(self._field, selection.slots) if selection.slots else None
         if key not in known:
-            known[key] = Drawn(shapes(self._field, guest, gpus, cells, parts))
+            known[key] = LazySequence(shapes(self._field, guest, gpus, cells, parts))
         return known[key]
 
     def _on_nodes(self, cut: _Cut) -> Iterator[tuple[Bound, Family | Placement]]:
@@ -348,7 +348,7 @@ class PlacementStream:
         for what, count in (("nic", nics), ("nvme", guest.nvme)):
             if isinstance(count, int) and count:
                 kinds = self._stock.of((self._which, what, 0))
-                several = handed_out(kinds, self._view.left, count)
+                several = ways_to_take(kinds, self._view.left, count)
                 ways = [(*a, *b) for a in ways for b in several]
         found = [(way, self._cost(cut, nodes, way)) for way in ways]
         if len(found) > 1:

@@ -10,7 +10,7 @@ from math import lcm
 from hosttune.planning.inventory.sizing import PlanningContext, Sizes
 from hosttune.planning.request.resource_pool import GuestRequest, ResourcePool, read_resource_pool
 from hosttune.planning.search.fragmentation import Fragments
-from hosttune.planning.search.lazy_sequence import Drawn
+from hosttune.planning.search.lazy_sequence import LazySequence
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Problem:
 
     context: PlanningContext
     wants: tuple[GuestRequest, ...]
-    stock: ResourcePool
+    resource_pool: ResourcePool
     unit: int
 
     @cached_property
@@ -37,7 +37,7 @@ class Problem:
         return {(a, b): self.unit * self.context.resources.distance(a, b) for a in nodes for b in nodes if a != b}
 
     @cached_property
-    def cuts(self) -> dict[object, Drawn[Sizes]]:
+    def cuts(self) -> dict[object, LazySequence[Sizes]]:
         """The ways to divide each guest, cached by `placements` for every search."""
         return {}
 

@@ -76,7 +76,7 @@ class Selections:
     def __init__(self, problem: Problem, which: int, view: View, able: Callable[[int], frozenset[int]]) -> None:
         """Prepare; `able` returns the nodes that could hold a cell of the guest, if it has so many cells."""
         self._able = able
-        self._problem, self._field, self._stock = problem, problem.context, problem.stock
+        self._problem, self._field, self._stock = problem, problem.context, problem.resource_pool
         self._want, self._which, self._view = problem.wants[which], which, view
         self._sets = gpu_sets(self._want.candidates)
         self._slots: list[Selection] | None = None
@@ -148,7 +148,7 @@ class Selections:
             node, kinds = part.pool[i]
             later = sum(part.rooms[i + 1 :])
             for size in range(max(1, part.left - later), min(part.rooms[i], part.left) + 1):
-                for picks in handed_out(kinds, self._view.left, size):
+                for picks in ways_to_take(kinds, self._view.left, size):
                     self._view.spend(1)
                     models = part.models.union(*(self._stock.kind(index).trait.models for index, _ in picks))
                     if len(models) - 1 > mixed:
@@ -276,7 +276,7 @@ class Selections:
         return self._problem.unit * total // fewest + self._problem.unit * pairs
 
 
-def handed_out(kinds: Sequence[Kind], left: Sequence[int], count: int) -> list[Picks]:
+def ways_to_take(kinds: Sequence[Kind], left: Sequence[int], count: int) -> list[Picks]:
     """Return every way to take exactly `count` devices of some kinds."""
     if not count:
         return [()]
@@ -286,5 +286,5 @@ def handed_out(kinds: Sequence[Kind], left: Sequence[int], count: int) -> list[P
     found: list[Picks] = []
     for bundles in range(min(left[kind.index], count // kind.trait.size), -1, -1):
         head: Picks = ((kind.index, bundles),) if bundles else ()
-        found += [(*head, *tail) for tail in handed_out(rest, left, count - bundles * kind.trait.size)]
+        found += [(*head, *tail) for tail in ways_to_take(rest, left, count - bundles * kind.trait.size)]
     return found

@@ -42,7 +42,7 @@ def device_block(view: HostView, address: str, width: float) -> Block:
     high = content.height + 2 * _PAD - 2 + (functions.height + 3 if functions.groups else 0)
     held = holders[0].colour if holders and not fill.endswith(f"g{holders[0].colour}") else None
     shapes = (*_outline(width, high, fill, held, marks), *at(content, _PAD, _PAD))
-    title = "; ".join((_story(view, address, word), *(mark.story for mark in marks)))
+    title = "; ".join((_tooltip(view, address, word), *(mark.hover_text for mark in marks)))
     whole = Group(kind=kind, name=address, shapes=shapes, title=title, data=_data(view, address))
     return Block(
         width=width, height=high, groups=(whole, *shifted(functions, _PAD, high - functions.height - _PAD + 1))
@@ -173,7 +173,7 @@ def _function(view: HostView, address: str, width: float) -> Block:
     content = below((*pieces, *(mark_row(mark, inner) for mark in marks)))
     high = content.height + 6
     box = Rect(x=0, y=0, width=width, height=high, style="device vf", radius=3)
-    title = "; ".join((_story(view, address, "virtual function"), *(mark.story for mark in marks)))
+    title = "; ".join((_tooltip(view, address, "virtual function"), *(mark.hover_text for mark in marks)))
     return Block(
         width=width,
         height=high,
@@ -183,7 +183,7 @@ def _function(view: HostView, address: str, width: float) -> Block:
     )
 
 
-def _story(view: HostView, address: str, word: str) -> str:
+def _tooltip(view: HostView, address: str, word: str) -> str:
     """Return everything about a function in one line, for its tooltip."""
     device = view.device(address)
     facts = [f"{word} {address}", view.index.labels.get(address, ("", ""))[1]]

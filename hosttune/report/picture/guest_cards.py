@@ -47,16 +47,16 @@ def _card(view: HostView, holder: Holder, wide: float) -> Block:
     pieces += _planned(holder.planned, inner) if holder.planned else []
     whole = below((*pieces, *(mark_row(mark, inner) for mark in marks)), 3)
     outline = Rect(x=0, y=0, width=wide, height=whole.height + 14, style=f"guest o{holder.colour}", radius=6)
-    story = (
+    hover_text = (
         f"guest {holder.letter}, {holder.name}: {text}",
         some(holder.devices, 16),
-        *(mark.story for mark in marks),
+        *(mark.hover_text for mark in marks),
     )
     group = Group(
         kind="guest",
         name=holder.name,
         shapes=(outline, *at(whole, _PAD, _PAD)),
-        title="; ".join(filter(None, story)),
+        title="; ".join(filter(None, hover_text)),
         data=(("held", holder.letter),),
     )
     return Block(width=wide, height=whole.height + 14, groups=(group,))

@@ -21,7 +21,7 @@ class Mark(Value, frozen=True, kw_only=True):
 
     sign: str
     text: str
-    story: str
+    hover_text: str
 
 
 class Place(Value, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class HostView(Value, frozen=True, kw_only=True):
     cpus: Mapping[int | None, tuple[Cpu, ...]]  # node -> its online CPUs
     results: Mapping[str, tuple[CheckResult, ...]]  # subject -> results that did not pass
     checked: tuple[CheckResult, ...]
-    told_below: frozenset[str]  # ports whose degraded link is reported on the device at its other end
+    reported_at_device: frozenset[str]  # ports whose degraded link is reported on the device at its other end
     plan: Plan | None = None
     by_guest: bool = False  # colours are the guests'; else the kinds' of devices, with the guests marked on them
     housekeeping: CpuSet = CpuSet()  # CPUs that the plan leaves to the host
@@ -63,7 +63,7 @@ class HostView(Value, frozen=True, kw_only=True):
         return self.index.pci.get(address)
 
 
-def scene(
+def view_of_host(
     host: Host,
     results: Iterable[CheckResult] = (),
     *,
@@ -101,7 +101,9 @@ def scene(
         cpus={node: tuple(some) for node, some in by_node.items()},
         results={subject: tuple(found) for subject, found in marked.items()},
         checked=results,
-        told_below=frozenset(d.link.upstream.address for d in host.pci if _degraded(d) and d.link and d.link.upstream),
+        reported_at_device=frozenset(
+            d.link.upstream.address for d in host.pci if _degraded(d) and d.link and d.link.upstream
+        ),
         plan=plan,
         by_guest=by_guest,
         housekeeping=parse_cpus(plan.housekeeping_cpus) if plan else CpuSet(),
@@ -115,14 +117,14 @@ def marks_of(view: HostView, address: str) -> tuple[Mark, ...]:
     """Return a function's faults: checks that did not pass, worst first, then its link, then problems."""
     marks = [*check_marks(view, (address,))]
     device = view.device(address)
-    if device and device.link and _degraded(device) and address not in view.told_below:
+    if device and device.link and _degraded(device) and address not in view.reported_at_device:
         told = link_text(device.link).replace(" x", " ×")
         most = told.partition(" of ")[2]
-        story = "; ".join(filter(None, (told, device.link.why)))
-        marks.append(Mark(sign="warn", text=f"degraded from {most}" if most else told, story=story))
+        hover_text = "; ".join(filter(None, (told, device.link.why)))
+        marks.append(Mark(sign="warn", text=f"degraded from {most}" if most else told, hover_text=hover_text))
     number = min((n for place, n in view.index.problems.items() if address in place), default=None)
     if number is not None:
-        marks.append(Mark(sign="unknown", text=f"see problem {number}", story=f"see problem {number}"))
+        marks.append(Mark(sign="unknown", text=f"see problem {number}", hover_text=f"see problem {number}"))
     return tuple(marks)
 
 
@@ -137,8 +139,8 @@ def _mark(outcome: str, found: Iterable[CheckResult]) -> Mark | None:
     sign, word = _SIGNS[outcome]
     if not some:
         return None
-    story = "; ".join(f"{word}: {result.check}{_difference(result)}" for result in some)
-    return Mark(sign=sign, text=f"{word}: {', '.join(result.check for result in some)}", story=story)
+    hover_text = "; ".join(f"{word}: {result.check}{_difference(result)}" for result in some)
+    return Mark(sign=sign, text=f"{word}: {', '.join(result.check for result in some)}", hover_text=hover_text)
 
 
 def _difference(result: CheckResult) -> str:
@@ -166,7 +168,7 @@ def marks_elsewhere(view: HostView, drawn: Iterable[str]) -> tuple[Mark, ...]:
             if result.outcome == outcome
         ]
         if told:
-            marks.append(Mark(sign=sign, text=f"{word}: {', '.join(told)}", story=""))
+            marks.append(Mark(sign=sign, text=f"{word}: {', '.join(told)}", hover_text=""))
     return tuple(marks)
 
 
@@ -183,7 +185,7 @@ def places_of(view: HostView) -> dict[int | None, tuple[str, ...]]:
     chosen = dict.fromkeys(listed(view.index))
     by_class = set(chosen)
     for address in (*(d.address for d in view.host.pci), *view.holders):
-        if address not in by_class and _worth_a_box(view, address):
+        if address not in by_class and _needs_box(view, address):
             chosen.setdefault(address)
     places: dict[int | None, list[str]] = {}
     for address in sorted(_without_hosted(view, chosen), key=bus_order):
@@ -193,9 +195,9 @@ def places_of(view: HostView) -> dict[int | None, tuple[str, ...]]:
     return {node: tuple(addresses) for node, addresses in places.items()}
 
 
-def _worth_a_box(view: HostView, address: str) -> bool:
+def _needs_box(view: HostView, address: str) -> bool:
     device = view.device(address)
-    if _degraded(device) and address not in view.told_below:
+    if _degraded(device) and address not in view.reported_at_device:
         return True
     if device is not None and device.is_bridge:
         return False

@@ -10,7 +10,7 @@ from hosttune.model.validation import CheckResult
 from hosttune.model.values import Value
 from hosttune.report.picture.fabric import LANE, MOST_DRAWN, Bundle, Stub, bundles, fabric_panel, row_lines
 from hosttune.report.picture.guest_cards import guests_panel
-from hosttune.report.picture.host_view import HostView, marks_elsewhere, node_subjects, places_of, scene
+from hosttune.report.picture.host_view import HostView, marks_elsewhere, node_subjects, places_of, view_of_host
 from hosttune.report.picture.legend import legend
 from hosttune.report.picture.nodes import PAD, grid, row_block
 from hosttune.report.picture.panels import distances_panel, partitions_panel, problems_panel, title_block
@@ -42,7 +42,7 @@ def picture(host: Host, results: Iterable[CheckResult] = ()) -> Picture:
 
     `results` are results of checks: failures and unknowns are marked where their subject is drawn.
     """
-    return _drawn(scene(host, results))
+    return _drawn(view_of_host(host, results))
 
 
 def plan_picture(host: Host, plan: Plan | None, *, names: Sequence[str] = ()) -> Picture:
@@ -50,7 +50,7 @@ def plan_picture(host: Host, plan: Plan | None, *, names: Sequence[str] = ()) ->
 
     Without a plan: the guests as they are now. `names` gives guests of these names the first letters and colours.
     """
-    return _drawn(scene(host, plan=plan, by_guest=True, names=names))
+    return _drawn(view_of_host(host, plan=plan, by_guest=True, names=names))
 
 
 def side_by_side(left: Picture, right: Picture, heads: tuple[str, str] = ("before", "after")) -> Picture:

@@ -67,7 +67,7 @@ def grid(view: HostView, places: dict[int | None, tuple[str, ...]], gutter: floa
     empty = {node.id for node in view.host.numa_nodes} - {box.node.id for box in boxes if box.node}
     if not view.host.numa_nodes:
         boxes.append(Box(node=None, name=_NONE, cards=(), span=2, addresses=()))
-    if places.get(None) or (view.host.numa_nodes and _stray(view)):
+    if places.get(None) or (view.host.numa_nodes and _cpus_without_node(view)):
         boxes.append(_box(view, None, places.get(None, ()), gutter))
     if empty:
         name = f"empty {'node' if len(empty) == 1 else 'nodes'} {CpuSet(empty)}"
@@ -76,7 +76,7 @@ def grid(view: HostView, places: dict[int | None, tuple[str, ...]], gutter: floa
     return Grid(rows=tuple(tuple(row) for row in _rows(view, boxes, columns, gutter)), columns=columns, gutter=gutter)
 
 
-def _stray(view: HostView) -> tuple[Cpu, ...]:
+def _cpus_without_node(view: HostView) -> tuple[Cpu, ...]:
     """Return the CPUs whose node is unknown or not in the document."""
     nodes = {node.id for node in view.host.numa_nodes}
     return tuple(cpu for node, cpus in view.cpus.items() if node not in nodes for cpu in cpus)
@@ -149,7 +149,7 @@ def _node(view: HostView, box: Box, width: float, whole: Grid) -> Block:
     inner = width - 2 * PAD
     cpus = view.cpus.get(box.node.id, ()) if box.node else ()
     if box.name == _NONE or (box.name == _UNKNOWN and view.host.numa_nodes):
-        cpus = _stray(view)
+        cpus = _cpus_without_node(view)
     parts = [_heading(view, box, len({cpu.core for cpu in cpus}), inner)]
     parts += [cpu_block(view, cpus, inner)] if cpus else []
     parts += [memory_block(view, box.node, inner, whole.bar)] if box.node else []

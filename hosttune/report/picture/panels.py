@@ -106,16 +106,16 @@ def _unknown(view: HostView) -> list[Mark]:
         ("have memory on unknown nodes", [one.name for one in view.guests if not one.placed]),
     ):
         texts += [f"{what}: {some(names)}"] if names else []
-    return [Mark(sign="unknown", text=f"what looks free may be in use: {text}", story="") for text in texts]
+    return [Mark(sign="unknown", text=f"what looks free may be in use: {text}", hover_text="") for text in texts]
 
 
 def _unplaced(plan: Plan) -> list[Mark]:
     marks = [
-        Mark(sign="fail", text=f"NOT placed: {one.guest}: {'; '.join(one.why)}", story="")
+        Mark(sign="fail", text=f"NOT placed: {one.guest}: {'; '.join(one.why)}", hover_text="")
         for one in plan.unplaced[:MOST_UNPLACED]
     ]
     more = len(plan.unplaced) - len(marks)
-    return [*marks, *([Mark(sign="fail", text=f"and {more} more NOT placed", story="")] if more else [])]
+    return [*marks, *([Mark(sign="fail", text=f"and {more} more NOT placed", hover_text="")] if more else [])]
 
 
 def panel(name: str, content: Block, width: float) -> Block:

@@ -76,7 +76,7 @@ def _branch(view: HostView, place: Place, width: float) -> Block:
 def _port(view: HostView, place: Place, width: float) -> Block:
     """Return a root port or other bridge: a line of text, with the things below it connected to its vertical line."""
     head, title = _head(view, place, width)
-    below_it = _hung(view, place, width, left=4.0, top=head.height + 4)
+    below_it = _things_below(view, place, width, left=4.0, top=head.height + 4)
     shapes = (*below_it.lines, *at(head, 0, 0))
     group = Group(kind="port", name=place.address, shapes=shapes, title=title)
     return Block(width=width, height=below_it.block.height, groups=(group, *below_it.block.groups))
@@ -85,7 +85,7 @@ def _port(view: HostView, place: Place, width: float) -> Block:
 def _switch(view: HostView, place: Place, width: float) -> Block:
     """Return a switch as a box around the things below it."""
     head, title = _head(view, place, width - 12)
-    below_it = _hung(view, place, width - 6, left=9.0, top=head.height + 10)
+    below_it = _things_below(view, place, width - 6, left=9.0, top=head.height + 10)
     high = below_it.block.height + 6
     box = Rect(x=0, y=0, width=width, height=high, style="switch", radius=5)
     shapes = (box, *below_it.lines, *at(head, 6, 5))
@@ -102,17 +102,17 @@ def _head(view: HostView, place: Place, width: float) -> tuple[Piece, str]:
     marks = marks_of(view, place.address)
     link = figures(device.link if device else None) if word == "switch" else ""
     name = pair(f"{word} {place.address}", link, width, SMALL, style="bridge", bold=word == "switch")
-    story = [f"{word} {place.address}", link_text(device.link).replace(" x", " ×") if device else ""]
-    title = ", ".join((*filter(None, story), *(mark.story for mark in marks)))
+    hover_text = [f"{word} {place.address}", link_text(device.link).replace(" x", " ×") if device else ""]
+    title = ", ".join((*filter(None, hover_text), *(mark.hover_text for mark in marks)))
     return below((name, *(mark_row(mark, width) for mark in marks))), title
 
 
-class _Hung(Value, frozen=True, kw_only=True):
+class _ThingsBelow(Value, frozen=True, kw_only=True):
     block: Block
     lines: tuple[Shape, ...]
 
 
-def _hung(view: HostView, place: Place, width: float, *, left: float, top: float) -> _Hung:
+def _things_below(view: HostView, place: Place, width: float, *, left: float, top: float) -> _ThingsBelow:
     """Return the things below a bridge, and the lines that lead to them from the bridge's vertical line at `left`."""
     indent = left + 9 if width - left - 9 >= NARROWEST else 0.0
     y = top
@@ -124,14 +124,14 @@ def _hung(view: HostView, place: Place, width: float, *, left: float, top: float
         groups += shifted(block, indent, y)
         if indent:
             ends.append(y + 12)
-            lines.append(_lead(view, child.address, left, indent, y + 12))
+            lines.append(_line_to_device(view, child.address, left, indent, y + 12))
         y += block.height + _GAP
     if ends:
         lines.insert(0, Line(points=((left, top - 5), (left, ends[-1])), style="pcie", thick=2))
-    return _Hung(block=Block(width=width, height=y - _GAP, groups=tuple(groups)), lines=tuple(lines))
+    return _ThingsBelow(block=Block(width=width, height=y - _GAP, groups=tuple(groups)), lines=tuple(lines))
 
 
-def _lead(view: HostView, address: str, left: float, right: float, y: float) -> Line:
+def _line_to_device(view: HostView, address: str, left: float, right: float, y: float) -> Line:
     """Return the line to a device: as thick as its link is wide, dashed if the link is degraded."""
     device = view.device(address)
     link = device.link if device else None
