@@ -137,7 +137,7 @@ class _Search:
         self._seen: dict[object, Rank] = {}
         self._chosen: list[Placement | None] = [None] * len(wants)
         self._best = Plan(times(LEFT_OUT, 1 + len(members)), tuple(self._chosen))
-        self._most_work = most_work
+        self._most_work = self._limit = most_work
         self._enough = NOTHING  # a plan below this rank ends the search
         self._cut_off = False  # whether some placements were not looked at
 
@@ -295,7 +295,8 @@ class _Search:
         without = plus(rank, LEFT_OUT)
         if not self._cannot_improve(without):
             self._descend(others, without, fitting)
-        self._seen[key] = rank
+        if self._best.rank >= self._enough:  # else a plan was found here, and the search ends
+            self._seen[key] = rank
 
     def _place(self, placement: Placement, guests: Guests, rank: Rank, fitting: int) -> None:
         """Try all plans in which the first of these guests has this placement."""
