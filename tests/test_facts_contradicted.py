@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
+from pathlib import Path
 
 import pytest
 from damage import Files, Found, as_captured, improvements, load, read_by_discovery, validated
@@ -19,6 +20,7 @@ from hosttune.system import COMMANDS, COMPLETE
 DEVICES = "/sys/bus/pci/devices"
 GPUS = (GIVEN, "0000:29:00.0", "0000:41:00.0", "0000:56:00.0", "0000:9a:00.0", "0000:aa:00.0")
 POOL = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/"
+MI300X = Path(__file__).parent / "hosts" / "derived" / "amd-mi300x-8-vm.tar.xz"
 FABRIC = COMMANDS + "fabric-manager-service"
 
 
@@ -64,6 +66,23 @@ def test_one_of_two_sources_that_differ_is_lost(own: bool, which: int) -> None:
     )
     after = validated(_without(host, *(pair[which] for pair in lost)))
     assert list(improvements(before, after)) == []
+
+
+def test_ids_of_a_gpu_that_its_configuration_space_does_not_confirm_are_doubtful() -> None:
+    host = load(MI300X)
+    before = validated(host)
+    gpus = sorted(subject for check, subject in before.outcomes if check == "gpu-driver")
+    ids = (("class", "0x068000"), ("class", "0x020000"), ("class", "-7"), ("vendor", "0x10de"), ("vendor", "0x8086"))
+    put = {f"{DEVICES}/{gpu}/{name}": f"{text}\n" for gpu, (name, text) in zip(gpus, ids, strict=False)}
+    damaged = _put(host, put | {f"{DEVICES}/{gpu}/config": "" for gpu in gpus[: len(ids)]})
+    after = validated(damaged)
+    assert list(improvements(before, after, gpus)) == []
+    assert {after.outcomes[("device-present", gpu)] for gpu in gpus[: len(ids)]} == {"unknown"}
+
+
+def test_kernel_arguments_that_name_no_parameter_are_not_believed() -> None:
+    after = validated(_put(load(EXAMPLE), {"/proc/cmdline": "-7\n"}))
+    assert after.outcomes[("kernel-arguments", "host")] == "unknown"
 
 
 def test_a_bridge_that_contradicts_its_gpu_loses_its_node() -> None:

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from hosttune.discovery.sets import parsed, read_set
 from hosttune.errors import Unreadable
-from hosttune.gpu import nvswitches
+from hosttune.gpu import model_of, nvswitches
 from hosttune.model import sysfs
 from hosttune.model.host import Bar, Irq, LinkFigures
 from hosttune.model.values import MAX_ID, MAX_SIZE, Value
@@ -111,6 +111,8 @@ def matters(class_code: str | None, vendor: str | None, device: str | None) -> b
 
 
 _NO_CONFIG = ConfigFacts()
+_ASLEEP = ConfigFacts()  # of a device that reading it would wake
+_GPU_CLASSES = ("03", "12")  # display, processing accelerator
 _NO_FIGURES = Figures()
 _Bars = dict[bytes, tuple[Bar, ...] | None]
 
@@ -258,7 +260,7 @@ def _config(files: _Files, power_state: str | None, runtime_status: str | None) 
     (drivers/pci/pci.c, pci_config_pm_runtime_get. A suspended device whose power state is unknown may be in D3cold.)
     """
     if power_state == "D3cold" or (power_state is None and runtime_status == "suspended"):
-        return _NO_CONFIG
+        return _ASLEEP
     data = files.data("config")
     if data is None:
         return _NO_CONFIG
@@ -298,15 +300,22 @@ def _matter(ids: _Ids) -> bool:
 def _why_ids_doubtful(files: _Files, config: ConfigFacts, ids: _Ids) -> str | None:
     """Return why the ids of a device that matters are doubtful; None if they are not.
 
-    They are doubtful if its files and its header differ, or if neither gives its vendor. A virtual function has no ids
-    in its header. Linux corrects the classes of some bridges, storage and serial controllers in its own records
+    They are doubtful if its files and its header differ, if neither gives its vendor, if the ids of a known GPU have
+    another class, and if the header of a GPU is there and cannot be read. A virtual function has no ids in its header.
+    Linux corrects the classes of some bridges, storage and serial controllers in its own records
     (drivers/pci/quirks.c), but it never turns another device into a GPU, NIC, NVMe drive or NVSwitch.
     """
     header = (config.vendor_id, config.device_id, config.class_code)
     vendor, device, kind = ids
-    if vendor is None and (kind.startswith(("03", "12")) if kind else device is not None):
+    if vendor is None and (kind.startswith(_GPU_CLASSES) if kind else device is not None):
         return "who made it could not be read"
-    if None in header or not (_matter(ids) or _matter(header)):
+    is_gpu = kind is not None and kind.startswith(_GPU_CLASSES)
+    if not is_gpu and (model := model_of(vendor, device)):
+        return f"its class reads {kind or 'nothing'}, its ids are those of {model}"
+    if None in header:
+        lost = is_gpu and config is not _ASLEEP and "config" in files.names and "physfn" not in files.names
+        return "its configuration space could not be read, which would confirm its ids" if lost else None
+    if not (_matter(ids) or _matter(header)):
         return None
     told = []
     for name, mine in zip(("vendor", "device", "class"), header, strict=True):

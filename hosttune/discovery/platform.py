@@ -90,10 +90,12 @@ def _kernel_args(reader: Reader) -> tuple[str, ...] | None:
     text = reader.text("/proc/cmdline")
     if text is None:
         return None
-    if not text or not text.replace("\t", " ").isprintable() or "\ufffd" in text:
+    arguments = split(text)
+    printable = text.replace("\t", " ").isprintable() and "\ufffd" not in text
+    if not printable or not any(word.strip('"')[:1].isalpha() for word in arguments):  # no word that names a parameter
         reader.problem("kernel arguments not understood", "/proc/cmdline", f"reads {text[:40]!r}")
         return None
-    return split(text)
+    return arguments
 
 
 def _arch(reader: Reader) -> str | None:

@@ -19,7 +19,7 @@ from hosttune.model.host import PciDevice
 from hosttune.model.limits import check_count
 from hosttune.reader import Reader
 
-__all__ = ["VENDORS", "hints_for", "inside", "maker_of", "read_gpus", "vendor_of"]
+__all__ = ["VENDORS", "hints_for", "inside", "maker_of", "model_of", "read_gpus", "vendor_of"]
 
 VENDORS: tuple[Vendor, ...] = (NVIDIA, AMD, HABANA, INTEL)
 
@@ -53,13 +53,19 @@ def _maker(device: PciDevice, bridges: dict[str, PciDevice]) -> Vendor | None:
 
 
 def _gpu(device: PciDevice, vendor: Vendor | None) -> Gpu:
-    model = vendor.models.get(device.device_id or "") if vendor else None
+    model = model_of(device.vendor_id, device.device_id) if vendor else None
     return Gpu(
         address=device.address,
         vendor=vendor.name if vendor else OTHER,
         model=model or device.device_name,
         source="sysfs",
     )
+
+
+def model_of(vendor_id: str | None, device_id: str | None) -> str | None:
+    """Return the model of a GPU that a maker's table has under these PCI ids; None if no table has them."""
+    maker = maker_of(vendor_id)
+    return maker.models.get(device_id or "") if maker else None
 
 
 def vendor_of(name: str) -> Vendor | None:
