@@ -43,7 +43,8 @@ COMMANDS = {
 def host_options(command: F) -> F:
     """Add --root and --host: use a captured host or a host document instead of this machine."""
     command = click.option("--host", "document", metavar="FILE", help="Use this host document (JSON).")(command)
-    return click.option("--root", metavar="DIR|TAR", help="Use a captured host instead of this machine.")(command)
+    text = "Use a captured host instead of this machine (@example: the shipped one)."
+    return click.option("--root", metavar="DIR|TAR", help=text)(command)
 
 
 def read_document(root: str | None, document: str | None) -> Host | None:
