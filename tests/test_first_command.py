@@ -1,4 +1,4 @@
-"""The first command works wherever hosttune is installed, without a checkout: `--root @example`, `python -m hosttune`."""
+"""The first command works wherever hosttune is installed, without a checkout: `--root @example`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 
 def test_the_readme_begins_with_it() -> None:
-    commands = [
-        line.strip() for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("    hosttune")
-    ]
-    assert commands[0] == README
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert next(line for line in lines if line.startswith("    hosttune")).strip() == README
 
 
 def test_an_installed_wheel_runs_it_as_a_module(wheel: zipfile.ZipFile, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ with `@click.command(cls=Command)`. Listing the commands imports none of these m
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -108,7 +108,26 @@ class Command(click.Command):
     """A command that writes its help through `emit`, and refuses options and arguments that are empty.
 
     An empty one is usually a variable of a script that is not set: `--limit "$RACK"` must not mean all hosts.
+    `groups`: heading in the help: long names of its options. Options without a group are listed last.
     """
+
+    def __init__(self, *words: Any, groups: Mapping[str, Sequence[str]] | None = None, **attributes: Any) -> None:
+        super().__init__(*words, **attributes)
+        self.groups = groups or {}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See click.Command. Options are listed under the headings of `groups`."""
+        if not self.groups:
+            super().format_options(ctx, formatter)
+            return
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        rows = {max(option.opts, key=len): option.get_help_record(ctx) for option in options}
+        left = [name for name in rows if not any(name in names for names in self.groups.values())]
+        for heading, names in (*self.groups.items(), ("Other options", left)):
+            listed = [row for name in names if (row := rows.get(name)) is not None]
+            if listed:
+                with formatter.section(heading):
+                    formatter.write_dl(listed)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See click.Command. Raises BadInput for an empty value."""
@@ -128,7 +147,18 @@ class Command(click.Command):
         return option
 
 
-class Commands(Command, click.Group):
+class Group(Command, click.Group):
+    """A group whose help shows the line of each command in full. click cuts it off at the width of the terminal."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See click.Group."""
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, one.get_short_help_str(limit=1000)) for name, one in found if one is not None and not one.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class Commands(Group):
     """The group of commands, with one line of help each. A command is imported when it is called.
 
     An unknown command gives an error that lists all commands. This is a lazy group in the sense of click, with one
@@ -163,4 +193,9 @@ def command(name: str) -> click.Command:
 )
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an internal error.")
 def cli() -> None:
-    """Discover, plan, tune and validate KVM hosts for GPU guests."""
+    """Discover, plan, tune and validate KVM hosts for GPU guests.
+
+    \b
+    hosttune plan --root @example --gpu 0000:41:00.0
+    hosttune COMMAND --help
+    """

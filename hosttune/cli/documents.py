@@ -11,7 +11,14 @@ from hosttune.errors import BadInput
 
 @click.command(cls=Command)
 @host_options
-@click.option("-o", "--output", type=click.Choice(["text", "json", "svg"]), default="text", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json", "svg"]),
+    default="text",
+    show_default=True,
+    help="What to print.",
+)
 def discover(root: str | None, document: str | None, output: str) -> None:
     """Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests."""
     host = read_host(root, document)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hosttune.cli.commands import Command, Seconds, Whole
+from hosttune.cli.commands import Command, Group, Seconds, Whole
 from hosttune.cli.output import emit, emit_page, exiting, shown, tell
 from hosttune.errors import BadInput
 
@@ -22,11 +22,15 @@ RESULTS = "hosttune-results"
 INTERRUPTED = 130
 
 
-class Verbs(Command, click.Group):
-    """The group of fleet verbs. It writes its help through `emit`."""
+GROUPS = {  # of the help of a verb that contacts hosts
+    "Which hosts": ("--inventory", "--limit", "--resume", "--retry"),
+    "What": ("--intent", "--level", "--check", "-e"),
+    "How": ("--waves", "--gate", "--reboot", "--reboot-guests", "--recover", "--forks", "--shard", "--timeout"),
+    "Output": ("--results", "--output"),
+}
 
 
-@click.group(cls=Verbs, no_args_is_help=False)
+@click.group(cls=Group, no_args_is_help=False)
 def fleet() -> None:
     """Run hosttune on many hosts, through Ansible.
 
@@ -47,7 +51,8 @@ def results_option(command: F) -> F:
 
 def output_option(command: F) -> F:
     """Add -o: the format of the report."""
-    return click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)(command)
+    return click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True,
+                        help="Format of the report.")(command)  # fmt: skip
 
 
 def run_options(command: F) -> F:
@@ -82,7 +87,7 @@ def intent_option(command: F) -> F:
 
 def level_option(command: F) -> F:
     """Add --level: how much is measured."""
-    return click.option("--level", type=Whole(0, 3), help="The level of validation (default 0).")(command)
+    return click.option("--level", type=Whole(0, 3), metavar="N", help="The level of validation (default 0).")(command)
 
 
 def change_options(command: F) -> F:
@@ -102,7 +107,7 @@ def change_options(command: F) -> F:
     return command
 
 
-@fleet.command(cls=Command)
+@fleet.command(cls=Command, groups=GROUPS)
 @run_options
 @click.pass_context
 def discover(context: click.Context, /, **asked: Any) -> None:
@@ -110,7 +115,7 @@ def discover(context: click.Context, /, **asked: Any) -> None:
     run(context, "discover", asked)
 
 
-@fleet.command(cls=Command)
+@fleet.command(cls=Command, groups=GROUPS)
 @run_options
 @intent_option
 @click.option("--check", is_flag=True, help="Do not save the plans on the hosts.")
@@ -120,7 +125,7 @@ def plan(context: click.Context, /, **asked: Any) -> None:
     run(context, "plan", asked)
 
 
-@fleet.command(cls=Command)
+@fleet.command(cls=Command, groups=GROUPS)
 @run_options
 @intent_option
 @change_options
@@ -134,7 +139,7 @@ def apply(context: click.Context, /, **asked: Any) -> None:
     run(context, "apply", asked)
 
 
-@fleet.command(cls=Command)
+@fleet.command(cls=Command, groups=GROUPS)
 @run_options
 @level_option
 @click.pass_context
@@ -143,7 +148,7 @@ def validate(context: click.Context, /, **asked: Any) -> None:
     run(context, "validate", asked)
 
 
-@fleet.command(cls=Command)
+@fleet.command(cls=Command, groups=GROUPS)
 @run_options
 @click.pass_context
 def handover(context: click.Context, /, **asked: Any) -> None:
@@ -151,7 +156,7 @@ def handover(context: click.Context, /, **asked: Any) -> None:
     run(context, "handover", asked)
 
 
-@fleet.command(cls=Command)
+@fleet.command(cls=Command, groups=GROUPS)
 @run_options
 @change_options
 @click.pass_context

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from hosttune.transaction.calls import Here
     from hosttune.transaction.steps import Prepared
 
-OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+                      help="What to print.")  # fmt: skip
 
 
 @click.command(cls=Command)
@@ -30,7 +31,12 @@ OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), def
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--no-guests", is_flag=True, help="Change host settings only; neither define nor start guests.")
 @click.option("--start", is_flag=True, help="Also start the guests, once everything they need is ready.")
-@click.option("--disrupt", multiple=True, metavar="GPU|GUEST", help="May be reset or redefined (repeatable).")
+@click.option(
+    "--disrupt",
+    multiple=True,
+    metavar="GPU|GUEST",
+    help="Allow to reset this GPU or to disturb this guest (repeatable).",
+)
 @click.option("--boot", is_flag=True, hidden=True, help="Set again what the reboot has undone (the boot unit).")
 @OUTPUT
 @click.pass_context
@@ -104,7 +110,8 @@ def revert(context: click.Context, /, root: str | None, document: str | None, fo
 @click.command(cls=Command)
 @host_options
 @click.option("--force", is_flag=True, help="Also revert settings that something else has changed since.")
-@click.option("--disrupt", multiple=True, metavar="GUEST", help="May be stopped: the interrupted apply started it.")
+@click.option("--disrupt", multiple=True, metavar="GUEST",
+              help="Allow to stop this guest, which the interrupted apply started (repeatable).")  # fmt: skip
 @OUTPUT
 @click.pass_context
 def recover(
