@@ -18,6 +18,8 @@ from hosttune.cli.output import emit, shown, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from hosttune.model.host import Host
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,6 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 COMMANDS = {
     "apply": ("transaction", "Configure the host as a plan says; roll back on failure."),
     "capture": ("documents", "Record this host, without serial numbers, for use with --root."),
+    "completion": ("documents", "Print the completion script of a shell."),
     "discover": ("documents", "Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests."),
     "fleet": ("fleet", "Run hosttune on many hosts, through Ansible."),
     "plan": ("plan", "Decide where guests run and which settings the host needs."),
@@ -104,6 +107,19 @@ class Seconds(click.FloatRange):
         return found if found == found else self.fail(f"{value!r} is not a {self.name}.", param, ctx)
 
 
+class FileName(click.types.StringParamType):
+    """A path. It is not checked here; shells complete it as the name of a file or a directory."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """See click.ParamType."""
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="file")]
+
+
+FILES = ("FILE", "FILE.tar.gz", "DIR", "DIR|TAR", "PATH", "INTENT", "[PLAN]", "INVENTORY")  # metavars of file names
+
+
 class Command(click.Command):
     """A command that writes its help through `emit`, and refuses options and arguments that are empty.
 
@@ -114,6 +130,9 @@ class Command(click.Command):
     def __init__(self, *words: Any, groups: Mapping[str, Sequence[str]] | None = None, **attributes: Any) -> None:
         super().__init__(*words, **attributes)
         self.groups = groups or {}
+        for param in self.params:
+            if param.metavar in FILES:
+                param.type = FileName()
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See click.Command. Options are listed under the headings of `groups`."""
@@ -132,6 +151,8 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See click.Command. Raises BadInput for an empty value."""
         rest = super().parse_args(ctx, args)
+        if ctx.resilient_parsing:  # a shell asks for completions
+            return rest
         for param in self.params:
             value = ctx.params.get(param.name or "")
             if (value == "" or (isinstance(value, tuple) and "" in value)) and param.type is not click.UNPROCESSED:
@@ -173,7 +194,7 @@ class Commands(Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Do the same as click, but return the imported command. Raises BadInput that lists the commands."""
-        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+        if not ctx.resilient_parsing and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             known = ", ".join(self.list_commands(ctx))
             raise BadInput(f"no command {args[0]!r}", where="command line", hint=f"give one of: {known}")
         name, listed, rest = super().resolve_command(ctx, args)

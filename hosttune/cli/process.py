@@ -16,6 +16,7 @@ from hosttune.errors import BadInput, HosttuneError, Refused
 from hosttune.system import let_go_of_devices
 
 INTERNAL_ERROR = 70
+COMPLETE = "_HOSTTUNE_COMPLETE"  # variable of the environment in which a completion script asks (click)
 
 
 def main() -> None:
@@ -81,7 +82,7 @@ def _through_click(arguments: list[str]) -> int:
 
     from hosttune.cli.commands import cli
 
-    if not arguments:
+    if not arguments and COMPLETE not in os.environ:
         tell(cli.get_help(click.Context(cli, info_name="hosttune", **cli.context_settings)))
         return BadInput.exit_code
     try:
