@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from functools import cache
 from typing import IO, TYPE_CHECKING, Protocol
 
-from hosttune.assets import folder
 from hosttune.errors import BadInput
 from hosttune.machine import Machine
 from hosttune.model.limits import LIMITS as TABLE
@@ -58,7 +57,7 @@ def open_root(path: str, limits: Limits = LIMITS) -> System:
     If everything is in a single directory (`host1/sys`, `host1/proc`), that one is used. `@example` is the example host
     that is shipped with hosttune (a directory of that name is `./@example`). Raises BadInput.
     """
-    place = str(folder("examples") / "hgx-h200-8.tar.xz") if path == EXAMPLE else path
+    place = _example() if path == EXAMPLE else path
     try:
         status = os.stat(place)
         if stat.S_ISDIR(status.st_mode):
@@ -74,6 +73,12 @@ def open_root(path: str, limits: Limits = LIMITS) -> System:
             return _load(file, path, limits)
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror or error}", where=path, hint=_HINT) from error
+
+
+def _example() -> str:
+    from hosttune.assets import folder  # here, because it imports pathlib
+
+    return str(folder("examples") / "hgx-h200-8.tar.xz")
 
 
 _HINT = "give the directory that holds sys/ and proc/, or a tar of it (hosttune capture writes one)"
