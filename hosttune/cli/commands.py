@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hosttune import __version__
-from hosttune.cli.output import emit, shown, tell
+from hosttune.cli.output import VERBOSE, Amount, detail, emit, shown, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -66,14 +66,14 @@ def read_host(root: str | None, document: str | None) -> Host:
     """Return the host that a command works on. Raises BadInput."""
     import hosttune
 
+    detail(f"reading the host: {document or root or 'this machine'}")
     return read_document(root, document) or hosttune.discover(root)
 
 
 def progress() -> Callable[[str], None]:
-    """Return a function that writes each step to stderr if stderr is a terminal, else a function that does nothing."""
-    if sys.stderr is not None and sys.stderr.isatty():
-        return lambda text: tell(shown(text))
-    return lambda text: None
+    """Return a function that writes each step to stderr if stderr is a terminal or --verbose is given."""
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    return (lambda text: tell(shown(text))) if terminal or Amount.now == VERBOSE else lambda text: None
 
 
 def show_help(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -213,10 +213,14 @@ def command(name: str) -> click.Command:
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Show the version."
 )
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an internal error.")
+@click.option("-q", "--quiet", is_flag=True, expose_value=False, help="Write only the document and errors.")
+@click.option("-v", "--verbose", is_flag=True, expose_value=False, help="Write also each step, and what is read.")
 def cli() -> None:
     """Discover, plan, tune and validate KVM hosts for GPU guests.
 
     \b
     hosttune plan --root @example --gpu 0000:41:00.0
     hosttune COMMAND --help
+
+    The options below can also follow the command.
     """

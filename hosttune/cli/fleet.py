@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hosttune.cli.commands import Command, Group, Seconds, Whole
-from hosttune.cli.output import emit, emit_page, exiting, shown, tell
+from hosttune.cli.output import emit, emit_page, exiting, shown, tell, write
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -248,12 +248,12 @@ def tell_end(done: FleetRun, *, reasons: bool) -> None:
     """
     if done.outcome.stopped is None:
         return
-    tell(shown(f"stopped: {done.outcome.stopped}"))
+    write(shown(f"stopped: {done.outcome.stopped}"))
     for line in done.outcome.said:
-        tell(shown(f"  {line}"))
+        write(shown(f"  {line}"))
     shut = [wave for wave in done.outcome.waves if wave.passed is False]
     for line in shut[0].why if reasons and shut and done.outcome.exit_code != INTERRUPTED else ():
-        tell(shown(f"  {line}"))
+        write(shown(f"  {line}"))
     if not done.course.check:
         tell("the same command with --resume continues from here; with --retry it asks only the hosts that failed")
 

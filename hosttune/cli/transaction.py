@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hosttune.cli.commands import Command, host_options, progress, read_document
-from hosttune.cli.output import emit, emit_page, exiting, shown, tell
+from hosttune.cli.output import detail, emit, emit_page, exiting, shown, write
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -133,8 +133,11 @@ def place(root: str | None, document: str | None) -> Here:
     """Return the place to work on: this machine, --root or --host. Raises BadInput."""
     from hosttune.transaction.site import open_site
 
+    detail(f"reading the host: {document or root or 'this machine'}")
     host = read_document(root, document)
-    return open_site(root, host, document or "")
+    found = open_site(root, host, document or "")
+    detail(f"state: {found[0].store.folder if found[0].store else 'none, this is a captured host'}")
+    return found
 
 
 def asked_plan(plan: str | None, intent: str | None) -> Plan | Intent | None:
@@ -159,7 +162,7 @@ def asking(yes: bool) -> Callable[[Sequence[Prepared]], bool]:
         from hosttune.transaction.calls import change_lines
 
         for line in change_lines(todo):
-            tell(shown(line))
+            write(shown(line))
         if sys.stdin is None or not sys.stdin.isatty():
             raise BadInput("cannot ask for confirmation: stdin is not a terminal", where="prompt", hint="give --yes")
         # click.confirm is not used: with a prompt on stderr, its input() ignores Ctrl-C (CPython 3.11, no readline).
