@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -97,7 +97,7 @@ def change_options(command: F) -> F:
         click.option("--waves", metavar="SIZES", help="Sizes of the waves: hosts or percent (default 1,5%,25%,100%)."),
         click.option("--gate", type=click.Choice(("either", "worse", "verdict")),
                      help="What stops a run: a bad verdict, a result worse than before, or either (default)."),
-        click.option("--check", is_flag=True, help="Change nothing; list for every host what would change."),
+        click.option("--check", is_flag=True, help="Change nothing; show what would change (with -v: every write)."),
         click.option("--reboot", is_flag=True, help="Reboot hosts that need it; never one with running guests."),
         click.option("--reboot-guests", is_flag=True, help="Reboot also hosts with running guests."),
         click.option("--recover", is_flag=True, help="First roll back what an interrupted run left unfinished."),
@@ -224,8 +224,8 @@ def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:
     with exiting(context, done.outcome.exit_code):
         try:
             show(report_of_run(done), output, done.course.order.results)
-            if request.check and output == "text" and verb in ("apply", "revert"):
-                show_changes(done)
+            if output == "text":
+                show_answers(done)
         finally:
             tell_end(done, reasons=output != "text")
 
@@ -258,15 +258,51 @@ def tell_end(done: FleetRun, *, reasons: bool) -> None:
         tell("the same command with --resume continues from here; with --retry it asks only the hosts that failed")
 
 
-def show_changes(done: FleetRun) -> None:
-    """Print what would change on each host, after a run in check mode. Hosts with equal results are grouped."""
-    from hosttune.fleet.rehearsal import rehearsals
+def show_answers(done: FleetRun) -> None:
+    """Print, after the report, what the hosts answered to `plan`, or would change in check mode."""
+    course = done.course
+    if course.verb == "plan":
+        show_plans(course.order.results, course.run, course.hosts, check=course.check)
+    elif course.check and course.verb in ("apply", "revert"):
+        show_changes(course.order.results, course.verb, course.run, course.hosts)
+
+
+def show_changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> None:
+    """Print the distinct changes of a run in check mode, each with its hosts; every write of each host with -v."""
+    from hosttune.cli.output import VERBOSE, Amount
+    from hosttune.fleet.rehearsal import changes, rehearsals
     from hosttune.report.result_text import print_result
 
-    course = done.course
-    for hosts, result in rehearsals(course.order.results, course.verb, course.run, course.hosts):
-        emit(shown(f"\n{len(hosts)} host{'' if len(hosts) == 1 else 's'}: {', '.join(hosts)}"))
+    found = changes(results, verb, run, hosts)
+    emit(f"\nwhat would change on {hosts_text(found.hosts, hosts)}; nothing was written")
+    for line, alike in found.of.items():
+        emit(shown(f"  {hosts_text(alike, found.hosts)}: {line}"))
+    if not found.of:
+        emit("  nothing: every host that answered is as planned")
+    if Amount.now != VERBOSE:
+        path = f"{results}/HOST/{verb}.check.json"
+        emit(shown(f"{found.writes} writes in all; -v prints each of them, {path} holds them"))
+        return
+    for members, result in rehearsals(results, verb, run, hosts):
+        emit(shown(f"\n{hosts_text(members, ())}"))
         emit_page(lambda page, result=result: print_result(result, page))  # type: ignore[misc]
+
+
+def show_plans(results: str, run: str, hosts: Sequence[str], *, check: bool) -> None:
+    """Print the plans, those of alike hosts once."""
+    from hosttune.fleet.rehearsal import plans
+
+    for lines, alike in plans(results, run, hosts, check=check).items():
+        emit(shown("\n  ".join([f"\nplan of {hosts_text(alike, hosts)}", *lines])))
+
+
+def hosts_text(hosts: Sequence[str], of: Sequence[str]) -> str:
+    """Return hosts with their number, at most 8 by name: "2 hosts (a, b)"; "all 16 hosts" without their names."""
+    from hosttune.report.branch import count, some
+
+    if len(hosts) == len(of) > 1:
+        return f"all {len(hosts)} hosts"
+    return f"{count(len(hosts), 'host')} ({some(hosts, 8)})" if hosts else "no host"
 
 
 def show(report: FleetReport, output: str, results: str) -> None:
