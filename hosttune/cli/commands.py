@@ -117,6 +117,7 @@ class FileName(click.types.StringParamType):
         return [CompletionItem(incomplete, type="file")]
 
 
+CONFIGURED = ("hosttune plan", "hosttune fleet ")  # the commands that have a table in the configuration file
 FILES = ("FILE", "FILE.tar.gz", "DIR", "DIR|TAR", "PATH", "INTENT", "[PLAN]", "INVENTORY")  # metavars of file names
 
 
@@ -149,7 +150,11 @@ class Command(click.Command):
                     formatter.write_dl(listed)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """See click.Command. Raises BadInput for an empty value."""
+        """See click.Command. Raises BadInput for an empty value, and for a configuration file that is not valid."""
+        if ctx.command_path.startswith(CONFIGURED) and not isinstance(self, click.Group) and not ctx.resilient_parsing:
+            from hosttune.cli.config import defaults
+
+            ctx.default_map = defaults(ctx, args)
         rest = super().parse_args(ctx, args)
         if ctx.resilient_parsing:  # a shell asks for completions
             return rest
