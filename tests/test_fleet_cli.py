@@ -54,7 +54,7 @@ def stubs(tmp_path: Path) -> Stubs:
         ("apply -i a, --resume --retry", "both --resume and --retry"),
         ("apply -i a, --check --retry", "there is nothing to continue"),
         ("apply -i a, --resume --waves 1", "no run of apply to continue"),
-        ("apply -i a, --waves=", "'' is not a size of a wave"),
+        ("apply -i a, --waves=", "an empty value"),
         ("apply -i a, --waves 1,0%", "'0%' is not a size of a wave"),
         ("apply -i a, --gate open", "is not one of"),
         ("apply -i a, --reboot-guests", "--reboot-guests without --reboot"),
