@@ -20,7 +20,7 @@ PACKAGES_LAB := qemu-system-x86 qemu-utils mmdebstrap e2fsprogs openssh-client
 JOBS ?= $(shell nproc)
 unexport PYTHONDONTWRITEBYTECODE
 
-DEMO := plan --root examples/hgx-h200-8.tar.xz --gpu 0000:41:00.0
+DEMO := plan --root @example --gpu 0000:41:00.0
 
 .PHONY: demo test evidence lab-test lab-full bench bench-fleet lint format wheelhouse set-up set-up-test clean
 

@@ -32,6 +32,7 @@ _MAX_DEPTH = 128
 _BLOCK = 512
 _SLACK = 64 << 10  # tarfile reads this far ahead
 _TOP = ("sys", "proc", ".hosttune")
+EXAMPLE = "@example"  # in place of a path: the example host that is shipped with hosttune
 
 
 class Limits(Value, frozen=True, kw_only=True):
@@ -53,10 +54,12 @@ def open_system(root: str | None) -> System:
 def open_root(path: str, limits: Limits = LIMITS) -> System:
     """Open the captured host in a directory or a tar archive (plain, gzip, bzip2 or xz, recognized by its first bytes).
 
-    If everything is in a single directory (`host1/sys`, `host1/proc`), that one is used. Raises BadInput.
+    If everything is in a single directory (`host1/sys`, `host1/proc`), that one is used. `@example` is the example host
+    that is shipped with hosttune (a directory of that name is `./@example`). Raises BadInput.
     """
+    place = _example() if path == EXAMPLE else path
     try:
-        status = os.stat(path)
+        status = os.stat(place)
         if stat.S_ISDIR(status.st_mode):
             capture = Capture(_enter(path), origin=path)
             if not capture.scratch:
@@ -66,10 +69,16 @@ def open_root(path: str, limits: Limits = LIMITS) -> System:
             return Scratch(capture.root, origin=path)
         if not stat.S_ISREG(status.st_mode):
             raise BadInput("neither a directory nor an archive", where=path, hint=_HINT)
-        with open(path, "rb") as file:
+        with open(place, "rb") as file:
             return _load(file, path, limits)
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror or error}", where=path, hint=_HINT) from error
+
+
+def _example() -> str:
+    from hosttune.assets import folder  # here, because it imports pathlib
+
+    return str(folder("examples") / "hgx-h200-8.tar.xz")
 
 
 _HINT = "give the directory that holds sys/ and proc/, or a tar of it (hosttune capture writes one)"

@@ -130,6 +130,34 @@ def load(path: str, *, what: str, size: str = "document") -> bytes:
         raise BadInput(f"cannot read {path}: {error.strerror}", where=path, hint=f"give {what}") from error
 
 
+def load_trusted(path: str, *, what: str, size: str) -> bytes | None:
+    """Read a file of the system's configuration; None if it does not exist.
+
+    Raises BadInput, also for root if another user owns the file or may write to it.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}", where=path, hint=f"give {what}") from error
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise BadInput("not a file", where=path, hint=f"give {what}")
+        if os.geteuid() == 0 and (status.st_uid != 0 or status.st_mode & 0o022):
+            raise BadInput(
+                f"another user can change this file (owner {status.st_uid}, mode {status.st_mode & 0o7777:04o})",
+                where=path,
+                hint=f"as root: chown root {path} && chmod go-w {path}",
+            )
+        return read_all(fd, lambda taken: check_size(taken, size, path))
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}", where=path, hint=f"give {what}") from error
+    finally:
+        let_go(fd)
+
+
 def load_text(path: str, *, what: str, size: str = "document") -> str:
     """As `load`, decoded. Raises BadInput, also for bytes that are not UTF-8."""
     try:

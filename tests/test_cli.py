@@ -620,7 +620,7 @@ def test_no_command_prints_the_help_on_stderr(cli: Cli) -> None:
         code, out, err = cli(*arguments)
         assert (code, out) == (2, "")
         assert err.startswith("Usage: hosttune ")
-        assert "discover  Show the host" in err
+        assert "discover    Show the host" in err
 
 
 @pytest.mark.parametrize("word", ["help", "aply", ""])
@@ -628,7 +628,8 @@ def test_an_unknown_command_is_told_the_commands(cli: Cli, word: str) -> None:
     said = refused(cli, word)
     assert (said["error"], said["do"]) == (
         f"no command {word!r}",
-        "give one of: apply, capture, discover, fleet, lint, plan, recover, revert, schema, status, validate",
+        "give one of: apply, capture, completion, discover, fleet, lint, plan, recover, revert, schema, status,"
+        " validate",
     )
 
 

@@ -44,7 +44,7 @@ def test_a_command_is_imported_when_it_is_called() -> None:
     assert modules_of("--version") == shared
     assert modules_of("--help") == shared
     assert modules_of("schema", "host") == shared | {"documents"}
-    assert modules_of("plan", "--help") == shared | {"plan"}
+    assert modules_of("plan", "--help") == shared | {"plan", "config"}
 
 
 SMALL = str(ROOT / "tests/hosts/ghw/linux-amd64-accel-nvidia.tar.gz")
@@ -84,3 +84,26 @@ def test_any_other_call_is_left_to_click(words: list[str]) -> None:
 def test_a_quick_answer_that_fails_is_one_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["discover", "-o", "json", "--root", "/nowhere"]) == 2
     assert capsys.readouterr().err.splitlines()[0].startswith("error: cannot be read")
+
+
+@pytest.mark.parametrize("name", ["plan", "apply"])
+def test_grouped_help_lists_every_option_once(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words, group = ([name], commands.cli) if name == "plan" else (["fleet", name], commands.command("fleet"))
+    assert isinstance(group, click.Group)
+    found = group.resolve_command(click.Context(group), [name])[1]
+    assert isinstance(found, commands.Command)
+    assert found.groups
+    assert run([*words, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.removesuffix(":") in found.groups] == [
+        f"{heading}:" for heading in found.groups
+    ]
+    first = [line.split()[0].strip(",") for line in lines if line.startswith("  -")]
+    shown = [option for option in found.params if isinstance(option, click.Option) and not option.hidden]
+    assert sorted(first) == sorted(["-h", *(option.opts[0] for option in shown)])
+
+
+def test_the_help_of_the_group_shows_each_line_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert [line for _, line in commands.COMMANDS.values() if line not in text] == []

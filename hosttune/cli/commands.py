@@ -7,17 +7,19 @@ with `@click.command(cls=Command)`. Listing the commands imports none of these m
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from hosttune import __version__
-from hosttune.cli.output import emit, shown, tell
+from hosttune.cli.output import VERBOSE, Amount, detail, emit, shown, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from hosttune.model.host import Host
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,6 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 COMMANDS = {
     "apply": ("transaction", "Configure the host as a plan says; roll back on failure."),
     "capture": ("documents", "Record this host, without serial numbers, for use with --root."),
+    "completion": ("documents", "Print the completion script of a shell."),
     "discover": ("documents", "Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests."),
     "fleet": ("fleet", "Run hosttune on many hosts, through Ansible."),
     "lint": ("lint", "Find what is wrong with existing domain XML on its host."),
@@ -44,7 +47,8 @@ COMMANDS = {
 def host_options(command: F) -> F:
     """Add --root and --host: use a captured host or a host document instead of this machine."""
     command = click.option("--host", "document", metavar="FILE", help="Use this host document (JSON).")(command)
-    return click.option("--root", metavar="DIR|TAR", help="Use a captured host instead of this machine.")(command)
+    text = "Use a captured host instead of this machine (@example: the shipped one)."
+    return click.option("--root", metavar="DIR|TAR", help=text)(command)
 
 
 def read_document(root: str | None, document: str | None) -> Host | None:
@@ -63,14 +67,14 @@ def read_host(root: str | None, document: str | None) -> Host:
     """Return the host that a command works on. Raises BadInput."""
     import hosttune
 
+    detail(f"reading the host: {document or root or 'this machine'}")
     return read_document(root, document) or hosttune.discover(root)
 
 
 def progress() -> Callable[[str], None]:
-    """Return a function that writes each step to stderr if stderr is a terminal, else a function that does nothing."""
-    if sys.stderr is not None and sys.stderr.isatty():
-        return lambda text: tell(shown(text))
-    return lambda text: None
+    """Return a function that writes each step to stderr if stderr is a terminal or --verbose is given."""
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    return (lambda text: tell(shown(text))) if terminal or Amount.now == VERBOSE else lambda text: None
 
 
 def show_help(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -104,15 +108,57 @@ class Seconds(click.FloatRange):
         return found if found == found else self.fail(f"{value!r} is not a {self.name}.", param, ctx)
 
 
+class FileName(click.types.StringParamType):
+    """A path. It is not checked here; shells complete it as the name of a file or a directory."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """See click.ParamType."""
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="file")]
+
+
+CONFIGURED = ("hosttune plan", "hosttune fleet ")  # the commands that have a table in the configuration file
+FILES = ("FILE", "FILE.tar.gz", "DIR", "DIR|TAR", "PATH", "INTENT", "[PLAN]", "INVENTORY")  # metavars of file names
+
+
 class Command(click.Command):
     """A command that writes its help through `emit`, and refuses options and arguments that are empty.
 
     An empty one is usually a variable of a script that is not set: `--limit "$RACK"` must not mean all hosts.
+    `groups`: heading in the help: long names of its options. Options without a group are listed last.
     """
 
+    def __init__(self, *words: Any, groups: Mapping[str, Sequence[str]] | None = None, **attributes: Any) -> None:
+        super().__init__(*words, **attributes)
+        self.groups = groups or {}
+        for param in self.params:
+            if param.metavar in FILES:
+                param.type = FileName()
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See click.Command. Options are listed under the headings of `groups`."""
+        if not self.groups:
+            super().format_options(ctx, formatter)
+            return
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        rows = {max(option.opts, key=len): option.get_help_record(ctx) for option in options}
+        left = [name for name in rows if not any(name in names for names in self.groups.values())]
+        for heading, names in (*self.groups.items(), ("Other options", left)):
+            listed = [row for name in names if (row := rows.get(name)) is not None]
+            if listed:
+                with formatter.section(heading):
+                    formatter.write_dl(listed)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """See click.Command. Raises BadInput for an empty value."""
+        """See click.Command. Raises BadInput for an empty value, and for a configuration file that is not valid."""
+        if ctx.command_path.startswith(CONFIGURED) and not isinstance(self, click.Group) and not ctx.resilient_parsing:
+            from hosttune.cli.config import defaults
+
+            ctx.default_map = defaults(ctx, args)
         rest = super().parse_args(ctx, args)
+        if ctx.resilient_parsing:  # a shell asks for completions
+            return rest
         for param in self.params:
             value = ctx.params.get(param.name or "")
             if (value == "" or (isinstance(value, tuple) and "" in value)) and param.type is not click.UNPROCESSED:
@@ -128,7 +174,18 @@ class Command(click.Command):
         return option
 
 
-class Commands(Command, click.Group):
+class Group(Command, click.Group):
+    """A group whose help shows the line of each command in full. click cuts it off at the width of the terminal."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See click.Group."""
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, one.get_short_help_str(limit=1000)) for name, one in found if one is not None and not one.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class Commands(Group):
     """The group of commands, with one line of help each. A command is imported when it is called.
 
     An unknown command gives an error that lists all commands. This is a lazy group in the sense of click, with one
@@ -143,7 +200,7 @@ class Commands(Command, click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Do the same as click, but return the imported command. Raises BadInput that lists the commands."""
-        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+        if not ctx.resilient_parsing and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             known = ", ".join(self.list_commands(ctx))
             raise BadInput(f"no command {args[0]!r}", where="command line", hint=f"give one of: {known}")
         name, listed, rest = super().resolve_command(ctx, args)
@@ -162,5 +219,14 @@ def command(name: str) -> click.Command:
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Show the version."
 )
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an internal error.")
+@click.option("-q", "--quiet", is_flag=True, expose_value=False, help="Write only the document and errors.")
+@click.option("-v", "--verbose", is_flag=True, expose_value=False, help="Write also each step, and what is read.")
 def cli() -> None:
-    """Discover, plan, tune and validate KVM hosts for GPU guests."""
+    """Discover, plan, tune and validate KVM hosts for GPU guests.
+
+    \b
+    hosttune plan --root @example --gpu 0000:41:00.0
+    hosttune COMMAND --help
+
+    The options below can also follow the command.
+    """

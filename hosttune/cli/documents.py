@@ -1,4 +1,4 @@
-"""`discover`, `capture` and `schema`: host documents, captures, and the JSON Schemas of documents."""
+"""`discover`, `capture`, `schema`, `completion`: host documents, captures, JSON Schemas, scripts for shells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from hosttune.errors import BadInput
 
 @click.command(cls=Command)
 @host_options
-@click.option("-o", "--output", type=click.Choice(["text", "json", "svg"]), default="text", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json", "svg"]),
+    default="text",
+    show_default=True,
+    help="What to print.",
+)
 def discover(root: str | None, document: str | None, output: str) -> None:
     """Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests."""
     host = read_host(root, document)
@@ -69,3 +76,27 @@ def schema(name: str) -> None:
         "fleet": FleetReport,
     }
     emit(to_json(msgspec.json.schema(kinds[name])))
+
+
+@click.command(cls=Command)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell.
+
+    The package has the scripts under share/. If your shell does not look there (a virtual environment), add a line to
+    its start file:
+
+    \b
+    eval "$(hosttune completion bash)"       in ~/.bashrc
+    eval "$(hosttune completion zsh)"        in ~/.zshrc, after compinit
+    hosttune completion fish | source        in ~/.config/fish/config.fish
+    """
+    from click.shell_completion import ShellComplete, get_completion_class
+
+    from hosttune.cli.commands import cli
+    from hosttune.cli.process import COMPLETE
+
+    found = get_completion_class(shell)
+    assert found is not None
+    # Not the method of click's class for bash: that one starts a bash to ask for its version.
+    emit(ShellComplete.source(found(cli, {}, "hosttune", COMPLETE)))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hosttune.cli.commands import Command, Seconds, Whole
-from hosttune.cli.output import emit, emit_page, exiting, shown, tell
+from hosttune.cli.commands import Command, Group, Seconds, Whole
+from hosttune.cli.output import emit, emit_page, exiting, shown, tell, write
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -22,11 +22,15 @@ RESULTS = "hosttune-results"
 INTERRUPTED = 130
 
 
-class Verbs(Command, click.Group):
-    """The group of fleet verbs. It writes its help through `emit`."""
+GROUPS = {  # of the help of a verb that contacts hosts
+    "Which hosts": ("--inventory", "--limit", "--resume", "--retry"),
+    "What": ("--intent", "--level", "--check", "-e"),
+    "How": ("--waves", "--gate", "--reboot", "--reboot-guests", "--recover", "--forks", "--shard", "--timeout"),
+    "Output": ("--results", "--output"),
+}
 
 
-@click.group(cls=Verbs, no_args_is_help=False)
+@click.group(cls=Group, no_args_is_help=False)
 def fleet() -> None:
     """Run hosttune on many hosts, through Ansible.
 
@@ -47,7 +51,8 @@ def results_option(command: F) -> F:
 
 def output_option(command: F) -> F:
     """Add -o: the format of the report."""
-    return click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)(command)
+    return click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True,
+                        help="Format of the report.")(command)  # fmt: skip
 
 
 def run_options(command: F) -> F:
@@ -82,7 +87,7 @@ def intent_option(command: F) -> F:
 
 def level_option(command: F) -> F:
     """Add --level: how much is measured."""
-    return click.option("--level", type=Whole(0, 3), help="The level of validation (default 0).")(command)
+    return click.option("--level", type=Whole(0, 3), metavar="N", help="The level of validation (default 0).")(command)
 
 
 def change_options(command: F) -> F:
@@ -92,7 +97,7 @@ def change_options(command: F) -> F:
         click.option("--waves", metavar="SIZES", help="Sizes of the waves: hosts or percent (default 1,5%,25%,100%)."),
         click.option("--gate", type=click.Choice(("either", "worse", "verdict")),
                      help="What stops a run: a bad verdict, a result worse than before, or either (default)."),
-        click.option("--check", is_flag=True, help="Change nothing; list for every host what would change."),
+        click.option("--check", is_flag=True, help="Change nothing; show what would change (with -v: every write)."),
         click.option("--reboot", is_flag=True, help="Reboot hosts that need it; never one with running guests."),
         click.option("--reboot-guests", is_flag=True, help="Reboot also hosts with running guests."),
         click.option("--recover", is_flag=True, help="First roll back what an interrupted run left unfinished."),
@@ -102,7 +107,7 @@ def change_options(command: F) -> F:
     return command
 
 
-@fleet.command(cls=Command)
+@fleet.command(cls=Command, groups=GROUPS)
 @run_options
 @click.pass_context
 def discover(context: click.Context, /, **asked: Any) -> None:
@@ -110,7 +115,7 @@ def discover(context: click.Context, /, **asked: Any) -> None:
     run(context, "discover", asked)
 
 
-@fleet.command(cls=Command)
+@fleet.command(cls=Command, groups=GROUPS)
 @run_options
 @intent_option
 @click.option("--check", is_flag=True, help="Do not save the plans on the hosts.")
@@ -120,7 +125,7 @@ def plan(context: click.Context, /, **asked: Any) -> None:
     run(context, "plan", asked)
 
 
-@fleet.command(cls=Command)
+@fleet.command(cls=Command, groups=GROUPS)
 @run_options
 @intent_option
 @change_options
@@ -134,7 +139,7 @@ def apply(context: click.Context, /, **asked: Any) -> None:
     run(context, "apply", asked)
 
 
-@fleet.command(cls=Command)
+@fleet.command(cls=Command, groups=GROUPS)
 @run_options
 @level_option
 @click.pass_context
@@ -143,7 +148,7 @@ def validate(context: click.Context, /, **asked: Any) -> None:
     run(context, "validate", asked)
 
 
-@fleet.command(cls=Command)
+@fleet.command(cls=Command, groups=GROUPS)
 @run_options
 @click.pass_context
 def handover(context: click.Context, /, **asked: Any) -> None:
@@ -151,7 +156,7 @@ def handover(context: click.Context, /, **asked: Any) -> None:
     run(context, "handover", asked)
 
 
-@fleet.command(cls=Command)
+@fleet.command(cls=Command, groups=GROUPS)
 @run_options
 @change_options
 @click.pass_context
@@ -219,8 +224,8 @@ def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:
     with exiting(context, done.outcome.exit_code):
         try:
             show(report_of_run(done), output, done.rollout.order.results)
-            if request.check and output == "text" and verb in ("apply", "revert"):
-                show_changes(done)
+            if output == "text":
+                show_answers(done)
         finally:
             print_end(done, reasons=output != "text")
 
@@ -243,25 +248,61 @@ def print_end(done: FleetRun, *, reasons: bool) -> None:
     """
     if done.outcome.stopped is None:
         return
-    tell(shown(f"stopped: {done.outcome.stopped}"))
+    write(shown(f"stopped: {done.outcome.stopped}"))
     for line in done.outcome.said:
-        tell(shown(f"  {line}"))
+        write(shown(f"  {line}"))
     shut = [wave for wave in done.outcome.waves if wave.passed is False]
     for line in shut[0].why if reasons and shut and done.outcome.exit_code != INTERRUPTED else ():
-        tell(shown(f"  {line}"))
+        write(shown(f"  {line}"))
     if not done.rollout.check:
         tell("the same command with --resume continues from here; with --retry it asks only the hosts that failed")
 
 
-def show_changes(done: FleetRun) -> None:
-    """Print what would change on each host, after a run in check mode. Hosts with equal results are grouped."""
-    from hosttune.fleet.rehearsal import rehearsals
+def show_answers(done: FleetRun) -> None:
+    """Print, after the report, what the hosts answered to `plan`, or would change in check mode."""
+    rollout = done.rollout
+    if rollout.verb == "plan":
+        show_plans(rollout.order.results, rollout.run, rollout.hosts, check=rollout.check)
+    elif rollout.check and rollout.verb in ("apply", "revert"):
+        show_changes(rollout.order.results, rollout.verb, rollout.run, rollout.hosts)
+
+
+def show_changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> None:
+    """Print the distinct changes of a run in check mode, each with its hosts; every write of each host with -v."""
+    from hosttune.cli.output import VERBOSE, Amount
+    from hosttune.fleet.rehearsal import changes, rehearsals
     from hosttune.report.result_text import print_result
 
-    rollout = done.rollout
-    for hosts, result in rehearsals(rollout.order.results, rollout.verb, rollout.run, rollout.hosts):
-        emit(shown(f"\n{len(hosts)} host{'' if len(hosts) == 1 else 's'}: {', '.join(hosts)}"))
+    found = changes(results, verb, run, hosts)
+    emit(f"\nwhat would change on {hosts_text(found.hosts, hosts)}; nothing was written")
+    for line, alike in found.of.items():
+        emit(shown(f"  {hosts_text(alike, found.hosts)}: {line}"))
+    if not found.of:
+        emit("  nothing: every host that answered is as planned")
+    if Amount.now != VERBOSE:
+        path = f"{results}/HOST/{verb}.check.json"
+        emit(shown(f"{found.writes} writes in all; -v prints each of them, {path} holds them"))
+        return
+    for members, result in rehearsals(results, verb, run, hosts):
+        emit(shown(f"\n{hosts_text(members, ())}"))
         emit_page(lambda page, result=result: print_result(result, page))  # type: ignore[misc]
+
+
+def show_plans(results: str, run: str, hosts: Sequence[str], *, check: bool) -> None:
+    """Print the plans, those of alike hosts once."""
+    from hosttune.fleet.rehearsal import plans
+
+    for lines, alike in plans(results, run, hosts, check=check).items():
+        emit(shown("\n  ".join([f"\nplan of {hosts_text(alike, hosts)}", *lines])))
+
+
+def hosts_text(hosts: Sequence[str], of: Sequence[str]) -> str:
+    """Return hosts with their number, at most 8 by name: "2 hosts (a, b)"; "all 16 hosts" without their names."""
+    from hosttune.report.branch import count, some
+
+    if len(hosts) == len(of) > 1:
+        return f"all {len(hosts)} hosts"
+    return f"{count(len(hosts), 'host')} ({some(hosts, 8)})" if hosts else "no host"
 
 
 def show(report: FleetReport, output: str, results: str) -> None:

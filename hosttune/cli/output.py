@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PIPE_WIDTH = 110  # columns of text that does not go to a terminal
+QUIET, NORMAL, VERBOSE = range(3)
 MOST_TEXT = 4000  # most characters of one part of an error block: arguments and documents may have any length
 
 
@@ -87,8 +88,33 @@ def unwritable(why: str | None) -> BadInput:
     return BadInput(f"cannot write the output: {why}", where="standard output", hint="write it somewhere else")
 
 
+class Amount:
+    """How much this process writes to stderr: QUIET, NORMAL or VERBOSE. Set for each command by `set_amount`."""
+
+    now = NORMAL
+
+
+def set_amount(*, quiet: bool, verbose: bool) -> None:
+    """Set how much is written to stderr. Raises BadInput for both."""
+    if quiet and verbose:
+        raise BadInput("both --quiet and --verbose", where="command line", hint="give one of the two")
+    Amount.now = QUIET if quiet else VERBOSE if verbose else NORMAL
+
+
 def tell(text: str) -> None:
-    """Write a line to stderr. If stderr cannot be written, the line is dropped: only the exit code is left."""
+    """Write a line to stderr for the user's information. --quiet drops it."""
+    if Amount.now != QUIET:
+        write(text)
+
+
+def detail(text: str) -> None:
+    """Write a line to stderr, made safe for a terminal, if --verbose is given."""
+    if Amount.now == VERBOSE:
+        write(shown(text))
+
+
+def write(text: str) -> None:
+    """Write a line to stderr: an error, or a question. If stderr cannot be written, the line is dropped."""
     if sys.stderr is None:
         return
     try:
@@ -100,7 +126,7 @@ def tell(text: str) -> None:
 
 def say(error: HosttuneError) -> None:
     """Write an error to stderr as one block: what, where, what to do."""
-    tell(f"error: {shown(error.what)}\nwhere: {shown(error.where)}\n   do: {shown(error.hint)}")
+    write(f"error: {shown(error.what)}\nwhere: {shown(error.where)}\n   do: {shown(error.hint)}")
 
 
 def shown(text: str) -> str:

@@ -30,10 +30,17 @@ NAME_HELP = (
     " plans NAME-0 ... and prints the K-th."
 )
 OUTPUTS = ["text", "json", "xml", "svg", "html"]
+GROUPS = {  # of the help
+    "What to plan": ("--file", "--gpu", "--gpus", "--mig", "--name", "--profile"),
+    "Size of the guest": ("--vcpus", "--memory", "--numa", "--smt", "--hugepages", "--nics", "--nvme"),
+    "Its definition": ("--disk", "--network", "--bridge", "--firmware", "--accelerator"),
+    "Where": ("--root", "--host"),
+    "Output": ("--output", "--out", "--annotate"),
+}
 WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given together with -f
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, groups=GROUPS)
 @host_options
 @click.option("--gpu", "addresses", multiple=True, metavar="BDF", help="Give this GPU to the guest (repeatable).")
 @click.option("--gpus", type=COUNT, metavar="N", help="Give the guest N GPUs, chosen by the planner.")
@@ -52,12 +59,14 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given t
 @click.option("--bridge", "bridges", multiple=True, metavar="NAME", help="Host bridge (repeatable).")
 @click.option("--firmware", type=click.Choice(["efi", "bios"]), help="Firmware of the guest (default efi).")
 @click.option("--accelerator", type=click.Choice(["kvm", "tcg"]), help="tcg is slow: for tests without KVM.")
-@click.option("--profile", type=click.Choice(["guest", "host", "none"]), help="Which host settings to plan.")
+@click.option("--profile", type=click.Choice(["guest", "host", "none"]),
+              help="Host settings to plan: what the guests need (guest, the default), all that GPU work profits from"
+              " (host), or the least (none).")  # fmt: skip
 @click.option("--out", metavar="FILE", help="Save the plan (JSON) here as well.")
 @click.option("--annotate", is_flag=True, help="With -o xml: a comment with the reason at each pin.")
 @click.option("--check-xml", "check_xml", multiple=True, metavar="FILE",
               help="Judge existing domain XML, as hosttune lint does, instead of planning.")  # fmt: skip
-@click.option("-o", "--output", type=click.Choice(OUTPUTS), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(OUTPUTS), default="text", show_default=True, help="What to print.")
 @click.pass_context
 def plan(
     context: click.Context,

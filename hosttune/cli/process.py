@@ -7,15 +7,18 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NoReturn
 
-from hosttune.cli.output import emit, say, tell
+from hosttune.cli.output import emit, say, set_amount, write
 from hosttune.cli.quick import document
 from hosttune.errors import BadInput, HosttuneError, Refused
 from hosttune.system import close_inherited_devices
 
 INTERNAL_ERROR = 70
+# Flags that every command takes, before or after its name, in their long form.
+FLAGS = {"--debug": "--debug", "-q": "--quiet", "--quiet": "--quiet", "-v": "--verbose", "--verbose": "--verbose"}
+COMPLETE = "_HOSTTUNE_COMPLETE"  # variable of the environment in which a completion script asks (click)
 
 
 def main() -> None:
@@ -39,8 +42,9 @@ def leave(code: int) -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
-    debug, words = split_debug(arguments)
+    flags, words = split_flags(arguments)
     try:
+        set_amount(quiet="--quiet" in flags, verbose="--verbose" in flags)
         return invoke(words)
     except HosttuneError as error:
         say(error)
@@ -48,21 +52,21 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # the only catch-all: any other exception is a bug in hosttune
-        if debug:
+        if "--debug" in flags:
             import traceback
 
-            tell(traceback.format_exc())
+            write(traceback.format_exc())
         what = f"internal error: {type(error).__name__}: {error}"
         hint = "report what it prints with --debug"
         say(Refused(what, where=" ".join(["hosttune", *arguments]), hint=hint))
         return INTERNAL_ERROR
 
 
-def split_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
-    """Return (whether --debug is given before a lone "--", the other arguments)."""
+def split_flags(arguments: Sequence[str]) -> tuple[Collection[str], list[str]]:
+    """Return (the flags of every command that are given before a lone "--", the other arguments)."""
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
-    words = [word for word in arguments[:end] if word != "--debug"]
-    return len(words) < end, [*words, *arguments[end:]]
+    found = {FLAGS[word] for word in arguments[:end] if word in FLAGS}
+    return found, [*(word for word in arguments[:end] if word not in FLAGS), *arguments[end:]]
 
 
 def invoke(arguments: list[str]) -> int:
@@ -81,8 +85,8 @@ def _through_click(arguments: list[str]) -> int:
 
     from hosttune.cli.commands import cli
 
-    if not arguments:
-        tell(cli.get_help(click.Context(cli, info_name="hosttune", **cli.context_settings)))
+    if not arguments and COMPLETE not in os.environ:
+        write(cli.get_help(click.Context(cli, info_name="hosttune", **cli.context_settings)))
         return BadInput.exit_code
     try:
         result = cli.main(args=arguments, prog_name="hosttune", standalone_mode=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hosttune.cli.commands import Command, host_options, progress, read_document
-from hosttune.cli.output import emit, emit_page, exiting, shown, tell
+from hosttune.cli.output import detail, emit, emit_page, exiting, shown, write
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from hosttune.transaction.calls import Here
     from hosttune.transaction.steps import Prepared
 
-OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+                      help="What to print.")  # fmt: skip
 
 
 @click.command(cls=Command)
@@ -30,7 +31,12 @@ OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), def
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--no-guests", is_flag=True, help="Change host settings only; neither define nor start guests.")
 @click.option("--start", is_flag=True, help="Also start the guests, once everything they need is ready.")
-@click.option("--disrupt", multiple=True, metavar="GPU|GUEST", help="May be reset or redefined (repeatable).")
+@click.option(
+    "--disrupt",
+    multiple=True,
+    metavar="GPU|GUEST",
+    help="Allow to reset this GPU or to disturb this guest (repeatable).",
+)
 @click.option("--boot", is_flag=True, hidden=True, help="Set again what the reboot has undone (the boot unit).")
 @OUTPUT
 @click.pass_context
@@ -104,7 +110,8 @@ def revert(context: click.Context, /, root: str | None, document: str | None, fo
 @click.command(cls=Command)
 @host_options
 @click.option("--force", is_flag=True, help="Also revert settings that something else has changed since.")
-@click.option("--disrupt", multiple=True, metavar="GUEST", help="May be stopped: the interrupted apply started it.")
+@click.option("--disrupt", multiple=True, metavar="GUEST",
+              help="Allow to stop this guest, which the interrupted apply started (repeatable).")  # fmt: skip
 @OUTPUT
 @click.pass_context
 def recover(
@@ -126,8 +133,11 @@ def place(root: str | None, document: str | None) -> Here:
     """Return the place to work on: this machine, --root or --host. Raises BadInput."""
     from hosttune.transaction.site import open_site
 
+    detail(f"reading the host: {document or root or 'this machine'}")
     host = read_document(root, document)
-    return open_site(root, host, document or "")
+    found = open_site(root, host, document or "")
+    detail(f"state: {found[0].store.folder if found[0].store else 'none, this is a captured host'}")
+    return found
 
 
 def asked_plan(plan: str | None, intent: str | None) -> Plan | Intent | None:
@@ -152,7 +162,7 @@ def asking(yes: bool) -> Callable[[Sequence[Prepared]], bool]:
         from hosttune.transaction.calls import change_lines
 
         for line in change_lines(todo):
-            tell(shown(line))
+            write(shown(line))
         if sys.stdin is None or not sys.stdin.isatty():
             raise BadInput("cannot ask for confirmation: stdin is not a terminal", where="prompt", hint="give --yes")
         # click.confirm is not used: with a prompt on stderr, its input() ignores Ctrl-C (CPython 3.11, no readline).

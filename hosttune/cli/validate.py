@@ -21,7 +21,7 @@ GATES = ("verdict", "worse", "either")
 
 @click.command(cls=Command)
 @host_options
-@click.option("--level", type=Whole(0, 3), default=0, show_default=True,
+@click.option("--level", type=Whole(0, 3), metavar="N", default=0, show_default=True,
               help="0 checklist, 1 quick benchmarks, 2 full benchmarks, 3 burn-in.")  # fmt: skip
 @click.option("--guest", is_flag=True, help="This machine is a guest.")
 @click.option("--list", "listing", is_flag=True, help="List all checks and their reasons; check nothing.")
@@ -40,7 +40,7 @@ GATES = ("verdict", "worse", "either")
 @click.option(
     "--why", metavar="TEXT", help="Why the devices of --forget are gone; recorded with your name and the time."
 )
-@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True, help="What to print.")
 @click.pass_context
 def validate(
     context: click.Context,

@@ -1,15 +1,53 @@
-"""The results of `--check`: what would change on each host. Hosts with equal results are grouped."""
+"""What the hosts of a run answered to `plan` and to `--check`, with alike hosts together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import read_answer
 from hosttune.fleet.results import answer_path, read_file
+from hosttune.model.fleet import AnswerOutcome
+from hosttune.model.plan import Plan
 from hosttune.model.result import Result
+from hosttune.report.fleet_changes import change_lines, plan_lines
+
+T = TypeVar("T", Plan, Result)
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What a run in check mode found: `hosts` that answered, those of each distinct change, and the writes of all."""
+
+    hosts: tuple[str, ...]
+    of: dict[str, list[str]]
+    writes: int
+
+
+def changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> Changes:
+    """Return every distinct change, in the order of the first host that has it. One document is in memory at a time."""
+    answered, found, writes = [], dict[str, list[str]](), 0
+    for host in hosts:
+        result = _document(Result, results, host, verb, run, check=True)
+        if result is None:
+            continue
+        answered.append(host)
+        writes += len(result.writes)
+        for line in change_lines(result):
+            found.setdefault(line, []).append(host)
+    return Changes(tuple(answered), found, writes)
+
+
+def plans(results: str, run: str, hosts: Sequence[str], *, check: bool) -> dict[tuple[str, ...], list[str]]:
+    """Return the hosts of each distinct plan, by its lines (`plan_lines`), in the order of the first host of each."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for host in hosts:
+        plan = _document(Plan, results, host, "plan", run, check=check, outcomes=("ok", "no"))
+        if plan is not None:
+            found.setdefault(plan_lines(plan), []).append(host)
+    return found
 
 
 def rehearsals(results: str, verb: str, run: str, hosts: Sequence[str]) -> Iterator[tuple[tuple[str, ...], Result]]:
@@ -19,22 +57,32 @@ def rehearsals(results: str, verb: str, run: str, hosts: Sequence[str]) -> Itera
     """
     alike: dict[bytes, list[str]] = {}
     for host in hosts:
-        found = _result(results, verb, run, host)
+        found = _document(Result, results, host, verb, run, check=True)
         if found is not None:
             alike.setdefault(_key(found), []).append(host)
     for members in alike.values():
-        found = _result(results, verb, run, members[0])
+        found = _document(Result, results, members[0], verb, run, check=True)
         if found is not None:
             yield tuple(members), found
 
 
-def _result(results: str, verb: str, run: str, host: str) -> Result | None:
-    if read_answer(results, host, verb, run, check=True).outcome != "ok":
+def _document(
+    kind: type[T],
+    results: str,
+    host: str,
+    verb: str,
+    run: str,
+    *,
+    check: bool,
+    outcomes: Sequence[AnswerOutcome] = ("ok",),
+) -> T | None:
+    """Return a host's document of this run; None if there is none that counts."""
+    if read_answer(results, host, verb, run, check=check).outcome not in outcomes:
         return None
-    path = answer_path(results, host, verb, check=True)
+    path = answer_path(results, host, verb, check=check)
     try:
         data = read_file(path)
-        return Result.from_json(data, where=path) if data is not None else None
+        return kind.from_json(data, where=path) if data is not None else None
     except BadInput:
         return None  # the report shows the error
 

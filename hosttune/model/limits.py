@@ -42,6 +42,7 @@ LIMITS: Mapping[str, Limit] = {
     "CPUs named in a domain XML": Limit(1 << 20, "", "512 vCPUs that may each run on 2,048 CPUs"),
     "journal": Limit(64 * MIB, "bytes", "the definitions of all guests, old and new, are 32 MiB at most"),
     "record of a fleet": Limit(64 * MIB, "bytes", "some lines for each host of each run"),
+    "configuration": Limit(64 * KIB, "bytes", "every key with its value is 1 KiB"),
     "fleet's floors": Limit(256 * KIB, "bytes", "the shipped tables are 20 KiB"),
     # hosts, discovered or in a document
     "CPUs": Limit(8192, "", "the most that an x86 kernel can be built for (NR_CPUS, arch/x86/Kconfig)"),

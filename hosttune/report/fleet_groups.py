@@ -124,15 +124,24 @@ def meaning(report: FleetReport) -> str:
         return "No host was asked: this says nothing about the fleet."
     number_of = verdicts(report)
     unchecked = report.verb in ("discover", "plan")  # these verbs give an answer, but judge nothing
+    judged = report.verb in ("validate", "handover")  # the only verbs that ask for every check
+    warned = sum(1 for line in report.hosts if line.counts.get("warn"))
     if report.verdict == "fail":
         unfit = "failed" if unchecked else "must not go to a tenant"
         lost = f" {count(number_of['unknown'], 'host')} unknown: that is not a pass." if number_of["unknown"] else ""
         return f"{count(number_of['fail'], 'host')} {unfit}.{lost}"
     return {
         "unknown": f"No host failed, but {count(number_of['unknown'], 'host')} unknown: that is not a pass.",
-        "warn": "Every host is fit for use; the warnings may cost performance.",
-        "pass": "Every host succeeded" + ("." if unchecked else ", and every check that applies to it passed."),
+        "warn": f"Every host {'succeeded' if unchecked else 'is fit for use'}; the warnings may cost performance.",
+        "pass": _success(judged, warned),
     }[report.verdict]
+
+
+def _success(judged: bool, warned: int) -> str:
+    """Return what "pass" means: of checks it speaks only where they were asked for and none warned."""
+    if warned:
+        return f"Every host succeeded; {count(warned, 'host')} with warnings."
+    return "Every host succeeded" + (", and every check that applies to it passed." if judged else ".")
 
 
 def occasion(report: FleetReport) -> tuple[str, ...]:

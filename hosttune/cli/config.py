@@ -1,0 +1,98 @@
+"""The configuration file: defaults of some options of `plan` and `fleet` (docs/configuration.md).
+
+It has no option that changes a machine, chooses which host is changed, or answers a question. Commands without a table
+here never read it, so that a damaged file does not stop `apply`, `revert` and `recover`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from hosttune.cli.output import detail
+from hosttune.errors import BadInput
+
+PLACE = "/etc/hosttune/config.toml"
+VARIABLE = "HOSTTUNE_CONFIG"  # another file; empty: none
+# Table: the long options that may have a default there, and the type of their values in TOML.
+TABLES: Mapping[str, Mapping[str, type]] = {
+    "plan": {"profile": str, "smt": str, "hugepages": str, "firmware": str, "network": list, "bridge": list},
+    "fleet": {"inventory": list, "results": str, "forks": int, "shard": int, "timeout": int},
+}
+# With one of these `plan` does not read the file: a captured host, an intent and existing XML give the same result on
+# every machine.
+ELSEWHERE = ("--root", "--host", "-f", "--file", "--check-xml", "--adopt", "--xml", "-h", "--help")
+ASKING = ("discover", "plan", "validate", "handover")  # verbs of a fleet with a default inventory: they change no host
+
+
+def defaults(context: click.Context, arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the defaults of a command's options, by the names of its parameters. Raises BadInput.
+
+    `arguments`: the words after the command.
+    """
+    table, *verb = context.command_path.split()[1:]
+    if any(word.startswith(ELSEWHERE) for word in arguments):
+        return {}
+    path = os.environ.get(VARIABLE, PLACE)
+    found = read(path, needed=VARIABLE in os.environ) if path else {}
+    values = {}
+    for key, value in found.get(table, {}).items():
+        param = option(context.command, key)
+        if param is None or (key == "inventory" and verb[0] not in ASKING):
+            continue
+        check(param, context, value, f"{path}: {table}.{key}")
+        values[param.name or ""] = value
+        detail(f"default from {path}: {table}.{key} = {value!r}")
+    return values
+
+
+def read(path: str, *, needed: bool) -> dict[str, dict[str, Any]]:
+    """Return the tables of the file; none if it does not exist and is not `needed`. Raises BadInput."""
+    import tomllib
+
+    from hosttune.state import load_trusted
+
+    data = load_trusted(path, what="a configuration file (TOML)", size="configuration")
+    if data is None:
+        if not needed:
+            return {}
+        raise BadInput("no such file", where=f"{VARIABLE}={path}", hint="correct the variable, or unset it")
+    try:
+        found = tomllib.loads(data.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(f"not valid TOML: {error}", where=path, hint="correct it, or move the file away") from error
+    for table, values in found.items():
+        known(table, TABLES, path)
+        if not isinstance(values, dict):
+            raise BadInput(f"{table} is not a table", where=path, hint=f"write [{table}], and its keys below")
+        for key, value in values.items():
+            place = f"{path}: {table}.{key}"
+            known(key, TABLES[table], place)
+            kind = TABLES[table][key]
+            items = value if isinstance(value, list) else []
+            if type(value) is not kind or not all(isinstance(one, str) and one for one in items):
+                words = {str: "a text", int: "a whole number", list: "a list of texts"}[kind]
+                raise BadInput(f"{value!r} is not {words}", where=place, hint=f"give {words}")
+    return found
+
+
+def known(name: str, names: Iterable[str], where: str) -> None:
+    """Raise BadInput for a table or key that does not exist."""
+    if name not in names:
+        raise BadInput(f"unknown key {name!r}", where=where, hint=f"give one of: {', '.join(names)}")
+
+
+def option(command: click.Command, key: str) -> click.Parameter | None:
+    """Return the option of a command with this long name, if it has one."""
+    return next((param for param in command.params if f"--{key}" in param.opts), None)
+
+
+def check(param: click.Parameter, context: click.Context, value: Any, where: str) -> None:
+    """Raise BadInput for a value that the option does not take."""
+    try:
+        param.type_cast_value(context, value)
+    except click.BadParameter as error:
+        raise BadInput(error.message, where=where, hint="correct the value") from error

@@ -1,0 +1,91 @@
+"""Plans and dry runs of many hosts, as people read them: each distinct change once, bytes only on request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fleetresults import RUN, write
+
+import hosttune
+from hosttune.cli import output
+from hosttune.cli.fleet import show_changes, show_plans
+from hosttune.model.fleet import Answer, FleetReport, HostLine
+from hosttune.model.result import Entry, Result
+from hosttune.report.fleet_groups import meaning
+
+HOSTS = tuple(f"h{n:02}" for n in range(16))
+GPU = "0000:41:00.0"
+
+
+def answered(folder: Path, host: str, verb: str, document: object, outcome: str = "ok", check: bool = False) -> None:
+    code = {"ok": 0, "no": 1}[outcome]
+    answer = Answer(host=host, phase=verb, run=RUN, outcome=outcome, exit_code=code, check=check)  # type: ignore[arg-type]
+    write(folder, answer, document)
+
+
+def rehearsed(host: str, pages: int) -> Result:
+    entries = (
+        Entry(action=f"driver:{GPU}", outcome="planned", before="nvidia", want="vfio-pci"),
+        Entry(action="hugepages:node0", outcome="planned", before=0, want=pages),
+        Entry(action="sysctl:vm.swappiness", outcome="already", before=1, want=1),
+    )
+    return Result(host=host, verb="apply", changed=False, reboot_required=False, entries=entries,
+                  writes=tuple(f"/sys/{host}/{n}: x" for n in range(100)))  # fmt: skip
+
+
+def test_a_change_of_many_hosts_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for host in HOSTS[:-1]:  # the last did not answer
+        answered(tmp_path, host, "apply", rehearsed(host, 8 if host == "h03" else 254), check=True)
+    output.set_amount(quiet=False, verbose=False)
+    show_changes(str(tmp_path), "apply", RUN, HOSTS)
+    named = ", ".join(HOSTS[:8])
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        f"what would change on 15 hosts ({named} and 7 more); nothing was written",
+        f"  all 15 hosts: driver {GPU}: nvidia -> vfio-pci",
+        "  14 hosts (h00, h01, h02, h04, h05, h06, h07, h08 and 6 more): hugepages node0: 0 -> 254",
+        "  1 host (h03): hugepages node0: 0 -> 8",
+        f"1500 writes in all; -v prints each of them, {tmp_path}/HOST/apply.check.json holds them",
+    ]
+    output.set_amount(quiet=False, verbose=True)
+    show_changes(str(tmp_path), "apply", RUN, HOSTS)
+    output.set_amount(quiet=False, verbose=False)
+    assert "  /sys/h14/99: x\n" in capsys.readouterr().out
+
+
+def test_plans_are_shown_by_group_of_alike_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    host = hosttune.discover("@example")
+    made = {
+        vcpus: hosttune.plan(host, hosttune.Intent.from_yaml(
+            f"{{version: 1, guests: [{{name: g, gpus: [{GPU}], vcpus: {vcpus}, memory: 8GiB}}]}}"))
+        for vcpus in (4, 4000)
+    }  # fmt: skip
+    for name in HOSTS:
+        big = name == "h05"
+        answered(tmp_path, name, "plan", made[4000 if big else 4], "no" if big else "ok")
+    show_plans(str(tmp_path), RUN, HOSTS, check=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("plan of")] == [
+        f"plan of 15 hosts ({', '.join(name for name in HOSTS[:9] if name != 'h05')} and 7 more)",
+        "plan of 1 host (h05)",
+    ]
+    assert f"  guest g: 4 vCPUs, 8 GiB in 1 GiB pages; node 0; gpu {GPU}" in lines
+    assert any(line.startswith("  guest g: NOT PLACED: ") for line in lines)
+
+
+def line_of(warnings: int) -> HostLine:
+    return HostLine(host="a", folder="a", verdict="pass", counts={"pass": 3} | ({"warn": warnings} if warnings else {}))
+
+
+@pytest.mark.parametrize(
+    ("verb", "warnings", "text"),
+    [
+        ("validate", 0, "Every host succeeded, and every check that applies to it passed."),
+        ("apply", 0, "Every host succeeded."),
+        ("apply", 2, "Every host succeeded; 1 host with warnings."),
+        ("validate", 1, "Every host succeeded; 1 host with warnings."),
+    ],
+)
+def test_a_pass_speaks_of_checks_only_where_all_were_asked_for(verb: str, warnings: int, text: str) -> None:
+    report = FleetReport(verb=verb, verdict="pass", hosts=(line_of(warnings),))
+    assert meaning(report) == text
