@@ -44,15 +44,17 @@ __all__ = ["plan"]
 X86_64 = frozenset(("x86_64", "amd64"))
 
 
-def plan(host: Host, intent: Intent, *, where: str = "intent") -> Plan:
+def plan(host: Host, intent: Intent, *, where: str = "intent", context: PlanningContext | None = None) -> Plan:
     """Place the guests of an intent on a host, and decide the settings. The same input gives the same plan.
+
+    `context`: what the guests may use; None: all that is free.
 
     Raises BadInput: an address does not exist, is named twice or cannot be given to a guest; a setting is unknown; a
     guest name is in use. A guest that does not fit is in `unplaced`, with reasons.
     """
     check_settings(intent, where)
     taken = {guest.name for guest in host.guests or ()}
-    context = read_field(host, intent.reserve, may_boot_pages(intent))
+    context = context or read_field(host, intent.reserve, may_boot_pages(intent))
     check_mig(context, intent, where)
     wants: list[GuestRequest] = []
     for i, guest in enumerate(intent.guests):

@@ -1,0 +1,6 @@
+"""An existing definition of a guest → where the guest runs best, and the same definition with only that changed."""
+
+from hosttune.planning.adopting.adoption import Adoption, adopt
+from hosttune.planning.adopting.changes import LIVE, NEXT_START, Change
+
+__all__ = ["LIVE", "NEXT_START", "Adoption", "Change", "adopt"]

@@ -1,0 +1,136 @@
+"""What an existing definition asks for, as an intent, and what of it an intent cannot express. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from hosttune.domain.facts import DomainFacts, GuestCell
+from hosttune.errors import BadInput
+from hosttune.model.host import Host
+from hosttune.model.intent import CellRequest, GuestIntent, Intent
+from hosttune.model.limits import check_count
+from hosttune.model.values import CpuSet, format_size, parse_cpus
+
+Pages = Literal["auto", "2MiB", "1GiB", "none"]
+_PAGES: Mapping[int | None, Pages] = {4096: "none", 2 << 20: "2MiB", 1 << 30: "1GiB"}
+_HINT = "hosttune adopts guests of QEMU on x86-64 hosts: give what `virsh dumpxml --inactive GUEST` prints"
+
+
+def check_supported(facts: DomainFacts, where: str) -> None:
+    """Raise BadInput for the definition of another hypervisor or machine, and for one without name or memory."""
+    if facts.type not in ("kvm", "qemu"):
+        raise BadInput(f"a guest of hypervisor {facts.type!r}", where=where, hint=_HINT)
+    if facts.arch not in (None, "x86_64"):
+        raise BadInput(f"a guest of architecture {facts.arch!r}", where=where, hint=_HINT)
+    if facts.name is None or not facts.memory_bytes or not facts.vcpus:
+        missing = "name" if facts.name is None else "vCPU" if not facts.vcpus else "memory"
+        raise BadInput(f"no {missing}", where=where, hint=_HINT)
+    check_count(facts.vcpus, "vcpus", where)
+
+
+def intent_of(host: Host, facts: DomainFacts, where: str) -> Intent:
+    """Return what the planner needs of the guest: devices, vCPUs, memory, cells and pages.
+
+    Raises BadInput: a device does not exist on the host.
+    """
+    found = pci_devices(facts)
+    absent = next((address for address in found if address not in host.index.pci), None)
+    if absent is not None:
+        hint = "this host has no such device: correct the <hostdev>, or plan on the guest's own host"
+        raise BadInput(f"no device {absent}", where=where, hint=hint)
+    gpus = tuple(address for address in found if address in host.index.gpus)
+    guest = GuestIntent(
+        name=facts.name or "",
+        gpus=gpus or None,
+        nics=_of_class(host, found, "02") or None,
+        nvme=_of_class(host, found, "0108") or None,
+        vcpus=facts.vcpus,
+        memory=facts.memory_bytes or 0,
+        numa=_cells(facts) or ("auto" if gpus else 1),
+        hugepages=_pages(facts),
+        firmware="bios" if facts.firmware == "bios" else "efi",
+        accelerator="kvm" if facts.type == "kvm" else "tcg",
+    )
+    return Intent(version=1, guests=(guest,))
+
+
+def pci_devices(facts: DomainFacts) -> tuple[str, ...]:
+    """Return the host addresses of the PCI functions that the guest has."""
+    return tuple(dict.fromkeys(one.source for one in facts.hostdevs if one.kind == "pci" and one.source))
+
+
+def _pages(facts: DomainFacts) -> Pages:
+    """Return the page size that the definition has; without one, ordinary pages if its memory is not whole ones."""
+    for page in facts.backing.pages or ():
+        return _PAGES.get(page.size_bytes, "auto")
+    return "auto" if _whole_pages(facts) else "none"
+
+
+def _whole_pages(facts: DomainFacts) -> bool:
+    parts = [cell.memory_bytes or 0 for cell in facts.cells] or [facts.memory_bytes or 0]
+    return not any(size % (2 << 20) for size in parts)
+
+
+def refusals(facts: DomainFacts) -> tuple[str, ...]:
+    """Return why no plan can be made of a valid definition; empty if one can."""
+    return tuple(_refusals(facts))
+
+
+def kept(host: Host, facts: DomainFacts) -> tuple[str, ...]:
+    """Return what the definition has that the planner does not decide. It stays as it is."""
+    return tuple(_kept(host, facts))
+
+
+def _refusals(facts: DomainFacts) -> Iterator[str]:
+    if any(not cell.vcpus or not cell.memory_bytes for cell in facts.cells):
+        yield "a guest cell has no vCPUs or no memory of its own: hosttune places cells that have both"
+    elif facts.cells and sorted(cpu for cell in facts.cells for cpu in parse_cpus(cell.vcpus)) != [*range(facts.vcpus)]:
+        yield "the guest's cells do not name each of its vCPUs once: correct <numa> in <cpu>"
+    elif facts.cells and sum(cell.memory_bytes or 0 for cell in facts.cells) != facts.memory_bytes:
+        yield "the guest's cells do not add up to its memory: memory that is plugged in cannot be placed"
+    sizes = {page.size_bytes for page in facts.backing.pages or ()}
+    if len(sizes) > 1:
+        yield "the guest has huge pages of several sizes: hosttune plans one size a guest"
+    elif sizes and not sizes <= set(_PAGES):
+        (size,) = sizes
+        text = "the host's default size: name the size in <page>" if size is None else format_size(size)
+        yield f"the guest has huge pages of {text}; hosttune plans pages of 2 MiB and 1 GiB"
+
+
+def _kept(host: Host, facts: DomainFacts) -> Iterator[str]:
+    for device in facts.hostdevs:
+        if device.kind != "pci":
+            yield f"{device.kind} device {device.source or ''}".rstrip() + ": its place is not planned"
+        elif device.source and not _planned(host, device.source):
+            yield f"device {device.source}: neither GPU, NIC nor NVMe drive, so it does not decide the place"
+    if len(facts.cells) > 1 or pci_devices(facts):
+        yield "PCI controllers and guest addresses: the guest finds its devices where it has them now"
+    if facts.backing.pages is None and not _whole_pages(facts):
+        yield "ordinary pages: its memory is not a whole number of huge pages of 2 MiB in every cell"
+    if facts.cpu.mode not in (None, "host-passthrough"):
+        yield f"CPU mode {facts.cpu.mode}"
+    if facts.qemu_arguments:
+        yield f"arguments to QEMU: {' '.join(facts.qemu_arguments)}"
+
+
+def _planned(host: Host, address: str) -> bool:
+    device = host.index.pci.get(address)
+    return address in host.index.gpus or bool(device and (device.class_code or "").startswith(("02", "0108")))
+
+
+def _of_class(host: Host, addresses: tuple[str, ...], prefix: str) -> tuple[str, ...]:
+    pci = host.index.pci
+    return tuple(one for one in addresses if (pci[one].class_code or "").startswith(prefix))
+
+
+def in_order(cells: tuple[GuestCell, ...]) -> tuple[GuestCell, ...]:
+    """Return the guest's cells by their ids."""
+    return tuple(sorted(cells, key=lambda cell: cell.id))
+
+
+def _cells(facts: DomainFacts) -> tuple[CellRequest, ...]:
+    return tuple(
+        CellRequest(vcpus=len(CpuSet.parse(cell.vcpus)), memory=cell.memory_bytes or 0)
+        for cell in in_order(facts.cells)
+    )
