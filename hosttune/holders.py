@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from hosttune.disks import block_uses, disk_uses, namespace_of, nvme_names, partitions
 from hosttune.errors import Unreadable
@@ -43,8 +44,7 @@ _COMM = 15  # bytes of a process's name that the kernel keeps
 _ENDS = {name: hint for vendor in VENDORS for name, hint in vendor.traces.daemons.items() if hint}
 
 
-@dataclass(frozen=True)
-class DeviceUser:
+class DeviceUser(msgspec.Struct, frozen=True):
     """One user of a PCI function.
 
     `what`: what it uses, device nodes or something of the host. `name`: the process, the guest or "the host"; `pid` and
@@ -142,8 +142,7 @@ def _below(reader: Reader, folder: str) -> Iterator[str]:
 # --- processes -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Opened:
+class _Opened(msgspec.Struct, frozen=True):
     """Process ids with the wanted nodes that they have open, and ids of processes whose files are hidden."""
 
     found: Mapping[int, frozenset[str]]

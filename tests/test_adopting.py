@@ -227,7 +227,7 @@ def test_the_command_prints_the_difference_and_the_definition(
         (("--xml", "missing.xml"), b"missing.xml"),
         (("--xml", "a.xml", "--gpus", "1"), b"--xml together with options of another plan"),
         (("--xml", "a.xml", "-o", "json"), b"-o json together with --xml"),
-        (("--xml", "a.xml", "--adopt", "a"), b"both --xml and --adopt"),
+        (("--xml", "a.xml", "--adopt", "a"), b"more than one guest with --xml or --adopt"),
         (("--adopt", "a"), b"--adopt together with --host"),
     ],
 )

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -167,7 +166,6 @@ def test_the_lock_ends_with_its_process(saved: Path) -> None:
 # --- stuck ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Short(Ksm):
     """Same-page merging whose write is given up soon."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hosttune.cli.commands import read_host
@@ -19,27 +19,27 @@ _SAVED = "/var/lib/libvirt/qemu/save/{name}.save"  # libvirt's qemuDomainManaged
 def adopt_guest(
     root: str | None,
     document: str | None,
-    path: str | None,
-    name: str | None,
+    paths: Sequence[str],
+    names: Sequence[str],
     output: str,
     others: Mapping[str, object],
 ) -> int:
-    """Print the plan of a definition from a file (`path`) or from libvirt (`name`). Returns the exit code.
+    """Print the plan of a definition from a file (`paths`) or from libvirt (`names`). Returns the exit code.
 
     `others`: the other options of the command, which must not be given. Raises BadInput, Unreadable.
     """
-    if path is not None and name is not None:
-        raise BadInput("both --xml and --adopt", where="command line", hint="plan one guest at a time")
-    option = "--xml" if path is not None else "--adopt"
+    if len(paths) + len(names) > 1:
+        raise BadInput("more than one guest with --xml or --adopt", where="command line", hint="plan one at a time")
+    option = "--xml" if paths else "--adopt"
     if any(value not in (None, ()) for value in others.values()):
         hint = f"leave them out: {option} takes the guest's devices and sizes from its definition"
         raise BadInput(f"{option} together with options of another plan", where="command line", hint=hint)
     if output not in ("text", "xml", "svg"):
         raise BadInput(f"-o {output} together with {option}", where="command line", hint="use -o text, xml or svg")
     host = read_host(root, document)
-    adoption = _of_file(host, path) if path is not None else _of_libvirt(host, root, document, name or "")
+    adoption = _of_file(host, paths[0]) if paths else _of_libvirt(host, root, document, names[0])
     if output == "xml" and not adoption.unplaced:
-        _emit_definition(adoption, from_file=path is not None)
+        _emit_definition(adoption, from_file=bool(paths))
     elif output == "svg":
         from hosttune.report.svg import two_plans_svg
 

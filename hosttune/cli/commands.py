@@ -119,7 +119,17 @@ class FileName(click.types.StringParamType):
 
 
 CONFIGURED = ("hosttune plan", "hosttune fleet ")  # the commands that have a table in the configuration file
-FILES = ("FILE", "FILE.tar.gz", "DIR", "DIR|TAR", "PATH", "INTENT", "[PLAN]", "INVENTORY", "[FILE|NAME]...")  # metavars of file names
+FILES = (
+    "FILE",
+    "FILE.tar.gz",
+    "DIR",
+    "DIR|TAR",
+    "PATH",
+    "INTENT",
+    "[PLAN]",
+    "INVENTORY",
+    "[FILE|NAME]...",
+)  # metavars of file names
 
 
 class Command(click.Command):

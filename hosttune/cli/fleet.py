@@ -298,7 +298,8 @@ def show_plans(results: str, run: str, hosts: Sequence[str], *, check: bool) -> 
 
 def hosts_text(hosts: Sequence[str], of: Sequence[str]) -> str:
     """Return hosts with their number, at most 8 by name: "2 hosts (a, b)"; "all 16 hosts" without their names."""
-    from hosttune.report.branch import count, some
+    from hosttune.model.listing import some
+    from hosttune.report.branch import count
 
     if len(hosts) == len(of) > 1:
         return f"all {len(hosts)} hosts"

@@ -66,8 +66,19 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given t
 @click.option("--annotate", is_flag=True, help="With -o xml: a comment with the reason at each pin.")
 @click.option("--check-xml", "check_xml", multiple=True, metavar="FILE",
               help="Judge existing domain XML, as hosttune lint does, instead of planning.")  # fmt: skip
-@click.option("--xml", "definition", metavar="FILE", help="Plan the guest of this domain XML; change only what must.")
-@click.option("--adopt", metavar="NAME", help="The same for a guest that libvirt has, from its inactive definition.")
+@click.option(
+    "--xml",
+    "definition",
+    multiple=True,
+    metavar="FILE",
+    help="Plan the guest of this domain XML; change only what must.",
+)
+@click.option(
+    "--adopt",
+    multiple=True,
+    metavar="NAME",
+    help="The same for a guest that libvirt has, from its inactive definition.",
+)
 @click.option("-o", "--output", type=click.Choice(OUTPUTS), default="text", show_default=True, help="What to print.")
 @click.pass_context
 def plan(
@@ -79,8 +90,8 @@ def plan(
     output: str,
     annotate: bool,
     check_xml: tuple[str, ...],
-    definition: str | None,
-    adopt: str | None,
+    definition: tuple[str, ...],
+    adopt: tuple[str, ...],
     **asked: Any,
 ) -> None:
     """Decide where guests run and which settings the host needs. Changes nothing.
@@ -93,7 +104,7 @@ def plan(
     hosttune plan -f intent.yaml -o html > plan.html
     hosttune plan --xml guest.xml
     """
-    if definition is not None or adopt is not None:
+    if definition or adopt:
         from hosttune.cli.adopting import adopt_guest
 
         others = {**asked, "--check-xml": check_xml, "--out": out, "--annotate": annotate or None}
