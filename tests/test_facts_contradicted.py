@@ -80,6 +80,25 @@ def test_ids_of_a_gpu_that_its_configuration_space_does_not_confirm_are_doubtful
     assert {after.outcomes[("device-present", gpu)] for gpu in gpus[: len(ids)]} == {"unknown"}
 
 
+def test_a_node_whose_cpus_are_lost_agrees_with_no_local_cpu_list() -> None:
+    host, before = _of_two_words(False)
+    after = validated(_put(host, {"/sys/devices/system/node/node0/cpulist": "\n"}))
+    assert [before.outcomes[("numa-affinity", gpu)] for gpu in (GPUS[1], GPUS[4])] == ["warn", "unknown"]
+    assert list(improvements(before, after)) == []
+
+
+def test_a_nic_without_a_driver_that_has_an_interface_is_doubtful() -> None:
+    """Also where the class of its interface was lost: its own folder shows the interface."""
+    whole = load(MI300X)
+    host = as_captured(whole, read_by_discovery(whole))
+    lost = {path for path in (*host.files, *host.links, *host.dirs) if path.startswith("/sys/class/infiniband")}
+    files = {path: data for path, data in host.files.items() if path not in lost}
+    links = {path: target for path, target in host.links.items() if path not in lost}
+    after = validated(Files(files, links, host.dirs - lost, host.origin))
+    assert lost
+    assert after.outcomes[("device-present", "0010:00:00.0")] == "unknown"
+
+
 def test_kernel_arguments_that_name_no_parameter_are_not_believed() -> None:
     after = validated(_put(load(EXAMPLE), {"/proc/cmdline": "-7\n"}))
     assert after.outcomes[("kernel-arguments", "host")] == "unknown"

@@ -32,6 +32,7 @@ from hosttune.reader import Reader, number
 
 DEVICES = sysfs.PCI_DEVICES
 GROUPS = sysfs.IOMMU_GROUPS
+_ONLINE = "/sys/devices/system/cpu/online"
 
 Place = tuple[int | None, str]
 
@@ -222,6 +223,7 @@ class _NodeFinder:
         self._functions = functions
         self._cpus = {node.id: parse_cpus(node.cpus) for node in nodes}
         self._all = CpuSet().union(*self._cpus.values())
+        self._unplaced = _online(reader) - self._all if self._cpus else CpuSet()
         self._near: dict[str | None, _LocalCpuList] = {None: _LocalCpuList()}
         self._told = [name for name in AFFINITY if any(name in one.names for one in functions.values())]
 
@@ -241,6 +243,9 @@ class _NodeFinder:
             self._note(function, "NUMA node not compared", where, why)
         if self._lost(function, "local_cpulist") or not self.near(function).real:
             why = "its local_cpulist was lost, or names CPUs that no node has"
+            self._note(function, "NUMA node not compared", where, why)
+        elif self._unplaced:
+            why = f"CPUs {self._unplaced} belong to no node, so that its local_cpulist cannot be compared"
             self._note(function, "NUMA node not compared", where, why)
         if function.numa_node is not None:
             self._doubt(function, function.numa_node, bridge)
@@ -314,6 +319,14 @@ class _NodeFinder:
                 where,
                 f"node {node} was taken, but local_cpulist {function.local_cpus} lies on {lies}",
             )
+
+
+def _online(reader: Reader) -> CpuSet:
+    """Return the CPUs that are online; none if that was not read. Their list is judged elsewhere."""
+    try:
+        return parsed(reader, reader.text(_ONLINE) or "")
+    except ValueError:
+        return CpuSet()
 
 
 class _Groups:

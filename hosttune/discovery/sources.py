@@ -320,6 +320,20 @@ def _classed(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
             yield _source(f"the class {folder.rpartition('/')[2]}", folder, seen, tree)
 
 
+def _interfaced(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
+    """Yield the functions whose own folders hold what only a driver makes there, if the tree has no driver for one."""
+    seen = [
+        SeenDevice(address=address, kind=kind, driver="nvme" if kind == "nvme" else _HOSTS_OWN)
+        for address, device in tree.items()
+        if device.driver is None and (device.class_code or "")[:2] in ("01", "02")
+        for folder, kind in _CLASSES
+        if reader.names(f"{TREE}/{address}/{folder.rpartition('/')[2]}")
+    ]
+    source = _source("the functions' interfaces", f"{TREE}/*/{{net,infiniband,nvme}}", seen, tree)
+    if source.contrary:
+        yield source
+
+
 # --- guests --------------------------------------------------------------------------------------------------
 
 
@@ -341,5 +355,6 @@ _SOURCES: tuple[Callable[[Reader, Host, Tree], Iterator[DeviceSource]], ...] = (
     _folders,
     _bound,
     _classed,
+    _interfaced,
     _guests,
 )
