@@ -32,7 +32,7 @@ from hosttune.reader import Reader, number
 
 DEVICES = sysfs.PCI_DEVICES
 GROUPS = sysfs.IOMMU_GROUPS
-_ONLINE = "/sys/devices/system/cpu/online"
+_ONLINE = f"{sysfs.CPUS}/online"
 
 Place = tuple[int | None, str]
 
