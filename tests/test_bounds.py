@@ -23,8 +23,8 @@ from hosttune.discovery import discover
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput
 from hosttune.linting import criticise
+from hosttune.model.jsontext import plain_json
 from hosttune.model.limits import LIMITS, limit
-from hosttune.model.values import plain_json
 from hosttune.model.yamltext import load_yaml
 from hosttune.recorded import Archive, Capture
 

@@ -23,10 +23,11 @@ from hosttune.domain import domain_xml
 from hosttune.errors import BadInput
 from hosttune.fleet.overview import report_of
 from hosttune.model.intent import Intent
+from hosttune.model.jsontext import plain_json
 from hosttune.model.plan import Plan
 from hosttune.model.text import UNSAFE, json_escaped, visible
 from hosttune.model.validation import CheckResult, Outcome, Validation
-from hosttune.model.values import plain_json, to_builtins, to_json
+from hosttune.model.values import to_builtins, to_json
 from hosttune.report.fleet_html import html as fleet_html
 from hosttune.report.fleet_junit import junit as fleet_junit
 from hosttune.report.fleet_md import markdown as fleet_markdown

@@ -16,7 +16,6 @@ from hosttune.model import sysfs
 SPEED, WIDTH = "load-link-speed", "load-link-width"
 RUNS = 7
 _FOLDER = sysfs.PCI_DEVICES
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _SPEED = re.compile(r"([0-9]{1,3}(?:\.[0-9])?) GT/s\b")
 _PAUSE_SECONDS, _MOST_SECONDS = 0.01, 3.0
 
@@ -30,9 +29,10 @@ def under_load(
     only if copies are running before and after it.
     """
     found: list[tuple[float, float]] = []
-    why = "the copies ended before the link was read" if _ADDRESS.fullmatch(address) else "its PCI address is not known"
+    known = sysfs.is_function(address)
+    why = "the copies ended before the link was read" if known else "its PCI address is not known"
     until = time.monotonic() + _MOST_SECONDS
-    while len(found) < RUNS and time.monotonic() < until and _ADDRESS.fullmatch(address):
+    while known and len(found) < RUNS and time.monotonic() < until:
         if not busy():
             work()
         time.sleep(_PAUSE_SECONDS)

@@ -10,8 +10,6 @@ B300, the folders `net`, `virtioN/net`, `infiniband`, `nvme` and `block` of thes
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from hosttune.disks import block_uses, disk_uses, nvme_names
@@ -26,7 +24,6 @@ _DEVICES = sysfs.PCI_DEVICES
 _NET = "/sys/class/net"
 _RDMA = "/sys/class/infiniband"
 _NIC_CLASSES = ("0200", "0207", "0280")
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 # --- network -------------------------------------------------------------------------------------------------
@@ -76,7 +73,7 @@ def _by_address(reader: Reader, folder: str) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for name in reader.names(folder):
         target = reader.link(f"{folder}/{name}") or reader.link(f"{folder}/{name}/device")
-        functions = [part for part in (target or "").split("/") if _ADDRESS.fullmatch(part)]
+        functions = sysfs.functions_in(target or "")
         if functions:
             found[functions[-1]] = (*found.get(functions[-1], ()), name)
     return found

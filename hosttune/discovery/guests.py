@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from hosttune.discovery.libvirtd import (
-    STATES,
     LibvirtFacts,
     RawDomain,
     ask_client_version,
@@ -26,15 +24,12 @@ from hosttune.discovery.libvirtd import (
 )
 from hosttune.discovery.qemu import qemu_lines
 from hosttune.errors import BadInput, Unreadable
-from hosttune.model.host import GuestMemory, RunningGuest, VcpuPin, Virtualization
+from hosttune.model.host import RunningGuest, Virtualization
+from hosttune.model.jsontext import recorded_json
 from hosttune.model.limits import check_size
 from hosttune.model.problems import LIST_UNREAD, OUTSIDE
-from hosttune.model.values import CpuSet, recorded_json
 from hosttune.reader import Reader
 from hosttune.system import COMMANDS, System
-
-if TYPE_CHECKING:
-    from hosttune.domain.facts import DomainFacts
 
 QUERY = "libvirt.json"
 DEFINITION = "virsh-dumpxml-"  # followed by the guest's name
@@ -43,7 +38,6 @@ CLIENT_VERSION = "virsh-client-version"
 QEMU_VERSION = "qemu-version"
 SCHEMA_ELEMENTS = "libvirt-schema-elements"
 NODE_CPUS = "apparmor-node-cpus"  # name of the query: may QEMU read which CPUs a node has? "yes" or "no"
-_KNOWN_STATES = frozenset((*STATES, "blocked")) - {"no state"}  # older versions of virsh print blocked for idle
 _MAY_BE_MORE = "there may be others"
 _ANSWERS = {"yes": True, "no": False}
 SCHEMAS = "/usr/share/libvirt/schemas"
@@ -115,8 +109,10 @@ def _guests_and_stack(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, 
             texts = (text for one in facts.domains for text in (one.xml, one.inactive_xml) if text)
             check_size(sum(map(len, texts)), "definitions of all guests", f"{reader.system.origin}: guests")
         # On a scratch root, guests are defined and started without a QEMU process.
+        from hosttune.discovery.guest import read_guest
+
         run = {line.partition(" ")[2] for line in processes if not reader.system.scratch}
-        guests = tuple(_guest(reader, _with_known_state(reader, domain, run)) for domain in facts.domains)
+        guests = tuple(read_guest(reader, domain, run) for domain in facts.domains)
     _report_unlisted_qemu(reader, processes, guests or ())
     offered = facts.domcapabilities
     return guests, Virtualization(
@@ -258,137 +254,6 @@ def _kvm(reader: Reader) -> bool | None:
         # in.
         return True if makers or "kvm" not in modules else None
     return False if found is False and reader.system.complete else None
-
-
-# --- what a guest has ----------------------------------------------------------------------------------------
-
-
-def _with_known_state(reader: Reader, domain: RawDomain, run: Collection[str]) -> RawDomain:
-    """Return the domain, without a state if the state is not one of libvirt's words or is contradicted.
-
-    The word can be unknown because of another language or damage. `run`: names of guests that have a running QEMU
-    process. libvirt ends the process before it reports a guest as shut off.
-    """
-    if domain.state == "shut off" and domain.name in run:
-        why = "libvirt says that it is shut off, and a QEMU of its name runs: it may run"
-        reader.problem("state of a guest contradicted", domain.name, why)
-        return msgspec.structs.replace(domain, state=None)
-    if domain.state is None or domain.state in _KNOWN_STATES:
-        return domain
-    reader.problem("state of a guest not understood", domain.name, f"reads {domain.state[:40]!r}: it may run")
-    return msgspec.structs.replace(domain, state=None)
-
-
-def _guest(reader: Reader, domain: RawDomain) -> RunningGuest:
-    """Return one guest; only its name and state, with a problem, if its definition cannot be read or names another."""
-    if domain.xml is None:
-        reader.problem("no definition", domain.name, "what this guest holds is unknown")
-        return RunningGuest(name=domain.name, state=domain.state)
-    from hosttune.domain.reader import read_domain
-
-    try:
-        facts = read_domain(domain.xml, where=f"guest {domain.name}")
-    except BadInput as error:
-        reader.problem("no definition", error.where, f"{error.what}: what this guest holds is unknown")
-        return RunningGuest(name=domain.name, state=domain.state)
-    if facts.name != domain.name:
-        why = f"its definition names {facts.name!r}: what this guest holds is unknown"
-        reader.problem("no definition", domain.name, why)
-        return RunningGuest(name=domain.name, state=domain.state)
-    memory = _memory(reader, facts)
-    sizes = {part.page_bytes for part in memory}
-    return RunningGuest(
-        name=domain.name,
-        state=domain.state,
-        vcpus=facts.vcpus,
-        vcpu_pins=_pins(facts),
-        emulator_cpus=facts.emulator_cpus or facts.vcpu_cpus,  # formatdomain, emulatorpin: vcpu's cpuset by default
-        iothread_cpus=tuple(pin.cpus for pin in facts.iothread_pins),
-        memory_bytes=facts.memory_bytes,
-        memory=memory,
-        page_bytes=sizes.pop() if len(sizes) == 1 else None,
-        devices=tuple(sorted(device.source for device in facts.hostdevs if device.kind == "pci" and device.source)),
-        mdevs=tuple(sorted(device.source for device in facts.hostdevs if device.kind == "mdev" and device.source)),
-        uuid=facts.uuid,
-        next_start=_next_start(reader, domain),
-    )
-
-
-# Differences of a running guest that no edit caused: the CPU that libvirt makes of mode host-model (formatdomain, "CPU
-# model and topology"), and the balloon's current memory.
-_LIVE_CPU = ("cpu mode", "cpu model", "cpu check", "cpu features")
-_LIVE_MEMORY = "current memory"
-
-
-def _next_start(reader: Reader, domain: RawDomain) -> tuple[str, ...] | None:
-    """Return the names of what differs between a running guest and its persistent definition (used at its next start).
-
-    Empty for a guest that does not run. None if that is unknown.
-    """
-    if domain.state in (None, "shut off"):
-        return None if domain.state is None else ()
-    if domain.xml is None or domain.inactive_xml is None:
-        return None
-    from hosttune.domain.reader import read_domain
-    from hosttune.domain.sameness import same_guest
-
-    where = f"guest {domain.name}, as kept"
-    try:
-        modelled = read_domain(domain.inactive_xml, where=where).cpu.mode == "host-model"
-        told = same_guest(domain.xml, domain.inactive_xml)
-    except BadInput as error:
-        reader.problem("no kept definition", where, f"{error.what}: how its next start differs is unknown")
-        return None
-    names = tuple(text.partition(": wanted ")[0].partition("[")[0] for text in told)
-    ours = (_LIVE_MEMORY, *(_LIVE_CPU if modelled else ()))
-    return tuple(dict.fromkeys(name for name in names if name not in ours))
-
-
-def _pins(facts: DomainFacts) -> tuple[VcpuPin, ...]:
-    pins = facts.pins
-    texts = {cpus: str(cpus) for cpus in set(pins.values())}  # thousands of vCPUs may share one long list
-    return tuple(VcpuPin(vcpu=vcpu, cpus=texts[pins[vcpu]]) for vcpu in sorted(pins))
-
-
-def _memory(reader: Reader, facts: DomainFacts) -> tuple[GuestMemory, ...]:
-    """Return where the guest's memory comes from: one part for each cell, or one part for the whole guest.
-
-    Memory that may come from several nodes has no single node.
-    """
-    by_cell = {memnode.cell: memnode.nodes for memnode in facts.numatune.memnodes}
-    if not facts.cells:
-        size, pages = facts.memory_bytes, _page_bytes(reader, facts, None)
-        return (GuestMemory(node=_single(facts.numatune.nodes), memory_bytes=size, page_bytes=pages),)
-    return tuple(
-        GuestMemory(
-            node=_single(by_cell.get(cell.id, facts.numatune.nodes)),
-            memory_bytes=cell.memory_bytes,
-            page_bytes=_page_bytes(reader, facts, cell.id),
-        )
-        for cell in facts.cells
-    )
-
-
-def _single(nodes: str | None) -> int | None:
-    ids = CpuSet.parse(nodes or "")
-    return next(iter(ids)) if len(ids) == 1 else None
-
-
-def _page_bytes(reader: Reader, facts: DomainFacts, cell: int | None) -> int | None:
-    """Return the huge page size of a cell in bytes (`cell` None: of the guest); None without huge pages."""
-    chosen = None
-    for pages in facts.backing.pages or ():
-        named = pages.cells is not None and cell is not None and cell in CpuSet.parse(pages.cells)
-        if named or (pages.cells is None and chosen is None):
-            chosen = pages
-    if chosen is None:
-        return None
-    return chosen.size_bytes or _default_hugepage(reader)
-
-
-def _default_hugepage(reader: Reader) -> int | None:
-    found = re.search(r"^Hugepagesize:\s+([0-9]{1,12}) kB", reader.text("/proc/meminfo") or "", re.MULTILINE)
-    return int(found[1]) << 10 if found else None
 
 
 def _report_unlisted_qemu(reader: Reader, lines: Iterable[str], guests: tuple[RunningGuest, ...]) -> None:

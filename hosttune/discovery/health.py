@@ -18,7 +18,7 @@ from hosttune.errors import BadInput, CommandFailed
 from hosttune.model import sysfs
 from hosttune.model.evidence import Health
 from hosttune.model.host import Host
-from hosttune.model.values import recorded_json
+from hosttune.model.jsontext import recorded_json
 from hosttune.reader import Reader, number
 
 _DEVICES = sysfs.PCI_DEVICES

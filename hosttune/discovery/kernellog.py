@@ -18,7 +18,8 @@ from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu import VENDORS
 from hosttune.gpu.vendor import LOGGED_ADDRESS
 from hosttune.model.evidence import KernelEvent
-from hosttune.model.values import Value, recorded_json
+from hosttune.model.jsontext import recorded_json
+from hosttune.model.values import Value
 from hosttune.reader import Reader
 
 QUERY = "kernel-log"

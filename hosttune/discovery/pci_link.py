@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from hosttune.discovery.pci_function import Figures, Function
 from hosttune.gpu.idling import IDLING_DRIVERS
 from hosttune.model.host import Link, LinkEnd
@@ -39,7 +41,10 @@ class Links:
         """
         if function.physfn is not None and function.physfn in self._functions:
             link = self.of(self._functions[function.physfn])
-            return None if link is None else _of_physical(link, function.physfn)
+            if link is None:
+                return None
+            why = f"the link of the physical function {function.physfn}: {link.why}"
+            return msgspec.structs.replace(link, why=why)
         figures = function.figures
         if figures.silent or function.config.port_type in _ON_NO_LINK:
             return self._asleep(function)
@@ -146,13 +151,13 @@ def _lower(device: Function, port: Function, best_speed: float, best_width: int)
     """Judge a link below what both ends can do: a fault, unless only the speed is lower on an idle device."""
     own = device.figures
     best = _shape(best_speed, best_width)
-    said = f"{_now(own)} of {best}, which both ends ({device.address}, {port.address}) can do"
+    lower = f"{_now(own)} of {best}, which both ends ({device.address}, {port.address}) can do"
     if own.width == best_width:
         if device.runtime_status == "suspended":
-            return "idle", f"{said}; the device is suspended"
+            return "idle", f"{lower}; the device is suspended"
         if (device.class_code or "")[:2] in ("03", "12") and device.driver in IDLING_DRIVERS:
-            return "idle", f"{said}; {device.driver} may slow an idle link: read it again under load"
-    return "degraded", said
+            return "idle", f"{lower}; {device.driver} may slow an idle link: read it again under load"
+    return "degraded", lower
 
 
 def _at_most(figures: Figures) -> bool:
@@ -182,7 +187,7 @@ def _link(function: Function, port: Function | None, state: str, why: str) -> Li
         upstream=None if port is None else _end(port),
         state=state,
         why=why,
-        told=function.told or None,
+        told=function.reported_figures or None,
     )
 
 
@@ -194,17 +199,4 @@ def _end(port: Function) -> LinkEnd:
         width=figures.width,
         max_speed_gts=figures.max_speed,
         max_width=figures.max_width,
-    )
-
-
-def _of_physical(link: Link, physfn: str) -> Link:
-    return Link(
-        speed_gts=link.speed_gts,
-        width=link.width,
-        max_speed_gts=link.max_speed_gts,
-        max_width=link.max_width,
-        upstream=link.upstream,
-        state=link.state,
-        why=f"the link of the physical function {physfn}: {link.why}",
-        told=link.told,
     )

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from hosttune.discovery.maps import Mapped, parse_maps, unescaped, unread_line
 from hosttune.discovery.qemu import MAX_PID, QEMU_COMMS, qemu_processes
 from hosttune.discovery.sets import parsed
+from hosttune.model import sysfs
 from hosttune.model.evidence import GuestProcess, GuestThread, Leftovers
 from hosttune.model.host import Host
 from hosttune.reader import Reader, number
@@ -25,7 +26,6 @@ _PIDS = "/run/libvirt/qemu"
 _OWNER = re.compile(r"/libvirt/qemu/[0-9]{1,9}-([^/]+)/")
 _SHORT = 20
 _MDEVS = "/sys/bus/mdev/devices"
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CELL = re.compile(r"\bram-node([0-9]{1,4})\b")  # libvirt's name of a cell's memory, part of the file's name
 
 
@@ -218,6 +218,5 @@ def read_leftovers(reader: Reader, host: Host) -> Leftovers:
 
 def _parent(reader: Reader, uuid: str) -> str:
     """Return the PCI function that a mediated device belongs to; "" if its path does not show it."""
-    path = reader.link(f"{_MDEVS}/{uuid}") or ""
-    found = [part for part in path.split("/") if _ADDRESS.fullmatch(part)]
+    found = sysfs.functions_in(reader.link(f"{_MDEVS}/{uuid}") or "")
     return found[-1] if found else ""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from hosttune.discovery.pci_function import ADDRESS
 from hosttune.gpu import VENDORS, maker_of, nvswitches
 from hosttune.gpu.vendor import Listing, Vendor
 from hosttune.model import sysfs
@@ -213,7 +212,7 @@ def _groups(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
     """Yield the members of the IOMMU groups. A group without members was not recorded."""
     members: dict[str, list[str]] = {}
     for group in reader.names(GROUPS):
-        listed = [name for name in reader.names(f"{GROUPS}/{group}/devices") if ADDRESS.fullmatch(name)]
+        listed = [name for name in reader.names(f"{GROUPS}/{group}/devices") if sysfs.is_function(name)]
         if listed:
             members[group] = listed
     if members:
@@ -259,7 +258,7 @@ def _drivers(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
     for driver in reader.names(_DRIVERS):
         maker = makers.get(driver)
         kind, vendor = ("gpu", maker.name) if maker else (_KINDS.get(driver), None)
-        held = (name for name in reader.names(f"{_DRIVERS}/{driver}") if ADDRESS.fullmatch(name))
+        held = (name for name in reader.names(f"{_DRIVERS}/{driver}") if sysfs.is_function(name))
         seen += [SeenDevice(address=address, kind=kind, vendor=vendor, driver=driver) for address in held]
     if seen:
         yield _source("the drivers' folders", f"{_DRIVERS}/*", seen, tree)
@@ -277,7 +276,7 @@ def _folders(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
     inner = [f"{_DEVICES}/{name}" for name in reader.names(_DEVICES) if _ROOT.fullmatch(name)]
     while inner:
         path = inner.pop()
-        below = [name for name in reader.names_of_open_folder(path) if ":" in name and ADDRESS.fullmatch(name)]
+        below = [name for name in reader.names_of_open_folder(path) if sysfs.is_function(name)]
         found.update(below)
         inner += [f"{path}/{name}" for name in below]
     if found:
@@ -305,7 +304,7 @@ def _classed(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
         found, own = set(), set()
         for name in reader.names(folder):
             target = reader.link(f"{folder}/{name}") or reader.link(f"{folder}/{name}/device") or ""
-            functions = [part for part in target.split("/") if ADDRESS.fullmatch(part)]
+            functions = sysfs.functions_in(target)
             found.update(functions[-1:])
             if functions and re.fullmatch(_OWN, target.rpartition(functions[-1])[2]):
                 own.add(functions[-1])

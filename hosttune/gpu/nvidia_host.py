@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hosttune.errors import BadInput
 from hosttune.gpu import nvswitches
 from hosttune.gpu.vendor import LOGGED_ADDRESS, Answer, Hints, Listing, LogRecords, Traces, ask
+from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.reader import Reader
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 DRIVER = "nvidia"
 NVML = "nvml.json"
-_ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 HELD = "/proc/driver/nvidia/gpus"  # a folder for each GPU that the module holds, by address (nv-procfs.c)
 
 
@@ -25,7 +25,7 @@ def lists(reader: Reader) -> tuple[Listing, ...]:
 
     See `Vendor.lists`.
     """
-    held = tuple(Gpu(address=name, vendor="nvidia") for name in reader.names(HELD) if re.fullmatch(_ADDRESS, name))
+    held = tuple(Gpu(address=name, vendor="nvidia") for name in reader.names(HELD) if sysfs.is_function(name))
     found = [Listing(name="the nvidia module", read=HELD, gpus=held)] if held else []
     for name, words, parse in (
         (NVML, "NVML", parse_nvml),

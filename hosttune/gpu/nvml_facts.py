@@ -20,8 +20,9 @@ from hosttune.gpu.nvml_health import health_facts, incomplete_fabric_masks
 from hosttune.gpu.vendor import NO_ADDRESS, Answer, without_conflicting_gpus
 from hosttune.model.gpu import Gpu, Mig, MigInstance, MigProfile, Peer
 from hosttune.model.host import Problem
+from hosttune.model.jsontext import recorded_json
 from hosttune.model.limits import check_count
-from hosttune.model.values import parse_address, recorded_json
+from hosttune.model.values import parse_address
 
 QUERY = "nvml.json"
 Raw = Mapping[str, Any]

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from hosttune.errors import BadInput
+from hosttune.model.jsontext import plain_json
 from hosttune.model.limits import check_count, check_size, limit
 from hosttune.model.text import decoding_problem, either, refuse_surrogates, refuse_unwritable
 from hosttune.model.values import (
@@ -16,7 +17,6 @@ from hosttune.model.values import (
     close_mappings,
     parse_address,
     parse_size,
-    plain_json,
     to_builtins,
     to_json,
     without_nulls,

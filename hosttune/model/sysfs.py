@@ -6,16 +6,29 @@ ABI/stable/sysfs-devices-node.
 
 from __future__ import annotations
 
+import re
+
 PCI_DEVICES = "/sys/bus/pci/devices"
 PCI_DRIVERS = "/sys/bus/pci/drivers"
 IOMMU_GROUPS = "/sys/kernel/iommu_groups"
 CPUS = "/sys/devices/system/cpu"
 NODES = "/sys/devices/system/node"
+_FUNCTION = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 
 
 def function(address: str, name: str = "") -> str:
     """Return the folder of a PCI function, or the path of `name` in it."""
     return f"{PCI_DEVICES}/{address}/{name}" if name else f"{PCI_DEVICES}/{address}"
+
+
+def functions_in(path: str) -> list[str]:
+    """Return the PCI functions that a path leads through, the topmost first."""
+    return [part for part in path.split("/") if is_function(part)]
+
+
+def is_function(name: str) -> bool:
+    """Return whether the name of a folder is that of a PCI function."""
+    return ":" in name and re.fullmatch(_FUNCTION, name) is not None
 
 
 def pool(node: int | str, size_bytes: int) -> str:

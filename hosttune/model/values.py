@@ -1,4 +1,4 @@
-"""Small exact types that all documents use: CPU sets, PCI addresses, sizes, and JSON in both directions."""
+"""Small exact types that all documents use: CPU sets, PCI addresses, sizes, and documents as JSON."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from typing import Any, TypeVar
 import msgspec
 
 from hosttune.errors import BadInput
-from hosttune.model.limits import check_size, limit
+from hosttune.model.jsontext import plain_json
+from hosttune.model.limits import check_size
+from hosttune.model.sysfs import is_function
 from hosttune.model.text import decoding_problem, json_escaped
 
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 
-# Compiled when first used: discovery needs none of them.
-_TEXT = r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?'  # a string in a JSON document; a key if a colon follows
-_SURROGATES = rb"(?<!\\)\\u[dD](?:[89abAB]..\\u[dD][c-fC-F]|([89a-fA-F]))"  # a pair; group 1: a lone one
-MAX_DEPTH = 64  # of objects and lists in each other; hosttune's documents reach about 12
+# Compiled when first used: discovery does not need it.
 _BDF = r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])"
 
 
@@ -41,11 +40,14 @@ def parse_address(text: str, *, where: str = "PCI address") -> str:
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text is a PCI address in the kernel's form."""
-    try:
-        return parse_address(text) == text
-    except BadInput:
+    """Return whether a text is a PCI address in the kernel's form.
+
+    The device is below 32, and a domain of more than four digits does not begin with a zero.
+    """
+    if not is_function(text):
         return False
+    domain, _, rest = text.partition(":")
+    return int(rest[3:5], 16) < 32 and (len(domain) == 4 or domain[0] != "0")
 
 
 @cache
@@ -295,70 +297,6 @@ def _as_text(value: Any) -> Any:
 def to_builtins(value: object) -> Any:
     """Return a document value as plain dicts and lists."""
     return msgspec.to_builtins(value, enc_hook=_encode_other)
-
-
-def plain_json(
-    text: str | bytes,
-    *,
-    where: str,
-    hint: str = "correct the syntax",
-    most_values: int | None = None,
-    once: bool = False,
-) -> Any:
-    """Return the plain value of a JSON text.
-
-    The values are counted before they are created, because a text of 16 MiB can hold five million of them. Counted are
-    the characters that come before values (comma, opening brackets and braces), including those inside strings. A lone
-    surrogate is not valid Unicode, whether written as itself or as an escape.
-
-    `once`: refuse a key that occurs twice in an object. Raises BadInput if the text is not JSON, is not valid Unicode,
-    has too many values, or is nested deeper than MAX_DEPTH.
-    """
-    most = limit("values of a document") if most_values is None else most_values
-    try:
-        data = text.encode() if isinstance(text, str) else text
-        if sum(map(data.count, (b",", b"[", b"{"))) > most:
-            raise BadInput(f"more than {most:,} values", where=where, hint="no such document has so many")
-        document = msgspec.json.decode(data)
-    except UnicodeError as error:
-        raise BadInput(f"not valid Unicode: {error}", where=where, hint="write it in UTF-8") from error
-    except RecursionError as error:
-        raise BadInput(f"nested deeper than {MAX_DEPTH}", where=where, hint=hint) from error
-    except msgspec.DecodeError as error:
-        lone = any(found[1] for found in re.finditer(_SURROGATES, data))
-        why = "half of a surrogate pair (\\ud800 to \\udfff)" if lone else str(error)
-        raise BadInput(f"not a JSON document: {why}", where=where, hint=hint) from error
-    keys = _count_keys(document, where, hint)
-    if once and keys != sum(1 for found in re.finditer(_TEXT, data.decode()) if found[1]):
-        raise BadInput("a key that occurs twice in an object", where=where, hint=hint)
-    return document
-
-
-def recorded_json(text: str, *, where: str) -> Any:
-    """Return the plain value of a recorded answer in a capture.
-
-    Raises BadInput as `plain_json` does, and for a key that occurs twice in an object: no tool writes that, and it is
-    unknown which of the two values is true.
-    """
-    return plain_json(text, where=where, hint="record it again", once=True)
-
-
-def _count_keys(document: Any, where: str, hint: str) -> int:
-    """Return how many keys the objects of a decoded text have. The decoder keeps one of two equal keys.
-
-    Raises BadInput for a text that is nested too deep: the functions that walk through values are recursive.
-    """
-    kept, layer = 0, [document]
-    for _ in range(MAX_DEPTH):
-        below: list[Any] = []
-        for value in layer:
-            kept += len(value) if isinstance(value, dict) else 0
-            parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-            below += [part for part in parts if isinstance(part, dict | list)]
-        if not below:
-            return kept
-        layer = below
-    raise BadInput(f"nested deeper than {MAX_DEPTH}", where=where, hint=hint)
 
 
 def from_json(kind: type[T], text: str | bytes, *, schema: str, where: str) -> T:

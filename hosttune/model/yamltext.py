@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from hosttune.errors import BadInput
+from hosttune.model.jsontext import MAX_DEPTH, plain_json
 from hosttune.model.limits import check_size, limit
-from hosttune.model.values import MAX_DEPTH, plain_json
 
 _PLAIN = (
     (re.compile(r"~|null|Null|NULL|"), lambda text: None),
