@@ -20,7 +20,8 @@ from hosttune.errors import BadInput
 from hosttune.machine import Machine
 from hosttune.model.limits import LIMITS as TABLE
 from hosttune.model.values import Value, format_size
-from hosttune.recorded import OWN, Archive, Capture
+from hosttune.recorded import Archive, Capture
+from hosttune.replay import OWN
 from hosttune.system import System, join_link
 
 if TYPE_CHECKING:

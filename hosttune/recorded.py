@@ -12,95 +12,14 @@ import stat
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
-from hosttune import manifest
 from hosttune.descriptors import let_go
-from hosttune.errors import BadInput, Unreadable
 from hosttune.model.limits import LIMITS, check_size, file_limit
-from hosttune.system import (
-    COMPLETE,
-    MAX_LINKS,
-    SCRATCH,
-    UNREADABLE,
-    Folder,
-    System,
-    clean_names,
-    join_link,
-    printable,
-    unless_absent,
-)
+from hosttune.replay import Recorded
+from hosttune.system import MAX_LINKS, SCRATCH, Folder, clean_names, join_link, printable, unless_absent
 
-OWN = "/.hosttune"  # where a capture has what is not a file of the machine
 _PAGE = 8192  # larger than nearly every file of sysfs
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
-
-
-class Recorded(System):
-    """Base class of captures: facts about the recording itself."""
-
-    def __init__(self, origin: str, most_names: int = LIMITS["names in a folder"].most) -> None:
-        self.origin = origin
-        self._most_names = most_names
-        self._unreadable: Mapping[str, str] = {}
-        self._manifest = manifest.Manifest({})
-
-    def _settle(self) -> None:
-        """Read the capture's own facts; called when its contents can be read."""
-        self.complete = self.exists(COMPLETE)
-        self._manifest = manifest.read((self.read_bytes(COMPLETE) or b"").decode("utf-8", "replace"))
-        lines = (self.read(UNREADABLE) or "").splitlines()
-        self._unreadable = {path: reason for path, _, reason in (line.partition("\t") for line in lines if line)}
-
-    def _refuse_unreadable(self, path: str) -> None:
-        reason = self._unreadable.get(path)
-        if reason is not None:
-            raise Unreadable(path, reason or "recorded as unreadable")
-
-    def _check_names(self, count: int, path: str) -> None:
-        if count > self._most_names:
-            why = LIMITS["names in a folder"].why
-            raise self._bad(f"{path} holds more than {self._most_names:,} names", f"no folder of a host does: {why}")
-
-    def _refuse_lost(self, real: str) -> None:
-        """Raise Unreadable if a missing path, or a part of it, is in the manifest: it was lost after the capture."""
-        while self._manifest and real != "/":
-            if self._manifest.had(real) and not self._here(real):
-                raise Unreadable(real, "lost: it was in this capture when it was made")
-            real = real.rpartition("/")[0] or "/"
-
-    def _refuse_link(self, real: str) -> None:
-        """Check that a link may be here.
-
-        Raises Unreadable if it was not a link according to the manifest, and BadInput if it is among hosttune's own
-        files, where hosttune makes no links.
-        """
-        if real == OWN or real.startswith(f"{OWN}/"):
-            raise self._bad(f"{real} is a link", "capture the host again")
-        if self._manifest and self._manifest.was_no_link(real):
-            raise Unreadable(real, "lost: a link is in its place, which was not there when this capture was made")
-
-    def _here(self, real: str) -> bool:
-        """Return whether this path exists; it has no links on the way."""
-        raise NotImplementedError
-
-    def _with_lost(self, real: str, names: list[str]) -> list[str]:
-        """Return the names in a directory, with those that are in the manifest but missing here."""
-        lost = self._manifest.names(real).difference(names) if self._manifest else ()
-        return sorted([*names, *lost]) if lost else names
-
-    def lacks(self, path: str) -> bool:
-        """See System. Only the manifest of a capture made by hosttune proves it."""
-        try:
-            return bool(self._manifest) and self._manifest.lacked(self._where(path)) and not self.exists(path)
-        except Unreadable:
-            return False
-
-    def _where(self, path: str) -> str:
-        """Return the path with the links before its last part resolved, as far as they exist."""
-        raise NotImplementedError
-
-    def _bad(self, what: str, hint: str) -> BadInput:
-        return BadInput(what, where=self.origin, hint=hint)
 
 
 class Capture(Recorded):
@@ -119,7 +38,7 @@ class Capture(Recorded):
         self._real_dirs: dict[str, str | None] = {"/": "/"}
         self._left = most_accesses
         self._plain: set[str] = set()  # files that a listing showed to be regular
-        self._settle()
+        self._read_own_facts()
         self.scratch = self.exists(SCRATCH)
 
     def read_bytes(self, path: str) -> bytes | None:
@@ -384,7 +303,7 @@ class Archive(Recorded):
             self._add(path)
             self._dirs.setdefault(path, set())
         self._real_dirs: dict[str, str] = {}
-        self._settle()
+        self._read_own_facts()
 
     def _add(self, path: str) -> None:
         while path != "/":
