@@ -8,6 +8,7 @@ purpose (a device, huge pages, a hard limit, arguments to QEMU) must not be adde
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -22,9 +23,11 @@ from hosttune.domain.facts import (
     MemoryBacking,
     VirtualIommu,
 )
-from hosttune.domain.reader import read_domain
-from hosttune.domain.xml import parse
+from hosttune.domain.reader import domain_facts, read_tree
 from hosttune.errors import BadInput
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
 
 # Fields that libvirt chooses if the wanted XML does not set them. All others must match, even if they are None.
 LEFT_OPEN: LeftOpen = {
@@ -62,17 +65,19 @@ def same_guest(live_xml: str, want_xml: str) -> tuple[str, ...]:
     Not compared: the UUID (a guest that is redefined keeps its own), titles, and what libvirt chooses if the wanted XML
     does not. Live XML that cannot be read counts as different. Raises BadInput if the wanted XML is not a domain.
     """
-    want = _comparable(read_domain(want_xml, where="wanted XML"))
+    want_root = read_tree(want_xml, where="wanted XML")
+    want = _comparable(domain_facts(want_root, where="wanted XML"))
     try:
-        live = _comparable(read_domain(live_xml, where="live XML"))
+        live_root = read_tree(live_xml, where="live XML")
+        live = _comparable(domain_facts(live_root, where="live XML"))
     except BadInput as error:
         return (f"{error.where}: {error.what}",)
     compared = [
         *((_word(field), wanted, found) for field, wanted, found in compare(want, _allowed(live, want), LEFT_OPEN)),
-        ("other devices", _other_devices(want_xml), _other_devices(live_xml)),
+        ("other devices", _other_devices(want_root), _other_devices(live_root)),
     ]
     texts = [f"{field}: wanted {wanted}, found {found}" for field, wanted, found in compared if wanted != found]
-    missing = sorted(_sections(want_xml) - _sections(live_xml))
+    missing = sorted(_sections(want_root) - _sections(live_root))
     return (*texts, *(f"{element}: missing" for element in missing))
 
 
@@ -132,15 +137,14 @@ def _allowed(live: DomainFacts, want: DomainFacts) -> DomainFacts:
     )
 
 
-def _other_devices(xml: str) -> dict[str, int]:
+def _other_devices(root: _Element) -> dict[str, int]:
     """Return the number of devices of each kind that is not compared one by one and that libvirt does not add."""
-    tags = (str(element.tag) for element in parse(xml).iterfind("devices/*"))
+    tags = (str(element.tag) for element in root.iterfind("devices/*"))
     return dict(Counter(tag for tag in tags if tag not in _ADDED | _COMPARED))
 
 
-def _sections(xml: str) -> set[str]:
+def _sections(root: _Element) -> set[str]:
     """Return the sections that each guest of hosttune has, one text per element: tag, attributes, text."""
-    root = parse(xml)
     elements = (element for tag in _SECTIONS for section in root.iterfind(tag) for element in section.iter())
     return {
         " ".join(
