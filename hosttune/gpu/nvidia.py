@@ -22,7 +22,6 @@ from hosttune.reader import Reader
 
 if TYPE_CHECKING:
     from hosttune.gpu.knobs import Knobs
-    from hosttune.gpu.nvidia_topo import NvlinkStatus, TopoMatrix
 
 # pci.ids (pciutils/pciids 2026.08.22); product names of open-gpu-kernel-modules g_nv_name_released.h and nvidia-smi.
 MODELS = {
@@ -87,20 +86,20 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
     if not asked:
         return gpus
     addresses = tuple(device.address for device in asked)
-    told = _from_nvml(reader, addresses)
+    facts = _from_nvml(reader, addresses)
     # A capture may hold the answers of both NVML and nvidia-smi. Then they are compared.
-    if reader.system.captured or any(address not in told or told[address].uuid is None for address in addresses):
+    if reader.system.captured or any(address not in facts or facts[address].uuid is None for address in addresses):
         for address, gpu in _from_smi(reader, addresses, all_awake=len(asked) == len(held)).items():
-            told[address] = _agreed(reader, told[address], gpu) if address in told else gpu
-    _name_missing(reader, addresses, told)
+            facts[address] = _agreed(reader, facts[address], gpu) if address in facts else gpu
+    _name_missing(reader, addresses, facts)
     joined = tuple(
-        fill(gpu, told[gpu.address], source=told[gpu.address].source) if gpu.address in told else gpu for gpu in gpus
+        fill(gpu, facts[gpu.address], source=facts[gpu.address].source) if gpu.address in facts else gpu for gpu in gpus
     )
     joined = _unique_modules(reader, joined)
     if reader.system.scratch:  # the settings made on it since it was recorded
         from hosttune.gpu.nvidia_set import with_recorded_settings
 
-        joined = tuple(with_recorded_settings(reader.system, gpu) if gpu.address in told else gpu for gpu in joined)
+        joined = tuple(with_recorded_settings(reader.system, gpu) if gpu.address in facts else gpu for gpu in joined)
     for problem in gpus_off_fabric(joined):
         reader.problem(problem.what, problem.where, problem.why)
     return joined
@@ -145,16 +144,16 @@ def _from_smi(reader: Reader, addresses: tuple[str, ...], *, all_awake: bool) ->
             answers.append(answer)
     if not answers:
         return {}
-    told: dict[str, Gpu] = {}
+    facts: dict[str, Gpu] = {}
     for answer in answers:
         for address, gpu in _join(reader, answer, addresses, "nvidia-smi").items():
-            told[address] = _agreed(reader, told[address], gpu, _FORMS) if address in told else gpu
+            facts[address] = _agreed(reader, facts[address], gpu, _FORMS) if address in facts else gpu
     listed = answers[0]
     if any([gpu.address for gpu in other.gpus] != [gpu.address for gpu in listed.gpus] for other in answers):
         problem = Problem(what="GPUs in two orders", where="nvidia-smi-q", why=f"{_FORMS} do not list the same GPUs")
         reader.problem(problem.what, problem.where, problem.why)
         listed = msgspec.structs.replace(listed, problems=(*listed.problems, problem))
-    return _from_tables(reader, told, listed, all_awake=all_awake)
+    return _from_tables(reader, facts, listed, all_awake=all_awake)
 
 
 _FORMS = "nvidia-smi -q and nvidia-smi -q -x"
@@ -189,13 +188,13 @@ def _command(reader: Reader, name: str, *, all_awake: bool) -> str | None:
     return ask(reader, name, live)
 
 
-def _from_tables(reader: Reader, told: dict[str, Gpu], listed: Answer, *, all_awake: bool) -> dict[str, Gpu]:
+def _from_tables(reader: Reader, facts: dict[str, Gpu], listed: Answer, *, all_awake: bool) -> dict[str, Gpu]:
     """Add peers, NVLinks and MIG profiles from tables that name a GPU by its place in nvidia-smi's order.
 
     If `listed` has left out a GPU (because it has no address, or is listed twice), the places are unknown.
     """
     from hosttune.gpu.mig import parse_mig_placements, parse_mig_profiles, place
-    from hosttune.gpu.nvidia_topo import parse_nvlink_status, parse_topo_matrix
+    from hosttune.gpu.nvidia_topo import nvlinks_by_address, parse_nvlink_status, parse_topo_matrix, peers_from_matrix
 
     order = () if listed.problems else tuple(gpu.address for gpu in listed.gpus)
     texts = {name: _command(reader, name, all_awake=all_awake) or "" for name in list(COMMANDS)[2:]}
@@ -210,7 +209,7 @@ def _from_tables(reader: Reader, told: dict[str, Gpu], listed: Answer, *, all_aw
     placements = parse_mig_placements(texts["mig-lgipp"])
     for index, gpu in enumerate(listed.gpus):
         address = gpu.address
-        if address not in told:
+        if address not in facts:
             continue
         speeds = links.get(address)
         active = None if speeds is None else [speed for speed in speeds if speed is not None]
@@ -223,60 +222,8 @@ def _from_tables(reader: Reader, told: dict[str, Gpu], listed: Answer, *, all_aw
             if order and index in profiles
             else None,
         )
-        told[address] = fill(told[address], more)
-    return told
-
-
-def nvlinks_by_address(
-    statuses: tuple[NvlinkStatus, ...], gpus: tuple[Gpu, ...], *, numbered: bool
-) -> dict[str, tuple[float | None, ...]]:
-    """Return each GPU's links by address.
-
-    A row belongs to the GPU with its UUID, or, if the rows are `numbered`, to the GPU at its place among `gpus`. The
-    links are unknown for a GPU that occurs twice, or whose UUID belongs to another place.
-    """
-    uuids = {gpu.uuid.casefold(): gpu for gpu in gpus if gpu.uuid}
-    found: dict[str, list[NvlinkStatus]] = {}
-    doubted: set[str] = set()
-    for status in statuses:
-        place = gpus[status.index] if numbered and status.index < len(gpus) else None
-        named = uuids.get((status.uuid or "").casefold())
-        if place and place.uuid and status.uuid and named is not place:
-            doubted.update(gpu.address for gpu in (place, named) if gpu)
-        if gpu := named or place:
-            found.setdefault(gpu.address, []).append(status)
-    known = {
-        address: told[0].links
-        for address, told in found.items()
-        if len(told) == 1 and told[0].links is not None and address not in doubted
-    }
-    # GPUs of one model have the same number of links. A list that is shorter than another GPU's has lost some.
-    models = {gpu.address: gpu.model for gpu in gpus}
-    most: dict[str | None, int] = {}
-    for address, links in known.items():
-        most[models[address]] = max(most.get(models[address], 0), len(links))
-    return {address: links for address, links in known.items() if len(links) == most[models[address]]}
-
-
-def peers_from_matrix(matrix: TopoMatrix, order: tuple[str, ...]) -> dict[str, tuple[Peer, ...]]:
-    """Return each GPU's peers from a topology matrix; GPU n is `order[n]`. NV18 means 18 NVLinks, any other word PCIe.
-
-    A path belongs to both GPUs. If a GPU's row and another GPU's row disagree about it, its peers are unknown.
-    """
-    addresses = dict(zip(matrix.gpus, order, strict=True))
-    peers: dict[str, tuple[Peer, ...]] = {}
-    for name, address in addresses.items():
-        row = matrix.paths.get(name)
-        if row is None or any(matrix.paths.get(other, {}).get(name, word) != word for other, word in row.items()):
-            continue
-        found = {addresses[other]: row[other] for other in matrix.gpus if other in row}
-        peers[address] = tuple(
-            Peer(address=other, kind="nvlink", links=int(word[2:]))
-            if word.startswith("NV")
-            else Peer(address=other, kind="pcie")
-            for other, word in sorted(found.items())
-        )
-    return peers
+        facts[address] = fill(facts[address], more)
+    return facts
 
 
 # Facts that last. Two answers of one driver can differ in them only for a moment, never permanently.
@@ -327,9 +274,9 @@ def _agreed(reader: Reader, one: Gpu, other: Gpu, tellers: str = "NVML and nvidi
     return msgspec.structs.replace(fill(one, other), **changes)
 
 
-def _name_missing(reader: Reader, addresses: tuple[str, ...], told: dict[str, Gpu]) -> None:
+def _name_missing(reader: Reader, addresses: tuple[str, ...], facts: dict[str, Gpu]) -> None:
     """Add a problem for GPUs that the driver holds but no source reported: no library, or a GPU lost to its driver."""
-    missing = [address for address in addresses if address not in told]
+    missing = [address for address in addresses if address not in facts]
     if len(missing) == len(addresses):
         why = f"NVML and nvidia-smi did not report the {len(missing)} GPUs that the driver holds: {', '.join(missing)}"
         reader.problem("GPU facts unknown", DRIVER, why)

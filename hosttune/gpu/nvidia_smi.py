@@ -2,8 +2,8 @@
 
 Both forms are converted to one flat table (path → values in order), and one table of rows says where each fact is.
 "N/A" and similar words are not values. Units are converted: MiB become bytes, and module id 0 becomes None. If a fact
-occurs more than once with different values, it is unknown (`_said`): nvidia-smi prints each fact once, so it cannot be
-known which value is true.
+occurs more than once with different values, it is unknown (`_text_at`): nvidia-smi prints each fact once, so it cannot
+be known which value is true.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from hosttune.errors import BadInput
+from hosttune.gpu.nvidia_smi_fabric import Flat, fabric_health
 from hosttune.gpu.nvidia_smi_rows import (
     ROWS,
     Row,
@@ -38,8 +39,6 @@ from hosttune.model.values import parse_address
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-Flat = dict[str, list[str]]
-
 _DEPTH = 8  # nvidia-smi itself nests at most 4 levels
 # Every driver since 384 prints all of these (nvidia-smi(1), "Clocks Event Reasons").
 _HARD = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
@@ -52,20 +51,6 @@ _ECC_PARTS = {
     ),
     "correctable": (frozenset(("sram correctable", "dram correctable")),),
 }
-# The words of each element of the fabric's health: where there is no fault, and where there is one (nvml.h, in
-# nvidia-smi's words: NVML_GPU_FABRIC_HEALTH_…). For "incorrect configuration", any other word is a fault too.
-_FLAG = (("false",), ("true",))
-_FABRIC_WORDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "summary": (("healthy",), ("unhealthy", "limited capacity")),
-    "bandwidth": (("full",), ("degraded",)),
-    "route recovery in progress": _FLAG,
-    "route unhealthy": _FLAG,
-    "access timeout recovery": _FLAG,
-    "incorrect configuration": (("none",), ()),
-    "partition assigned": (("false", "true"), ()),
-}
-# A driver that reports one of these reports all of them. Older drivers report only the bandwidth.
-_FABRIC_CORE = frozenset(("bandwidth", "route recovery in progress", "route unhealthy", "access timeout recovery"))
 _ALIASES = {"idle": "gpu_idle", "display_clock_setting": "display_clocks_setting"}
 
 
@@ -220,11 +205,11 @@ def parse_smi_text(text: str) -> Answer:
 
 def _one_of(values: Iterable[str]) -> str:
     """Return the text that all values are; "" (which is not a value) if there is none, or if they differ."""
-    told = set(values)
-    return told.pop() if len(told) == 1 else ""
+    found = set(values)
+    return found.pop() if len(found) == 1 else ""
 
 
-def _said(flat: Flat, path: str) -> str:
+def _text_at(flat: Flat, path: str) -> str:
     """Return the text at a path; "" if there is none, or if it occurs more than once with different values."""
     return _one_of(flat.get(path, ()))
 
@@ -233,8 +218,8 @@ def _answer(flats: Iterable[tuple[str, Flat]], places: _Places, driver: str | No
     gpus: list[Gpu] = []
     problems: list[Problem] = []
     flats = list(flats)
-    healths = [_fabric_health(flat, places) for _, flat in flats]
-    told = frozenset(name for health in healths for name in health.told)
+    healths = [fabric_health(flat, places.health) for _, flat in flats]
+    reported = frozenset(name for health in healths for name in health.reported)
     for (bus_id, flat), health in zip(flats, healths, strict=True):
         try:
             address, *others = (parse_address(text, where=where) for text in (bus_id, *flat.get(places.bus_id, ())))
@@ -246,8 +231,8 @@ def _answer(flats: Iterable[tuple[str, Flat]], places: _Places, driver: str | No
             problems.append(Problem(what=NO_ADDRESS, where=where, why=why))
             continue
         gpu = _gpu(address, flat, places, driver)
-        if health.faults or (told == health.told and not health.doubted):
-            gpus.append(msgspec.structs.replace(gpu, fabric_health=health.faults if health.told else None))
+        if health.faults or (reported == health.reported and not health.doubted):
+            gpus.append(msgspec.structs.replace(gpu, fabric_health=health.faults if health.reported else None))
         else:  # an element without a known word may hide a fault, and so may the status that sums it up
             gpus.append(msgspec.structs.replace(gpu, fabric_status=None))
     return without_conflicting_gpus(Answer(gpus=tuple(gpus), problems=tuple(problems)), where)
@@ -267,10 +252,10 @@ def _gpu(address: str, flat: Flat, places: _Places, driver: str | None) -> Gpu:
     for field, (folder, word) in counts.items():
         facts[field], lacking = _errors(flat, folder, word)
         lacks += [field] if lacking else []
-    requested, limit = watts_of(_said(flat, places.requested)), facts["power_limit_watts"]
+    requested, limit = watts_of(_text_at(flat, places.requested)), facts["power_limit_watts"]
     if requested is not None and limit is not None and limit > requested:  # the limit in effect is never above it
         facts["power_limit_watts"] = None
-    lacks += ["mig"] if is_lacking(_said(flat, places.mig_current)) and places.mig_device not in flat else []
+    lacks += ["mig"] if is_lacking(_text_at(flat, places.mig_current)) and places.mig_device not in flat else []
     return Gpu(
         address=address,
         **{**facts, "module_id": facts.get("module_id") or None},
@@ -287,14 +272,14 @@ def _fact(flat: Flat, row: Row, paths: tuple[str, ...]) -> tuple[object, bool]:
 
     If older and newer paths of the fact differ, it is unknown.
     """
-    told = {path: _said(flat, path) for path in paths if path in flat}
-    if told:
-        values = {value for text in told.values() if (value := row.read(text)) is not None}
-        doubted = len(values) > 1 or "" in told.values()
+    texts = [_text_at(flat, path) for path in paths if path in flat]
+    if texts:
+        values = {value for text in texts if (value := row.read(text)) is not None}
+        doubted = len(values) > 1 or "" in texts
         value = values.pop() if values and not doubted else None
-        return value, value is None and not doubted and all(map(is_lacking, told.values()))
+        return value, value is None and not doubted and all(map(is_lacking, texts))
     # "Remapped Rows : N/A" applies to everything that would be below it.
-    return None, any(is_lacking(_said(flat, path.rpartition("/")[0])) for path in paths)
+    return None, any(is_lacking(_text_at(flat, path.rpartition("/")[0])) for path in paths)
 
 
 def _mig(flat: Flat, places: _Places) -> Mig | None:
@@ -302,7 +287,7 @@ def _mig(flat: Flat, places: _Places) -> Mig | None:
 
     If MIG is off but there is a device, the mode is unknown.
     """
-    mode, pending = (mode_of(_said(flat, path)) for path in (places.mig_current, places.mig_pending))
+    mode, pending = (mode_of(_text_at(flat, path)) for path in (places.mig_current, places.mig_pending))
     mode = None if places.mig_device in flat and mode != "enabled" else mode
     if mode is None and pending is None:
         return None
@@ -318,13 +303,13 @@ def _reasons(flat: Flat, places: _Places) -> tuple[str, ...] | None:
     active. A reason that occurs more than once, also under its older name, is active if any occurrence says so. If its
     occurrences differ in another way, it is unknown.
     """
-    told: dict[str, set[str]] = {}
+    found: dict[str, set[str]] = {}
     for path, values in flat.items():
         if path.startswith(places.reasons):
             name = re.sub(r"^clocks_(event|throttle)_reason_", "", path.rpartition("/")[2])
             name = name.casefold().replace(" ", "_")
-            told.setdefault(_ALIASES.get(name, name), set()).update(values)
-    active = {name: "Active" in words for name, words in told.items() if "Active" in words or words == {"Not Active"}}
+            found.setdefault(_ALIASES.get(name, name), set()).update(values)
+    active = {name: "Active" in words for name, words in found.items() if "Active" in words or words == {"Not Active"}}
     if not active or not (any(map(active.get, _HARD)) or all(name in active for name in _HARD)):
         return None
     named = tuple(name for name in CLOCK_REASONS if active.get(name))
@@ -336,15 +321,15 @@ def _errors(flat: Flat, folder: str, word: str) -> tuple[int | None, bool]:
 
     The sum is None if any part is unknown, unless the known parts already count errors.
     """
-    told: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
     for path, values in flat.items():
         if path.startswith(folder) and _kind(name := path.rpartition("/")[2]) == word:
             name = re.sub(r"[ _-]+", " ", name.casefold()).replace("sec ded", "secded")
-            told.setdefault(name, []).extend(values)
-    texts = [_one_of(values) for values in told.values()]
+            found.setdefault(name, []).extend(values)
+    texts = [_one_of(values) for values in found.values()]
     parts = [integer_of(text) for text in texts]
     known = [part for part in parts if part is not None]
-    whole = len(known) == len(parts) and frozenset(told) in _ECC_PARTS[word]
+    whole = len(known) == len(parts) and frozenset(found) in _ECC_PARTS[word]
     total = sum(known) if known and (whole or sum(known)) else None  # known errors count even if a part is unknown
     return total, bool(texts) and all(map(is_lacking, texts))
 
@@ -356,45 +341,6 @@ def _kind(name: str) -> str:
     """
     words = re.split(r"[ _]", name.casefold())
     return next((word for word in ("uncorrectable", "correctable") if word in words), "")
-
-
-class _Health(NamedTuple):
-    """The faults of the fabric's health, the elements that have a known word, and whether an element has none."""
-
-    faults: tuple[str, ...]
-    told: frozenset[str]
-    doubted: bool
-
-
-def _fabric_health(flat: Flat, places: _Places) -> _Health:
-    """Return the faults of the GPU's connection to the fabric.
-
-    "N/A" is not a doubt: most GPUs are on no such fabric.
-    """
-    faults: list[str] = []
-    told: set[str] = set()
-    lacking: set[str] = set()
-    doubted = False
-    for path, values in flat.items():
-        if not path.startswith(places.health):
-            continue
-        name = path.removeprefix(places.health).casefold().replace("_", " ")
-        good, bad = _FABRIC_WORDS.get(name, ((), ("true",)))
-        for value in dict.fromkeys(values):
-            word = value.casefold()
-            if is_lacking(value):
-                lacking.add(name)
-            elif word in good:
-                told.add(name)
-            elif word in bad or (name == "incorrect configuration" and text_of(value)):
-                told.add(name)
-                faults.append(name if word == "true" else f"{name} {word}" if bad else word)
-            else:
-                doubted = doubted or name in _FABRIC_WORDS
-    core = told & _FABRIC_CORE
-    cut = bool(core) and core != {"bandwidth"} and not (told | lacking).issuperset(_FABRIC_CORE)
-    doubted = doubted or cut or bool(told & lacking)
-    return _Health(tuple(faults), frozenset(told & _FABRIC_WORDS.keys()), doubted)
 
 
 def _processes(flat: Flat, places: _Places) -> int | None:

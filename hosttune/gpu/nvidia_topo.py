@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.values import Value, close_mappings
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -156,3 +157,55 @@ def _in_order(links: list[tuple[int, float | None]]) -> tuple[float | None, ...]
     speeds = dict(links)
     whole = links and len(speeds) == len(links) == max(speeds) + 1 <= _MOST_LINKS
     return tuple(speeds[number] for number in range(len(speeds))) if whole else None
+
+
+def nvlinks_by_address(
+    statuses: tuple[NvlinkStatus, ...], gpus: tuple[Gpu, ...], *, numbered: bool
+) -> dict[str, tuple[float | None, ...]]:
+    """Return each GPU's links by address.
+
+    A row belongs to the GPU with its UUID, or, if the rows are `numbered`, to the GPU at its place among `gpus`. The
+    links are unknown for a GPU that occurs twice, or whose UUID belongs to another place.
+    """
+    uuids = {gpu.uuid.casefold(): gpu for gpu in gpus if gpu.uuid}
+    found: dict[str, list[NvlinkStatus]] = {}
+    doubted: set[str] = set()
+    for status in statuses:
+        place = gpus[status.index] if numbered and status.index < len(gpus) else None
+        named = uuids.get((status.uuid or "").casefold())
+        if place and place.uuid and status.uuid and named is not place:
+            doubted.update(gpu.address for gpu in (place, named) if gpu)
+        if gpu := named or place:
+            found.setdefault(gpu.address, []).append(status)
+    known = {
+        address: rows[0].links
+        for address, rows in found.items()
+        if len(rows) == 1 and rows[0].links is not None and address not in doubted
+    }
+    # GPUs of one model have the same number of links. A list that is shorter than another GPU's has lost some.
+    models = {gpu.address: gpu.model for gpu in gpus}
+    most: dict[str | None, int] = {}
+    for address, links in known.items():
+        most[models[address]] = max(most.get(models[address], 0), len(links))
+    return {address: links for address, links in known.items() if len(links) == most[models[address]]}
+
+
+def peers_from_matrix(matrix: TopoMatrix, order: tuple[str, ...]) -> dict[str, tuple[Peer, ...]]:
+    """Return each GPU's peers from a topology matrix; GPU n is `order[n]`. NV18 means 18 NVLinks, any other word PCIe.
+
+    A path belongs to both GPUs. If a GPU's row and another GPU's row disagree about it, its peers are unknown.
+    """
+    addresses = dict(zip(matrix.gpus, order, strict=True))
+    peers: dict[str, tuple[Peer, ...]] = {}
+    for name, address in addresses.items():
+        row = matrix.paths.get(name)
+        if row is None or any(matrix.paths.get(other, {}).get(name, word) != word for other, word in row.items()):
+            continue
+        found = {addresses[other]: row[other] for other in matrix.gpus if other in row}
+        peers[address] = tuple(
+            Peer(address=other, kind="nvlink", links=int(word[2:]))
+            if word.startswith("NV")
+            else Peer(address=other, kind="pcie")
+            for other, word in sorted(found.items())
+        )
+    return peers
