@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from hosttune.bench.judge import grouped
+from hosttune.bench.judge import runs_of
 from hosttune.bench.metrics import metric_of
 from hosttune.model.validation import Validation
 
@@ -56,7 +56,7 @@ class Change:
 
 def compare(before: Validation, after: Validation) -> tuple[Change, ...]:
     """Return the changes of all figures, in the order of `after`; then the figures that only `before` has."""
-    old, new = grouped(before.samples), grouped(after.samples)
+    old, new = runs_of(before.samples), runs_of(after.samples)
     units = [{(row.metric, row.subject): row.unit for row in side.samples} for side in (before, after)]
     keys = [*new, *(key for key in old if key not in new)]
     return tuple(

@@ -17,6 +17,7 @@ from hosttune.bench.parse.answer import Lost
 from hosttune.gpu import maker_of
 from hosttune.gpu.vendor import Hints
 from hosttune.model.validation import CheckResult, Sample, Validation
+from hosttune.model.values import grouped
 
 FEWEST_RUNS = 5
 UNSTEADY = 0.10  # if the middle half of the runs is wider than this fraction of the median, the figure cannot pass
@@ -85,18 +86,14 @@ def judge(samples: Iterable[Sample], context: JudgingContext) -> tuple[CheckResu
     """Return a result for each metric and subject that was measured. Telemetry (clocks, power) is not judged."""
     return tuple(
         _result(metric, subject, values, context)
-        for (metric, subject), values in grouped(samples).items()
+        for (metric, subject), values in runs_of(samples).items()
         if not metric.startswith(_TELEMETRY)
     )
 
 
-def grouped(samples: Iterable[Sample]) -> dict[tuple[str, str], list[float]]:
+def runs_of(samples: Iterable[Sample]) -> dict[tuple[str, str], list[float]]:
     """Return the runs by (metric, subject), in order. Samples without a value are left out."""
-    found: dict[tuple[str, str], list[float]] = {}
-    for sample in samples:
-        if sample.value is not None:
-            found.setdefault((sample.metric, sample.subject), []).append(sample.value)
-    return found
+    return grouped(((sample.metric, sample.subject), sample.value) for sample in samples if sample.value is not None)
 
 
 def missing(lost: Iterable[Lost]) -> tuple[CheckResult, ...]:
@@ -186,7 +183,7 @@ def _no_floor(links: int | None, port: Port | None) -> str:
 
 def loaded_links(samples: Iterable[Sample]) -> dict[str, tuple[float, int]]:
     """Return the median speed (GT/s) and width of each link, read under load. Too few readings: left out."""
-    found = grouped(samples)
+    found = runs_of(samples)
     links = {}
     for (metric, subject), speeds in found.items():
         widths = found.get((WIDTH, subject), [])
@@ -244,7 +241,7 @@ def _own(metric: str, subject: str, context: JudgingContext) -> float | None:
     found = [
         median(values)
         for validation in context.history
-        if (values := grouped(validation.samples).get((metric, subject))) and len(values) >= FEWEST_RUNS
+        if (values := runs_of(validation.samples).get((metric, subject))) and len(values) >= FEWEST_RUNS
     ]
     return median(found) if found else None
 

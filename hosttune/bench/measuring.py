@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 
@@ -60,33 +61,36 @@ def measure(
     ask = Ask(
         host,
         level,
-        chosen.gpus,
-        seconds if seconds is not None else _BURN_SECONDS,
-        scratch_path,
-        tuple(peers or ()),
-        _lacking(system, chosen.bench.libraries) if chosen.bench is not None else (),
-        _not_quiet(host),
-        chosen.parts,
-        chosen.bench.backends if chosen.bench is not None else frozenset(),
-        chosen.bench.watch if chosen.bench is not None else "",
+        gpus=chosen.gpus,
+        seconds=seconds if seconds is not None else _BURN_SECONDS,
+        scratch=scratch_path,
+        peers=tuple(peers or ()),
+        quiet=_not_quiet(host),
+        parts=chosen.parts,
+        **_of_maker(system, chosen),
     )
     plans, skips = _planned(system, ask)
     answers = [_answer(system, backend, command, say) for backend, command in plans]
-    context = _judging_context(host, chosen, history, standard)
     samples = tuple(sample for answer in answers for sample in answer.samples)
-    figures = (
-        *judge(samples, context),
-        *missing(lost for answer in answers for lost in answer.lost),
-        *(result for answer in answers for result in answer.results),
-    )
-    results = (
-        *(_with_unproven_note(row, chosen) for row in figures),
-        *_left_out(chosen),
-        *_not_taken(chosen, plans),
-        *skips,
-    )
+    figures = judge(samples, _judging_context(host, chosen, history, standard))
+    results = (*_results(chosen, figures, answers), *_left_out(chosen), *_not_taken(chosen, plans), *skips)
     facts = {name: value for answer in answers for name, value in answer.facts.items()}
     return Measured(worst_of_each(results), samples, {**_versions(host), **facts}, loaded_links(samples))
+
+
+def _results(chosen: Chosen, figures: Iterable[CheckResult], answers: Sequence[Answer]) -> Iterator[CheckResult]:
+    """Yield the judged figures, what is missing, and verdicts of the tools, each with a note if it is unproven."""
+    lost = missing(lost for answer in answers for lost in answer.lost)
+    for row in (*figures, *lost, *(result for answer in answers for result in answer.results)):
+        yield _with_unproven_note(row, chosen)
+
+
+def _of_maker(system: System, chosen: Chosen) -> dict[str, Any]:
+    """Return the fields of the request that depend on the GPUs' maker; none without GPUs that can be measured."""
+    bench = chosen.bench
+    if bench is None:
+        return {}
+    return {"lacking": _lacking(system, bench.libraries), "backends": bench.backends, "watch": bench.watch}
 
 
 def _judging_context(host: Host, chosen: Chosen, history: tuple[Validation, ...], standard: Standard) -> JudgingContext:

@@ -18,7 +18,7 @@ from hosttune.model.listing import some
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.problems import LIST_UNREAD, OUTSIDE
 from hosttune.model.validation import CheckResult
-from hosttune.model.values import CpuSet, address_key, parse_cpus
+from hosttune.model.values import CpuSet, address_key, grouped, parse_cpus
 
 # States in which a guest holds its memory and devices (libvirt virDomainState); a crashed guest still holds both.
 RUNNING = frozenset(("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked", "crashed"))
@@ -120,10 +120,7 @@ def holders(evidence: Evidence) -> dict[str, tuple[str, ...]]:
     known = {guest.name: guest.devices for guest in evidence.host.guests or ()}
     for name, guest in planned_guests(evidence).items():
         known.setdefault(name, tuple(device.address for device in guest.devices))
-    found: dict[str, list[str]] = {}
-    for name, devices in known.items():
-        for address in devices:
-            found.setdefault(address, []).append(name)
+    found = grouped((address, name) for name, devices in known.items() for address in devices)
     return {address: tuple(dict.fromkeys(names)) for address, names in found.items()}
 
 
@@ -357,9 +354,7 @@ def listed(names: Sequence[str], most: int = 6) -> str:
 
 def spread(values: Iterable[tuple[str, int]]) -> str:
     """Return values with the CPUs that have them: "powersave (CPUs 4-7), performance (CPUs 0-3)"."""
-    groups: dict[str, list[int]] = {}
-    for value, cpu in values:
-        groups.setdefault(value, []).append(cpu)
+    groups = grouped(values)
     if len(groups) == 1:
         return next(iter(groups))
     return ", ".join(f"{value} (CPUs {CpuSet(cpus)})" for value, cpus in groups.items())

@@ -14,6 +14,7 @@ from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu, Mig
 from hosttune.model.host import PciDevice
 from hosttune.model.validation import CheckResult
+from hosttune.model.values import grouped
 
 _NVML = "NVIDIA, NVML API reference (nvml.h)"
 
@@ -68,10 +69,9 @@ def mig_mode(evidence: Evidence) -> Iterable[CheckResult]:
 
 def mig_instances(evidence: Evidence) -> Iterable[CheckResult]:
     """Compare the instances on each GPU in MIG mode with those that applied plans give to guests."""
-    planned: dict[str, list[tuple[str, int | None]]] = {}
-    for guest in planned_guests(evidence).values():
-        for place in guest.mig:
-            planned.setdefault(place.gpu, []).append((place.profile, place.start))
+    planned = grouped(
+        (place.gpu, (place.profile, place.start)) for guest in planned_guests(evidence).values() for place in guest.mig
+    )
     return _each_mig(evidence, _INSTANCES, lambda gpu, mig: _mig_instances(planned.get(gpu.address, []), gpu, mig))
 
 

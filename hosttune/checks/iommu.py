@@ -22,7 +22,7 @@ from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
 from hosttune.model.validation import CheckResult
-from hosttune.model.values import slot_of
+from hosttune.model.values import grouped, slot_of
 
 _GROUPS = sysfs.IOMMU_GROUPS
 _ON = {
@@ -137,11 +137,9 @@ def _switched_on(module: str, name: str) -> tuple[str, ...]:
 def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
     """Check that a whole group goes to one guest: devices in one group can reach each other without the IOMMU."""
     check = "iommu-groups"
-    members: dict[int, list[PciDevice]] = {}
     doubtful = evidence.host.index.contradicted  # a function read as a bridge may not be a bridge
-    for device in evidence.host.pci:
-        if device.iommu_group is not None and (not device.is_bridge or device.address in doubtful):
-            members.setdefault(device.iommu_group, []).append(device)
+    others = (one for one in evidence.host.pci if not one.is_bridge or one.address in doubtful)
+    members = grouped((one.iommu_group, one) for one in others if one.iommu_group is not None)
     passed_on = {device.address: device for device in given(evidence)}
     gpus = {gpu.address for gpu in accelerators(evidence.host)}
     subjects = [device for device in evidence.host.pci if device.address in passed_on or device.address in gpus]

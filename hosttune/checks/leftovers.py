@@ -25,6 +25,7 @@ from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import HugePages, NumaNode, PciDevice, RunningGuest
 from hosttune.model.validation import CheckResult
+from hosttune.model.values import grouped
 
 _MDEVS, _VFS, _PAGES = "leftover-mdevs", "leftover-vfs", "leftover-pages"
 _ROOT = "run hosttune validate as root, on the host itself"
@@ -57,10 +58,7 @@ def leftover_mdevs(evidence: Evidence) -> Iterable[CheckResult]:
 
 def leftover_vfs(evidence: Evidence) -> Iterable[CheckResult]:
     """Check for virtual functions without a guest, on a VFIO driver or none; with other drivers the host uses them."""
-    functions: dict[str, list[PciDevice]] = {}
-    for device in evidence.host.pci:
-        if device.physfn:
-            functions.setdefault(device.physfn, []).append(device)
+    functions = grouped((device.physfn, device) for device in evidence.host.pci if device.physfn)
     physical = [d for d in evidence.host.pci if d.sriov_vfs or d.virtfns or d.address in functions]
     doubtful = [d for d in evidence.host.pci if d not in physical and _may_have_functions(evidence, d)]
     for device in doubtful:

@@ -26,7 +26,7 @@ from hosttune.model import sysfs
 from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.host import DeviceSource, PciDevice, SeenDevice
 from hosttune.model.validation import CheckResult
-from hosttune.model.values import address_key
+from hosttune.model.values import address_key, grouped
 
 _ID = "device-present"
 _TREE = sysfs.PCI_DEVICES
@@ -47,13 +47,9 @@ def device_present(evidence: Evidence) -> Iterator[CheckResult]:
     yield _host(evidence)
     known = known_devices(evidence.host)
     doubtful = evidence.host.index.contradicted
-    shown: dict[str, list[tuple[DeviceSource, SeenDevice]]] = {}
-    lacking: dict[str, list[DeviceSource]] = {}
-    for source in evidence.host.sources or ():
-        for seen in source.beyond:
-            shown.setdefault(seen.address, []).append((source, seen))
-        for address in source.lacking:
-            lacking.setdefault(address, []).append(source)
+    sources = evidence.host.sources or ()
+    shown = grouped((seen.address, (source, seen)) for source in sources for seen in source.beyond)
+    lacking = grouped((address, source) for source in sources for address in source.lacking)
     for address in sorted(known.keys() | lacking.keys(), key=address_key):
         seen = known.get(address, SeenDevice(address=address))
         found = _device(evidence, seen, functions.get(address), shown.get(address, []), lacking.get(address, []))

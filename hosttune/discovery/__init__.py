@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.model import sysfs
-from hosttune.model.host import Host, Tuned
+from hosttune.model.host import Host, PciDevice, Tuned
 from hosttune.reader import Reader
 
 if TYPE_CHECKING:
+    from hosttune.model.gpu import Gpu
     from hosttune.system import System
 
 
@@ -20,40 +22,38 @@ def discover(system: System) -> Host:
 
     Raises BadInput if the system is not a host (it has neither /sys nor /proc) or if a capture is hostile.
     """
-    from hosttune.discovery.cpu import read_cpus
-    from hosttune.discovery.devices import read_nics, read_nvme, read_nvswitches
-    from hosttune.discovery.fabric import read_fabric, recall_modules
-    from hosttune.discovery.guests import read_guests
-    from hosttune.discovery.memory import read_memory_settings, read_nodes
-    from hosttune.discovery.pci import read_pci
-    from hosttune.discovery.pci_names import load
-    from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
-    from hosttune.discovery.settings import read_settings
+    from hosttune.discovery.fabric import read_fabric
     from hosttune.discovery.sources import read_sources
-    from hosttune.gpu import read_gpus
-    from hosttune.gpu.vgpu import read_vgpu
-    from hosttune.machine import Machine
-    from hosttune.tuned import ACTIVE
 
     _check_is_host(system)
     reader = Reader(system)
+    host = _read_host(reader)
+    host = msgspec.structs.replace(host, fabric=read_fabric(reader, host), sources=read_sources(reader, host))
+    return _with_problems(host, reader)
+
+
+def _read_host(reader: Reader) -> Host:
+    """Return the host document, without what is read by comparing its parts: fabric, sources and problems."""
+    from hosttune.discovery.cpu import read_cpus
+    from hosttune.discovery.fabric import recall_modules
+    from hosttune.discovery.guests import read_guests
+    from hosttune.discovery.memory import read_memory_settings, read_nodes
+    from hosttune.discovery.pci import read_pci
+    from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
+    from hosttune.discovery.settings import read_settings
+    from hosttune.gpu import read_gpus
+
     identity = read_identity(reader)
     platform, hypervisor = read_platform(reader)
     nodes = read_nodes(reader)
     cpus, cpu_model = read_cpus(reader, nodes)
-    # A capture that was not made by hosttune may lack pci.ids. Names then come from the pci.ids of the machine that
-    # runs hosttune. No decision depends on names.
-    pci = read_pci(reader, nodes, fallback_ids=lambda: load(Machine()))
+    pci = read_pci(reader, nodes, fallback_ids=_own_pci_ids)
     alive = tuple(device for device in pci if device.responds is not False)
     gpus = recall_modules(reader, alive, read_gpus(reader, alive))
     guests, virtualization = read_guests(reader)
     settings = read_settings(reader, pci)
-    host = Host(
-        hostname=identity.hostname,
-        boot_id=identity.boot_id,
-        kernel=identity.kernel,
-        kernel_args=identity.kernel_args,
-        arch=identity.arch,
+    return Host(
+        **msgspec.structs.asdict(identity),
         hypervisor=hypervisor,
         digest=read_digest(reader, nodes),
         platform=platform,
@@ -64,17 +64,33 @@ def discover(system: System) -> Host:
         iommu=read_iommu(reader, pci),
         pci=pci,
         gpus=gpus,
-        nics=read_nics(reader, alive),
-        nvme=read_nvme(reader, alive),
-        nvswitches=read_nvswitches(reader, alive),
-        vgpu=read_vgpu(reader, alive, gpus),
+        **_read_devices(reader, alive, gpus),
         virtualization=virtualization,
         guests=guests,
         settings=settings,
-        tuned=_read_tuned(reader, settings.get(ACTIVE), identity.arch),
+        tuned=_read_tuned(reader, settings, identity.arch),
     )
-    host = msgspec.structs.replace(host, fabric=read_fabric(reader, host), sources=read_sources(reader, host))
-    return _with_problems(host, reader)
+
+
+def _read_devices(reader: Reader, alive: tuple[PciDevice, ...], gpus: tuple[Gpu, ...]) -> dict[str, Any]:
+    """Return the fields of the host document about devices other than GPUs, and about their virtual GPUs."""
+    from hosttune.discovery.devices import read_nics, read_nvme, read_nvswitches
+    from hosttune.gpu.vgpu import read_vgpu
+
+    return {
+        "nics": read_nics(reader, alive),
+        "nvme": read_nvme(reader, alive),
+        "nvswitches": read_nvswitches(reader, alive),
+        "vgpu": read_vgpu(reader, alive, gpus),
+    }
+
+
+def _own_pci_ids() -> bytes | None:
+    """Return pci.ids of the machine that runs hosttune, for captures of other tools. No decision depends on names."""
+    from hosttune.discovery.pci_names import load
+    from hosttune.machine import Machine
+
+    return load(Machine())
 
 
 def _check_is_host(system: System) -> None:
@@ -82,13 +98,14 @@ def _check_is_host(system: System) -> None:
         raise BadInput("no host: it holds neither sys/ nor proc/", where=system.origin, hint="capture a host into it")
 
 
-def _read_tuned(reader: Reader, active: str | None, arch: str | None) -> Tuned | None:
+def _read_tuned(reader: Reader, settings: Mapping[str, str], arch: str | None) -> Tuned | None:
     """Return what TuneD's active profile sets (see `discovery.tuned`); None where no profile is active.
 
     `discovery.tuned` is imported only where a profile is active or may be active.
     """
     from hosttune.tuned import ACTIVE
 
+    active = settings.get(ACTIVE)
     if active is None and reader.system.complete and not reader.lacks(ACTIVE):
         return Tuned(profiles=(), unread=(f"{ACTIVE}: could not be read",))
     if not active:

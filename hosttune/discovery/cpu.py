@@ -31,12 +31,7 @@ def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, .
     problems of `reader`.
     """
     cpuinfo = (reader.data("/proc/cpuinfo") or b"").decode("utf-8", "replace")
-    directories = _directories(reader)
-    present = _with_directory(reader, read_set(reader, f"{CPUS}/present") or CpuSet(), directories, "present")
-    online = _with_directory(reader, _online_cpus(reader, directories, cpuinfo), directories, "online")
-    check_count(len(directories | present | online), "CPUs", f"{reader.system.origin}: {CPUS}")
-    if not online:
-        reader.problem("no CPUs", CPUS, "neither sysfs nor /proc/cpuinfo lists an online CPU")
+    directories, present, online = _read_ids(reader, cpuinfo)
     homes = read_homes(reader, nodes, online)
     places = read_places(reader, online, homes, cpuinfo)
     first = min(online & directories, default=None)
@@ -70,10 +65,16 @@ def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, .
     return cpus, _read_model(reader, cpuinfo, hybrid, running.driver)
 
 
-def _directories(reader: Reader) -> CpuSet:
-    """Return the CPUs that have a directory of their own in sysfs."""
+def _read_ids(reader: Reader, cpuinfo: str) -> tuple[CpuSet, CpuSet, CpuSet]:
+    """Return the CPUs that have a directory of their own in sysfs, those that are present, and those online."""
     numbers = (number(match[1], MAX_ID) for name in reader.names(CPUS) if (match := _CPU_NAME.fullmatch(name)))
-    return CpuSet(cpu for cpu in numbers if cpu is not None)
+    directories = CpuSet(cpu for cpu in numbers if cpu is not None)
+    present = _with_directory(reader, read_set(reader, f"{CPUS}/present") or CpuSet(), directories, "present")
+    online = _with_directory(reader, _online_cpus(reader, directories, cpuinfo), directories, "online")
+    check_count(len(directories | present | online), "CPUs", f"{reader.system.origin}: {CPUS}")
+    if not online:
+        reader.problem("no CPUs", CPUS, "neither sysfs nor /proc/cpuinfo lists an online CPU")
+    return directories, present, online
 
 
 def _with_directory(reader: Reader, cpus: CpuSet, directories: CpuSet, name: str) -> CpuSet:
@@ -106,9 +107,9 @@ def _not_agreed(reader: Reader, cpus: CpuSet, online: CpuSet) -> CpuSet:
 
     A CPU that cannot be unplugged has no such file.
     """
-    said = {"0": False, "1": True}
-    files = {cpu: said.get(reader.text(f"{CPUS}/cpu{cpu}/online") or "") for cpu in sorted(cpus)}
-    doubtful = CpuSet(cpu for cpu, word in files.items() if word is not None and word != (cpu in online))
+    words = {"0": False, "1": True}
+    files = {cpu: words.get(reader.text(f"{CPUS}/cpu{cpu}/online") or "") for cpu in sorted(cpus)}
+    doubtful = CpuSet(cpu for cpu, is_online in files.items() if is_online not in (None, cpu in online))
     if doubtful:
         why = f"CPUs {doubtful} are online in one of it and {CPUS}/cpuN/online, and offline in the other"
         reader.problem("two sources disagree on which CPUs are online", f"{CPUS}/online", why)

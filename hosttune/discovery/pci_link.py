@@ -15,7 +15,7 @@ import msgspec
 from hosttune.discovery.pci_function import Figures, Function
 from hosttune.gpu.idling import IDLING_DRIVERS
 from hosttune.model.host import Link, LinkEnd
-from hosttune.model.values import slot_of
+from hosttune.model.values import grouped, slot_of
 
 _BRIDGES_FACE_DOWN = {"pci-to-pcie-bridge": True, "pcie-to-pci-bridge": False}
 _ON_NO_LINK = ("root-complex-endpoint", "root-complex-event-collector")
@@ -29,10 +29,9 @@ class Links:
 
     def __init__(self, functions: Mapping[str, Function]) -> None:
         self._functions = functions
-        self._below: dict[str, list[Function]] = {}
-        for function in functions.values():
-            if function.parent is not None:
-                self._below.setdefault(function.parent, []).append(function)
+        self._below = grouped(
+            (function.parent, function) for function in functions.values() if function.parent is not None
+        )
 
     def of(self, function: Function) -> Link | None:
         """Return the function's link with the port above; None if it reports none.

@@ -18,7 +18,7 @@ from hosttune.gpu import VENDORS, maker_of, nvswitches
 from hosttune.gpu.vendor import Listing, Vendor
 from hosttune.model import sysfs
 from hosttune.model.host import DeviceSource, Host, PciDevice, Problem, SeenDevice
-from hosttune.model.values import address_key
+from hosttune.model.values import address_key, grouped
 from hosttune.reader import Reader
 
 TREE = sysfs.PCI_DEVICES
@@ -56,16 +56,10 @@ def read_sources(reader: Reader, host: Host) -> tuple[DeviceSource, ...]:
 def problems(host: Host) -> Iterator[Problem]:
     """Yield a problem for each device on which a source and the PCI tree disagree; only one if there is no tree."""
     sources = [source for source in host.sources or () if source.shows is not None]
-    beyond: dict[str, list[str]] = {}
-    lacking: dict[str, list[str]] = {}
-    contrary: dict[str, list[str]] = {}
+    beyond = grouped((seen.address, source.name) for source in sources for seen in source.beyond)
+    lacking = grouped((address, source.name) for source in sources for address in source.lacking)
+    contrary = grouped((seen.address, source.name) for source in sources for seen in source.contrary)
     for source in sources:
-        for seen in source.beyond:
-            beyond.setdefault(seen.address, []).append(source.name)
-        for address in source.lacking:
-            lacking.setdefault(address, []).append(source.name)
-        for seen in source.contrary:
-            contrary.setdefault(seen.address, []).append(source.name)
         if not source.names and source.shows != source.could:
             why = f"{source.shows} GPUs there, {source.could} in the PCI tree"
             yield Problem(what="sources of devices disagree", where=source.read, why=why)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hosttune.domain.facts import (
     AddressWidth,
@@ -127,7 +127,6 @@ def _check_once(root: _Element) -> None:
 
 
 def _domain(root: _Element) -> DomainFacts:
-    vcpu = root.find("vcpu")
     kind = root.find("os/type")
     arch = attribute(kind, "arch")
     return DomainFacts(
@@ -141,20 +140,8 @@ def _domain(root: _Element) -> DomainFacts:
         kernel=text(root.find("os/kernel")),
         initrd=text(root.find("os/initrd")),
         cmdline=text(root.find("os/cmdline")),
-        vcpus=_count(vcpu, 1),
-        vcpus_current=number(vcpu, attribute(vcpu, "current")) if vcpu is not None else None,
-        vcpu_cpus=cpu_list(vcpu, attribute(vcpu, "cpuset")),
-        vcpu_placement=attribute(vcpu, "placement"),
-        vcpu_pins=_pins(root, "vcpupin", "vcpu"),
-        emulator_cpus=_emulator(root),
-        iothreads=_iothreads(root),
-        iothread_pins=_pins(root, "iothreadpin", "iothread"),
-        memory_bytes=element_size(root.find("memory")),
-        current_memory_bytes=element_size(root.find("currentMemory")),
-        max_memory_bytes=element_size(root.find("maxMemory")),
-        hard_limit_bytes=_hard_limit(root),
-        backing=_backing(root.find("memoryBacking")),
-        numatune=_numatune(root.find("numatune")),
+        **_threads(root),
+        **_memory(root),
         cpu=_cpu(root.find("cpu")),
         cells=tuple(_cells(root)),
         features=tuple(str(feature.tag) for feature in root.iterfind("features/*")),
@@ -176,6 +163,31 @@ def _domain(root: _Element) -> DomainFacts:
         iommu=_iommu(root.find("devices/iommu")),
         qemu_arguments=tuple(str(e.get("value", "")) for e in root.iterfind(f"{_QEMU}commandline/{_QEMU}arg")),
     )
+
+
+def _threads(root: _Element) -> dict[str, Any]:
+    vcpu = root.find("vcpu")
+    return {
+        "vcpus": _count(vcpu, 1),
+        "vcpus_current": number(vcpu, attribute(vcpu, "current")) if vcpu is not None else None,
+        "vcpu_cpus": cpu_list(vcpu, attribute(vcpu, "cpuset")),
+        "vcpu_placement": attribute(vcpu, "placement"),
+        "vcpu_pins": _pins(root, "vcpupin", "vcpu"),
+        "emulator_cpus": _emulator(root),
+        "iothreads": _iothreads(root),
+        "iothread_pins": _pins(root, "iothreadpin", "iothread"),
+    }
+
+
+def _memory(root: _Element) -> dict[str, Any]:
+    return {
+        "memory_bytes": element_size(root.find("memory")),
+        "current_memory_bytes": element_size(root.find("currentMemory")),
+        "max_memory_bytes": element_size(root.find("maxMemory")),
+        "hard_limit_bytes": _hard_limit(root),
+        "backing": _backing(root.find("memoryBacking")),
+        "numatune": _numatune(root.find("numatune")),
+    }
 
 
 def _count(element: _Element | None, default: int) -> int:

@@ -24,6 +24,7 @@ from hosttune.bench.metrics import converted, metric_of
 from hosttune.errors import BadInput
 from hosttune.model.fleet import Median, Outlier
 from hosttune.model.validation import Sample
+from hosttune.model.values import grouped
 from hosttune.report.branch import printable
 
 FAR = 3.5  # modified z-score
@@ -69,10 +70,11 @@ def rows_of(samples: Iterable[Sample], hardware: Hardware) -> tuple[Row, ...]:
 
     Runs without a figure and subjects of an unknown model are left out.
     """
-    runs: dict[tuple[str, str, str], list[float]] = {}
-    for sample in samples:
-        if sample.value is not None and math.isfinite(sample.value):
-            runs.setdefault((sample.metric, sample.subject, sample.unit), []).append(sample.value)
+    runs = grouped(
+        ((sample.metric, sample.subject, sample.unit), sample.value)
+        for sample in samples
+        if sample.value is not None and math.isfinite(sample.value)
+    )
     found: dict[Kind, dict[str, float]] = {}
     for (metric, subject, unit), values in runs.items():
         kind = _kind(metric, subject, unit, hardware)
@@ -86,10 +88,7 @@ def fleet_medians(hosts: Iterable[tuple[str, Sequence[Row]]]) -> tuple[tuple[Med
 
     Outliers on the bad side come first, and on each side those with the largest score.
     """
-    by_kind: dict[Kind, list[tuple[str, Row]]] = {}
-    for host, rows in hosts:
-        for row in rows:
-            by_kind.setdefault(row.kind, []).append((host, row))
+    by_kind = grouped((row.kind, (host, row)) for host, rows in hosts for row in rows)
     medians, outliers = [], []
     for kind in sorted(by_kind, key=_order):
         one = _median(kind, by_kind[kind])

@@ -22,7 +22,7 @@ from hosttune.model.gpu import Gpu, Mig, MigInstance, MigProfile, Peer
 from hosttune.model.host import Problem
 from hosttune.model.jsontext import recorded_json
 from hosttune.model.limits import check_count
-from hosttune.model.values import parse_address
+from hosttune.model.values import grouped, parse_address
 
 QUERY = "nvml.json"
 Raw = Mapping[str, Any]
@@ -123,9 +123,6 @@ def _gpu(address: str, raw: Raw, driver: str | None, host: _Host) -> Gpu:
 
     NVML reports milliwatts and bytes; module id 0 means a card that is not on a baseboard.
     """
-    correctable, uncorrectable, pending, failure = _integers(raw, "nvmlDeviceGetRemappedRows", 4)
-    ecc, ecc_pending = _integers(raw, "nvmlDeviceGetEccMode", 2)
-    low, high = _integers(raw, "nvmlDeviceGetPowerManagementLimitConstraints", 2)
     reasons = _integer(raw, "nvmlDeviceGetCurrentClocksEventReasons")
     fabric = _part(raw, "fabricInfo")
     state = _word(FABRIC_STATES, _integer(fabric, "state"))
@@ -145,19 +142,8 @@ def _gpu(address: str, raw: Raw, driver: str | None, host: _Host) -> Gpu:
         nvlink_gb_per_s=None if speed is None else speed / 1000,
         fabric_state=state,
         fabric_status=_fabric_status(fabric) if state == "completed" else None,
-        power_limit_watts=_watts(_integer(raw, "nvmlDeviceGetPowerManagementLimit")),
-        power_default_watts=_watts(_integer(raw, "nvmlDeviceGetPowerManagementDefaultLimit")),
-        power_min_watts=_watts(low),
-        power_max_watts=_watts(high),
         persistence=_flag(_integer(raw, "nvmlDeviceGetPersistenceMode")),
         compute_mode=_word(COMPUTE_MODES, _integer(raw, "nvmlDeviceGetComputeMode")),
-        ecc=_flag(ecc),
-        ecc_pending=_flag(ecc_pending),
-        ecc_uncorrected=_integer(raw, "uncorrectedVolatile"),
-        remapped_pending=_flag(pending),
-        remapped_failed=_flag(failure),
-        remapped_uncorrectable=uncorrectable,
-        remapped_correctable=correctable,
         clock_reasons=None if reasons is None else clock_reasons(reasons),
         pcie_max_generation=_integer(raw, "nvmlDeviceGetMaxPcieLinkGeneration"),
         pcie_gpu_max_generation=_integer(raw, "nvmlDeviceGetGpuMaxPcieLinkGeneration"),
@@ -165,8 +151,34 @@ def _gpu(address: str, raw: Raw, driver: str | None, host: _Host) -> Gpu:
         pcie_width=_integer(raw, "nvmlDeviceGetCurrPcieLinkWidth"),
         pcie_max_width=_integer(raw, "nvmlDeviceGetMaxPcieLinkWidth"),
         processes=_integer(raw, "processes"),
+        **_power_limits(raw),
+        **_memory_protection(raw),
         **health_facts(raw),
     )
+
+
+def _power_limits(raw: Raw) -> dict[str, Any]:
+    low, high = _integers(raw, "nvmlDeviceGetPowerManagementLimitConstraints", 2)
+    return {
+        "power_limit_watts": _watts(_integer(raw, "nvmlDeviceGetPowerManagementLimit")),
+        "power_default_watts": _watts(_integer(raw, "nvmlDeviceGetPowerManagementDefaultLimit")),
+        "power_min_watts": _watts(low),
+        "power_max_watts": _watts(high),
+    }
+
+
+def _memory_protection(raw: Raw) -> dict[str, Any]:
+    correctable, uncorrectable, pending, failure = _integers(raw, "nvmlDeviceGetRemappedRows", 4)
+    ecc, ecc_pending = _integers(raw, "nvmlDeviceGetEccMode", 2)
+    return {
+        "ecc": _flag(ecc),
+        "ecc_pending": _flag(ecc_pending),
+        "ecc_uncorrected": _integer(raw, "uncorrectedVolatile"),
+        "remapped_pending": _flag(pending),
+        "remapped_failed": _flag(failure),
+        "remapped_uncorrectable": uncorrectable,
+        "remapped_correctable": correctable,
+    }
 
 
 def _fabric_status(fabric: Raw) -> str | None:
@@ -341,10 +353,8 @@ def _ends(links: list[Raw] | None, host: Mapping[str, Raw]) -> _LinkEnds | None:
 
 def _doubt(address: str, raw: Raw) -> Problem | None:
     """Return a problem with the facts that NVML failed to report, except those that the GPU does not have."""
-    failures: dict[str, list[str]] = {}
-    for name, value in raw.items():
-        for reason in _failures(value) if name != "health" else ():
-            failures.setdefault(reason, []).append(name)
+    values = ((name, value) for name, value in raw.items() if name != "health")
+    failures = grouped((reason, name) for name, value in values for reason in _failures(value))
     if not failures:
         return None
     why = "; ".join(f"{reason}: {', '.join(dict.fromkeys(names))}" for reason, names in failures.items())

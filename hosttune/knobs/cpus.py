@@ -12,7 +12,7 @@ from hosttune.knobs.knob import GUEST, HOST, Change, Knob, wanted
 from hosttune.model import sysfs
 from hosttune.model.host import Cpu
 from hosttune.model.plan import Action, Finding
-from hosttune.model.values import CpuSet
+from hosttune.model.values import CpuSet, grouped
 from hosttune.settings.cpus import LONGEST_LATENCY_US, EnergyPreference, Governor, ResumeLatency
 
 Cpus = Sequence[Cpu]
@@ -26,10 +26,7 @@ def _each(now: Callable[[Cpu], str | None]) -> Callable[[Cpus, str | int], Itera
 
     def changes(cpus: Cpus, value: str | int) -> Iterable[Change]:
         want = str(value)
-        groups: dict[str | None, list[int]] = {}
-        for cpu in cpus:
-            if now(cpu) != want:
-                groups.setdefault(now(cpu), []).append(cpu.id)
+        groups = grouped((now(cpu), cpu.id) for cpu in cpus if now(cpu) != want)
         for current, ids in sorted(groups.items(), key=lambda row: row[1]):
             yield Change(f"cpus {CpuSet(ids)}", current, want)
 

@@ -12,7 +12,7 @@ from hosttune.model.devices import DeviceSource, Nic, Nvme, SeenDevice
 from hosttune.model.gpu import Gpu
 from hosttune.model.pci import PciDevice
 from hosttune.model.platform import RunningGuest
-from hosttune.model.values import address_key, slot_of
+from hosttune.model.values import address_key, grouped, slot_of
 
 _KIND_WORDS = {"gpu": "a GPU", "nic": "a NIC", "nvme": "an NVMe drive", "nvswitch": "an NVSwitch"}
 
@@ -76,10 +76,8 @@ class DeviceIndex:
     @cached_property
     def groups(self) -> Mapping[int, tuple[PciDevice, ...]]:
         """The functions of each IOMMU group. Bridges, which no guest gets, are left out."""
-        found: dict[int, list[PciDevice]] = {}
-        for device in self._functions:
-            if device.iommu_group is not None and not device.is_bridge:
-                found.setdefault(device.iommu_group, []).append(device)
+        members = (device for device in self._functions if not device.is_bridge)
+        found = grouped((one.iommu_group, one) for one in members if one.iommu_group is not None)
         return {number: tuple(members) for number, members in found.items()}
 
     @cached_property
@@ -96,9 +94,7 @@ class DeviceIndex:
     @cached_property
     def below(self) -> Mapping[str, tuple[PciDevice, ...]]:
         """The functions directly below each bridge, and those of each slot of a root bus ("0000:00:1f")."""
-        found: dict[str, list[PciDevice]] = {}
-        for device in self._functions:
-            found.setdefault(device.parent or slot_of(device.address), []).append(device)
+        found = grouped((device.parent or slot_of(device.address), device) for device in self._functions)
         return {place: tuple(members) for place, members in found.items()}
 
     def siblings(self, device: PciDevice) -> tuple[PciDevice, ...]:

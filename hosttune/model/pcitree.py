@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from hosttune.model.index import DeviceIndex
-from hosttune.model.values import slot_of
+from hosttune.model.values import grouped, slot_of
 
 
 def switches_above(index: DeviceIndex, address: str) -> tuple[str, ...]:
@@ -54,10 +54,7 @@ def _locality_switches(placed: Sequence[tuple[str, tuple[str, ...]]], *, shared:
     `placed`: each slot with the switches that remain above it, outermost first. `shared`: the level is below a switch
     that connects several slots.
     """
-    below: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
-    for slot, chain in placed:
-        if chain:
-            below.setdefault(chain[0], []).append((slot, chain[1:]))
+    below = grouped((chain[0], (slot, chain[1:])) for slot, chain in placed if chain)
     for switch, inner in below.items():
         branches = {chain[0] if chain else slot for slot, chain in inner}
         joins = len(branches) > 1

@@ -127,6 +127,14 @@ class CpuSet(frozenset[int]):
         return CpuSet(frozenset.difference(self, other))
 
 
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key; keys and values in the order of the pairs."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
+
+
 def parse_cpus(cpus: str | Iterable[int] | None) -> CpuSet:
     """Return a CPU list of a document as a set. The list may be text or a list of ids."""
     if cpus is None:

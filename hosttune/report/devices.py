@@ -13,7 +13,7 @@ from itertools import pairwise
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, Link, Nic, Nvme, PciDevice
 from hosttune.model.index import DeviceIndex
-from hosttune.model.values import Value, format_size, slot_of
+from hosttune.model.values import Value, format_size, grouped, slot_of
 from hosttune.report.branch import Branch, count
 
 _KIND_WIDTH = 9
@@ -57,11 +57,9 @@ def listed(index: Shown) -> tuple[str, ...]:
 
 def device_branches(index: Shown, addresses: Iterable[str]) -> tuple[Branch, ...]:
     """Return the host bridges that lead to these devices, in bus order, each with its branch of the tree."""
-    by_bridge: dict[str, list[tuple[str, ...]]] = {}
-    for address in sorted(addresses, key=_order):
-        path = index.devices.path(address)
-        by_bridge.setdefault(path[0].rpartition(":")[0], []).append(path)
-    return tuple(Branch(text=f"host bridge {bus}", children=_forks(index, paths)) for bus, paths in by_bridge.items())
+    paths = map(index.devices.path, sorted(addresses, key=_order))
+    by_bridge = grouped((path[0].rpartition(":")[0], path) for path in paths)
+    return tuple(Branch(text=f"host bridge {bus}", children=_forks(index, below)) for bus, below in by_bridge.items())
 
 
 def _order(address: str) -> tuple[int, str]:
@@ -73,9 +71,7 @@ def _forks(index: Shown, paths: list[tuple[str, ...]]) -> tuple[Branch, ...]:
 
     Above a single slot, only bridges with a degraded link are shown.
     """
-    groups: dict[str, list[tuple[str, ...]]] = {}
-    for path in paths:
-        groups.setdefault(path[0], []).append(path)
+    groups = grouped((path[0], path) for path in paths)
     branches: list[Branch] = []
     for members in groups.values():
         if len({slot_of(path[-1]) for path in members}) == 1:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hosttune.model.fleet import AnswerOutcome, FleetReport, HostLine, Median, Outlier, Wave
 from hosttune.model.validation import CheckResult
-from hosttune.model.values import Value
+from hosttune.model.values import Value, grouped
 from hosttune.report.branch import count
 from hosttune.report.measures import number
 from hosttune.report.outcomes import ANY_SUBJECT, severity
@@ -180,10 +180,7 @@ def summary(line: HostLine, *, warnings: bool = True) -> str:
 
 def troubles(report: FleetReport) -> tuple[Trouble, ...]:
     """Return every failure, unknown and warning once, worst first, then by the number of hosts that have it."""
-    members: dict[tuple[str, ...], list[tuple[HostLine, CheckResult]]] = {}
-    for line in report.hosts:
-        for result in line.told:
-            members.setdefault(_key(line, result), []).append((line, result))
+    members = grouped((_key(line, result), (line, result)) for line in report.hosts for result in line.told)
     found = [_trouble(same) for same in members.values()]
     return tuple(sorted(found, key=_worst_first))
 

@@ -14,6 +14,7 @@ import msgspec
 
 from hosttune.model.fleet import FleetReport, HostLine
 from hosttune.model.validation import CheckResult
+from hosttune.model.values import grouped
 from hosttune.report.fleet_groups import answer_of, headline, summary
 from hosttune.report.validation_junit import judged, safe
 
@@ -53,9 +54,7 @@ def _suite(line: HostLine, verb: str) -> Element:
 
 def _results(line: HostLine) -> list[CheckResult]:
     """Return one result for each check: the worst, with the texts of every subject with a problem."""
-    told: dict[str, list[CheckResult]] = {}
-    for one in line.told:
-        told.setdefault(one.check, []).append(one)
+    told = grouped((one.check, one) for one in line.told)
     found = [_of_check(check, outcome, told.get(check, [])) for check, outcome in line.checks.items()]
     if not {"fail", "unknown"} & set(line.checks.values()) and line.verdict in ("fail", "unknown"):
         outcome = "fail" if line.verdict == "fail" else "unknown"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hosttune.model.lint import LEVELS, LintFinding
+from hosttune.model.values import grouped
 
 _WORDS = {"error": "error", "warn": "warning", "info": "note"}
 
@@ -16,9 +17,7 @@ def lint_text(findings: Sequence[LintFinding], files: Sequence[str]) -> str:
 
 def _guest(file: str, findings: list[LintFinding]) -> list[str]:
     lines = [f"{file}: {_counts(findings)}"]
-    groups: dict[tuple[int, str], list[LintFinding]] = {}
-    for one in findings:
-        groups.setdefault((LEVELS.index(one.level), one.rule), []).append(one)
+    groups = grouped(((LEVELS.index(one.level), one.rule), one) for one in findings)
     for (_, rule), group in sorted(groups.items(), key=lambda item: item[0][0]):
         lines.append(f"{group[0].level:5}  {rule}")
         lines += [f"       line {one.line}: {one.text}" for one in group]

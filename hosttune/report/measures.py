@@ -11,7 +11,7 @@ from statistics import median
 
 from hosttune.bench.metrics import metric_of
 from hosttune.model.validation import Sample
-from hosttune.model.values import Value
+from hosttune.model.values import Value, grouped
 
 
 class Scale(Value, frozen=True, kw_only=True):
@@ -106,9 +106,7 @@ def measures(samples: Iterable[Sample], scales: Iterable[Scale] = ()) -> tuple[M
 
 def by_metric(found: Iterable[Measure]) -> dict[str, Sequence[Measure]]:
     """Return the measures of each metric, in order."""
-    metrics: dict[str, list[Measure]] = {}
-    for measure in found:
-        metrics.setdefault(measure.metric, []).append(measure)
+    metrics = grouped((measure.metric, measure) for measure in found)
     return dict(metrics)
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from hosttune.model.validation import CheckResult, Validation
-from hosttune.model.values import Value
+from hosttune.model.values import Value, grouped
 
 OUTCOMES = ("fail", "unknown", "warn", "pass", "skip")  # worst first
 WORDS = {"fail": "failed", "unknown": "unknown", "warn": "warnings", "pass": "passed", "skip": "not applicable"}
@@ -80,10 +80,9 @@ def subjects_by_check(found: Iterable[Group]) -> dict[str, tuple[str, ...]]:
 
 def next_steps(results: Iterable[CheckResult]) -> tuple[Step, ...]:
     """Return what to do, worst first: every hint of a fail, unknown or warning once, with what it fixes."""
-    mended: dict[str, list[Group]] = {}
-    for group in groups(results):
-        if group.hint and group.outcome in ("fail", "unknown", "warn"):
-            mended.setdefault(group.hint, []).append(group)
+    mended = grouped(
+        (group.hint, group) for group in groups(results) if group.hint and group.outcome in ("fail", "unknown", "warn")
+    )
     return tuple(_step(hint, members) for hint, members in mended.items())
 
 

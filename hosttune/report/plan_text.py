@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.listing import short_list, some
 from hosttune.model.plan import Action, Cell, Device, Finding, Plan, PlannedGuest, Unplaced
-from hosttune.model.values import CpuSet, format_size, value_text
+from hosttune.model.values import CpuSet, format_size, grouped, value_text
 from hosttune.report.branch import count, draw_rows, say, wrap
 from hosttune.report.devices import link_text
 from hosttune.report.values import setting_value
@@ -266,7 +266,8 @@ def _print_findings(findings: tuple[Finding, ...], console: Console) -> None:
 
 def finding_rows(findings: Sequence[Finding]) -> list[tuple[str, str]]:
     """Return (level, text with its places), the most important level first; equal texts are one row."""
-    places: dict[tuple[int, str], list[str]] = {}
-    for one in sorted(findings, key=lambda one: _LEVELS.index(one.level)):
-        places.setdefault((_LEVELS.index(one.level), one.text), []).append(one.where)
+    places = grouped(
+        ((_LEVELS.index(one.level), one.text), one.where)
+        for one in sorted(findings, key=lambda one: _LEVELS.index(one.level))
+    )
     return [(_LEVELS[level], f"{text} ({some(where)})") for (level, text), where in places.items()]

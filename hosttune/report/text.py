@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hosttune.model.host import Cpu, Host, NumaNode, RunningGuest
 from hosttune.model.listing import short_list, some
-from hosttune.model.values import CpuSet, format_size
+from hosttune.model.values import CpuSet, format_size, grouped
 from hosttune.report.branch import Branch, count, draw, draw_rows, say, wrap
 from hosttune.report.devices import Shown, device_branches, listed, shown
 
@@ -60,10 +60,8 @@ def header(host: Host) -> tuple[tuple[str, str], ...]:
 def node_branches(host: Host) -> tuple[Branch, ...]:
     """Return one branch per NUMA node, then one for devices whose node is unknown."""
     index = shown(host, problem_numbers(host))
-    places: dict[int | None, list[str]] = {}
-    for address in listed(index):
-        device = index.pci.get(address)
-        places.setdefault(device.numa_node if device else None, []).append(address)
+    devices = ((address, index.pci.get(address)) for address in listed(index))
+    places = grouped((device.numa_node if device else None, address) for address, device in devices)
     branches = [_node(host, node, _take(index, places, node.id)) for node in host.numa_nodes]
     if not host.numa_nodes:
         cpus = tuple(cpu for cpu in host.cpus if cpu.online)
@@ -76,9 +74,7 @@ def node_branches(host: Host) -> tuple[Branch, ...]:
 
 def problem_lines(host: Host) -> tuple[str, ...]:
     """Return the problems as text; those of one kind on one line."""
-    kinds: dict[tuple[str, str], list[str]] = {}
-    for problem in host.problems:
-        kinds.setdefault((problem.what, problem.why), []).append(problem.where)
+    kinds = grouped(((problem.what, problem.why), problem.where) for problem in host.problems)
     return tuple(f"{what}: {some(where)}: {why}" for (what, why), where in kinds.items())
 
 

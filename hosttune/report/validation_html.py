@@ -66,11 +66,6 @@ def html(
     what figures are compared with. `checks` explain the ids of the results. What is not given is left out, or the page
     says that it is missing.
     """
-    from markupsafe import Markup
-
-    beside = scales(validation.samples, host, baselines, history) if baselines else ()
-    found = measures(validation.samples, beside)
-    steps = next_steps(validation.results)
     views = {
         "validation": validation,
         "title": f"{validation.verdict.upper()}: {validation.host or 'unnamed host'}",
@@ -79,21 +74,35 @@ def html(
         "meaning": meaning(validation),
         "occasion": " · ".join(occasion(validation)),
         "counts": counts(validation.results),
-        "steps": steps,
-        "steps_shown": max(STEPS_SHOWN, sum(step.outcome == "fail" for step in steps)),
+        **_steps(validation.results),
         "open_sections": _sections(validation.results, folded=False),
         "folded_sections": _sections(validation.results, folded=True),
         "devices": _devices(validation.results, host),
-        "svg": Markup(svg) if svg else None,
-        "charts": charts(found),
-        "plots": rooflines(found, roofs(host, baselines), sides(validation.facts)) if baselines else (),
-        "matrices": _matrices(host, found),
+        **_figures(validation, host, baselines, history),
         "guests": reality(plans, host, validation.results),
         "changes": changes(before, validation),
         "facts": dict(validation.facts or {}),
         "explained": _explained(validation.results, checks),
     }
-    return _environment().get_template("validation.html.j2").render(**views, **_assets())
+    return _environment().get_template("validation.html.j2").render(**views, **_assets(svg))
+
+
+def _steps(results: Iterable[CheckResult]) -> dict[str, Any]:
+    steps = next_steps(results)
+    return {"steps": steps, "steps_shown": max(STEPS_SHOWN, sum(step.outcome == "fail" for step in steps))}
+
+
+def _figures(
+    validation: Validation, host: Host | None, baselines: Standard | None, history: Iterable[Validation]
+) -> dict[str, Any]:
+    """Return the views of what was measured: bars, rooflines and matrices."""
+    beside = scales(validation.samples, host, baselines, history) if baselines else ()
+    found = measures(validation.samples, beside)
+    return {
+        "charts": charts(found),
+        "plots": rooflines(found, roofs(host, baselines), sides(validation.facts)) if baselines else (),
+        "matrices": _matrices(host, found),
+    }
 
 
 def _sections(results: Iterable[CheckResult], *, folded: bool) -> list[tuple[str, list[CheckResult]]]:
@@ -142,12 +151,13 @@ def _explained(results: Iterable[CheckResult], checks: Iterable[Check]) -> list[
 
 
 @cache
-def _assets() -> dict[str, Any]:
+def _assets(svg: str | None) -> dict[str, Any]:
     """Return style and script as they are inlined, and the script's hash for the content security policy."""
     from markupsafe import Markup
 
     style, script = ((folder("templates") / "report" / name).read_text() for name in ("style.css", "script.js"))
-    return {"style": Markup(style), "script": Markup(script), "script_hash": digest(script)}
+    texts = {"style": style, "script": script, "svg": svg}
+    return {name: Markup(text) if text else None for name, text in texts.items()} | {"script_hash": digest(script)}
 
 
 @cache

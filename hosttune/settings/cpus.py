@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Self
 
 from hosttune.model import sysfs
-from hosttune.model.values import CpuSet, FrozenMap
+from hosttune.model.values import CpuSet, FrozenMap, grouped
 from hosttune.settings.setting import refuse
 from hosttune.settings.traits import Divisible
 from hosttune.system import System
@@ -70,9 +70,7 @@ class PerCpu(Divisible):
 
     def joined(self, parts: Mapping[str, Any]) -> Any:
         """See Setting."""
-        groups: dict[Any, list[int]] = {}
-        for cpu, part in parts.items():
-            groups.setdefault(part, []).append(int(cpu))
+        groups = grouped((part, int(cpu)) for cpu, part in parts.items())
         if len(groups) == 1:
             return next(iter(groups))
         return FrozenMap({str(CpuSet(cpus)): part for part, cpus in sorted(groups.items(), key=lambda row: row[1])})

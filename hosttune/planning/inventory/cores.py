@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hosttune.model.values import grouped
 from hosttune.planning.inventory.pages import NodeMemory
 from hosttune.planning.inventory.resources import Core, NodeResources, core_of
 from hosttune.planning.inventory.shape import CellDemand, Shape
@@ -65,9 +66,7 @@ def _pack(cores: list[Core], need: int, touched: set[int]) -> list[Core]:
     Each step takes the smallest cache that holds all remaining cores, so that large caches stay whole. If there is
     none, it takes the largest cache.
     """
-    groups: dict[int, list[Core]] = {}
-    for core in cores:
-        groups.setdefault(core.llc, []).append(core)
+    groups = grouped((core.llc, core) for core in cores)
     chosen: list[Core] = []
     for llc in sorted(touched & set(groups)):
         chosen += groups.pop(llc)[: need - len(chosen)]

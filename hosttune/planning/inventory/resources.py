@@ -12,7 +12,7 @@ from functools import cached_property
 from hosttune.model.host import Cpu, Host, NumaNode, RunningGuest
 from hosttune.model.intent import Reserve
 from hosttune.model.plan import Finding
-from hosttune.model.values import CpuSet, parse_cpus
+from hosttune.model.values import CpuSet, grouped, parse_cpus
 
 LOCAL_DISTANCE = 10
 REMOTE_DISTANCE = 20  # the kernel's own value if firmware has no table (REMOTE_DISTANCE, topology.h)
@@ -130,10 +130,7 @@ def find_cores(host: Host) -> tuple[list[Core], list[Finding]]:
     A CPU whose core is unknown counts as its own core, with one finding for all of them.
     """
     places = place_cpus(host)
-    whole: dict[int, list[int]] = {}
-    for cpu in host.cpus:
-        if cpu.core is not None:
-            whole.setdefault(cpu.core, []).append(cpu.id)
+    whole = grouped((cpu.core, cpu.id) for cpu in host.cpus if cpu.core is not None)
     groups: dict[tuple[int, int], list[Cpu]] = {}
     nodeless: list[int] = []
     unknown: list[int] = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hosttune.model.host import PciDevice
 from hosttune.model.pci import common_link
 from hosttune.model.pcitree import locality_switches, switches_above
-from hosttune.model.values import address_key, slot_of
+from hosttune.model.values import address_key, grouped, slot_of
 from hosttune.planning.inventory.devices import Catalogue
 
 
@@ -73,9 +73,7 @@ def nested(catalogue: Catalogue, slots: Sequence[Slot]) -> tuple[Node, ...]:
 
 def _grow(placed: Sequence[tuple[Slot, list[str]]]) -> tuple[Node, ...]:
     """Return a tree of slots and the switches above them, outermost first, in the order of the slots."""
-    below: dict[str, list[tuple[Slot, list[str]]]] = {}
-    for slot, chain in placed:
-        below.setdefault(chain[0] if chain else slot.members[0], []).append((slot, chain[1:]))
+    below = grouped((chain[0] if chain else slot.members[0], (slot, chain[1:])) for slot, chain in placed)
     first = {(chain[0] if chain else slot.members[0]): slot for slot, chain in placed}
     switches = {chain[0] for _, chain in placed if chain}
     return tuple(Switch(key, _grow(inner)) if key in switches else first[key] for key, inner in below.items())

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hosttune.model.gpu import Gpu
 from hosttune.model.intent import GpuRequest, GuestIntent
 from hosttune.model.limits import limit
-from hosttune.model.values import address_key
+from hosttune.model.values import address_key, grouped
 from hosttune.planning.fabric.partitions import bound_to_sets, lost, none_of, refusal, sets_of
 from hosttune.planning.inventory.devices import Catalogue, close_groups, countable_gpus, gpu_count, matches, named_gpus
 from hosttune.planning.inventory.sizing import PlanningContext
@@ -178,9 +178,7 @@ def _alike(pool: list[Gpu], request: GpuRequest) -> Iterator[list[Gpu]]:
 
     So GPUs of one model come first.
     """
-    models: dict[str | None, list[Gpu]] = {}
-    for gpu in pool:
-        models.setdefault(gpu.model, []).append(gpu)
+    models = grouped((gpu.model, gpu) for gpu in pool)
     parts = list(models.values())
     for part in parts:
         if request.nvlink:
@@ -208,9 +206,7 @@ def _reaches(catalogue: Catalogue, pool: list[Gpu]) -> Pool:
     """
     most = limit("gpus")  # the most GPUs that a guest can request
     busy = {gpu.address for gpu in pool if gpu.processes}
-    bundles: dict[int | None, list[GpuSet]] = {}
-    for bundle in _bundles(catalogue, pool):
-        bundles.setdefault(catalogue.node(bundle[0]), []).append(bundle)
+    bundles = grouped((catalogue.node(bundle[0]), bundle) for bundle in _bundles(catalogue, pool))
     found: list[tuple[int | None, Reach]] = []
     for node in sorted(bundles, key=lambda n: (n is None, n or 0)):
         rows = sorted(

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
+from hosttune.model.values import grouped
 from hosttune.planning.mig.instances import is_vgpu_guest
 from hosttune.planning.request.resource_pool import GuestRequest
 from hosttune.planning.search.ledger import Ledger
@@ -62,10 +63,8 @@ class Bounds:
     def _too_many_vgpus(self, guests: Guests) -> int:
         """Return how many of these guests cannot get their vGPUs, profile by profile."""
         if guests not in self._vgpus:
-            by_profile: dict[str, list[int]] = {}
-            for guest in (self._wants[which].guest for which in guests):
-                if guest.mig is not None and is_vgpu_guest(guest):
-                    by_profile.setdefault(guest.mig.profile, []).append(guest.mig.count)
+            mig = (guest.mig for guest in (self._wants[which].guest for which in guests) if is_vgpu_guest(guest))
+            by_profile = grouped((one.profile, one.count) for one in mig if one is not None)
             self._vgpus[guests] = {profile: list(accumulate(sorted(n))) for profile, n in by_profile.items()}
         rows = self._vgpus[guests].items()
         return sum(len(sums) - bisect_right(sums, instances_left(self._ledger, profile)) for profile, sums in rows)

@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from hosttune.gpu.mig_tables import SLICES
+from hosttune.model.values import grouped
 from hosttune.planning.inventory.cores import cores_needed
 from hosttune.planning.inventory.devices import countable_gpus
 from hosttune.planning.inventory.shape import CellDemand, Shape
@@ -231,9 +232,9 @@ def places_of_node(context: PlanningContext, resource_pool: ResourcePool) -> dic
 
 def _twin_groups(context: PlanningContext, resource_pool: ResourcePool) -> list[list[tuple[int, Picker]]]:
     """Return nodes grouped by their twins, each with a function that picks its amounts."""
-    groups: dict[object, list[tuple[int, Picker]]] = {}
-    for node, (group, places) in _twins(context, resource_pool).items():
-        groups.setdefault(group, []).append((node, picker(places)))
+    groups = grouped(
+        (group, (node, picker(places))) for node, (group, places) in _twins(context, resource_pool).items()
+    )
     return list(groups.values())
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, combinations, islice
 
-from hosttune.model.values import address_key
+from hosttune.model.values import address_key, grouped
 from hosttune.planning.fabric.partitions import lost
 from hosttune.planning.inventory.cores import cores_needed
 from hosttune.planning.inventory.devices import gpu_count
@@ -91,9 +91,7 @@ class Selections:
 
     def _pool(self, part: int) -> tuple[tuple[Node, tuple[Kind, ...]], ...]:
         """Return the kinds of a pool by node; those of unknown node come last."""
-        by_node: dict[Node, list[Kind]] = {}
-        for kind in self._stock.of((self._which, "gpu", part)):
-            by_node.setdefault(kind.trait.node, []).append(kind)
+        by_node = grouped((kind.trait.node, kind) for kind in self._stock.of((self._which, "gpu", part)))
         return tuple((node, tuple(by_node[node])) for node in sorted(by_node, key=lambda n: (n is None, n or 0)))
 
     def _may_be_own(self) -> bool:

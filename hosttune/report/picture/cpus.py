@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from hosttune.model.host import Cpu
 from hosttune.model.listing import short_list
-from hosttune.model.values import CpuSet
+from hosttune.model.values import CpuSet, grouped
 from hosttune.report.branch import count
 from hosttune.report.picture.guests import Holder
 from hosttune.report.picture.host_view import HostView
@@ -28,10 +28,8 @@ _LONGEST_LETTER = 2  # a guest's letter with more characters is not written into
 
 def cpu_block(view: HostView, cpus: tuple[Cpu, ...], width: float) -> Block:
     """Return the node's CPUs as text, with the cells below. `cpus` are the online ones, at least one."""
-    caches: dict[int | None, list[Cpu]] = {}
-    for cpu in cpus:
-        caches.setdefault(cpu.llc, []).append(cpu)
-    step = -(-len(_cores(cpus)) // MOST_CELLS)
+    caches = grouped((cpu.llc, cpu) for cpu in cpus)
+    step = -(-len(cores_of(cpus)) // MOST_CELLS)
     words = _words(cpus, caches) + (f", one cell is {step} cores" if step > 1 else "")
     cell, number = _cell_width(view), _number_width(cpus)
     frames = [_cache(view, cache, members, width - 2 * number, step, cell) for cache, members in caches.items()]
@@ -44,7 +42,7 @@ def cpu_block(view: HostView, cpus: tuple[Cpu, ...], width: float) -> Block:
 def _words(cpus: tuple[Cpu, ...], caches: Iterable[int | None]) -> str:
     facts = [f"CPUs {short_list(cpu.id for cpu in cpus)}"]
     if all(cpu.core is not None for cpu in cpus):
-        cores = len(_cores(cpus))
+        cores = len(cores_of(cpus))
         facts.append(count(cores, "core") + (f" × {len(cpus) // cores} threads" if len(cpus) > cores else ""))
     caches = tuple(caches)
     facts += [] if None in caches else [count(len(caches), "last-level cache")]
@@ -55,11 +53,9 @@ def _words(cpus: tuple[Cpu, ...], caches: Iterable[int | None]) -> str:
     return ", ".join(facts)
 
 
-def _cores(cpus: Iterable[Cpu]) -> list[tuple[Cpu, ...]]:
+def cores_of(cpus: Iterable[Cpu]) -> list[tuple[Cpu, ...]]:
     """Return CPUs by core, in CPU order. A CPU whose core is unknown is a core of its own."""
-    cores: dict[tuple[bool, int], list[Cpu]] = {}
-    for cpu in cpus:
-        cores.setdefault((cpu.core is None, cpu.id if cpu.core is None else cpu.core), []).append(cpu)
+    cores = grouped(((cpu.core is None, cpu.id if cpu.core is None else cpu.core), cpu) for cpu in cpus)
     return [tuple(core) for core in cores.values()]
 
 
@@ -83,7 +79,7 @@ def _cache(
 
     An unknown cache has no frame.
     """
-    cores, pitch = _cores(cpus), cell + _APART
+    cores, pitch = cores_of(cpus), cell + _APART
     cells = [tuple(cpu for core in cores[at : at + step] for cpu in core) for at in range(0, len(cores), step)]
     most = max(1, int((width - 2 * _FRAME + _APART) // pitch))
     rows = -(-len(cells) // most)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from hosttune.model.host import Cpu, Host, PciDevice
 from hosttune.model.plan import Plan
 from hosttune.model.validation import CheckResult
-from hosttune.model.values import CpuSet, Value, parse_cpus
+from hosttune.model.values import CpuSet, Value, grouped, parse_cpus
 from hosttune.report.devices import Shown, link_text, listed, shown
 from hosttune.report.picture.guests import Holder, holders_of
 from hosttune.report.text import problem_numbers
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 DEEPEST = 16  # bridges above a device that are drawn; no machine has as many, but a document may
 _SIGNS = {"fail": ("fail", "failed"), "unknown": ("unknown", "unknown"), "warn": ("warn", "warning")}
@@ -77,29 +81,18 @@ def view_of_host(
     """
     results = tuple(results)
     guests = holders_of(host, plan, names)
-    holders: dict[str, tuple[Holder, ...]] = {}
-    cpus: dict[int, tuple[Holder, ...]] = {}
-    for holder in guests:
-        for address in holder.devices:
-            holders[address] = (*holders.get(address, ()), holder)
-        for cpu in holder.cpus:
-            cpus[cpu] = (*cpus.get(cpu, ()), holder)
-    marked: dict[str, list[CheckResult]] = {}
-    for result in results:
-        if result.outcome in _SIGNS:
-            marked.setdefault(result.subject, []).append(result)
-    by_node: dict[int | None, list[Cpu]] = {}
-    for processor in host.cpus:
-        if processor.online:
-            by_node.setdefault(processor.numa_node, []).append(processor)
+    holders = grouped((address, holder) for holder in guests for address in holder.devices)
+    cpu_holders = grouped((cpu, holder) for holder in guests for cpu in holder.cpus)
+    marked = grouped((result.subject, result) for result in results if result.outcome in _SIGNS)
+    by_node = grouped((processor.numa_node, processor) for processor in host.cpus if processor.online)
     return HostView(
         host=host,
         index=shown(host, problem_numbers(host)),
         guests=guests,
-        holders=holders,
-        cpu_holders=cpus,
-        cpus={node: tuple(some) for node, some in by_node.items()},
-        results={subject: tuple(found) for subject, found in marked.items()},
+        holders=_tuples(holders),
+        cpu_holders=_tuples(cpu_holders),
+        cpus=_tuples(by_node),
+        results=_tuples(marked),
         checked=results,
         reported_at_device=frozenset(
             d.link.upstream.address for d in host.pci if _degraded(d) and d.link and d.link.upstream
@@ -108,6 +101,10 @@ def view_of_host(
         by_guest=by_guest,
         housekeeping=parse_cpus(plan.housekeeping_cpus) if plan else CpuSet(),
     )
+
+
+def _tuples(groups: Mapping[K, list[V]]) -> dict[K, tuple[V, ...]]:
+    return {key: tuple(values) for key, values in groups.items()}
 
 
 # --- marks ---------------------------------------------------------------------------------------------------
@@ -256,9 +253,7 @@ def _path(view: HostView, address: str) -> tuple[str, ...]:
 
 
 def _forks(view: HostView, paths: list[tuple[str, ...]]) -> tuple[Place, ...]:
-    groups: dict[str, list[tuple[str, ...]]] = {}
-    for path in paths:
-        groups.setdefault(path[0], []).append(path)
+    groups = grouped((path[0], path) for path in paths)
     places: list[Place] = []
     for address, members in groups.items():
         longer = [path[1:] for path in members if len(path) > 1]

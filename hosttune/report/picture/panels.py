@@ -9,6 +9,7 @@ from hosttune.model.listing import short_list, some
 from hosttune.model.plan import Plan
 from hosttune.model.values import CpuSet, format_size
 from hosttune.report.branch import count
+from hosttune.report.picture.cpus import cores_of
 from hosttune.report.picture.distances import distances_block
 from hosttune.report.picture.guests import Holder
 from hosttune.report.picture.host_view import HostView, Mark
@@ -72,12 +73,9 @@ def _cpus(ids: CpuSet) -> str:
 
 def _free(view: HostView) -> str:
     """Return the whole cores, the memory by node and the GPUs that no guest has."""
-    cores: dict[tuple[bool, int], list[int]] = {}
-    for cpus in view.cpus.values():
-        for cpu in cpus:
-            cores.setdefault((cpu.core is None, cpu.id if cpu.core is None else cpu.core), []).append(cpu.id)
+    cores = cores_of(cpu for cpus in view.cpus.values() for cpu in cpus)
     taken = view.housekeeping | view.cpu_holders.keys()
-    free = CpuSet(cpu for core in cores.values() if taken.isdisjoint(core) for cpu in core)
+    free = CpuSet(cpu.id for core in cores if taken.isdisjoint(cpu.id for cpu in core) for cpu in core)
     facts = [f"{'' if view.cpus_known else 'at most '}{_cpus(free)}" if free else "no whole core"]
     gpus = [gpu.address for gpu in view.host.index.accelerators]
     slices = {address for holder in view.guests for address, _ in holder.mig}
