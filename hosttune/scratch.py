@@ -37,9 +37,9 @@ _UNSET = "(null)"  # what the kernel shows for an unset driver_override
 class Scratch(Capture):
     """A scratch root as a System that can be changed. See the module."""
 
-    def _settle(self) -> None:
+    def _read_own_facts(self) -> None:
         """Read the facts, but no manifest: the root changes like a machine, so the original contents prove nothing."""
-        super()._settle()
+        super()._read_own_facts()
         self._manifest = manifest.Manifest({})
 
     def lacks(self, path: str) -> bool:
