@@ -130,15 +130,15 @@ def _unpacked(answer: bytes) -> str | None:
         raise WriteFailed("child", "ended without an answer")
     import json
 
-    said = json.loads(answer)
-    if "write" in said:
-        raise WriteFailed(*said["write"])
-    if "command" in said:
-        argv, reason, output = said["command"]
+    message = json.loads(answer)
+    if "write" in message:
+        raise WriteFailed(*message["write"])
+    if "command" in message:
+        argv, reason, output = message["command"]
         raise CommandFailed(tuple(argv), reason, output)
-    if "other" in said:
-        raise WriteFailed(*said["other"])
-    if "internal" in said:
-        raise RuntimeError(said["internal"])
-    note = said["note"]
+    if "other" in message:
+        raise WriteFailed(*message["other"])
+    if "internal" in message:
+        raise RuntimeError(message["internal"])
+    note = message["note"]
     return note if note is None else str(note)

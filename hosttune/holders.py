@@ -89,7 +89,7 @@ def holders(system: System, addresses: Sequence[str]) -> tuple[DeviceUser, ...]:
         _process_holder(reader, pid, address, [node for node in nodes[address] if node in has])
         for address in addresses
         for pid, has in opened.found.items()
-        if not has.isdisjoint(nodes[address]) and (system.captured or not _is_ours(reader, pid))
+        if not has.isdisjoint(nodes[address]) and (system.captured or not _is_own_process(reader, pid))
     ]
     found.sort(key=lambda holder: addresses.index(holder.address))
     doubts = (*_unseen(system, opened), *(f"{doubt.where} ({doubt.why})" for doubt in reader.problems))
@@ -180,12 +180,12 @@ def _files(system: System, pid: int) -> Iterator[str]:
             yield nvswitches.NODES if re.fullmatch(nvswitches.NODE, target) else target
 
 
-def _is_ours(reader: Reader, pid: int) -> bool:
+def _is_own_process(reader: Reader, pid: int) -> bool:
     """Return whether a process is hosttune itself or a descendant of it. Source: proc(5), status."""
-    mine = os.getpid()
+    own_pid = os.getpid()
     for _ in range(_DEEPEST):
-        if pid == mine or pid <= 1:
-            return pid == mine
+        if pid == own_pid or pid <= 1:
+            return pid == own_pid
         parent = _PARENT.search(reader.text(f"/proc/{pid}/status") or "")
         pid = int(parent[1]) if parent else 0
     return False

@@ -28,14 +28,14 @@ class LockedReads:
     def __init__(self) -> None:
         self._owner = 0
         self._child = 0
-        self._ask = -1
-        self._pass_event = -1
+        self._questions = -1
+        self._answers = -1
 
     def read(self, path: str) -> bytes:
         """Return the file's bytes. Raises Unreadable if no response comes in time, OSError as open and read do."""
         if self._owner != os.getpid():  # a forked child needs its own pipes
             self._start()
-        os.write(self._ask, path.encode() + b"\n")
+        os.write(self._questions, path.encode() + b"\n")
         head = self._some(_LENGTH.size, path)
         (length,) = _LENGTH.unpack(head)
         if length < 0:
@@ -45,8 +45,8 @@ class LockedReads:
     def _some(self, count: int, path: str) -> bytes:
         data = b""
         while len(data) < count:
-            ready, _, _ = select.select([self._pass_event], [], [], SECONDS)
-            more = os.read(self._pass_event, count - len(data)) if ready else b""
+            ready, _, _ = select.select([self._answers], [], [], SECONDS)
+            more = os.read(self._answers, count - len(data)) if ready else b""
             if not more:
                 self._leave()
                 raise Unreadable(path, "no answer: an unbind of the device hangs in the kernel (dmesg)")
@@ -54,8 +54,8 @@ class LockedReads:
         return data
 
     def _start(self) -> None:
-        question, self._ask = os.pipe()
-        self._pass_event, answer = os.pipe()
+        question, self._questions = os.pipe()
+        self._answers, answer = os.pipe()
         owner = os.getpid()
         self._child, held = start_child(lambda: _serve(question, answer, owner), (question, answer))
         let_go(question)
@@ -65,8 +65,8 @@ class LockedReads:
 
     def _leave(self) -> None:
         """Abandon the child: it is killed, and ends when the kernel lets it."""
-        let_go(self._ask)
-        let_go(self._pass_event)
+        let_go(self._questions)
+        let_go(self._answers)
         self._owner = 0
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._child, signal.SIGKILL)

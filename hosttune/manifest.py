@@ -52,8 +52,8 @@ class Manifest:
         """Return whether a path existed and was not a link: a directory with its own line, or a file."""
         parent, _, name = path.rpartition("/")
         known = self._folders.get(parent or "/")
-        told = known is not None and known.links is not None and name in known.present and name not in known.links
-        return path in self._folders or told
+        no_link = known is not None and known.links is not None and name in known.present and name not in known.links
+        return path in self._folders or no_link
 
     def lacked(self, path: str) -> bool:
         """Return whether a path did not exist: it was looked for, or its directory was listed."""

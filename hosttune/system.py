@@ -281,7 +281,7 @@ def remove_leftovers_of_file(path: str, root: str = "") -> None:
 def _take_folders(folder: str, root: str) -> None:
     """Remove a folder of hosttune and those above it that are then empty; missing folders count as removed."""
     taken = False
-    while _is_ours(folder.removeprefix(root)):
+    while _is_own_folder(folder.removeprefix(root)):
         try:
             os.rmdir(folder)
             taken = True
@@ -296,7 +296,7 @@ def _take_folders(folder: str, root: str) -> None:
         sync_folder(folder)
 
 
-def _is_ours(folder: str) -> bool:
+def _is_own_folder(folder: str) -> bool:
     """Return whether a folder was made for hosttune's files: named for hosttune, in the state, or a unit's drop-ins."""
     return (
         "/hosttune/" in folder

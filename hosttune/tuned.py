@@ -141,16 +141,16 @@ def _alternatives(value: str, want: Any) -> str:
 
 def _value(value: str, want: Any) -> str:
     """Compare a value. `>N` raises to N, `<N` lowers to it (plugins/base.py, _process_assignment_modifiers)."""
-    text, ours = _unquoted(value), str(want)
+    text, wanted = _unquoted(value), str(want)
     if text[:1] in ("<", ">") and len(text) > 1:
-        if not (text[1:].strip().isdecimal() and ours.isdecimal()):
+        if not (text[1:].strip().isdecimal() and wanted.isdecimal()):
             return UNSURE
-        above = int(text[1:]) > int(ours)
-        below = int(text[1:]) < int(ours)
+        above = int(text[1:]) > int(wanted)
+        below = int(text[1:]) < int(wanted)
         return OTHERWISE if (above if text[0] == ">" else below) else SAME
     if "${" in text:
         return UNSURE
-    return SAME if " ".join(text.split()) == ours else OTHERWISE
+    return SAME if " ".join(text.split()) == wanted else OTHERWISE
 
 
 def _unquoted(value: str) -> str:
@@ -224,10 +224,10 @@ def _interrupts(key: TunedKey, wanted_setting: WantedSetting) -> str | None:
     isolates = (key.plugin, key.key, wanted_setting.kind) == ("scheduler", "isolated_cores", "irq-affinity")
     if not key.value or not (isolates or (key.plugin, key.key, wanted_setting.kind) in known):
         return None
-    theirs, ours = _cpus(_unquoted(key.value)), _cpus(str(wanted_setting.want))
-    if theirs is None or ours is None:
+    by_tuned, wanted = _cpus(_unquoted(key.value)), _cpus(str(wanted_setting.want))
+    if by_tuned is None or wanted is None:
         return UNSURE
-    return OTHERWISE if (ours & theirs if isolates else ours != theirs) else SAME
+    return OTHERWISE if (wanted & by_tuned if isolates else wanted != by_tuned) else SAME
 
 
 def _argument(line: str, wanted_setting: WantedSetting) -> str | None:

@@ -254,7 +254,7 @@ def test_the_roofline_puts_a_product_at_its_intensity_below_its_peak() -> None:
 def test_what_cannot_be_compared_is_unknown_and_noise_is_no_effect() -> None:
     found = changes(clean(), faulty())
     assert found is not None
-    assert [(one.metric, one.verdict) for one in found.told] == [("h2d-ce", "worse"), ("d2h-ce", "worse")]
+    assert [(one.metric, one.verdict) for one in found.changed] == [("h2d-ce", "worse"), ("d2h-ce", "worse")]
     assert {one.metric for one in found.unknown} == {"p2p-write-ce", "memory-copy", "memory-latency"}
     assert found.outcomes[0].worse
     assert changes(clean(), clean()).outcomes == ()  # type: ignore[union-attr]

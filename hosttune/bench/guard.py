@@ -32,7 +32,7 @@ _ALL_PROCESSES = f"pid:[{0xEFFFFFFC}]"
 class Chosen:
     """The GPUs of one maker that may be loaded: `gpus` together, each of `parts` by a separate process.
 
-    `left_out`: GPUs that are not measured, with the reason and what would change it. `untold`: GPUs for which it is
+    `left_out`: GPUs that are not measured, with the reason and what would change it. `unknown`: GPUs for which it is
     unknown what to load, with the reason. `bench`: how the maker's GPUs are loaded.
     """
 
@@ -40,7 +40,7 @@ class Chosen:
     left_out: tuple[tuple[Gpu, str], ...]
     parts: tuple[Part, ...] = ()
     bench: Bench | None = None
-    untold: tuple[tuple[Gpu, str], ...] = ()
+    unknown: tuple[tuple[Gpu, str], ...] = ()
 
 
 def choose(system: System, host: Host) -> Chosen:
@@ -55,13 +55,13 @@ def choose(system: System, host: Host) -> Chosen:
     bench = maker.bench if maker is not None else None
     gpus: list[Gpu] = []
     parts: list[Part] = []
-    untold: list[tuple[Gpu, str]] = []
+    unknown: list[tuple[Gpu, str]] = []
     for gpu in fit:
         found = bench.parts(gpu) if bench is not None else None
         if maker is not None and gpu.vendor != maker.name:
             reasons[gpu.address] = f"GPUs of {maker.name} are measured here, and one Python has one maker's library"
         elif isinstance(found, str):
-            untold.append((gpu, found))
+            unknown.append((gpu, found))
         elif found is None:
             gpus.append(gpu)
         elif not found:
@@ -71,7 +71,7 @@ def choose(system: System, host: Host) -> Chosen:
     loaded = {gpu.address for gpu in gpus} | {part.address for part in parts}
     _refuse_used(system, host, tuple(gpu for gpu in fit if gpu.address in loaded))
     left_out = tuple((gpu, why) for gpu in host.gpus if (why := reasons.get(gpu.address)) is not None)
-    return Chosen(tuple(gpus), left_out, tuple(parts), bench, tuple(untold))
+    return Chosen(tuple(gpus), left_out, tuple(parts), bench, tuple(unknown))
 
 
 def _unfit(gpu: Gpu, device: PciDevice | None) -> str | None:

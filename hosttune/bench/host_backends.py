@@ -123,7 +123,7 @@ def _disk(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
         Command(
             (
                 *("fio", f"--name={name}", f"--directory={ask.scratch}", "--filename=hosttune-bench.tmp", "--unlink=1"),
-                *(f"--rw={way}", f"--bs={block}", f"--iodepth={depth}", f"--size={size}", "--direct=1"),
+                *(f"--rw={pattern}", f"--bs={block}", f"--iodepth={depth}", f"--size={size}", "--direct=1"),
                 *("--ioengine=libaio", "--time_based", f"--runtime={seconds}", "--output-format=json"),
             ),
             partial(parse_fio, subject=str(ask.scratch)),
@@ -132,7 +132,7 @@ def _disk(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
             str(ask.scratch),
             times=5,
         )
-        for name, way, block, depth in _FIO
+        for name, pattern, block, depth in _FIO
     )
 
 

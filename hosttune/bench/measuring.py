@@ -169,7 +169,7 @@ def _not_quiet(host: Host) -> str | None:
 def _left_out(chosen: Chosen) -> list[CheckResult]:
     return [
         *(_not_loaded(gpu.address, "skip", why) for gpu, why in chosen.left_out),
-        *(_not_loaded(gpu.address, "unknown", why) for gpu, why in chosen.untold),
+        *(_not_loaded(gpu.address, "unknown", why) for gpu, why in chosen.unknown),
     ]
 
 

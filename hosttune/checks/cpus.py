@@ -123,8 +123,8 @@ def _judged(
     actual = spread(values)
     found = {value for value, _ in values}
     if found <= {"performance", *asked}:
-        said = "" if found <= {"performance"} else ", as the applied plan asks"
-        return passed(check, subject, expected=expected, actual=actual + said, source=source)
+        suffix = "" if found <= {"performance"} else ", as the applied plan asks"
+        return passed(check, subject, expected=expected, actual=actual + suffix, source=source)
     file = source.rpartition("/")[2]
     hint = (
         f"plan with profile guest and apply (setting {kind.replace('-', '_')}), or echo performance into {file} of"
@@ -184,8 +184,8 @@ def _latency(evidence: Evidence, check: str, subject: str, cpus: Sequence[Cpu], 
         return unknown(check, subject, expected=expected, why=why, hint="look with: cat /proc/cmdline", source=source)
     if "intel_idle.max_cstate=0" in arguments:
         hint = "remove the argument: it hands idling to acpi_idle; to bound it use settings: resume_latency_us"
-        said = f"{actual}; intel_idle.max_cstate=0 switches intel_idle off, not idle states"
-        return warned(check, subject, expected=expected, actual=said, source="/proc/cmdline", hint=hint)
+        text = f"{actual}; intel_idle.max_cstate=0 switches intel_idle off, not idle states"
+        return warned(check, subject, expected=expected, actual=text, source="/proc/cmdline", hint=hint)
     return passed(check, subject, expected=expected, actual=actual, source=source)
 
 
@@ -239,8 +239,8 @@ def _shared(
     """Check that a guest shares no core with others (L1TF, MDS: a sibling thread can read the core's caches)."""
     source = "vcpu_pins of the guests"
     expected = "no core shared with another guest"
-    mine = {cores.get(cpu) for cpu in cpus} - {None}
-    others = [other for other, held in guests.items() if other != name and mine & {cores.get(cpu) for cpu in held}]
+    own_cores = {cores.get(cpu) for cpu in cpus} - {None}
+    others = [other for other, held in guests.items() if other != name and own_cores & {cores.get(cpu) for cpu in held}]
     if not others:
         return passed(check, name, expected=expected, actual=f"CPUs {cpus}, all cores its own", source=source)
     actual = f"shares cores with {', '.join(sorted(others))}"

@@ -24,8 +24,8 @@ _WITH_WIDTH = ("pcie_generation", "pcie_max_generation", "pcie_width", "pcie_max
 def contradiction(link: Link, gpu: Gpu) -> str | None:
     """Return in what the driver contradicts the link's own registers and files; None if in nothing."""
     read = link.told[0].read if link.told else "the link"
-    for mine, theirs in _differences(link, gpu):
-        return f"sources disagree: {read} says {mine}, {gpu.source or 'its driver'} {theirs}"
+    for by_link, by_driver in _differences(link, gpu):
+        return f"sources disagree: {read} says {by_link}, {gpu.source or 'its driver'} {by_driver}"
     return None
 
 

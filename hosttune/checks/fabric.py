@@ -75,11 +75,11 @@ def _joined(
     evidence: Evidence, kind: str, fact: Fact, gpu: Gpu, others: list[Gpu], device_id: str | None
 ) -> CheckResult:
     """Compare the links of one GPU with those of its model. MIG mode switches NVLink off by design."""
-    told = [other for other in others if _reach(other, kind) is not None or other.nvlinks_active is not None]
+    reporting = [other for other in others if _reach(other, kind) is not None or other.nvlinks_active is not None]
     links, reach = _count(gpu, kind), _reach(gpu, kind)
     board = table("boards")["nvlinks"].get(device_id) if kind == "nvlink" and not evidence.host.hypervisor else None
-    most_links = max([n for other in told if (n := _count(other, kind)) is not None] + [board or 0])
-    most_reach = max([n for other in told if (n := _reach(other, kind)) is not None], default=0)
+    most_links = max([n for other in reporting if (n := _count(other, kind)) is not None] + [board or 0])
+    most_reach = max([n for other in reporting if (n := _reach(other, kind)) is not None], default=0)
     actual = _words(kind, links, reach, len(others))
     if _off(gpu) and not reach and (not links or links >= most_links):
         return skipped(fact.check, gpu.address, "MIG is on, which turns NVLink between GPUs off")
@@ -90,7 +90,7 @@ def _joined(
         return fact.unknown(gpu, why, hint)
     if not (most_links or most_reach or links or reach):
         return skipped(fact.check, gpu.address, f"no {kind} on this GPU or another of its model")
-    expected = _words(kind, most_links or None, most_reach if told else None, len(others))
+    expected = _words(kind, most_links or None, most_reach if reporting else None, len(others))
     if (links is None or links >= most_links) and (reach is None or reach >= most_reach):
         return fact.passed(gpu, actual, expected=expected)
     # A bridge joins pairs of cards, so a card without a bridge can be intended. A fabric joins three or more GPUs.

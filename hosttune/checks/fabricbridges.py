@@ -26,10 +26,10 @@ def fabric_bridges(evidence: Evidence) -> Iterable[CheckResult]:
     if not has_bridges(host.pci):
         yield skipped(_CHECK, HOST, "no GPU here whose NVSwitches are reached through ConnectX functions")
         return
-    told = {nic.address: nic.fabric_bridge for nic in host.nics}
+    is_bridge = {nic.address: nic.fabric_bridge for nic in host.nics}
     candidates = [device for device in host.pci if may_be_bridge(device)]
-    known = [device for device in candidates if told.get(device.address)]
-    doubtful = [device.address for device in candidates if told.get(device.address) is None]
+    known = [device for device in candidates if is_bridge.get(device.address)]
+    doubtful = [device.address for device in candidates if is_bridge.get(device.address) is None]
     if doubtful or not known:
         why = f"vital product data of {listed(doubtful)} not read" if doubtful else "none of the NICs here is one"
         hint = "run hosttune validate as root; look with: grep -al SMDL=SW_MNG /sys/bus/pci/devices/*/vpd"

@@ -84,21 +84,21 @@ def driver_fm_version(evidence: Evidence) -> Iterable[CheckResult]:
     if idle is not None or manager.installed is False:
         yield idle or skipped(_VERSION, HOST, "no Fabric Manager installed (see fabric-manager)")
         return
-    told = _versions_of_gpus(evidence)
+    versions = _versions_of_gpus(evidence)
     module = _module_version(evidence)
-    driver = module or next(iter(told), None)
+    driver = module or next(iter(versions), None)
     expected = f"{driver}, as the driver" if driver else "the driver's version"
     if driver is None or manager.version is None:
         lacking = "the driver's version" if driver is None else "its version"
         hint = "compare nv-fabricmanager --version with /proc/driver/nvidia/version" if evidence.complete else RECORD
         yield unknown(_VERSION, HOST, expected=expected, why=f"{lacking} is not known", hint=hint)
         return
-    apart = sorted({*told, *([module] if module else [])})
+    apart = sorted({*versions, *([module] if module else [])})
     if len(apart) > 1:
         why = f"the driver's own sources differ ({', '.join(apart)}); Fabric Manager is {manager.version}"
         hint = "compare /sys/module/nvidia/version with nvidia-smi --version; load the driver again, or reboot"
         yield unknown(_VERSION, HOST, expected="the driver's version", why=why, hint=hint, source=_VERSIONS_READ)
-    elif manager.version == driver and not told and _held(evidence):
+    elif manager.version == driver and not versions and _held(evidence):
         why = f"{manager.version}, as the loaded module; the version that the driver's library reports was not read"
         hint = "compare with: nvidia-smi --query-gpu=driver_version --format=csv"
         yield unknown(_VERSION, HOST, expected=expected, why=why, hint=hint, source=_VERSIONS_READ)
@@ -122,8 +122,8 @@ def _other_version(version: str, driver: str) -> CheckResult:
 
 def _versions_of_gpus(evidence: Evidence) -> list[str]:
     """Return the versions that the driver's library reported for GPUs with a fabric, without duplicates."""
-    told = [gpu.driver_version for gpu in _with_fabric(evidence) if gpu.driver_version]
-    return list(dict.fromkeys(told))
+    versions = [gpu.driver_version for gpu in _with_fabric(evidence) if gpu.driver_version]
+    return list(dict.fromkeys(versions))
 
 
 def _held(evidence: Evidence) -> bool:

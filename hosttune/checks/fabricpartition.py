@@ -58,13 +58,13 @@ def _judged(
         why = f"the module ids of {', '.join(missing)} are unknown" if missing else "no list of partitions was read"
         hint = f"compare {_READ} with the module ids that nvidia-smi -q reported before the GPUs went to vfio-pci"
         return unknown(_PARTITION, guest.name, expected=_EXPECTED, why=why, hint=hint)
-    mine = {module for module in gpus.values() if module is not None}
-    touching = [part for part in partitions if part.active and mine & set(part.module_ids)]
+    modules = {module for module in gpus.values() if module is not None}
+    touching = [part for part in partitions if part.active and modules & set(part.module_ids)]
     numbers = ", ".join(str(part.id) for part in touching)
-    actual = f"module ids {', '.join(map(str, sorted(mine)))}; active of them: partition {numbers or 'none'}"
-    if len(touching) == 1 and set(touching[0].module_ids) == mine:
+    actual = f"module ids {', '.join(map(str, sorted(modules)))}; active of them: partition {numbers or 'none'}"
+    if len(touching) == 1 and set(touching[0].module_ids) == modules:
         return passed(_PARTITION, guest.name, expected=_EXPECTED, actual=actual, source=_READ)
-    own = [part.id for part in partitions if set(part.module_ids) == mine]
+    own = [part.id for part in partitions if set(part.module_ids) == modules]
     hint = "stop it and plan it again: its GPUs are not a partition, and NVLink between them fails or reaches others"
     if own:
         others = "".join(f"fmpm -d {part.id}, " for part in touching if part.id != own[0])

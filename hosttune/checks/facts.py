@@ -284,8 +284,8 @@ def why_switches_exist(evidence: Evidence) -> str | None:
             continue
         reach = sum(peer.kind == "nvlink" for peer in gpu.peers or ())
         if gpu.fabric_state is not None or reach > _MOST_WITHOUT_SWITCH:
-            said = f"its fabric is {gpu.fabric_state}" if gpu.fabric_state else f"it has NVLink to {reach} others"
-            return f"{gpu.address} is on an NVSwitch fabric ({said}), and no switch is in the list of PCI functions"
+            reason = f"its fabric is {gpu.fabric_state}" if gpu.fabric_state else f"it has NVLink to {reach} others"
+            return f"{gpu.address} is on an NVSwitch fabric ({reason}), and no switch is in the list of PCI functions"
     return None
 
 

@@ -67,12 +67,12 @@ def unknown_if_below_others(evidence: Evidence, fact: Fact, gpu: Gpu, name: str,
     """
     if found.outcome != "pass":
         return found
-    mine = getattr(gpu, name)
+    own = getattr(gpu, name)
     other = max(others_of_model(evidence, gpu), key=lambda one: getattr(one, name) or 0, default=None)
-    if other is None or mine is None or (getattr(other, name) or 0) <= mine:
+    if other is None or own is None or (getattr(other, name) or 0) <= own:
         return found
     words = name.replace("_", " ")
-    why = f"{found.actual}; {words} {mine:g}, and {getattr(other, name):g} of {other.address}, of the same model"
+    why = f"{found.actual}; {words} {own:g}, and {getattr(other, name):g} of {other.address}, of the same model"
     hint = f"{hints_for(gpu).defaults} shows the defaults of both: look at them again"
     return unknown(fact.check, gpu.address, expected=fact.expected, why=why, hint=hint, source=found.source)
 

@@ -67,15 +67,15 @@ def _answers(evidence: Evidence, gpu: Gpu, own: str, expected: str) -> CheckResu
         actual = mismatch.why if mismatch else f"module {loaded}, library {gpu.driver_version}"
         hint = f"reboot, or reload {own}, so that module and library are of one version"
         return failed(_DRIVER, gpu.address, expected=expected, actual=actual, source=source(gpu, "nvmlInit"), hint=hint)
-    told = gpu.source not in (None, "sysfs") or gpu.driver_version is not None
+    is_reported = gpu.source not in (None, "sysfs") or gpu.driver_version is not None
     version = gpu.driver_version or loaded or "of unknown version"
     vendor, hints = vendor_of(gpu.vendor), hints_for(gpu)
-    if told and vendor is not None and vendor.queries and None in (loaded, gpu.driver_version):
+    if is_reported and vendor is not None and vendor.queries and None in (loaded, gpu.driver_version):
         lacking = "its module's version" if loaded is None else "its library's version"
         why = f"{own} {version}; {lacking} was not read, and both must agree"
         hint = f"compare /sys/module/{own}/version with {hints.tool}"
         return unknown(_DRIVER, gpu.address, expected=expected, why=why, hint=hint)
-    if told:
+    if is_reported:
         answer = source(gpu, "nvmlSystemGetDriverVersion")
         return passed(_DRIVER, gpu.address, expected=expected, actual=f"{own} {version}", source=answer)
     others = any(other.vendor == gpu.vendor and other.source not in (None, "sysfs") for other in evidence.host.gpus)

@@ -38,8 +38,8 @@ _PLACE = "plan it again and redefine it: hosttune plan, hosttune apply --disrupt
 def guest_numa(evidence: Evidence) -> Iterable[CheckResult]:
     """Compare the CPUs and memory of every guest, running or not, with the nodes of its devices."""
     expected = "its CPUs and memory are on the nodes of its devices"
-    guests, said = guests_or_why(evidence, _NUMA, expected)
-    yield from said
+    guests, results = guests_or_why(evidence, _NUMA, expected)
+    yield from results
     nodes = _nodes_of_devices(evidence.host)
     gpus = {gpu.address for gpu in accelerators(evidence.host)}
     for guest in guests:
@@ -122,8 +122,8 @@ def _cpu_nodes(host: Host, guest: ExpectedGuest) -> set[int | None]:
 def guest_definition(evidence: Evidence) -> Iterable[CheckResult]:
     """Check that every running guest runs with the definition that its next start would use."""
     expected = "it runs with the definition that libvirt keeps"
-    guests, said = guests_or_why(evidence, _NEXT, expected)
-    yield from said
+    guests, results = guests_or_why(evidence, _NEXT, expected)
+    yield from results
     for guest in guests:
         if guest.state is None:
             yield unknown(_NEXT, guest.name, expected=expected, why="whether it runs is unknown", hint=AS_LIBVIRT)

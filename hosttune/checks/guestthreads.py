@@ -29,8 +29,8 @@ def guest_memory(evidence: Evidence) -> Iterable[CheckResult]:
 
 
 def _running(evidence: Evidence, check: str, expected: str, judge: _Judge) -> Iterator[CheckResult]:
-    guests, said = guests_or_why(evidence, check, expected)
-    yield from said
+    guests, results = guests_or_why(evidence, check, expected)
+    yield from results
     processes = {process.guest: process for process in evidence.processes or ()}
     for guest in guests:
         process = processes.get(guest.name)

@@ -124,14 +124,14 @@ def _corrected(evidence: Evidence, device: PciDevice, count: int, actual: str, r
         return unknown(_AER, device.address, expected=_NO_ERROR, why=why, hint=RECORD, source=read)
     allowed = errors_allowed(link.speed_gts, link.width)
     rate = count / max(up / 60, 1.0)
-    told = f"{actual}; {rate:.2g} a minute since boot"
+    text = f"{actual}; {rate:.2g} a minute since boot"
     if allowed is None:
-        why, hint = f"{told}; {NO_BOUND}", "compare with a sister slot, and watch whether the count grows"
+        why, hint = f"{text}; {NO_BOUND}", "compare with a sister slot, and watch whether the count grows"
         return unknown(_AER, device.address, expected=_NO_ERROR, why=why, hint=hint, source=read)
     expected = f"no uncorrected error; corrected ones at most {allowed} a minute"
     if rate <= allowed:
-        return passed(_AER, device.address, expected=expected, actual=told, source=read)
-    return warned(_AER, device.address, expected=expected, actual=told, source=read, hint=_WIRE)
+        return passed(_AER, device.address, expected=expected, actual=text, source=read)
+    return warned(_AER, device.address, expected=expected, actual=text, source=read, hint=_WIRE)
 
 
 # --- drives --------------------------------------------------------------------------------------------------
@@ -141,14 +141,14 @@ def disk_health(evidence: Evidence) -> Iterable[CheckResult]:
     """Check each NVMe drive: it responds, and its own log is healthy where nvme-cli can read it."""
     functions = evidence.host.index.pci
     disks = (evidence.health.disks if evidence.health else None) or {}
-    told = {name for words in disks.values() for name in words}
+    reported = {name for words in disks.values() for name in words}
     for drive in evidence.host.nvme:
         device = functions.get(drive.address)
-        yield _drive(evidence, drive, device, disks.get(drive.address), told)
+        yield _drive(evidence, drive, device, disks.get(drive.address), reported)
 
 
 def _drive(
-    evidence: Evidence, drive: Nvme, device: PciDevice | None, words: Mapping[str, str] | None, told: set[str]
+    evidence: Evidence, drive: Nvme, device: PciDevice | None, words: Mapping[str, str] | None, reported: set[str]
 ) -> CheckResult:
     expected = "alive, no critical warning, no media error"
     if device is not None and for_vfio(device.driver):
@@ -162,8 +162,8 @@ def _drive(
     if bad:
         actual = ", ".join([*bad, *doubtful])
         return failed(_DISK, drive.address, expected=expected, actual=actual, source=read, hint=hint)
-    silent = words.get("smart") == "not installed" and not told.intersection(_SMART)
-    lacking = _lacking(words, told, smart=not silent)
+    silent = words.get("smart") == "not installed" and not reported.intersection(_SMART)
+    lacking = _lacking(words, reported, smart=not silent)
     if lacking:
         why = words.get("smart") if not silent else None
         why = ", ".join([*doubtful, why or f"its {listed(lacking)} could not be read"])
@@ -179,9 +179,9 @@ def _drive(
     return passed(_DISK, drive.address, expected=expected, actual=actual, source=read)
 
 
-def _lacking(words: Mapping[str, str], told: set[str], *, smart: bool) -> list[str]:
+def _lacking(words: Mapping[str, str], reported: set[str], *, smart: bool) -> list[str]:
     """Return what is not known about a drive: its own log if `smart`, and other words that another drive reports."""
-    needed = {"state", *(_SMART if smart else ()), *(told & {"alarm"})}
+    needed = {"state", *(_SMART if smart else ()), *(reported & {"alarm"})}
     lacking = sorted(name for name in needed if not words.get(name))
     lacking += sorted(name for name in _SMART if words.get(name) and not words[name].isdecimal())
     if smart and not any(words.get(name, "").isdecimal() for name in ("percent_used", "percentage_used")):

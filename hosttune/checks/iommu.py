@@ -120,8 +120,8 @@ def _parameter(evidence: Evidence, check: str, module: str, name: str) -> CheckR
     if value in _NO:
         return passed(check, HOST, expected=expected, actual=value or "", source=path)
     if value is None and lacks(evidence, path):
-        said = "this kernel is built without it" if module in modules else f"module {module} is not loaded"
-        return passed(check, HOST, expected=expected, actual=said, source=path)
+        text = "this kernel is built without it" if module in modules else f"module {module} is not loaded"
+        return passed(check, HOST, expected=expected, actual=text, source=path)
     look = f"look with: cat {path} (no such file: off)"
     why = "not recorded" if value is None else f"reads {value[:40]!r}"
     return unknown(check, HOST, expected=expected, why=why, hint=look, source=path)

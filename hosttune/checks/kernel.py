@@ -116,7 +116,7 @@ def module_options(evidence: Evidence) -> Iterable[CheckResult]:
             yield unknown(check, name, expected=expected, why=why, hint=hint, source=source)
             continue
         if not bad:
-            yield passed(check, name, expected=expected, actual=_said(parameters, name), source=source)
+            yield passed(check, name, expected=expected, actual=_value_text(parameters, name), source=source)
             continue
         actual = "; ".join(f"{row[1]}={parameters[row[1]]}: {row[3]}" for row in bad)
         hint = f"in /etc/modprobe.d remove: {', '.join(row[1] for row in bad)}; then reload the module or reboot"
@@ -130,7 +130,7 @@ def _known(evidence: Evidence, module: str, option: str, value: str | None) -> b
     )
 
 
-def _said(parameters: Mapping[str, str], name: str) -> str:
+def _value_text(parameters: Mapping[str, str], name: str) -> str:
     known = [row[1] for row in _OPTIONS if row[0] == name and row[1] in parameters]
     return f"{', '.join(known)} off" if known else "nothing of the kind is set"
 

@@ -71,10 +71,10 @@ def _source(health: Health | None) -> str:
     return (health.events_source if health else None) or "kernel log"
 
 
-def _actual(evidence: Evidence, told: str) -> str:
+def _actual(evidence: Evidence, text: str) -> str:
     """Return what was found, and which part of the log is unknown."""
     why = _read(evidence)
-    return told if why is None else f"{told}; {why}"
+    return text if why is None else f"{text}; {why}"
 
 
 def _when(event: KernelEvent) -> str:
@@ -103,9 +103,9 @@ def xid(evidence: Evidence) -> Iterable[CheckResult]:
     why = _read(evidence) or _misplaced(evidence, events)
     for address in addresses:
         device = functions.get(address)
-        mine = [event for event in events if (event.address or HOST) == address]
-        if mine:
-            yield _xids(evidence, address, mine)
+        own = [event for event in events if (event.address or HOST) == address]
+        if own:
+            yield _xids(evidence, address, own)
         elif device is not None and for_vfio(device.driver):
             yield skipped(_XID, address, f"on {device.driver}: its XIDs are in the guest's kernel log")
         elif why is not None:
@@ -130,17 +130,17 @@ def _logs_xids(gpu: Gpu) -> bool:
 def _xids(evidence: Evidence, address: str, events: list[KernelEvent]) -> CheckResult:
     ruled = rulings(events)
     worst = ruled[0][1]
-    told = listed([f"{ruling.name}{_when(event)}" for event, ruling in ruled])
+    text = listed([f"{ruling.name}{_when(event)}" for event, ruling in ruled])
     read = _source(evidence.health)
     why = _read(evidence)
     if worst.outcome == "fail":
-        return failed(_XID, address, expected=_CLEAN, actual=told, source=read, hint=worst.hint)
+        return failed(_XID, address, expected=_CLEAN, actual=text, source=read, hint=worst.hint)
     if worst.outcome == "unknown" or why is not None:
         hint = worst.hint if worst.outcome == "unknown" else _hint(evidence)
-        return unknown(_XID, address, expected=_CLEAN, why=_actual(evidence, told), hint=hint, source=read)
+        return unknown(_XID, address, expected=_CLEAN, why=_actual(evidence, text), hint=hint, source=read)
     if worst.outcome == "inform":
-        return passed(_XID, address, expected="none that says the GPU failed", actual=told, source=read)
-    return warned(_XID, address, expected=_CLEAN, actual=told, source=read, hint=worst.hint)
+        return passed(_XID, address, expected="none that says the GPU failed", actual=text, source=read)
+    return warned(_XID, address, expected=_CLEAN, actual=text, source=read, hint=worst.hint)
 
 
 # --- SXid ----------------------------------------------------------------------------------------------------
@@ -157,9 +157,9 @@ def sxid(evidence: Evidence) -> Iterable[CheckResult]:
     known = [switch.address for switch in switches]
     vfio = {switch.address for switch in switches if for_vfio(switch.driver)}
     for address in dict.fromkeys([*known, *(event.address or HOST for event in events)]):
-        mine = [event for event in events if (event.address or HOST) == address]
-        if mine:
-            yield _sxids(evidence, address, mine)
+        own = [event for event in events if (event.address or HOST) == address]
+        if own:
+            yield _sxids(evidence, address, own)
         elif address in vfio:
             yield skipped(_SXID, address, "on vfio-pci: its SXids are in the guest's kernel log")
         elif why is not None:
@@ -171,16 +171,16 @@ def sxid(evidence: Evidence) -> Iterable[CheckResult]:
 def _sxids(evidence: Evidence, address: str, events: list[KernelEvent]) -> CheckResult:
     fatal = [event for event in events if event.severity == "fatal"]
     texts = [f"SXid {event.code} ({event.severity}){_when(event)}" for event in [*fatal, *events] if event.code]
-    told = listed(list(dict.fromkeys(texts)))
+    text = listed(list(dict.fromkeys(texts)))
     read = _source(evidence.health)
     if fatal:
         hint = "reset all GPUs and NVSwitches of the board and restart nvidia-fabricmanager"
-        return failed(_SXID, address, expected=_CLEAN, actual=told, source=read, hint=hint)
+        return failed(_SXID, address, expected=_CLEAN, actual=text, source=read, hint=hint)
     if _read(evidence) is not None:
-        why = _actual(evidence, told)
+        why = _actual(evidence, text)
         return unknown(_SXID, address, expected=_CLEAN, why=why, hint=_hint(evidence), source=read)
     hint = "read /var/log/fabricmanager.log and appendix D of the Fabric Manager user guide"
-    return warned(_SXID, address, expected=_CLEAN, actual=told, source=read, hint=hint)
+    return warned(_SXID, address, expected=_CLEAN, actual=text, source=read, hint=hint)
 
 
 # --- machine checks ------------------------------------------------------------------------------------------
@@ -196,18 +196,18 @@ def machine_check(evidence: Evidence) -> Iterable[CheckResult]:
     """
     events = _events(evidence, "mce", "edac")
     counts = (evidence.health.edac if evidence.health else None) or {}
-    told = [f"{_kind(event)}{_when(event)}" for event in events]
-    told += [f"{name} counts {n} {kind}" for name, found in counts.items() for kind, n in found.items() if n]
+    texts = [f"{_kind(event)}{_when(event)}" for event in events]
+    texts += [f"{name} counts {n} {kind}" for name, found in counts.items() for kind, n in found.items() if n]
     hard = any(event.severity != "corrected" for event in events) or any(found.get("ue") for found in counts.values())
     read = _source(evidence.health) + (f", {_EDAC}/mc*/{{ue,ce}}_count" if counts else "")
     why = _read(evidence) or _uncounted(evidence)
-    actual = listed(told)
+    actual = listed(texts)
     if hard:
         yield failed(_MCE, HOST, expected=_CLEAN, actual=actual, source=read, hint=_PART)
     elif why is not None:
         hint = _hint(evidence) if _read(evidence) else f"cat {_EDAC}/mc*/ue_count as root"
-        yield unknown(_MCE, HOST, expected=_CLEAN, why=f"{actual}; {why}" if told else why, hint=hint)
-    elif told:
+        yield unknown(_MCE, HOST, expected=_CLEAN, why=f"{actual}; {why}" if texts else why, hint=hint)
+    elif texts:
         yield warned(_MCE, HOST, expected=_CLEAN, actual=actual, source=read, hint=_PART)
     else:
         yield passed(_MCE, HOST, expected=_CLEAN, actual=_CLEAN, source=read)

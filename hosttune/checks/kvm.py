@@ -104,18 +104,18 @@ def _posted(evidence: Evidence, switch: _Switch, actual: str) -> CheckResult:
     off = _posting_off(arguments or (), is_intel)
     if off is not None:
         hint = f"take {off} out of the kernel's arguments, and reboot"
-        said = f"{actual}, and {off} keeps the IOMMU from handing passed devices' interrupts to vCPUs"
-        return warned(_CHECK, HOST, expected=expected, actual=said, source="/proc/cmdline", hint=hint)
+        text = f"{actual}, and {off} keeps the IOMMU from handing passed devices' interrupts to vCPUs"
+        return warned(_CHECK, HOST, expected=expected, actual=text, source="/proc/cmdline", hint=hint)
     iommu = host.iommu
     if is_intel and iommu is not None and iommu.interrupt_posting is False:
         source = "/sys/class/iommu/dmar*/intel-iommu/cap (bit 59)"
         hint = "nothing to switch on: this IOMMU lacks it; passed devices that interrupt often cost guests more here"
-        said = f"{actual}, and an IOMMU unit cannot post interrupts, so the kernel posts none"
-        return warned(_CHECK, HOST, expected=expected, actual=said, source=source, hint=hint)
+        text = f"{actual}, and an IOMMU unit cannot post interrupts, so the kernel posts none"
+        return warned(_CHECK, HOST, expected=expected, actual=text, source=source, hint=hint)
     if iommu is not None and iommu.interrupt_remapping is False:
-        said = f"{actual}, and the IOMMU remaps no interrupts, so it hands none to vCPUs"
+        text = f"{actual}, and the IOMMU remaps no interrupts, so it hands none to vCPUs"
         hint = "see interrupt-remapping"
-        return warned(_CHECK, HOST, expected=expected, actual=said, source="/proc/interrupts", hint=hint)
+        return warned(_CHECK, HOST, expected=expected, actual=text, source="/proc/interrupts", hint=hint)
     why, look = None, ""
     if arguments is None:
         why, look = "the kernel's arguments were not read", "look with: cat /proc/cmdline"

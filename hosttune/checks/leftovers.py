@@ -38,10 +38,10 @@ def leftover_mdevs(evidence: Evidence) -> Iterable[CheckResult]:
     if found is None:
         yield unknown(_MDEVS, HOST, expected=expected, why="/sys/bus/mdev was not recorded", hint=_ROOT)
         return
-    ours = {d.address.casefold() for guest in planned_guests(evidence).values() for d in guest.devices}
+    known = {d.address.casefold() for guest in planned_guests(evidence).values() for d in guest.devices}
     guests = guests_known(evidence)
-    ours.update(uuid.casefold() for guest in guests or () for uuid in guest.mdevs)
-    strange = [f"{uuid} on {on or 'an unknown device'}" for uuid, on in found.items() if uuid.casefold() not in ours]
+    known.update(uuid.casefold() for guest in guests or () for uuid in guest.mdevs)
+    strange = [f"{uuid} on {on or 'an unknown device'}" for uuid, on in found.items() if uuid.casefold() not in known]
     source = "/sys/bus/mdev/devices"
     if not strange:
         actual = f"{len(found)} mediated devices, each of a guest" if found else "none exists"
@@ -141,9 +141,9 @@ def _pool(evidence: Evidence, node: NumaNode, pool: HugePages) -> CheckResult:
     if used > 0 and (guests is None or any(guest.memory is None or guest.state is None for guest in running)):
         why = f"{used} of {pool.total} in use; what guests have is not known"
         return unknown(_PAGES, subject, expected=expected, why=why, hint=_ROOT, source=source)
-    ours = _pages_of_guests(running, node.id, pool.size_bytes)
-    actual = f"{used} of {pool.total} in use, {ours} by running guests"
-    if used > ours:
+    of_guests = _pages_of_guests(running, node.id, pool.size_bytes)
+    actual = f"{used} of {pool.total} in use, {of_guests} by running guests"
+    if used > of_guests:
         hint = "see who maps them: grep -l huge /proc/*/numa_maps; files in a hugetlbfs mount hold them too"
         return warned(_PAGES, subject, expected=expected, actual=actual, source=source, hint=hint)
     if page_count_uncertain(evidence.host, pool.size_bytes):
@@ -161,8 +161,8 @@ def _pages_of_guests(running: list[RunningGuest], node: int, page_bytes: int) ->
         plugged = (guest.memory_bytes or 0) - sum(part.memory_bytes or 0 for part in parts)
         if plugged > 0 and any(part.page_bytes == page_bytes for part in parts):
             pages += plugged // page_bytes
-        mine = (part for part in parts if part.page_bytes == page_bytes and part.node in (node, None))
-        pages += sum((part.memory_bytes or 0) // page_bytes for part in mine)
+        matching = (part for part in parts if part.page_bytes == page_bytes and part.node in (node, None))
+        pages += sum((part.memory_bytes or 0) // page_bytes for part in matching)
     return pages
 
 

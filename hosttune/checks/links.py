@@ -130,14 +130,14 @@ def _under_load(device: PciDevice, speed: float, width: int) -> PciDevice:
 
 def _text_under_load(loaded: tuple[float, int], rest: Link) -> str:
     """Return a text: "32 GT/s x16 under load, 2.5 GT/s x16 at rest"."""
-    told = f"{_shape(*loaded)} under load"
-    return told if loaded == (rest.speed_gts, rest.width) else f"{told}, {_shape(rest.speed_gts, rest.width)} at rest"
+    text = f"{_shape(*loaded)} under load"
+    return text if loaded == (rest.speed_gts, rest.width) else f"{text}, {_shape(rest.speed_gts, rest.width)} at rest"
 
 
 def _read(functions: Functions, device: PciDevice, port: _End | None) -> str:
     """Return the files that were read, of both ends; "the host document" for a document that keeps no sources."""
     ends = [device.link, functions[port.address].link if port is not None else None]
-    read = [told.read for link in ends if link is not None for told in link.told or ()]
+    read = [figures.read for link in ends if link is not None for figures in link.told or ()]
     return ", ".join(read) or "the host document"
 
 
@@ -163,12 +163,12 @@ def _one_source(others: _Others, device: PciDevice, link: Link, whose: str = "it
     The missing source could contradict the other one. Registers of a suspended device are not read, so as not to wake
     it.
     """
-    told = {_is_config(one) for one in link.told or ()}
-    if len(told) != 1 or device.runtime_status == "suspended":
+    kinds = {_is_config(one) for one in link.told or ()}
+    if len(kinds) != 1 or device.runtime_status == "suspended":
         return None
     if not others.two_sources:
         return None
-    lost = "link files" if True in told else "configuration space"
+    lost = "link files" if True in kinds else "configuration space"
     return f"{whose}{lost} could not be read, and other functions' could"
 
 
@@ -214,18 +214,18 @@ def _now(device: PciDevice) -> tuple[tuple[str, str], ...]:
     return (("width", "lanes"),) if restless else (("width", "lanes"), ("speed_gts", "GT/s"))
 
 
-def _differ(told: Sequence[LinkFigures], *fields: tuple[str, str]) -> str | None:
+def _differ(sources: Sequence[LinkFigures], *fields: tuple[str, str]) -> str | None:
     """Return which two sources report different numbers for one of these (field, unit); None if all agree."""
     for name, unit in fields:
-        known = [(one.read, number) for one in told if (number := getattr(one, name)) is not None]
+        known = [(one.read, number) for one in sources if (number := getattr(one, name)) is not None]
         for read, number in known[1:]:
             if number != known[0][1]:
                 return f"sources disagree: {known[0][0]} says {known[0][1]:g} {unit}, {read} {number:g}"
     return None
 
 
-def _is_config(told: LinkFigures) -> bool:
-    return told.read.endswith("/config")
+def _is_config(figures: LinkFigures) -> bool:
+    return figures.read.endswith("/config")
 
 
 def _verdict(

@@ -233,12 +233,12 @@ def _word(
             return skipped(check, HOST, "this kernel has no such setting")
         look = f"look with: cat {path}"
         return unknown(check, HOST, expected=expected, why=why or "not recorded", hint=look, source=path)
-    said = f"{value}{f': {good[value]}' if good.get(value) else ''}"
+    text = f"{value}{f': {good[value]}' if good.get(value) else ''}"
     if value in good:
-        return passed(check, HOST, expected=expected, actual=said, source=path)
+        return passed(check, HOST, expected=expected, actual=text, source=path)
     if value in {str(want) for want in wanted(evidence, check).values()}:
         return passed(check, HOST, expected=expected, actual=f"{value}, as the applied plan asks", source=path)
-    return warned(check, HOST, expected=expected, actual=said, source=path, hint=hint)
+    return warned(check, HOST, expected=expected, actual=text, source=path, hint=hint)
 
 
 CHECKS = (

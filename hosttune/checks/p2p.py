@@ -59,8 +59,8 @@ def _port(evidence: Evidence, check: str, port: PciDevice, devices: list[PciDevi
         return passed(check, port.address, expected=expected, actual=" ".join(port.acs.enabled), source=source)
     actual = f"{' '.join(missing)} off, above {listed([device.address for device in devices])}"
     if merged:
-        said = f"{actual}, which share a group with what they can reach (see iommu-groups)"
-        return passed(check, port.address, expected=expected, actual=said, source=source)
+        text = f"{actual}, which share a group with what they can reach (see iommu-groups)"
+        return passed(check, port.address, expected=expected, actual=text, source=source)
     hint = (
         f"they were cleared after boot, and the groups are older: settings: acs: {' '.join(missing)}, then apply;"
         " a reboot puts them back too"

@@ -72,8 +72,8 @@ def _path(evidence: Evidence, check: str, device: PciDevice, bridges: tuple[PciD
     actual = ", ".join(f"{name} {size} B" for name, size in sizes.items())
     perf = any("pcie_bus_perf" in word for word in evidence.host.kernel_args or () if word.startswith("pci="))
     if perf and found == sorted(found):
-        said = f"{actual}: larger towards the root, as pci=pcie_bus_perf allows"
-        return passed(check, address, expected=expected, actual=said, source=source)
+        text = f"{actual}: larger towards the root, as pci=pcie_bus_perf allows"
+        return passed(check, address, expected=expected, actual=text, source=source)
     hint = "boot with pci=pcie_bus_safe, which gives every path the largest size that all of it can do"
     return failed(check, address, expected=expected, actual=actual, source=source, hint=hint)
 
@@ -158,19 +158,20 @@ def _window(evidence: Evidence, check: str, gpu: Gpu, functions: Functions, unre
         return unknown(check, gpu.address, expected=expected, why=why, hint=look, source=source)
     if sister is not None and _largest(sister) > size:
         hint = "compare the slots' firmware settings (Above 4G Decoding, resizable BAR), and reboot"
-        said = f"{actual}; {sister.address}, the same card, has {format_size(_largest(sister))}"
-        return failed(check, gpu.address, expected=expected, actual=said, source=source, hint=hint)
-    most = (evidence.bar_limits or {}).get(gpu.address)
+        text = f"{actual}; {sister.address}, the same card, has {format_size(_largest(sister))}"
+        return failed(check, gpu.address, expected=expected, actual=text, source=source, hint=hint)
+    limits = evidence.bar_limits or {}
+    most = limits.get(gpu.address)
     whole = gpu.memory_bytes is not None and gpu.memory_bytes <= size  # all of its memory can already be reached
-    told = size <= _UNRESIZED or any(bar in (evidence.bar_limits or {}) for bar in _alike(evidence, functions, device))
-    if most is None and not whole and told:
+    limits_known = size <= _UNRESIZED or any(bar in limits for bar in _alike(evidence, functions, device))
+    if most is None and not whole and limits_known:
         look = f"look with: lspci -vvv -s {gpu.address} (Physical Resizable BAR), as root"
         why = f"{actual}; how large it can be was not read"
         return unknown(check, gpu.address, expected=expected, why=why, hint=look, source=source)
     if most is not None and most > size and not whole:
         hint = "switch resizable BAR and Above 4G Decoding on in the firmware, and reboot"
-        said = f"{actual}, of {format_size(most)} that it can have"
-        return warned(check, gpu.address, expected=expected, actual=said, source=source, hint=hint)
+        text = f"{actual}, of {format_size(most)} that it can have"
+        return warned(check, gpu.address, expected=expected, actual=text, source=source, hint=hint)
     return passed(check, gpu.address, expected=expected, actual=actual, source=source)
 
 

@@ -15,7 +15,7 @@ from hosttune.model.validation import CheckResult
 _ID = "numa-affinity"
 _NOT_READ, _NOT_COMPARED = "NUMA node not read", "NUMA node not compared"  # `Problem.what` of discovery (pci)
 _EXPECTED = "its NUMA node is known"
-_TOLD_BY = {
+_SOURCES = {
     "device": "from the device itself",
     "bridge": "from the bridge above",
     "firmware": "from its local CPUs",
@@ -50,8 +50,8 @@ def _judge(evidence: Evidence, gpu: Gpu, device: PciDevice | None) -> CheckResul
         why = f"node {node}; which nodes this host has was not read"
         hint = "look with: ls -d /sys/devices/system/node/node*"
         return unknown(_ID, gpu.address, expected=_EXPECTED, why=why, hint=hint, source=source)
-    told = _TOLD_BY.get(device.numa_source or "")
-    actual = f"node {node}{f', {told}' if told else ''}"
+    source_text = _SOURCES.get(device.numa_source or "")
+    actual = f"node {node}{f', {source_text}' if source_text else ''}"
     alone = next((p for p in host.problems if p.what == _NOT_COMPARED and gpu.address in p.where), None)
     if alone is not None:
         hint = f"look with: cat {source}; and those of the bridges above, and local_cpulist beside it"

@@ -128,10 +128,10 @@ def _unshown(evidence: Evidence, seen: SeenDevice, lacking: list[DeviceSource]) 
     """Return the result for a device in the tree that a source should show and does not; either may be right."""
     address = seen.address
     silent = [source for source in lacking if source.shows is None]
-    told = [source for source in lacking if source.shows is not None]
-    if told:
-        why = f"in the PCI tree, and not shown by {listed([source.name for source in told])}, which could show it"
-        hint = f"compare by hand: {listed([source.read for source in told])}; {_gone(seen.vendor)}"
+    silent_of = [source for source in lacking if source.shows is not None]
+    if silent_of:
+        why = f"in the PCI tree, and not shown by {listed([source.name for source in silent_of])}, which could show it"
+        hint = f"compare by hand: {listed([source.read for source in silent_of])}; {_gone(seen.vendor)}"
     else:
         why = f"in the PCI tree; {listed([source.name for source in silent])} could show it, and was not read"
         hint = f"look at {listed([source.read for source in silent])}" if evidence.complete else RECORD

@@ -102,8 +102,8 @@ def _service(reader: Reader) -> tuple[str | None, str | None]:
 
 def _only(words: Collection[str]) -> str | None:
     """Return the only word; None if there is none, or if there are several different ones."""
-    told = set(words)
-    return (told.pop() or None) if len(told) == 1 else None
+    different = set(words)
+    return (different.pop() or None) if len(different) == 1 else None
 
 
 def _version(reader: Reader) -> str | None:
@@ -278,8 +278,8 @@ def _client(reader: Reader) -> tuple[str, ...]:
 
     A socket is preferred to an address (README.md).
     """
-    told = dict(re.findall(_LISTENS, reader.text(CONFIG) or ""))
-    socket, address = told.get("FM_CMD_UNIX_SOCKET_PATH", ""), told.get("FM_CMD_BIND_INTERFACE", "")
+    settings = dict(re.findall(_LISTENS, reader.text(CONFIG) or ""))
+    socket, address = settings.get("FM_CMD_UNIX_SOCKET_PATH", ""), settings.get("FM_CMD_BIND_INTERFACE", "")
     if re.fullmatch(_SOCKET, socket):
         return ("fmpm", "--unix-domain-socket", socket, "-l")
     return ("fmpm", "--hostname", address, "-l") if re.fullmatch(_ADDRESS, address) else ("fmpm", "-l")

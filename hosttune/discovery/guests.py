@@ -208,9 +208,9 @@ def _with_recorded_definitions(reader: Reader, known: Mapping[str, RawDomain]) -
     """Yield the guests, sorted by name, with the definitions and states that are in files of their own."""
     names = reader.names(COMMANDS.rstrip("/"))
     defined = {name.removeprefix(DEFINITION) for name in names if name.startswith(DEFINITION)}
-    unsaid = "shut off" if reader.system.scratch else None  # there, a guest is defined before it is started
+    default_state = "shut off" if reader.system.scratch else None  # there, a guest is defined before it is started
     for name in sorted(known.keys() | defined):
-        domain = known.get(name) or RawDomain(name=name, state=unsaid)
+        domain = known.get(name) or RawDomain(name=name, state=default_state)
         xml = reader.text(f"{COMMANDS}{DEFINITION}{name}") if name in defined else None
         if xml is not None:
             domain = msgspec.structs.replace(domain, xml=xml, inactive_xml=None)

@@ -108,22 +108,22 @@ def _ask(reader: Reader) -> str | None:
     if len(kept) > _MAX_LINES:
         kept = kept[-_MAX_LINES:]
         since = kept[0][0]
-    said = {"since": since, "source": source, "unread": unread, "lines": kept}
-    return json.dumps({**said, "sum": _sum(said)}, indent=0) + "\n"
+    record = {"since": since, "source": source, "unread": unread, "lines": kept}
+    return json.dumps({**record, "sum": _sum(record)}, indent=0) + "\n"
 
 
-def _sum(said: Mapping[str, Any]) -> int:
+def _sum(record: Mapping[str, Any]) -> int:
     """Return a checksum that shows whether a record of the log is damaged.
 
     A changed figure would mean another event, or none. The checksum covers the events of the lines and not their text,
     because a capture replaces text that identifies the machine.
     """
-    events = [_event(*line) for line in said["lines"]]
+    events = [_event(*line) for line in record["lines"]]
     facts = [
         None if event is None else [getattr(event, name) for name in event.__struct_fields__ if name != "text"]
         for event in events
     ]
-    return zlib.crc32(json.dumps([said["since"], said["unread"], facts]).encode())
+    return zlib.crc32(json.dumps([record["since"], record["unread"], facts]).encode())
 
 
 def _ask_dmesg(reader: Reader) -> Records | None:
@@ -253,8 +253,8 @@ def strip_log(text: str, clean: Callable[[str], str]) -> str | None:
         return None
     since, source, records = kept
     lines = [(seconds, clean(words)) for seconds, words in interesting(records.lines)]
-    said = {"since": since, "source": source and clean(source), "unread": records.unread, "lines": lines}
-    return json.dumps({**said, "sum": _sum(said)}, indent=0) + "\n"
+    record = {"since": since, "source": source and clean(source), "unread": records.unread, "lines": lines}
+    return json.dumps({**record, "sum": _sum(record)}, indent=0) + "\n"
 
 
 def _seconds(value: Any) -> float | None:

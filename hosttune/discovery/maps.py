@@ -42,10 +42,10 @@ def unread_line(text: str) -> str | None:
             return line
         seen.update(words[:1])
         fields = dict(word.partition("=")[::2] for word in words[2:])
-        told = {name: number(fields[name]) for name in ("anon", "dirty", "mapped") if name in fields}
-        every = told.get("mapped", max((count or 0 for count in told.values()), default=0))
+        totals = {name: number(fields[name]) for name in ("anon", "dirty", "mapped") if name in fields}
+        every = totals.get("mapped", max((count or 0 for count in totals.values()), default=0))
         by_node = sum(int(found[2]) for word in words[2:] if (found := _ON_NODE.fullmatch(word)))
-        if len(words) < 2 or None in told.values() or by_node != every:
+        if len(words) < 2 or None in totals.values() or by_node != every:
             return line
     return None
 

@@ -176,8 +176,8 @@ def _compare_pages(reader: Reader, nodes: Sequence[NumaNode]) -> None:
         machine = number(lines.get(name, ""))
         known = [count for count in counts if count is not None]
         if known and len(known) == len(counts) and (size is None or sum(known) != machine):
-            said = "does not say" if None in (size, machine) else f"says {machine}"
-            why = f"the nodes have {sum(known)}, HugePages_{name} of /proc/meminfo {said}"
+            other = "does not say" if None in (size, machine) else f"says {machine}"
+            why = f"the nodes have {sum(known)}, HugePages_{name} of /proc/meminfo {other}"
             reader.problem(PAGES_UNSURE, _NODES, why)
 
 

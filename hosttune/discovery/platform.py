@@ -103,13 +103,13 @@ def _arch(reader: Reader) -> str | None:
 
     None, with a problem, if the name and the form of /proc/cpuinfo belong to different instruction sets.
     """
-    told = reader.text("/proc/sys/kernel/arch") or reader.query("uname-m", _uname_machine)
+    reported = reader.text("/proc/sys/kernel/arch") or reader.query("uname-m", _uname_machine)
     shape = _arch_of_cpuinfo(first_block(reader.text("/proc/cpuinfo") or ""))
-    if told and shape and _family(told) != _family(shape):
-        why = f"the kernel says {told[:40]!r}, /proc/cpuinfo is written as on {shape}"
+    if reported and shape and _family(reported) != _family(shape):
+        why = f"the kernel says {reported[:40]!r}, /proc/cpuinfo is written as on {shape}"
         reader.problem("sources contradict each other on the architecture", "/proc/sys/kernel/arch", why)
         return None
-    return told or shape or _arch_of_release(_kernel(reader) or "")
+    return reported or shape or _arch_of_release(_kernel(reader) or "")
 
 
 def _family(arch: str) -> str:

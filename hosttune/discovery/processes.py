@@ -163,12 +163,12 @@ def _allowed(reader: Reader, folder: str, status: str) -> str | None:
 
     None if `status` has no such list, or several different ones.
     """
-    told = set(_ALLOWED.findall(status))
-    if len(told) > 1:
+    lists = set(_ALLOWED.findall(status))
+    if len(lists) > 1:
         reader.problem("not a CPU list", f"{folder}/status", "Cpus_allowed_list is there more than once")
         return None
     try:
-        return str(parsed(reader, told.pop())) or None if told else None
+        return str(parsed(reader, lists.pop())) or None if lists else None
     except ValueError as error:
         reader.problem("not a CPU list", f"{folder}/status", str(error))
         return None

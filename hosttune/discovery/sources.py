@@ -166,18 +166,18 @@ def _maker(reader: Reader, host: Host, tree: Tree, vendor: Vendor) -> Iterator[D
 
     A sleeping GPU is not asked, so it is not expected in a list.
     """
-    mine = [tree[gpu.address] for gpu in host.gpus if gpu.vendor == vendor.name and gpu.address in tree]
-    held = [device for device in mine if device.driver == vendor.driver and device.physfn is None]
+    functions = [tree[gpu.address] for gpu in host.gpus if gpu.vendor == vendor.name and gpu.address in tree]
+    held = [device for device in functions if device.driver == vendor.driver and device.physfn is None]
     awake = [device.address for device in held if device.runtime_status != "suspended"]
     listings = list(vendor.lists(reader))
-    told = tuple(gpu for gpu in host.gpus if gpu.vendor == vendor.name and gpu.source not in (None, "sysfs"))
+    reported = tuple(gpu for gpu in host.gpus if gpu.vendor == vendor.name and gpu.source not in (None, "sysfs"))
     named = [listing for listing in listings if listing.count is None]
-    if not named and told:  # live: the library reported them one by one
-        listings.append(Listing(name=told[0].source or "", read=told[0].source or "", gpus=told))
+    if not named and reported:  # live: the library reported them one by one
+        listings.append(Listing(name=reported[0].source or "", read=reported[0].source or "", gpus=reported))
     lost = {gpu.address for listing in listings for gpu in listing.gpus} - tree.keys()
     for listing in listings:
         if listing.count is not None:
-            yield _counted(listing, listing.count, len(held), len(mine) + len(lost))
+            yield _counted(listing, listing.count, len(held), len(functions) + len(lost))
             continue
         driver = vendor.driver or None
         seen = (
@@ -185,7 +185,7 @@ def _maker(reader: Reader, host: Host, tree: Tree, vendor: Vendor) -> Iterator[D
             for gpu in listing.gpus
         )
         yield _source(listing.name, listing.read, seen, tree, awake if listing.whole else ())
-    if vendor.must_list and awake and not named and not told:
+    if vendor.must_list and awake and not named and not reported:
         name = f"{vendor.driver}'s own list"
         yield DeviceSource(name=name, read="its library, tool or /proc", could=len(awake), lacking=tuple(awake))
 

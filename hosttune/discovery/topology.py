@@ -170,10 +170,10 @@ def _joined(tellers: Mapping[CpuSet, set[int]], packages: Mapping[int, int]) -> 
         return cpu
 
     for listed, cpus in tellers.items():
-        told = {packages.get(cpu) for cpu in cpus}
+        known = {packages.get(cpu) for cpu in cpus}
         firsts: dict[int | None, int] = {}
         for cpu in (*cpus, *listed):
-            if packages.get(cpu) in told:
+            if packages.get(cpu) in known:
                 parents[head(cpu)] = head(firsts.setdefault(packages.get(cpu), cpu))
     members: dict[int, set[int]] = defaultdict(set)
     for cpu in parents:

@@ -52,8 +52,8 @@ def _core(guest: PlannedGuest, vcpu: int, cpus: dict[int, str]) -> str:
     if threads == 1:
         return f"; the only thread of guest core {core}"
     others = [other for other in range(core * threads, (core + 1) * threads) if other != vcpu and other in cpus]
-    told = ", ".join(f"vCPU {other} on CPU {cpus[other]}" for other in others)
-    siblings = f" (its sibling{' is' if len(others) == 1 else 's are'} {told})" if others else ""
+    pairs = ", ".join(f"vCPU {other} on CPU {cpus[other]}" for other in others)
+    siblings = f" (its sibling{' is' if len(others) == 1 else 's are'} {pairs})" if others else ""
     return f"; thread {thread} of guest core {core}{siblings}"
 
 

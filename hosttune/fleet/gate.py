@@ -105,10 +105,10 @@ def judge(hosts: Sequence[str], host_statuses: Mapping[str, HostStatus]) -> tupl
     """
     bad = [host_statuses.get(host) or HostStatus(host, why="not asked") for host in hosts]
     reasons = [host_status.line for host_status in bad if not host_status.good]
-    told = reasons[:_MOST_REASONS]
-    if len(reasons) > len(told):
-        told.append(f"and {len(reasons) - len(told)} more hosts")
-    return bool(hosts) and not reasons, tuple(told)
+    shown = reasons[:_MOST_REASONS]
+    if len(reasons) > len(shown):
+        shown.append(f"and {len(reasons) - len(shown)} more hosts")
+    return bool(hosts) and not reasons, tuple(shown)
 
 
 def exit_code(host_statuses: Iterable[HostStatus]) -> int:

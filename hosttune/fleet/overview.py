@@ -180,12 +180,12 @@ def _said(seen: _Seen, made: Sequence[CheckResult], asked: Asked) -> tuple[Check
     describes the host before the change, not its state now. If an earlier phase failed, so that later phases were not
     run, only the earlier phase gives a result.
     """
-    told = any(has_answer_file(answer) and answer.outcome not in ("ok", "no") for answer in seen.answers)
+    has_reason = any(has_answer_file(answer) and answer.outcome not in ("ok", "no") for answer in seen.answers)
     asked_for = [
         answer
         for answer in seen.answers
         if answer.outcome != "ok"
-        and (has_answer_file(answer) or not told)
+        and (has_answer_file(answer) or not has_reason)
         and not (answer.outcome == "no" and answer.phase in ("before", judge_of(asked.verb, check=asked.check)))
     ]
     return (*(_result(answer, asked) for answer in asked_for), *_unjudged(seen, asked), *_regressed(seen, made, asked))

@@ -285,19 +285,19 @@ def _status_at_end(rollout: Rollout, past: RecordedRun, host: str) -> tuple[Host
 
 def changes(rollout: Rollout, past: RecordedRun, inventory: Sequence[str], intent: str | None) -> list[str]:
     """Return what has changed since the run began, one line each. `intent`: its digest, None if none is given."""
-    told = []
+    texts = []
     hosts = frozenset(rollout.hosts)
     gone = [host for host, why in rollout.unasked.items() if why == GONE]
     new = [host for host in inventory if host not in hosts]
     if gone:
-        told.append(f"no longer in the inventory, {len(gone)}: {some(gone, _MOST)}; what is not proven stays unknown")
+        texts.append(f"no longer in the inventory, {len(gone)}: {some(gone, _MOST)}; what is not proven stays unknown")
     if new:
-        told.append(f"new in the inventory, {len(new)}: {some(new, _MOST)}; not in this run")
+        texts.append(f"new in the inventory, {len(new)}: {some(new, _MOST)}; not in this run")
     if intent != past.began.intent_sha256:
-        told.append("the intent is not the one that the run began with")
+        texts.append("the intent is not the one that the run began with")
     if rollout.gate != past.gate:
-        told.append(f"the gate is {rollout.gate}, was {past.gate}")
-    return told
+        texts.append(f"the gate is {rollout.gate}, was {past.gate}")
+    return texts
 
 
 def digest(data: bytes) -> str:

@@ -37,9 +37,9 @@ def read_gpus(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Gpu, ...]:
     makers = {device.address: _maker(device, bridges) for device in devices}
     found = {device.address: _gpu(device, makers[device.address]) for device in devices}
     for vendor in VENDORS:
-        mine = tuple(device for device in devices if makers[device.address] is vendor)
-        if mine:
-            gpus = vendor.enrich(reader, mine, tuple(found[device.address] for device in mine))
+        own = tuple(device for device in devices if makers[device.address] is vendor)
+        if own:
+            gpus = vendor.enrich(reader, own, tuple(found[device.address] for device in own))
             found.update((gpu.address, gpu) for gpu in gpus)
     return tuple(found[device.address] for device in devices)
 

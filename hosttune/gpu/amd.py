@@ -70,8 +70,8 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
     peers = {address: others for address, others in peers.items() if models.get(address) not in lacking}
     version = reader.text("/sys/module/amdgpu/version") or None
     blocks = _blocks(reader, [device for device in devices if device.address in held])
-    told = {address: _facts(reader, address, version, peers.get(address), blocks[address]) for address in held}
-    return tuple(fill(gpu, told[gpu.address], source="amdgpu") if gpu.address in held else gpu for gpu in gpus)
+    facts = {address: _facts(reader, address, version, peers.get(address), blocks[address]) for address in held}
+    return tuple(fill(gpu, facts[gpu.address], source="amdgpu") if gpu.address in held else gpu for gpu in gpus)
 
 
 def _blocks(reader: Reader, devices: Collection[PciDevice]) -> dict[str, frozenset[str]]:
@@ -139,10 +139,10 @@ def read_ras(reader: Reader, folder: str, blocks: Collection[str] = ()) -> tuple
     read or has two values for a count, a sum of 0 is unknown; a sum of errors that were counted remains.
     """
     names = {*blocks, *_ras_blocks(reader, folder)}
-    told = [_counts(reader.text(f"{folder}/ras/{name}_err_count") or "") for name in sorted(names)]
+    by_block = [_counts(reader.text(f"{folder}/ras/{name}_err_count") or "") for name in sorted(names)]
     sums = []
     for kind in ("ue", "ce"):
-        counts = [counted.get(kind) for counted in told]
+        counts = [counted.get(kind) for counted in by_block]
         known = [count for count in counts if count is not None]
         sums.append(sum(known) if known and (len(known) == len(counts) or sum(known)) else None)
     return sums[0], sums[1]
@@ -181,21 +181,21 @@ def read_xgmi(reader: Reader) -> tuple[dict[str, tuple[Peer, ...]], frozenset[st
     if len(here) > _MOST_NODES:
         reader.problem("too many GPUs", NODES, f"{len(here)}, at most {_MOST_NODES}: their XGMI links are unknown")
         return {}, frozenset(here)
-    told: dict[str, dict[str | None, set[int | None]]] = {address: {} for address in here}
+    links: dict[str, dict[str | None, set[int | None]]] = {address: {} for address in here}
     for key, address in addresses.items():
         for link in _links(reader, f"{NODES}/{key}"):
             node_to = link.get("node_to")
             to = None if node_to is None else places.get(node_to)
-            told[address].setdefault(to, set()).add(link.get("type"))
-    kinds = {(one, other): _kind(told[one].get(other), told[other].get(one)) for one in here for other in here}
+            links[address].setdefault(to, set()).add(link.get("type"))
+    kinds = {(one, other): _kind(links[one].get(other), links[other].get(one)) for one in here for other in here}
     peers: dict[str, tuple[Peer, ...]] = {}
     for one in here:
         others = [other for other in here if other != one]
         doubtful = [other for other in others if kinds[one, other] is None]
-        if doubtful or None in told[one]:
+        if doubtful or None in links[one]:
             why = f"its links to {doubtful[0] if doubtful else 'a node'} differ at their two ends, or were not read"
             reader.problem("XGMI links contradicted", f"{NODES}: {one}", f"{why}: which peers it has is unknown")
-        elif told[one]:  # a GPU has at least a link to its CPU: without any link, they were not read
+        elif links[one]:  # a GPU has at least a link to its CPU: without any link, they were not read
             peers[one] = tuple(Peer(address=other, kind=kinds[one, other] or "") for other in others)
     return peers, frozenset(here)
 

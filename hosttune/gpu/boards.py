@@ -91,8 +91,9 @@ def has_fabric(host: Host) -> bool:
     It does if the host has switches or partitions, if a GPU reports a fabric, or if the GPUs are on such a board.
     """
     states = (gpu.fabric_state for gpu in host.gpus)
-    told = any(state is not None and state.lower() not in ("not supported", "n/a") for state in states)
-    return bool(host.nvswitches) or told or (host.fabric is not None and bool(host.fabric.partitions)) or _bare(host)
+    on_fabric = any(state is not None and state.lower() not in ("not supported", "n/a") for state in states)
+    partitioned = host.fabric is not None and bool(host.fabric.partitions)
+    return bool(host.nvswitches) or on_fabric or partitioned or _bare(host)
 
 
 def _bare(host: Host) -> bool:

@@ -57,12 +57,12 @@ def kept_bridges(pci: Iterable[PciDevice], nics: Iterable[Nic]) -> dict[str, Kep
     functions = {device.address: device for device in pci}
     if not has_bridges(functions.values()):
         return {}
-    told = {nic.address: nic.fabric_bridge for nic in nics}
+    is_bridge = {nic.address: nic.fabric_bridge for nic in nics}
     found: dict[str, KeptFunction] = {}
     for address, device in functions.items():
-        if not may_be_bridge(device) or told.get(address) is False:
+        if not may_be_bridge(device) or is_bridge.get(address) is False:
             continue
-        if told.get(address):
+        if is_bridge.get(address):
             why = "carries the NVLink fabric of the GPUs (SMDL=SW_MNG in its VPD, or in that of its slot)"
             found[address] = KeptFunction(True, why)
         else:

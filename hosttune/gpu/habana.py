@@ -93,12 +93,12 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
     text = ask(reader, QUERY, lambda: None if asleep else _run(reader))  # hl-smi opens every device
     answer = parse_hl_smi(text) if text is not None else Answer()
     reader.problems.extend(answer.problems)
-    told = answer.by_address()
+    reported = answer.by_address()
     enriched = []
     for gpu in gpus:
         if gpu.address in held:
             gpu = fill(gpu, _sysfs(reader, gpu.address), source=DRIVER)
-            gpu = fill(gpu, told.get(gpu.address, Gpu(address=gpu.address)), source="hl-smi")
+            gpu = fill(gpu, reported.get(gpu.address, Gpu(address=gpu.address)), source="hl-smi")
         enriched.append(gpu)
     return tuple(enriched)
 
@@ -113,8 +113,8 @@ def _run(reader: Reader) -> str | None:
 
 def _lists(reader: Reader) -> tuple[Listing, ...]:
     """Return the accelerators that hl-smi listed (in a capture), and those in the driver's device class."""
-    told = parse_hl_smi(ask(reader, QUERY, lambda: None) or "").gpus
-    listed = tuple(Gpu(address=gpu.address, vendor="habana", uuid=gpu.uuid) for gpu in told)
+    gpus = parse_hl_smi(ask(reader, QUERY, lambda: None) or "").gpus
+    listed = tuple(Gpu(address=gpu.address, vendor="habana", uuid=gpu.uuid) for gpu in gpus)
     found = [Listing(name="hl-smi", read="hl-smi -Q", gpus=listed)] if listed else []
     classed = tuple(Gpu(address=address, vendor="habana") for address in _classed(reader))
     found += [Listing(name="the accel class", read="/sys/class/accel", gpus=classed, whole=False)] if classed else []

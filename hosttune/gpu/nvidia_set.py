@@ -42,8 +42,8 @@ def facts(system: System, address: str) -> Gpu:
         text = system.query(f"nvidia-smi-query-{address}", lambda: system.run(argv, timeout=SECONDS_TO_ANSWER))
         gpu = _recorded(system, address, _not_asked) if text is None else parse_smi_query(text, address)
     except CommandFailed as error:
-        said = error.output.strip().splitlines()[:1]  # "No devices were found"
-        raise Unreadable(f"GPU {address} (nvidia-smi)", ": ".join((error.reason, *said))) from error
+        reason = error.output.strip().splitlines()[:1]  # "No devices were found"
+        raise Unreadable(f"GPU {address} (nvidia-smi)", ": ".join((error.reason, *reason))) from error
     except BadInput as error:
         raise Unreadable(f"GPU {address} (nvidia-smi)", error.what) from error
     return with_recorded_settings(system, gpu)
@@ -75,10 +75,10 @@ def _not_asked() -> None:
 
 def with_recorded_settings(system: System, gpu: Gpu) -> Gpu:
     """Return `gpu` with the settings that were changed on a scratch root; the same GPU on any other system."""
-    for function, told in _TOLD.items():
+    for function, change in _CHANGES.items():
         text = system.query(f"{function}-{gpu.address}", _not_asked)
         if text is not None and text.isascii() and text.isdecimal() and len(text) < 10:
-            gpu = msgspec.structs.replace(gpu, **told(gpu, int(text)))
+            gpu = msgspec.structs.replace(gpu, **change(gpu, int(text)))
     return gpu
 
 
@@ -87,7 +87,7 @@ def _mig_of_mode(gpu: Gpu, mode: int) -> dict[str, Any]:
     return {"mig": msgspec.structs.replace(gpu.mig or Mig(), mode=word, pending=word)}
 
 
-_TOLD: Mapping[str, Callable[[Gpu, int], dict[str, Any]]] = {
+_CHANGES: Mapping[str, Callable[[Gpu, int], dict[str, Any]]] = {
     "nvmlDeviceSetPersistenceMode": lambda _, mode: {"persistence": mode == 1},
     "nvmlDeviceSetPowerManagementLimit": lambda _, milliwatts: {"power_limit_watts": milliwatts / 1000},
     "nvmlDeviceSetComputeMode": lambda _, mode: {"compute_mode": COMPUTE_MODES[mode % len(COMPUTE_MODES)]},

@@ -64,8 +64,8 @@ def reported_fabric_parts(mask: int) -> frozenset[int] | None:
     None if a part has a value that nvml.h does not define (3).
     """
     parts = {shift: mask >> shift & 3 for shift, _ in FABRIC_FAULTS}
-    told = {shift for shift, value in parts.items() if value} | ({8} if mask >> 8 & 15 else set())
-    return None if 3 in parts.values() else frozenset(told)
+    reported = {shift for shift, value in parts.items() if value} | ({8} if mask >> 8 & 15 else set())
+    return None if 3 in parts.values() else frozenset(reported)
 
 
 def fabric_faults(mask: int) -> tuple[str, ...] | None:

@@ -47,7 +47,7 @@ def parse_nvml(text: str, *, only: str | None = None) -> Answer:
         raise BadInput(f"NVML: {document['error']}", where=QUERY, hint="install the driver's NVML library")
     entries = [entry for key, entry in document.items() if _INDEX.fullmatch(key) and isinstance(entry, dict)]
     check_count(len(entries), MOST, QUERY)
-    told: list[tuple[str, Raw]] = []
+    placed: list[tuple[str, Raw]] = []
     problems: list[Problem] = []
     for entry in entries:
         address = _bus_id(entry, only if len(entries) == 1 else None)
@@ -57,12 +57,12 @@ def parse_nvml(text: str, *, only: str | None = None) -> Answer:
             why = f"{address} has a path to {address}: which of them it is is not known"
             problems.append(Problem(what=NO_ADDRESS, where=QUERY, why=why))
         else:
-            told.append((address, entry))
-    raw = dict(told)
+            placed.append((address, entry))
+    raw = dict(placed)
     driver = _text(document, "driver")
     # A GPU that occurs twice with different facts gives no information about the paths to it.
-    host = _Host({address: {} for address, entry in told if entry != raw[address]}, raw)
-    gpus = tuple(_gpu(address, entry, driver, host) for address, entry in told)
+    host = _Host({address: {} for address, entry in placed if entry != raw[address]}, raw)
+    gpus = tuple(_gpu(address, entry, driver, host) for address, entry in placed)
     hazy = incomplete_fabric_masks(raw)
     gpus = tuple(
         msgspec.structs.replace(gpu, fabric_health=None, fabric_status=None)
@@ -313,19 +313,19 @@ def _path(one: str, other: str, host: _Host) -> tuple[str, int | None] | None:
     (in a guest), OK without a direct link proves that there is a switch in between.
     """
     both = (_integer(_part(host.raw[a], "p2pNvlink"), b) for a, b in ((one, other), (other, one)))
-    told = {status == 0 for status in both if status is not None}
-    if len(told) > 1:
+    statuses = {status == 0 for status in both if status is not None}
+    if len(statuses) > 1:
         return None
-    if told == {False}:
+    if statuses == {False}:
         return "pcie", None
-    mine, theirs = host.ends[one], host.ends[other]
-    if mine is None or theirs is None:
-        return ("nvlink", None) if told else None
-    if not told:
-        return None if all(ends.gpus or ends.unnamed for ends in (mine, theirs)) else ("pcie", None)
-    if direct := mine.gpus.get(other, 0):
+    first, second = host.ends[one], host.ends[other]
+    if first is None or second is None:
+        return ("nvlink", None) if statuses else None
+    if not statuses:
+        return None if all(ends.gpus or ends.unnamed for ends in (first, second)) else ("pcie", None)
+    if direct := first.gpus.get(other, 0):
         return "nvlink", direct
-    return "nvlink", min(mine.switch, theirs.switch) or min(mine.unnamed, theirs.unnamed) or None
+    return "nvlink", min(first.switch, second.switch) or min(first.unnamed, second.unnamed) or None
 
 
 def _listed(raw: Raw) -> int:

@@ -143,10 +143,10 @@ def incomplete_fabric_masks(entries: Mapping[str, Mapping[str, Any]]) -> frozens
     """
     fabrics = {key: entry["fabricInfo"] for key, entry in entries.items() if isinstance(entry.get("fabricInfo"), dict)}
     masks = {key: mask for key, info in fabrics.items() if (mask := _number(info.get("healthMask"))) is not None}
-    told = {key: reported_fabric_parts(mask) for key, mask in masks.items()}
-    most = frozenset(part for parts in told.values() for part in parts or ())
-    garbled = {key for key, parts in told.items() if parts is None}
-    return frozenset(garbled | {key for key in fabrics if most and told.get(key) != most})
+    parts_of = {key: reported_fabric_parts(mask) for key, mask in masks.items()}
+    most = frozenset(part for parts in parts_of.values() for part in parts or ())
+    garbled = {key for key, parts in parts_of.items() if parts is None}
+    return frozenset(garbled | {key for key in fabrics if most and parts_of.get(key) != most})
 
 
 def _lacks(raw: Mapping[str, Any], health: Mapping[str, Any]) -> tuple[str, ...] | None:

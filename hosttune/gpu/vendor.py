@@ -267,16 +267,16 @@ def fill(gpu: Gpu, more: Gpu, *, source: str | None = None) -> Gpu:
 
     `source` names where `more` came from.
     """
-    told: dict[str, object] = {}
+    changes: dict[str, object] = {}
     for name in gpu.__struct_fields__:
-        mine, theirs = getattr(gpu, name), getattr(more, name)
-        if mine is None and theirs is not None:
-            told[name] = theirs
-        elif isinstance(mine, Mig) and isinstance(theirs, Mig):
-            told[name] = _fill_mig(mine, theirs)
-    if source and told:
-        told["source"] = source
-    return msgspec.structs.replace(gpu, **told)
+        own, other = getattr(gpu, name), getattr(more, name)
+        if own is None and other is not None:
+            changes[name] = other
+        elif isinstance(own, Mig) and isinstance(other, Mig):
+            changes[name] = _fill_mig(own, other)
+    if source and changes:
+        changes["source"] = source
+    return msgspec.structs.replace(gpu, **changes)
 
 
 def _fill_mig(mig: Mig, more: Mig) -> Mig:

@@ -41,10 +41,10 @@ def make_bundle(
 
 def notes_of(wanted: Wanted, devices: tuple[Place, ...]) -> tuple[str, ...]:
     """Return what is not applied inside the guest, in the order of the devices, each note once."""
-    said = [place.maker.note for place in devices if place.gpu and place.maker.note]
+    notes = [place.maker.note for place in devices if place.gpu and place.maker.note]
     if wanted.power_limit_watts is not None and not any(place.tool != "-" for place in devices):
-        said.append("a power limit is asked for, and no GPU of this guest takes one here")
-    return tuple(dict.fromkeys(said))
+        notes.append("a power limit is asked for, and no GPU of this guest takes one here")
+    return tuple(dict.fromkeys(notes))
 
 
 def _render(template: str, **values: object) -> str:

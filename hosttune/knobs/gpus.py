@@ -182,6 +182,6 @@ def release_actions(gpu: Gpu | None, driver: str | None) -> Iterator[Action]:
 def _kept(ctx: KnobContext) -> Iterator[Gpu]:
     """Yield the accelerators of which no guest has the GPU or one of its virtual functions, in the host's order."""
     for gpu in ctx.host.index.accelerators:
-        theirs = (gpu.address, *ctx.devices.virtuals.get(gpu.address, ()))
-        if ctx.given.isdisjoint(theirs):
+        functions = (gpu.address, *ctx.devices.virtuals.get(gpu.address, ()))
+        if ctx.given.isdisjoint(functions):
             yield gpu

@@ -30,10 +30,10 @@ def _ban(ctx: KnobContext, _: bool) -> Iterable[Change]:
     """
     known = ctx.host.settings or {}
     now = next((known[path] for path in IRQBALANCE if path in known), None)
-    theirs = next((known[path] for path in IRQBALANCE_THEIRS if path in known), None)
+    other = next((known[path] for path in IRQBALANCE_THEIRS if path in known), None)
     quiet = [cpu.id for cpu in ctx.host.cpus if cpu.isolated or cpu.nohz_full]
     cpus = CpuSet(ctx.pinned | ctx.held_cpus)
-    yield Change("irqbalance", now, str(cpus | quiet | CpuSet.parse(cpu_list(theirs) or "")))
+    yield Change("irqbalance", now, str(cpus | quiet | CpuSet.parse(cpu_list(other) or "")))
 
 
 def _affinity(place: PassedDevice, _: bool) -> Iterable[Change]:

@@ -99,8 +99,8 @@ class Knob(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
     @property
     def row(self) -> str:
         """Return its row of the table in docs/intent.md: name, profiles, what it sets, values (the profile's first)."""
-        ours = () if self.value is None or self.value in self.values else (self.value,)
-        values = (*ours, *sorted(self.values, key=lambda value: value != self.value))
+        own = () if self.value is None or self.value in self.values else (self.value,)
+        values = (*own, *sorted(self.values, key=lambda value: value != self.value))
         few = self.numbers if self.numbers is not None and len(self.numbers) < 3 else ()
         made = [f"`{_yaml(value)}`" for value in (*values, *few)]
         if self.numbers is not None and not few:

@@ -254,12 +254,12 @@ def _loops(host: HostFields) -> Iterator[Fault]:
     above = {function.address: function.parent for function in host.pci}
     ended: set[str] = set()
     for i, function in enumerate(host.pci):
-        way: set[str] = set()
+        path: set[str] = set()
         address: str | None = function.address
         while address is not None and address not in ended:
-            if address in way:
+            if address in path:
                 yield f"$.pci[{i}].parent", f"{address} is above itself", "parent is the bridge directly above"
                 break
-            way.add(address)
+            path.add(address)
             address = above.get(address)
-        ended |= way
+        ended |= path

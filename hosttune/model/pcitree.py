@@ -73,10 +73,10 @@ def grade(index: DeviceIndex, a: str, b: str) -> str | None:
     """Return the grade of a pair of functions; None if it depends on NUMA nodes that are unknown."""
     if slot_of(a) == slot_of(b):
         return "PIX"
-    ours, theirs = switches_above(index, a), switches_above(index, b)
-    shared = next((switch for switch in ours if switch in theirs), None)
+    above_a, above_b = switches_above(index, a), switches_above(index, b)
+    shared = next((switch for switch in above_a if switch in above_b), None)
     if shared is not None:
-        return "PIX" if shared == ours[0] == theirs[0] else "PXB"
+        return "PIX" if shared == above_a[0] == above_b[0] else "PXB"
     if host_bridge(index, a) == host_bridge(index, b):
         return "PHB"
     nodes = [device.numa_node if device else None for device in (index.pci.get(a), index.pci.get(b))]

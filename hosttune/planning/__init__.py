@@ -68,7 +68,7 @@ def plan(host: Host, intent: Intent, *, where: str = "intent", context: Planning
     check_apart(context, wants)
     placed, unplaced, findings = _place(context, intent, wants)
     guests, known = host_findings(host, context.catalogue, tuple(placed))
-    actions, said = plan_actions(host, intent, context.resources, context.memory, context.catalogue, guests)
+    actions, of_actions = plan_actions(host, intent, context.resources, context.memory, context.catalogue, guests)
     return Plan(
         host_digest=host.digest,
         hostname=host.hostname,
@@ -78,7 +78,7 @@ def plan(host: Host, intent: Intent, *, where: str = "intent", context: Planning
         guests=guests,
         unplaced=tuple(unplaced),
         actions=actions,
-        findings=(*known, *context.resources.findings, *findings, *said, *tuned_findings(host, actions)),
+        findings=(*known, *context.resources.findings, *findings, *of_actions, *tuned_findings(host, actions)),
     )
 
 
@@ -90,7 +90,7 @@ def _place(
     if arch is not None and arch not in X86_64:
         why = (f"this host is {arch}: guests are planned on x86-64 only",)
         return [], [Unplaced(guest=want.guest.name, why=why) for want in wants], []
-    outcomes, said = place_guests(context, wants) if wants else ((), ())
+    outcomes, of_search = place_guests(context, wants) if wants else ((), ())
     placed: list[PlannedGuest] = []
     unplaced: list[Unplaced] = []
     findings: list[Finding] = []
@@ -101,4 +101,4 @@ def _place(
         settings, seed = guest_settings(intent, want.guest), seed_path(want.guest)
         placed.append(msgspec.structs.replace(result.guest, guest_settings=settings, seed=seed))
         findings += result.findings
-    return placed, unplaced, [*findings, *said]
+    return placed, unplaced, [*findings, *of_search]

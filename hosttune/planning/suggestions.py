@@ -72,7 +72,7 @@ def relaxations(
     found: list[str] = []
     for text, changed in _changes(context, guest, candidates):
         kind = text.partition(":")[0]
-        if not any(said.startswith(f"{kind}:") for said in found) and fits_with_change(context, changed):
+        if not any(known.startswith(f"{kind}:") for known in found) and fits_with_change(context, changed):
             found.append(text)
     if context.boot_pages is not True and fits_with_change(dataclasses.replace(context, boot_pages=True), guest):
         found.append("settings: {boot_pages: true} (a reboot reserves its 1 GiB pages)")

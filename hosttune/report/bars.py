@@ -102,7 +102,7 @@ def _percent(value: float | None, axis: float) -> float | None:
 
 def _notes(members: Sequence[Measure]) -> tuple[str, ...]:
     """Return floor, typical and peak as figures if all members share them, with the floor's source."""
-    told: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for one in members:
         scale = one.scale
         if scale is None:
@@ -112,5 +112,5 @@ def _notes(members: Sequence[Measure]) -> tuple[str, ...]:
         facts += [f"{scale.typical_is}: {number(scale.typical)} {one.unit}"] if scale.typical is not None else []
         facts += [f"peak: {number(scale.peak)} {one.unit}"] if scale.peak is not None else []
         facts += [f"source: {scale.source}"] if scale.source else []
-        told[", ".join(facts)] = None
-    return tuple(told) if len(told) <= 3 else ()
+        texts[", ".join(facts)] = None
+    return tuple(texts) if len(texts) <= 3 else ()

@@ -53,7 +53,7 @@ class Changes(Value, frozen=True, kw_only=True):
     figures: tuple[Figure, ...]
 
     @property
-    def told(self) -> tuple[Figure, ...]:
+    def changed(self) -> tuple[Figure, ...]:
         """The figures that really changed."""
         return tuple(figure for figure in self.figures if figure.verdict in ("worse", "better"))
 

@@ -117,8 +117,8 @@ def _bridge(index: Shown, address: str) -> str:
     facts = [link_text(device.link)] if device and (name == "switch" or _degraded(index, address)) else []
     number = _problem_of(index, address) if _degraded(index, address) else None
     facts += [] if number is None else [f"see problem {number}"]
-    told = ", ".join(fact for fact in facts if fact)
-    return f"{name} {address}" + (f" ({told})" if told else "")
+    text = ", ".join(fact for fact in facts if fact)
+    return f"{name} {address}" + (f" ({text})" if text else "")
 
 
 # --- one device ----------------------------------------------------------------------------------------------

@@ -158,12 +158,12 @@ def summary(line: HostLine, *, warnings: bool = True) -> str:
 
     Empty if nothing is wrong. `warnings` False: of the warnings, only their number.
     """
-    said = [one for one in line.told if _answer(line, one) is not None]
-    parts = [one.actual or one.check if one.check == _HOST_ANSWERS else f"{one.check}: {one.actual}" for one in said]
+    shown = [one for one in line.told if _answer(line, one) is not None]
+    parts = [one.actual or one.check if one.check == _HOST_ANSWERS else f"{one.check}: {one.actual}" for one in shown]
     for outcome, words in (("fail", "failed"), ("unknown", "unknown"), ("warn", "warnings")):
-        number_of = line.counts.get(outcome, 0) - sum(one.outcome == outcome for one in said)
+        number_of = line.counts.get(outcome, 0) - sum(one.outcome == outcome for one in shown)
         names = [
-            name for name, worst in line.checks.items() if worst == outcome and name not in {o.check for o in said}
+            name for name, worst in line.checks.items() if worst == outcome and name not in {o.check for o in shown}
         ]
         named = names and (warnings or outcome != "warn")
         if number_of > 0:

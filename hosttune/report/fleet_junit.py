@@ -54,8 +54,8 @@ def _suite(line: HostLine, verb: str) -> Element:
 
 def _results(line: HostLine) -> list[CheckResult]:
     """Return one result for each check: the worst, with the texts of every subject with a problem."""
-    told = grouped((one.check, one) for one in line.told)
-    found = [_of_check(check, outcome, told.get(check, [])) for check, outcome in line.checks.items()]
+    results = grouped((one.check, one) for one in line.told)
+    found = [_of_check(check, outcome, results.get(check, [])) for check, outcome in line.checks.items()]
     if not {"fail", "unknown"} & set(line.checks.values()) and line.verdict in ("fail", "unknown"):
         outcome = "fail" if line.verdict == "fail" else "unknown"
         reason = summary(line) or "nothing is proven of this host"
@@ -63,14 +63,14 @@ def _results(line: HostLine) -> list[CheckResult]:
     return found
 
 
-def _of_check(check: str, outcome: str, told: list[CheckResult]) -> CheckResult:
-    if not told:
+def _of_check(check: str, outcome: str, results: list[CheckResult]) -> CheckResult:
+    if not results:
         actual = "does not apply here" if outcome == "skip" else "see the host's own result file"
         return CheckResult(check=check, subject="host", outcome=outcome, actual=actual)  # type: ignore[arg-type]
-    first = told[0]
-    if len(told) == 1:
+    first = results[0]
+    if len(results) == 1:
         return msgspec.structs.replace(first, actual=f"{first.subject}: {first.actual or 'no reason given'}")
-    lines = [f"{one.subject}: {one.outcome}: {one.actual or 'no reason given'}" for one in told]
+    lines = [f"{one.subject}: {one.outcome}: {one.actual or 'no reason given'}" for one in results]
     return msgspec.structs.replace(first, actual="\n".join(lines))
 
 

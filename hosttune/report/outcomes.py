@@ -65,8 +65,8 @@ def groups(results: Iterable[CheckResult]) -> tuple[Group, ...]:
     """Group results that differ only in their subject, worst first."""
     alike: dict[tuple[object, ...], list[CheckResult]] = {}
     for result in worst_first(results):
-        said = tuple(_general(result, text) for text in _texts(result))
-        alike.setdefault((result.outcome, result.check, *said), []).append(result)
+        texts = tuple(_general(result, text) for text in _texts(result))
+        alike.setdefault((result.outcome, result.check, *texts), []).append(result)
     return tuple(_group(members) for members in alike.values())
 
 

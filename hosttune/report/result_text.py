@@ -81,9 +81,9 @@ def verdict(result: Result, code: int = SUCCESS) -> str:
         return f"{result.host or 'this host'}: {force} in force" + (f", {drifted} drifted" if number else "")
     counted = {word: sum(1 for entry in result.entries if entry.outcome == word) for word in _ORDER}
     facts = [f"{number} {word}" for word, number in counted.items() if number]
-    said = f" ({', '.join(facts)})" if facts else ""
+    details = f" ({', '.join(facts)})" if facts else ""
     verb = "dry run of apply" if _is_rehearsal(result) else result.verb
-    return f"{verb} on {result.host or 'this host'}: {_ending(result, code)}{said}"
+    return f"{verb} on {result.host or 'this host'}: {_ending(result, code)}{details}"
 
 
 def _is_rehearsal(result: Result) -> bool:

@@ -64,8 +64,8 @@ def roofs(host: Host | None, standard: Standard) -> dict[str, Roof]:
 
 def sides(facts: Mapping[str, str] | None) -> dict[str, int]:
     """Return the side of the square products by number type, from the facts of a validation."""
-    told = {kind: (facts or {}).get(_SIDE.format(kind), "") for kind in KINDS}
-    return {kind: int(text) for kind, text in told.items() if re.fullmatch(r"[1-9][0-9]{0,6}", text)}
+    texts = {kind: (facts or {}).get(_SIDE.format(kind), "") for kind in KINDS}
+    return {kind: int(text) for kind, text in texts.items() if re.fullmatch(r"[1-9][0-9]{0,6}", text)}
 
 
 def _scale(

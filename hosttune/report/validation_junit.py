@@ -78,13 +78,13 @@ def judged(case: Element, result: CheckResult) -> None:
 
 
 def _details(result: CheckResult) -> str:
-    said = (
+    facts = (
         ("expected", result.expected),
         ("actual", result.actual),
         ("source", result.source),
         ("do", result.hint),
     )
-    return safe("\n".join(f"{label}: {text}" for label, text in said if text))
+    return safe("\n".join(f"{label}: {text}" for label, text in facts if text))
 
 
 def _line(measure: Measure) -> str:

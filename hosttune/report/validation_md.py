@@ -111,7 +111,8 @@ def _changed(found: Changes | None) -> list[str]:
     if outcomes:
         blocks.append(table(("check", "subject", "before", "after", "actual"), outcomes))
     figures = tuple(
-        (one.metric, one.subject, one.before, one.after, one.unit, one.effect, verdict_words(one)) for one in found.told
+        (one.metric, one.subject, one.before, one.after, one.unit, one.effect, verdict_words(one))
+        for one in found.changed
     )
     if figures:
         names = ("metric", "subject", "before", "after", "unit", "effect (95 %)", "verdict")

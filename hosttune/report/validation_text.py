@@ -98,7 +98,7 @@ def _print_changes(found: Changes | None, console: Console) -> None:
     prose(found.headline, 2, console)
     for one in found.outcomes:
         prose(f"{one.check} {one.subject}: {one.before} -> {one.after}", 2, console, "warn" if one.worse else "plain")
-    for figure in found.told:
+    for figure in found.changed:
         text = f"{figure.metric} {figure.subject}: {figure.before} -> {figure.after} {figure.unit}, {figure.effect}"
         style = "warn" if figure.verdict == "worse" else "plain"
         prose(f"{verdict_words(figure)}: {text}", 2, console, style, hang=2)

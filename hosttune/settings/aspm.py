@@ -78,12 +78,12 @@ class Aspm(OfRegister):
         now = self._states(system)
         if now == before and any(wanted[name] != switches[name] for name in wanted if name in SWITCHES):
             now = dict.fromkeys(before, _of_switches(wanted))  # for a rehearsal; live, the read-back shows it
-        said = [
+        notes = [
             write_field(system, end, LINK_ASPM, ASPM.index(words))
             for end, words in _port_last(states, self.ends(system))
             if now.get(end) != words
         ]
-        return "; ".join(filter(None, said)) or None
+        return "; ".join(filter(None, notes)) or None
 
     def agrees(self, live: Any, want: Any) -> bool:
         """See Setting. Substates are ignored if the ends are as wanted, unless "off" is wanted."""

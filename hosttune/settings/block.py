@@ -72,13 +72,13 @@ class NvmeQueue(Setting):
         anew = chosen is not None and chosen != now.get(SCHEDULER)
         if anew:
             system.write(f"{folder}/{SCHEDULER}", chosen)
-        said = None
+        note = None
         requests = value.get(REQUESTS, now.get(REQUESTS))
         if requests is not None and (anew or requests != now.get(REQUESTS)):
-            said = _write_requests(system, folder, requests, chosen)
+            note = _write_requests(system, folder, requests, chosen)
         if value.get(AFFINITY, now.get(AFFINITY)) != now.get(AFFINITY):
             system.write(f"{folder}/{AFFINITY}", str(value[AFFINITY]))
-        return said
+        return note
 
     def parts(self, value: Any) -> Mapping[str, Any]:
         """See Setting."""
@@ -112,16 +112,16 @@ class NvmeQueue(Setting):
 def _write_requests(system: System, folder: str, requests: int, scheduler: str | None) -> str | None:
     """Write the number of requests. Without a scheduler the maximum is the size of the drive's own queue."""
     most = whole_number(system, f"{folder.rpartition('/')[0].rpartition('/')[0]}/sqsize")
-    said = None
+    note = None
     if scheduler == "none" and most and requests > most:
-        requests, said = most, f"the drive's own queue holds {most}"
+        requests, note = most, f"the drive's own queue holds {most}"
     try:
         system.write(f"{folder}/{REQUESTS}", str(requests))
     except WriteFailed as error:
         if error.errno != errno.EINVAL:
             raise
-        said = f"the kernel does not take {requests} requests for this drive"  # the read-back shows the value
-    return said
+        note = f"the kernel does not take {requests} requests for this drive"  # the read-back shows the value
+    return note
 
 
 def _is_value(name: str, part: Any) -> bool:

@@ -113,10 +113,10 @@ class IrqAffinity(OfFunction):
         if not wired.isdecimal() or int(wired) == 0:
             return []
         actions = (system.read(f"/sys/kernel/irq/{wired}/actions") or "").split(",")
-        mine = len(actions) == 1 and actions[0] not in ("", "(null)")
-        if mine and driver_of(system, self.target) == VFIO:
-            mine = actions[0].startswith("vfio-") and self.target in actions[0]
-        return [int(wired)] if mine else []
+        is_own = len(actions) == 1 and actions[0] not in ("", "(null)")
+        if is_own and driver_of(system, self.target) == VFIO:
+            is_own = actions[0].startswith("vfio-") and self.target in actions[0]
+        return [int(wired)] if is_own else []
 
 
 def _affinity(irq: int | str) -> str:

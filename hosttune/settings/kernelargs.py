@@ -102,7 +102,7 @@ class KernelArguments(WrittenTogether):
         staged = {name: text for name, text in loader.read(system).arguments.items() if name not in parts}
         staged |= {name: text for name, text in parts.items() if text != NOT_STAGED}
         loader.stage(system, {name: staged[name] for name in sorted(staged)}, sorted(parts))
-        return _told(system, loader)
+        return _loader_note(system, loader)
 
     def parts(self, value: Any) -> Mapping[str, Any]:
         """See Setting."""
@@ -140,7 +140,7 @@ def _plain(value: Any) -> str | None:
     return None if text == _REMOVAL else text
 
 
-def _told(system: System, loader: BootLoader) -> str:
+def _loader_note(system: System, loader: BootLoader) -> str:
     note = f"by {loader.name}"
     return f"{note}: this capture has no boot loader: one is assumed" if system.captured else note
 

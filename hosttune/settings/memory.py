@@ -72,8 +72,8 @@ class HugePages(MayGiveLess, Remediable):
         """See Setting. Counts the pages in use."""
         now = self.read(system)
         free = whole_number(system, self.target.replace("/nr_hugepages", "/free_hugepages"))
-        ours = left is None or now in left
-        if type(old) is int and now is not None and free is not None and ours and now - free > old:
+        is_unchanged = left is None or now in left
+        if type(old) is int and now is not None and free is not None and is_unchanged and now - free > old:
             return f"{now - free} pages of {self.target} are used, and the way back would leave {old}"
         return None
 

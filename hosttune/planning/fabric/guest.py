@@ -47,8 +47,8 @@ def needs_none(fabric: Fabric, guest: PlannedGuest) -> bool:
 
 def open_partitions(fabric: Fabric, guest: PlannedGuest) -> tuple[int, ...]:
     """Return active partitions that connect the guest's GPUs with other GPUs: NVLink routes between them are open."""
-    mine = {fabric.modules[address] for address in fabric_of(fabric, guest) if address in fabric.modules}
-    return tuple(number for number, modules in sorted(fabric.active.items()) if modules & mine and modules - mine)
+    own = {fabric.modules[address] for address in fabric_of(fabric, guest) if address in fabric.modules}
+    return tuple(number for number, modules in sorted(fabric.active.items()) if modules & own and modules - own)
 
 
 def why_routes_unknown(fabric: Fabric, guest: PlannedGuest) -> str | None:
@@ -58,8 +58,8 @@ def why_routes_unknown(fabric: Fabric, guest: PlannedGuest) -> str | None:
         return missing
     if fabric.partitions == ():
         return fabric.why
-    mine = frozenset(gpus)
-    unread = [p.id for p in fabric.partitions or () if p.active is None and p.gpus & mine and p.gpus - mine]
+    own = frozenset(gpus)
+    unread = [p.id for p in fabric.partitions or () if p.active is None and p.gpus & own and p.gpus - own]
     return f"whether partitions {', '.join(map(str, unread))} are active could not be read" if unread else None
 
 
@@ -128,10 +128,10 @@ def _not_startable_mig(fabric: Fabric, guest: PlannedGuest) -> str | None:
 
 def fabric_findings(fabric: Fabric, guests: Iterable[PlannedGuest], say: Say) -> None:
     """Report what the operator should know about the planned guests' GPUs on the fabric."""
-    mine = [guest for guest in guests if fabric_of(fabric, guest)]
-    if mine and fabric.assumed:
+    on_fabric = [guest for guest in guests if fabric_of(fabric, guest)]
+    if on_fabric and fabric.assumed:
         say("warn", f"{fabric.assumed}; compare with fmpm -l before a guest starts", _WHERE)
-    for guest in mine:
+    for guest in on_fabric:
         if fabric.passthrough:
             _report_passthrough(fabric, guest, say)
         elif needs_none(fabric, guest):
@@ -194,11 +194,11 @@ def _beside(fabric: Fabric, guest: PlannedGuest, number: int) -> list[str]:
     A GPU whose address is unknown is listed by its module id.
     """
     at = {module: address for address, module in fabric.modules.items()}
-    mine = set(fabric_of(fabric, guest))
+    own = set(fabric_of(fabric, guest))
     found = []
     for module in sorted(fabric.active[number]):
         address = at.get(module)
-        if address not in mine:
+        if address not in own:
             holder = fabric.tenants.get(address or "")
             found.append((address or f"module {module}") + (f" (guest {holder})" if holder else ""))
     return found

@@ -73,8 +73,8 @@ class Fabric:
 
     def given(self, addresses: Iterable[str], guest: str) -> Fabric:
         """Return the fabric as it is after a guest got these devices."""
-        mine = [address for address in addresses if address in self.members]
-        return replace(self, tenants={**self.tenants, **dict.fromkeys(mine, guest)}) if mine else self
+        own = [address for address in addresses if address in self.members]
+        return replace(self, tenants={**self.tenants, **dict.fromkeys(own, guest)}) if own else self
 
     def companions(self, chosen: Iterable[str]) -> tuple[str, ...]:
         """Return the NVSwitches that a guest with these devices must get too.
@@ -108,12 +108,12 @@ def read_fabric(host: Host) -> Fabric:
         assumed = f"the Fabric Manager could not be asked: partitions as {board.generation.title()} boards have them"
     found = _resolved(listed or (), modules)
     # a list of partitions of other GPUs counts as a list, too
-    told = bool(found or (listed and modules.keys() >= set(members)))
+    are_known = bool(found or (listed and modules.keys() >= set(members)))
     return Fabric(
         members=members,
         switches=switches,
         mode=mode,
-        partitions=found if told else None,
+        partitions=found if are_known else None,
         why=None if found or mode == PASSTHROUGH else _unknown(mode, listed, members, modules, claimed),
         assumed="; ".join(part for part in (service, assumed) if part) or None,
         board_gpus=board.gpus if board else 8,
@@ -124,10 +124,10 @@ def read_fabric(host: Host) -> Fabric:
     )
 
 
-def _modules(told: Mapping[str, int | None]) -> tuple[dict[str, int], dict[str, int]]:
+def _modules(module_of: Mapping[str, int | None]) -> tuple[dict[str, int], dict[str, int]]:
     """Return (module ids that only one GPU reports, module ids that several GPUs report), each by GPU address."""
-    uses = Counter(told.values())
-    known = {address: module for address, module in told.items() if module is not None}
+    uses = Counter(module_of.values())
+    known = {address: module for address, module in module_of.items() if module is not None}
     return (
         {address: module for address, module in known.items() if uses[module] == 1},
         {address: module for address, module in known.items() if uses[module] > 1},
@@ -142,12 +142,12 @@ def _mode(
     A guest that has all NVSwitches and no GPU is assumed to be the service VM of the shared model. Then the Fabric
     Manager runs inside it, and this host's configuration does not apply.
     """
-    told = host.fabric.mode if host.fabric else None
+    reported = host.fabric.mode if host.fabric else None
     owners = {holders.get(switch) for switch in switches}
     owner = next(iter(owners)) if len(owners) == 1 else None
     if owner is None or any(holders.get(gpu) == owner for gpu in members):
         listed = host.fabric is not None and bool(host.fabric.partitions)
-        return (told, None) if told or not listed else (SHARED, _contradiction(told))
+        return (reported, None) if reported or not listed else (SHARED, _contradiction(reported))
     return SHARED, f"guest {owner} has the NVSwitches and no GPU: assumed to be the service VM of a shared fabric"
 
 
@@ -199,10 +199,10 @@ def _unknown(
         return missing
     if listed:
         named = sorted({module for part in listed for module in part.module_ids})
-        theirs = f"module ids {_numbers(named)}" if named else "no module id"
-        ours = _numbers(sorted(modules.values()))
+        in_partitions = f"module ids {_numbers(named)}" if named else "no module id"
+        of_gpus = _numbers(sorted(modules.values()))
         what = "the Fabric Manager's partitions hold none of this host's GPUs"
-        return f"{what}: they name {theirs}, and the GPUs have {ours}"
+        return f"{what}: they name {in_partitions}, and the GPUs have {of_gpus}"
     if listed is not None:
         return "the Fabric Manager lists no partition at all"
     if mode is None:
@@ -215,12 +215,12 @@ def unnamed(gpus: Iterable[str], modules: Mapping[str, int], claimed: Mapping[st
 
     `modules` and `claimed` as in `Fabric`.
     """
-    mine = tuple(gpus)
-    missing = [address for address in mine if address not in modules and address not in claimed]
+    wanted = tuple(gpus)
+    missing = [address for address in wanted if address not in modules and address not in claimed]
     reasons = (
         [f"the module ids of {', '.join(missing)} are unknown: only the nvidia driver reports them"] if missing else []
     )
-    for module in sorted({claimed[address] for address in mine if address in claimed}):
+    for module in sorted({claimed[address] for address in wanted if address in claimed}):
         rivals = [address for address, other in claimed.items() if other == module]
         reasons.append(f"{' and '.join(rivals)} all claim module id {module}, which is a place for one")
     return "; ".join(reasons) or None
@@ -247,10 +247,10 @@ def exactly(fabric: Fabric, gpus: Iterable[str]) -> Partition | None:
 
     Of several such partitions, one that can be activated is preferred.
     """
-    mine = frozenset(gpus) & frozenset(fabric.members)
-    if fabric.passthrough or not mine:
+    on_fabric = frozenset(gpus) & frozenset(fabric.members)
+    if fabric.passthrough or not on_fabric:
         return None
-    alike = [partition for partition in fabric.partitions or () if partition.gpus == mine]
+    alike = [partition for partition in fabric.partitions or () if partition.gpus == on_fabric]
     return min(alike, key=lambda p: (blocked(fabric, p) is not None, not p.active, p.id), default=None)
 
 
@@ -285,8 +285,8 @@ def bound_to_sets(fabric: Fabric, gpus: Iterable[str]) -> frozenset[str]:
 
     Empty if the module id of one of them is unknown: an unknown value is no reason to refuse a guest.
     """
-    mine = frozenset(gpus) & frozenset(fabric.members)
-    return mine if fabric.passthrough or mine <= fabric.modules.keys() else frozenset()
+    on_fabric = frozenset(gpus) & frozenset(fabric.members)
+    return on_fabric if fabric.passthrough or on_fabric <= fabric.modules.keys() else frozenset()
 
 
 def refusal(fabric: Fabric, gpus: Iterable[str], *, mig: bool = False) -> str | None:
@@ -295,32 +295,32 @@ def refusal(fabric: Fabric, gpus: Iterable[str], *, mig: bool = False) -> str | 
     A guest that divides them with MIG needs no partition. But the guest itself controls MIG. So if every route is open
     (mode 0), it still must be the only tenant.
     """
-    mine = tuple(sorted(set(gpus) & set(fabric.members), key=address_key))
-    if not mine or not fabric.known or (mig and not (fabric.passthrough and fabric.tenants)):
+    on_fabric = tuple(sorted(set(gpus) & set(fabric.members), key=address_key))
+    if not on_fabric or not fabric.known or (mig and not (fabric.passthrough and fabric.tenants)):
         return None
     if fabric.passthrough:
-        return _refused_passthrough(fabric, mine)
-    if any(address not in fabric.modules for address in mine):
+        return _refused_passthrough(fabric, on_fabric)
+    if any(address not in fabric.modules for address in on_fabric):
         return None
     if fabric.partitions == ():
         return fabric.why
-    found = exactly(fabric, mine)
+    found = exactly(fabric, on_fabric)
     if found is None:
         return (
-            f"{_named(fabric, mine)} are not a partition of this host's NVSwitch fabric;"
-            f" {_nearest(fabric, frozenset(mine))}"
+            f"{_named(fabric, on_fabric)} are not a partition of this host's NVSwitch fabric;"
+            f" {_nearest(fabric, frozenset(on_fabric))}"
         )
     return blocked(fabric, found)
 
 
-def _refused_passthrough(fabric: Fabric, mine: GpuSet) -> str | None:
+def _refused_passthrough(fabric: Fabric, wanted: GpuSet) -> str | None:
     mode = "the Fabric Manager is in mode 0 (bare metal or full passthrough)"
     if fabric.tenants:
         names = ", ".join(dict.fromkeys(fabric.tenants.values()))
         return f"{mode}, which does not isolate guests, and {names} has GPUs of it: several guests need FABRIC_MODE=1"
-    if len(mine) == 1 or fabric.whole(mine):
+    if len(wanted) == 1 or fabric.whole(wanted):
         return None
-    if len(mine) == len(fabric.members):
+    if len(wanted) == len(fabric.members):
         missing = "its NVSwitches are not PCI functions" if _is_board(fabric) else "GPUs are missing"
         return f"{mode}: all GPUs go with all NVSwitches, and {missing}"
     return f"{mode}: a guest gets 1 GPU, or all {len(fabric.members)} with the NVSwitches; FABRIC_MODE=1 has partitions"
@@ -358,11 +358,11 @@ def lost(fabric: Fabric, gpus: Iterable[str]) -> tuple[int, ...]:
     return tuple(before[size] - after.get(size, 0) for size in sorted(before, reverse=True))
 
 
-def _nearest(fabric: Fabric, mine: frozenset[str]) -> str:
+def _nearest(fabric: Fabric, wanted: frozenset[str]) -> str:
     """Return the text that lists all partitions, and those that differ least from a set that is not a partition."""
-    alike = [p for p in fabric.partitions or () if len(p.gpus) == len(mine)] or list(fabric.partitions or ())
-    least = min((len(p.gpus ^ mine) for p in alike), default=0)
-    near = [p for p in alike if len(p.gpus ^ mine) == least][:3]
+    alike = [p for p in fabric.partitions or () if len(p.gpus) == len(wanted)] or list(fabric.partitions or ())
+    least = min((len(p.gpus ^ wanted) for p in alike), default=0)
+    near = [p for p in alike if len(p.gpus ^ wanted) == least][:3]
     listed = ", ".join(f"{p.id} ({_places(fabric, p.gpus)})" for p in fabric.partitions or ())
     closest = "; ".join(f"partition {p.id}: {', '.join(sorted(p.gpus, key=address_key))}" for p in near)
     return f"partitions by module id: {listed}; nearest: {closest}"

@@ -100,15 +100,15 @@ class Builder:
                 left = [bundle for bundle in kind.bundles if taken.isdisjoint(bundle)]
                 left.sort(key=lambda bundle: lost(context.catalogue.fabric, bundle))  # equal ones stay in address order
                 gpus += [address for bundle in left[:count] for address in bundle]
-        mine = tuple(sorted(gpus, key=address_key))
-        near = mine or tuple(sorted({slot.gpu for slot in placement.slots}, key=address_key))
+        own_gpus = tuple(sorted(gpus, key=address_key))
+        near = own_gpus or tuple(sorted({slot.gpu for slot in placement.slots}, key=address_key))
         for what in ("nic", "nvme"):
-            counted += self._nearest(context, which, what, near, (*mine, *want.named, *counted), taken, later)
+            counted += self._nearest(context, which, what, near, (*own_gpus, *want.named, *counted), taken, later)
         claims_of_later = self._claims_of_later(later)
         parts = mig_share(context, placement.slots) if placement.slots else None
         shape = enlarge(context, placement.sizes, want.guest, near, placement.nodes, claims_of_later, parts)
         short, extra = placement.sizes.short, placement.extra_cells
-        choice = Choice(mine, placement.nodes, shape, short, extra, placement.slots, parts)
+        choice = Choice(own_gpus, placement.nodes, shape, short, extra, placement.slots, parts)
         vgpus = plan_mig_guest(context, want.guest, placement.slots, functions) if placement.slots else None
         return Devices.of(context, choice, want.named, tuple(counted), vgpus)
 

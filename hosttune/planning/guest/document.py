@@ -94,7 +94,7 @@ def build_guest(
     if isinstance(window, Unplaced):
         return window
     pinning = pin_guest(context.resources, choice, at, others)
-    cells, told = guest_cells(context.resources, choice, at)
+    cells, of_cells = guest_cells(context.resources, choice, at)
     inside, of_mig = mig_inside(context, guest, choice.gpus) if choice.gpus else ((), ())
     if devices.vgpus:
         inside, of_mig = devices.vgpus.mig, devices.vgpus.findings
@@ -109,8 +109,8 @@ def build_guest(
         steps=devices.vgpus.steps if devices.vgpus else (),
         why=(*planned.why, *(devices.vgpus.why if devices.vgpus else ())),
     )
-    said = (*pinning.findings, *told, *tree_findings(tree, at), *guest_findings(context, decision, at), *of_mig)
-    return Placed(planned, said, pinning.cores, devices.functions, guest.smt == "cores")
+    findings = (*pinning.findings, *of_cells, *tree_findings(tree, at), *guest_findings(context, decision, at), *of_mig)
+    return Placed(planned, findings, pinning.cores, devices.functions, guest.smt == "cores")
 
 
 def _written(

@@ -52,10 +52,10 @@ def pin_guest(resources: Resources, choice: Choice, at: str, others: CpuSet | No
     if resources.boot_core is not None and any(core.id == resources.boot_core for part in cores for core in part):
         text = f"core {resources.boot_core}, the boot CPU's, goes to the guest: reserve.cores_per_node is 0"
         findings.append(Finding(level="warn", text=text, where=at))
-    topology, said = _topology(resources, choice, at, broken=broken)
+    topology, of_topology = _topology(resources, choice, at, broken=broken)
     emulator, warned = _emulator(resources, nodes, CpuSet(cpus), others or CpuSet(), at)
     warned += _far_emulator(resources, nodes, emulator, at)
-    return Pinning(cores, tuple(cpus), topology, emulator, (*findings, *said, *warned))
+    return Pinning(cores, tuple(cpus), topology, emulator, (*findings, *of_topology, *warned))
 
 
 def _topology(resources: Resources, choice: Choice, at: str, *, broken: bool) -> tuple[Topology, list[Finding]]:

@@ -81,12 +81,12 @@ def _home(context: PlanningContext, address: str) -> str:
     if node not in context.resources.nodes:
         return f"is on node {node}, which is none of this host's"
     device = context.catalogue.pci.get(address)
-    told = {
+    sources = {
         "device": "its own numa_node file",
         "bridge": "from the bridge above; its own file says -1",
         "firmware": "from its local CPU list; its own file says -1",
     }
-    return f"is on node {node} ({told.get((device and device.numa_source) or '', 'as the host document says')})"
+    return f"is on node {node} ({sources.get((device and device.numa_source) or '', 'as the host document says')})"
 
 
 def _cell_lines(context: PlanningContext, decision: Decision) -> Iterator[str]:

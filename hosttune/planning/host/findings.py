@@ -48,7 +48,7 @@ def host_findings(
         found += guest_quirks(host, catalogue, guest)
     if stack is not None:
         _offered(stack, guests, say)
-    settled = (
+    planned = (
         msgspec.structs.replace(
             guest,
             elements=tuple(names),
@@ -58,7 +58,7 @@ def host_findings(
         )
         for guest in guests
     )
-    return tuple(settled), tuple(found)
+    return tuple(planned), tuple(found)
 
 
 def _elements(stack: Virtualization | None, left_out: Iterable[tuple[str, str]], say: Say) -> None:

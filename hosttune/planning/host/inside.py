@@ -69,14 +69,14 @@ def _left_inside(intent: Intent, catalogue: Catalogue, guest: PlannedGuest) -> I
         if want is not None and any(getattr(function, knob.name) != want for function in whole):
             left.append(text)
     if left:
-        said = (
+        text = (
             f"{' and '.join(left) if len(left) < 3 else ', '.join(left)} of the passed endpoints themselves: set"
             " inside the guest by its seed or bundle, because vfio resets a device whenever it is opened"
         )
         if _ON_ENDPOINTS[ASPM] in left:
             # linux, drivers/vfio/pci/vfio_pci_config.c, init_pci_cap_exp_perm: the guest cannot write link control
-            said += "; where vfio does not let the guest write link control, the seed reports it"
-        yield Finding(level="info", text=said, where=f"guest {guest.name}")
+            text += "; where vfio does not let the guest write link control, the seed reports it"
+        yield Finding(level="info", text=text, where=f"guest {guest.name}")
 
 
 def _persistence(intent: Intent) -> bool | None:

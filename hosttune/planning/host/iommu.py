@@ -33,8 +33,8 @@ def iommu_actions(
         text = (
             "SEV-SNP is on (kvm_amd.sev_snp), and the kernel switches it off where the IOMMU passes through: iommu=pt"
         )
-        said = "is asked for by name: confidential guests will not start" if named else "is left out"
-        findings.append(Finding(level="warn" if named else "info", text=f"{text} {said}", where=SEV_SNP))
+        outcome = "is asked for by name: confidential guests will not start" if named else "is left out"
+        findings.append(Finding(level="warn" if named else "info", text=f"{text} {outcome}", where=SEV_SNP))
         change = change if named else None
     if change:
         needed = any(action.target == change[0] for action in off)  # the argument is one action; it also removes "off"

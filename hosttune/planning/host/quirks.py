@@ -95,13 +95,13 @@ def tuned_findings(host: Host, actions: Iterable[Action]) -> Iterator[Finding]:
     name = " ".join(tuned.profiles) or "(of unknown name)"
     found = tuned_conflicts(tuned, wanted_settings, host.kernel_args)
     mend = "leave each to one of the two (tuned-adm off, a profile of your own, or settings: NAME: keep)"
-    for how, level, said in (
+    for how, level, what_it_does in (
         (OTHERWISE, "warn", "sets otherwise, again at each start of TuneD"),
         (UNSURE, "warn", "may set otherwise, which is known only when TuneD starts"),
     ):
         texts = "; ".join(conflict_lines(found, how))
         if texts:
-            yield Finding(level=level, text=f"TuneD's profile {name} {said}: {texts}: {mend}", where=ACTIVE)
+            yield Finding(level=level, text=f"TuneD's profile {name} {what_it_does}: {texts}: {mend}", where=ACTIVE)
     texts = "; ".join(conflict_lines(found, OVERRULED))
     if texts:
         text = f"TuneD's profile {name} sets {texts}, then applies /etc/sysctl.d again: hosttune's value stays in force"

@@ -110,11 +110,11 @@ def place_cpus(host: Host) -> Places:
     """
     by_list = {cpu: node.id for node in host.numa_nodes for cpu in parse_cpus(node.cpus)}
     only = 0 if not host.numa_nodes else host.numa_nodes[0].id if len(host.numa_nodes) == 1 else None
-    told = {cpu.id: by_list.get(cpu.id, only) if cpu.numa_node is None else cpu.numa_node for cpu in host.cpus}
-    nodes = {cpu: node for cpu, node in told.items() if node is not None}
-    if nodes or not told:
+    node_of = {cpu.id: by_list.get(cpu.id, only) if cpu.numa_node is None else cpu.numa_node for cpu in host.cpus}
+    nodes = {cpu: node for cpu, node in node_of.items() if node is not None}
+    if nodes or not node_of:
         return Places(nodes)
-    return Places(dict.fromkeys(told, _likeliest_node(host)), known=False)
+    return Places(dict.fromkeys(node_of, _likeliest_node(host)), known=False)
 
 
 def _likeliest_node(host: Host) -> int:
@@ -227,8 +227,8 @@ def read_resources(host: Host, reserve: Reserve) -> Resources:
     """Return everything that a guest could take on this host, without the shares of the host and of existing guests."""
     cores, findings = find_cores(host)
     online = CpuSet(cpu.id for cpu in host.cpus if cpu.online is not False)
-    vcpus, service, said = held_by_guests(host.guests or (), online)
-    findings += said
+    vcpus, service, more = held_by_guests(host.guests or (), online)
+    findings += more
     boot = min(online, default=None)
     boot_core = next((cpu.id if cpu.core is None else cpu.core for cpu in host.cpus if cpu.id == boot), None)
     infos = {node.id: node for node in host.numa_nodes}

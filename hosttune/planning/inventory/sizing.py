@@ -86,22 +86,22 @@ def auto_share(context: PlanningContext, gpus: tuple[str, ...], parts: Parts | N
     """Return the `auto` share of a guest with these GPUs (at least one), or with `parts` of them."""
     counted = {**context.countable, **{address: context.catalogue.node(address) for address in gpus}}
     total = Counter(counted.values())
-    mine: dict[int | None, Fraction] = {}
+    by_node: dict[int | None, Fraction] = {}
     for address in gpus:
         home = context.catalogue.node(address)
-        mine[home] = mine.get(home, Fraction(0)) + (parts or {}).get(address, Fraction(1))
-    all_mine = sum(mine.values(), Fraction(0))
+        by_node[home] = by_node.get(home, Fraction(0)) + (parts or {}).get(address, Fraction(1))
+    own_gpus = sum(by_node.values(), Fraction(0))
     barren = nothing_to_share(context, gpus)
     if barren is not None:
         cores = sum(len(node.assignable) for node in context.resources.nodes.values())
         sizes = [memory.assignable_bytes for memory in context.memory.values()]
-        size = None if None in sizes or not sizes else int(sum(s or 0 for s in sizes) * all_mine / len(counted))
-        why = f"{all_mine} of {len(counted)} GPUs of the whole host, since {barren}"
-        return Share(int(cores * all_mine / len(counted)), size, True, why)
+        size = None if None in sizes or not sizes else int(sum(s or 0 for s in sizes) * own_gpus / len(counted))
+        why = f"{own_gpus} of {len(counted)} GPUs of the whole host, since {barren}"
+        return Share(int(cores * own_gpus / len(counted)), size, True, why)
     cores_by_node = []
     bytes_by_node: list[int | None] = []
     lines = []
-    for node, count in sorted((n, c) for n, c in mine.items() if n is not None):
+    for node, count in sorted((n, c) for n, c in by_node.items() if n is not None):
         have = len(context.resources.nodes[node].assignable)
         cores_by_node.append(int(have * count / total[node]))
         assignable = context.memory[node].assignable_bytes if node in context.memory else None

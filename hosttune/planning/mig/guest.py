@@ -239,20 +239,20 @@ def mig_inside(
     if request is None:
         return (), ()
     found: list[MigAssignment] = []
-    said: list[Finding] = []
+    findings: list[Finding] = []
     for address in gpus:
         offer = gpu_offer(context, context.catalogue.gpus[address])
         profile = offer.find(request.profile)
         sets = start_sets(profile, request.count, 0, offer.profiles) if profile else ()
         found += [MigAssignment(gpu=address, profile=request.profile, start=n) for n in (sets[0] if sets else ())]
         if offer.doubt:
-            said.append(Finding(level="warn", text=f"GPU {address}: {offer.doubt}", where=f"guest {guest.name}"))
+            findings.append(Finding(level="warn", text=f"GPU {address}: {offer.doubt}", where=f"guest {guest.name}"))
     text = (
         "its MIG instances are made inside it, by its seed or bundle at every boot: none outlasts a reboot, and where"
         " the guest's driver cannot reset the GPU, MIG mode waits for a restart of the guest"
     )
-    said.append(Finding(level="info", text=text, where=f"guest {guest.name}"))
-    return tuple(found), tuple(said)
+    findings.append(Finding(level="info", text=text, where=f"guest {guest.name}"))
+    return tuple(found), tuple(findings)
 
 
 def takes_inside(context: PlanningContext, guest: GuestIntent, address: str) -> bool:

@@ -117,10 +117,10 @@ def _by_hand(
 
 def _others(gpu: Gpu, instance: MigAssignment, planned: Collection[tuple[str, str, int]]) -> tuple[int, ...]:
     """Return the starts of a GPU's instances of a profile that are not the plan's and may be unused."""
-    mine = {start for address, name, start in planned if (address, name) == (instance.gpu, instance.profile)}
+    of_plan = {start for address, name, start in planned if (address, name) == (instance.gpu, instance.profile)}
     found = (gpu.mig.instances if gpu.mig and gpu.mig_on else None) or ()
     alike = [one for one in found if one.profile == instance.profile and (one.uuid is None or gpu.source != "nvml")]
-    return tuple(sorted(one.start for one in alike if one.start is not None and one.start not in mine))
+    return tuple(sorted(one.start for one in alike if one.start is not None and one.start not in of_plan))
 
 
 def _ready(known: Known, gpu: Gpu, name: str) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ def slots_of(catalogue: Catalogue, devices: Iterable[str]) -> list[Slot]:
     return [Slot(tuple(members)) for members in slots.values()]
 
 
-def settled(catalogue: Catalogue, cell_of: Mapping[str, int | None]) -> dict[str, int | None]:
+def cells_of_all(catalogue: Catalogue, cell_of: Mapping[str, int | None]) -> dict[str, int | None]:
     """Return the guest cell of each device, also of devices whose own node is unknown; None only if nothing shows it.
 
     Functions of one slot are in one place, and a switch has one uplink. So a device that shares a slot or a switch with

@@ -20,7 +20,7 @@ import msgspec
 from hosttune.model.pcitree import switches_above
 from hosttune.model.plan import Device, Finding, PciController
 from hosttune.planning.inventory.devices import Catalogue
-from hosttune.planning.pcie.forest import Node, Slot, Switch, flat, link_limits, nested, settled, single, slots_of
+from hosttune.planning.pcie.forest import Node, Slot, Switch, cells_of_all, flat, link_limits, nested, single, slots_of
 
 LAST_SLOT = 0x1D  # 1e and 1f hold q35's own bridges and controllers
 SLOTS = 32
@@ -58,7 +58,7 @@ def build_tree(catalogue: Catalogue, cell_of: dict[str, int | None], cells: int,
 
     Raises NoRoomOnBus: the bus numbers are not enough even without switches.
     """
-    cell_of = settled(catalogue, cell_of)
+    cell_of = cells_of_all(catalogue, cell_of)
     slots = slots_of(catalogue, cell_of)
     known = {cell for cell in cell_of.values() if cell is not None}
     assert all(0 <= cell < cells for cell in known)
@@ -164,7 +164,7 @@ def with_host_places(catalogue: Catalogue, devices: tuple[Device, ...]) -> tuple
     switch.
     """
     functions = {device.address: device.guest_cell for device in devices if device.kind != "mdev"}
-    cell_of = settled(catalogue, functions)
+    cell_of = cells_of_all(catalogue, functions)
 
     def placed(device: Device) -> Device:
         function = catalogue.pci.get(device.address)

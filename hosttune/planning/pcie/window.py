@@ -201,10 +201,10 @@ def _source(need: int, memory: int, width: AddressWidth, firmware: Firmware) -> 
     if own >= need:
         text = f"the firmware's own window of {format_size(own)} is large enough"
         return None, "within the firmware's own", text
-    said = f"the firmware is asked for {format_size(need)}"
+    asked = f"the firmware is asked for {format_size(need)}"
     if doubt:
-        return need // MIB, f"{said}: {doubt}", f"written as a floor, since {doubt}"
-    return need // MIB, said, f"the firmware's own window is only {format_size(own)}"
+        return need // MIB, f"{asked}: {doubt}", f"written as a floor, since {doubt}"
+    return need // MIB, asked, f"the firmware's own window is only {format_size(own)}"
 
 
 def own_window(memory_bytes: int, width: AddressWidth, firmware: Firmware) -> tuple[int, str | None]:

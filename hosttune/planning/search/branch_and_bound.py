@@ -215,7 +215,7 @@ class _Search:
 
     # --- plans of equal rank ------------------------------------------------------------------------------------
 
-    def _settle(self) -> None:
+    def _prefer_earlier_placements(self) -> None:
         """Of the plans of the best rank, take the one that prefers the earlier placements of the earlier guests.
 
         Guest by guest: each placement that comes before its present one is tried, until there is such a plan with it.

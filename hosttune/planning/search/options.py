@@ -108,9 +108,9 @@ class Options:
         late, early = a.sizes.shape.at_boot, b.sizes.shape.at_boot
         if early and not late:
             return False
-        theirs = {node: (page, size) for node, page, size in b.memory}
+        sizes = {node: (page, size) for node, page, size in b.memory}
         same_pages = not self._pooled or a.sizes.shape.page == b.sizes.shape.page
-        return same_pages and all(size <= theirs[node][1] for node, _, size in a.memory)
+        return same_pages and all(size <= sizes[node][1] for node, _, size in a.memory)
 
     def _count(self, row: Row) -> None:
         """Note what each placement takes."""

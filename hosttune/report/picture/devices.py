@@ -128,8 +128,8 @@ def _gpu(gpu: Gpu, device: PciDevice | None, word: str) -> list[tuple[str, str]]
     lines = [(gpu.model or sold_as(device) or f"{gpu.vendor} GPU", memory), (" · ".join(filter(None, facts)), "")]
     if gpu.mig and gpu.mig.mode == "enabled":
         names = [instance.profile or "?" for instance in gpu.mig.instances or ()]
-        told = ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names)) or "no instance"
-        lines.append((f"MIG: {told}", ""))
+        text = ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names)) or "no instance"
+        lines.append((f"MIG: {text}", ""))
     return lines
 
 

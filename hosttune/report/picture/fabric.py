@@ -121,7 +121,7 @@ def fabric_panel(host: Host, found: Sequence[Bundle], width: float) -> Panel:
     entries: list[float] = []
     y = 10.0
     for bundle in found:
-        piece = _told(host, bundle, inner)
+        piece = _bundle_piece(host, bundle, inner)
         entries.append(y + 8)
         pieces.append(piece)
         y += piece.height + 8
@@ -133,7 +133,7 @@ def fabric_panel(host: Host, found: Sequence[Bundle], width: float) -> Panel:
     return Panel(block=Block(width=width, height=whole.height + 20, groups=(group,)), entries=tuple(entries))
 
 
-def _told(host: Host, bundle: Bundle, width: float) -> Piece:
+def _bundle_piece(host: Host, bundle: Bundle, width: float) -> Piece:
     first, second = _words(host, bundle)
     head = pair(first, second, width, 12, bold=True)
     if is_even(bundle) or len(bundle.gpus) > _LARGEST:

@@ -115,10 +115,10 @@ def marks_of(view: HostView, address: str) -> tuple[Mark, ...]:
     marks = [*check_marks(view, (address,))]
     device = view.device(address)
     if device and device.link and _degraded(device) and address not in view.reported_at_device:
-        told = link_text(device.link).replace(" x", " ×")
-        most = told.partition(" of ")[2]
-        hover_text = "; ".join(filter(None, (told, device.link.why)))
-        marks.append(Mark(sign="warn", text=f"degraded from {most}" if most else told, hover_text=hover_text))
+        text = link_text(device.link).replace(" x", " ×")
+        most = text.partition(" of ")[2]
+        hover_text = "; ".join(filter(None, (text, device.link.why)))
+        marks.append(Mark(sign="warn", text=f"degraded from {most}" if most else text, hover_text=hover_text))
     number = min((n for place, n in view.index.problems.items() if address in place), default=None)
     if number is not None:
         marks.append(Mark(sign="unknown", text=f"see problem {number}", hover_text=f"see problem {number}"))
@@ -141,8 +141,8 @@ def _mark(outcome: str, found: Iterable[CheckResult]) -> Mark | None:
 
 
 def _difference(result: CheckResult) -> str:
-    told = [f"{what} {value}" for what, value in (("expected", result.expected), ("is", result.actual)) if value]
-    return f" ({', '.join(told)})" if told else ""
+    facts = [f"{what} {value}" for what, value in (("expected", result.expected), ("is", result.actual)) if value]
+    return f" ({', '.join(facts)})" if facts else ""
 
 
 def node_subjects(node: int) -> tuple[str, ...]:
@@ -158,14 +158,14 @@ def marks_elsewhere(view: HostView, drawn: Iterable[str]) -> tuple[Mark, ...]:
     )
     marks = []
     for outcome, (sign, word) in _SIGNS.items():
-        told = [
+        texts = [
             f"{result.check} ({subject})"
             for subject in rest
             for result in view.results[subject]
             if result.outcome == outcome
         ]
-        if told:
-            marks.append(Mark(sign=sign, text=f"{word}: {', '.join(told)}", hover_text=""))
+        if texts:
+            marks.append(Mark(sign=sign, text=f"{word}: {', '.join(texts)}", hover_text=""))
     return tuple(marks)
 
 
@@ -224,8 +224,8 @@ def virtual_functions(view: HostView, address: str) -> tuple[str, ...]:
 
     These are the ones that a guest has or that a check marks.
     """
-    told = dict.fromkeys((*view.holders, *view.results))
-    return tuple(sorted((one for one in told if _physical(view, one) == address), key=bus_order))
+    marked = dict.fromkeys((*view.holders, *view.results))
+    return tuple(sorted((one for one in marked if _physical(view, one) == address), key=bus_order))
 
 
 def bus_order(address: str) -> tuple[int, str]:
