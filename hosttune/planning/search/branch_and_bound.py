@@ -145,7 +145,7 @@ class _Search:
         """Return the best plan, and whether that is certain."""
         proven = self._explore(NOTHING)
         if proven and self._first is not None and self._best is not self._first:
-            self._settle()
+            self._prefer_earlier_placements()
         return Found(self._best.placements, proven)
 
     def fits(self) -> bool | None:
