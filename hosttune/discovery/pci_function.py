@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from msgspec.structs import asdict
+
 from hosttune.discovery.pci_files import FunctionFiles, decimal, is_whole, line
 from hosttune.discovery.pci_ids import NO_CONFIG, is_uncore, matters, read_config, read_ids, read_subsystem
 from hosttune.discovery.sets import parsed, read_set
@@ -33,20 +35,20 @@ _MAX_NODES = 1 << 20
 
 
 class Figures(Value, frozen=True, kw_only=True):
-    """What one end of a link reports: speed in GT/s per lane and number of lanes, current and maximum.
+    """What one end of a link reports: speed per lane and number of lanes, current and maximum.
 
     None if unknown.
     """
 
-    speed: float | None = None
+    speed_gts: float | None = None
     width: int | None = None
-    max_speed: float | None = None
+    max_speed_gts: float | None = None
     max_width: int | None = None
 
     @property
     def silent(self) -> bool:
         """Whether the function reports no link at all."""
-        return self.max_speed is None and self.max_width is None and self.speed is None and self.width is None
+        return self.max_speed_gts is None and self.max_width is None and self.speed_gts is None and self.width is None
 
 
 class Function(Value, frozen=True, kw_only=True):
@@ -232,28 +234,18 @@ def _figures(
         return _NO_FIGURES, ()
     data = files.data
     own = Figures(
-        speed=_speed(data("current_link_speed")),
+        speed_gts=_speed(data("current_link_speed")),
         width=_lanes(data("current_link_width")),
-        max_speed=_speed(data("max_link_speed")),
+        max_speed_gts=_speed(data("max_link_speed")),
         max_width=_lanes(data("max_link_width")),
     )
     registers = Figures(
-        speed=config.speed_gts, width=config.width, max_speed=config.max_speed_gts, max_width=config.max_width
+        speed_gts=config.speed_gts, width=config.width, max_speed_gts=config.max_speed_gts, max_width=config.max_width
     )
     folder = sysfs.function(files.path.rpartition("/")[2])
-    reported = [_with_source(f"{folder}/{_brace_notation(filed)}", own)] if filed else []
-    reported += [] if registers.silent else [_with_source(f"{folder}/config", registers)]
+    reported = [LinkFigures(read=f"{folder}/{_brace_notation(filed)}", **asdict(own))] if filed else []
+    reported += [] if registers.silent else [LinkFigures(read=f"{folder}/config", **asdict(registers))]
     return own if filed else registers, tuple(reported)
-
-
-def _with_source(read: str, figures: Figures) -> LinkFigures:
-    return LinkFigures(
-        read=read,
-        speed_gts=figures.speed,
-        width=figures.width,
-        max_speed_gts=figures.max_speed,
-        max_width=figures.max_width,
-    )
 
 
 def _brace_notation(names: frozenset[str]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
+from msgspec.structs import asdict, replace
 
 from hosttune.discovery.pci_function import Figures, Function
 from hosttune.gpu.idling import IDLING_DRIVERS
@@ -43,7 +43,7 @@ class Links:
             if link is None:
                 return None
             why = f"the link of the physical function {function.physfn}: {link.why}"
-            return msgspec.structs.replace(link, why=why)
+            return replace(link, why=why)
         figures = function.figures
         if figures.silent or function.config.port_type in _ON_NO_LINK:
             return self._asleep(function)
@@ -111,22 +111,22 @@ def judge(device: Function, port: Function | None, lead: Function | None = None)
     if device.asleep or (port is not None and port.asleep):
         sleeper = device if device.asleep or port is None else port
         return "unknown", f"{sleeper.address} is in {sleeper.power_state}: its link registers mean nothing"
-    if own.speed is None or own.width is None or own.max_speed is None or own.max_width is None:
+    if own.speed_gts is None or own.width is None or own.max_speed_gts is None or own.max_width is None:
         return "unknown", "the link reports no speed or width: not trained, or not readable"
-    if port is None or port.figures.max_speed is None or port.figures.max_width is None:
+    if port is None or port.figures.max_speed_gts is None or port.figures.max_width is None:
         return _alone(
             own, "no port above: the other end is not visible" if port is None else f"{port.address} is silent"
         )
     if port.vendor == _QEMU_VENDOR:
         return _alone(own, f"{port.address} is a virtual port: the real other end is not visible")
-    if own.speed > port.figures.max_speed or own.width > port.figures.max_width:
+    if own.speed_gts > port.figures.max_speed_gts or own.width > port.figures.max_width:
         return _alone(own, f"{port.address} claims less than what runs ({_most(port.figures)}): not the real other end")
     best_speed, best_width = _best(own, port, lead)
-    if own.speed < best_speed or own.width < best_width:
+    if own.speed_gts < best_speed or own.width < best_width:
         return _lower(device, port, best_speed, best_width)
     if _at_most(own):
         return "full", "runs at the device's most"
-    if _best(own, port, None) == (own.speed, own.width):
+    if _best(own, port, None) == (own.speed_gts, own.width):
         return "by-design", f"{port.address} above can do {_most(port.figures)}"
     return "by-design", f"the slot can do {_shape(best_speed, best_width)}"
 
@@ -134,7 +134,7 @@ def judge(device: Function, port: Function | None, lead: Function | None = None)
 def _best(own: Figures, port: Function, lead: Function | None) -> tuple[float, int]:
     """Return the highest speed and width that all known ends support."""
     ends = [own, port.figures] + ([lead.figures] if lead is not None else [])
-    speeds = [end.max_speed for end in ends if end.max_speed is not None]
+    speeds = [end.max_speed_gts for end in ends if end.max_speed_gts is not None]
     widths = [end.max_width for end in ends if end.max_width is not None]
     return min(speeds), min(widths)
 
@@ -160,15 +160,15 @@ def _lower(device: Function, port: Function, best_speed: float, best_width: int)
 
 
 def _at_most(figures: Figures) -> bool:
-    return figures.speed == figures.max_speed and figures.width == figures.max_width
+    return figures.speed_gts == figures.max_speed_gts and figures.width == figures.max_width
 
 
 def _now(figures: Figures) -> str:
-    return _shape(figures.speed, figures.width)
+    return _shape(figures.speed_gts, figures.width)
 
 
 def _most(figures: Figures) -> str:
-    return _shape(figures.max_speed, figures.max_width)
+    return _shape(figures.max_speed_gts, figures.max_width)
 
 
 def _shape(speed: float | None, width: int | None) -> str:
@@ -177,25 +177,6 @@ def _shape(speed: float | None, width: int | None) -> str:
 
 
 def _link(function: Function, port: Function | None, state: str, why: str) -> Link:
-    figures = function.figures
-    return Link(
-        speed_gts=figures.speed,
-        width=figures.width,
-        max_speed_gts=figures.max_speed,
-        max_width=figures.max_width,
-        upstream=None if port is None else _end(port),
-        state=state,
-        why=why,
-        told=function.reported_figures or None,
-    )
-
-
-def _end(port: Function) -> LinkEnd:
-    figures = port.figures
-    return LinkEnd(
-        address=port.address,
-        speed_gts=figures.speed,
-        width=figures.width,
-        max_speed_gts=figures.max_speed,
-        max_width=figures.max_width,
-    )
+    end = None if port is None else LinkEnd(address=port.address, **asdict(port.figures))
+    reported = function.reported_figures or None
+    return Link(**asdict(function.figures), upstream=end, state=state, why=why, told=reported)

@@ -53,10 +53,10 @@ def plan_picture(host: Host, plan: Plan | None, *, names: Sequence[str] = ()) ->
     return _drawn(view_of_host(host, plan=plan, by_guest=True, names=names))
 
 
-def side_by_side(left: Picture, right: Picture, heads: tuple[str, str] = ("before", "after")) -> Picture:
-    """Return two pictures beside each other, each below its heading."""
+def side_by_side(left: Picture, right: Picture) -> Picture:
+    """Return the pictures before and after a change beside each other, each below its heading."""
     x = left.width + _GAP
-    blocks = ((left, 0.0, heads[0]), (right, x, heads[1]))
+    blocks = ((left, 0.0, "before"), (right, x, "after"))
     groups: list[Group] = []
     for one, at_x, head in blocks:
         title = label(at_x + MARGIN, MARGIN, head, _HEAD, most=one.width - 2 * MARGIN, style="dim", bold=True)
@@ -67,7 +67,7 @@ def side_by_side(left: Picture, right: Picture, heads: tuple[str, str] = ("befor
         height=MARGIN + _HEAD + max(left.height, right.height),
         groups=tuple(groups),
         name=f"{left.name}; {right.name}" if left.name != right.name else left.name,
-        words=f"{heads[0]}: {left.words}; {heads[1]}: {right.words}",
+        words=f"before: {left.words}; after: {right.words}",
     )
 
 

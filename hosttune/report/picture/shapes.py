@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from hosttune.model.values import Value
 from hosttune.report.picture.metrics import fitted, text_width
 
@@ -112,44 +114,14 @@ def label(
 
 def moved(shape: Shape, dx: float, dy: float) -> Shape:
     """Return the same shape, moved."""
-    if isinstance(shape, Rect):
-        return Rect(
-            x=shape.x + dx,
-            y=shape.y + dy,
-            width=shape.width,
-            height=shape.height,
-            style=shape.style,
-            radius=shape.radius,
-        )
     if isinstance(shape, Line):
-        points = tuple((x + dx, y + dy) for x, y in shape.points)
-        return Line(points=points, style=shape.style, thick=shape.thick)
-    if isinstance(shape, Sign):
-        return Sign(x=shape.x + dx, y=shape.y + dy, kind=shape.kind)
-    return Text(
-        x=shape.x + dx,
-        y=shape.y + dy,
-        text=shape.text,
-        size=shape.size,
-        width=shape.width,
-        style=shape.style,
-        bold=shape.bold,
-        anchor=shape.anchor,
-    )
+        return replace(shape, points=tuple((x + dx, y + dy) for x, y in shape.points))
+    return replace(shape, x=shape.x + dx, y=shape.y + dy)
 
 
 def shifted(block: Block, dx: float, dy: float) -> tuple[Group, ...]:
     """Return a block's groups, moved."""
-    return tuple(
-        Group(
-            kind=group.kind,
-            shapes=tuple(moved(shape, dx, dy) for shape in group.shapes),
-            name=group.name,
-            title=group.title,
-            data=group.data,
-        )
-        for group in block.groups
-    )
+    return tuple(replace(group, shapes=tuple(moved(shape, dx, dy) for shape in group.shapes)) for group in block.groups)
 
 
 def stacked(blocks: Iterable[Block], gap: float, *, top: float = 0, left: float = 0) -> Block:

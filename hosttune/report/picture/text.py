@@ -14,6 +14,7 @@ LEADING = 1.3  # line height, as a part of the font size
 MARK_HIGH = 17.0
 CHIP_HIGH = 17.0
 _APART = 8.0  # between the two texts of a line
+_BETWEEN = 4.0  # pieces beside each other
 
 
 class Piece(Value, frozen=True, kw_only=True):
@@ -96,15 +97,15 @@ def below(pieces: Iterable[Piece], gap: float = 2) -> Piece:
     return Piece(width=width, height=max(0.0, y - gap), shapes=tuple(shapes))
 
 
-def beside(pieces: Iterable[Piece], most: float, gap: float = 4) -> Piece:
+def beside(pieces: Iterable[Piece], most: float) -> Piece:
     """Return pieces placed side by side, in as many rows as they need."""
     shapes: list[Shape] = []
     x = y = row = 0.0
     for piece in pieces:
         if x and x + piece.width > most:
-            x, y, row = 0.0, y + row + gap, 0.0
+            x, y, row = 0.0, y + row + _BETWEEN, 0.0
         shapes += (moved(shape, x, y) for shape in piece.shapes)
-        x, row = x + piece.width + gap, max(row, piece.height)
+        x, row = x + piece.width + _BETWEEN, max(row, piece.height)
     return Piece(width=most, height=y + row, shapes=tuple(shapes))
 
 
