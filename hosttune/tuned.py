@@ -73,58 +73,48 @@ def reaches(kind: str, target: str) -> bool:
 
 
 def tuned_conflicts(
-    tuned: Tuned, wanted_settings: Iterable[WantedSetting], kernel_args: Iterable[str] | None
+    tuned: Tuned, settings: Iterable[WantedSetting], kernel_args: Iterable[str] | None
 ) -> tuple[TunedConflict, ...]:
     """Return, once for each key, the kinds of setting that the key is about and may set to another value."""
     found: dict[tuple[str, TunedKey, str], TunedConflict] = {}
-    wanted = [
-        wanted_setting for wanted_setting in wanted_settings if reaches(wanted_setting.kind, wanted_setting.target)
-    ]
+    wanted = [setting for setting in settings if reaches(setting.kind, setting.target)]
     for key in tuned.keys:
-        for wanted_setting in wanted:
-            how = _judged(tuned, key, wanted_setting, kernel_args)
+        for setting in wanted:
+            how = _judged(tuned, key, setting, kernel_args)
             if how is not None and how != SAME:
-                found.setdefault((wanted_setting.kind, key, how), TunedConflict(wanted_setting, key, how))
+                found.setdefault((setting.kind, key, how), TunedConflict(setting, key, how))
     return tuple(found.values())
 
 
-def _judged(
-    tuned: Tuned, key: TunedKey, wanted_setting: WantedSetting, kernel_args: Iterable[str] | None
-) -> str | None:
+def _judged(tuned: Tuned, key: TunedKey, setting: WantedSetting, kernel_args: Iterable[str] | None) -> str | None:
     wants = (
-        wanted_setting.want.values()
-        if isinstance(wanted_setting.want, Mapping) and wanted_setting.kind in _CPU_KEYS
-        else (wanted_setting.want,)
+        setting.want.values() if isinstance(setting.want, Mapping) and setting.kind in _CPU_KEYS else (setting.want,)
     )
-    verdicts = {
-        _of_plugin(tuned, key, msgspec.structs.replace(wanted_setting, want=want), kernel_args) for want in wants
-    }
+    verdicts = {_of_plugin(tuned, key, msgspec.structs.replace(setting, want=want), kernel_args) for want in wants}
     how = next((one for one in (OTHERWISE, UNSURE, OVERRULED, SAME) if one in verdicts), None)
     return UNSURE if how == OTHERWISE and not key.sure else how
 
 
-def _of_plugin(
-    tuned: Tuned, key: TunedKey, wanted_setting: WantedSetting, kernel_args: Iterable[str] | None
-) -> str | None:
+def _of_plugin(tuned: Tuned, key: TunedKey, setting: WantedSetting, kernel_args: Iterable[str] | None) -> str | None:
     if key.plugin == "cpu":
-        if _CPU_KEYS.get(wanted_setting.kind) != key.key:
+        if _CPU_KEYS.get(setting.kind) != key.key:
             return None
-        return (_value if wanted_setting.kind == "resume-latency" else _alternatives)(key.value, wanted_setting.want)
+        return (_value if setting.kind == "resume-latency" else _alternatives)(key.value, setting.want)
     if key.plugin == "vm":
-        return _thp(key, wanted_setting, kernel_args)
+        return _thp(key, setting, kernel_args)
     if key.plugin == "sysctl":
-        return _sysctl(tuned, key, wanted_setting)
+        return _sysctl(tuned, key, setting)
     if key.plugin == "sysfs":
-        return _sysfs(key, wanted_setting)
+        return _sysfs(key, setting)
     if key.plugin in ("irqbalance", "irq", "scheduler"):
-        return _interrupts(key, wanted_setting)
+        return _interrupts(key, setting)
     if key.plugin == "bootloader":
-        return _argument(key.value, wanted_setting) if wanted_setting.kind == "kernel-argument" else None
+        return _argument(key.value, setting) if setting.kind == "kernel-argument" else None
     if key.plugin == "disk":
-        return _queue("scheduler", key.value, wanted_setting) if key.key == "elevator" else None
+        return _queue("scheduler", key.value, setting) if key.key == "elevator" else None
     if key.plugin == "service":
         starts = {"start", "enable"} & {word.strip() for word in key.value.replace(";", ",").split(",")}
-        return OTHERWISE if wanted_setting.kind == "ksm" and key.key in _KSM_SERVICES and starts else None
+        return OTHERWISE if setting.kind == "ksm" and key.key in _KSM_SERVICES and starts else None
     return None
 
 
@@ -157,46 +147,46 @@ def _unquoted(value: str) -> str:
     return value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value
 
 
-def _thp(key: TunedKey, wanted_setting: WantedSetting, kernel_args: Iterable[str] | None) -> str | None:
+def _thp(key: TunedKey, setting: WantedSetting, kernel_args: Iterable[str] | None) -> str | None:
     """Compare THP. plugin_vm.py does not change THP if the kernel's arguments set it."""
-    if wanted_setting.kind != "thp" or key.key not in ("transparent_hugepages", "transparent_hugepage"):
+    if setting.kind != "thp" or key.key not in ("transparent_hugepages", "transparent_hugepage"):
         return None
-    how = _value(key.value, wanted_setting.want)
+    how = _value(key.value, setting.want)
     if kernel_args is None:
         return UNSURE if how == OTHERWISE else how
     return None if any(word.startswith("transparent_hugepage=") for word in kernel_args) else how
 
 
-def _sysctl(tuned: Tuned, key: TunedKey, wanted_setting: WantedSetting) -> str | None:
+def _sysctl(tuned: Tuned, key: TunedKey, setting: WantedSetting) -> str | None:
     """Compare a sysctl.
 
     After its own values TuneD applies the files of sysctl.d again, hosttune's too, unless disabled.
     """
-    if wanted_setting.kind == "hugepages" and key.key in _PAGE_KEYS:  # of the default size, spread over the nodes
+    if setting.kind == "hugepages" and key.key in _PAGE_KEYS:  # of the default size, spread over the nodes
         return UNSURE
-    if wanted_setting.kind not in ("sysctl", "numa-balancing") or wanted_setting.target != key.key:
+    if setting.kind not in ("sysctl", "numa-balancing") or setting.target != key.key:
         return None
-    if isinstance(wanted_setting.want, Mapping):  # the value now and the value after a boot differ
+    if isinstance(setting.want, Mapping):  # the value now and the value after a boot differ
         return UNSURE
-    how = _value(key.value, wanted_setting.want)
-    if wanted_setting.kind == "sysctl" and tuned.reapply_sysctl:
+    how = _value(key.value, setting.want)
+    if setting.kind == "sysctl" and tuned.reapply_sysctl:
         excluded = any(fnmatchcase(key.key, pattern) for pattern in tuned.reapply_sysctl_exclude)
         return how if excluded or how == SAME else OVERRULED
     return how
 
 
-def _sysfs(key: TunedKey, wanted_setting: WantedSetting) -> str | None:
-    if wanted_setting.kind == "nvme-queue":
+def _sysfs(key: TunedKey, setting: WantedSetting) -> str | None:
+    if setting.kind == "nvme-queue":
         head, _, part = key.key.rpartition("/queue/")
         folder, _, disk = head.rpartition("/")
-        return _queue(part, key.value, wanted_setting) if folder == "/sys/block" and may_match(disk, "nvme") else None
-    paths: tuple[str, ...] = (wanted_setting.target,)
-    if wanted_setting.kind in _CPU_FILES:
-        cpus = _cpus(wanted_setting.target.removeprefix("cpus ")) or ()
-        paths = tuple(f"{sysfs.CPUS}/cpu{cpu}/{_CPU_FILES[wanted_setting.kind]}" for cpu in cpus)
-    elif not wanted_setting.target.startswith(_SYSFS):
+        return _queue(part, key.value, setting) if folder == "/sys/block" and may_match(disk, "nvme") else None
+    paths: tuple[str, ...] = (setting.target,)
+    if setting.kind in _CPU_FILES:
+        cpus = _cpus(setting.target.removeprefix("cpus ")) or ()
+        paths = tuple(f"{sysfs.CPUS}/cpu{cpu}/{_CPU_FILES[setting.kind]}" for cpu in cpus)
+    elif not setting.target.startswith(_SYSFS):
         return None
-    return _value(key.value, wanted_setting.want) if any(fnmatchcase(path, key.key) for path in paths) else None
+    return _value(key.value, setting.want) if any(fnmatchcase(path, key.key) for path in paths) else None
 
 
 def may_match(pattern: str, start: str) -> bool:
@@ -205,41 +195,37 @@ def may_match(pattern: str, start: str) -> bool:
     return literal.startswith(start) or (len(literal) < len(pattern) and start.startswith(literal))
 
 
-def _queue(part: str, value: str, wanted_setting: WantedSetting) -> str | None:
-    if (
-        wanted_setting.kind != "nvme-queue"
-        or not isinstance(wanted_setting.want, Mapping)
-        or part not in wanted_setting.want
-    ):
+def _queue(part: str, value: str, setting: WantedSetting) -> str | None:
+    if setting.kind != "nvme-queue" or not isinstance(setting.want, Mapping) or part not in setting.want:
         return None
-    return _value(value, wanted_setting.want[part])
+    return _value(value, setting.want[part])
 
 
-def _interrupts(key: TunedKey, wanted_setting: WantedSetting) -> str | None:
+def _interrupts(key: TunedKey, setting: WantedSetting) -> str | None:
     """Compare interrupts.
 
     [irqbalance] sets banned CPUs; [irq] an affinity; [scheduler] removes isolated CPUs from every affinity.
     """
     known = (("irqbalance", "banned_cpus", "irqbalance-ban"), ("irq", "affinity", "irq-affinity"))
-    isolates = (key.plugin, key.key, wanted_setting.kind) == ("scheduler", "isolated_cores", "irq-affinity")
-    if not key.value or not (isolates or (key.plugin, key.key, wanted_setting.kind) in known):
+    isolates = (key.plugin, key.key, setting.kind) == ("scheduler", "isolated_cores", "irq-affinity")
+    if not key.value or not (isolates or (key.plugin, key.key, setting.kind) in known):
         return None
-    by_tuned, wanted = _cpus(_unquoted(key.value)), _cpus(str(wanted_setting.want))
+    by_tuned, wanted = _cpus(_unquoted(key.value)), _cpus(str(setting.want))
     if by_tuned is None or wanted is None:
         return UNSURE
     return OTHERWISE if (wanted & by_tuned if isolates else wanted != by_tuned) else SAME
 
 
-def _argument(line: str, wanted_setting: WantedSetting) -> str | None:
+def _argument(line: str, setting: WantedSetting) -> str | None:
     """Compare an argument with `line`, the whole command line that [bootloader] adds."""
     words = split(_unquoted(line))
-    text = text_of(words, wanted_setting.target)
+    text = text_of(words, setting.target)
     open_names = any("${" in word.partition("=")[0] for word in words)
     if text is None:
         return UNSURE if open_names else None
     if "${" in text:
         return UNSURE
-    return SAME if text == wanted_setting.want else OTHERWISE
+    return SAME if text == setting.want else OTHERWISE
 
 
 def _cpus(text: str) -> CpuSet | None:
