@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosttune.fleet.gate import GATES, ONLY_IF_ASKED, PHASES, Gate, HostStatus, exit_code, judge, stands
+from hosttune.fleet.gate import GATES, ONLY_IF_ASKED, PHASES, Gate, HostStatus, exit_code, judge, status_of
 from hosttune.model.fleet import Answer, AnswerOutcome
 from hosttune.model.validation import Verdict
 
@@ -29,7 +29,7 @@ def well(verb: str) -> dict[str, Answer]:
 
 def host_status(verb: str, gate: Gate = "either", **others: Answer | None) -> HostStatus:
     answers = {**well(verb), **others}
-    return stands("h", verb, {phase: found for phase, found in answers.items() if found is not None}, gate)
+    return status_of("h", verb, {phase: found for phase, found in answers.items() if found is not None}, gate)
 
 
 @pytest.mark.parametrize("verb", PHASES)
@@ -105,9 +105,9 @@ def test_a_step_that_is_only_made_where_it_is_asked_for_keeps_the_gate_shut_when
 
 def test_in_check_mode_the_verb_itself_decides() -> None:
     both = {"before": answer("before", check=True), "apply": answer("apply", check=True)}
-    assert stands("h", "apply", both, "either", check=True).good
-    assert not stands("h", "apply", {"before": both["before"]}, "either", check=True).good
-    assert stands("h", "apply", {"apply": both["apply"]}, "either", check=True).phase == "before"
+    assert status_of("h", "apply", both, "either", check=True).good
+    assert not status_of("h", "apply", {"before": both["before"]}, "either", check=True).good
+    assert status_of("h", "apply", {"apply": both["apply"]}, "either", check=True).phase == "before"
 
 
 def test_every_host_of_the_wave_counts() -> None:
@@ -164,7 +164,7 @@ def test_one_host_more_never_opens_a_gate(found: list[HostStatus], one: HostStat
 
 @given(ANSWERS, st.sampled_from(GATES))
 def test_a_good_host_has_every_answer_that_proves_it(answers: dict[str, Answer], gate: Gate) -> None:
-    if not stands("h", "apply", answers, gate).good:
+    if not status_of("h", "apply", answers, gate).good:
         return
     assert answers["apply"].outcome == answers["validate"].outcome == "ok"
     assert answers["before"].outcome in ("ok", "no")
@@ -175,14 +175,14 @@ def test_a_good_host_has_every_answer_that_proves_it(answers: dict[str, Answer],
 @given(ANSWERS, st.sampled_from(GATES), st.sampled_from(["before", "apply", "validate"]))
 def test_an_answer_less_never_makes_a_host_good(answers: dict[str, Answer], gate: Gate, phase: str) -> None:
     less = {name: found for name, found in answers.items() if name != phase}
-    assert not stands("h", "apply", less, gate).good
+    assert not status_of("h", "apply", less, gate).good
 
 
 @given(ANSWERS)
 def test_the_gate_of_both_is_at_least_as_strict_as_each(answers: dict[str, Answer]) -> None:
-    if stands("h", "apply", answers, "either").good:
-        assert stands("h", "apply", answers, "worse").good
-        assert stands("h", "apply", answers, "verdict").good
+    if status_of("h", "apply", answers, "either").good:
+        assert status_of("h", "apply", answers, "worse").good
+        assert status_of("h", "apply", answers, "verdict").good
 
 
 @pytest.mark.parametrize(

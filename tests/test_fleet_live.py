@@ -30,10 +30,10 @@ def test_a_host_is_done_with_its_last_phase_and_counted_once() -> None:
     assert progress.hear(ended("a"))
     assert not progress.hear(ended("a"))
     assert (progress.finished, progress.now_in) == (1, {})
-    progress.settle(1, HostStatus("a", "ok"))
+    progress.count(1, HostStatus("a", "ok"))
     assert progress.finished == 1
     assert progress.hear(Event("unreachable", "b", "Validate the host before"))
-    progress.settle(2, HostStatus("b", "unreachable", "before", "no route"))
+    progress.count(2, HostStatus("b", "unreachable", "before", "no route"))
     assert progress.line().startswith("apply: 2 of 3 hosts, wave 2 of 2; 1 ok, 1 unreachable; about ")
 
 
@@ -41,14 +41,14 @@ def test_an_event_without_a_result_is_no_answer() -> None:
     progress = Progress("validate", 1, 1)
     assert not progress.hear(Event("ok", "a", "Validate the host"))
     assert progress.finished == 0
-    progress.settle(1, HostStatus("a", why="no answer of this run"))
+    progress.count(1, HostStatus("a", why="no answer of this run"))
     assert progress.line() == "validate: 1 of 1 hosts; 1 unknown"
 
 
 def test_the_rest_takes_as_long_as_what_is_done_did() -> None:
     progress = Progress("validate", 4, 1)
     progress.begun = time.monotonic() - 60
-    progress.settle(1, HostStatus("a", "ok"))
+    progress.count(1, HostStatus("a", "ok"))
     assert progress.eta_seconds == pytest.approx(180, rel=0.05)
 
 
@@ -63,8 +63,8 @@ def test_a_log_gets_a_line_for_each_of_few_hosts() -> None:
     told: list[str] = []
     with Lines(Progress("validate", 2, 1), told.append) as lines:
         lines.heard(ended("a"))
-        lines.settled(1, HostStatus("a", "ok"))
-        lines.settled(1, HostStatus("b", "slow", "validate", "no answer within 300 s"))
+        lines.host_done(1, HostStatus("a", "ok"))
+        lines.host_done(1, HostStatus("b", "slow", "validate", "no answer within 300 s"))
     assert told == ["a: ok", "b: validate: slow: no answer within 300 s", "validate: 2 of 2 hosts; 1 ok, 1 slow"]
 
 
@@ -72,8 +72,8 @@ def test_a_log_of_many_hosts_gets_those_in_trouble_and_the_end() -> None:
     told: list[str] = []
     with Lines(Progress("validate", 1000, 1), told.append) as lines:
         for number in range(999):
-            lines.settled(1, HostStatus(f"h{number}", "ok"))
-        lines.settled(1, HostStatus("z", "no", "validate", "verdict fail"))
+            lines.host_done(1, HostStatus(f"h{number}", "ok"))
+        lines.host_done(1, HostStatus("z", "no", "validate", "verdict fail"))
     assert told == ["z: validate: no: verdict fail", "validate: 1000 of 1000 hosts; 1 no, 999 ok"]
 
 
@@ -83,7 +83,7 @@ def test_a_terminal_shows_phases_outcomes_and_troubles() -> None:
         assert isinstance(shown, Display)
         shown.heard(Event("start", "a", "Change the host: apply"))
         shown.heard(Event("start", "b", "Change the host: apply"))
-        shown.settled(1, HostStatus("c", "died", "apply", "the line\x1b[31m went"))
+        shown.host_done(1, HostStatus("c", "died", "apply", "the line\x1b[31m went"))
     text = screen.getvalue()
     assert "2 Change the host: apply" in text
     assert "c: apply: died: the line?[31m went" in text
@@ -95,7 +95,7 @@ def test_where_nobody_watches_lines_are_safe_for_a_terminal() -> None:
     told: list[str] = []
     with watch(Progress("validate", 1, 1), io.StringIO(), told.append) as shown:
         assert isinstance(shown, Lines)
-        shown.settled(1, HostStatus("a\x1b[2J\n", "no"))
+        shown.host_done(1, HostStatus("a\x1b[2J\n", "no"))
     assert told[0] == "a?[2J?: no phase: no"
     assert printable("x" * 1000) == "x" * 500
 

@@ -249,7 +249,7 @@ def print_end(done: FleetRun, *, reasons: bool) -> None:
     if done.outcome.stopped is None:
         return
     write(shown(f"stopped: {done.outcome.stopped}"))
-    for line in done.outcome.said:
+    for line in done.outcome.messages:
         write(shown(f"  {line}"))
     shut = [wave for wave in done.outcome.waves if wave.passed is False]
     for line in shut[0].why if reasons and shut and done.outcome.exit_code != INTERRUPTED else ():

@@ -40,18 +40,18 @@ _FIXED: Mapping[str, str] = {
 }
 
 
-def environment(own: Mapping[str, str], said: frozenset[str]) -> dict[str, str]:
+def environment(own: Mapping[str, str], options: frozenset[str]) -> dict[str, str]:
     """Return the variables to add to the environment `own` for ansible.
 
-    `said`: the options that its ansible.cfg sets, as "section.key" (see `options_in_config`).
+    `options`: the options that its ansible.cfg sets, as "section.key" (see `options_in_config`).
     """
     added = dict(_FIXED)
     for variable, (value, places) in _DEFAULTS.items():
-        if variable not in own and not said.intersection(places):
+        if variable not in own and not options.intersection(places):
             added[variable] = value
     folder = os.path.dirname(os.path.abspath(sys.executable))
     added["PATH"] = os.pathsep.join([folder, own.get("PATH", os.defpath)])
-    if "defaults.host_key_checking" in said and "ANSIBLE_HOST_KEY_CHECKING" not in own:
+    if "defaults.host_key_checking" in options and "ANSIBLE_HOST_KEY_CHECKING" not in own:
         added["ANSIBLE_HOST_KEY_CHECKING"] = _config(own)["defaults"]["host_key_checking"]
     return added
 

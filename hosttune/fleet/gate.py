@@ -64,7 +64,7 @@ def phases(verb: str, *, check: bool) -> tuple[str, ...]:
     return tuple(phase for phase in PHASES[verb] if not check or phase in ("before", verb))
 
 
-def stands(host: str, verb: str, answers: Mapping[str, Answer], gate: Gate, *, check: bool = False) -> HostStatus:
+def status_of(host: str, verb: str, answers: Mapping[str, Answer], gate: Gate, *, check: bool = False) -> HostStatus:
     """Return the status of a host from its answers by phase. A phase missing from `answers` has no answer."""
     verdict = next((answers[name].verdict for name in ("validate", "handover") if name in answers), None)
     changed = any(answer.changed for answer in answers.values())

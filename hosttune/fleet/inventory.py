@@ -51,8 +51,8 @@ def read_inventory(sources: Sequence[str], limit: str | None, vault: Sequence[st
             raise BadInput(f"no such inventory: {source}", where="-i", hint="give a file, a directory, or HOST,")
     given = [word for source in sources for word in ("-i", source)]
     limited = ["--limit", limit] if limit is not None else []
-    said = _ask("ansible", ["all", "--list-hosts", *given, *limited, *vault], sources, limit)
-    hosts = _hosts(said, sources)
+    output = _ask("ansible", ["all", "--list-hosts", *given, *limited, *vault], sources, limit)
+    hosts = _hosts(output, sources)
     if not hosts:
         raise BadInput("it has no host", where=_named(sources, limit), hint="check for an empty group or file")
     refuse_names(hosts)
@@ -60,12 +60,12 @@ def read_inventory(sources: Sequence[str], limit: str | None, vault: Sequence[st
     return Inventory(hosts, groups_of(listed, hosts))
 
 
-def _hosts(said: str, sources: Sequence[str]) -> tuple[str, ...]:
+def _hosts(output: str, sources: Sequence[str]) -> tuple[str, ...]:
     """Return the hosts in the output of `ansible --list-hosts`.
 
     Raises BadInput for a host name that does not fit on one line of that output, or that `--limit` would misread.
     """
-    head, _, rest = said.partition("\n")
+    head, _, rest = output.partition("\n")
     match = _COUNT.fullmatch(head)
     lines = rest.splitlines()
     hosts = tuple(line.removeprefix(_INDENT) for line in lines)
@@ -150,11 +150,11 @@ def _reason(error: CommandFailed, sources: Sequence[str]) -> str:
     Ansible tries one inventory plugin after another and reports an error for each. The cause is taken from the plugin
     that fits the names of the files.
     """
-    said = error.output
-    errors = [match[1] for line in said.splitlines() if (match := _ERROR.match(line))] or said.split("\n")[-2:-1]
-    causes = dict(_CAUSE.findall(said))
+    output = error.output
+    errors = [match[1] for line in output.splitlines() if (match := _ERROR.match(line))] or output.split("\n")[-2:-1]
+    causes = dict(_CAUSE.findall(output))
     meant = ("script", "yaml") if all(source.endswith(_YAML) for source in sources) else ("script", "ini", "yaml")
     cause = next((causes[kind] for kind in meant if kind in causes), None)
-    origin = _ORIGIN.search(said)
+    origin = _ORIGIN.search(output)
     parts = (errors[-1] if errors else None, cause, f"at {origin[1]}" if origin else None)
     return ": ".join(part for part in parts if part) or error.reason

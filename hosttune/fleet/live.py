@@ -35,7 +35,7 @@ class Progress:
         self.begun = time.monotonic()
         self.now_in: dict[str, str] = {}
         self.seen: set[str] = set()  # hosts that are finished according to events, but whose files are not read yet
-        self.settled: Counter[str] = Counter()
+        self.done: Counter[str] = Counter()
         self.troubles: list[str] = []
 
     def hear(self, event: Event) -> bool:
@@ -53,19 +53,19 @@ class Progress:
             return new
         return False
 
-    def settle(self, wave: int, host_status: HostStatus) -> None:
+    def count(self, wave: int, host_status: HostStatus) -> None:
         """Record the status of a host as read from its files."""
         self.wave = wave
         self.now_in.pop(host_status.host, None)
         self.seen.discard(host_status.host)
-        self.settled[host_status.outcome] += 1
+        self.done[host_status.outcome] += 1
         if not host_status.good:
             self.troubles = [*self.troubles[1 - _MOST_TROUBLES :], host_status.line]
 
     @property
     def finished(self) -> int:
         """The number of finished hosts; those without read files are counted by their events."""
-        return self.settled.total() + len(self.seen)
+        return self.done.total() + len(self.seen)
 
     @property
     def eta_seconds(self) -> float | None:
@@ -76,7 +76,7 @@ class Progress:
 
     def line(self) -> str:
         """Return the whole progress as one line."""
-        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.settled.items()))
+        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.done.items()))
         parts = [f"{self.verb}: {self.finished} of {self.total} hosts"]
         if self.waves > 1:
             parts[0] += f", wave {self.wave} of {self.waves}"
@@ -99,7 +99,7 @@ class Lines:
     def __init__(self, progress: Progress, write: Callable[[str], None]) -> None:
         self._progress = progress
         self._write = write
-        self._told = time.monotonic()
+        self._written_at = time.monotonic()
 
     def __enter__(self) -> Lines:
         return self
@@ -112,16 +112,16 @@ class Lines:
         if self._progress.hear(event):
             self._now_and_then()
 
-    def settled(self, wave: int, host_status: HostStatus) -> None:
+    def host_done(self, wave: int, host_status: HostStatus) -> None:
         """Show the status of a host whose files were read."""
-        self._progress.settle(wave, host_status)
+        self._progress.count(wave, host_status)
         if not host_status.good or self._progress.total <= _FEW:
             self._write(host_status.line if not host_status.good else f"{host_status.host}: ok")
         self._now_and_then()
 
     def _now_and_then(self) -> None:
-        if self._progress.total > _FEW and time.monotonic() - self._told >= _EVERY_SECONDS:
-            self._told = time.monotonic()
+        if self._progress.total > _FEW and time.monotonic() - self._written_at >= _EVERY_SECONDS:
+            self._written_at = time.monotonic()
             self._write(self._progress.line())
 
 
@@ -151,9 +151,9 @@ class Display:
         """Show an event of ansible."""
         self._progress.hear(event)
 
-    def settled(self, wave: int, host_status: HostStatus) -> None:
+    def host_done(self, wave: int, host_status: HostStatus) -> None:
         """Show the status of a host whose files were read."""
-        self._progress.settle(wave, host_status)
+        self._progress.count(wave, host_status)
 
     def _table(self) -> Table:
         from rich.progress_bar import ProgressBar

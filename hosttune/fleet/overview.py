@@ -74,10 +74,10 @@ def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
     named: dict[str, list[str]] = {}
     for host in hosts:
         seen = _look(results, host, asked)
-        said = machine_of(seen.validation) if seen.validation is not None else None
+        own = machine_of(seen.validation) if seen.validation is not None else None
         if seen.validation is not None and seen.validation.machine is not None and seen.validation.machine.digest:
             named.setdefault(seen.validation.machine.digest, []).append(host)
-        machine = said or read_machine(results, host)
+        machine = own or read_machine(results, host)
         lines.append(_line(host, seen, machine, asked, shared))
         if seen.validation is not None and seen.validation.samples:
             strange += machine is None
@@ -150,8 +150,8 @@ class _Schema(msgspec.Struct):
 
 def _line(host: str, seen: _Seen, machine: HostHardware | None, asked: Asked, shared: dict[str, str]) -> HostLine:
     made = seen.validation.results if seen.validation is not None else ()
-    results = (*_said(seen, made, asked), *made)
-    told = [one for one in worst_first(results) if one.outcome not in ("pass", "skip")]
+    results = (*_results_of_answers(seen, made, asked), *made)
+    notable = [one for one in worst_first(results) if one.outcome not in ("pass", "skip")]
     worse = (seen.validation.worse or ()) if seen.validation is not None else ()
     hardware = machine.hardware if machine is not None else Hardware({})
     return HostLine(
@@ -167,13 +167,13 @@ def _line(host: str, seen: _Seen, machine: HostHardware | None, asked: Asked, sh
         answers=seen.answers,
         checks=_checks(results, shared),
         counts={outcome: sum(one.outcome == outcome for one in results) for outcome in (*_OUTCOMES, "skip")},
-        told=tuple(_kept(one, shared) for one in told[:MOST_TOLD]),
-        untold=max(0, len(told) - MOST_TOLD),
+        told=tuple(_kept(one, shared) for one in notable[:MOST_TOLD]),
+        untold=max(0, len(notable) - MOST_TOLD),
         worse=tuple(_cut(line) for line in worse[:MOST_TOLD]),
     )
 
 
-def _said(seen: _Seen, made: Sequence[CheckResult], asked: Asked) -> tuple[CheckResult, ...]:
+def _results_of_answers(seen: _Seen, made: Sequence[CheckResult], asked: Asked) -> tuple[CheckResult, ...]:
     """Return a result for each answer that is not ok.
 
     Two answers are left out. The `no` of a validation is already shown by its results. The `no` of the phase `before`

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import has_answer_file, read_answer
-from hosttune.fleet.gate import ONLY_IF_ASKED, WAVES, Gate, HostStatus, exit_code, judge, phases, stands
+from hosttune.fleet.gate import ONLY_IF_ASKED, WAVES, Gate, HostStatus, exit_code, judge, phases, status_of
 from hosttune.fleet.record import (
     Asked,
     Done,
@@ -86,13 +86,13 @@ class Rollout:
 class RunServices:
     """What a rollout uses: its record, the stop request, ansible, and two callbacks for progress.
 
-    `heard` gets ansible's events. `settled` gets the wave and the status of each host after its files were read.
+    `heard` gets ansible's events. `host_done` gets the wave and the status of each host after its files were read.
     """
 
     journal: JsonLines
     stop: Stop
     heard: Callable[[Event], None]
-    settled: Callable[[int, HostStatus], None]
+    host_done: Callable[[int, HostStatus], None]
     player: Callable[[Order, Callable[[Event], None], Stop], Played] = play
 
     def add(self, line: Line) -> None:
@@ -107,7 +107,7 @@ class Outcome:
     host_statuses: Mapping[str, HostStatus]
     waves: tuple[Wave, ...]
     stopped: str | None = None
-    said: tuple[str, ...] = ()  # messages of an ansible that contacted no host
+    messages: tuple[str, ...] = ()  # messages of an ansible that contacted no host
 
     @property
     def exit_code(self) -> int:
@@ -120,11 +120,11 @@ def carry_out(rollout: Rollout, run_services: RunServices) -> Outcome:
     host_statuses = dict(rollout.host_statuses)
     waves = [Wave(number=number, hosts=len(hosts)) for number, hosts in enumerate(rollout.waves, 1)]
     why: str | None = None
-    said: list[str] = []
+    messages: list[str] = []
     for number in range(1, len(rollout.waves) + 1):
         if rollout.only_failed and number not in rollout.begun:
             break
-        why = _ask_wave(rollout, number, host_statuses, run_services, said)
+        why = _ask_wave(rollout, number, host_statuses, run_services, messages)
         if rollout.gated:
             waves[number - 1] = _pass_gate(rollout, number, host_statuses, run_services)
             if why is None and not waves[number - 1].passed and number < len(rollout.waves):
@@ -135,7 +135,7 @@ def carry_out(rollout: Rollout, run_services: RunServices) -> Outcome:
         host_statuses.setdefault(host, HostStatus(host, why="not asked"))
     if why is not None:
         run_services.add(Stopped(run=rollout.run, at=now(), why=why))
-    outcome = Outcome(host_statuses, tuple(waves), why, tuple(said))
+    outcome = Outcome(host_statuses, tuple(waves), why, tuple(messages))
     run_services.add(Ended(run=rollout.run, at=now(), exit_code=outcome.exit_code))
     return outcome
 
@@ -151,12 +151,12 @@ def _pass_gate(
 
 
 def _ask_wave(
-    rollout: Rollout, number: int, host_statuses: dict[str, HostStatus], run_services: RunServices, said: list[str]
+    rollout: Rollout, number: int, host_statuses: dict[str, HostStatus], run_services: RunServices, messages: list[str]
 ) -> str | None:
     """Process the hosts of a wave that are not proven good, shard by shard.
 
     Returns the reason if the run cannot continue, else None. The messages of an ansible that contacted no host are
-    added to `said`.
+    added to `messages`.
     """
     hosts = rollout.waves[number - 1]
     for host in hosts:
@@ -173,12 +173,12 @@ def _ask_wave(
             for phase in _OUTDATED:
                 forget(order.results, host, phase)
         played = run_services.player(order, run_services.heard, run_services.stop)
-        answered = [_settle(rollout, number, host, host_statuses, run_services) for host in shard]
+        answered = [_read_host_status(rollout, number, host, host_statuses, run_services) for host in shard]
         if played.stopped:
             return INTERRUPTED
         if not any(answered):
-            said += played.said
-            return f"ansible contacted no host: {first_error(played.said) or f'it ended with {played.code}'}"
+            messages += played.messages
+            return f"ansible contacted no host: {first_error(played.messages) or f'it ended with {played.code}'}"
     return None
 
 
@@ -200,7 +200,7 @@ def _measured(rollout: Rollout, host: str) -> bool:
     return read_answer(rollout.order.results, host, "before", rollout.run).outcome in ("ok", "no")
 
 
-def _settle(
+def _read_host_status(
     rollout: Rollout, number: int, host: str, host_statuses: dict[str, HostStatus], run_services: RunServices
 ) -> bool:
     """Read the status of a host from its files, record and report it. Returns whether it has any file of this run."""
@@ -208,7 +208,7 @@ def _settle(
     host_statuses[host] = host_status
     if asked or not run_services.stop.asked:  # a host that an interrupted ansible did not reach has nothing to record
         run_services.add(done_line(rollout.run, number, host_status))
-    run_services.settled(number, host_status)
+    run_services.host_done(number, host_status)
     return asked
 
 
@@ -217,7 +217,8 @@ def status_of_host(rollout: Rollout, host: str) -> tuple[HostStatus, bool]:
     check, results = rollout.check, rollout.order.results
     asked_in = phases(rollout.verb, check=check)
     answers = {phase: read_answer(results, host, phase, rollout.run, check=check) for phase in asked_in}
-    return stands(host, rollout.verb, answers, rollout.gate, check=check), any(map(has_answer_file, answers.values()))
+    host_status = status_of(host, rollout.verb, answers, rollout.gate, check=check)
+    return host_status, any(map(has_answer_file, answers.values()))
 
 
 def done_line(run: str, wave: int, host_status: HostStatus) -> Done:

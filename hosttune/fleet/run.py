@@ -109,7 +109,7 @@ def run_fleet(request: Request, tell: Callable[[str], None]) -> FleetRun:
 def _watched(rollout: Rollout, journal: JsonLines, stop: Stop, tell: Callable[[str], None]) -> Outcome:
     progress = Progress(rollout.verb, len(rollout.todo), len(rollout.waves))
     with watch(progress, sys.stderr, tell) as shown:
-        return carry_out(rollout, RunServices(journal, stop, shown.heard, shown.settled))
+        return carry_out(rollout, RunServices(journal, stop, shown.heard, shown.host_done))
 
 
 def _write_notes(line: Line, tell: Callable[[str], None]) -> None:
@@ -147,9 +147,9 @@ def _again(
     """Return (the recorded run to be resumed, the lines to add to its record)."""
     kept = resumed(_base(request, order), past, inventory.hosts, only_failed=request.retry)
     rollout = _for_run(kept, past.run, kept.waves)
-    told = changes(rollout, past, inventory.hosts, intent)
+    changed = changes(rollout, past, inventory.hosts, intent)
     how = "retry" if request.retry else "resume"
-    return rollout, [Resumed(run=rollout.run, at=now(), how=how, gate=rollout.gate, told=tuple(told))]
+    return rollout, [Resumed(run=rollout.run, at=now(), how=how, gate=rollout.gate, told=tuple(changed))]
 
 
 def _base(request: Request, order: Order) -> Rollout:

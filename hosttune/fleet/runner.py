@@ -66,7 +66,7 @@ class Played:
 
     code: int | None
     stopped: bool
-    said: tuple[str, ...]
+    messages: tuple[str, ...]
 
 
 class Stop:
@@ -118,7 +118,7 @@ def play(order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
         import ansible_runner  # type: ignore[import-untyped]
     except ImportError as error:
         raise not_installed() from error
-    said: deque[str] = deque(maxlen=_MOST_LINES)
+    messages: deque[str] = deque(maxlen=_MOST_LINES)
     with tempfile.TemporaryDirectory(prefix="hosttune-fleet-") as private:  # 0700: it holds the variables
         limit = limit_file(private, order.hosts)
         done = ansible_runner.run(
@@ -130,13 +130,13 @@ def play(order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
             extravars=dict(order.variables),
             envvars=environment(os.environ, options_in_config(os.environ)),
             settings={"pexpect_timeout": _POLL_SECONDS, "suppress_output_file": True},
-            event_handler=lambda event: _pass_event(event, heard, said, stop),
+            event_handler=lambda event: _pass_event(event, heard, messages, stop),
             status_handler=lambda _, runner_config: _forget_command(runner_config.artifact_dir),
             cancel_callback=stop.overdue,
             quiet=True,
         )
     stop.over()
-    return Played(done.rc, stop.asked, tuple(said))
+    return Played(done.rc, stop.asked, tuple(messages))
 
 
 def _forget_command(folder: str) -> None:
@@ -154,14 +154,14 @@ def command(order: Order, limit: str) -> list[str]:
     return words
 
 
-def _pass_event(event: Mapping[str, Any], heard: Callable[[Event], None], said: deque[str], stop: Stop) -> bool:
+def _pass_event(event: Mapping[str, Any], heard: Callable[[Event], None], messages: deque[str], stop: Stop) -> bool:
     """Pass an event on. Returns False, so that ansible-runner does not keep it in a file."""
     kind = str(event.get("event", ""))
     data = event.get("event_data") or {}
     if stop.process is None and isinstance(data.get("pid") or event.get("pid"), int):
         stop.process = data.get("pid") or event["pid"]
     if kind in ("verbose", "warning", "error", "system_warning"):
-        said.extend(line for line in str(event.get("stdout", "")).splitlines() if line.strip())
+        messages.extend(line for line in str(event.get("stdout", "")).splitlines() if line.strip())
     elif kind == "runner_on_start":
         heard(Event("start", str(data.get("host", "")), str(data.get("task", ""))))
     elif kind in _TASK_EVENTS:
@@ -183,7 +183,7 @@ def _task_event(kind: str, data: Mapping[str, Any]) -> Event:
     )
 
 
-def first_error(said: Sequence[str]) -> str | None:
+def first_error(messages: Sequence[str]) -> str | None:
     """Return the first error among ansible's messages outside of tasks, else the last message, None without any."""
     marks = ("[ERROR]", "ERROR!", "fatal:", "Traceback")
-    return next((line for line in said if line.startswith(marks)), said[-1] if said else None)
+    return next((line for line in messages if line.startswith(marks)), messages[-1] if messages else None)
