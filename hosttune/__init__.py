@@ -177,7 +177,7 @@ def apply(
 
     Returns:
         What became of each action, in `entries`. `exit_code` is that of the command: 0, the machine matches the plan;
-        1, a step failed and everything was put back; 4, something could not be put back, which a person must settle.
+        1, a step failed and everything was put back; 4, something could not be put back, which a person must correct.
 
     Raises:
         BadInput: the plan is not one that hosttune makes.
@@ -239,7 +239,7 @@ def revert(root: str | None = None, *, force: bool = False, say: Callable[[str],
 
     Returns:
         What became of each action. `exit_code`: 0, everything is at its original; 1, something that others have changed
-        since was left alone; 4, something could not be put back, which a person must settle.
+        since was left alone; 4, something could not be put back, which a person must correct.
 
     Raises:
         Refused: with nothing written: not root, a captured host, an unfinished transaction (see `recover`), a running
