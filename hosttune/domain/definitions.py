@@ -1,0 +1,61 @@
+"""What a guest's existing definition holds besides the guest: its digest, its secrets, the programs that manage it."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from hosttune.domain.edit import Element, XmlText
+
+# Namespaces of the metadata that other managers of guests write.
+_MANAGERS = {
+    "http://openstack.org/xmlns/libvirt/nova/": "OpenStack Nova",
+    "http://ovirt.org/vm/": "oVirt",
+    "http://kubevirt.io": "KubeVirt",
+}
+_SECRET = "passwd"  # of <graphics>: all that --security-info adds (libvirt, virDomainGraphicsAuthDefFormatAttr)
+HIDDEN = "*****"  # what libvirt writes instead
+
+
+def digest_of(xml: str) -> str:
+    """Return the SHA-256 of a definition without secrets, as `virsh dumpxml --inactive` prints it, in hex.
+
+    White space before and behind the text does not count, nor do secrets.
+    """
+    return sha256(f"{without_secrets(xml).strip()}\n".encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def without_secrets(xml: str) -> str:
+    """Return the definition with "*****" for every password, as libvirt prints it; all else byte for byte.
+
+    Raises BadInput for a text that is not a domain XML and has the word of a password in it.
+    """
+    if _SECRET not in xml:
+        return xml
+    text = XmlText(xml.encode("utf-8", "surrogatepass"))
+    for element in _with_secrets(text):
+        element.set(_SECRET, HIDDEN)
+    return bytes(text).decode("utf-8", "surrogatepass")
+
+
+def secrets_of(xml: str) -> tuple[str, ...]:
+    """Return the passwords of a definition, in its order. Raises as `without_secrets` does."""
+    if _SECRET not in xml:
+        return ()
+    return tuple(one.attributes[_SECRET] for one in _with_secrets(XmlText(xml.encode("utf-8", "surrogatepass"))))
+
+
+def managers_of(text: XmlText) -> tuple[str, ...]:
+    """Return the names of other programs that manage a guest, by its metadata."""
+    spaces = [child.tag for element in text.root.all("metadata") for child in element.children]
+    return tuple(manager for space, manager in _MANAGERS.items() if any(one.startswith(space) for one in spaces))
+
+
+def _with_secrets(text: XmlText) -> list[Element]:
+    """Return the elements, of any kind, that have a password."""
+    found, pending = [], [text.root]
+    while pending:
+        element = pending.pop()
+        if _SECRET in element.attributes:
+            found.append(element)
+        pending += reversed(element.children)
+    return found
