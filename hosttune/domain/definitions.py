@@ -13,19 +13,18 @@ _MANAGERS = {
     "http://kubevirt.io": "KubeVirt",
 }
 _SECRET = "passwd"  # of <graphics>: all that --security-info adds (libvirt, virDomainGraphicsAuthDefFormatAttr)
-HIDDEN = "*****"  # what libvirt writes instead
 
 
 def digest_of(xml: str) -> str:
-    """Return the SHA-256 of a definition without secrets, as `virsh dumpxml --inactive` prints it, in hex.
+    """Return the SHA-256 of a definition as `virsh dumpxml --inactive` prints it, in hex.
 
-    White space before and behind the text does not count, nor do secrets.
+    White space before and behind the text does not count. Of a text with secrets it is the same as without them.
     """
     return sha256(f"{without_secrets(xml).strip()}\n".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def without_secrets(xml: str) -> str:
-    """Return the definition with "*****" for every password, as libvirt prints it; all else byte for byte.
+    """Return the definition without passwords, as libvirt prints it without --security-info; all else byte for byte.
 
     Raises BadInput for a text that is not a domain XML and has the word of a password in it.
     """
@@ -33,7 +32,7 @@ def without_secrets(xml: str) -> str:
         return xml
     text = XmlText(xml.encode("utf-8", "surrogatepass"))
     for element in _with_secrets(text):
-        element.set(_SECRET, HIDDEN)
+        element.unset(_SECRET)
     return bytes(text).decode("utf-8", "surrogatepass")
 
 
