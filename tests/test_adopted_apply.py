@@ -28,7 +28,9 @@ from hosttune.model.plan import AdoptedGuest, Cell, Plan, Topology
 from hosttune.model.result import Result
 from hosttune.model.values import to_json
 from hosttune.planning.adopting import adopt, adopted_guest
-from hosttune.transaction import Options, applied_plans, apply_plan, rehearse_apply, revert, status
+from hosttune.transaction import Options, applied_plans, apply_plan, recover, rehearse_apply, revert, status
+from hosttune.transaction.guests import definition_change
+from hosttune.transaction.steps import TODO, Prepared, Step
 
 NAME = "byhand"
 DEFINED = f".hosttune/commands/virsh-dumpxml-{NAME}"
@@ -95,6 +97,20 @@ def test_a_second_apply_changes_nothing(root: Path) -> None:
     assert applied(root, plan_of(ADOPTED))[1] == 0
 
 
+def test_what_a_failed_revert_has_left_is_in_force(root: Path) -> None:
+    applied(root, plan_of(ADOPTED))
+    changed = defined(root)
+    revert(site_on(root), quiet)
+    journal = root / "var/lib/hosttune/transactions/000001.jsonl"
+    *lines, undone, _ = journal.read_text().splitlines()
+    journal.write_text("\n".join((*lines, undone.replace('"outcome":"reverted"', '"outcome":"failed"'), "")))
+    assert applied_plans(site_on(root)) == ()
+    (root / DEFINED).write_text(changed)
+    assert [plan.adoptions for plan in applied_plans(site_on(root))] == [(ADOPTED,)]
+    assert recover(site_on(root), quiet)[1] == 0
+    assert defined(root) == BY_HAND
+
+
 def test_without_guests_nothing_is_asked(root: Path) -> None:
     (root / DEFINED).unlink()
     plan = plan_of(ADOPTED)
@@ -145,7 +161,7 @@ def test_a_guest_that_changed_since_the_plan_is_refused(what: str, root: Path) -
     xml, why = STALE[what]
     if what == "as the plan wants it":  # somebody else made the same change: hosttune has no original to go back to
         applied(root, plan_of(ADOPTED))
-        xml, why = defined(root), "vcpupin of vCPUs 0-1: planned from not pinned, now host CPUs 4-5"
+        xml, why = defined(root), "vcpupin of vCPUs 0-1: planned from not pinned, now it needs no change"
         revert(site_on(root), quiet)
     if xml is None:
         (root / DEFINED).unlink()
@@ -302,6 +318,15 @@ def test_the_password_is_in_the_journal_alone(root: Path) -> None:
     assert holding == {"000001.jsonl": 0o600}
     assert folder.stat().st_mode & 0o777 == 0o700
     assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
+
+
+def test_a_difference_beside_the_password_does_not_show_it() -> None:
+    want = BY_HAND.replace("  <devices>", "  <devices>\n    <input type='tablet'/>")
+    step = Step(AdoptedDefinition.of(NAME), want, (), {})
+    shown = definition_change(Prepared(step, TODO, BY_HAND, BY_HAND))
+    assert shown
+    assert "passwdValidTo" in shown
+    assert "geheim" not in shown
 
 
 def test_a_refusal_of_libvirt_does_not_show_the_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

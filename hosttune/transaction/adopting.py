@@ -90,7 +90,7 @@ def _moved(planned: Iterable[AdoptedChange], needed: Iterable[Change]) -> Iterab
         if was is None:
             yield f"{element}: {present} now, which the plan did not have to change"
         else:
-            yield f"{element}: planned from {was}, now {present or then[element].becomes}"
+            yield f"{element}: planned from {was}, now {present or 'it needs no change'}"
     if not found:
         yield "something that the plan does not change is different in its definition"
 
