@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 from adoptions import BY_HAND, SECRET, adopted_by_hand, with_changes
 from faultkinds import DIGEST, host
 from faultlab import fresh_root, quiet, site_on
+from faultplans import mutant
 from msgspec.structs import replace
+from sweeps import sample
 
 import hosttune
 from hosttune.cli.process import run
@@ -27,8 +30,9 @@ from hosttune.model.intent import Intent
 from hosttune.model.plan import AdoptedGuest, Cell, Plan, Topology
 from hosttune.model.result import Result
 from hosttune.model.values import to_json
-from hosttune.planning.adopting import adopt, adopted_guest
+from hosttune.planning.adopting import adopt, adopted_guest, change_definition
 from hosttune.transaction import Options, applied_plans, apply_plan, recover, rehearse_apply, revert, status
+from hosttune.transaction.applying import Declined
 from hosttune.transaction.guests import definition_change
 from hosttune.transaction.steps import TODO, Prepared, Step
 
@@ -275,6 +279,29 @@ def test_hostile_values_of_a_plan_are_bad_input(what: str, adopted: AdoptedGuest
     with pytest.raises(BadInput) as bad:
         applied(root, plan_of(adopted))
     assert bad.value.where.startswith("plan: adoptions[0]")
+    assert defined(root) == BY_HAND
+
+
+def test_a_mutated_plan_is_refused_or_makes_the_same_definition(root: Path) -> None:
+    wanted: list[Any] = []
+
+    def decline(todo: Sequence[Prepared]) -> bool:
+        wanted.extend(one.step.want for one in todo)
+        return False
+
+    text, want = plan_of(ADOPTED).to_json(), change_definition(BY_HAND, ADOPTED)[0]
+    ended: Counter[str] = Counter()
+    for number in sample("mutated adoptions", range(3000), 60):
+        what, data = mutant(text, number)
+        try:
+            _, code = apply_plan(site_on(root), Plan.from_json(data), Options(), host, decline, quiet)
+            ended["none"] += 1
+            assert code == 0
+            assert "gone" in what  # the adoption itself
+        except (BadInput, Refused, Declined) as error:
+            ended[type(error).__name__] += 1
+    assert {"BadInput", "Declined"} <= ended.keys()
+    assert set(wanted) == {want}
     assert defined(root) == BY_HAND
 
 
