@@ -188,8 +188,52 @@ class Finding(Value, frozen=True, kw_only=True):
     where: str
 
 
+class AdoptedChange(Value, frozen=True, kw_only=True):
+    """A change of an existing definition. `effect`: "live" (possible while the guest runs) or "next start"."""
+
+    element: str
+    was: str
+    becomes: str
+    why: str
+    effect: str
+
+
+class AdoptedCell(Value, frozen=True, kw_only=True):
+    """A planned cell, and the number that the existing definition gives it."""
+
+    id: int
+    cell: Cell
+
+
+class AdoptedGuest(Value, frozen=True, kw_only=True):
+    """An existing guest, and its place. Apply makes the same changes again in the definition that libvirt then has.
+
+    `definition_sha256` is of `virsh dumpxml --inactive`, without secrets (`domain.definitions.digest_of`). `guest`: the
+    guest as the planner would write it; only its place is used, its definition stays the existing one. `pins` and
+    `cells` have the numbers of that definition. `foreign_cpus`: those that its other threads must not use.
+    `managers`: the other programs that manage it; `consent`: the operator agreed to change it nevertheless.
+    """
+
+    name: str
+    uuid: str
+    definition_sha256: str
+    changes: tuple[AdoptedChange, ...]
+    guest: PlannedGuest
+    pins: tuple[PlannedPin, ...]
+    cells: tuple[AdoptedCell, ...]
+    foreign_cpus: str
+    managers: tuple[str, ...] = ()
+    consent: bool = False
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+
 class Plan(Value, frozen=True, kw_only=True):
-    """What to do on one host: guests, actions, findings, and the guests that could not be placed."""
+    """What to do on one host: guests, actions, findings, and the guests that could not be placed.
+
+    `adoptions`: guests that exist, whose definitions are changed; none of them is in `guests`.
+    """
 
     schema: str = PLAN_SCHEMA
     host_digest: str | None = None
@@ -201,6 +245,7 @@ class Plan(Value, frozen=True, kw_only=True):
     unplaced: tuple[Unplaced, ...] = ()
     actions: tuple[Action, ...] = ()
     findings: tuple[Finding, ...] = ()
+    adoptions: tuple[AdoptedGuest, ...] = ()
 
     def __post_init__(self) -> None:
         close_lists(self)

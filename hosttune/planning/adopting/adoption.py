@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from msgspec.structs import replace as changed
 
+from hosttune.domain.definitions import managers_of
 from hosttune.domain.edit import XmlText
 from hosttune.domain.facts import DomainFacts
 from hosttune.domain.reader import read_domain
@@ -23,20 +24,13 @@ from hosttune.planning.inventory.pages import RUNNING, guest_shares
 from hosttune.planning.inventory.resources import NodeResources, place_cpus, read_resources
 from hosttune.planning.inventory.sizing import PlanningContext, read_field
 
-# Namespaces of the metadata that other managers of guests write.
-_MANAGERS = {
-    "http://openstack.org/xmlns/libvirt/nova/": "OpenStack Nova",
-    "http://ovirt.org/vm/": "oVirt",
-    "http://kubevirt.io": "KubeVirt",
-}
-
 
 @dataclass(frozen=True)
 class Adoption:
     """A definition before and after, the changes between them, and the plan that they follow.
 
     `unplaced`: why there is no plan; then `after` is `before`. `kept`: what the planner does not decide. `findings`:
-    those of the plan, and about the definition. `runs`: the guest runs now.
+    those of the plan, and about the definition. `runs`: the guest runs now. `placement`: None if there is no plan.
     """
 
     name: str
@@ -49,6 +43,7 @@ class Adoption:
     kept: tuple[str, ...]
     findings: tuple[Finding, ...]
     runs: bool
+    placement: Placement | None = None
 
 
 def adopt(host: Host, data: bytes, *, where: str = "domain XML") -> Adoption:
@@ -77,7 +72,7 @@ def adopt(host: Host, data: bytes, *, where: str = "domain XML") -> Adoption:
     changes = write_placement(text, facts, placement)
     findings += (*decided.findings, *_missing_devices(facts, guest))
     decided = changed(decided, actions=tuple(a for a in decided.actions if not _by_libvirt(facts, a.kind, a.target)))
-    return replace(nothing, after=bytes(text), changes=changes, plan=decided, findings=findings)
+    return replace(nothing, after=bytes(text), changes=changes, plan=decided, findings=findings, placement=placement)
 
 
 def _by_libvirt(facts: DomainFacts, kind: str, target: str) -> bool:
@@ -217,14 +212,7 @@ def _as_now(host: Host, facts: DomainFacts, guest: PlannedGuest, vcpus: list[int
 
 
 def _managers(text: XmlText, facts: DomainFacts) -> Iterator[Finding]:
-    found: Mapping[str, None] = dict.fromkeys(
-        manager
-        for element in text.root.all("metadata")
-        for child in element.children
-        for space, manager in _MANAGERS.items()
-        if child.tag.startswith(space)
-    )
-    for manager in found:
+    for manager in managers_of(text):
         what = f"{manager} manages this guest and writes its definition anew: make the change there"
         yield Finding(level="warn", text=what, where=f"guest {facts.name}: metadata")
 

@@ -1,0 +1,58 @@
+"""An adoption as a part of a saved plan, and the same changes made again from there. Pure."""
+
+from __future__ import annotations
+
+from hosttune.domain.definitions import digest_of, managers_of
+from hosttune.domain.edit import XmlText
+from hosttune.domain.reader import read_domain
+from hosttune.model.plan import AdoptedCell, AdoptedChange, AdoptedGuest, PlannedPin
+from hosttune.model.values import parse_cpus
+from hosttune.planning.adopting.adoption import Adoption
+from hosttune.planning.adopting.changes import Change, Placement, write_placement
+
+
+def adopted_guest(adoption: Adoption, *, consent: bool = False) -> AdoptedGuest:
+    """Return the part of a plan that applies an adoption of a guest that libvirt has.
+
+    `consent`: the operator agreed to change it although another program manages it. The adoption has a placement and
+    was made from what `read_definition` returned.
+    """
+    facts = read_domain(adoption.before)
+    placement = adoption.placement
+    if placement is None or facts.uuid is None:
+        raise ValueError(f"guest {adoption.name} has no place or no UUID")
+    return AdoptedGuest(
+        name=adoption.name,
+        uuid=facts.uuid,
+        definition_sha256=digest_of(adoption.before.decode()),
+        changes=tuple(_saved(change) for change in adoption.changes),
+        guest=placement.guest,
+        pins=tuple(PlannedPin(vcpu=vcpu, cpus=str(cpu)) for vcpu, cpu in sorted(placement.pins.items())),
+        cells=tuple(AdoptedCell(id=number, cell=cell) for number, cell in placement.cells),
+        foreign_cpus=str(placement.foreign),
+        managers=managers_of(XmlText(adoption.before)),
+        consent=consent,
+    )
+
+
+def change_definition(xml: str, adopted: AdoptedGuest, *, where: str = "domain XML") -> tuple[str, tuple[Change, ...]]:
+    """Return the definition with the guest where the plan has it, and the changes. All else stays byte for byte.
+
+    Raises BadInput if the text is not a domain XML.
+    """
+    text = XmlText(xml.encode(), where=where)
+    changes = write_placement(text, read_domain(xml, where=where), placement_of(adopted))
+    return bytes(text).decode(), changes
+
+
+def placement_of(adopted: AdoptedGuest) -> Placement:
+    """Return the place that a saved plan gives to a guest."""
+    pins = {pin.vcpu: int(pin.cpus) for pin in adopted.pins}
+    cells = tuple((one.id, one.cell) for one in adopted.cells)
+    return Placement(adopted.guest, pins, cells, parse_cpus(adopted.foreign_cpus))
+
+
+def _saved(change: Change) -> AdoptedChange:
+    return AdoptedChange(
+        element=change.element, was=change.was, becomes=change.becomes, why=change.why, effect=change.effect
+    )
