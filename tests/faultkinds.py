@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from adoptions import BY_HAND, adopted_by_hand
 from configspace import ROOT_PORT, space
 from domain_shapes import NO_GPU, changed
 
@@ -14,7 +15,8 @@ from hosttune.apparmor import LOCAL, RULE
 from hosttune.domain import domain_xml
 from hosttune.model.host import Host, Virtualization
 from hosttune.model.intent import GuestIntent, Intent
-from hosttune.model.plan import Action, Plan, PlannedGuest
+from hosttune.model.plan import Action, AdoptedGuest, Plan, PlannedGuest
+from hosttune.model.topology import Cpu, NumaNode
 
 DIGEST = "d" * 64
 PORT, GPU, NIC, DRIVE, AMD_GPU = "0000:40:01.0", "0000:41:00.0", "0000:81:00.0", "0000:c1:00.0", "0000:e1:00.0"
@@ -40,6 +42,7 @@ class Example:
     wants: tuple[tuple[str, str, Any], ...] = ()
     links: Mapping[str, str] = field(default_factory=dict)
     guests: tuple[PlannedGuest, ...] = ()
+    adoptions: tuple[AdoptedGuest, ...] = ()
     start: bool = False
     needed: bool = True
 
@@ -55,12 +58,18 @@ class Example:
         )  # fmt: skip
         guests = tuple(GuestIntent(name=guest.name, vcpus=16, memory="64GiB") for guest in self.guests)
         intent = Intent(version=1, guests=guests)
-        return Plan(intent=intent, host_digest=DIGEST, hostname="scratch", actions=actions, guests=self.guests)
+        return Plan(
+            intent=intent, host_digest=DIGEST, hostname="scratch", actions=actions, guests=self.guests,
+            adoptions=self.adoptions,
+        )  # fmt: skip
 
 
 def host() -> Host:
     """What discovery would tell of each of these roots, as far as the transaction asks."""
-    return Host(hostname="scratch", digest=DIGEST, guests=(), virtualization=Virtualization(kvm=True))
+    return Host(
+        hostname="scratch", digest=DIGEST, guests=(), virtualization=Virtualization(kvm=True),
+        cpus=tuple(Cpu(id=n, core=n, numa_node=0) for n in range(8)), numa_nodes=(NumaNode(id=0, cpus="0-7"),),
+    )  # fmt: skip
 
 
 def _function(folder: str, kind: str = "0x030200", **files: Content) -> dict[str, Content]:
@@ -302,6 +311,11 @@ _DEFINED = {
 GUESTS = (
     Example("guest", _NO_GUESTS, guests=(VM,)),
     Example("guest redefined", _DEFINED, guests=(VM,)),
+    Example(
+        "adopted-guest",
+        {".hosttune/commands/virsh-dumpxml-byhand": BY_HAND},
+        adoptions=(adopted_by_hand(BY_HAND, cpus=(4, 5), node=0),),
+    ),
     Example("guest-state", _NO_GUESTS, guests=(VM,), start=True),
     Example(
         "guest-files",
@@ -327,5 +341,6 @@ def together(*examples: Example) -> Example:
         tuple({(kind, target): (kind, target, want) for one in examples for kind, target, want in one.wants}.values()),
         {path: target for example in examples for path, target in example.links.items()},
         tuple({guest.name: guest for example in examples for guest in example.guests}.values()),
+        tuple({guest.name: guest for example in examples for guest in example.adoptions}.values()),
         any(example.start for example in examples),
     )

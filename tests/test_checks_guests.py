@@ -11,7 +11,7 @@ from hosttune.model.evidence import Evidence, GuestProcess, GuestThread
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import GuestMemory, Host, NumaNode, PciDevice, Problem, RunningGuest, VcpuPin, Virtualization
 from hosttune.model.intent import Intent
-from hosttune.model.plan import Cell, Device, Plan, PlannedGuest, PlannedPin
+from hosttune.model.plan import AdoptedCell, AdoptedGuest, Cell, Device, Plan, PlannedGuest, PlannedPin
 from hosttune.model.problems import LIST_UNREAD, OUTSIDE
 from hosttune.model.validation import CheckResult
 
@@ -376,6 +376,29 @@ def test_a_planned_guest_that_is_not_defined_or_not_readable() -> None:
     unknown = evidence(host(guests=None), plans=(Plan(intent=Intent(version=1), guests=(planned(),)),))
     assert outcome("guest-planned", unknown)[0] == "unknown"
     assert outcome("guest-planned", evidence())[0] == "skip"
+
+
+ADOPTED = {
+    "as planned": ({}, "pass", "as planned: vCPUs, memory, page size"),
+    "other pins": ({"pins": (1, 2)}, "fail", "vCPU 1 on 2, not 5"),
+    "memory elsewhere": ({"memory": (FAR,)}, "fail", "memory: 4 GiB on node 1, planned 4 GiB on node 0"),
+    "its own threads and devices": ({"emulator_cpus": "3", "iothread_cpus": ("2",), "devices": ()}, "pass", "vCPUs"),
+}
+
+
+@pytest.mark.parametrize(("changes", "expected", "words"), ADOPTED.values(), ids=ADOPTED.keys())
+def test_an_adopted_guest_is_compared_where_the_plan_places_it(
+    changes: dict[str, Any], expected: str, words: str
+) -> None:
+    guest = planned()
+    cells = tuple(AdoptedCell(id=3, cell=cell) for cell in guest.cells)
+    adopted = AdoptedGuest(
+        name="a", uuid="", definition_sha256="", changes=(), guest=guest, pins=guest.vcpu_pins, cells=cells,
+        foreign_cpus="1,5",
+    )  # fmt: skip
+    plan = Plan(intent=Intent(version=1), adoptions=(adopted,))
+    found = judged("guest-planned", evidence(host(guests=(running(**changes),)), plans=(plan,)))["a"]
+    assert (found.outcome, words in (found.actual or "")) == (expected, True), found
 
 
 def test_every_result_that_is_not_well_says_what_to_do() -> None:

@@ -23,7 +23,6 @@ from hosttune.domain.expectedguest import ExpectedGuest
 from hosttune.domain.guestdiff import DIFFERENT, UNKNOWN, compare_definition
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host, RunningGuest
-from hosttune.model.plan import PlannedGuest
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet
 
@@ -143,7 +142,9 @@ def guest_definition(evidence: Evidence) -> Iterable[CheckResult]:
 def guest_planned(evidence: Evidence) -> Iterable[CheckResult]:
     """Compare every guest of the applied plans with its definition in libvirt."""
     expected = "libvirt has it as the applied plan says"
-    planned = planned_guests(evidence)
+    planned = {name: ExpectedGuest.of_plan(guest) for name, guest in planned_guests(evidence).items()}
+    for plan in evidence.plans:
+        planned |= {adopted.name: ExpectedGuest.of_adoption(adopted) for adopted in plan.adoptions}
     if not planned:
         yield skipped(_PLANNED, HOST, "no applied plan has a guest")
         return
@@ -152,15 +153,15 @@ def guest_planned(evidence: Evidence) -> Iterable[CheckResult]:
     if not whole and not known:
         yield unknown(_PLANNED, HOST, expected=expected, why="which guests there are is unknown", hint=AS_LIBVIRT)
         return
-    for name, plan in planned.items():
+    for name, wanted in planned.items():
         if name not in known and not whole:
             why = "whether it is defined is unknown: there may be other guests than those listed"
             yield unknown(_PLANNED, name, expected=expected, why=why, hint=AS_LIBVIRT, source=_LIBVIRT)
         else:
-            yield _as_planned(plan, known.get(name), expected)
+            yield _as_planned(wanted, known.get(name), expected)
 
 
-def _as_planned(plan: PlannedGuest, guest: RunningGuest | None, expected: str) -> CheckResult:
+def _as_planned(plan: ExpectedGuest, guest: RunningGuest | None, expected: str) -> CheckResult:
     name = plan.name
     if guest is None:
         hint = "hosttune apply defines it; after hosttune apply --no-guests that is left to you"
@@ -168,7 +169,7 @@ def _as_planned(plan: PlannedGuest, guest: RunningGuest | None, expected: str) -
         return warned(_PLANNED, name, expected=expected, actual=actual, source=_LIBVIRT, hint=hint)
     if undefined(guest):
         return unknown(_PLANNED, name, expected=expected, why=_UNREAD, hint=AS_LIBVIRT, source=_LIBVIRT)
-    rows = compare_definition(ExpectedGuest.of_plan(plan), ExpectedGuest.of_definition(guest))
+    rows = compare_definition(plan, ExpectedGuest.of_definition(guest))
     words = [f"{row.what}: {row.actual}, planned {row.planned}" for row in rows if row.state == DIFFERENT]
     if words:
         hint = f"define it as planned: hosttune apply --disrupt {name}"

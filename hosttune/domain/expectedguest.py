@@ -6,11 +6,11 @@ Pure. `hosttune.domain.guestdiff` compares it with another definition, and with 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hosttune.domain.implied import huge_page_bytes
 from hosttune.model.host import GuestMemory, RunningGuest, VcpuPin
-from hosttune.model.plan import PlannedGuest
+from hosttune.model.plan import AdoptedGuest, PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus
 
 
@@ -78,6 +78,20 @@ class ExpectedGuest:
             devices=frozenset(device.address.casefold() for device in guest.devices),
             from_plan=True,
         )
+
+    @classmethod
+    def of_adoption(cls, adopted: AdoptedGuest) -> ExpectedGuest:
+        """Return the place of an existing guest as a plan decides it; its other threads and devices are its own."""
+        memory = tuple(
+            ExpectedMemory(size_bytes=one.cell.memory_bytes, nodes=parse_cpus(one.cell.host_nodes), cell=one.id)
+            for one in adopted.cells
+        )
+        pins = {pin.vcpu: parse_cpus(pin.cpus) for pin in adopted.pins}
+        planned = cls.of_plan(adopted.guest)
+        return replace(
+            planned, vcpu_pins=pins, memory=memory, emulator_cpus=None, iothread_cpus=None, devices=None,
+            from_plan=False,
+        )  # fmt: skip
 
     @classmethod
     def of_definition(cls, guest: RunningGuest, *, only_node: int | None = None) -> ExpectedGuest:

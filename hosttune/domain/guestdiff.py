@@ -52,15 +52,15 @@ def compare_definition(expected: ExpectedGuest, actual: ExpectedGuest) -> tuple[
     """Compare a planned guest with its definition.
 
     One row each: vCPUs, emulator threads, I/O threads, memory, page size, devices. I/O threads and page size are left
-    out if neither has them.
+    out if neither has them, threads and devices if nothing is expected of them.
     """
     rows = (
         _vcpus(expected, actual),
-        _emulator(expected, actual),
-        _iothreads(expected, actual),
+        None if expected.emulator_cpus is None else _emulator(expected, actual),
+        None if expected.iothread_cpus is None else _iothreads(expected, actual),
         _memory(expected, actual),
         _page_size(expected, actual),
-        _devices(expected, actual),
+        None if expected.devices is None else _devices(expected, actual),
     )
     return tuple(row for row in rows if row is not None)
 

@@ -14,7 +14,8 @@ import os
 from hosttune.discovery.guests import DEFINITION, STATE, recorded_domain
 from hosttune.discovery.libvirtd import DEFAULT_URI, URI_VARIABLE
 from hosttune.discovery.processes import pid_of
-from hosttune.errors import CommandFailed, Unreadable, WriteFailed
+from hosttune.domain.definitions import without_secrets
+from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
 from hosttune.reader import Reader
 from hosttune.system import System
 
@@ -22,16 +23,40 @@ READ_SECONDS = 20.0
 CHANGE_SECONDS = 60.0
 # Before QEMU runs, every page of the guest is cleared: terabytes take minutes.
 START_SECONDS = 1800.0
+_SAVED = "/var/lib/libvirt/qemu/save/{name}.save"  # libvirt's qemuDomainManagedSavePath, of the system's daemon
 SHUT_OFF, RUNNING = "shut off", "running"
 
 
-def read_definition(system: System, name: str) -> str | None:
-    """Return the persistent definition of a guest, without secrets; None if there is none. Raises Unreadable."""
-    xml = system.query(DEFINITION + name, lambda: _ask_definition(system, name))
+def read_definition(system: System, name: str, *, secure: bool = False) -> str | None:
+    """Return the persistent definition of a guest; None if there is none. Raises Unreadable.
+
+    `secure`: with its secrets, which only root may read.
+    """
+    xml = system.query(DEFINITION + name, lambda: _ask_definition(system, name, secure=secure))
     if xml is None and system.captured:
         domain = recorded_domain(system, name)
         xml = None if domain is None else domain.inactive_xml or domain.xml
+    if xml is not None and system.captured and not secure:
+        xml = _hidden(xml, name)
     return None if xml is None else xml.strip() + "\n"
+
+
+def _hidden(xml: str, name: str) -> str:
+    try:
+        return without_secrets(xml)
+    except BadInput as error:
+        raise Unreadable(f"the definition of guest {name}", error.what) from error
+
+
+def has_managed_save(system: System, name: str) -> bool:
+    """Return whether the state of a guest is saved (virsh managedsave), with its present definition.
+
+    Raises Unreadable.
+    """
+    if system.captured:
+        return system.exists(_SAVED.format(name=name))
+    saved = ask(system, "list", "--all", "--with-managed-save", "--uuid")
+    return uuid_of(system, name) in saved.split()
 
 
 def read_state(system: System, name: str) -> str | None:
@@ -79,9 +104,11 @@ def known_uuid(system: System, name: str) -> str:
     return uuid
 
 
-def _ask_definition(system: System, name: str) -> str | None:
+def _ask_definition(system: System, name: str, *, secure: bool) -> str | None:
     uuid = uuid_of(system, name, persistent=True)
-    return None if uuid is None else _ask_about(system, uuid, "dumpxml", "--inactive")
+    if uuid is None:
+        return None
+    return _ask_about(system, uuid, "dumpxml", "--inactive", *(("--security-info",) if secure else ()))
 
 
 def _ask_state(system: System, name: str) -> str | None:
@@ -99,8 +126,11 @@ def _ask_about(system: System, uuid: str, *command: str) -> str | None:
 
 
 def ask(system: System, *arguments: str) -> str:
-    """Return the output of a read-only virsh command. Raises Unreadable."""
-    argv = virsh("--readonly", *arguments)
+    """Return the output of a virsh command that reads. Raises Unreadable.
+
+    libvirt gives secrets only to a connection that may also write.
+    """
+    argv = virsh(*(() if "--security-info" in arguments else ("--readonly",)), *arguments)
     try:
         return system.run(argv, timeout=READ_SECONDS)
     except CommandFailed as error:

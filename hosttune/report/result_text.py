@@ -192,5 +192,6 @@ def short_value(value: Any) -> str:
 def wanted_lines(todo: Iterable[Wanted]) -> Iterable[str]:
     """Return the prompt's list: each setting, its present value and the wanted value."""
     for one in todo:
-        live, want = (setting_value(one.step.setting.kind, value) for value in (one.live, one.step.want))
+        setting = one.step.setting
+        live, want = (setting_value(setting.kind, setting.shown(value)) for value in (one.live, one.step.want))
         yield f"  {short_lists(one.step.name)}: {short_value(live)} -> {short_value(want)}"

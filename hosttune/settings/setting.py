@@ -114,6 +114,10 @@ class Setting(ABC):
         """Return the value of these parts: the inverse of `parts`."""
         return parts[""]
 
+    def shown(self, value: Any) -> Any:
+        """Return the value, or a part of it, as results, messages and rehearsals may show it: without secrets."""
+        return value
+
     def agrees(self, live: Any, want: Any) -> bool:
         """Return whether a live value is the wanted one."""
         return bool(live == want) and type(live) is type(want)

@@ -95,13 +95,14 @@ def _as_in_force(site: Site, plan: Plan, transaction: Transaction, left_out: Col
         return msgspec.structs.replace(plan, actions=actions)
     left = [cut for record in transaction.records if record.in_force and (cut := _not_back(site, record)) is not None]
     records = {name: record for record in left for name in record.actions}
-    guests = {record.target for record in left if record.kind == "guest"}
+    guests, adopted = ({one.target for one in left if one.kind == kind} for kind in ("guest", "adopted-guest"))
     found = msgspec.structs.replace(
         plan,
         actions=tuple(_of_record(action, records[action.id]) for action in plan.actions if action.id in records),
         guests=tuple(guest for guest in plan.guests if guest.name in guests),
+        adoptions=tuple(guest for guest in plan.adoptions if guest.name in adopted),
     )
-    return found if found.actions or found.guests else None
+    return found if found.actions or found.guests or found.adoptions else None
 
 
 def _of_record(action: Action, record: Record) -> Action:

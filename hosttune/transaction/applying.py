@@ -120,11 +120,16 @@ def apply(
 def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transaction]) -> tuple[Prepared, ...]:
     """Return every step of a plan, and of the files that make it persistent, with its setting's present value.
 
-    Raises BadInput.
+    Raises BadInput, and Refused for an existing guest whose definition must not be changed.
     """
     applied_state = in_force(transactions)
     lasting = steps_of(lasting_actions(site, wanted.plan, applied_state.values()))
-    steps = in_order((*wanted.steps, *lasting, *wanted.guests))
+    adopted: tuple[Step, ...] = ()
+    if wanted.plan.adoptions:
+        from hosttune.transaction.adopting import adoption_steps  # imported here: it needs the planner
+
+        adopted = adoption_steps(site.system, wanted.plan, host, applied_state)
+    steps = in_order((*wanted.steps, *lasting, *wanted.guests, *adopted))
     told = {**applied_state, **dropped(transactions)}
     return guest_verdicts(covered(prepare(site.system, steps, told)), wanted.plan, host)
 
@@ -363,8 +368,9 @@ def _lines(one: Prepared, changes: Sequence[str], why: str | None) -> Iterable[s
 def wanted_of(plan: Plan, options: Options) -> Wanted:
     """Return the steps of a plan. Raises BadInput, and Incomplete for a plan with unplaced guests."""
     check_plan(plan)
-    guests = guest_actions(plan, start=options.start) if options.guests else ()
-    return Wanted(plan, steps_of(plan.actions), steps_of(guests))
+    if not options.guests:
+        return Wanted(msgspec.structs.replace(plan, adoptions=()), steps_of(plan.actions), ())
+    return Wanted(plan, steps_of(plan.actions), steps_of(guest_actions(plan, start=options.start)))
 
 
 def lasting_actions(site: Site, plan: Plan, in_force_now: Iterable[Record]) -> tuple[Action, ...]:

@@ -22,7 +22,7 @@ from hosttune.settings.setting import RUNTIME, Setting
 from hosttune.settings.traits import MayGiveLess
 from hosttune.system import System
 from hosttune.transaction.rehearsal import Counted
-from hosttune.transaction.steps import TODO, VERDICT_OUTCOMES, Prepared, setting_of_record, text_of
+from hosttune.transaction.steps import TODO, VERDICT_OUTCOMES, Prepared, setting_of_record, shown_text, text_of
 
 _FATAL = ("failed", "conflict")
 _FATAL_WHEN_NEEDED = ("clamped", "ignored", "stuck")
@@ -143,9 +143,10 @@ def _ends(one: Prepared, made: Made) -> bool:
 
 def outcome_line(one: Prepared, made: Made) -> str:
     """Return one line that reports a step."""
-    text = f"{text_of(one.live)} -> {text_of(one.step.want)}: {made.outcome}"
+    setting = one.step.setting
+    text = f"{shown_text(setting, one.live)} -> {shown_text(setting, one.step.want)}: {made.outcome}"
     if made.outcome != "done":
-        text += f", now {text_of(made.after)}"
+        text += f", now {shown_text(setting, made.after)}"
     return f"{text} ({made.why})" if made.why else text
 
 
@@ -177,7 +178,8 @@ def _changed(system: System, setting: Setting, old: Any, want: Any) -> Made:
         if now != old and setting.agrees(now, want):  # an earlier step did it: a reset for MIG sets the default limit
             return Made("done", now, "had that value when its turn came")
         if now != old:
-            return Made("conflict", now, f"changed from {text_of(old)} to {text_of(now)} since it was read")
+            change = f"changed from {shown_text(setting, old)} to {shown_text(setting, now)} since it was read"
+            return Made("conflict", now, change)
         note = _write(counted, setting, want)
         after = freeze(setting.read(system))
     except Stuck as error:
@@ -255,7 +257,7 @@ def _undo(system: System, journal: Journal, record: Record, *, same_boot: bool, 
         target, foreign = _value_to_restore(setting, record, found, same_boot=same_boot, force=force)
         if target == found:
             made = (
-                _foreign(found, foreign)
+                _foreign(setting, found, foreign)
                 if foreign
                 else Made("already", found, _gone(setting, record, found, same_boot))
             )
@@ -317,26 +319,29 @@ def _judged(
     setting: Setting, target: Any, now: Any, foreign: Mapping[str, Any], note: str | None, *, wrote: bool
 ) -> Made:
     if target != now and not same(setting, now, target):
+        text = shown_text(setting, now)
         if wrote:
-            return Made("failed", now, f"reads {text_of(now)} after {text_of(target)} was written")
-        return Made("failed", now, f"nothing was written{f': {note}' if note else ''}: it reads {text_of(now)}")
-    return _foreign(now, foreign) if foreign else Made("reverted", now, note)
+            return Made("failed", now, f"reads {text} after {shown_text(setting, target)} was written")
+        return Made("failed", now, f"nothing was written{f': {note}' if note else ''}: it reads {text}")
+    return _foreign(setting, now, foreign) if foreign else Made("reverted", now, note)
 
 
-def _foreign(now: Any, foreign: Mapping[str, Any]) -> Made:
-    which = text_of(foreign[""] if set(foreign) == {""} else foreign)
+def _foreign(setting: Setting, now: Any, foreign: Mapping[str, Any]) -> Made:
+    parts = {name: setting.shown(part) for name, part in foreign.items()}
+    which = text_of(parts[""] if set(parts) == {""} else parts)
     return Made("conflict", now, f"it is {which} now, which hosttune did not set: left alone (--force reverts it)")
 
 
 def _gone(setting: Setting, record: Record, now: Any, same_boot: bool) -> str:
     """Return why a step that was written, or was about to be written, needs no rollback."""
+    text = shown_text(setting, now)
     if not same_boot and record.scope == RUNTIME:
-        left = "" if now == freeze(record.old) else f", it is {text_of(now)} since"
+        left = "" if now == freeze(record.old) else f", it is {text} since"
         return f"the reboot had undone it{left}: nothing was written"
     if now != freeze(record.old) and same(setting, now, freeze(record.old)):
-        return f"{text_of(now)} serves as well as its original: nothing was written"
+        return f"{text} serves as well as its original: nothing was written"
     if now != freeze(record.old):
-        return f"what it is now, {text_of(now)}, is not hosttune's: nothing was written"
+        return f"what it is now, {text}, is not hosttune's: nothing was written"
     return "it was at its original: nothing was written"
 
 

@@ -38,7 +38,7 @@ def check_identities(plan: Plan, host: Host) -> None:
     catalogue = read_catalogue(host)
     changed = [
         f"  {device.address} (guest {guest.name}): planned {device.identity!r}, now {now!r}"
-        for guest in plan.guests
+        for guest in (*plan.guests, *(adopted.guest for adopted in plan.adoptions))
         for device in guest.devices
         if device.kind != "mdev"
         for now in (identity(catalogue, device.address, host),)

@@ -11,6 +11,7 @@ from hosttune.domain import domain_xml
 from hosttune.errors import BadInput
 from hosttune.guest import guest_files
 from hosttune.hypervisor import process_of, ready, startable, unreachable, verify_running, xml_difference
+from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Plan, PlannedGuest
 from hosttune.settings.setting import AFTER_START_STAGE, START_STAGE
@@ -120,7 +121,8 @@ def running_notes(system: System, plan: Plan, started: Iterable[str]) -> Iterabl
 
 
 def definition_change(one: Prepared) -> str | None:
-    """Return the XML difference of a redefinition; None for any other step."""
-    if one.step.setting.kind != DEFINITION or one.live is None or one.verdict != TODO:
+    """Return the XML difference of a redefinition, without secrets; None for any other step."""
+    setting = one.step.setting
+    if setting.kind not in (DEFINITION, AdoptedDefinition.kind) or one.live is None or one.verdict != TODO:
         return None
-    return xml_difference(one.live, one.step.want)
+    return xml_difference(setting.shown(one.live), setting.shown(one.step.want))

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
 from hosttune.errors import BadInput, HosttuneError
+from hosttune.hypervisor.adopted import is_domain_name
 from hosttune.model.intent import check as check_intent
 from hosttune.model.intent import is_guest_name
-from hosttune.model.plan import Plan, PlannedGuest
-from hosttune.model.values import parse_address
+from hosttune.model.limits import check_count, limit
+from hosttune.model.plan import AdoptedGuest, Plan, PlannedGuest
+from hosttune.model.values import CpuSet, parse_address
 
 # These actions are derived from a plan's guests and actions, so a plan must not contain them: one could name another
 # guest.
-_FOLLOWS = ("guest", "guest-files", "guest-state", "drop-in")
+_FOLLOWS = ("guest", "adopted-guest", "guest-files", "guest-state", "drop-in")
 
 
 _SMALLEST_HUGE, _LARGEST_HUGE = 64 << 10, 16 << 30  # bytes; smallest: arm64 (hugetlbpage.rst), largest: POWER
@@ -25,9 +32,12 @@ def check_plan(plan: Plan) -> None:
     if plan.unplaced:
         names = ", ".join(one.guest for one in plan.unplaced)
         raise Incomplete(f"guests without a place: {names}", where="plan: unplaced", hint="plan what fits, then apply")
-    check_intent(plan.intent, where="plan: intent")
+    adopted = {guest.name for guest in plan.adoptions}  # they have names that hosttune would not give
+    own = tuple(guest for guest in plan.intent.guests if guest.name not in adopted)
+    check_intent(replace(plan.intent, guests=own), where="plan: intent")
     _check_actions(plan)
-    seen: set[str] = set()
+    _check_adoptions(plan)
+    seen: set[str] = set(adopted)
     for i, guest in enumerate(plan.guests):
         at = f"plan: guests[{i}]"
         if not is_guest_name(guest.name):
@@ -35,15 +45,65 @@ def check_plan(plan: Plan) -> None:
         if guest.name in seen:
             raise BadInput(f"a second guest named {guest.name!r}", where=f"{at}.name", hint="plan again")
         seen.add(guest.name)
-        _check_pins(guest, at)
-        page = guest.page_bytes
-        if page is not None and (not _SMALLEST_HUGE <= page <= _LARGEST_HUGE or page & (page - 1)):
-            raise BadInput(f"{page} is not a size of a huge page", where=f"{at}.page_bytes", hint="plan again")
-        for n, device in enumerate(guest.devices):
-            if device.kind != "mdev" and parse_address(device.address, where=f"{at}.devices[{n}]") != device.address:
-                raise BadInput(
-                    f"{device.address!r} is not the kernel's spelling", where=f"{at}.devices[{n}]", hint="plan again"
-                )
+        _check_guest(guest, at)
+
+
+def _check_guest(guest: PlannedGuest, at: str) -> None:
+    """Check pins, pages and devices. Raises BadInput."""
+    _check_pins(guest, at)
+    page = guest.page_bytes
+    if page is not None and (not _SMALLEST_HUGE <= page <= _LARGEST_HUGE or page & (page - 1)):
+        raise BadInput(f"{page} is not a size of a huge page", where=f"{at}.page_bytes", hint="plan again")
+    for n, device in enumerate(guest.devices):
+        if device.kind != "mdev" and parse_address(device.address, where=f"{at}.devices[{n}]") != device.address:
+            raise BadInput(
+                f"{device.address!r} is not the kernel's spelling", where=f"{at}.devices[{n}]", hint="plan again"
+            )
+
+
+def _check_adoptions(plan: Plan) -> None:
+    check_count(len(plan.adoptions), "guests", "plan: adoptions")
+    names: set[str] = set()
+    for i, adopted in enumerate(plan.adoptions):
+        at = f"plan: adoptions[{i}]"
+        if not is_domain_name(adopted.name) or adopted.guest.name != adopted.name or adopted.name in names:
+            raise BadInput(f"{adopted.name!r} is not the name of one guest", where=f"{at}.name", hint="plan again")
+        names.add(adopted.name)
+        _check_guest(adopted.guest, f"{at}.guest")
+        for field, sound in _sound(adopted):
+            if not sound:
+                raise BadInput("not as hosttune writes it", where=f"{at}.{field}", hint="plan again")
+
+
+def _sound(adopted: AdoptedGuest) -> Iterator[tuple[str, bool]]:
+    """Yield the fields of an adoption, and whether the planner can have written each."""
+    texts = [text for one in adopted.changes for text in (one.element, one.was, one.becomes, one.why)]
+    cells = [one.cell for one in adopted.cells]
+    numbers = {one.id for one in adopted.cells if 0 <= one.id < limit("cells")}
+    topology = adopted.guest.topology
+    levels = (topology.sockets, topology.dies, topology.cores, topology.threads) if topology else ()
+    yield "uuid", re.fullmatch("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", adopted.uuid) is not None
+    yield "definition_sha256", re.fullmatch("[0-9a-f]{64}", adopted.definition_sha256) is not None
+    yield "changes", all(map(str.isprintable, (*texts, *adopted.managers)))
+    yield "changes: effect", all(one.effect in ("live", "next start") for one in adopted.changes)
+    yield "pins", 0 < len(adopted.pins) == len(adopted.guest.vcpu_pins) <= limit("vcpus")
+    yield "pins: vcpu", {one.vcpu for one in adopted.pins} == set(range(len(adopted.pins)))
+    yield "pins: cpus", len({_ids(pin.cpus) for pin in adopted.pins if len(_ids(pin.cpus)) == 1}) == len(adopted.pins)
+    yield "cells", 0 < len(numbers) == len(cells) and tuple(cells) == adopted.guest.cells
+    yield "cells: host_nodes", all(_ids(cell.host_nodes) and _ids(cell.vcpus) for cell in cells)
+    yield "cells: memory_bytes", all(0 < cell.memory_bytes < 1 << 63 for cell in cells)
+    yield "cells: distances", all(0 < distance < 256 for cell in cells for distance in cell.distances)
+    yield "foreign_cpus", bool(_ids(adopted.foreign_cpus))
+    yield "guest.emulator_cpus", bool(_ids(adopted.guest.emulator_cpus)) or not adopted.guest.emulator_cpus
+    yield "guest.topology", all(0 < level <= limit("vcpus") for level in levels)
+
+
+def _ids(text: str) -> CpuSet:
+    """Return the ids of a list; none for a text that is not one."""
+    try:
+        return CpuSet.parse(text)
+    except ValueError:
+        return CpuSet()
 
 
 def _check_pins(guest: PlannedGuest, at: str) -> None:

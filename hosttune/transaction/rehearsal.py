@@ -204,13 +204,15 @@ def block(data: bytes) -> str:
 def rehearse(system: System, setting: Setting, value: Any) -> tuple[tuple[str, ...], str | None]:
     """Return every change that a write of this value would make, in order, and why there are no more of them.
 
+    Secrets of the value are left out.
+
     The reason is None if the write would succeed. Otherwise the write would be refused in the host's present state, or
     this is unknown, or it would have nothing to change.
     """
     rehearsal = Rehearsal(system, brief=setting.rehearsed_briefly)
     why = None
     try:
-        setting.write(rehearsal, value)
+        setting.write(rehearsal, setting.shown(value))
     except (WriteFailed, CommandFailed) as error:
         why = f"would be refused: {error.what}"
     except Unreadable as error:

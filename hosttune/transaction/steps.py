@@ -233,7 +233,10 @@ def check_fresh(prepared: Iterable[Prepared]) -> None:
 def _stale(one: Prepared) -> Iterable[str]:
     if one.verdict == ABSENT:
         known = [action.current for action in one.step.actions if action.current is not None]
-        yield from (f"  {one.step.name}: planned from {text_of(current)}, now not there" for current in known)
+        yield from (
+            f"  {one.step.name}: planned from {shown_text(one.step.setting, current)}, now not there"
+            for current in known
+        )
     if one.verdict != TODO:
         return
     setting = one.step.setting
@@ -248,7 +251,8 @@ def _stale(one: Prepared) -> Iterable[str]:
             now = live.get(name)
             if now != current.get(name) and now != want.get(name):
                 said = f"{one.step.name}{f' ({name})' if name else ''}"
-                yield f"  {said}: planned from {text_of(current.get(name))}, now {text_of(now)}"
+                was = shown_text(setting, current.get(name))
+                yield f"  {said}: planned from {was}, now {shown_text(setting, now)}"
 
 
 def entry(one: Prepared) -> tuple[Entry, ...]:
@@ -270,7 +274,7 @@ def entries(
                 action=action.id,
                 outcome=outcome,  # type: ignore[arg-type]  # the engine's outcomes are those of the document
                 before=part_of(step.setting, before, name),
-                want=action.want,
+                want=step.setting.shown(action.want),
                 after=part_of(step.setting, after, name),
                 why=why,
                 before_known=known,
@@ -280,14 +284,19 @@ def entries(
 
 
 def part_of(setting: Setting, value: Any, name: str) -> Any:
-    """Return a part of a setting's value; the whole value for the name ""."""
-    return value if not name or value is None else setting.parts(value).get(name)
+    """Return a part of a setting's value, without secrets; the whole value for the name ""."""
+    return setting.shown(value if not name or value is None else setting.parts(value).get(name))
 
 
 def text_of(value: Any) -> str:
     """Return a value as short text for a sentence. None and an empty value are different texts."""
     text = value_text(value, nothing="nothing").replace("\n", "\\n")
     return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT // 2]} ... ({len(text)} characters)"
+
+
+def shown_text(setting: Setting, value: Any) -> str:
+    """Return a setting's value as short text for a sentence, without secrets."""
+    return text_of(setting.shown(value))
 
 
 def setting_of_record(record: Record, journal: str = "journal") -> Setting:

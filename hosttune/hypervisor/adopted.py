@@ -1,0 +1,95 @@
+"""The persistent definition of a guest that hosttune did not make, as a setting."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+from hosttune.discovery.guests import DEFINITION
+from hosttune.domain.definitions import differences, secrets_of, without_secrets
+from hosttune.domain.reader import read_domain
+from hosttune.errors import BadInput, CommandFailed, WriteFailed
+from hosttune.hypervisor.connection import CHANGE_SECONDS, read_definition, virsh
+from hosttune.model.limits import limit
+from hosttune.settings.explains import Explains
+from hosttune.settings.setting import FILE, GUEST_STAGE, Setting, refuse
+from hosttune.system import System
+
+
+class AdoptedDefinition(Setting, Explains):
+    """The persistent definition of an existing guest. Target: its name. Value: domain XML with all secrets.
+
+    libvirt replaces a definition as a whole and keeps autostart, UEFI variables and whether the guest runs; a running
+    guest has the new one from its next start. Two values agree if they have the same elements. The guest is never
+    undefined. Only the journal, which root alone may read, has the secrets: `shown` leaves them out.
+    """
+
+    kind: ClassVar[str] = "adopted-guest"
+    scope: ClassVar[str] = FILE
+    stage: ClassVar[int] = GUEST_STAGE
+    none_is_value: ClassVar[bool] = True
+    persisted_by: ClassVar[str] = "libvirt"
+    reset_by: ClassVar[str] = "virsh edit, virsh undefine"
+
+    @classmethod
+    def of(cls, target: str) -> Self:
+        """See Setting."""
+        if not is_domain_name(target):
+            raise refuse(cls.kind, target, f"{target!r} is not the name of a guest", "plan again")
+        return cls(target)
+
+    def check(self, value: Any) -> None:
+        """See Setting."""
+        if not isinstance(value, str):
+            raise refuse(self.kind, self.target, f"{type(value).__name__} is not domain XML", "plan again")
+        facts = read_domain(value, where=f"action {self.kind}:{self.target}")
+        if facts.name != self.target:
+            raise refuse(self.kind, self.target, f"the XML is that of {facts.name!r}", "plan again")
+
+    def read(self, system: System) -> str | None:
+        """See Setting."""
+        return read_definition(system, self.target, secure=True)
+
+    def shown(self, value: Any) -> Any:
+        """See Setting."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return without_secrets(value)
+        except BadInput:
+            return f"{len(value)} characters that are not a definition"
+
+    def agrees(self, live: Any, want: Any) -> bool:
+        """See Setting."""
+        if live is None or want is None:
+            return live is None and want is None
+        return not differences(live, want)
+
+    def differences(self, live: Any, want: Any) -> tuple[str, ...]:
+        """See Explains."""
+        return () if live is None or want is None else differences(live, want)
+
+    def write(self, system: System, value: Any) -> None:
+        """See Setting."""
+        if not isinstance(value, str):
+            raise WriteFailed(f"guest {self.target}", "hosttune did not make this guest, so it does not undefine it")
+        system.tell(DEFINITION + self.target, value, lambda: _define(system, value))
+
+
+def is_domain_name(name: str) -> bool:
+    """Return whether an existing guest can have this name: libvirt takes more than hosttune gives.
+
+    It is one line, safe as a part of a path, and virsh lists it as it is.
+    """
+    one_part = name.isprintable() and "/" not in name and name == name.strip() and name not in ("", ".", "..")
+    return one_part and len(name.encode()) <= limit("name") - len(DEFINITION)
+
+
+def _define(system: System, xml: str) -> None:
+    """Define a guest, without --validate: libvirt wrote most of this XML itself; what it drops is seen afterwards."""
+    try:
+        system.change(virsh("define", "/dev/stdin"), timeout=CHANGE_SECONDS, stdin=xml)
+    except CommandFailed as error:
+        output = error.output
+        for secret in secrets_of(xml):
+            output = output.replace(secret, "*****") if secret else output
+        raise CommandFailed(error.argv, error.reason, output) from None
