@@ -1,84 +1,209 @@
-"""`plan --xml` and `plan --adopt`: plan a guest that has a definition, and print what of the definition changes."""
+"""`plan --adopt`, `--adopt-all` and `--xml`: plan guests that have a definition, and print what of it changes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hosttune.cli.commands import read_host
-from hosttune.cli.output import emit, page_text, tell
-from hosttune.errors import BadInput
+from hosttune.cli.output import emit, exiting, page_text, tell
+from hosttune.errors import BadInput, Unreadable
 
 if TYPE_CHECKING:
+    import click
+
     from hosttune.model.host import Host
-    from hosttune.planning.adopting import Adoption
+    from hosttune.planning.adopting import Adoption, Adoptions, Definition
+    from hosttune.system import System
 
 _SAVED = "/var/lib/libvirt/qemu/save/{name}.save"  # libvirt's qemuDomainManagedSavePath, of the system's daemon
+_ALL = "--adopt-all"
 
 
-def adopt_guest(
-    root: str | None,
-    document: str | None,
-    paths: Sequence[str],
-    names: Sequence[str],
-    output: str,
-    others: Mapping[str, object],
-) -> int:
-    """Print the plan of a definition from a file (`paths`) or from libvirt (`names`). Returns the exit code.
+@dataclass(frozen=True)
+class Request:
+    """The guests to adopt and how to print and save their plan: options of `plan`.
+
+    `printed`: the guest whose definition -o xml prints. `managed`: save also guests that another program manages.
+    """
+
+    root: str | None
+    document: str | None
+    files: Sequence[str]
+    names: Sequence[str]
+    every: bool
+    output: str
+    printed: str | None
+    out: str | None
+    managed: bool
+
+    @property
+    def option(self) -> str:
+        """The option that asks for the first guest."""
+        return _ALL if self.every else "--adopt" if self.names else "--xml"
+
+
+def adopt_guests(context: click.Context, request: Request, others: Mapping[str, object]) -> None:
+    """Print the plan of existing guests and save it where a plan is saved. Exits with 1 if one has no place.
 
     `others`: the other options of the command, which must not be given. Raises BadInput, Unreadable.
     """
-    if len(paths) + len(names) > 1:
-        raise BadInput("more than one guest with --xml or --adopt", where="command line", hint="plan one at a time")
-    option = "--xml" if paths else "--adopt"
-    if any(value not in (None, ()) for value in others.values()):
-        hint = f"leave them out: {option} takes the guest's devices and sizes from its definition"
-        raise BadInput(f"{option} together with options of another plan", where="command line", hint=hint)
-    if output not in ("text", "xml", "svg"):
-        raise BadInput(f"-o {output} together with {option}", where="command line", hint="use -o text, xml or svg")
-    host = read_host(root, document)
-    adoption = _of_file(host, paths[0]) if paths else _of_libvirt(host, root, document, names[0])
-    if output == "xml" and not adoption.unplaced:
-        _emit_definition(adoption, from_file=bool(paths))
-    elif output == "svg":
-        from hosttune.report.svg import two_plans_svg
-
-        emit(two_plans_svg(host, None, adoption.plan))
-    else:
-        from hosttune.report.adoption_text import print_adoption
-
-        emit(page_text(lambda page: print_adoption(adoption, host, page)))
-    return 1 if adoption.unplaced else 0
-
-
-def _of_file(host: Host, path: str) -> Adoption:
+    _check(request, others)
+    host = read_host(request.root, request.document)
+    definitions = list(_definitions(host, request))
     from hosttune.planning.adopting import adopt
+
+    adopted = adopt(host, definitions, tolerant=request.every)
+    obstacle = _obstacle(adopted, request)
+    if request.out is not None:
+        if obstacle is not None and not adopted.plan.unplaced:
+            raise BadInput(f"this plan is not saved: {obstacle[0]}", where="--out", hint=obstacle[1])
+        _save(adopted, request, request.out)
+    with exiting(context, 1 if adopted.plan.unplaced else 0):
+        _print(adopted, host, request)
+        if request.out is None and request.root is None and request.document is None:
+            if obstacle is not None:
+                tell(f"plan not saved: {obstacle[0]}: {obstacle[1]}")
+            elif any(one.changes for one in adopted.guests) or adopted.plan.actions or adopted.plan.unplaced:
+                _save(adopted, request, None)
+            else:
+                tell("nothing to change: no plan is saved")
+
+
+def _save(adopted: Adoptions, request: Request, path: str | None) -> None:
+    from hosttune.cli.plan import save_plan
+    from hosttune.planning.adopting import saved_plan
+
+    save_plan(saved_plan(adopted, consent=request.managed), path)
+
+
+def _check(request: Request, others: Mapping[str, object]) -> None:
+    """Check the options. Raises BadInput for two that exclude each other."""
+    option = request.option
+
+    def refuse(what: str, hint: str) -> BadInput:
+        return BadInput(what, where="command line", hint=hint)
+
+    if request.every and (request.names or request.files):
+        raise refuse(f"{_ALL} together with guests", "leave one of the two out")
+    if any(value not in (None, ()) for value in others.values()):
+        hint = f"leave them out: {option} takes devices and sizes of a guest from its definition"
+        raise refuse(f"{option} together with options of another plan", hint)
+    twice = next((name for name in request.names if request.names.count(name) > 1), None)
+    if twice is not None:
+        raise refuse(f"guest {twice!r} is given twice", "give each guest once")
+    if request.printed is not None and request.output != "xml":
+        raise refuse(f"--name together with {option}", "it chooses the guest that -o xml prints")
+    if request.document is not None and (request.names or request.every):
+        hint = "a host document has no definitions: give the guest's XML with --xml FILE"
+        raise refuse(f"{option} together with --host", hint)
+
+
+# --- definitions ------------------------------------------------------------------------------------------------
+
+
+def _definitions(host: Host, request: Request) -> Iterator[Definition]:
+    """Yield the definitions that are asked for. Raises BadInput, Unreadable."""
+    from hosttune.archive import open_system
+    from hosttune.planning.adopting import Definition
     from hosttune.state import load
 
-    return adopt(host, load(path, what="a libvirt domain XML", size="domain XML"), where=path)
+    for path in request.files:
+        yield Definition(load(path, what="a libvirt domain XML", size="domain XML"), path)
+    if request.every:
+        from hosttune.cli.lint import defined
+
+        system = open_system(request.root)
+        yield from (_each(system, name) for name in defined(host))
+    elif request.names:
+        system = open_system(request.root)
+        yield from (_named(system, host, name) for name in request.names)
 
 
-def _of_libvirt(host: Host, root: str | None, document: str | None, name: str) -> Adoption:
-    """Return the adoption of a guest that libvirt has. Raises BadInput, Unreadable."""
-    from dataclasses import replace
+def _each(system: System, name: str) -> Definition:
+    """Return the definition of one of all guests; if libvirt gives none, a refused one with the reason."""
+    from hosttune.planning.adopting import Definition
 
-    from hosttune.archive import open_system
+    try:
+        found = _of_libvirt(system, name)
+    except Unreadable as error:
+        return Definition(b"", name, name, (f"its definition cannot be read: {error.reason}",))
+    return found or Definition(b"", name, name, ("it is transient: libvirt keeps no definition of it",))
+
+
+def _named(system: System, host: Host, name: str) -> Definition:
+    """Return the definition of a guest of this name. Raises BadInput, Unreadable."""
+    found = _of_libvirt(system, name)
+    if found is None:
+        from difflib import get_close_matches
+
+        from hosttune.model.listing import some
+
+        known = [guest.name for guest in host.guests or ()]
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"defined: {some(known, 16) or 'none'}"
+        if name in known:
+            hint = "it is transient: give its XML with --xml FILE"
+        raise BadInput(f"no guest {name!r} is defined on this host", where="--adopt", hint=hint)
+    return found
+
+
+def _of_libvirt(system: System, name: str) -> Definition | None:
+    """Return the inactive definition of a guest, refused if it has a managed save. Raises Unreadable."""
     from hosttune.hypervisor.connection import read_definition
-    from hosttune.planning.adopting import adopt
+    from hosttune.planning.adopting import Definition
 
-    if document is not None:
-        hint = "a host document has no definitions: give the guest's XML with --xml FILE"
-        raise BadInput("--adopt together with --host", where="command line", hint=hint)
-    system = open_system(root)
     xml = read_definition(system, name)
     if xml is None:
-        known = ", ".join(guest.name for guest in host.guests or ()) or "none"
-        raise BadInput(f"no guest {name!r} is defined on this host", where="--adopt", hint=f"defined: {known}")
-    adoption = adopt(host, xml.encode(), where=f"guest {name}")
-    if system.exists(_SAVED.format(name=name)):
-        why = f"it has a managed save, which is of its present definition: start it, or virsh managedsave-remove {name}"
-        return replace(adoption, unplaced=(why,), relaxation=(), changes=(), after=adoption.before)
-    return adoption
+        return None
+    saved = system.exists(_SAVED.format(name=name))
+    why = f"it has a managed save, which is of its present definition: start it, or virsh managedsave-remove {name}"
+    return Definition(xml.encode(), f"guest {name}", name, (why,) if saved else ())
+
+
+# --- output -----------------------------------------------------------------------------------------------------
+
+
+def _obstacle(adopted: Adoptions, request: Request) -> tuple[str, str] | None:
+    """Return why the plan must not be saved, and what to do; None if it may be."""
+    if request.files:
+        return "a definition of a file may differ from libvirt's", "virsh define FILE, then plan --adopt NAME"
+    managed = next((one for one in adopted.guests if one.placement and one.managers), None)
+    if managed is not None and not request.managed:
+        hint = "make the change there, or give --yes to save the plan"
+        return f"{' and '.join(managed.managers)} manages guest {managed.name}", hint
+    return None
+
+
+def _print(adopted: Adoptions, host: Host, request: Request) -> None:
+    """Print the plan in the format that is asked for. Raises BadInput."""
+    if request.output == "json":
+        from hosttune.planning.adopting import saved_plan
+
+        emit(saved_plan(adopted, consent=request.managed).to_json())
+    elif request.output == "svg":
+        from hosttune.report.svg import two_plans_svg
+
+        emit(two_plans_svg(host, None, adopted.plan))
+    elif request.output == "html":
+        from hosttune.report.adoption_html import adoption_html
+
+        emit(adoption_html(host, adopted))
+    elif request.output == "xml" and (chosen := _chosen(adopted, request.printed)).placement is not None:
+        _emit_definition(chosen, from_file=bool(request.files))
+    else:
+        from hosttune.report.adoption_text import print_adoptions
+
+        emit(page_text(lambda page: print_adoptions(adopted, host, page)))
+
+
+def _chosen(adopted: Adoptions, name: str | None) -> Adoption:
+    """Return the guest whose definition is printed. Raises BadInput."""
+    from hosttune.cli.plan import chosen
+
+    name = chosen(name, [one.name for one in adopted.guests])
+    return next(one for one in adopted.guests if one.name == name)
 
 
 def _emit_definition(adoption: Adoption, *, from_file: bool) -> None:

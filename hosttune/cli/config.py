@@ -24,7 +24,7 @@ TABLES: Mapping[str, Mapping[str, type]] = {
 }
 # With one of these `plan` does not read the file: a captured host, an intent and existing XML give the same result on
 # every machine.
-ELSEWHERE = ("--root", "--host", "-f", "--file", "--check-xml", "--adopt", "--xml", "-h", "--help")
+ELSEWHERE = ("--root", "--host", "-f", "--file", "--check-xml", "--adopt", "--adopt-all", "--xml", "-h", "--help")
 ASKING = ("discover", "plan", "validate", "handover")  # verbs of a fleet with a default inventory: they change no host
 
 

@@ -34,6 +34,7 @@ GROUPS = {  # of the help
     "What to plan": ("--file", "--gpu", "--gpus", "--mig", "--name", "--profile"),
     "Size of the guest": ("--vcpus", "--memory", "--numa", "--smt", "--hugepages", "--nics", "--nvme"),
     "Its definition": ("--disk", "--network", "--bridge", "--firmware", "--accelerator"),
+    "Existing guests": ("--adopt", "--adopt-all", "--xml", "--check-xml", "--yes"),
     "Where": ("--root", "--host"),
     "Output": ("--output", "--out", "--annotate"),
 }
@@ -66,19 +67,12 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given t
 @click.option("--annotate", is_flag=True, help="With -o xml: a comment with the reason at each pin.")
 @click.option("--check-xml", "check_xml", multiple=True, metavar="FILE",
               help="Judge existing domain XML, as hosttune lint does, instead of planning.")  # fmt: skip
-@click.option(
-    "--xml",
-    "definition",
-    multiple=True,
-    metavar="FILE",
-    help="Plan the guest of this domain XML; change only what must.",
-)
-@click.option(
-    "--adopt",
-    multiple=True,
-    metavar="NAME",
-    help="The same for a guest that libvirt has, from its inactive definition.",
-)
+@click.option("--adopt", multiple=True, metavar="NAME",
+              help="Plan this existing guest of libvirt; change only what must (repeatable, planned together).")  # fmt: skip
+@click.option("--adopt-all", is_flag=True, help="The same for all guests that libvirt defines here.")
+@click.option("--xml", "definition", multiple=True, metavar="FILE",
+              help="The same for the guest of a domain XML; its plan is not saved.")  # fmt: skip
+@click.option("--yes", is_flag=True, help="Save also a plan of guests that OpenStack, oVirt or KubeVirt manages.")
 @click.option("-o", "--output", type=click.Choice(OUTPUTS), default="text", show_default=True, help="What to print.")
 @click.pass_context
 def plan(
@@ -92,6 +86,8 @@ def plan(
     check_xml: tuple[str, ...],
     definition: tuple[str, ...],
     adopt: tuple[str, ...],
+    adopt_all: bool,
+    yes: bool,
     **asked: Any,
 ) -> None:
     """Decide where guests run and which settings the host needs. Changes nothing.
@@ -102,13 +98,19 @@ def plan(
     hosttune plan --mig 1g.18gb:7 --name small
     hosttune plan -f intent.yaml --out plan.json
     hosttune plan -f intent.yaml -o html > plan.html
-    hosttune plan --xml guest.xml
+    hosttune plan --adopt web --adopt db
+    hosttune plan --adopt-all -o html > plan.html
     """
-    if definition or adopt:
-        from hosttune.cli.adopting import adopt_guest
+    if definition or adopt or adopt_all:
+        from hosttune.cli.adopting import Request, adopt_guests
 
-        others = {**asked, "--check-xml": check_xml, "--out": out, "--annotate": annotate or None}
-        context.exit(adopt_guest(root, document, definition, adopt, output, others))
+        name = asked.pop("name")
+        request = Request(root, document, definition, adopt, adopt_all, output, name, out, yes)
+        adopt_guests(context, request, {**asked, "--check-xml": check_xml, "--annotate": annotate or None})
+        return
+    if yes:
+        hint = "it is for guests of other managers, with --adopt or --adopt-all"
+        raise BadInput("--yes without guests to adopt", where="command line", hint=hint)
     if check_xml:
         from hosttune.cli.lint import check_files
 

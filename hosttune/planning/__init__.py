@@ -20,7 +20,7 @@ nodes. Whole cores are assigned unless `smt: threads` is set.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -29,7 +29,7 @@ from hosttune.knobs.registry import check_settings
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Finding, Plan, PlannedGuest, Unplaced
-from hosttune.planning.batch import check_apart, guest_request_of, place_guests
+from hosttune.planning.batch import Outcome, check_apart, guest_request_of, place_guests
 from hosttune.planning.host.actions import plan_actions
 from hosttune.planning.host.findings import host_findings
 from hosttune.planning.host.inside import guest_settings, seed_path
@@ -41,13 +41,21 @@ from hosttune.planning.request.resource_pool import GuestRequest
 
 __all__ = ["plan"]
 
+Place = Callable[[PlanningContext, Sequence[GuestRequest]], tuple[tuple[Outcome, ...], tuple[Finding, ...]]]
 X86_64 = frozenset(("x86_64", "amd64"))
 
 
-def plan(host: Host, intent: Intent, *, where: str = "intent", context: PlanningContext | None = None) -> Plan:
+def plan(
+    host: Host,
+    intent: Intent,
+    *,
+    where: str = "intent",
+    context: PlanningContext | None = None,
+    place: Place = place_guests,
+) -> Plan:
     """Place the guests of an intent on a host, and decide the settings. The same input gives the same plan.
 
-    `context`: what the guests may use; None: all that is free.
+    `context`: what the guests may use; None: all that is free. `place`: decides the places of the guests.
 
     Raises BadInput: an address does not exist, is named twice or cannot be given to a guest; a setting is unknown; a
     guest name is in use. A guest that does not fit is in `unplaced`, with reasons.
@@ -66,7 +74,7 @@ def plan(host: Host, intent: Intent, *, where: str = "intent", context: Planning
             )
         wants.append(guest_request_of(context, guest, f"{where}: guests[{i}]"))
     check_apart(context, wants)
-    placed, unplaced, findings = _place(context, intent, wants)
+    placed, unplaced, findings = _place(context, intent, wants, place)
     guests, known = host_findings(host, context.catalogue, tuple(placed))
     actions, of_actions = plan_actions(host, intent, context.resources, context.memory, context.catalogue, guests)
     return Plan(
@@ -83,14 +91,14 @@ def plan(host: Host, intent: Intent, *, where: str = "intent", context: Planning
 
 
 def _place(
-    context: PlanningContext, intent: Intent, wants: Sequence[GuestRequest]
+    context: PlanningContext, intent: Intent, wants: Sequence[GuestRequest], place: Place
 ) -> tuple[list[PlannedGuest], list[Unplaced], list[Finding]]:
     """Return the guests that are placed, with the settings inside them, those that are not, and findings about both."""
     arch = context.host.arch
     if arch is not None and arch not in X86_64:
         why = (f"this host is {arch}: guests are planned on x86-64 only",)
         return [], [Unplaced(guest=want.guest.name, why=why) for want in wants], []
-    outcomes, of_search = place_guests(context, wants) if wants else ((), ())
+    outcomes, of_search = place(context, wants) if wants else ((), ())
     placed: list[PlannedGuest] = []
     unplaced: list[Unplaced] = []
     findings: list[Finding] = []

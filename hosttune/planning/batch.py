@@ -96,16 +96,19 @@ def place_guests(
         outcomes[i] = outcome = _left_out(_Rest(context, after, wants, searched, together), i, refused.get(i), n)
         if isinstance(outcome, Placed):  # the search was cut off and missed this place
             after = take(after, outcome.guest, exclusive=outcome.exclusive)
-    all_outcomes = [outcomes[i] for i in range(len(wants))]
     findings = (*together.findings, *_unexplained(len(left_out) - MOST_EXPLAINED))
-    return tuple(_off_pins(outcome, all_outcomes) for outcome in all_outcomes), findings
+    return off_pins([outcomes[i] for i in range(len(wants))]), findings
 
 
-def _off_pins(outcome: Outcome, all_outcomes: Sequence[Outcome]) -> Outcome:
-    """Return the outcome with emulator threads that are off the vCPUs of all other guests.
+def off_pins(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+    """Return the outcomes with emulator threads that are off the vCPUs of all other guests.
 
     This includes guests that got a place later.
     """
+    return tuple(_off_pins(outcome, outcomes) for outcome in outcomes)
+
+
+def _off_pins(outcome: Outcome, all_outcomes: Sequence[Outcome]) -> Outcome:
     if isinstance(outcome, Unplaced):
         return outcome
     guest = outcome.guest

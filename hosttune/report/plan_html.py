@@ -5,11 +5,12 @@ Nothing is loaded from elsewhere, there is no script, and a content security pol
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hosttune.assets import folder
 from hosttune.model.host import Host
-from hosttune.model.plan import Plan, PlannedGuest
+from hosttune.model.plan import Action, Plan, PlannedGuest
 from hosttune.report.page import page_templates
 from hosttune.report.plan_text import (
     action_lines,
@@ -39,15 +40,16 @@ def plan_html(host: Host, plan: Plan) -> str:
             facts=verdict(plan).partition(": ")[2],
             style=Markup(style),
             svg=Markup(plan_svg(host, plan, sheets=True)),
-            guests=[_guest(guest, host) for guest in plan.guests],
+            guests=[guest_part(guest, host) for guest in plan.guests],
             unplaced=plan.unplaced,
-            actions=_actions(plan, host),
+            actions=action_parts(plan.actions, host),
             findings=finding_rows(plan.findings),
         )
     )
 
 
-def _guest(guest: PlannedGuest, host: Host) -> dict[str, Any]:
+def guest_part(guest: PlannedGuest, host: Host) -> dict[str, Any]:
+    """Return what the template shows of a guest."""
     models = {gpu.address: gpu.model for gpu in host.gpus}
     return {
         "name": guest.name,
@@ -59,11 +61,11 @@ def _guest(guest: PlannedGuest, host: Host) -> dict[str, Any]:
     }
 
 
-def _actions(plan: Plan, host: Host) -> list[tuple[str, list[tuple[bool, tuple[str, ...]]]]]:
+def action_parts(actions: Sequence[Action], host: Host) -> list[tuple[str, list[tuple[bool, tuple[str, ...]]]]]:
     """Return (when effective, [(needed, lines)]): actions that differ only in their target are one entry."""
     found = []
     for effect, heading in _EFFECTS:
-        groups = alike([action for action in plan.actions if action.effect == effect])
+        groups = alike([action for action in actions if action.effect == effect])
         if groups:
             found.append((heading, [(group[0].needed, action_lines(group, host)) for group in groups]))
     return found

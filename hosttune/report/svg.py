@@ -58,30 +58,41 @@ def plan_svg(host: Host, plan: Plan | None, *, sheets: bool = False) -> str:
 
 def two_plans_svg(host: Host, before: Plan | None, after: Plan | None) -> str:
     """Return the pictures of two plans side by side; None is the host as it is. A guest has one colour in both."""
+    return _document(side_by_side(*_two_pictures(host, before, after)), sheets=False)
+
+
+def two_plans_sheets(host: Host, before: Plan | None, after: Plan | None) -> tuple[str, str]:
+    """Return the same two pictures as documents of their own, in sheets (`host_svg`), for one HTML page."""
+    left, right = _two_pictures(host, before, after)
+    return _document(left, sheets=True, root=f"{ROOT}-before"), _document(right, sheets=True, root=f"{ROOT}-after")
+
+
+def _two_pictures(host: Host, before: Plan | None, after: Plan | None) -> tuple[Picture, Picture]:
     plans = (before, after)
     names = [guest.name for plan in plans for guest in (plan.guests if plan else ())]
     names += [guest.name for guest in host.guests or ()]
     left, right = (plan_picture(host, plan, names=names) for plan in plans)
-    return _document(side_by_side(left, right), sheets=False)
+    return left, right
 
 
-def _document(drawn: Picture, sheets: bool) -> str:
+def _document(drawn: Picture, sheets: bool, root: str = ROOT) -> str:
+    """Return the markup. `root`: what the ids begin with; they must be unique in a page."""
     ends = [*(cut for cut in drawn.cuts if sheets), drawn.height]
-    lines = [line for top, end in zip([0.0, *ends], ends, strict=False) for line in _sheet(drawn, top, end)]
+    lines = [line for top, end in zip([0.0, *ends], ends, strict=False) for line in _sheet(drawn, top, end, root)]
     return "\n".join([*lines, ""]).encode("ascii", "xmlcharrefreplace").decode()
 
 
-def _sheet(drawn: Picture, top: float, end: float) -> Iterator[str]:
+def _sheet(drawn: Picture, top: float, end: float, root: str) -> Iterator[str]:
     """Return the part of the picture between two heights; the first has the title and the style of all."""
     y, wide, high = _number(top), _number(drawn.width), _number(end - top)
-    names = f'role="img" aria-labelledby="{ROOT}-title {ROOT}-desc"' if top == 0 else 'aria-hidden="true"'
+    names = f'role="img" aria-labelledby="{root}-title {root}-desc"' if top == 0 else 'aria-hidden="true"'
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="{ROOT}" viewBox="0 {y} {wide} {high}" '
         f'width="{wide}" height="{high}" {names}>'
     )
     if top == 0:
-        yield f'<title id="{ROOT}-title">{_safe(drawn.name)}</title>'
-        yield f'<desc id="{ROOT}-desc">{_safe(drawn.words)}</desc>'
+        yield f'<title id="{root}-title">{_safe(drawn.name)}</title>'
+        yield f'<desc id="{root}-desc">{_safe(drawn.words)}</desc>'
         yield f"<style>\n{style_sheet()}\n</style>"
     yield f'<rect class="paper" y="{y}" width="{wide}" height="{high}"/>'
     for group in drawn.groups:

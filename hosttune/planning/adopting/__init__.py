@@ -1,7 +1,21 @@
-"""An existing definition of a guest → where the guest runs best, and the same definition with only that changed."""
+"""Existing definitions of guests → where the guests run best, and the same definitions with only that changed."""
 
-from hosttune.planning.adopting.adoption import Adoption, adopt
+from hosttune.planning.adopting.adoption import Adoption, Adoptions, adopt
 from hosttune.planning.adopting.changes import LIVE, NEXT_START, Change
-from hosttune.planning.adopting.saved import adopted_guest, change_definition
+from hosttune.planning.adopting.drafts import Definition
+from hosttune.planning.adopting.saved import adopted_guest, change_definition, saved_plan
+from hosttune.planning.adopting.threads import LIVE_AFFINITY
 
-__all__ = ["LIVE", "NEXT_START", "Adoption", "Change", "adopt", "adopted_guest", "change_definition"]
+__all__ = [
+    "LIVE",
+    "LIVE_AFFINITY",
+    "NEXT_START",
+    "Adoption",
+    "Adoptions",
+    "Change",
+    "Definition",
+    "adopt",
+    "adopted_guest",
+    "change_definition",
+    "saved_plan",
+]

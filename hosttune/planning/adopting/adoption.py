@@ -1,8 +1,12 @@
-"""Plan a guest that is already defined, where it is now if that is as good as any other place. Pure."""
+"""Plan guests that are already defined, each where it is now if all together are then placed as well as possible. Pure.
+
+The guests are planned on the host without them; what running ones hold counts as their own. A guest that cannot be
+planned stays as it is defined, with its CPUs, memory and devices, and the others are planned beside it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec.structs import replace as changed
@@ -11,170 +15,116 @@ from hosttune.domain.definitions import managers_of
 from hosttune.domain.edit import XmlText
 from hosttune.domain.facts import DomainFacts
 from hosttune.domain.reader import read_domain
-from hosttune.errors import BadInput
-from hosttune.model.host import Host, NumaNode, RunningGuest
+from hosttune.knobs.actions import make_action
+from hosttune.model.host import Host
 from hosttune.model.intent import Intent
-from hosttune.model.plan import Cell, Finding, Plan, PlannedGuest
+from hosttune.model.plan import Action, Cell, Finding, Plan, PlannedGuest, Unplaced
 from hosttune.model.values import CpuSet, parse_cpus
-from hosttune.planning import plan
 from hosttune.planning.adopting.changes import Change, Placement, write_placement
-from hosttune.planning.adopting.request import check_supported, in_order, intent_of, kept, pci_devices, refusals
-from hosttune.planning.host.page_actions import may_boot_pages
-from hosttune.planning.inventory.pages import RUNNING, guest_shares
-from hosttune.planning.inventory.resources import NodeResources, place_cpus, read_resources
-from hosttune.planning.inventory.sizing import PlanningContext, read_field
+from hosttune.planning.adopting.drafts import Candidate, Definition, Draft, candidates, read_drafts, without
+from hosttune.planning.adopting.request import in_order, kept, pci_devices
+from hosttune.planning.adopting.staying import plan_together
+from hosttune.planning.adopting.threads import LIVE_AFFINITY, affinity, is_there
+from hosttune.planning.guest.reserve import pins_of
+from hosttune.planning.inventory.resources import held_by_guests
+
+_WHERE = "adopted guests"
 
 
 @dataclass(frozen=True)
 class Adoption:
-    """A definition before and after, the changes between them, and the plan that they follow.
+    """A definition before and after, the changes between them, and the place that they follow.
 
-    `unplaced`: why there is no plan; then `after` is `before`. `kept`: what the planner does not decide. `findings`:
-    those of the plan, and about the definition. `runs`: the guest runs now. `placement`: None if there is no plan.
+    `placement`: None if there is no plan; then `unplaced` says why, and `after` is `before`. `kept`: what the planner
+    does not decide. `findings`: those about the definition, also in the plan. `managers`: programs that write the
+    definition anew. `runs`: the guest runs now. `affinity`: where its threads must go while it runs; None: it does not
+    run, libvirt reports them there, or they must stay with its memory.
     """
 
     name: str
     before: bytes
     after: bytes
-    changes: tuple[Change, ...]
-    plan: Plan | None
-    unplaced: tuple[str, ...]
-    relaxation: tuple[str, ...]
-    kept: tuple[str, ...]
-    findings: tuple[Finding, ...]
     runs: bool
+    changes: tuple[Change, ...] = ()
+    unplaced: tuple[str, ...] = ()
+    relaxation: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    managers: tuple[str, ...] = ()
     placement: Placement | None = None
+    affinity: str | None = None
 
 
-def adopt(host: Host, data: bytes, *, where: str = "domain XML") -> Adoption:
-    """Plan the guest of a definition beside all others of the host; what it holds now counts as its own.
+@dataclass(frozen=True)
+class Adoptions:
+    """Guests that were planned together, by name, and their plan: one for all, with the settings of the host.
 
-    Raises BadInput: not the definition of a guest of QEMU on x86-64, a device does not exist, another guest has its
-    name or its UUID.
+    The plan's `guests` have the numbers of the planner; `saved.saved_plan` makes the document of it.
     """
-    text = XmlText(data, where=where)
-    facts = read_domain(data, where=where)
-    check_supported(facts, where)
-    resident = _resident(host, facts, where)
-    runs = resident is not None and (resident.state or "running") in RUNNING
-    intent = intent_of(host, facts, where)
-    findings = tuple(_managers(text, facts))
-    nothing = Adoption(facts.name or "", data, data, (), None, refusals(facts), (), kept(host, facts), findings, runs)
-    if nothing.unplaced:
-        return nothing
-    free = _without(host, resident)
-    decided = _best_plan(host, free, facts, intent, where)
-    if decided.unplaced:
-        (refused,) = decided.unplaced
-        return replace(nothing, plan=decided, unplaced=refused.why, relaxation=refused.relaxation)
-    (guest,) = decided.guests
-    placement = _placement(free, facts, guest)
-    changes = write_placement(text, facts, placement)
-    findings += (*decided.findings, *_missing_devices(facts, guest))
-    decided = changed(decided, actions=tuple(a for a in decided.actions if not _by_libvirt(facts, a.kind, a.target)))
-    return replace(nothing, after=bytes(text), changes=changes, plan=decided, findings=findings, placement=placement)
+
+    guests: tuple[Adoption, ...]
+    plan: Plan
 
 
-def _by_libvirt(facts: DomainFacts, kind: str, target: str) -> bool:
-    """Return whether libvirt itself binds this device when the guest starts."""
-    return kind == "driver" and any(one.managed and one.source == target for one in facts.hostdevs)
+def adopt(host: Host, definitions: Sequence[Definition], *, tolerant: bool = False) -> Adoptions:
+    """Plan the guests of these definitions together, all others where they are. Their order does not matter.
+
+    Raises BadInput: a guest is given twice; and, unless `tolerant`: not the definition of a guest of QEMU on x86-64, a
+    device does not exist, another guest has its name or its UUID. `tolerant`: such a guest is refused like one without
+    a place.
+    """
+    drafts = read_drafts(host, definitions, tolerant=tolerant)
+    while True:
+        free, able = without(host, drafts), candidates(drafts)
+        decided = _decide(free, able)
+        refused = {one.guest: one for one in (*decided.unplaced, *_clashes(decided, able))}
+        if not refused:
+            break
+        drafts = [_refused(draft, refused.get(draft.name)) for draft in drafts]
+    foreign = _foreign(free, decided.guests)
+    places = [_placement(free, one.facts, guest, foreign) for one, guest in zip(able, decided.guests, strict=True)]
+    placed = {one.draft.name: _written(host, one, place) for one, place in zip(able, places, strict=True)}
+    found = tuple(placed.get(draft.name) or _unplaced(host, draft) for draft in drafts)
+    return Adoptions(found, _as_adopted(decided, able, found))
 
 
-def _resident(host: Host, facts: DomainFacts, where: str) -> RunningGuest | None:
-    """Return the host's guest that this definition is of; None if it is not defined there. Raises BadInput."""
-    hint = "correct the name or the UUID, or plan on the guest's own host"
-    for guest in host.guests or ():
-        same_uuid = facts.uuid is not None and facts.uuid == (guest.uuid or "").lower()
-        if guest.name == facts.name:
-            if facts.uuid and guest.uuid and not same_uuid:
-                raise BadInput(f"guest {guest.name!r} of this host has another UUID", where=where, hint=hint)
-            return guest
-        if same_uuid:
-            raise BadInput(f"guest {guest.name!r} of this host has this UUID", where=where, hint=hint)
-    return None
+def _decide(free: Host, able: Sequence[Candidate]) -> Plan:
+    """Return the plan of the guests. Those that run come first when it is decided who stays on its own CPUs."""
+    intent = Intent(version=1, guests=tuple(one.intent for one in able))
+    order = sorted(able, key=lambda one: (not one.draft.runs, one.draft.name))
+    own = {one.draft.name: cpus for one in order if (cpus := one.own_cpus) is not None}
+    return plan_together(free, intent, own, _WHERE)
 
 
-def _without(host: Host, resident: RunningGuest | None) -> Host:
-    """Return the host as it would be without the guest: what a running guest holds of a node's memory is free."""
-    if resident is None:
-        return host
-    guests = tuple(guest for guest in host.guests or () if guest is not resident)
-    if (resident.state or "running") not in RUNNING:
-        return changed(host, guests=guests)
-    shares = guest_shares(resident, host.numa_nodes, place_cpus(host).nodes)
-    nodes = []
-    for node in host.numa_nodes:
-        for of, size, page in shares:
-            node = _given_back(node, size, page) if of == node.id else node
-        nodes.append(node)
-    return changed(host, guests=guests, numa_nodes=tuple(nodes))
-
-
-def _given_back(node: NumaNode, size_bytes: int, page_bytes: int | None) -> NumaNode:
-    if page_bytes is None:
-        return node if node.free_bytes is None else changed(node, free_bytes=node.free_bytes + size_bytes)
-    pools = tuple(
-        changed(pool, free=min(pool.free + size_bytes // page_bytes, pool.total or 0))
-        if pool.size_bytes == page_bytes and pool.free is not None and pool.total is not None
-        else pool
-        for pool in node.hugepages or ()
-    )
-    return changed(node, hugepages=pools)
-
-
-# --- where -----------------------------------------------------------------------------------------------------
-
-
-def _best_plan(host: Host, free: Host, facts: DomainFacts, intent: Intent, where: str) -> Plan:
-    """Return the plan that leaves the guest on its own CPUs if that is as near as the best one, else the best one."""
-    best = plan(free, intent, where=where)
-    own = [cpus for _, cpus in sorted(facts.pins.items())]
-    cpus = CpuSet(cpu for pin in own for cpu in pin)
-    if best.unplaced or len(own) != facts.vcpus or len(cpus) != facts.vcpus:
-        return best  # floating or shared: there are no CPUs to keep
-    context = read_field(free, intent.reserve, may_boot_pages(intent))
-    stay = plan(free, intent, where=where, context=_restricted(host, context, intent, cpus))
-    if stay.unplaced:
-        return best
-    return stay if _cost(context, stay.guests[0]) <= _cost(context, best.guests[0]) else best
-
-
-def _restricted(host: Host, context: PlanningContext, intent: Intent, own: CpuSet) -> PlanningContext:
-    """Return the context in which only the guest's own CPUs are free, and the same cores stay with the host as now."""
-    present = read_resources(host, intent.reserve)
-
-    def only(node: NodeResources) -> NodeResources:
-        kept_cores = present.nodes[node.id].reserved
-        names = {core.id for core in kept_cores}
-        taken = own - CpuSet(cpu for core in kept_cores for cpu in core.siblings)
-        cores = context.resources.nodes[node.id].cores
-        pinned = context.resources.pinned
-        mine = [core for core in cores if taken.intersection(core.cpus) and core.id not in names]
-        free = tuple(
-            replace(core, cpus=tuple(cpu for cpu in core.cpus if cpu in own))
-            for core in mine
-            if pinned.isdisjoint(core.siblings)
+def _clashes(decided: Plan, able: Sequence[Candidate]) -> Iterator[Unplaced]:
+    """Yield the guests with devices that must go along and that another of the definitions has."""
+    owners = {address: one.draft.name for one in able for address in pci_devices(one.facts)}
+    for guest in decided.guests:
+        why = tuple(
+            f"{device.address} must go with its devices, and guest {owners[device.address]} has it"
+            for device in guest.devices
+            if owners.get(device.address, guest.name) != guest.name
         )
-        return replace(node, reserved=kept_cores, free=free, free_threads=CpuSet(c for core in free for c in core.cpus))
-
-    nodes = {number: only(node) for number, node in context.resources.nodes.items()}
-    resources = replace(context.resources, nodes=nodes, housekeeping=present.housekeeping)
-    return replace(context, resources=resources)
+        if why:
+            yield Unplaced(guest=guest.name, why=why)
 
 
-def _cost(context: PlanningContext, guest: PlannedGuest) -> tuple[int, int]:
-    """Return (the sum of the devices' distances to the nearest cell, the sum of the distances between cells)."""
-    nodes = [node for cell in guest.cells for node in parse_cpus(cell.host_nodes)]
-    known = [device.host_node for device in guest.devices if device.host_node is not None]
-    distance = context.resources.distance
-    near = sum(min((distance(node, home) for node in nodes), default=0) for home in known)
-    return near, sum(distance(a, b) for a in nodes for b in nodes)
+def _refused(draft: Draft, why: Unplaced | None) -> Draft:
+    return draft if why is None else replace(draft, unplaced=why.why, relaxation=why.relaxation)
 
 
 # --- in the numbers of the definition --------------------------------------------------------------------------
 
 
-def _placement(host: Host, facts: DomainFacts, guest: PlannedGuest) -> Placement:
+def _foreign(free: Host, guests: Sequence[PlannedGuest]) -> CpuSet:
+    """Return the CPUs that emulator and I/O threads must not use: those of all vCPUs, and isolated ones."""
+    online = CpuSet(cpu.id for cpu in free.cpus if cpu.online is not False)
+    others, _, _ = held_by_guests(free.guests or (), online)
+    isolated = CpuSet(cpu.id for cpu in free.cpus if cpu.isolated)
+    return CpuSet(others | isolated | {cpu for guest in guests for cpu in pins_of(guest)})
+
+
+def _placement(host: Host, facts: DomainFacts, guest: PlannedGuest, foreign: CpuSet) -> Placement:
     cells = in_order(facts.cells)
     planned = {pin.vcpu: int(pin.cpus) for pin in guest.vcpu_pins}
     numbered: list[tuple[int, Cell]] = []
@@ -184,17 +134,7 @@ def _placement(host: Host, facts: DomainFacts, guest: PlannedGuest) -> Placement
         theirs = sorted(parse_cpus(cells[n].vcpus if cells else cell.vcpus))
         order = [planned[vcpu] for vcpu in sorted(parse_cpus(cell.vcpus))]
         pins.update(zip(theirs, _as_now(host, facts, guest, theirs, order), strict=True))
-    others = CpuSet(
-        cpu for other in host.guests or () for pin in other.vcpu_pins or () for cpu in _pinned(host, pin.cpus)
-    )
-    isolated = CpuSet(cpu.id for cpu in host.cpus if cpu.isolated)
-    return Placement(guest, pins, tuple(numbered), CpuSet(pins.values()) | others | isolated)
-
-
-def _pinned(host: Host, cpus: str | tuple[int, ...]) -> CpuSet:
-    """Return the CPUs of a pin; none if it is every CPU: then it is not a pin."""
-    found = parse_cpus(cpus)
-    return CpuSet() if found >= {cpu.id for cpu in host.cpus if cpu.online is not False} else found
+    return Placement(guest, pins, tuple(numbered), foreign)
 
 
 def _as_now(host: Host, facts: DomainFacts, guest: PlannedGuest, vcpus: list[int], planned: list[int]) -> list[int]:
@@ -208,18 +148,101 @@ def _as_now(host: Host, facts: DomainFacts, guest: PlannedGuest, vcpus: list[int
     return now if all(len(group) == 1 for group in groups) else planned
 
 
-# --- what is worth knowing --------------------------------------------------------------------------------------
+# --- what comes of a guest --------------------------------------------------------------------------------------
 
 
-def _managers(text: XmlText, facts: DomainFacts) -> Iterator[Finding]:
-    for manager in managers_of(text):
+def _written(host: Host, one: Candidate, placement: Placement) -> Adoption:
+    """Return the adoption of a planned guest, with its definition changed."""
+    draft, where = one.draft, one.draft.definition.where
+    text = XmlText(draft.definition.data, where=where)
+    managers = managers_of(text)
+    changes = write_placement(text, one.facts, placement)
+    after = bytes(text)
+    then = read_domain(after, where=where)
+    held = tuple(_held_memory(one, placement))
+    moves = draft.resident is not None and draft.runs and not held and not is_there(then, draft.resident)
+    return Adoption(
+        draft.name,
+        before=draft.definition.data,
+        after=after,
+        runs=draft.runs,
+        changes=changes,
+        kept=kept(host, one.facts),
+        findings=(*_managed(managers, draft.name), *_missing(one, placement.guest), *held),
+        managers=managers,
+        placement=placement,
+        affinity=affinity(then) if moves else None,
+    )
+
+
+def _unplaced(host: Host, draft: Draft) -> Adoption:
+    data, facts = draft.definition.data, draft.facts
+    managers = managers_of(XmlText(data)) if facts else ()
+    return Adoption(
+        draft.name,
+        before=data,
+        after=data,
+        runs=draft.runs,
+        unplaced=draft.unplaced,
+        relaxation=draft.relaxation,
+        kept=kept(host, facts) if facts else (),
+        findings=tuple(_managed(managers, draft.name)),
+        managers=managers,
+    )
+
+
+def _managed(managers: Sequence[str], name: str) -> Iterator[Finding]:
+    for manager in managers:
         what = f"{manager} manages this guest and writes its definition anew: make the change there"
-        yield Finding(level="warn", text=what, where=f"guest {facts.name}: metadata")
+        yield Finding(level="warn", text=what, where=f"guest {name}: metadata")
 
 
-def _missing_devices(facts: DomainFacts, guest: PlannedGuest) -> Iterator[Finding]:
-    have = pci_devices(facts)
+def _missing(one: Candidate, guest: PlannedGuest) -> Iterator[Finding]:
+    have = pci_devices(one.facts)
     for device in guest.devices:
         if device.address not in have:
             what = f"{device.address} must go with the guest's devices, and the definition does not have it"
             yield Finding(level="warn", text=f"{what}: no other guest can use it", where=f"guest {guest.name}")
+
+
+def _held_memory(one: Candidate, placement: Placement) -> Iterator[Finding]:
+    """Yield a finding if the guest runs with memory on other nodes than planned that its devices hold there.
+
+    Its threads must not leave that memory. vfio pins all memory of a guest with a device (kernel, vfio.rst).
+    """
+    resident = one.draft.resident
+    if resident is None or not one.draft.runs or not (resident.devices or resident.mdevs):
+        return
+    now = {part.node for part in resident.memory or ()} - {None}
+    planned = {node for _, cell in placement.cells for node in parse_cpus(cell.host_nodes)}
+    if now and not now <= planned:
+        nodes = CpuSet(node for node in now if node is not None)
+        text = f"the memory of the running guest is on node {nodes}, and its devices hold it there: its threads stay too"
+        yield Finding(level="info", text=f"{text} until its next start", where=f"guest {one.draft.name}")
+
+
+# --- the plan of all --------------------------------------------------------------------------------------------
+
+
+def _as_adopted(decided: Plan, able: Sequence[Candidate], found: Sequence[Adoption]) -> Plan:
+    """Return the plan with all that are refused, and with what can be done while the guests run."""
+    facts = [one.facts for one in able]
+    settings = (action for action in decided.actions if not _by_libvirt(facts, action))
+    live = (
+        make_action(LIVE_AFFINITY, one.name, None, one.affinity, "its threads move while it runs, without a restart")
+        for one in found
+        if one.affinity is not None
+    )
+    return changed(
+        decided,
+        unplaced=tuple(Unplaced(guest=o.name, why=o.unplaced, relaxation=o.relaxation) for o in found if o.unplaced),
+        actions=(*settings, *live),
+        findings=(*decided.findings, *(finding for one in found for finding in one.findings)),
+    )
+
+
+def _by_libvirt(facts: Sequence[DomainFacts], action: Action) -> bool:
+    """Return whether libvirt itself binds this device when a guest starts."""
+    return action.kind == "driver" and any(
+        one.managed and one.source == action.target for guest in facts for one in guest.hostdevs
+    )

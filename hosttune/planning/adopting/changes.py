@@ -91,7 +91,7 @@ def _pin_vcpus(text: XmlText, facts: DomainFacts, placement: Placement) -> list[
 
 def _pin_emulator(text: XmlText, facts: DomainFacts, placement: Placement) -> list[Change]:
     now, want = parse_cpus(facts.emulator_cpus), placement.guest.emulator_cpus
-    if (now and now.isdisjoint(placement.foreign)) or not want:
+    if (now and now.isdisjoint(placement.foreign)) or not want or now == parse_cpus(want):
         return []
     tune = _section(text, "cputune")
     found = tune.find("emulatorpin")
@@ -105,7 +105,8 @@ def _pin_emulator(text: XmlText, facts: DomainFacts, placement: Placement) -> li
 def _pin_iothreads(text: XmlText, facts: DomainFacts, placement: Placement) -> list[Change]:
     now = {pin.id: parse_cpus(pin.cpus) for pin in facts.iothread_pins}
     want = placement.guest.emulator_cpus
-    bad = [one for one in _iothreads(text, facts) if not now.get(one) or not now[one].isdisjoint(placement.foreign)]
+    free = [one for one, cpus in now.items() if cpus and (cpus.isdisjoint(placement.foreign) or cpus == parse_cpus(want))]
+    bad = [one for one in _iothreads(text, facts) if one not in free]
     if not bad or not want:
         return []
     tune = _section(text, "cputune")

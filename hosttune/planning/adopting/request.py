@@ -8,7 +8,7 @@ from typing import Literal
 from hosttune.domain.facts import DomainFacts, GuestCell
 from hosttune.errors import BadInput
 from hosttune.model.host import Host
-from hosttune.model.intent import CellRequest, GuestIntent, Intent
+from hosttune.model.intent import CellRequest, GuestIntent
 from hosttune.model.limits import check_count
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 
@@ -29,7 +29,7 @@ def check_supported(facts: DomainFacts, where: str) -> None:
     check_count(facts.vcpus, "vcpus", where)
 
 
-def intent_of(host: Host, facts: DomainFacts, where: str) -> Intent:
+def guest_intent_of(host: Host, facts: DomainFacts, where: str) -> GuestIntent:
     """Return what the planner needs of the guest: devices, vCPUs, memory, cells and pages.
 
     Raises BadInput: a device does not exist on the host.
@@ -40,7 +40,7 @@ def intent_of(host: Host, facts: DomainFacts, where: str) -> Intent:
         hint = "this host has no such device: correct the <hostdev>, or plan on the guest's own host"
         raise BadInput(f"no device {absent}", where=where, hint=hint)
     gpus = tuple(address for address in found if address in host.index.gpus)
-    guest = GuestIntent(
+    return GuestIntent(
         name=facts.name or "",
         gpus=gpus or None,
         nics=_of_class(host, found, "02") or None,
@@ -52,7 +52,6 @@ def intent_of(host: Host, facts: DomainFacts, where: str) -> Intent:
         firmware="bios" if facts.firmware == "bios" else "efi",
         accelerator="kvm" if facts.type == "kvm" else "tcg",
     )
-    return Intent(version=1, guests=(guest,))
 
 
 def pci_devices(facts: DomainFacts) -> tuple[str, ...]:

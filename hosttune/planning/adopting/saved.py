@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from hosttune.domain.definitions import digest_of, managers_of
 from hosttune.domain.edit import XmlText
 from hosttune.domain.reader import read_domain
-from hosttune.model.plan import AdoptedCell, AdoptedChange, AdoptedGuest, PlannedPin
+from hosttune.model.plan import AdoptedCell, AdoptedChange, AdoptedGuest, Plan, PlannedPin
 from hosttune.model.values import parse_cpus
-from hosttune.planning.adopting.adoption import Adoption
+from hosttune.planning.adopting.adoption import Adoption, Adoptions
 from hosttune.planning.adopting.changes import Change, Placement, write_placement
+
+
+def saved_plan(adopted: Adoptions, *, consent: bool = False) -> Plan:
+    """Return the plan document of guests that were planned together (`adopted_guest`)."""
+    placed = (one for one in adopted.guests if one.placement is not None)
+    return replace(adopted.plan, guests=(), adoptions=tuple(adopted_guest(one, consent=consent) for one in placed))
 
 
 def adopted_guest(adoption: Adoption, *, consent: bool = False) -> AdoptedGuest:
     """Return the part of a plan that applies an adoption of a guest that libvirt has.
 
-    `consent`: the operator agreed to change it although another program manages it. The adoption has a placement and
-    was made from what `read_definition` returned.
+    `consent`: the operator agreed to change it although another program manages it. The adoption has a placement. Apply
+    takes it only if it was made from what `read_definition` returned; a file may lack a UUID, which is then empty.
     """
     facts = read_domain(adoption.before)
     placement = adoption.placement
-    if placement is None or facts.uuid is None:
-        raise ValueError(f"guest {adoption.name} has no place or no UUID")
+    if placement is None:
+        raise ValueError(f"guest {adoption.name} has no place")
     return AdoptedGuest(
         name=adoption.name,
-        uuid=facts.uuid,
-        definition_sha256=digest_of(adoption.before.decode()),
+        uuid=facts.uuid or "",
+        definition_sha256=digest_of(adoption.before.decode("utf-8", "replace")),
         changes=tuple(_saved(change) for change in adoption.changes),
         guest=placement.guest,
         pins=tuple(PlannedPin(vcpu=vcpu, cpus=str(cpu)) for vcpu, cpu in sorted(placement.pins.items())),

@@ -1,0 +1,228 @@
+"""Definitions that are to be adopted: read, checked against the host and each other, or refused with the reason. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from msgspec.structs import replace as changed
+
+from hosttune.domain.edit import XmlText
+from hosttune.domain.facts import DomainFacts
+from hosttune.domain.reader import read_domain
+from hosttune.errors import BadInput
+from hosttune.model.host import Host, NumaNode, RunningGuest
+from hosttune.model.intent import GuestIntent, Intent
+from hosttune.model.values import CpuSet
+from hosttune.planning.adopting.request import check_supported, guest_intent_of, pci_devices, refusals
+from hosttune.planning.batch import guest_request_of
+from hosttune.planning.inventory.pages import RUNNING, guest_shares
+from hosttune.planning.inventory.resources import place_cpus
+from hosttune.planning.inventory.sizing import read_field
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A domain XML to adopt. `where`: its source, for messages. `name`: the guest of which libvirt has it, if it has.
+
+    `refused`: why it must not be planned.
+    """
+
+    data: bytes
+    where: str = "domain XML"
+    name: str | None = None
+    refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A definition that was read. `resident`: the guest of the host that it is of; None: the host has no such guest.
+
+    `unplaced`: why it is not planned; `facts` and `intent` are None if it could not be read.
+    """
+
+    definition: Definition
+    name: str
+    resident: RunningGuest | None
+    facts: DomainFacts | None = None
+    intent: GuestIntent | None = None
+    unplaced: tuple[str, ...] = ()
+    relaxation: tuple[str, ...] = ()
+
+    @property
+    def runs(self) -> bool:
+        """Whether the guest runs now; an unknown state counts as running."""
+        return self.resident is not None and (self.resident.state or "running") in RUNNING
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A guest that may be planned, with what its definition says."""
+
+    draft: Draft
+    facts: DomainFacts
+    intent: GuestIntent
+
+    @property
+    def own_cpus(self) -> CpuSet | None:
+        """The host CPUs that it may keep: one for each vCPU. None if a vCPU floats or two share a CPU."""
+        own = [cpus for _, cpus in sorted(self.facts.pins.items())]
+        cpus = CpuSet(cpu for pin in own for cpu in pin)
+        return cpus if len(own) == len(cpus) == self.facts.vcpus else None
+
+
+def candidates(drafts: Sequence[Draft]) -> list[Candidate]:
+    """Return the guests that are not refused."""
+    return [
+        Candidate(one, one.facts, one.intent)
+        for one in drafts
+        if not one.unplaced and one.facts is not None and one.intent is not None
+    ]
+
+
+def read_drafts(host: Host, definitions: Sequence[Definition], *, tolerant: bool) -> list[Draft]:
+    """Return the drafts by name. Raises BadInput as `adopt`."""
+    drafts = sorted((_draft(host, one, tolerant) for one in definitions), key=lambda draft: draft.name)
+    _check_apart(drafts)
+    drafts = _apart(drafts)
+    free = without(host, drafts)
+    context = read_field(free, Intent(version=1).reserve)
+    found = []
+    for draft in drafts:
+        held = () if draft.unplaced or draft.facts is None else tuple(_held(free, draft.facts))
+        try:
+            if draft.intent is not None and not draft.unplaced:
+                guest_request_of(context, draft.intent, draft.definition.where)
+        except BadInput as error:
+            if not tolerant:
+                raise
+            held = (_reason(error),)
+        found.append(replace(draft, unplaced=held) if held else draft)
+    return found
+
+
+def _draft(host: Host, definition: Definition, tolerant: bool) -> Draft:
+    name = definition.name or ""
+    resident = next((guest for guest in host.guests or () if guest.name == name), None)
+    if definition.refused:
+        return Draft(definition, name, resident, unplaced=definition.refused)
+    try:
+        return _read(host, definition)
+    except BadInput as error:
+        if not tolerant:
+            raise
+        return Draft(definition, name, resident, unplaced=(_reason(error),))
+
+
+def _reason(error: BadInput) -> str:
+    return f"{error.what}: {error.hint}" if error.hint else error.what
+
+
+def _read(host: Host, definition: Definition) -> Draft:
+    where = definition.where
+    XmlText(definition.data, where=where)
+    facts = read_domain(definition.data, where=where)
+    check_supported(facts, where)
+    name = facts.name or ""
+    if definition.name is not None and name != definition.name:
+        hint = "read the guests again: libvirt has changed"
+        raise BadInput(f"the definition is that of guest {name!r}", where=where, hint=hint)
+    resident = _resident(host, facts, where)
+    intent = guest_intent_of(host, facts, where)
+    return Draft(definition, name, resident, facts, intent, refusals(facts))
+
+
+def _resident(host: Host, facts: DomainFacts, where: str) -> RunningGuest | None:
+    """Return the host's guest that this definition is of; None if it is not defined there. Raises BadInput."""
+    hint = "correct the name or the UUID, or plan on the guest's own host"
+    for guest in host.guests or ():
+        same_uuid = facts.uuid is not None and facts.uuid == (guest.uuid or "").lower()
+        if guest.name == facts.name:
+            if facts.uuid and guest.uuid and not same_uuid:
+                raise BadInput(f"guest {guest.name!r} of this host has another UUID", where=where, hint=hint)
+            return guest
+        if same_uuid:
+            raise BadInput(f"guest {guest.name!r} of this host has this UUID", where=where, hint=hint)
+    return None
+
+
+def _check_apart(drafts: Sequence[Draft]) -> None:
+    """Check that each guest is given once. Raises BadInput."""
+    names: dict[str, Draft] = {}
+    uuids: dict[str, Draft] = {}
+    for draft in drafts:
+        if draft.name in names:
+            before = names[draft.name].definition.where
+            what = f"guest {draft.name!r} is given twice, by {before} and {draft.definition.where}"
+            raise BadInput(what, where="command line", hint="give each guest once")
+        names[draft.name] = draft
+        uuid = draft.facts.uuid if draft.facts else None
+        if uuid is not None and uuids.setdefault(uuid, draft) is not draft:
+            what = f"guests {uuids[uuid].name!r} and {draft.name!r} have the same UUID"
+            raise BadInput(what, where=draft.definition.where, hint="give one of them another UUID")
+
+
+def _apart(drafts: Sequence[Draft]) -> list[Draft]:
+    """Return the drafts; two that have the same device are refused, because they cannot run at once."""
+    owners: dict[str, list[str]] = {}
+    for one in candidates(drafts):
+        for device in one.facts.hostdevs:
+            if device.source and one.draft.name not in owners.setdefault(device.source, []):
+                owners[device.source].append(one.draft.name)
+    shared = {source: names for source, names in owners.items() if len(names) > 1}
+    return [_refuse_shared(draft, shared) for draft in drafts]
+
+
+def _refuse_shared(draft: Draft, shared: Mapping[str, list[str]]) -> Draft:
+    why = tuple(
+        f"{source} is also in the definition of guest {' and '.join(name for name in names if name != draft.name)}:"
+        " a device goes to one guest"
+        for source, names in shared.items()
+        if draft.name in names and not draft.unplaced
+    )
+    return replace(draft, unplaced=why) if why else draft
+
+
+def _held(free: Host, facts: DomainFacts) -> Iterator[str]:
+    """Yield which devices of a definition another guest of the host has."""
+    mdevs = {uuid.lower(): guest.name for guest in free.guests or () for uuid in guest.mdevs}
+    holders = {address: free.index.holders.get(address) for address in pci_devices(facts)}
+    holders |= {one.source: mdevs.get(one.source) for one in facts.hostdevs if one.kind == "mdev" and one.source}
+    yield from (f"{source} is held by guest {holder}" for source, holder in holders.items() if holder)
+
+
+# --- the host without them --------------------------------------------------------------------------------------
+
+
+def without(host: Host, drafts: Sequence[Draft]) -> Host:
+    """Return the host as it would be without the guests that are planned: their memory, CPUs and devices are free."""
+    for one in candidates(drafts):
+        if one.draft.resident is not None:
+            host = _without(host, one.draft.resident, runs=one.draft.runs)
+    return host
+
+
+def _without(host: Host, resident: RunningGuest, *, runs: bool) -> Host:
+    """Return the host without a guest: what a running guest holds of a node's memory is free."""
+    guests = tuple(guest for guest in host.guests or () if guest.name != resident.name)
+    if not runs:
+        return changed(host, guests=guests)
+    shares = guest_shares(resident, host.numa_nodes, place_cpus(host).nodes)
+    nodes = []
+    for node in host.numa_nodes:
+        for of, size, page in shares:
+            node = _given_back(node, size, page) if of == node.id else node
+        nodes.append(node)
+    return changed(host, guests=guests, numa_nodes=tuple(nodes))
+
+
+def _given_back(node: NumaNode, size_bytes: int, page_bytes: int | None) -> NumaNode:
+    if page_bytes is None:
+        return node if node.free_bytes is None else changed(node, free_bytes=node.free_bytes + size_bytes)
+    pools = tuple(
+        changed(pool, free=min(pool.free + size_bytes // page_bytes, pool.total or 0))
+        if pool.size_bytes == page_bytes and pool.free is not None and pool.total is not None
+        else pool
+        for pool in node.hugepages or ()
+    )
+    return changed(node, hugepages=pools)
