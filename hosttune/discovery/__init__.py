@@ -24,6 +24,7 @@ def discover(system: System) -> Host:
     from hosttune.discovery.devices import read_nics, read_nvme, read_nvswitches
     from hosttune.discovery.fabric import read_fabric, recall_modules
     from hosttune.discovery.guests import read_guests
+    from hosttune.discovery.handover import read_handover
     from hosttune.discovery.memory import read_memory_settings, read_nodes
     from hosttune.discovery.pci import read_pci
     from hosttune.discovery.pci_names import load
@@ -72,6 +73,7 @@ def discover(system: System) -> Host:
         guests=guests,
         settings=settings,
         tuned=_read_tuned(reader, settings.get(ACTIVE), identity.arch),
+        handover=read_handover(reader, pci),
     )
     host = msgspec.structs.replace(host, fabric=read_fabric(reader, host), sources=read_sources(reader, host))
     return _with_problems(host, reader)
