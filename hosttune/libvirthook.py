@@ -1,8 +1,9 @@
 """hosttune's hook of libvirt: a script that libvirt calls before every start of a guest, whoever starts it.
 
-It refuses a guest that has a quarantined device, and records each device of the guest (`hosttune.starts`). libvirt looks
-for hooks only when its daemon starts, and runs the files of `qemu.d` since 6.5.0 (https://libvirt.org/hooks.html). It
-calls no hook when a device is attached to a running guest: that is not recorded (docs/threats.md).
+It refuses a guest that has a quarantined device, and records each device of the guest (`hosttune.starts`). libvirt
+looks for hooks only when its daemon starts, and runs the files of `qemu.d` since 6.5.0
+(https://libvirt.org/hooks.html). It calls no hook when a device is attached to a running guest: that is not recorded
+(docs/threats.md).
 """
 
 from __future__ import annotations

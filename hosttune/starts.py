@@ -1,10 +1,10 @@
 """Starts of guests that have devices of this host: who records them, and how a device's epoch is counted.
 
-Two files in the state directory. `handover/starts` is written by hosttune's hook of libvirt, for every start of a guest,
-whoever starts it; `handover/own-starts` by hosttune for its own starts. A line is `ADDRESS HOW TIME GUEST`; HOW is "guest"
-(the guest has the function) or "function" (it has a virtual function or mediated device of it). A line that cannot be
-read counts for every device. The epoch of a device is the number of its lines in both files; only whether it has changed
-matters, so a start that both record is counted twice.
+Two files in the state directory. `handover/starts` is written by hosttune's hook of libvirt, for every start of a
+guest, whoever starts it; `handover/own-starts` by hosttune for its own starts. A line is `ADDRESS HOW TIME GUEST`;
+HOW is "guest" (the guest has the function) or "function" (it has a virtual function or mediated device of it). A line
+that cannot be read counts for every device. The epoch of a device is the number of its lines in both files; only
+whether it has changed matters, so a start that both record is counted twice.
 """
 
 from __future__ import annotations

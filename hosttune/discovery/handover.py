@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import msgspec
 
 from hosttune.errors import BadInput
+from hosttune.libvirthook import recording_of
 from hosttune.model.limits import limit
 from hosttune.model.pci import PciDevice
-from hosttune.model.quarantine import HandoverState, Recording, Register
+from hosttune.model.quarantine import HandoverState, Register
 from hosttune.model.values import to_json
 from hosttune.reader import Reader
-from hosttune.libvirthook import recording_of
 from hosttune.starts import OWN_STARTS, REGISTER, STARTS, count_starts
 from hosttune.system import COMMANDS, STATE_INSIDE, state_directory
 

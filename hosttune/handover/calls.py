@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 
 from hosttune.errors import BadInput
-from hosttune.handover.register import release as release_device
 from hosttune.handover.signing import SUFFIX, signature_reasons
 from hosttune.handover.statement import applied_values, epoch_of, known_firmware
 from hosttune.handover.verify import Live, verification
@@ -15,6 +14,7 @@ from hosttune.model.handover import Statement
 from hosttune.model.host import Host
 from hosttune.model.quarantine import DeviceRecord, Recording
 from hosttune.model.verification import DeviceStatus, HandoverStatus, Verification
+from hosttune.register import release as release_device
 from hosttune.state import load
 from hosttune.system import STATE_INSIDE, state_directory
 from hosttune.transaction.site import Site, writable_store

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hosttune.errors import BadInput
-from hosttune.handover.register import now
 from hosttune.journal import in_force
 from hosttune.model import sysfs
 from hosttune.model.handover import (
@@ -22,6 +21,7 @@ from hosttune.model.host import Host
 from hosttune.model.validation import Validation
 from hosttune.model.values import FrozenMap, freeze
 from hosttune.planning.inventory.devices import identity, read_catalogue
+from hosttune.register import now
 from hosttune.system import System
 from hosttune.transaction.applied import applied_state
 from hosttune.transaction.site import Site
@@ -34,7 +34,8 @@ def statement_of(
 ) -> Statement:
     """Return the statement of a hand-over that ends now, without an expiry: `sign` adds it.
 
-    `host` was discovered after the devices were returned; `devices` come from `handed_device`. Raises BadInput, Refused.
+    `host` was discovered after the devices were returned; `devices` come from `handed_device`. Raises BadInput,
+    Refused.
     """
     return Statement.of(
         Predicate(
@@ -141,7 +142,8 @@ def known_firmware(system: System | None, host: Host, address: str) -> Mapping[s
 def applied_values(site: Site, *, as_applied: bool = False) -> Mapping[str, Any]:
     """Return the values of all settings in force, by action: as they are now, or as they were applied.
 
-    A value that is longer than 200 bytes is represented by its digest. Raises Refused for a journal that cannot be read.
+    A value that is longer than 200 bytes is represented by its digest. Raises Refused for a journal that cannot be
+    read.
     """
     entries, drift = applied_state(site, in_force(site.transactions()).values())
     found = {one.action: one.after for one in entries}

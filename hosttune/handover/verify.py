@@ -105,7 +105,7 @@ def _of_device(device: HandedDevice, live: Live) -> Iterable[Reason]:
             address, "identity", f"it was {device.identity!r}, and is {now['identity']!r}"
         )
     if now["driver"] != device.driver:
-        yield _about(address, "driver", f"it was on {device.driver or 'no driver'}, and is on {now['driver'] or 'none'}")
+        yield _about(address, "driver", f"it was on {device.driver or 'none'}, and is on {now['driver'] or 'none'}")
     yield from _firmware(device, now["firmware"])
     why = epoch_of(host, address)[1]
     if device.epoch is None:

@@ -5,8 +5,9 @@ A subject's digest is the sha256 of the canonical JSON (`canonical_json`) of the
 - the host: `host`, `boot_id`, `machine` and `applied` of the predicate,
 - a device: `address`, `identity`, `firmware`, `driver` and `epoch` of its entry in `devices`.
 
-`verify` reads the same fields from the live host and compares. The steps, the validation and the times are in no digest:
-the signature covers every byte of the file. https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
+`verify` reads the same fields from the live host and compares. The steps, the validation and the times are in no
+digest: the signature covers every byte of the file.
+https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ class Recording(Value, frozen=True, kw_only=True):
 class HandoverState(Value, frozen=True, kw_only=True):
     """The register of a host, and the epochs of its devices.
 
-    - `epochs`: how often each device of the register was given to a guest that started, by address; a device that is not
-      in it has no known epoch.
+    - `epochs`: how often each device of the register was given to a guest that started, by address; a device that is
+      not in it has no known epoch.
     - `recording` None: it is not known whether starts by other programs are recorded.
     """
 

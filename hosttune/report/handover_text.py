@@ -27,7 +27,7 @@ def print_verification(found: Verification, console: Console) -> None:
 def print_status(found: HandoverStatus, console: Console) -> None:
     """Print the register of devices, and whether starts by other programs are recorded."""
     if found.devices is None:
-        say("the register of devices cannot be read: run as root", console, "error")
+        say("the register of devices cannot be read here: run as root, on the host", console, "error")
     elif not found.devices:
         say("no device is or was in a hand-over here", console)
     for device in found.devices or ():
@@ -38,7 +38,7 @@ def print_status(found: HandoverStatus, console: Console) -> None:
         return
     why = recording.why if recording else "the hook of libvirt cannot be read"
     text = f"starts of guests by other programs are not recorded: {why}. A quarantined device can be started by virsh, "
-    text += "and every statement is void. Plan and apply with the setting libvirt_hook: on"
+    text += "and every statement is void. Plan and apply with the setting libvirt_hook: true"
     for line in wrap(text, console.width):
         say(line, console, "warn")
 
