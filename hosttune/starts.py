@@ -31,7 +31,7 @@ def count_starts(text: str, address: str, physical: str | None = None) -> int:
 
     The start of a guest that has the physical function ends its virtual functions, so that it counts for them too.
     """
-    return sum(1 for line in text.splitlines() if _is_about(line.split(" ", 2), address, physical))
+    return sum(1 for line in text.split("\n") if line and _is_about(line.split(" ", 2), address, physical))
 
 
 def _is_about(words: list[str], address: str, physical: str | None) -> bool:

@@ -77,10 +77,9 @@ lines=
 for device in $devices; do
     parent=$(parent_of "$device")
     case $device in
-    mdev:*) [ -n "$parent" ] || device='*' ;;
+    mdev:*) [ -n "$parent" ] || lines="$lines *,guest" ;;
     *) lines="$lines $device,guest" ;;
     esac
-    [ "$device" = "*" ] && lines="$lines *,guest" && parent=
     # A mediated device may itself belong to a virtual function.
     while [ -n "$parent" ]; do
         lines="$lines $parent,function"

@@ -98,10 +98,10 @@ def verify(
 
 
 @handover.command(cls=Command)
-@click.option("--root", metavar="DIR", help="Use a scratch root instead of this machine.")
+@host_options
 @click.argument("address", metavar="BDF")
 @click.option("--why", required=True, metavar="TEXT", help="The reason, for the record: one line.")
-def release(root: str | None, address: str, why: str) -> None:
+def release(root: str | None, document: str | None, address: str, why: str) -> None:
     """Free a quarantined device without proof.
 
     The device can be planned again; it never counts as clean, and every statement about it is void.
@@ -110,5 +110,5 @@ def release(root: str | None, address: str, why: str) -> None:
     from hosttune.handover import calls
     from hosttune.model.values import parse_address
 
-    freed = calls.release(place(root, None), parse_address(address, where="BDF"), why)
+    freed = calls.release(place(root, document), parse_address(address, where="BDF"), why)
     tell(shown(f"released: {freed.address}, recorded for {freed.who}"))

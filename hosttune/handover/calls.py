@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from hosttune.errors import BadInput
@@ -78,10 +77,3 @@ def checked_identity(identity: str) -> str:
     if not identity.isprintable() or any(character in identity for character in "*?!,\"' ") or len(identity) > 255:
         raise BadInput(f"{identity!r} is not the name of a signer", where="--identity", hint="alice@example.com")
     return identity
-
-
-def output_place(file: str) -> str:
-    """Return the path of a statement that is changed in place. Raises BadInput for standard input and for no file."""
-    if file == "-" or not os.path.isfile(file):
-        raise BadInput("not a file", where=file, hint="give the file that hosttune handover --out wrote")
-    return file

@@ -49,6 +49,8 @@ def sign(path: str, key: str, expires: timedelta, *, at: datetime | None = None)
     """
     from hosttune.handover.statement import refuse_forged
 
+    if path == "-":
+        raise BadInput("not a file", where=path, hint="name the file: its signature is written beside it")
     data = load(path, what="a statement (hosttune handover writes it)", size="statement")
     statement = Statement.from_json(data, where=path)
     refuse_forged(statement, path)

@@ -32,7 +32,7 @@ def record_start(system: System, name: str) -> None:
         return
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     before = system.read_bytes(f"{folder}/{OWN_STARTS}") or b""
-    lines = "".join(start_line(address, how, when, name) for address, how in devices)
+    lines = "".join(start_line(address, how, when, name) for address, how in devices.items())
     system.replace(f"{folder}/{OWN_STARTS}", before + lines.encode(), _MODE)
 
 

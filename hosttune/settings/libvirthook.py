@@ -43,6 +43,8 @@ class LibvirtHook(Setting):
         """See Setting."""
         if hook_text(_state(system)) is None:
             return "the path of the state directory has characters that a shell would interpret"
+        if self.read(system) == FOREIGN:
+            return f"{self.target} is a file of another program: move it away"
         return None
 
     def places(self, system: System) -> tuple[str, ...]:
