@@ -42,12 +42,12 @@ def forget(folder: str, addresses: Iterable[str], why: str) -> None:
     """
     now = datetime.now(UTC).isoformat(timespec="seconds")
     known = {one.address: one for one in read_forgotten(folder)}
-    known |= {one: Forgotten(address=one, why=why, who=_who(), at=now) for one in addresses}
+    known |= {one: Forgotten(address=one, why=why, who=caller(), at=now) for one in addresses}
     document = _Document(devices=tuple(known[address] for address in sorted(known)))
     save(os.path.join(folder, FILE), to_json(document), make_folder=True, mode=mode_of(FILE))
 
 
-def _who() -> str:
+def caller() -> str:
     """Return the user, and the user who called sudo."""
     number = os.getuid()
     try:

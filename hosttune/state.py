@@ -35,6 +35,8 @@ MODES: Mapping[str, int] = {
     f"/{MADE_FOLDERS}/NAME": 0o644,
     "/transactions/": 0o700,
     "/transactions/NAME": 0o600,
+    "/handover/": 0o700,
+    "/handover/NAME": 0o600,
     "/validations/": 0o755,
     "/validations/NAME": 0o644,
     "/guests/": 0o755,

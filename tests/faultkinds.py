@@ -218,6 +218,7 @@ PCI = (
         (("irq-affinity", GPU, "0-1"),),
         _links(_GPU, GPU, "vfio-pci"),
     ),
+    Example("libvirt-hook", {}, (("libvirt-hook", "/etc/libvirt/hooks/qemu.d/hosttune", "installed"),)),
     Example("irqbalance-ban", {}, (("irqbalance-ban", "irqbalance", "2-7"),)),
     Example(
         "irqbalance-ban of a running irqbalance",

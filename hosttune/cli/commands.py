@@ -31,6 +31,7 @@ COMMANDS = {
     "completion": ("documents", "Print the completion script of a shell."),
     "discover": ("documents", "Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests."),
     "fleet": ("fleet", "Run hosttune on many hosts, through Ansible."),
+    "handover": ("handover", "Take devices from the last tenant to the next, and prove it."),
     "lint": ("lint", "Find what is wrong with existing domain XML on its host."),
     "plan": ("plan", "Decide where guests run and which settings the host needs."),
     "recover": ("transaction", "Roll back an interrupted apply or revert."),

@@ -54,12 +54,13 @@ def write_plain_text(text: str) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("name", type=click.Choice(["host", "plan", "intent", "result", "validation", "fleet"]))
+@click.argument("name", type=click.Choice(["host", "plan", "intent", "result", "validation", "fleet", "handover"]))
 def schema(name: str) -> None:
     """Print the JSON Schema of a document."""
     import msgspec
 
     from hosttune.model.fleet import FleetReport
+    from hosttune.model.handover import Statement
     from hosttune.model.host import Host
     from hosttune.model.intent import Intent
     from hosttune.model.plan import Plan
@@ -74,6 +75,7 @@ def schema(name: str) -> None:
         "result": Result,
         "validation": Validation,
         "fleet": FleetReport,
+        "handover": Statement,
     }
     emit(to_json(msgspec.json.schema(kinds[name])))
 

@@ -37,6 +37,7 @@ def _read_host(reader: Reader) -> Host:
     from hosttune.discovery.cpu import read_cpus
     from hosttune.discovery.fabric import recall_modules
     from hosttune.discovery.guests import read_guests
+    from hosttune.discovery.handover import read_handover
     from hosttune.discovery.memory import read_memory_settings, read_nodes
     from hosttune.discovery.pci import read_pci
     from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
@@ -69,6 +70,7 @@ def _read_host(reader: Reader) -> Host:
         guests=guests,
         settings=settings,
         tuned=_read_tuned(reader, settings, identity.arch),
+        handover=read_handover(reader, pci),
     )
 
 

@@ -17,6 +17,7 @@ from hosttune.hypervisor.connection import (
     virsh,
 )
 from hosttune.hypervisor.definition import named
+from hosttune.hypervisor.ownstarts import record_start
 from hosttune.settings.setting import START_STAGE, Setting, refuse
 from hosttune.system import System
 
@@ -53,6 +54,7 @@ class GuestState(Setting):
         if self.read(system) == value:
             return
         if value == RUNNING:
+            record_start(system, self.target)
             system.tell(STATE + self.target, RUNNING, lambda: _start(system, self.target))
         elif value == SHUT_OFF:
             # On a scratch root, a guest that does not run has no record.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hosttune.errors import BadInput
-from hosttune.knobs import cpus, files, gpus, interrupts, kernelargs, pcie, storage, sysctl
+from hosttune.knobs import cpus, files, gpus, handover, interrupts, kernelargs, pcie, storage, sysctl
 from hosttune.knobs.actions import actions_for
 from hosttune.knobs.context import KnobContext
 from hosttune.knobs.knob import Knob
@@ -26,6 +26,7 @@ def all_knobs() -> Mapping[str, Knob[Any]]:
         *storage.KNOBS,
         *sysctl.KNOBS,
         *gpus.KNOBS,
+        *handover.KNOBS,
     )
     return {knob.name: knob for knob in found}
 
@@ -77,6 +78,7 @@ def plan_host_knobs(ctx: KnobContext) -> Iterator[Action | Finding]:
         yield from actions_for(ctx.intent, sysctl.KNOBS, (ctx.host,))
         yield from actions_for(ctx.intent, kernelargs.AS_GIVEN, (ctx,))
     yield from gpus.plan_gpus(ctx)
+    yield from actions_for(ctx.intent, handover.KNOBS, (ctx.host,))
 
 
 def _no_guest_fits(ctx: KnobContext) -> bool:

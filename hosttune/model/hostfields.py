@@ -8,6 +8,7 @@ from hosttune.model.devices import DeviceSource, Nic, Nvme, NvSwitch
 from hosttune.model.gpu import Fabric, Gpu
 from hosttune.model.pci import PciDevice
 from hosttune.model.platform import Iommu, Platform, RunningGuest, Tuned, Virtualization
+from hosttune.model.quarantine import HandoverState
 from hosttune.model.topology import Cpu, CpuModel, MemorySettings, NumaNode
 from hosttune.model.values import Value, close_lists, close_mappings
 from hosttune.model.vgpu import Vgpu
@@ -52,6 +53,7 @@ class HostFields(Value, frozen=True, kw_only=True):
     settings: Mapping[str, str] | None = None  # present values of settings that no other field holds, by path
     tuned: Tuned | None = None  # None: no active TuneD profile is known
     sources: tuple[DeviceSource, ...] | None = None  # other sources that know devices; None: not recorded
+    handover: HandoverState | None = None  # devices between two tenants; None: unknown
     problems: tuple[Problem, ...] = ()
 
     def __post_init__(self) -> None:

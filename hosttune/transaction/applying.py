@@ -24,7 +24,7 @@ from hosttune.state import load, mode_of, save
 from hosttune.system import KEPT_GPUS
 from hosttune.transaction.applied import NO, PERSON, SUCCESS, undone_entries
 from hosttune.transaction.engine import Say, StepResults, carry_out, interruptible
-from hosttune.transaction.guards import check_identities, check_machine, refuse_busy
+from hosttune.transaction.guards import check_identities, check_machine, check_quarantine, refuse_busy
 from hosttune.transaction.guests import (
     Starting,
     definition_change,
@@ -100,6 +100,7 @@ def apply(
         host = discover()
         check_machine(plan, host)
         check_identities(plan, host)
+        check_quarantine(plan, host, store)
         prepared = look(site, wanted, host, transactions)
         check_fresh(prepared)
         todo = due(prepared)
@@ -315,6 +316,7 @@ def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover)
     """
     host = discover()
     check_identities(plan, host)
+    check_quarantine(plan, host, site.store)
     transactions = site.transactions()
     unfinished = next((described(one) for one in transactions if one.is_open), None)
     prepared = look(site, wanted_of(plan, options), host, transactions)

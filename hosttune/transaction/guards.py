@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterable, Sequence
 
 from hosttune.errors import Refused, Unreadable
 from hosttune.holders import holders
-from hosttune.journal import Record, Transaction
+from hosttune.journal import Record, Store, Transaction
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
+from hosttune.register import read_register
 from hosttune.settings.traits import Disturbing, FreesDevice, MayGiveLess, TakesDevice
 from hosttune.system import System
 from hosttune.transaction.steps import TODO, Prepared, setting_of_record
@@ -47,6 +48,26 @@ def check_identities(plan: Plan, host: Host) -> None:
     if changed:
         what = "the plan is stale: the host has other devices now\n" + "\n".join(changed)
         raise Refused(what, where="plan", hint="plan again: hosttune plan")
+
+
+def check_quarantine(plan: Plan, host: Host, store: Store | None) -> None:
+    """Refuse a plan that gives away, or changes, a device between two tenants.
+
+    Raises Refused with every device, BadInput for a register that cannot be read.
+    """
+    from hosttune.planning.inventory.quarantine import quarantined_devices
+
+    register = read_register(store.folder) if store is not None else None
+    named = {
+        *(device.address for guest in plan.guests for device in guest.devices),
+        *(one.gpu for guest in plan.guests for one in guest.mig),
+        *(action.target for action in plan.actions),
+    }
+    found = quarantined_devices(host, register)
+    lines = [f"  {found[address]}" for address in sorted(named & found.keys())]
+    if lines:
+        hint = "finish its hand-over (hosttune handover), or free it (hosttune handover release BDF --why TEXT)"
+        raise Refused("devices between two tenants:\n" + "\n".join(lines), where="plan", hint=hint)
 
 
 def same_device(planned: str, now: str) -> bool:

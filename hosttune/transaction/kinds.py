@@ -24,6 +24,7 @@ from hosttune.settings.drivers import Driver, SriovVfs
 from hosttune.settings.dropin import DropIn
 from hosttune.settings.irqs import IrqAffinity, IrqbalanceBan
 from hosttune.settings.kernelargs import KernelArguments
+from hosttune.settings.libvirthook import LibvirtHook
 from hosttune.settings.memory import HugePages
 from hosttune.settings.pcie import AccessControl, ReadRequest, RelaxedOrdering
 from hosttune.settings.setting import Setting
@@ -36,7 +37,7 @@ _CLASSES: tuple[type[Setting], ...] = (
     Aspm, ReadRequest, RelaxedOrdering, AccessControl, NvmeQueue, Sysctl,
     AppArmorRule, Mount, LibvirtRestart, FilesOfGuest, Guest, AdoptedDefinition, GuestState,
     GpuPersistence, GpuPowerLimit, GpuComputeMode, GpuEcc, GpuMigMode,
-    Driver, SriovVfs, VgpuType, IrqAffinity, IrqbalanceBan, KernelArguments, DropIn,
+    Driver, SriovVfs, VgpuType, IrqAffinity, IrqbalanceBan, KernelArguments, DropIn, LibvirtHook,
 )  # fmt: skip
 
 

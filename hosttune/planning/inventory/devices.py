@@ -16,6 +16,7 @@ from hosttune.model.index import DeviceIndex
 from hosttune.model.intent import GpuRequest, GuestIntent
 from hosttune.model.values import address_key, parse_address, slot_of
 from hosttune.planning.fabric.partitions import Fabric, read_fabric
+from hosttune.planning.inventory.quarantine import quarantined_devices
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Catalogue:
     virtuals: Mapping[str, tuple[str, ...]]
     fabric: Fabric
     kept: Mapping[str, KeptFunction]  # functions that carry the GPUs' fabric, or possibly carry it
+    quarantined: Mapping[str, str]  # why a device between two tenants is not given away
 
     def node(self, address: str) -> int | None:
         """Return the NUMA node of a device, None if unknown."""
@@ -63,6 +65,7 @@ def read_catalogue(host: Host) -> Catalogue:
         virtuals=host.index.virtuals,
         fabric=read_fabric(host),
         kept=kept_bridges(host.pci, host.nics),
+        quarantined=quarantined_devices(host),
     )
 
 
@@ -229,6 +232,8 @@ def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, reque
     """Yield why a device cannot be given to a guest: a guest or the host holds it or needs it, or sources disagree."""
     if address in catalogue.holders:
         yield f"{address} is held by guest {catalogue.holders[address]}"
+    if address in catalogue.quarantined:
+        yield catalogue.quarantined[address]
     if _is_boot(catalogue, address):
         yield f"{address} is the boot display"
     if address in catalogue.index.contradicted:

@@ -297,6 +297,8 @@ def why_no_vgpu(context: PlanningContext, gpu: Gpu) -> str | None:
         return no_profiles(context, gpu)
     if address in context.catalogue.holders:
         return f"GPU {address} is held as a whole by guest {context.catalogue.holders[address]}"
+    if address in context.catalogue.quarantined:
+        return f"GPU {context.catalogue.quarantined[address]}"
     if device is not None and device.driver == VFIO:
         return f"GPU {address} is bound to {VFIO}, to be given away as a whole"
     if existing_atoms(gpu, offer) is None:

@@ -1,0 +1,79 @@
+"""One function for each command of the statement's life. A function here prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hosttune.errors import BadInput
+from hosttune.handover.signing import SUFFIX, signature_reasons
+from hosttune.handover.statement import applied_values, epoch_of, known_firmware
+from hosttune.handover.verify import Live, verification
+from hosttune.libvirthook import recording_of
+from hosttune.model.handover import Statement
+from hosttune.model.host import Host
+from hosttune.model.quarantine import DeviceRecord, Recording
+from hosttune.model.verification import DeviceStatus, HandoverStatus, Verification
+from hosttune.register import release as release_device
+from hosttune.state import load
+from hosttune.system import STATE_INSIDE, state_directory
+from hosttune.transaction.site import Site, writable_store
+
+Here = tuple[Site, Callable[[], Host]]  # where to work, and how to discover the host there
+
+
+def verify(
+    here: Here, file: str, signers: str, identity: str, revoked: str | None = None, *, document: bool = False
+) -> Verification:
+    """Verify a statement on this host (or, `document`, about a host document). Raises BadInput, Refused."""
+    data = load(file, what="a statement", size="statement")
+    statement = Statement.from_json(data, where=file)
+    found = signature_reasons(data, file + SUFFIX, signers, identity, revoked)
+    site, discover = here
+    host = discover()
+    live = Live(
+        host=host,
+        applied=None if document else applied_values(site),
+        firmware={
+            one.address: known_firmware(None if document else site.system, host, one.address)
+            for one in statement.predicate.devices
+        },
+    )
+    return verification(statement, live, found, identity)
+
+
+def status(here: Here) -> HandoverStatus:
+    """Return the register of a host, with each device's epoch, and whether starts are recorded."""
+    site, discover = here
+    host = discover()
+    state = host.handover
+    found = None
+    if state is not None:
+        epochs = {one.address: epoch_of(host, one.address) for one in state.devices}
+        found = tuple(
+            DeviceStatus(record=one, epoch=epoch, epoch_unknown=why or None)
+            for one in state.devices
+            for epoch, why in (epochs[one.address],)
+        )
+    return HandoverStatus(host=host.hostname, devices=found, recording=_recording(site, host))
+
+
+def _recording(site: Site, host: Host) -> Recording | None:
+    if host.handover is not None and host.handover.recording is not None:
+        return host.handover.recording
+    if site.store is None:
+        return None
+    return recording_of(site.system, STATE_INSIDE if site.system.captured else state_directory())
+
+
+def release(here: Here, address: str, why: str) -> DeviceRecord:
+    """Free a quarantined device, as a person decided. Raises BadInput, Refused."""
+    store = writable_store(here[0])
+    with store.locked():
+        return release_device(store.folder, address, why)
+
+
+def checked_identity(identity: str) -> str:
+    """Return a signer's name. Raises BadInput for one that ssh-keygen could take for a pattern or a list."""
+    if not identity.isprintable() or any(character in identity for character in "*?!,\"' ") or len(identity) > 255:
+        raise BadInput(f"{identity!r} is not the name of a signer", where="--identity", hint="alice@example.com")
+    return identity

@@ -1,0 +1,128 @@
+"""The signature of a statement: `ssh-keygen -Y`, on the controller. The key never reaches a host.
+
+The signature is the file `FILE.sig` beside the statement, in OpenSSH's format (PROTOCOL.sshsig), over every byte of the
+statement, in the namespace `hosttune-handover`. Signers are an `allowed_signers` file (ssh-keygen(1), ALLOWED SIGNERS).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from hosttune.errors import BadInput, CommandFailed, HosttuneError
+from hosttune.machine import run_command
+from hosttune.model.handover import Statement
+from hosttune.model.verification import Reason
+from hosttune.state import load, save
+
+NAMESPACE = "hosttune-handover"
+SUFFIX = ".sig"
+SECONDS = 60.0  # of one call; a key on a token waits to be touched
+MOST_HOURS = 24 * 30
+_DURATION = r"([1-9][0-9]{0,4})(m|h|d)"
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+_INSTALL = "install OpenSSH's client (openssh-client), 8.9 or newer"
+
+
+class Unclean(HosttuneError):
+    """The statement must not be signed: a device of it is not clean."""
+
+
+def parse_duration(text: str) -> timedelta:
+    """Return a duration ("30m", "24h", "7d"), at most 30 days. Raises BadInput."""
+    found = re.fullmatch(_DURATION, text)
+    length = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else None
+    if length is None or length > timedelta(hours=MOST_HOURS):
+        hint = "give a number with m, h or d, at most 30d: 24h"
+        raise BadInput(f"{text!r} is not a time that a statement can be valid for", where="--expires", hint=hint)
+    return length
+
+
+def sign(path: str, key: str, expires: timedelta, *, at: datetime | None = None) -> Statement:
+    """Write the expiry into the statement, sign it, and write `FILE.sig`; return the statement.
+
+    A statement that was signed before is signed again, with the new expiry. Raises BadInput for a file that is not a
+    statement or a key that cannot be read; Unclean; CommandFailed if ssh-keygen fails.
+    """
+    from hosttune.handover.statement import refuse_forged
+
+    if path == "-":
+        raise BadInput("not a file", where=path, hint="name the file: its signature is written beside it")
+    data = load(path, what="a statement (hosttune handover writes it)", size="statement")
+    statement = Statement.from_json(data, where=path)
+    refuse_forged(statement, path)
+    refuse_unclean(statement, path)
+    load(key, what="the SSH key that signs, or its public half if ssh-agent has it", size="configuration")
+    until = ((at or datetime.now(UTC)) + expires).isoformat(timespec="seconds")
+    predicate = msgspec.structs.replace(statement.predicate, expires_at=until)
+    signed = msgspec.structs.replace(statement, predicate=predicate)
+    text = signed.to_json()
+    signature = _sign(text, key)
+    # A crash between the two leaves the old signature beside the new text: void, and signed again by the next call.
+    save(path, text)
+    save(path + SUFFIX, signature)
+    return signed
+
+
+def _sign(text: str, key: str) -> str:
+    argv = ("ssh-keygen", "-Y", "sign", "-q", "-n", NAMESPACE, "-f", os.path.abspath(key))
+    try:
+        return run_command(argv, SECONDS, text)
+    except CommandFailed as error:
+        if error.reason == "not installed":
+            error.hint = _INSTALL
+        else:
+            error.hint += "\na key with a passphrase: load it into ssh-agent, and give its public half (KEY.pub)"
+        raise
+
+
+def refuse_unclean(statement: Statement, where: str) -> None:
+    """Raise Unclean, with every reason, unless the statement has devices and each is clean."""
+    lines = [f"  {one.address}: {why}" for one in statement.predicate.devices for why in one.unclean]
+    if not statement.predicate.devices:
+        lines = ["  it has no device"]
+    if lines:
+        hint = "finish the hand-over of these devices, or make a statement without them"
+        raise Unclean("not signed: not every device is clean\n" + "\n".join(lines), where=where, hint=hint)
+
+
+def signature_reasons(
+    data: bytes, signature: str, signers: str, identity: str, revoked: str | None
+) -> tuple[Reason, ...]:
+    """Return why the signature does not count; empty if it does.
+
+    `signature`, `signers`, `revoked`: paths. Raises BadInput for a list of signers or revoked keys that cannot be read.
+    """
+    for path, what in ((signers, "a file of allowed signers (--signers)"), (revoked, "revoked keys (--revoked)")):
+        if path is not None:
+            load(path, what=what)
+    if not os.path.isfile(signature):
+        return (Reason(reason="no-signature", subject="statement", text=f"there is no {signature}"),)
+    text = data.decode()
+    place, who = ("-s", os.path.abspath(signature)), ("-f", os.path.abspath(signers), "-I", identity)
+    wrong = _failure(("-Y", "check-novalidate", "-n", NAMESPACE, *place), text)
+    found = []
+    if wrong is not None:
+        found.append(Reason(reason="signature", subject="statement", text=f"the signature is not its own: {wrong}"))
+    elif (wrong := _failure(("-Y", "verify", "-n", NAMESPACE, *who, *place), text)) is not None:
+        what = f"{identity!r} is not a signer whom {signers} allows with this key, now: {wrong}"
+        found.append(Reason(reason="signer", subject="statement", text=what))
+    if revoked is not None and not found:
+        wrong = _failure(("-Y", "verify", "-n", NAMESPACE, *who, *place, "-r", os.path.abspath(revoked)), text)
+        if wrong is not None:
+            found.append(Reason(reason="revoked", subject="statement", text=f"its key is revoked: {wrong}"))
+    return tuple(found)
+
+
+def _failure(arguments: tuple[str, ...], text: str) -> str | None:
+    """Return why ssh-keygen refuses, in its words; None if it accepts. What cannot be checked is refused."""
+    try:
+        run_command(("ssh-keygen", *arguments), SECONDS, text)
+    except CommandFailed as error:
+        if error.reason == "not installed":
+            return f"ssh-keygen cannot be asked: {_INSTALL}"
+        return " ".join(error.output.split())[:300] or error.reason
+    return None

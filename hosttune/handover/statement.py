@@ -1,0 +1,170 @@
+"""The statement of a hand-over, and the same facts read from the host as it is now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hosttune.errors import BadInput
+from hosttune.journal import in_force
+from hosttune.model import sysfs
+from hosttune.model.handover import (
+    HandedDevice,
+    HandoverStep,
+    Predicate,
+    Statement,
+    ValidationReference,
+    canonical_json,
+    digest_of,
+)
+from hosttune.model.host import Host
+from hosttune.model.validation import Validation
+from hosttune.model.values import FrozenMap, freeze
+from hosttune.planning.inventory.devices import identity, read_catalogue
+from hosttune.register import now
+from hosttune.system import System
+from hosttune.transaction.applied import applied_state
+from hosttune.transaction.site import Site
+
+_LONGEST = 200  # bytes of an applied value that the statement has in full
+
+
+def statement_of(
+    site: Site, host: Host, devices: Iterable[HandedDevice], validation: Validation | None = None
+) -> Statement:
+    """Return the statement of a hand-over that ends now, without an expiry: `sign` adds it.
+
+    `host` was discovered after the devices were returned; `devices` come from `handed_device`. Raises BadInput,
+    Refused.
+    """
+    return Statement.of(
+        Predicate(
+            host=host.hostname,
+            boot_id=host.boot_id,
+            machine=host.digest,
+            applied=applied_values(site, as_applied=True),
+            devices=tuple(devices),
+            validation=reference_to(validation),
+            issued_at=now(),
+        )
+    )
+
+
+def handed_device(
+    host: Host,
+    address: str,
+    steps: Sequence[HandoverStep],
+    firmware: Mapping[str, str] | None,
+    *,
+    kind: str | None = None,
+) -> HandedDevice:
+    """Return a device as it is now, after it was returned, with what was done to it.
+
+    It is clean only if every step is done or not needed. `firmware`: as read during the hand-over (`read_firmware`).
+    """
+    known = live_device(host, address, firmware)
+    fields: dict[str, Any] = {"kind": kind, "steps": tuple(steps), **known}
+    proven = not HandedDevice(state="clean", **fields).unclean
+    return HandedDevice(state="clean" if proven else "quarantined", **fields)
+
+
+def live_device(host: Host, address: str, firmware: Mapping[str, str] | None) -> Mapping[str, Any]:
+    """Return the fields that a device's digest stands for, as a host document has them. Unknown is None."""
+    function = host.index.pci.get(address)
+    return {
+        "address": address,
+        "identity": identity(read_catalogue(host), address, host),
+        "driver": function.driver if function else None,
+        "firmware": None if firmware is None else FrozenMap(firmware),
+        "epoch": epoch_of(host, address)[0],
+    }
+
+
+def epoch_of(host: Host, address: str) -> tuple[int | None, str]:
+    """Return the epoch of a device, or (None, why it is unknown).
+
+    On a driver of the host, any process of the host can use a device, which nothing records.
+    """
+    function = host.index.pci.get(address)
+    state = host.handover
+    if function is None:
+        return None, "it is not in the PCI tree"
+    if function.driver is None and function.unbound is not True:
+        return None, "its driver is unknown"
+    if function.driver is not None and "vfio" not in function.driver:
+        return None, f"it is on {function.driver}: uses by processes of the host are not recorded"
+    if state is None:
+        return None, "the register of devices cannot be read (as root: see the problems of hosttune discover)"
+    if state.register.record(address) is None:
+        return None, "the register does not have it"
+    if state.recording is None or not state.recording.active:
+        why = state.recording.why if state.recording else None
+        return None, f"starts by other programs are not recorded: {why or 'the hook of libvirt cannot be read'}"
+    found = (state.epochs or {}).get(address)
+    return found, "" if found is not None else "the record of starts cannot be read"
+
+
+def read_firmware(system: System, host: Host, address: str) -> Mapping[str, str] | None:
+    """Return the firmware versions of a device that its own driver has now; None if they cannot be read.
+
+    Empty for a virtual function, which has none of its own. Sources: the maker's driver for a GPU; `firmware_rev`
+    (drivers/nvme/host/sysfs.c); `fw_ver` (Documentation/ABI/stable/sysfs-class-infiniband). Raises Unreadable.
+    """
+    function = host.index.pci.get(address)
+    if function is None:
+        return None
+    if function.physfn is not None:
+        return FrozenMap({})
+    gpu = host.index.gpus.get(address)
+    if gpu is not None:
+        return None if gpu.firmware_version is None else FrozenMap({"vbios": gpu.firmware_version})
+    for folder, file in (("nvme", "firmware_rev"), ("infiniband", "fw_ver")):
+        place = sysfs.function(address, folder)
+        texts = {name: system.read(f"{place}/{name}/{file}") for name in system.list(place)}
+        if texts and all(texts.values()):
+            return FrozenMap({file: " ".join(sorted({text.strip() for text in texts.values() if text}))})
+    return None
+
+
+def known_firmware(system: System | None, host: Host, address: str) -> Mapping[str, str] | None:
+    """Return the firmware versions of a device that was returned; None if they are unknown now.
+
+    On vfio-pci they cannot be read. What was read when the device was returned counts as long as the host has not
+    booted and the device was not started since: flashing needs a program that has the device.
+    """
+    record = host.handover.register.record(address) if host.handover else None
+    epoch, _ = epoch_of(host, address)
+    if record and None not in (epoch, record.boot_id) and (record.epoch, record.boot_id) == (epoch, host.boot_id):
+        return record.firmware
+    return read_firmware(system, host, address) if system is not None else None
+
+
+def applied_values(site: Site, *, as_applied: bool = False) -> Mapping[str, Any]:
+    """Return the values of all settings in force, by action: as they are now, or as they were applied.
+
+    A value that is longer than 200 bytes is represented by its digest. Raises Refused for a journal that cannot be
+    read.
+    """
+    entries, drift = applied_state(site, in_force(site.transactions()).values())
+    found = {one.action: one.after for one in entries}
+    if as_applied:
+        found |= {one.action: one.expected for one in drift}
+    return FrozenMap({name: _short(freeze(value)) for name, value in sorted(found.items())})
+
+
+def _short(value: Any) -> Any:
+    return f"sha256:{digest_of(value)}" if len(canonical_json(value)) > _LONGEST else value
+
+
+def reference_to(validation: Validation | None) -> ValidationReference | None:
+    """Return the statement's reference to a validation."""
+    if validation is None:
+        return None
+    return ValidationReference(level=validation.level, verdict=validation.verdict, sha256=digest_of(validation))
+
+
+def refuse_forged(statement: Statement, where: str) -> None:
+    """Raise BadInput if the subjects are not those of the predicate."""
+    if statement.subject != Statement.of(statement.predicate).subject:
+        hint = "give the statement as `hosttune handover` wrote it"
+        raise BadInput("the digests of its subjects are not those of its fields", where=where, hint=hint)

@@ -1,0 +1,180 @@
+"""Whether a statement is valid here and now: its signature, its time, and its subjects, recomputed from the host.
+
+Whatever cannot be read makes it void. A result about a host document opens no gate (`about`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hosttune.handover.statement import epoch_of, live_device
+from hosttune.hypervisor import is_active
+from hosttune.model.handover import HandedDevice, Statement, digest_of, time_of
+from hosttune.model.host import Host
+from hosttune.model.values import Value
+from hosttune.model.verification import Reason, Verification
+
+CLOCKS = timedelta(minutes=5)  # how far a controller's clock may be behind that of the host
+_UNREADABLE = "cannot be read now"
+
+
+class Live(Value, frozen=True, kw_only=True):
+    """The host as it is now. `applied` None: a host document, which has no applied settings.
+
+    `firmware`: that of each device of the statement, by address; None for one: unknown.
+    """
+
+    host: Host
+    applied: Mapping[str, Any] | None
+    firmware: Mapping[str, Mapping[str, str] | None]
+
+
+def verification(
+    statement: Statement, live: Live, signature: Iterable[Reason], signer: str, *, at: datetime | None = None
+) -> Verification:
+    """Return the answer about a statement. `signature`: what is wrong with its signature. `at`: now, in UTC."""
+    predicate = statement.predicate
+    reasons = (
+        *signature,
+        *_of_statement(statement, at or datetime.now(UTC)),
+        *_of_host(statement, live),
+        *(one for device in predicate.devices for one in _of_device(device, live)),
+    )
+    return Verification(
+        verdict="void" if reasons else "valid",
+        about="document" if live.applied is None else "host",
+        host=predicate.host,
+        signer=signer,
+        devices=tuple(one.address for one in predicate.devices),
+        issued_at=predicate.issued_at,
+        expires_at=predicate.expires_at,
+        reasons=reasons,
+    )
+
+
+def _of_statement(statement: Statement, at: datetime) -> Iterable[Reason]:
+    predicate = statement.predicate
+    if statement.subject != Statement.of(predicate).subject:
+        yield _about("statement", "subject", "the digests of its subjects are not those of its fields")
+    if not predicate.devices:
+        yield _about("statement", "no-device", "it has no device")
+    for device in predicate.devices:
+        for why in device.unclean:
+            yield _about(device.address, "not-clean", why)
+    if time_of(predicate.issued_at, "statement") > at + CLOCKS:
+        text = f"issued at {predicate.issued_at}, and it is {_shown(at)}: one of the clocks is wrong"
+        yield _about("statement", "future", text)
+    if predicate.expires_at is None:
+        yield _about("statement", "no-expiry", "it has no expiry: it was not signed by hosttune handover sign")
+    elif time_of(predicate.expires_at, "statement") <= at:
+        yield _about("statement", "expired", f"expired at {predicate.expires_at}, and it is {_shown(at)}")
+
+
+def _of_host(statement: Statement, live: Live) -> Iterable[Reason]:
+    predicate, host = statement.predicate, live.host
+    rows = (
+        ("host", "name", predicate.host, host.hostname),
+        ("boot", "boot id", predicate.boot_id, host.boot_id),
+        ("machine", "machine (its id, CPUs and nodes)", predicate.machine, host.digest),
+    )
+    for reason, what, stated, now in rows:
+        yield from _compared("host", reason, what, stated, now)
+    names = predicate.applied.keys() | (live.applied or {}).keys()
+    for name in sorted(names):
+        if live.applied is None:
+            yield _about("host", "unknown", f"applied setting {name}: a host document does not have it")
+        elif name not in predicate.applied:
+            yield _about("host", "setting", f"{name} was applied since")
+        elif name not in live.applied:
+            yield _about("host", "setting", f"{name} was reverted since")
+        elif digest_of(live.applied[name]) != digest_of(predicate.applied[name]):
+            text = f"{name} was {predicate.applied[name]!r}, and is {live.applied[name]!r}"
+            yield _about("host", "setting", text)
+
+
+def _of_device(device: HandedDevice, live: Live) -> Iterable[Reason]:
+    address, host = device.address, live.host
+    if address not in host.index.pci:
+        yield _missing(device, host)
+        return
+    now = live_device(host, address, live.firmware.get(address))
+    if now["identity"] != device.identity:
+        yield _elsewhere(device, host) or _about(
+            address, "identity", f"it was {device.identity!r}, and is {now['identity']!r}"
+        )
+    if now["driver"] != device.driver:
+        yield _about(address, "driver", f"it was on {device.driver or 'none'}, and is on {now['driver'] or 'none'}")
+    yield from _firmware(device, now["firmware"])
+    why = epoch_of(host, address)[1]
+    if device.epoch is None:
+        yield _about(address, "unknown", "the statement has no epoch: starts were not recorded when it was made")
+    if now["epoch"] is None:
+        yield _about(address, "unknown", f"whether it was started since is unknown: {why}")
+    elif device.epoch is not None and now["epoch"] != device.epoch:
+        text = f"a guest was started with it since (epoch {device.epoch}, now {now['epoch']})"
+        yield _about(address, "started", text)
+    yield from _use(address, host)
+
+
+def _firmware(device: HandedDevice, now: Mapping[str, str] | None) -> Iterable[Reason]:
+    if device.firmware is None:
+        yield _about(device.address, "unknown", "the statement does not know its firmware")
+    elif now is None:
+        yield _about(device.address, "unknown", f"its firmware {_UNREADABLE}")
+    else:
+        for name in sorted(device.firmware.keys() | now.keys()):
+            if device.firmware.get(name) != now.get(name):
+                text = f"{name} was {device.firmware.get(name)!r}, and is {now.get(name)!r}"
+                yield _about(device.address, "firmware", text)
+
+
+def _use(address: str, host: Host) -> Iterable[Reason]:
+    """Yield what the register and libvirt say against a device."""
+    record = host.handover.register.record(address) if host.handover else None
+    if record is not None and record.state == "quarantined":
+        yield _about(address, "quarantined", f"it is quarantined since {record.since}: {record.why}")
+    if record is not None and record.state == "released":
+        yield _about(address, "released", f"{record.who} released it at {record.since}: {record.why}")
+    if host.guests is None:
+        yield _about(address, "unknown", "libvirt cannot be asked whether a guest has it")
+    for guest in host.guests or ():
+        if address in guest.devices and is_active(guest.state):
+            yield _about(address, "in-use", f"guest {guest.name} has it and is {guest.state}")
+
+
+def _missing(device: HandedDevice, host: Host) -> Reason:
+    return _elsewhere(device, host) or _about(device.address, "missing", "the host has no such function")
+
+
+def _elsewhere(device: HandedDevice, host: Host) -> Reason | None:
+    """Return the reason if the device is now at another address; None if it is at none, or at several."""
+    from hosttune.planning.inventory.devices import identity, read_catalogue
+
+    catalogue = read_catalogue(host)
+    wanted = device.identity.partition(" ")[2]
+    here = [
+        one.address
+        for one in host.pci
+        if one.address != device.address and identity(catalogue, one.address, host).partition(" ")[2] == wanted
+    ]
+    if len(here) != 1:
+        return None
+    return _about(device.address, "moved", f"a device with this identity is at {here[0]} now")
+
+
+def _compared(subject: str, reason: Any, what: str, stated: object, now: object) -> Iterable[Reason]:
+    if stated is None or now is None:
+        where = "the statement does not know it" if stated is None else _UNREADABLE
+        yield _about(subject, "unknown", f"{what}: {where}")
+    elif stated != now:
+        yield _about(subject, reason, f"{what}: was {stated!r}, and is {now!r}")
+
+
+def _about(subject: str, reason: Any, text: str) -> Reason:
+    return Reason(reason=reason, subject=subject, text=text)
+
+
+def _shown(at: datetime) -> str:
+    return at.isoformat(timespec="seconds")

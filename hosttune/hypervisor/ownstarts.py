@@ -1,0 +1,57 @@
+"""hosttune's own record of the guests that it starts, for the epochs of their devices (`hosttune.starts`).
+
+libvirt's hook records the same starts where it is installed. A start that is recorded and then fails advances an epoch
+too, which makes a statement void and nothing worse.
+"""
+
+from __future__ import annotations
+
+import time
+
+from hosttune.domain.reader import read_domain
+from hosttune.errors import BadInput
+from hosttune.hypervisor.connection import read_definition
+from hosttune.model import sysfs
+from hosttune.starts import FUNCTION, GUEST, OWN_STARTS, REGISTER, start_line
+from hosttune.system import STATE_INSIDE, System, state_directory
+
+_MODE = 0o600
+_EVERY = "*"  # in place of an address: it counts for every device
+
+
+def record_start(system: System, name: str) -> None:
+    """Record that a guest is about to start with its devices. Raises WriteFailed, Unreadable.
+
+    Where no device was ever in a hand-over, no epoch matters and nothing is written.
+    """
+    folder = STATE_INSIDE if system.captured else state_directory()
+    if not system.exists(f"{folder}/{REGISTER}"):
+        return
+    devices = _devices(system, name)
+    if not devices:
+        return
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    before = system.read_bytes(f"{folder}/{OWN_STARTS}") or b""
+    lines = "".join(start_line(address, how, when, name) for address, how in devices.items())
+    system.replace(f"{folder}/{OWN_STARTS}", before + lines.encode(), _MODE)
+
+
+def _devices(system: System, name: str) -> dict[str, str]:
+    """Return the functions of a guest's definition and how it has each; every device if the definition is unknown."""
+    try:
+        xml = read_definition(system, name)
+        facts = read_domain(xml, where=f"guest {name}") if xml is not None else None
+    except BadInput:
+        facts = None
+    if facts is None:
+        return {_EVERY: GUEST}
+    found: dict[str, str] = {}
+    for device in facts.hostdevs:
+        if device.kind == "mdev" or (device.kind == "pci" and not device.source):
+            found[_EVERY] = GUEST
+        elif device.kind == "pci" and device.source:
+            found[device.source] = GUEST
+            parent = system.link(sysfs.function(device.source, "physfn"))
+            if parent is not None:
+                found.setdefault(parent.rpartition("/")[2], FUNCTION)
+    return found

@@ -1,0 +1,108 @@
+"""What hosttune's register knows of devices between two tenants: a part of the host document.
+
+The register is `handover/register.json` in the state directory (`hosttune.handover.register`); `Host.handover` has what
+planning and verification need of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from hosttune.errors import BadInput
+from hosttune.model.values import Value, close_lists, close_mappings, from_json, is_address
+
+REGISTER_SCHEMA = "hosttune.handover-register/v1"
+
+RegisterState = Literal["quarantined", "clean", "released"]
+
+
+class DeviceRecord(Value, frozen=True, kw_only=True):
+    """One device of the register.
+
+    - `state`: "quarantined": no guest gets it; "clean": every step of its last hand-over is done, and it was returned;
+      "released": a person freed it (`who`, `why`), so it never counts as clean.
+    - `identity`: as in plans, when it was recorded.
+    - `since`: the time of the last change, ISO 8601 in UTC; `why`: the reason; `guest`: its last guest, if known.
+    - `step`: the last step that was begun. `handover`: the number of the course that it belongs to.
+    - `boot_id`, `epoch`, `driver`, `firmware`: as they were when it was returned. Firmware can only be read while the
+      host's driver has the device; it counts as read as long as boot and epoch are the same. `firmware` None: unknown;
+      empty: the device has none of its own (a virtual function).
+    """
+
+    address: str
+    identity: str
+    state: RegisterState
+    since: str
+    why: str
+    guest: str | None = None
+    who: str | None = None
+    step: str | None = None
+    handover: str | None = None
+    boot_id: str | None = None
+    epoch: int | None = None
+    driver: str | None = None
+    firmware: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "firmware")
+
+
+class Register(Value, frozen=True, kw_only=True):
+    """The register's document: at most one record for each address."""
+
+    schema: str = REGISTER_SCHEMA
+    devices: tuple[DeviceRecord, ...] = ()
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+    @property
+    def quarantined(self) -> tuple[DeviceRecord, ...]:
+        """The devices that no guest may have."""
+        return tuple(one for one in self.devices if one.state == "quarantined")
+
+    def record(self, address: str) -> DeviceRecord | None:
+        """Return the record of an address; None if it is not in the register."""
+        return next((one for one in self.devices if one.address == address), None)
+
+    @classmethod
+    def from_json(cls, data: str | bytes, *, where: str) -> Register:
+        """Read a register. Raises BadInput for anything else, also for an address that occurs twice."""
+        found = from_json(cls, data, schema=REGISTER_SCHEMA, where=where)
+        addresses = [one.address for one in found.devices]
+        wrong = next((one for one in addresses if not is_address(one) or addresses.count(one) > 1), None)
+        if wrong is not None:
+            what = f"{wrong[:80]!r} is not an address, or occurs twice"
+            hint = "read the file and correct it: the devices that it quarantines must stay quarantined"
+            raise BadInput(what, where=where, hint=hint)
+        return found
+
+
+class Recording(Value, frozen=True, kw_only=True):
+    """Whether starts of guests by other programs are recorded (libvirt's hook). `why`: the reason if not."""
+
+    active: bool
+    why: str | None = None
+
+
+class HandoverState(Value, frozen=True, kw_only=True):
+    """The register of a host, and the epochs of its devices.
+
+    - `epochs`: how often each device of the register was given to a guest that started, by address; a device that is
+      not in it has no known epoch.
+    - `recording` None: it is not known whether starts by other programs are recorded.
+    """
+
+    devices: tuple[DeviceRecord, ...] = ()
+    epochs: Mapping[str, int] | None = None
+    recording: Recording | None = None
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+        close_mappings(self, "epochs")
+
+    @property
+    def register(self) -> Register:
+        """The register."""
+        return Register(devices=self.devices)

@@ -1,0 +1,74 @@
+"""The register of devices between two tenants: one document, `handover/register.json` in the state directory.
+
+A device enters it as quarantined, before anything is done to it, and leaves it as clean (returned, every step proven)
+or released (freed by a person). Planning and apply refuse a quarantined device, by its address and by its serial
+number or UUID where these are known. Callers that change the register hold the lock of the state (`Store.locked`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import msgspec
+
+from hosttune.errors import BadInput, Refused
+from hosttune.files import make_folder, sync_folder
+from hosttune.forgotten import caller
+from hosttune.model.quarantine import DeviceRecord, Register
+from hosttune.model.values import address_key, to_json
+from hosttune.starts import FOLDER, QUARANTINED, REGISTER, quarantine_list
+from hosttune.state import load, mode_of, save
+
+MOST_WHY = 500  # characters
+
+
+def read_register(folder: str) -> Register:
+    """Return the register of a state directory; an empty one if none was written. Raises BadInput."""
+    path = os.path.join(folder, REGISTER)
+    if not os.path.lexists(path):
+        return Register()
+    return Register.from_json(load(path, what="hosttune's own register"), where=path)
+
+
+def record_devices(folder: str, records: Iterable[DeviceRecord]) -> Register:
+    """Put these records in place of those of the same addresses; on the disk when this returns. Raises BadInput.
+
+    The hook's list is written such that a crash leaves it with too many devices, never with too few.
+    """
+    before = read_register(folder)
+    known = {one.address: one for one in before.devices} | {one.address: one for one in records}
+    after = Register(devices=tuple(known[address] for address in sorted(known, key=address_key)))
+    held = {one.address for one in after.quarantined}
+    _write(folder, QUARANTINED, quarantine_list(held | {one.address for one in before.quarantined}))
+    _write(folder, REGISTER, to_json(after))
+    _write(folder, QUARANTINED, quarantine_list(held))
+    return after
+
+
+def _write(folder: str, name: str, text: str) -> None:
+    path = os.path.join(folder, name)
+    make_folder(folder, mode_of(""))
+    make_folder(os.path.join(folder, FOLDER), mode_of(f"{FOLDER}/"))
+    save(path, text, mode=mode_of(name))
+    sync_folder(os.path.dirname(path))
+
+
+def release(folder: str, address: str, why: str) -> DeviceRecord:
+    """Free a quarantined device, as a person decided. It does not count as clean. Raises Refused, BadInput."""
+    if not why.strip() or len(why) > MOST_WHY or not why.isprintable():
+        hint = f"give one line of at most {MOST_WHY} characters"
+        raise BadInput("a reason is needed", where="--why", hint=hint)
+    found = read_register(folder).record(address)
+    if found is None or found.state != "quarantined":
+        known = ", ".join(one.address for one in read_register(folder).quarantined) or "none"
+        raise Refused(f"{address} is not quarantined", where=os.path.join(folder, REGISTER), hint=f"these are: {known}")
+    freed = msgspec.structs.replace(found, state="released", since=now(), why=why.strip(), who=caller())
+    record_devices(folder, (freed,))
+    return freed
+
+
+def now() -> str:
+    """Return the time, in UTC, as ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,45 @@
+"""Starts of guests that have devices of this host: who records them, and how a device's epoch is counted.
+
+Two files in the state directory. `handover/starts` is written by hosttune's hook of libvirt, for every start of a
+guest, whoever starts it; `handover/own-starts` by hosttune for its own starts. A line is `ADDRESS HOW TIME GUEST`;
+HOW is "guest" (the guest has the function) or "function" (it has a virtual function or mediated device of it). A line
+that cannot be read counts for every device. The epoch of a device is the number of its lines in both files; only
+whether it has changed matters, so a start that both record is counted twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hosttune.model.values import is_address
+
+FOLDER = "handover"  # in the state directory
+REGISTER = f"{FOLDER}/register.json"
+QUARANTINED = f"{FOLDER}/quarantined"  # the addresses of the register that no guest may have, one a line, for the hook
+STARTS = f"{FOLDER}/starts"
+OWN_STARTS = f"{FOLDER}/own-starts"
+GUEST, FUNCTION = "guest", "function"
+
+
+def start_line(address: str, how: str, when: str, guest: str) -> str:
+    """Return the line of one device of one start, with its newline."""
+    return f"{address} {how} {when} {' '.join(guest.split())}\n"
+
+
+def count_starts(text: str, address: str, physical: str | None = None) -> int:
+    """Return how many lines are about a device. `physical`: for a virtual function, the function that it belongs to.
+
+    The start of a guest that has the physical function ends its virtual functions, so that it counts for them too.
+    """
+    return sum(1 for line in text.split("\n") if line and _is_about(line.split(" ", 2), address, physical))
+
+
+def _is_about(words: list[str], address: str, physical: str | None) -> bool:
+    if len(words) < 3 or words[1] not in (GUEST, FUNCTION) or not is_address(words[0]):
+        return True
+    return words[0] == address or (words[0] == physical and words[1] == GUEST)
+
+
+def quarantine_list(addresses: Iterable[str]) -> str:
+    """Return the text of the hook's list of quarantined devices."""
+    return "".join(f"{address}\n" for address in sorted(addresses))

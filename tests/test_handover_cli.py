@@ -1,0 +1,258 @@
+"""`handover` on a scratch root: quarantine in plan and apply, the hook as an action, and a statement's whole life."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import applyroots
+import msgspec
+import pytest
+from applyroots import GPU, OTHER_GPU, STATE, Cli, Root, action, block, edited, outcomes
+from handovers import DONE, SIGNER, Keys
+
+from hosttune.archive import open_system
+from hosttune.cli import run
+from hosttune.discovery import discover
+from hosttune.handover.statement import handed_device, read_firmware, statement_of
+from hosttune.libvirthook import PLACE
+from hosttune.model.quarantine import DeviceRecord
+from hosttune.planning.inventory.devices import identity, read_catalogue
+from hosttune.register import now, read_register, record_devices
+from hosttune.transaction.site import site_of
+
+root = applyroots.root
+cli = applyroots.cli
+plan = applyroots.plan
+
+HOOK = action("libvirt-hook", PLACE, "installed")
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("no OpenSSH client")
+    return Keys(tmp_path_factory.mktemp("keys"))
+
+
+def quarantined(root: Root, address: str = GPU) -> DeviceRecord:
+    """Put a device of the root into its register, as the course does before anything else."""
+    host = discover(open_system(str(root.path)))
+    who = identity(read_catalogue(host), address, host)
+    record = DeviceRecord(address=address, identity=who, state="quarantined", since=now(), why="hand-over 1")
+    record_devices(str(root.path / STATE), (record,))
+    return record
+
+
+def written_quarantine(root: Root) -> str:
+    return root.get(f"{STATE}/handover/quarantined")
+
+
+def test_a_quarantined_device_is_neither_planned_nor_applied_until_it_is_released(cli: Cli, plan: Path) -> None:
+    quarantined(cli.root)
+    assert written_quarantine(cli.root) == GPU
+    code, out, _ = cli("plan", "--gpu", GPU, "-o", "json")
+    (unplaced,) = json.loads(out)["unplaced"]
+    assert (code, json.loads(out)["guests"]) == (1, [])
+    assert f"{GPU} is quarantined since" in unplaced["why"][0]
+    code, out, _ = cli("plan", "--gpus", "8", "--profile", "none", "-o", "json")
+    assert (code, GPU in str(json.loads(out)["unplaced"][0]["why"])) == (1, True)
+    code, out, _ = cli("plan", "--gpu", OTHER_GPU, "-o", "json")
+    assert (code, [one["address"] for one in json.loads(out)["guests"][0]["devices"] if one["kind"] == "gpu"]) == (
+        0, [OTHER_GPU],
+    )  # fmt: skip
+    before = cli.root.tree()
+    for words in ((str(plan), "--yes"), (str(plan), "--dry-run")):
+        code, out, err = cli("apply", *words)
+        assert (code, out) == (3, "")
+        assert f"{GPU} is quarantined since" in block(err)["error"]
+    assert cli.root.tree().keys() - before.keys() == {f"{STATE}/lock"}
+
+    code, out, _ = cli("handover", "status")  # `cli` puts --root behind the verb
+    assert code == 2
+    code, out, err = handover(cli, "status")
+    assert (code, err) == (0, "")
+    assert f"{GPU}  quarantined since" in out
+    assert "are not recorded" in out
+    assert handover(cli, "release", GPU, "--why", " ")[0] == 2
+    assert handover(cli, "release", OTHER_GPU, "--why", "x")[0] == 3
+    assert handover(cli, "release", "gpu", "--why", "x")[0] == 2
+    assert handover(cli, "release", GPU, "--why", "back to the maker")[0] == 0
+    assert written_quarantine(cli.root) == ""
+    (record,) = json.loads(handover(cli, "status", "-o", "json")[1])["devices"]
+    assert (record["record"]["state"], record["record"]["why"]) == ("released", "back to the maker")
+    assert cli("plan", "--gpu", GPU)[0] == 0
+    assert handover(cli, "release", GPU, "--why", "again")[0] == 3
+
+
+def handover(cli: Cli, verb: str, *words: str) -> tuple[int, str, str]:
+    """A command of the group, on the root of `cli`."""
+    code = run(["handover", verb, "--root", str(cli.root.path), *words])
+    out, err = cli._capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"schema": "hosttune.handover-register/v1", "devices": [', "\0"])
+def test_a_damaged_register_gives_nothing_away(text: str, cli: Cli, plan: Path) -> None:
+    cli.root.put(f"{STATE}/handover/register.json", text)
+    assert cli("apply", str(plan), "--yes")[0] == 2
+    code, out, _ = handover(cli, "status")
+    assert (code, "cannot be read here" in out) == (0, True)
+    host = json.loads(cli("discover", "-o", "json")[1])
+    assert host["handover"] is None
+    assert any("register" in one["where"] for one in host["problems"])
+
+
+def test_what_is_not_written_on_a_captured_host(cli: Cli, tmp_path: Path) -> None:
+    document = tmp_path / "host.json"
+    document.write_text(cli("discover", "-o", "json")[1])
+    for words in (("--root", str(applyroots.EXAMPLE)), ("--host", str(document))):
+        assert run(["handover", "release", *words, GPU, "--why", "x"]) == 3
+        assert run(["handover", "status", *words]) == 0
+    cli._capsys.readouterr()
+
+
+def test_the_hook_is_installed_by_an_action_and_taken_back(cli: Cli, plan: Path, tmp_path: Path) -> None:
+    path = edited(plan, tmp_path / "hook.json", actions=[HOOK], guests=[])
+    assert outcomes(cli.json("apply", path, "--yes")) == {f"libvirt-hook:{PLACE}": "done"}
+    hook = cli.root.path / PLACE[1:]
+    assert hook.stat().st_mode & 0o777 == 0o755
+    assert f"starts={'/var/lib/hosttune'}/handover/starts\n" in hook.read_text()
+    assert "by other programs: recorded and guarded by the hook" in handover(cli, "status")[1]
+    assert outcomes(cli.json("apply", path, "--yes")) == {f"libvirt-hook:{PLACE}": "already"}
+    cli.root.put(PLACE[1:], hook.read_text() + "exit 0\n")
+    (drift,) = cli.json("status", code=1)["drift"]
+    assert drift["actual"] == "of another version or state directory"
+    recording = json.loads(handover(cli, "status", "-o", "json")[1])["recording"]
+    assert recording == {"active": False, "why": f"{PLACE} is not what this hosttune writes there"}
+    cli.json("revert", "--force")
+    assert not hook.exists()
+    cli.root.put(PLACE[1:], "#!/bin/sh\nexit 0\n")
+    assert outcomes(cli.json("apply", path, "--yes")) == {f"libvirt-hook:{PLACE}": "pending"}
+    assert hook.read_text() == "#!/bin/sh\nexit 0\n"
+
+
+# --- a statement's life ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def handed(cli: Cli, plan: Path, tmp_path: Path) -> Path:
+    """A statement of one GPU of the root, with the hook installed and the plan's settings applied."""
+    settings = edited(plan, tmp_path / "all.json", actions=lambda old: [*old, HOOK])
+    cli.json("apply", settings, "--yes")
+    record = quarantined(cli.root)
+    system = open_system(str(cli.root.path))
+    before = discover(open_system(str(applyroots.EXAMPLE)))
+    firmware = read_firmware(system, before, GPU)
+    assert firmware == {"vbios": before.index.gpus[GPU].firmware_version}
+    host = discover(system)
+    device = handed_device(host, GPU, DONE, firmware, kind="gpu")
+    assert (device.driver, device.epoch, device.state) == ("vfio-pci", 0, "clean")
+    path = tmp_path / "statement.json"
+    path.write_text(statement_of(site_of(system), host, [device]).to_json())
+    changes: dict[str, Any] = {"state": "clean", "boot_id": host.boot_id, "epoch": 0, "driver": "vfio-pci"}
+    clean = msgspec.structs.replace(record, since=now(), firmware=firmware, **changes)
+    record_devices(str(cli.root.path / STATE), (clean,))
+    return path
+
+
+def verified(cli: Cli, keys: Keys, file: Path, *more: str, place: str = "root") -> tuple[int, dict[str, Any]]:
+    """The exit code and the answer of `verify`."""
+    words = ["--signers", str(keys.signers), "--identity", SIGNER, "-o", "json", *more]
+    there = ["--root", str(cli.root.path)] if place == "root" else ["--host", place]
+    code = run(["handover", "verify", *there, str(file), *words])
+    out, err = cli._capsys.readouterr()
+    assert err == ""
+    return code, json.loads(out)
+
+
+def void(cli: Cli, keys: Keys, file: Path, *more: str, place: str = "root") -> set[str]:
+    """The reasons' names."""
+    code, answer = verified(cli, keys, file, *more, place=place)
+    assert (code, answer["verdict"]) == (1, "void")
+    return {one["reason"] for one in answer["reasons"]}
+
+
+def test_the_life_of_a_statement(cli: Cli, plan: Path, handed: Path, keys: Keys, tmp_path: Path) -> None:
+    assert void(cli, keys, handed) == {"no-signature", "no-expiry"}
+    assert run(["handover", "sign", str(handed), "--key", str(keys.key), "--expires", "24h"]) == 0
+    assert f"signed: {handed}.sig, valid until" in cli._capsys.readouterr().err
+    code, answer = verified(cli, keys, handed, "--revoked", str(keys.revoked))
+    assert (code, answer["verdict"], answer["about"], answer["reasons"]) == (0, "valid", "host", [])
+
+    document = tmp_path / "host.json"
+    document.write_text(cli("discover", "-o", "json")[1])
+    assert void(cli, keys, handed, place=str(document)) == {"unknown"}  # the applied settings are not in it
+    assert verified(cli, keys, handed, place=str(document))[1]["about"] == "document"
+
+    data = handed.read_bytes()
+    handed.write_bytes(data.replace(b'"epoch": 0', b'"epoch": 1'))
+    assert void(cli, keys, handed) >= {"signature", "subject", "started"}
+    handed.write_bytes(data)
+    boot = cli.root.get(applyroots.BOOT_ID)
+    cli.root.put(applyroots.BOOT_ID, boot[:-1] + ("0" if boot[-1] != "0" else "1") + "\n")
+    assert void(cli, keys, handed) == {"boot", "unknown"}  # firmware was read before that boot
+    cli.root.put(applyroots.BOOT_ID, boot + "\n")
+    pages = cli.root.get(applyroots.PAGES)
+    cli.root.put(applyroots.PAGES, f"{int(pages) - 1}\n")
+    assert void(cli, keys, handed) == {"setting"}
+    cli.root.put(applyroots.PAGES, f"{pages}\n")
+    assert verified(cli, keys, handed)[0] == 0
+
+    cli.root.activate(7)
+    found = cli.json("apply", str(plan), "--yes", "--start")
+    assert outcomes(found)["guest-state:gpu-guest"] == "done"
+    assert cli.root.get(f"{STATE}/handover/own-starts").startswith(f"{GPU} guest 20")
+    assert void(cli, keys, handed) == {"started", "in-use", "unknown"}
+
+
+def test_a_start_that_the_hook_recorded(cli: Cli, handed: Path, keys: Keys) -> None:
+    assert run(["handover", "sign", str(handed), "--key", str(keys.key), "--expires", "1h"]) == 0
+    assert verified_quietly(cli, keys, handed) == 0
+    cli.root.put(f"{STATE}/handover/starts", f"{OTHER_GPU} guest 2026-01-01T00:00:00Z vm\n")
+    assert verified_quietly(cli, keys, handed) == 0
+    cli.root.put(f"{STATE}/handover/starts", f"{GPU} guest 2026-01-01T00:00:00Z vm\n")
+    assert void(cli, keys, handed) == {"started", "unknown"}
+    (cli.root.path / PLACE[1:]).unlink()
+    assert "unknown" in void(cli, keys, handed)
+    record = read_register(str(cli.root.path / STATE)).record(GPU)
+    assert record is not None
+    record_devices(str(cli.root.path / STATE), (msgspec.structs.replace(record, state="quarantined"),))
+    assert "quarantined" in void(cli, keys, handed)
+
+
+def verified_quietly(cli: Cli, keys: Keys, file: Path) -> int:
+    """The exit code of `verify`, whatever was printed before."""
+    cli._capsys.readouterr()
+    return verified(cli, keys, file)[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        (("verify", "{file}", "--signers", "{keys}/none", "--identity", "a"), "{keys}/none"),
+        (("verify", "{file}", "--signers", "{keys}/allowed_signers", "--identity", "*"), "--identity"),
+        (("verify", "{file}", "--signers", "{keys}/allowed_signers", "--identity", "a", "--revoked", "/none"), "/none"),
+        (("verify", "/none", "--signers", "{keys}/allowed_signers", "--identity", "a"), "/none"),
+        (("verify", "{keys}/key.pub", "--signers", "{keys}/allowed_signers", "--identity", "a"), "{keys}/key.pub"),
+        (("verify", "{file}"), "command line"),
+        (("sign", "{keys}/key.pub", "--key", "{keys}/key", "--expires", "1h"), "{keys}/key.pub"),
+        (("sign", "{file}", "--key", "{keys}/none", "--expires", "1h"), "{keys}/none"),
+        (("sign", "{file}", "--key", "{keys}/key", "--expires", "1y"), "--expires"),
+        (("sign", "-", "--key", "{keys}/key", "--expires", "1h"), "-"),
+        (("release", "0000:41:00.0"), "command line"),
+    ],
+)
+def test_bad_input(words: tuple[str, ...], where: str, keys: Keys, tmp_path: Path, cli: Cli) -> None:
+    from handovers import statement
+
+    file = tmp_path / "statement.json"
+    file.write_text(statement().to_json())
+    names = {"file": str(file), "keys": str(keys.key.parent)}
+    assert run(["handover", *(word.format(**names) for word in words)]) == 2
+    out, err = cli._capsys.readouterr()
+    assert out == ""
+    assert block(err)["where"] == where.format(**names)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["root", "statement.json"]

@@ -1,0 +1,403 @@
+"""The statement of a hand-over: its digests, its signature by a real ssh-keygen, and each reason that voids it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import handovers
+import msgspec
+import pytest
+from handovers import BOOT, DONE, DRIVE, GPU, SIGNER, Keys, host, live, record, statement, with_state
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sweeps import examples
+
+from hosttune.errors import BadInput, HosttuneError
+from hosttune.handover.signing import SUFFIX, Unclean, parse_duration, sign, signature_reasons
+from hosttune.handover.verify import verification
+from hosttune.model.handover import PREDICATE_TYPE, STATEMENT_TYPE, Statement, canonical_json, digest_of
+from hosttune.model.host import Host, RunningGuest
+from hosttune.model.quarantine import Recording
+from hosttune.model.verification import Reason
+
+pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no OpenSSH client")
+NOW = datetime(2026, 1, 1, 1, tzinfo=UTC)
+DAY = timedelta(hours=24)
+
+
+# --- the document ------------------------------------------------------------------------------------------------
+
+
+def test_a_statement_is_an_in_toto_statement_with_the_digests_of_its_fields() -> None:
+    found = json.loads(statement().to_json())
+    assert (found["_type"], found["predicateType"]) == (STATEMENT_TYPE, PREDICATE_TYPE)
+    predicate = found["predicate"]
+    rows = [("node1", {name: predicate[name] for name in ("host", "boot_id", "machine", "applied")})]
+    for device in predicate["devices"]:
+        fields = {name: device[name] for name in ("address", "identity", "firmware", "driver", "epoch")}
+        rows.append((device["address"], fields))
+    assert [(one["name"], one["digest"]["sha256"]) for one in found["subject"]] == [
+        (name, digest_of(fields)) for name, fields in rows
+    ]
+
+
+def test_the_canonical_form_is_fixed() -> None:
+    """A known text and its digest, by another tool: printf '{"a":[1,null,true],"é":"x"}' | sha256sum."""
+    assert canonical_json({"é": "x", "a": [1, None, True]}) == b'{"a":[1,null,true],"\xc3\xa9":"x"}'
+    assert digest_of({}) == "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 53), 1 << 53) | st.text(st.characters(codec="utf-8"), max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abcé", max_size=3), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def turned(value: Any) -> Any:
+    """The same value with the keys of every mapping in the opposite order."""
+    if isinstance(value, dict):
+        return {key: turned(value[key]) for key in reversed(value)}
+    return [turned(one) for one in value] if isinstance(value, list) else value
+
+
+@given(JSON)
+@settings(max_examples=examples(60, full=600), deadline=None)
+def test_the_order_of_keys_changes_no_digest(value: Any) -> None:
+    assert canonical_json(turned(value)) == canonical_json(value)
+    assert json.loads(canonical_json(value)) == value
+
+
+def test_a_statement_survives_its_file() -> None:
+    assert Statement.from_json(statement().to_json()) == statement()
+
+
+def broken(change: Mapping[str, Any]) -> str:
+    """The statement's text, with values at paths ("predicate.devices.0.epoch") replaced."""
+    document = json.loads(statement().to_json())
+    for path, value in change.items():
+        *above, last = path.split(".")
+        place = document
+        for name in above:
+            place = place[int(name)] if isinstance(place, list) else place[name]
+        place[int(last) if isinstance(place, list) else last] = value
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "where"),
+    [
+        ("", "not a JSON document", "statement"),
+        (statement().to_json()[:-20], "not a JSON document", "statement"),
+        ("[" * 100_000, "nested deeper", "statement"),
+        ("[]", "_type is 'None'", "statement"),
+        (broken({"_type": "https://in-toto.io/Statement/v0.1"}), "_type is", "statement"),
+        (broken({"predicateType": "https://slsa.dev/provenance/v1"}), "predicateType is", "statement"),
+        (broken({"subject.0.digest.sha256": "D" * 64}), "not a sha256", "$.subject[0].digest.sha256"),
+        (broken({"predicate.devices.0.epoch": "3"}), "expected a whole number", "$.predicate.devices[0].epoch"),
+        (broken({"predicate.devices.1.address": GPU}), "occurs twice", "$.predicate.devices[1]"),
+        (broken({"predicate.devices.1.address": "../../x"}), "not a PCI address", "$.predicate.devices[1].address"),
+        (broken({"predicate.devices.1.state": "fine"}), "invalid value 'fine'", "$.predicate.devices[1].state"),
+        (broken({"predicate.issued_at": "yesterday"}), "not a time", "$.predicate.issued_at"),
+        (broken({"predicate.issued_at": "2026-01-01T00:00:00"}), "not a time", "$.predicate.issued_at"),
+        (broken({"predicate.expires_at": "0001-01-01T00:00:00+23:00"}), "not a time", "$.predicate.expires_at"),
+        (statement().to_json().replace('"host": "node1"', '"host": "a", "host": "b"'), "occurs twice", "statement"),
+        (statement().to_json().replace("node1", "\\ud800"), "half of a surrogate", "statement"),
+        (" " * (5 << 20), "larger than 4 MiB", "statement"),
+    ],
+)  # fmt: skip
+def test_hostile_text_is_refused_with_its_place(text: str, what: str, where: str) -> None:
+    with pytest.raises(BadInput) as error:
+        Statement.from_json(text)
+    assert what in error.value.what
+    assert where in error.value.where
+    assert error.value.exit_code == 2
+
+
+# --- the signature -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    return Keys(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "statement.json"
+    path.write_text(statement().to_json())
+    return path
+
+
+def reasons(keys: Keys, file: Path, *, identity: str = SIGNER, revoked: bool = True) -> list[str]:
+    """The names of the reasons against a signature."""
+    krl = str(keys.revoked) if revoked else None
+    found = signature_reasons(file.read_bytes(), f"{file}{SUFFIX}", str(keys.signers), identity, krl)
+    return [one.reason for one in found]
+
+
+def test_what_is_signed_is_verified(keys: Keys, file: Path) -> None:
+    signed = sign(str(file), str(keys.key), DAY, at=NOW)
+    assert signed.predicate.expires_at == "2026-01-02T01:00:00+00:00"
+    assert Statement.from_json(file.read_bytes()) == signed
+    assert reasons(keys, file) == reasons(keys, file, revoked=False) == []
+    assert signed.subject == statement().subject
+
+
+def test_every_changed_byte_is_noticed(keys: Keys, file: Path, tmp_path: Path) -> None:
+    sign(str(file), str(keys.key), DAY, at=NOW)
+    data = file.read_bytes()
+    changed = tmp_path / "changed.json"
+    shutil.copy(f"{file}{SUFFIX}", f"{changed}{SUFFIX}")
+
+    @given(st.integers(0, len(data) - 1), st.integers(0, 255))
+    @settings(max_examples=examples(20, full=400), deadline=None)
+    def try_one(place: int, byte: int) -> None:
+        changed.write_bytes(data[:place] + bytes((byte,)) + data[place + 1 :])
+        if changed.read_bytes() == data:
+            return
+        try:
+            Statement.from_json(changed.read_bytes())
+        except BadInput:
+            return  # unparsable: exit 2
+        assert reasons(keys, changed) == ["signature"]
+
+    try_one()
+
+
+def test_a_signature_that_is_missing_cut_or_of_another_namespace(keys: Keys, file: Path) -> None:
+    assert reasons(keys, file) == ["no-signature"]
+    sign(str(file), str(keys.key), DAY, at=NOW)
+    signature = Path(f"{file}{SUFFIX}")
+    whole = signature.read_text()
+    signature.write_text(whole[:120])
+    assert reasons(keys, file) == ["signature"]
+    signature.write_text("")
+    assert reasons(keys, file) == ["signature"]
+    signature.unlink()
+    subprocess.run(["ssh-keygen", "-q", "-Y", "sign", "-n", "file", "-f", str(keys.key), str(file)], check=True)
+    assert reasons(keys, file) == ["signature"]
+
+
+def test_a_signer_who_is_not_allowed(keys: Keys, file: Path) -> None:
+    sign(str(file), str(keys.other), DAY, at=NOW)
+    assert reasons(keys, file) == ["signer"]
+    sign(str(file), str(keys.key), DAY, at=NOW)
+    assert reasons(keys, file, identity="eve@example.com") == ["signer"]
+    try:
+        keys.allow(keys.key, 'valid-before="20200101"')
+        assert reasons(keys, file) == ["signer"]
+    finally:
+        keys.allow(keys.key)
+    assert reasons(keys, file) == []
+
+
+def test_a_revoked_key(keys: Keys, file: Path) -> None:
+    sign(str(file), str(keys.key), DAY, at=NOW)
+    try:
+        keys.revoke(keys.key)
+        assert reasons(keys, file) == ["revoked"]
+        assert reasons(keys, file, revoked=False) == []
+    finally:
+        keys.revoke()
+
+
+def test_lists_that_cannot_be_read_are_an_error(keys: Keys, file: Path) -> None:
+    sign(str(file), str(keys.key), DAY, at=NOW)
+    for signers, revoked in ((file.parent / "none", keys.revoked), (keys.signers, file.parent / "none")):
+        with pytest.raises(BadInput, match="cannot read"):
+            signature_reasons(file.read_bytes(), f"{file}{SUFFIX}", str(signers), SIGNER, str(revoked))
+
+
+def test_only_clean_devices_are_signed(keys: Keys, file: Path) -> None:
+    step = msgspec.structs.replace(DONE[3], outcome="not-supported", why="no sanitize, no format")
+    (gpu, drive) = statement().predicate.devices
+    unclean = msgspec.structs.replace(drive, steps=(*DONE[:3], step, *DONE[4:]))
+    cut = msgspec.structs.replace(gpu, steps=DONE[:5])
+    held = msgspec.structs.replace(gpu, state="quarantined")
+    for devices, what in (
+        ((gpu, unclean), f"{DRIVE}: erased: not-supported (no sanitize, no format)"),
+        ((cut, drive), f"{GPU}: step returned is missing"),
+        ((held, drive), f"{GPU}: its state is quarantined"),
+        ((), "it has no device"),
+    ):
+        file.write_text(statement(devices=devices).to_json())
+        with pytest.raises(Unclean) as error:
+            sign(str(file), str(keys.key), DAY)
+        assert what in error.value.what
+        assert error.value.exit_code == 1
+        assert not Path(f"{file}{SUFFIX}").exists()
+
+
+def test_what_sign_refuses(keys: Keys, file: Path) -> None:
+    with pytest.raises(BadInput, match=r"cannot read .*no-key"):
+        sign(str(file), str(keys.key.parent / "no-key"), DAY)
+    with pytest.raises(HosttuneError, match="ssh-keygen"):
+        sign(str(file), str(keys.signers), DAY)  # not a key
+    forged = json.loads(file.read_text())
+    forged["predicate"]["devices"][0]["epoch"] = 7
+    file.write_text(json.dumps(forged))
+    with pytest.raises(BadInput, match="digests of its subjects"):
+        sign(str(file), str(keys.key), DAY)
+    assert not Path(f"{file}{SUFFIX}").exists()
+
+
+@pytest.mark.parametrize("text", ["", "24", "0h", "-1h", "1w", "24 h", "99999d", "31d", "1h1m", "١h"])
+def test_an_expiry_that_is_not_a_time(text: str) -> None:
+    with pytest.raises(BadInput) as error:
+        parse_duration(text)
+    assert error.value.where == "--expires"
+
+
+# --- what makes it void ------------------------------------------------------------------------------------------
+
+
+def voids(
+    found: Host, *, stated: Statement | None = None, at: datetime = NOW, before: Iterable[Reason] = (), **changes: Any
+) -> list[tuple[str, str]]:
+    """The reasons and their subjects, sorted. The statement is signed until tomorrow unless it is given."""
+    one = stated or statement(expires_at="2026-01-02T00:00:00+00:00")
+    answer = verification(one, live(found, **changes), before, SIGNER, at=at)
+    assert (answer.verdict == "valid") == (answer.reasons == ())
+    return sorted((reason.subject, reason.reason) for reason in answer.reasons)
+
+
+def test_a_statement_of_an_unchanged_host_is_valid() -> None:
+    assert voids(host()) == []
+
+
+FUNCTION = {one.address: one for one in host().pci}
+RUNNING = RunningGuest(name="next", state="running", devices=(GPU,))
+CHANGES: Mapping[str, tuple[Mapping[str, Any], list[tuple[str, str]]]] = {
+    "another host": ({"hostname": "node2"}, [("host", "host")]),
+    "another boot": ({"boot_id": BOOT[:-1] + "2"}, [(GPU, "unknown"), (DRIVE, "unknown"), ("host", "boot")]),
+    "boot unknown": ({"boot_id": None}, [(GPU, "unknown"), (DRIVE, "unknown"), ("host", "unknown")]),
+    "another machine": ({"digest": "e" * 64}, [("host", "machine")]),
+    "machine unknown": ({"digest": None}, [("host", "unknown")]),
+    "a missing device": ({"pci": (FUNCTION[DRIVE],)}, [(GPU, "missing")]),
+    "another device": (
+        {"pci": (msgspec.structs.replace(FUNCTION[GPU], device_id="2330"), FUNCTION[DRIVE])}, [(GPU, "identity")],
+    ),
+    "a moved device": (
+        {"pci": (msgspec.structs.replace(FUNCTION[GPU], address="0000:42:00.0"), FUNCTION[DRIVE])}, [(GPU, "moved")],
+    ),
+    "another driver": (
+        {"pci": (msgspec.structs.replace(FUNCTION[GPU], driver="nvidia"), FUNCTION[DRIVE])},
+        [(GPU, "driver"), (GPU, "unknown")],
+    ),
+    "a guest that has it": ({"guests": (RUNNING,)}, [(GPU, "in-use")]),
+    "a guest that is only defined": ({"guests": (msgspec.structs.replace(RUNNING, state="shut off"),)}, []),
+    "libvirt unknown": ({"guests": None}, [(GPU, "unknown"), (DRIVE, "unknown")]),
+    "register unknown": ({"handover": None}, [(GPU, "unknown"), (DRIVE, "unknown")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_each_change_of_the_host_has_its_reason(name: str) -> None:
+    changes, expected = CHANGES[name]
+    firmware = {"firmware": {GPU: None, DRIVE: None}} if "boot" in name else {}  # not known over a boot
+    assert sorted(set(voids(host(**changes), **firmware))) == sorted(expected)
+
+
+STATES: Mapping[str, tuple[Mapping[str, Any], list[tuple[str, str]]]] = {
+    "a start": ({"epochs": {GPU: 4, DRIVE: 0}}, [(GPU, "started")]),
+    "fewer starts than before": ({"epochs": {GPU: 2, DRIVE: 0}}, [(GPU, "started")]),
+    "epoch unknown": ({"epochs": {DRIVE: 0}}, [(GPU, "unknown")]),
+    "starts not recorded": (
+        {"recording": Recording(active=False, why="no hook"), "epochs": None}, [(GPU, "unknown"), (DRIVE, "unknown")],
+    ),
+    "hook unreadable": ({"recording": None}, [(GPU, "unknown"), (DRIVE, "unknown")]),
+    "quarantined": ({"devices": (record(GPU, state="quarantined"), record(DRIVE))}, [(GPU, "quarantined")]),
+    "released": ({"devices": (record(GPU, state="released", who="root"), record(DRIVE))}, [(GPU, "released")]),
+    "not in the register": ({"devices": (record(DRIVE),)}, [(GPU, "unknown")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_each_change_of_the_register_has_its_reason(name: str) -> None:
+    changes, expected = STATES[name]
+    assert voids(with_state(host(), **changes)) == sorted(expected)
+
+
+def test_firmware_and_settings() -> None:
+    other = {**handovers.FIRMWARE, GPU: {"vbios": "96.00.99"}}
+    assert voids(host(), firmware=other) == [(GPU, "firmware")]
+    assert voids(host(), firmware={**handovers.FIRMWARE, GPU: {}}) == [(GPU, "firmware")]
+    assert voids(host(), firmware={**handovers.FIRMWARE, GPU: None}) == [(GPU, "unknown")]
+    ksm, driver = handovers.APPLIED["ksm:/sys/kernel/mm/ksm/run"], handovers.APPLIED["driver:0000:41:00.0"]
+    assert (ksm, driver) == (2, "vfio-pci")
+    for applied in (
+        {**handovers.APPLIED, "ksm:/sys/kernel/mm/ksm/run": 1},  # drifted
+        {"driver:0000:41:00.0": driver},  # reverted
+        {**handovers.APPLIED, "sysctl:vm.swappiness": "1"},  # applied since
+    ):
+        assert voids(host(), applied=applied) == [("host", "setting")]
+
+
+def test_the_time() -> None:
+    signed = statement(expires_at="2026-01-02T00:00:00+00:00")
+    assert voids(host(), stated=signed, at=datetime(2026, 1, 1, 23, 59, 59, tzinfo=UTC)) == []
+    assert voids(host(), stated=signed, at=datetime(2026, 1, 2, tzinfo=UTC)) == [("statement", "expired")]
+    assert voids(host(), stated=statement()) == [("statement", "no-expiry")]
+    slow = datetime(2025, 12, 31, 23, 56, tzinfo=UTC)  # this clock is four minutes behind that of the host
+    assert voids(host(), stated=signed, at=slow) == []
+    assert voids(host(), stated=signed, at=slow - timedelta(hours=1)) == [("statement", "future")]
+
+
+def test_a_statement_that_is_not_clean_or_forged() -> None:
+    (gpu, drive) = statement().predicate.devices
+    unclean = msgspec.structs.replace(gpu, steps=DONE[:5])
+    until = "2026-01-02T00:00:00+00:00"
+    assert voids(host(), stated=statement(devices=(unclean, drive), expires_at=until)) == [(GPU, "not-clean")]
+    assert voids(host(), stated=statement(devices=(), expires_at=until)) == [("statement", "no-device")]
+    forged = msgspec.structs.replace(statement(expires_at=until), subject=statement(boot_id="x").subject)
+    assert voids(host(), stated=forged) == [("statement", "subject")]
+    unknown = msgspec.structs.replace(gpu, firmware=None, epoch=None)
+    assert set(voids(host(), stated=statement(devices=(unknown, drive), expires_at=until))) == {(GPU, "unknown")}
+
+
+def test_every_reason_is_told_at_once() -> None:
+    found = with_state(host(hostname="node2"), epochs={GPU: 4, DRIVE: 0})
+    before = [Reason(reason="revoked", subject="statement", text="")]
+    later = datetime(2026, 1, 3, tzinfo=UTC)
+    assert voids(found, at=later, before=before) == [
+        (GPU, "started"), ("host", "host"), ("statement", "expired"), ("statement", "revoked"),
+    ]  # fmt: skip
+
+
+def test_a_document_says_so_and_does_not_know_what_is_applied() -> None:
+    signed = statement(expires_at="2026-01-02T00:00:00+00:00", applied={})
+    answer = verification(signed, live(host(), applied=None), (), SIGNER, at=NOW)
+    assert (answer.verdict, answer.about, answer.opens_gates) == ("valid", "document", False)
+    assert voids(host(), applied=None) == [("host", "unknown"), ("host", "unknown")]
+    assert verification(signed, live(host(), applied={}), (), SIGNER, at=NOW).opens_gates
+
+
+FIELDS = [f"devices.{n}.{name}" for n in (0, 1) for name in ("address", "identity", "driver", "firmware", "epoch")]
+
+
+@pytest.mark.parametrize("field", ["host", "boot_id", "machine", "applied", *FIELDS])
+def test_every_field_of_a_subject_counts(field: str) -> None:
+    """The same statement about something else, with digests of its own: the live host contradicts it."""
+    other: dict[str, Any] = {
+        "address": "0000:43:00.0", "identity": "other", "driver": None, "firmware": {"vbios": "1"}, "epoch": 99,
+        "host": "x", "boot_id": "x", "machine": "x", "applied": {},
+    }  # fmt: skip
+    *device, name = field.split(".")
+    predicate = statement(expires_at="2026-01-02T00:00:00+00:00").predicate
+    if device:
+        devices = list(predicate.devices)
+        devices[int(device[1])] = msgspec.structs.replace(devices[int(device[1])], **{name: other[name]})
+        changed = Statement.of(msgspec.structs.replace(predicate, devices=tuple(devices)))
+    else:
+        changed = Statement.of(msgspec.structs.replace(predicate, **{name: other[name]}))
+    found = voids(host(), stated=changed)
+    assert found
+    assert all(subject in ("host", GPU, DRIVE, "0000:43:00.0") for subject, _ in found)
+    assert BOOT not in str(found)
