@@ -27,6 +27,7 @@ from hosttune.transaction.engine import Say, StepResults, carry_out, interruptib
 from hosttune.transaction.guards import check_identities, check_machine, refuse_busy
 from hosttune.transaction.guests import (
     Starting,
+    apart,
     definition_change,
     guest_actions,
     guest_verdicts,
@@ -124,7 +125,7 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
     """
     applied_state = in_force(transactions)
     lasting = steps_of(lasting_actions(site, wanted.plan, applied_state.values()))
-    steps = in_order((*wanted.steps, *lasting, *wanted.guests))
+    steps = apart(site.system, in_order((*wanted.steps, *lasting, *wanted.guests)))
     told = {**applied_state, **dropped(transactions)}
     return guest_verdicts(covered(prepare(site.system, steps, told)), wanted.plan, host)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from hosttune.errors import BadInput
 from hosttune.gpu.settings import GpuComputeMode, GpuEcc, GpuMigMode, GpuPersistence, GpuPowerLimit
+from hosttune.hypervisor.affinity import LiveAffinity
 from hosttune.hypervisor.daemon import LibvirtRestart
 from hosttune.hypervisor.definition import Guest
 from hosttune.hypervisor.hugemount import Mount
@@ -33,7 +34,7 @@ from hosttune.transaction.guestfiles import FilesOfGuest
 _CLASSES: tuple[type[Setting], ...] = (
     HugePages, Governor, EnergyPreference, ResumeLatency,
     Aspm, ReadRequest, RelaxedOrdering, AccessControl, NvmeQueue, Sysctl,
-    AppArmorRule, Mount, LibvirtRestart, FilesOfGuest, Guest, GuestState,
+    AppArmorRule, Mount, LibvirtRestart, FilesOfGuest, Guest, LiveAffinity, GuestState,
     GpuPersistence, GpuPowerLimit, GpuComputeMode, GpuEcc, GpuMigMode,
     Driver, SriovVfs, VgpuType, IrqAffinity, IrqbalanceBan, KernelArguments, DropIn,
 )  # fmt: skip
