@@ -171,6 +171,15 @@ def test_with_its_cpus_come_the_governor_and_the_interrupts_of_its_devices(tmp_p
     assert [kind for kind in done if kind != "drop-in"] == ["governor", *["live-affinity"] * 3, "irq-affinity"]
 
 
+def test_without_guests_libvirt_is_left_alone(tmp_path: Path) -> None:
+    example = together(EXAMPLES["ksm"], EXAMPLE)
+    root = root_of(tmp_path, example)
+    result, _ = apply_plan(site_on(root), example.plan, Options(guests=False), host, lambda todo: True, quiet)
+    assert [entry.action for entry in result.entries if "live" in entry.action or "ksm" in entry.action] == [
+        "ksm:/sys/kernel/mm/ksm/run"
+    ]
+
+
 def test_a_thread_without_a_word_is_left_where_it_is(tmp_path: Path) -> None:
     example = example_of((1000, "one", ONE), wants={"one": "vcpu.1=7"})
     root = root_of(tmp_path, example)

@@ -18,7 +18,7 @@ from hosttune.model.result import Entry, OpenTransaction, Result
 from hosttune.model.values import to_json
 from hosttune.settings.drivers import cards, identities, merged_identities
 from hosttune.settings.dropin import own_state
-from hosttune.settings.setting import AFTER_START_STAGE, BOOT, START_STAGE
+from hosttune.settings.setting import AFTER_START_STAGE, BOOT, OF_GUESTS, START_STAGE
 from hosttune.settings.traits import Remediable, TakesDevice
 from hosttune.state import load, mode_of, save
 from hosttune.system import KEPT_GPUS
@@ -364,8 +364,10 @@ def _lines(one: Prepared, changes: Sequence[str], why: str | None) -> Iterable[s
 def wanted_of(plan: Plan, options: Options) -> Wanted:
     """Return the steps of a plan. Raises BadInput, and Incomplete for a plan with unplaced guests."""
     check_plan(plan)
-    guests = guest_actions(plan, start=options.start) if options.guests else ()
-    return Wanted(plan, steps_of(plan.actions), steps_of(guests))
+    steps = steps_of(plan.actions)
+    if not options.guests:
+        return Wanted(plan, tuple(step for step in steps if step.setting.stage not in OF_GUESTS), ())
+    return Wanted(plan, steps, steps_of(guest_actions(plan, start=options.start)))
 
 
 def lasting_actions(site: Site, plan: Plan, in_force_now: Iterable[Record]) -> tuple[Action, ...]:

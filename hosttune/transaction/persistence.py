@@ -14,7 +14,7 @@ from hosttune.model.plan import Action
 from hosttune.model.values import FrozenMap
 from hosttune.settings.drivers import UDEV_RULES, VFIO, Driver, udev_rules
 from hosttune.settings.dropin import BOOT_UNIT, DropIn, boot_unit, own_command
-from hosttune.settings.setting import GUEST_STAGE, RUNTIME, START_STAGE
+from hosttune.settings.setting import OF_GUESTS, RUNTIME
 from hosttune.transaction.kinds import kind_class
 
 Wanted = tuple[str, str, Any]  # kind, target, wanted value
@@ -51,5 +51,4 @@ def persistence(
 
 def _is_lost_at_reboot(kind: str) -> bool:
     found = kind_class(kind, f"action {kind}")
-    of_guests = found.stage in (GUEST_STAGE, START_STAGE)  # libvirt's autostart starts them, as they are defined
-    return found.scope == RUNTIME and not of_guests
+    return found.scope == RUNTIME and found.stage not in OF_GUESTS  # libvirt's autostart starts guests, as defined
