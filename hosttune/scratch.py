@@ -19,6 +19,7 @@ from hosttune import manifest
 from hosttune.errors import BadInput, WriteFailed
 from hosttune.hugetlbfs import MOUNTS, PLACES, UNITS_FOLDER, Mounted, read_hugetlbfs
 from hosttune.model import sysfs
+from hosttune.model.affinity import thread_of
 from hosttune.pciconfig import CAP_EXPRESS, capability_at
 from hosttune.recorded import Capture
 from hosttune.system import COMMANDS, MadeFolders, put_file, remove_leftovers_of_file, take_file
@@ -31,6 +32,8 @@ _CHOICE = re.compile(r"\[([^]\s]+)\]")
 _ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]")
 _LIBVIRT = ("libvirtd.service", "virtqemud.service")
 _UNIT_LINE = {name: re.compile(rf"^{name}=(\S+)$", re.MULTILINE) for name in ("Where", "Options")}
+_PIN = re.compile(r"virsh-pin-(?P<guest>[^/]+)")
+_ALLOWED = re.compile(r"^(Cpus_allowed_list:\s*).*$", re.MULTILINE)
 _UNSET = "(null)"  # what the kernel shows for an unset driver_override
 
 
@@ -118,11 +121,23 @@ class Scratch(Capture):
         return [tuple(json.loads(line)) for line in (self.read(RAN) or "").splitlines()]
 
     def tell(self, name: str, value: str, live: Callable[[], None]) -> None:
-        """See System. The value becomes the recorded answer; an empty value removes it."""
-        if value:
+        """See System. The value becomes the recorded answer; an empty value removes it; a guest's thread is pinned."""
+        pinned = _PIN.fullmatch(name)
+        if pinned:
+            self._pin(pinned["guest"], *value.split("="))
+        elif value:
             self.replace(COMMANDS + name, value.encode())
         else:
             self.remove(COMMANDS + name)
+
+    def _pin(self, guest: str, thread: str, cpus: str) -> None:
+        """Pin a thread of a guest as libvirt does: the kernel shows its CPUs."""
+        process = self.read(f"/run/libvirt/qemu/{guest}.pid")
+        for task in self.list(f"/proc/{process}/task"):
+            folder = f"/proc/{process}/task/{task}"
+            if thread_of(self.read(f"{folder}/comm") or "") == thread:
+                held = self._held(f"{folder}/status").decode()
+                self._store(f"{folder}/status", _ALLOWED.sub(rf"\g<1>{cpus}", held).encode())
 
     # --- paths and files -------------------------------------------------------------------------------------
 

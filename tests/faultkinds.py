@@ -331,7 +331,43 @@ GUESTS = (
     ),
 )
 
-EXAMPLES = {example.name: example for example in (*HOST, *PCI, *GPUS, *BOOT, *GUESTS)}
+
+def running(*guests: tuple[int, str, Mapping[str, str]]) -> dict[str, Content]:
+    """Files of running guests: (process id, name, CPUs by the name of a thread). The first thread is the process."""
+    rows = [f" {number}    {name}     running\n" for number, (_, name, _) in enumerate(guests, 1)]
+    files: dict[str, Content] = {
+        ".hosttune/commands/virsh-list": " Id   Name   State\n--------------------\n" + "".join(rows),
+        ".hosttune/commands/qemu-processes": "".join(f"{process} {name}\n" for process, name, _ in guests),
+        f"{_CPU}/online": "0-7\n",
+    }
+    for cpu in range(8):
+        files[f"{_CPU}/cpu{cpu}/topology/thread_siblings_list"] = f"{cpu & ~1}-{cpu | 1}\n"
+    for process, name, threads in guests:
+        files[f"run/libvirt/qemu/{name}.pid"] = f"{process}\n"
+        files[f"proc/{process}/stat"] = f"{process} (qemu-system-x86) S {' '.join(['0'] * 18)} 4711 0\n"
+        for number, (thread, cpus) in enumerate(threads.items()):
+            task = f"proc/{process}/task/{process + number}"
+            files[f"{task}/comm"] = f"{thread}\n"
+            files[f"{task}/status"] = f"Threads:\t{len(threads)}\nCpus_allowed_list:\t{cpus}\nMems_allowed_list:\t0\n"
+    return files
+
+
+QEMU = "qemu-system-x86"
+LIVE = Example(
+    "live-affinity",
+    running(
+        (1000, "one", {QEMU: "0-7", "CPU 0/KVM": "4", "CPU 1/KVM": "5", "IO iothread1": "0-7", "worker": "4"}),
+        (2000, "two", {QEMU: "0-7", "CPU 0/KVM": "2", "CPU 1/KVM": "3"}),
+        (3000, "loose", {QEMU: "0-7", "CPU 0/KVM": "0-7", "CPU 1/KVM": "0-7"}),
+    ),
+    (
+        ("live-affinity", "one", "vcpu.0=2 vcpu.1=3 emulator=0-1 iothread.1=0-1"),
+        ("live-affinity", "two", "vcpu.0=4 vcpu.1=5 emulator=0-1"),
+        ("live-affinity", "loose", "vcpu.0=6 vcpu.1=7 emulator=0-1"),
+    ),
+)
+
+EXAMPLES = {example.name: example for example in (*HOST, *PCI, *GPUS, *BOOT, *GUESTS, LIVE)}
 
 
 def together(*examples: Example) -> Example:

@@ -20,6 +20,7 @@ from hosttune.model.values import MAX_ID, CpuSet
 from hosttune.reader import Reader, number
 
 _CPU_NAME = re.compile(r"cpu([0-9]+)")
+_OF_THREADS = re.compile(r"emulator|(?:vcpu|iothread)[0-9]+")  # libvirt's groups, vircgroup.c
 _ADDRESS_SIZES = re.compile(r"([0-9]+) bits physical, ([0-9]+) bits virtual")
 
 
@@ -179,6 +180,25 @@ def _allowed_cpus(reader: Reader, online: CpuSet) -> CpuSet | None:
         why = f"this process may use CPUs {allowed}: guests are taken to be started from the same cpuset"
         reader.problem("cpuset of a batch system or container", f"{mount}{group}", why)
     return allowed
+
+
+def cpuset_of_guest(reader: Reader, process: int) -> tuple[str, CpuSet] | None:
+    """Return the control group above those of a guest's threads, and its CPUs; None if no cpuset limits it, or unknown.
+
+    libvirt gives each vCPU, each I/O thread and the emulator a group of its own, whose CPUs follow the pins. Of the
+    groups above, the uppermost that has no more CPUs is named, because that is the one to change.
+    """
+    mount, names = _cpuset_mount(reader)
+    own = reader.text(f"/proc/{process}/cpuset")
+    if mount is None or not own or not _is_plain(own):
+        return None
+    group = own.rpartition("/")[0] if _OF_THREADS.fullmatch(own.rpartition("/")[2]) else own
+    cpus = _cpus_of_group(reader, mount, group, names)
+    if cpus is None:
+        return None
+    while (above := group.rpartition("/")[0]) and _cpus_of_group(reader, mount, above, names) == cpus:
+        group = above
+    return group, cpus
 
 
 def _cpuset_mount(reader: Reader) -> tuple[str | None, tuple[str, ...]]:

@@ -69,7 +69,7 @@ def read_process(reader: Reader, name: str, pid: int) -> GuestProcess:
     return GuestProcess(
         guest=name,
         pid=pid,
-        threads=_threads(reader, pid),
+        threads=read_threads(reader, pid),
         memory_by_node=_by_node(maps),
         page_sizes=tuple(sorted({mapped.page_bytes for mapped in maps if mapped.huge and mapped.page_bytes})),
         memory_by_cell=_by_cell(maps),
@@ -132,7 +132,7 @@ def _own_pid(reader: Reader, name: str, pids: Mapping[str, Sequence[int]]) -> in
     return kept if kept in found else None
 
 
-def _threads(reader: Reader, pid: int) -> tuple[GuestThread, ...] | None:
+def read_threads(reader: Reader, pid: int) -> tuple[GuestThread, ...] | None:
     """Return the threads by name; None if the kernel shows none (a process has at least one, with the process's id).
 
     If fewer were read than the kernel counts (`Threads` in each status), a thread without a name is among them.

@@ -8,15 +8,14 @@ was interrupted before the boot loader had it. The effective value is read from 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import WriteFailed
 from hosttune.model.commandline import PAGES, split, text_of
-from hosttune.model.values import FrozenMap
 from hosttune.settings.bootloader import COMMAND_LINE_SIZE, WORD, BootLoader, Staged, by_hand
 from hosttune.settings.bootloaders import boot_loader
-from hosttune.settings.setting import BOOT, KEEP_STAGE, Setting, refuse
+from hosttune.settings.setting import BOOT, KEEP_STAGE, refuse
 from hosttune.settings.traits import WrittenTogether
 from hosttune.system import System
 
@@ -30,7 +29,7 @@ _PAGES = re.compile(r"hugepagesz=1G hugepages=[0-9]{1,9}(:[0-9]{1,9}(,[0-9]{1,9}
 
 
 class KernelArguments(WrittenTogether):
-    """Kernel arguments. Target: a name; for a merged setting the names joined by commas."""
+    """Kernel arguments. Target: a name."""
 
     kind: ClassVar[str] = "kernel-argument"
     scope: ClassVar[str] = BOOT
@@ -46,23 +45,6 @@ class KernelArguments(WrittenTogether):
         if target not in NAMES:
             raise refuse(cls.kind, target, "not an argument that hosttune sets", f"known: {', '.join(sorted(NAMES))}")
         return cls(target)
-
-    @classmethod
-    def merged(cls, settings: Sequence[Setting]) -> Self:
-        """See Setting."""
-        return cls.restored(",".join(sorted({name for one in settings for name in one.target.split(",")})))
-
-    @classmethod
-    def restored(cls, target: str) -> Self:
-        """See Setting."""
-        for name in target.split(","):
-            cls.of(name)
-        return cls(target)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names of its arguments."""
-        return tuple(self.target.split(","))
 
     def check(self, value: Any) -> None:
         """See Setting."""
@@ -103,18 +85,6 @@ class KernelArguments(WrittenTogether):
         staged |= {name: text for name, text in parts.items() if text != NOT_STAGED}
         loader.stage(system, {name: staged[name] for name in sorted(staged)}, sorted(parts))
         return _loader_note(system, loader)
-
-    def parts(self, value: Any) -> Mapping[str, Any]:
-        """See Setting."""
-        return value if isinstance(value, Mapping) else dict.fromkeys(self.names, value)
-
-    def joined(self, parts: Mapping[str, Any]) -> Any:
-        """See Setting."""
-        return FrozenMap(parts)
-
-    def target_of(self, names: Collection[str]) -> str:
-        """See Setting."""
-        return ",".join(sorted(names))
 
 
 def _allowed(name: str, text: str) -> bool:

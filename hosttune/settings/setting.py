@@ -20,6 +20,7 @@ RUNTIME, FILE, BOOT = "runtime", "file", "boot"
 # Stages: the order of settings within a transaction; within one stage the plan's order counts. What isolates devices is
 # set before any device changes its driver, and is reverted after all devices are back.
 ISOLATION_STAGE, HOST_STAGE, KEEP_STAGE, GUEST_STAGE, START_STAGE, AFTER_START_STAGE = range(6)
+OF_GUESTS: Final = (GUEST_STAGE, START_STAGE)  # only libvirt knows these
 
 
 class Setting(ABC):

@@ -41,12 +41,43 @@ class NowAndAtBoot(Setting):
 
 
 class WrittenTogether(Divisible):
-    """All actions of one plan for this kind are written at once, as one setting with the actions' targets as parts."""
+    """All actions of one plan for this kind are written at once, as one setting with the actions' targets as parts.
+
+    The merged setting's target is theirs, joined by commas; its value is a mapping by target.
+    """
 
     @classmethod
-    @abstractmethod
     def merged(cls, settings: Sequence[Setting]) -> Self:
         """Return one setting that combines these; its value has a part for each target."""
+        return cls(",".join(sorted({name for one in settings for name in one.target.split(",")})))
+
+    @classmethod
+    def restored(cls, target: str) -> Self:
+        """See Setting."""
+        for name in target.split(","):
+            cls.of(name)
+        return cls(target)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the targets that are merged in it."""
+        return tuple(self.target.split(","))
+
+    def waiting(self, system: System) -> Mapping[str, str]:
+        """Return, for each target that cannot be set yet, the reason."""
+        return {}
+
+    def parts(self, value: Any) -> Mapping[str, Any]:
+        """See Setting."""
+        return value if isinstance(value, Mapping) else dict.fromkeys(self.names, value)
+
+    def joined(self, parts: Mapping[str, Any]) -> Any:
+        """See Setting."""
+        return FrozenMap(parts)
+
+    def target_of(self, names: Collection[str]) -> str:
+        """See Divisible."""
+        return ",".join(sorted(names))
 
 
 class TakesDevice(Setting):

@@ -197,7 +197,7 @@ def _kept(site: Site, record: Record) -> Iterable[Entry]:
         now = freeze(setting.read(site.system))
     except Unreadable:
         now = freeze(record.after)
-    if now != freeze(record.old):
+    if not same(setting, now, freeze(record.old)):
         made = Made(
             "conflict", now, "something else changed it, so revert left it alone: hosttune revert --force reverts it"
         )

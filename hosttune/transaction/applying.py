@@ -18,7 +18,7 @@ from hosttune.model.result import Entry, OpenTransaction, Result
 from hosttune.model.values import to_json
 from hosttune.settings.drivers import cards, identities, merged_identities
 from hosttune.settings.dropin import own_state
-from hosttune.settings.setting import AFTER_START_STAGE, BOOT, START_STAGE
+from hosttune.settings.setting import AFTER_START_STAGE, BOOT, OF_GUESTS, START_STAGE
 from hosttune.settings.traits import Remediable, TakesDevice
 from hosttune.state import load, mode_of, save
 from hosttune.system import KEPT_GPUS
@@ -27,6 +27,7 @@ from hosttune.transaction.engine import Say, StepResults, carry_out, interruptib
 from hosttune.transaction.guards import check_identities, check_machine, check_quarantine, refuse_busy
 from hosttune.transaction.guests import (
     Starting,
+    apart,
     definition_change,
     guest_actions,
     guest_verdicts,
@@ -130,7 +131,7 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
         from hosttune.transaction.adopting import adoption_steps  # imported here: it needs the planner
 
         adopted = adoption_steps(site.system, wanted.plan, host, applied_state)
-    steps = in_order((*wanted.steps, *lasting, *wanted.guests, *adopted))
+    steps = apart(site.system, in_order((*wanted.steps, *lasting, *wanted.guests, *adopted)))
     told = {**applied_state, **dropped(transactions)}
     return guest_verdicts(covered(prepare(site.system, steps, told)), wanted.plan, host)
 
@@ -370,9 +371,11 @@ def _lines(one: Prepared, changes: Sequence[str], why: str | None) -> Iterable[s
 def wanted_of(plan: Plan, options: Options) -> Wanted:
     """Return the steps of a plan. Raises BadInput, and Incomplete for a plan with unplaced guests."""
     check_plan(plan)
+    steps = steps_of(plan.actions)
     if not options.guests:
-        return Wanted(msgspec.structs.replace(plan, adoptions=()), steps_of(plan.actions), ())
-    return Wanted(plan, steps_of(plan.actions), steps_of(guest_actions(plan, start=options.start)))
+        others = tuple(step for step in steps if step.setting.stage not in OF_GUESTS)
+        return Wanted(msgspec.structs.replace(plan, adoptions=()), others, ())
+    return Wanted(plan, steps, steps_of(guest_actions(plan, start=options.start)))
 
 
 def lasting_actions(site: Site, plan: Plan, in_force_now: Iterable[Record]) -> tuple[Action, ...]:

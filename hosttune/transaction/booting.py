@@ -15,7 +15,7 @@ from hosttune.journal import Record, Store, Transaction, in_force
 from hosttune.model import sysfs
 from hosttune.model.plan import Action
 from hosttune.model.result import Entry, Result
-from hosttune.settings.setting import GUEST_STAGE, RUNTIME, START_STAGE
+from hosttune.settings.setting import OF_GUESTS, RUNTIME
 from hosttune.settings.traits import MayGiveLess, TakesDevice
 from hosttune.transaction.applied import NO, SUCCESS, applied_plans, applied_state, reboot_required
 from hosttune.transaction.engine import Say, carry_out, interruptible
@@ -58,7 +58,7 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
     store = writable_store(site)
     with store.locked(), interruptible():
         kept = _without_old(site, store)
-        records = [one for one in in_force(kept).values() if setting_of_record(one).stage not in _GUESTS]
+        records = [one for one in in_force(kept).values() if setting_of_record(one).stage not in OF_GUESTS]
         number = 1 + max((one.header.number for one in kept), default=0)
         found: list[Entry] = []
         failed = False
@@ -85,9 +85,6 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
             open_transaction=described(left) if left else None,
         )
         return result, NO if failed or left else SUCCESS
-
-
-_GUESTS = (GUEST_STAGE, START_STAGE)  # only libvirt knows these
 
 
 def _without_old(site: Site, store: Store) -> tuple[Transaction, ...]:

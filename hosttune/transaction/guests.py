@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hosttune.domain import domain_xml
-from hosttune.errors import BadInput
+from hosttune.errors import BadInput, Unreadable
 from hosttune.guest import guest_files
 from hosttune.hypervisor import process_of, ready, startable, unreachable, verify_running, xml_difference
 from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Plan, PlannedGuest
+from hosttune.model.values import FrozenMap
 from hosttune.settings.setting import AFTER_START_STAGE, START_STAGE
+from hosttune.settings.traits import WrittenTogether
 from hosttune.system import System
 from hosttune.transaction.guestfiles import value_of
-from hosttune.transaction.steps import PENDING, TODO, UNREADABLE, Prepared, prepare, with_verdict
+from hosttune.transaction.steps import PENDING, TODO, UNREADABLE, Prepared, Step, prepare, with_verdict
 
 FILES, DEFINITION, STATE = "guest-files", "guest", "guest-state"
 RUNNING = "running"
@@ -67,6 +70,35 @@ def guest_verdicts(prepared: Sequence[Prepared], plan: Plan, host: Host) -> tupl
         and one.step.setting.target in waiting
         else one
         for one in prepared
+    )
+
+
+def apart(system: System, steps: Iterable[Step]) -> Iterator[Step]:
+    """Yield the steps. Of settings that are written together, those that cannot be set yet become steps of their own.
+
+    A guest that has ended must not keep the others from being changed.
+    """
+    for step in steps:
+        waiting: Mapping[str, str] = {}
+        if isinstance(step.setting, WrittenTogether):
+            with contextlib.suppress(Unreadable):  # the step itself reports it
+                waiting = step.setting.waiting(system)
+        names = set(step.parts.values())
+        for some in (names - waiting.keys(), *({name} for name in sorted(names & waiting.keys()))):
+            if some:
+                yield step if some == names else _only(step, some)
+
+
+def _only(step: Step, names: Collection[str]) -> Step:
+    setting = step.setting
+    assert isinstance(setting, WrittenTogether)
+    actions = tuple(action for action in step.actions if step.parts[action.id] in names)
+    return replace(
+        step,
+        setting=type(setting).restored(setting.target_of(names)),
+        want=FrozenMap({name: part for name, part in setting.parts(step.want).items() if name in names}),
+        actions=actions,
+        parts=FrozenMap({action.id: step.parts[action.id] for action in actions}),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from hosttune.errors import BadInput
 from hosttune.gpu.settings import GpuComputeMode, GpuEcc, GpuMigMode, GpuPersistence, GpuPowerLimit
 from hosttune.hypervisor.adopted import AdoptedDefinition
+from hosttune.hypervisor.affinity import LiveAffinity
 from hosttune.hypervisor.daemon import LibvirtRestart
 from hosttune.hypervisor.definition import Guest
 from hosttune.hypervisor.hugemount import Mount
@@ -35,7 +36,7 @@ from hosttune.transaction.guestfiles import FilesOfGuest
 _CLASSES: tuple[type[Setting], ...] = (
     HugePages, Governor, EnergyPreference, ResumeLatency,
     Aspm, ReadRequest, RelaxedOrdering, AccessControl, NvmeQueue, Sysctl,
-    AppArmorRule, Mount, LibvirtRestart, FilesOfGuest, Guest, AdoptedDefinition, GuestState,
+    AppArmorRule, Mount, LibvirtRestart, FilesOfGuest, Guest, AdoptedDefinition, LiveAffinity, GuestState,
     GpuPersistence, GpuPowerLimit, GpuComputeMode, GpuEcc, GpuMigMode,
     Driver, SriovVfs, VgpuType, IrqAffinity, IrqbalanceBan, KernelArguments, DropIn, LibvirtHook,
 )  # fmt: skip

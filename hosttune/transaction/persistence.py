@@ -14,7 +14,7 @@ from hosttune.model.plan import Action
 from hosttune.model.values import FrozenMap
 from hosttune.settings.drivers import UDEV_RULES, VFIO, Driver, udev_rules
 from hosttune.settings.dropin import BOOT_UNIT, DropIn, boot_unit, own_command
-from hosttune.settings.setting import RUNTIME, START_STAGE
+from hosttune.settings.setting import OF_GUESTS, RUNTIME
 from hosttune.transaction.kinds import kind_class
 
 Wanted = tuple[str, str, Any]  # kind, target, wanted value
@@ -51,4 +51,4 @@ def persistence(
 
 def _is_lost_at_reboot(kind: str) -> bool:
     found = kind_class(kind, f"action {kind}")
-    return found.scope == RUNTIME and found.stage != START_STAGE  # libvirt's autostart starts guests
+    return found.scope == RUNTIME and found.stage not in OF_GUESTS  # libvirt's autostart starts guests, as defined
