@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.model.intent import check as check_intent
 from hosttune.model.intent import is_guest_name
-from hosttune.model.plan import Plan, PlannedGuest
+from hosttune.model.plan import Device, Plan, PlannedGuest
 from hosttune.model.values import parse_address
 
 # These actions are derived from a plan's guests and actions, so a plan must not contain them: one could name another
 # guest.
 _FOLLOWS = ("guest", "guest-files", "guest-state", "drop-in")
-
+_DEVICE_KINDS = ("gpu", "nic", "nvme", "vf", "mdev", "nvswitch", "other")
+_UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 _SMALLEST_HUGE, _LARGEST_HUGE = 64 << 10, 16 << 30  # bytes; smallest: arm64 (hugetlbpage.rst), largest: POWER
 
@@ -28,6 +31,8 @@ def check_plan(plan: Plan) -> None:
     check_intent(plan.intent, where="plan: intent")
     _check_actions(plan)
     seen: set[str] = set()
+    cpus: set[str] = set()
+    devices: set[str] = set()
     for i, guest in enumerate(plan.guests):
         at = f"plan: guests[{i}]"
         if not is_guest_name(guest.name):
@@ -35,22 +40,33 @@ def check_plan(plan: Plan) -> None:
         if guest.name in seen:
             raise BadInput(f"a second guest named {guest.name!r}", where=f"{at}.name", hint="plan again")
         seen.add(guest.name)
-        _check_pins(guest, at)
+        _check_pins(guest, at, cpus)
         page = guest.page_bytes
         if page is not None and (not _SMALLEST_HUGE <= page <= _LARGEST_HUGE or page & (page - 1)):
             raise BadInput(f"{page} is not a size of a huge page", where=f"{at}.page_bytes", hint="plan again")
         for n, device in enumerate(guest.devices):
-            if device.kind != "mdev" and parse_address(device.address, where=f"{at}.devices[{n}]") != device.address:
-                raise BadInput(
-                    f"{device.address!r} is not the kernel's spelling", where=f"{at}.devices[{n}]", hint="plan again"
-                )
+            _check_device(device, f"{at}.devices[{n}]")
+            if device.address in devices:
+                raise BadInput(f"a second use of {device.address}", where=f"{at}.devices[{n}]", hint="plan again")
+            devices.add(device.address)
 
 
-def _check_pins(guest: PlannedGuest, at: str) -> None:
-    """Check that each vCPU is pinned to one CPU, which no other vCPU has. Raises BadInput."""
+def _check_device(device: Device, at: str) -> None:
+    """Check its kind and address. A mediated device has a UUID, any other one a PCI address. Raises BadInput."""
+    if device.kind not in _DEVICE_KINDS:
+        hint = f"one of {', '.join(_DEVICE_KINDS)}"
+        raise BadInput(f"{device.kind!r} is not a kind of device", where=f"{at}.kind", hint=hint)
+    if device.kind == "mdev":
+        if not re.fullmatch(_UUID, device.address):
+            raise BadInput(f"{device.address!r} is not a UUID", where=f"{at}.address", hint="plan again")
+    elif parse_address(device.address, where=f"{at}.address") != device.address:
+        raise BadInput(f"{device.address!r} is not the kernel's spelling", where=f"{at}.address", hint="plan again")
+
+
+def _check_pins(guest: PlannedGuest, at: str, cpus: set[str]) -> None:
+    """Check that each vCPU is pinned to one CPU, which no other vCPU of the plan has (`cpus`). Raises BadInput."""
     if sorted(pin.vcpu for pin in guest.vcpu_pins) != list(range(len(guest.vcpu_pins))):
         raise BadInput("its vCPUs are not each pinned once", where=f"{at}.vcpu_pins", hint="plan again")
-    cpus: set[str] = set()
     for n, pin in enumerate(guest.vcpu_pins):
         if not pin.cpus.isdecimal() or pin.cpus in cpus:
             raise BadInput(
