@@ -250,10 +250,16 @@ def now() -> str:
 
 
 class Store:
-    """The state directory: lock and journals. A machine has one; a scratch root has its own inside."""
+    """The state directory: lock and journals. A machine has one; a scratch root has its own inside.
 
-    def __init__(self, folder: str, sync: Callable[[int], None] = os.fsync) -> None:
+    `ready` is called when the lock is taken.
+    """
+
+    def __init__(
+        self, folder: str, sync: Callable[[int], None] = os.fsync, ready: Callable[[], None] = lambda: None
+    ) -> None:
         self.folder = folder
+        self._ready = ready
         self._journals = os.path.join(folder, "transactions")
         self._sync = sync
 
@@ -283,6 +289,7 @@ class Store:
             with contextlib.suppress(OSError):  # the lock also works on a full disk
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+            self._ready()
             yield
         finally:
             let_go(fd)
@@ -361,7 +368,7 @@ class Store:
     def reopen(self, transaction: Transaction) -> Journal:
         """Open the journal of a transaction to continue it. An incomplete last line is cut off."""
         try:
-            fd = os.open(transaction.path, os.O_RDWR | os.O_CLOEXEC | os.O_APPEND)
+            fd = os.open(transaction.path, os.O_RDWR | os.O_CLOEXEC | os.O_APPEND | os.O_NOFOLLOW)
             drop_torn_line(fd)
         except OSError as error:
             what = f"cannot write the journal: {error.strerror}"

@@ -187,6 +187,7 @@ def write_capture(system: System, path: str, say: Say = lambda text: None) -> Ho
         raise BadInput("not a file name", where=path, hint="give a file name: a capture is not written to stdout")
     if os.path.lexists(path):
         raise _exists(path)
+    _check_folder(path)
     recording = Recording(system)
     host = gather(recording).host
     for fact in EXTRA_FACTS:
@@ -297,6 +298,15 @@ def _relative(path: str, target: str) -> str:
 # --- the file ------------------------------------------------------------------------------------------------
 
 
+def _check_folder(path: str) -> None:
+    """Raise BadInput if no file can be made here: before the machine is read, which can take a minute."""
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise _unwritable(path, f"no folder {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _unwritable(path, f"no permission to write to {folder}")
+
+
 def _write(path: str, entries: list[Entry]) -> None:
     """Write the archive completely or not at all. Raises BadInput."""
     packed = _pack(entries)
@@ -305,9 +315,7 @@ def _write(path: str, entries: list[Entry]) -> None:
     except FileExistsError as error:
         raise _exists(path) from error
     except OSError as error:
-        raise BadInput(
-            f"cannot be written: {error.strerror or error}", where=path, hint="name a file in a directory of yours"
-        ) from error
+        raise _unwritable(path, error.strerror or str(error)) from error
 
 
 def _pack(entries: list[Entry]) -> bytes:
@@ -335,6 +343,10 @@ def _pack(entries: list[Entry]) -> bytes:
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
     return file.getvalue()
+
+
+def _unwritable(path: str, why: str) -> BadInput:
+    return BadInput(f"cannot be written: {why}", where=path, hint="name a file in a directory of yours")
 
 
 def _exists(path: str) -> BadInput:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from hosttune import manifest
 from hosttune.errors import BadInput, WriteFailed
+from hosttune.files import make_folder
 from hosttune.hugetlbfs import MOUNTS, PLACES, UNITS_FOLDER, Mounted, read_hugetlbfs
 from hosttune.model import sysfs
 from hosttune.model.affinity import thread_of
@@ -69,7 +70,6 @@ class Scratch(Capture):
     def replace(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """See System."""
         self._made.make(path.rpartition("/")[0])
-        self.forget()
         put_file(self.inside(path), data, mode)
         self.forget()
 
@@ -98,10 +98,7 @@ class Scratch(Capture):
         self.forget()
 
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
-        """See System.
-
-        Recorded, not run; the output is empty. Mounts of huge pages are shown as a capture shows them.
-        """
+        """See System. Recorded, not run, without output. Mounts of huge pages are shown as a capture shows them."""
         ran = self.read_bytes(RAN) or b""
         self.replace(RAN, ran + json.dumps(argv).encode() + b"\n")
         if argv[:2] == ("systemctl", "start") and argv[-1].endswith(".mount"):
@@ -126,7 +123,8 @@ class Scratch(Capture):
         if pinned:
             self._pin(pinned["guest"], *value.split("="))
         elif value:
-            self.replace(COMMANDS + name, value.encode())
+            self._made.make(COMMANDS.rstrip("/"))
+            self._put(COMMANDS + name, value.encode())
         else:
             self.remove(COMMANDS + name)
 
@@ -174,8 +172,22 @@ class Scratch(Capture):
             if target is None:
                 break
             path = target
-        put_file(self.inside(path), data)
+        self._put(path, data)
+
+    def _put(self, path: str, data: bytes) -> None:
+        """Store an attribute or an answer completely or not at all. It keeps its mode.
+
+        The new contents are first among the notes: a process that is killed leaves nothing beside the file.
+        """
+        inside = self.inside(path)
+        mode = os.stat(inside).st_mode & 0o777 if os.path.exists(inside) else 0o644
+        put_file(inside, data, mode, self._unfinished())
         self.forget()
+
+    def _unfinished(self) -> str:
+        """Return the path, on this machine, where a file or link is made before it is moved to its place."""
+        make_folder(self._folder(NOTES))
+        return self.inside(self._note("unfinished"))
 
     def forget(self) -> None:
         """See System."""
@@ -188,10 +200,7 @@ class Scratch(Capture):
     # --- drivers ---------------------------------------------------------------------------------------------
 
     def _device(self, address: str) -> str:
-        """Return the device's folder, with every link resolved.
-
-        Raises WriteFailed if there is none, with ENODEV as the kernel does.
-        """
+        """Return the device's folder, with every link resolved. Raises WriteFailed, with ENODEV as the kernel does."""
         path = f"{_DEVICES}/{address}"
         real = self._real(path) if _ADDRESS.fullmatch(address) else None
         if real is None:
@@ -199,8 +208,7 @@ class Scratch(Capture):
         return real
 
     def _driver(self, device: str) -> str | None:
-        target = self.link(f"{device}/driver")
-        return None if target is None else target.rpartition("/")[2]
+        return (self.link(f"{device}/driver") or "").rpartition("/")[2] or None
 
     def _bind(self, device: str, driver: str | None) -> None:
         """Set the device's driver, or remove it (None); atomic."""
@@ -208,15 +216,14 @@ class Scratch(Capture):
         if driver is None:
             os.unlink(link)
         else:
-            os.makedirs(f"{self.root}{self._real('/sys/bus/pci') or '/sys/bus/pci'}/drivers/{driver}", exist_ok=True)
+            os.makedirs(self._folder(f"{_DRIVERS}/{driver}"), exist_ok=True)
+            self._keep_interrupts(device, driver, bound=True)  # first, so that the link is the last change
             up = "../" * (device.count("/") - 1)
-            temporary = f"{link}.hosttune-new"
+            temporary = self._unfinished()
             if os.path.lexists(temporary):
                 os.unlink(temporary)
             os.symlink(f"{up}bus/pci/drivers/{driver}", temporary)
             os.replace(temporary, link)
-            self.forget()
-            self._keep_interrupts(device, driver, f"irqs-{driver}-{device.rpartition('/')[2]}")
         self.forget()
 
     def _unbind(self, found: re.Match[str], address: str) -> None:
@@ -225,14 +232,14 @@ class Scratch(Capture):
         if driver is None or driver != found["driver"]:
             raise WriteFailed(found[0], os.strerror(errno.ENODEV), errno.ENODEV)
         self.replace(self._note(f"own-{address}"), driver.encode())  # the driver to bind it again without an override
-        os.makedirs(f"{self.root}{self._real('/sys/bus/pci')}/drivers/{driver}", exist_ok=True)  # a capture may lack it
+        os.makedirs(self._folder(f"{_DRIVERS}/{driver}"), exist_ok=True)  # a capture may lack it
         self._bind(device, None)
-        self._keep_interrupts(device, driver, f"irqs-{driver}-{address}")
+        self._keep_interrupts(device, driver, bound=False)
 
-    def _keep_interrupts(self, device: str, driver: str, note: str) -> None:
+    def _keep_interrupts(self, device: str, driver: str, *, bound: bool) -> None:
         """Move the interrupts of a driver away when it is unbound, and back when it is bound again."""
-        here, aside = f"{self.root}{device}/msi_irqs", f"{self.root}{self._note(note)}"
-        bound = self._driver(device) == driver
+        note = self._note(f"irqs-{driver}-{device.rpartition('/')[2]}")
+        here, aside = self._folder(f"{device}/msi_irqs"), self._folder(note)
         source, target = (aside, here) if bound else (here, aside)
         if os.path.isdir(source) and not os.path.lexists(target):
             os.rename(source, target)
@@ -265,13 +272,12 @@ class Scratch(Capture):
         if driver:
             if self.read_bytes(path) is None:
                 self.replace(made, b"")
-            put_file(self.inside(path), f"{driver}\n".encode())
+            self._put(path, f"{driver}\n".encode())
         elif self.exists(made):  # the capture had no such file: restore that
             take_file(self.inside(path))
             self.remove(made)
         else:
-            put_file(self.inside(path), f"{_UNSET}\n".encode())
-        self.forget()
+            self._put(path, f"{_UNSET}\n".encode())
 
     def _functions(self, found: re.Match[str], text: str) -> None:
         now = self._held(found[0]).decode().strip()
@@ -323,7 +329,6 @@ class Scratch(Capture):
         if path is None or options is None or any(mount.path == path[1] for mount in self._hugetlbfs()):
             return
         self._made.make(path[1])
-        self.forget()
         size = options[1].replace("pagesize=1G", "pagesize=1024M")  # as the kernel shows it
         for mounts in MOUNTS:
             held = self.read_bytes(mounts)
@@ -335,7 +340,7 @@ class Scratch(Capture):
         path = _UNIT_LINE["Where"].search(text)
         if path is None:
             return
-        for mounts in MOUNTS:
+        for mounts in reversed(MOUNTS):  # the first one is read: it shows the mount until the other lists have lost it
             held = self.read_bytes(mounts)
             if held is not None:
                 lines = held.splitlines(keepends=True)
@@ -355,19 +360,34 @@ class Scratch(Capture):
     # --- memory ----------------------------------------------------------------------------------------------
 
     def _pages(self, found: re.Match[str], text: str) -> None:
+        """Set both counts of a pool: a kernel changes both or none. They are noted before."""
         if not text.isdecimal():
             raise WriteFailed(found[0], os.strerror(errno.EINVAL), errno.EINVAL)
-        held = self._held(found[0])
-        total = int(held.decode() or 0)
+        total = int(self._held(found[0]).decode() or 0)
         free_path = f"{found['pool']}/free_hugepages"
         free = self.read(free_path)
-        self._store(found[0], f"{int(text)}\n".encode())
-        if free is not None and free.isdecimal():
-            try:
-                self._store(free_path, f"{max(0, int(free) + int(text) - total)}\n".encode())
-            except WriteFailed:  # a kernel changes both counts or none
-                self._store(found[0], held)
-                raise
+        if free is None or not free.isdecimal():
+            self._store(found[0], f"{int(text)}\n".encode())
+            return
+        note = self._note(f"pages-{found[0].replace('/', '%')}")
+        self.replace(note, f"{total} {free}\n".encode())
+        try:
+            self._store(found[0], f"{int(text)}\n".encode())
+            self._store(free_path, f"{max(0, int(free) + int(text) - total)}\n".encode())
+        except WriteFailed:
+            self.restore_cut_off()
+            raise
+        self.remove(note)
+
+    def restore_cut_off(self) -> None:
+        """Restore both counts of each pool of which a killed process changed one. Only for the holder of the lock."""
+        for name in self.list(NOTES):
+            counts = (self.read(self._note(name)) or "").split()
+            path = name.removeprefix("pages-").replace("%", "/")
+            if name.startswith("pages-") and len(counts) == 2:
+                for file, count in zip((path, f"{path.rpartition('/')[0]}/free_hugepages"), counts, strict=True):
+                    self._store(file, f"{count}\n".encode())
+                self.remove(self._note(name))
 
 
 def _chosen(path: str, held: bytes, text: str) -> bytes:

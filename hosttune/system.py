@@ -185,12 +185,12 @@ def state_directory() -> str:
     return os.path.join(base, "hosttune")
 
 
-def put_file(path: str, data: bytes, mode: int = 0o644) -> None:
+def put_file(path: str, data: bytes, mode: int = 0o644, temporary: str | None = None) -> None:
     """Write a whole file; a crash leaves the old or the new one.
 
-    It is written beside, synced, renamed, and its folder is synced. Raises WriteFailed.
+    It is written beside (or as `temporary`), synced, renamed, and its folder is synced. Raises WriteFailed.
     """
-    temporary = f"{path}.hosttune-new"  # always the same name: the next attempt replaces what a crash left
+    temporary = temporary or f"{path}.hosttune-new"  # always the same name: the next attempt replaces what a crash left
     try:
         make_folder(os.path.dirname(path))
         write_whole(path, data, mode, temporary=temporary)

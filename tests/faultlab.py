@@ -73,6 +73,7 @@ class Faults:
     engine: int = field(default_factory=os.getpid)
     depth: int = 0  # effects within effects are theirs
     quiet: bool = False
+    whole: frozenset[str] = WHOLE  # effects without points inside them
     state: str = ""  # the state directory: only there are files changed without a System
     _memory: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, mmap.PAGESIZE))
 
@@ -119,7 +120,7 @@ class Faults:
             self.point(BEFORE, f"{name} {what}")
         quiet = self.quiet
         self.depth += 1
-        self.quiet = quiet or name in WHOLE
+        self.quiet = quiet or name in self.whole
         try:
             yield
         finally:
@@ -219,7 +220,8 @@ def site_on(root: Path, faults: Faults | None = None, *, boot_id: str = BOOT_ID)
     """A scratch root as a site, new in all its objects; with faults where they are given."""
     system = Scratch(str(root)) if faults is None else Faulty(root, faults)
     folder = f"{system.root}{STATE_INSIDE}"
-    store = Store(folder) if faults is None else Store(folder, sync=faults.sync)
+    sync = os.fsync if faults is None else faults.sync
+    store = Store(folder, sync=sync, ready=system.restore_cut_off)
     return Site(system=system, store=store, boot_id=boot_id, hostname="scratch")
 
 

@@ -398,10 +398,18 @@ def test_a_dangling_link_counts_as_existing(machine: Archive, tmp_path: Path) ->
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_failure_leaves_nothing(machine: Archive, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="cannot be written: No such file") as caught:
-        write_capture(machine, str(tmp_path / "none/x.tar.gz"))
-    assert caught.value.where == str(tmp_path / "none/x.tar.gz")
+def test_a_place_that_takes_no_file_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    nothing = Archive({}, {}, "nothing")  # refused as soon as it is read
+    (tmp_path / "file").write_text("")
+    for folder in ("none", "file"):
+        path = str(tmp_path / folder / "x.tar.gz")
+        with pytest.raises(BadInput) as caught:
+            write_capture(nothing, path)
+        assert (caught.value.what, caught.value.where) == (f"cannot be written: no folder {tmp_path / folder}", path)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no host"):
         write_capture(Archive({}, {}, "nothing"), str(tmp_path / "x.tar.gz"))
     assert os.listdir(tmp_path) == []

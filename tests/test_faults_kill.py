@@ -17,10 +17,21 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from faultkills import EVERY, WHOLE_HOST, Tally, applying, killed_at, kills_while, lab_of, recovering
+from faultkills import (
+    EVERY,
+    WHOLE_HOST,
+    Tally,
+    applying,
+    back_at_original,
+    killed_at,
+    kills_while,
+    lab_of,
+    recovering,
+    reverting,
+)
 from faultkinds import EXAMPLES
-from faultlab import Faulty, effect_names, site_on, transactions
-from sweeps import FULL
+from faultlab import FILE, Ended, Faults, Faulty, Job, effect_names, kill, run_forked, site_on, transactions
+from sweeps import FULL, sample
 
 from hosttune.errors import Refused
 from hosttune.model.result import Result
@@ -114,6 +125,28 @@ def test_killed_at_every_point(name: str, found: Found, request: pytest.FixtureR
         return
     assert tally.kills == (-(-tally.points // EVERY) if name == WHOLE_HOST else tally.points) > 20
     assert golden_lines()[name] == tally.line or request.config.getoption("--regenerate")
+
+
+@pytest.mark.parametrize("name", ["driver", "gpu-persistence", "hugepages", "mount", "thp"])
+def test_a_kernel_call_of_the_stand_in_that_is_cut_off(name: str, tmp_path: Path) -> None:
+    """A real kernel does a call whole. A scratch root takes several steps for some: kills between them, too."""
+    lab = lab_of(EXAMPLES[name], tmp_path / "root")
+    for job in (applying(lab.example), reverting(lab.example)):
+        begin = [applying(lab.example)] if job.__qualname__.startswith("reverting") else []
+
+        def run(at: int, job: Job = job, begin: list[Job] = begin) -> Ended:
+            lab.anew()
+            for one in begin:
+                one(site_on(lab.root))
+            faults = Faults(at=at, act=kill, kinds=frozenset((FILE,)), whole=frozenset())
+            return run_forked(lab.root, job, faults)
+
+        for at in sample(f"inside {name}", range(1, run(0).count + 1), 8):
+            killed = run(at)
+            assert killed.fired
+            for finish in (recovering(lab.example), reverting(lab.example)):
+                assert finish(site_on(lab.root))[1] == 0, killed.fired
+            assert list(back_at_original(lab)) == [], killed.fired
 
 
 def test_every_kind_of_setting_is_killed(tmp_path: Path) -> None:

@@ -30,10 +30,11 @@ from hypothesis import strategies as st
 from lxml import etree
 from sweeps import FULL, examples, sample
 
-from hosttune.errors import HosttuneError
+from hosttune.errors import BadInput, HosttuneError
 from hosttune.model.intent import Boot, Network
-from hosttune.model.plan import Plan, PlannedGuest
+from hosttune.model.plan import Device, Plan, PlannedGuest
 from hosttune.transaction import apply_plan
+from hosttune.transaction.plancheck import check_plan
 
 HERE = Path(__file__).parent
 MUTANTS = sample("mutants", range(1200), 200)
@@ -267,6 +268,31 @@ def test_a_hostile_guest_name_goes_nowhere(name: str, empty: Path) -> None:
     before = tree_of(empty.parent)
     assert tried(example, empty, tree_of(empty)) == "refused"
     assert tree_of(empty.parent).keys() - before.keys() <= {"/root/var/lib/hosttune/lock"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "what", "where"),
+    [
+        ({"kind": "quantum"}, "'quantum' is not a kind of device", "guests[1].devices[0].kind"),
+        ({"kind": "mdev"}, "'0000:41:00.0' is not a UUID", "guests[1].devices[0].address"),
+        ({"address": "41:00.0"}, "'41:00.0' is not the kernel's spelling", "guests[1].devices[0].address"),
+        ({}, "a second use of 0000:41:00.0", "guests[1].devices[0]"),
+    ],
+)
+def test_a_device_of_a_guest_that_no_planner_wrote(fields: dict[str, Any], what: str, where: str) -> None:
+    gpu = Device(address="0000:41:00.0", kind="gpu", guest_cell=None, guest_address="0000:01:00.0", identity="")
+    first = msgspec.structs.replace(VM, name="first", vcpu_pins=(), devices=(gpu,))
+    second = msgspec.structs.replace(first, name="second", devices=(msgspec.structs.replace(gpu, **fields),))
+    with pytest.raises(BadInput) as caught:
+        check_plan(Example("guests", {}, guests=(first, second)).plan)
+    assert (caught.value.what, caught.value.where) == (what, f"plan: {where}")
+
+
+def test_a_cpu_with_vcpus_of_two_guests_is_refused() -> None:
+    second = msgspec.structs.replace(VM, name="second")
+    with pytest.raises(BadInput, match="is not one CPU of its own") as caught:
+        check_plan(Example("guests", {}, guests=(VM, second)).plan)
+    assert caught.value.where == "plan: guests[1].vcpu_pins[0].cpus"
 
 
 FIELDS_OF_TEXT = ("disk", "cmdline", "kernel", "network", "bridge", "uuid", "machine", "seed", "why")

@@ -12,13 +12,14 @@ from hosttune.hypervisor.adopted import is_domain_name
 from hosttune.model.intent import check as check_intent
 from hosttune.model.intent import is_guest_name
 from hosttune.model.limits import check_count, limit
-from hosttune.model.plan import AdoptedGuest, Plan, PlannedGuest
+from hosttune.model.plan import AdoptedGuest, Device, Plan, PlannedGuest
 from hosttune.model.values import CpuSet, parse_address
 
 # These actions are derived from a plan's guests and actions, so a plan must not contain them: one could name another
 # guest.
 _FOLLOWS = ("guest", "adopted-guest", "guest-files", "guest-state", "drop-in")
-
+_DEVICE_KINDS = ("gpu", "nic", "nvme", "vf", "mdev", "nvswitch", "other")
+_UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 _SMALLEST_HUGE, _LARGEST_HUGE = 64 << 10, 16 << 30  # bytes; smallest: arm64 (hugetlbpage.rst), largest: POWER
 
@@ -36,7 +37,9 @@ def check_plan(plan: Plan) -> None:
     own = tuple(guest for guest in plan.intent.guests if guest.name not in adopted)
     check_intent(replace(plan.intent, guests=own), where="plan: intent")
     _check_actions(plan)
-    _check_adoptions(plan)
+    cpus: set[str] = set()
+    devices: set[str] = set()
+    _check_adoptions(plan, cpus, devices)
     seen: set[str] = set(adopted)
     for i, guest in enumerate(plan.guests):
         at = f"plan: guests[{i}]"
@@ -45,23 +48,23 @@ def check_plan(plan: Plan) -> None:
         if guest.name in seen:
             raise BadInput(f"a second guest named {guest.name!r}", where=f"{at}.name", hint="plan again")
         seen.add(guest.name)
-        _check_guest(guest, at)
+        _check_guest(guest, at, cpus, devices)
 
 
-def _check_guest(guest: PlannedGuest, at: str) -> None:
-    """Check pins, pages and devices. Raises BadInput."""
-    _check_pins(guest, at)
+def _check_guest(guest: PlannedGuest, at: str, cpus: set[str], devices: set[str]) -> None:
+    """Check pins, pages and devices. `cpus` and `devices`: those of the plan's earlier guests. Raises BadInput."""
+    _check_pins(guest, at, cpus)
     page = guest.page_bytes
     if page is not None and (not _SMALLEST_HUGE <= page <= _LARGEST_HUGE or page & (page - 1)):
         raise BadInput(f"{page} is not a size of a huge page", where=f"{at}.page_bytes", hint="plan again")
     for n, device in enumerate(guest.devices):
-        if device.kind != "mdev" and parse_address(device.address, where=f"{at}.devices[{n}]") != device.address:
-            raise BadInput(
-                f"{device.address!r} is not the kernel's spelling", where=f"{at}.devices[{n}]", hint="plan again"
-            )
+        _check_device(device, f"{at}.devices[{n}]")
+        if device.address in devices:
+            raise BadInput(f"a second use of {device.address}", where=f"{at}.devices[{n}]", hint="plan again")
+        devices.add(device.address)
 
 
-def _check_adoptions(plan: Plan) -> None:
+def _check_adoptions(plan: Plan, cpus: set[str], devices: set[str]) -> None:
     check_count(len(plan.adoptions), "guests", "plan: adoptions")
     names: set[str] = set()
     for i, adopted in enumerate(plan.adoptions):
@@ -69,7 +72,7 @@ def _check_adoptions(plan: Plan) -> None:
         if not is_domain_name(adopted.name) or adopted.guest.name != adopted.name or adopted.name in names:
             raise BadInput(f"{adopted.name!r} is not the name of one guest", where=f"{at}.name", hint="plan again")
         names.add(adopted.name)
-        _check_guest(adopted.guest, f"{at}.guest")
+        _check_guest(adopted.guest, f"{at}.guest", cpus, devices)
         for field, sound in _sound(adopted):
             if not sound:
                 raise BadInput("not as hosttune writes it", where=f"{at}.{field}", hint="plan again")
@@ -82,7 +85,7 @@ def _sound(adopted: AdoptedGuest) -> Iterator[tuple[str, bool]]:
     numbers = {one.id for one in adopted.cells if 0 <= one.id < limit("cells")}
     topology = adopted.guest.topology
     levels = (topology.sockets, topology.dies, topology.cores, topology.threads) if topology else ()
-    yield "uuid", re.fullmatch("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", adopted.uuid) is not None
+    yield "uuid", re.fullmatch(_UUID, adopted.uuid) is not None
     yield "definition_sha256", re.fullmatch("[0-9a-f]{64}", adopted.definition_sha256) is not None
     yield "changes", all(map(str.isprintable, (*texts, *adopted.managers)))
     yield "changes: effect", all(one.effect in ("live", "next start") for one in adopted.changes)
@@ -106,11 +109,22 @@ def _ids(text: str) -> CpuSet:
         return CpuSet()
 
 
-def _check_pins(guest: PlannedGuest, at: str) -> None:
-    """Check that each vCPU is pinned to one CPU, which no other vCPU has. Raises BadInput."""
+def _check_device(device: Device, at: str) -> None:
+    """Check its kind and address. A mediated device has a UUID, any other one a PCI address. Raises BadInput."""
+    if device.kind not in _DEVICE_KINDS:
+        hint = f"one of {', '.join(_DEVICE_KINDS)}"
+        raise BadInput(f"{device.kind!r} is not a kind of device", where=f"{at}.kind", hint=hint)
+    if device.kind == "mdev":
+        if not re.fullmatch(_UUID, device.address):
+            raise BadInput(f"{device.address!r} is not a UUID", where=f"{at}.address", hint="plan again")
+    elif parse_address(device.address, where=f"{at}.address") != device.address:
+        raise BadInput(f"{device.address!r} is not the kernel's spelling", where=f"{at}.address", hint="plan again")
+
+
+def _check_pins(guest: PlannedGuest, at: str, cpus: set[str]) -> None:
+    """Check that each vCPU is pinned to one CPU, which no other vCPU of the plan has (`cpus`). Raises BadInput."""
     if sorted(pin.vcpu for pin in guest.vcpu_pins) != list(range(len(guest.vcpu_pins))):
         raise BadInput("its vCPUs are not each pinned once", where=f"{at}.vcpu_pins", hint="plan again")
-    cpus: set[str] = set()
     for n, pin in enumerate(guest.vcpu_pins):
         if not pin.cpus.isdecimal() or pin.cpus in cpus:
             raise BadInput(

@@ -87,7 +87,8 @@ def _machine(system: System) -> str | None:
 
 def _store(system: System) -> Store | None:
     if isinstance(system, Scratch):
-        return Store(os.path.dirname(system.inside(f"{STATE_INSIDE}/lock")))
+        folder = os.path.dirname(system.inside(f"{STATE_INSIDE}/lock"))
+        return Store(folder, ready=system.restore_cut_off)
     return None if system.captured else Store(state_directory())
 
 
