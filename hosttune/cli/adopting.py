@@ -64,6 +64,7 @@ def _of_libvirt(host: Host, root: str | None, document: str | None, name: str) -
 
     from hosttune.archive import open_system
     from hosttune.hypervisor.connection import read_definition
+    from hosttune.model.hints import did_you_mean
     from hosttune.planning.adopting import adopt
 
     if document is not None:
@@ -72,8 +73,9 @@ def _of_libvirt(host: Host, root: str | None, document: str | None, name: str) -
     system = open_system(root)
     xml = read_definition(system, name)
     if xml is None:
-        known = ", ".join(guest.name for guest in host.guests or ()) or "none"
-        raise BadInput(f"no guest {name!r} is defined on this host", where="--adopt", hint=f"defined: {known}")
+        known = [guest.name for guest in host.guests or ()]
+        hint = did_you_mean(name, known, f"defined: {', '.join(known) or 'none'}")
+        raise BadInput(f"no guest {name!r} is defined on this host", where="--adopt", hint=hint)
     adoption = adopt(host, xml.encode(), where=f"guest {name}")
     if system.exists(_SAVED.format(name=name)):
         why = f"it has a managed save, which is of its present definition: start it, or virsh managedsave-remove {name}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hosttune.cli.commands import Command, Whole, host_options, read_host
+from hosttune.cli.commands import Command, Whole, completing, host_options, read_host
 from hosttune.cli.output import emit, exiting, page_text, tell
 from hosttune.errors import BadInput
 
@@ -33,6 +33,7 @@ OUTPUTS = ["text", "json", "xml", "svg", "html"]
 GROUPS = {  # of the help
     "What to plan": ("--file", "--gpu", "--gpus", "--mig", "--name", "--profile"),
     "Size of the guest": ("--vcpus", "--memory", "--numa", "--smt", "--hugepages", "--nics", "--nvme"),
+    "An existing guest": ("--adopt", "--xml", "--check-xml"),
     "Its definition": ("--disk", "--network", "--bridge", "--firmware", "--accelerator"),
     "Where": ("--root", "--host"),
     "Output": ("--output", "--out", "--annotate"),
@@ -42,7 +43,8 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given t
 
 @click.command(cls=Command, groups=GROUPS)
 @host_options
-@click.option("--gpu", "addresses", multiple=True, metavar="BDF", help="Give this GPU to the guest (repeatable).")
+@click.option("--gpu", "addresses", multiple=True, metavar="BDF", shell_complete=completing("gpus"),
+              help="Give this GPU to the guest (repeatable).")  # fmt: skip
 @click.option("--gpus", type=COUNT, metavar="N", help="Give the guest N GPUs, chosen by the planner.")
 @click.option("--mig", metavar="PROFILE[:N]", help="Plan N guests (default 1), NAME-0 ..., each with one MIG instance.")
 @click.option("-f", "--file", "file", metavar="INTENT", help="Plan what this intent (YAML or JSON) asks for.")
@@ -77,6 +79,7 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given t
     "--adopt",
     multiple=True,
     metavar="NAME",
+    shell_complete=completing("guests"),
     help="The same for a guest that libvirt has, from its inactive definition.",
 )
 @click.option("-o", "--output", type=click.Choice(OUTPUTS), default="text", show_default=True, help="What to print.")
@@ -329,13 +332,16 @@ def chosen(name: str | None, names: Sequence[str]) -> str:
 
     Raises BadInput that lists the guests.
     """
+    from hosttune.model.hints import did_you_mean
+
     if name is None and len(names) == 1:
         return names[0]
     if not names:
         raise BadInput("the intent asks for no guest", where="-f", hint="list one under `guests`")
     if name is None or name not in names:
         what = f"no guest {name!r}" if name is not None else f"{len(names)} guests, but -o xml prints one"
-        raise BadInput(what, where="--name", hint=f"name one of: {', '.join(names)}")
+        hint = did_you_mean(name or "", names, f"name one of: {', '.join(names)}")
+        raise BadInput(what, where="--name", hint=hint)
     return name
 
 
