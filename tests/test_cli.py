@@ -206,6 +206,7 @@ def test_a_function_that_is_no_gpu(cli: Cli, example_document: str) -> None:
         (("--gpu", GPU, "--gpus", "2"), "both --gpu and --gpus", "command line"),
         (("--gpu", GPU, "--memory", "lots"), "'lots' is not a size", "--memory"),
         (("--gpu", GPU, "--memory", "0"), "'0' is not a size", "--memory"),
+        (("--gpu", GPU, "--memory", "200"), "200 bytes of memory: less than 1 MiB", "--memory"),
         (("--gpu", GPU, "--vcpus", "0"), "0 vCPUs", "--vcpus"),
         (
             ("--gpu", GPU, "--vcpus", "many"),
@@ -218,15 +219,15 @@ def test_a_function_that_is_no_gpu(cli: Cli, example_document: str) -> None:
         (("--gpu", GPU, "--numa", "x"), "'x' is neither a whole number", "--numa"),
         (("--gpu", GPU, "--memory", "9" * 400 + "GiB"), "is not a size", "--memory"),
         (("--gpu", GPU, "--memory", "9" * 5000), "is not a size", "--memory"),
-        (("--gpus", "99999999999999999999"), "is not in the range", "command line"),
-        (("--gpus", "9" * 5000), "Invalid value for '--gpus'", "command line"),
-        (("--gpu", GPU, "--nics", "99999999999999999999"), "is not in the range", "command line"),
+        (("--gpus", "99999999999999999999"), "is not in the range", "--gpus"),
+        (("--gpus", "9" * 5000), "is not a valid whole number", "--gpus"),
+        (("--gpu", GPU, "--nics", "99999999999999999999"), "is not in the range", "--nics"),
         (("--gpu", GPU, "--name", "a\nb"), "'a\\nb' is not a guest name", "--name"),
         (("--gpu", GPU, "--name", "a\0b"), "an argument with a NUL byte", "command line"),
         (("--gpu", GPU, "--name", "a" * 100_000), "aaa ... aaa", "--name"),
         (("--gpu", GPU, "--disk", "/\udcff"), "cannot be written in UTF-8", "command line"),
         (("--gpus", "-1"), "-1 is negative", "--gpus"),
-        (("--gpus", "two"), "'two' is not a valid whole number", "command line"),
+        (("--gpus", "two"), "'two' is not a valid whole number", "--gpus"),
         (("--gpu", GPU, "--gpu", "41:00.0"), "is named twice", "--gpu"),
         (("--gpu", GPU, "--bridge", "b" * 300), "a name of more than 255 bytes", "--network or --bridge"),
         (("--gpu", GPU, "--name", ""), "an empty value", "--name"),
@@ -234,8 +235,8 @@ def test_a_function_that_is_no_gpu(cli: Cli, example_document: str) -> None:
         (("--gpu", GPU, "--out", ""), "an empty value", "--out"),
         (("--gpus", "0"), "auto without a GPU", "--vcpus"),
         (("--gpu", GPU, "--name", "a b"), "'a b' is not a guest name", "--name"),
-        (("--gpu", GPU, "-o", "yaml"), "Invalid value for '-o' / '--output'", "command line"),
-        (("--gpu", GPU, "--frobnicate"), "No such option", "command line"),
+        (("--gpu", GPU, "-o", "yaml"), "'yaml' is not one of", "--output"),
+        (("--gpu", GPU, "--frobnicate"), "no option '--frobnicate'", "command line"),
     ],
 )
 def test_options_that_make_no_intent(cli: Cli, options: tuple[str, ...], error: str, where: str) -> None:
@@ -299,7 +300,10 @@ def test_an_intent_that_cannot_be_meant(cli: Cli, tmp_path: Path, text: str | by
 def test_an_error_in_an_intent_says_what_could_be_there(cli: Cli, tmp_path: Path) -> None:
     cases = {
         "profile: fast": ("invalid value 'fast'", "write guest, host or none"),
-        "guests: [{name: a, gpus: '2'}]": ("expected a whole number, a mapping or a list, found text", "see docs"),
+        "guests: [{name: a, gpus: '2'}]": (
+            "expected a whole number, a mapping or a list, found text",
+            "write a number",
+        ),
         "guests: [{name: a, gpus: 1, vcpus: many}]": ("invalid value 'many'", "write a number or auto"),
         "guests: [{name: a, gpus: {}}]": ("no 'count'", "see docs"),
         "settings: {acs: {a: 1}}": ("invalid value {'a': 1}", "allowed: one or several"),
@@ -628,7 +632,8 @@ def test_an_unknown_command_is_told_the_commands(cli: Cli, word: str) -> None:
     said = refused(cli, word)
     assert (said["error"], said["do"]) == (
         f"no command {word!r}",
-        "give one of: apply, capture, completion, discover, fleet, lint, plan, recover, revert, schema, status,"
+        ("did you mean apply? " if word == "aply" else "")
+        + "give one of: apply, capture, completion, discover, fleet, lint, plan, recover, revert, schema, status,"
         " validate",
     )
 

@@ -165,6 +165,7 @@ def test_all_guests_are_judged_together(cli: Cli, root: Path) -> None:
         (("--host", "host.json", "web"), "a host document holds no definitions of guests"),
         (("--host", "host.json", "gone.xml"), "cannot read gone.xml"),
         (("--root", "ROOT", "web"), "no file and no guest 'web'"),
+        (("--root", "ROOT", "one-gup"), "do: did you mean one-gpu? libvirt has one-gpu, two-cells"),
         (("--root", "EMPTY", "--all"), "which guests are defined is unknown"),
         (("clean.xml", "-o", "xml"), "is not one of"),
     ],

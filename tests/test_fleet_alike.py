@@ -41,11 +41,11 @@ def test_a_change_of_many_hosts_is_one_line(tmp_path: Path, capsys: pytest.Captu
     show_changes(str(tmp_path), "apply", RUN, HOSTS)
     named = ", ".join(HOSTS[:8])
     assert capsys.readouterr().out.splitlines()[1:] == [
-        f"what would change on 15 hosts ({named} and 7 more); nothing was written",
+        f"what would change on 15 hosts ({named} and 7 more): 3 distinct changes, 1500 writes; nothing was written",
         f"  all 15 hosts: driver {GPU}: nvidia -> vfio-pci",
         "  14 hosts (h00, h01, h02, h04, h05, h06, h07, h08 and 6 more): hugepages node0: 0 -> 254",
         "  1 host (h03): hugepages node0: 0 -> 8",
-        f"1500 writes in all; -v prints each of them, {tmp_path}/HOST/apply.check.json holds them",
+        f"-v prints each write; {tmp_path}/HOST/apply.check.json holds them",
     ]
     output.set_amount(quiet=False, verbose=True)
     show_changes(str(tmp_path), "apply", RUN, HOSTS)

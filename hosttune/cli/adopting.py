@@ -136,13 +136,11 @@ def _named(system: System, host: Host, name: str) -> Definition:
     """Return the definition of a guest of this name. Raises BadInput, Unreadable."""
     found = _of_libvirt(system, name)
     if found is None:
-        from difflib import get_close_matches
-
+        from hosttune.model.hints import did_you_mean
         from hosttune.model.listing import some
 
         known = [guest.name for guest in host.guests or ()]
-        near = get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"defined: {some(known, 16) or 'none'}"
+        hint = did_you_mean(name, known, f"defined: {some(known, 16) or 'none'}")
         if name in known:
             hint = "it is transient: give its XML with --xml FILE"
         raise BadInput(f"no guest {name!r} is defined on this host", where="--adopt", hint=hint)

@@ -133,6 +133,16 @@ FILES = (
 )  # metavars of file names
 
 
+def completing(name: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Return the function of `hosttune.cli.complete` with this name, which is imported when a shell asks."""
+
+    def complete(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
+        found: list[CompletionItem] = getattr(import_module("hosttune.cli.complete"), name)(context, param, begun)
+        return found
+
+    return complete
+
+
 class Command(click.Command):
     """A command that writes its help through `emit`, and refuses options and arguments that are empty.
 
@@ -195,11 +205,23 @@ class Group(Command, click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See click.Group. Raises BadInput for an unknown command, with the commands that there are."""
+        if not ctx.resilient_parsing and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            from hosttune.model.hints import did_you_mean
+
+            known = self.list_commands(ctx)
+            hint = did_you_mean(args[0], known, f"give one of: {', '.join(known)}")
+            raise BadInput(f"no command {args[0]!r}", where="command line", hint=hint)
+        return super().resolve_command(ctx, args)
+
 
 class Commands(Group):
     """The group of commands, with one line of help each. A command is imported when it is called.
 
-    An unknown command gives an error that lists all commands. This is a lazy group in the sense of click, with one
+    This is a lazy group in the sense of click, with one
     difference: a listed command is a click.Command without options.
     """
 
@@ -210,10 +232,7 @@ class Commands(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Do the same as click, but return the imported command. Raises BadInput that lists the commands."""
-        if not ctx.resilient_parsing and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            known = ", ".join(self.list_commands(ctx))
-            raise BadInput(f"no command {args[0]!r}", where="command line", hint=f"give one of: {known}")
+        """Do the same as Group, but return the imported command. Raises BadInput that lists the commands."""
         name, listed, rest = super().resolve_command(ctx, args)
         return name, command(name) if name is not None else listed, rest
 

@@ -82,7 +82,10 @@ def read(path: str, *, needed: bool) -> dict[str, dict[str, Any]]:
 def known(name: str, names: Iterable[str], where: str) -> None:
     """Raise BadInput for a table or key that does not exist."""
     if name not in names:
-        raise BadInput(f"unknown key {name!r}", where=where, hint=f"give one of: {', '.join(names)}")
+        from hosttune.model.hints import did_you_mean
+
+        hint = did_you_mean(name, names, f"give one of: {', '.join(names)}")
+        raise BadInput(f"unknown key {name!r}", where=where, hint=hint)
 
 
 def option(command: click.Command, key: str) -> click.Parameter | None:

@@ -93,12 +93,8 @@ def completion(shell: str) -> None:
     eval "$(hosttune completion zsh)"        in ~/.zshrc, after compinit
     hosttune completion fish | source        in ~/.config/fish/config.fish
     """
-    from click.shell_completion import ShellComplete, get_completion_class
-
     from hosttune.cli.commands import cli
+    from hosttune.cli.complete import script
     from hosttune.cli.process import COMPLETE
 
-    found = get_completion_class(shell)
-    assert found is not None
-    # Not the method of click's class for bash: that one starts a bash to ask for its version.
-    emit(ShellComplete.source(found(cli, {}, "hosttune", COMPLETE)))
+    emit(script(shell, cli, COMPLETE))

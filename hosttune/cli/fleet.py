@@ -271,17 +271,19 @@ def show_changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> Non
     """Print the distinct changes of a run in check mode, each with its hosts; every write of each host with -v."""
     from hosttune.cli.output import VERBOSE, Amount
     from hosttune.fleet.rehearsal import changes, rehearsals
+    from hosttune.report.branch import count
     from hosttune.report.result_text import print_result
 
     found = changes(results, verb, run, hosts)
-    emit(f"\nwhat would change on {hosts_text(found.hosts, hosts)}; nothing was written")
+    counts = f"{count(len(found.of), 'distinct change')}, {count(found.writes, 'write')}"
+    emit(f"\nwhat would change on {hosts_text(found.hosts, hosts)}: {counts}; nothing was written")
     for line, alike in found.of.items():
         emit(shown(f"  {hosts_text(alike, found.hosts)}: {line}"))
     if not found.of:
         emit("  nothing: every host that answered is as planned")
     if Amount.now != VERBOSE:
         path = f"{results}/HOST/{verb}.check.json"
-        emit(shown(f"{found.writes} writes in all; -v prints each of them, {path} holds them"))
+        emit(shown(f"-v prints each write; {path} holds them"))
         return
     for members, result in rehearsals(results, verb, run, hosts):
         emit(shown(f"\n{hosts_text(members, ())}"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hosttune.cli.commands import Command, host_options, read_document
+from hosttune.cli.commands import Command, completing, host_options, read_document
 from hosttune.cli.output import emit, exiting, shown
 from hosttune.errors import BadInput
 
@@ -23,7 +23,7 @@ WHAT = "a libvirt domain XML"
 
 @click.command(cls=Command)
 @host_options
-@click.argument("guests", nargs=-1, metavar="[FILE|NAME]...")
+@click.argument("guests", nargs=-1, metavar="[FILE|NAME]...", shell_complete=completing("files_or_guests"))
 @click.option("--all", "every", is_flag=True, help="All guests that libvirt defines here.")
 @click.option("--fail-on", type=click.Choice(["warn", "error"]), default="warn", show_default=True,
               help="The least level that causes exit code 1.")  # fmt: skip
@@ -110,11 +110,13 @@ def of_name(root: str | None, host: Host, name: str) -> Definition:
     from hosttune.archive import open_system
     from hosttune.hypervisor.connection import read_definition
     from hosttune.linting import Definition
+    from hosttune.model.hints import did_you_mean
 
     known = defined(host)
     if name not in known:
         hint = f"libvirt has {', '.join(known) or 'no guests'}; a path of a file has a '/' or ends in .xml"
-        raise BadInput(f"no file and no guest {name!r}", where="command line", hint=hint)
+        what = f"no file and no guest {name!r}"
+        raise BadInput(what, where="command line", hint=did_you_mean(name, known, hint))
     xml = read_definition(open_system(root), name)
     if xml is None:
         hint = "of a transient guest libvirt keeps none: give its XML as a file"

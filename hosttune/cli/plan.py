@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hosttune.cli.commands import Command, Whole, host_options, read_host
+from hosttune.cli.commands import Command, Whole, completing, host_options, read_host
 from hosttune.cli.output import emit, exiting, page_text, tell
 from hosttune.errors import BadInput
 
@@ -33,6 +33,7 @@ OUTPUTS = ["text", "json", "xml", "svg", "html"]
 GROUPS = {  # of the help
     "What to plan": ("--file", "--gpu", "--gpus", "--mig", "--name", "--profile"),
     "Size of the guest": ("--vcpus", "--memory", "--numa", "--smt", "--hugepages", "--nics", "--nvme"),
+    "An existing guest": ("--adopt", "--xml", "--check-xml"),
     "Its definition": ("--disk", "--network", "--bridge", "--firmware", "--accelerator"),
     "Existing guests": ("--adopt", "--adopt-all", "--xml", "--check-xml", "--yes"),
     "Where": ("--root", "--host"),
@@ -43,7 +44,8 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given t
 
 @click.command(cls=Command, groups=GROUPS)
 @host_options
-@click.option("--gpu", "addresses", multiple=True, metavar="BDF", help="Give this GPU to the guest (repeatable).")
+@click.option("--gpu", "addresses", multiple=True, metavar="BDF", shell_complete=completing("gpus"),
+              help="Give this GPU to the guest (repeatable).")  # fmt: skip
 @click.option("--gpus", type=COUNT, metavar="N", help="Give the guest N GPUs, chosen by the planner.")
 @click.option("--mig", metavar="PROFILE[:N]", help="Plan N guests (default 1), NAME-0 ..., each with one MIG instance.")
 @click.option("-f", "--file", "file", metavar="INTENT", help="Plan what this intent (YAML or JSON) asks for.")
@@ -67,7 +69,7 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given t
 @click.option("--annotate", is_flag=True, help="With -o xml: a comment with the reason at each pin.")
 @click.option("--check-xml", "check_xml", multiple=True, metavar="FILE",
               help="Judge existing domain XML, as hosttune lint does, instead of planning.")  # fmt: skip
-@click.option("--adopt", multiple=True, metavar="NAME",
+@click.option("--adopt", multiple=True, metavar="NAME", shell_complete=completing("guests"),
               help="Plan this existing guest of libvirt; change only what must (repeatable, planned together).")  # fmt: skip
 @click.option("--adopt-all", is_flag=True, help="The same for all guests that libvirt defines here.")
 @click.option("--xml", "definition", multiple=True, metavar="FILE",
@@ -331,13 +333,16 @@ def chosen(name: str | None, names: Sequence[str]) -> str:
 
     Raises BadInput that lists the guests.
     """
+    from hosttune.model.hints import did_you_mean
+
     if name is None and len(names) == 1:
         return names[0]
     if not names:
         raise BadInput("the intent asks for no guest", where="-f", hint="list one under `guests`")
     if name is None or name not in names:
         what = f"no guest {name!r}" if name is not None else f"{len(names)} guests, but -o xml prints one"
-        raise BadInput(what, where="--name", hint=f"name one of: {', '.join(names)}")
+        hint = did_you_mean(name or "", names, f"name one of: {', '.join(names)}")
+        raise BadInput(what, where="--name", hint=hint)
     return name
 
 

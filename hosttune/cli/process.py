@@ -91,8 +91,9 @@ def _through_click(arguments: list[str]) -> int:
     try:
         result = cli.main(args=arguments, prog_name="hosttune", standalone_mode=False)
     except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx else "hosttune"
-        raise BadInput(error.format_message(), where="command line", hint=f"see {command} --help") from error
+        from hosttune.cli.usage import usage_error
+
+        raise usage_error(error) from error
     except click.Abort:
         return 130
     return result if isinstance(result, int) else 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hosttune.cli.commands import Command, host_options, progress, read_document
+from hosttune.cli.commands import Command, completing, host_options, progress, read_document
 from hosttune.cli.output import detail, emit, emit_page, exiting, shown, write
 from hosttune.errors import BadInput
 
@@ -35,6 +35,7 @@ OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), def
     "--disrupt",
     multiple=True,
     metavar="GPU|GUEST",
+    shell_complete=completing("gpus_or_guests"),
     help="Allow to reset this GPU or to disturb this guest (repeatable).",
 )
 @click.option("--boot", is_flag=True, hidden=True, help="Set again what the reboot has undone (the boot unit).")
@@ -110,7 +111,7 @@ def revert(context: click.Context, /, root: str | None, document: str | None, fo
 @click.command(cls=Command)
 @host_options
 @click.option("--force", is_flag=True, help="Also revert settings that something else has changed since.")
-@click.option("--disrupt", multiple=True, metavar="GUEST",
+@click.option("--disrupt", multiple=True, metavar="GUEST", shell_complete=completing("guests"),
               help="Allow to stop this guest, which the interrupted apply started (repeatable).")  # fmt: skip
 @OUTPUT
 @click.pass_context

@@ -17,6 +17,7 @@ import msgspec
 from hosttune.assets import read_table
 from hosttune.errors import BadInput
 from hosttune.model.gpu import Gpu, MigProfile
+from hosttune.model.hints import did_you_mean
 from hosttune.model.host import PciDevice
 
 # A GPU instance profile as nvidia-smi names it: compute slices, memory, attributes ("1g.18gb+me", "1g.24gb-me").
@@ -94,6 +95,7 @@ def resolve(gpu: Gpu, device: PciDevice | None, name: str, where: str) -> MigPro
     model = gpu.model or "this GPU"
     have = ", ".join(profile.name for profile in offer.profiles)
     hint = f"{model} has {have}" if have else f"no MIG profile of {model} is known"
+    hint = did_you_mean(name, (profile.name for profile in offer.profiles), hint)
     raise BadInput(f"{name!r} is not a MIG profile of {model} ({gpu.address})", where=where, hint=hint)
 
 

@@ -9,7 +9,8 @@ from hosttune.errors import BadInput
 from hosttune.knobs import cpus, files, gpus, handover, interrupts, kernelargs, pcie, storage, sysctl
 from hosttune.knobs.actions import actions_for
 from hosttune.knobs.context import KnobContext
-from hosttune.knobs.knob import Knob
+from hosttune.knobs.knob import KEEP, Knob
+from hosttune.model.hints import did_you_mean
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Finding
 from hosttune.model.values import to_builtins
@@ -40,14 +41,17 @@ def check_settings(intent: Intent, where: str = "intent") -> None:
     for name, value in (intent.settings or {}).items():
         at = f"{where}: settings.{name}"
         if name not in known:
-            raise BadInput(f"no setting {name!r}", where=at, hint=f"known: {', '.join(known)}")
+            hint = did_you_mean(name, known, f"known: {', '.join(known)}")
+            raise BadInput(f"no setting {name!r}", where=at, hint=hint)
         knob = known[name]
         # YAML 1.1 reads `off` as false; `keep` would mean the opposite
         if knob.false_means is not None and value is False:
             word = knob.false_means
             raise BadInput(f"false can mean {word} or keep", where=at, hint=f'write "{word}" in quotes, or keep')
         if not knob.accepts(value):
-            raise BadInput(f"invalid value {to_builtins(value)!r:.80}", where=at, hint=f"allowed: {knob.allowed}")
+            words = [str(word) for word in (*knob.values, *knob.names, KEEP)]
+            hint = did_you_mean(str(value), words, f"allowed: {knob.allowed}")
+            raise BadInput(f"invalid value {to_builtins(value)!r:.80}", where=at, hint=hint)
 
 
 def plan_isolation(ctx: KnobContext) -> Iterator[Action | Finding]:

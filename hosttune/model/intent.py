@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from hosttune.errors import BadInput
+from hosttune.model.hints import did_you_mean, too_few_bytes_hint
 from hosttune.model.jsontext import plain_json
 from hosttune.model.limits import check_count, check_size, limit
 from hosttune.model.text import decoding_problem, either, refuse_surrogates, refuse_unwritable
@@ -24,6 +25,7 @@ from hosttune.model.values import (
 from hosttune.model.yamltext import load_yaml
 
 INTENT_VERSION = 1
+LEAST_MEMORY = 1 << 20  # bytes; firmware alone takes more. Less is a number whose unit was forgotten
 
 
 class Part(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -153,6 +155,7 @@ def _convert(document: object, where: str) -> Intent:
     return intent
 
 
+_NUMBER = "a number"
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _PARTS: Mapping[str, type[Part]] = {
     "reserve": Reserve,
@@ -173,17 +176,30 @@ def _named(error: Exception, where: str) -> BadInput:
     unknown = _UNKNOWN.fullmatch(problem)
     if unknown is None:
         at = f"{where}: {path}" if path else where
-        words = _words(path)
-        hint = f"write {words}" if words else "see docs/intent.md for the keys"
-        return BadInput(decoding_problem(problem), where=at, hint=hint)
+        return BadInput(decoding_problem(problem), where=at, hint=_value_hint(problem, path))
     part = _PARTS.get(path.rpartition(".")[2].partition("[")[0], Intent)
     key = f"{path}.{unknown[1]}" if path else unknown[1]
     known = ", ".join(part.__struct_fields__)
-    return BadInput(f"unknown key {unknown[1]!r}", where=f"{where}: {key}", hint=f"known here: {known}")
+    hint = did_you_mean(unknown[1], part.__struct_fields__, f"known here: {known}")
+    return BadInput(f"unknown key {unknown[1]!r}", where=f"{where}: {key}", hint=hint)
 
 
-def _words(path: str) -> str:
-    """Return the words that a key may have, and "a number" if it may be one; "" for a key without such words."""
+def _value_hint(problem: str, path: str) -> str:
+    """Return what to write at a path whose value has the wrong type, or is not one of the key's words."""
+    words = _words(path)
+    found = re.fullmatch(r"Invalid enum value '(.*)'", problem, re.DOTALL)
+    given = found[1] if found else ""
+    kinds = re.fullmatch(r"Expected `([^`]*\bint\b[^`]*)`, got `str`", problem)
+    if kinds or (given.isdecimal() and words[:1] == [_NUMBER]):
+        more = ", or a list of addresses" if kinds and "array" in kinds[1] else ""
+        return f"write a number without quotation marks{more}"
+    if words:
+        return did_you_mean(given, words, f"write {either(words)}")
+    return "see docs/intent.md for the keys"
+
+
+def _words(path: str) -> list[str]:
+    """Return the words that a key may have, after "a number" if it may be one; none for a key without such words."""
     from msgspec import inspect
 
     above, _, key = path.rpartition(".")
@@ -191,8 +207,8 @@ def _words(path: str) -> str:
     kind = next((field.type for field in inspect.type_info(part).fields if field.name == key), None)  # type: ignore[attr-defined]
     kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
     words = [str(word) for one in kinds if isinstance(one, inspect.LiteralType) for word in one.values]
-    number = ["a number"] if words and any(isinstance(one, inspect.IntType) for one in kinds) else []
-    return either([*number, *words])
+    number = [_NUMBER] if words and any(isinstance(one, inspect.IntType) for one in kinds) else []
+    return [*number, *words]
 
 
 def check(intent: Intent, *, where: str = "intent") -> None:
@@ -208,7 +224,7 @@ def check(intent: Intent, *, where: str = "intent") -> None:
     check_count(len(intent.guests), "guests", f"{where}: guests")
     check_count(len(intent.settings or ()), "settings", f"{where}: settings")
     if intent.reserve.memory_per_node not in (None, 0, "0"):
-        parse_size(intent.reserve.memory_per_node or 0, where=f"{where}: reserve.memory_per_node")
+        _check_memory(intent.reserve.memory_per_node or 0, f"{where}: reserve.memory_per_node")
     for i, guest in enumerate(intent.guests):
         at = f"{where}: guests[{i}]"
         if not is_guest_name(guest.name):
@@ -263,7 +279,7 @@ def _check_sizes(guest: GuestIntent, at: str) -> None:
         _refuse(f"{guest.vcpus} vCPUs", f"{at}.vcpus", "ask for 1 or more, or auto")
     check_count(guest.vcpus if isinstance(guest.vcpus, int) else 0, "vcpus", f"{at}.vcpus")
     if guest.memory != "auto":
-        parse_size(guest.memory, where=f"{at}.memory")
+        _check_memory(guest.memory, f"{at}.memory")
     if isinstance(guest.numa, int) and guest.numa < 1:
         _refuse(f"{guest.numa} cells", f"{at}.numa", "ask for 1 or more, or auto")
     check_count(guest.numa if isinstance(guest.numa, int) else 0, "cells", f"{at}.numa")
@@ -272,6 +288,12 @@ def _check_sizes(guest: GuestIntent, at: str) -> None:
     if guest.mig and guest.mig.count < 1:
         _refuse(f"{guest.mig.count} instances", f"{at}.mig.count", "ask for 1 or more")
     check_count(guest.mig.count if guest.mig else 0, "MIG instances", f"{at}.mig.count")
+
+
+def _check_memory(size: int | str, at: str) -> None:
+    found = parse_size(size, where=at)
+    if found < LEAST_MEMORY:
+        _refuse(f"{found} bytes of memory: less than 1 MiB", at, too_few_bytes_hint(size))
 
 
 def _check_lengths(guest: GuestIntent, at: str) -> None:
@@ -298,7 +320,7 @@ def _check_cells(guest: GuestIntent, cells: tuple[CellRequest, ...], at: str) ->
         if cell.vcpus < 1:
             _refuse(f"{cell.vcpus} vCPUs", f"{at}.numa[{n}].vcpus", "ask for 1 or more")
         check_count(cell.vcpus, "vcpus", f"{at}.numa[{n}].vcpus")
-        parse_size(cell.memory, where=f"{at}.numa[{n}].memory")
+        _check_memory(cell.memory, f"{at}.numa[{n}].memory")
     vcpus = sum(cell.vcpus for cell in cells)
     check_count(vcpus, "vcpus", f"{at}.numa")
     if isinstance(guest.vcpus, int) and guest.vcpus != vcpus:

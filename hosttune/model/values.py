@@ -240,9 +240,10 @@ def parse_size(size: int | str, *, where: str) -> int:
     """Return the bytes of a SIZE: a whole number of bytes, or a number with KiB, MiB, GiB or TiB. Raises BadInput."""
     parsed = size if isinstance(size, int) and not isinstance(size, bool) else _bytes_of(str(size).strip())
     if parsed is None or not 0 < parsed <= MAX_SIZE:
-        raise BadInput(
-            f"{size!r} is not a size", where=where, hint="write bytes, or a number with KiB, MiB, GiB or TiB"
-        )
+        from hosttune.model.hints import size_hint
+
+        hint = "write bytes, or a number with KiB, MiB, GiB or TiB"
+        raise BadInput(f"{size!r} is not a size", where=where, hint=size_hint(str(size), hint))
     return parsed
 
 

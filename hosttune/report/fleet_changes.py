@@ -21,7 +21,8 @@ def change_lines(result: Result) -> tuple[str, ...]:
         before = before if entry.before is not None or entry.before_known else "unknown"
         outcome = "" if entry.outcome == "planned" else f"{entry.outcome}: "
         lines.append(f"{outcome}{setting_text(entry.action)}: {before} -> {want}")
-    notes = [short_lists(note.split("\n")[0]) for note in result.notes]
+    # That nothing was written is said once for all hosts.
+    notes = [short_lists(note.split("\n")[0]) for note in result.notes if not note.startswith("dry run: ")]
     reboot = ["a reboot is required"] if result.reboot_required else []
     return (*dict.fromkeys([*lines, *notes, *reboot]),)
 

@@ -178,6 +178,12 @@ class ActionModule(ActionBase):
         result.update(failed=not ok, msg="ok" if ok else f"{answer['outcome']}: {answer['why']}")
         if answer["outcome"] == "unreachable" and not boolean(self._task.args.get("rescue", False), strict=False):
             result.update(unreachable=True, failed=False)
+        # Ansible shows no message of a task that succeeded, but it shows warnings. `hosttune fleet` names its runs, and
+        # its report has them.
+        warns = document and found.get("verdict") == "warn" and asked.get("run") == RUN
+        warned = ANSWER.warned(json.loads(document)) if warns else ""
+        if warned:
+            result["warnings"] = [f"{answer['host']}: {answer['phase']}: {warned}"]
         if found.get("diff"):
             result["diff"] = found["diff"]
         if asked.get("phase") == "discover":

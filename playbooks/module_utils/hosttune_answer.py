@@ -181,6 +181,14 @@ def no(document: dict) -> str:
     return "; ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")
 
 
+def warned(document: dict) -> str:
+    """The checks of a validation that warned: how many, and the first three by name; "" if none did."""
+    bad = [one for one in document.get("results") or [] if one.get("outcome") == "warn"]
+    names = list(dict.fromkeys(str(one.get("check")) for one in bad))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{len(bad)} warning{'' if len(bad) == 1 else 's'}: {', '.join(names[:3])}{more}" if bad else ""
+
+
 def difference(document: dict) -> list[dict] | None:
     """Before and after of what a plan or a result changes, a setting a line; then how definitions change.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hosttune.errors import BadInput
 from hosttune.gpu.bridges import KeptFunction, kept_bridges
 from hosttune.model.gpu import Gpu
+from hosttune.model.hints import did_you_mean_address
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.index import DeviceIndex
 from hosttune.model.intent import GpuRequest, GuestIntent
@@ -107,7 +108,8 @@ def named_gpus(catalogue: Catalogue, addresses: tuple[str, ...], where: str) -> 
             what = (
                 f"{address} is not a GPU but {_describe(catalogue.pci[address])}" if known else f"no device {address}"
             )
-            raise BadInput(what, where=where, hint=f"this host has {have}")
+            hint = did_you_mean_address(address, catalogue.gpus, f"this host has {have}")
+            raise BadInput(what, where=where, hint=hint)
         if _is_boot(catalogue, address):
             raise BadInput(
                 f"{address} is the boot display: the host's console would go with it",
@@ -131,7 +133,8 @@ def named_devices(catalogue: Catalogue, addresses: tuple[str, ...], kind: str, w
         device = catalogue.pci.get(address)
         if device is None or not (device.class_code or prefix).startswith(prefix):
             what = f"no device {address}" if device is None else f"{address} is not a {kind} but {_describe(device)}"
-            raise BadInput(what, where=where, hint=f"this host has {', '.join(have[:16]) or 'none'}")
+            hint = did_you_mean_address(address, have, f"this host has {', '.join(have[:16]) or 'none'}")
+            raise BadInput(what, where=where, hint=hint)
         if address in result:
             raise BadInput(f"{address} is named twice", where=where, hint="name each device once")
         if address in catalogue.kept and catalogue.kept[address].known:

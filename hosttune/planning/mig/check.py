@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from hosttune.errors import BadInput
 from hosttune.gpu.mig_tables import is_profile_name, resolve
 from hosttune.model.gpu import Gpu
+from hosttune.model.hints import did_you_mean
 from hosttune.model.intent import GpuRequest, GuestIntent, Intent
 from hosttune.model.values import parse_address
 from hosttune.planning.inventory.devices import countable_gpus, matches, named_gpus
@@ -48,7 +49,8 @@ def _check_profile(context: PlanningContext, guest: GuestIntent, at: str) -> Non
     )
     if gpus or not is_profile_name(name):
         none = "none of its GPUs has MIG" if is_profile_name(name) else "a profile is named like 1g.18gb"
-        raise BadInput(f"{name!r} is not a MIG profile of this host's GPUs", where=key, hint=have or none)
+        hint = did_you_mean(name, {profile.name for _, offer in offers for profile in offer.profiles}, have or none)
+        raise BadInput(f"{name!r} is not a MIG profile of this host's GPUs", where=key, hint=hint)
 
 
 def _gpus_concerned(context: PlanningContext, guest: GuestIntent, at: str) -> list[Gpu]:

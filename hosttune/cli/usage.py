@@ -1,0 +1,41 @@
+"""click's usage errors as error blocks: the option as the place, and what it takes as what to do."""
+
+from __future__ import annotations
+
+import click
+
+from hosttune.errors import BadInput
+from hosttune.model.hints import did_you_mean
+from hosttune.model.text import either
+
+
+def usage_error(error: click.UsageError) -> BadInput:
+    """Return the error block of a usage error."""
+    see = f"see {error.ctx.command_path if error.ctx else 'hosttune'} --help"
+    if isinstance(error, click.NoSuchOption):
+        hint = did_you_mean(error.option_name, _options(error.ctx), see)
+        return BadInput(f"no option {error.option_name!r}", where="command line", hint=hint)
+    param = error.param if isinstance(error, click.BadParameter) else None
+    if param is None or isinstance(error, click.MissingParameter):
+        return BadInput(error.format_message(), where="command line", hint=see)
+    where = param.human_readable_name if isinstance(param, click.Argument) else max(param.opts, key=len)
+    hint = _takes(param, error.message)
+    return BadInput(error.message.removesuffix("."), where=where, hint=f"{hint}; {see}" if hint else see)
+
+
+def _options(context: click.Context | None) -> list[str]:
+    """Return the names of a command's options."""
+    params = [*context.command.get_params(context)] if context else []
+    shown = [param for param in params if isinstance(param, click.Option) and not param.hidden]
+    return [name for param in shown for name in param.opts if name.startswith("--")]
+
+
+def _takes(param: click.Parameter, message: str) -> str:
+    """Return what an option takes: a number, or one of some words, of which the most similar one is named first."""
+    if isinstance(param.type, click.IntRange | click.FloatRange):
+        return f"give a {param.type.name}"
+    if not isinstance(param.type, click.Choice):
+        return ""
+    words = [str(word) for word in param.type.choices]
+    given = message.partition(" is not one of")[0].strip("'\"")
+    return did_you_mean(given, words, f"give {either(words)}")
