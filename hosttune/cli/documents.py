@@ -54,15 +54,19 @@ def write_plain_text(text: str) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("name", type=click.Choice(["host", "plan", "intent", "result", "validation", "fleet"]))
+@click.argument("name", type=click.Choice(
+    ["host", "plan", "intent", "result", "validation", "fleet", "measured", "diagnosis", "prediction"]))  # fmt: skip
 def schema(name: str) -> None:
     """Print the JSON Schema of a document."""
     import msgspec
 
+    from hosttune.model.diagnosis import Diagnosis
     from hosttune.model.fleet import FleetReport
     from hosttune.model.host import Host
     from hosttune.model.intent import Intent
+    from hosttune.model.measured import Measured
     from hosttune.model.plan import Plan
+    from hosttune.model.prediction import Prediction
     from hosttune.model.result import Result
     from hosttune.model.validation import Validation
     from hosttune.model.values import to_json
@@ -74,6 +78,9 @@ def schema(name: str) -> None:
         "result": Result,
         "validation": Validation,
         "fleet": FleetReport,
+        "measured": Measured,
+        "diagnosis": Diagnosis,
+        "prediction": Prediction,
     }
     emit(to_json(msgspec.json.schema(kinds[name])))
 
