@@ -54,16 +54,21 @@ def write_plain_text(text: str) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("name", type=click.Choice(["host", "plan", "intent", "result", "validation", "fleet", "handover"]))
+@click.argument("name", type=click.Choice(
+    ["host", "plan", "intent", "result", "validation", "fleet", "handover", "measured", "diagnosis", "prediction"]
+))  # fmt: skip
 def schema(name: str) -> None:
     """Print the JSON Schema of a document."""
     import msgspec
 
+    from hosttune.model.diagnosis import Diagnosis
     from hosttune.model.fleet import FleetReport
     from hosttune.model.handover import Statement
     from hosttune.model.host import Host
     from hosttune.model.intent import Intent
+    from hosttune.model.measured import Measured
     from hosttune.model.plan import Plan
+    from hosttune.model.prediction import Prediction
     from hosttune.model.result import Result
     from hosttune.model.validation import Validation
     from hosttune.model.values import to_json
@@ -76,6 +81,9 @@ def schema(name: str) -> None:
         "validation": Validation,
         "fleet": FleetReport,
         "handover": Statement,
+        "measured": Measured,
+        "diagnosis": Diagnosis,
+        "prediction": Prediction,
     }
     emit(to_json(msgspec.json.schema(kinds[name])))
 

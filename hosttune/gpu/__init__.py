@@ -6,6 +6,8 @@ other.
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from hosttune.gpu.amd import AMD
@@ -13,13 +15,16 @@ from hosttune.gpu.habana import HABANA
 from hosttune.gpu.inside import Inside
 from hosttune.gpu.intel import INTEL
 from hosttune.gpu.nvidia import NVIDIA
-from hosttune.gpu.vendor import Hints, Vendor
+from hosttune.gpu.vendor import Generation, Hints, Vendor
 from hosttune.model.gpu import OTHER, Gpu
 from hosttune.model.host import PciDevice
 from hosttune.model.limits import check_count
 from hosttune.reader import Reader
 
-__all__ = ["VENDORS", "hints_for", "inside", "maker_of", "model_of", "read_gpus", "vendor_of"]
+__all__ = [
+    "VENDORS", "Generation", "generation_of", "hints_for", "inside", "maker_of", "model_names", "model_of", "read_gpus",
+    "vendor_of",
+]  # fmt: skip
 
 VENDORS: tuple[Vendor, ...] = (NVIDIA, AMD, HABANA, INTEL)
 
@@ -66,6 +71,18 @@ def model_of(vendor_id: str | None, device_id: str | None) -> str | None:
     """Return the model of a GPU that a maker's table has under these PCI ids; None if no table has them."""
     maker = maker_of(vendor_id)
     return maker.models.get(device_id or "") if maker else None
+
+
+def model_names() -> dict[str, str]:
+    """Return the models of all makers by vendor:device ("10de:2335")."""
+    return {f"{vendor.vendor_id}:{device}": name for vendor in VENDORS for device, name in vendor.models.items()}
+
+
+def generation_of(model: str | None) -> Generation | None:
+    """Return the generation of a GPU from the name of its model, in any maker's or operator's form; None if unknown."""
+    text = re.sub(r"[^a-z0-9]+", " ", (model or "")[:200].lower())
+    found = (one for vendor in VENDORS for one in vendor.generations if re.search(rf"\b(?:{one.names})\b", text))
+    return next(found, None)
 
 
 def vendor_of(name: str) -> Vendor | None:

@@ -142,6 +142,28 @@ class Traces(msgspec.Struct, frozen=True, kw_only=True):
     log: LogRecords | None = None
 
 
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
+    """What models of copies and collectives need of one generation of a maker's GPUs. None: no source, or none exists.
+
+    - `names`: a regular expression of whole words in the model's name, in lower case.
+    - `pcie_gts`: the PCIe speed that it supports, in GT/s; all have 16 lanes. `cpu_link_gb_per_s`: one direction of a
+      link to its CPU that is used instead of PCIe.
+    - `link_gb_per_s`: a link to other GPUs, one direction, as collectives count it; `link_peak_gb_per_s`: as the data
+      sheet has it. `links`: how many a GPU has, None if models differ.
+    - `ring_part`: the part of links × rate that a ring reaches. `switch_part`: likewise of the bound of a reduction in
+      the switch; None: its switches do not reduce.
+    """
+
+    names: str
+    pcie_gts: float | None = None
+    cpu_link_gb_per_s: float | None = None
+    link_gb_per_s: float | None = None
+    link_peak_gb_per_s: float | None = None
+    links: int | None = None
+    ring_part: float | None = None
+    switch_part: float | None = None
+
+
 class Hints(msgspec.Struct, frozen=True, kw_only=True):
     """Words of one maker for messages: what an operator reads or runs. "{gpu}" stands for the GPU's PCI address.
 
@@ -198,6 +220,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     - `mig`: its GPUs can be divided into instances. `knobs` returns what its driver lets hosttune set; `unset` says by
       driver why nothing is set there.
     - `inside`: what is known about its GPUs in a guest. `traces`: traces of its driver on a host.
+    - `generations`: what models of copies and collectives need; the first whose names match counts.
     """
 
     name: str
@@ -223,6 +246,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     inside: Inside = Inside()
     traces: Traces = Traces()
     hints: Hints = Hints()
+    generations: tuple[Generation, ...] = ()
 
 
 def always(device: PciDevice, bridge: PciDevice | None) -> bool:

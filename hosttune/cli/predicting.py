@@ -1,0 +1,136 @@
+"""`predict` and `diagnose`: what a placement can reach, and why a figure falls short."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from hosttune.cli.commands import Command, Whole, host_options, read_host
+from hosttune.cli.output import emit, exiting, shown
+from hosttune.errors import BadInput
+
+if TYPE_CHECKING:
+    from hosttune.model.host import Host
+    from hosttune.model.measured import Measured
+    from hosttune.model.plan import PlannedGuest
+    from hosttune.predicting import Scope
+
+FORMATS = ("text", "json")
+
+
+@click.command(cls=Command)
+@host_options
+@click.option("-f", "--file", "intent", metavar="INTENT", help="The guests that this intent asks for, as planned here.")
+@click.option("--plan", "plan", metavar="FILE", help="The guests of this plan (JSON).")
+@click.option("--guest", "name", metavar="NAME", help="This guest only: of the plan, or one that libvirt has here.")
+@click.option("--hosts", type=Whole(1, 65536), metavar="N", default=1, show_default=True,
+              help="So many hosts of this kind work together.")  # fmt: skip
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True, help="What to print.")
+def predict(
+    root: str | None,
+    document: str | None,
+    intent: str | None,
+    plan: str | None,
+    name: str | None,
+    hosts: int,
+    output: str,
+) -> None:
+    """Say what a host, a plan or a guest can reach, and why. Measures nothing.
+
+    Each figure has a bound, a typical value, its formula, the inputs from this host and a source; what has no source
+    is unknown.
+
+    \b
+    hosttune predict
+    hosttune predict --root host.tar.gz --hosts 2 -o json
+    hosttune predict -f intent.yaml
+    """
+    from hosttune.predicting import predict as predicted
+
+    if intent is not None and plan is not None:
+        raise BadInput("both --file and --plan", where="command line", hint="give one of the two")
+    host = read_host(root, document)
+    found = [predicted(host, scope) for scope in scopes(host, intent, plan, name, hosts)]
+    if output == "json":
+        from hosttune.model.values import to_json
+
+        emit(to_json(found[0] if len(found) == 1 else found))
+        return
+    from hosttune.report.prediction_text import prediction_text
+
+    emit("\n\n".join(shown_lines(prediction_text(one)) for one in found))
+
+
+def shown_lines(text: str) -> str:
+    """Return a text that may come from documents, each line made safe for a terminal."""
+    return "\n".join(shown(line) for line in text.splitlines())
+
+
+def scopes(host: Host, intent: str | None, plan: str | None, name: str | None, hosts: int) -> list[Scope]:
+    """Return what is asked about: the host, or the guests of an intent, a plan or this machine. Raises BadInput."""
+    from hosttune.predicting import Scope
+
+    found: dict[str, tuple[str, ...]] = {}
+    if intent is not None or plan is not None:
+        found = {guest.name: tuple(one.address for one in guest.devices) for guest in planned(host, intent, plan)}
+    elif name is not None:
+        found = {guest.name: guest.devices for guest in host.guests or ()}
+    else:
+        return [Scope(host.hostname or "host", None, hosts)]
+    if name is not None:
+        if name not in found:
+            known = ", ".join(found) or "none is known"
+            raise BadInput(f"no guest {name!r}", where="--guest", hint=f"give one of: {known}")
+        found = {name: found[name]}
+    if not found:
+        raise BadInput("no guest is placed", where=intent or plan or "plan", hint="hosttune plan says why")
+    return [Scope(guest, devices, hosts) for guest, devices in found.items()]
+
+
+def planned(host: Host, intent: str | None, plan: str | None) -> tuple[PlannedGuest, ...]:
+    """Return the guests of a plan, read or made from an intent. Raises BadInput."""
+    import hosttune
+    from hosttune.state import load
+
+    if plan is not None:
+        return hosttune.Plan.from_json(load(plan, what="a plan"), where=plan).guests
+    assert intent is not None
+    text = load(intent, what="an intent", size="intent")
+    return hosttune.plan(host, hosttune.Intent.from_yaml(text, where=intent)).guests
+
+
+@click.command(cls=Command)
+@host_options
+@click.option("--measured", "measured", metavar="FILE", help="Figures and observations (YAML or JSON).")
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True, help="What to print.")
+@click.pass_context
+def diagnose(
+    context: click.Context, /, root: str | None, document: str | None, measured: str | None, output: str
+) -> None:
+    """Say why a measured figure falls short, and what to do. Exits 1 if a figure is low or a cause is named.
+
+    \b
+    hosttune diagnose --measured figures.yaml
+    """
+    from hosttune.diagnosing import diagnose as judged
+
+    found = judged(gathered(measured))
+    bad = bool(found.causes) or any(one.verdict in ("low", "impossible") for one in found.figures)
+    with exiting(context, 1 if bad else 0):
+        if output == "json":
+            emit(found.to_json())
+            return
+        from hosttune.report.prediction_text import diagnosis_text
+
+        emit(shown_lines(diagnosis_text(found)))
+
+
+def gathered(measured: str | None) -> Measured:
+    """Return the document. Raises BadInput."""
+    from hosttune.model.measured import Measured
+    from hosttune.state import load
+
+    if measured is None:
+        raise BadInput("nothing to diagnose", where="command line", hint="give --measured FILE")
+    return Measured.from_yaml(load(measured, what="measured figures", size="intent"), where=measured)

@@ -1,0 +1,138 @@
+"""Ask every rule about a case, and order what they find.
+
+Order: how the cause is supported (`model.diagnosis.GRADES`), then how many figures it explains, then the order of the
+rules below. Nothing is weighed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from hosttune.bench.baselines import Standard, shipped
+from hosttune.diagnosing import rules_gpus, rules_guest, rules_network, rules_other, rules_pcie, rules_power
+from hosttune.diagnosing.rule import Case, Finding, Rule
+from hosttune.diagnosing.verdicts import judge_figure
+from hosttune.model.diagnosis import GRADES, Cause, Diagnosis, Doubt
+from hosttune.model.limits import check_count
+from hosttune.model.measured import Measured, Observations
+from hosttune.predicting.shape import shape_of, slot_of
+
+# Of causes with the same support those come first that need no second look (the figure itself), then those that stop
+# a path altogether, then those that slow it.
+RULES: tuple[Rule, ...] = (
+    *rules_other.RULES[:2], *rules_network.RULES[:1], *rules_gpus.RULES[:3], *rules_pcie.RULES[:2], *rules_power.RULES,
+    *rules_guest.RULES[:2], *rules_gpus.RULES[3:], *rules_pcie.RULES[2:3], *rules_network.RULES[1:],
+    *rules_pcie.RULES[3:], *rules_guest.RULES[2:], *rules_other.RULES[2:],
+)  # fmt: skip
+_CERTAIN = ("proven", "observed", "fits")  # enough to name a cause where no figure is known to be low
+_MOST_CAUSES, _ENOUGH = 6, 3  # so many are shown; causes that are only possible fill up to three
+
+
+def diagnose(measured: Measured, standard: Standard | None = None) -> Diagnosis:
+    """Return verdicts and causes for a document. Raises BadInput for too many figures."""
+    check_count(len(measured.figures), "figures of a diagnosis", "figures")
+    measured, problems = without_contradictions(measured)
+    shape = shape_of(measured, standard or shipped())
+    figures = tuple(judge_figure(figure, measured, shape) for figure in measured.figures)
+    case = Case(measured, shape, figures)
+    found = _ranked(case)
+    return Diagnosis(
+        figures=tuple(one.shown() for one in figures),
+        causes=tuple(_cause(rank, rule, finding) for rank, (rule, finding) in enumerate(found, 1)),
+        next=_next(case, found),
+        problems=problems,
+    )
+
+
+def _ranked(case: Case) -> list[tuple[Rule, Finding]]:
+    impossible = any(one.verdict == "impossible" for one in case.figures)
+    fine = bool(case.figures) and not case.open and not impossible
+    low = any(one.verdict == "low" for one in case.figures)
+    found = []
+    for rule in RULES:
+        finding = rule.find(case)
+        if finding is None and fine and rule.fault_itself:
+            finding = rule.find(Case(case.measured, case.shape, ()))
+        if finding is None or (not low and not case.complaint and finding.grade not in _CERTAIN):
+            continue
+        found.append((rule, finding))
+    named = {rule.cause for rule, finding in found if finding.grade in ("proven", "observed")}
+    found = [(rule, finding) for rule, finding in found if not named.intersection(rule.unless)]
+    found.sort(key=lambda pair: (GRADES.index(pair[1].grade), -len(pair[1].explains)))
+    better = [pair for pair in found if pair[1].grade != "possible"]
+    possible = [pair for pair in found if pair[1].grade == "possible"]
+    return [*better[:_MOST_CAUSES], *possible[: max(0, _ENOUGH - len(better))]]
+
+
+def _cause(rank: int, rule: Rule, finding: Finding) -> Cause:
+    return Cause(
+        cause=rule.cause,
+        rank=rank,
+        grade=finding.grade,
+        evidence=finding.evidence,
+        explains=tuple(dict.fromkeys(one.name for one in finding.explains)),
+        remedy=rule.remedy,
+        confirm=rule.confirm,
+        source=rule.source,
+    )
+
+
+def _next(case: Case, found: Sequence[tuple[Rule, Finding]]) -> tuple[str, ...]:
+    """Return what to measure or to read where a figure could not be judged, or no cause is certain."""
+    lines = [f"{one.name}: {one.why}" for one in case.figures if one.verdict == "unknown"][:16]
+    low = [one.name for one in case.figures if one.verdict == "low"]
+    if low and not found:
+        lines.append(
+            f"no rule explains {', '.join(low[:4])}: measure with hosttune validate --level 1 and diagnose that"
+        )
+    elif low and found[0][1].grade not in ("proven", "observed"):
+        lines.append(f"to be sure: {found[0][0].confirm}")
+    return tuple(lines)
+
+
+# --- contradictions ------------------------------------------------------------------------------------------------
+
+
+def without_contradictions(measured: Measured) -> tuple[Measured, tuple[Doubt, ...]]:
+    """Return the document without observations that contradict each other, and what was left out."""
+    found = list(_contradictions(measured))
+    names = {name for keys, _ in found for name in keys}
+    seen = msgspec.structs.replace(measured.observations, **dict.fromkeys(names))
+    doubts = [
+        Doubt(what="observations that contradict each other", where=", ".join(keys), why=why) for keys, why in found
+    ]
+    pcie = measured.setup.pcie
+    if pcie is not None and slot_of(pcie) is None:
+        doubts.append(
+            Doubt(what="a slot that is not understood", where="setup.pcie", why=f'{pcie[:80]!r}: write "5.0 x16"')
+        )
+    return msgspec.structs.replace(measured, observations=seen), tuple(doubts)
+
+
+def _contradictions(measured: Measured) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield (the observations, why they cannot both be true)."""
+    seen, setup = measured.observations, measured.setup
+    if seen.transport == "nvls" and seen.nvls is False:
+        yield ("transport", "nvls"), "the transport is NVLS, and NVLS is not used"
+    if seen.transport == "socket" and seen.gpudirect_rdma:
+        yield ("transport", "gpudirect_rdma"), "sockets do not use GPUDirect RDMA"
+    if seen.p2p == "nvlink" and setup.nvlinks_per_gpu == 0:
+        yield ("p2p",), "the path is NVLink, and the setup has no links"
+    if setup.virtual is False and seen.guest_topology is not None:
+        yield ("guest_topology",), "the setup says that this is not a guest"
+    yield from _excesses(seen)
+
+
+def _excesses(seen: Observations) -> Iterator[tuple[tuple[str, ...], str]]:
+    link, nic = seen.link, seen.nic_link
+    if link and link.width is not None and link.max_width is not None and link.width > link.max_width:
+        yield ("link",), f"a width of {link.width}, more than the largest, {link.max_width}"
+    elif link and link.speed_gts is not None and link.max_speed_gts is not None and link.speed_gts > link.max_speed_gts:
+        yield ("link",), f"a speed of {link.speed_gts:g} GT/s, more than the largest, {link.max_speed_gts:g}"
+    if nic and nic.ports is not None and nic.ports_active is not None and nic.ports_active > nic.ports:
+        yield ("nic_link",), f"{nic.ports_active} active ports of {nic.ports}"
+    now, most = seen.sm_clock_mhz, seen.max_sm_clock_mhz
+    if now is not None and most is not None and now > most * 1.01:
+        yield ("sm_clock_mhz", "max_sm_clock_mhz"), f"{now:g} MHz, more than the largest, {most:g}"

@@ -1,0 +1,231 @@
+"""Each figure against the model of its machine: expected, low, impossible or unknown, with the reason in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hosttune.model.diagnosis import FigureVerdict, JudgedFigure
+from hosttune.model.measured import METRICS, Figure, Measured
+from hosttune.predicting.estimates import Question, estimate
+from hosttune.predicting.formulas import Estimate
+from hosttune.predicting.shape import Shape
+
+_SLACK = 1.01  # timers are rounded: so much above the bound is still believed
+_LEAST = 0.5  # where no typical figure has a source, less than this part of the bound is low
+_LEAST_CLOCK = 0.9  # of the clock that the report compares with
+# MFU: matrix products alone reach 0.81 of the dense peak (docs/models.md), so a whole training step cannot reach more.
+# Published runs: 0.38 to 0.56 (Llama 3 405B, MegaScale, Megatron; MODEL FLOPs as in PaLM, arXiv 2204.02311, app. B).
+_MOST_MFU, _TYPICAL_MFU = 0.81, 0.41
+
+# unit in lower case without blanks -> (dimension, factor to the first unit of that dimension)
+_UNITS: Mapping[str, tuple[str, float]] = {
+    "tflop/s": ("operations per second", 1.0),
+    "tflops": ("operations per second", 1.0),
+    "pflop/s": ("operations per second", 1e3),
+    "gflop/s": ("operations per second", 1e-3),
+    "ns": ("time", 1.0),
+    "us": ("time", 1e3),
+    "µs": ("time", 1e3),
+    "ms": ("time", 1e6),
+    "mhz": ("clock", 1.0),
+    "ghz": ("clock", 1e3),
+    "w": ("power", 1.0),
+    "watts": ("power", 1.0),
+    "gt/s": ("transfers per second", 1.0),
+    "lanes": ("link width", 1.0),
+    "x": ("link width", 1.0),
+    "%": ("fraction", 0.01),
+    "": ("fraction", 1.0),
+    "fraction": ("fraction", 1.0),
+    "tokens/s": ("tokens per second", 1.0),
+    "tok/s": ("tokens per second", 1.0),
+}
+# Rates of data: a small b is a bit, a capital B a byte; 1 GB is 10^9 bytes, 1 GiB 2^30.
+_DATA = re.compile(r"([KMGT])(i?)(b|B|bits?|[Bb]ytes?)(?:/s|/sec|/second|ps)")
+_POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A figure with its verdict. `value`, `bound` and `typical` in the metric's own unit; `estimate` has their source.
+
+    `value` None: the unit does not fit. `seconds`: the figure is a time, although its metric is a rate.
+    """
+
+    figure: Figure
+    verdict: FigureVerdict
+    why: str
+    value: float | None = None
+    bound: float | None = None
+    typical: float | None = None
+    estimate: Estimate | None = None
+    seconds: float | None = None
+    factor: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """How causes name it."""
+        return f"{self.figure.metric}: {self.figure.subject}" if self.figure.subject else self.figure.metric
+
+    def shown(self) -> JudgedFigure:
+        """Return the row of the document, in the figure's own unit."""
+        return JudgedFigure(
+            metric=self.figure.metric,
+            subject=self.figure.subject,
+            value=self.figure.value,
+            unit=self.figure.unit,
+            bound=None if self.bound is None else round(self.bound / self.factor, 4),
+            typical=None if self.typical is None else round(self.typical / self.factor, 4),
+            verdict=self.verdict,
+            why=self.why,
+        )
+
+
+def converted(value: float, unit: str, dimension: str) -> tuple[float, float] | None:
+    """Return (value in the first unit of the dimension, factor); None if the unit is of another dimension."""
+    text = unit[:40].strip()
+    found = _UNITS.get(text.lower().replace(" ", ""))
+    if found is None and (data := _DATA.fullmatch(text)):
+        size = (1024 if data[2] else 1000) ** _POWERS[data[1]] / 1e9
+        found = ("bytes per second", size / 8 if data[3] in ("b", "bit", "bits") else size)
+    if found is None:
+        return None
+    return (value * found[1], found[1]) if found[0] == dimension else None
+
+
+def judge_figure(figure: Figure, measured: Measured, shape: Shape) -> Judged:
+    """Return the figure with its verdict."""
+    dimension = METRICS.get(figure.metric)
+    if dimension is None:
+        return Judged(figure, "unknown", f"hosttune has no metric {figure.metric[:40]!r}")
+    if figure.value is None:
+        return Judged(figure, "unknown", "no value")
+    found = converted(figure.value, figure.unit, dimension)
+    if found is None:
+        time = converted(figure.value, figure.unit, "time")
+        operations = _of_operations(figure) if dimension == "bytes per second" else None
+        if operations is None:
+            why = f"{figure.unit or 'no unit'} does not measure {dimension}: the figure cannot be compared"
+            return Judged(figure, "unknown", why, seconds=time[0] / 1e9 if time else None)
+        found = operations
+    value, factor = found
+    if figure.metric in _BY_OBSERVATION:
+        return _BY_OBSERVATION[figure.metric](figure, value, factor, measured, shape)
+    return _by_model(figure, value, factor, measured, shape)
+
+
+def _of_operations(figure: Figure) -> tuple[float, float] | None:
+    """Return (GB/s, factor) of operations per second of a known size."""
+    match = re.fullmatch(r"(k|M|G)? ?(?:IOPS|requests/s|operations/s)", figure.unit.strip())
+    if match is None or figure.value is None or not figure.size_bytes:
+        return None
+    factor = {"k": 1e3, "M": 1e6, "G": 1e9}.get(match[1] or "", 1.0) * figure.size_bytes / 1e9
+    return figure.value * factor, factor
+
+
+def _by_model(figure: Figure, value: float, factor: float, measured: Measured, shape: Shape) -> Judged:
+    seen = measured.observations
+    ranks, hosts = _of_subject(figure.subject, shape)
+    problem = _contradiction(ranks, hosts, shape)
+    if problem:
+        return Judged(figure, "unknown", problem, value, factor=factor)
+    far = seen.memory_node == "far"
+    found = estimate(Question(figure.metric, ranks, hosts, figure.size_bytes, far), shape)
+    bound, typical = found.bound, found.typical
+    if figure.metric == "rdma-write":  # the model speaks in Gb/s, the figures are compared in GB/s
+        bound, typical = (None if one is None else one / 8 for one in (bound, typical))
+    both = _both_ways(figure.subject)
+    bound, typical = (None if one is None else one * (2 if both else 1) for one in (bound, typical))
+    averaged = re.search(r"\baverage\b|\bavg\b|\bmean\b", figure.subject, re.IGNORECASE) is not None
+    verdict, why = _verdict(value, bound, typical, found, averaged)
+    return Judged(figure, verdict, why, value, bound, typical, found, factor=factor)
+
+
+def _verdict(
+    value: float, bound: float | None, typical: float | None, found: Estimate, averaged: bool
+) -> tuple[FigureVerdict, str]:
+    inputs = "; ".join(found.because)
+    if bound is not None and value > bound * _SLACK:
+        return "impossible", f"{value / bound:.0%} of the bound ({found.formula}): {inputs}"
+    if bound is None:
+        return "unknown", inputs or "no model of this metric has a source"
+    if typical is None:
+        if value < bound * _LEAST:
+            return "low", f"{value / bound:.0%} of the bound, less than half ({found.formula}): {inputs}"
+        return "expected", f"{value / bound:.0%} of the bound; no typical figure has a source: {inputs}"
+    words = f"{value / typical:.0%} of the typical figure ({found.formula}): {inputs}"
+    if value >= typical * found.low_below:
+        return "expected", words
+    if averaged and value >= bound * _LEAST:
+        return "unknown", f"an average over sizes is below the figure of large messages: {words}"
+    return "low", words
+
+
+def _of_subject(subject: str, shape: Shape) -> tuple[int | None, int | None]:
+    """Return (GPUs, hosts) that a subject names ("16 GPUs on 2 hosts"), None where it names none."""
+    text = subject[:400].lower()
+    gpus = re.search(r"\b([0-9]{1,6}) (?:[a-z0-9]+ )?(?:gpus?|ranks)\b", text)
+    hosts = re.search(r"\b([0-9]{1,6}) (?:[a-z0-9]+ )?(?:hosts?|nodes?|guests|machines|vms)\b", text)
+    ranks = int(gpus[1]) if gpus else None
+    if ranks is None and shape.per_host:
+        ranks = shape.per_host * (int(hosts[1]) if hosts else shape.hosts or 1)
+    return ranks or None, (int(hosts[1]) or None) if hosts else None
+
+
+def _contradiction(ranks: int | None, hosts: int | None, shape: Shape) -> str | None:
+    many = hosts or shape.hosts
+    if ranks and many and shape.per_host and ranks > many * shape.per_host:
+        return f"the subject names {ranks} GPUs, the setup has {many} × {shape.per_host}: the two contradict each other"
+    return None
+
+
+def _both_ways(subject: str) -> bool:
+    return re.search(r"both directions|bidirectional|\bbidir\b", subject[:400], re.IGNORECASE) is not None
+
+
+# --- metrics that are compared with an observation ------------------------------------------------------------
+
+
+def _clock(figure: Figure, value: float, factor: float, measured: Measured, shape: Shape) -> Judged:
+    most = measured.observations.max_sm_clock_mhz
+    if most is None:
+        return Judged(figure, "unknown", "not known: the clock to compare with", value, factor=factor)
+    why = f"{value / most:.0%} of {most:g} MHz"
+    low = value < most * _LEAST_CLOCK
+    verdict: FigureVerdict = "impossible" if value > most * _SLACK else "low" if low else "expected"
+    return Judged(figure, verdict, why, value, most, None, factor=factor)
+
+
+def _power(figure: Figure, value: float, factor: float, measured: Measured, shape: Shape) -> Judged:
+    return Judged(figure, "unknown", "power alone is neither good nor bad", value, factor=factor)
+
+
+def _link(figure: Figure, value: float, factor: float, measured: Measured, shape: Shape) -> Judged:
+    link, width = measured.observations.link, figure.metric == "link-width"
+    most = (link.max_width if width else link.max_speed_gts) if link else None
+    if most is None and shape.slot is not None:
+        most = shape.slot[1] if width else shape.slot[0]
+    if most is None:
+        return Judged(figure, "unknown", "not known: what the link can do", value, factor=factor)
+    why = f"{value:g} of {most:g}"
+    if value > most:
+        return Judged(figure, "impossible", why, value, float(most), None, factor=factor)
+    if value == most:
+        return Judged(figure, "expected", why, value, float(most), None, factor=factor)
+    if not width and (link is None or link.under_load is not True):
+        return Judged(figure, "unknown", f"{why}; an idle link may be slowed to save power", value, float(most))
+    return Judged(figure, "low", why, value, float(most), None, factor=factor)
+
+
+def _mfu(figure: Figure, value: float, factor: float, measured: Measured, shape: Shape) -> Judged:
+    if value > _MOST_MFU:
+        why = f"{value:.0%} of the dense peak; matrix products alone reach {_MOST_MFU:.0%}"
+        return Judged(figure, "impossible", why, value, _MOST_MFU, _TYPICAL_MFU, factor=factor)
+    why = f"{value:.0%}; published runs reach 38 to 56 %"
+    verdict: FigureVerdict = "expected" if value >= 0.38 else "low" if value < 0.2 else "unknown"
+    return Judged(figure, verdict, why, value, _MOST_MFU, _TYPICAL_MFU, factor=factor)
+
+
+_BY_OBSERVATION = {"sm-clock": _clock, "power": _power, "link-speed-gts": _link, "link-width": _link, "mfu": _mfu}

@@ -1,0 +1,76 @@
+"""The diagnosis document (`hosttune.diagnosis/v1`): is a figure as it should be, and if not, why."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from hosttune.model.values import Value, close_lists, from_json, to_json
+
+DIAGNOSIS_SCHEMA = "hosttune.diagnosis/v1"
+
+FigureVerdict = Literal["expected", "low", "impossible", "unknown"]
+# How a cause is supported, best first. Causes are ranked by it, never by weights.
+#   proven     an observation shows the fault, and the figure keeps to the bound that the fault sets
+#   observed   an observation shows the fault, and it acts on such figures
+#   fits       the figure keeps to the bound that the fault sets; no observation speaks against it
+#   indirect   an observation shows the fault, but no source says how much it costs such figures
+#   default    such machines have the fault unless it was removed; no observation says so
+#   possible   it acts on such figures, and nothing speaks against it
+Grade = Literal["proven", "observed", "fits", "indirect", "default", "possible"]
+GRADES: tuple[Grade, ...] = ("proven", "observed", "fits", "indirect", "default", "possible")
+
+
+class JudgedFigure(Value, frozen=True, kw_only=True):
+    """A figure against the model of its machine. `bound` and `typical` are in `unit`, the unit of the figure."""
+
+    metric: str
+    subject: str
+    value: float | None
+    unit: str
+    bound: float | None = None
+    typical: float | None = None
+    verdict: FigureVerdict = "unknown"
+    why: str
+
+
+class Cause(Value, frozen=True, kw_only=True):
+    """One possible cause. `grade` says how it is supported; `explains` names figures ("metric: subject")."""
+
+    cause: str
+    rank: int
+    grade: Grade
+    evidence: tuple[str, ...]
+    explains: tuple[str, ...] = ()
+    remedy: str
+    confirm: str
+    source: str
+
+
+class Doubt(Value, frozen=True, kw_only=True):
+    """A part of the input that is not used: what it is, where, and why."""
+
+    what: str
+    where: str
+    why: str
+
+
+class Diagnosis(Value, frozen=True, kw_only=True):
+    """Figures with their verdicts, causes best first, and what to measure where nothing can be told (`next`)."""
+
+    schema: str = DIAGNOSIS_SCHEMA
+    figures: tuple[JudgedFigure, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    next: tuple[str, ...] = ()
+    problems: tuple[Doubt, ...] = ()
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, where: str = "diagnosis") -> Diagnosis:
+        """Read a diagnosis. Raises BadInput with the offending field or version."""
+        return from_json(cls, text, schema=DIAGNOSIS_SCHEMA, where=where)
+
+    def to_json(self) -> str:
+        """Return the diagnosis as indented JSON."""
+        return to_json(self)

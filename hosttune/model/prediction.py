@@ -1,0 +1,47 @@
+"""The prediction document (`hosttune.prediction/v1`): what a host, a plan or a guest can reach."""
+
+from __future__ import annotations
+
+from hosttune.model.values import Value, close_lists, from_json, to_json
+
+PREDICTION_SCHEMA = "hosttune.prediction/v1"
+
+
+class PredictedFigure(Value, frozen=True, kw_only=True):
+    """What a metric can reach for one subject. `bound`: the physical limit; `typical`: what such hardware gives.
+
+    None: no source exists, or an input is not known; `because` then says what is missing. `because` are the inputs
+    from this host, `formula` uses the symbols of docs/models.md. `width`: the fraction by which measurements differ
+    from `typical`, None if only one point is known.
+    """
+
+    metric: str
+    subject: str
+    bound: float | None = None
+    typical: float | None = None
+    unit: str
+    formula: str
+    because: tuple[str, ...] = ()
+    source: str
+    width: float | None = None
+
+
+class Prediction(Value, frozen=True, kw_only=True):
+    """All figures that were asked for, of one host or guest (`of`). `notes`: what the models do not cover."""
+
+    schema: str = PREDICTION_SCHEMA
+    of: str | None = None
+    figures: tuple[PredictedFigure, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, where: str = "prediction") -> Prediction:
+        """Read a prediction. Raises BadInput with the offending field or version."""
+        return from_json(cls, text, schema=PREDICTION_SCHEMA, where=where)
+
+    def to_json(self) -> str:
+        """Return the prediction as indented JSON."""
+        return to_json(self)

@@ -1,0 +1,183 @@
+"""A metric of a machine → its formula with the machine's numbers. What is missing is said in `because`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hosttune.predicting import formulas
+from hosttune.predicting.formulas import Estimate
+from hosttune.predicting.shape import Shape
+
+# A figure below this part of the typical one is low. Collectives of large messages repeat within 5 %; GEMM depends on
+# clocks and on the shape of the matrices; copies over PCIe are 0.76 to 0.88 of the link by its generation.
+_STEADY, _LOOSE, _COPIES = 0.9, 0.85, 0.8
+# The library takes the switch only where it is clearly better: H200 from 5 GPUs on (1.13 times the ring), not with 4
+# (1.01); B200 from 6 on (1.14), not with 5 (1.06). Source: stas00/ml-engineering@744d01e network/README.md.
+_SWITCH_TAKEN = 1.1
+_SWITCH_SECONDS = formulas.BASE_SECONDS + 2 * formulas.STEP_SECONDS["nvlink"]  # up to the switch and back
+_NOTHING = Estimate("", "", "no model of this metric has a source")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: how many GPUs take part and on how many hosts, and the size of the message; None is unknown."""
+
+    metric: str
+    ranks: int | None = None
+    hosts: int | None = None
+    size_bytes: float | None = None
+    far: bool = False
+
+
+def estimate(question: Question, shape: Shape) -> Estimate:
+    """Return bound and typical figure in the metric's own unit (GB/s, TFLOP/s, …)."""
+    model = _MODELS.get(question.metric)
+    return model(question, shape) if model else _NOTHING
+
+
+def _copy(question: Question, shape: Shape) -> Estimate:
+    chip = shape.generation.cpu_link_gb_per_s if shape.generation else None
+    if chip:
+        return Estimate(
+            "GB/s", "link to the CPU, one direction", "data sheet of the CPU link (900 GB/s both ways)", chip, None,
+            (f"link to the CPU {chip:g} GB/s",),
+        )  # fmt: skip
+    rate = shape.slot_gb_per_s
+    if rate is None or shape.slot is None:
+        return _missing("GB/s", "R · W · encoding ÷ 8; 0.88 of it", formulas.COPY_SOURCE, "the GPU's slot")
+    speed, width = shape.slot
+    because: tuple[str, ...] = (f"slot of {speed:g} GT/s x{width}: {rate:.1f} GB/s",)
+    typical = None if question.far else rate * formulas.COPY_PART
+    if question.far:
+        because += ("memory of the far node: no source says how much such hosts reach",)
+    return Estimate(
+        "GB/s", "bound R · W · encoding ÷ 8; typical 0.88 of it", formulas.COPY_SOURCE, rate, typical, because,
+        _COPIES, 0.02,
+    )  # fmt: skip
+
+
+def _pair(question: Question, shape: Shape) -> Estimate:
+    if shape.links and shape.switched is not False:
+        peak = shape.peaks.get("pair") or shape.links_peak_gb_per_s
+        if peak is None:
+            return _missing("GB/s", "links × rate", formulas.ON_GPU_SOURCE, "the rate of a link")
+        typical = peak * formulas.PAIR_PART if shape.switched else None
+        because: tuple[str, ...] = (f"{shape.links} links, {peak:g} GB/s one direction",)
+        return Estimate(
+            "GB/s", "bound links × rate; typical 0.877 of it", formulas.ON_GPU_SOURCE, peak, typical, because, _LOOSE
+        )
+    if shape.links == 0 and shape.slot_gb_per_s:
+        because = (f"no links between GPUs; slot {shape.slot_gb_per_s:.1f} GB/s",)
+        return Estimate(
+            "GB/s", "bound R · W · encoding ÷ 8", "PCI Express Base Specification", shape.slot_gb_per_s, None, because
+        )
+    return _missing("GB/s", "links × rate", formulas.ON_GPU_SOURCE, "how two GPUs are connected")
+
+
+def _on_gpu(peak: str, part: float, unit: str, formula: str) -> Callable[[Question, Shape], Estimate]:
+    def model(question: Question, shape: Shape) -> Estimate:
+        rate = shape.peaks.get(peak)
+        if rate is None:
+            return _missing(unit, formula, formulas.ON_GPU_SOURCE, f"the peak of this GPU ({peak})")
+        because: tuple[str, ...] = (f"peak {rate:g} {unit}, dense" if unit != "GB/s" else f"memory {rate:g} GB/s",)
+        return Estimate(unit, formula, formulas.ON_GPU_SOURCE, rate, rate * part, because, _LOOSE)
+
+    return model
+
+
+def _collective(question: Question, shape: Shape) -> Estimate:
+    hosts = question.hosts or shape.hosts
+    if hosts is None:
+        return _missing("GB/s", "ring, NVLS or network bound", formulas.RING_SOURCE, "the number of hosts")
+    return _within(question, shape) if hosts == 1 else _between(question, shape, hosts)
+
+
+def _within(question: Question, shape: Shape) -> Estimate:
+    ranks = question.ranks or shape.per_host
+    if ranks == 1:
+        return _missing("GB/s", "none", formulas.RING_SOURCE, "a second GPU: bus bandwidth of one GPU is 0")
+    if shape.links == 0 and shape.slot_gb_per_s:
+        because: tuple[str, ...] = (f"no links between GPUs; slot {shape.slot_gb_per_s:.1f} GB/s",)
+        return Estimate(
+            "GB/s", "bound R · W · encoding ÷ 8", "PCI Express Base Specification", shape.slot_gb_per_s, None, because
+        )
+    generation, links_rate = shape.generation, shape.links_gb_per_s
+    peak = shape.links_peak_gb_per_s
+    if not ranks or generation is None or links_rate is None or peak is None:
+        return _missing("GB/s", "r · B", formulas.RING_SOURCE, "the number of GPUs or the rate of their links")
+    reduces = generation.switch_part is not None and shape.switched and question.metric == "all-reduce-busbw"
+    bound = max(1.0, 2 * (ranks - 1) / (ranks + 1)) * peak if reduces else peak
+    because = (
+        f"{ranks} GPUs, B = {shape.links} links × {generation.link_gb_per_s:g} = {links_rate:.1f} GB/s",
+    )
+    part = generation.ring_part
+    if part is None or shape.switched is not True:
+        because += ("no source for what a ring reaches on this GPU",)
+        return Estimate("GB/s", "bound: all links of a GPU", formulas.RING_SOURCE, bound, None, because)
+    if ranks == 2:
+        part = min(part, formulas.PAIR_RING_PART)
+    typical, formula, source = (
+        formulas.ring(links_rate, part, ranks, question.size_bytes),
+        "r · B",
+        formulas.RING_SOURCE,
+    )
+    if reduces and generation.switch_part is not None and ranks > 2:
+        by_switch = formulas.in_switch(links_rate, generation.switch_part, ranks)
+        by_switch = formulas.at_size(by_switch, 2 * (ranks - 1) / ranks, _SWITCH_SECONDS, question.size_bytes)
+        if by_switch > typical * _SWITCH_TAKEN:
+            typical, formula, source = by_switch, "NVLS: f · 2(n-1)/(n+1) · B", formulas.SWITCH_SOURCE
+    return Estimate("GB/s", formula, source, bound, typical, because, _STEADY, 0.05)
+
+
+def _between(question: Question, shape: Shape, hosts: int) -> Estimate:
+    host = shape.host_gb_per_s
+    per_host = shape.per_host or (question.ranks // hosts if question.ranks and question.ranks % hosts == 0 else None)
+    formula = "flat ring g·b; most g·b·k(n-1) ÷ (n(k-1))"
+    if host is None:
+        return _missing("GB/s", formula, formulas.NETWORK_SOURCE, "the number of NICs or their rate")
+    because: tuple[str, ...] = (
+        f"{shape.nics} ports × {shape.nic_gb_per_s:g} GB/s = {host:g} GB/s a host, {hosts} hosts",
+    )
+    bound = formulas.hierarchical(host, hosts, per_host)
+    if shape.links == 0:  # what enters a GPU goes over its slot
+        bound = min(bound, shape.slot_gb_per_s * (per_host or 1)) if shape.slot_gb_per_s and per_host else bound
+    reduces = shape.generation is not None and shape.generation.switch_part is not None and shape.switched
+    if hosts == 2 and reduces and per_host and per_host > 2:
+        typical = bound * formulas.HIERARCHICAL_PART
+        because += ("two hosts with a switch that reduces: hierarchical",)
+    else:
+        typical = min(formulas.flat(host) * formulas.FLAT_PART, bound)
+    size = question.size_bytes
+    if size:
+        ranks = hosts * (per_host or 1)
+        seconds = 2 * (hosts - 1) * formulas.STEP_SECONDS["network"]  # steps within a host overlap with these
+        typical = formulas.at_size(typical, 2 * (ranks - 1) / ranks, seconds, size)
+    return Estimate("GB/s", formula, formulas.NETWORK_SOURCE, bound, typical, because, _STEADY, 0.05)
+
+
+def _port(question: Question, shape: Shape) -> Estimate:
+    if shape.nic_gb_per_s is None:
+        return _missing("Gb/s", "0.96 of the port's rate", formulas.RDMA_SOURCE, "the rate of a port")
+    rate = shape.nic_gb_per_s * 8
+    because: tuple[str, ...] = (f"port of {rate:g} Gb/s",)
+    return Estimate(
+        "Gb/s", "0.96 of the port's rate", formulas.RDMA_SOURCE, rate, rate * formulas.RDMA_PART, because, _STEADY
+    )
+
+
+def _missing(unit: str, formula: str, source: str, what: str) -> Estimate:
+    return Estimate(unit, formula, source, because=(f"not known: {what}",))
+
+
+_MODELS: Mapping[str, Callable[[Question, Shape], Estimate]] = {
+    "h2d": _copy,
+    "d2h": _copy,
+    "p2p": _pair,
+    "device-copy": _on_gpu("memory", formulas.DEVICE_COPY_PART, "GB/s", "0.885 of the memory bandwidth"),
+    "gemm-bf16": _on_gpu("bf16", formulas.BF16_PART, "TFLOP/s", "0.81 of the dense peak"),
+    "gemm-fp8": _on_gpu("fp8", formulas.FP8_PART, "TFLOP/s", "0.72 of the dense peak"),
+    "all-reduce-busbw": _collective,
+    "all-gather-busbw": _collective,
+    "rdma-write": _port,
+}

@@ -1,0 +1,121 @@
+"""The formulas: rates in GB/s (10^9 bytes) and one direction, sizes in bytes, times in seconds, unless a name says so.
+
+Each number that is not physics has its source beside it. The points that they were fitted to are in
+tests/cases/models/points.json, and tests/test_models.py leaves each out in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MEASURED = "measured on H200 SXM in a guest, driver 580.159.04, 2026-11-20"
+ML_ENGINEERING = "stas00/ml-engineering@744d01e network/README.md"
+
+# --- PCIe ------------------------------------------------------------------------------------------------------
+# PCI Express Base Specification: 8b/10b at 2.5 and 5 GT/s, 128b/130b at 8 to 32 GT/s. Faster links are not modelled.
+_OLD_GTS, _MOST_GTS = 5.0, 32.0
+PCIE_SPEEDS = (2.5, 5.0, 8.0, 16.0, 32.0)
+PCIE_WIDTHS = (1, 2, 4, 8, 16)
+COPY_PART = 0.88  # pinned copies: 55.1 to 55.5 of 63.0 GB/s
+COPY_SOURCE = f"link rate and encoding: PCI Express Base Specification; 0.88: {ML_ENGINEERING} (55.4, 55.1) and {MEASURED} (55.5, 55.4)"  # noqa: E501
+
+
+def pcie_gb_per_s(speed_gts: float, width: int) -> float | None:
+    """Return what a link carries after its encoding; None for speeds that are not modelled."""
+    if not 0 < speed_gts <= _MOST_GTS or width <= 0:
+        return None
+    return speed_gts * width * (0.8 if speed_gts <= _OLD_GTS else 128 / 130) / 8
+
+
+# --- within a GPU, and from one to another -----------------------------------------------------------------------
+PAIR_PART, DEVICE_COPY_PART, BF16_PART, FP8_PART = 394.5 / 450, 4247 / 4800, 797.5 / 989.5, 1433 / 1979
+ON_GPU_SOURCE = f"peak: data sheet (baselines/roofline.toml); part: {MEASURED}"
+
+# --- collectives within a host -------------------------------------------------------------------------------------
+# NCCL's own price of a collective in seconds (NVIDIA/nccl src/graph/tuning.cc, baseLat and hwLat, Ring/Simple): once,
+# and for each step over NVLink, PCI or a network.
+BASE_SECONDS = 8.4e-6
+STEP_SECONDS = {"nvlink": 3.4e-6, "pcie": 5.7e-6, "network": 9.6e-6}
+PAIR_RING_PART = 342 / 370.8  # 2 H200, all links of one pair: measured by us, 341 to 343
+RING_SOURCE = (
+    f"links × NCCL's rate of a link (NVIDIA/nccl@5067397 src/graph/topo.h); time of the steps: its src/graph/tuning.cc;"
+    f" parts: {ML_ENGINEERING} and {MEASURED}"
+)
+SWITCH_SOURCE = f"derived from {ML_ENGINEERING}: within 2 % on the points of 5 to 8 GPUs"
+
+
+def ring(links_gb_per_s: float, part: float, ranks: int, size_bytes: float | None) -> float:
+    """Return the bus bandwidth of an all-reduce over a ring: S·2(n-1)/n ÷ (S·2(n-1)/n ÷ rB + α₀ + 2(n-1)·α)."""
+    seconds = BASE_SECONDS + 2 * (ranks - 1) * STEP_SECONDS["nvlink"]
+    return at_size(links_gb_per_s * part, 2 * (ranks - 1) / ranks, seconds, size_bytes)
+
+
+def at_size(rate: float, factor: float, seconds: float, size_bytes: float | None) -> float:
+    """Return the bus bandwidth of one message: `rate` for large ones, less where `seconds` of latency count."""
+    if not size_bytes:
+        return rate
+    moved = size_bytes * factor / 1e9
+    return moved / (moved / rate + seconds)
+
+
+def in_switch(links_gb_per_s: float, part: float, ranks: int) -> float:
+    """Return the bus bandwidth of an all-reduce that NVSwitches compute (NVLS): f · 2(n-1)/(n+1) · B."""
+    return part * 2 * (ranks - 1) / (ranks + 1) * links_gb_per_s
+
+
+# --- between hosts ---------------------------------------------------------------------------------------------
+# A flat ring over k hosts: 381.8 of 400 (4 × 8 B200), 95.74 of 100 (3 × 8 A100), 48 of 50 (2 × 8 A100).
+FLAT_PART = 0.957
+# A hierarchical collective over two hosts: 320 of 375 (2 × 8 H100 with 4 CX-7). A single point.
+HIERARCHICAL_PART = 320 / 375
+NETWORK_SOURCE = (
+    "bounds: bytes that must cross the ports of a host; 0.957: stas00/ml-engineering@744d01e (381.8 of 400), nccl-tests"
+    " issue 119 (95.74 of 100), nccl issue 949 (48 of 50); 0.853: nccl-tests issue 380 (320 of 375)"
+)
+RDMA_PART = 0.96  # 24 of 25 GB/s (nccl-tests issue 119) and 390 of 400 Gb/s (Azure, nd96isr_mi300x_v5.conf, line 56)
+RDMA_SOURCE = "the port's rate; 0.96: nccl-tests issue 119 (24 of 25 GB/s a port)"
+
+
+def flat(host_gb_per_s: float) -> float:
+    """Return the bound of a flat ring over hosts: the rate of all ports of one host, g·b."""
+    return host_gb_per_s
+
+
+def hierarchical(host_gb_per_s: float, hosts: int, per_host: int | None) -> float:
+    """Return the most that ports allow: g·b·k(n-1) ÷ (n(k-1)).
+
+    Each host must send and receive what only other hosts have. `per_host` None: for any number of GPUs a host.
+    """
+    many = host_gb_per_s * hosts / (hosts - 1)
+    ranks = hosts * per_host if per_host else None
+    return many * (ranks - 1) / ranks if ranks else many
+
+
+# --- paths of a slower kind: what a bad placement costs ----------------------------------------------------------
+# NVIDIA/nccl src/graph/topo.h: what NCCL counts for the link between two sockets, GB/s, by a word of the CPU's name.
+SOCKET_LINKS: Sequence[tuple[str, float]] = (
+    (r"sapphire|84\d\d|granite", 22.0),
+    (r"emerald|85\d\d", 40.0),
+    (r"skylake|cascade|ice lake|8[1-3]\d\d", 10.0),
+    (r"epyc|zen|rome|milan|genoa|turin", 16.0),
+)
+SOCKET_SOURCE = "NVIDIA/nccl@5067397 src/graph/topo.h (SKL_QPI_BW, SRP_QPI_BW, ERP_QPI_BW, AMD_BW)"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a formula gives: bound and typical in `unit`, or None; the inputs used; what is missing is in `because`.
+
+    `low_below`: a figure below this fraction of the typical one is low. `half`: the typical figure is not known, and a
+    figure below half of the bound counts as low.
+    """
+
+    unit: str
+    formula: str
+    source: str
+    bound: float | None = None
+    typical: float | None = None
+    because: tuple[str, ...] = ()
+    low_below: float = 0.85
+    width: float | None = None

@@ -1,0 +1,162 @@
+"""All figures of a host, or of the devices of a guest, before anything is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import msgspec
+
+from hosttune.bench.baselines import Standard, pair_links, shipped
+from hosttune.gpu import Generation
+from hosttune.model.host import Host, Nic
+from hosttune.model.prediction import PredictedFigure, Prediction
+from hosttune.predicting.estimates import Question, estimate
+from hosttune.predicting.formulas import Estimate
+from hosttune.predicting.shape import Shape, of_host
+
+_SIZES = {"32 MiB": 32 << 20, "256 MiB": 256 << 20, "1 GiB": 1 << 30, "8 GiB": 8 << 30}
+_MOST_PAIRS = 2016  # pairs of 64 GPUs, the most that an intent can name
+NO_SOURCE = "no source"
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is asked about: the GPUs, NICs and drives of a host or of one guest, and how many such hosts work together.
+
+    `of` names it. `devices` None: all devices of the host.
+    """
+
+    of: str
+    devices: Collection[str] | None = None
+    hosts: int = 1
+
+
+def predict(host: Host, scope: Scope, standard: Standard | None = None) -> Prediction:
+    """Return bound and typical figure of everything in the scope. Raises nothing: what is not known is null."""
+    standard = standard or shipped()
+    inside = set(scope.devices) if scope.devices is not None else None
+    gpus = [gpu.address for gpu in host.index.accelerators if inside is None or gpu.address in inside]
+    nics = [nic for nic in host.nics if nic.rdma and nic.physfn is None and (inside is None or nic.address in inside)]
+    drives = [one.address for one in host.nvme if inside is None or one.address in inside]
+    shape = of_host(host, gpus, standard)
+    notes = _notes(host, shape, gpus)
+    found = [
+        *(row for gpu in gpus for row in _of_gpu(host, gpu, standard)),
+        *_pairs(host, gpus, standard),
+        *_collectives(replace(shape, nics=len(nics) or None), len(gpus), scope.hosts),
+        *_ports(nics),
+        *_unknown(host, drives, local=inside is None),
+    ]
+    return Prediction(of=scope.of, figures=tuple(found), notes=notes)
+
+
+def _notes(host: Host, shape: Shape, gpus: Sequence[str]) -> tuple[str, ...]:
+    found = []
+    if gpus and shape.gpu is None:
+        found.append("the GPUs are of several models, or their model is not known: no figure of all of them together")
+    if gpus and shape.slot is None:
+        found.append("what the GPUs' slots can do is not known: no figure of copies between host and GPU")
+    if host.hypervisor:
+        found.append("this machine is a guest: it shows neither the slots nor the switches that its devices have")
+    return tuple(found)
+
+
+def _row(metric: str, subject: str, found: Estimate, unit: str | None = None) -> PredictedFigure:
+    return PredictedFigure(
+        metric=metric,
+        subject=subject,
+        bound=None if found.bound is None else round(found.bound, 2),
+        typical=None if found.typical is None else round(found.typical, 2),
+        unit=unit or found.unit,
+        formula=found.formula,
+        because=found.because,
+        source=found.source,
+        width=found.width,
+    )
+
+
+def _of_gpu(host: Host, address: str, standard: Standard) -> Iterator[PredictedFigure]:
+    shape = of_host(host, (address,), standard)
+    for metric in ("h2d", "d2h"):
+        yield _row(metric, f"{address}, near node", estimate(Question(metric), shape))
+        if len(host.numa_nodes) > 1:
+            yield _row(metric, f"{address}, far node", estimate(Question(metric, far=True), shape))
+    for metric in ("device-copy", "gemm-bf16", "gemm-fp8"):
+        yield _row(metric, address, estimate(Question(metric), shape))
+    sustained = estimate(Question("gemm-bf16"), shape)
+    because = (*sustained.because, "typical: depends on power and cooling of this board; no source")
+    yield _row("gemm-bf16-sustained", address, replace(sustained, typical=None, because=because))
+
+
+def _pairs(host: Host, gpus: Sequence[str], standard: Standard) -> Iterator[PredictedFigure]:
+    links = pair_links(host, gpus)
+    if len(gpus) * (len(gpus) - 1) // 2 > _MOST_PAIRS:
+        return
+    shapes = {address: of_host(host, (address,), standard) for address in gpus}
+    for one, other in combinations(gpus, 2):
+        count, shape = links.get(f"{one}->{other}"), shapes[one]
+        nodes = [host.index.pci[address].numa_node if address in host.index.pci else None for address in (one, other)]
+        if count:
+            shape = replace(shape, links=count, peaks=_part(shape, count), switched=True)
+        else:
+            shape = replace(shape, links=count)
+        found = estimate(Question("p2p"), shape)
+        if count == 0 and None not in nodes and nodes[0] != nodes[1]:
+            price = shape.socket_gb_per_s
+            words = f"the pair is on nodes {nodes[0]} and {nodes[1]}" + (
+                f"; the library counts {price:g} GB/s for the link between sockets" if price else ""
+            )
+            found = replace(found, because=(*found.because, words))
+        yield _row("p2p", f"{one}->{other}", found)
+
+
+def _part(shape: Shape, count: int) -> dict[str, float]:
+    """Return the peaks, with that of the links scaled to the number of links that join a pair."""
+    total = shape.links_peak_gb_per_s
+    if total is None or not shape.links or "pair" in shape.peaks:
+        return dict(shape.peaks)
+    return {**shape.peaks, "pair": total * min(1.0, count / shape.links)}
+
+
+def _collectives(shape: Shape, count: int, hosts: int) -> Iterator[PredictedFigure]:
+    if count < 2 and hosts < 2:
+        return
+    counts = [number for number in (2, 4, 8, 16, 32, 64) if number < count] + [count]
+    for metric in ("all-reduce-busbw", "all-gather-busbw"):
+        for number in counts if count > 1 else ():
+            for name, size in _SIZES.items():
+                yield _row(metric, f"{number} GPUs, {name}", estimate(Question(metric, number, 1, size), shape))
+        if hosts > 1:
+            several = replace(shape, hosts=hosts, per_host=count)
+            found = estimate(Question(metric, count * hosts, hosts), several)
+            yield _row(metric, f"{count * hosts} GPUs on {hosts} hosts", found)
+    ring = replace(shape, generation=_without_switch(shape)) if count > 2 else None
+    if ring is not None and ring.generation is not shape.generation:
+        found = estimate(Question("all-reduce-busbw", count, 1), ring)
+        yield _row("all-reduce-busbw", f"{count} GPUs, ring (NVLS off)", found)
+
+
+def _without_switch(shape: Shape) -> Generation | None:
+    one = shape.generation
+    return None if one is None else msgspec.structs.replace(one, switch_part=None) if one.switch_part else one
+
+
+def _ports(nics: Sequence[Nic]) -> Iterator[PredictedFigure]:
+    for nic in nics:
+        shape = Shape(nic_gb_per_s=nic.rate_gbps / 8 if nic.rate_gbps else None)
+        yield _row("rdma-write", nic.rdma or nic.address, estimate(Question("rdma-write"), shape))
+
+
+def _unknown(host: Host, drives: Sequence[str], *, local: bool) -> Iterator[PredictedFigure]:
+    """Yield the figures of which no model has a source, so that nobody takes their absence for zero."""
+    nodes = [node.id for node in host.numa_nodes if node.cpus]
+    missing = "not known: kind, number and rate of the memory modules"
+    for cpus in nodes if local else ():
+        for memory in nodes:
+            found = Estimate("GB/s", "channels × rate of a module", NO_SOURCE, because=(missing,))
+            yield _row("memory-copy", f"node{cpus}->node{memory}", found)
+    for drive in drives:
+        because = ("not known: what this drive can do (its data sheet)",)
+        yield _row("disk-read", drive, Estimate("GB/s", "data sheet of the drive", NO_SOURCE, because=because))

@@ -1,0 +1,192 @@
+"""The machine that a figure belongs to, as the formulas need it: from a written setup, or from a host document."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from hosttune.bench.baselines import Peaks, Standard
+from hosttune.gpu import VENDORS, Generation, generation_of, model_names
+from hosttune.model.host import Host, Link
+from hosttune.model.measured import Measured
+from hosttune.predicting.formulas import SOCKET_LINKS, pcie_gb_per_s
+
+_SLOT = re.compile(r"\s*(?:pcie\s*)?(?:gen\s*)?([1-6])(?:\.[0-9])?\s*[x×]\s*([0-9]{1,2})\s*", re.IGNORECASE)
+_GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Facts of one host and of how many there are. None is unknown, 0 is none.
+
+    `peaks`: of a GPU, as in roofline.toml. `slot`: (GT/s, lanes) of a GPU. `pair_links`: links between any two GPUs;
+    None: not known, or not the same. `nic_gb_per_s`: of one port. `slices`: (parts, of) of a GPU that is divided.
+    """
+
+    gpu: str | None = None
+    generation: Generation | None = None
+    peaks: Mapping[str, float] = field(default_factory=dict)
+    slot: tuple[float, int] | None = None
+    links: int | None = None
+    switched: bool | None = None
+    per_host: int | None = None
+    hosts: int | None = None
+    nics: int | None = None
+    nic_gb_per_s: float | None = None
+    nic_kind: str | None = None
+    cpu: str | None = None
+    virtual: bool | None = None
+    slices: tuple[int, int] | None = None
+
+    @property
+    def host_gb_per_s(self) -> float | None:
+        """All ports of a host, one direction."""
+        return self.nics * self.nic_gb_per_s if self.nics and self.nic_gb_per_s else None
+
+    @property
+    def links_gb_per_s(self) -> float | None:
+        """All links of a GPU as collectives count them, one direction."""
+        rate = self.generation.link_gb_per_s if self.generation else None
+        return self.links * rate if self.links and rate else None
+
+    @property
+    def links_peak_gb_per_s(self) -> float | None:
+        """All links of a GPU as its data sheet counts them, one direction."""
+        rate = self.generation.link_peak_gb_per_s if self.generation else None
+        return self.links * rate if self.links and rate else self.peaks.get("scale-up")
+
+    @property
+    def slot_gb_per_s(self) -> float | None:
+        """What the GPU's slot carries, one direction."""
+        return pcie_gb_per_s(*self.slot) if self.slot else None
+
+    @property
+    def socket_gb_per_s(self) -> float | None:
+        """What NCCL counts for the link between two sockets."""
+        name = (self.cpu or "")[:200].lower()
+        return next((rate for words, rate in SOCKET_LINKS if re.search(words, name)), None)
+
+
+def shape_of(measured: Measured, standard: Standard) -> Shape:
+    """Return the shape of a written setup. Facts of the GPU's model fill in what the setup leaves out."""
+    setup, link = measured.setup, measured.observations.link
+    generation = generation_of(setup.gpu)
+    rows = peaks_of(setup.gpu, setup.pci_id, standard)
+    if setup.nvlinks_per_gpu is not None:
+        rows = [row for row in rows if row.nvlinks in (setup.nvlinks_per_gpu, None)] or rows
+    links = setup.nvlinks_per_gpu
+    if links is None:
+        counts = {row.nvlinks for row in rows}
+        links = counts.pop() if len(counts) == 1 else generation.links if generation else None
+    slot = slot_of(setup.pcie)
+    if generation is not None and generation.pcie_gts:  # what the GPU can do: a slot that cannot is a cause
+        slot = (generation.pcie_gts, 16)
+    elif slot is None and link is not None and link.max_speed_gts and link.max_width:
+        slot = (link.max_speed_gts, link.max_width)
+    nics = setup.nics
+    return Shape(
+        gpu=setup.gpu,
+        generation=generation,
+        peaks=agreed(rows),
+        slot=slot,
+        links=links,
+        switched=setup.nvswitch,
+        per_host=setup.gpus_per_host,
+        hosts=setup.hosts,
+        nics=nics.count if nics else None,
+        nic_gb_per_s=nics.rate_gbps / 8 if nics and nics.rate_gbps else None,
+        nic_kind=nics.kind if nics else None,
+        cpu=setup.cpu,
+        virtual=setup.virtual,
+        slices=slices_of(setup.gpu),
+    )
+
+
+def slot_of(text: str | None) -> tuple[float, int] | None:
+    """Return (GT/s, lanes) of a slot such as "5.0 x16" or "Gen4 x8"; None if it is not written so."""
+    match = _SLOT.fullmatch((text or "")[:80])
+    return (_GTS[int(match[1])], int(match[2])) if match else None
+
+
+def slices_of(gpu: str | None) -> tuple[int, int] | None:
+    """Return (compute slices, 7) of a name such as "H100 MIG 3g.40gb"; None for a whole GPU.
+
+    Source: MIG user guide, "Supported MIG Profiles": a profile Ng.Mgb has N of 7 compute slices.
+    """
+    match = re.search(r"\b([1-7])g\.[0-9]{1,3}gb\b", (gpu or "")[:200].lower())
+    return (int(match[1]), 7) if match else None
+
+
+def peaks_of(gpu: str | None, pci_id: str | None, standard: Standard) -> list[Peaks]:
+    """Return the rows of roofline.toml that a GPU can be: one by its id, else all whose name has the given words."""
+    if pci_id and (row := standard.peaks.get(pci_id.lower())):
+        return [row]
+    names = model_names()
+    named = {
+        device: [_words(text) for text in (names.get(device), row.model) if text]
+        for device, row in standard.peaks.items()
+    }
+    vocabulary = {word for texts in named.values() for words in texts for word in words}
+    wanted = _words((gpu or "")[:200]) & vocabulary
+    exact = [device for device, texts in named.items() if wanted in texts]
+    if not exact and not any(re.fullmatch(r"[a-z]+[0-9]+[a-z]?", word) for word in wanted):  # "H200", not "80gb"
+        return []
+    found = exact or [device for device, texts in named.items() if any(wanted <= words for words in texts)]
+    return [standard.peaks[device] for device in found]
+
+
+def _words(text: str) -> frozenset[str]:
+    joined = re.sub(r"\b([0-9]+) ?gb\b", r"\1gb", re.sub(r"sxm[2-6]", "sxm", text.lower()))
+    makers = {vendor.name for vendor in VENDORS}
+    return frozenset(re.findall(r"[a-z0-9]+", joined)) - makers
+
+
+def agreed(rows: Iterable[Peaks]) -> dict[str, float]:
+    """Return the peaks in which all rows agree: of a model that comes in several forms, what they have in common."""
+    found = [dict(row.values) for row in rows]
+    first, *others = found or [{}]
+    return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
+
+
+def of_host(host: Host, addresses: Iterable[str], standard: Standard) -> Shape:
+    """Return the shape of the GPUs at these addresses of a host, with the NICs of the host that have RDMA."""
+    wanted = set(addresses)
+    gpus = [gpu for gpu in host.index.accelerators if gpu.address in wanted]
+    functions = [host.index.pci[gpu.address] for gpu in gpus if gpu.address in host.index.pci]
+    ids, models = {one.ids for one in functions}, {gpu.model for gpu in gpus}
+    model = models.pop() if len(models) == 1 else None
+    device = ids.pop() if len(ids) == 1 else None
+    row = standard.peaks.get(device) if device else None
+    counts = {gpu.nvlinks_active for gpu in gpus}
+    known = counts.pop() if len(counts) == 1 else None
+    ports = [nic for nic in host.nics if nic.rdma and nic.kind == "infiniband" and nic.physfn is None]
+    rates = {nic.rate_gbps for nic in ports}
+    rate = rates.pop() if len(rates) == 1 else None
+    return Shape(
+        gpu=model,
+        generation=generation_of(model),
+        peaks=dict(row.values) if row else {},
+        slot=_slot([one.link for one in functions]),
+        links=known if known is not None else row.nvlinks if row else None,
+        switched=True if host.nvswitches or host.fabric is not None else None,
+        per_host=len(gpus),
+        hosts=1,
+        nics=len(ports) or None,
+        nic_gb_per_s=rate / 8 if rate else None,
+        cpu=host.cpu_model.model if host.cpu_model else None,
+        virtual=host.hypervisor,
+    )
+
+
+def _slot(links: Iterable[Link | None]) -> tuple[float, int] | None:
+    """Return the slowest slot by what it can do, not by what an idle link does now; None if one is not known."""
+    slots = []
+    for link in links:
+        if link is None or link.max_speed_gts is None or link.max_width is None:
+            return None
+        above = link.upstream
+        speed = min(link.max_speed_gts, (above and above.max_speed_gts) or link.max_speed_gts)
+        width = min(link.max_width, (above and above.max_width) or link.max_width)
+        slots.append((speed, width))
+    return min(slots, key=lambda slot: slot[0] * slot[1], default=None)

@@ -1,0 +1,140 @@
+"""The formulas against the figures that they were made from: each point is left out in turn and predicted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hosttune.bench.baselines import Standard, shipped
+from hosttune.model.measured import Measured
+from hosttune.predicting import formulas
+from hosttune.predicting.estimates import Question, estimate
+from hosttune.predicting.shape import Shape, peaks_of, shape_of, slices_of, slot_of
+
+POINTS = json.loads((Path(__file__).parent / "cases/models/points.json").read_text())
+GROUPS = {group["formula"]: group["points"] for group in POINTS["groups"]}
+STANDARD: Standard = shipped()
+
+
+def shape(point: dict[str, Any]) -> Shape:
+    setup = {
+        "gpu": point["gpu"],
+        "nvswitch": True,
+        "hosts": point.get("hosts", 1),
+        "gpus_per_host": point.get("per_host"),
+    }
+    if "nics" in point:
+        setup["nics"] = {"count": point["nics"], "rate_gbps": point["rate_gbps"]}
+    return shape_of(Measured.from_yaml(json.dumps({"version": 1, "setup": setup})), STANDARD)
+
+
+def ideal(formula: str, point: dict[str, Any]) -> float:
+    """What the formula gives with a part of 1."""
+    found, ranks = shape(point), point.get("ranks", 0)
+    if formula == "switch":
+        assert found.links_gb_per_s is not None
+        return formulas.in_switch(found.links_gb_per_s, 1.0, ranks)
+    rate = found.host_gb_per_s if formula == "flat" else found.slot_gb_per_s
+    assert rate is not None
+    return rate
+
+
+@pytest.mark.parametrize("formula", ["switch", "flat", "copy"])
+def test_each_point_follows_from_the_others_of_its_formula(formula: str) -> None:
+    points = GROUPS[formula]
+    assert len(points) >= 3
+    for left in points:
+        parts = [one["value"] / ideal(formula, one) for one in points if one is not left]
+        predicted = sum(parts) / len(parts) * ideal(formula, left)
+        assert predicted == pytest.approx(left["value"], rel=0.05), left
+
+
+def test_each_point_of_the_ring_follows_from_the_others() -> None:
+    """The time of the steps is the library's own, the part of the links is fitted."""
+    rows = []
+    for one in GROUPS["ring"]:
+        n, rate = one["ranks"], shape(one).links_gb_per_s
+        assert rate is not None
+        moved = one["size"] * 2 * (n - 1) / n / 1e9
+        steps = formulas.BASE_SECONDS + 2 * (n - 1) * formulas.STEP_SECONDS["nvlink"]
+        rows.append((moved, moved / rate, steps, one["value"]))
+    for left, (moved, seconds, steps, value) in enumerate(rows):
+        parts = [x / (m / v - s) for at, (m, x, s, v) in enumerate(rows) if at != left]
+        part = sum(parts) / len(parts)
+        assert moved / (seconds / part + steps) == pytest.approx(value, rel=0.05)
+
+
+@pytest.mark.parametrize("point", [*(p for g in POINTS["groups"] for p in g["points"]), *POINTS["single"]], ids=str)
+def test_what_is_shipped_predicts_every_point(point: dict[str, Any]) -> None:
+    metric = point.get("metric", "all-reduce-busbw")
+    found = shape(point)
+    if "NVLS off" in point["source"]:
+        assert found.generation is not None
+        found = Shape(**{**vars(found), "switched": True, "generation": without_switch(found)})
+    ranks = point.get("ranks") or (point["hosts"] * point["per_host"] if "hosts" in point else None)
+    got = estimate(Question(metric, ranks, point.get("hosts", 1), point.get("size")), found)
+    assert got.typical == pytest.approx(point["value"], rel=0.05)
+    assert got.bound is not None
+    assert got.bound >= point["value"]
+
+
+def without_switch(found: Shape) -> Any:
+    import msgspec
+
+    return msgspec.structs.replace(found.generation, switch_part=None)  # type: ignore[type-var]
+
+
+def test_bounds_between_hosts() -> None:
+    """Two hosts of 8 GPUs with 8 ports of 400 Gb/s: 750 hierarchical, 400 for a flat ring."""
+    assert formulas.hierarchical(400, 2, 8) == pytest.approx(750)
+    assert formulas.flat(400) == 400
+    assert formulas.hierarchical(50, 2, None) == 100  # more than any number of GPUs allows
+    assert formulas.hierarchical(12.5, 2, 1) == pytest.approx(12.5)
+
+
+@pytest.mark.parametrize(
+    ("speed", "width", "rate"), [(32, 16, 63.0), (16, 16, 31.5), (8, 16, 15.75), (5, 4, 2.0), (64, 16, None)]
+)
+def test_what_a_link_carries(speed: float, width: int, rate: float | None) -> None:
+    found = formulas.pcie_gb_per_s(speed, width)
+    assert found == (None if rate is None else pytest.approx(rate, rel=1e-3))
+
+
+@pytest.mark.parametrize(
+    ("name", "devices"),
+    [
+        ("NVIDIA H200", {"10de:2335"}),
+        ("H200 NVL", {"10de:233b"}),
+        ("NVIDIA A100-SXM4", {"10de:20b0", "10de:20b2"}),
+        ("NVIDIA A100-SXM4-80GB", {"10de:20b2"}),
+        ("NVIDIA GH200", set()),
+        ("GeForce RTX 3090", set()),
+        ("some board with 80GB", set()),
+        (None, set()),
+    ],
+)
+def test_a_gpu_is_found_by_its_name(name: str | None, devices: set[str]) -> None:
+    assert {row.device for row in peaks_of(name, None, STANDARD)} == devices
+
+
+def test_a_model_of_several_forms_has_what_they_have_in_common() -> None:
+    setup = {"version": 1, "setup": {"gpu": "NVIDIA A100-SXM4"}}
+    found = shape_of(Measured.from_yaml(json.dumps(setup)), STANDARD)
+    assert found.links == 12
+    assert found.peaks["bf16"] == 312
+    assert "memory" not in found.peaks  # 1,555 or 2,039
+
+
+@pytest.mark.parametrize(
+    ("text", "slot"), [("5.0 x16", (32.0, 16)), ("Gen4 x8", (16.0, 8)), ("4.0", None), (None, None)]
+)
+def test_slots(text: str | None, slot: tuple[float, int] | None) -> None:
+    assert slot_of(text) == slot
+
+
+def test_slices() -> None:
+    assert slices_of("NVIDIA H100 80GB HBM3 MIG 3g.40gb") == (3, 7)
+    assert slices_of("NVIDIA H100 80GB HBM3") is None
