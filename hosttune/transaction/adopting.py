@@ -13,6 +13,7 @@ from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.hypervisor.connection import has_managed_save, read_definition
 from hosttune.journal import Record
 from hosttune.model.host import Host
+from hosttune.model.limits import limit
 from hosttune.model.plan import Action, AdoptedChange, AdoptedGuest, Plan
 from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.system import System
@@ -20,6 +21,8 @@ from hosttune.transaction.steps import Step, steps_of
 
 if TYPE_CHECKING:
     from hosttune.planning.adopting import Change
+
+_TIMES_IN_JOURNAL = 8  # three times by an apply, three by its revert, and room for a second attempt
 
 
 def adoption_steps(
@@ -30,7 +33,12 @@ def adoption_steps(
     `applied`: the records in force, by kind and target. Raises Refused for a guest that is not the one that was
     planned, or whose definition must not be changed now; BadInput for a definition that cannot be read.
     """
-    return steps_of(_action(system, adopted, host, applied) for adopted in plan.adoptions)
+    actions = [_action(system, adopted, host, applied) for adopted in plan.adoptions]
+    size_bytes = _TIMES_IN_JOURNAL * sum(len(action.want.encode()) for action in actions)
+    if size_bytes > limit("journal"):
+        what = f"the definitions of these {len(actions)} guests are too large for one journal"
+        raise Refused(what, where="plan: adoptions", hint="plan and apply fewer guests at a time")
+    return steps_of(actions)
 
 
 def _action(system: System, adopted: AdoptedGuest, host: Host, applied: Mapping[tuple[str, str], Record]) -> Action:
