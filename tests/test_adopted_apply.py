@@ -225,14 +225,11 @@ def test_another_manager_needs_consent(root: Path) -> None:
 def test_more_than_a_journal_can_hold_is_refused(root: Path) -> None:
     guests = []
     for n in range(3):
-        large = (
-            BY_HAND.replace(">byhand<", f">g{n}<").replace("c7a5fdbd", f"0000000{n}").replace("kept", "x" * (3 << 20))
-        )
+        large = BY_HAND.replace(">byhand<", f">g{n}<").replace("kept", "x" * (3 << 20))
         (root / DEFINED).with_name(f"virsh-dumpxml-g{n}").write_text(large)
         guests.append(adopted_by_hand(large))
     with pytest.raises(Refused, match="too large for one journal"):
         applied(root, plan_of(*guests))
-    assert applied(root, plan_of(*guests[:2]))[1] == 0
 
 
 @pytest.mark.parametrize(
