@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from hosttune.model.plan import AdoptedGuest, Cell, Plan, Topology
 from hosttune.model.result import Result
 from hosttune.model.values import to_json
 from hosttune.planning.adopting import adopt, adopted_guest, change_definition
+from hosttune.scratch import Scratch
 from hosttune.transaction import Options, applied_plans, apply_plan, recover, rehearse_apply, revert, status
 from hosttune.transaction.applying import Declined
 from hosttune.transaction.guests import definition_change
@@ -112,6 +114,21 @@ def test_what_a_failed_revert_has_left_is_in_force(root: Path) -> None:
     (root / DEFINED).write_text(changed)
     assert [plan.adoptions for plan in applied_plans(site_on(root))] == [(ADOPTED,)]
     assert recover(site_on(root), quiet)[1] == 0
+    assert defined(root) == BY_HAND
+
+
+class Forgetful(Scratch):
+    """A libvirt that does not know an element."""
+
+    def tell(self, name: str, value: str, live: Callable[[], None]) -> None:
+        super().tell(name, value.replace("<emulatorpin cpuset='0-1'/>", ""), live)
+
+
+def test_what_libvirt_drops_ends_the_apply(root: Path) -> None:
+    site = dataclasses.replace(site_on(root), system=Forgetful(str(root)))
+    result, code = apply_plan(site, plan_of(ADOPTED), Options(), host, lambda todo: True, quiet)
+    assert (code, outcomes(result), result.changed) == (1, [(f"adopted-guest:{NAME}", "clamped")], False)
+    assert result.entries[0].why == "emulatorpin: wanted 0-1, found None; rolled back: reverted"
     assert defined(root) == BY_HAND
 
 
@@ -203,6 +220,16 @@ def test_another_manager_needs_consent(root: Path) -> None:
     with pytest.raises(Refused, match="OpenStack Nova"):
         applied(root, plan_of(replace(adopted_by_hand(nova, consent=True), managers=("oVirt",))))
     assert applied(root, plan_of(adopted_by_hand(nova, consent=True)))[1] == 0
+
+
+def test_more_than_a_journal_can_hold_is_refused(root: Path) -> None:
+    guests = []
+    for n in range(3):
+        large = BY_HAND.replace(">byhand<", f">g{n}<").replace("kept", "x" * (3 << 20))
+        (root / DEFINED).with_name(f"virsh-dumpxml-g{n}").write_text(large)
+        guests.append(adopted_by_hand(large))
+    with pytest.raises(Refused, match="too large for one journal"):
+        applied(root, plan_of(*guests))
 
 
 @pytest.mark.parametrize(
