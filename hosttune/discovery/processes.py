@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from hosttune.discovery.maps import Mapped, parse_maps, unescaped, unread_line
+from hosttune.discovery.maps import Mapped, parse_maps, unread_line
 from hosttune.discovery.qemu import MAX_PID, QEMU_COMMS, qemu_processes
 from hosttune.discovery.sets import parsed
 from hosttune.model import sysfs
 from hosttune.model.evidence import GuestProcess, GuestThread, Leftovers
 from hosttune.model.host import Host
+from hosttune.model.text import unescaped
 from hosttune.reader import Reader, number
 
 _ALLOWED = re.compile(r"^Cpus_allowed_list:\s*(.*?)\s*$", re.MULTILINE)

@@ -14,12 +14,13 @@ from hosttune.errors import BadInput
 from hosttune.model.host import Host, NumaNode, RunningGuest
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Cell, Finding, Plan, PlannedGuest
+from hosttune.model.platform import RUNNING
 from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.planning import plan
 from hosttune.planning.adopting.changes import Change, Placement, write_placement
 from hosttune.planning.adopting.request import check_supported, in_order, intent_of, kept, pci_devices, refusals
 from hosttune.planning.host.page_actions import may_boot_pages
-from hosttune.planning.inventory.pages import RUNNING, guest_shares
+from hosttune.planning.inventory.pages import guest_shares
 from hosttune.planning.inventory.resources import NodeResources, place_cpus, read_resources
 from hosttune.planning.inventory.sizing import PlanningContext, read_field
 
