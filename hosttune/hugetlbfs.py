@@ -12,6 +12,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from hosttune.model.text import unescaped
+
 MOUNTS = ("/proc/self/mounts", "/proc/mounts")  # the same list; a capture may have only one of them
 GIB, MIB = 1 << 30, 1 << 20
 # Where hosttune mounts pages of a size, as distributions and libvirt's documentation do.
@@ -22,7 +24,6 @@ _WANTED_BY = "sysinit.target"
 _SIZE = r"pagesize=([0-9]{1,12})([KMG]?)"
 _SHIFT = {"": 0, "K": 10, "M": 20, "G": 30}
 _DEFAULT = re.compile(r"^Hugepagesize:\s*([0-9]{1,12}) kB", re.MULTILINE)
-_ESCAPED = r"\\([0-7]{3})"  # spaces, tabs, line ends and backslashes (fs/proc_namespace.c, mangle)
 OURS = "# Written by hosttune"
 FOUND, NOT_FOUND = "found", "not found"  # whether libvirt's daemon has found a mount
 FOLDER_FOUND = "# Its folder was there before.\n"
@@ -66,7 +67,7 @@ def read_hugetlbfs(mounts: str, default_bytes: int | None) -> tuple[Mounted, ...
     for words in (line.split(" ") for line in mounts.splitlines()):
         if len(words) < 4:
             continue
-        path = re.sub(_ESCAPED, lambda match: chr(int(match[1], 8)), words[1])
+        path = unescaped(words[1])
         found[path] = Mounted(path, _page_bytes(words[3], default_bytes)) if words[2] == "hugetlbfs" else None
     return tuple(mount for _, mount in sorted(found.items()) if mount is not None)
 

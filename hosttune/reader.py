@@ -36,6 +36,7 @@ class Reader:
         self.sets: dict[tuple[str, bool], CpuSet] = {}  # parsed lists and masks: see discovery.sets
         self.ids_named = 0
         self._opened: dict[str, frozenset[str]] = {}  # the names in each opened folder
+        self._texts: dict[str, str | None] = {}
 
     def problem(self, what: str, where: str, why: str) -> None:
         """Add a problem, once."""
@@ -59,6 +60,12 @@ class Reader:
         """
         data = self.data(path)
         return None if data is None else data.decode("utf-8", "replace").strip().rstrip("\0 \n")
+
+    def text_once(self, path: str) -> str | None:
+        """As `text`, for a long file that several modules need: it is read only the first time."""
+        if path not in self._texts:
+            self._texts[path] = self.text(path)
+        return self._texts[path]
 
     def integer(self, path: str, base: int = 10) -> int | None:
         """Return a whole number of at most 64 bits ("21", "-1"; base 16, without a sign: "0x10de")."""

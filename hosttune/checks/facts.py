@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from hosttune.checks.check import skipped, unknown
 from hosttune.checks.data import table
 from hosttune.gpu import maker_of, nvswitches
-from hosttune.model import sysfs
+from hosttune.model import platform, sysfs
 from hosttune.model.evidence import LIBVIRT_ANSWER, Evidence
 from hosttune.model.gpu import OTHER, Gpu
 from hosttune.model.host import Host, Nic, Nvme, NvSwitch, PciDevice, RunningGuest, SeenDevice
@@ -21,7 +21,7 @@ from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet, address_key, grouped, parse_cpus
 
 # States in which a guest holds its memory and devices (libvirt virDomainState); a crashed guest still holds both.
-RUNNING = frozenset(("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked", "crashed"))
+RUNNING = platform.RUNNING | {"crashed"}
 _MOST_WITHOUT_SWITCH = 3  # most GPUs linked to one GPU on a board without NVSwitches (HGX A100 and H100, 4 GPUs)
 # Vendors of devices that are software: virtio, QEMU, VMware, Google, Microsoft.
 SOFTWARE = ("1af4", "1b36", "15ad", "1ae0", "1414")

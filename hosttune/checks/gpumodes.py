@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from hosttune.checks.check import Check, skipped, unknown
@@ -103,7 +103,7 @@ def _mig_mode(want: object, gpu: Gpu, mig: Mig) -> CheckResult:
     return _MODE.failed(gpu, mode, hint, expected=f"{want}, as planned")
 
 
-def _mig_instances(planned: list[tuple[str, int | None]], gpu: Gpu, mig: Mig) -> CheckResult:
+def _mig_instances(planned: Sequence[tuple[str, int | None]], gpu: Gpu, mig: Mig) -> CheckResult:
     address = gpu.address
     if mig.mode != "enabled" and not planned:
         return skipped(_INSTANCES.check, address, "MIG is off, and no applied plan has instances here")
@@ -124,7 +124,7 @@ def _mig_instances(planned: list[tuple[str, int | None]], gpu: Gpu, mig: Mig) ->
     return _INSTANCES.passed(gpu, actual, expected=expected)
 
 
-def _same(planned: list[tuple[str, int | None]], found: list[tuple[str, int | None]]) -> bool:
+def _same(planned: Sequence[tuple[str, int | None]], found: Sequence[tuple[str, int | None]]) -> bool:
     """Return whether each planned instance exists, at its start if both name one, and no other instance exists."""
     rest = list(found)
     for profile, start in planned:
@@ -136,7 +136,7 @@ def _same(planned: list[tuple[str, int | None]], found: list[tuple[str, int | No
     return not rest
 
 
-def _named(instances: list[tuple[str, int | None]]) -> str:
+def _named(instances: Sequence[tuple[str, int | None]]) -> str:
     return ", ".join(
         profile if start is None else f"{profile}@{start}" for profile, start in sorted(instances, key=str)
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from hosttune.discovery.cpuinfo import blocks_by_cpu, first_block, model_of, values_of, vendor_of
+from hosttune.discovery.cpuinfo import blocks_by_cpu, first_block, model_of, read_cpuinfo, values_of, vendor_of
 from hosttune.discovery.sets import parse_list, read_list, read_set
 from hosttune.discovery.topology import CPUS, read_caches, read_homes, read_kinds, read_places
 from hosttune.model.host import Cpu, CpuModel, NumaNode
@@ -31,7 +31,7 @@ def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, .
     `allowed` are None. Facts that the kernel does not give are None. Facts that contradict each other are added to the
     problems of `reader`.
     """
-    cpuinfo = (reader.data("/proc/cpuinfo") or b"").decode("utf-8", "replace")
+    cpuinfo = read_cpuinfo(reader)
     directories, present, online = _read_ids(reader, cpuinfo)
     homes = read_homes(reader, nodes, online)
     places = read_places(reader, online, homes, cpuinfo)

@@ -50,11 +50,6 @@ def unread_line(text: str) -> str | None:
     return None
 
 
-def unescaped(name: str) -> str:
-    """Return a file's name as it is: the kernel writes blanks in octal ("\\040")."""
-    return re.sub(r"\\([0-3][0-7]{2})", lambda found: chr(int(found[1], 8)), name)
-
-
 def parse_maps(text: str) -> Iterator[Mapped]:
     """Yield one value for each line that has pages. The kernel escapes blanks in file names ("\\040")."""
     for line in text.splitlines():

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from hosttune.discovery.cpuinfo import first_block, values_of
+from hosttune.discovery.cpuinfo import first_block, read_cpuinfo, values_of
 from hosttune.gpu import VENDORS
 from hosttune.model import sysfs
 from hosttune.model.commandline import split
@@ -104,7 +104,7 @@ def _arch(reader: Reader) -> str | None:
     None, with a problem, if the name and the form of /proc/cpuinfo belong to different instruction sets.
     """
     reported = reader.text("/proc/sys/kernel/arch") or reader.query("uname-m", _uname_machine)
-    shape = _arch_of_cpuinfo(first_block(reader.text("/proc/cpuinfo") or ""))
+    shape = _arch_of_cpuinfo(first_block(read_cpuinfo(reader)))
     if reported and shape and _family(reported) != _family(shape):
         why = f"the kernel says {reported[:40]!r}, /proc/cpuinfo is written as on {shape}"
         reader.problem("sources contradict each other on the architecture", "/proc/sys/kernel/arch", why)
@@ -182,7 +182,7 @@ def _hypervisor(reader: Reader, dmi: dict[str, str | None]) -> tuple[bool | None
     must not be taken for one.
     """
     named = _named_hypervisor(reader, dmi)
-    cpuinfo = reader.text("/proc/cpuinfo") or ""
+    cpuinfo = read_cpuinfo(reader)
     flagged = {"hypervisor" in flags.split() for flags in values_of(cpuinfo, "flags")}
     if flagged:
         return _x86_hypervisor(reader, flagged, named, dmi)

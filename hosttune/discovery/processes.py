@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from hosttune.discovery.maps import Mapped, parse_maps, unescaped, unread_line
+from hosttune.discovery.maps import Mapped, parse_maps, unread_line
 from hosttune.discovery.qemu import MAX_PID, QEMU_COMMS, qemu_processes
 from hosttune.discovery.sets import parsed
 from hosttune.model import sysfs
 from hosttune.model.evidence import GuestProcess, GuestThread, Leftovers
 from hosttune.model.host import Host
+from hosttune.model.text import unescaped
 from hosttune.reader import Reader, number
 
 _ALLOWED = re.compile(r"^Cpus_allowed_list:\s*(.*?)\s*$", re.MULTILINE)
@@ -39,22 +40,29 @@ def read_processes(reader: Reader, host: Host) -> tuple[GuestProcess, ...] | Non
 
 def _process(reader: Reader, name: str, pids: Mapping[str, Sequence[int]]) -> GuestProcess:
     pid = _own_pid(reader, name, pids)
-    if pid is not None and (why := _another(reader, name, pid)):
+    if pid is None:
+        return GuestProcess(guest=name)
+    comm = reader.text(f"/proc/{pid}/task/{pid}/comm")
+    why = f"it is {comm[:20]!r}" if comm and not comm.startswith(QEMU_COMMS) else None
+    text = _numa_maps(reader, pid) if why is None else ""
+    if why := why or _memory_of_another(name, text):
         reader.problem("process of another guest", f"/proc/{pid}", f"listed as that of guest {name}, but {why}")
-        pid = None
-    return GuestProcess(guest=name) if pid is None else read_process(reader, name, pid)
+        return GuestProcess(guest=name)
+    return _read(reader, name, pid, text)
 
 
-def _another(reader: Reader, name: str, pid: int) -> str | None:
-    """Return why a process is not that of the guest with this name; None if nothing shows it.
+def _numa_maps(reader: Reader, pid: int) -> str:
+    """Return the text of numa_maps, which is read once: the kernel walks through all pages of the process."""
+    return reader.text(f"/proc/{pid}/numa_maps") or ""
+
+
+def _memory_of_another(name: str, text: str) -> str | None:
+    """Return why a process is not that of the guest with this name, by its numa_maps; None if nothing shows it.
 
     libvirt puts huge pages into a folder with the guest's id and the first 20 characters of its name (domain_conf.c,
     virDomainDefGetShortName).
     """
-    comm = reader.text(f"/proc/{pid}/task/{pid}/comm")
-    if comm and not comm.startswith(QEMU_COMMS):
-        return f"it is {comm[:20]!r}"
-    files = (mapped.file for mapped in parse_maps(reader.text(f"/proc/{pid}/numa_maps") or "") if mapped.file)
+    files = (mapped.file for mapped in parse_maps(text) if mapped.file)
     owners = {unescaped(found[1]) for file in files if (found := _OWNER.search(file))}
     others = sorted(owner for owner in owners if owner != name[:_SHORT])
     return f"its memory is in the folder of guest {others[0]!r}" if others else None
@@ -65,7 +73,11 @@ def read_process(reader: Reader, name: str, pid: int) -> GuestProcess:
 
     What cannot be read is None, with a problem of the reader.
     """
-    maps = _maps(reader, f"/proc/{pid}/numa_maps")
+    return _read(reader, name, pid, _numa_maps(reader, pid))
+
+
+def _read(reader: Reader, name: str, pid: int, text: str) -> GuestProcess:
+    maps = _maps(reader, f"/proc/{pid}/numa_maps", text)
     return GuestProcess(
         guest=name,
         pid=pid,
@@ -86,9 +98,8 @@ def _resident(reader: Reader, pid: int) -> int | None:
     return int(found.pop()) << 10 if len(found) == 1 else None
 
 
-def _maps(reader: Reader, path: str) -> tuple[Mapped, ...]:
-    """Return the mappings of a process; empty if the kernel shows none, or if a line was not read completely."""
-    text = reader.text(path) or ""
+def _maps(reader: Reader, path: str, text: str) -> tuple[Mapped, ...]:
+    """Return the mappings in a numa_maps; empty if the kernel shows none, or if a line was not read completely."""
     unread = unread_line(text)
     if unread is not None:
         reader.problem("not a line of numa_maps", path, f"reads {unread[:60]!r}: where its memory is, is unknown")

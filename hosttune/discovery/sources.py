@@ -18,6 +18,7 @@ from hosttune.gpu import VENDORS, maker_of, nvswitches
 from hosttune.gpu.vendor import Listing, Vendor
 from hosttune.model import sysfs
 from hosttune.model.host import DeviceSource, Host, PciDevice, Problem, SeenDevice
+from hosttune.model.platform import RUNNING
 from hosttune.model.values import address_key, grouped
 from hosttune.reader import Reader
 
@@ -40,7 +41,6 @@ _APPLE = "106b"  # its NVMe drives have class 0180 (drivers/nvme/host/pci.c)
 # Classes with network ports, besides known accelerators: network, co-processors, wireless, old InfiniBand, memory,
 # unspecified.
 _WITH_PORTS = ("02", "0b", "0d", "0c06", "05", "00", "ff")
-_RUNNING = ("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked")
 _MOST_NAMED = 8
 _MOST_TOLD = 64  # maximum number of devices that get a problem of their own
 
@@ -335,7 +335,7 @@ def _guests(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
     for guest in host.guests or ():
         if guest.devices:
             seen = (SeenDevice(address=address, kind="other") for address in guest.devices)
-            runs = guest.state in _RUNNING
+            runs = guest.state in RUNNING
             name = f"the {'running' if runs else 'defined'} guest {guest.name}"
             yield _source(name, "libvirt", seen, tree, expects=not runs)
 

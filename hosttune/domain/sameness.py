@@ -148,7 +148,7 @@ def _sections(root: _Element) -> set[str]:
     elements = (element for tag in _SECTIONS for section in root.iterfind(tag) for element in section.iter())
     return {
         " ".join(
-            (str(e.tag), *(f"{key}={value!r}" for key, value in sorted(e.items())), (e.text or "").strip())
+            (str(e.tag), *(f"{key!s}={value!r}" for key, value in sorted(e.items())), (e.text or "").strip())
         ).strip()
         for e in elements
     }

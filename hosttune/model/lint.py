@@ -5,6 +5,7 @@ from __future__ import annotations
 from hosttune.model.values import Value
 
 LEVELS = ("error", "warn", "info")  # worst first
+LEVEL_WORDS = {"error": "error", "warn": "warning", "info": "note"}  # for people, and in SARIF
 
 
 class LintFinding(Value, frozen=True, kw_only=True):

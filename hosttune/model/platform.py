@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from hosttune.model.values import Value, close_mappings
 
+RUNNING = frozenset(("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked"))  # states of a guest
+
 
 class VcpuPin(Value, frozen=True, kw_only=True):
     """A vCPU and the host CPUs that it may run on (a plan names exactly one)."""

@@ -14,7 +14,7 @@ from hosttune.model.validation import CheckResult
 from hosttune.model.values import Value, grouped
 from hosttune.report.branch import count
 from hosttune.report.measures import number
-from hosttune.report.outcomes import ANY_SUBJECT, severity
+from hosttune.report.outcomes import severity, without_subject
 
 VERDICTS = ("fail", "unknown", "warn", "pass")  # worst first
 VERDICT_WORDS = {"fail": "failed", "unknown": "unknown", "warn": "with warnings", "pass": "passed"}
@@ -36,7 +36,6 @@ ANSWERS: Mapping[AnswerOutcome, str] = {
 }
 _ORDER = tuple(ANSWERS)
 _NUMBER = re.compile(r"[0-9]+")
-_ADDRESS = re.compile(r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _HOST = "<host>"
 _HOST_ANSWERS = "host-answers"
 
@@ -216,10 +215,9 @@ def _answer(line: HostLine, result: CheckResult) -> AnswerOutcome | None:
 
 def _general(line: HostLine, result: CheckResult, text: str | None) -> str | None:
     """Return a text without the names of its host and without the address of its subject."""
+    text = without_subject(result, text)
     if text is None:
         return None
-    if _ADDRESS.fullmatch(result.subject):
-        text = text.replace(result.subject, ANY_SUBJECT)
     for name in dict.fromkeys((line.host, line.hostname)):
         if name and name in text and _NUMBER.search(name):  # a name without a digit may be a normal word
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", _HOST, text)

@@ -13,11 +13,10 @@ from urllib.parse import quote
 
 from hosttune import __version__
 from hosttune.linting import Rule
-from hosttune.model.lint import LintFinding
+from hosttune.model.lint import LEVEL_WORDS, LintFinding
 from hosttune.model.text import visible
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-_LEVELS = {"error": "error", "warn": "warning", "info": "note"}
 
 
 def lint_sarif(findings: Sequence[LintFinding], rules: Sequence[Rule]) -> str:
@@ -35,7 +34,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
         "shortDescription": {"text": rule.right},
         "fullDescription": {"text": f"{rule.why} ({rule.source})"},
         "help": {"text": rule.remedy},
-        "defaultConfiguration": {"level": _LEVELS[rule.severity]},
+        "defaultConfiguration": {"level": LEVEL_WORDS[rule.severity]},
     }
 
 
@@ -46,7 +45,7 @@ def _result(one: LintFinding, place: int) -> dict[str, Any]:
         "ruleId": one.rule,
         "ruleIndex": place,
         "kind": "fail" if one.judged else "open",
-        "level": _LEVELS[one.level] if one.judged else "none",
+        "level": LEVEL_WORDS[one.level] if one.judged else "none",
         "message": {"text": text},
         "locations": [{"physicalLocation": location}],
     }

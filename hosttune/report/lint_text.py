@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hosttune.model.lint import LEVELS, LintFinding
+from hosttune.model.lint import LEVEL_WORDS, LEVELS, LintFinding
 from hosttune.model.values import grouped
-
-_WORDS = {"error": "error", "warn": "warning", "info": "note"}
 
 
 def lint_text(findings: Sequence[LintFinding], files: Sequence[str]) -> str:
@@ -28,7 +26,7 @@ def _guest(file: str, findings: list[LintFinding]) -> list[str]:
 
 def _counts(findings: list[LintFinding]) -> str:
     counts = {level: sum(one.level == level and one.judged for one in findings) for level in LEVELS}
-    words = [f"{count} {_WORDS[level]}{'' if count == 1 else 's'}" for level, count in counts.items() if count]
+    words = [f"{count} {LEVEL_WORDS[level]}{'' if count == 1 else 's'}" for level, count in counts.items() if count]
     unknown = len({one.rule for one in findings if not one.judged})
     words += [f"{unknown} rule{'' if unknown == 1 else 's'} not judged"] if unknown else []
     return ", ".join(words) or "no findings"

@@ -65,7 +65,7 @@ def groups(results: Iterable[CheckResult]) -> tuple[Group, ...]:
     """Group results that differ only in their subject, worst first."""
     alike: dict[tuple[object, ...], list[CheckResult]] = {}
     for result in worst_first(results):
-        texts = tuple(_general(result, text) for text in _texts(result))
+        texts = tuple(without_subject(result, text) for text in _texts(result))
         alike.setdefault((result.outcome, result.check, *texts), []).append(result)
     return tuple(_group(members) for members in alike.values())
 
@@ -122,7 +122,7 @@ def _texts(result: CheckResult) -> tuple[str | None, ...]:
     return (result.expected, result.actual, result.source, result.hint)
 
 
-def _general(result: CheckResult, text: str | None) -> str | None:
+def without_subject(result: CheckResult, text: str | None) -> str | None:
     """Return a text without the subject's address, so that it is the same for each subject of a group.
 
     Only addresses are removed: "host" or a guest's name may be a part of another word.
@@ -135,7 +135,7 @@ def _general(result: CheckResult, text: str | None) -> str | None:
 def _group(members: Sequence[CheckResult]) -> Group:
     first = members[0]
     alone = len(members) == 1
-    expected, actual, source, hint = (text if alone else _general(first, text) for text in _texts(first))
+    expected, actual, source, hint = (text if alone else without_subject(first, text) for text in _texts(first))
     return Group(
         check=first.check,
         outcome=first.outcome,

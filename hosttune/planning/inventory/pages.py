@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from hosttune.model.host import Host, HugePages, NumaNode, RunningGuest
 from hosttune.model.intent import Reserve
+from hosttune.model.platform import RUNNING
 from hosttune.model.values import format_size, parse_cpus, parse_size
 from hosttune.planning.inventory.resources import place_cpus
 
@@ -24,7 +25,6 @@ DEFAULT_RESERVE = 8 * GIB
 # The kernel itself keeps the free memory below its high watermark: the minimum (at most 256 MiB on all nodes) and twice
 # a thousandth of the node's memory (Linux admin-guide/sysctl/vm: watermark_scale_factor, min_free_kbytes).
 WATERMARK_PART = 256
-RUNNING = frozenset(("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked"))
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ def _gpu(gpu: Gpu, device: PciDevice | None, word: str) -> list[tuple[str, str]]
         return [(gpu.model or sold_as(device), memory)]
     facts = [f"module {gpu.module_id}" if gpu.module_id is not None else "", *_binding(device)]
     lines = [(gpu.model or sold_as(device) or f"{gpu.vendor} GPU", memory), (" · ".join(filter(None, facts)), "")]
-    if gpu.mig and gpu.mig.mode == "enabled":
+    if gpu.mig and gpu.mig_on:
         names = [instance.profile or "?" for instance in gpu.mig.instances or ()]
         text = ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names)) or "no instance"
         lines.append((f"MIG: {text}", ""))
