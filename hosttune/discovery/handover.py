@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 
 from hosttune.errors import BadInput
-from hosttune.libvirthook import recording_of
 from hosttune.model.limits import limit
 from hosttune.model.pci import PciDevice
 from hosttune.model.quarantine import DeviceRecord, HandoverState, Register
@@ -54,6 +53,8 @@ def _state(reader: Reader, folder: str, pci: Sequence[PciDevice]) -> HandoverSta
         return None
     if not register.devices:
         return HandoverState()
+    from hosttune.libvirthook import recording_of  # few hosts need it
+
     recording = recording_of(system, folder)
     recorded = recording is not None and recording.active
     epochs = _epochs(reader, folder, register, pci) if recorded else None
