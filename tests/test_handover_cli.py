@@ -16,12 +16,13 @@ from handovers import DONE, SIGNER, Keys
 from hosttune.archive import open_system
 from hosttune.cli import run
 from hosttune.discovery import discover
-from hosttune.discovery.handover import QUERY, _brief
+from hosttune.discovery.handover import _brief
 from hosttune.handover.statement import handed_device, read_firmware, statement_of
 from hosttune.libvirthook import PLACE
 from hosttune.model.quarantine import DeviceRecord, HandoverState
 from hosttune.planning.inventory.devices import identity, read_catalogue
 from hosttune.register import now, read_register, record_devices
+from hosttune.starts import REGISTER_ANSWER
 from hosttune.transaction.site import site_of
 
 root = applyroots.root
@@ -118,7 +119,7 @@ def test_a_capture_has_what_planning_needs_and_nothing_that_names_a_machine(root
     applyroots.unpack(applyroots.EXAMPLE, folder)
     (folder / ".hosttune/scratch").unlink()
     for answer, quarantined_there in ((text, [GPU]), ("", None), (None, None)):
-        path = folder / f".hosttune/commands/{QUERY}"
+        path = folder / f".hosttune/commands/{REGISTER_ANSWER}"
         path.unlink(missing_ok=True)
         if answer is not None:
             path.write_text(answer)

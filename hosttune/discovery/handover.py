@@ -11,10 +11,8 @@ from hosttune.model.pci import PciDevice
 from hosttune.model.quarantine import DeviceRecord, HandoverState, Register
 from hosttune.model.values import to_json
 from hosttune.reader import Reader
-from hosttune.starts import FOLDER, OWN_STARTS, REGISTER, STARTS, count_starts
+from hosttune.starts import FOLDER, OWN_STARTS, REGISTER, REGISTER_ANSWER, STARTS, count_starts
 from hosttune.system import COMMANDS, STATE_INSIDE, state_directory
-
-QUERY = "handover-register"  # the answer that a capture has: of quarantined devices only what planning needs
 
 
 def read_handover(reader: Reader, pci: Sequence[PciDevice]) -> HandoverState | None:
@@ -26,10 +24,10 @@ def read_handover(reader: Reader, pci: Sequence[PciDevice]) -> HandoverState | N
     if system.scratch:
         return _state(reader, STATE_INSIDE, pci)
     if system.captured:
-        text = reader.query(QUERY, lambda: None)
+        text = reader.query(REGISTER_ANSWER, lambda: None)
         if text is None:
-            return HandoverState() if system.lacks(COMMANDS + QUERY) else None
-        register = _parsed(reader, text, COMMANDS + QUERY)
+            return HandoverState() if system.lacks(COMMANDS + REGISTER_ANSWER) else None
+        register = _parsed(reader, text, COMMANDS + REGISTER_ANSWER)
         return None if register is None else HandoverState(devices=register.devices)
     found: list[HandoverState | None] = []
 
@@ -37,7 +35,7 @@ def read_handover(reader: Reader, pci: Sequence[PciDevice]) -> HandoverState | N
         found.append(_state(reader, state_directory(), pci))
         return _brief(found[0])
 
-    reader.query(QUERY, ask)
+    reader.query(REGISTER_ANSWER, ask)
     return found[0]
 
 
