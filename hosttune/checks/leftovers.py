@@ -223,6 +223,5 @@ CHECKS = (
         why="a device that is not proven clean may show the last tenant's data to the next",
         source="docs/handover.md",
         judge=quarantined,
-        for_guests=True,
     ),
 )
