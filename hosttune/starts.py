@@ -15,6 +15,7 @@ from hosttune.model.values import is_address
 
 FOLDER = "handover"  # in the state directory
 REGISTER = f"{FOLDER}/register.json"
+REGISTER_ANSWER = "handover-register"  # in a capture: of quarantined devices only what planning needs
 QUARANTINED = f"{FOLDER}/quarantined"  # the addresses of the register that no guest may have, one a line, for the hook
 STARTS = f"{FOLDER}/starts"
 OWN_STARTS = f"{FOLDER}/own-starts"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from evidences import DOWN_2, GIB, GPU, cpus, evidence, gpu, guest, host, judged, nic, outcome, switch
 
@@ -14,12 +15,14 @@ from hosttune.model.host import (
     HugePages,
     NumaNode,
     PciDevice,
+    Problem,
     RunningGuest,
     VcpuPin,
     Virtualization,
 )
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Cell, Device, Plan, PlannedGuest, PlannedPin
+from hosttune.model.quarantine import DeviceRecord, HandoverState
 
 UUID = "4b20d080-1b54-4048-85b3-a6a62d165c01"
 PHYSICAL = "0000:19:00.0"
@@ -196,3 +199,24 @@ def test_a_document_without_facts_passes_nothing() -> None:
     found = Evidence(host=bare)
     assert [outcome(check, found)[0] for check in ("leftover-mdevs", "leftover-pages")] == ["unknown", "unknown"]
     assert vfs(found)[0] == "unknown"
+
+
+# --- devices between two tenants -----------------------------------------------------------------------------
+
+
+def between(state: HandoverState | None, *problems: Problem) -> Evidence:
+    return evidence(msgspec.structs.replace(host(), handover=state, problems=problems))
+
+
+def test_a_quarantined_device_is_a_warning_and_an_unread_register_unknown() -> None:
+    record = DeviceRecord(address=GPU, identity=GPU, state="quarantined", since="2026-01-01", why="hand-over 7")
+    of = between(HandoverState(devices=(record,)))
+    assert outcome("device-quarantined", of, GPU) == ("warn", "quarantined since 2026-01-01: hand-over 7")
+    for state in ("clean", "released"):
+        known = HandoverState(devices=(msgspec.structs.replace(record, state=state),))
+        assert outcome("device-quarantined", between(known)) == ("pass", "none is")
+    assert outcome("device-quarantined", between(HandoverState())) == ("pass", "none is")
+    assert outcome("device-quarantined", between(None))[0] == "skip"
+    for where in ("/var/lib/hosttune/handover/register.json", "/.hosttune/commands/handover-register"):
+        lost = Problem(what="unreadable", where=where, why="EIO")
+        assert outcome("device-quarantined", between(None, lost)) == ("unknown", "unreadable: EIO")

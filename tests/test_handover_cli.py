@@ -16,11 +16,13 @@ from handovers import DONE, SIGNER, Keys
 from hosttune.archive import open_system
 from hosttune.cli import run
 from hosttune.discovery import discover
+from hosttune.discovery.handover import _brief
 from hosttune.handover.statement import handed_device, read_firmware, statement_of
 from hosttune.libvirthook import PLACE
-from hosttune.model.quarantine import DeviceRecord
+from hosttune.model.quarantine import DeviceRecord, HandoverState
 from hosttune.planning.inventory.devices import identity, read_catalogue
 from hosttune.register import now, read_register, record_devices
+from hosttune.starts import REGISTER_ANSWER
 from hosttune.transaction.site import site_of
 
 root = applyroots.root
@@ -70,8 +72,9 @@ def test_a_quarantined_device_is_neither_planned_nor_applied_until_it_is_release
         assert f"{GPU} is quarantined since" in block(err)["error"]
     assert cli.root.tree().keys() - before.keys() == {f"{STATE}/lock"}
 
-    code, out, _ = cli("handover", "status")  # `cli` puts --root behind the verb
-    assert code == 2
+    notes = cli.json("status")["notes"]
+    assert f"{GPU} is quarantined since" in notes[0]
+    assert notes[1].startswith(f"virsh can start a guest with a quarantined device: {PLACE} is not installed")
     code, out, err = handover(cli, "status")
     assert (code, err) == (0, "")
     assert f"{GPU}  quarantined since" in out
@@ -103,6 +106,25 @@ def test_a_damaged_register_gives_nothing_away(text: str, cli: Cli, plan: Path) 
     host = json.loads(cli("discover", "-o", "json")[1])
     assert host["handover"] is None
     assert any("register" in one["where"] for one in host["problems"])
+
+
+def test_a_capture_has_what_planning_needs_and_nothing_that_names_a_machine(root: Root, tmp_path: Path) -> None:
+    """A live host whose register is in $HOSTTUNE_STATE, on a System that answers as the machine would."""
+    record = quarantined(root)
+    assert "uuid=" in record.identity
+    text = _brief(HandoverState(devices=(record,), epochs={GPU: 1}))
+    assert text is not None
+    assert "uuid" not in text
+    folder = tmp_path / "capture"
+    applyroots.unpack(applyroots.EXAMPLE, folder)
+    (folder / ".hosttune/scratch").unlink()
+    for answer, quarantined_there in ((text, [GPU]), ("", None), (None, None)):
+        path = folder / f".hosttune/commands/{REGISTER_ANSWER}"
+        path.unlink(missing_ok=True)
+        if answer is not None:
+            path.write_text(answer)
+        found = discover(open_system(str(folder))).handover
+        assert (found and [one.address for one in found.devices]) == quarantined_there
 
 
 def test_what_is_not_written_on_a_captured_host(cli: Cli, tmp_path: Path) -> None:
@@ -215,8 +237,13 @@ def test_a_start_that_the_hook_recorded(cli: Cli, handed: Path, keys: Keys) -> N
     assert verified_quietly(cli, keys, handed) == 0
     cli.root.put(f"{STATE}/handover/starts", f"{GPU} guest 2026-01-01T00:00:00Z vm\n")
     assert void(cli, keys, handed) == {"started", "unknown"}
+    cli.root.put(f"{STATE}/handover/starts", "")
+    assert verified_quietly(cli, keys, handed) == 0
+    cli.root.put(".hosttune/unreadable", f"{PLACE}\tEIO\n")
+    assert void(cli, keys, handed) == {"setting", "unknown"}  # the hook is also an applied setting
+    (cli.root.path / ".hosttune/unreadable").unlink()
     (cli.root.path / PLACE[1:]).unlink()
-    assert "unknown" in void(cli, keys, handed)
+    assert void(cli, keys, handed) == {"setting", "unknown"}
     record = read_register(str(cli.root.path / STATE)).record(GPU)
     assert record is not None
     record_devices(str(cli.root.path / STATE), (msgspec.structs.replace(record, state="quarantined"),))

@@ -301,8 +301,8 @@ CHANGES: Mapping[str, tuple[Mapping[str, Any], list[tuple[str, str]]]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_each_change_of_the_host_has_its_reason(name: str) -> None:
     changes, expected = CHANGES[name]
-    firmware = {"firmware": {GPU: None, DRIVE: None}} if "boot" in name else {}  # not known over a boot
-    assert sorted(set(voids(host(**changes), **firmware))) == sorted(expected)
+    firmware = {GPU: None, DRIVE: None} if "boot" in name else handovers.FIRMWARE  # not known over a boot
+    assert sorted(set(voids(host(**changes), firmware=firmware))) == sorted(expected)
 
 
 STATES: Mapping[str, tuple[Mapping[str, Any], list[tuple[str, str]]]] = {

@@ -26,8 +26,10 @@ from hosttune.model.evidence import Evidence
 from hosttune.model.host import HugePages, NumaNode, PciDevice, RunningGuest
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import grouped
+from hosttune.starts import REGISTER, REGISTER_ANSWER
 
 _MDEVS, _VFS, _PAGES = "leftover-mdevs", "leftover-vfs", "leftover-pages"
+_QUARANTINED = "device-quarantined"
 _ROOT = "run hosttune validate as root, on the host itself"
 
 
@@ -166,6 +168,24 @@ def _pages_of_guests(running: list[RunningGuest], node: int, page_bytes: int) ->
     return pages
 
 
+def quarantined(evidence: Evidence) -> Iterable[CheckResult]:
+    """Check for devices between two tenants. A warning: the rest of the host can be used, and no guest gets these."""
+    host, expected = evidence.host, "no device is between two tenants"
+    if host.handover is None:
+        lost = next((one for one in host.problems if one.where.endswith((REGISTER, REGISTER_ANSWER))), None)
+        if lost is None:
+            yield skipped(_QUARANTINED, HOST, "hosttune's register of hand-overs was not recorded here")
+        else:
+            yield unknown(_QUARANTINED, HOST, expected=expected, why=f"{lost.what}: {lost.why}", hint=_ROOT)
+        return
+    for one in host.handover.register.quarantined:
+        hint = f"finish it: hosttune handover --device {one.address}; or free it: hosttune handover release"
+        actual = f"quarantined since {one.since}: {one.why}"
+        yield warned(_QUARANTINED, one.address, expected=expected, actual=actual, source=REGISTER, hint=hint)
+    if not host.handover.register.quarantined:
+        yield passed(_QUARANTINED, HOST, expected=expected, actual="none is", source=REGISTER)
+
+
 CHECKS = (
     Check(
         id=_MDEVS,
@@ -193,5 +213,13 @@ CHECKS = (
         source="Linux Documentation/admin-guide/mm/hugetlbpage",
         judge=leftover_pages,
         for_guests=True,
+    ),
+    Check(
+        id=_QUARANTINED,
+        title="No device between two tenants",
+        subjects="each quarantined device",
+        why="a device that is not proven clean may show the last tenant's data to the next",
+        source="docs/handover.md",
+        judge=quarantined,
     ),
 )

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
-import msgspec
-
 from hosttune.errors import BadInput
-from hosttune.libvirthook import recording_of
 from hosttune.model.limits import limit
 from hosttune.model.pci import PciDevice
-from hosttune.model.quarantine import HandoverState, Register
+from hosttune.model.quarantine import DeviceRecord, HandoverState, Register
 from hosttune.model.values import to_json
 from hosttune.reader import Reader
-from hosttune.starts import OWN_STARTS, REGISTER, STARTS, count_starts
+from hosttune.starts import FOLDER, OWN_STARTS, REGISTER, REGISTER_ANSWER, STARTS, count_starts
 from hosttune.system import COMMANDS, STATE_INSIDE, state_directory
-
-QUERY = "handover-register"  # the answer that a capture has: of quarantined devices only what planning needs
 
 
 def read_handover(reader: Reader, pci: Sequence[PciDevice]) -> HandoverState | None:
@@ -25,22 +21,41 @@ def read_handover(reader: Reader, pci: Sequence[PciDevice]) -> HandoverState | N
     A capture has only the quarantined devices, without serial numbers and epochs.
     """
     system = reader.system
-    if system.captured and not system.scratch:
-        text = reader.query(QUERY, lambda: None)
+    if system.scratch:
+        return _state(reader, STATE_INSIDE, pci)
+    if system.captured:
+        text = reader.query(REGISTER_ANSWER, lambda: None)
         if text is None:
-            return HandoverState() if system.lacks(COMMANDS + QUERY) else None
-        register = _parsed(reader, text, COMMANDS + QUERY)
+            return HandoverState() if system.lacks(COMMANDS + REGISTER_ANSWER) else None
+        register = _parsed(reader, text, COMMANDS + REGISTER_ANSWER)
         return None if register is None else HandoverState(devices=register.devices)
-    folder = STATE_INSIDE if system.captured else state_directory()
+    found: list[HandoverState | None] = []
+
+    def ask() -> str | None:  # what a query reads is not recorded in a capture, only its answer
+        found.append(_state(reader, state_directory(), pci))
+        return _brief(found[0])
+
+    reader.query(REGISTER_ANSWER, ask)
+    return found[0]
+
+
+def _state(reader: Reader, folder: str, pci: Sequence[PciDevice]) -> HandoverState | None:
+    system = reader.system
+    if folder != STATE_INSIDE and not os.environ.get("HOSTTUNE_STATE") and system.exists(f"{STATE_INSIDE}/{FOLDER}"):
+        reader.problem(
+            "register of quarantined devices not read", f"{STATE_INSIDE}/{REGISTER}", "only root may read it"
+        )
+        return None
     register = _register(reader, f"{folder}/{REGISTER}")
-    if not system.captured:
-        reader.query(QUERY, lambda: None if register is None else _brief(register))
     if register is None:
         return None
     if not register.devices:
         return HandoverState()
+    from hosttune.libvirthook import recording_of  # few hosts need it
+
     recording = recording_of(system, folder)
-    epochs = _epochs(reader, folder, register, pci) if recording.active else None
+    recorded = recording is not None and recording.active
+    epochs = _epochs(reader, folder, register, pci) if recorded else None
     return HandoverState(devices=register.devices, epochs=epochs, recording=recording)
 
 
@@ -60,13 +75,23 @@ def _parsed(reader: Reader, text: str, where: str) -> Register | None:
         return None
 
 
-def _brief(register: Register) -> str | None:
-    """Return the register for a capture: quarantined devices, without what identifies a machine; None if none is."""
+def _brief(state: HandoverState | None) -> str | None:
+    """Return the register for a capture: quarantined devices, without what identifies a machine; None if none is.
+
+    An empty text if it cannot be read: then it is unknown in the capture too.
+    """
+    if state is None:
+        return ""
     found = tuple(
-        msgspec.structs.replace(one, identity=" ".join(one.identity.split(" ")[:2]), why="quarantined", guest=None,
-                                who=None, handover=None, boot_id=None, firmware=None)
-        for one in register.quarantined
-    )  # fmt: skip
+        DeviceRecord(
+            address=one.address,
+            identity=" ".join(one.identity.split(" ")[:2]),
+            state=one.state,
+            since=one.since,
+            why="hand-over",
+        )
+        for one in state.register.quarantined
+    )
     return to_json(Register(devices=found)) if found else None
 
 

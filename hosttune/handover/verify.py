@@ -13,7 +13,7 @@ from hosttune.handover.statement import epoch_of, live_device
 from hosttune.hypervisor import is_active
 from hosttune.model.handover import HandedDevice, Statement, digest_of, time_of
 from hosttune.model.host import Host
-from hosttune.model.values import Value
+from hosttune.model.values import Value, value_text
 from hosttune.model.verification import Reason, Verification
 
 CLOCKS = timedelta(minutes=5)  # how far a controller's clock may be behind that of the host
@@ -90,7 +90,11 @@ def _of_host(statement: Statement, live: Live) -> Iterable[Reason]:
         elif name not in live.applied:
             yield _about("host", "setting", f"{name} was reverted since")
         elif digest_of(live.applied[name]) != digest_of(predicate.applied[name]):
-            text = f"{name} was {predicate.applied[name]!r}, and is {live.applied[name]!r}"
+            now = live.applied[name]
+            shown = (
+                "there is none now, or it cannot be read" if now is None else f"it is {value_text(now, nothing='')} now"
+            )
+            text = f"{name} was {value_text(predicate.applied[name], nothing='none')}, and {shown}"
             yield _about("host", "setting", text)
 
 

@@ -10,13 +10,16 @@ import msgspec
 
 from hosttune.errors import BadInput, Unreadable
 from hosttune.journal import Record, Transaction, dropped, in_force, left_alone
+from hosttune.libvirthook import recording_of
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import freeze
+from hosttune.register import read_register
 from hosttune.settings.explains import Explains
 from hosttune.settings.setting import BOOT, Setting
 from hosttune.settings.traits import Divisible, WrittenTogether
+from hosttune.system import STATE_INSIDE
 from hosttune.transaction.engine import Made, same
 from hosttune.transaction.site import Site, described
 from hosttune.transaction.steps import PENDING, entry, part_of, prepare, setting_of_record, steps_of
@@ -140,7 +143,7 @@ def status(site: Site) -> tuple[Result, int]:
     entries, drift = applied_state(site, records_in_force.values())
     unchanged = [record for key, record in dropped(transactions).items() if key not in records_in_force]
     kept = [row for record in left_alone(transactions).values() for row in _kept(site, record)]
-    notes = _not_seen(site)
+    notes = (*_not_seen(site), *_between_tenants(site))
     unstaged: tuple[Entry, ...] = ()
     try:
         unstaged = tuple(_never_staged(site, transactions))
@@ -209,6 +212,24 @@ def _not_seen(site: Site) -> tuple[str, ...]:
     if site.system.captured or os.geteuid() == 0 or os.environ.get("HOSTTUNE_STATE"):
         return ()
     return ("not root: what root has applied is not seen here",)
+
+
+def _between_tenants(site: Site) -> Iterable[str]:
+    """Yield the quarantined devices, and whether libvirt would start a guest that has one."""
+    if site.store is None:
+        return
+    try:
+        held = read_register(site.store.folder).quarantined
+    except BadInput as error:
+        yield f"the register of quarantined devices cannot be read: {error.what} ({error.where})"
+        return
+    for one in held:
+        yield f"{one.address} is quarantined since {one.since} ({one.why}): no guest gets it; hosttune handover status"
+    if held:
+        recording = recording_of(site.system, STATE_INSIDE if site.system.captured else site.store.folder)
+        if recording is None or not recording.active:
+            why = recording.why if recording else "the hook of libvirt cannot be read"
+            yield f"virsh can start a guest with a quarantined device: {why} (setting libvirt_hook)"
 
 
 def applied_state(site: Site, records: Iterable[Record]) -> tuple[list[Entry], list[Drift]]:
