@@ -95,14 +95,16 @@ def check_apart(host: Host, found: Adoptions) -> None:
     assert all(a.isdisjoint(b) for a, b in combinations(devices, 2))
     used = {cpu for one in found.guests if one.name in planned for cpu in pins(one.after).values()}
     for one in found.guests:
-        if one.name in planned and not found.plan.housekeeping_cpus == "":
+        if one.name in planned and found.plan.housekeeping_cpus:
             facts = read_domain(one.after)
             threads = [facts.emulator_cpus, *(pin.cpus for pin in facts.iothread_pins)]
             assert all(parse_cpus(cpus).isdisjoint(used) for cpus in threads)
 
 
-CHANGED = ("cputune/vcpupin", "cputune/emulatorpin", "cputune/iothreadpin", "numatune", "memoryBacking/hugepages")
-CHANGED += ("cpu/numa", "cpu/topology")
+CHANGED = [
+    *(f"cputune/{tag}" for tag in ("vcpupin", "emulatorpin", "iothreadpin")),
+    *("numatune", "memoryBacking/hugepages", "cpu/numa", "cpu/topology"),
+]
 MADE = ("cputune", "memoryBacking", "cpu")
 
 
@@ -339,7 +341,7 @@ def test_the_plan_of_several_guests_is_printed_and_saved(
     assert run([*two, "-o", "html"]) == 0
     page = capsys.readouterr().out
     assert page.count("<svg ") >= 2
-    assert "id=\"hosttune-picture-before-title\"" in page
+    assert 'id="hosttune-picture-before-title"' in page
     assert page.count('class="diff mono"') == 2
 
 
@@ -365,6 +367,10 @@ def test_all_guests_are_planned_but_the_refused_ones(
     assert "guest one: " in printed.out
     assert not out.exists()
     assert "plan not saved" in printed.err
+    assert run([*everyone, "-o", "html"]) == 1
+    page = capsys.readouterr().out
+    assert "Not every guest is placed" in page
+    assert "<b>two</b>: it has a managed save" in page
 
 
 @pytest.mark.parametrize(

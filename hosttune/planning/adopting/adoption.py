@@ -59,7 +59,8 @@ class Adoption:
 class Adoptions:
     """Guests that were planned together, by name, and their plan: one for all, with the settings of the host.
 
-    The plan's `guests` have the numbers of the planner; `saved.saved_plan` makes the document of it.
+    The plan's `guests` are for pictures: they have the planner's numbers of cells and vCPUs, and the other threads and
+    devices of the definitions. `saved.saved_plan` makes the document of it.
     """
 
     guests: tuple[Adoption, ...]
@@ -217,7 +218,9 @@ def _held_memory(one: Candidate, placement: Placement) -> Iterator[Finding]:
     planned = {node for _, cell in placement.cells for node in parse_cpus(cell.host_nodes)}
     if now and not now <= planned:
         nodes = CpuSet(node for node in now if node is not None)
-        text = f"the memory of the running guest is on node {nodes}, and its devices hold it there: its threads stay too"
+        text = (
+            f"the memory of the running guest is on node {nodes}, and its devices hold it there: its threads stay too"
+        )
         yield Finding(level="info", text=f"{text} until its next start", where=f"guest {one.draft.name}")
 
 
@@ -235,9 +238,23 @@ def _as_adopted(decided: Plan, able: Sequence[Candidate], found: Sequence[Adopti
     )
     return changed(
         decided,
+        guests=tuple(_shown(one.placement.guest, one.after) for one in found if one.placement is not None),
         unplaced=tuple(Unplaced(guest=o.name, why=o.unplaced, relaxation=o.relaxation) for o in found if o.unplaced),
         actions=(*settings, *live),
         findings=(*decided.findings, *(finding for one in found for finding in one.findings)),
+    )
+
+
+def _shown(guest: PlannedGuest, definition: bytes) -> PlannedGuest:
+    """Return the planned guest with what its definition has: its other threads, devices, and where it sees them."""
+    facts = read_domain(definition)
+    places = {device.source: device.guest_address or "" for device in facts.hostdevs}
+    return changed(
+        guest,
+        emulator_cpus=facts.emulator_cpus or "",
+        iothread_cpus=tuple(pin.cpus for pin in facts.iothread_pins),
+        devices=tuple(changed(d, guest_address=places[d.address]) for d in guest.devices if d.address in places),
+        controllers=(),
     )
 
 
