@@ -230,6 +230,24 @@ def test_threads_of_a_running_guest_move_now_unless_its_memory_must_stay() -> No
     assert [action for action in settled.plan.actions if action.kind == LIVE_AFFINITY] == []
 
 
+def test_threads_do_not_move_to_cores_where_another_guest_stays() -> None:
+    """The memory of `held` stays on node 0 until it starts again, so its threads stay on cores that `next` gets."""
+    near, far = cores_of(SHAPE, 1), cores_of(SHAPE, 0)
+    held = Guest("held", vcpus=14, devices=(NEAR,), pins=on(far[1:8]), node=0, runs=True)
+    coming = Guest("next", devices=(FAR,), pins=on(near[1:3]), runs=True)
+    last = Guest("last", vcpus=2, pins=on(near[3:4]), runs=False)
+    found = together(host_of(held, coming, last), (held, coming, last))
+    assert set(pins(by_name(found)["next"].after).values()) <= {cpu for core in far for cpu in core}
+    assert [action for action in found.plan.actions if action.kind == LIVE_AFFINITY] == []
+    waiting = {
+        finding.where: finding.text for finding in found.plan.findings if "planned for this guest" in finding.text
+    }
+    assert waiting["guest next"].startswith("guest held runs on cores")
+    free = replace(held, node=None)
+    moved = together(host_of(free, coming, last), (free, coming, last))
+    assert [action.target for action in moved.plan.actions if action.kind == LIVE_AFFINITY] == ["held", "next"]
+
+
 def test_a_running_guest_that_left_its_definition_is_put_back() -> None:
     right = Guest(devices=(NEAR,), pins=on(cores_of(SHAPE, 1)[1:3]), emulator="8,24", runs=True)
     document = host_with(SHAPE, (replace(right, pins=on(cores_of(SHAPE, 1)[4:6])),))
