@@ -31,7 +31,7 @@ from hosttune.model.intent import Intent
 from hosttune.model.plan import AdoptedGuest, Cell, Plan, Topology
 from hosttune.model.result import Result
 from hosttune.model.values import to_json
-from hosttune.planning.adopting import adopt, adopted_guest, change_definition
+from hosttune.planning.adopting import Definition, adopt, change_definition, saved_plan
 from hosttune.scratch import Scratch
 from hosttune.transaction import Options, applied_plans, apply_plan, recover, rehearse_apply, revert, status
 from hosttune.transaction.applying import Declined
@@ -405,10 +405,8 @@ def test_the_command_line_shows_no_password(
     with applyroots.copied(pristine, tmp_path / "root") as copy:
         (copy.path / DEFINED).parent.mkdir(parents=True, exist_ok=True)
         (copy.path / DEFINED).write_text(BY_HAND)
-        found = adopt(hosttune.discover(str(copy.path)), without_secrets(BY_HAND).encode())
-        assert found.plan
-        plan = replace(found.plan, guests=(), adoptions=(adopted_guest(found),))
-        (tmp_path / "plan.json").write_text(plan.to_json())
+        found = adopt(hosttune.discover(str(copy.path)), [Definition(without_secrets(BY_HAND).encode())])
+        (tmp_path / "plan.json").write_text(saved_plan(found).to_json())
         words = ["--root", str(copy.path)]
         printed = b""
         for command in (

@@ -95,14 +95,16 @@ def check_apart(host: Host, found: Adoptions) -> None:
     assert all(a.isdisjoint(b) for a, b in combinations(devices, 2))
     used = {cpu for one in found.guests if one.name in planned for cpu in pins(one.after).values()}
     for one in found.guests:
-        if one.name in planned and not found.plan.housekeeping_cpus == "":
+        if one.name in planned and found.plan.housekeeping_cpus:
             facts = read_domain(one.after)
             threads = [facts.emulator_cpus, *(pin.cpus for pin in facts.iothread_pins)]
             assert all(parse_cpus(cpus).isdisjoint(used) for cpus in threads)
 
 
-CHANGED = ("cputune/vcpupin", "cputune/emulatorpin", "cputune/iothreadpin", "numatune", "memoryBacking/hugepages")
-CHANGED += ("cpu/numa", "cpu/topology")
+CHANGED = [
+    *(f"cputune/{tag}" for tag in ("vcpupin", "emulatorpin", "iothreadpin")),
+    *("numatune", "memoryBacking/hugepages", "cpu/numa", "cpu/topology"),
+]
 MADE = ("cputune", "memoryBacking", "cpu")
 
 
@@ -228,6 +230,24 @@ def test_threads_of_a_running_guest_move_now_unless_its_memory_must_stay() -> No
     assert [action for action in settled.plan.actions if action.kind == LIVE_AFFINITY] == []
 
 
+def test_threads_do_not_move_to_cores_where_another_guest_stays() -> None:
+    """The memory of `held` stays on node 0 until it starts again, so its threads stay on cores that `next` gets."""
+    near, far = cores_of(SHAPE, 1), cores_of(SHAPE, 0)
+    held = Guest("held", vcpus=14, devices=(NEAR,), pins=on(far[1:8]), node=0, runs=True)
+    coming = Guest("next", devices=(FAR,), pins=on(near[1:3]), runs=True)
+    last = Guest("last", vcpus=2, pins=on(near[3:4]), runs=False)
+    found = together(host_of(held, coming, last), (held, coming, last))
+    assert set(pins(by_name(found)["next"].after).values()) <= {cpu for core in far for cpu in core}
+    assert [action for action in found.plan.actions if action.kind == LIVE_AFFINITY] == []
+    waiting = {
+        finding.where: finding.text for finding in found.plan.findings if "planned for this guest" in finding.text
+    }
+    assert waiting["guest next"].startswith("guest held runs on cores")
+    free = replace(held, node=None)
+    moved = together(host_of(free, coming, last), (free, coming, last))
+    assert [action.target for action in moved.plan.actions if action.kind == LIVE_AFFINITY] == ["held", "next"]
+
+
 def test_a_running_guest_that_left_its_definition_is_put_back() -> None:
     right = Guest(devices=(NEAR,), pins=on(cores_of(SHAPE, 1)[1:3]), emulator="8,24", runs=True)
     document = host_with(SHAPE, (replace(right, pins=on(cores_of(SHAPE, 1)[4:6])),))
@@ -339,7 +359,7 @@ def test_the_plan_of_several_guests_is_printed_and_saved(
     assert run([*two, "-o", "html"]) == 0
     page = capsys.readouterr().out
     assert page.count("<svg ") >= 2
-    assert "id=\"hosttune-picture-before-title\"" in page
+    assert 'id="hosttune-picture-before-title"' in page
     assert page.count('class="diff mono"') == 2
 
 
@@ -365,6 +385,10 @@ def test_all_guests_are_planned_but_the_refused_ones(
     assert "guest one: " in printed.out
     assert not out.exists()
     assert "plan not saved" in printed.err
+    assert run([*everyone, "-o", "html"]) == 1
+    page = capsys.readouterr().out
+    assert "Not every guest is placed" in page
+    assert "<b>two</b>: it has a managed save" in page
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from hosttune.planning.adopting import Adoption, Adoptions, Definition
     from hosttune.system import System
 
-_SAVED = "/var/lib/libvirt/qemu/save/{name}.save"  # libvirt's qemuDomainManagedSavePath, of the system's daemon
 _ALL = "--adopt-all"
 
 
@@ -149,13 +148,13 @@ def _named(system: System, host: Host, name: str) -> Definition:
 
 def _of_libvirt(system: System, name: str) -> Definition | None:
     """Return the inactive definition of a guest, refused if it has a managed save. Raises Unreadable."""
-    from hosttune.hypervisor.connection import read_definition
+    from hosttune.hypervisor.connection import has_managed_save, read_definition
     from hosttune.planning.adopting import Definition
 
     xml = read_definition(system, name)
     if xml is None:
         return None
-    saved = system.exists(_SAVED.format(name=name))
+    saved = has_managed_save(system, name)
     why = f"it has a managed save, which is of its present definition: start it, or virsh managedsave-remove {name}"
     return Definition(xml.encode(), f"guest {name}", name, (why,) if saved else ())
 

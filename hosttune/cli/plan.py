@@ -70,7 +70,7 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given t
 @click.option("--check-xml", "check_xml", multiple=True, metavar="FILE",
               help="Judge existing domain XML, as hosttune lint does, instead of planning.")  # fmt: skip
 @click.option("--adopt", multiple=True, metavar="NAME", shell_complete=completing("guests"),
-              help="Plan this existing guest of libvirt; change only what must (repeatable, planned together).")  # fmt: skip
+              help="Plan this guest that libvirt has; change only what must (repeatable).")  # fmt: skip
 @click.option("--adopt-all", is_flag=True, help="The same for all guests that libvirt defines here.")
 @click.option("--xml", "definition", multiple=True, metavar="FILE",
               help="The same for the guest of a domain XML; its plan is not saved.")  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any
 
 from hosttune.assets import folder
 from hosttune.model.host import Host
+from hosttune.model.plan import PlannedGuest
 from hosttune.planning.adopting import Adoption, Adoptions
 from hosttune.report.adoption_text import change_rows, difference, guest_verdict, settings, verdict
 from hosttune.report.page import page_templates
@@ -22,6 +23,7 @@ def adoption_html(host: Host, adopted: Adoptions) -> str:
     style = (folder("templates") / "report" / "style.css").read_text()
     before, after = two_plans_sheets(host, None, plan)
     facts = verdict(adopted)
+    guests = {guest.name: guest for guest in plan.guests}
     return (
         page_templates()
         .get_template("plan.html.j2")
@@ -32,7 +34,7 @@ def adoption_html(host: Host, adopted: Adoptions) -> str:
             style=Markup(style),
             before=Markup(before),
             svg=Markup(after),
-            guests=[_part(one, host) for one in adopted.guests],
+            guests=[_part(one, guests.get(one.name), host) for one in adopted.guests],
             unplaced=plan.unplaced,
             actions=action_parts(settings(adopted), host),
             findings=finding_rows(plan.findings),
@@ -40,11 +42,11 @@ def adoption_html(host: Host, adopted: Adoptions) -> str:
     )
 
 
-def _part(adoption: Adoption, host: Host) -> dict[str, Any]:
-    """Return what the template shows of a guest; of one without a place, what is kept only."""
-    found = guest_part(adoption.placement.guest, host) if adoption.placement is not None else {"name": adoption.name}
+def _part(adoption: Adoption, guest: PlannedGuest | None, host: Host) -> dict[str, Any]:
+    """Return what the template shows of a guest; of one without a place, only what is kept."""
+    nothing: dict[str, Any] = {"name": adoption.name, "rows": (), "devices": (), "steps": (), "why": ()}
     return {
-        **found,
+        **(nothing if guest is None else guest_part(guest, host)),
         "facts": guest_verdict(adoption).partition(": ")[2],
         "changes": change_rows(adoption),
         "difference": difference(adoption),

@@ -12,8 +12,9 @@ from hosttune.report.branch import count, draw_rows, say
 from hosttune.report.plan_text import action_lines, alike, finding_rows
 
 if TYPE_CHECKING:
-    from hosttune.model.plan import Action
     from rich.console import Console
+
+    from hosttune.model.plan import Action
 
 FINDINGS = "findings (about ports and MMIO: for the PCI tree of a new guest, not for the present one)"
 SETTINGS = "settings of the host that the guests need or gain from (not part of a definition)"
@@ -64,9 +65,9 @@ def when_of(adoption: Adoption, change: Change) -> str:
 
 def change_rows(adoption: Adoption) -> list[tuple[str, str]]:
     """Return (what changes from what to what, and when; why) of each change."""
-    rows = []
-    for change in adoption.changes:
-        rows.append((f"{change.element}: {change.was} -> {change.becomes} ({when_of(adoption, change)})", change.why))
+    rows = [
+        (f"{one.element}: {one.was} -> {one.becomes} ({when_of(adoption, one)})", one.why) for one in adoption.changes
+    ]
     if adoption.affinity is not None and not adoption.changes:
         why = "its definition is right, but it was started before it, or its threads were moved"
         rows.append(("threads of the running guest: moved to where its definition has them (live)", why))

@@ -39,6 +39,7 @@ def plan_html(host: Host, plan: Plan) -> str:
             hostname=plan.hostname or host.hostname or "unnamed host",
             facts=verdict(plan).partition(": ")[2],
             style=Markup(style),
+            before=None,
             svg=Markup(plan_svg(host, plan, sheets=True)),
             guests=[guest_part(guest, host) for guest in plan.guests],
             unplaced=plan.unplaced,
@@ -58,6 +59,9 @@ def guest_part(guest: PlannedGuest, host: Host) -> dict[str, Any]:
         "devices": [device_row(device, host.index.pci, models) for device in guest.devices],
         "steps": guest.steps,
         "why": guest.why,
+        "changes": (),
+        "difference": (),
+        "kept": (),
     }
 
 

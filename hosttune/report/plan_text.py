@@ -185,7 +185,7 @@ def device_row(device: Device, index: Mapping[str, PciDevice], models: dict[str,
     facts = [device.name or models.get(device.address) or (seen and seen.device_name) or ""]
     facts.append(link_text(seen.link) if seen else "")
     facts.append("driver rebound by libvirt" if device.managed else "")
-    where = f"{node} -> {cell}, guest address {device.guest_address}"
+    where = f"{node} -> {cell}, guest address {device.guest_address or 'chosen at its start'}"
     return device.kind, device.address, ", ".join((where, *(fact for fact in facts if fact)))
 
 

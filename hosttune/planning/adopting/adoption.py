@@ -6,7 +6,7 @@ planned stays as it is defined, with its CPUs, memory and devices, and the other
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec.structs import replace as changed
@@ -17,14 +17,14 @@ from hosttune.domain.facts import DomainFacts
 from hosttune.domain.reader import read_domain
 from hosttune.knobs.actions import make_action
 from hosttune.model.host import Host
-from hosttune.model.intent import Intent
+from hosttune.model.intent import Intent, is_guest_name
 from hosttune.model.plan import Action, Cell, Finding, Plan, PlannedGuest, Unplaced
 from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.planning.adopting.changes import Change, Placement, write_placement
 from hosttune.planning.adopting.drafts import Candidate, Definition, Draft, candidates, read_drafts, without
 from hosttune.planning.adopting.request import in_order, kept, pci_devices
 from hosttune.planning.adopting.staying import plan_together
-from hosttune.planning.adopting.threads import LIVE_AFFINITY, affinity, is_there
+from hosttune.planning.adopting.threads import LIVE_AFFINITY, Move, affinity, in_the_way, is_there
 from hosttune.planning.guest.reserve import pins_of
 from hosttune.planning.inventory.resources import held_by_guests
 
@@ -38,7 +38,7 @@ class Adoption:
     `placement`: None if there is no plan; then `unplaced` says why, and `after` is `before`. `kept`: what the planner
     does not decide. `findings`: those about the definition, also in the plan. `managers`: programs that write the
     definition anew. `runs`: the guest runs now. `affinity`: where its threads must go while it runs; None: it does not
-    run, libvirt reports them there, or they must stay with its memory.
+    run, libvirt reports them there, or they must not move yet (a finding says why).
     """
 
     name: str
@@ -59,7 +59,8 @@ class Adoption:
 class Adoptions:
     """Guests that were planned together, by name, and their plan: one for all, with the settings of the host.
 
-    The plan's `guests` have the numbers of the planner; `saved.saved_plan` makes the document of it.
+    The plan's `guests` are for pictures: they have the planner's numbers of cells and vCPUs, and the other threads and
+    devices of the definitions. `saved.saved_plan` makes the document of it.
     """
 
     guests: tuple[Adoption, ...]
@@ -83,7 +84,7 @@ def adopt(host: Host, definitions: Sequence[Definition], *, tolerant: bool = Fal
         drafts = [_refused(draft, refused.get(draft.name)) for draft in drafts]
     foreign = _foreign(free, decided.guests)
     places = [_placement(free, one.facts, guest, foreign) for one, guest in zip(able, decided.guests, strict=True)]
-    placed = {one.draft.name: _written(host, one, place) for one, place in zip(able, places, strict=True)}
+    placed = _in_turn(host, able, [_written(host, one, place) for one, place in zip(able, places, strict=True)])
     found = tuple(placed.get(draft.name) or _unplaced(host, draft) for draft in drafts)
     return Adoptions(found, _as_adopted(decided, able, found))
 
@@ -159,7 +160,7 @@ def _written(host: Host, one: Candidate, placement: Placement) -> Adoption:
     changes = write_placement(text, one.facts, placement)
     after = bytes(text)
     then = read_domain(after, where=where)
-    held = tuple(_held_memory(one, placement))
+    held = tuple(_held(one, placement))
     moves = draft.resident is not None and draft.runs and not held and not is_there(then, draft.resident)
     return Adoption(
         draft.name,
@@ -205,20 +206,49 @@ def _missing(one: Candidate, guest: PlannedGuest) -> Iterator[Finding]:
             yield Finding(level="warn", text=f"{what}: no other guest can use it", where=f"guest {guest.name}")
 
 
-def _held_memory(one: Candidate, placement: Placement) -> Iterator[Finding]:
-    """Yield a finding if the guest runs with memory on other nodes than planned that its devices hold there.
+# --- what runs ---------------------------------------------------------------------------------------------------
 
-    Its threads must not leave that memory. vfio pins all memory of a guest with a device (kernel, vfio.rst).
-    """
-    resident = one.draft.resident
-    if resident is None or not one.draft.runs or not (resident.devices or resident.mdevs):
+
+def _held(one: Candidate, placement: Placement) -> Iterator[Finding]:
+    """Yield why the threads of a running guest must not move now."""
+    resident, where = one.draft.resident, f"guest {one.draft.name}"
+    if resident is None or not one.draft.runs:
         return
-    now = {part.node for part in resident.memory or ()} - {None}
+    if not is_guest_name(resident.name):
+        text = "its name is not one that hosttune gives: its threads do not move while it runs"
+        yield Finding(level="info", text=text, where=where)
+    # vfio pins all memory of a guest with a device, so it cannot follow its threads (kernel, driver-api/vfio.rst).
+    now = CpuSet(part.node for part in resident.memory or () if part.node is not None)
     planned = {node for _, cell in placement.cells for node in parse_cpus(cell.host_nodes)}
-    if now and not now <= planned:
-        nodes = CpuSet(node for node in now if node is not None)
-        text = f"the memory of the running guest is on node {nodes}, and its devices hold it there: its threads stay too"
-        yield Finding(level="info", text=f"{text} until its next start", where=f"guest {one.draft.name}")
+    if (resident.devices or resident.mdevs) and not now <= planned:
+        text = f"the memory of the running guest is on node {now}, and its devices hold it there: its threads stay too"
+        yield Finding(level="info", text=f"{text} until its next start", where=where)
+
+
+def _in_turn(host: Host, able: Sequence[Candidate], written: Sequence[Adoption]) -> dict[str, Adoption]:
+    """Return the adoptions by name; threads do not move to cores where another guest of them runs and stays."""
+    core = {cpu.id: cpu.id if cpu.core is None else cpu.core for cpu in host.cpus}
+    online = {cpu.id for cpu in host.cpus if cpu.online is not False}
+
+    def cores(cpus: Iterable[int]) -> frozenset[int]:
+        return frozenset(core[cpu] for cpu in cpus if cpu in core)
+
+    moves = []
+    for candidate, one in zip(able, written, strict=True):
+        resident = candidate.draft.resident if one.runs else None
+        now = {cpu for pin in (resident.vcpu_pins if resident else ()) or () for cpu in parse_cpus(pin.cpus)}
+        planned = cores(one.placement.pins.values()) if one.placement else frozenset()
+        moves.append(Move(one.name, frozenset() if now >= online else cores(now), planned, one.affinity is not None))
+    waits = in_the_way(moves)
+    return {one.name: _waiting(one, waits[one.name]) if one.name in waits else one for one in written}
+
+
+def _waiting(one: Adoption, other: str) -> Adoption:
+    what = "its threads move" if one.runs else "start it"
+    text = f"guest {other} runs on cores that are planned for this guest, until its next start: {what} after that"
+    return replace(
+        one, affinity=None, findings=(*one.findings, Finding(level="warn", text=text, where=f"guest {one.name}"))
+    )
 
 
 # --- the plan of all --------------------------------------------------------------------------------------------
@@ -235,9 +265,23 @@ def _as_adopted(decided: Plan, able: Sequence[Candidate], found: Sequence[Adopti
     )
     return changed(
         decided,
+        guests=tuple(_shown(one.placement.guest, one.after) for one in found if one.placement is not None),
         unplaced=tuple(Unplaced(guest=o.name, why=o.unplaced, relaxation=o.relaxation) for o in found if o.unplaced),
         actions=(*settings, *live),
         findings=(*decided.findings, *(finding for one in found for finding in one.findings)),
+    )
+
+
+def _shown(guest: PlannedGuest, definition: bytes) -> PlannedGuest:
+    """Return the planned guest with what its definition has: its other threads, devices, and where it sees them."""
+    facts = read_domain(definition)
+    places = {device.source: device.guest_address or "" for device in facts.hostdevs}
+    return changed(
+        guest,
+        emulator_cpus=facts.emulator_cpus or "",
+        iothread_cpus=tuple(pin.cpus for pin in facts.iothread_pins),
+        devices=tuple(changed(d, guest_address=places[d.address]) for d in guest.devices if d.address in places),
+        controllers=(),
     )
 
 

@@ -105,7 +105,9 @@ def _pin_emulator(text: XmlText, facts: DomainFacts, placement: Placement) -> li
 def _pin_iothreads(text: XmlText, facts: DomainFacts, placement: Placement) -> list[Change]:
     now = {pin.id: parse_cpus(pin.cpus) for pin in facts.iothread_pins}
     want = placement.guest.emulator_cpus
-    free = [one for one, cpus in now.items() if cpus and (cpus.isdisjoint(placement.foreign) or cpus == parse_cpus(want))]
+    free = [
+        one for one, cpus in now.items() if cpus and (cpus.isdisjoint(placement.foreign) or cpus == parse_cpus(want))
+    ]
     bad = [one for one in _iothreads(text, facts) if one not in free]
     if not bad or not want:
         return []

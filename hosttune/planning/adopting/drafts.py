@@ -1,4 +1,4 @@
-"""Definitions that are to be adopted: read, checked against the host and each other, or refused with the reason. Pure."""
+"""Definitions to adopt: read, checked against the host and each other, or refused with the reason. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Where the threads of a guest may run, as its definition says: the value of a `live-affinity` action. Pure."""
+"""Threads of running guests: where they may run (the value of `live-affinity`), and which can move now. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from hosttune.domain.facts import DomainFacts
 from hosttune.model.host import RunningGuest
@@ -36,3 +37,36 @@ def is_there(facts: DomainFacts, running: RunningGuest) -> bool:
     if facts.emulator_cpus and parse_cpus(running.emulator_cpus) != parse_cpus(facts.emulator_cpus):
         return False
     return [*map(parse_cpus, running.iothread_cpus or ())] == [parse_cpus(pin.cpus) for pin in facts.iothread_pins]
+
+
+@dataclass(frozen=True)
+class Move:
+    """A guest: the cores that its vCPUs run on now (empty: it does not run, or floats) and are planned on.
+
+    `moves`: whether its threads can move while it runs.
+    """
+
+    name: str
+    now: frozenset[int]
+    planned: frozenset[int]
+    moves: bool
+
+
+def in_the_way(guests: Sequence[Move]) -> dict[str, str]:
+    """Return the guests that must not use their planned cores yet: each with a guest that runs there and stays.
+
+    A guest that has to wait is then itself in the way of others.
+    """
+    found: dict[str, str] = {}
+    while True:
+        staying = [one for one in guests if one.now and (not one.moves or one.name in found)]
+        more = {
+            one.name: other.name
+            for one in guests
+            if one.name not in found
+            for other in staying
+            if other.name != one.name and not one.planned.isdisjoint(other.now)
+        }
+        if not more:
+            return found
+        found |= more

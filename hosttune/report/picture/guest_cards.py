@@ -123,7 +123,8 @@ def _box(
 
 def _device(device: Device, width: float, indent: float) -> Piece:
     name = f"{_KINDS.get(device.kind, device.kind)} {device.address}"
-    line = pair(name, f"at {device.guest_address.removeprefix('0000:')}", width - indent, SMALL, style="")
+    place = f"at {device.guest_address.removeprefix('0000:')}" if device.guest_address else ""  # chosen at the start
+    line = pair(name, place, width - indent, SMALL, style="")
     return Piece(width=width, height=line.height, shapes=at(line, indent, 0))
 
 
