@@ -7,24 +7,25 @@ rules below. Nothing is weighed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import msgspec
 
 from hosttune.bench.baselines import Standard, shipped
 from hosttune.diagnosing import rules_gpus, rules_guest, rules_network, rules_other, rules_pcie, rules_power
 from hosttune.diagnosing.rule import Case, Finding, Rule
-from hosttune.diagnosing.verdicts import judge_figure
+from hosttune.diagnosing.verdicts import Judged, judge_figure
 from hosttune.model.diagnosis import GRADES, Cause, Diagnosis, Doubt
 from hosttune.model.limits import check_count
 from hosttune.model.measured import Measured, Observations
 from hosttune.predicting.shape import shape_of, slot_of
 
-# Of causes with the same support those come first that need no second look (the figure itself), then those that stop
-# a path altogether, then those that slow it.
+# Of causes with the same support those come first that are about the run itself (its figures, what changed, what it
+# waited for), then those that stop a path altogether, then those that slow it.
 RULES: tuple[Rule, ...] = (
-    *rules_other.RULES[:2], *rules_network.RULES[:1], *rules_gpus.RULES[:3], *rules_pcie.RULES[:2], *rules_power.RULES,
+    *rules_other.RULES, *rules_network.RULES[:1], *rules_gpus.RULES[:3], *rules_pcie.RULES[:2], *rules_power.RULES,
     *rules_guest.RULES[:2], *rules_gpus.RULES[3:], *rules_pcie.RULES[2:3], *rules_network.RULES[1:],
-    *rules_pcie.RULES[3:], *rules_guest.RULES[2:], *rules_other.RULES[2:],
+    *rules_pcie.RULES[3:], *rules_guest.RULES[2:],
 )  # fmt: skip
 _CERTAIN = ("proven", "observed", "fits")  # enough to name a cause where no figure is known to be low
 _MOST_CAUSES, _ENOUGH = 6, 3  # so many are shown; causes that are only possible fill up to three
@@ -35,7 +36,7 @@ def diagnose(measured: Measured, standard: Standard | None = None) -> Diagnosis:
     check_count(len(measured.figures), "figures of a diagnosis", "figures")
     measured, problems = without_contradictions(measured)
     shape = shape_of(measured, standard or shipped())
-    figures = tuple(judge_figure(figure, measured, shape) for figure in measured.figures)
+    figures = _of_sizes([judge_figure(figure, measured, shape) for figure in measured.figures])
     case = Case(measured, shape, figures)
     found = _ranked(case)
     return Diagnosis(
@@ -43,6 +44,20 @@ def diagnose(measured: Measured, standard: Standard | None = None) -> Diagnosis:
         causes=tuple(_cause(rank, rule, finding) for rank, (rule, finding) in enumerate(found, 1)),
         next=_next(case, found),
         problems=problems,
+    )
+
+
+def _of_sizes(figures: Sequence[Judged]) -> tuple[Judged, ...]:
+    """Return the figures; one of a small message is as expected where a larger one of the same subject was measured."""
+    largest: dict[tuple[str, str], float] = {}
+    for one in figures:
+        key = (one.figure.metric, one.figure.subject)
+        largest[key] = max(largest.get(key, 0), one.figure.size_bytes or 0)
+    return tuple(
+        replace(one, verdict="expected")
+        if one.small and (one.figure.size_bytes or 0) < largest[one.figure.metric, one.figure.subject]
+        else one
+        for one in figures
     )
 
 

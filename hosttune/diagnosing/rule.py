@@ -69,6 +69,11 @@ class Case:
         return tuple(one for one in self.about(NETWORK) if one.figure.metric == "rdma-write" or not local)
 
     @cached_property
+    def low_between(self) -> tuple[Judged, ...]:
+        """Low figures of collectives between hosts: what they need besides the network is the GPUs' part of it."""
+        return tuple(one for one in self.networked if one.verdict == "low" and one.figure.metric in COLLECTIVES)
+
+    @cached_property
     def local(self) -> tuple[Judged, ...]:
         """Figures of collectives within one host that a cause can explain."""
         return self.about(COLLECTIVES) if self.shape.hosts == 1 else ()

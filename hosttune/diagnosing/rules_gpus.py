@@ -13,7 +13,7 @@ _GUIDE = "NCCL user guide, Environment Variables"
 # p2pBandwidthLatencyTest (CUDA samples) prints 1 to 3 µs for peer access and 10 µs and more for copies through host
 # memory; cloud-hypervisor pull request 6235 has 1.4 and 12.
 _THROUGH_HOST_SECONDS = 8e-6
-_LEAST_RANKS = 4  # up to so many GPUs the ring is the better choice (docs/models.md)
+_SMALL, _LATENCY = 1 << 20, 0.3  # bytes; part of the time from which latency explains a figure
 
 
 def _set(case: Case, **values: tuple[str, ...]) -> tuple[str, ...]:
@@ -34,13 +34,18 @@ def _pairs(case: Case) -> tuple[Judged, ...]:
     return (*case.about(("p2p",)), *case.local)
 
 
+def _low_pairs(case: Case) -> tuple[Judged, ...]:
+    """Return the low figures between GPUs of a host that latency does not explain."""
+    return tuple(one for one in _pairs(case) if one.verdict == "low" and latency_share(case, one) < _LATENCY)
+
+
 def _at_pcie(case: Case) -> tuple[Judged, str] | None:
     """Return a low figure of linked GPUs that is no more than a PCIe slot carries."""
     own = case.shape.generation.pcie_gts if case.shape.generation else None
     rate = case.shape.slot_gb_per_s or (formulas.pcie_gb_per_s(own, 16) if own else None)
     if rate is None or not _linked(case):
         return None
-    low = [one for one in _pairs(case) if one.verdict == "low" and one.value is not None and one.value <= rate]
+    low = [one for one in _low_pairs(case) if one.value is not None and one.value <= rate]
     return (low[0], f"what a PCIe slot carries at most, {rate:.1f} GB/s") if low else None
 
 
@@ -69,7 +74,7 @@ def p2p_disabled(case: Case) -> Finding | None:
     if slow and case.seen.p2p is None:
         words = [f"{one.name}: {one.seconds * 1e6:.3g} µs; peer access takes 1 to 3 µs" for one in slow if one.seconds]
         return Finding("fits", tuple(words), slow)
-    low = tuple(one for one in _pairs(case) if one.verdict == "low")
+    low = _low_pairs(case)
     if not low or case.seen.p2p is not None or case.seen.transport in ("p2p", "nvls"):
         return None
     if kept is not None:
@@ -103,7 +108,7 @@ def links_down(case: Case) -> Finding | None:
         return observed(case, f"{given} links of {expected}", _pairs(case), kept)
     if case.seen.p2p == "pcie" and (shape.links or shape.switched):
         return observed(case, "copies between GPUs go over PCIe although the GPUs have links", _pairs(case), kept)
-    low = tuple(one for one in _pairs(case) if one.verdict == "low")
+    low = _low_pairs(case)
     if not low or not _linked(case) or case.seen.p2p is not None:
         return None
     if kept is not None:
@@ -124,12 +129,7 @@ def fabric_manager(case: Case) -> Finding | None:
     if not case.shape.switched:
         return None
     if case.seen.p2p == "off" and not _set(case, NCCL_P2P_DISABLE=("1",)):
-        found = observed(case, "no peer access on a board with switches", _pairs(case), _at_pcie(case))
-        return (
-            found
-            if found is None
-            else Finding("fits" if found.grade == "observed" else found.grade, found.evidence, found.explains)
-        )
+        return observed(case, "no peer access on a board with switches", _pairs(case), _at_pcie(case))
     kept = _at_pcie(case)
     if kept is None or case.seen.p2p == "nvlink" or case.seen.transport == "nvls":
         return None
@@ -239,28 +239,25 @@ def topology_file(case: Case) -> Finding | None:
 )
 def small_messages(case: Case) -> Finding | None:
     """The time of the steps, not the bandwidth, limits a message of this size."""
-    found, words = [], []
-    for one in case.about((*NETWORK, "p2p", "h2d", "d2h")):
-        size = one.figure.size_bytes
-        if not size or one.figure.metric not in COLLECTIVES:
-            small = bool(size) and (size or 0) <= 1 << 20
-            share = 1.0 if small else 0.0
-        else:
-            share = _latency_share(case, one, size)
-        if share >= 0.3:
-            found.append(one)
-            words.append(f"{one.name}: {size:,.0f} bytes; latency is {min(share, 1):.0%} of the time or more")
-    if not found:
-        return None
-    return Finding("fits", tuple(words[:4]), tuple(found))
+    found = [one for one in case.about((*NETWORK, "p2p", "h2d", "d2h")) if latency_share(case, one) >= _LATENCY]
+    words = [
+        f"{one.name}: {one.figure.size_bytes:,.0f} bytes; latency is {latency_share(case, one):.0%} of the time or more"
+        for one in found[:4]
+    ]
+    return Finding("fits", tuple(words), tuple(found)) if found else None
 
 
-def _latency_share(case: Case, one: Judged, size: float) -> float:
-    """Return the part of the time that the steps take, at the least, as the library prices them."""
-    if size <= 1 << 20:
+def latency_share(case: Case, one: Judged) -> float:
+    """Return the part of the time that the steps of a message take, at the least; 0 if its size is not known.
+
+    A message of 1 MiB or less is taken for latency alone: nccl-tests measures bandwidth with larger ones.
+    """
+    size, rate = one.figure.size_bytes, one.bound
+    if not size:
+        return 0.0
+    if one.small or size <= _SMALL:
         return 1.0
-    rate = one.bound
-    if rate is None:
+    if rate is None or one.figure.metric not in COLLECTIVES:
         return 0.0
     hosts = case.shape.hosts or 1
     ranks = max(2, hosts * (case.shape.per_host or (2 if hosts == 1 else 1)))
@@ -270,4 +267,4 @@ def _latency_share(case: Case, one: Judged, size: float) -> float:
     return seconds / (seconds + 2 * (ranks - 1) / ranks * size / 1e9 / rate)
 
 
-RULES = (p2p_disabled, links_down, fabric_manager, nvls_off, nvls_not_available, forced, topology_file, small_messages)
+RULES = (fabric_manager, p2p_disabled, links_down, nvls_off, nvls_not_available, forced, topology_file, small_messages)

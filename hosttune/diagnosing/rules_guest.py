@@ -62,6 +62,9 @@ def topology_hidden(case: Case) -> Finding | None:
         words.append("the guest has no NUMA cells")
     if seen.topology_file is False and case.shape.virtual and seen.guest_topology != "mirrored":
         words.append("no topology file in the guest")
+    path = seen.gpu_nic_path
+    if case.shape.virtual and path in ("PHB", "NODE", "SYS") and seen.guest_topology is None:
+        words.append(f"the guest sees the path {path} from GPU to NIC")
     kept = _flat_ring(case)
     if words:
         copies = case.about((*HOST_COPIES, *MEMORY, *WORK)) if seen.guest_numa is False else case.about(WORK)

@@ -32,7 +32,7 @@ def socket_transport(case: Case) -> Finding | None:
     words = [*variables, *(["the library uses sockets"] if case.seen.transport == "socket" else [])]
     if words:
         return observed(case, "; ".join(words), case.networked)
-    host, low = case.shape.host_gb_per_s, _low(case)
+    host, low = case.shape.host_gb_per_s, case.low_between
     little = [one for one in low if host and one.value is not None and one.value < host * _LITTLE]
     if case.seen.transport is not None or not low or case.seen.gpudirect_rdma:
         return None
@@ -65,7 +65,7 @@ def gpudirect_off(case: Case) -> Finding | None:
     about = tuple(one for one in case.networked if one.figure.metric in COLLECTIVES) or case.networked
     if words:
         return observed(case, "; ".join(words), about)
-    low = _low(case)
+    low = case.low_between
     if not low or case.seen.transport == "socket":
         return None
     if case.seen.peer_memory_module:

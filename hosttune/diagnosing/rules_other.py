@@ -14,7 +14,8 @@ from hosttune.diagnosing.rule import HOST_COPIES, STORAGE, WORK, Case, Finding, 
 def impossible(case: Case) -> Finding | None:
     """No such machine can reach the figure."""
     found = tuple(one for one in case.figures if one.verdict == "impossible")
-    return Finding("proven", tuple(f"{one.name}: {one.why}" for one in found[:8]), found) if found else None
+    words = tuple(f"{one.name}: {one.why}" for one in found[:8])
+    return Finding("observed" if case.seen.bidirectional_sum else "proven", words, found) if found else None
 
 
 @rule(

@@ -94,7 +94,7 @@ def degraded(case: Case) -> Finding | None:
         and link.width == link.max_width
         and link.speed_gts == link.max_speed_gts
     )
-    if full or _slot_limit(case) is not None:
+    if full or (link is not None and _slot_limit(case) is not None):
         return None
     if low := case.low(LINK):
         return Finding("observed", tuple(f"{one.name}: {one.why}" for one in low), low)
@@ -124,7 +124,7 @@ def acs(case: Case) -> Finding | None:
     between = _between_devices(case)
     if case.seen.acs_redirect is not None:
         return observed(case, "bridges redirect traffic between devices", between) if case.seen.acs_redirect else None
-    low = tuple(one for one in between if one.verdict == "low")
+    low = tuple(one for one in between if one.verdict == "low" and one.figure.metric != "rdma-write")
     if not low or case.seen.transport in ("socket", "nvls"):
         return None
     if case.shape.virtual or case.seen.iommu in ("on", "passthrough"):
@@ -143,7 +143,7 @@ def ats(case: Case) -> Finding | None:
     """A device asks the IOMMU for each address."""
     if case.seen.ats is not None:
         return None if case.seen.ats else observed(case, "ATS is off", _between_devices(case))
-    low = tuple(one for one in case.networked if one.verdict == "low")
+    low = case.low_between
     if low and case.shape.virtual and case.seen.transport != "socket" and case.seen.acs_redirect is not False:
         return Finding(
             "possible", ("in a guest copies between GPU and NIC need ATS to go directly; it was not read",), low

@@ -13,8 +13,9 @@ from hosttune.predicting.formulas import Estimate
 from hosttune.predicting.shape import Shape
 
 _SLACK = 1.01  # timers are rounded: so much above the bound is still believed
-_LEAST = 0.5  # where no typical figure has a source, less than this part of the bound is low
+_LEAST = 0.5  # of the figure of large messages: less shows no bandwidth
 _LEAST_CLOCK = 0.9  # of the clock that the report compares with
+_TOO_SMALL = "as expected for this size, which is too small to show the bandwidth"
 # MFU: matrix products alone reach 0.81 of the dense peak (docs/models.md), so a whole training step cannot reach more.
 # Published runs: 0.38 to 0.56 (Llama 3 405B, MegaScale, Megatron; MODEL FLOPs as in PaLM, arXiv 2204.02311, app. B).
 _MOST_MFU, _TYPICAL_MFU = 0.81, 0.41
@@ -63,6 +64,11 @@ class Judged:
     estimate: Estimate | None = None
     seconds: float | None = None
     factor: float = 1.0
+
+    @property
+    def small(self) -> bool:
+        """Whether it is as expected for its size, which is too small to show the bandwidth."""
+        return self.verdict == "unknown" and self.why.startswith(_TOO_SMALL)
 
     @property
     def name(self) -> str:
@@ -152,11 +158,13 @@ def _verdict(
     if bound is None:
         return "unknown", inputs or "no model of this metric has a source"
     if typical is None:
-        if value < bound * _LEAST:
+        if found.at_least is not None and value < bound * found.at_least:
             return "low", f"{value / bound:.0%} of the bound, less than half ({found.formula}): {inputs}"
         return "expected", f"{value / bound:.0%} of the bound; no typical figure has a source: {inputs}"
     words = f"{value / typical:.0%} of the typical figure ({found.formula}): {inputs}"
     if value >= typical * found.low_below:
+        if found.large is not None and value < found.large * _LEAST:
+            return "unknown", f"{_TOO_SMALL}: {words}"
         return "expected", words
     if averaged and value >= bound * _LEAST:
         return "unknown", f"an average over sizes is below the figure of large messages: {words}"

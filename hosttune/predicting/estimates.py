@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from hosttune.gpu import Generation
 from hosttune.predicting import formulas
 from hosttune.predicting.formulas import Estimate
 from hosttune.predicting.shape import Shape
@@ -63,10 +64,12 @@ def _pair(question: Question, shape: Shape) -> Estimate:
         if peak is None:
             return _missing("GB/s", "links × rate", formulas.ON_GPU_SOURCE, "the rate of a link")
         typical = peak * formulas.PAIR_PART if shape.switched else None
+        least = 0.5 if shape.switched else None  # without switches a pair can be joined by few of the links
         because: tuple[str, ...] = (f"{shape.links} links, {peak:g} GB/s one direction",)
         return Estimate(
-            "GB/s", "bound links × rate; typical 0.877 of it", formulas.ON_GPU_SOURCE, peak, typical, because, _LOOSE
-        )
+            "GB/s", "bound links × rate; typical 0.877 of it", formulas.ON_GPU_SOURCE, peak, typical, because, _LOOSE,
+            at_least=least,
+        )  # fmt: skip
     if shape.links == 0 and shape.slot_gb_per_s:
         because = (f"no links between GPUs; slot {shape.slot_gb_per_s:.1f} GB/s",)
         return Estimate(
@@ -106,28 +109,32 @@ def _within(question: Question, shape: Shape) -> Estimate:
     peak = shape.links_peak_gb_per_s
     if not ranks or generation is None or links_rate is None or peak is None:
         return _missing("GB/s", "r · B", formulas.RING_SOURCE, "the number of GPUs or the rate of their links")
-    reduces = generation.switch_part is not None and shape.switched and question.metric == "all-reduce-busbw"
+    reducing = generation.switch_part is not None and shape.switched is True
+    reduces = reducing and question.metric == "all-reduce-busbw"
     bound = max(1.0, 2 * (ranks - 1) / (ranks + 1)) * peak if reduces else peak
-    because = (
-        f"{ranks} GPUs, B = {shape.links} links × {generation.link_gb_per_s:g} = {links_rate:.1f} GB/s",
-    )
+    because = (f"{ranks} GPUs, B = {shape.links} links × {generation.link_gb_per_s:g} = {links_rate:.1f} GB/s",)
     part = generation.ring_part
     if part is None or shape.switched is not True:
         because += ("no source for what a ring reaches on this GPU",)
-        return Estimate("GB/s", "bound: all links of a GPU", formulas.RING_SOURCE, bound, None, because)
+        least = 0.5 if shape.switched else None
+        return Estimate("GB/s", "bound: all links of a GPU", formulas.RING_SOURCE, bound, None, because, at_least=least)
     if ranks == 2:
         part = min(part, formulas.PAIR_RING_PART)
-    typical, formula, source = (
-        formulas.ring(links_rate, part, ranks, question.size_bytes),
-        "r · B",
-        formulas.RING_SOURCE,
-    )
+    large, typical, formula, source = _ring_or_switch(question.size_bytes, ranks, links_rate, part, generation, reduces)
+    return Estimate("GB/s", formula, source, bound, typical, because, _STEADY, 0.05, large=large)
+
+
+def _ring_or_switch(
+    size: float | None, ranks: int, rate: float, part: float, generation: Generation, reduces: bool
+) -> tuple[float, float, str, str]:
+    """Return (typical of large messages, of this size, formula, source) of what the library takes."""
+    large, typical = (formulas.ring(rate, part, ranks, one) for one in (None, size))
     if reduces and generation.switch_part is not None and ranks > 2:
-        by_switch = formulas.in_switch(links_rate, generation.switch_part, ranks)
-        by_switch = formulas.at_size(by_switch, 2 * (ranks - 1) / ranks, _SWITCH_SECONDS, question.size_bytes)
-        if by_switch > typical * _SWITCH_TAKEN:
-            typical, formula, source = by_switch, "NVLS: f · 2(n-1)/(n+1) · B", formulas.SWITCH_SOURCE
-    return Estimate("GB/s", formula, source, bound, typical, because, _STEADY, 0.05)
+        by_switch = formulas.in_switch(rate, generation.switch_part, ranks)
+        if by_switch > large * _SWITCH_TAKEN:
+            typical = formulas.at_size(by_switch, 2 * (ranks - 1) / ranks, _SWITCH_SECONDS, size)
+            return by_switch, typical, "NVLS: f · 2(n-1)/(n+1) · B", formulas.SWITCH_SOURCE
+    return large, typical, "r · B", formulas.RING_SOURCE
 
 
 def _between(question: Question, shape: Shape, hosts: int) -> Estimate:
@@ -143,17 +150,23 @@ def _between(question: Question, shape: Shape, hosts: int) -> Estimate:
     if shape.links == 0:  # what enters a GPU goes over its slot
         bound = min(bound, shape.slot_gb_per_s * (per_host or 1)) if shape.slot_gb_per_s and per_host else bound
     reduces = shape.generation is not None and shape.generation.switch_part is not None and shape.switched
+    if shape.nic_kind == "ethernet":
+        because += ("the known points are of RDMA; none is of other Ethernet",)
+        return Estimate("GB/s", formula, formulas.NETWORK_SOURCE, bound, None, because)
+    low_below = _STEADY
     if hosts == 2 and reduces and per_host and per_host > 2:
         typical = bound * formulas.HIERARCHICAL_PART
-        because += ("two hosts with a switch that reduces: hierarchical",)
+        because += ("two hosts with a switch that reduces: hierarchical, which gives more than a flat ring can",)
+        low_below = min(_STEADY, formulas.flat(host) / typical)
     else:
         typical = min(formulas.flat(host) * formulas.FLAT_PART, bound)
+    large = typical
     size = question.size_bytes
     if size:
         ranks = hosts * (per_host or 1)
         seconds = 2 * (hosts - 1) * formulas.STEP_SECONDS["network"]  # steps within a host overlap with these
         typical = formulas.at_size(typical, 2 * (ranks - 1) / ranks, seconds, size)
-    return Estimate("GB/s", formula, formulas.NETWORK_SOURCE, bound, typical, because, _STEADY, 0.05)
+    return Estimate("GB/s", formula, formulas.NETWORK_SOURCE, bound, typical, because, low_below, 0.05, large=large)
 
 
 def _port(question: Question, shape: Shape) -> Estimate:

@@ -107,8 +107,8 @@ SOCKET_SOURCE = "NVIDIA/nccl@5067397 src/graph/topo.h (SKL_QPI_BW, SRP_QPI_BW, E
 class Estimate:
     """What a formula gives: bound and typical in `unit`, or None; the inputs used; what is missing is in `because`.
 
-    `low_below`: a figure below this fraction of the typical one is low. `half`: the typical figure is not known, and a
-    figure below half of the bound counts as low.
+    `low_below`: a figure below this fraction of the typical one is low. `at_least`: where the typical figure is not
+    known, less than this part of the bound is low; None: nothing is. `large`: the typical figure of large messages.
     """
 
     unit: str
@@ -119,3 +119,5 @@ class Estimate:
     because: tuple[str, ...] = ()
     low_below: float = 0.85
     width: float | None = None
+    at_least: float | None = 0.5
+    large: float | None = None

@@ -75,6 +75,8 @@ def shape_of(measured: Measured, standard: Standard) -> Shape:
     rows = peaks_of(setup.gpu, setup.pci_id, standard)
     if setup.nvlinks_per_gpu is not None:
         rows = [row for row in rows if row.nvlinks in (setup.nvlinks_per_gpu, None)] or rows
+    elif setup.nvswitch:  # of a model in several forms, the board with all links
+        rows = [row for row in rows if row.nvlinks == max(other.nvlinks or 0 for other in rows)] or rows
     links = setup.nvlinks_per_gpu
     if links is None:
         counts = {row.nvlinks for row in rows}
@@ -91,7 +93,7 @@ def shape_of(measured: Measured, standard: Standard) -> Shape:
         peaks=agreed(rows),
         slot=slot,
         links=links,
-        switched=setup.nvswitch,
+        switched=_switched(setup.nvswitch, setup.gpu, generation, links),
         per_host=setup.gpus_per_host,
         hosts=setup.hosts,
         nics=nics.count if nics else None,
@@ -101,6 +103,13 @@ def shape_of(measured: Measured, standard: Standard) -> Shape:
         virtual=setup.virtual,
         slices=slices_of(setup.gpu),
     )
+
+
+def _switched(known: bool | None, gpu: str | None, generation: Generation | None, links: int | None) -> bool | None:
+    """Return whether switches join the GPUs. Boards of the generations that have a ring's part do, cards do not."""
+    if known is not None or generation is None or generation.ring_part is None or not links:
+        return known
+    return None if re.search(r"pcie|nvl\b", (gpu or "")[:200].lower()) else True
 
 
 def slot_of(text: str | None) -> tuple[float, int] | None:
