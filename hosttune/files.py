@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable
 
 from hosttune.descriptors import let_go
@@ -41,6 +42,15 @@ def write_whole(
     finally:
         with contextlib.suppress(FileNotFoundError):  # it was renamed, so it no longer exists
             os.unlink(temporary)
+
+
+def remove_abandoned(folder: str) -> None:
+    """Remove temporary files of `write_whole` whose process has ended: it was killed. Raises OSError."""
+    for name in os.listdir(folder):
+        match = re.fullmatch(r".+\.([0-9]{1,10})\.tmp", name)
+        if match and not os.path.exists(f"/proc/{match[1]}"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, name))
 
 
 def write_new(path: str, data: bytes, mode: int | None, *, sync: bool = True) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from hosttune.descriptors import let_go
-from hosttune.errors import BadInput
+from hosttune.errors import BadInput, state_remedy
 from hosttune.files import make_folder as make_folders
-from hosttune.files import read_all, write_whole
+from hosttune.files import read_all, remove_abandoned, write_whole
 from hosttune.model.limits import check_size
 from hosttune.system import KEPT_GPUS, MADE_FOLDERS, state_directory
 
@@ -88,15 +88,18 @@ def save(path: str, text: str, *, make_folder: bool = False, mode: int | None = 
     (`/dev/null`). `make_folder` makes missing directories; a folder that the user named must exist. `mode`: from
     `mode_of`, for a file of the state; the user's own files get the mode from the umask.
     """
-    hint = "choose another place with --out" + (" or HOSTTUNE_STATE" if make_folder else "")
+    elsewhere = "choose another place with --out"
     try:
         if os.path.exists(path) and not os.path.isfile(path):
+            hint = elsewhere if mode is None else "remove it, or choose another state directory with HOSTTUNE_STATE"
             raise BadInput(f"cannot write {path}: not a regular file", where=path, hint=hint)
         target = os.path.realpath(path)
         if make_folder:
             make_folders(os.path.dirname(target))
+            remove_abandoned(os.path.dirname(target))
         write_whole(target, text.encode(), mode)
     except OSError as error:
+        hint = elsewhere if mode is None else state_remedy(error)
         raise BadInput(f"cannot write {path}: {error.strerror}", where=path, hint=hint) from error
 
 

@@ -13,9 +13,12 @@ import applyroots
 import pytest
 from applyroots import GPU, STATE, Root
 
+from hosttune.errors import BadInput, Refused
 from hosttune.files import make_folder
+from hosttune.scratch import Scratch
 from hosttune.state import MODES, mode_of, save
 from hosttune.system import put_file
+from hosttune.transaction.site import refuse_others, site_of
 
 ROOT = Path(__file__).resolve().parent.parent
 root = applyroots.root
@@ -73,6 +76,36 @@ def test_journals_of_an_earlier_version_are_closed(tmp_path: Path) -> None:
     assert (tmp_path / "transactions/000001.jsonl").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("name", ["", "transactions"])
+def test_a_state_that_another_user_can_change_is_refused(name: str, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    refuse_others(str(tmp_path))
+    (tmp_path / "transactions").mkdir(mode=0o700)
+    refuse_others(str(tmp_path))
+    (tmp_path / name).chmod(0o777)
+    with pytest.raises(Refused, match="another user can change this folder") as caught:
+        refuse_others(str(tmp_path))
+    assert (caught.value.where, "mode 0777" in caught.value.what) == (str(tmp_path / name), True)
+
+
+@pytest.mark.parametrize("name", ["lock", "transactions", "gpus.json", "plan.json"])
+def test_a_link_in_the_state_of_a_scratch_root_is_refused(name: str, tmp_path: Path) -> None:
+    state = tmp_path / "root/var/lib/hosttune"
+    state.mkdir(parents=True)
+    (tmp_path / "root/.hosttune").mkdir()
+    (tmp_path / "root/.hosttune/scratch").write_text("")
+    assert site_of(Scratch(str(tmp_path / "root"))).store is not None
+    (tmp_path / "elsewhere").mkdir()
+    (state / name).symlink_to("/elsewhere")
+    with pytest.raises(BadInput, match=r"link|is not a plain file"):
+        site_of(Scratch(str(tmp_path / "root")))
+    (state / name).unlink()
+    (tmp_path / "root/elsewhere").mkdir()
+    (state / name).symlink_to("../../../elsewhere")
+    with pytest.raises(BadInput, match=r"link|is not a plain file"):
+        site_of(Scratch(str(tmp_path / "root")))
+
+
 def test_files_that_a_user_named_have_what_the_umask_leaves(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
@@ -85,6 +118,18 @@ def test_files_that_a_user_named_have_what_the_umask_leaves(tmp_path: Path) -> N
         name: (tmp_path / name).stat().st_mode & 0o777 for name in ("out.json", "etc", "etc/a", "etc/a/b.conf", "c")
     }
     assert modes == {"out.json": 0o640, "etc": 0o755, "etc/a": 0o755, "etc/a/b.conf": 0o644, "c": 0o711}
+
+
+def test_what_a_killed_process_left_in_the_state_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for name in (f"a.json.{ended.pid}.tmp", "tmp", "x.tmp"):
+        (tmp_path / name).write_text("")
+    save(str(tmp_path / "plan.json"), "{}", make_folder=True)
+    assert sorted(os.listdir(tmp_path)) == ["plan.json", "tmp", "x.tmp"]
+    (tmp_path / "b.json.1.tmp").write_text("")  # of a process that runs
+    save(str(tmp_path / "plan.json"), "{}", make_folder=True)
+    assert sorted(os.listdir(tmp_path)) == ["b.json.1.tmp", "plan.json", "tmp", "x.tmp"]
 
 
 def test_a_path_without_a_row_has_no_mode() -> None:

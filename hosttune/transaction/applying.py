@@ -402,4 +402,4 @@ def remember_gpus(store: Store, host: Host, todo: Sequence[Prepared]) -> None:
         what = f"the identities of GPUs that were kept cannot be read: {error}"
         raise Refused(what, where=path, hint="read it, then move it away") from error
     if merged != kept:
-        save(path, to_json(merged), mode=mode_of(KEPT_GPUS))
+        save(path, to_json(merged), make_folder=True, mode=mode_of(KEPT_GPUS))

@@ -14,7 +14,7 @@ from hosttune.model.host import Host
 from hosttune.model.result import OpenTransaction
 from hosttune.recorded import Archive
 from hosttune.scratch import Scratch
-from hosttune.system import STATE_INSIDE, System, state_directory
+from hosttune.system import KEPT_GPUS, STATE_INSIDE, System, state_directory
 from hosttune.transaction.steps import setting_of_record
 
 
@@ -87,13 +87,24 @@ def _machine(system: System) -> str | None:
 
 def _store(system: System) -> Store | None:
     if isinstance(system, Scratch):
-        folder = os.path.dirname(system.inside(f"{STATE_INSIDE}/lock"))
-        return Store(folder, ready=system.restore_cut_off)
+        return Store(_state_of_scratch(system), ready=system.restore_cut_off)
     return None if system.captured else Store(state_directory())
 
 
+def _state_of_scratch(system: Scratch) -> str:
+    """Return the state directory of a scratch root. Raises BadInput for a link in it: it could lead out of the root."""
+    folder = os.path.dirname(system.inside(f"{STATE_INSIDE}/lock"))
+    for name in ("transactions/lock", KEPT_GPUS, "plan.json"):
+        if system.inside(f"{STATE_INSIDE}/{name}") != os.path.join(folder, name):
+            raise BadInput("a link in the state of a scratch root", where=f"{folder}/{name}", hint="remove the link")
+    return folder
+
+
 def writable_store(site: Site) -> Store:
-    """Return the site's store, for a command that changes the machine. Raises Refused for a capture, or if not root."""
+    """Return the site's store, for a command that changes the machine.
+
+    Raises Refused for a capture, if not root, and for a state directory that another user can change.
+    """
     if site.store is None:
         raise Refused(
             "a captured host cannot be changed",
@@ -102,7 +113,25 @@ def writable_store(site: Site) -> Store:
         )
     if not site.system.captured and os.geteuid() != 0:
         raise Refused("not root", where="this machine", hint="run it as root")
+    if not site.system.captured:
+        refuse_others(site.store.folder)
     return site.store
+
+
+def refuse_others(folder: str) -> None:
+    """Refuse a state directory in which another user can change the journals: their values are written to the machine.
+
+    Raises Refused.
+    """
+    for path in (folder, os.path.join(folder, "transactions")):
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue  # it is made later, or refused where it is used
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            what = f"another user can change this folder (owner {status.st_uid}, mode {status.st_mode & 0o7777:04o})"
+            hint = f"if its journals are right: chown root {path} && chmod go-w {path}"
+            raise Refused(what, where=path, hint=hint)
 
 
 def saved_plan_path(site: Site) -> str:
