@@ -11,12 +11,14 @@ from xml.etree import ElementTree
 import pytest
 from domain_faults import host_of
 from domain_shapes import ONE_GPU, TWO_CELLS, plan_of
+from jsonschema import Draft4Validator
 
 from hosttune.cli import run
 from hosttune.domain import domain_xml
 from hosttune.linting import rules
 from hosttune.model.limits import LIMITS
 
+SARIF = Path(__file__).parent / "cases" / "sarif" / "sarif-2.1.0-rtm.5.json"
 Cli = Callable[..., tuple[int, str, str]]
 CLEAN = domain_xml(plan_of(ONE_GPU), "one-gpu")
 MISSING = CLEAN.replace("bus='0x41'", "bus='0x99'")  # a device that the host does not have: an error
@@ -102,6 +104,19 @@ def test_sarif_has_what_its_schema_requires(cli: Cli) -> None:
     kinds = {(one["ruleId"], one["kind"], one["level"]) for one in ran["results"]}
     assert ("device-missing", "fail", "error") in kinds
     assert ("host-kvm", "open", "none") in kinds
+
+
+@pytest.mark.parametrize("words", [(), ("missing.xml",), ("loose.xml",), ("odd: name.xml", "clean.xml")])
+def test_sarif_is_valid(cli: Cli, tmp_path: Path, root: Path, words: tuple[str, ...]) -> None:
+    """With the published schema; guests by name too. It names what is missing, and refuses a log of ours without it."""
+    (tmp_path / "odd: name.xml").write_text(MISSING)
+    call = on_host(*words, "-o", "sarif") if words else ("lint", "--root", str(root), "--all", "-o", "sarif")
+    log = json.loads(cli(*call)[1])
+    assert log["runs"][0]["results"]
+    schema = Draft4Validator(json.loads(SARIF.read_text()))
+    assert [error.message for error in schema.iter_errors(log)] == []
+    del log["runs"][0]["results"][0]["message"]
+    assert [error.message for error in schema.iter_errors(log)] == ["'message' is a required property"]
 
 
 @pytest.mark.parametrize(("fail_on", "failed"), [("warn", True), ("error", False)])

@@ -187,6 +187,15 @@ class GuestOnHost:
         return {vcpu: cpus for vcpu, cpus in self.guest.pins.items() if vcpu < self.guest.vcpus}
 
     @cached_property
+    def off(self) -> frozenset[int]:
+        """Return the vCPUs that are off when the guest starts: they have no thread until they are plugged in."""
+        if self.written("vcpus/vcpu"):
+            ids = (one.get("id") or "" for one in self.root.iterfind("vcpus/vcpu[@enabled='no']"))
+            return frozenset(int(text) for text in ids if text.isdecimal() and len(text) < 6)
+        current = self.guest.vcpus_current
+        return frozenset(range(self.guest.vcpus if current is None else current, self.guest.vcpus))
+
+    @cached_property
     def pinned(self) -> CpuSet:
         """Return every host CPU that any vCPU is pinned to."""
         return CpuSet(cpu for cpus in self.pins.values() for cpu in cpus)

@@ -34,7 +34,7 @@ def _has_pins(scene: GuestOnHost) -> bool:
 )
 def vcpu_pins(scene: GuestOnHost) -> Iterator[Fault]:
     """Find vCPUs without a pin, with several CPUs, and pins of vCPUs that the guest does not have."""
-    loose = [vcpu for vcpu in range(scene.guest.vcpus) if not scene.pins.get(vcpu)]
+    loose = [vcpu for vcpu in range(scene.guest.vcpus) if not scene.pins.get(vcpu) and vcpu not in scene.off]
     if loose:
         text = f"vCPUs {CpuSet(loose)} have no vcpupin: they may run on all CPUs of the host"
         yield Fault(text, _PINS)

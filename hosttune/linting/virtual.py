@@ -21,7 +21,12 @@ def _disks(scene: GuestOnHost) -> list[Disk]:
 
 
 def _virtio(scene: GuestOnHost) -> list[Disk]:
-    return [disk for disk in _disks(scene) if disk.bus == "virtio" and disk.type in ("file", "block")]
+    return [disk for disk in _disks(scene) if disk.bus == "virtio" and _is_local(disk)]
+
+
+def _is_local(disk: Disk) -> bool:
+    """Return whether a disk is a file or a block device. A volume may be on the network, but not as qcow2."""
+    return disk.type in ("file", "block") or (disk.type == "volume" and disk.format == "qcow2")
 
 
 def _names(disks: list[Disk]) -> str:
