@@ -22,10 +22,11 @@ from typing import Any, Literal
 import msgspec
 
 from hosttune.errors import BadInput
+from hosttune.model.jsontext import plain_json
 from hosttune.model.limits import check_size
 from hosttune.model.text import decoding_problem, refuse_surrogates
 from hosttune.model.validation import Verdict
-from hosttune.model.values import Value, close_lists, close_mappings, is_address, plain_json, to_builtins, to_json
+from hosttune.model.values import Value, close_lists, close_mappings, is_address, to_builtins, to_json
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://hosttune.dev/handover/v1"
