@@ -227,7 +227,7 @@ def test_more_than_a_journal_can_hold_is_refused(root: Path) -> None:
     for n in range(3):
         large = BY_HAND.replace(">byhand<", f">g{n}<").replace("kept", "x" * (3 << 20))
         (root / DEFINED).with_name(f"virsh-dumpxml-g{n}").write_text(large)
-        guests.append(adopted_by_hand(large))
+        guests.append(adopted_by_hand(large, cpus=(2 + 2 * n, 3 + 2 * n)))
     with pytest.raises(Refused, match="too large for one journal"):
         applied(root, plan_of(*guests))
 

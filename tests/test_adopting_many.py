@@ -396,7 +396,7 @@ def test_all_guests_are_planned_but_the_refused_ones(
     [
         (("--adopt", "one", "--adopt", "one"), "guest 'one' is given twice"),
         (("--adopt", "one", "--adopt-all"), "--adopt-all together with guests"),
-        (("--adopt", "oen"), "did you mean 'one'?"),
+        (("--adopt", "oen"), "did you mean one?"),
         (("--adopt", "one", "--vcpus", "4"), "--adopt together with options of another plan"),
         (("--adopt", "one", "--name", "one"), "--name together with --adopt"),
         (("--gpus", "1", "--yes"), "--yes without guests to adopt"),
