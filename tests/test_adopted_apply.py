@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ import pytest
 from adoptions import BY_HAND, SECRET, adopted_by_hand, with_changes
 from faultkinds import DIGEST, host
 from faultlab import fresh_root, quiet, site_on
+from faultplans import mutant
 from msgspec.structs import replace
+from sweeps import sample
 
 import hosttune
 from hosttune.cli.process import run
@@ -27,8 +31,10 @@ from hosttune.model.intent import Intent
 from hosttune.model.plan import AdoptedGuest, Cell, Plan, Topology
 from hosttune.model.result import Result
 from hosttune.model.values import to_json
-from hosttune.planning.adopting import Definition, adopt, saved_plan
+from hosttune.planning.adopting import Definition, adopt, change_definition, saved_plan
+from hosttune.scratch import Scratch
 from hosttune.transaction import Options, applied_plans, apply_plan, recover, rehearse_apply, revert, status
+from hosttune.transaction.applying import Declined
 from hosttune.transaction.guests import definition_change
 from hosttune.transaction.steps import TODO, Prepared, Step
 
@@ -108,6 +114,21 @@ def test_what_a_failed_revert_has_left_is_in_force(root: Path) -> None:
     (root / DEFINED).write_text(changed)
     assert [plan.adoptions for plan in applied_plans(site_on(root))] == [(ADOPTED,)]
     assert recover(site_on(root), quiet)[1] == 0
+    assert defined(root) == BY_HAND
+
+
+class Forgetful(Scratch):
+    """A libvirt that does not know an element."""
+
+    def tell(self, name: str, value: str, live: Callable[[], None]) -> None:
+        super().tell(name, value.replace("<emulatorpin cpuset='0-1'/>", ""), live)
+
+
+def test_what_libvirt_drops_ends_the_apply(root: Path) -> None:
+    site = dataclasses.replace(site_on(root), system=Forgetful(str(root)))
+    result, code = apply_plan(site, plan_of(ADOPTED), Options(), host, lambda todo: True, quiet)
+    assert (code, outcomes(result), result.changed) == (1, [(f"adopted-guest:{NAME}", "clamped")], False)
+    assert result.entries[0].why == "emulatorpin: wanted 0-1, found None; rolled back: reverted"
     assert defined(root) == BY_HAND
 
 
@@ -201,6 +222,16 @@ def test_another_manager_needs_consent(root: Path) -> None:
     assert applied(root, plan_of(adopted_by_hand(nova, consent=True)))[1] == 0
 
 
+def test_more_than_a_journal_can_hold_is_refused(root: Path) -> None:
+    guests = []
+    for n in range(3):
+        large = BY_HAND.replace(">byhand<", f">g{n}<").replace("kept", "x" * (3 << 20))
+        (root / DEFINED).with_name(f"virsh-dumpxml-g{n}").write_text(large)
+        guests.append(adopted_by_hand(large))
+    with pytest.raises(Refused, match="too large for one journal"):
+        applied(root, plan_of(*guests))
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -275,6 +306,29 @@ def test_hostile_values_of_a_plan_are_bad_input(what: str, adopted: AdoptedGuest
     with pytest.raises(BadInput) as bad:
         applied(root, plan_of(adopted))
     assert bad.value.where.startswith("plan: adoptions[0]")
+    assert defined(root) == BY_HAND
+
+
+def test_a_mutated_plan_is_refused_or_makes_the_same_definition(root: Path) -> None:
+    wanted: list[Any] = []
+
+    def decline(todo: Sequence[Prepared]) -> bool:
+        wanted.extend(one.step.want for one in todo)
+        return False
+
+    text, want = plan_of(ADOPTED).to_json(), change_definition(BY_HAND, ADOPTED)[0]
+    ended: Counter[str] = Counter()
+    for number in sample("mutated adoptions", range(3000), 60):
+        what, data = mutant(text, number)
+        try:
+            _, code = apply_plan(site_on(root), Plan.from_json(data), Options(), host, decline, quiet)
+            ended["none"] += 1
+            assert code == 0
+            assert "gone" in what  # the adoption itself
+        except (BadInput, Refused, Declined) as error:
+            ended[type(error).__name__] += 1
+    assert {"BadInput", "Declined"} <= ended.keys()
+    assert set(wanted) == {want}
     assert defined(root) == BY_HAND
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hosttune.domain.definitions import digest_of, managers_of
 from hosttune.domain.edit import XmlText
@@ -13,11 +13,16 @@ from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.hypervisor.connection import has_managed_save, read_definition
 from hosttune.journal import Record
 from hosttune.model.host import Host
+from hosttune.model.limits import limit
 from hosttune.model.plan import Action, AdoptedChange, AdoptedGuest, Plan
 from hosttune.model.values import CpuSet, parse_cpus
-from hosttune.planning.adopting import Change, change_definition
 from hosttune.system import System
 from hosttune.transaction.steps import Step, steps_of
+
+if TYPE_CHECKING:
+    from hosttune.planning.adopting import Change
+
+_TIMES_IN_JOURNAL = 8  # three times by an apply, three by its revert, and room for a second attempt
 
 
 def adoption_steps(
@@ -28,10 +33,17 @@ def adoption_steps(
     `applied`: the records in force, by kind and target. Raises Refused for a guest that is not the one that was
     planned, or whose definition must not be changed now; BadInput for a definition that cannot be read.
     """
-    return steps_of(_action(system, adopted, host, applied) for adopted in plan.adoptions)
+    actions = [_action(system, adopted, host, applied) for adopted in plan.adoptions]
+    size_bytes = _TIMES_IN_JOURNAL * sum(len(action.want.encode()) for action in actions)
+    if size_bytes > limit("journal"):
+        what = f"the definitions of these {len(actions)} guests are too large for one journal"
+        raise Refused(what, where="plan: adoptions", hint="plan and apply fewer guests at a time")
+    return steps_of(actions)
 
 
 def _action(system: System, adopted: AdoptedGuest, host: Host, applied: Mapping[tuple[str, str], Record]) -> Action:
+    from hosttune.planning.adopting import change_definition  # imported here: most plans adopt no guest
+
     kind, name = AdoptedDefinition.kind, adopted.name
     try:
         now = _present(system, adopted)
@@ -47,7 +59,7 @@ def _action(system: System, adopted: AdoptedGuest, host: Host, applied: Mapping[
     if not ours:
         if plain is None or digest_of(plain) != adopted.definition_sha256:
             raise _stale(adopted, _moved(adopted.changes, changes))
-        _check_changes(adopted, now, want, changes)
+        _check_changes(adopted, want, changes)
     if changes:
         _refuse_managed(adopted, now)
         if saved:
@@ -95,7 +107,7 @@ def _moved(planned: Iterable[AdoptedChange], needed: Iterable[Change]) -> Iterab
         yield "something that the plan does not change is different in its definition"
 
 
-def _check_changes(adopted: AdoptedGuest, now: str, want: str, changes: Collection[Change]) -> None:
+def _check_changes(adopted: AdoptedGuest, want: str, changes: Collection[Change]) -> None:
     """Refuse a plan whose place does not make the changes that it names. Raises Refused, BadInput."""
     facts = read_domain(want, where=f"plan: guest {adopted.name}")
     pins = {pin.vcpu: parse_cpus(pin.cpus) for pin in adopted.pins}

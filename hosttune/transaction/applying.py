@@ -22,6 +22,7 @@ from hosttune.settings.setting import AFTER_START_STAGE, BOOT, START_STAGE
 from hosttune.settings.traits import Remediable, TakesDevice
 from hosttune.state import load, mode_of, save
 from hosttune.system import KEPT_GPUS
+from hosttune.transaction.adopting import adoption_steps
 from hosttune.transaction.applied import NO, PERSON, SUCCESS, undone_entries
 from hosttune.transaction.engine import Say, StepResults, carry_out, interruptible
 from hosttune.transaction.guards import check_identities, check_machine, refuse_busy
@@ -124,11 +125,7 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
     """
     applied_state = in_force(transactions)
     lasting = steps_of(lasting_actions(site, wanted.plan, applied_state.values()))
-    adopted: tuple[Step, ...] = ()
-    if wanted.plan.adoptions:
-        from hosttune.transaction.adopting import adoption_steps  # imported here: it needs the planner
-
-        adopted = adoption_steps(site.system, wanted.plan, host, applied_state)
+    adopted = adoption_steps(site.system, wanted.plan, host, applied_state)
     steps = in_order((*wanted.steps, *lasting, *wanted.guests, *adopted))
     told = {**applied_state, **dropped(transactions)}
     return guest_verdicts(covered(prepare(site.system, steps, told)), wanted.plan, host)

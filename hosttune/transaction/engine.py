@@ -17,7 +17,9 @@ import msgspec
 from hosttune.child import in_child
 from hosttune.errors import CommandFailed, HosttuneError, InUse, Stuck, Unreadable
 from hosttune.journal import Journal, JournalFailed, Record, Transaction, read_transaction
+from hosttune.model.listing import some
 from hosttune.model.values import FrozenMap, freeze
+from hosttune.settings.explains import Explains
 from hosttune.settings.setting import RUNTIME, Setting
 from hosttune.settings.traits import MayGiveLess
 from hosttune.system import System
@@ -190,6 +192,8 @@ def _changed(system: System, setting: Setting, old: Any, want: Any) -> Made:
         return Made("done", after, note)
     if after == old and not counted.changes:
         return Made("failed", after, f"nothing was written{f': {note}' if note else ''}", untouched=True)
+    if isinstance(setting, Explains) and note is None:
+        note = some(setting.differences(after, want), 4, "; ")
     return Made("ignored" if after == old and not isinstance(setting, MayGiveLess) else "clamped", after, note)
 
 
