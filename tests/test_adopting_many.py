@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -58,7 +59,7 @@ def by_name(found: Adoptions) -> Mapping[str, Adoption]:
 # --- what always holds ------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=examples(60, 600), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30, 600), deadline=None, suppress_health_check=list(HealthCheck))
 @given(crowds())
 def test_guests_planned_together(case: tuple[Shape, tuple[Guest, ...]]) -> None:
     shape, guests = case
@@ -361,6 +362,23 @@ def test_the_plan_of_several_guests_is_printed_and_saved(
     assert page.count("<svg ") >= 2
     assert 'id="hosttune-picture-before-title"' in page
     assert page.count('class="diff mono"') == 2
+    assert "&lt;vcpupin" in page
+    assert "<vcpupin" not in page
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(set(ids)) == len(ids)
+
+
+def test_the_saved_plan_can_be_applied(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, where = tmp_path / "plan.json", ["--root", str(root)]
+    two = ["plan", *where, "--adopt", "one", "--adopt", "two"]
+    before = {path.name: path.read_text() for path in (root / ".hosttune" / "commands").glob("virsh-dumpxml-*")}
+    assert run([*two, "--out", str(out)]) == 0
+    assert run(["apply", str(out), *where, "--yes"]) == 0, capsys.readouterr().err
+    capsys.readouterr()
+    assert run(two) == 0
+    assert capsys.readouterr().out.startswith("2 guests, 0 to change, 2 right as they are")
+    assert run(["revert", *where]) == 0
+    assert {path.name: path.read_text() for path in (root / ".hosttune" / "commands").glob("virsh-dumpxml-*")} == before
 
 
 def test_all_guests_are_planned_but_the_refused_ones(
@@ -414,3 +432,6 @@ def test_the_plan_of_a_file_is_not_saved(tmp_path: Path, capsys: pytest.CaptureF
     assert run(["plan", "--host", str(host), "--xml", str(guest), "--out", str(out)]) == 2
     assert "this plan is not saved" in capsys.readouterr().err
     assert not out.exists()
+    guest.write_text(Guest().xml.replace("by hand", "x" * (5 << 20)))
+    assert run(["plan", "--host", str(host), "--xml", str(guest)]) == 2
+    assert "4 MiB" in capsys.readouterr().err
