@@ -17,7 +17,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from hosttune.bench.gpu_torch import where_of
+from hosttune.bench.gpu_torch import record, where_of
 from hosttune.bench.pace import paced_rates
 from hosttune.bench.placement import placed
 from hosttune.bench.supervise import Record
@@ -85,7 +85,7 @@ def host_copies(options: dict[str, Any]) -> Iterator[Record]:
             if metric == "d2h-ce":
                 host.zero_()
             values = rates(work, size / 1e9, options["pace"])
-            yield _record(metric + suffix, options["subject"], "GB/s", values, bytes=size, host_nodes=where)
+            yield record(metric + suffix, options["subject"], "GB/s", values, bytes=size, host_nodes=where)
         torch.hpu.synchronize()
         if not torch.equal(host, sent):
             raise RuntimeError("what came back differs from what was sent")
@@ -101,7 +101,7 @@ def device_copy(options: dict[str, Any]) -> Iterator[Record]:
     torch.hpu.synchronize()
     if not torch.equal(target.cpu(), source.cpu()):
         raise RuntimeError("the copy differs from its source")
-    yield _record("device-copy", options["subject"], "GB/s", values, bytes=size)
+    yield record("device-copy", options["subject"], "GB/s", values, bytes=size)
 
 
 def gemm(options: dict[str, Any]) -> Iterator[Record]:
@@ -115,11 +115,7 @@ def gemm(options: dict[str, Any]) -> Iterator[Record]:
             continue
         left, right = (torch.randn(size, size).to(torch.bfloat16).to("hpu") for _ in range(2))
         values = rates(partial(torch.matmul, left, right), 2 * size**3 / 1e12, options["pace"])
-        yield _record("gemm-bf16", subject, "TFLOP/s", values, n=size)
-
-
-def _record(metric: str, subject: str, unit: str, values: list[float], **more: Any) -> Record:
-    return {"metric": metric, "subject": subject, "unit": unit, "values": values, **more}
+        yield record("gemm-bf16", subject, "TFLOP/s", values, n=size)
 
 
 WORK: dict[str, Callable[[dict[str, Any]], Iterator[Record]]] = {

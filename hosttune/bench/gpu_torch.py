@@ -109,7 +109,8 @@ def rates(device: int, work: Callable[[], object], amount: float, pace: Pace) ->
         return [amount * count / seconds(count) for _ in range(pace.runs)]
 
 
-def _record(metric: str, subject: str, unit: str, values: list[float], **more: Any) -> Record:
+def record(metric: str, subject: str, unit: str, values: list[float], **more: Any) -> Record:
+    """Return the record of a figure with all its runs."""
     return {"metric": metric, "subject": subject, "unit": unit, "values": values, **more}
 
 
@@ -140,7 +141,7 @@ def host_copies(options: dict[str, Any]) -> Iterator[Record]:
                 ("d2h-ce", lambda: host.copy_(there, non_blocking=True)),
             ):
                 values = rates(index, work, size / 1e9, pace)
-                yield _record(metric + suffix, options["subject"], "GB/s", values, bytes=size, host_nodes=where)
+                yield record(metric + suffix, options["subject"], "GB/s", values, bytes=size, host_nodes=where)
             if "link" in options:
                 yield from _link(options["link"], lambda: there.copy_(host, non_blocking=True))
         finally:
@@ -183,7 +184,7 @@ def device_copy(options: dict[str, Any]) -> Iterator[Record]:
     source = torch.randint(0, 256, (size,), dtype=torch.uint8, device=index)
     target = torch.empty_like(source)
     values = rates(index, lambda: target.copy_(source, non_blocking=True), 2 * size / 1e9, Pace(**options["pace"]))
-    yield _record("device-copy", options["subject"], "GB/s", values, bytes=size)
+    yield record("device-copy", options["subject"], "GB/s", values, bytes=size)
 
 
 def peer_copy(options: dict[str, Any]) -> Iterator[Record]:
@@ -205,7 +206,7 @@ def peer_copy(options: dict[str, Any]) -> Iterator[Record]:
     torch.cuda.synchronize(target)
     if not torch.equal(there.to(source), here):
         raise RuntimeError("what arrived differs from what was sent")
-    yield _record("p2p-write-ce", options["subject"], "GB/s", values, bytes=size)
+    yield record("p2p-write-ce", options["subject"], "GB/s", values, bytes=size)
 
 
 def _product(dtype: str, size: int, index: int) -> Callable[[], Any]:
@@ -264,7 +265,7 @@ def gemm(options: dict[str, Any]) -> Iterator[Record]:
         runs.append(_together(work, count))
     for index, subject in subjects.items():
         values = [2 * size**3 * count / 1e12 / seconds[int(index)] for seconds in runs]
-        yield _record(f"gemm-{dtype}", subject, "TFLOP/s", values, n=size)
+        yield record(f"gemm-{dtype}", subject, "TFLOP/s", values, n=size)
 
 
 def _together(work: Mapping[int, Callable[[], object]], count: int) -> dict[int, float]:
@@ -303,10 +304,10 @@ def burn(options: dict[str, Any]) -> Iterator[Record]:
         for index, taken in seconds.items():
             wrong[index] += int(not torch.equal(work[index](), first[index]))
             rate = 2 * size**3 * count / 1e12 / taken
-            yield _record("gemm-bf16-sustained", subjects[str(index)], "TFLOP/s", [rate], n=size)
+            yield record("gemm-bf16-sustained", subjects[str(index)], "TFLOP/s", [rate], n=size)
         count = max(1, round(count / max(max(seconds.values()), 1e-3)))  # about a second each
     for index, errors in wrong.items():
-        yield _record("burn-wrong-results", subjects[str(index)], "count", [float(errors)])
+        yield record("burn-wrong-results", subjects[str(index)], "count", [float(errors)])
 
 
 WORK: dict[str, Callable[[dict[str, Any]], Iterator[Record]]] = {

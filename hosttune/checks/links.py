@@ -15,7 +15,7 @@ from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Link, LinkFigures, PciDevice
-from hosttune.model.pci import common_link
+from hosttune.model.pci import common_link, link_shape
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import slot_of
 from hosttune.pciconfig import WIDTHS
@@ -99,7 +99,7 @@ def _judge(
         device = _under_load(device, *loaded)
         source += "; its speed and width while copies ran"
     best = _best(functions, device, port)
-    expected = f"{_shape(*best)}, the most that {'both ends' if port else 'it'} can do"
+    expected = f"{link_shape(*best)}, the most that {'both ends' if port else 'it'} can do"
     outcome, why = _verdict(functions, device, port, best, loaded=loaded is not None)
     driven = gpu if device.physfn is None else None
     doubt = _contradiction(device, link)
@@ -111,7 +111,7 @@ def _judge(
         if driven is not None and loaded is None:
             doubt = doubt or _unconfirmed(evidence, device, link, driven)
     outcome, why = ("unknown", doubt) if doubt else (outcome, why)
-    actual = _shape(link.speed_gts, link.width) if loaded is None else _text_under_load(loaded, link)
+    actual = link_shape(link.speed_gts, link.width) if loaded is None else _text_under_load(loaded, link)
     actual += f", {why}" if why else ""
     if outcome == "pass":
         return passed(_ID, address, expected=expected, actual=actual, source=source)
@@ -130,8 +130,10 @@ def _under_load(device: PciDevice, speed: float, width: int) -> PciDevice:
 
 def _text_under_load(loaded: tuple[float, int], rest: Link) -> str:
     """Return a text: "32 GT/s x16 under load, 2.5 GT/s x16 at rest"."""
-    text = f"{_shape(*loaded)} under load"
-    return text if loaded == (rest.speed_gts, rest.width) else f"{text}, {_shape(rest.speed_gts, rest.width)} at rest"
+    text = f"{link_shape(*loaded)} under load"
+    return (
+        text if loaded == (rest.speed_gts, rest.width) else f"{text}, {link_shape(rest.speed_gts, rest.width)} at rest"
+    )
 
 
 def _read(functions: Functions, device: PciDevice, port: _End | None) -> str:
@@ -251,11 +253,11 @@ def _verdict(
     if now == most:
         return "pass", ""
     if port is None:
-        return "unknown", f"of {_shape(*most)}: the other end is not visible"
+        return "unknown", f"of {link_shape(*most)}: the other end is not visible"
     if functions[port.address].vendor_id == _QEMU or _less((port.speed, port.width), now):
-        return "unknown", f"of {_shape(*most)}: {port.address} is not the real other end"
+        return "unknown", f"of {link_shape(*most)}: {port.address} is not the real other end"
     if now == best:
-        why = link.why if link.state == "by-design" else f"{port.address} can do {_shape(port.speed, port.width)}"
+        why = link.why if link.state == "by-design" else f"{port.address} can do {link_shape(port.speed, port.width)}"
         return "pass", f"by design: {why}"
     return _lower(device, link.state, link.why, now[1] == best[1] and not loaded)
 
@@ -331,11 +333,6 @@ def _elsewhere(evidence: Evidence, device: PciDevice) -> str:
     if evidence.host.hypervisor:
         return "a virtual port shows no wire: run hosttune validate on the host of this guest"
     return "read both ends with lspci -vvv as root (LnkCap, LnkSta), and the kernel log for the port above"
-
-
-def _shape(speed: float | None, width: int | None) -> str:
-    """Return a link as operators write it: "32 GT/s x16"."""
-    return f"{'?' if speed is None else f'{speed:g}'} GT/s x{'?' if width is None else width}"
 
 
 CHECKS = (

@@ -15,6 +15,7 @@ from msgspec.structs import asdict, replace
 from hosttune.discovery.pci_function import Figures, Function
 from hosttune.gpu.idling import IDLING_DRIVERS
 from hosttune.model.host import Link, LinkEnd
+from hosttune.model.pci import link_shape
 from hosttune.model.values import grouped, slot_of
 
 _BRIDGES_FACE_DOWN = {"pci-to-pcie-bridge": True, "pcie-to-pci-bridge": False}
@@ -128,7 +129,7 @@ def judge(device: Function, port: Function | None, lead: Function | None = None)
         return "full", "runs at the device's most"
     if _best(own, port, None) == (own.speed_gts, own.width):
         return "by-design", f"{port.address} above can do {_most(port.figures)}"
-    return "by-design", f"the slot can do {_shape(best_speed, best_width)}"
+    return "by-design", f"the slot can do {link_shape(best_speed, best_width)}"
 
 
 def _best(own: Figures, port: Function, lead: Function | None) -> tuple[float, int]:
@@ -149,7 +150,7 @@ def _alone(own: Figures, reason: str) -> Verdict:
 def _lower(device: Function, port: Function, best_speed: float, best_width: int) -> Verdict:
     """Judge a link below what both ends can do: a fault, unless only the speed is lower on an idle device."""
     own = device.figures
-    best = _shape(best_speed, best_width)
+    best = link_shape(best_speed, best_width)
     lower = f"{_now(own)} of {best}, which both ends ({device.address}, {port.address}) can do"
     if own.width == best_width:
         if device.runtime_status == "suspended":
@@ -164,16 +165,11 @@ def _at_most(figures: Figures) -> bool:
 
 
 def _now(figures: Figures) -> str:
-    return _shape(figures.speed_gts, figures.width)
+    return link_shape(figures.speed_gts, figures.width)
 
 
 def _most(figures: Figures) -> str:
-    return _shape(figures.max_speed_gts, figures.max_width)
-
-
-def _shape(speed: float | None, width: int | None) -> str:
-    """Return a text such as "32 GT/s x16"."""
-    return f"{'?' if speed is None else f'{speed:g}'} GT/s x{'?' if width is None else width}"
+    return link_shape(figures.max_speed_gts, figures.max_width)
 
 
 def _link(function: Function, port: Function | None, state: str, why: str) -> Link:

@@ -26,6 +26,11 @@ def common_link(ends: Iterable[tuple[float | None, int | None]]) -> tuple[float 
     )
 
 
+def link_shape(speed: float | None, width: int | None) -> str:
+    """Return a link as operators write it: "32 GT/s x16"."""
+    return f"{'?' if speed is None else f'{speed:g}'} GT/s x{'?' if width is None else width}"
+
+
 class LinkFigures(Value, frozen=True, kw_only=True):
     """What one source reports about a link. `read` names the files that were read."""
 
