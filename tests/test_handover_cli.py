@@ -141,7 +141,7 @@ def test_the_hook_is_installed_by_an_action_and_taken_back(cli: Cli, plan: Path,
     assert outcomes(cli.json("apply", path, "--yes")) == {f"libvirt-hook:{PLACE}": "done"}
     hook = cli.root.path / PLACE[1:]
     assert hook.stat().st_mode & 0o777 == 0o755
-    assert f"starts={'/var/lib/hosttune'}/handover/starts\n" in hook.read_text()
+    assert "folder=/var/lib/hosttune/handover\n" in hook.read_text()
     assert "by other programs: recorded and guarded by the hook" in handover(cli, "status")[1]
     assert outcomes(cli.json("apply", path, "--yes")) == {f"libvirt-hook:{PLACE}": "already"}
     cli.root.put(PLACE[1:], hook.read_text() + "exit 0\n")
