@@ -264,6 +264,7 @@ def verified_quietly(cli: Cli, keys: Keys, file: Path) -> int:
         (("verify", "{file}", "--signers", "{keys}/allowed_signers", "--identity", "a", "--revoked", "/none"), "/none"),
         (("verify", "/none", "--signers", "{keys}/allowed_signers", "--identity", "a"), "/none"),
         (("verify", "{keys}/key.pub", "--signers", "{keys}/allowed_signers", "--identity", "a"), "{keys}/key.pub"),
+        (("verify", "-", "--signers", "{keys}/allowed_signers", "--identity", "a"), "-"),
         (("verify", "{file}"), "command line"),
         (("sign", "{keys}/key.pub", "--key", "{keys}/key", "--expires", "1h"), "{keys}/key.pub"),
         (("sign", "{file}", "--key", "{keys}/none", "--expires", "1h"), "{keys}/none"),

@@ -25,6 +25,8 @@ def verify(
     here: Here, file: str, signers: str, identity: str, revoked: str | None = None, *, document: bool = False
 ) -> Verification:
     """Verify a statement on this host (or, `document`, about a host document). Raises BadInput, Refused."""
+    if file == "-":
+        raise BadInput("not a file", where=file, hint="name the file: its signature is beside it")
     data = load(file, what="a statement", size="statement")
     statement = Statement.from_json(data, where=file)
     found = signature_reasons(data, file + SUFFIX, signers, identity, revoked)
