@@ -24,6 +24,7 @@ from hosttune.errors import BadInput, HosttuneError
 from hosttune.handover.dsse import envelope_of
 from hosttune.handover.signing import SUFFIX, Unclean, parse_duration, sign, signature_reasons
 from hosttune.handover.verify import verification
+from hosttune.holders import DeviceUser
 from hosttune.model.handover import PREDICATE_TYPE, STATEMENT_TYPE, Statement, canonical_json, digest_of
 from hosttune.model.host import Host, RunningGuest
 from hosttune.model.quarantine import Recording
@@ -371,6 +372,13 @@ def test_firmware_and_settings() -> None:
         {**handovers.APPLIED, "sysctl:vm.swappiness": "1"},  # applied since
     ):
         assert voids(host(), applied=applied) == [("host", "setting")]
+
+
+def test_a_process_that_has_a_device_open() -> None:
+    user = DeviceUser(GPU, "/dev/vfio/1", "stop it", name="qemu", pid=42)
+    hidden = DeviceUser(f"{GPU}, {DRIVE}", "/proc is hidden", "run as root", unknown=True)
+    assert voids(host(), users=(user,)) == [(GPU, "in-use")]
+    assert voids(host(), users=(hidden,)) == [(f"{GPU}, {DRIVE}", "unknown")]
 
 
 def test_the_time() -> None:

@@ -8,6 +8,7 @@ from hosttune.errors import BadInput
 from hosttune.handover.signing import SUFFIX, signature_reasons
 from hosttune.handover.statement import applied_values, epoch_of, known_firmware
 from hosttune.handover.verify import Live, verification
+from hosttune.holders import holders
 from hosttune.libvirthook import recording_of
 from hosttune.model.handover import Statement
 from hosttune.model.host import Host
@@ -32,8 +33,10 @@ def verify(
     found = signature_reasons(data, file + SUFFIX, signers, identity, revoked)
     site, discover = here
     host = discover()
+    here_now = tuple(one.address for one in statement.predicate.devices if one.address in host.index.pci)
     live = Live(
         host=host,
+        users=() if document else holders(site.system, here_now),
         applied=None if document else applied_values(site),
         firmware={
             one.address: known_firmware(None if document else site.system, host, one.address)
