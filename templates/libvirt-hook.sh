@@ -5,8 +5,9 @@
 # (https://libvirt.org/hooks.html). "prepare" comes before every start, also a restore and an incoming migration, and
 # before any device is touched. A failure here makes libvirt refuse the start: a start that is not recorded would leave a
 # statement valid that is not.
-starts=@STATE@/handover/starts
-quarantined=@STATE@/handover/quarantined
+folder=@STATE@/handover
+starts=$folder/starts
+quarantined=$folder/quarantined
 umask 077
 set -f
 definition=$(cat)
@@ -70,6 +71,7 @@ record() {
     printf '%s %s %s %s\n' "$1" "$2" "$when" "$guest" >>"$starts" || fail "its start cannot be recorded in $starts"
 }
 
+mkdir -p "$folder" # before the first hand-over there is none; a failure shows when the line is written
 guest=$(printf '%s' "$1" | tr -s '[:space:]' ' ')
 when=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 devices=$(printf '%s' "$definition" | devices_of) || fail "its devices cannot be read"

@@ -141,7 +141,7 @@ def test_the_hook_is_installed_by_an_action_and_taken_back(cli: Cli, plan: Path,
     assert outcomes(cli.json("apply", path, "--yes")) == {f"libvirt-hook:{PLACE}": "done"}
     hook = cli.root.path / PLACE[1:]
     assert hook.stat().st_mode & 0o777 == 0o755
-    assert f"starts={'/var/lib/hosttune'}/handover/starts\n" in hook.read_text()
+    assert "folder=/var/lib/hosttune/handover\n" in hook.read_text()
     assert "by other programs: recorded and guarded by the hook" in handover(cli, "status")[1]
     assert outcomes(cli.json("apply", path, "--yes")) == {f"libvirt-hook:{PLACE}": "already"}
     cli.root.put(PLACE[1:], hook.read_text() + "exit 0\n")
@@ -264,6 +264,7 @@ def verified_quietly(cli: Cli, keys: Keys, file: Path) -> int:
         (("verify", "{file}", "--signers", "{keys}/allowed_signers", "--identity", "a", "--revoked", "/none"), "/none"),
         (("verify", "/none", "--signers", "{keys}/allowed_signers", "--identity", "a"), "/none"),
         (("verify", "{keys}/key.pub", "--signers", "{keys}/allowed_signers", "--identity", "a"), "{keys}/key.pub"),
+        (("verify", "-", "--signers", "{keys}/allowed_signers", "--identity", "a"), "-"),
         (("verify", "{file}"), "command line"),
         (("sign", "{keys}/key.pub", "--key", "{keys}/key", "--expires", "1h"), "{keys}/key.pub"),
         (("sign", "{file}", "--key", "{keys}/none", "--expires", "1h"), "{keys}/none"),

@@ -73,6 +73,14 @@ def test_every_start_is_recorded(state: Path, call: Call) -> None:
     assert [count_starts(text, address) for address in (GPU, OTHER, "0000:07:02.0")] == [1, 1, 0]
 
 
+def test_the_first_start_makes_the_folder(state: Path, call: Call) -> None:
+    """The hook is installed before the first hand-over: no guest may fail for that."""
+    (state / "handover").rmdir()
+    assert call(XML).returncode == 0
+    assert len(recorded(state)) == 2
+    assert (state / "handover").stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.parametrize("operation", ["start", "started", "stopped", "release", "migrate", "restore"])
 def test_only_a_start_counts(operation: str, state: Path, call: Call) -> None:
     assert call(XML, operation).returncode == 0

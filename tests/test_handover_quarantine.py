@@ -57,7 +57,7 @@ def test_a_function_and_its_virtual_functions_are_quarantined_together() -> None
 
 
 @pytest.mark.parametrize("facts", [{"serial": "S1"}, {"uuid": "GPU-1"}, {"serial": "S1", "uuid": "GPU-2"}])
-def test_a_device_that_was_moved_stays_quarantined(facts: Mapping[str, str]) -> None:
+def test_a_device_that_was_moved_stays_quarantined(facts: Mapping[str, Any]) -> None:
     moved = PciDevice(address=MOVED, vendor_id="10de", device_id="2335", class_code="030200")
     there = held(pci=functions(moved), gpus=(Gpu(address=MOVED, vendor="nvidia", **facts),))
     assert set(quarantined_devices(there)) == {GPU, MOVED}

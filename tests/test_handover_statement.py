@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,10 @@ from hypothesis import strategies as st
 from sweeps import examples
 
 from hosttune.errors import BadInput, HosttuneError
+from hosttune.handover.dsse import envelope_of
 from hosttune.handover.signing import SUFFIX, Unclean, parse_duration, sign, signature_reasons
 from hosttune.handover.verify import verification
+from hosttune.holders import DeviceUser
 from hosttune.model.handover import PREDICATE_TYPE, STATEMENT_TYPE, Statement, canonical_json, digest_of
 from hosttune.model.host import Host, RunningGuest
 from hosttune.model.quarantine import Recording
@@ -248,6 +252,36 @@ def test_what_sign_refuses(keys: Keys, file: Path) -> None:
     assert not Path(f"{file}{SUFFIX}").exists()
 
 
+def test_a_dsse_envelope_has_the_same_bytes(keys: Keys, file: Path) -> None:
+    dsse = pytest.importorskip("securesystemslib.dsse")
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+    from securesystemslib.signer import SSlibKey
+
+    sign(str(file), str(keys.key), DAY, at=NOW, dsse=True)
+    found = json.loads(Path(f"{file}.dsse.json").read_text())
+    assert found["payloadType"] == "application/vnd.in-toto+json"
+    assert base64.b64decode(found["payload"]) == file.read_bytes()
+    envelope = dsse.Envelope.from_dict(found)
+    key, other = (
+        SSlibKey.from_crypto(load_ssh_public_key(path.with_suffix(".pub").read_bytes()))
+        for path in (keys.key, keys.other)
+    )
+    assert set(envelope.verify([key], 1)) == {key.keyid}
+    with pytest.raises(Exception, match="threshold"):
+        envelope.verify([other], 1)
+    for bad in (keys.key.with_suffix(".pub"), keys.signers):
+        with pytest.raises(BadInput, match="not a key for a DSSE envelope"):
+            envelope_of(file.read_text(), str(bad))
+
+
+@pytest.mark.skipif(find_spec("securesystemslib") is not None, reason="it is installed here")
+def test_an_envelope_needs_its_library(keys: Keys, file: Path) -> None:
+    before = file.read_text()
+    with pytest.raises(BadInput) as error:
+        sign(str(file), str(keys.key), DAY, dsse=True)
+    assert (error.value.where, file.read_text()) == ("--dsse", before)
+
+
 @pytest.mark.parametrize("text", ["", "24", "0h", "-1h", "1w", "24 h", "99999d", "31d", "1h1m", "١h"])
 def test_an_expiry_that_is_not_a_time(text: str) -> None:
     with pytest.raises(BadInput) as error:
@@ -338,6 +372,13 @@ def test_firmware_and_settings() -> None:
         {**handovers.APPLIED, "sysctl:vm.swappiness": "1"},  # applied since
     ):
         assert voids(host(), applied=applied) == [("host", "setting")]
+
+
+def test_a_process_that_has_a_device_open() -> None:
+    user = DeviceUser(GPU, "/dev/vfio/1", "stop it", name="qemu", pid=42)
+    hidden = DeviceUser(f"{GPU}, {DRIVE}", "/proc is hidden", "run as root", unknown=True)
+    assert voids(host(), users=(user,)) == [(GPU, "in-use")]
+    assert voids(host(), users=(hidden,)) == [(f"{GPU}, {DRIVE}", "unknown")]
 
 
 def test_the_time() -> None:

@@ -8,6 +8,7 @@ from hosttune.errors import BadInput
 from hosttune.handover.signing import SUFFIX, signature_reasons
 from hosttune.handover.statement import applied_values, epoch_of, known_firmware
 from hosttune.handover.verify import Live, verification
+from hosttune.holders import holders
 from hosttune.libvirthook import recording_of
 from hosttune.model.handover import Statement
 from hosttune.model.host import Host
@@ -25,13 +26,17 @@ def verify(
     here: Here, file: str, signers: str, identity: str, revoked: str | None = None, *, document: bool = False
 ) -> Verification:
     """Verify a statement on this host (or, `document`, about a host document). Raises BadInput, Refused."""
+    if file == "-":
+        raise BadInput("not a file", where=file, hint="name the file: its signature is beside it")
     data = load(file, what="a statement", size="statement")
     statement = Statement.from_json(data, where=file)
     found = signature_reasons(data, file + SUFFIX, signers, identity, revoked)
     site, discover = here
     host = discover()
+    here_now = tuple(one.address for one in statement.predicate.devices if one.address in host.index.pci)
     live = Live(
         host=host,
+        users=() if document else holders(site.system, here_now),
         applied=None if document else applied_values(site),
         firmware={
             one.address: known_firmware(None if document else site.system, host, one.address)

@@ -41,12 +41,14 @@ def parse_duration(text: str) -> timedelta:
     return length
 
 
-def sign(path: str, key: str, expires: timedelta, *, at: datetime | None = None) -> Statement:
+def sign(path: str, key: str, expires: timedelta, *, at: datetime | None = None, dsse: bool = False) -> Statement:
     """Write the expiry into the statement, sign it, and write `FILE.sig`; return the statement.
 
-    A statement that was signed before is signed again, with the new expiry. Raises BadInput for a file that is not a
-    statement or a key that cannot be read; Unclean; CommandFailed if ssh-keygen fails.
+    A statement that was signed before is signed again, with the new expiry. `dsse`: also write `FILE.dsse.json`.
+    Raises BadInput for a file that is not a statement or a key that cannot be used; Unclean; CommandFailed if
+    ssh-keygen fails.
     """
+    from hosttune.handover import dsse as envelopes
     from hosttune.handover.statement import refuse_forged
 
     if path == "-":
@@ -61,9 +63,12 @@ def sign(path: str, key: str, expires: timedelta, *, at: datetime | None = None)
     signed = msgspec.structs.replace(statement, predicate=predicate)
     text = signed.to_json()
     signature = _sign(text, key)
+    envelope = envelopes.envelope_of(text, key) if dsse else None
     # A crash between the two leaves the old signature beside the new text: void, and signed again by the next call.
     save(path, text)
     save(path + SUFFIX, signature)
+    if envelope is not None:
+        save(path + envelopes.SUFFIX, envelope)
     return signed
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hosttune.handover.statement import epoch_of, live_device
+from hosttune.holders import DeviceUser
 from hosttune.hypervisor import is_active
 from hosttune.model.handover import HandedDevice, Statement, digest_of, time_of
 from hosttune.model.host import Host
@@ -23,12 +24,14 @@ _UNREADABLE = "cannot be read now"
 class Live(Value, frozen=True, kw_only=True):
     """The host as it is now. `applied` None: a host document, which has no applied settings.
 
-    `firmware`: that of each device of the statement, by address; None for one: unknown.
+    `firmware`: that of each device of the statement, by address; None for one: unknown. `users`: who has the devices
+    open, and what of that could not be read.
     """
 
     host: Host
     applied: Mapping[str, Any] | None
     firmware: Mapping[str, Mapping[str, str] | None]
+    users: tuple[DeviceUser, ...] = ()
 
 
 def verification(
@@ -41,6 +44,7 @@ def verification(
         *_of_statement(statement, at or datetime.now(UTC)),
         *_of_host(statement, live),
         *(one for device in predicate.devices for one in _of_device(device, live)),
+        *(_about(one.address, "unknown" if one.unknown else "in-use", one.text) for one in live.users),
     )
     return Verification(
         verdict="void" if reasons else "valid",
