@@ -102,7 +102,6 @@ def other_socket(case: Case) -> Finding | None:
     source="/sys/class/infiniband/*/ports/*/rate and state; standard rates of ports",
     remedy="check cable and switch port; then hosttune validate (nic-link)",
     confirm="ibstat or ethtool: rate and state of each port",
-    fault_itself=True,
 )
 def port_down(case: Case) -> Finding | None:
     """A port is down or runs at a lower rate."""
