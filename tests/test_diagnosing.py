@@ -135,6 +135,77 @@ def test_one_fault_is_named(fault: str) -> None:
     assert names(found)[:1] == [cause]
 
 
+# --- every other rule, on what is known of a machine of its own ---------------------------------------------------
+
+A100 = {"gpu": "NVIDIA A100-SXM4-80GB", "gpus_per_host": 8, "nvswitch": True}
+TWO = {**A100, "hosts": 2, "nics": {"count": 8, "rate_gbps": 200, "kind": "infiniband"}}
+ROCE = {**TWO, "hosts": 4, "nics": {"count": 8, "rate_gbps": 400, "kind": "roce"}}
+ALONE = {"gpu": "NVIDIA H100 80GB HBM3", "gpus_per_host": 8, "hosts": 1, "nvswitch": True}
+AR = "all-reduce-busbw"
+# cause: (setup, (metric, subject, value, unit, size), observations)
+OTHERS: dict[str, tuple[dict[str, Any], tuple[Any, ...], dict[str, Any]]] = {
+    "iommu-translation": ({**A100, "virtual": False}, ("d2h", "GPU 0", 9, "GB/s", None), {"iommu": "on"}),
+    "pcie-max-read-request": (TWO, ("rdma-write", "port", 120, "Gb/s", None), {"max_read_request_bytes": 512}),
+    "ib-relaxed-ordering-off": (TWO, (AR, "16 GPUs", 130, "GB/s", None), {"relaxed_ordering": False}),
+    "vcpu-floating-or-unpinned": ({"virtual": True}, ("memory-copy", "all", 60, "GB/s", None), {"pinned": False}),
+    "interrupts-or-c-states": ({}, ("memory-latency", "node 0", 300, "ns", None), {"c_states": "deep"}),
+    "wrong-topology-file": (
+        {**TWO, "virtual": False, "environment": {"NCCL_TOPO_FILE": "/a.xml"}}, (AR, "16 GPUs", 90, "GB/s", None), {},
+    ),
+    "small-message-latency": (ALONE, (AR, "8 GPUs", 5, "GB/s", 256 << 10), {}),
+    "nic-count-or-rail-mismatch": (
+        {**TWO, "environment": {"NCCL_IB_HCA": "mlx5_0"}}, (AR, "16 GPUs", 23, "GB/s", None), {},
+    ),
+    "roce-config": (ROCE, (AR, "32 GPUs on 4 hosts", 150, "GB/s", None), {"gpudirect_rdma": True}),
+    "network-congestion-or-routing": (TWO, (AR, "16 GPUs", 120, "GB/s", None), {"congestion": True}),
+    "ecc-or-row-remap": ({"gpu": "NVIDIA L40S"}, ("device-copy", "GPU 0", 500, "GB/s", None), {}),
+    "storage": (A100, ("tokens-per-second", "run", 100, "tokens/s", None), {"storage_bound": True}),
+    "data-loader": (A100, ("mfu", "run", 12, "%", None), {"input_bound": True}),
+    "kernel-or-driver-bug": (TWO, (AR, "16 GPUs", 100, "GB/s", None), {"changed_with_version": True}),
+    "measurement-artefact": (A100, ("h2d", "GPU 0", 5, "GB/s", None), {"pageable_memory": True}),
+    "impossible-figure": ({**A100, "hosts": 1}, (AR, "8 GPUs", 420, "GB/s", None), {}),
+    "algorithm-or-protocol-forced": (
+        {**ALONE, "environment": {"NCCL_PROTO": "LL"}}, (AR, "8 GPUs", 90, "GB/s", 1 << 30), {},
+    ),
+    "nvlink-down-or-missing": ({**ALONE, "nvlinks_per_gpu": 9}, ("p2p", "pair", 196, "GB/s", None), {}),
+    "fabric-manager-not-running": (ALONE, ("p2p", "pair", 20, "GB/s", None), {"p2p": "off"}),
+    "nvls-expected-not-available": ({**ALONE, "virtual": True}, (AR, "8 GPUs", 360, "GB/s", 8 << 30), {}),
+}  # fmt: skip
+SECOND = {"nvls-expected-not-available"}  # the same figure fits nvls-off as well
+
+
+def of_others(cause: str, value: float | None = None) -> Diagnosis:
+    setup, row, seen = OTHERS[cause]
+    figure = dict(zip(("metric", "subject", "value", "unit", "size_bytes"), row, strict=True))
+    figure["value"] = figure["value"] if value is None else value
+    return diagnosed({"version": 1, "setup": setup, "figures": [figure], "observations": seen})
+
+
+@pytest.mark.parametrize("cause", OTHERS)
+def test_each_other_rule_finds_its_cause(cause: str) -> None:
+    assert names(of_others(cause)).index(cause) == (1 if cause in SECOND else 0)
+
+
+@pytest.mark.parametrize(
+    ("cause", "value"),
+    [
+        ("iommu-translation", 27), ("pcie-max-read-request", 195), ("ib-relaxed-ordering-off", 192),
+        ("wrong-topology-file", 192), ("nic-count-or-rail-mismatch", 192), ("roce-config", 384),
+        ("network-congestion-or-routing", 192), ("ecc-or-row-remap", 760), ("kernel-or-driver-bug", 192),
+        ("measurement-artefact", 27), ("impossible-figure", 235), ("algorithm-or-protocol-forced", 474),
+        ("nvls-expected-not-available", 474), ("data-loader", 45),
+    ],
+)  # fmt: skip
+def test_the_same_observation_beside_a_good_figure_is_no_cause(cause: str, value: float) -> None:
+    assert names(of_others(cause, value)) == []
+
+
+def test_every_rule_is_tested() -> None:
+    published = {cause for case in CASES for cause in case["expected"]["causes"]}
+    tested = {cause for cause, *_ in FAULTS.values()} | set(OTHERS) | published
+    assert {rule.cause for rule in RULES} <= tested
+
+
 def test_every_rule_declares_its_source_and_a_cause_has_one_rule() -> None:
     assert len({rule.cause for rule in RULES}) == len(RULES)
     for rule in RULES:

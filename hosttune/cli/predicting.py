@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from hosttune.cli.commands import Command, Whole, host_options, read_host
-from hosttune.cli.output import emit, exiting, shown
+from hosttune.cli.output import detail, emit, exiting, shown
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -102,20 +103,41 @@ def planned(host: Host, intent: str | None, plan: str | None) -> tuple[PlannedGu
 
 @click.command(cls=Command)
 @host_options
-@click.option("--measured", "measured", metavar="FILE", help="Figures and observations (YAML or JSON).")
+@click.option("--measured", metavar="FILE", help="Figures and observations (YAML or JSON).")
+@click.option(
+    "--validation", metavar="FILE", help="The figures of this validation (JSON), with --host or --root its host."
+)
+@click.option("--log", "logs", metavar="FILE", multiple=True, help="Output of a tool, as it is (repeatable).")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True, help="What to print.")
 @click.pass_context
 def diagnose(
-    context: click.Context, /, root: str | None, document: str | None, measured: str | None, output: str
+    context: click.Context,
+    /,
+    root: str | None,
+    document: str | None,
+    measured: str | None,
+    validation: str | None,
+    logs: tuple[str, ...],
+    output: str,
 ) -> None:
     """Say why a measured figure falls short, and what to do. Exits 1 if a figure is low or a cause is named.
 
+    Several sources are read together; a fact in which two of them differ is not used. Logs are those of nccl-tests,
+    NCCL_DEBUG=INFO, the GPU tool's topology matrix and query, lspci -vvv, ib_write_bw, nvbandwidth, fio (JSON).
+
     \b
     hosttune diagnose --measured figures.yaml
+    hosttune diagnose --validation today.json --host host.json
+    hosttune diagnose --log all_reduce.log --log lspci.txt
     """
-    from hosttune.diagnosing import diagnose as judged
+    import msgspec
 
-    found = judged(gathered(measured))
+    from hosttune.diagnosing import diagnose as judged
+    from hosttune.diagnosing.logs import merge
+
+    merged, doubts = merge(gathered(root, document, measured, validation, logs))
+    found = judged(merged, complaining=validation is None)
+    found = msgspec.structs.replace(found, problems=(*doubts, *found.problems))
     bad = bool(found.causes) or any(one.verdict in ("low", "impossible") for one in found.figures)
     with exiting(context, 1 if bad else 0):
         if output == "json":
@@ -126,11 +148,36 @@ def diagnose(
         emit(shown_lines(diagnosis_text(found)))
 
 
-def gathered(measured: str | None) -> Measured:
-    """Return the document. Raises BadInput."""
+def gathered(
+    root: str | None, document: str | None, measured: str | None, validation: str | None, logs: Sequence[str]
+) -> list[tuple[str, Measured]]:
+    """Return what each source shows, with its name. Raises BadInput."""
+    from hosttune.diagnosing.logs import read_log
     from hosttune.model.measured import Measured
     from hosttune.state import load
 
-    if measured is None:
-        raise BadInput("nothing to diagnose", where="command line", hint="give --measured FILE")
-    return Measured.from_yaml(load(measured, what="measured figures", size="intent"), where=measured)
+    found: list[tuple[str, Measured]] = []
+    if measured is not None:
+        text = load(measured, what="measured figures", size="intent")
+        found.append((measured, Measured.from_yaml(text, where=measured)))
+    if validation is not None:
+        found.append((validation, validated(root, document, validation)))
+    elif root is not None or document is not None:
+        raise BadInput("a host without its validation", where="command line", hint="give --validation FILE")
+    for path in logs:
+        content = load(path, what="the output of a tool", size="log").decode("utf-8", "replace")
+        part, tool = read_log(content, path)
+        detail(f"{path}: output of {tool}")
+        found.append((path, part))
+    if not found:
+        raise BadInput("nothing to diagnose", where="command line", hint="give --measured, --validation or --log")
+    return found
+
+
+def validated(root: str | None, document: str | None, path: str) -> Measured:
+    """Return the figures of a validation, with its host if one is given. Raises BadInput."""
+    from hosttune.diagnosing.gathering import of_validation
+    from hosttune.history import read_validation
+
+    host = read_host(root, document) if root is not None or document is not None else None
+    return of_validation(read_validation(path), host)

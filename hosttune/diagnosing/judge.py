@@ -31,13 +31,16 @@ _CERTAIN = ("proven", "observed", "fits")  # enough to name a cause where no fig
 _MOST_CAUSES, _ENOUGH = 6, 3  # so many are shown; causes that are only possible fill up to three
 
 
-def diagnose(measured: Measured, standard: Standard | None = None) -> Diagnosis:
-    """Return verdicts and causes for a document. Raises BadInput for too many figures."""
+def diagnose(measured: Measured, standard: Standard | None = None, *, complaining: bool = True) -> Diagnosis:
+    """Return verdicts and causes for a document. Raises BadInput for too many figures.
+
+    `complaining` False: observations without figures are no complaint of speed; only faults of the machine are named.
+    """
     check_count(len(measured.figures), "figures of a diagnosis", "figures")
     measured, problems = without_contradictions(measured)
     shape = shape_of(measured, standard or shipped())
     figures = _of_sizes([judge_figure(figure, measured, shape) for figure in measured.figures])
-    case = Case(measured, shape, figures)
+    case = Case(measured, shape, figures, complaining)
     found = _ranked(case)
     return Diagnosis(
         figures=tuple(one.shown() for one in figures),
@@ -48,7 +51,7 @@ def diagnose(measured: Measured, standard: Standard | None = None) -> Diagnosis:
 
 
 def _of_sizes(figures: Sequence[Judged]) -> tuple[Judged, ...]:
-    """Return the figures; one of a small message is as expected where a larger one of the same subject was measured."""
+    """Return the figures; one of a small message is left alone where a larger one of the same subject was measured."""
     largest: dict[tuple[str, str], float] = {}
     for one in figures:
         key = (one.figure.metric, one.figure.subject)
@@ -62,14 +65,12 @@ def _of_sizes(figures: Sequence[Judged]) -> tuple[Judged, ...]:
 
 
 def _ranked(case: Case) -> list[tuple[Rule, Finding]]:
-    impossible = any(one.verdict == "impossible" for one in case.figures)
-    fine = bool(case.figures) and not case.open and not impossible
     low = any(one.verdict == "low" for one in case.figures)
     found = []
     for rule in RULES:
         finding = rule.find(case)
-        if finding is None and fine and rule.fault_itself:
-            finding = rule.find(Case(case.measured, case.shape, ()))
+        if rule.fault_itself and not low and (finding is None or finding.grade not in _CERTAIN):
+            finding = rule.find(Case(case.measured, case.shape, ()))  # the fault alone, whatever the figures are
         if finding is None or (not low and not case.complaint and finding.grade not in _CERTAIN):
             continue
         found.append((rule, finding))

@@ -26,11 +26,15 @@ LINK = ("link-speed-gts", "link-width")
 
 @dataclass(frozen=True)
 class Case:
-    """What is known: the document, its machine, and the figures with their verdicts."""
+    """What is known: the document, its machine, and the figures with their verdicts.
+
+    `complaining`: somebody wrote the document because something is slow; a validation is not a complaint.
+    """
 
     measured: Measured
     shape: Shape
     figures: tuple[Judged, ...]
+    complaining: bool = True
 
     @property
     def seen(self) -> Observations:
@@ -52,7 +56,7 @@ class Case:
     @cached_property
     def complaint(self) -> bool:
         """Whether speed is complained of without a figure: the observations are then the finding."""
-        return not self.figures
+        return self.complaining and not self.figures
 
     def low(self, metrics: Collection[str]) -> tuple[Judged, ...]:
         """Return the low figures of these metrics."""
@@ -65,8 +69,7 @@ class Case:
     @cached_property
     def networked(self) -> tuple[Judged, ...]:
         """Figures between hosts that a cause can explain; those whose number of hosts is unknown are among them."""
-        local = self.measured.setup.hosts == 1 and self.shape.hosts == 1
-        return tuple(one for one in self.about(NETWORK) if one.figure.metric == "rdma-write" or not local)
+        return tuple(one for one in self.about(NETWORK) if one.figure.metric == "rdma-write" or one.hosts != 1)
 
     @cached_property
     def low_between(self) -> tuple[Judged, ...]:
@@ -76,7 +79,7 @@ class Case:
     @cached_property
     def local(self) -> tuple[Judged, ...]:
         """Figures of collectives within one host that a cause can explain."""
-        return self.about(COLLECTIVES) if self.shape.hosts == 1 else ()
+        return tuple(one for one in self.about(COLLECTIVES) if one.hosts == 1)
 
 
 @dataclass(frozen=True)
@@ -134,15 +137,20 @@ def first_kept(figures: Iterable[Judged], limits: Iterable[tuple[float, str]]) -
 
 
 def observed(
-    case: Case, evidence: str, strong: tuple[Judged, ...], kept: tuple[Judged, str] | None = None
+    case: Case,
+    evidence: str,
+    strong: tuple[Judged, ...],
+    kept: tuple[Judged, str] | None = None,
+    *,
+    weak: tuple[Judged, ...] = (),
 ) -> Finding | None:
     """Return the finding of an observed fault.
 
-    proven if a figure also keeps to the fault's bound; observed if it acts on an open figure or no figure is given;
-    otherwise indirect, if there is any open figure, or nothing.
+    proven if a figure also keeps to the fault's bound; observed if it acts on an open figure (`strong`) or no figure is
+    given; indirect if it acts on one, and no source says how much (`weak`); otherwise nothing.
     """
     if kept is not None:
         return Finding("proven", (evidence, f"{kept[0].name} keeps to {kept[1]}"), strong or (kept[0],))
     if strong or case.complaint:
         return Finding("observed", (evidence,), strong)
-    return Finding("indirect", (evidence,), case.open) if case.open else None
+    return Finding("indirect", (evidence,), weak) if weak else None

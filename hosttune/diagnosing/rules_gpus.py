@@ -259,7 +259,7 @@ def latency_share(case: Case, one: Judged) -> float:
         return 1.0
     if rate is None or one.figure.metric not in COLLECTIVES:
         return 0.0
-    hosts = case.shape.hosts or 1
+    hosts = one.hosts or 1
     ranks = max(2, hosts * (case.shape.per_host or (2 if hosts == 1 else 1)))
     step = formulas.STEP_SECONDS
     within = step["nvlink" if case.shape.links else "pcie"]

@@ -97,7 +97,7 @@ def unpinned(case: Case) -> Finding | None:
     """vCPUs run on any CPU."""
     if case.seen.pinned is False:
         near = (*MEMORY, *WORK, *HOST_COPIES, *STORAGE, "rdma-write")
-        return observed(case, "vCPUs are not pinned", case.about(near))
+        return observed(case, "vCPUs are not pinned", case.about(near), weak=case.about(NETWORK))
     low = case.low((*MEMORY, *WORK)) if case.seen.pinned is None and case.shape.virtual else ()
     return Finding("default", ("vCPUs float unless they are pinned; it was not read",), low) if low else None
 
@@ -111,7 +111,8 @@ def unpinned(case: Case) -> Finding | None:
 def small_pages(case: Case) -> Finding | None:
     """A guest's memory is in pages of 4 KiB."""
     if case.seen.hugepages is False:
-        return observed(case, "no huge pages", case.about((*MEMORY, *WORK)))
+        weak = case.about((*NETWORK, *HOST_COPIES, *STORAGE))
+        return observed(case, "no huge pages", case.about((*MEMORY, *WORK)), weak=weak)
     low = case.low(MEMORY) if case.seen.hugepages is None and case.shape.virtual else ()
     return (
         Finding("default", ("a guest has small pages unless huge ones are asked for; it was not read",), low)
@@ -147,7 +148,7 @@ def idle_states(case: Case) -> Finding | None:
         return None
     small = tuple(one for one in case.about(NETWORK) if (one.figure.size_bytes or 1 << 30) <= 1 << 20)
     about = case.about((*WORK, *STORAGE, *MEMORY))
-    return observed(case, "deep idle states are in use", (*small, *about))
+    return observed(case, "deep idle states are in use", (*small, *about), weak=case.about((*NETWORK, *HOST_COPIES)))
 
 
 RULES = (far_node, topology_hidden, unpinned, small_pages, neighbour, idle_states)

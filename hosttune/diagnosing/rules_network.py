@@ -102,7 +102,6 @@ def other_socket(case: Case) -> Finding | None:
     source="/sys/class/infiniband/*/ports/*/rate and state; standard rates of ports",
     remedy="check cable and switch port; then hosttune validate (nic-link)",
     confirm="ibstat or ethtool: rate and state of each port",
-    fault_itself=True,
 )
 def port_down(case: Case) -> Finding | None:
     """A port is down or runs at a lower rate."""
@@ -195,10 +194,9 @@ def congestion(case: Case) -> Finding | None:
     if case.seen.congestion is not None:
         return observed(case, "the network is congested", case.networked) if case.seen.congestion else None
     low = _low(case)
-    if low and (case.shape.hosts or 0) > 2 and case.seen.transport != "socket":
-        return Finding(
-            "possible", (f"{case.shape.hosts} hosts share the network's links; its counters were not read",), low
-        )
+    hosts = max((one.hosts or 0 for one in low), default=0)
+    if hosts > 2 and case.seen.transport != "socket":
+        return Finding("possible", (f"{hosts} hosts share the network's links; its counters were not read",), low)
     return None
 
 

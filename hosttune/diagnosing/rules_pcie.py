@@ -108,6 +108,15 @@ def _between_devices(case: Case) -> tuple[Judged, ...]:
     return (*case.networked, *(() if linked else (*case.about(("p2p",)), *case.local)))
 
 
+def _through_host(case: Case) -> str | None:
+    """Return why copies between GPU and NIC cross the CPU anyway, so that redirection costs them nothing more."""
+    if case.seen.gpudirect_rdma is False or (case.seen.peer_memory_module is False and not case.seen.gpudirect_rdma):
+        return "data goes through host memory (no GPUDirect RDMA)"
+    if case.seen.gpu_nic_path in ("PHB", "NODE", "SYS") and case.shape.virtual is False:
+        return f"the path from GPU to NIC is {case.seen.gpu_nic_path}"
+    return None
+
+
 _KERNEL_ACS = "Linux drivers/pci/pci.c, pci_enable_acs: redirection is on wherever an IOMMU is used"
 
 
@@ -122,6 +131,12 @@ _KERNEL_ACS = "Linux drivers/pci/pci.c, pci_enable_acs: redirection is on wherev
 def acs(case: Case) -> Finding | None:
     """Bridges send traffic between devices up to the IOMMU."""
     between = _between_devices(case)
+    if case.networked and (through := _through_host(case)):
+        between = tuple(one for one in between if one not in case.networked)
+        if case.seen.acs_redirect is None or not case.seen.acs_redirect:
+            return None
+        words = f"bridges redirect traffic between devices, but {through}"
+        return observed(case, words, between, weak=case.networked)
     if case.seen.acs_redirect is not None:
         return observed(case, "bridges redirect traffic between devices", between) if case.seen.acs_redirect else None
     low = tuple(one for one in between if one.verdict == "low" and one.figure.metric != "rdma-write")
@@ -162,8 +177,7 @@ def translation(case: Case) -> Finding | None:
     """Every access of a device is translated on a host that gives no device away."""
     if case.seen.iommu != "on":
         return None
-    about = case.about((*STORAGE, *HOST_COPIES, "p2p", *WORK))
-    strong = (*about, *case.networked)
+    strong = (*case.about((*STORAGE, *HOST_COPIES, *WORK)), *_between_devices(case))
     if case.shape.virtual:  # a guest's devices are always translated
         return observed(case, "the IOMMU translates", case.about(STORAGE)) if case.about(STORAGE) else None
     return observed(case, "the IOMMU translates every access of a device", strong)
@@ -180,7 +194,7 @@ def read_request(case: Case) -> Finding | None:
     size = case.seen.max_read_request_bytes
     if size is not None and size < 4096:
         strong = (*case.networked, *case.about(STORAGE)) if size <= 512 else ()
-        return observed(case, f"largest read request {size:g} bytes", strong)
+        return observed(case, f"largest read request {size:g} bytes", strong, weak=case.networked)
     low = case.low(("rdma-write",)) if size is None else ()
     return Finding("possible", ("the NIC's largest read request was not read",), low) if low else None
 

@@ -15,7 +15,7 @@ from hosttune.predicting.shape import Shape
 _SLACK = 1.01  # timers are rounded: so much above the bound is still believed
 _LEAST = 0.5  # of the figure of large messages: less shows no bandwidth
 _LEAST_CLOCK = 0.9  # of the clock that the report compares with
-_TOO_SMALL = "as expected for this size, which is too small to show the bandwidth"
+_TOO_SMALL = "the message is too small to show the bandwidth"
 # MFU: matrix products alone reach 0.81 of the dense peak (docs/models.md), so a whole training step cannot reach more.
 # Published runs: 0.38 to 0.56 (Llama 3 405B, MegaScale, Megatron; MODEL FLOPs as in PaLM, arXiv 2204.02311, app. B).
 _MOST_MFU, _TYPICAL_MFU = 0.81, 0.41
@@ -52,7 +52,8 @@ _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 class Judged:
     """A figure with its verdict. `value`, `bound` and `typical` in the metric's own unit; `estimate` has their source.
 
-    `value` None: the unit does not fit. `seconds`: the figure is a time, although its metric is a rate.
+    `value` None: the unit does not fit. `seconds`: the figure is a time, although its metric is a rate. `hosts`: how
+    many took part.
     """
 
     figure: Figure
@@ -64,10 +65,11 @@ class Judged:
     estimate: Estimate | None = None
     seconds: float | None = None
     factor: float = 1.0
+    hosts: int | None = None
 
     @property
     def small(self) -> bool:
-        """Whether it is as expected for its size, which is too small to show the bandwidth."""
+        """Whether its message is too small to show the bandwidth."""
         return self.verdict == "unknown" and self.why.startswith(_TOO_SMALL)
 
     @property
@@ -86,6 +88,7 @@ class Judged:
             typical=None if self.typical is None else round(self.typical / self.factor, 4),
             verdict=self.verdict,
             why=self.why,
+            size_bytes=self.figure.size_bytes,
         )
 
 
@@ -114,7 +117,7 @@ def judge_figure(figure: Figure, measured: Measured, shape: Shape) -> Judged:
         operations = _of_operations(figure) if dimension == "bytes per second" else None
         if operations is None:
             why = f"{figure.unit or 'no unit'} does not measure {dimension}: the figure cannot be compared"
-            return Judged(figure, "unknown", why, seconds=time[0] / 1e9 if time else None)
+            return Judged(figure, "unknown", why, seconds=time[0] / 1e9 if time else None, hosts=shape.hosts)
         found = operations
     value, factor = found
     if figure.metric in _BY_OBSERVATION:
@@ -132,13 +135,13 @@ def _of_operations(figure: Figure) -> tuple[float, float] | None:
 
 
 def _by_model(figure: Figure, value: float, factor: float, measured: Measured, shape: Shape) -> Judged:
-    seen = measured.observations
     ranks, hosts = _of_subject(figure.subject, shape)
+    if hosts is None and shape.hosts is None and shape.nics is None and ranks and ranks <= (shape.per_host or 0):
+        hosts = 1  # no more GPUs than a host has, and no network in the setup
     problem = _contradiction(ranks, hosts, shape)
     if problem:
         return Judged(figure, "unknown", problem, value, factor=factor)
-    far = seen.memory_node == "far"
-    found = estimate(Question(figure.metric, ranks, hosts, figure.size_bytes, far), shape)
+    found = estimate(Question(figure.metric, ranks, hosts, figure.size_bytes), shape)
     bound, typical = found.bound, found.typical
     if figure.metric == "rdma-write":  # the model speaks in Gb/s, the figures are compared in GB/s
         bound, typical = (None if one is None else one / 8 for one in (bound, typical))
@@ -146,7 +149,7 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     bound, typical = (None if one is None else one * (2 if both else 1) for one in (bound, typical))
     averaged = re.search(r"\baverage\b|\bavg\b|\bmean\b", figure.subject, re.IGNORECASE) is not None
     verdict, why = _verdict(value, bound, typical, found, averaged)
-    return Judged(figure, verdict, why, value, bound, typical, found, factor=factor)
+    return Judged(figure, verdict, why, value, bound, typical, found, factor=factor, hosts=hosts or shape.hosts)
 
 
 def _verdict(

@@ -14,6 +14,7 @@ import msgspec
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu.inside import Inside
 from hosttune.gpu.nvidia_host import DRIVER, HINTS, NVML, TRACES, lists, parse_nvml, parse_smi_text, parse_smi_xml
+from hosttune.gpu.nvidia_logs import LOGS
 from hosttune.gpu.nvidia_rates import GENERATIONS
 from hosttune.gpu.nvidia_words import TELLS
 from hosttune.gpu.vendor import Answer, Bench, Part, Vendor, always, ask, awake, fill
@@ -353,5 +354,7 @@ NVIDIA = Vendor(
     inside=Inside(tool="nvidia-smi", nccl="1"),
     traces=TRACES,
     generations=GENERATIONS,
+    logs=LOGS,
+    peer_memory=("nvidia_peermem", "nv_peer_mem"),
     bench=Bench(backends=frozenset(("PyTorch", "nvbandwidth", "nccl-tests", "DCGM")), parts=_parts, watch="nvidia-smi"),
 )

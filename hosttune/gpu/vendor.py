@@ -20,6 +20,7 @@ from hosttune.reader import Reader
 
 if TYPE_CHECKING:
     from hosttune.gpu.knobs import Knobs
+    from hosttune.model.measured import Measured
 
 MAX_ANSWER = 4 << 20  # characters; nvidia-smi -q -x prints about 30 KB per GPU
 
@@ -142,6 +143,18 @@ class Traces(msgspec.Struct, frozen=True, kw_only=True):
     log: LogRecords | None = None
 
 
+class LogReader(msgspec.Struct, frozen=True, kw_only=True):
+    """Reads the output of one of a maker's tools, as it is: facts of GPUs, or of the machine (one of the two).
+
+    `sign`: a regular expression that finds this tool's output. The readers raise BadInput, with the reason.
+    """
+
+    name: str
+    sign: str
+    gpus: Callable[[str], tuple[Gpu, ...]] | None = None
+    machine: Callable[[str], Measured] | None = None
+
+
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """What models of copies and collectives need of one generation of a maker's GPUs. None: no source, or none exists.
 
@@ -220,6 +233,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     - `mig`: its GPUs can be divided into instances. `knobs` returns what its driver lets hosttune set; `unset` says by
       driver why nothing is set there.
     - `inside`: what is known about its GPUs in a guest. `traces`: traces of its driver on a host.
+    - `logs` read the output of its tools, for a diagnosis.
+    - `peer_memory`: kernel modules that let NICs reach its GPUs' memory.
     - `generations`: what models of copies and collectives need; the first whose names match counts.
     """
 
@@ -247,6 +262,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     traces: Traces = Traces()
     hints: Hints = Hints()
     generations: tuple[Generation, ...] = ()
+    logs: tuple[LogReader, ...] = ()
+    peer_memory: tuple[str, ...] = ()
 
 
 def always(device: PciDevice, bridge: PciDevice | None) -> bool:

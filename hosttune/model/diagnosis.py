@@ -31,6 +31,7 @@ class JudgedFigure(Value, frozen=True, kw_only=True):
     typical: float | None = None
     verdict: FigureVerdict = "unknown"
     why: str
+    size_bytes: float | None = None
 
 
 class Cause(Value, frozen=True, kw_only=True):

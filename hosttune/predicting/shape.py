@@ -77,10 +77,10 @@ def shape_of(measured: Measured, standard: Standard) -> Shape:
         rows = [row for row in rows if row.nvlinks in (setup.nvlinks_per_gpu, None)] or rows
     elif setup.nvswitch:  # of a model in several forms, the board with all links
         rows = [row for row in rows if row.nvlinks == max(other.nvlinks or 0 for other in rows)] or rows
-    links = setup.nvlinks_per_gpu
-    if links is None:
-        counts = {row.nvlinks for row in rows}
-        links = counts.pop() if len(counts) == 1 else generation.links if generation else None
+    links, counts = setup.nvlinks_per_gpu, {row.nvlinks for row in rows}
+    most = counts.pop() if len(counts) == 1 else generation.links if generation else None
+    if links is None or (most is not None and 0 < links < most):  # links that are down are a cause, not the model
+        links = most
     slot = slot_of(setup.pcie)
     if generation is not None and generation.pcie_gts:  # what the GPU can do: a slot that cannot is a cause
         slot = (generation.pcie_gts, 16)

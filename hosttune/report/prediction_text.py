@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from hosttune.model.diagnosis import Diagnosis
 from hosttune.model.prediction import PredictedFigure, Prediction
+from hosttune.model.values import format_size
 
 
 def prediction_text(found: Prediction) -> str:
@@ -58,7 +59,9 @@ def _diagnosis(found: Diagnosis) -> Iterator[str]:
             f"bound {one.bound:.4g}" if one.bound else "",
         ]
         known = ", ".join(word for word in about if word)
-        subject = f" ({one.subject})" if one.subject else ""
+        size = format_size(int(one.size_bytes)) if one.size_bytes else ""
+        words = ", ".join(word for word in (one.subject, size) if word)
+        subject = f" ({words})" if words else ""
         yield f"{one.verdict:10}  {one.metric}{subject}: {value}{f'; {known}' if known else ''}"
         yield f"            {one.why}"
     if not found.causes:

@@ -1,0 +1,244 @@
+"""The input of a diagnosis from what hosttune knows: a host document, a validation, facts of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any, Literal
+
+import msgspec
+
+from hosttune.bench.judge import grouped
+from hosttune.gpu import VENDORS
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host, Nic, PciDevice
+from hosttune.model.measured import Figure, LinkSeen, Measured, NicLink, Nics, Observations, Setup
+from hosttune.model.validation import Sample, Validation
+from hosttune.predicting.formulas import pcie_gb_per_s
+from hosttune.predicting.shape import of_host
+
+# Figures of a validation -> metrics of a diagnosis. Copies from the far node are named by their subject.
+_METRICS: Mapping[str, str] = {
+    "h2d-ce": "h2d", "d2h-ce": "d2h", "p2p-write-ce": "p2p", "p2p-read-ce": "p2p", "device-copy": "device-copy",
+    "gemm-bf16": "gemm-bf16", "gemm-fp8": "gemm-fp8", "memory-copy": "memory-copy", "memory-latency": "memory-latency",
+    "disk-read": "disk-read", "rdma-write": "rdma-write", "load-sm-clock": "sm-clock", "load-power": "power",
+    "load-link-speed": "link-speed-gts", "load-link-width": "link-width",
+}  # fmt: skip
+_SIZES = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_HOT = ("sw_thermal_slowdown", "hw_thermal_slowdown")
+_Path = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
+_PATHS: tuple[_Path, ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
+_INFINIBAND = "InfiniBand"
+
+
+def of_validation(validation: Validation, host: Host | None) -> Measured:
+    """Return the figures of a validation, with what its host shows. Without a host only the GPUs' model is known."""
+    figures = tuple(figures_of(validation.samples))
+    if host is not None:
+        known = of_host_facts(host)
+        return msgspec.structs.replace(known, figures=figures)
+    models = {(gpu.model, gpu.id) for gpu in validation.machine.gpus} if validation.machine else set()
+    model, device = models.pop() if len(models) == 1 else (None, None)
+    count = len(validation.machine.gpus) if validation.machine else 0
+    return Measured(
+        version=1, setup=Setup(gpu=model, pci_id=device, gpus_per_host=count or None, hosts=1), figures=figures
+    )
+
+
+def figures_of(samples: Sequence[Sample]) -> Iterator[Figure]:
+    """Yield the median of each metric and subject that a diagnosis knows."""
+    units = {one.metric: one.unit for one in samples}
+    for (name, subject), values in grouped(samples).items():
+        size = None
+        metric = _METRICS.get(name)
+        for collective in ("all-reduce", "all-gather"):
+            word = name.removeprefix(f"{collective}-")
+            if word != name and (number := word.rstrip("kmgib")).isdecimal() and word[len(number) :] in _SIZES:
+                metric, size = f"{collective}-busbw", int(number) * _SIZES[word[len(number) :]]
+        if metric is not None:
+            yield Figure(metric=metric, subject=subject, value=median(values), unit=units[name], size_bytes=size)
+
+
+def of_host_facts(host: Host) -> Measured:
+    """Return what a host document shows of its GPUs, their links, NICs and bridges. Pure; no figures."""
+    gpus = host.index.accelerators
+    shape = of_host(host, [gpu.address for gpu in gpus], _no_standard())
+    nics = [nic for nic in host.nics if nic.rdma and nic.physfn is None and nic.kind == "infiniband"]
+    functions = [host.index.pci[nic.address] for nic in nics if nic.address in host.index.pci]
+    partial = of_gpus(gpus)
+    setup = msgspec.structs.replace(
+        partial.setup,
+        hosts=1,
+        virtual=host.hypervisor,
+        nvswitch=shape.switched,
+        nics=_nics(nics),
+        pcie=None if shape.slot is None else _slot_words(shape.slot),
+        cpu=host.cpu_model.model if host.cpu_model else None,
+    )
+    loaded = _modules(host)
+    seen = msgspec.structs.replace(
+        partial.observations,
+        iommu=_iommu(host),
+        acs_redirect=_redirects(host, gpus, nics),
+        ats=_all(function.ats_enabled for function in functions),
+        relaxed_ordering=_all(function.relaxed_ordering for function in functions),
+        max_read_request_bytes=_least(function.read_request_bytes for function in functions),
+        gpu_nic_path=_path(host, gpus, nics),
+        peer_memory_module=_peer_memory(gpus, loaded),
+        link=_link([host.index.pci[gpu.address] for gpu in gpus if gpu.address in host.index.pci]),
+        nic_link=_nic_link(nics),
+    )
+    return msgspec.structs.replace(partial, setup=setup, observations=seen)
+
+
+def _no_standard() -> Any:
+    from hosttune.bench.baselines import Standard
+
+    return Standard({}, ())
+
+
+def of_gpus(gpus: Sequence[Gpu]) -> Measured:
+    """Return what the GPUs' driver reports of them together. A fact in which they differ is that of the worst."""
+    models = {gpu.model for gpu in gpus}
+    reasons = [gpu.clock_reasons for gpu in gpus]
+    known = all(one is not None for one in reasons) and bool(reasons)
+    words = {word for one in reasons for word in one or ()}
+    limited = min(
+        (gpu for gpu in gpus if gpu.power_limit_watts and gpu.power_default_watts),
+        key=lambda gpu: (gpu.power_limit_watts or 0) / (gpu.power_default_watts or 1),
+        default=None,
+    )
+    kinds = {peer.kind for gpu in gpus for peer in gpu.peers or ()}
+    links = [gpu.nvlinks_active for gpu in gpus]
+    sliced = any(gpu.mig_on for gpu in gpus)
+    model = models.pop() if len(models) == 1 else None
+    p2p: Literal["nvlink", "pcie"] | None = None
+    if kinds and all(gpu.peers is not None for gpu in gpus):
+        p2p = "pcie" if kinds == {"pcie"} else "nvlink" if "pcie" not in kinds else None
+    return Measured(
+        version=1,
+        setup=Setup(
+            gpu=f"{model} MIG" if model and sliced else model,
+            gpus_per_host=len(gpus) or None,
+            nvlinks_per_gpu=_least(links) if all(one is not None for one in links) else None,
+        ),
+        observations=Observations(
+            p2p=p2p,
+            power_capped=True if "hw_power_brake_slowdown" in words else None,
+            power_limit_watts=limited.power_limit_watts if limited else None,
+            default_power_limit_watts=limited.power_default_watts if limited else None,
+            thermal_slowdown=bool(words.intersection(_HOT)) if known else None,
+        ),
+    )
+
+
+def _least(values: Iterable[Any]) -> Any:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _all(values: Iterable[bool | None]) -> bool | None:
+    """Return False if one is off, True if all are on, None if that is not known."""
+    found = list(values)
+    return False if False in found else True if found and None not in found else None
+
+
+def _nics(nics: Sequence[Nic]) -> Nics | None:
+    if not nics:
+        return None
+    rates = {nic.rate_gbps for nic in nics}
+    layers = {nic.link_layer for nic in nics}
+    kind: Literal["infiniband", "roce"] | None = None
+    if len(layers) == 1 and None not in layers:
+        kind = "infiniband" if layers == {_INFINIBAND} else "roce"
+    return Nics(count=len(nics), rate_gbps=rates.pop() if len(rates) == 1 else None, kind=kind)
+
+
+def _nic_link(nics: Sequence[Nic]) -> NicLink | None:
+    """Return the number of ports and of active ones. The rate that a port could have is not in the document."""
+    states = [nic.state for nic in nics]
+    if not nics or None in states:
+        return None
+    active = sum("ACTIVE" in (state or "").upper() for state in states)
+    return NicLink(ports=len(nics), ports_active=active)
+
+
+def _iommu(host: Host) -> Literal["off", "on", "passthrough"] | None:
+    if host.iommu is None or host.iommu.present is None:
+        return None
+    if not host.iommu.present:
+        return "off"
+    mode = (host.iommu.mode or "").lower()
+    return "passthrough" if mode in ("identity", "passthrough") else "on" if mode else None
+
+
+def _redirects(host: Host, gpus: Sequence[Gpu], nics: Sequence[Nic]) -> bool | None:
+    """Return whether a bridge above both a GPU and a NIC, or two GPUs, redirects requests; None if that is not read."""
+    devices = [*(gpu.address for gpu in gpus), *(nic.address for nic in nics)]
+    above = [set(host.index.above(address)) for address in devices]
+    shared = {bridge for one in above for bridge in one if sum(bridge in other for other in above) > 1}
+    ports = {host.index.above(address)[0] for address in devices if host.index.above(address)}
+    found = [host.index.pci[bridge].acs for bridge in sorted(shared | ports) if bridge in host.index.pci]
+    if any(acs is not None and "ReqRedir" in acs.enabled for acs in found):
+        return True
+    return False if found and all(acs is not None for acs in found) else None
+
+
+def _path(host: Host, gpus: Sequence[Gpu], nics: Sequence[Nic]) -> _Path | None:
+    """Return the path to its nearest NIC of the GPU that has the worst one, in the words of a topology matrix."""
+    if not gpus or not nics or host.hypervisor is not False:
+        return None  # a guest does not show the bridges that its devices have
+    best = [min((_between(host, gpu.address, nic.address) for nic in nics), default=None) for gpu in gpus]
+    known = [one for one in best if one is not None]
+    return _PATHS[max(known)] if len(known) == len(gpus) else None
+
+
+def _between(host: Host, one: str, other: str) -> int:
+    """Return the place in `_PATHS` of the path between two functions."""
+    here, there = host.index.above(one), host.index.above(other)
+    common = next((bridge for bridge in here if bridge in there), None)
+    if common is not None:
+        bridges = here.index(common) + there.index(common)
+        root = not host.index.above(common)
+        return _PATHS.index("PHB") if root else _PATHS.index("PIX" if bridges <= 2 else "PXB")
+    nodes = [host.index.pci[address].numa_node if address in host.index.pci else None for address in (one, other)]
+    return _PATHS.index("NODE") if nodes[0] is not None and nodes[0] == nodes[1] else _PATHS.index("SYS")
+
+
+def _modules(host: Host) -> set[str] | None:
+    modules = host.platform.modules if host.platform else None
+    return None if modules is None else {module.name for module in modules}
+
+
+def _peer_memory(gpus: Sequence[Gpu], loaded: set[str] | None) -> bool | None:
+    """Return True if a module is loaded that lets NICs reach these GPUs. The list of modules does not prove absence."""
+    makers = {gpu.vendor for gpu in gpus}
+    wanted = {name for vendor in VENDORS if vendor.name in makers for name in vendor.peer_memory}
+    return True if loaded and wanted & loaded else None
+
+
+def _link(functions: Sequence[PciDevice]) -> LinkSeen | None:
+    """Return the worst link: that which carries the smallest part of what the device can do."""
+    worst: tuple[float, LinkSeen] | None = None
+    for function in functions:
+        link = function.link
+        if link is None or link.width is None or link.speed_gts is None or not link.max_width or not link.max_speed_gts:
+            continue
+        idle = link.state == "idle"
+        rate, most = pcie_gb_per_s(link.speed_gts, link.width), pcie_gb_per_s(link.max_speed_gts, link.max_width)
+        part = rate / most if rate and most and not idle else 1.0
+        above = link.upstream
+        seen = LinkSeen(
+            speed_gts=link.speed_gts,
+            width=link.width,
+            max_speed_gts=min(link.max_speed_gts, (above and above.max_speed_gts) or link.max_speed_gts),
+            max_width=min(link.max_width, (above and above.max_width) or link.max_width),
+            under_load=False if idle else None,
+        )
+        if worst is None or part < worst[0]:
+            worst = (part, seen)
+    return worst[1] if worst else None
+
+
+def _slot_words(slot: tuple[float, int]) -> str | None:
+    generations = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
+    return f"{generations[slot[0]]}.0 x{slot[1]}" if slot[0] in generations else None

@@ -1,0 +1,68 @@
+"""Parse `lspci -vvv` (pciutils) as far as a diagnosis needs it: links of GPUs, and what NICs and bridges may do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hosttune.errors import BadInput
+from hosttune.model.measured import LinkSeen, Measured, Observations, Setup
+from hosttune.predicting.formulas import pcie_gb_per_s
+
+_BLOCK = re.compile(r"(?m)^(?=(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] )")
+_GPU = re.compile(r"(?:3D controller|Processing accelerators|VGA compatible controller|Display controller)\b")
+_NIC = re.compile(r"(?:Infiniband controller|Ethernet controller|Network controller)\b")
+_LINK = re.compile(r"LnkCap:[^\n]*?Speed ([0-9.]+)GT/s[^\n]*?Width x([0-9]+)")
+_NOW = re.compile(r"LnkSta:\s*Speed ([0-9.]+)GT/s[^\n]*?Width x([0-9]+)")
+
+
+def machine_of(text: str) -> Measured:
+    """Return what the output shows. Raises BadInput if it is cut short or shows no capabilities."""
+    if not text.endswith("\n"):
+        raise BadInput("it is cut in the middle of a line", where="lspci", hint="save its whole output")
+    blocks = [block for block in _BLOCK.split(text) if block.strip()]
+    gpus = [block for block in blocks if _GPU.search(block.partition("\n")[0]) and "LnkCap:" in block]
+    nics = [block for block in blocks if _NIC.search(block.partition("\n")[0]) and "LnkCap:" in block]
+    bridges = [block for block in blocks if "PCI bridge" in block.partition("\n")[0]]
+    if not any("LnkCap:" in block or "Capabilities:" in block for block in blocks):
+        raise BadInput("no capabilities in it", where="lspci", hint="run lspci -vvv as root")
+    if any("<access denied>" in block for block in blocks):
+        raise BadInput("capabilities are hidden: <access denied>", where="lspci", hint="run lspci -vvv as root")
+    acs = [match[1] for block in bridges for match in re.finditer(r"ACSCtl:[^\n]*?ReqRedir([+-])", block)]
+    return Measured(
+        version=1,
+        setup=Setup(gpus_per_host=len(gpus) or None),
+        observations=Observations(
+            link=_worst(gpus),
+            acs_redirect=("+" in acs) if acs else None,
+            ats=_switch(nics, r"ATSCtl:\s*Enable([+-])"),
+            relaxed_ordering=_switch(nics, r"DevCtl:[^\n]*\n[^\n]*?RlxdOrd([+-])"),
+            max_read_request_bytes=_read_request(nics),
+        ),
+    )
+
+
+def _switch(blocks: Sequence[str], pattern: str) -> bool | None:
+    """Return False if a device has it off, True if all have it on, None if one does not show it."""
+    found = [match[1] if (match := re.search(pattern, block)) else None for block in blocks]
+    return False if "-" in found else True if found and None not in found else None
+
+
+def _read_request(blocks: Sequence[str]) -> float | None:
+    sizes = [int(size) for block in blocks for size in re.findall(r"MaxReadReq ([0-9]{3,5}) bytes", block)]
+    return min(sizes, default=None)
+
+
+def _worst(blocks: Sequence[str]) -> LinkSeen | None:
+    """Return the link that carries the smallest part of what its device can do."""
+    found: list[tuple[float, LinkSeen]] = []
+    for block in blocks:
+        most, now = _LINK.search(block), _NOW.search(block)
+        if most is None or now is None:
+            continue
+        top, rate = (pcie_gb_per_s(float(one[1]), int(one[2])) for one in (most, now))
+        link = LinkSeen(
+            speed_gts=float(now[1]), width=int(now[2]), max_speed_gts=float(most[1]), max_width=int(most[2])
+        )
+        found.append((rate / top if rate and top else 1.0, link))
+    return min(found, key=lambda one: one[0], default=(0.0, None))[1]

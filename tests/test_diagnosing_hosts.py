@@ -1,0 +1,144 @@
+"""Faults put into the example host and into a validation of it: the right cause each, and none on the clean host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hosttune import discover
+from hosttune.cli import run
+from hosttune.diagnosing import diagnose
+from hosttune.diagnosing.gathering import of_host_facts, of_validation
+from hosttune.diagnosing.logs import merge
+from hosttune.model.diagnosis import Diagnosis
+from hosttune.model.host import Host, Link, LinkEnd
+from hosttune.model.measured import Measured
+from hosttune.model.validation import Sample, Validation
+
+EXAMPLE = str(Path(__file__).resolve().parent.parent / "examples/hgx-h200-8.tar.xz")
+HOST = discover(EXAMPLE)
+GPU = "0000:18:00.0"
+replace = msgspec.structs.replace
+CLEAN: dict[tuple[str, str], tuple[float, str]] = {
+    **{("h2d-ce", gpu.address): (55.5, "GB/s") for gpu in HOST.index.accelerators},
+    **{("gemm-bf16", gpu.address): (797.0, "TFLOP/s") for gpu in HOST.index.accelerators},
+    **{("device-copy", gpu.address): (4247.0, "GB/s") for gpu in HOST.index.accelerators},
+    ("p2p-write-ce", f"{GPU}->0000:29:00.0"): (394.0, "GB/s"),
+    ("all-reduce-1mib", "8 GPUs"): (40.0, "GB/s"),
+    ("all-reduce-8gib", "8 GPUs"): (473.1, "GB/s"),
+    ("rdma-write", "mlx5_0"): (390.0, "Gb/s"),
+    ("memory-copy", "node0->node0"): (310.0, "GB/s"),
+}
+
+
+def validation(**changes: float) -> Validation:
+    """Five runs of each figure. A change names the metric without "-": all its subjects get the value."""
+    named = {name.replace("_", "-"): value for name, value in changes.items()}
+    samples = [
+        Sample(metric=metric, subject=subject, value=named.get(metric, value), unit=unit)
+        for (metric, subject), (value, unit) in CLEAN.items()
+        for _ in range(5)
+    ]
+    return Validation(samples=tuple(samples), level=1)
+
+
+def diagnosed(host: Host, extra: str = "{version: 1}", **changes: float) -> Diagnosis:
+    parts = [("validation", of_validation(validation(**changes), host)), ("extra", Measured.from_yaml(extra))]
+    merged, doubts = merge(parts)
+    assert doubts == ()
+    return diagnose(merged, complaining=False)
+
+
+def with_gpus(**facts: Any) -> Host:
+    return replace(HOST, gpus=tuple(replace(gpu, **facts) for gpu in HOST.gpus))
+
+
+def with_link(speed: float, width: int, slot: float) -> Host:
+    """The first GPU's link runs so; the port above it can do `slot` GT/s."""
+    end = LinkEnd(address="0000:17:00.0", speed_gts=speed, width=width, max_speed_gts=slot, max_width=16)
+    link = Link(speed_gts=speed, width=width, max_speed_gts=32.0, max_width=16, upstream=end, state="degraded")
+    return replace(HOST, pci=tuple(replace(one, link=link) if one.address == GPU else one for one in HOST.pci))
+
+
+def far_nics() -> Host:
+    """The NICs hang directly off the other socket than the GPUs do; the host is measured without translation."""
+    nodes = {gpu.address: 0 for gpu in HOST.index.accelerators} | {nic.address: 1 for nic in HOST.nics}
+    pci = tuple(
+        replace(one, numa_node=nodes[one.address], parent=None if nodes[one.address] else one.parent)
+        if one.address in nodes
+        else one
+        for one in HOST.pci
+    )
+    return replace(HOST, pci=pci)
+
+
+BETWEEN = (
+    "{version: 1, setup: {hosts: 2}, figures: [{metric: all-reduce-busbw, subject: 16 GPUs on 2 hosts, value: 150,"
+    " unit: GB/s, size_bytes: 8589934592}], observations: {%s}}"
+)
+FAULTS: dict[str, tuple[str, Callable[[], Diagnosis]]] = {
+    "x8 link": ("pcie-link-degraded", lambda: diagnosed(with_link(32.0, 8, 32.0), h2d_ce=27.5)),
+    "Gen3 slot": ("pcie-generation-limit", lambda: diagnosed(with_link(8.0, 16, 8.0), h2d_ce=13.1)),
+    "far node": (
+        "far-numa-node", lambda: diagnosed(HOST, "{version: 1, observations: {memory_node: far}}", h2d_ce=35.0),
+    ),
+    "power limit": ("power-cap", lambda: diagnosed(with_gpus(power_limit_watts=400.0), gemm_bf16=520.0)),
+    "hot GPU": ("thermal", lambda: diagnosed(with_gpus(clock_reasons=("hw_thermal_slowdown",)), gemm_bf16=500.0)),
+    "hot GPU, not yet slow": ("thermal", lambda: diagnosed(with_gpus(clock_reasons=("hw_thermal_slowdown",)))),
+    "links down": ("nvlink-down-or-missing", lambda: diagnosed(with_gpus(nvlinks_active=9), p2p_write_ce=196.0)),
+    "NVLS off": (
+        "nvls-off", lambda: diagnosed(HOST, "{version: 1, observations: {nvls: false}}", all_reduce_8gib=365.0),
+    ),
+    "busy housekeeping": (
+        "noisy-neighbour-cpu",
+        lambda: diagnosed(HOST, "{version: 1, observations: {other_cpu_load: true}}", memory_copy=100.0),
+    ),
+    "4 KiB pages": (
+        "no-hugepages",
+        lambda: diagnosed(HOST, "{version: 1, observations: {hugepages: false}}", memory_copy=100.0),
+    ),
+}  # fmt: skip
+
+
+def test_a_clean_host_has_no_cause() -> None:
+    found = diagnosed(HOST)
+    assert found.causes == ()
+    assert {one.verdict for one in found.figures if one.metric != "memory-copy"} == {"expected"}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_fault_is_named(fault: str) -> None:
+    cause, found = FAULTS[fault]
+    causes = found().causes
+    assert [one.cause for one in causes][:1] == [cause]
+
+
+@pytest.mark.parametrize(
+    ("host", "seen", "cause"),
+    [
+        (HOST, "gpudirect_rdma: true", "acs-redirect"),
+        (HOST, "peer_memory_module: false", "gpudirect-rdma-off"),
+        (far_nics(), "gpudirect_rdma: true", "nic-on-other-socket"),
+    ],
+    ids=["redirection", "no peer-memory module", "NICs on the other socket"],
+)
+def test_one_fault_between_hosts_is_named(host: Host, seen: str, cause: str) -> None:
+    known = of_host_facts(host)
+    known = replace(known, setup=replace(known.setup, hosts=None), figures=())
+    merged, doubts = merge([("host", known), ("extra", Measured.from_yaml(BETWEEN % seen))])
+    assert doubts == ()
+    assert diagnose(merged).causes[0].cause == cause
+
+
+def test_a_validation_and_its_host_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "v.json").write_text(validation(h2d_ce=27.5).to_json())
+    assert run(["diagnose", "--validation", str(tmp_path / "v.json"), "--root", EXAMPLE]) == 1
+    assert "low         h2d (0000:18:00.0): 27.5 GB/s; typical 55.45" in capsys.readouterr().out
+    (tmp_path / "v.json").write_text(validation().to_json())
+    assert run(["diagnose", "--validation", str(tmp_path / "v.json"), "--root", EXAMPLE]) == 0
+    assert run(["diagnose", "--root", EXAMPLE]) == 2
+    assert "a host without its validation" in capsys.readouterr().err
