@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 from hosttune.errors import BadInput, HosttuneError
+from hosttune.model.host import Host
 from hosttune.model.intent import check as check_intent
 from hosttune.model.intent import is_guest_name
 from hosttune.model.plan import Device, Plan, PlannedGuest
-from hosttune.model.values import parse_address
+from hosttune.model.values import MAX_SIZE, CpuSet, parse_address
 
 # These actions are derived from a plan's guests and actions, so a plan must not contain them: one could name another
 # guest.
@@ -49,6 +50,48 @@ def check_plan(plan: Plan) -> None:
             if device.address in devices:
                 raise BadInput(f"a second use of {device.address}", where=f"{at}.devices[{n}]", hint="plan again")
             devices.add(device.address)
+        _check_cells(guest, at)
+
+
+def check_places(plan: Plan, host: Host) -> None:
+    """Raise BadInput for a plan with a guest on CPUs or nodes that this host does not have, as far as is known."""
+    cpus, nodes = CpuSet(cpu.id for cpu in host.cpus), CpuSet(node.id for node in host.numa_nodes)
+    for i, guest in enumerate(plan.guests):
+        named = (*(pin.cpus for pin in guest.vcpu_pins), guest.emulator_cpus, *guest.iothread_cpus)
+        for what, known, lists in (
+            ("CPU", cpus, named),
+            ("node", nodes, [cell.host_nodes for cell in guest.cells]),
+        ):
+            strange = _ids(",".join(lists), f"plan: guests[{i}]") - known
+            if known and strange:
+                where = f"plan: guests[{i}]"
+                raise BadInput(f"this host has no {what} {min(strange)}", where=where, hint="plan again on this host")
+
+
+def _ids(text: str, where: str) -> CpuSet:
+    try:
+        return CpuSet.parse(text)
+    except ValueError as error:
+        raise BadInput(str(error), where=where, hint="plan again") from error
+
+
+def _check_cells(guest: PlannedGuest, at: str) -> None:
+    """Check that the cells have each vCPU once, and memory, and that devices and topology fit them. Raises BadInput."""
+    vcpus = [vcpu for cell in guest.cells for vcpu in _ids(cell.vcpus, f"{at}.cells")]
+    count = len(guest.vcpu_pins)
+    if sorted(vcpus) != list(range(count)):
+        raise BadInput("its cells do not have each vCPU once", where=f"{at}.cells", hint="plan again")
+    for n, cell in enumerate(guest.cells):
+        if not 0 < cell.memory_bytes <= MAX_SIZE or cell.memory_bytes % (guest.page_bytes or 1024):
+            what = f"{cell.memory_bytes} is not a size of whole pages"
+            raise BadInput(what, where=f"{at}.cells[{n}].memory_bytes", hint="plan again")
+    cells = {None, *(cell.id for cell in guest.cells)}
+    strange = next((n for n, device in enumerate(guest.devices) if device.guest_cell not in cells), None)
+    if strange is not None:
+        raise BadInput("the guest has no such cell", where=f"{at}.devices[{strange}].guest_cell", hint="plan again")
+    made = guest.topology
+    if made is not None and made.sockets * made.dies * made.cores * made.threads != count:
+        raise BadInput(f"not a topology of {count} vCPUs", where=f"{at}.topology", hint="plan again")
 
 
 def _check_device(device: Device, at: str) -> None:
