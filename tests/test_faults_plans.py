@@ -31,10 +31,11 @@ from lxml import etree
 from sweeps import FULL, examples, sample
 
 from hosttune.errors import BadInput, HosttuneError
+from hosttune.model.host import Cpu, Host, NumaNode
 from hosttune.model.intent import Boot, Network
-from hosttune.model.plan import Device, Plan, PlannedGuest
+from hosttune.model.plan import Device, Plan, PlannedGuest, PlannedPin, Topology
 from hosttune.transaction import apply_plan
-from hosttune.transaction.plancheck import check_plan
+from hosttune.transaction.plancheck import check_places, check_plan
 
 HERE = Path(__file__).parent
 MUTANTS = sample("mutants", range(1200), 200)
@@ -281,8 +282,10 @@ def test_a_hostile_guest_name_goes_nowhere(name: str, empty: Path) -> None:
 )
 def test_a_device_of_a_guest_that_no_planner_wrote(fields: dict[str, Any], what: str, where: str) -> None:
     gpu = Device(address="0000:41:00.0", kind="gpu", guest_cell=None, guest_address="0000:01:00.0", identity="")
-    first = msgspec.structs.replace(VM, name="first", vcpu_pins=(), devices=(gpu,))
-    second = msgspec.structs.replace(first, name="second", devices=(msgspec.structs.replace(gpu, **fields),))
+    first = msgspec.structs.replace(VM, name="first", devices=(gpu,))
+    elsewhere = tuple(PlannedPin(vcpu=pin.vcpu, cpus=str(int(pin.cpus) + 100)) for pin in VM.vcpu_pins)
+    device = msgspec.structs.replace(gpu, **fields)
+    second = msgspec.structs.replace(first, name="second", vcpu_pins=elsewhere, devices=(device,))
     with pytest.raises(BadInput) as caught:
         check_plan(Example("guests", {}, guests=(first, second)).plan)
     assert (caught.value.what, caught.value.where) == (what, f"plan: {where}")
@@ -293,6 +296,40 @@ def test_a_cpu_with_vcpus_of_two_guests_is_refused() -> None:
     with pytest.raises(BadInput, match="is not one CPU of its own") as caught:
         check_plan(Example("guests", {}, guests=(VM, second)).plan)
     assert caught.value.where == "plan: guests[1].vcpu_pins[0].cpus"
+
+
+CELL = VM.cells[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "what", "where"),
+    [
+        ({"cells": ()}, "its cells do not have each vCPU once", "cells"),
+        ({"cells": (CELL, CELL)}, "its cells do not have each vCPU once", "cells"),
+        ({"cells": (msgspec.structs.replace(CELL, vcpus="0-x"),)}, "'0-x' is not a CPU range", "cells"),
+        ({"cells": (msgspec.structs.replace(CELL, memory_bytes=0),)}, "0 is not a size of whole pages",
+         "cells[0].memory_bytes"),
+        ({"topology": Topology(sockets=1, dies=1, cores=8, threads=1)}, "not a topology of 16 vCPUs", "topology"),
+        ({"devices": (Device(address=GPU, kind="gpu", guest_cell=1, guest_address="0000:01:00.0", identity=""),)},
+         "the guest has no such cell", "devices[0].guest_cell"),
+    ],
+)  # fmt: skip
+def test_a_guest_that_does_not_fit_together(fields: dict[str, Any], what: str, where: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        check_plan(with_guest(**fields).plan)
+    assert (caught.value.what, caught.value.where) == (what, f"plan: guests[0].{where}")
+
+
+def test_a_place_that_the_host_does_not_have() -> None:
+    cpus = tuple(Cpu(id=number) for number in range(18))
+    has = Host(cpus=cpus, numa_nodes=(NumaNode(id=0, cpus="0-17"),))
+    check_places(with_guest().plan, has)
+    check_places(with_guest(emulator_cpus="0,99").plan, Host())  # not known
+    for fields in ({"emulator_cpus": "0,99"}, {"iothread_cpus": ("0", "99")}):
+        with pytest.raises(BadInput, match="this host has no CPU 99"):
+            check_places(with_guest(**fields).plan, has)
+    with pytest.raises(BadInput, match="this host has no node 1"):
+        check_places(with_guest(cells=(msgspec.structs.replace(CELL, host_nodes="1"),)).plan, has)
 
 
 FIELDS_OF_TEXT = ("disk", "cmdline", "kernel", "network", "bridge", "uuid", "machine", "seed", "why")

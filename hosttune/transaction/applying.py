@@ -35,7 +35,7 @@ from hosttune.transaction.guests import (
     running_notes,
 )
 from hosttune.transaction.persistence import bound, persistence
-from hosttune.transaction.plancheck import check_plan
+from hosttune.transaction.plancheck import check_places, check_plan
 from hosttune.transaction.rehearsal import rehearse
 from hosttune.transaction.site import Site, described, refuse_open, writable_store
 from hosttune.transaction.steps import (
@@ -103,6 +103,7 @@ def apply(
         check_machine(plan, host)
         check_identities(plan, host)
         check_quarantine(plan, host, store)
+        check_places(plan, host)
         prepared = look(site, wanted, host, transactions)
         check_fresh(prepared)
         todo = due(prepared)
@@ -312,12 +313,14 @@ def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover)
 
     Raises Refused for a stale plan.
     """
+    wanted = wanted_of(plan, options)
     host = discover()
     check_identities(plan, host)
     check_quarantine(plan, host, site.store)
+    check_places(plan, host)
     transactions = site.transactions()
     unfinished = next((described(one) for one in transactions if one.is_open), None)
-    prepared = look(site, wanted_of(plan, options), host, transactions)
+    prepared = look(site, wanted, host, transactions)
     check_fresh(prepared)
     todo = due(prepared)
     rehearsed = {id(one): rehearse(site.system, one.step.setting, one.step.want) for one in todo}

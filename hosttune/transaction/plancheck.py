@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.hypervisor.adopted import is_domain_name
+from hosttune.model.host import Host
 from hosttune.model.intent import check as check_intent
 from hosttune.model.intent import is_guest_name
 from hosttune.model.limits import check_count, limit
 from hosttune.model.plan import AdoptedGuest, Device, Plan, PlannedGuest
-from hosttune.model.values import CpuSet, parse_address
+from hosttune.model.values import MAX_SIZE, CpuSet, parse_address
 
 # These actions are derived from a plan's guests and actions, so a plan must not contain them: one could name another
 # guest.
@@ -49,6 +50,22 @@ def check_plan(plan: Plan) -> None:
             raise BadInput(f"a second guest named {guest.name!r}", where=f"{at}.name", hint="plan again")
         seen.add(guest.name)
         _check_guest(guest, at, cpus, devices)
+        _check_cells(guest, at)
+
+
+def check_places(plan: Plan, host: Host) -> None:
+    """Raise BadInput for a plan with a guest on CPUs or nodes that this host does not have, as far as is known."""
+    cpus, nodes = CpuSet(cpu.id for cpu in host.cpus), CpuSet(node.id for node in host.numa_nodes)
+    for i, guest in enumerate(plan.guests):
+        named = (*(pin.cpus for pin in guest.vcpu_pins), guest.emulator_cpus, *guest.iothread_cpus)
+        for what, known, lists in (
+            ("CPU", cpus, named),
+            ("node", nodes, [cell.host_nodes for cell in guest.cells]),
+        ):
+            strange = _read_ids(",".join(lists), f"plan: guests[{i}]") - known
+            if known and strange:
+                where = f"plan: guests[{i}]"
+                raise BadInput(f"this host has no {what} {min(strange)}", where=where, hint="plan again on this host")
 
 
 def _check_guest(guest: PlannedGuest, at: str, cpus: set[str], devices: set[str]) -> None:
@@ -62,6 +79,32 @@ def _check_guest(guest: PlannedGuest, at: str, cpus: set[str], devices: set[str]
         if device.address in devices:
             raise BadInput(f"a second use of {device.address}", where=f"{at}.devices[{n}]", hint="plan again")
         devices.add(device.address)
+
+
+def _check_cells(guest: PlannedGuest, at: str) -> None:
+    """Check that the cells have each vCPU once, and memory, and that devices and topology fit them. Raises BadInput."""
+    vcpus = [vcpu for cell in guest.cells for vcpu in _read_ids(cell.vcpus, f"{at}.cells")]
+    count = len(guest.vcpu_pins)
+    if sorted(vcpus) != list(range(count)):
+        raise BadInput("its cells do not have each vCPU once", where=f"{at}.cells", hint="plan again")
+    for n, cell in enumerate(guest.cells):
+        if not 0 < cell.memory_bytes <= MAX_SIZE or cell.memory_bytes % (guest.page_bytes or 1024):
+            what = f"{cell.memory_bytes} is not a size of whole pages"
+            raise BadInput(what, where=f"{at}.cells[{n}].memory_bytes", hint="plan again")
+    cells = {None, *(cell.id for cell in guest.cells)}
+    strange = next((n for n, device in enumerate(guest.devices) if device.guest_cell not in cells), None)
+    if strange is not None:
+        raise BadInput("the guest has no such cell", where=f"{at}.devices[{strange}].guest_cell", hint="plan again")
+    made = guest.topology
+    if made is not None and made.sockets * made.dies * made.cores * made.threads != count:
+        raise BadInput(f"not a topology of {count} vCPUs", where=f"{at}.topology", hint="plan again")
+
+
+def _read_ids(text: str, where: str) -> CpuSet:
+    try:
+        return CpuSet.parse(text)
+    except ValueError as error:
+        raise BadInput(str(error), where=where, hint="plan again") from error
 
 
 def _check_adoptions(plan: Plan, cpus: set[str], devices: set[str]) -> None:
