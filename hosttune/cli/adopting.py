@@ -41,9 +41,9 @@ def adopt_guest(
     if output == "xml" and not adoption.unplaced:
         _emit_definition(adoption, from_file=bool(paths))
     elif output == "svg":
-        from hosttune.report.svg import two_plans_svg
+        from hosttune.report.svg import adoption_svg
 
-        emit(two_plans_svg(host, None, adoption.plan))
+        emit(adoption_svg(host, adoption.before, adoption.plan))
     else:
         from hosttune.report.adoption_text import print_adoption
 

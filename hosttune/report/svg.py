@@ -65,6 +65,22 @@ def two_plans_svg(host: Host, before: Plan | None, after: Plan | None) -> str:
     return _document(side_by_side(left, right), sheets=False)
 
 
+def adoption_svg(host: Host, xml: bytes, after: Plan | None) -> str:
+    """Return two pictures side by side: the guest of a definition as that says, and as it is planned.
+
+    A guest that the host has already is shown on the left as it is there.
+    """
+    from msgspec.structs import replace
+
+    from hosttune.domain.reader import read_domain
+    from hosttune.linting.judge import as_defined
+
+    guest = as_defined(read_domain(xml, where="domain XML"))
+    if host.guests is not None and guest.name not in {one.name for one in host.guests}:
+        host = replace(host, guests=(*host.guests, guest))
+    return two_plans_svg(host, None, after)
+
+
 def _document(drawn: Picture, sheets: bool) -> str:
     ends = [*(cut for cut in drawn.cuts if sheets), drawn.height]
     lines = [line for top, end in zip([0.0, *ends], ends, strict=False) for line in _sheet(drawn, top, end)]
