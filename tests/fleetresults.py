@@ -89,7 +89,7 @@ def spoiled(results: tuple[CheckResult, ...], host: Host, draw: random.Random, f
         )
         for subject in draw.sample(names, k=min(len(names), draw.choice((1, 1, 2)))):
             found[check, subject] = CheckResult(
-                check=check, subject=subject, outcome=outcome, expected=f"as {check} wants it", actual=actual,  # type: ignore[arg-type]
+                check=check, subject=subject, outcome=outcome, expected=f"as {check} requires", actual=actual,  # type: ignore[arg-type]
                 source=f"/sys/bus/pci/devices/{subject}" if ":" in subject else "/sys", hint=hint.format(subject),
             )  # fmt: skip
     return tuple(found.values())

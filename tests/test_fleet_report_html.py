@@ -86,7 +86,7 @@ def test_a_row_unfolds_what_is_wrong_with_its_host(pages: dict[str, str]) -> Non
     (row,) = [row for row in rows if "gpu-3.dc1" in row]
     text = Page(row).text
     assert "16 GT/s x16, both ends can do 32 GT/s" in text
-    assert "expected: as pcie-link wants it" in text
+    assert "expected: as pcie-link requires" in text
     assert "reseat the board of" in text
 
 

@@ -91,3 +91,14 @@ def test_a_suggested_size_is_one(text: str) -> None:
         assert parse_size(meant[1], where="test") > 0
     elif meant:
         assert re.fullmatch(r"[0-9]+(\.[0-9]+)?[KMGT]iB", meant[1])
+
+
+def test_a_model_that_no_gpu_has_is_answered_with_those_that_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "intent.yaml"
+    path.write_text("version: 1\nguests: [{name: a, gpus: {count: 1, model: H20O}}]\n")
+    assert run([*PLAN, "-f", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert "1 GPU wanted of model H20O, 0 on this host, 0 free" in out
+    assert "this host has NVIDIA H200" in out

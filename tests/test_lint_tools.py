@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from domain_faults import host_of
+from libvirtd import Libvirtd, libvirtd
 from lxml import etree
 from test_linting import compare
 from test_plan_xml import SCHEMA, hosts
@@ -15,7 +16,7 @@ from test_plan_xml import SCHEMA, hosts
 from hosttune.linting import criticise, rules
 from hosttune.model.host import Host
 
-__all__ = ["hosts"]
+__all__ = ["hosts", "libvirtd"]
 
 CASES = sorted((Path(__file__).parent / "cases" / "lint").glob("*.xml"))
 GPU = {"cpu-model", "emulator-pin", "memory-allocation", "memory-balloon", "nic-queues", "pci-hole64", "rom-bar",
@@ -45,6 +46,16 @@ def test_libvirts_schema_accepts_them() -> None:
     schema = etree.RelaxNG(etree.parse(SCHEMA))
     for path in CASES:
         schema.assertValid(etree.parse(path))
+
+
+@pytest.mark.parametrize("name", ["virt-install-plain", "terraform-plain"])
+def test_those_that_need_nothing_start(name: str, libvirtd: Libvirtd) -> None:
+    path = next(path for path in CASES if path.stem == name)
+    libvirtd.virsh("create", libvirtd.file(path.name, path.read_text()))
+    try:
+        assert libvirtd.virsh("domstate", name).strip() == "running"
+    finally:
+        libvirtd.virsh("destroy", name)
 
 
 def test_the_manual_has_their_findings(request: pytest.FixtureRequest, hosts: Callable[[str], Host]) -> None:

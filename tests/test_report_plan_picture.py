@@ -12,6 +12,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from domain_shapes import changed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mighosts import A, B, mig_host
@@ -28,19 +29,21 @@ from hosttune.model.host import Cpu, GuestMemory, Host, NumaNode, PciDevice, Run
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Cell, Device, Plan, PlannedGuest, PlannedPin, Unplaced
 from hosttune.model.values import CpuSet, format_size, to_json
+from hosttune.planning.adopting import Definition, adopt
 from hosttune.report.picture.guests import GUEST_COLOURS, holders_of
 from hosttune.report.picture.layout import Picture, plan_picture, side_by_side
 from hosttune.report.picture.metrics import SMALL
 from hosttune.report.picture.shapes import Group, Text
 from hosttune.report.picture.style import GUESTS
 from hosttune.report.plan_html import plan_html
-from hosttune.report.svg import host_svg, plan_svg, two_plans_svg
+from hosttune.report.svg import adoption_svg, host_svg, plan_svg, two_plans_svg
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "hgx-h200-8.tar.xz"
 INTENT = ROOT / "examples" / "three-guests.yaml"
 SHOWN = ROOT / "docs" / "pictures" / "three-guests.svg"
 GIB = 1 << 30
+GPU = "0000:41:00.0"
 
 Made = tuple[Host, Plan]
 
@@ -366,6 +369,23 @@ def test_two_plans_are_side_by_side_and_a_guest_keeps_its_colour() -> None:
 
 
 # --- documents -----------------------------------------------------------------------------------------------
+
+
+def test_a_definition_from_a_file_is_shown_before_and_after() -> None:
+    """Two of its eight vCPUs are pinned: where the others run is not known, so no core is shown as free for certain."""
+    xml = (ROOT / "tests" / "cases" / "lint" / "virt-install-tuned.xml").read_bytes()
+    host = example()
+    adoption = adopt(host, [Definition(xml, "tuned")])
+    drawn = adoption_svg(host, [xml], adoption.plan)
+    both = [node.get("data-held") for node in ET.fromstring(drawn).iter() if node.get("data-name") == GPU]
+    assert both == ["A", "A"]
+    assert "shut off, 8 vCPUs (2 pinned), 1 device" in drawn
+    assert "what looks free may be in use" in drawn
+    assert two_plans_svg(host, None, adoption.plan).count("shut off") == 0
+    resident = changed(host, guests=(RunningGuest(name="tuned", state="running", devices=(GPU,)),))
+    assert "running" in adoption_svg(resident, [xml], adoption.plan)
+    unknown = changed(host, guests=None)
+    assert adoption_svg(unknown, [xml], None) == two_plans_svg(unknown, None, None)
 
 
 def test_a_large_host_is_drawn_in_2_seconds_and_2_mib() -> None:

@@ -180,9 +180,9 @@ def _print(adopted: Adoptions, host: Host, request: Request) -> None:
 
         emit(saved_plan(adopted, consent=request.managed).to_json())
     elif request.output == "svg":
-        from hosttune.report.svg import two_plans_svg
+        from hosttune.report.svg import adoption_svg
 
-        emit(two_plans_svg(host, None, adopted.plan))
+        emit(adoption_svg(host, (one.before for one in adopted.guests), adopted.plan))
     elif request.output == "html":
         from hosttune.report.adoption_html import adoption_html
 

@@ -12,7 +12,7 @@ from hosttune.report.adoption_text import change_rows, difference, guest_verdict
 from hosttune.report.page import page_templates
 from hosttune.report.plan_html import action_parts, guest_part
 from hosttune.report.plan_text import finding_rows
-from hosttune.report.svg import two_plans_sheets
+from hosttune.report.svg import two_plans_sheets, with_defined
 
 
 def adoption_html(host: Host, adopted: Adoptions) -> str:
@@ -21,7 +21,7 @@ def adoption_html(host: Host, adopted: Adoptions) -> str:
 
     plan = adopted.plan
     style = (folder("templates") / "report" / "style.css").read_text()
-    before, after = two_plans_sheets(host, None, plan)
+    before, after = two_plans_sheets(with_defined(host, (one.before for one in adopted.guests)), None, plan)
     facts = verdict(adopted)
     guests = {guest.name: guest for guest in plan.guests}
     return (

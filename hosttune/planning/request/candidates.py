@@ -106,7 +106,9 @@ def gpu_candidates(context: PlanningContext, guest: GuestIntent, others: tuple[s
     if found.first() is not None:
         return found
     what = f"{count} GPU{'' if count == 1 else 's'} wanted" + (f" of model {request.model}" if request.model else "")
-    return Candidates(count, why=(f"{what}, {len(pool)} on this host, {free} free", *excluded))
+    others_here = {gpu.model for gpu in countable_gpus(context.host, catalogue) if gpu.model}
+    models = [f"this host has {', '.join(sorted(others_here))}"] if request.model and not pool and others_here else []
+    return Candidates(count, why=(f"{what}, {len(pool)} on this host, {free} free", *models, *excluded))
 
 
 def _off_partition(catalogue: Catalogue, guest: GuestIntent, named: GpuSet, where: str) -> tuple[str, ...]:

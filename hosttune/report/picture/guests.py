@@ -89,9 +89,11 @@ def _planned(guest: PlannedGuest, number: int) -> Holder:
 
 
 def _present(guest: RunningGuest, number: int) -> Holder:
-    vcpus = guest.vcpus if guest.vcpus is not None else len(guest.vcpu_pins) if guest.vcpu_pins else None
+    pinned = len({pin.vcpu for pin in guest.vcpu_pins or ()})
+    vcpus = guest.vcpus if guest.vcpus is not None else pinned or None
+    how = "not pinned" if not pinned else "pinned" if vcpus is None or pinned >= vcpus else f"({pinned} pinned)"
     facts = [guest.state or "state unknown"]
-    facts += [f"{vcpus} vCPUs {'pinned' if guest.vcpu_pins else 'not pinned'}"] if vcpus is not None else []
+    facts += [f"{vcpus} vCPUs {how}"] if vcpus is not None else []
     facts += [format_size(guest.memory_bytes)] if guest.memory_bytes is not None else []
     facts += [count(len(guest.devices), "device")] if guest.devices else []
     return Holder(
@@ -107,7 +109,7 @@ def _present(guest: RunningGuest, number: int) -> Holder:
             if share.memory_bytes is not None
         ),
         devices=tuple(dict.fromkeys(guest.devices)),
-        pinned=bool(guest.vcpu_pins),
+        pinned=bool(pinned) and (vcpus is None or pinned >= vcpus),
         placed=bool(guest.memory) and all(None not in (one.node, one.memory_bytes) for one in guest.memory or ()),
     )
 
