@@ -305,6 +305,21 @@ def test_a_vcpu_that_is_not_there_is_reported(tmp_path: Path) -> None:
     assert result.entries[0].why == "guest one has no thread of vcpu.2"
 
 
+def test_of_a_vcpu_that_was_taken_out_since_nothing_is_drift_or_given_back(tmp_path: Path) -> None:
+    example = example_of((1000, "one", ONE), wants={"one": WANT})
+    root = root_of(tmp_path, example)
+    assert apply(root, example)[1] == 0
+    for name in ("comm", "status"):
+        (root / f"proc/1000/task/1002/{name}").unlink()
+    (root / "proc/1000/task/1002").rmdir()
+    for task in (1000, 1001):
+        status_file = root / f"proc/1000/task/{task}/status"
+        status_file.write_text(status_file.read_text().replace("Threads:\t3", "Threads:\t2"))
+    assert status(site_on(root))[0].drift == ()
+    result, code = revert(site_on(root), quiet)
+    assert (code, result.entries[0].outcome, cpus(root, 1000)) == (0, "reverted", ["0-7", "4"])
+
+
 def test_emulator_threads_that_differ_are_shown_and_brought_together(tmp_path: Path) -> None:
     threads = {QEMU: "0-3", "call_rcu": "6", "CPU 0/KVM": "4"}
     example = example_of((1000, "one", threads), wants={"one": "vcpu.0=4 emulator=0-1"})

@@ -78,8 +78,8 @@ class LiveAffinity(WrittenTogether):
 
     def effective(self, system: System) -> Any:
         """See Setting. The CPUs alone, as the kernel has them."""
-        parts = self.parts(self.read(system))
-        return FrozenMap({name: read_affinity(text).without_notes() for name, text in parts.items()})
+        found = ((name, affinity_of(system, name, libvirts=False)) for name in self.names)
+        return FrozenMap({name: affinity.without_notes() for name, affinity in found if affinity is not None})
 
     def agrees(self, live: Any, want: Any) -> bool:
         """See Setting. Also for one guest's part."""
@@ -110,9 +110,9 @@ def _agrees(live: str | None, want: str) -> bool:
     if live is None:
         return wanted.process is not None  # it has ended
     now = read_affinity(live)
-    if wanted.process is not None and wanted.process != now.process:
-        return True
-    return all(_is_on(now, wanted, thread) for thread in wanted.cpus)
+    if wanted.process is None:
+        return all(_is_on(now, wanted, thread) for thread in wanted.cpus)
+    return wanted.process != now.process or all(_is_on(now, wanted, one) for one in wanted.cpus if one in now.cpus)
 
 
 def _is_on(now: Affinity, want: Affinity, thread: str) -> bool:
@@ -163,15 +163,19 @@ class _Guest:
 # --- what is -------------------------------------------------------------------------------------------------
 
 
-def affinity_of(system: System, name: str) -> Affinity | None:
-    """Return the CPUs of a guest's threads; None if it does not run. Raises Unreadable if they are not all known."""
+def affinity_of(system: System, name: str, *, libvirts: bool = True) -> Affinity | None:
+    """Return the CPUs of a guest's threads; None if it does not run. Raises Unreadable if they are not all known.
+
+    `libvirts`: with the pins that libvirt reports and the kernel does not have.
+    """
     if not is_active(read_state(system, name)):
         return None
     process = process_of(system, name)
     if process is None:
         raise Unreadable(f"the process of guest {name}", "no QEMU of that name is found")
     cpus = _cpus_of(system, process)
-    return Affinity(cpus=cpus, libvirt=_libvirts(system, name, cpus), process=_identity(system, process))
+    pins = _libvirts(system, name, cpus) if libvirts else {}
+    return Affinity(cpus=cpus, libvirt=pins, process=_identity(system, process))
 
 
 def _running(system: System, name: str) -> Affinity:
