@@ -33,7 +33,6 @@ OUTPUTS = ["text", "json", "xml", "svg", "html"]
 GROUPS = {  # of the help
     "What to plan": ("--file", "--gpu", "--gpus", "--mig", "--name", "--profile"),
     "Size of the guest": ("--vcpus", "--memory", "--numa", "--smt", "--hugepages", "--nics", "--nvme"),
-    "An existing guest": ("--adopt", "--xml", "--check-xml"),
     "Its definition": ("--disk", "--network", "--bridge", "--firmware", "--accelerator"),
     "Existing guests": ("--adopt", "--adopt-all", "--xml", "--check-xml", "--yes"),
     "Where": ("--root", "--host"),
