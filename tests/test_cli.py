@@ -628,8 +628,8 @@ def test_an_unknown_command_is_told_the_commands(cli: Cli, word: str) -> None:
     said = refused(cli, word)
     assert (said["error"], said["do"]) == (
         f"no command {word!r}",
-        "give one of: apply, capture, completion, discover, fleet, handover, lint, plan, recover, revert, schema, status,"
-        " validate",
+        "give one of: apply, capture, completion, discover, fleet, handover, lint, plan, recover, revert, schema,"
+        " status, validate",
     )
 
 

@@ -23,6 +23,7 @@ from sweeps import examples
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.handover.dsse import envelope_of
 from hosttune.handover.signing import SUFFIX, Unclean, parse_duration, sign, signature_reasons
+from hosttune.handover.statement import Unread
 from hosttune.handover.verify import verification
 from hosttune.holders import DeviceUser
 from hosttune.model.handover import PREDICATE_TYPE, STATEMENT_TYPE, Statement, canonical_json, digest_of
@@ -372,6 +373,10 @@ def test_firmware_and_settings() -> None:
         {**handovers.APPLIED, "sysctl:vm.swappiness": "1"},  # applied since
     ):
         assert voids(host(), applied=applied) == [("host", "setting")]
+    nothing = statement(applied={"drop-in:/x": None}, expires_at="2026-01-02T00:00:00+00:00")
+    assert voids(host(), stated=nothing, applied={"drop-in:/x": None}) == []
+    unread = {"drop-in:/x": Unread(why="cannot be read: EIO")}
+    assert voids(host(), stated=nothing, applied=unread) == [("host", "unknown")]
 
 
 def test_a_process_that_has_a_device_open() -> None:
