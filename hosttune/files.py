@@ -7,6 +7,7 @@ Programs outside hosttune's package (Ansible's modules, the pull timer) have the
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Callable
@@ -67,6 +68,18 @@ def write_new(path: str, data: bytes, mode: int | None, *, sync: bool = True) ->
     except BaseException:  # also for an interrupt
         os.unlink(path)
         raise
+
+
+def append_line(path: str, line: bytes, mode: int) -> None:
+    """Add a short line to the end of a file, in one write, and sync it; a missing file is made. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    try:
+        written = os.write(fd, line)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    if written != len(line):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def open_new(path: str, mode: int | None, flags: int = 0) -> int:

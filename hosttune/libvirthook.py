@@ -1,4 +1,4 @@
-"""hosttune's hook of libvirt: a script that libvirt calls before every start of a guest, whoever starts it.
+"""hosttune's hook of libvirt: a script that libvirt calls before every start of a guest, by any program.
 
 It refuses a guest that has a quarantined device, and records each device of the guest (`hosttune.starts`). libvirt
 looks for hooks only when its daemon starts, and runs the files of `qemu.d` since 6.5.0

@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from hosttune.errors import BadInput, Refused
-from hosttune.files import make_folder, sync_folder
+from hosttune.errors import BadInput, Refused, state_remedy
+from hosttune.files import append_line, make_folder, sync_folder
 from hosttune.forgotten import caller
 from hosttune.model.quarantine import DeviceRecord, Register
 from hosttune.model.values import address_key, to_json
-from hosttune.starts import FOLDER, QUARANTINED, REGISTER, quarantine_list
+from hosttune.starts import FOLDER, HANDOVER, QUARANTINED, REGISTER, STARTS, quarantine_list, start_line
 from hosttune.state import load, mode_of, save
 
 MOST_WHY = 500  # characters
@@ -38,21 +38,39 @@ def record_devices(folder: str, records: Iterable[DeviceRecord]) -> Register:
     The hook's list is written such that a crash leaves it with too many devices, never with too few.
     """
     before = read_register(folder)
+    records = tuple(records)
+    kept = {one.address for one in before.quarantined}
+    for address in (one.address for one in records if one.state == "quarantined" and one.address not in kept):
+        _count(folder, address)
     known = {one.address: one for one in before.devices} | {one.address: one for one in records}
     after = Register(devices=tuple(known[address] for address in sorted(known, key=address_key)))
     held = {one.address for one in after.quarantined}
-    _write(folder, QUARANTINED, quarantine_list(held | {one.address for one in before.quarantined}))
+    _write(folder, QUARANTINED, quarantine_list(held | kept))
     _write(folder, REGISTER, to_json(after))
     _write(folder, QUARANTINED, quarantine_list(held))
     return after
 
 
+def _count(folder: str, address: str) -> None:
+    """Advance the epoch of a device that is quarantined now. Raises BadInput."""
+    path = _place(folder, STARTS)
+    try:
+        append_line(path, start_line(address, HANDOVER, now(), "").encode(), mode_of(STARTS))
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror}", where=path, hint=state_remedy(error)) from error
+
+
 def _write(folder: str, name: str, text: str) -> None:
-    path = os.path.join(folder, name)
-    make_folder(folder, mode_of(""))
-    make_folder(os.path.join(folder, FOLDER), mode_of(f"{FOLDER}/"))
+    path = _place(folder, name)
     save(path, text, mode=mode_of(name))
     sync_folder(os.path.dirname(path))
+
+
+def _place(folder: str, name: str) -> str:
+    """Return the path of a file of the register, in a folder that exists."""
+    make_folder(folder, mode_of(""))
+    make_folder(os.path.join(folder, FOLDER), mode_of(f"{FOLDER}/"))
+    return os.path.join(folder, name)
 
 
 def release(folder: str, address: str, why: str) -> DeviceRecord:

@@ -1,10 +1,11 @@
 """Starts of guests that have devices of this host: who records them, and how a device's epoch is counted.
 
 Two files in the state directory. `handover/starts` is written by hosttune's hook of libvirt, for every start of a
-guest, whoever starts it; `handover/own-starts` by hosttune for its own starts. A line is `ADDRESS HOW TIME GUEST`;
-HOW is "guest" (the guest has the function) or "function" (it has a virtual function or mediated device of it). A line
-that cannot be read counts for every device. The epoch of a device is the number of its lines in both files; only
-whether it has changed matters, so a start that both record is counted twice.
+guest by any program; `handover/own-starts` by hosttune for its own starts. A line is `ADDRESS HOW TIME GUEST`;
+HOW is "guest" (the guest has the function), "function" (it has a virtual function or mediated device of it) or
+"hand-over" (the device was quarantined: so no epoch is 0, and a lost file shows). A line that cannot be read counts
+for every device. The epoch of a device is the number of its lines in both files; only whether it has changed matters,
+so a start that both record is counted twice.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ REGISTER_ANSWER = "handover-register"  # in a capture: of quarantined devices on
 QUARANTINED = f"{FOLDER}/quarantined"  # the addresses of the register that no guest may have, one a line, for the hook
 STARTS = f"{FOLDER}/starts"
 OWN_STARTS = f"{FOLDER}/own-starts"
-GUEST, FUNCTION = "guest", "function"
+GUEST, FUNCTION, HANDOVER = "guest", "function", "hand-over"
 
 
 def start_line(address: str, how: str, when: str, guest: str) -> str:
@@ -36,7 +37,7 @@ def count_starts(text: str, address: str, physical: str | None = None) -> int:
 
 
 def _is_about(words: list[str], address: str, physical: str | None) -> bool:
-    if len(words) < 3 or words[1] not in (GUEST, FUNCTION) or not is_address(words[0]):
+    if len(words) < 3 or words[1] not in (GUEST, FUNCTION, HANDOVER) or not is_address(words[0]):
         return True
     return words[0] == address or (words[0] == physical and words[1] == GUEST)
 

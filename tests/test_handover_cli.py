@@ -171,10 +171,10 @@ def handed(cli: Cli, plan: Path, tmp_path: Path) -> Path:
     assert firmware == {"vbios": before.index.gpus[GPU].firmware_version}
     host = discover(system)
     device = handed_device(host, GPU, DONE, firmware, kind="gpu")
-    assert (device.driver, device.epoch, device.state) == ("vfio-pci", 0, "clean")
+    assert (device.driver, device.epoch, device.state) == ("vfio-pci", 1, "clean")
     path = tmp_path / "statement.json"
     path.write_text(statement_of(site_of(system), host, [device]).to_json())
-    changes: dict[str, Any] = {"state": "clean", "boot_id": host.boot_id, "epoch": 0, "driver": "vfio-pci"}
+    changes: dict[str, Any] = {"state": "clean", "boot_id": host.boot_id, "epoch": 1, "driver": "vfio-pci"}
     clean = msgspec.structs.replace(record, since=now(), firmware=firmware, **changes)
     record_devices(str(cli.root.path / STATE), (clean,))
     return path
@@ -210,7 +210,7 @@ def test_the_life_of_a_statement(cli: Cli, plan: Path, handed: Path, keys: Keys,
     assert verified(cli, keys, handed, place=str(document))[1]["about"] == "document"
 
     data = handed.read_bytes()
-    handed.write_bytes(data.replace(b'"epoch": 0', b'"epoch": 1'))
+    handed.write_bytes(data.replace(b'"epoch": 1', b'"epoch": 2'))
     assert void(cli, keys, handed) >= {"signature", "subject", "started"}
     handed.write_bytes(data)
     boot = cli.root.get(applyroots.BOOT_ID)
@@ -233,14 +233,18 @@ def test_the_life_of_a_statement(cli: Cli, plan: Path, handed: Path, keys: Keys,
 def test_a_start_that_the_hook_recorded(cli: Cli, handed: Path, keys: Keys) -> None:
     assert run(["handover", "sign", str(handed), "--key", str(keys.key), "--expires", "1h"]) == 0
     assert verified_quietly(cli, keys, handed) == 0
-    cli.root.put(f"{STATE}/handover/starts", f"{OTHER_GPU} guest 2026-01-01T00:00:00Z vm\n")
+    starts, line = f"{STATE}/handover/starts", "guest 2026-01-01T00:00:00Z vm\n"
+    before = cli.root.get(starts) + "\n"
+    assert before.startswith(f"{GPU} hand-over 20")
+    cli.root.put(starts, f"{before}{OTHER_GPU} {line}")
     assert verified_quietly(cli, keys, handed) == 0
-    cli.root.put(f"{STATE}/handover/starts", f"{GPU} guest 2026-01-01T00:00:00Z vm\n")
-    assert void(cli, keys, handed) == {"started", "unknown"}
-    cli.root.put(f"{STATE}/handover/starts", "")
+    for text in (f"{before}{GPU} {line}", f"{before}* {line}", f"{before}{GPU}", ""):  # the last: the file was lost
+        cli.root.put(starts, text)
+        assert void(cli, keys, handed) == {"started", "unknown"}
+    cli.root.put(starts, before)
     assert verified_quietly(cli, keys, handed) == 0
     cli.root.put(".hosttune/unreadable", f"{PLACE}\tEIO\n")
-    assert void(cli, keys, handed) == {"setting", "unknown"}  # the hook is also an applied setting
+    assert void(cli, keys, handed) == {"unknown"}
     (cli.root.path / ".hosttune/unreadable").unlink()
     (cli.root.path / PLACE[1:]).unlink()
     assert void(cli, keys, handed) == {"setting", "unknown"}

@@ -222,6 +222,11 @@ def _itself(host: dict[str, Any]) -> None:
     vgpu_row(host, A).update(functions=[{"address": A, "current_type": "0"}])
 
 
+def _quarantined(host: dict[str, Any]) -> None:
+    record = {"address": A, "identity": A, "state": "quarantined", "since": "2026-01-01", "why": "hand-over"}
+    host["handover"] = {"devices": [record]}
+
+
 def _all_taken(host: dict[str, Any]) -> None:
     for function in vgpu_row(host, A)["functions"]:
         function["current_type"] = "1414"
@@ -231,6 +236,7 @@ def _all_taken(host: dict[str, Any]) -> None:
     ("change", "reason"),
     [
         (_held, "is held as a whole by guest old"),
+        (_quarantined, "is quarantined since 2026"),
         (_vfio, "is bound to vfio-pci, to be given away as a whole"),
         (_timesliced, "carries vGPUs without MIG: they would end with the switch"),
         (_no_functions, f"has no function that offers a vGPU type: /usr/lib/nvidia/sriov-manage -e {A}"),

@@ -19,14 +19,20 @@ from hosttune.model.handover import (
 )
 from hosttune.model.host import Host
 from hosttune.model.validation import Validation
-from hosttune.model.values import FrozenMap, freeze
+from hosttune.model.values import FrozenMap, Value, freeze
 from hosttune.planning.inventory.devices import identity, read_catalogue
 from hosttune.register import now
 from hosttune.system import System
-from hosttune.transaction.applied import applied_state
+from hosttune.transaction.applied import UNREAD, applied_state
 from hosttune.transaction.site import Site
 
 _LONGEST = 200  # bytes of an applied value that the statement has in full
+
+
+class Unread(Value, frozen=True, kw_only=True):
+    """In place of an applied value that cannot be read now: `why`."""
+
+    why: str
 
 
 def statement_of(
@@ -142,17 +148,21 @@ def known_firmware(system: System | None, host: Host, address: str) -> Mapping[s
 def applied_values(site: Site, *, as_applied: bool = False) -> Mapping[str, Any]:
     """Return the values of all settings in force, by action: as they are now, or as they were applied.
 
-    A value that is longer than 200 bytes is represented by its digest. Raises Refused for a journal that cannot be
-    read.
+    A value that cannot be read now is an `Unread`. One that is longer than 200 bytes is represented by its digest.
+    Raises Refused for a journal that cannot be read.
     """
     entries, drift = applied_state(site, in_force(site.transactions()).values())
     found = {one.action: one.after for one in entries}
     if as_applied:
         found |= {one.action: one.expected for one in drift}
+    else:
+        found |= {one.action: Unread(why=one.why) for one in drift if one.why and one.why.startswith(UNREAD)}
     return FrozenMap({name: _short(freeze(value)) for name, value in sorted(found.items())})
 
 
 def _short(value: Any) -> Any:
+    if isinstance(value, Unread):
+        return value
     return f"sha256:{digest_of(value)}" if len(canonical_json(value)) > _LONGEST else value
 
 

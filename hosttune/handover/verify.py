@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hosttune.handover.statement import epoch_of, live_device
+from hosttune.handover.statement import Unread, epoch_of, live_device
 from hosttune.holders import DeviceUser
 from hosttune.hypervisor import is_active
 from hosttune.model.handover import HandedDevice, Statement, digest_of, time_of
@@ -85,21 +85,25 @@ def _of_host(statement: Statement, live: Live) -> Iterable[Reason]:
     )
     for reason, what, stated, now in rows:
         yield from _compared("host", reason, what, stated, now)
-    names = predicate.applied.keys() | (live.applied or {}).keys()
-    for name in sorted(names):
-        if live.applied is None:
+    if live.applied is None:
+        for name in predicate.applied:
             yield _about("host", "unknown", f"applied setting {name}: a host document does not have it")
-        elif name not in predicate.applied:
+    else:
+        yield from _settings(predicate.applied, live.applied)
+
+
+def _settings(stated: Mapping[str, Any], now: Mapping[str, Any]) -> Iterable[Reason]:
+    for name in sorted(stated.keys() | now.keys()):
+        value = now.get(name)
+        if name not in stated:
             yield _about("host", "setting", f"{name} was applied since")
-        elif name not in live.applied:
+        elif name not in now:
             yield _about("host", "setting", f"{name} was reverted since")
-        elif digest_of(live.applied[name]) != digest_of(predicate.applied[name]):
-            now = live.applied[name]
-            shown = (
-                "there is none now, or it cannot be read" if now is None else f"it is {value_text(now, nothing='')} now"
-            )
-            text = f"{name} was {value_text(predicate.applied[name], nothing='none')}, and {shown}"
-            yield _about("host", "setting", text)
+        elif isinstance(value, Unread):
+            yield _about("host", "unknown", f"{name} {value.why}")
+        elif digest_of(value) != digest_of(stated[name]):
+            shown = (value_text(one, nothing="none") for one in (stated[name], value))
+            yield _about("host", "setting", f"{name}: was {', and is '.join(shown)}")
 
 
 def _of_device(device: HandedDevice, live: Live) -> Iterable[Reason]:

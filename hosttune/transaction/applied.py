@@ -25,6 +25,7 @@ from hosttune.transaction.site import Site, described
 from hosttune.transaction.steps import PENDING, entry, part_of, prepare, setting_of_record, steps_of
 
 SUCCESS, NO, PERSON = 0, 1, 4
+UNREAD = "cannot be read: "  # the beginning of the reason of a drift whose value is unknown
 
 
 def undone_entries(record: Record, made: Made) -> Iterable[Entry]:
@@ -292,7 +293,7 @@ def _look(site: Site, record: Record) -> Drift | str | None:
         now = freeze(setting.read(site.system))
         works = freeze(setting.effective(site.system))
     except Unreadable as error:
-        return Drift(action=record.actions[0], expected=expected, why=f"cannot be read: {error.reason}")
+        return Drift(action=record.actions[0], expected=expected, why=f"{UNREAD}{error.reason}")
     if not _as_left(setting, record, now):
         if setting.waits_for(site.system) is not None:
             return None  # it cannot be seen now: its guest does not run, or has the device

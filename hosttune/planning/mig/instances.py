@@ -290,15 +290,14 @@ def instances_are_known(known: Known, gpu: Gpu) -> bool:
 
 def why_no_vgpu(context: PlanningContext, gpu: Gpu) -> str | None:
     """Return why no vGPU backed by MIG can be made on this GPU; None if one can be made, as far as is known."""
-    address = gpu.address
-    device = context.catalogue.pci.get(address)
-    offer = gpu_offer(context, gpu)
+    address, catalogue = gpu.address, context.catalogue
+    device, offer = catalogue.pci.get(address), gpu_offer(context, gpu)
     if not offer.profiles:
         return no_profiles(context, gpu)
-    if address in context.catalogue.holders:
-        return f"GPU {address} is held as a whole by guest {context.catalogue.holders[address]}"
-    if address in context.catalogue.quarantined:
-        return f"GPU {context.catalogue.quarantined[address]}"
+    if address in catalogue.holders:
+        return f"GPU {address} is held as a whole by guest {catalogue.holders[address]}"
+    if address in catalogue.quarantined:
+        return f"GPU {catalogue.quarantined[address]}"
     if device is not None and device.driver == VFIO:
         return f"GPU {address} is bound to {VFIO}, to be given away as a whole"
     if existing_atoms(gpu, offer) is None:
@@ -391,8 +390,7 @@ def mig_changes(context: PlanningContext, guest: GuestIntent) -> Iterator[tuple[
 
 
 def _room_for(context: PlanningContext, profile: str) -> int:
-    spaces = mig_spaces(context, profile, {})
-    return sum(space.capacity * len(addresses) for space, addresses in spaces.items())
+    return sum(space.capacity * len(addresses) for space, addresses in mig_spaces(context, profile, {}).items())
 
 
 def most_inside(context: PlanningContext, guest: GuestIntent) -> int:
