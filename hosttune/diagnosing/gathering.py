@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from hosttune.bench.judge import grouped
+from hosttune.bench.judge import runs_of
 from hosttune.gpu import VENDORS
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, Nic, PciDevice
@@ -48,7 +48,7 @@ def of_validation(validation: Validation, host: Host | None) -> Measured:
 def figures_of(samples: Sequence[Sample]) -> Iterator[Figure]:
     """Yield the median of each metric and subject that a diagnosis knows."""
     units = {one.metric: one.unit for one in samples}
-    for (name, subject), values in grouped(samples).items():
+    for (name, subject), values in runs_of(samples).items():
         size = None
         metric = _METRICS.get(name)
         for collective in ("all-reduce", "all-gather"):
