@@ -8,6 +8,11 @@ from hosttune.cli.commands import Command, host_options, read_host
 from hosttune.cli.output import emit, emit_page, shown, tell
 from hosttune.errors import BadInput
 
+DOCUMENTS = (
+    *("host", "plan", "intent", "result", "validation", "fleet", "handover"),
+    *("measured", "diagnosis", "prediction", "training"),
+)
+
 
 @click.command(cls=Command)
 @host_options
@@ -54,9 +59,7 @@ def write_plain_text(text: str) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("name", type=click.Choice(
-    ["host", "plan", "intent", "result", "validation", "fleet", "handover", "measured", "diagnosis", "prediction"]
-))  # fmt: skip
+@click.argument("name", type=click.Choice(DOCUMENTS))
 def schema(name: str) -> None:
     """Print the JSON Schema of a document."""
     import msgspec
@@ -70,6 +73,7 @@ def schema(name: str) -> None:
     from hosttune.model.plan import Plan
     from hosttune.model.prediction import Prediction
     from hosttune.model.result import Result
+    from hosttune.model.training import Training
     from hosttune.model.validation import Validation
     from hosttune.model.values import to_json
 
@@ -84,6 +88,7 @@ def schema(name: str) -> None:
         "measured": Measured,
         "diagnosis": Diagnosis,
         "prediction": Prediction,
+        "training": Training,
     }
     emit(to_json(msgspec.json.schema(kinds[name])))
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hosttune.model.host import Host
     from hosttune.model.measured import Measured
     from hosttune.model.plan import PlannedGuest
+    from hosttune.model.prediction import Prediction
     from hosttune.predicting import Scope
 
 FORMATS = ("text", "json")
@@ -25,6 +26,7 @@ FORMATS = ("text", "json")
 @click.option("-f", "--file", "intent", metavar="INTENT", help="The guests that this intent asks for, as planned here.")
 @click.option("--plan", "plan", metavar="FILE", help="The guests of this plan (JSON).")
 @click.option("--guest", "name", metavar="NAME", help="This guest only: of the plan, or one that libvirt has here.")
+@click.option("--training", metavar="FILE", help="A training run instead (YAML or JSON): MFU, gradients, scaling.")
 @click.option("--hosts", type=Whole(1, 65536), metavar="N", default=1, show_default=True,
               help="So many hosts of this kind work together.")  # fmt: skip
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True, help="What to print.")
@@ -34,6 +36,7 @@ def predict(
     intent: str | None,
     plan: str | None,
     name: str | None,
+    training: str | None,
     hosts: int,
     output: str,
 ) -> None:
@@ -46,17 +49,37 @@ def predict(
     hosttune predict
     hosttune predict --root host.tar.gz --hosts 2 -o json
     hosttune predict -f intent.yaml
+    hosttune predict --training run.yaml
     """
     from hosttune.predicting import predict as predicted
+
+    if training is not None:
+        show([of_training(training, (root, document, intent, plan, name))], output)
+        return
 
     if intent is not None and plan is not None:
         raise BadInput("both --file and --plan", where="command line", hint="give one of the two")
     host = read_host(root, document)
-    found = [predicted(host, scope) for scope in scopes(host, intent, plan, name, hosts)]
+    show([predicted(host, scope) for scope in scopes(host, intent, plan, name, hosts)], output)
+
+
+def of_training(path: str, others: Sequence[str | None]) -> Prediction:
+    """Return what the file of --training can be. Raises BadInput, also beside options that choose a host or guest."""
+    from hosttune.model.training import Training
+    from hosttune.predicting.training import predict_training
+    from hosttune.state import load
+
+    if any(other is not None for other in others):
+        raise BadInput("--training beside a host or guest", where="command line", hint="give --training alone")
+    return predict_training(Training.from_yaml(load(path, what="a training run", size="intent"), where=path), path)
+
+
+def show(found: Sequence[Prediction], output: str) -> None:
+    """Print predictions: one document, or a list of them."""
     if output == "json":
         from hosttune.model.values import to_json
 
-        emit(to_json(found[0] if len(found) == 1 else found))
+        emit(to_json(found[0] if len(found) == 1 else list(found)))
         return
     from hosttune.report.prediction_text import prediction_text
 

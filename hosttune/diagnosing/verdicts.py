@@ -162,7 +162,8 @@ def _verdict(
         return "unknown", inputs or "no model of this metric has a source"
     if typical is None:
         if found.at_least is not None and value < bound * found.at_least:
-            return "low", f"{value / bound:.0%} of the bound, less than half ({found.formula}): {inputs}"
+            part = f"{value / bound:.0%} of the bound, less than {found.at_least:.0%}"
+            return "low", f"{part} ({found.formula}): {inputs}"
         return "expected", f"{value / bound:.0%} of the bound; no typical figure has a source: {inputs}"
     words = f"{value / typical:.0%} of the typical figure ({found.formula}): {inputs}"
     if value >= typical * found.low_below:

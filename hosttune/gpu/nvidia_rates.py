@@ -56,6 +56,7 @@ GENERATIONS = (
         pcie_gts=_GEN5,
         link_gb_per_s=20.6,
         link_peak_gb_per_s=25.0,
+        measured=True,
         ring_part=0.97,
         switch_part=0.83,
     ),

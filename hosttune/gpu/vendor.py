@@ -163,6 +163,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
       link to its CPU that is used instead of PCIe.
     - `link_gb_per_s`: a link to other GPUs, one direction, as collectives count it; `link_peak_gb_per_s`: as the data
       sheet has it. `links`: how many a GPU has, None if models differ.
+    - `measured`: the parts of peaks that were measured on H200 hold for this generation.
     - `ring_part`: the part of links × rate that a ring reaches. `switch_part`: likewise of the bound of a reduction in
       the switch; None: its switches do not reduce.
     """
@@ -173,6 +174,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     link_gb_per_s: float | None = None
     link_peak_gb_per_s: float | None = None
     links: int | None = None
+    measured: bool = False
     ring_part: float | None = None
     switch_part: float | None = None
 

@@ -36,7 +36,7 @@ LIMITS: Mapping[str, Limit] = {
     "intent": Limit(256 * KIB, "bytes", "256 guests written out in full are some 100 KiB"),
     "values of an intent": Limit(50_000, "", "256 guests with 40 keys each are 20,000 keys and values"),
     "document": Limit(16 * MIB, "bytes", "a host with 768 CPUs and 517 PCI functions is 0.8 MiB"),
-    "log": Limit(32 * MIB, "bytes", "NCCL_DEBUG=INFO of 1,024 ranks is some 20 MiB"),
+    "log": Limit(16 * MIB, "bytes", "NCCL_DEBUG=INFO of 64 ranks is some 1 MiB"),
     "figures of a diagnosis": Limit(2_000, "", "a validation of 8 GPUs has some 300 figures"),
     "values of a document": Limit(1_000_000, "", "a host with 768 CPUs and 517 PCI functions has some 40,000"),
     "domain XML": Limit(4 * MIB, "bytes", "libvirt's own bound of a text (REMOTE_STRING_MAX, remote_protocol.x)"),

@@ -12,7 +12,7 @@ class PredictedFigure(Value, frozen=True, kw_only=True):
 
     None: no source exists, or an input is not known; `because` then says what is missing. `because` are the inputs
     from this host, `formula` uses the symbols of docs/models.md. `width`: the fraction by which measurements differ
-    from `typical`, None if only one point is known.
+    from `typical`, None if only one point is known. `value`: of a run that was reported.
     """
 
     metric: str
@@ -24,6 +24,7 @@ class PredictedFigure(Value, frozen=True, kw_only=True):
     because: tuple[str, ...] = ()
     source: str
     width: float | None = None
+    value: float | None = None
 
 
 class Prediction(Value, frozen=True, kw_only=True):

@@ -13,6 +13,9 @@ from hosttune.predicting.shape import Shape
 # A figure below this part of the typical one is low. Collectives of large messages repeat within 5 %; GEMM depends on
 # clocks and on the shape of the matrices; copies over PCIe are 0.76 to 0.88 of the link by its generation.
 _STEADY, _LOOSE, _COPIES = 0.9, 0.85, 0.8
+# Of the bound, where no typical figure has a source: copies over PCIe 3.0 and 4.0 reach 0.76 to 0.8 of the link, and
+# the part of a peak that H200 reaches is 0.72 to 0.885.
+_LEAST_COPY, _LEAST_PEAK = 0.65, 0.6
 # The library takes the switch only where it is clearly better: H200 from 5 GPUs on (1.13 times the ring), not with 4
 # (1.01); B200 from 6 on (1.14), not with 5 (1.06). Source: stas00/ml-engineering@744d01e network/README.md.
 _SWITCH_TAKEN = 1.1
@@ -49,12 +52,15 @@ def _copy(question: Question, shape: Shape) -> Estimate:
         return _missing("GB/s", "R · W · encoding ÷ 8; 0.88 of it", formulas.COPY_SOURCE, "the GPU's slot")
     speed, width = shape.slot
     because: tuple[str, ...] = (f"slot of {speed:g} GT/s x{width}: {rate:.1f} GB/s",)
-    typical = None if question.far else rate * formulas.COPY_PART
+    known = speed == formulas.COPY_GTS and shape.generation is not None
+    typical = rate * formulas.COPY_PART if known and not question.far else None
+    if not known:
+        because += ("the known points are of PCIe 5.0 slots",)
     if question.far:
         because += ("memory of the far node: no source says how much such hosts reach",)
     return Estimate(
         "GB/s", "bound R · W · encoding ÷ 8; typical 0.88 of it", formulas.COPY_SOURCE, rate, typical, because,
-        _COPIES, 0.02,
+        _COPIES, 0.02, _LEAST_COPY,
     )  # fmt: skip
 
 
@@ -63,8 +69,8 @@ def _pair(question: Question, shape: Shape) -> Estimate:
         peak = shape.peaks.get("pair") or shape.links_peak_gb_per_s
         if peak is None:
             return _missing("GB/s", "links × rate", formulas.ON_GPU_SOURCE, "the rate of a link")
-        typical = peak * formulas.PAIR_PART if shape.switched else None
-        least = 0.5 if shape.switched else None  # without switches a pair can be joined by few of the links
+        typical = peak * formulas.PAIR_PART if shape.switched and _measured(shape) else None
+        least = _LEAST_PEAK if shape.switched else None  # without switches a pair can be joined by few of the links
         because: tuple[str, ...] = (f"{shape.links} links, {peak:g} GB/s one direction",)
         return Estimate(
             "GB/s", "bound links × rate; typical 0.877 of it", formulas.ON_GPU_SOURCE, peak, typical, because, _LOOSE,
@@ -84,9 +90,16 @@ def _on_gpu(peak: str, part: float, unit: str, formula: str) -> Callable[[Questi
         if rate is None:
             return _missing(unit, formula, formulas.ON_GPU_SOURCE, f"the peak of this GPU ({peak})")
         because: tuple[str, ...] = (f"peak {rate:g} {unit}, dense" if unit != "GB/s" else f"memory {rate:g} GB/s",)
-        return Estimate(unit, formula, formulas.ON_GPU_SOURCE, rate, rate * part, because, _LOOSE)
+        typical = rate * part if _measured(shape) else None
+        if typical is None:
+            because += ("the known points are of Hopper",)
+        return Estimate(unit, formula, formulas.ON_GPU_SOURCE, rate, typical, because, _LOOSE, at_least=_LEAST_PEAK)
 
     return model
+
+
+def _measured(shape: Shape) -> bool:
+    return shape.generation is not None and shape.generation.measured
 
 
 def _collective(question: Question, shape: Shape) -> Estimate:

@@ -17,7 +17,7 @@ ML_ENGINEERING = "stas00/ml-engineering@744d01e network/README.md"
 _OLD_GTS, _MOST_GTS = 5.0, 32.0
 PCIE_SPEEDS = (2.5, 5.0, 8.0, 16.0, 32.0)
 PCIE_WIDTHS = (1, 2, 4, 8, 16)
-COPY_PART = 0.88  # pinned copies: 55.1 to 55.5 of 63.0 GB/s
+COPY_PART, COPY_GTS = 0.88, 32.0  # pinned copies: 55.1 to 55.5 of 63.0 GB/s, PCIe 5.0
 COPY_SOURCE = f"link rate and encoding: PCI Express Base Specification; 0.88: {ML_ENGINEERING} (55.4, 55.1) and {MEASURED} (55.5, 55.4)"  # noqa: E501
 
 

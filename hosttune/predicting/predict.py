@@ -100,7 +100,7 @@ def _pairs(host: Host, gpus: Sequence[str], standard: Standard) -> Iterator[Pred
         nodes = [host.index.pci[address].numa_node if address in host.index.pci else None for address in (one, other)]
         if count:
             shape = replace(shape, links=count, peaks=_part(shape, count), switched=True)
-        else:
+        elif count == 0 or not shape.switched:  # behind switches every pair has all links
             shape = replace(shape, links=count)
         found = estimate(Question("p2p"), shape)
         if count == 0 and None not in nodes and nodes[0] != nodes[1]:

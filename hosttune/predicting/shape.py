@@ -172,13 +172,15 @@ def of_host(host: Host, addresses: Iterable[str], standard: Standard) -> Shape:
     ports = [nic for nic in host.nics if nic.rdma and nic.kind == "infiniband" and nic.physfn is None]
     rates = {nic.rate_gbps for nic in ports}
     rate = rates.pop() if len(rates) == 1 else None
+    generation = generation_of(model)
+    links = known if known is not None else row.nvlinks if row else None
     return Shape(
         gpu=model,
-        generation=generation_of(model),
+        generation=generation,
         peaks=dict(row.values) if row else {},
         slot=_slot([one.link for one in functions]),
-        links=known if known is not None else row.nvlinks if row else None,
-        switched=True if host.nvswitches or host.fabric is not None else None,
+        links=links,
+        switched=_switched(True if host.nvswitches or host.fabric is not None else None, model, generation, links),
         per_host=len(gpus),
         hosts=1,
         nics=len(ports) or None,

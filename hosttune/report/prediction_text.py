@@ -18,10 +18,10 @@ def prediction_text(found: Prediction) -> str:
     for rows in groups.values():
         metric, kind = rows[0].metric, _kind(rows[0])
         lines.append(f"  {metric:20} {_values(rows[0]):36} {_subjects(rows, kind)}")
-        if rows[0].bound is None:
+        if rows[0].bound is None or rows[0].value is not None:
             lines += [f"  {'':20} {why}" for why in rows[0].because]
     lines += ["", "formulas and sources:"]
-    known = dict.fromkeys((one.metric, one.formula, one.source) for one in found.figures if one.bound is not None)
+    known = dict.fromkeys((one.metric, one.formula, one.source) for one in found.figures if one.bound or one.value)
     lines += [f"  {metric}: {formula} ({source})" for metric, formula, source in known]
     lines += [f"note: {note}" for note in found.notes]
     return "\n".join(lines)
@@ -34,6 +34,9 @@ def _kind(one: PredictedFigure) -> str:
 
 
 def _values(one: PredictedFigure) -> str:
+    if one.value is not None:
+        most = f", at most {one.bound:,.4g}" if one.bound is not None and one.bound != one.value else ""
+        return f"{one.value:,.4g} {one.unit}".rstrip() + most
     if one.bound is None:
         return "unknown"
     typical = "typical unknown" if one.typical is None else f"typical {one.typical:,.4g}"

@@ -1,0 +1,175 @@
+"""Training: how much of the GPUs' peak a run uses, how long its gradients take, and reports that cannot be true.
+
+MFU and HFU as in PaLM (arXiv 2204.02311, appendix B): model FLOPs of a token are 6N + 12·L·H·Q·T; with full
+recomputation the forward pass is done twice, 8N + 16·L·H·Q·T. Both are divided by the dense peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hosttune.bench.baselines import Standard, shipped
+from hosttune.errors import BadInput
+from hosttune.gpu import generation_of
+from hosttune.model.prediction import PredictedFigure, Prediction
+from hosttune.model.training import Training
+from hosttune.predicting import formulas
+from hosttune.predicting.shape import agreed, peaks_of
+
+PALM = "PaLM, arXiv 2204.02311, appendix B; dense peak: baselines/roofline.toml"
+MOST_MFU = 0.81  # what matrix products alone reach (docs/models.md); a step has more than products
+_TYPICAL_MFU = 0.41  # Llama 3 405B on 8,192 to 16,384 GPUs: 0.38 to 0.43; MegaScale 0.552
+_MFU_SOURCE = "published runs: Llama 3 405B 0.38 to 0.43, MegaScale 0.552, Megatron on A100 0.415 to 0.563"
+_NEAR = 0.02
+_BACKWARD = 2 / 3  # of a step's products: the gradients are ready during the backward pass
+
+
+def predict_training(training: Training, where: str, standard: Standard | None = None) -> Prediction:
+    """Return MFU, HFU, the time of the gradients and the scaling efficiency.
+
+    Raises BadInput, with the reason, for a report that cannot be true.
+    """
+    peaks = agreed(peaks_of(training.gpu, None, standard or shipped()))
+    peak = peaks.get(training.precision)
+    _refuse_peak(training, peak, where)
+    found = [*_use(training, peak, where), *_gradients(training, where), *_efficiency(training)]
+    if peak is not None and "memory" in peaks:
+        found.append(_ridge(training, peak, peaks["memory"]))
+    return Prediction(of=f"{training.gpus} × {training.gpu}", figures=tuple(found), notes=tuple(_notes(training)))
+
+
+def flops_per_token(training: Training) -> float:
+    """Return the model FLOPs of a token. Attention is left out where its sizes are not given (it is then too small)."""
+    attention = (training.layers, training.heads, training.head_size, training.sequence)
+    product = 1.0
+    for size in attention:
+        product *= size or 0
+    return 6 * training.parameters + 12 * product
+
+
+def _refuse_peak(training: Training, peak: float | None, where: str) -> None:
+    claimed = training.claims.peak_tflops
+    if claimed is None or peak is None:
+        return
+    if abs(claimed / (2 * peak) - 1) <= _NEAR:
+        what = f"{claimed:g} TFLOP/s is the peak with 2:4 sparsity; dense products have {peak:g}"
+        raise BadInput(what, where=f"{where}: claims.peak_tflops", hint="divide by the dense peak")
+    if claimed > peak * (1 + _NEAR):
+        what = f"{claimed:g} TFLOP/s is above the dense peak, {peak:g}"
+        raise BadInput(what, where=f"{where}: claims.peak_tflops", hint="take the data sheet's dense figure")
+
+
+def _use(training: Training, peak: float | None, where: str) -> Iterator[PredictedFigure]:
+    flops = flops_per_token(training)
+    mfu = None if peak is None else training.tokens_per_second * flops / (training.gpus * peak * 1e12)
+    for name, value in (("tokens_per_second", mfu), ("claims.mfu", training.claims.mfu)):
+        if value is not None and value > MOST_MFU:
+            above = "above 1" if value > 1 else f"above {MOST_MFU:g}, which matrix products alone reach"
+            hint = "check tokens, parameters (active ones of a mixture of experts) and the number of GPUs"
+            raise BadInput(f"an MFU of {value:.2f} is {above}", where=f"{where}: {name}", hint=hint)
+    claimed = training.claims.mfu
+    if claimed is not None and mfu is not None and abs(claimed - mfu) > 0.1 * mfu:
+        what = f"an MFU of {claimed:.2f} is claimed, tokens and parameters give {mfu:.2f}"
+        raise BadInput(what, where=f"{where}: claims.mfu", hint="check tokens, parameters and GPUs")
+    because = (f"{flops:.3g} FLOPs a token", f"peak {peak:g} TFLOP/s" if peak else "not known: the dense peak")
+    formula, source = "tokens/s · (6N + 12·L·H·Q·T) ÷ ΣP", f"{PALM}; {_MFU_SOURCE}"
+    yield _row("mfu", mfu, MOST_MFU, _TYPICAL_MFU, formula, because, source)
+    if training.recompute == "full" and mfu is not None:
+        yield _row("hfu", mfu * 8 / 6, MOST_MFU, None, "tokens/s · (8N + 16·L·H·Q·T) ÷ ΣP", because, PALM)
+
+
+def _row(
+    metric: str,
+    value: float | None,
+    bound: float | None,
+    typical: float | None,
+    formula: str,
+    because: tuple[str, ...],
+    source: str,
+    unit: str = "",
+) -> PredictedFigure:
+    return PredictedFigure(
+        metric=metric, subject="this run", bound=bound, typical=typical, unit=unit, formula=formula, because=because,
+        source=source, value=value,
+    )  # fmt: skip
+
+
+def _bus(training: Training) -> tuple[float, str] | None:
+    """Return (the most that an all-reduce over all GPUs can reach, why); None if it is not known."""
+    per_host = training.gpus // training.hosts if training.gpus % training.hosts == 0 else None
+    if training.hosts == 1:
+        generation = generation_of(training.gpu)
+        if generation is None or not generation.link_peak_gb_per_s or not generation.links:
+            return None
+        return generation.links * generation.link_peak_gb_per_s * 2, "the links of a GPU, and a switch that reduces"
+    if not training.nics_per_host or not training.nic_gbps:
+        return None
+    host = training.nics_per_host * training.nic_gbps / 8
+    if training.ring:
+        return formulas.flat(host), f"a flat ring over ports of {host:g} GB/s a host"
+    return formulas.hierarchical(host, training.hosts, per_host), f"ports of {host:g} GB/s a host"
+
+
+def _gradients(training: Training, where: str) -> Iterator[PredictedFigure]:
+    copies = training.gpus // training.split
+    if copies < 2:
+        return
+    claims, bus = training.claims, _bus(training)
+    if claims.bus_gb_per_s is not None and bus is not None and claims.bus_gb_per_s > bus[0] * 1.01:
+        what = f"{claims.bus_gb_per_s:g} GB/s is above the bound, {bus[0]:.4g} GB/s ({bus[1]})"
+        raise BadInput(what, where=f"{where}: claims.bus_gb_per_s", hint="check the figure and the algorithm")
+    rate = claims.bus_gb_per_s or (bus[0] if bus else None)
+    formula = "2(n-1)/n · N · bytes ÷ split ÷ bus bandwidth; hidden at most: two thirds of the step"
+    source = "nccl-tests doc/PERFORMANCE.md, bus bandwidth"
+    if rate is None:
+        because: tuple[str, ...] = ("not known: NICs of a host and their rate",)
+        yield _row("gradient-all-reduce", None, None, None, formula, because, source, "s")
+        return
+    size = training.parameters * training.gradient_bytes / training.split
+    seconds = 2 * (copies - 1) / copies * size / 1e9 / rate
+    step = training.batch_tokens / training.tokens_per_second if training.batch_tokens else None
+    because = (f"{size / 1e9:.4g} GB of gradients at {rate:.4g} GB/s",)
+    if step is not None:
+        hidden = min(1.0, step * _BACKWARD / seconds)
+        because += (f"{seconds / step:.1%} of a step of {step:.3g} s; {hidden:.0%} of it can be hidden",)
+    yield _row("gradient-all-reduce", seconds, seconds, None, formula, because, source, "s")
+    _refuse_share(training, seconds, step, where)
+
+
+def _refuse_share(training: Training, seconds: float, step: float | None, where: str) -> None:
+    share = training.claims.network_share
+    if share is not None and step is not None and share > seconds / step * 1.1 + 0.01:
+        what = (
+            f"{share:.0%} of the time in the network: the gradients take {seconds:.2g} s of {step:.3g} s at that rate"
+        )
+        raise BadInput(what, where=f"{where}: claims.network_share", hint="bandwidth does not explain it")
+
+
+def _notes(training: Training) -> Iterator[str]:
+    claimed = training.claims.all_reduce_seconds
+    rate = training.claims.bus_gb_per_s or (bus[0] if (bus := _bus(training)) else None)
+    copies = training.gpus // training.split
+    if claimed is not None and rate is not None and copies > 1:
+        size = training.parameters * training.gradient_bytes / training.split
+        bound = 2 * (copies - 1) / copies * size / 1e9 / rate
+        if claimed > 1.5 * bound:
+            times = f"{claimed / bound:.1f} times the bound of {bound:.2g} s"
+            yield f"an all-reduce of {claimed:g} s is {times}: bandwidth does not explain it"
+    if None in (training.layers, training.heads, training.head_size, training.sequence):
+        yield "attention is left out of the FLOPs: give layers, heads, head_size and sequence"
+
+
+def _efficiency(training: Training) -> Iterator[PredictedFigure]:
+    runs = sorted(training.runs, key=lambda run: run.gpus)
+    for run in runs[1:]:
+        base = runs[0]
+        part = run.tokens_per_second / run.gpus / (base.tokens_per_second / base.gpus)
+        because = (f"{run.gpus} GPUs against {base.gpus} GPUs",)
+        formula = f"T_N ÷ (N · T_base ÷ base), base {base.gpus} GPUs"
+        yield _row("scaling-efficiency", part, None, None, formula, because, "definition")
+
+
+def _ridge(training: Training, peak: float, memory: float) -> PredictedFigure:
+    because = (f"{peak:g} TFLOP/s dense, {memory:g} GB/s",)
+    source = "Williams et al., CACM 52(4), 2009; peaks: baselines/roofline.toml"
+    return _row("ridge", peak * 1000 / memory, None, None, "P ÷ B, dense", because, source, "FLOP/B")
