@@ -33,7 +33,7 @@ from sweeps import FULL, examples, sample
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.model.host import Cpu, Host, NumaNode
 from hosttune.model.intent import Boot, Network
-from hosttune.model.plan import Device, Plan, PlannedGuest, PlannedPin, Topology
+from hosttune.model.plan import Device, Plan, PlannedGuest, PlannedPin, Step, Topology
 from hosttune.transaction import apply_plan
 from hosttune.transaction.plancheck import check_places, check_plan
 
@@ -312,6 +312,13 @@ CELL = VM.cells[0]
         ({"topology": Topology(sockets=1, dies=1, cores=8, threads=1)}, "not a topology of 16 vCPUs", "topology"),
         ({"devices": (Device(address=GPU, kind="gpu", guest_cell=1, guest_address="0000:01:00.0", identity=""),)},
          "the guest has no such cell", "devices[0].guest_cell"),
+        ({"machine": "isapc"}, "'isapc' is none", "machine"),
+        ({"steps": (Step(when="never", text=""),)}, "'never' is none", "steps[0].when"),
+        ({"fabric_partition": -5}, "-5 is not within 0 to 1048575", "fabric_partition"),
+        ({"allocation_threads": 10**9}, "1000000000 is not within 1 to 16", "allocation_threads"),
+        ({"physical_address_bits": 0}, "0 is not within 32 to 64", "physical_address_bits"),
+        ({"cells": (msgspec.structs.replace(CELL, distances=(9,)),)}, "9 is not within 10 to 254",
+         "cells[0].distances"),
     ],
 )  # fmt: skip
 def test_a_guest_that_does_not_fit_together(fields: dict[str, Any], what: str, where: str) -> None:

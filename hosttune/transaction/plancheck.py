@@ -14,7 +14,7 @@ from hosttune.model.intent import check as check_intent
 from hosttune.model.intent import is_guest_name
 from hosttune.model.limits import check_count, limit
 from hosttune.model.plan import AdoptedGuest, Device, Plan, PlannedGuest
-from hosttune.model.values import MAX_SIZE, CpuSet, parse_address
+from hosttune.model.values import MAX_ID, MAX_SIZE, CpuSet, parse_address
 
 # These actions are derived from a plan's guests and actions, so a plan must not contain them: one could name another
 # guest.
@@ -51,6 +51,7 @@ def check_plan(plan: Plan) -> None:
         seen.add(guest.name)
         _check_guest(guest, at, cpus, devices)
         _check_cells(guest, at)
+        _check_values(guest, at)
 
 
 def check_places(plan: Plan, host: Host) -> None:
@@ -174,12 +175,26 @@ def _check_pins(guest: PlannedGuest, at: str, cpus: set[str]) -> None:
                 f"{pin.cpus!r} is not one CPU of its own", where=f"{at}.vcpu_pins[{n}].cpus", hint="plan again"
             )
         cpus.add(pin.cpus)
-    for name, value, known in (
+
+
+def _check_values(guest: PlannedGuest, at: str) -> None:
+    """Check the words and numbers of which only some have a meaning. Raises BadInput."""
+    for name, word, known in (
         ("accelerator", guest.accelerator, ("kvm", "tcg")),
         ("firmware", guest.firmware, ("efi", "bios")),
+        ("machine", guest.machine, ("q35",)),
+        *((f"steps[{n}].when", step.when, ("start", "stop")) for n, step in enumerate(guest.steps)),
     ):
-        if value not in known:
-            raise BadInput(f"{value!r} is none", where=f"{at}.{name}", hint=f"one of {', '.join(known)}")
+        if word not in known:
+            raise BadInput(f"{word!r} is none", where=f"{at}.{name}", hint=f"one of {', '.join(known)}")
+    for name, value, least, most in (
+        ("fabric_partition", guest.fabric_partition, 0, MAX_ID),
+        ("allocation_threads", guest.allocation_threads, 1, len(guest.vcpu_pins)),
+        ("physical_address_bits", guest.physical_address_bits, 32, 64),
+        *((f"cells[{n}].distances", one, 10, 254) for n, cell in enumerate(guest.cells) for one in cell.distances),
+    ):
+        if value is not None and not least <= value <= most:
+            raise BadInput(f"{value} is not within {least} to {most}", where=f"{at}.{name}", hint="plan again")
 
 
 def _check_actions(plan: Plan) -> None:
