@@ -10,6 +10,7 @@ from typing import Any
 import applyroots
 import pytest
 from lxml import etree
+from msgspec.structs import replace
 from planhosts import Card, Held, Shape, build_host, cores_of
 
 import hosttune
@@ -18,6 +19,7 @@ from hosttune.domain import domain_xml, read_domain
 from hosttune.errors import BadInput
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
+from hosttune.model.topology import MemorySettings
 from hosttune.planning import plan
 from hosttune.planning.adopting import LIVE, NEXT_START, Adoption, Adoptions, Definition, adopt
 
@@ -158,6 +160,13 @@ def test_a_guest_without_a_place_keeps_its_definition(change: tuple[str, str], w
     assert why in " ".join(found.unplaced)
     assert found.after == found.before
     assert found.changes == ()
+
+
+def test_huge_pages_without_a_size_are_the_hosts_default_and_stay_as_written() -> None:
+    definition = FLOATING.replace("<vcpu>", "<memoryBacking><hugepages/></memoryBacking><vcpu>")
+    adoptions = together(replace(host_of(), memory_settings=MemorySettings(default_hugepage_bytes=2 << 20)), definition)
+    assert [guest.page_bytes for guest in adoptions.plan.guests] == [2 << 20]
+    assert b"<memoryBacking><hugepages/></memoryBacking>" in adoptions.guests[0].after
 
 
 def test_a_guest_of_libvirt_is_adopted_unless_it_has_a_managed_save(

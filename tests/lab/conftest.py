@@ -15,7 +15,9 @@ from lab.rollout import Rollout, rolled_out
 
 # Whose tests look at one machine, by module; a module that is not named has a machine of its own.
 MACHINES = {
-    **dict.fromkeys(("apply", "capture", "changes", "discover", "live", "plan", "settings", "validate"), "lab"),
+    **dict.fromkeys(
+        ("adopt", "apply", "capture", "changes", "discover", "live", "plan", "settings", "validate"), "lab"
+    ),
     **dict.fromkeys(("fleet", "reboot"), "grub_lab"),
 }
 

@@ -130,7 +130,7 @@ def _read(host: Host, definition: Definition) -> Draft:
         raise BadInput(f"the definition is that of guest {name!r}", where=where, hint=hint)
     resident = _resident(host, facts, where)
     intent = guest_intent_of(host, facts, where)
-    return Draft(definition, name, resident, facts, intent, refusals(facts))
+    return Draft(definition, name, resident, facts, intent, refusals(host, facts))
 
 
 def _resident(host: Host, facts: DomainFacts, where: str) -> RunningGuest | None:

@@ -48,7 +48,7 @@ def guest_intent_of(host: Host, facts: DomainFacts, where: str) -> GuestIntent:
         vcpus=facts.vcpus,
         memory=facts.memory_bytes or 0,
         numa=_cells(facts) or ("auto" if gpus else 1),
-        hugepages=_pages(facts),
+        hugepages=_pages(host, facts),
         firmware="bios" if facts.firmware == "bios" else "efi",
         accelerator="kvm" if facts.type == "kvm" else "tcg",
     )
@@ -59,11 +59,17 @@ def pci_devices(facts: DomainFacts) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.source for one in facts.hostdevs if one.kind == "pci" and one.source))
 
 
-def _pages(facts: DomainFacts) -> Pages:
+def _pages(host: Host, facts: DomainFacts) -> Pages:
     """Return the page size that the definition has; without one, ordinary pages if its memory is not whole ones."""
-    for page in facts.backing.pages or ():
-        return _PAGES.get(page.size_bytes, "auto")
+    for size in _page_sizes(host, facts):
+        return _PAGES.get(size, "auto")
     return "auto" if _whole_pages(facts) else "none"
+
+
+def _page_sizes(host: Host, facts: DomainFacts) -> set[int | None]:
+    """Return the sizes of its huge pages; `<hugepages/>` alone is the host's default size, None if that is unknown."""
+    default = host.memory_settings.default_hugepage_bytes if host.memory_settings else None
+    return {page.size_bytes or default for page in facts.backing.pages or ()}
 
 
 def _whole_pages(facts: DomainFacts) -> bool:
@@ -71,9 +77,9 @@ def _whole_pages(facts: DomainFacts) -> bool:
     return not any(size % (2 << 20) for size in parts)
 
 
-def refusals(facts: DomainFacts) -> tuple[str, ...]:
+def refusals(host: Host, facts: DomainFacts) -> tuple[str, ...]:
     """Return why no plan can be made of a valid definition; empty if one can."""
-    return tuple(_refusals(facts))
+    return tuple(_refusals(host, facts))
 
 
 def kept(host: Host, facts: DomainFacts) -> tuple[str, ...]:
@@ -81,19 +87,19 @@ def kept(host: Host, facts: DomainFacts) -> tuple[str, ...]:
     return tuple(_kept(host, facts))
 
 
-def _refusals(facts: DomainFacts) -> Iterator[str]:
+def _refusals(host: Host, facts: DomainFacts) -> Iterator[str]:
     if any(not cell.vcpus or not cell.memory_bytes for cell in facts.cells):
         yield "a guest cell has no vCPUs or no memory of its own: hosttune places cells that have both"
     elif facts.cells and sorted(cpu for cell in facts.cells for cpu in parse_cpus(cell.vcpus)) != [*range(facts.vcpus)]:
         yield "the guest's cells do not name each of its vCPUs once: correct <numa> in <cpu>"
     elif facts.cells and sum(cell.memory_bytes or 0 for cell in facts.cells) != facts.memory_bytes:
         yield "the guest's cells do not add up to its memory: memory that is plugged in cannot be placed"
-    sizes = {page.size_bytes for page in facts.backing.pages or ()}
+    sizes = _page_sizes(host, facts)
     if len(sizes) > 1:
         yield "the guest has huge pages of several sizes: hosttune plans one size a guest"
     elif sizes and not sizes <= set(_PAGES):
         (size,) = sizes
-        text = "the host's default size: name the size in <page>" if size is None else format_size(size)
+        text = "the host's default size, which is unknown: name it in <page>" if size is None else format_size(size)
         yield f"the guest has huge pages of {text}; hosttune plans pages of 2 MiB and 1 GiB"
 
 
