@@ -68,7 +68,7 @@ def host() -> Host:
     """What discovery would tell of each of these roots, as far as the transaction asks."""
     return Host(
         hostname="scratch", digest=DIGEST, guests=(), virtualization=Virtualization(kvm=True),
-        cpus=tuple(Cpu(id=n, core=n, numa_node=0) for n in range(8)), numa_nodes=(NumaNode(id=0, cpus="0-7"),),
+        cpus=tuple(Cpu(id=n, core=n, numa_node=0) for n in range(64)), numa_nodes=(NumaNode(id=0, cpus="0-63"),),
     )  # fmt: skip
 
 
