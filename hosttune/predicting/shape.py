@@ -13,6 +13,7 @@ from hosttune.model.measured import Measured
 from hosttune.predicting.formulas import SOCKET_LINKS, pcie_gb_per_s
 
 _SLOT = re.compile(r"\s*(?:pcie\s*)?(?:gen\s*)?([1-6])(?:\.[0-9])?\s*[x×]\s*([0-9]{1,2})\s*", re.IGNORECASE)
+_BOARD = 8  # GPUs of a board with switches, the only form in which a host commonly has so many of them
 _GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 
@@ -75,7 +76,8 @@ def shape_of(measured: Measured, standard: Standard) -> Shape:
     rows = peaks_of(setup.gpu, setup.pci_id, standard)
     if setup.nvlinks_per_gpu is not None:
         rows = [row for row in rows if row.nvlinks in (setup.nvlinks_per_gpu, None)] or rows
-    elif setup.nvswitch:  # of a model in several forms, the board with all links
+    elif setup.nvswitch or (setup.nvswitch is None and setup.gpus_per_host == _BOARD and not _is_card(setup.gpu)):
+        # Of a model in several forms: the board with all links.
         rows = [row for row in rows if row.nvlinks == max(other.nvlinks or 0 for other in rows)] or rows
     links, counts = setup.nvlinks_per_gpu, {row.nvlinks for row in rows}
     most = counts.pop() if len(counts) == 1 else generation.links if generation else None
@@ -109,7 +111,11 @@ def _switched(known: bool | None, gpu: str | None, generation: Generation | None
     """Return whether switches join the GPUs. Boards of the generations that have a ring's part do, cards do not."""
     if known is not None or generation is None or generation.ring_part is None or not links:
         return known
-    return None if re.search(r"pcie|nvl\b", (gpu or "")[:200].lower()) else True
+    return None if _is_card(gpu) else True
+
+
+def _is_card(gpu: str | None) -> bool:
+    return re.search(r"pcie|nvl\b", (gpu or "")[:200].lower()) is not None
 
 
 def slot_of(text: str | None) -> tuple[float, int] | None:
