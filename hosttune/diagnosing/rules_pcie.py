@@ -16,12 +16,11 @@ from hosttune.diagnosing.rule import (
     observed,
     rule,
 )
-from hosttune.diagnosing.verdicts import Judged
+from hosttune.diagnosing.verdicts import IDLE_SPEEDS, Judged
 from hosttune.predicting.formulas import PCIE_SPEEDS, PCIE_WIDTHS, pcie_gb_per_s
 from hosttune.predicting.shape import slot_of
 
 _OVER_PCIE = (*HOST_COPIES, *LINK, *COLLECTIVES, *WORK, "p2p", "rdma-write")
-_IDLE_SPEEDS = (2.5, 5.0)  # to which drivers slow an idle link; other speeds below the maximum are not an idle state
 _SPEC = "PCI Express Base Specification: rate × lanes × encoding"
 
 
@@ -79,7 +78,7 @@ def degraded(case: Case) -> Finding | None:
         if link.width is not None and link.max_width is not None and link.width < link.max_width:
             found.append(f"link x{link.width} of x{link.max_width}")
         slow = link.speed_gts is not None and link.max_speed_gts is not None and link.speed_gts < link.max_speed_gts
-        idle = link.speed_gts in _IDLE_SPEEDS and (
+        idle = link.speed_gts in IDLE_SPEEDS and (
             link.under_load is False or (link.under_load is None and not case.open and not case.complaint)
         )
         if slow and not idle and link.under_load is not False:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hosttune.bench.baselines import Peaks, Standard
 from hosttune.gpu import VENDORS, Generation, generation_of, model_names
 from hosttune.model.host import Host, Link
-from hosttune.model.measured import Measured
+from hosttune.model.measured import Measured, Nics
 from hosttune.predicting.formulas import SOCKET_LINKS, pcie_gb_per_s
 
 _SLOT = re.compile(r"\s*(?:pcie\s*)?(?:gen\s*)?([1-6])(?:\.[0-9])?\s*[x×]\s*([0-9]{1,2})\s*", re.IGNORECASE)
@@ -83,12 +83,15 @@ def shape_of(measured: Measured, standard: Standard) -> Shape:
     most = counts.pop() if len(counts) == 1 else generation.links if generation else None
     if links is None or (most is not None and 0 < links < most):  # links that are down are a cause, not the model
         links = most
+    if links is None and measured.observations.p2p in ("pcie", "off"):
+        links = 0
     slot = slot_of(setup.pcie)
     if generation is not None and generation.pcie_gts:  # what the GPU can do: a slot that cannot is a cause
         slot = (generation.pcie_gts, 16)
     elif slot is None and link is not None and link.max_speed_gts and link.max_width:
         slot = (link.max_speed_gts, link.max_width)
-    nics = setup.nics
+    ports, seen = setup.nics or Nics(), measured.observations.nic_link
+    rate = ports.rate_gbps or (seen.max_rate_gbps if seen else None)
     return Shape(
         gpu=setup.gpu,
         generation=generation,
@@ -98,9 +101,9 @@ def shape_of(measured: Measured, standard: Standard) -> Shape:
         switched=_switched(setup.nvswitch, setup.gpu, generation, links),
         per_host=setup.gpus_per_host,
         hosts=setup.hosts,
-        nics=nics.count if nics else None,
-        nic_gb_per_s=nics.rate_gbps / 8 if nics and nics.rate_gbps else None,
-        nic_kind=nics.kind if nics else None,
+        nics=ports.count if ports.count is not None else seen.ports if seen else None,
+        nic_gb_per_s=rate / 8 if rate else None,
+        nic_kind=ports.kind,
         cpu=setup.cpu,
         virtual=setup.virtual,
         slices=slices_of(setup.gpu),
