@@ -127,7 +127,7 @@ def test_the_carried_intent_of_a_plan_gives_that_plan_again(cli: Cli, tmp_path: 
     assert cli("plan", "--root", EXAMPLE, "-f", str(carried), "-o", "json")[1] == first
 
 
-@pytest.mark.parametrize("name", ["host", "plan", "intent"])
+@pytest.mark.parametrize("name", ["host", "plan", "intent", "measured", "diagnosis", "prediction", "training"])
 def test_schema_is_a_json_schema(cli: Cli, name: str) -> None:
     code, out, _ = cli("schema", name)
     assert code == 0

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hosttune.bench.baselines import shipped
 from hosttune.diagnosing import diagnose
 from hosttune.diagnosing.judge import RULES
 from hosttune.errors import BadInput
 from hosttune.model.diagnosis import GRADES, Diagnosis
-from hosttune.model.measured import Measured
+from hosttune.model.measured import METRICS, Measured, Observations
 
 CASES = json.loads((Path(__file__).parent / "cases/diagnosis/published.json").read_text())
 # Cases that are solved by nothing that is known of them: no key of the document holds the cause.
@@ -200,6 +202,21 @@ def test_the_same_observation_beside_a_good_figure_is_no_cause(cause: str, value
     assert names(of_others(cause, value)) == []
 
 
+def test_the_manual_has_each_rule_as_it_is_declared(request: pytest.FixtureRequest) -> None:
+    """`pytest --regenerate` writes the table."""
+    manual = Path(__file__).parent.parent / "docs/diagnose.md"
+    head = "| cause | what is wrong | what to do | to confirm | source |\n|---|---|---|---|---|\n"
+    before, found, rest = manual.read_text(encoding="utf-8").partition(head)
+    assert found
+    table, _, after = rest.partition("\n\n")
+    columns = ([f"`{r.cause}`", str(r.find.__doc__), r.remedy, r.confirm, r.source] for r in RULES)
+    rows = "\n".join("| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in columns)
+    if request.config.getoption("--regenerate"):
+        manual.write_text(f"{before}{head}{rows}\n\n{after.lstrip()}", encoding="utf-8")
+    else:
+        assert table == rows
+
+
 def test_every_rule_is_tested() -> None:
     published = {cause for case in CASES for cause in case["expected"]["causes"]}
     tested = {cause for cause, *_ in FAULTS.values()} | set(OTHERS) | published
@@ -216,6 +233,59 @@ def test_causes_are_ordered_by_how_they_are_supported() -> None:
     for case in CASES:
         grades = [GRADES.index(cause.grade) for cause in diagnosed(case["measured"]).causes]
         assert grades == sorted(grades)
+
+
+WORDS: dict[str, list[Any]] = {
+    "guest_topology": ["flat", "mirrored"], "memory_node": ["near", "far"], "iommu": ["off", "on", "passthrough"],
+    "p2p": ["nvlink", "pcie", "off"], "gpu_nic_path": ["PIX", "PHB", "SYS"], "c_states": ["deep", "shallow"],
+    "transport": ["ib", "roce", "socket", "shm", "p2p", "nvls", "libfabric"],
+    "link": [
+        {"width": 8, "max_width": 16}, {"speed_gts": 8, "max_speed_gts": 32}, {"speed_gts": 32, "max_speed_gts": 8}, {},
+    ],
+    "nic_link": [{"ports": 2, "ports_active": 1}, {"rate_gbps": 100, "max_rate_gbps": 200}, {"ports": 0}],
+}  # fmt: skip
+
+
+def some_document(draw: random.Random) -> dict[str, Any]:
+    """A document of which no part need fit another."""
+    names = [name for name in Observations.__struct_fields__ if draw.random() < 0.2]
+    numbers = ("_watts", "_mhz", "_bytes")
+    figures = [
+        {
+            "metric": draw.choice([*METRICS, "odd"]),
+            "subject": draw.choice(["", "8 GPUs", "2 GPUs on 4 hosts", "0 GPUs on 0 nodes", "bidirectional", "1 GPUs"]),
+            "value": draw.choice([None, 0, 0.3, 5, 300, 1e6]),
+            "unit": draw.choice(["GB/s", "Gb/s", "us", "TFLOP/s", "%", "", "W", "MHz", "M IOPS", "lanes", "GT/s"]),
+            "size_bytes": draw.choice([None, 1, 4096, 1 << 20, 1 << 30]),
+        }
+        for _ in range(draw.choice([0, 1, 1, 2, 3]))
+    ]
+    setup = {
+        "gpu": draw.choice(["NVIDIA H200", "A100 PCIe", "V100", "GH200", "MI300X", "H100 MIG 1g.10gb", "", None]),
+        "gpus_per_host": draw.choice([None, 1, 8]), "hosts": draw.choice([None, 1, 2, 16]),
+        "virtual": draw.choice([None, True, False]), "nvlinks_per_gpu": draw.choice([None, 0, 12, 18]),
+        "nvswitch": draw.choice([None, True, False]), "pcie": draw.choice([None, "5.0 x16", "3.0 x4", "6.0 x16", "?"]),
+        "nics": draw.choice([None, {"count": 0}, {"count": 8, "rate_gbps": 400, "kind": "roce"}]),
+        "environment": draw.choice([{}, {"NCCL_ALGO": "Ring"}, {"NCCL_IB_HCA": "^mlx5_0"}, {"NCCL_P2P_DISABLE": 1}]),
+    }  # fmt: skip
+    values = {name: 1000 if name.endswith(numbers) else draw.choice(WORDS.get(name, [True, False])) for name in names}
+    return {"version": 1, "setup": setup, "figures": figures, "observations": values}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_always_holds(seed: int) -> None:
+    """Any document has an answer; good figures have no cause but a fault of the machine itself."""
+    draw, standard = random.Random(seed), shipped()
+    itself = {rule.cause for rule in RULES if rule.fault_itself}
+    for _ in range(40):
+        document = some_document(draw)
+        found = diagnose(Measured.from_yaml(json.dumps(document)), standard)
+        verdicts = {one.verdict for one in found.figures}
+        if verdicts == {"expected"}:
+            assert set(names(found)) <= itself, document
+        if not verdicts.intersection({"low", "impossible"}):
+            assert {cause.grade for cause in found.causes} <= {"proven", "observed", "fits"}, document
+        assert len(set(names(found))) == len(found.causes)
 
 
 # --- verdicts ------------------------------------------------------------------------------------------------------

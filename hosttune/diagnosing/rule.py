@@ -28,7 +28,7 @@ LINK = ("link-speed-gts", "link-width")
 class Case:
     """What is known: the document, its machine, and the figures with their verdicts.
 
-    `complaining`: somebody wrote the document because something is slow; a validation is not a complaint.
+    `complaining`: the document was written because something is slow; a validation is not a complaint.
     """
 
     measured: Measured

@@ -139,7 +139,8 @@ def neighbour(case: Case) -> Finding | None:
 @rule(
     "interrupts-or-c-states",
     source="Linux Documentation/admin-guide/pm/cpuidle.rst: deep idle states take 100 µs and more to leave",
-    remedy="hosttune plan with profile host: a bound of idle states on pinned CPUs, interrupts beside the device",
+    remedy="hosttune plan with profile host, or settings {resume_latency_us: 10}: a bound of idle states on pinned"
+    " CPUs",
     confirm="cyclictest, or the same run with /dev/cpu_dma_latency held at 0",
 )
 def idle_states(case: Case) -> Finding | None:

@@ -100,7 +100,7 @@ def other_socket(case: Case) -> Finding | None:
 @rule(
     "nic-rate-or-link-down",
     source="/sys/class/infiniband/*/ports/*/rate and state; standard rates of ports",
-    remedy="check cable and switch port; then hosttune validate (nic-link)",
+    remedy="check cable and switch port; then hosttune validate --level 1 --peer HOST (rdma-write)",
     confirm="ibstat or ethtool: rate and state of each port",
 )
 def port_down(case: Case) -> Finding | None:

@@ -16,12 +16,11 @@ from hosttune.diagnosing.rule import (
     observed,
     rule,
 )
-from hosttune.diagnosing.verdicts import Judged
+from hosttune.diagnosing.verdicts import IDLE_SPEEDS, Judged
 from hosttune.predicting.formulas import PCIE_SPEEDS, PCIE_WIDTHS, pcie_gb_per_s
 from hosttune.predicting.shape import slot_of
 
 _OVER_PCIE = (*HOST_COPIES, *LINK, *COLLECTIVES, *WORK, "p2p", "rdma-write")
-_IDLE_SPEEDS = (2.5, 5.0)  # to which drivers slow an idle link; other speeds below the maximum are not an idle state
 _SPEC = "PCI Express Base Specification: rate × lanes × encoding"
 
 
@@ -79,7 +78,7 @@ def degraded(case: Case) -> Finding | None:
         if link.width is not None and link.max_width is not None and link.width < link.max_width:
             found.append(f"link x{link.width} of x{link.max_width}")
         slow = link.speed_gts is not None and link.max_speed_gts is not None and link.speed_gts < link.max_speed_gts
-        idle = link.speed_gts in _IDLE_SPEEDS and (
+        idle = link.speed_gts in IDLE_SPEEDS and (
             link.under_load is False or (link.under_load is None and not case.open and not case.complaint)
         )
         if slow and not idle and link.under_load is not False:
@@ -124,8 +123,8 @@ _KERNEL_ACS = "Linux drivers/pci/pci.c, pci_enable_acs: redirection is on wherev
     "acs-redirect",
     source=f"{_KERNEL_ACS}; NVIDIA/nccl issue 949: 27 → 48 GB/s; NCCL user guide, Troubleshooting, PCI Access Control"
     " Services",
-    remedy="hosttune plan with settings.acs (bits by name) on the bridges above GPU and NIC, and ATS on in the NIC:"
-    " only if one tenant has all devices below them",
+    remedy="hosttune plan with settings {acs: DirectTrans}, and ATS on in the NIC: translated requests then go"
+    " directly; hosttune takes no ACS bit away, because redirection keeps tenants apart",
     confirm="lspci -vvv: ACSCtl ReqRedir+ on the bridges between GPU and NIC; then the same run with it off",
 )
 def acs(case: Case) -> Finding | None:
@@ -151,7 +150,8 @@ def acs(case: Case) -> Finding | None:
     "ats-off",
     source="NVIDIA/nccl issue 949 (ACS and ATS settings in guests); PCI Express Base Specification, Address"
     " Translation Services",
-    remedy="turn ATS on in the NIC's firmware (mlxconfig ATS_ENABLED=true) and set ACS DirectTrans+ on the bridges",
+    remedy="turn ATS on in the NIC's firmware (mlxconfig ATS_ENABLED=true); hosttune plan with settings"
+    " {acs: DirectTrans}",
     confirm="lspci -vvv: ATSCtl Enable+ of the NIC",
 )
 def ats(case: Case) -> Finding | None:
@@ -186,7 +186,7 @@ def translation(case: Case) -> Finding | None:
 @rule(
     "pcie-max-read-request",
     source="NIC makers' tuning guides (4096 bytes); no source says what it costs alone",
-    remedy="hosttune plan with profile host (read request 4096)",
+    remedy="hosttune plan with profile host, or settings {read_request_bytes: 4096}",
     confirm="lspci -vv: DevCtl MaxReadReq of the NIC, then the same run with 4096",
 )
 def read_request(case: Case) -> Finding | None:
@@ -203,7 +203,8 @@ def read_request(case: Case) -> Finding | None:
     "ib-relaxed-ordering-off",
     source="NCCL user guide, NCCL_IB_PCI_RELAXED_ORDERING (in guests it can be needed); no source says what it costs"
     " alone",
-    remedy="hosttune plan with profile host (relaxed ordering), NCCL_IB_PCI_RELAXED_ORDERING=1 in the guest",
+    remedy="hosttune plan with profile host, or settings {relaxed_ordering: true}; NCCL_IB_PCI_RELAXED_ORDERING=1 in"
+    " the guest",
     confirm="lspci -vv: DevCtl RlxdOrd+ of the NIC; ib_write_bw with and without --disable_pcie_relaxed",
 )
 def relaxed_ordering(case: Case) -> Finding | None:

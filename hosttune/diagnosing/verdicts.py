@@ -15,6 +15,10 @@ from hosttune.predicting.shape import Shape
 _SLACK = 1.01  # timers are rounded: so much above the bound is still believed
 _LEAST = 0.5  # of the figure of large messages: less shows no bandwidth
 _LEAST_CLOCK = 0.9  # of the clock that the report compares with
+IDLE_SPEEDS = (
+    2.5,
+    5.0,
+)  # GT/s to which drivers slow an idle link; other speeds below the maximum are not an idle state
 _TOO_SMALL = "the message is too small to show the bandwidth"
 # MFU: matrix products alone reach 0.81 of the dense peak (docs/models.md), so a whole training step cannot reach more.
 # Published runs: 0.38 to 0.56 (Llama 3 405B, MegaScale, Megatron; MODEL FLOPs as in PaLM, arXiv 2204.02311, app. B).
@@ -226,7 +230,7 @@ def _link(figure: Figure, value: float, factor: float, measured: Measured, shape
         return Judged(figure, "impossible", why, value, float(most), None, factor=factor)
     if value == most:
         return Judged(figure, "expected", why, value, float(most), None, factor=factor)
-    if not width and (link is None or link.under_load is not True):
+    if not width and value in IDLE_SPEEDS and (link is None or link.under_load is not True):
         return Judged(figure, "unknown", f"{why}; an idle link may be slowed to save power", value, float(most))
     return Judged(figure, "low", why, value, float(most), None, factor=factor)
 

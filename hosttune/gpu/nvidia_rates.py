@@ -70,5 +70,6 @@ GENERATIONS = (
     Generation(names=r"l4|l40s?|40[5-9]0|[2456]000 ada", pcie_gts=_GEN4, links=0),
     Generation(names=r"a2|a10g?|a16", pcie_gts=_GEN4, links=0),
     Generation(names=r"a40|a[456]000|30[5-9]0", pcie_gts=_GEN4, link_gb_per_s=12.0),
-    Generation(names=r"t4|20[678]0|rtx [4568]000|titan rtx", pcie_gts=_GEN3),
+    Generation(names=r"t4", pcie_gts=_GEN3, links=0),
+    Generation(names=r"20[678]0|rtx [4568]000|titan rtx", pcie_gts=_GEN3),
 )

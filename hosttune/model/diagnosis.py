@@ -56,7 +56,7 @@ class Doubt(Value, frozen=True, kw_only=True):
 
 
 class Diagnosis(Value, frozen=True, kw_only=True):
-    """Figures with their verdicts, causes best first, and what to measure where nothing can be told (`next`)."""
+    """Figures with their verdicts, causes best first, and what to measure where that is not known (`next`)."""
 
     schema: str = DIAGNOSIS_SCHEMA
     figures: tuple[JudgedFigure, ...] = ()

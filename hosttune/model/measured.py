@@ -142,9 +142,9 @@ class Measured(Part, frozen=True, kw_only=True):
     """The whole document (YAML or JSON)."""
 
     version: int
-    setup: Setup = Setup()
+    setup: Setup = msgspec.field(default_factory=Setup)
     figures: tuple[Figure, ...] = ()
-    observations: Observations = Observations()
+    observations: Observations = msgspec.field(default_factory=Observations)
 
     def __post_init__(self) -> None:
         close_lists(self)

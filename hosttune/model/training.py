@@ -41,7 +41,7 @@ class Training(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     `parameters` is N; `layers` L, `heads` H, `head_size` Q and `sequence` T count the attention. `batch_tokens`: tokens
     of one step. `split`: over how many GPUs one copy of the model is divided (tensor × pipeline). `nics_per_host` and
-    `nic_gbps`: the ports of one host. `ring`: the library was told to use rings alone.
+    `nic_gbps`: the ports of one host. `ring`: the library may use rings alone (NCCL_ALGO=Ring).
     """
 
     version: int
@@ -62,7 +62,7 @@ class Training(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     nics_per_host: int | None = None
     nic_gbps: float | None = None
     ring: bool = False
-    claims: Claims = Claims()
+    claims: Claims = msgspec.field(default_factory=Claims)
     runs: tuple[Run, ...] = ()
 
     def __post_init__(self) -> None:

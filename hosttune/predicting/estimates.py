@@ -1,4 +1,4 @@
-"""A metric of a machine → its formula with the machine's numbers. What is missing is said in `because`."""
+"""A metric of a machine → its formula with the machine's numbers. `because` names what is missing."""
 
 from __future__ import annotations
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from hosttune.bench.baselines import Peaks, Standard
 from hosttune.gpu import VENDORS, Generation, generation_of, model_names
 from hosttune.model.host import Host, Link
-from hosttune.model.measured import Measured
+from hosttune.model.measured import Measured, Nics
 from hosttune.predicting.formulas import SOCKET_LINKS, pcie_gb_per_s
 
 _SLOT = re.compile(r"\s*(?:pcie\s*)?(?:gen\s*)?([1-6])(?:\.[0-9])?\s*[x×]\s*([0-9]{1,2})\s*", re.IGNORECASE)
+_BOARD = 8  # GPUs of a board with switches, the only form in which a host commonly has so many of them
 _GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 
@@ -75,18 +76,22 @@ def shape_of(measured: Measured, standard: Standard) -> Shape:
     rows = peaks_of(setup.gpu, setup.pci_id, standard)
     if setup.nvlinks_per_gpu is not None:
         rows = [row for row in rows if row.nvlinks in (setup.nvlinks_per_gpu, None)] or rows
-    elif setup.nvswitch:  # of a model in several forms, the board with all links
+    elif setup.nvswitch or (setup.nvswitch is None and setup.gpus_per_host == _BOARD and not _is_card(setup.gpu)):
+        # Of a model in several forms: the board with all links.
         rows = [row for row in rows if row.nvlinks == max(other.nvlinks or 0 for other in rows)] or rows
     links, counts = setup.nvlinks_per_gpu, {row.nvlinks for row in rows}
     most = counts.pop() if len(counts) == 1 else generation.links if generation else None
     if links is None or (most is not None and 0 < links < most):  # links that are down are a cause, not the model
         links = most
+    if links is None and measured.observations.p2p in ("pcie", "off"):
+        links = 0
     slot = slot_of(setup.pcie)
     if generation is not None and generation.pcie_gts:  # what the GPU can do: a slot that cannot is a cause
         slot = (generation.pcie_gts, 16)
     elif slot is None and link is not None and link.max_speed_gts and link.max_width:
         slot = (link.max_speed_gts, link.max_width)
-    nics = setup.nics
+    ports, seen = setup.nics or Nics(), measured.observations.nic_link
+    rate = ports.rate_gbps or (seen.max_rate_gbps if seen else None)
     return Shape(
         gpu=setup.gpu,
         generation=generation,
@@ -96,9 +101,9 @@ def shape_of(measured: Measured, standard: Standard) -> Shape:
         switched=_switched(setup.nvswitch, setup.gpu, generation, links),
         per_host=setup.gpus_per_host,
         hosts=setup.hosts,
-        nics=nics.count if nics else None,
-        nic_gb_per_s=nics.rate_gbps / 8 if nics and nics.rate_gbps else None,
-        nic_kind=nics.kind if nics else None,
+        nics=ports.count if ports.count is not None else seen.ports if seen else None,
+        nic_gb_per_s=rate / 8 if rate else None,
+        nic_kind=ports.kind,
         cpu=setup.cpu,
         virtual=setup.virtual,
         slices=slices_of(setup.gpu),
@@ -109,7 +114,11 @@ def _switched(known: bool | None, gpu: str | None, generation: Generation | None
     """Return whether switches join the GPUs. Boards of the generations that have a ring's part do, cards do not."""
     if known is not None or generation is None or generation.ring_part is None or not links:
         return known
-    return None if re.search(r"pcie|nvl\b", (gpu or "")[:200].lower()) else True
+    return None if _is_card(gpu) else True
+
+
+def _is_card(gpu: str | None) -> bool:
+    return re.search(r"pcie|nvl\b", (gpu or "")[:200].lower()) is not None
 
 
 def slot_of(text: str | None) -> tuple[float, int] | None:
