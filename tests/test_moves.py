@@ -134,6 +134,12 @@ def test_a_floating_guest_is_narrowed_not_parked() -> None:
     assert [(move.thread.guest, str(move.cpus)) for move in moves] == [("b", "0-3,6-9"), ("a", "4"), ("b", "6")]
 
 
+def test_who_floats_makes_room_before_anybody_is_parked() -> None:
+    threads = (*vcpus("a", ("0-9", "4")), *vcpus("b", ("4", "6")), emulator("a"), emulator("b"))
+    moves = in_safe_order(threads, CORES)
+    assert [(move.thread.guest, str(move.cpus)) for move in moves] == [("a", "0-5,8-9"), ("b", "6"), ("a", "4")]
+
+
 def test_siblings_of_a_core_count_as_one() -> None:
     threads = (*vcpus("a", ("8", "4")), *vcpus("b", ("5", "6")), emulator("a"))
     assert [move.thread.guest for move in in_safe_order(threads, CORES)] == ["b", "a"]

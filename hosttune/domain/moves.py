@@ -97,7 +97,10 @@ class _Room:
         return any(not self._may_be_on(thread, cpu) for cpu in self._at[thread])
 
     def in_a_cycle(self, left: Sequence[Thread]) -> Thread:
-        """Return the last thread of a cycle in which each waits for the next; every one that is left waits for one."""
+        """Return a thread of a cycle in which each waits for the next; every one that is left waits for one.
+
+        The last one that has other CPUs of its own; if none has, the last one.
+        """
         chain: dict[Thread, None] = {}
         thread = left[0]
         while thread not in chain:
@@ -106,7 +109,8 @@ class _Room:
             found = (one for guest in self._others(thread, core) for one in self._leaving[core][guest])
             thread = min(found, key=self._order.__getitem__)
         seen = list(chain)
-        return max(seen[seen.index(thread) :], key=self._order.__getitem__)
+        cycle = seen[seen.index(thread) :]
+        return max(cycle, key=lambda one: (bool(self._free_for(one, self._at[one])), self._order[one]))
 
     def refuge(self, thread: Thread) -> CpuSet:
         """Return CPUs where nobody waits for a thread to leave: of its own, else those for emulator threads.
