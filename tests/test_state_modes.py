@@ -106,6 +106,15 @@ def test_a_link_in_the_state_of_a_scratch_root_is_refused(name: str, tmp_path: P
         site_of(Scratch(str(tmp_path / "root")))
 
 
+def test_a_file_in_the_place_of_the_state_of_a_scratch_root(tmp_path: Path) -> None:
+    for name in (".hosttune/scratch", "var/lib/hosttune"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("")
+    with pytest.raises(BadInput, match="no state can be kept here: Not a directory") as caught:
+        site_of(Scratch(str(tmp_path)))
+    assert caught.value.where == f"{tmp_path}: /var/lib/hosttune/lock"
+
+
 def test_files_that_a_user_named_have_what_the_umask_leaves(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:

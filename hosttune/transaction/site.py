@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hosttune.archive import open_system
-from hosttune.errors import BadInput, Refused
+from hosttune.errors import BadInput, Refused, WriteFailed
 from hosttune.journal import Store, Transaction
 from hosttune.model.host import Host
 from hosttune.model.result import OpenTransaction
@@ -93,10 +93,16 @@ def _store(system: System) -> Store | None:
 
 def _state_of_scratch(system: Scratch) -> str:
     """Return the state directory of a scratch root. Raises BadInput for a link in it: it could lead out of the root."""
-    folder = os.path.dirname(system.inside(f"{STATE_INSIDE}/lock"))
-    for name in ("transactions/lock", KEPT_GPUS, "plan.json"):
-        if system.inside(f"{STATE_INSIDE}/{name}") != os.path.join(folder, name):
-            raise BadInput("a link in the state of a scratch root", where=f"{folder}/{name}", hint="remove the link")
+    try:
+        folder = os.path.dirname(system.inside(f"{STATE_INSIDE}/lock"))
+        for name in ("transactions/lock", KEPT_GPUS, "plan.json"):
+            if system.inside(f"{STATE_INSIDE}/{name}") != os.path.join(folder, name):
+                raise BadInput(
+                    "a link in the state of a scratch root", where=f"{folder}/{name}", hint="remove the link"
+                )
+    except WriteFailed as error:
+        what = f"no state can be kept here: {error.reason}"
+        raise BadInput(what, where=f"{system.origin}: {error.path}", hint="correct what is at this path") from error
     return folder
 
 
