@@ -297,6 +297,25 @@ def test_a_figure_above_the_bound_is_impossible_and_named() -> None:
     assert set(names(found)[:2]) == {"impossible-figure", "measurement-artefact"}
 
 
+@pytest.mark.parametrize(
+    ("metric", "subject", "value", "unit", "verdict"),
+    [
+        ("rdma-write", "mlx5_0", 3100, "Gb/s", "impossible"),
+        ("rdma-write", "all 8 ports together", 3100, "Gb/s", "unknown"),
+        ("h2d", "8 GPUs at once", 400, "GB/s", "unknown"),
+        ("h2d", "GPU 3", 110, "GB/s", "impossible"),
+        ("h2d", "8 GPUs at once", 600, "GB/s", "impossible"),
+        ("p2p", "GPU 2 and GPU 3, both directions", 780, "GB/s", "expected"),
+    ],
+)
+def test_a_sum_of_several_devices_is_not_called_impossible(
+    metric: str, subject: str, value: float, unit: str, verdict: str
+) -> None:
+    row = {"metric": metric, "subject": subject, "value": value, "unit": unit}
+    found = diagnosed({"version": 1, "setup": CLEAN["setup"], "figures": [row]})
+    assert found.figures[0].verdict == verdict
+
+
 def test_a_figure_keeps_its_own_unit() -> None:
     row = {"metric": "h2d", "value": 444, "unit": "Gb/s"}
     (found,) = diagnosed({"version": 1, "setup": {"gpu": "NVIDIA H200"}, "figures": [row]}).figures

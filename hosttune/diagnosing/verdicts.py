@@ -153,7 +153,24 @@ def _by_model(figure: Figure, value: float, factor: float, measured: Measured, s
     bound, typical = (None if one is None else one * (2 if both else 1) for one in (bound, typical))
     averaged = re.search(r"\baverage\b|\bavg\b|\bmean\b", figure.subject, re.IGNORECASE) is not None
     verdict, why = _verdict(value, bound, typical, found, averaged)
+    if verdict == "impossible" and bound is not None and value <= bound * _together(figure, ranks, shape):
+        verdict, why = "unknown", f"more than one device can carry: is it the sum of several? {why}"
     return Judged(figure, verdict, why, value, bound, typical, found, factor=factor, hosts=hosts or shape.hosts)
+
+
+_SEVERAL = (
+    r"\b(?:all|sum|total|aggregate|together)\b|\b(?:[2-9]|[1-9][0-9]{1,5}) (?:gpus|ports|nics|hcas|cards|devices)\b"
+)
+
+
+def _together(figure: Figure, ranks: int | None, shape: Shape) -> int:
+    """Return of how many devices a figure can be the sum, if its subject names several."""
+    if not re.search(_SEVERAL, figure.subject[:400].lower()) or figure.metric in (
+        "all-reduce-busbw",
+        "all-gather-busbw",
+    ):
+        return 1
+    return (shape.nics if figure.metric == "rdma-write" else ranks) or 1
 
 
 def _verdict(
@@ -179,11 +196,14 @@ def _verdict(
     return "low", words
 
 
+_WORD = r"(?:(?!(?:to|and|on|of|from|in) )[a-z0-9]+ )?"  # "2 GH200 hosts", but not "GPU 2 and GPU 3"
+
+
 def _of_subject(subject: str, shape: Shape) -> tuple[int | None, int | None]:
     """Return (GPUs, hosts) that a subject names ("16 GPUs on 2 hosts"), None where it names none."""
     text = subject[:400].lower()
-    gpus = re.search(r"\b([0-9]{1,6}) (?:[a-z0-9]+ )?(?:gpus?|ranks)\b", text)
-    hosts = re.search(r"\b([0-9]{1,6}) (?:[a-z0-9]+ )?(?:hosts?|nodes?|guests|machines|vms)\b", text)
+    gpus = re.search(rf"\b([0-9]{{1,6}}) {_WORD}(?:gpus?|ranks)\b", text)
+    hosts = re.search(rf"\b([0-9]{{1,6}}) {_WORD}(?:hosts?|nodes?|guests|machines|vms)\b", text)
     ranks = int(gpus[1]) if gpus else None
     if ranks is None and shape.per_host:
         ranks = shape.per_host * (int(hosts[1]) if hosts else shape.hosts or 1)
