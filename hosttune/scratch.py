@@ -185,9 +185,16 @@ class Scratch(Capture):
         self.forget()
 
     def _unfinished(self) -> str:
-        """Return the path, on this machine, where a file or link is made before it is moved to its place."""
-        make_folder(self._folder(NOTES))
-        return self.inside(self._note("unfinished"))
+        """Return the path, on this machine, where a file or link is made before it is moved to its place.
+
+        Nothing is there: what a killed process left is removed.
+        """
+        folder = self._folder(NOTES)
+        make_folder(folder)
+        path = f"{folder}/unfinished"
+        if os.path.lexists(path):
+            os.unlink(path)
+        return path
 
     def forget(self) -> None:
         """See System."""
@@ -220,8 +227,6 @@ class Scratch(Capture):
             self._keep_interrupts(device, driver, bound=True)  # first, so that the link is the last change
             up = "../" * (device.count("/") - 1)
             temporary = self._unfinished()
-            if os.path.lexists(temporary):
-                os.unlink(temporary)
             os.symlink(f"{up}bus/pci/drivers/{driver}", temporary)
             os.replace(temporary, link)
         self.forget()
@@ -340,16 +345,16 @@ class Scratch(Capture):
         path = _UNIT_LINE["Where"].search(text)
         if path is None:
             return
+        for inside in (f"{path[1]}/libvirt/qemu", f"{path[1]}/libvirt"):  # first: nobody looks for them without a mount
+            if self._real(inside) is not None:
+                os.rmdir(os.path.dirname(self.inside(f"{inside}/guest")))
+                self.forget()
         for mounts in reversed(MOUNTS):  # the first one is read: it shows the mount until the other lists have lost it
             held = self.read_bytes(mounts)
             if held is not None:
                 lines = held.splitlines(keepends=True)
                 gone = f"hugetlbfs {path[1]} hugetlbfs ".encode()
                 self._store(mounts, b"".join(line for line in lines if not line.startswith(gone)))
-        for inside in (f"{path[1]}/libvirt/qemu", f"{path[1]}/libvirt"):
-            if self._real(inside) is not None:
-                os.rmdir(os.path.dirname(self.inside(f"{inside}/guest")))
-                self.forget()
 
     def _take_folder(self, path: str) -> None:
         if self._real(path) is None:
@@ -370,7 +375,7 @@ class Scratch(Capture):
             self._store(found[0], f"{int(text)}\n".encode())
             return
         note = self._note(f"pages-{found[0].replace('/', '%')}")
-        self.replace(note, f"{total} {free}\n".encode())
+        self._put(note, f"{total} {free}\n".encode())
         try:
             self._store(found[0], f"{int(text)}\n".encode())
             self._store(free_path, f"{max(0, int(free) + int(text) - total)}\n".encode())
