@@ -32,6 +32,7 @@ class Adopted(NamedTuple):
     before: Pins
     repaired: Pins
     started: Pins
+    runs: list[str]
     definitions: tuple[str, str, str]
 
 
@@ -51,21 +52,26 @@ def definitions(lab: LabMachine) -> str:
 
 @pytest.fixture(scope="module")
 def adopted(lab: LabMachine) -> Iterator[Adopted]:
-    """One guest runs on any CPU, the other one is off; both are adopted, started by what is defined, and put back."""
+    """One guest is started on any CPU, the other one is off; both are adopted, started as defined, and put back.
+
+    They are paused until they have been looked at: a firmware without a disk would use the emulated CPUs for nothing.
+    """
     install(lab)
     try:
         for name in NAMES:
             lab.shell("virsh define /dev/stdin", stdin=(CASES / f"{name}.xml").read_text())
-        lab.shell(f"virsh start {RUNS}")
+        lab.shell(f"virsh start {RUNS} --paused")
         kept, before = definitions(lab), vcpu_threads(lab, RUNS)
         plan = run(lab, "plan", "--adopt-all")
         applied, repaired = run(lab, "apply", "--yes"), vcpu_threads(lab, RUNS)
         again, changed = run(lab, "apply", "--yes"), definitions(lab)
-        lab.shell(f"virsh destroy {RUNS}; virsh start {RUNS}; virsh start {OFF}")
+        lab.shell(f"virsh destroy {RUNS}; virsh start {RUNS} --paused; virsh start {OFF} --paused")
         started = vcpu_threads(lab, *NAMES)
+        runs = [lab.shell(f"virsh resume {name} >/dev/null; virsh domstate {name}").strip() for name in NAMES]
         lab.shell(f"virsh destroy {RUNS}; virsh destroy {OFF}")
         reverted = run(lab, "revert")
-        yield Adopted(plan, applied, again, reverted, before, repaired, started, (kept, changed, definitions(lab)))
+        texts = (kept, changed, definitions(lab))
+        yield Adopted(plan, applied, again, reverted, before, repaired, started, runs, texts)
     finally:
         lab.shell(f"for name in {' '.join(NAMES)}; do virsh destroy $name; done", check=False)
         lab.shell("hosttune revert --force", check=False)
@@ -85,6 +91,7 @@ def test_definitions_of_other_tools_start_where_they_are_planned(adopted: Adopte
     assert len(set(cpus)) == len(cpus) == 3
     assert adopted.applied.status == 0, adopted.applied.errors
     assert adopted.started == want
+    assert adopted.runs == ["running", "running"]
 
 
 def test_the_guest_that_runs_is_repaired_without_a_restart(adopted: Adopted) -> None:
