@@ -6,16 +6,15 @@ from typing import Any, ClassVar, Self
 
 from hosttune.discovery.guests import DEFINITION
 from hosttune.domain.definitions import differences, secrets_of, without_secrets
-from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput, CommandFailed, WriteFailed
 from hosttune.hypervisor.connection import CHANGE_SECONDS, read_definition, virsh
+from hosttune.hypervisor.definition import GuestDefinition
 from hosttune.model.limits import limit
-from hosttune.settings.explains import Explains
-from hosttune.settings.setting import FILE, GUEST_STAGE, Setting, refuse
+from hosttune.settings.setting import refuse
 from hosttune.system import System
 
 
-class AdoptedDefinition(Setting, Explains):
+class AdoptedDefinition(GuestDefinition):
     """The persistent definition of an existing guest. Target: its name. Value: domain XML with all secrets.
 
     libvirt replaces a definition as a whole and keeps autostart, UEFI variables and whether the guest runs; a running
@@ -24,11 +23,6 @@ class AdoptedDefinition(Setting, Explains):
     """
 
     kind: ClassVar[str] = "adopted-guest"
-    scope: ClassVar[str] = FILE
-    stage: ClassVar[int] = GUEST_STAGE
-    none_is_value: ClassVar[bool] = True
-    persisted_by: ClassVar[str] = "libvirt"
-    reset_by: ClassVar[str] = "virsh edit, virsh undefine"
 
     @classmethod
     def of(cls, target: str) -> Self:
@@ -39,11 +33,7 @@ class AdoptedDefinition(Setting, Explains):
 
     def check(self, value: Any) -> None:
         """See Setting."""
-        if not isinstance(value, str):
-            raise refuse(self.kind, self.target, f"{type(value).__name__} is not domain XML", "plan again")
-        facts = read_domain(value, where=f"action {self.kind}:{self.target}")
-        if facts.name != self.target:
-            raise refuse(self.kind, self.target, f"the XML is that of {facts.name!r}", "plan again")
+        self.facts_of(value)
 
     def read(self, system: System) -> str | None:
         """See Setting."""
@@ -58,15 +48,9 @@ class AdoptedDefinition(Setting, Explains):
         except BadInput:
             return f"{len(value)} characters that are not a definition"
 
-    def agrees(self, live: Any, want: Any) -> bool:
-        """See Setting."""
-        if live is None or want is None:
-            return live is None and want is None
-        return not differences(live, want)
-
-    def differences(self, live: Any, want: Any) -> tuple[str, ...]:
-        """See Explains."""
-        return () if live is None or want is None else differences(live, want)
+    def compare(self, live: str, want: str) -> tuple[str, ...]:
+        """See GuestDefinition."""
+        return differences(live, want)
 
     def write(self, system: System, value: Any) -> None:
         """See Setting."""

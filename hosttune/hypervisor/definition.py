@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from typing import Any, ClassVar, Self
 
 from hosttune.discovery.guests import DEFINITION
+from hosttune.domain.facts import DomainFacts
 from hosttune.domain.implied import AGENT_CHANNEL, NO_DMA_TRANSLATION, RANDOM_SOURCE
 from hosttune.domain.reader import read_domain
 from hosttune.domain.sameness import same_guest
@@ -75,7 +77,40 @@ _TYPES = {
 }
 
 
-class Guest(Setting, Explains):
+class GuestDefinition(Setting, Explains):
+    """The persistent definition of a guest. Target: its name. Value: domain XML; None: not defined."""
+
+    scope: ClassVar[str] = FILE
+    stage: ClassVar[int] = GUEST_STAGE
+    none_is_value: ClassVar[bool] = True
+    persisted_by: ClassVar[str] = "libvirt"
+    reset_by: ClassVar[str] = "virsh edit, virsh undefine"
+
+    def facts_of(self, value: Any) -> DomainFacts:
+        """Return what a value says of the guest. Raises BadInput unless it is domain XML of the target."""
+        if not isinstance(value, str):
+            raise refuse(self.kind, self.target, f"{type(value).__name__} is not domain XML", "plan again")
+        facts = read_domain(value, where=f"action {self.kind}:{self.target}")
+        if facts.name != self.target:
+            raise refuse(self.kind, self.target, f"the XML is that of {facts.name!r}", "plan again")
+        return facts
+
+    def agrees(self, live: Any, want: Any) -> bool:
+        """See Setting. Return whether both mean the same guest."""
+        if live is None or want is None:
+            return live is None and want is None
+        return not self.differences(live, want)
+
+    def differences(self, live: Any, want: Any) -> tuple[str, ...]:
+        """See Explains."""
+        return () if live is None or want is None else self.compare(live, want)
+
+    @abstractmethod
+    def compare(self, live: str, want: str) -> tuple[str, ...]:
+        """Return how a definition differs from the wanted one, one text each."""
+
+
+class Guest(GuestDefinition):
     """The persistent definition of a guest. Target: its name. Value: domain XML; None: not defined.
 
     libvirt adds what the XML leaves open, so two values agree if they mean the same guest (`domain.same_guest`). A
@@ -84,11 +119,6 @@ class Guest(Setting, Explains):
     """
 
     kind: ClassVar[str] = "guest"
-    scope: ClassVar[str] = FILE
-    stage: ClassVar[int] = GUEST_STAGE
-    none_is_value: ClassVar[bool] = True
-    persisted_by: ClassVar[str] = "libvirt"
-    reset_by: ClassVar[str] = "virsh edit, virsh undefine"
 
     @classmethod
     def of(cls, target: str) -> Self:
@@ -99,12 +129,7 @@ class Guest(Setting, Explains):
         """See Setting. XML that hosttune does not write is refused, because a plan may come from anywhere."""
         if value is None:
             return
-        if not isinstance(value, str):
-            raise refuse(self.kind, self.target, f"{type(value).__name__} is not domain XML", "plan again")
-        facts = read_domain(value, where=f"action {self.kind}:{self.target}")
-        if facts.name != self.target:
-            raise refuse(self.kind, self.target, f"the XML is that of {facts.name!r}", "plan again")
-        strange = _strange(value, facts.qemu_arguments)
+        strange = _strange(value, self.facts_of(value).qemu_arguments)
         if strange:
             raise refuse(self.kind, self.target, f"the XML holds {strange}", "plan again: hosttune writes no such XML")
 
@@ -112,15 +137,9 @@ class Guest(Setting, Explains):
         """See Setting."""
         return read_definition(system, self.target)
 
-    def agrees(self, live: Any, want: Any) -> bool:
-        """See Setting. Return whether both mean the same guest."""
-        if live is None or want is None:
-            return live is None and want is None
-        return not same_guest(live, want)
-
-    def differences(self, live: Any, want: Any) -> tuple[str, ...]:
-        """See Explains."""
-        return () if live is None or want is None else same_guest(live, want)
+    def compare(self, live: str, want: str) -> tuple[str, ...]:
+        """See GuestDefinition."""
+        return same_guest(live, want)
 
     def write(self, system: System, value: Any) -> None:
         """See Setting. The definition is replaced as a whole, in one call to libvirt."""
