@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.model import sysfs
-from hosttune.model.host import Host, PciDevice, Tuned
+from hosttune.model.host import Host, Tuned
 from hosttune.reader import Reader
 
 if TYPE_CHECKING:
-    from hosttune.model.gpu import Gpu
     from hosttune.system import System
 
 
@@ -35,6 +34,7 @@ def discover(system: System) -> Host:
 def _read_host(reader: Reader) -> Host:
     """Return the host document, without what is read by comparing its parts: fabric, sources and problems."""
     from hosttune.discovery.cpu import read_cpus
+    from hosttune.discovery.devices import read_nics, read_nvme, read_nvswitches
     from hosttune.discovery.fabric import recall_modules
     from hosttune.discovery.guests import read_guests
     from hosttune.discovery.handover import read_handover
@@ -43,6 +43,7 @@ def _read_host(reader: Reader) -> Host:
     from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
     from hosttune.discovery.settings import read_settings
     from hosttune.gpu import read_gpus
+    from hosttune.gpu.vgpu import read_vgpu
 
     identity = read_identity(reader)
     platform, hypervisor = read_platform(reader)
@@ -65,26 +66,16 @@ def _read_host(reader: Reader) -> Host:
         iommu=read_iommu(reader, pci),
         pci=pci,
         gpus=gpus,
-        **_read_devices(reader, alive, gpus),
+        nics=read_nics(reader, alive),
+        nvme=read_nvme(reader, alive),
+        nvswitches=read_nvswitches(reader, alive),
+        vgpu=read_vgpu(reader, alive, gpus),
         virtualization=virtualization,
         guests=guests,
         settings=settings,
         tuned=_read_tuned(reader, settings, identity.arch),
         handover=read_handover(reader, pci),
     )
-
-
-def _read_devices(reader: Reader, alive: tuple[PciDevice, ...], gpus: tuple[Gpu, ...]) -> dict[str, Any]:
-    """Return the fields of the host document about devices other than GPUs, and about their virtual GPUs."""
-    from hosttune.discovery.devices import read_nics, read_nvme, read_nvswitches
-    from hosttune.gpu.vgpu import read_vgpu
-
-    return {
-        "nics": read_nics(reader, alive),
-        "nvme": read_nvme(reader, alive),
-        "nvswitches": read_nvswitches(reader, alive),
-        "vgpu": read_vgpu(reader, alive, gpus),
-    }
 
 
 def _own_pci_ids() -> bytes | None:
