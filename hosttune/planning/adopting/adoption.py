@@ -24,7 +24,7 @@ from hosttune.planning.adopting.changes import Change, Placement, write_placemen
 from hosttune.planning.adopting.drafts import Candidate, Definition, Draft, candidates, read_drafts, without
 from hosttune.planning.adopting.request import in_order, kept, pci_devices
 from hosttune.planning.adopting.staying import plan_together
-from hosttune.planning.adopting.threads import LIVE_AFFINITY, Move, affinity, in_the_way, is_there
+from hosttune.planning.adopting.threads import LIVE_AFFINITY, Threads, affinity, in_the_way, is_there
 from hosttune.planning.guest.reserve import pins_of
 from hosttune.planning.inventory.resources import held_by_guests
 
@@ -238,7 +238,7 @@ def _in_turn(host: Host, able: Sequence[Candidate], written: Sequence[Adoption])
         resident = candidate.draft.resident if one.runs else None
         now = {cpu for pin in (resident.vcpu_pins if resident else ()) or () for cpu in parse_cpus(pin.cpus)}
         planned = cores(one.placement.pins.values()) if one.placement else frozenset()
-        moves.append(Move(one.name, frozenset() if now >= online else cores(now), planned, one.affinity is not None))
+        moves.append(Threads(one.name, frozenset() if now >= online else cores(now), planned, one.affinity is not None))
     waits = in_the_way(moves)
     return {one.name: _waiting(one, waits[one.name]) if one.name in waits else one for one in written}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from hosttune.domain.definitions import digest_of, managers_of
+from hosttune.domain.definitions import digest_of
 from hosttune.domain.edit import XmlText
 from hosttune.domain.reader import read_domain
 from hosttune.model.plan import AdoptedCell, AdoptedChange, AdoptedGuest, Plan, PlannedPin
@@ -38,7 +38,7 @@ def adopted_guest(adoption: Adoption, *, consent: bool = False) -> AdoptedGuest:
         pins=tuple(PlannedPin(vcpu=vcpu, cpus=str(cpu)) for vcpu, cpu in sorted(placement.pins.items())),
         cells=tuple(AdoptedCell(id=number, cell=cell) for number, cell in placement.cells),
         foreign_cpus=str(placement.foreign),
-        managers=managers_of(XmlText(adoption.before)),
+        managers=adoption.managers,
         consent=consent,
     )
 

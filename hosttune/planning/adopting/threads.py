@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hosttune.domain.facts import DomainFacts
+from hosttune.model.affinity import affinity_text
 from hosttune.model.host import RunningGuest
 from hosttune.model.values import parse_cpus
 
@@ -17,16 +18,11 @@ def affinity(facts: DomainFacts) -> str:
 
     "vcpu.0=4 vcpu.1=68 emulator=0,64 iothread.1=0,64"
     """
-    return " ".join(_words(facts))
-
-
-def _words(facts: DomainFacts) -> Iterator[str]:
-    for pin in sorted(facts.vcpu_pins, key=lambda pin: pin.id):
-        yield f"vcpu.{pin.id}={parse_cpus(pin.cpus)}"
-    if facts.emulator_cpus:
-        yield f"emulator={parse_cpus(facts.emulator_cpus)}"
-    for pin in sorted(facts.iothread_pins, key=lambda pin: pin.id):
-        yield f"iothread.{pin.id}={parse_cpus(pin.cpus)}"
+    return affinity_text(
+        {pin.id: parse_cpus(pin.cpus) for pin in facts.vcpu_pins},
+        parse_cpus(facts.emulator_cpus) if facts.emulator_cpus else None,
+        {pin.id: parse_cpus(pin.cpus) for pin in facts.iothread_pins},
+    )
 
 
 def is_there(facts: DomainFacts, running: RunningGuest) -> bool:
@@ -40,7 +36,7 @@ def is_there(facts: DomainFacts, running: RunningGuest) -> bool:
 
 
 @dataclass(frozen=True)
-class Move:
+class Threads:
     """A guest: the cores that its vCPUs run on now (empty: it does not run, or floats) and are planned on.
 
     `moves`: whether its threads can move while it runs.
@@ -52,7 +48,7 @@ class Move:
     moves: bool
 
 
-def in_the_way(guests: Sequence[Move]) -> dict[str, str]:
+def in_the_way(guests: Sequence[Threads]) -> dict[str, str]:
     """Return the guests that must not use their planned cores yet: each with a guest that runs there and stays.
 
     A guest that has to wait is then itself in the way of others.
