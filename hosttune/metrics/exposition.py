@@ -78,6 +78,7 @@ def _groups(observed: Observed) -> Iterable[Group]:
     yield from status_groups(validation)
     yield from apply_groups(evidence)
     if evidence is None:
+        yield count_group(validation)
         return
     guests = {guest.name for guest in evidence.host.guests or ()} | {g.name for p in evidence.plans for g in p.guests}
     gpus, others = link_groups(evidence, validation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from hosttune.checks.facts import accelerators, holders, known_devices, planned_guests
+from hosttune.checks.facts import accelerators, holders, known_devices, lacks, planned_guests
 from hosttune.checks.xids import rule
 from hosttune.metrics import families as f
 from hosttune.metrics.writing import Group, Point
@@ -25,7 +25,7 @@ _SLOW_FIRST = {kind: n for n, kind in enumerate(KINDS)}
 
 def pci_known(evidence: Evidence) -> bool:
     """Return whether the PCI functions are known: some are there, or it is proven that there are none."""
-    return bool(evidence.host.pci) or sysfs.PCI_DEVICES in evidence.absent
+    return bool(evidence.host.pci) or lacks(evidence, sysfs.PCI_DEVICES)
 
 
 def expects(evidence: Evidence) -> bool:
