@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from hosttune.metrics import Observed, Run, exposition
@@ -14,6 +18,10 @@ from hosttune.model.evidence import Evidence
 from hosttune.model.validation import Validation
 
 AT = 1_800_000_000.0
+# `make` unpacks Prometheus' programs beside Python's; elsewhere they are in PATH.
+PATH = f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', '')}"
+PROMTOOL = shutil.which("promtool", path=PATH)
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="no promtool")
 
 
 class Series(NamedTuple):
@@ -61,7 +69,8 @@ def text_of(evidence: Evidence | None, validation: Validation | None, **more: ob
 
 def promtool(*words: str, text: str = "") -> tuple[int, str]:
     """Run promtool; its exit code, and all that it said."""
-    done = subprocess.run(["promtool", *words], input=text, capture_output=True, text=True, check=False, timeout=120)
+    assert PROMTOOL is not None
+    done = subprocess.run([PROMTOOL, *words], input=text, capture_output=True, text=True, check=False, timeout=120)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import stat
 import subprocess
@@ -15,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from evidences import GPU, evidence, gpu, guest, host, with_pci
-from exposed import lines, of, promtool, text_of, value, values
+from exposed import lines, needs_promtool, of, promtool, text_of, value, values
 from validations import HOSTILE
 
 import hosttune
@@ -118,7 +117,7 @@ def test_each_family_is_declared_once_and_documented() -> None:
     assert [name for name in names if f"`{name}`" not in page] == []
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool")
+@needs_promtool
 def test_promtool_has_nothing_to_say() -> None:
     found = validation(
         result(NASTY, NASTY, "fail"), samples=(Sample(metric="h2d-ce", subject=GPU, value=50, unit="GB/s"),)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
-from exposed import lines, promtool, text_of
+from exposed import lines, needs_promtool, promtool, text_of
 from test_metrics_hosts import EXAMPLE, whole
 
 from hosttune.metrics.families import FAMILIES
@@ -24,7 +22,6 @@ OTHERS = {
     "up", "node_textfile_mtime_seconds", "node_textfile_scrape_error", "hosttune_watch_interval_seconds",
     "hosttune_watch_look_failed", "hosttune_watch_source_up", "hosttune_watch_keep_given_up",
 }  # fmt: skip
-needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool")
 
 
 def rules() -> list[dict[str, Any]]:
