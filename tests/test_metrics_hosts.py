@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 
 import pytest
 from damage import Damage, Files, improvements, load, places, read_by_discovery
@@ -27,7 +27,10 @@ from hosttune.model.validation import Validation
 from hosttune.validating import decide
 
 EXAMPLE = "example-hgx-h200-8"
-HOSTS = {**{name: lambda path=path: load(path) for name, path in ARCHIVES.items()}, **SICK}
+HOSTS: Mapping[str, Callable[[], Files]] = {
+    **{name: partial(load, path) for name, path in ARCHIVES.items()},
+    **SICK,
+}
 RICH = (EXAMPLE, "h200-vm-x4", *SICK)
 RANK = {"pass": 0, "warn": 1, "unknown": 2, "fail": 2}
 

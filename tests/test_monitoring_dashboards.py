@@ -59,7 +59,7 @@ def test_they_show_metrics_that_there_are_and_leave_none_out() -> None:
 
 def test_panels_do_not_overlap_and_have_a_source() -> None:
     for path in FOLDER.glob("*.json"):
-        places = set()
+        places: set[tuple[int, int]] = set()
         for panel in page(path.name)["panels"]:
             at = panel["gridPos"]
             cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}

@@ -13,7 +13,7 @@ import re
 import stat
 
 from hosttune.errors import BadInput
-from hosttune.files import sync_folder, write_whole
+from hosttune.files import names_ending, read_start, remove_abandoned, sync_folder, write_whole
 
 MODE = 0o644
 SUFFIX = ".prom"
@@ -51,7 +51,7 @@ def write_textfile(path: str, text: str) -> None:
     """
     check_textfile(path)
     try:
-        _remove_abandoned(path)
+        remove_abandoned(os.path.dirname(os.path.abspath(path)), os.path.basename(path))
         write_whole(path, text.encode(), MODE)
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -68,7 +68,7 @@ def _refuse_other(path: str) -> None:
     what = None
     if not stat.S_ISREG(status.st_mode):
         what = "there is something else than a file"
-    elif status.st_size and not _head(path, len(_OURS)).startswith(_OURS):
+    elif status.st_size and not read_start(path, len(_OURS)).startswith(_OURS):
         what = "there is a file that hosttune has not written"
     if what is not None:
         raise BadInput(f"cannot write {path}: {what}", where=path, hint="give another name, or remove what is there")
@@ -76,31 +76,13 @@ def _refuse_other(path: str) -> None:
 
 def _refuse_second(folder: str, name: str) -> None:
     """Refuse if another file of the folder has hosttune's metrics: one of the two would not be read."""
-    others = sorted(one for one in os.listdir(folder) if one.endswith(SUFFIX) and one != name)
+    others = [one for one in names_ending(folder, SUFFIX) if one != name]
     for other in others[:_MOST_FILES]:
         path = os.path.join(folder, other)
         with contextlib.suppress(OSError):
-            if os.path.isfile(path) and _SAMPLE.search(_head(path, _MOST_READ)):
+            if _SAMPLE.search(read_start(path, _MOST_READ)):
                 what = f"{path} has hosttune's metrics already; the collector would lose one of the two files"
                 raise BadInput(what, where=path, hint=f"write to that file, or remove it: rm {path}")
-
-
-def _head(path: str, size: int) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-    try:
-        return os.read(fd, size)
-    finally:
-        os.close(fd)
-
-
-def _remove_abandoned(path: str) -> None:
-    """Remove temporary files of this file whose process has ended: it was killed in the middle of a write."""
-    folder, name = os.path.split(os.path.abspath(path))
-    for one in os.listdir(folder):
-        match = re.fullmatch(re.escape(name) + r"\.([0-9]{1,10})\.tmp", one)
-        if match and not os.path.exists(f"/proc/{match[1]}"):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(folder, one))
 
 
 def _unwritable(path: str, error: OSError) -> BadInput:
