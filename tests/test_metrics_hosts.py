@@ -127,13 +127,13 @@ _FIGURES = {
 }
 
 
-@pytest.mark.parametrize("name", RICH if FULL else sample("metrics of damaged hosts", RICH, 3))
+@pytest.mark.parametrize("name", RICH if FULL else sample("metrics of damaged hosts", RICH, 2))
 def test_lost_evidence_never_looks_healthier(name: str) -> None:
     found, _, validation, before = whole(name)
     every = list(places(found, read_by_discovery(found)))
     chance = random.Random(f"{SEED} metrics {name}")
-    tried = chance.sample(every, min(len(every), 300 if FULL else 3))
-    tried += chance.sample([one for one in every if gone(one)], 100 if FULL else 3)
+    tried = chance.sample(every, min(len(every), 300 if FULL else 2))
+    tried += chance.sample([one for one in every if gone(one)], 100 if FULL else 2)
     outcomes = Outcomes(validation.verdict, {(r.check, r.subject): r.outcome for r in validation.results})
     wrong = []
     for damage in tried:
