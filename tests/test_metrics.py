@@ -15,6 +15,9 @@ import msgspec
 import pytest
 from evidences import GPU, evidence, gpu, guest, host, with_pci
 from exposed import lines, needs_promtool, of, promtool, text_of, value, values
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sweeps import examples
 from validations import HOSTILE
 
 import hosttune
@@ -70,6 +73,18 @@ def test_every_label_comes_back_as_it_was() -> None:
     assert "\r" not in text
     assert "\x1b" not in text
     text.encode()  # a lone surrogate cannot be written
+
+
+@settings(max_examples=examples(40, 2000))
+@given(st.lists(st.tuples(st.text(), st.text(), st.sampled_from(["fail", "unknown", "warn"])), max_size=40))
+def test_any_text_in_a_label_is_read_again_by_another_parser(rows: list[tuple[str, str, Outcome]]) -> None:
+    text = text_of(None, validation(*(result(*row) for row in rows)))
+    named = {
+        (s.label("check"), s.label("subject"), s.label("status")) for s in of(values(text), "hosttune_check_status")
+    }
+    wanted = {(label_value(check), label_value(subject), status) for check, subject, status in rows}
+    assert named <= wanted
+    assert len(named) == min(len(wanted), MOST_STATUS) or len(rows) > MOST_STATUS
 
 
 def test_two_long_labels_stay_two() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,10 @@ def alerts() -> dict[str, dict[str, Any]]:
     return {rule["alert"]: rule for rule in rules() if "alert" in rule}
 
 
-def cases() -> Iterator[tuple[str, dict[str, Any]]]:
-    for path in CASES:
-        for case in yaml.safe_load(path.read_text())["tests"]:
-            if case["name"].startswith("Hosttune"):  # others are about what is recorded
-                yield case["name"], case
+@cache
+def cases() -> tuple[tuple[str, dict[str, Any]], ...]:
+    found = [case for path in CASES for case in yaml.safe_load(path.read_text())["tests"]]
+    return tuple((case["name"], case) for case in found if case["name"].startswith("Hosttune"))  # others: recorded
 
 
 @needs_promtool
