@@ -13,6 +13,7 @@ from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
     from hosttune.checks.expected import Expectation
+    from hosttune.model.diagnosis import Diagnosis
     from hosttune.model.validation import Validation
     from hosttune.validating import Request, Validated
 
@@ -181,4 +182,18 @@ def page_of(found: Validated, before: Validation | None, floors: str | None = No
         baselines=with_fleet(floors),
         history=evidence.history,
         checks=checks(evidence.inside),
+        diagnosis=diagnosed(found) if found.validation.samples else None,
     )
+
+
+def diagnosed(found: Validated) -> Diagnosis:
+    """Return the figures of a validation against the model of its host, with the paths of low ones."""
+    from msgspec.structs import replace
+
+    from hosttune.diagnosing import diagnose
+    from hosttune.diagnosing.gathering import of_validation
+    from hosttune.diagnosing.paths import low_paths
+
+    host = found.evidence.host
+    judged = diagnose(of_validation(found.validation, host), complaining=False)
+    return replace(judged, paths=low_paths(judged, host))

@@ -6,8 +6,9 @@ rules below. Nothing is weighed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from statistics import median
 
 import msgspec
 
@@ -15,10 +16,13 @@ from hosttune.bench.baselines import Standard, shipped
 from hosttune.diagnosing import rules_gpus, rules_guest, rules_network, rules_other, rules_pcie, rules_power
 from hosttune.diagnosing.rule import Case, Finding, Rule
 from hosttune.diagnosing.verdicts import Judged, judge_figure
+from hosttune.errors import BadInput
 from hosttune.model.diagnosis import GRADES, Cause, Diagnosis, Doubt
 from hosttune.model.limits import check_count
 from hosttune.model.measured import Measured, Observations
-from hosttune.predicting.shape import shape_of, slot_of
+from hosttune.model.roof import GpuRoof
+from hosttune.predicting.roofs import OWN_METRICS, roof_of
+from hosttune.predicting.shape import Shape, shape_of, slot_of
 
 # Of causes with the same support those come first that are about the run itself (its figures, what changed, what it
 # waited for), then those that stop a path altogether, then those that slow it.
@@ -29,6 +33,26 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 _CERTAIN = ("proven", "observed", "fits")  # enough to name a cause where no figure is known to be low
 _MOST_CAUSES, _ENOUGH = 6, 3  # so many are shown; causes that are only possible fill up to three
+
+
+def measured_peaks(measured: Measured, where: str) -> dict[str, float]:
+    """Return the peaks that a document's figures show ("memory" in GB/s, number types in TFLOP/s).
+
+    Raises BadInput if it has no product or no copy within a GPU, or one whose unit does not fit or that no such GPU can
+    reach.
+    """
+    shape = shape_of(measured, shipped())
+    figures = [judge_figure(one, measured, shape) for one in measured.figures]
+    for one in figures:
+        wrong = one.verdict == "impossible" or (one.value is None and one.figure.value is not None)
+        if one.figure.metric in OWN_METRICS.values() and wrong:
+            what = f"{one.name}: {one.figure.value:g} {one.figure.unit}: {one.why}"
+            raise BadInput(what, where=where, hint="correct the figure or its unit, or leave it out")
+    found = own_peaks(figures)
+    if not found:
+        metrics = ", ".join(OWN_METRICS.values())
+        raise BadInput("no measured peak in it", where=where, hint=f"it needs a figure of one of: {metrics}")
+    return found
 
 
 def diagnose(measured: Measured, standard: Standard | None = None, *, complaining: bool = True) -> Diagnosis:
@@ -47,7 +71,26 @@ def diagnose(measured: Measured, standard: Standard | None = None, *, complainin
         causes=tuple(_cause(rank, rule, finding) for rank, (rule, finding) in enumerate(found, 1)),
         next=_next(case, found),
         problems=problems,
+        roofs=_roofs(shape, figures),
     )
+
+
+def _roofs(shape: Shape, figures: Sequence[Judged]) -> tuple[GpuRoof, ...]:
+    """Return the roof of the GPUs with their own figures, if products were measured; impossible ones do not count."""
+    own = own_peaks(figures)
+    roof = roof_of(shape, own) if set(own) - {"memory"} else None
+    return (roof,) if roof is not None else ()
+
+
+def own_peaks(figures: Iterable[Judged]) -> dict[str, float]:
+    """Return the medians of copies within a GPU ("memory", GB/s) and of dense products (TFLOP/s by number type)."""
+    groups: dict[str, list[float]] = {}
+    names = {metric: name for name, metric in OWN_METRICS.items()}
+    for one in figures:
+        name = names.get(one.figure.metric)
+        if name is not None and one.value and one.verdict != "impossible":
+            groups.setdefault(name, []).append(one.value)
+    return {name: median(values) for name, values in groups.items()}
 
 
 def _of_sizes(figures: Sequence[Judged]) -> tuple[Judged, ...]:
