@@ -70,6 +70,11 @@ def predict(
     if intent is not None and plan is not None:
         raise BadInput("both --file and --plan", where="command line", hint="give one of the two")
     host = read_host(root, document)
+    if own is not None:
+        from hosttune.predicting.training import check_same_gpu
+
+        for model in {gpu.model for gpu in host.index.accelerators}:
+            check_same_gpu(model, own[1], host.hostname or "the host")
     asked = replace_all(scopes(host, intent, plan, name, hosts), between=pairs(between), measured=own and own[0])
     show([predicted(host, scope) for scope in asked], output, host)
 
@@ -116,7 +121,7 @@ def of_training(path: str, others: Sequence[str | None], own: tuple[dict[str, fl
         raise BadInput("--training beside a host or guest", where="command line", hint=hint)
     training = Training.from_yaml(load(path, what="a training run", size="intent"), where=path)
     if own is not None:
-        check_same_gpu(training, own[1], path)
+        check_same_gpu(training.gpu, own[1], path)
     return predict_training(training, path, own=own and own[0])
 
 

@@ -19,7 +19,7 @@ from hosttune.diagnosing.verdicts import Judged, judge_figure
 from hosttune.errors import BadInput
 from hosttune.model.diagnosis import GRADES, Cause, Diagnosis, Doubt
 from hosttune.model.limits import check_count
-from hosttune.model.measured import Measured, Observations
+from hosttune.model.measured import Figure, Measured, Observations
 from hosttune.model.roof import GpuRoof
 from hosttune.predicting.roofs import OWN_METRICS, roof_of
 from hosttune.predicting.shape import Shape, shape_of, slot_of
@@ -32,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     *rules_pcie.RULES[3:], *rules_guest.RULES[2:],
 )  # fmt: skip
 _CERTAIN = ("proven", "observed", "fits")  # enough to name a cause where no figure is known to be low
+_SPREAD = 1.25  # runs of one figure on one machine are nearer to each other
 _MOST_CAUSES, _ENOUGH = 6, 3  # so many are shown; causes that are only possible fill up to three
 
 
@@ -167,7 +168,21 @@ def without_contradictions(measured: Measured) -> tuple[Measured, tuple[Doubt, .
         doubts.append(
             Doubt(what="a slot that is not understood", where="setup.pcie", why=f'{pcie[:80]!r}: write "5.0 x16"')
         )
+    doubts += _differing(measured.figures)
     return msgspec.structs.replace(measured, observations=seen), tuple(doubts)
+
+
+def _differing(figures: Sequence[Figure]) -> Iterator[Doubt]:
+    """Yield the figures that are given several times with values further apart than runs are; each stays judged."""
+    values: dict[tuple[str, str, float | None, str], list[float]] = {}
+    for one in figures:
+        if one.value is not None:
+            values.setdefault((one.metric, one.subject, one.size_bytes, one.unit), []).append(one.value)
+    for (metric, subject, _, unit), found in values.items():
+        if max(found) > min(found) * _SPREAD:
+            name = f"{metric}: {subject}" if subject else metric
+            why = f"given {len(found)} times, {min(found):g} to {max(found):g} {unit}: which one holds is not known"
+            yield Doubt(what="figures of one thing that differ", where=name, why=why)
 
 
 def _contradictions(measured: Measured) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -179,8 +194,11 @@ def _contradictions(measured: Measured) -> Iterator[tuple[tuple[str, ...], str]]
         yield ("transport", "gpudirect_rdma"), "sockets do not use GPUDirect RDMA"
     if seen.p2p == "nvlink" and setup.nvlinks_per_gpu == 0:
         yield ("p2p",), "the path is NVLink, and the setup has no links"
-    if setup.virtual is False and seen.guest_topology is not None:
-        yield ("guest_topology",), "the setup says that this is not a guest"
+    guests = [name for name in ("guest_topology", "guest_numa") if getattr(seen, name) is not None]
+    if setup.virtual is False and guests:
+        yield tuple(guests), "the setup says that this is not a guest"
+    if setup.hosts is not None and setup.hosts > 1 and seen.transport == "shm":
+        yield ("transport",), f"shared memory is within one host, and the setup has {setup.hosts}"
     yield from _excesses(seen)
 
 
@@ -192,6 +210,8 @@ def _excesses(seen: Observations) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("link",), f"a speed of {link.speed_gts:g} GT/s, more than the largest, {link.max_speed_gts:g}"
     if nic and nic.ports is not None and nic.ports_active is not None and nic.ports_active > nic.ports:
         yield ("nic_link",), f"{nic.ports_active} active ports of {nic.ports}"
+    if nic and nic.rate_gbps is not None and nic.max_rate_gbps is not None and nic.rate_gbps > nic.max_rate_gbps:
+        yield ("nic_link",), f"a rate of {nic.rate_gbps:g} Gb/s, more than the largest, {nic.max_rate_gbps:g}"
     now, most = seen.sm_clock_mhz, seen.max_sm_clock_mhz
     if now is not None and most is not None and now > most * 1.01:
         yield ("sm_clock_mhz", "max_sm_clock_mhz"), f"{now:g} MHz, more than the largest, {most:g}"

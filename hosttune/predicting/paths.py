@@ -33,9 +33,11 @@ def path_between(host: Host, one: str, other: str) -> DevicePath:
     for address in (one, other):
         if _gpu(host, address) is None and _nic(host, address) is None and _node(host, address) is None:
             known = ", ".join(gpu.address for gpu in host.index.accelerators[:8]) or "none"
-            raise BadInput(f"{address!r} is no GPU, NIC or node here", where="path", hint=f"GPUs of this host: {known}")
+            raise BadInput(
+                f"{address!r} is no GPU, NIC or node here", where="--between", hint=f"GPUs of this host: {known}"
+            )
     if one == other:
-        raise BadInput(f"both ends are {one}", where="path", hint="give two devices")
+        raise BadInput(f"both ends are {one}", where="--between", hint="give two devices")
     gpu, gpu_2 = _gpu(host, one), _gpu(host, other)
     linked = _linked(host, gpu, gpu_2) if gpu is not None and gpu_2 is not None else None
     if linked is not None:

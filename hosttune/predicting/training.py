@@ -40,6 +40,7 @@ def predict_training(
     if "bf16" in peaks:
         peaks.setdefault("fp16", peaks["bf16"])
     peak = peaks.get(training.precision)
+    _refuse_layout(training, where)
     _refuse_peak(training, peak, where)
     _refuse_ridge(training, peak, peaks.get("memory"), where)
     roof = _roof(training, peaks, own)
@@ -48,7 +49,7 @@ def predict_training(
         found.append(_ridge(training, peak, peaks["memory"]))
     if roof is not None:
         found += _place(training, roof)
-    notes = (*_notes(training), *_above_own(training, roof))
+    notes = (*_notes(training), *_unchecked(training, peak), *_above_own(training, roof))
     return Prediction(
         of=f"{training.gpus} × {training.gpu}", figures=tuple(found), notes=notes, roofs=(roof,) if roof else ()
     )
@@ -120,12 +121,12 @@ def _above_own(training: Training, roof: GpuRoof | None) -> Iterator[str]:
         )
 
 
-def check_same_gpu(training: Training, measured_on: str | None, where: str) -> None:
-    """Refuse peaks that were measured on another model of GPU than the run's. Raises BadInput."""
-    run, measured = ({row.device for row in peaks_of(gpu, None, shipped())} for gpu in (training.gpu, measured_on))
-    if run and measured and not run & measured:
-        what = f"the run is of {training.gpu}, the measured peaks are of {measured_on}"
-        raise BadInput(what, where=f"{where}: gpu", hint="give figures of the run's own hosts")
+def check_same_gpu(gpu: str | None, measured_on: str | None, where: str) -> None:
+    """Refuse peaks that were measured on another model of GPU. Raises BadInput."""
+    ours, measured = ({row.device for row in peaks_of(name, None, shipped())} for name in (gpu, measured_on))
+    if ours and measured and not ours & measured:
+        what = f"{where} is of {gpu}, the measured peaks are of {measured_on}"
+        raise BadInput(what, where="measured peaks", hint="give figures of the same hosts")
 
 
 def flops_per_token(training: Training) -> float:
@@ -135,6 +136,42 @@ def flops_per_token(training: Training) -> float:
     for size in attention:
         product *= size or 0
     return 6 * training.parameters + 12 * product
+
+
+def _refuse_layout(training: Training, where: str) -> None:
+    """Refuse numbers of GPUs, hosts and tokens that contradict each other. Raises BadInput."""
+    gpus, hosts, split = training.gpus, training.hosts, training.split
+    if hosts > gpus:
+        raise BadInput(f"{gpus} GPUs on {hosts} hosts", where=f"{where}: hosts", hint="gpus counts those of all hosts")
+    if gpus % split:
+        what = f"{gpus} GPUs do not hold whole copies of a model that takes {split}"
+        raise BadInput(what, where=f"{where}: split", hint="split is tensor × pipeline parallel, a divisor of gpus")
+    if training.batch_tokens is not None and training.sequence and training.batch_tokens < training.sequence:
+        what = f"a step of {training.batch_tokens:g} tokens, and a sequence has {training.sequence}"
+        raise BadInput(what, where=f"{where}: batch_tokens", hint="give the tokens of one step of all GPUs")
+    for number, run in enumerate(training.runs):
+        if run.gpus == gpus and abs(run.tokens_per_second / training.tokens_per_second - 1) > _NEAR:
+            what = f"{run.tokens_per_second:g} tokens/s on {gpus} GPUs here, {training.tokens_per_second:g} above"
+            raise BadInput(what, where=f"{where}: runs[{number}]", hint="give the same figure twice, or leave one out")
+
+
+def _unchecked(training: Training, peak: float | None) -> Iterator[str]:
+    """Yield the claims that could not be held against a model, with what is missing."""
+    claims, bus = training.claims, _bus(training)
+    if peak is None:
+        for name in ("mfu", "peak_tflops", "ridge"):
+            if getattr(claims, name) is not None:
+                yield f"claims.{name} is not checked: not known: the dense {training.precision} peak of {training.gpu}"
+    if claims.bus_gb_per_s is not None and bus is None:
+        yield "claims.bus_gb_per_s is not checked: not known: nics_per_host and nic_gbps"
+    rate = claims.bus_gb_per_s or bus
+    if claims.network_share is not None and (training.batch_tokens is None or rate is None):
+        missing = "batch_tokens" if training.batch_tokens is None else "nics_per_host and nic_gbps"
+        yield f"claims.network_share is not checked: not known: {missing}"
+    if claims.all_reduce_seconds is not None and (rate is None or training.gpus == training.split):
+        yield "claims.all_reduce_seconds is not checked: not known: the network, or there is one copy of the model"
+    if training.gpus % training.hosts:
+        yield f"{training.gpus} GPUs do not divide over {training.hosts} hosts: bounds are those of any number a host"
 
 
 def _refuse_peak(training: Training, peak: float | None, where: str) -> None:
@@ -176,7 +213,8 @@ def _use(training: Training, peak: float | None, where: str) -> Iterator[Predict
         raise BadInput(what, where=f"{where}: claims.mfu", hint="check tokens, parameters and GPUs")
     because = (f"{flops:.3g} FLOPs a token", f"peak {peak:g} TFLOP/s" if peak else "not known: the dense peak")
     formula, source = "tokens/s · (6N + 12·L·H·Q·T) ÷ ΣP", f"{PALM}; {_MFU_SOURCE}"
-    yield _row("mfu", mfu, MOST_MFU, _TYPICAL_MFU, formula, because, source)
+    known = mfu is not None
+    yield _row("mfu", mfu, MOST_MFU if known else None, _TYPICAL_MFU if known else None, formula, because, source)
     if training.recompute == "full" and mfu is not None:
         yield _row("hfu", mfu * 8 / 6, MOST_MFU, None, "tokens/s · (8N + 16·L·H·Q·T) ÷ ΣP", because, PALM)
 

@@ -226,7 +226,8 @@ def roof_rows(roofs: Iterable[GpuRoof]) -> list[tuple[str, str, str, str, str]]:
                 continue
             what, unit = ("memory, read + written", "GB/s") if name == "memory" else (name.upper(), "TFLOP/s")
             own = roof.own.get(name)
-            rows.append((roof.gpu, what, f"{number(own)} {unit}" if own else "unknown", f"{number(peak)} {unit}", how))
+            known = (f"{number(own)} {unit}", how) if own else ("unknown", "not known")
+            rows.append((roof.gpu, what, known[0], f"{number(peak)} {unit}", known[1]))
             ridge, memory = roof.ridge(name), roof.peaks.get("memory")
             if name != "memory" and ridge is not None and memory:
                 sheet = f"{number(peak * 1000 / memory)} FLOP/byte"

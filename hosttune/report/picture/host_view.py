@@ -141,7 +141,9 @@ def check_marks(view: HostView, subjects: Iterable[str]) -> tuple[Mark, ...]:
 
 
 def _slow(name: str, hop: Hop, *, alone: bool) -> Mark:
-    text = f"{name if alone else f'slowest link of {name}'}: {hop.words}, {hop.gb_per_s:g} GB/s"
+    text = (
+        f"{name if alone else f'slowest link of {name}'}: {hop.gb_per_s:g} GB/s, {hop.words.partition(', degraded')[0]}"
+    )
     return Mark(sign="slow", text=text, hover_text=text)
 
 
