@@ -216,7 +216,7 @@ def diagnose(
     import msgspec
 
     from hosttune.diagnosing import diagnose as judged
-    from hosttune.diagnosing.logs import merge
+    from hosttune.diagnosing.merging import merge
     from hosttune.diagnosing.paths import low_paths
 
     host = read_host(root, document) if root is not None or document is not None else None
@@ -252,9 +252,8 @@ def gathered(
 ) -> list[tuple[str, Measured]]:
     """Return what each source shows, with its name. Raises BadInput."""
     from hosttune.diagnosing.gathering import of_validation
-    from hosttune.diagnosing.logs import read_log
-    from hosttune.history import read_validation
     from hosttune.model.measured import Measured
+    from hosttune.model.validation import Validation
     from hosttune.state import load
 
     found: list[tuple[str, Measured]] = []
@@ -262,10 +261,13 @@ def gathered(
         text = load(measured, what="measured figures", size="intent")
         found.append((measured, Measured.from_yaml(text, where=measured)))
     if validation is not None:
-        found.append((validation, of_validation(read_validation(validation), host)))
+        text = load(validation, what="a validation (hosttune validate -o json prints one)")
+        found.append((validation, of_validation(Validation.from_json(text, where=validation), host)))
     elif host is not None:
         raise BadInput("a host without its validation", where="command line", hint="give --validation FILE")
     for path in logs:
+        from hosttune.diagnosing.logs import read_log  # parsers of all tools: not for other input
+
         content = load(path, what="the output of a tool", size="log").decode("utf-8", "replace")
         part, tool = read_log(content, path)
         detail(f"{path}: output of {tool}")

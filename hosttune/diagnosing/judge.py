@@ -12,7 +12,7 @@ from statistics import median
 
 import msgspec
 
-from hosttune.bench.baselines import Standard, shipped
+from hosttune.bench.baselines import Standard, shipped_peaks
 from hosttune.diagnosing import rules_gpus, rules_guest, rules_network, rules_other, rules_pcie, rules_power
 from hosttune.diagnosing.rule import Case, Finding, Rule
 from hosttune.diagnosing.verdicts import Judged, judge_figure
@@ -42,7 +42,7 @@ def measured_peaks(measured: Measured, where: str) -> dict[str, float]:
     Raises BadInput if it has no product or no copy within a GPU, or one whose unit does not fit or that no such GPU can
     reach.
     """
-    shape = shape_of(measured, shipped())
+    shape = shape_of(measured, shipped_peaks())
     figures = [judge_figure(one, measured, shape) for one in measured.figures]
     for one in figures:
         wrong = one.verdict == "impossible" or (one.value is None and one.figure.value is not None)
@@ -63,7 +63,7 @@ def diagnose(measured: Measured, standard: Standard | None = None, *, complainin
     """
     check_count(len(measured.figures), "figures of a diagnosis", "figures")
     measured, problems = without_contradictions(measured)
-    shape = shape_of(measured, standard or shipped())
+    shape = shape_of(measured, standard or shipped_peaks())
     figures = _of_sizes([judge_figure(figure, measured, shape) for figure in measured.figures])
     case = Case(measured, shape, figures, complaining)
     found = _ranked(case)

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import msgspec
 
-from hosttune.bench.baselines import Standard, pair_links, shipped
+from hosttune.bench.baselines import Standard, pair_links, shipped_peaks
 from hosttune.gpu import Generation
 from hosttune.model.host import Host, Nic
 from hosttune.model.prediction import PredictedFigure, Prediction
@@ -43,7 +43,7 @@ def predict(host: Host, scope: Scope, standard: Standard | None = None) -> Predi
 
     Raises BadInput for a path of which an end is no GPU, NIC or node of the host, and for impossible measured peaks.
     """
-    standard = standard or shipped()
+    standard = standard or shipped_peaks()
     inside = set(scope.devices) if scope.devices is not None else None
     gpus = [gpu.address for gpu in host.index.accelerators if inside is None or gpu.address in inside]
     nics = [nic for nic in host.nics if nic.rdma and nic.physfn is None and (inside is None or nic.address in inside)]

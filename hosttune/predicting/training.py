@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from hosttune.bench.baselines import Standard, shipped
+from hosttune.bench.baselines import Standard, shipped_peaks
 from hosttune.errors import BadInput
 from hosttune.gpu import generation_of
 from hosttune.model.prediction import PredictedFigure, Prediction
@@ -36,7 +36,7 @@ def predict_training(
     `own`: peaks measured on the run's hosts ("memory" in GB/s, number types in TFLOP/s); without them the model's.
     Raises BadInput, with the reason, for a report that cannot be true.
     """
-    peaks = agreed(peaks_of(training.gpu, None, standard or shipped()))
+    peaks = agreed(peaks_of(training.gpu, None, standard or shipped_peaks()))
     if "bf16" in peaks:
         peaks.setdefault("fp16", peaks["bf16"])
     peak = peaks.get(training.precision)
@@ -123,7 +123,7 @@ def _above_own(training: Training, roof: GpuRoof | None) -> Iterator[str]:
 
 def check_same_gpu(gpu: str | None, measured_on: str | None, where: str) -> None:
     """Refuse peaks that were measured on another model of GPU. Raises BadInput."""
-    ours, measured = ({row.device for row in peaks_of(name, None, shipped())} for name in (gpu, measured_on))
+    ours, measured = ({row.device for row in peaks_of(name, None, shipped_peaks())} for name in (gpu, measured_on))
     if ours and measured and not ours & measured:
         what = f"{where} is of {gpu}, the measured peaks are of {measured_on}"
         raise BadInput(what, where="measured peaks", hint="give figures of the same hosts")
