@@ -227,12 +227,14 @@ class Agent:
             self._guests = seen.guests
             if self.moves:
                 keep_off({cpu for guest in seen.guests for cpu in guest.cpus})
-            if self.keep is not None and seen.drifted and self._keep_turn(self.keep):
-                seen = self._ask()
-        if isinstance(seen, Failed):
+        elif isinstance(seen, Failed):
             self.say(f"the host could not be read: {seen.why}; its state is unknown")
         if seen is not None:
             self._put(seen, first=first)
+        if self.keep is not None and isinstance(seen, SeenHost) and seen.drifted and self._keep_turn(self.keep):
+            again = self._ask()
+            if again is not None:
+                self._put(again, first=first)
 
     def _ask(self) -> SeenHost | Failed | None:
         """Make a look; None if a signal has ended the agent meanwhile."""
