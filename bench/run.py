@@ -23,6 +23,7 @@ from batch import batches
 from bounds import bounds
 from online import online
 from rows import HOSTTUNE, PYTHON, Row, interleaved
+from watching import watching
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -126,7 +127,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as target:
         root = unpack(target)
         rows = [*start_up(), *discovery(root), *peak_memory(root), *planning(root), *applying(Path(target)), *batches()]
-        rows += [*online(), *bounds()]
+        rows += [*online(), *bounds(), *watching(Path(root))]
     print("| measured | figure | bound |\n|---|---|---|")
     for row in rows:
         print(f"| {row.what} | {row.figure}{'' if row.holds else ' **missed**'} | {row.bound} |")

@@ -264,27 +264,27 @@ class Store:
         self._sync = sync
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the lock.
+    def locked(self, name: str = "lock", what: str = "is changing this host") -> Iterator[None]:
+        """Hold the lock. `name`: its file; `what`: what its holder does.
 
         The kernel holds it (flock), so it ends with its process. Raises Refused, naming the holder.
         """
-        path = os.path.join(self.folder, "lock")
+        path = os.path.join(self.folder, name)
         try:
             make_folder(self.folder, mode_of(""))
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode_of("lock"))
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode_of(name))
         except OSError as error:
             raise Refused(f"cannot write the state: {error.strerror}", where=path, hint=state_remedy(error)) from error
         try:
             with contextlib.suppress(OSError):
-                if os.fstat(fd).st_mode & 0o777 != mode_of("lock"):  # the umask may have changed it
-                    os.fchmod(fd, mode_of("lock"))
+                if os.fstat(fd).st_mode & 0o777 != mode_of(name):  # the umask may have changed it
+                    os.fchmod(fd, mode_of(name))
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
                 raise Refused(
-                    f"another hosttune (process {holder}) is changing this host", where=path, hint="wait until it ends"
+                    f"another hosttune (process {holder}) {what}", where=path, hint="wait until it ends"
                 ) from error
             with contextlib.suppress(OSError):  # the lock also works on a full disk
                 os.ftruncate(fd, 0)

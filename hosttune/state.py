@@ -28,6 +28,7 @@ def saved_plan() -> str:
 MODES: Mapping[str, int] = {
     "/": 0o755,
     "/lock": 0o644,
+    "/watch.lock": 0o644,
     "/plan.json": 0o600,
     "/forgotten.json": 0o644,
     f"/{KEPT_GPUS}": 0o600,

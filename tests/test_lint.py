@@ -46,6 +46,7 @@ ROOMS = frozenset(
         "jsonlines.py",
         "journal.py",
         "child.py",
+        "kmsg.py",
         "locked.py",
         "assets.py",
         "results.py",

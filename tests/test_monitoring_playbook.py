@@ -85,7 +85,11 @@ def test_ansible_can_read_it(tmp_path: Path) -> None:
 
 
 def test_the_units_are_what_systemd_reads() -> None:
-    for name, section in (("hosttune-metrics.service", "Service"), ("hosttune-metrics.timer", "Timer")):
+    for name, section in (
+        ("hosttune-metrics.service", "Service"),
+        ("hosttune-metrics.timer", "Timer"),
+        ("hosttune-watch.service", "Service"),
+    ):
         unit = configparser.ConfigParser(interpolation=None, strict=False)
         unit.read(ROOT / "playbooks" / "files" / name)
         assert {"Unit", section} <= set(unit.sections())
@@ -113,9 +117,9 @@ def of_a_host(tmp_path: Path) -> None:
     folder = tmp_path / "textfiles"
     service = configparser.ConfigParser(interpolation=None, strict=False)
     service.optionxform = str  # type: ignore[method-assign,assignment]
-    service.read(tmp_path / "units" / "hosttune-metrics.service")
+    service.read(tmp_path / "units" / "hosttune-watch.service")
     assert service["Service"]["ReadWritePaths"] == str(folder)
-    assert service["Service"]["ExecStart"] == f"/opt/x/bin/hosttune metrics --textfile {folder}/hosttune.prom"
+    assert service["Service"]["ExecStart"] == f"/opt/x/bin/hosttune watch --textfile {folder}/hosttune.prom"
     options = (tmp_path / "etc/default/prometheus-node-exporter").read_text()
     assert options == f'# by hand\nARGS="--collector.textfile.directory={folder} --web.listen-address=:9100"\n'
 

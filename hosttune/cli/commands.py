@@ -45,6 +45,7 @@ COMMANDS = {
         "Show what is applied, what drifted, what waits for a reboot.",
     ),
     "validate": ("validate", "Check that a host is fit for a tenant, and measure it."),
+    "watch": ("watch", "Watch this host: re-check it after events, keep its metrics fresh."),
 }
 
 

@@ -35,6 +35,7 @@ def _each(now: Callable[[Cpu], str | None]) -> Callable[[Cpus, str | int], Itera
 
 GOVERNOR: Knob[Cpus] = Knob(
     name="governor",
+    kept=True,
     setting=Governor,
     profiles=GUEST,
     value="performance",
@@ -46,6 +47,7 @@ GOVERNOR: Knob[Cpus] = Knob(
 )
 ENERGY_PREFERENCE: Knob[Cpus] = Knob(
     name="energy_preference",
+    kept=True,
     setting=EnergyPreference,
     profiles=GUEST,
     value="performance",
@@ -57,6 +59,7 @@ ENERGY_PREFERENCE: Knob[Cpus] = Knob(
 )
 RESUME_LATENCY: Knob[Cpus] = Knob(
     name="resume_latency_us",
+    kept=True,
     setting=ResumeLatency,
     profiles=HOST,
     value=10,

@@ -38,6 +38,7 @@ def _ksm(host: Host, value: int) -> Iterable[Change]:
 THP = file_knob(
     Thp,
     name="thp",
+    kept=True,
     profiles=HOST,
     value="madvise",
     now=lambda host: host.memory_settings.thp if host.memory_settings else None,
@@ -48,6 +49,7 @@ THP = file_knob(
 NUMA_BALANCING = file_knob(
     NumaBalancing,
     name="numa_balancing",
+    kept=True,
     profiles=HOST,
     value=0,
     now=lambda host: host.memory_settings.numa_balancing if host.memory_settings else None,

@@ -59,6 +59,7 @@ IRQBALANCE_BAN: Knob[KnobContext] = Knob(
 )
 IRQ_AFFINITY: Knob[PassedDevice] = Knob(
     name="irq_affinity",
+    kept=True,
     setting=IrqAffinity,
     profiles=GUEST,
     value=True,

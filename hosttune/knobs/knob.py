@@ -52,6 +52,9 @@ class Knob(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
     user may have meant by a bare `false`. `sets` and `takes` are cells of the manual's table; if `takes` is None, it is
     made from the values. `changes(place, value)` replaces `target` and `now` if a comparison of the two values is not
     enough.
+
+    `kept`: `hosttune watch --keep` may set it again after it has drifted: writing it disturbs nothing, at any time.
+    Never a driver, a reset, a register, a drive, or a guest.
     """
 
     name: str
@@ -70,6 +73,7 @@ class Knob(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
     target: Callable[[P], str] | None = None
     now: Callable[[P], Any] | None = None
     changes: Callable[[P, Any], Iterable[Change | Finding]] | None = None
+    kept: bool = False
 
     def accepts(self, value: object) -> bool:
         """Return whether an intent can give this value. A number is never a switch: 1 and true differ."""

@@ -28,6 +28,7 @@ def _knob(name: str) -> Knob[Host]:
     unit = " in seconds" if name == "vm.stat_interval" else ""
     return Knob(
         name=name,
+        kept=True,
         setting=Sysctl,
         profiles=HOST if brought else BY_NAME,
         value=0 if brought else None,

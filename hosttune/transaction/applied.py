@@ -247,6 +247,19 @@ def applied_state(site: Site, records: Iterable[Record]) -> tuple[list[Entry], l
     return entries, drift
 
 
+def drifted_records(site: Site, records: Iterable[Record]) -> Iterable[Record]:
+    """Yield the applied records whose setting has another value now, each cut to the parts that count.
+
+    `records` must be all of their kind, because a newer one covers parts of an older one. Not included: what cannot be
+    read, and what waits for a boot or a guest.
+    """
+    left = (cut for record in records if (cut := _not_back(site, record)) is not None)
+    for record in _newest_parts(left):
+        found = _look(site, record)
+        if isinstance(found, Drift) and not (found.why or "").startswith(UNREAD):
+            yield record
+
+
 def _newest_parts(records: Iterable[Record]) -> Iterable[Record]:
     """Return the records in order, each without the parts that a newer record covers (a CPU in two lists)."""
     found: list[Record] = []

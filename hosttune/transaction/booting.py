@@ -34,7 +34,7 @@ from hosttune.transaction.steps import (
     setting_of_record,
     with_verdict,
 )
-from hosttune.transaction.undoing import AGAIN
+from hosttune.transaction.undoing import AGAIN, KEPT
 
 _FINE = ("done", VERDICT_OUTCOMES[ALREADY], VERDICT_OUTCOMES[PENDING])
 
@@ -97,11 +97,17 @@ def _without_old(site: Site, store: Store) -> tuple[Transaction, ...]:
     transactions = site.transactions()
     again = (one for one in transactions if one.header.verb == AGAIN)
     old = [one for one in again if one.state != "applied" or one.header.boot_id != site.boot_id]
+    # A correction that the reboot cut off: the apply holds the original value. The others count (`keeping`).
+    old += [one for one in transactions if one.header.verb == KEPT and one.is_open and _of_earlier_boot(site, one)]
     for one in old:
         store.forget(one)
     kept = tuple(one for one in transactions if one not in old)
     refuse_open(kept)
     return kept
+
+
+def _of_earlier_boot(site: Site, transaction: Transaction) -> bool:
+    return site.boot_id is not None and transaction.header.boot_id != site.boot_id
 
 
 def _is_of(transaction: Transaction, record: Record) -> bool:
@@ -166,13 +172,13 @@ def _another_device(site: Site, address: str) -> str | None:
     return f"{address} is {now} now, and {planned} was given to a guest: left alone"
 
 
-def step_of(record: Record) -> Step:
+def step_of(record: Record, why: str = "set again after a reboot") -> Step:
     """Return the step that makes a record's change again."""
     setting = setting_of_record(record)
     actions = [
         Action(
             id=name, kind=record.kind, target=record.target, current=None, want=record.new, effect="now",
-            needed=False, reversible=True, why="set again after a reboot",
+            needed=False, reversible=True, why=why,
         )
         for name in record.actions
     ]  # fmt: skip

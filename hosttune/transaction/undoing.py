@@ -14,6 +14,7 @@ from hosttune.transaction.guards import refuse_in_use, refuse_running_guests
 from hosttune.transaction.site import Site, described, refuse_open, writable_store
 
 AGAIN = "boot"  # verb of re-applies after a boot; they are never reverted by themselves
+KEPT = "keep"  # verb of corrections by the agent; likewise
 Key = tuple[str, str]  # kind and target
 
 
@@ -33,7 +34,7 @@ def revert(site: Site, say: Say, *, force: bool = False) -> tuple[Result, int]:
         result, code = _settled(site, store, "revert", applied, say, force=force, again=set_again(site, transactions))
         if code == SUCCESS:
             for again in (one for one in transactions if one.header.verb != "apply"):
-                store.forget(again)  # the applies hold the original values of what was set again after a boot
+                store.forget(again)  # the applies hold the original values of what was set again
         return result, code
 
 
@@ -52,7 +53,7 @@ def recover(site: Site, say: Say, *, force: bool = False, disrupt: Collection[st
 
 def set_again(site: Site, transactions: Iterable[Transaction]) -> Mapping[Key, Any]:
     """Return, for each setting that was set again during the present boot, the value that it had afterwards."""
-    ours = (one for one in transactions if one.header.verb == AGAIN and one.state == "applied")
+    ours = (one for one in transactions if one.header.verb in (AGAIN, KEPT) and one.state == "applied")
     return {
         (record.kind, record.target): record.after
         for one in ours

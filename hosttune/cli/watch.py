@@ -1,0 +1,119 @@
+"""`watch`: options → the agent, which runs until it is told to stop."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from hosttune.cli.commands import Command, Seconds, host_options, read_document
+from hosttune.cli.output import shown, tell
+from hosttune.errors import BadInput, Refused
+
+if TYPE_CHECKING:
+    from hosttune.model.host import Host
+    from hosttune.system import System
+    from hosttune.transaction.keeping import Keeping
+    from hosttune.transaction.site import Site
+    from hosttune.watch.source import Opener
+
+SHORTEST, LONGEST = 1, 3600
+
+
+@click.command(cls=Command)
+@host_options
+@click.option("--textfile", metavar="PATH", help="Write the metrics to this file, for node_exporter's textfile"
+              " collector (a name that ends in .prom).")  # fmt: skip
+@click.option("--interval", type=Seconds(min=SHORTEST, max=LONGEST), metavar="SECONDS", default=60, show_default=True,
+              help="How often everything is read again without an event.")  # fmt: skip
+@click.option("--keep", is_flag=True, help="Set again what drifted, if its setting may be kept (docs/watch.md).")
+def watch(root: str | None, document: str | None, textfile: str | None, interval: float, keep: bool) -> None:
+    """Watch this host: re-check it after events, keep its metrics fresh.
+
+    Runs until SIGTERM. Events of devices, guests and the kernel log are looked at within 2 seconds, everything else
+    at each interval. Opens no port and changes nothing, except settings with --keep. systemd runs it as
+    hosttune-watch.service.
+
+    \b
+    hosttune watch --textfile /var/lib/prometheus/node-exporter/hosttune.prom
+    hosttune watch --textfile /var/lib/prometheus/node-exporter/hosttune.prom --keep
+    """
+    from hosttune.archive import open_system
+    from hosttune.transaction.site import site_of
+    from hosttune.watch.agent import Agent
+    from hosttune.watch.looking import Looker
+
+    host = read_document(root, document)
+    system = open_system(root) if host is None else None
+    check_textfile_option(system, textfile, root or document)
+    site = site_of(system) if system is not None else None
+    live = system is not None and not system.captured
+    with only_one(site):
+        agent = Agent(
+            looker=Looker(root, host),
+            textfile=textfile or "",
+            interval=interval,
+            openers=openers(live, root, host),
+            say=lambda text: tell(shown(text)),
+            keep=keeping(site, document) if keep else None,
+            foreign=live,
+            moves=live,
+        )
+        agent.run()
+
+
+def check_textfile_option(system: System | None, textfile: str | None, origin: str | None) -> None:
+    """Check --textfile before anything is read. Raises BadInput, and Refused for a textfile of a captured host."""
+    from hosttune.cli.metrics import refuse_captured
+    from hosttune.metrics import check_textfile
+
+    if textfile is not None:
+        refuse_captured(system, origin)
+        check_textfile(textfile)
+    elif system is not None and (not system.captured or system.scratch):
+        hint = "add --textfile /var/lib/prometheus/node-exporter/hosttune.prom, in the folder that node_exporter reads"
+        raise BadInput("no textfile", where="--textfile", hint=hint)
+
+
+@contextlib.contextmanager
+def only_one(site: Site | None) -> Iterator[None]:
+    """Hold the lock of the agent; a captured host has none. Raises Refused: another agent runs here."""
+    if site is None or site.store is None:
+        yield
+        return
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(site.store.locked("watch.lock", "watches this host"))
+        except Refused as error:
+            if "watches this host" in error.what:
+                error.hint = "one agent is enough: systemctl status hosttune-watch"
+            raise
+        yield
+
+
+def keeping(site: Site | None, document: str | None) -> Callable[[], Keeping]:
+    """Return one turn of --keep. Raises Refused for a host that cannot be changed."""
+    from hosttune.transaction.keeping import keep
+    from hosttune.transaction.site import writable_store
+
+    if site is None:
+        hint = "leave out --keep, or run it on the host itself"
+        raise Refused("a host document cannot be changed", where=document or "--host", hint=hint)
+    writable_store(site)
+    return lambda: keep(site, lambda text: None)
+
+
+def openers(live: bool, root: str | None, host: Host | None) -> Mapping[str, Opener]:
+    """Return the sources of events, each opened by the agent. A host document has none."""
+    if host is not None:
+        return {}
+    if not live:
+        from hosttune.archive import open_system
+        from hosttune.watch.replay import Replay
+
+        return {Replay.name: lambda: Replay(lambda: open_system(root))}
+    from hosttune.watch import guests, kmsg, udev
+
+    return {udev.NAME: udev.Udev, kmsg.NAME: kmsg.KernelLog, guests.NAME: guests.Guests}

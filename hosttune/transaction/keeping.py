@@ -1,0 +1,155 @@
+"""`watch --keep`: set a drifted setting to its applied value again, through the ordinary journal, and never fight.
+
+Only a setting whose knob declares it (`Knob.kept`). Everything is read anew each time: the journal (what is in force),
+the setting's own value, and how often it was corrected. The count is in the journal, so it holds across restarts of the
+agent. Nothing is done while another hosttune has the lock, with an open transaction, or after a revert that left
+something alone.
+"""
+
+from __future__ import annotations
+
+import calendar
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from hosttune import __version__
+from hosttune.errors import Refused
+from hosttune.journal import Record, Store, Transaction, in_force, left_alone
+from hosttune.knobs.registry import all_knobs
+from hosttune.transaction.applied import drifted_records
+from hosttune.transaction.booting import step_of
+from hosttune.transaction.engine import Say, carry_out, interruptible
+from hosttune.transaction.site import Site, refuse_open, writable_store
+from hosttune.transaction.steps import TODO, prepare
+from hosttune.transaction.undoing import KEPT
+
+# After so many corrections of a knob at one place within so many seconds, something else wants another value.
+LIMITS = ((2, 600.0), (6, 86400.0))
+_LONGEST = max(seconds for _, seconds in LIMITS)
+
+
+class Kept(NamedTuple):
+    """What became of one drifted setting. `outcome`: corrected, failed, or given-up (corrected too often).
+
+    `why`: for people, "" for none.
+    """
+
+    kind: str
+    target: str
+    outcome: str
+    why: str = ""
+
+
+class Keeping(NamedTuple):
+    """One turn. `refused`: why nothing was done at all; None if the turn was made. `interrupted`: a signal came."""
+
+    settings: tuple[Kept, ...] = ()
+    refused: str | None = None
+    interrupted: bool = False
+
+
+def knob_to_keep(kind: str, target: str) -> str | None:
+    """Return the name of the knob that a setting belongs to, if it may be kept; else None."""
+    knobs = [knob for knob in all_knobs().values() if knob.setting.kind == kind]
+    own = knobs if len(knobs) == 1 else [knob for knob in knobs if knob.name == target]
+    return own[0].name if len(own) == 1 and own[0].kept else None
+
+
+def keep(site: Site, say: Say, now: Callable[[], float] = time.time) -> Keeping:
+    """Correct what has drifted, as far as that may be. Raises Refused for a place that cannot be changed at all.
+
+    `now`: seconds since the epoch. A lock that is held, an unfinished transaction or an unreadable journal ends the
+    turn with nothing done. Each setting is a transaction of its own, as after a boot: if one fails, it is rolled back,
+    and the others stay.
+    """
+    store = writable_store(site)
+    try:
+        with store.locked(), interruptible():
+            transactions = site.transactions()
+            refuse_open(transactions)
+            if left_alone(transactions):
+                return Keeping(refused="a revert left settings alone that something else had changed")
+            return _turn(site, store, transactions, say, now())
+    except Refused as error:
+        return Keeping(refused=f"{error.what} ({error.where})")
+
+
+def _turn(site: Site, store: Store, transactions: Sequence[Transaction], say: Say, now: float) -> Keeping:
+    _forget_old(site, store, transactions, now)
+    number = 1 + max((one.header.number for one in transactions), default=0)
+    candidates = (one for one in in_force(transactions).values() if knob_to_keep(one.kind, one.target))
+    found: list[Kept] = []
+    corrections = _corrections(transactions, now)
+    for record in drifted_records(site, candidates):
+        ages = corrections.setdefault((record.kind, record.target), [])
+        if (limit := _limit(ages)) is not None:
+            found.append(Kept(record.kind, record.target, "given-up", limit))
+            continue
+        done, interrupted = _correct(site, store, number, record, say)
+        if done is None:
+            continue
+        found.append(done)
+        ages.append(0.0)
+        number += 1
+        if interrupted:
+            return Keeping(tuple(found), interrupted=True)
+    return Keeping(tuple(found))
+
+
+def _correct(site: Site, store: Store, number: int, record: Record, say: Say) -> tuple[Kept | None, bool]:
+    """Set one record's value again. Return (None, False) if nothing is left to write, else (what was done, stopped)."""
+    one = prepare(site.system, [step_of(record, "drifted, and kept (hosttune watch --keep)")], {})[0]
+    if one.verdict != TODO:
+        return None, False
+    journal = store.begin(
+        number, verb=KEPT, version=__version__, host=site.hostname, boot_id=site.boot_id, machine=site.machine
+    )
+    try:
+        carried = carry_out(site.system, journal, [one], say)
+    finally:
+        journal.close()
+    made = carried.made.get(1)
+    good = carried.succeeded and made is not None and made.outcome in ("done", record.outcome)
+    why = "" if good or made is None else made.why or made.outcome
+    return Kept(record.kind, record.target, "corrected" if good else "failed", why), carried.interrupted
+
+
+def _corrections(transactions: Sequence[Transaction], now: float) -> dict[tuple[str, str], list[float]]:
+    """Return the ages of the corrections, in seconds, by kind and target. One of the future (a set clock) is of now."""
+    ages: dict[tuple[str, str], list[float]] = {}
+    for one in transactions:
+        for record in one.records if one.header.verb == KEPT else ():
+            ages.setdefault((record.kind, record.target), []).append(_age(one, now))
+    return ages
+
+
+def _age(transaction: Transaction, now: float) -> float:
+    try:
+        at = calendar.timegm(time.strptime(transaction.header.at, "%Y-%m-%dT%H:%M:%SZ"))
+    except ValueError:
+        return 0.0
+    return max(0.0, now - at)
+
+
+def _limit(ages: Sequence[float]) -> str | None:
+    """Return why a knob is not corrected once more; None if it may be."""
+    for most, seconds in LIMITS:
+        if sum(age < seconds for age in ages) >= most:
+            within = f"{seconds / 60:g} minutes" if seconds < 3600 else f"{seconds / 3600:g} hours"
+            return f"corrected {most} times within {within}: something else sets it too"
+    return None
+
+
+def _forget_old(site: Site, store: Store, transactions: Sequence[Transaction], now: float) -> None:
+    """Delete the journals of corrections that no longer count, but for the newest of a setting in this boot.
+
+    A revert needs that one, to know the value that hosttune wrote last.
+    """
+    newest = {(record.kind, record.target): one for one in transactions if one.header.verb == KEPT
+              for record in one.records}  # fmt: skip
+    for one in transactions:
+        needed = any(newest[record.kind, record.target] is one for record in one.records if one.header.verb == KEPT)
+        same_boot = one.header.boot_id == site.boot_id
+        if one.header.verb == KEPT and _age(one, now) >= _LONGEST and not (needed and same_boot):
+            store.forget(one)

@@ -1,0 +1,357 @@
+"""The agent's loop: wait for events, look when a look is due, write the textfile, tell systemd. One thread."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from hosttune.descriptors import let_go
+from hosttune.errors import BadInput, HosttuneError
+from hosttune.metrics import write_textfile
+from hosttune.transaction.keeping import Keeping
+from hosttune.watch.core import LOST, Event, Look, Schedule
+from hosttune.watch.families import State
+from hosttune.watch.footprint import Footprint, Seen, footprint, processes, suspects
+from hosttune.watch.foreign import Counter, Sample, Watched, advance, sample
+from hosttune.watch.looking import Failed, Looker
+from hosttune.watch.looking import Seen as SeenHost
+from hosttune.watch.notify import Notifier
+from hosttune.watch.source import NoSource, Opener, Source
+
+_TICK = 0.25  # seconds between two questions to a source that cannot be waited on
+_CONNECTING = 1.0  # seconds until a source that waits for its daemon is asked again
+_RETRY = (2.0, 4.0, 8.0, 16.0, 30.0, 60.0)  # seconds until a source that is closed is opened again
+_NOTICED_SHARE = 0.02  # of one CPU: less than that is not worth a search for suspects
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+Say = Callable[[str], None]
+
+
+def boot_clock() -> float:
+    """Return the seconds since boot: not set by anyone, and counting on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def keep_off(pinned: Collection[int]) -> None:
+    """Keep this process, and the children that it will have, off the CPUs of guests, as far as others are left."""
+    everywhere = set(range(os.cpu_count() or 1)) | os.sched_getaffinity(0)
+    wanted = everywhere - set(pinned)
+    if wanted and wanted != os.sched_getaffinity(0):
+        with suppress(OSError):  # a cpuset allows none of them
+            os.sched_setaffinity(0, wanted)
+
+
+def wait_for(descriptors: Sequence[int], seconds: float) -> None:
+    """Wait until one of the descriptors can be read, at most so many seconds."""
+    select.select(descriptors, [], [], seconds)
+
+
+@dataclass
+class _Slot:
+    """A source, open or to be opened. `was_up`: at the last turn. `tries`: in a row, without success."""
+
+    name: str
+    opener: Opener
+    source: Source | None = None
+    was_up: bool = False
+    retry_at: float = 0.0
+    tries: int = 0
+    told: str = ""
+    events: int = 0
+    lost: int = 0
+
+    @property
+    def up(self) -> bool:
+        return self.source is not None and self.source.up
+
+
+@dataclass
+class Agent:
+    """The agent. `textfile`: "" to write none. `openers`: its sources by name. `keep`: one turn of --keep, or None.
+
+    `foreign`: count the time of others on pinned CPUs (not for a captured host, whose /proc stands still). `moves`: the
+    agent keeps itself off pinned CPUs.
+    """
+
+    looker: Looker
+    textfile: str
+    interval: float
+    openers: Mapping[str, Opener]
+    say: Say
+    keep: Callable[[], Keeping] | None = None
+    foreign: bool = True
+    moves: bool = False
+    notifier: Notifier = field(default_factory=Notifier)
+    clock: Callable[[], float] = boot_clock
+    wait: Callable[[Sequence[int], float], object] = wait_for
+    write: Callable[[str, str], None] = write_textfile
+
+    def __post_init__(self) -> None:
+        self._slots = [_Slot(name, opener) for name, opener in self.openers.items()]
+        self._looks = {"event": 0, "interval": 0}
+        self._corrections = {"corrected": 0, "failed": 0}
+        self._kept = Keeping()
+        self._own = Footprint(None, None)
+        self._counters: dict[str, Counter] = {}
+        self._foreign: dict[str, float | None] = {}
+        self._guests: tuple[Watched, ...] = ()
+        self._sample: Sample | None = None
+        self._ran: Mapping[int, Seen] | None = None
+        self._verdict = ""
+        self._bad: Mapping[str, str] = {}
+        self._written = True
+        self._stopping: str | None = None
+        self._looking = False
+
+    def run(self) -> int:
+        """Run until SIGTERM or SIGINT, return exit code 0. Raises BadInput if the first textfile cannot be written."""
+        gc.enable()
+        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        before = {number: signal.signal(number, self._signalled) for number in _SIGNALS}
+        woken = signal.set_wakeup_fd(writer)
+        try:
+            self._loop(reader)
+        finally:
+            signal.set_wakeup_fd(woken)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            let_go(reader)
+            let_go(writer)
+            for slot in self._slots:
+                if slot.source is not None:
+                    slot.source.close()
+        self.notifier.send("STOPPING=1")
+        self.say(f"ended: {self._stopping}{f'; {self.textfile} stays and grows old' if self.textfile else ''}")
+        return 0
+
+    def _signalled(self, number: int, frame: object) -> None:
+        if number == signal.SIGHUP:
+            self.say("SIGHUP: there is nothing to read again; to change options, restart the agent")
+            return
+        first = self._stopping is None
+        self._stopping = signal.Signals(number).name
+        if first and self._looking:
+            raise KeyboardInterrupt  # a look can take long, and is not needed any more
+
+    def _loop(self, waking: int) -> None:
+        schedule = Schedule(self.interval, self.clock())
+        first = True
+        while self._stopping is None:
+            self.notifier.send("WATCHDOG=1")
+            self._open(schedule)
+            self._take(schedule)
+            look = schedule.take(self.clock())
+            if look is not None:
+                self._look(look, first=first)
+                if first and self._stopping is None:
+                    self.notifier.send("READY=1", f"STATUS={self._status()}")
+                    first = False
+                continue
+            self._wait(schedule.next_due() - self.clock(), waking)
+
+    def _wait(self, seconds: float, waking: int) -> None:
+        slots = [slot for slot in self._slots if slot.source is not None]
+        waits = [slot.source.fileno() for slot in slots if slot.source is not None]
+        limits = [seconds, self.notifier.ping_seconds or 3600.0]
+        limits += [_TICK for number in waits if number is None]
+        limits += [_CONNECTING for slot in slots if not slot.up]
+        limits += [slot.retry_at - self.clock() for slot in self._slots if slot.source is None]
+        wanted = [waking, *(number for number in waits if number is not None)]
+        self.wait(wanted, max(0.0, min(limits)))
+        with suppress(BlockingIOError):
+            while os.read(waking, 512):
+                pass
+
+    # --- sources ---------------------------------------------------------------------------------------------
+
+    def _open(self, schedule: Schedule) -> None:
+        for slot in self._slots:
+            if slot.source is not None or self.clock() < slot.retry_at:
+                continue
+            try:
+                slot.source = slot.opener()
+            except NoSource as error:
+                self._closed(slot, error)
+
+    def _closed(self, slot: _Slot, error: NoSource) -> None:
+        slot.source = None
+        slot.retry_at = self.clock() + _RETRY[min(slot.tries, len(_RETRY) - 1)]
+        slot.tries += 1
+        if slot.told != error.why:
+            self.say(f"{error.what}; {error.hint}")
+            slot.told = error.why
+
+    def _take(self, schedule: Schedule) -> None:
+        for slot in self._slots:
+            if slot.source is None:
+                continue
+            try:
+                events = slot.source.take()
+            except NoSource as error:
+                slot.source.close()
+                self._closed(slot, error)
+                events = ()
+            self._noticed(slot, schedule)
+            for event in events:
+                slot.events += event.what != LOST
+                slot.lost += event.what == LOST
+                schedule.add(self.clock(), event)
+
+    def _noticed(self, slot: _Slot, schedule: Schedule) -> None:
+        """Notice whether a source works. What happened while it did not is unknown: everything is read again."""
+        up = slot.up
+        if up:
+            slot.tries, slot.told = 0, ""
+        if up != slot.was_up:
+            schedule.add(self.clock(), Event(slot.name, "opened" if up else "closed"))
+        slot.was_up = up
+
+    # --- looks -----------------------------------------------------------------------------------------------
+
+    def _look(self, look: Look, *, first: bool) -> None:
+        self._looks["event" if look.events else "interval"] += 1
+        for text in _summary(look.events):
+            self.say(text)
+        self._own = footprint()
+        if self.foreign:
+            self._count()
+        seen = self._ask()
+        if isinstance(seen, SeenHost):
+            self._tell(seen)
+            self._guests = seen.guests
+            if self.moves:
+                keep_off({cpu for guest in seen.guests for cpu in guest.cpus})
+        elif isinstance(seen, Failed):
+            self.say(f"the host could not be read: {seen.why}; its state is unknown")
+        if seen is not None:
+            self._put(seen, first=first)
+        if self.keep is not None and isinstance(seen, SeenHost) and seen.drifted and self._keep_turn(self.keep):
+            again = self._ask()
+            if again is not None:
+                self._put(again, first=first)
+
+    def _ask(self) -> SeenHost | Failed | None:
+        """Make a look; None if a signal has ended the agent meanwhile."""
+        if self._stopping is not None:
+            return None
+        self._looking = True
+        try:
+            seen = self.looker.look(self._state(), self._foreign)
+        except KeyboardInterrupt:
+            return None
+        finally:
+            self._looking = False
+        return seen if self._stopping is None else None
+
+    def _put(self, seen: SeenHost | Failed, *, first: bool) -> None:
+        """Write the textfile. If that fails later on, it is said once, and tried again at each look."""
+        try:
+            if self.textfile:
+                self.write(self.textfile, seen.text)
+        except BadInput as error:
+            if first:
+                raise
+            if self._written:
+                self.say(f"{error.what} ({error.where}): {error.hint}; the file grows old until then")
+            self._written = False
+            return
+        if not self._written:
+            self.say(f"{self.textfile} is written again")
+        self._written = True
+
+    def _tell(self, seen: SeenHost) -> None:
+        """Say what has changed since the last look."""
+        worse = [f"{name}: {outcome}" for name, outcome in seen.bad.items() if self._bad.get(name) != outcome]
+        better = [name for name in self._bad if name not in seen.bad]
+        if self._verdict:
+            for line in worse[:10]:
+                self.say(line)
+            if len(worse) > 10:
+                self.say(f"and {len(worse) - 10} more results")
+            if better:
+                more = f" and {len(better) - 3} more" if len(better) > 3 else ""
+                self.say(f"no longer: {', '.join(better[:3])}{more}")
+        if seen.verdict != self._verdict:
+            self.say(f"verdict {seen.verdict}{f', was {self._verdict}' if self._verdict else ''}")
+        changed = seen.verdict != self._verdict
+        self._verdict, self._bad = seen.verdict, seen.bad
+        if changed:
+            self.notifier.send(f"STATUS={self._status()}")
+
+    def _status(self) -> str:
+        closed = [slot.name for slot in self._slots if not slot.up]
+        events = f"; no events of {', '.join(closed)}" if closed else ""
+        return f"verdict {self._verdict or 'unknown'}{events}"
+
+    def _state(self) -> State:
+        return State(
+            interval=self.interval,
+            looks=dict(self._looks),
+            failed=False,
+            events={slot.name: slot.events for slot in self._slots},
+            lost={slot.name: slot.lost for slot in self._slots},
+            up={slot.name: slot.up for slot in self._slots},
+            cpu_seconds=self._own.cpu_seconds,
+            resident_bytes=self._own.resident_bytes,
+            keeping=self.keep is not None,
+            corrections=dict(self._corrections),
+            given_up=tuple((one.kind, one.target) for one in self._kept.settings if one.outcome == "given-up"),
+            refused=self._kept.refused is not None,
+        )
+
+    # --- others on pinned CPUs -------------------------------------------------------------------------------
+
+    def _count(self) -> None:
+        """Count the time of others since the last look; name suspects where there is enough of it to matter."""
+        system = self.looker.system()
+        now = sample(system, self._guests, self.clock()) if system is not None else None
+        found = advance(self._counters, self._guests, self._sample, now)
+        self._counters = {guest.name: found[guest.name] or self._counters.get(guest.name) or Counter()
+                          for guest in self._guests}  # fmt: skip
+        self._foreign = {name: None if one is None else one.shown for name, one in found.items()}
+        self._sample = now
+        loud = [guest for guest in self._guests if (one := found[guest.name]) and one.share > _NOTICED_SHARE]
+        cpus = {cpu for guest in loud for cpu in guest.cpus}
+        ran = processes(cpus) if loud else None
+        for guest in loud if self._ran is not None and ran is not None else ():
+            own = {one.pid for one in self._guests} | {os.getpid()}
+            names = suspects(self._ran or {}, ran or {}, guest.cpus, own)
+            share = found[guest.name].share  # type: ignore[union-attr]  # loud: not None
+            words = ", ".join(names) or "no process: interrupts, or threads of the kernel"
+            self.say(f"guest {guest.name}: others used {share:.0%} of a CPU on its pinned CPUs: {words}")
+        self._ran = ran
+
+    # --- keeping ---------------------------------------------------------------------------------------------
+
+    def _keep_turn(self, keep: Callable[[], Keeping]) -> bool:
+        """Make one turn of --keep. Return whether something was written, so that the host must be read again."""
+        before = self._kept
+        try:
+            self._kept = keep()
+        except HosttuneError as error:
+            self._kept = Keeping(refused=f"{error.what} ({error.where})")
+        except KeyboardInterrupt:
+            self._stopping = "a signal during a correction, which was rolled back"
+            return True
+        if self._kept.interrupted:
+            self._stopping = "a signal during a correction, which was rolled back"
+        if self._kept.refused is not None and self._kept.refused != before.refused:
+            self.say(f"nothing is kept: {self._kept.refused}")
+        for one in self._kept.settings:
+            if one.outcome in self._corrections:
+                self._corrections[one.outcome] += 1
+            if one.outcome != "given-up" or one not in before.settings:
+                self.say(f"{one.kind} {one.target}: {one.outcome}{f': {one.why}' if one.why else ''}")
+        return any(one.outcome != "given-up" for one in self._kept.settings)
+
+
+def _summary(events: Sequence[tuple[str, int]]) -> Sequence[str]:
+    """Return the lines about the events of a look, at most five."""
+    lines = [f"{text}{f' ({count} times)' if count > 1 else ''}" for text, count in events]
+    return lines if len(lines) <= 5 else [*lines[:4], f"and {len(lines) - 4} more kinds of event"]
