@@ -122,6 +122,7 @@ def test_a_guest_that_a_planned_one_replaces_comes_back_whole(
     assert secure(libvirtd) == before
     assert "Autostart:      enable" in libvirtd.virsh("dominfo", NAME)
     assert [text for text in (*said, repr(result), repr(undone)) if "geheim" in text] == []
+    assert site.store is not None
     journals = Path(site.store.folder, "transactions")
     holding = {path.name: path.stat().st_mode & 0o777 for path in journals.iterdir() if b"geheim" in path.read_bytes()}
     assert set(holding.values()) == {0o600}
