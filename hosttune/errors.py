@@ -36,6 +36,9 @@ class Refused(HosttuneError):
     exit_code = 3
 
 
+_TO_READ = "run as root, or check the device's health"
+
+
 class Unreadable(HosttuneError):
     """A file exists but the kernel refused to read it (EACCES, EIO…). It is unknown, which is not the same as absent.
 
@@ -45,7 +48,8 @@ class Unreadable(HosttuneError):
     exit_code = 2
 
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"cannot read {path}: {reason}", where=path, hint="run as root, or check the device's health")
+        hint = "start libvirt's daemon, or run as root" if path.startswith("virsh ") else _TO_READ
+        super().__init__(f"cannot read {path}: {reason}", where=path, hint=hint)
         self.path = path
         self.reason = reason
 

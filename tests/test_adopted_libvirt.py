@@ -1,4 +1,4 @@
-"""A guest that was defined by hand, adopted on a private libvirtd: what libvirt keeps over apply and revert."""
+"""A guest that was defined by hand, adopted or replaced on a private libvirtd: what is there after apply and revert."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from faultlab import quiet
 from libvirtd import Libvirtd, libvirtd
 from lxml import etree
 from msgspec.structs import replace
-from test_hypervisor_libvirt import machine
+from test_hypervisor_libvirt import machine, running_guest
 
 from hosttune.domain.definitions import digest_of
 from hosttune.errors import Refused
@@ -99,6 +99,33 @@ def test_nothing_is_lost_over_apply_and_revert(site: Site, machine: Machine, lib
     assert secure(libvirtd) == before
     assert "Autostart:      enable" in libvirtd.virsh("dominfo", NAME)
     assert SECRET not in repr(result)
+
+
+def test_a_guest_that_a_planned_one_replaces_comes_back_whole(
+    site: Site, machine: Machine, libvirtd: Libvirtd, folder: Path
+) -> None:
+    """An intent can name a guest that exists. libvirt takes a relative path, and its own schema refuses it."""
+    disk = "<disk type='file'><source file='a.img'/><target dev='vda' bus='virtio'/></disk>"
+    text = by_hand(folder, firmware=True).replace("  </devices>", f"{disk}</devices>")
+    libvirtd.virsh("define", libvirtd.file("byhand.xml", text))
+    libvirtd.virsh("autostart", NAME)
+    before = secure(libvirtd)
+    assert "passwd='geheim&lt;7'" in before
+    plan = Plan(intent=Intent(version=1), host_digest=DIGEST, guests=(running_guest(NAME),))
+    said: list[str] = []
+    result, code = apply_plan(site, plan, Options(), host, lambda todo: True, said.append)
+    assert (code, result.entries[-1].outcome) == (0, "done"), result
+    assert "passwd=" not in secure(libvirtd)
+    assert status(site)[1] == 0
+    undone, code = revert(site, said.append)
+    assert (code, undone.entries[0].outcome) == (0, "reverted"), undone
+    assert secure(libvirtd) == before
+    assert "Autostart:      enable" in libvirtd.virsh("dominfo", NAME)
+    assert [text for text in (*said, repr(result), repr(undone)) if "geheim" in text] == []
+    assert site.store is not None
+    journals = Path(site.store.folder, "transactions")
+    holding = {path.name: path.stat().st_mode & 0o777 for path in journals.iterdir() if b"geheim" in path.read_bytes()}
+    assert set(holding.values()) == {0o600}
 
 
 def test_a_running_guest_is_not_disturbed(site: Site, machine: Machine, libvirtd: Libvirtd, folder: Path) -> None:

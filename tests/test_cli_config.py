@@ -100,6 +100,7 @@ def test_the_inventory_of_what_changes_hosts_must_be_given(file: Path) -> None:
         ("[fleet]\nreboot = true", "unknown key 'reboot'", ": fleet.reboot"),
         ("plan = 3", "plan is not a table", ""),
         ("[plan]\nsmt = 3", "3 is not a text", ": plan.smt"),
+        ("[plan]\nsmt = ''", "an empty value", ": plan.smt"),
         ("[plan]\nsmt = 'fast'", "'fast' is not one of", ": plan.smt"),
         ("[plan]\nnetwork = 'default'", "'default' is not a list of texts", ": plan.network"),
         ("[fleet]\nforks = true", "True is not a whole number", ": fleet.forks"),

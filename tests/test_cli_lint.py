@@ -168,6 +168,13 @@ def test_all_guests_are_judged_together(cli: Cli, root: Path) -> None:
     assert cli("lint", "--root", str(root), "one-gpu", "two-cells", "-o", "json") == (code, out, "")
 
 
+def test_a_host_without_guests_has_nothing_to_judge(cli: Cli, root: Path) -> None:
+    for path in root.glob(".hosttune/commands/virsh-*"):
+        path.unlink()
+    (root / ".hosttune/commands/virsh-list").write_text(" Id   Name   State\n---\n")
+    assert cli("lint", "--root", str(root), "--all") == (0, "no guest is defined: nothing to judge\n", "")
+
+
 # --- bad input ---------------------------------------------------------------------------------------------------
 
 
@@ -212,6 +219,7 @@ def test_what_is_no_guest_of_kvm_is_refused(cli: Cli, tmp_path: Path, text: str,
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {what}")
     assert "where: bad.xml" in err
+    assert "<string>" not in err
 
 
 def test_a_file_of_100_mb_is_refused_by_its_limit(cli: Cli, tmp_path: Path) -> None:

@@ -204,8 +204,9 @@ def test_a_libvirt_that_cannot_be_asked_is_unknown(
     machine: Machine, libvirtd: Libvirtd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOSTTUNE_LIBVIRT_URI", f"qemu+unix:///session?socket={libvirtd.directory}/nobody-listens")
-    with pytest.raises(Unreadable, match="virsh list"):
+    with pytest.raises(Unreadable, match="virsh list") as unreadable:
         Guest.of("g").read(machine)
+    assert unreadable.value.hint == "start libvirt's daemon, or run as root"
     with pytest.raises(Unreadable, match="virsh list"):
         GuestState.of("g").read(machine)
 

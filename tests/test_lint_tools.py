@@ -22,6 +22,9 @@ CASES = sorted((Path(__file__).parent / "cases" / "lint").glob("*.xml"))
 GPU = {"cpu-model", "emulator-pin", "memory-allocation", "memory-balloon", "nic-queues", "pci-hole64", "rom-bar",
        "vcpu-pins"}  # fmt: skip
 UNTUNED = {"memory-bound", "memory-merging", "topology"}  # besides, where nobody tuned anything
+DISKS = {"disk-cache", "disk-iothread"}
+NOVA_CELLS = {*DISKS, "cell-distances", "cpu-model", "guest-agent", "memory-allocation", "memory-balloon",
+              "memory-near-vcpus", "memory-nodes", "vcpu-pins"}  # fmt: skip
 EXPECTED = {
     "terraform-plain": {"vcpu-pins"},
     "virt-install-plain": {"vcpu-pins"},
@@ -29,8 +32,17 @@ EXPECTED = {
     "virt-install-gpu": {*GPU, *UNTUNED, "disk-cache", "page-size", "secure-boot"},
     "virt-install-tuned": {*GPU, "disk-cache", "secure-boot", "sibling-pins"},
     "virt-install-two": {*GPU, *UNTUNED, "disk-cache", "fabric-partition", "huge-pages", "secure-boot"},
-    "virt-install-win": {*GPU, *UNTUNED, "disk-bus", "guest-agent", "huge-pages", "nic-model", "random-numbers",
-                         "secure-boot"} - {"nic-queues"},
+    "virt-install-win": {*GPU, *UNTUNED, "disk-bus", "guest-agent", "huge-pages", "nic-model", "random-numbers"}
+                        - {"nic-queues"},
+    "virt-install-win11": {*GPU, *UNTUNED, *DISKS, "guest-agent", "huge-pages", "iothread-pins", "random-numbers"}
+                          - {"nic-queues", "topology"},
+    "nova-gpu": {*GPU, *UNTUNED, *DISKS, "firmware-window", "guest-agent", "guest-sleep", "huge-pages", "iothread-pins",
+                 "machine-type", "root-port"} - {"nic-queues", "topology"},
+    "nova-cells": {*NOVA_CELLS, "memory-merging"},
+    "nova-realtime": {*NOVA_CELLS, "memory-locking"},
+    "by-hand": {*GPU, "boot-core", "gpu-vcpus", "guest-agent", "guest-sleep", "huge-pages", "iothread-pins",
+                "memory-bound", "nic-model", "random-numbers", "secure-boot", "sibling-pins"}
+               - {"memory-balloon", "nic-queues"},
 }  # fmt: skip
 
 
@@ -38,6 +50,14 @@ EXPECTED = {
 def test_what_is_wrong_with_the_definitions_of_other_tools(path: Path, hosts: Callable[[str], Host]) -> None:
     found = criticise(hosts("example"), path.read_bytes(), where=path.name)
     assert {one.rule for one in found if one.level != "info"} == EXPECTED[path.stem]
+
+
+def test_secure_boot_is_wrong_only_where_drivers_are_built(hosts: Callable[[str], Host]) -> None:
+    xml = next(path for path in CASES if path.stem == "virt-install-win11").read_text()
+    for system, found in (("http://microsoft.com/win/11", False), ("http://ubuntu.com/ubuntu/22.04", True)):
+        text = xml.replace("http://microsoft.com/win/11", system)
+        rule_ids = {one.rule for one in criticise(hosts("example"), text, where="a.xml")}
+        assert ("secure-boot" in rule_ids) is found
 
 
 def test_libvirts_schema_accepts_them() -> None:

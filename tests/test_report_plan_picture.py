@@ -30,6 +30,7 @@ from hosttune.model.intent import Intent
 from hosttune.model.plan import Cell, Device, Plan, PlannedGuest, PlannedPin, Unplaced
 from hosttune.model.values import CpuSet, format_size, to_json
 from hosttune.planning.adopting import Definition, adopt
+from hosttune.report.defined import with_defined
 from hosttune.report.picture.guests import GUEST_COLOURS, holders_of
 from hosttune.report.picture.layout import Picture, plan_picture, side_by_side
 from hosttune.report.picture.metrics import SMALL
@@ -388,6 +389,36 @@ def test_a_definition_from_a_file_is_shown_before_and_after() -> None:
     assert adoption_svg(unknown, [xml], None) == two_plans_svg(unknown, None, None)
 
 
+CELLS = "<cpu><numa><cell cpus='0' memory='2' unit='GiB'/><cell cpus='1' memory='1' unit='GiB'/></numa></cpu>"
+MEMNODE = "<memnode cellid='1' mode='{}' nodeset='1'/>"
+
+
+@pytest.mark.parametrize(
+    ("numatune", "rest", "found"),
+    [
+        ("<memory mode='strict' nodeset='1'/>", "", [(1, 3, None)]),
+        ("<memory nodeset='1'/>", "<memoryBacking><hugepages><page size='1' unit='GiB'/></hugepages></memoryBacking>",
+         [(1, 3, 1)]),
+        ("<memory mode='preferred' nodeset='1'/>", "", None),
+        ("<memory mode='strict' nodeset='0-1'/>", "", None),
+        ("", "", None),
+        ("<memory mode='strict' nodeset='0'/>" + MEMNODE.format("strict"), CELLS, [(0, 2, None), (1, 1, None)]),
+        ("<memory mode='strict' nodeset='0'/>" + MEMNODE.format("preferred"), CELLS, None),
+    ],
+)  # fmt: skip
+def test_before_an_adoption_memory_is_where_the_definition_binds_it(
+    numatune: str, rest: str, found: list[tuple[int, int, int | None]] | None
+) -> None:
+    name = "<name>a</name><memory unit='GiB'>3</memory><vcpu>2</vcpu>"
+    xml = f"<domain type='kvm'>{name}<numatune>{numatune}</numatune>{rest}</domain>".encode()
+    (guest,) = with_defined(changed(example(), guests=()), [xml]).guests or ()
+    shares = guest.memory and [(m.node, m.memory_bytes // GIB, m.page_bytes and m.page_bytes // GIB)
+                               for m in guest.memory if m.memory_bytes]  # fmt: skip
+    assert shares == found
+    runs = changed(example(), guests=(RunningGuest(name="a", state="running"),))
+    assert with_defined(runs, [xml]) == runs
+
+
 def test_a_large_host_is_drawn_in_2_seconds_and_2_mib() -> None:
     host, plan = scene("large")
     before = time.process_time()
@@ -410,6 +441,14 @@ def test_no_sheet_cuts_a_text_and_all_are_whole(name: str) -> None:
     assert sum(heights) == pytest.approx(drawn.height, abs=0.1)
     written = {element.text for element in page.iter() if element.tag.endswith("}text")}
     assert written == {text.text for text in texts(drawn)}
+
+
+def test_no_part_of_a_picture_changes_the_page_around_it() -> None:
+    """A rule of the page that asks for a class (`:has`) must not find it inside the picture."""
+    asked = set(re.findall(r":has\(\.([\w-]+)\)", (ROOT / "templates/report/style.css").read_text()))
+    assert {"picture", "beside"} <= asked
+    parts = ET.fromstring(plan_svg(*three())).iter()
+    assert asked.isdisjoint(name for part in parts for name in part.get("class", "").split())
 
 
 def test_hostile_documents_stay_text_on_the_picture_and_on_the_page() -> None:

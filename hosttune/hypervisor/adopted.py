@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self
 
 from hosttune.discovery.guests import DEFINITION
-from hosttune.domain.definitions import differences, secrets_of, without_secrets
-from hosttune.errors import BadInput, CommandFailed, WriteFailed
-from hosttune.hypervisor.connection import CHANGE_SECONDS, read_definition, virsh
-from hosttune.hypervisor.definition import GuestDefinition
+from hosttune.domain.definitions import differences
+from hosttune.errors import WriteFailed
+from hosttune.hypervisor.connection import read_definition
+from hosttune.hypervisor.definition import GuestDefinition, define
 from hosttune.model.limits import limit
 from hosttune.settings.setting import refuse
 from hosttune.system import System
@@ -39,15 +39,6 @@ class AdoptedDefinition(GuestDefinition):
         """See Setting."""
         return read_definition(system, self.target, secure=True)
 
-    def shown(self, value: Any) -> Any:
-        """See Setting."""
-        if not isinstance(value, str):
-            return value
-        try:
-            return without_secrets(value)
-        except BadInput:
-            return f"{len(value)} characters that are not a definition"
-
     def compare(self, live: str, want: str) -> tuple[str, ...]:
         """See GuestDefinition."""
         return differences(live, want)
@@ -56,7 +47,8 @@ class AdoptedDefinition(GuestDefinition):
         """See Setting."""
         if not isinstance(value, str):
             raise WriteFailed(f"guest {self.target}", "hosttune did not make this guest, so it does not undefine it")
-        system.tell(DEFINITION + self.target, value, lambda: _define(system, value))
+        # Not validated: libvirt wrote most of this XML itself. What it drops is seen afterwards.
+        system.tell(DEFINITION + self.target, value, lambda: define(system, value, validate=False))
 
 
 def is_domain_name(name: str) -> bool:
@@ -66,14 +58,3 @@ def is_domain_name(name: str) -> bool:
     """
     one_part = name.isprintable() and "/" not in name and name == name.strip() and name not in ("", ".", "..")
     return one_part and len(name.encode()) <= limit("name") - len(DEFINITION)
-
-
-def _define(system: System, xml: str) -> None:
-    """Define a guest, without --validate: libvirt wrote most of this XML itself; what it drops is seen afterwards."""
-    try:
-        system.change(virsh("define", "/dev/stdin"), timeout=CHANGE_SECONDS, stdin=xml)
-    except CommandFailed as error:
-        output = error.output
-        for secret in secrets_of(xml):
-            output = output.replace(secret, "*****") if secret else output
-        raise CommandFailed(error.argv, error.reason, output) from None

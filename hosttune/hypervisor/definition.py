@@ -7,12 +7,13 @@ from abc import abstractmethod
 from typing import Any, ClassVar, Self
 
 from hosttune.discovery.guests import DEFINITION
+from hosttune.domain.definitions import secrets_of, without_secrets
 from hosttune.domain.facts import DomainFacts
 from hosttune.domain.implied import AGENT_CHANNEL, NO_DMA_TRANSLATION, RANDOM_SOURCE
 from hosttune.domain.reader import read_domain
 from hosttune.domain.sameness import same_guest
 from hosttune.domain.xml import parse
-from hosttune.errors import WriteFailed
+from hosttune.errors import BadInput, CommandFailed, WriteFailed
 from hosttune.hypervisor.connection import (
     CHANGE_SECONDS,
     is_active,
@@ -105,6 +106,15 @@ class GuestDefinition(Setting, Explains):
         """See Explains."""
         return () if live is None or want is None else self.compare(live, want)
 
+    def shown(self, value: Any) -> Any:
+        """See Setting."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return without_secrets(value)
+        except BadInput:
+            return f"{len(value)} characters that are not a definition"
+
     @abstractmethod
     def compare(self, live: str, want: str) -> tuple[str, ...]:
         """Return how a definition differs from the wanted one, one text each."""
@@ -115,7 +125,8 @@ class Guest(GuestDefinition):
 
     libvirt adds what the XML leaves open, so two values agree if they mean the same guest (`domain.same_guest`). A
     guest that is redefined keeps its UUID and MAC addresses. For a running guest only its state after the next start
-    changes; the engine first requires its name in --disrupt (`is_active(read_state(…))`).
+    changes; the engine first requires its name in --disrupt (`is_active(read_state(…))`). A definition that hosttune
+    replaces can be anybody's, so it is read with its passwords, which only the journal holds, and is put back whole.
     """
 
     kind: ClassVar[str] = "guest"
@@ -135,7 +146,7 @@ class Guest(GuestDefinition):
 
     def read(self, system: System) -> str | None:
         """See Setting."""
-        return read_definition(system, self.target)
+        return read_definition(system, self.target, secure=True)
 
     def compare(self, live: str, want: str) -> tuple[str, ...]:
         """See GuestDefinition."""
@@ -153,7 +164,9 @@ class Guest(GuestDefinition):
             self._refuse_running(state, "a guest of that name runs without a definition: shut it down first")
             self._refuse_leftovers(system, value)
         xml = value if old is None else with_identity(value, old)
-        system.tell(DEFINITION + self.target, xml, lambda: _define(system, xml))
+        # What libvirt itself has printed can fail its own schema: then the original could not be put back.
+        ours = _strange(value, read_domain(value).qemu_arguments) is None
+        system.tell(DEFINITION + self.target, xml, lambda: define(system, xml, validate=ours))
 
     def _refuse_running(self, state: str | None, why: str) -> None:
         if is_active(state):
@@ -196,8 +209,16 @@ def _strange(xml: str, arguments: tuple[str, ...]) -> str | None:
     return None
 
 
-def _define(system: System, xml: str) -> None:
-    system.change(virsh("define", "--validate", "/dev/stdin"), timeout=CHANGE_SECONDS, stdin=xml)
+def define(system: System, xml: str, *, validate: bool) -> None:
+    """Define a guest. `validate`: libvirt checks the XML with its schema. Raises CommandFailed, without secrets."""
+    argv = virsh("define", *(("--validate",) if validate else ()), "/dev/stdin")
+    try:
+        system.change(argv, timeout=CHANGE_SECONDS, stdin=xml)
+    except CommandFailed as error:
+        output = error.output
+        for secret in secrets_of(xml):
+            output = output.replace(secret, "*****") if secret else output
+        raise CommandFailed(error.argv, error.reason, output) from None
 
 
 def _undefine(system: System, name: str) -> None:

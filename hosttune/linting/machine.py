@@ -54,16 +54,23 @@ def guest_arch(scene: GuestOnHost) -> Iterator[Fault]:
         yield Fault(f"a guest of {arch} on a host of {host}", _TYPE)
 
 
+def _says_windows(scene: GuestOnHost) -> bool:
+    systems = scene.root.iterfind("metadata//{http://libosinfo.org/xmlns/libvirt/domain/1.0}os")
+    return any((one.get("id") or "").startswith("http://microsoft.com/win/") for one in systems)
+
+
 @rule(
     "secure-boot",
     WARN,
     _FIRMWARE,
-    right="a guest with GPUs boots without Secure Boot",
-    why="drivers that are built in the guest are not signed: its kernel does not load them",
+    right="a guest with GPUs boots without Secure Boot, unless its metadata (libosinfo) says Windows",
+    why="drivers that are built in the guest are not signed: its kernel does not load them (those of Windows are)",
     source="libvirt formatdomain, BIOS bootloader: firmware feature; Linux module signing",
     remedy="write <firmware><feature enabled='no' name='secure-boot'/></firmware> in <os firmware='efi'>",
     needs=(PCI,),
-    applies=lambda scene: scene.x86 and scene.may_have_gpus and scene.guest.firmware == "efi",
+    applies=lambda scene: (
+        scene.x86 and scene.may_have_gpus and scene.guest.firmware == "efi" and not _says_windows(scene)
+    ),
 )
 def secure_boot(scene: GuestOnHost) -> Iterator[Fault]:
     """Find UEFI guests in which Secure Boot is on, or may be: libvirt then chooses any firmware."""

@@ -9,10 +9,11 @@ from hosttune.model.host import Host
 from hosttune.model.plan import PlannedGuest
 from hosttune.planning.adopting import Adoption, Adoptions
 from hosttune.report.adoption_text import change_rows, difference, guest_verdict, settings, verdict
+from hosttune.report.defined import with_defined
 from hosttune.report.page import page_templates
 from hosttune.report.plan_html import action_parts, guest_part
 from hosttune.report.plan_text import finding_rows
-from hosttune.report.svg import two_plans_sheets, with_defined
+from hosttune.report.svg import two_plans_sheets
 
 
 def adoption_html(host: Host, adopted: Adoptions) -> str:

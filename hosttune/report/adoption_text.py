@@ -77,7 +77,8 @@ def change_rows(adoption: Adoption) -> list[tuple[str, str]]:
 def difference(adoption: Adoption) -> list[str]:
     """Return the unified difference of the definition, line by line; empty if nothing changes."""
     before, after = (data.decode("utf-8", "replace").splitlines() for data in (adoption.before, adoption.after))
-    return list(difflib.unified_diff(before, after, "definition", "planned", lineterm=""))
+    lines = difflib.unified_diff(before, after, "definition", "planned", lineterm="")
+    return [line[:1] + line[1:].expandtabs() for line in lines]  # a tab is no printable character
 
 
 def settings(adopted: Adoptions) -> Sequence[Action]:

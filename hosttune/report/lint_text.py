@@ -9,7 +9,9 @@ from hosttune.model.values import grouped
 
 
 def lint_text(findings: Sequence[LintFinding], files: Sequence[str]) -> str:
-    """Return the findings by file, level and rule. A file without a finding has one line."""
+    """Return the findings by file, level and rule. A file without a finding has one line, as has no file at all."""
+    if not files:
+        return "no guest is defined: nothing to judge"
     return "\n".join(line for file in files for line in _guest(file, [one for one in findings if one.file == file]))
 
 

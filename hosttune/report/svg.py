@@ -90,21 +90,9 @@ def _two_pictures(host: Host, before: Plan | None, after: Plan | None) -> tuple[
 
 def adoption_svg(host: Host, definitions: Iterable[bytes], after: Plan | None) -> str:
     """Return two pictures side by side: the guests of domain XML as that says, and as they are planned."""
+    from hosttune.report.defined import with_defined
+
     return two_plans_svg(with_defined(host, definitions), None, after)
-
-
-def with_defined(host: Host, definitions: Iterable[bytes]) -> Host:
-    """Return the host with the guests of these domain XMLs as they are defined; those that it has stay as they are."""
-    from msgspec.structs import replace
-
-    from hosttune.domain.reader import read_domain
-    from hosttune.linting.judge import as_defined
-
-    if host.guests is None:
-        return host
-    known = {one.name for one in host.guests}
-    defined = (as_defined(read_domain(xml, where="domain XML")) for xml in definitions if xml)
-    return replace(host, guests=(*host.guests, *(one for one in defined if one.name not in known)))
 
 
 def _document(drawn: Picture, sheets: bool, root: str = ROOT) -> str:

@@ -6,6 +6,7 @@ planned stays as it is defined, with its CPUs, memory and devices, and the other
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,6 +30,7 @@ from hosttune.planning.guest.reserve import pins_of
 from hosttune.planning.inventory.resources import held_by_guests
 
 _WHERE = "adopted guests"
+_IN_AN_INTENT = re.compile(r"^guests\[[0-9]+\]\.[a-z]+: ")
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,10 @@ def _clashes(decided: Plan, able: Sequence[Candidate]) -> Iterator[Unplaced]:
 
 
 def _refused(draft: Draft, why: Unplaced | None) -> Draft:
-    return draft if why is None else replace(draft, unplaced=why.why, relaxation=why.relaxation)
+    if why is None:
+        return draft
+    reasons = tuple(_IN_AN_INTENT.sub("", reason) for reason in why.why)  # the guest comes from no intent
+    return replace(draft, unplaced=reasons, relaxation=why.relaxation)
 
 
 # --- in the numbers of the definition --------------------------------------------------------------------------

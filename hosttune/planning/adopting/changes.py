@@ -84,7 +84,7 @@ def _pin_vcpus(text: XmlText, facts: DomainFacts, placement: Placement) -> list[
     old = [cpus for vcpu in moved if (cpus := now.get(vcpu))]
     was = f"host CPUs {CpuSet(cpu for cpus in old for cpu in cpus)}" if old else "not pinned"
     nodes = CpuSet(node for _, cell in placement.cells for node in parse_cpus(cell.host_nodes))
-    why = f"one host CPU each, shared with no other guest, on node {nodes}, where its memory and devices are planned"
+    why = f"one host CPU each, shared with no other guest, on {_nodes(nodes)}, where its memory and devices are planned"
     becomes = f"host CPUs {CpuSet(moved.values())}"
     return [*changes, Change(f"vcpupin of vCPUs {CpuSet(moved)}", was, becomes, why, LIVE)]
 
@@ -134,6 +134,11 @@ def _off_vcpus(who: str) -> str:
     return f"{who} would interrupt vCPUs: they run on housekeeping CPUs, off every vCPU"
 
 
+def _nodes(nodes: CpuSet | str | None) -> str:
+    found = parse_cpus(nodes)
+    return f"node{'s' if len(found) > 1 else ''} {found}" if found else "node chosen at the start"
+
+
 def _cpus(cpus: CpuSet) -> str:
     return f"host CPUs {cpus}" if cpus else "not pinned"
 
@@ -158,9 +163,9 @@ def _bind_memory(text: XmlText, facts: DomainFacts, placement: Placement) -> lis
         else:
             for name, value in want.items():
                 found.set(name, value)
-        was = f"{old.mode}, node {old.nodes}" if old else "not bound"
-        why = f"its vCPUs run on node {cell.host_nodes}; memory of another node is slower"
-        becomes = f"strict, node {cell.host_nodes}"
+        was = f"{old.mode}, {_nodes(old.nodes)}" if old else "not bound"
+        why = f"its vCPUs run on {_nodes(cell.host_nodes)}; memory of another node is slower"
+        becomes = f"strict, {_nodes(cell.host_nodes)}"
         changes.append(Change(f"memory of cell {number}", was, becomes, why, NEXT_START))
     return changes
 
@@ -174,9 +179,9 @@ def _bind_all(text: XmlText, facts: DomainFacts, nodes: CpuSet) -> list[Change]:
     memory.unset("placement")
     memory.set("mode", "strict")
     memory.set("nodeset", str(nodes))
-    was = f"{now.mode}, node {now.nodes or 'chosen at the start'}" if now.mode else "any node"
+    was = f"{now.mode}, {_nodes(now.nodes)}" if now.mode else "any node"
     why = "only strict fails when the node has too little memory; otherwise it comes from another node without an error"
-    return [Change("numatune memory", was, f"strict, node {nodes}", why, NEXT_START)]
+    return [Change("numatune memory", was, f"strict, {_nodes(nodes)}", why, NEXT_START)]
 
 
 def _back_by_pages(text: XmlText, facts: DomainFacts, placement: Placement) -> list[Change]:
