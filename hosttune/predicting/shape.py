@@ -22,7 +22,8 @@ class Shape:
     """Facts of one host and of how many there are. None is unknown, 0 is none.
 
     `peaks`: of a GPU, as in roofline.toml. `slot`: (GT/s, lanes) of a GPU. `pair_links`: links between any two GPUs;
-    None: not known, or not the same. `nic_gb_per_s`: of one port. `slices`: (parts, of) of a GPU that is divided.
+    None: not known, or not the same. `nic_gb_per_s`: of one port; `nic_slot`: (GT/s, lanes) of its NIC. `slices`:
+    (parts, of) of a GPU that is divided.
     """
 
     gpu: str | None = None
@@ -35,6 +36,7 @@ class Shape:
     hosts: int | None = None
     nics: int | None = None
     nic_gb_per_s: float | None = None
+    nic_slot: tuple[float, int] | None = None
     nic_kind: str | None = None
     cpu: str | None = None
     virtual: bool | None = None
@@ -187,7 +189,7 @@ def of_host(host: Host, addresses: Iterable[str], standard: Standard) -> Shape:
         gpu=model,
         generation=generation,
         peaks=dict(row.values) if row else {},
-        slot=_slot([one.link for one in functions]),
+        slot=_slot([one.link for one in functions], inside=host.hypervisor is True),
         links=links,
         switched=_switched(True if host.nvswitches or host.fabric is not None else None, model, generation, links),
         per_host=len(gpus),
@@ -199,13 +201,22 @@ def of_host(host: Host, addresses: Iterable[str], standard: Standard) -> Shape:
     )
 
 
-def _slot(links: Iterable[Link | None]) -> tuple[float, int] | None:
-    """Return the slowest slot by what it can do, not by what an idle link does now; None if one is not known."""
+def slot_at(host: Host, address: str) -> tuple[float, int] | None:
+    """Return (GT/s, lanes) of the slot of a function; None if it is not known."""
+    function = host.index.pci.get(address)
+    return _slot([function.link], inside=host.hypervisor is True) if function is not None else None
+
+
+def _slot(links: Iterable[Link | None], *, inside: bool) -> tuple[float, int] | None:
+    """Return the slowest slot by what it can do, not by what an idle link does now; None if one is not known.
+
+    `inside`: the machine is a guest, whose ports are emulated and say nothing: the device's own maximum counts.
+    """
     slots = []
     for link in links:
         if link is None or link.max_speed_gts is None or link.max_width is None:
             return None
-        above = link.upstream
+        above = None if inside else link.upstream
         speed = min(link.max_speed_gts, (above and above.max_speed_gts) or link.max_speed_gts)
         width = min(link.max_width, (above and above.max_width) or link.max_width)
         slots.append((speed, width))
