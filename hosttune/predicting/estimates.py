@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hosttune.gpu import Generation
 from hosttune.predicting import formulas
 from hosttune.predicting.formulas import Estimate
-from hosttune.predicting.shape import Shape
+from hosttune.predicting.shape import Shape, is_card
 
 # A figure below this part of the typical one is low. Collectives of large messages repeat within 5 %; GEMM depends on
 # clocks and on the shape of the matrices; copies over PCIe are 0.76 to 0.88 of the link by its generation.
@@ -97,6 +97,9 @@ def _on_gpu(peak: str, part: float, unit: str, formula: str) -> Callable[[Questi
         typical = rate * part if _measured(shape) else None
         if typical is None:
             because += ("the known points are of Hopper",)
+        elif unit != "GB/s" and is_card(shape.gpu):  # products take all the power that the board has
+            typical = None
+            because += ("the known points are of boards of 700 W, not of cards",)
         return Estimate(unit, formula, formulas.ON_GPU_SOURCE, rate, typical, because, _LOOSE, at_least=_LEAST_PEAK)
 
     return model

@@ -78,7 +78,7 @@ def shape_of(measured: Measured, standard: Standard) -> Shape:
     rows = peaks_of(setup.gpu, setup.pci_id, standard)
     if setup.nvlinks_per_gpu is not None:
         rows = [row for row in rows if row.nvlinks in (setup.nvlinks_per_gpu, None)] or rows
-    elif setup.nvswitch or (setup.nvswitch is None and setup.gpus_per_host == _BOARD and not _is_card(setup.gpu)):
+    elif setup.nvswitch or (setup.nvswitch is None and setup.gpus_per_host == _BOARD and not is_card(setup.gpu)):
         # Of a model in several forms: the board with all links.
         rows = [row for row in rows if row.nvlinks == max(other.nvlinks or 0 for other in rows)] or rows
     links, counts = setup.nvlinks_per_gpu, {row.nvlinks for row in rows}
@@ -116,10 +116,11 @@ def _switched(known: bool | None, gpu: str | None, generation: Generation | None
     """Return whether switches join the GPUs. Boards of the generations that have a ring's part do, cards do not."""
     if known is not None or generation is None or generation.ring_part is None or not links:
         return known
-    return None if _is_card(gpu) else True
+    return None if is_card(gpu) else True
 
 
-def _is_card(gpu: str | None) -> bool:
+def is_card(gpu: str | None) -> bool:
+    """Return whether the name is that of a card, not of a board with switches."""
     return re.search(r"pcie|nvl\b", (gpu or "")[:200].lower()) is not None
 
 
