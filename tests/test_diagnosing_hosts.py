@@ -134,6 +134,19 @@ def test_one_fault_between_hosts_is_named(host: Host, seen: str, cause: str) -> 
     assert diagnose(merged).causes[0].cause == cause
 
 
+def test_a_fault_of_the_whole_host_does_not_explain_one_slow_device() -> None:
+    """The IOMMU translates for all GPUs alike; seven of eight are as they should be."""
+    assert of_host_facts(HOST).observations.iommu == "on"
+    one = [
+        replace(sample, value=27.0) if sample.subject == GPU and sample.metric == "h2d-ce" else sample
+        for sample in validation().samples
+    ]
+    found = diagnose(of_validation(Validation(samples=tuple(one), level=1), HOST), complaining=False)
+    assert [figure.verdict for figure in found.figures if figure.subject == GPU and figure.metric == "h2d"] == ["low"]
+    assert "iommu-translation" not in [cause.cause for cause in found.causes]
+    assert "iommu-translation" in [cause.cause for cause in diagnosed(HOST, h2d_ce=27.0).causes]
+
+
 def test_a_validation_and_its_host_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "v.json").write_text(validation(h2d_ce=27.5).to_json())
     assert run(["diagnose", "--validation", str(tmp_path / "v.json"), "--root", EXAMPLE]) == 1
