@@ -164,8 +164,10 @@ def test_instances_of_a_gpu_are_not_held_for_the_whole() -> None:
 # --- the command -----------------------------------------------------------------------------------------------
 
 
-def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert run(["plan", "--root", EXAMPLE, *words]) == 0
+def printed(capsys: pytest.CaptureFixture[str], host: Path, *words: str) -> str:
+    if not host.exists():
+        host.write_text(HOST.to_json())
+    assert run(["plan", "--host", str(host), *words]) == 0
     return capsys.readouterr().out
 
 
@@ -174,11 +176,11 @@ def test_text_page_and_document_say_the_same(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     target = tmp_path / "plan.json"
-    text = printed(capsys, "--gpus", "2", "--nics", "1")
-    page = printed(capsys, "--gpus", "2", "--nics", "1", "-o", "html")
-    document = printed(capsys, "--gpus", "2", "--nics", "1", "-o", "json", "--out", str(target))
+    text = printed(capsys, tmp_path / "host.json", "--gpus", "2", "--nics", "1")
+    page = printed(capsys, tmp_path / "host.json", "--gpus", "2", "--nics", "1", "-o", "html")
+    document = printed(capsys, tmp_path / "host.json", "--gpus", "2", "--nics", "1", "-o", "json", "--out", str(target))
     assert target.read_text() == document
-    xml = printed(capsys, "--gpus", "2", "--nics", "1", "-o", "xml", "--out", str(target))
+    xml = printed(capsys, tmp_path / "host.json", "--gpus", "2", "--nics", "1", "-o", "xml", "--out", str(target))
     assert target.read_text() == document, "what is saved is the same, whatever is printed"
     assert "expect" not in xml
     (found,) = Plan.from_json(document).expected
@@ -190,8 +192,8 @@ def test_text_page_and_document_say_the_same(
     assert "What a worse placement would lose" in page
 
 
-def test_a_plan_without_the_field_is_read(capsys: pytest.CaptureFixture[str]) -> None:
-    document: dict[str, Any] = json.loads(printed(capsys, "--gpus", "1", "-o", "json"))
+def test_a_plan_without_the_field_is_read() -> None:
+    document: dict[str, Any] = json.loads(with_expectations(hosttune.plan(HOST, INTENT), HOST).to_json())
     del document["expected"]
     assert Plan.from_json(json.dumps(document)).expected == ()
 
