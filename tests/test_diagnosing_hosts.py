@@ -14,7 +14,7 @@ from hosttune import discover
 from hosttune.cli import run
 from hosttune.diagnosing import diagnose
 from hosttune.diagnosing.gathering import of_host_facts, of_validation
-from hosttune.diagnosing.logs import merge
+from hosttune.diagnosing.merging import merge
 from hosttune.model.diagnosis import Diagnosis
 from hosttune.model.gpu import Mig
 from hosttune.model.host import Host, Link, LinkEnd

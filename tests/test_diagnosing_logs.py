@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hosttune.diagnosing import diagnose
-from hosttune.diagnosing.logs import merge, read_log
+from hosttune.diagnosing.logs import read_log
+from hosttune.diagnosing.merging import merge
 from hosttune.errors import BadInput
 from hosttune.model.measured import Measured
 

@@ -15,10 +15,10 @@ from hosttune.bench.link import SPEED, WIDTH
 from hosttune.bench.metrics import Metric, metric_of
 from hosttune.bench.modelled import Model, Modelled, against_model, no_model
 from hosttune.bench.parse.answer import Lost
+from hosttune.bench.runs import runs_of
 from hosttune.gpu import maker_of
 from hosttune.gpu.vendor import Hints
 from hosttune.model.validation import CheckResult, Sample, Validation
-from hosttune.model.values import grouped
 
 FEWEST_RUNS = 5
 UNSTEADY = 0.10  # if the middle half of the runs is wider than this fraction of the median, the figure cannot pass
@@ -92,11 +92,6 @@ def judge(samples: Iterable[Sample], context: JudgingContext) -> tuple[CheckResu
         for (metric, subject), values in runs_of(samples).items()
         if not metric.startswith(_TELEMETRY)
     )
-
-
-def runs_of(samples: Iterable[Sample]) -> dict[tuple[str, str], list[float]]:
-    """Return the runs by (metric, subject), in order. Samples without a value are left out."""
-    return grouped(((sample.metric, sample.subject), sample.value) for sample in samples if sample.value is not None)
 
 
 def missing(lost: Iterable[Lost]) -> tuple[CheckResult, ...]:

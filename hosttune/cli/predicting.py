@@ -158,7 +158,7 @@ def diagnose(
     import msgspec
 
     from hosttune.diagnosing import diagnose as judged
-    from hosttune.diagnosing.logs import merge
+    from hosttune.diagnosing.merging import merge
 
     merged, doubts = merge(gathered(root, document, measured, validation, logs))
     found = judged(merged, complaining=validation is None)
@@ -177,7 +177,6 @@ def gathered(
     root: str | None, document: str | None, measured: str | None, validation: str | None, logs: Sequence[str]
 ) -> list[tuple[str, Measured]]:
     """Return what each source shows, with its name. Raises BadInput."""
-    from hosttune.diagnosing.logs import read_log
     from hosttune.model.measured import Measured
     from hosttune.state import load
 
@@ -190,6 +189,8 @@ def gathered(
     elif root is not None or document is not None:
         raise BadInput("a host without its validation", where="command line", hint="give --validation FILE")
     for path in logs:
+        from hosttune.diagnosing.logs import read_log
+
         content = load(path, what="the output of a tool", size="log").decode("utf-8", "replace")
         part, tool = read_log(content, path)
         detail(f"{path}: output of {tool}")
@@ -202,7 +203,9 @@ def gathered(
 def validated(root: str | None, document: str | None, path: str) -> Measured:
     """Return the figures of a validation, with its host if one is given. Raises BadInput."""
     from hosttune.diagnosing.gathering import of_validation
-    from hosttune.history import read_validation
+    from hosttune.model.validation import Validation
+    from hosttune.state import load
 
+    found = Validation.from_json(load(path, what="a validation (hosttune validate -o json prints one)"), where=path)
     host = read_host(root, document) if root is not None or document is not None else None
-    return of_validation(read_validation(path), host)
+    return of_validation(found, host)

@@ -6,7 +6,7 @@ Parsers of benchmarks are those of `hosttune.bench.parse`; a maker's own tools a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,9 @@ from hosttune.bench.parse import nccl, nvbandwidth, tools
 from hosttune.bench.parse.answer import Answer, NotUnderstood
 from hosttune.diagnosing.gathering import figures_of, of_gpus
 from hosttune.diagnosing.lspci import machine_of
+from hosttune.diagnosing.merging import merge
 from hosttune.errors import BadInput
 from hosttune.gpu import VENDORS
-from hosttune.model.diagnosis import Doubt
 from hosttune.model.measured import Measured, Nics, Observations, Setup
 
 _HINT = "save the whole output of one run; of ib_write_bw with --report_gbits, of fio with --output-format=json"
@@ -161,56 +161,3 @@ def _nccl_debug(text: str) -> Measured:
 
 
 # --- several sources -----------------------------------------------------------------------------------------------
-
-
-def merge(parts: Iterable[tuple[str, Measured]]) -> tuple[Measured, tuple[Doubt, ...]]:
-    """Return one document of several, each with the name of its source.
-
-    A fact in which two of them differ is unknown, and named.
-    """
-    setup: dict[str, Any] = {}
-    seen: dict[str, Any] = {}
-    environment: dict[str, Any] = {}
-    figures: list[Any] = []
-    doubts: dict[str, Doubt] = {}
-    for where, part in parts:
-        figures += part.figures
-        _join(environment, dict(part.setup.environment), f"{where}: setup.environment", doubts)
-        nics = part.setup.nics
-        known = {
-            name: getattr(part.setup, name) for name in Setup.__struct_fields__ if name not in ("nics", "environment")
-        }
-        of_nics = {f"nics.{name}": getattr(nics, name) if nics else None for name in Nics.__struct_fields__}
-        _join(setup, {**known, **of_nics}, f"{where}: setup", doubts)
-        _join(seen, msgspec.structs.asdict(part.observations), f"{where}: observations", doubts)
-    ports = {name: setup.pop(f"nics.{name}", None) for name in Nics.__struct_fields__}
-    of_all = Nics(**ports) if any(value is not None for value in ports.values()) else None
-    merged = Measured(
-        version=1,
-        setup=Setup(**setup, nics=of_all, environment=environment),
-        figures=tuple(figures),
-        observations=Observations(**seen),
-    )
-    return merged, tuple(doubts.values())
-
-
-def _join(into: dict[str, Any], facts: dict[str, Any], where: str, doubts: dict[str, Doubt]) -> None:
-    for name, value in facts.items():
-        before = into.setdefault(name, None)
-        if value is None or name in doubts or value == before or _same(name, before, value):
-            continue
-        if before is None:
-            into[name] = value
-            continue
-        into[name] = None
-        doubts[name] = Doubt(
-            what="two sources differ", where=f"{where}.{name}", why=f"{name}: {before!r} and {value!r}"[:300]
-        )
-
-
-def _same(name: str, before: Any, value: Any) -> bool:
-    """Return whether two names of a GPU can be those of one model: one has all words of the other."""
-    if name != "gpu" or before is None:
-        return False
-    one, other = (set(re.findall(r"[a-z0-9]+", str(text).lower())) for text in (before, value))
-    return one <= other or other <= one
