@@ -43,7 +43,9 @@ def of_a_plan(host: object) -> Row:
     assert isinstance(host, hosttune.Host)
     intent = hosttune.Intent.from_yaml("version: 1\nguests: [{name: guest, gpus: 8}]")
     start = time.perf_counter()
-    plan = hosttune.plan(host, intent)
+    from hosttune.planning import plan as decide
+
+    plan = decide(host, intent)
     decided = time.perf_counter()
     from hosttune.predicting.expecting import with_expectations
 

@@ -16,6 +16,7 @@ from hosttune.model.host import Host
 from hosttune.model.plan import MigAssignment, Plan
 from hosttune.model.prediction import Expectation, PredictedFigure, WorsePlacement
 from hosttune.model.topology import CpuModel
+from hosttune.planning import plan
 from hosttune.predicting import Scope, predict
 from hosttune.predicting.expecting import scope_of, with_expectations
 from hosttune.report.expectation_text import expected_rows, worse_rows
@@ -29,9 +30,10 @@ replace = msgspec.structs.replace
 
 def expected(host: Host, guest: str) -> Expectation:
     intent = hosttune.Intent.from_yaml(f"version: 1\nguests: [{{name: web, {guest}}}]")
-    decided = hosttune.plan(host, intent)
+    decided = plan(host, intent)
     assert decided.expected == (), "the planner itself needs no model"
     (found,) = with_expectations(decided, host).expected
+    assert hosttune.plan(host, intent).expected == (found,)
     assert found.guest == "web"
     return found
 
