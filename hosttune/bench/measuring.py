@@ -74,8 +74,7 @@ def measure(
     plans, skips = _planned(system, ask)
     answers = [_answer(system, backend, command, say) for backend, command in plans]
     samples = tuple(sample for answer in answers for sample in answer.samples)
-    context = _judging_context(host, chosen, history, standard)
-    figures = judge(samples, replace(context, model=model_of(host, [gpu.address for gpu in chosen.gpus], standard)))
+    figures = judge(samples, _judging_context(host, chosen, history, standard, model_of))
     results = (*_results(chosen, figures, answers), *_left_out(chosen), *_not_taken(chosen, plans), *skips)
     facts = {name: value for answer in answers for name, value in answer.facts.items()}
     return Measured(worst_of_each(results), samples, {**_versions(host), **facts}, loaded_links(samples))
@@ -96,12 +95,15 @@ def _of_maker(system: System, chosen: Chosen) -> dict[str, Any]:
     return {"lacking": _lacking(system, bench.libraries), "backends": bench.backends, "watch": bench.watch}
 
 
-def _judging_context(host: Host, chosen: Chosen, history: tuple[Validation, ...], standard: Standard) -> JudgingContext:
+def _judging_context(
+    host: Host, chosen: Chosen, history: tuple[Validation, ...], standard: Standard, model_of: ModelOf
+) -> JudgingContext:
     """Return the data that figures are compared with."""
-    links = pair_links(host, [gpu.address for gpu in chosen.gpus])
+    gpus = [gpu.address for gpu in chosen.gpus]
+    links, model = pair_links(host, gpus), model_of(host, gpus, standard)
     kinds = _device_ids(host)
     pieces = {part.subject: kinds[part.address] for part in chosen.parts if not part.whole and part.address in kinds}
-    return JudgingContext(standard, kinds, len(chosen.gpus), history, links, _rdma_ports(host), pieces)
+    return JudgingContext(standard, kinds, len(gpus), history, links, _rdma_ports(host), pieces, model)
 
 
 def _planned(system: System, ask: Ask) -> tuple[list[tuple[Backend, Command]], list[CheckResult]]:

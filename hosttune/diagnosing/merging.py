@@ -1,4 +1,4 @@
-"""Several sources → one document: what is known of a machine, and the facts in which sources differ."""
+"""Several sources of facts and figures → one document. A fact in which two of them differ is unknown, and named."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -92,19 +93,20 @@ def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
             figures.append((host, rows_of(seen.validation.samples, machine.hardware if machine else Hardware({}))))
     medians, outliers = fleet_medians(figures)
     return FleetReport(
-        verb=asked.verb,
-        run=asked.run,
-        at=asked.at,
-        version=asked.version,
+        **_of_run(asked),
         verdict=_worst(line.verdict for line in lines) if lines else "unknown",
         hosts=tuple(lines),
-        waves=tuple(asked.waves),
-        stopped=asked.stopped,
         medians=medians,
         outliers=outliers,
         causes=groups_of(lines, unexplained),
         notes=(*_notes(len(figures), strange, undiagnosed), *_twice(named)),
     )
+
+
+def _of_run(asked: Asked) -> dict[str, Any]:
+    """Return the fields of the report that only the run knows."""
+    run = {"verb": asked.verb, "run": asked.run, "at": asked.at, "version": asked.version}
+    return {**run, "waves": tuple(asked.waves), "stopped": asked.stopped}
 
 
 # --- reading result files ------------------------------------------------------------------------------------
