@@ -13,6 +13,9 @@ PACKAGES_TEST := libvirt-daemon-system libvirt-clients python3-libvirt qemu-syst
 PACKAGES_BROWSER := chromium chromium-driver
 # Hosts of a fleet are network namespaces that answer over real ssh.
 PACKAGES_SSH := openssh-server openssh-client iproute2 iptables
+# promtool checks the alerts, and the whole sweep runs their queries. Only the programs are wanted: they are unpacked, not
+# installed, so that no service starts.
+PACKAGES_PROMETHEUS := prometheus prometheus-node-exporter
 PACKAGES_BENCH := hwloc-nox strace
 PACKAGES_LAB := qemu-system-x86 qemu-utils mmdebstrap e2fsprogs openssh-client
 
@@ -29,7 +32,7 @@ demo: set-up
 
 set-up: $(STAMP)/compiled $(STAMP)/apt-run
 
-set-up-test: set-up $(STAMP)/test $(STAMP)/apt-test $(STAMP)/apt-browser $(STAMP)/apt-ssh
+set-up-test: set-up $(STAMP)/test $(STAMP)/apt-test $(STAMP)/apt-browser $(STAMP)/apt-ssh $(STAMP)/apt-prometheus
 
 test: set-up-test
 	$(BIN)/pytest -n $(JOBS) --dist worksteal --durations 10
@@ -141,6 +144,14 @@ $(STAMP)/apt-ssh: | $(STAMP)/apt-test
 	  mkdir -p /etc/ssh && touch /etc/ssh/sshd_not_to_be_run; \
 	  echo "openssh-server's service stays off here: /etc/ssh/sshd_not_to_be_run"; fi
 	$(call apt,$(PACKAGES_SSH))
+
+$(STAMP)/apt-prometheus: | $(STAMP)/apt-test
+	@get="apt-get download -qq -o APT::Sandbox::User=root $(PACKAGES_PROMETHEUS)"; \
+	  rm -rf $(VENV)/prometheus && mkdir -p $(VENV)/prometheus && cd $(VENV)/prometheus && \
+	  { $$get 2>/dev/null || { apt-get update -qq && $$get; }; } && \
+	  for one in *.deb; do dpkg -x $$one . && rm $$one || exit 1; done && ln -sf $$PWD/usr/bin/prom* ../bin/ || \
+	  echo "no package of Prometheus here: alerts and dashboards are tested only where promtool is in PATH"
+	@touch $@
 
 $(STAMP)/apt-bench: | $(VENV)/bin/python
 	$(call apt,$(PACKAGES_BENCH))

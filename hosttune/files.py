@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import re
+import stat
 from collections.abc import Callable
 
 from hosttune.descriptors import let_go
@@ -45,10 +46,14 @@ def write_whole(
             os.unlink(temporary)
 
 
-def remove_abandoned(folder: str) -> None:
-    """Remove temporary files of `write_whole` whose process has ended: it was killed. Raises OSError."""
+def remove_abandoned(folder: str, of: str | None = None) -> None:
+    """Remove temporary files of `write_whole` whose process has ended: it was killed. Raises OSError.
+
+    `of`: only those of the file with this name, in a folder that others write to as well.
+    """
+    begin = ".+" if of is None else re.escape(of)
     for name in os.listdir(folder):
-        match = re.fullmatch(r".+\.([0-9]{1,10})\.tmp", name)
+        match = re.fullmatch(begin + r"\.([0-9]{1,10})\.tmp", name)
         if match and not os.path.exists(f"/proc/{match[1]}"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(folder, name))
@@ -114,6 +119,20 @@ def sync_folder(path: str) -> None:
         os.fsync(fd)
     finally:
         let_go(fd)
+
+
+def read_start(path: str, size: int) -> bytes:
+    """Return at most `size` bytes from the start of a regular file; of anything else b"". Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        return os.read(fd, size) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    finally:
+        let_go(fd)
+
+
+def names_ending(folder: str, suffix: str) -> list[str]:
+    """Return the names in a folder that end so, sorted. Raises OSError."""
+    return sorted(name for name in os.listdir(folder) if name.endswith(suffix))
 
 
 def read_whole(path: str) -> bytes:

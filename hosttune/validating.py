@@ -38,7 +38,7 @@ class Request:
     300). `guest`: the machine is a guest. `against`: what to compare with. `expect`: devices that must be here.
     `forget`: addresses of devices that are no longer expected, with the reason `why`. From level 1 on: `scratch`, a
     path to measure storage in; `peers`, hosts to measure the network to; `floors`, the text of a fleet's own floors
-    (TOML).
+    (TOML). `keep` False: nothing is written, not even the devices that a later validation expects.
     """
 
     level: int = 0
@@ -51,6 +51,7 @@ class Request:
     scratch: str | None = None
     peers: tuple[str, ...] = ()
     floors: str | None = None
+    keep: bool = True
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def validate(
     measured = _measure(system, evidence, request, say) if request.level and system is not None else None
     live = system is not None and not system.captured
     found = decide(evidence, request.level, measured, live=live, known=known)
-    if measured is not None or (live and history.keeps_state()):
+    if request.keep and (measured is not None or (live and history.keeps_state())):
         try:
             history.keep(found)
         except BadInput as error:

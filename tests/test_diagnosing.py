@@ -355,6 +355,7 @@ def test_a_subject_that_contradicts_the_setup_is_unknown() -> None:
         ({"transport": "nvls", "nvls": False}, "transport, nvls"),
         ({"transport": "socket", "gpudirect_rdma": True}, "transport, gpudirect_rdma"),
         ({"nic_link": {"ports": 1, "ports_active": 2}}, "nic_link"),
+        ({"nic_link": {"rate_gbps": 400, "max_rate_gbps": 200}}, "nic_link"),
         ({"sm_clock_mhz": 2000, "max_sm_clock_mhz": 1000}, "sm_clock_mhz, max_sm_clock_mhz"),
     ],
 )
@@ -381,3 +382,54 @@ def test_values_that_no_machine_has_are_refused_by_name(document: dict[str, Any]
     with pytest.raises(BadInput) as error:
         Measured.from_yaml(json.dumps({"version": 1, **document}), where="m.json")
     assert error.value.where == f"m.json: {where}"
+
+
+@pytest.mark.parametrize(
+    ("setup", "seen", "where"),
+    [
+        ({"virtual": False}, {"guest_numa": False, "guest_topology": "flat"}, "guest_topology, guest_numa"),
+        ({"hosts": 2}, {"transport": "shm"}, "transport"),
+        ({"nvlinks_per_gpu": 0}, {"p2p": "nvlink"}, "p2p"),
+    ],
+)
+def test_observations_that_the_setup_excludes_are_named(
+    setup: dict[str, Any], seen: dict[str, Any], where: str
+) -> None:
+    found = diagnosed({"version": 1, "setup": setup, "observations": seen})
+    assert [doubt.where for doubt in found.problems] == [where]
+    assert found.causes == ()
+
+
+def test_a_figure_that_is_given_twice_with_other_values_is_named() -> None:
+    rows = [{"metric": "h2d", "subject": "GPU 0", "value": value, "unit": "GB/s"} for value in (55, 20)]
+    (doubt,) = diagnosed({"version": 1, "setup": CLEAN["setup"], "figures": rows}).problems
+    assert (doubt.where, doubt.why) == ("h2d: GPU 0", "given 2 times, 20 to 55 GB/s: which one holds is not known")
+    rows[1]["value"] = 54
+    assert diagnosed({"version": 1, "setup": CLEAN["setup"], "figures": rows}).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"metric": "h2d", "value": 55, "unit": ""}, "no unit is given: the figure cannot be compared"),
+        ({"metric": "gemm-bf16", "value": 800, "unit": "PFLOP/s"}, "808 times the bound"),
+        ({"metric": "h2d", "value": 1e300, "unit": "GB/s"}, "1.59e+298 times the bound"),
+    ],
+)
+def test_reasons_stay_readable(row: dict[str, Any], why: str) -> None:
+    (figure,) = diagnosed({"version": 1, "setup": CLEAN["setup"], "figures": [row]}).figures
+    assert figure.why.startswith(why)
+
+
+@pytest.mark.parametrize("cause", ["no-hugepages", "pcie-max-read-request", "ib-relaxed-ordering-off"])
+def test_what_has_no_sourced_figure_gets_no_percentage(cause: str) -> None:
+    """Guides promise percentages for each of them; no source measured one of them alone."""
+    (rule,) = (rule for rule in RULES if rule.cause == cause)
+    assert "no source says what" in rule.source
+    seen = {"hugepages": False, "max_read_request_bytes": 512, "relaxed_ordering": False, "transport": "ib"}
+    row = {"metric": "all-reduce-busbw", "subject": "16 GPUs on 2 hosts", "value": 150, "unit": "GB/s"}
+    copy = {"metric": "memory-copy", "value": 100, "unit": "GB/s"}
+    found = diagnosed(
+        {"version": 1, "setup": {**CLEAN["setup"], "hosts": 2}, "figures": [row, copy], "observations": seen}
+    )
+    assert not [words for one in found.causes if one.cause == cause for words in one.evidence if "%" in words]

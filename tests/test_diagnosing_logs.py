@@ -181,3 +181,31 @@ def test_long_logs_take_bounded_time(line: str) -> None:
     with contextlib.suppress(BadInput):
         read(text)
     assert time.process_time() - start < 5
+
+
+def test_nvbandwidth_without_the_sum_of_its_last_test_is_refused() -> None:
+    whole = (BENCH / "nvbandwidth/gh200-edited.txt").read_text()
+    start = whole.rindex("Running host_device_latency_sm")
+    with pytest.raises(BadInput, match="host_device_latency_sm has no sum: the output was cut short"):
+        read(whole[: start + 60])
+    assert read(whole).figures
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[ ID] Interval Transfer Bandwidth\n[  3] 0.0-10.0 sec  11.0 GBytes  9.42 Gbits/sec\n",
+        "# OSU MPI Bandwidth Test v5.6\n# Size      Bandwidth (MB/s)\n1 1.2\n",
+        "[CUDA Bandwidth Test] - Starting...\n Host to Device Bandwidth, 1 Device(s)\n 33554432 25.1\n",
+        "RDMA_Read BW Test\n#bytes #iterations\n65536 5000 380 379 0.7\n",
+        "STREAM version $Revision: 5.10 $\nCopy: 300000.0 0.01\n",
+        "<html><body>error 404</body></html>",
+        '{"a": 1}',
+        "",
+        "\x00\x01\x02",
+    ],
+)
+def test_output_of_other_tools_is_refused_with_the_tools_that_are_read(text: str) -> None:
+    with pytest.raises(BadInput, match="not the output of a tool that hosttune reads") as error:
+        read(text)
+    assert "nvbandwidth" in error.value.hint

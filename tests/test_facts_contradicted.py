@@ -36,8 +36,9 @@ def _put(host: Files, texts: dict[str, str]) -> Files:
 def _without(host: Files, *paths: str) -> Files:
     gone = {_real(host, path) for path in paths}
     files = {path: data for path, data in host.files.items() if path not in gone}
-    assert len(files) == len(host.files) - len(gone)
-    return Files(files, host.links, host.dirs, host.origin)
+    links = {path: target for path, target in host.links.items() if path not in gone}
+    assert len(files) + len(links) == len(host.files) + len(host.links) - len(gone)
+    return Files(files, links, host.dirs, host.origin)
 
 
 def _text(host: Files, path: str) -> str:
@@ -398,12 +399,14 @@ def _gpus_links(host: Files, value: int | None) -> Files:
 def test_a_link_that_the_driver_contradicts_stays_unknown_without_its_answer() -> None:
     """A capture made by hosttune that lost NVML's answer, and one by another tool that lost nvidia-smi's."""
     vm, other = load(VM), load(EXAMPLE)
+    (driver,) = (path for path in vm.links if path.endswith("0000:00:07.0/driver"))
     narrow = re.sub(r"(<current_link_width>)16x", r"\g<1>8x", other.files[SMI].decode(), count=1)
     hosts = {
         "as it is": (_gpus_links(vm, 16), "0000:00:07.0", "pass"),
         "NVML contradicts": (_gpus_links(vm, 8), "0000:00:07.0", "unknown"),
         "NVML lost one value": (_gpus_links(vm, None), "0000:00:07.0", "unknown"),
         "NVML lost": (_without(vm, NVML), "0000:00:07.0", "unknown"),
+        "NVML lost, and who holds the GPU": (_without(vm, NVML, driver), "0000:00:07.0", "unknown"),
         "nvidia-smi contradicts": (other.put({SMI: narrow}), GIVEN, "unknown"),
         "nvidia-smi lost": (_without(other, SMI), GIVEN, "unknown"),
     }

@@ -42,6 +42,7 @@ def test_the_wheel_installs_them_where_distributions_look(tmp_path: Path) -> Non
     (path,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     with zipfile.ZipFile(path) as wheel:
         shared = {name.split(".data/data/")[1] for name in wheel.namelist() if ".data/data/" in name}
+        assert "hosttune/_assets/monitoring/rules/hosttune.yml" in wheel.namelist()
     assert {f"share/man/man1/{name}" for name in manpages.pages()} < shared
     assert shared > {
         "share/bash-completion/completions/hosttune",

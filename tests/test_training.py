@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from hosttune.bench.baselines import shipped
 from hosttune.cli import run
 from hosttune.errors import BadInput
-from hosttune.model.prediction import Prediction
+from hosttune.model.prediction import PredictedFigure, Prediction
 from hosttune.model.training import Training
 from hosttune.predicting.training import flops_per_token, predict_training
 
@@ -107,6 +109,98 @@ def test_the_peak_with_sparsity_is_refused() -> None:
     what, _ = refused(claims={"peak_tflops": 1979})
     assert "the peak with 2:4 sparsity; dense products have 989.5" in what
     assert "above the dense peak" in refused(claims={"peak_tflops": 1200})[0]
+
+
+def test_the_ridge_of_a_guide_that_used_sparse_peaks_is_refused() -> None:
+    """One guide's 412 FLOP/byte of H200: 1,979 TFLOP/s with 2:4 sparsity ÷ 4.8 TB/s."""
+    what, where = refused(gpu="NVIDIA H200", claims={"ridge": 412})
+    assert what == "412 FLOP/byte uses the peak with 2:4 sparsity; the dense ridge is 206"
+    assert where == "run.yaml: claims.ridge"
+    assert values(predicted(gpu="NVIDIA H200", claims={"ridge": 206}))
+    assert "dense peak and memory give 206" in refused(gpu="NVIDIA H200", claims={"ridge": 100})[0]
+
+
+def test_82_percent_mfu_on_fp16_is_refused() -> None:
+    """FP16 has the dense rate of BF16, so that its claims are held against the same peak."""
+    assert refused(precision="fp16", claims={"mfu": 0.82})[0].startswith("an MFU of 0.82 is above 0.81")
+    assert values(predicted(precision="fp16"))["mfu"] == values(predicted())["mfu"]
+
+
+def test_a_claim_that_cannot_be_checked_is_said() -> None:
+    notes = predicted(batch_tokens=None, claims={"network_share": 0.79}).notes
+    assert "claims.network_share is not checked: not known: batch_tokens" in notes
+    notes = predicted(gpu="a new one", claims={"mfu": 0.5, "ridge": 206}).notes
+    assert "claims.mfu is not checked: not known: the dense bf16 peak of a new one" in notes
+    notes = predicted(nic_gbps=None, claims={"bus_gb_per_s": 436}).notes
+    assert "claims.bus_gb_per_s is not checked: not known: nics_per_host and nic_gbps" in notes
+
+
+# --- the place under the roofline ---------------------------------------------------------------------------------
+
+
+def place(found: Prediction) -> PredictedFigure:
+    (one,) = (one for one in found.figures if one.metric == "roofline")
+    return one
+
+
+def test_a_run_is_placed_under_the_measured_roof_of_its_hosts() -> None:
+    training = Training.from_yaml(json.dumps(SEVEN))
+    found = predict_training(training, "run.yaml", own={"memory": 3000.0, "bf16": 700.0})
+    one = place(found)
+    assert one.value == pytest.approx(150_000 * 42e9 / 16 / 1e12)  # TFLOP/s of a GPU
+    assert one.bound == 700.0
+    assert one.because[0] == "roof measured on this host: BF16 700 TFLOP/s, memory 3000 GB/s"
+    assert one.intensity == pytest.approx(6 * 4e6 / 16 / 6)  # 6N·D/n ÷ (N · (2 · 2 + 2))
+    assert [(row.subject, round(row.value or 0)) for row in found.figures if row.metric == "ridge"] == [
+        ("data sheet", 295), ("this host", 233),
+    ]  # fmt: skip
+
+
+def test_a_small_step_is_bound_by_memory() -> None:
+    training = Training.from_yaml(json.dumps({**SEVEN, "batch_tokens": 1600, "tokens_per_second": 10_000}))
+    one = place(predict_training(training, "run.yaml", own={"memory": 3000.0, "bf16": 700.0}))
+    assert one.intensity == pytest.approx(100)
+    assert one.bound == pytest.approx(300)  # 100 FLOP/byte · 3,000 GB/s
+
+
+def test_without_measurements_the_roof_is_said_to_be_the_models() -> None:
+    assert place(predicted()).because[0].startswith("roof by the model: nothing was measured: BF16 797.5")
+    unknown = predicted(gpu="NVIDIA A100-SXM4-80GB", tokens_per_second=50_000)
+    assert [one for one in unknown.figures if one.metric == "roofline"] == []  # no source for what A100 reaches
+
+
+def test_a_run_above_the_measured_peak_contradicts_it() -> None:
+    training = Training.from_yaml(json.dumps(SEVEN))
+    (note,) = (one for one in predict_training(training, "x", own={"bf16": 300.0}).notes if "contradict" in one)
+    assert note.startswith("393.8 TFLOP/s a GPU is above the 300 that was measured on this host")
+
+
+def test_numbers_are_written_as_the_manual_writes_them() -> None:
+    page = (Path(__file__).resolve().parent.parent / "docs" / "models.md").read_text()
+    (block,) = re.findall(r"(?m)(^    version: 1\n(?:    .*\n)+)", page)
+    found = predict_training(Training.from_yaml(textwrap.dedent(block)), "docs/models.md")
+    assert values(found)["mfu"] == pytest.approx(0.398, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what", "where"),
+    [
+        ({"hosts": 32}, "16 GPUs on 32 hosts", "hosts"),
+        ({"split": 3}, "do not hold whole copies of a model that takes 3", "split"),
+        ({"split": 32}, "do not hold whole copies", "split"),
+        ({"batch_tokens": 10, "sequence": 8192}, "a step of 10 tokens", "batch_tokens"),
+        (
+            {"runs": [{"gpus": 16, "tokens_per_second": 90_000}]},
+            "90000 tokens/s on 16 GPUs here, 150000 above",
+            "runs[0]",
+        ),
+        ({"runs": [{"gpus": 8, "tokens_per_second": 1}] * 2}, "two runs on 8 GPUs", "runs"),
+    ],
+)
+def test_numbers_that_contradict_each_other_are_refused(changes: dict[str, Any], what: str, where: str) -> None:
+    found, place = refused(**changes)
+    assert what in found
+    assert place == f"run.yaml: {where}"
 
 
 @pytest.mark.parametrize(

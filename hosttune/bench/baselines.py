@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from hosttune.bench.metrics import Direction, converted, metric_of
@@ -162,13 +163,21 @@ def shipped() -> Standard:
     """Return the peaks and baselines that are part of hosttune. Raises BadInput for a damaged file."""
     from hosttune.assets import folder
 
-    root = folder("baselines")
-    peaks = read_peaks((root / "roofline.toml").read_text(encoding="utf-8"), "roofline.toml")
+    peaks = shipped_peaks().peaks
     rows: list[Baseline] = []
-    for path in sorted(root.glob("*.toml")):
+    for path in sorted(folder("baselines").glob("*.toml")):
         if path.name != "roofline.toml":
             rows += read_baselines(path.read_text(encoding="utf-8"), peaks, path.name)
     return Standard(peaks, tuple(rows))
+
+
+@cache
+def shipped_peaks() -> Standard:
+    """Return the peaks alone: models need no baselines, and reading those takes longer. Raises BadInput."""
+    from hosttune.assets import folder
+
+    text = (folder("baselines") / "roofline.toml").read_text(encoding="utf-8")
+    return Standard(read_peaks(text, "roofline.toml"), ())
 
 
 def with_fleet(fleet: str | None, where: str = "fleet's baselines") -> Standard:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,13 +12,14 @@ from hosttune.cli.output import detail, emit, exiting, shown
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
+    from hosttune.model.diagnosis import Diagnosis
     from hosttune.model.host import Host
     from hosttune.model.measured import Measured
     from hosttune.model.plan import PlannedGuest
     from hosttune.model.prediction import Prediction
     from hosttune.predicting import Scope
 
-FORMATS = ("text", "json")
+FORMATS = ("text", "json", "md", "html")
 
 
 @click.command(cls=Command)
@@ -29,6 +30,10 @@ FORMATS = ("text", "json")
 @click.option("--training", metavar="FILE", help="A training run instead (YAML or JSON): MFU, gradients, scaling.")
 @click.option("--hosts", type=Whole(1, 65536), metavar="N", default=1, show_default=True,
               help="So many hosts of this kind work together.")  # fmt: skip
+@click.option("--between", metavar="A,B", multiple=True,
+              help="Show the path between these devices: GPU, NIC or 'node N' (repeatable).")  # fmt: skip
+@click.option("--measured", metavar="FILE", help="The roof as measured: figures of this host (YAML or JSON).")
+@click.option("--validation", metavar="FILE", help="The roof as measured: a validation of this host (JSON).")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True, help="What to print.")
 def predict(
     root: str | None,
@@ -38,52 +43,106 @@ def predict(
     name: str | None,
     training: str | None,
     hosts: int,
+    between: tuple[str, ...],
+    measured: str | None,
+    validation: str | None,
     output: str,
 ) -> None:
     """Say what a host, a plan or a guest can reach, and why. Measures nothing.
 
     Each figure has a bound, a typical value, its formula, the inputs from this host and a source; what has no source
-    is unknown.
+    is unknown. -o html draws roofline, figures and the slowest paths between devices.
 
     \b
     hosttune predict
-    hosttune predict --root host.tar.gz --hosts 2 -o json
+    hosttune predict --root host.tar.gz --hosts 2 -o html > expect.html
     hosttune predict -f intent.yaml
-    hosttune predict --training run.yaml
+    hosttune predict --between 0000:18:00.0,0000:9a:00.0
+    hosttune predict --training run.yaml --validation today.json
     """
     from hosttune.predicting import predict as predicted
 
+    own = peaks_of_host(measured, validation)
     if training is not None:
-        show([of_training(training, (root, document, intent, plan, name))], output)
+        show([of_training(training, (root, document, intent, plan, name, *between), own)], output)
         return
 
     if intent is not None and plan is not None:
         raise BadInput("both --file and --plan", where="command line", hint="give one of the two")
     host = read_host(root, document)
-    show([predicted(host, scope) for scope in scopes(host, intent, plan, name, hosts)], output)
+    if own is not None:
+        from hosttune.predicting.training import check_same_gpu
+
+        for model in {gpu.model for gpu in host.index.accelerators}:
+            check_same_gpu(model, own[1], host.hostname or "the host")
+    asked = replace_all(scopes(host, intent, plan, name, hosts), between=pairs(between), measured=own and own[0])
+    show([predicted(host, scope) for scope in asked], output, host)
 
 
-def of_training(path: str, others: Sequence[str | None]) -> Prediction:
+def replace_all(found: Sequence[Scope], **changes: Any) -> list[Scope]:
+    """Return the scopes with these fields changed."""
+    from dataclasses import replace
+
+    return [replace(scope, **changes) for scope in found]
+
+
+def pairs(between: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the ends of each --between. Raises BadInput."""
+    found = []
+    for text in between:
+        ends = [part.strip() for part in text.split(",")]
+        if len(ends) != 2 or not all(ends):
+            raise BadInput(f"{text!r} is not two devices", where="--between", hint="write 0000:18:00.0,0000:9a:00.0")
+        found.append((ends[0], ends[1]))
+    return found
+
+
+def peaks_of_host(measured: str | None, validation: str | None) -> tuple[dict[str, float], str | None] | None:
+    """Return (the peaks that a file shows, its GPU's model), None if no file is given. Raises BadInput."""
+    if measured is None and validation is None:
+        return None
+    if measured is not None and validation is not None:
+        raise BadInput("both --measured and --validation", where="command line", hint="give one of the two")
+    from hosttune.diagnosing.judge import measured_peaks
+
+    path = measured or validation or ""
+    ((_, found),) = gathered(None, measured, validation, ())
+    return measured_peaks(found, path), found.setup.gpu
+
+
+def of_training(path: str, others: Sequence[str | None], own: tuple[dict[str, float], str | None] | None) -> Prediction:
     """Return what the file of --training can be. Raises BadInput, also beside options that choose a host or guest."""
     from hosttune.model.training import Training
-    from hosttune.predicting.training import predict_training
+    from hosttune.predicting.training import check_same_gpu, predict_training
     from hosttune.state import load
 
     if any(other is not None for other in others):
-        raise BadInput("--training beside a host or guest", where="command line", hint="give --training alone")
-    return predict_training(Training.from_yaml(load(path, what="a training run", size="intent"), where=path), path)
+        hint = "give --training alone, or with --measured or --validation"
+        raise BadInput("--training beside a host or guest", where="command line", hint=hint)
+    training = Training.from_yaml(load(path, what="a training run", size="intent"), where=path)
+    if own is not None:
+        check_same_gpu(training.gpu, own[1], path)
+    return predict_training(training, path, own=own and own[0])
 
 
-def show(found: Sequence[Prediction], output: str) -> None:
+def show(found: Sequence[Prediction], output: str, host: Host | None = None) -> None:
     """Print predictions: one document, or a list of them."""
     if output == "json":
         from hosttune.model.values import to_json
 
         emit(to_json(found[0] if len(found) == 1 else list(found)))
-        return
-    from hosttune.report.prediction_text import prediction_text
+    elif output == "md":
+        from hosttune.report.judged_md import prediction_md
 
-    emit("\n\n".join(shown_lines(prediction_text(one)) for one in found))
+        emit(prediction_md(found))
+    elif output == "html":
+        from hosttune.report.judged_html import prediction_html
+
+        emit(prediction_html(found, host))
+    else:
+        from hosttune.report.prediction_text import prediction_text
+
+        emit("\n\n".join(shown_lines(prediction_text(one)) for one in found))
 
 
 def shown_lines(text: str) -> str:
@@ -153,31 +212,50 @@ def diagnose(
     \b
     hosttune diagnose --measured figures.yaml
     hosttune diagnose --validation today.json --host host.json
+    hosttune diagnose --validation today.json -o html > why.html
     hosttune diagnose --log all_reduce.log --log lspci.txt
     """
     import msgspec
 
     from hosttune.diagnosing import diagnose as judged
     from hosttune.diagnosing.merging import merge
+    from hosttune.diagnosing.paths import low_paths
 
-    merged, doubts = merge(gathered(root, document, measured, validation, logs))
+    host = read_host(root, document) if root is not None or document is not None else None
+    merged, doubts = merge(gathered(host, measured, validation, logs))
     found = judged(merged, complaining=validation is None)
-    found = msgspec.structs.replace(found, problems=(*doubts, *found.problems))
+    paths = low_paths(found, host) if host is not None else ()
+    found = msgspec.structs.replace(found, problems=(*doubts, *found.problems), paths=paths)
     bad = bool(found.causes) or any(one.verdict in ("low", "impossible") for one in found.figures)
     with exiting(context, 1 if bad else 0):
-        if output == "json":
-            emit(found.to_json())
-            return
+        show_diagnosis(found, output, host)
+
+
+def show_diagnosis(found: Diagnosis, output: str, host: Host | None) -> None:
+    """Print a diagnosis; -o html draws the paths of low figures on the host, if there is one."""
+    if output == "json":
+        emit(found.to_json())
+    elif output == "md":
+        from hosttune.report.judged_md import diagnosis_md
+
+        emit(diagnosis_md(found))
+    elif output == "html":
+        from hosttune.report.judged_html import diagnosis_html
+
+        emit(diagnosis_html(found, host))
+    else:
         from hosttune.report.prediction_text import diagnosis_text
 
         emit(shown_lines(diagnosis_text(found)))
 
 
 def gathered(
-    root: str | None, document: str | None, measured: str | None, validation: str | None, logs: Sequence[str]
+    host: Host | None, measured: str | None, validation: str | None, logs: Sequence[str]
 ) -> list[tuple[str, Measured]]:
     """Return what each source shows, with its name. Raises BadInput."""
+    from hosttune.diagnosing.gathering import of_validation
     from hosttune.model.measured import Measured
+    from hosttune.model.validation import Validation
     from hosttune.state import load
 
     found: list[tuple[str, Measured]] = []
@@ -185,11 +263,12 @@ def gathered(
         text = load(measured, what="measured figures", size="intent")
         found.append((measured, Measured.from_yaml(text, where=measured)))
     if validation is not None:
-        found.append((validation, validated(root, document, validation)))
-    elif root is not None or document is not None:
+        text = load(validation, what="a validation (hosttune validate -o json prints one)")
+        found.append((validation, of_validation(Validation.from_json(text, where=validation), host)))
+    elif host is not None:
         raise BadInput("a host without its validation", where="command line", hint="give --validation FILE")
     for path in logs:
-        from hosttune.diagnosing.logs import read_log
+        from hosttune.diagnosing.logs import read_log  # parsers of all tools: not for other input
 
         content = load(path, what="the output of a tool", size="log").decode("utf-8", "replace")
         part, tool = read_log(content, path)
@@ -198,14 +277,3 @@ def gathered(
     if not found:
         raise BadInput("nothing to diagnose", where="command line", hint="give --measured, --validation or --log")
     return found
-
-
-def validated(root: str | None, document: str | None, path: str) -> Measured:
-    """Return the figures of a validation, with its host if one is given. Raises BadInput."""
-    from hosttune.diagnosing.gathering import of_validation
-    from hosttune.model.validation import Validation
-    from hosttune.state import load
-
-    found = Validation.from_json(load(path, what="a validation (hosttune validate -o json prints one)"), where=path)
-    host = read_host(root, document) if root is not None or document is not None else None
-    return of_validation(found, host)

@@ -1,7 +1,8 @@
-"""`validate`: options → one call → a report in one of five formats, and an exit code."""
+"""`validate`: options → one call → a report in one of six formats, and an exit code."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,10 +13,11 @@ from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
     from hosttune.checks.expected import Expectation
+    from hosttune.model.diagnosis import Diagnosis
     from hosttune.model.validation import Validation
     from hosttune.validating import Request, Validated
 
-FORMATS = ("text", "json", "md", "html", "junit")
+FORMATS = ("text", "json", "md", "html", "junit", "prometheus")
 GATES = ("verdict", "worse", "either")
 
 
@@ -57,6 +59,8 @@ def validate(
 ) -> None:
     """Check that a host is fit for a tenant, and measure it. Changes nothing; exits 1 on a failure or an unknown.
 
+    With -o prometheus it exits 0 whenever the metrics were written: the exit code is one of them.
+
     \b
     hosttune validate
     hosttune validate --level 1 -o html > report.html
@@ -78,8 +82,15 @@ def validate(
     )  # fmt: skip
     check_request(request, captured=root is not None or document is not None)  # before any file is read
     request = replace(request, **files_of(against, gate, asked))
+    begun = time.time()
     found = check(read_document(root, document) or open_system(root), request, say=progress(), tell=tell)
-    with exiting(context, exit_code(found.validation, gate or "verdict")):
+    code = exit_code(found.validation, gate or "verdict")
+    if output == "prometheus":  # the exit code is a metric; the command's own says whether they were written
+        from hosttune.cli.metrics import text_of
+
+        emit(text_of(found, "validate", begun, code))
+        return
+    with exiting(context, code):
         show(found, request, output)
 
 
@@ -171,4 +182,18 @@ def page_of(found: Validated, before: Validation | None, floors: str | None = No
         baselines=with_fleet(floors),
         history=evidence.history,
         checks=checks(evidence.inside),
+        diagnosis=diagnosed(found) if found.validation.samples else None,
     )
+
+
+def diagnosed(found: Validated) -> Diagnosis:
+    """Return the figures of a validation against the model of its host, with the paths of low ones."""
+    from msgspec.structs import replace
+
+    from hosttune.diagnosing import diagnose
+    from hosttune.diagnosing.gathering import of_validation
+    from hosttune.diagnosing.paths import low_paths
+
+    host = found.evidence.host
+    judged = diagnose(of_validation(found.validation, host), complaining=False)
+    return replace(judged, paths=low_paths(judged, host))

@@ -6,19 +6,23 @@ rules below. Nothing is weighed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from statistics import median
 
 import msgspec
 
-from hosttune.bench.baselines import Standard, shipped
+from hosttune.bench.baselines import Standard, shipped_peaks
 from hosttune.diagnosing import rules_gpus, rules_guest, rules_network, rules_other, rules_pcie, rules_power
 from hosttune.diagnosing.rule import Case, Finding, Rule
 from hosttune.diagnosing.verdicts import Judged, judge_figure
+from hosttune.errors import BadInput
 from hosttune.model.diagnosis import GRADES, Cause, Diagnosis, Doubt
 from hosttune.model.limits import check_count
-from hosttune.model.measured import Measured, Observations
-from hosttune.predicting.shape import shape_of, slot_of
+from hosttune.model.measured import Figure, Measured, Observations
+from hosttune.model.roof import GpuRoof
+from hosttune.predicting.roofs import OWN_METRICS, roof_of
+from hosttune.predicting.shape import Shape, shape_of, slot_of
 
 # Of causes with the same support those come first that are about the run itself (its figures, what changed, what it
 # waited for), then those that stop a path altogether, then those that slow it.
@@ -28,7 +32,28 @@ RULES: tuple[Rule, ...] = (
     *rules_pcie.RULES[3:], *rules_guest.RULES[2:],
 )  # fmt: skip
 _CERTAIN = ("proven", "observed", "fits")  # enough to name a cause where no figure is known to be low
+_SPREAD = 1.25  # runs of one figure on one machine are nearer to each other
 _MOST_CAUSES, _ENOUGH = 6, 3  # so many are shown; causes that are only possible fill up to three
+
+
+def measured_peaks(measured: Measured, where: str) -> dict[str, float]:
+    """Return the peaks that a document's figures show ("memory" in GB/s, number types in TFLOP/s).
+
+    Raises BadInput if it has no product or no copy within a GPU, or one whose unit does not fit or that no such GPU can
+    reach.
+    """
+    shape = shape_of(measured, shipped_peaks())
+    figures = [judge_figure(one, measured, shape) for one in measured.figures]
+    for one in figures:
+        wrong = one.verdict == "impossible" or (one.value is None and one.figure.value is not None)
+        if one.figure.metric in OWN_METRICS.values() and wrong:
+            what = f"{one.name}: {one.figure.value:g} {one.figure.unit}: {one.why}"
+            raise BadInput(what, where=where, hint="correct the figure or its unit, or leave it out")
+    found = own_peaks(figures)
+    if not found:
+        metrics = ", ".join(OWN_METRICS.values())
+        raise BadInput("no measured peak in it", where=where, hint=f"it needs a figure of one of: {metrics}")
+    return found
 
 
 def diagnose(measured: Measured, standard: Standard | None = None, *, complaining: bool = True) -> Diagnosis:
@@ -38,7 +63,7 @@ def diagnose(measured: Measured, standard: Standard | None = None, *, complainin
     """
     check_count(len(measured.figures), "figures of a diagnosis", "figures")
     measured, problems = without_contradictions(measured)
-    shape = shape_of(measured, standard or shipped())
+    shape = shape_of(measured, standard or shipped_peaks())
     figures = _of_sizes([judge_figure(figure, measured, shape) for figure in measured.figures])
     case = Case(measured, shape, figures, complaining)
     found = _ranked(case)
@@ -47,7 +72,26 @@ def diagnose(measured: Measured, standard: Standard | None = None, *, complainin
         causes=tuple(_cause(rank, rule, finding) for rank, (rule, finding) in enumerate(found, 1)),
         next=_next(case, found),
         problems=problems,
+        roofs=_roofs(shape, figures),
     )
+
+
+def _roofs(shape: Shape, figures: Sequence[Judged]) -> tuple[GpuRoof, ...]:
+    """Return the roof of the GPUs with their own figures, if products were measured; impossible ones do not count."""
+    own = own_peaks(figures)
+    roof = roof_of(shape, own) if set(own) - {"memory"} else None
+    return (roof,) if roof is not None else ()
+
+
+def own_peaks(figures: Iterable[Judged]) -> dict[str, float]:
+    """Return the medians of copies within a GPU ("memory", GB/s) and of dense products (TFLOP/s by number type)."""
+    groups: dict[str, list[float]] = {}
+    names = {metric: name for name, metric in OWN_METRICS.items()}
+    for one in figures:
+        name = names.get(one.figure.metric)
+        if name is not None and one.value and one.verdict != "impossible":
+            groups.setdefault(name, []).append(one.value)
+    return {name: median(values) for name, values in groups.items()}
 
 
 def _of_sizes(figures: Sequence[Judged]) -> tuple[Judged, ...]:
@@ -124,7 +168,21 @@ def without_contradictions(measured: Measured) -> tuple[Measured, tuple[Doubt, .
         doubts.append(
             Doubt(what="a slot that is not understood", where="setup.pcie", why=f'{pcie[:80]!r}: write "5.0 x16"')
         )
+    doubts += _differing(measured.figures)
     return msgspec.structs.replace(measured, observations=seen), tuple(doubts)
+
+
+def _differing(figures: Sequence[Figure]) -> Iterator[Doubt]:
+    """Yield the figures that are given several times with values further apart than runs are; each stays judged."""
+    values: dict[tuple[str, str, float | None, str], list[float]] = {}
+    for one in figures:
+        if one.value is not None:
+            values.setdefault((one.metric, one.subject, one.size_bytes, one.unit), []).append(one.value)
+    for (metric, subject, _, unit), found in values.items():
+        if max(found) > min(found) * _SPREAD:
+            name = f"{metric}: {subject}" if subject else metric
+            why = f"given {len(found)} times, {min(found):g} to {max(found):g} {unit}: which one holds is not known"
+            yield Doubt(what="figures of one thing that differ", where=name, why=why)
 
 
 def _contradictions(measured: Measured) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -136,8 +194,11 @@ def _contradictions(measured: Measured) -> Iterator[tuple[tuple[str, ...], str]]
         yield ("transport", "gpudirect_rdma"), "sockets do not use GPUDirect RDMA"
     if seen.p2p == "nvlink" and setup.nvlinks_per_gpu == 0:
         yield ("p2p",), "the path is NVLink, and the setup has no links"
-    if setup.virtual is False and seen.guest_topology is not None:
-        yield ("guest_topology",), "the setup says that this is not a guest"
+    guests = [name for name in ("guest_topology", "guest_numa") if getattr(seen, name) is not None]
+    if setup.virtual is False and guests:
+        yield tuple(guests), "the setup says that this is not a guest"
+    if setup.hosts is not None and setup.hosts > 1 and seen.transport == "shm":
+        yield ("transport",), f"shared memory is within one host, and the setup has {setup.hosts}"
     yield from _excesses(seen)
 
 
@@ -149,6 +210,8 @@ def _excesses(seen: Observations) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("link",), f"a speed of {link.speed_gts:g} GT/s, more than the largest, {link.max_speed_gts:g}"
     if nic and nic.ports is not None and nic.ports_active is not None and nic.ports_active > nic.ports:
         yield ("nic_link",), f"{nic.ports_active} active ports of {nic.ports}"
+    if nic and nic.rate_gbps is not None and nic.max_rate_gbps is not None and nic.rate_gbps > nic.max_rate_gbps:
+        yield ("nic_link",), f"a rate of {nic.rate_gbps:g} Gb/s, more than the largest, {nic.max_rate_gbps:g}"
     now, most = seen.sm_clock_mhz, seen.max_sm_clock_mhz
     if now is not None and most is not None and now > most * 1.01:
         yield ("sm_clock_mhz", "max_sm_clock_mhz"), f"{now:g} MHz, more than the largest, {most:g}"

@@ -107,6 +107,10 @@ def _perftest(text: str) -> Measured:
 
 
 def _nvbandwidth(text: str) -> Measured:
+    last = text.rpartition("Running ")[2]
+    name = re.match(r"(\w+)", last)
+    if "{" not in text and name and not re.search(rf"SUM {name[1]} \S+\s*\n|Waived|ERROR", last):
+        raise NotUnderstood("nvbandwidth", f"{name[1][:80]} has no sum: the output was cut short")
     models = set(re.findall(r"(?m)^\s*\"?(?:Device )?[0-9]+: ([^(\n\"]{1,80}?) \([0-9a-fA-F]{8}:", text))
     setup = Setup(gpu=models.pop() if len(models) == 1 else None, hosts=1)
     return Measured(version=1, setup=setup, figures=_of(nvbandwidth.parse(text)))
@@ -158,6 +162,3 @@ def _nccl_debug(text: str) -> Measured:
             nvls=None if multicast is None else multicast[1] is None,
         ),
     )
-
-
-# --- several sources -----------------------------------------------------------------------------------------------

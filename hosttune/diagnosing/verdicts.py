@@ -13,6 +13,7 @@ from hosttune.predicting.formulas import Estimate
 from hosttune.predicting.shape import Shape
 
 _SLACK = 1.01  # timers are rounded: so much above the bound is still believed
+_MANY = 10.0  # times: more is not said in percent
 _LEAST = 0.5  # of the figure of large messages: less shows no bandwidth
 _LEAST_CLOCK = 0.9  # of the clock that the report compares with
 IDLE_SPEEDS = (
@@ -120,7 +121,8 @@ def judge_figure(figure: Figure, measured: Measured, shape: Shape) -> Judged:
         time = converted(figure.value, figure.unit, "time")
         operations = _of_operations(figure) if dimension == "bytes per second" else None
         if operations is None:
-            why = f"{figure.unit or 'no unit'} does not measure {dimension}: the figure cannot be compared"
+            what = f"{figure.unit} does not measure {dimension}" if figure.unit.strip() else "no unit is given"
+            why = f"{what}: the figure cannot be compared"
             return Judged(figure, "unknown", why, seconds=time[0] / 1e9 if time else None, hosts=shape.hosts)
         found = operations
     value, factor = found
@@ -178,7 +180,8 @@ def _verdict(
 ) -> tuple[FigureVerdict, str]:
     inputs = "; ".join(found.because)
     if bound is not None and value > bound * _SLACK:
-        return "impossible", f"{value / bound:.0%} of the bound ({found.formula}): {inputs}"
+        part = f"{value / bound:.0%} of" if value < bound * _MANY else f"{value / bound:.3g} times"
+        return "impossible", f"{part} the bound ({found.formula}): {inputs}"
     if bound is None:
         return "unknown", inputs or "no model of this metric has a source"
     if typical is None:

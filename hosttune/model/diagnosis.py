@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from hosttune.model.devicepath import DevicePath
+from hosttune.model.roof import GpuRoof
 from hosttune.model.values import Value, close_lists, from_json, to_json
 
 DIAGNOSIS_SCHEMA = "hosttune.diagnosis/v1"
@@ -56,13 +58,18 @@ class Doubt(Value, frozen=True, kw_only=True):
 
 
 class Diagnosis(Value, frozen=True, kw_only=True):
-    """Figures with their verdicts, causes best first, and what to measure where that is not known (`next`)."""
+    """Figures with their verdicts, causes best first, and what to measure where that is not known (`next`).
+
+    `paths`: those on which low figures depend, where the host is known. `roofs`: of the GPUs, where figures show it.
+    """
 
     schema: str = DIAGNOSIS_SCHEMA
     figures: tuple[JudgedFigure, ...] = ()
     causes: tuple[Cause, ...] = ()
     next: tuple[str, ...] = ()
     problems: tuple[Doubt, ...] = ()
+    paths: tuple[DevicePath, ...] = ()
+    roofs: tuple[GpuRoof, ...] = ()
 
     def __post_init__(self) -> None:
         close_lists(self)

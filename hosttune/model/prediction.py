@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hosttune.model.devicepath import DevicePath
+from hosttune.model.roof import GpuRoof
 from hosttune.model.values import Value, close_lists, from_json, to_json
 
 PREDICTION_SCHEMA = "hosttune.prediction/v1"
@@ -12,7 +14,8 @@ class PredictedFigure(Value, frozen=True, kw_only=True):
 
     None: no source exists, or an input is not known; `because` then says what is missing. `because` are the inputs
     from this host, `formula` uses the symbols of docs/models.md. `width`: the fraction by which measurements differ
-    from `typical`, None if only one point is known. `value`: of a run that was reported.
+    from `typical`, None if only one point is known. `value`: of a run that was reported;
+    `intensity`: the most operations per byte that it can have, where it is placed under the roofline.
     """
 
     metric: str
@@ -25,15 +28,21 @@ class PredictedFigure(Value, frozen=True, kw_only=True):
     source: str
     width: float | None = None
     value: float | None = None
+    intensity: float | None = None
 
 
 class Prediction(Value, frozen=True, kw_only=True):
-    """All figures that were asked for, of one host or guest (`of`). `notes`: what the models do not cover."""
+    """All figures that were asked for, of one host or guest (`of`). `notes`: what the models do not cover.
+
+    `paths`: between two devices, the slowest ones unless others were asked for. `roofs`: of each GPU model.
+    """
 
     schema: str = PREDICTION_SCHEMA
     of: str | None = None
     figures: tuple[PredictedFigure, ...] = ()
     notes: tuple[str, ...] = ()
+    paths: tuple[DevicePath, ...] = ()
+    roofs: tuple[GpuRoof, ...] = ()
 
     def __post_init__(self) -> None:
         close_lists(self)

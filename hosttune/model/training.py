@@ -26,7 +26,7 @@ class Claims(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a report says of the run, to be held against the models.
 
     `mfu` and `network_share` are fractions; `peak_tflops` is of one GPU; `bus_gb_per_s` of an all-reduce;
-    `all_reduce_seconds` of one all-reduce of all gradients.
+    `all_reduce_seconds` of one all-reduce of all gradients; `ridge` of the roofline, in operations per byte.
     """
 
     mfu: float | None = None
@@ -34,6 +34,7 @@ class Claims(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     bus_gb_per_s: float | None = None
     all_reduce_seconds: float | None = None
     network_share: float | None = None
+    ridge: float | None = None
 
 
 class Training(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,7 +47,7 @@ class Training(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     version: int
     gpu: str
-    precision: Literal["bf16", "fp8"] = "bf16"
+    precision: Literal["bf16", "fp16", "fp8"] = "bf16"
     parameters: float
     layers: int | None = None
     heads: int | None = None

@@ -23,7 +23,7 @@ _PLAIN = (
     (re.compile(r"true|True|TRUE"), lambda text: True),
     (re.compile(r"false|False|FALSE"), lambda text: False),
     (re.compile(r"[-+]?[0-9]{1,4000}"), int),
-    (re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"), float),
+    (re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?"), float),
 )
 _STANDARD = "tag:yaml.org,2002:"
 _TEXT = f"{_STANDARD}str"

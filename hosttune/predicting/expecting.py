@@ -46,7 +46,7 @@ def whole_gpus(host: Host, guest: PlannedGuest) -> list[str]:
 def scope_of(guest: PlannedGuest, hosts: int = 1) -> Scope:
     """Return what a planned guest has: its devices, and the host nodes of its cells."""
     nodes = {node for cell in guest.cells for node in CpuSet.parse(cell.host_nodes)}
-    return Scope(guest.name, tuple(one.address for one in guest.devices), hosts, nodes)
+    return Scope(guest.name, tuple(one.address for one in guest.devices), hosts, nodes=nodes)
 
 
 def _figures(host: Host, guest: PlannedGuest, gpus: Sequence[str], standard: Standard) -> Iterator[PredictedFigure]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
 import msgspec
 
-from hosttune.bench.baselines import Standard, pair_links, shipped
+from hosttune.bench.baselines import Standard, pair_links, shipped_peaks
 from hosttune.gpu import Generation
 from hosttune.model.host import Host, Nic
 from hosttune.model.prediction import PredictedFigure, Prediction
 from hosttune.predicting.estimates import Question, estimate
 from hosttune.predicting.formulas import Estimate
+from hosttune.predicting.paths import path_between, worst_paths
+from hosttune.predicting.roofs import roofs_of
 from hosttune.predicting.shape import Shape, of_host, slot_at
 
 _SIZES = {"32 MiB": 32 << 20, "256 MiB": 256 << 20, "1 GiB": 1 << 30, "8 GiB": 8 << 30}
@@ -25,19 +27,25 @@ NO_SOURCE = "no source"
 class Scope:
     """What is asked about: the GPUs, NICs and drives of a host or of one guest, and how many such hosts work together.
 
-    `of` names it. `devices` None: all devices of the host. `nodes`: the host nodes of its CPUs and memory; None: all of
-    the host, or not known of a guest.
+    `of` names it. `devices` None: all devices of the host. `between`: pairs of devices whose path is asked for.
+    `measured`: peaks that were measured on this host ("memory" in GB/s, number types in TFLOP/s), None without any.
+    `nodes`: the host nodes of its CPUs and memory; None: all of the host, or not known of a guest.
     """
 
     of: str
     devices: Collection[str] | None = None
     hosts: int = 1
+    between: Sequence[tuple[str, str]] = ()
+    measured: Mapping[str, float] | None = None
     nodes: Collection[int] | None = None
 
 
 def predict(host: Host, scope: Scope, standard: Standard | None = None) -> Prediction:
-    """Return bound and typical figure of everything in the scope. Raises nothing: what is not known is null."""
-    standard = standard or shipped()
+    """Return bound and typical figure of everything in the scope; what is not known is null.
+
+    Raises BadInput for a path of which an end is no GPU, NIC or node of the host, and for impossible measured peaks.
+    """
+    standard = standard or shipped_peaks()
     inside = set(scope.devices) if scope.devices is not None else None
     gpus = [gpu.address for gpu in host.index.accelerators if inside is None or gpu.address in inside]
     nics = [nic for nic in host.nics if nic.rdma and nic.physfn is None and (inside is None or nic.address in inside)]
@@ -51,7 +59,10 @@ def predict(host: Host, scope: Scope, standard: Standard | None = None) -> Predi
         *_ports(host, nics),
         *_unknown(drives, _nodes(host, scope)),
     ]
-    return Prediction(of=scope.of, figures=tuple(found), notes=notes)
+    asked = [path_between(host, *pair) for pair in scope.between]
+    paths = asked or worst_paths(host, [*gpus, *(nic.address for nic in nics)])
+    roofs = roofs_of(host, gpus, standard, scope.measured)
+    return Prediction(of=scope.of, figures=tuple(found), notes=notes, paths=tuple(paths), roofs=roofs)
 
 
 def _notes(host: Host, shape: Shape, gpus: Sequence[str]) -> tuple[str, ...]:

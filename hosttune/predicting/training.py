@@ -6,15 +6,19 @@ recomputation the forward pass is done twice, 8N + 16·L·H·Q·T. Both are divi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from hosttune.bench.baselines import Standard, shipped
+import msgspec
+
+from hosttune.bench.baselines import Standard, shipped_peaks
 from hosttune.errors import BadInput
 from hosttune.gpu import generation_of
 from hosttune.model.prediction import PredictedFigure, Prediction
+from hosttune.model.roof import GpuRoof
 from hosttune.model.training import Training
 from hosttune.predicting import formulas
-from hosttune.predicting.shape import agreed, peaks_of
+from hosttune.predicting.roofs import roof_of
+from hosttune.predicting.shape import Shape, agreed, peaks_of
 
 PALM = "PaLM, arXiv 2204.02311, appendix B; dense peak: baselines/roofline.toml"
 MOST_MFU = 0.81  # what matrix products alone reach (docs/models.md); a step has more than products
@@ -24,18 +28,105 @@ _NEAR = 0.02
 _BACKWARD = 2 / 3  # of a step's products: the gradients are ready during the backward pass
 
 
-def predict_training(training: Training, where: str, standard: Standard | None = None) -> Prediction:
-    """Return MFU, HFU, the time of the gradients and the scaling efficiency.
+def predict_training(
+    training: Training, where: str, standard: Standard | None = None, own: Mapping[str, float] | None = None
+) -> Prediction:
+    """Return MFU, HFU, the time of the gradients, the scaling efficiency, and the place under the roofline.
 
+    `own`: peaks measured on the run's hosts ("memory" in GB/s, number types in TFLOP/s); without them the model's.
     Raises BadInput, with the reason, for a report that cannot be true.
     """
-    peaks = agreed(peaks_of(training.gpu, None, standard or shipped()))
+    peaks = agreed(peaks_of(training.gpu, None, standard or shipped_peaks()))
+    if "bf16" in peaks:
+        peaks.setdefault("fp16", peaks["bf16"])
     peak = peaks.get(training.precision)
+    _refuse_layout(training, where)
     _refuse_peak(training, peak, where)
-    found = [*_use(training, peak, where), *_gradients(training, where), *_efficiency(training)]
+    _refuse_ridge(training, peak, peaks.get("memory"), where)
+    roof = _roof(training, peaks, own)
+    found = [*_use(training, peak, where), *_gradients(training, where), *_efficiency(training, where)]
     if peak is not None and "memory" in peaks:
         found.append(_ridge(training, peak, peaks["memory"]))
-    return Prediction(of=f"{training.gpus} × {training.gpu}", figures=tuple(found), notes=tuple(_notes(training)))
+    if roof is not None:
+        found += _place(training, roof)
+    notes = (*_notes(training), *_unchecked(training, peak), *_above_own(training, roof))
+    return Prediction(
+        of=f"{training.gpus} × {training.gpu}", figures=tuple(found), notes=notes, roofs=(roof,) if roof else ()
+    )
+
+
+def _roof(training: Training, peaks: Mapping[str, float], own: Mapping[str, float] | None) -> GpuRoof | None:
+    """Return the roof of the run's GPUs; products of FP16 have the rate of BF16 (the same row of the data sheets)."""
+    kind = training.precision
+    measured = dict(own or {})
+    if kind == "fp16" and "bf16" in measured:
+        measured["fp16"] = measured["bf16"]
+    shape = Shape(gpu=training.gpu, generation=generation_of(training.gpu), peaks=peaks)
+    roof = roof_of(shape, measured)
+    if roof is not None and roof.own_is == "model" and kind == "fp16" and "bf16" in roof.own:
+        roof = msgspec.structs.replace(roof, own={**roof.own, "fp16": roof.own["bf16"]})
+    if roof is None:
+        return None
+    shown = {"memory", kind}
+    peaks, own = ({name: value for name, value in part.items() if name in shown} for part in (roof.peaks, roof.own))
+    return msgspec.structs.replace(roof, peaks=peaks, own=own)
+
+
+def _place(training: Training, roof: GpuRoof) -> Iterator[PredictedFigure]:
+    """Yield where the run is under the roof of its hosts, and where that roof bends."""
+    compute = roof.own.get(training.precision)
+    if compute is None:
+        return
+    rate = training.tokens_per_second * flops_per_token(training) / training.gpus / 1e12
+    most, memory = _intensity(training), roof.own.get("memory")
+    bound = compute if most is None or memory is None else min(compute, most * memory / 1000)
+    word = "measured on this host" if roof.own_is == "measured" else "by the model: nothing was measured"
+    known = f"{training.precision.upper()} {compute:.4g} TFLOP/s" + (f", memory {memory:.4g} GB/s" if memory else "")
+    because: tuple[str, ...] = (f"roof {word}: {known}", f"{rate / bound:.0%} of the roof")
+    if most is not None:
+        because += (f"at most {most:,.0f} FLOP/byte: a step reads each weight twice and writes each gradient once",)
+    else:
+        because += ("not known: batch_tokens, so no operations per byte; the bound is that of products",)
+    source = "Williams et al., CACM 52(4), 2009; least traffic of a step: derived (docs/models.md)"
+    row = _row(
+        "roofline", rate, bound, None, "tokens/s · FLOPs a token ÷ n against min(P, AI · B)", because, source, "TFLOP/s"
+    )
+    yield msgspec.structs.replace(row, intensity=most)
+    ridge = roof.ridge(training.precision)
+    if ridge is not None:
+        words = (f"{known}, {word}",)
+        own = _row("ridge", ridge, None, None, "P ÷ B of this host", words, source, "FLOP/B")
+        yield msgspec.structs.replace(own, subject="this host")
+
+
+def _intensity(training: Training) -> float | None:
+    """Return the most operations per byte that a step can have.
+
+    A GPU does 6N·D/n operations (D tokens of a step) and at least reads its weights twice and writes its gradients.
+    """
+    if training.batch_tokens is None:
+        return None
+    weight = 1 if training.precision == "fp8" else 2
+    moved = training.parameters / training.split * (2 * weight + training.gradient_bytes)
+    return flops_per_token(training) * training.batch_tokens / training.gpus / moved
+
+
+def _above_own(training: Training, roof: GpuRoof | None) -> Iterator[str]:
+    compute = roof.own.get(training.precision) if roof is not None and roof.own_is == "measured" else None
+    rate = training.tokens_per_second * flops_per_token(training) / training.gpus / 1e12
+    if compute is not None and rate > compute:
+        yield (
+            f"{rate:.4g} TFLOP/s a GPU is above the {compute:.4g} that was measured on this host: the two contradict"
+            " each other; measure again (hosttune validate --level 2)"
+        )
+
+
+def check_same_gpu(gpu: str | None, measured_on: str | None, where: str) -> None:
+    """Refuse peaks that were measured on another model of GPU. Raises BadInput."""
+    ours, measured = ({row.device for row in peaks_of(name, None, shipped_peaks())} for name in (gpu, measured_on))
+    if ours and measured and not ours & measured:
+        what = f"{where} is of {gpu}, the measured peaks are of {measured_on}"
+        raise BadInput(what, where="measured peaks", hint="give figures of the same hosts")
 
 
 def flops_per_token(training: Training) -> float:
@@ -45,6 +136,42 @@ def flops_per_token(training: Training) -> float:
     for size in attention:
         product *= size or 0
     return 6 * training.parameters + 12 * product
+
+
+def _refuse_layout(training: Training, where: str) -> None:
+    """Refuse numbers of GPUs, hosts and tokens that contradict each other. Raises BadInput."""
+    gpus, hosts, split = training.gpus, training.hosts, training.split
+    if hosts > gpus:
+        raise BadInput(f"{gpus} GPUs on {hosts} hosts", where=f"{where}: hosts", hint="gpus counts those of all hosts")
+    if gpus % split:
+        what = f"{gpus} GPUs do not hold whole copies of a model that takes {split}"
+        raise BadInput(what, where=f"{where}: split", hint="split is tensor × pipeline parallel, a divisor of gpus")
+    if training.batch_tokens is not None and training.sequence and training.batch_tokens < training.sequence:
+        what = f"a step of {training.batch_tokens:g} tokens, and a sequence has {training.sequence}"
+        raise BadInput(what, where=f"{where}: batch_tokens", hint="give the tokens of one step of all GPUs")
+    for number, run in enumerate(training.runs):
+        if run.gpus == gpus and abs(run.tokens_per_second / training.tokens_per_second - 1) > _NEAR:
+            what = f"{run.tokens_per_second:g} tokens/s on {gpus} GPUs here, {training.tokens_per_second:g} above"
+            raise BadInput(what, where=f"{where}: runs[{number}]", hint="give the same figure twice, or leave one out")
+
+
+def _unchecked(training: Training, peak: float | None) -> Iterator[str]:
+    """Yield the claims that could not be held against a model, with what is missing."""
+    claims, bus = training.claims, _bus(training)
+    if peak is None:
+        for name in ("mfu", "peak_tflops", "ridge"):
+            if getattr(claims, name) is not None:
+                yield f"claims.{name} is not checked: not known: the dense {training.precision} peak of {training.gpu}"
+    if claims.bus_gb_per_s is not None and bus is None:
+        yield "claims.bus_gb_per_s is not checked: not known: nics_per_host and nic_gbps"
+    rate = claims.bus_gb_per_s or bus
+    if claims.network_share is not None and (training.batch_tokens is None or rate is None):
+        missing = "batch_tokens" if training.batch_tokens is None else "nics_per_host and nic_gbps"
+        yield f"claims.network_share is not checked: not known: {missing}"
+    if claims.all_reduce_seconds is not None and (rate is None or training.gpus == training.split):
+        yield "claims.all_reduce_seconds is not checked: not known: the network, or there is one copy of the model"
+    if training.gpus % training.hosts:
+        yield f"{training.gpus} GPUs do not divide over {training.hosts} hosts: bounds are those of any number a host"
 
 
 def _refuse_peak(training: Training, peak: float | None, where: str) -> None:
@@ -57,6 +184,19 @@ def _refuse_peak(training: Training, peak: float | None, where: str) -> None:
     if claimed > peak * (1 + _NEAR):
         what = f"{claimed:g} TFLOP/s is above the dense peak, {peak:g}"
         raise BadInput(what, where=f"{where}: claims.peak_tflops", hint="take the data sheet's dense figure")
+
+
+def _refuse_ridge(training: Training, peak: float | None, memory: float | None, where: str) -> None:
+    claimed = training.claims.ridge
+    if claimed is None or peak is None or memory is None:
+        return
+    ridge = peak * 1000 / memory
+    if abs(claimed / (2 * ridge) - 1) <= _NEAR:
+        what = f"{claimed:g} FLOP/byte uses the peak with 2:4 sparsity; the dense ridge is {ridge:.0f}"
+        raise BadInput(what, where=f"{where}: claims.ridge", hint="divide the dense peak by the memory bandwidth")
+    if abs(claimed / ridge - 1) > 0.05:
+        what = f"a ridge of {claimed:g} FLOP/byte: dense peak and memory give {ridge:.0f}"
+        raise BadInput(what, where=f"{where}: claims.ridge", hint="check the two figures that were divided")
 
 
 def _use(training: Training, peak: float | None, where: str) -> Iterator[PredictedFigure]:
@@ -73,7 +213,8 @@ def _use(training: Training, peak: float | None, where: str) -> Iterator[Predict
         raise BadInput(what, where=f"{where}: claims.mfu", hint="check tokens, parameters and GPUs")
     because = (f"{flops:.3g} FLOPs a token", f"peak {peak:g} TFLOP/s" if peak else "not known: the dense peak")
     formula, source = "tokens/s · (6N + 12·L·H·Q·T) ÷ ΣP", f"{PALM}; {_MFU_SOURCE}"
-    yield _row("mfu", mfu, MOST_MFU, _TYPICAL_MFU, formula, because, source)
+    known = mfu is not None
+    yield _row("mfu", mfu, MOST_MFU if known else None, _TYPICAL_MFU if known else None, formula, because, source)
     if training.recompute == "full" and mfu is not None:
         yield _row("hfu", mfu * 8 / 6, MOST_MFU, None, "tokens/s · (8N + 16·L·H·Q·T) ÷ ΣP", because, PALM)
 
@@ -159,17 +300,26 @@ def _notes(training: Training) -> Iterator[str]:
         yield "attention is left out of the FLOPs: give layers, heads, head_size and sequence"
 
 
-def _efficiency(training: Training) -> Iterator[PredictedFigure]:
+def _efficiency(training: Training, where: str) -> Iterator[PredictedFigure]:
     runs = sorted(training.runs, key=lambda run: run.gpus)
+    counts = [run.gpus for run in runs]
+    twice = next((gpus for gpus in counts if counts.count(gpus) > 1), None)
+    if twice is not None:
+        what = f"two runs on {twice} GPUs"
+        raise BadInput(what, where=f"{where}: runs", hint="give one run for each number of GPUs: the median, say")
     for run in runs[1:]:
         base = runs[0]
         part = run.tokens_per_second / run.gpus / (base.tokens_per_second / base.gpus)
-        because = (f"{run.gpus} GPUs against {base.gpus} GPUs",)
+        because: tuple[str, ...] = (f"{run.gpus} GPUs against {base.gpus} GPUs",)
+        if part > 1 + _NEAR:
+            because += ("above 1: the base is slow, or the runs differ in more than their GPUs",)
         formula = f"T_N ÷ (N · T_base ÷ base), base {base.gpus} GPUs"
-        yield _row("scaling-efficiency", part, None, None, formula, because, "definition")
+        row = _row("scaling-efficiency", part, None, None, formula, because, "definition")
+        yield msgspec.structs.replace(row, subject=f"{run.gpus} GPUs, base {base.gpus}")
 
 
 def _ridge(training: Training, peak: float, memory: float) -> PredictedFigure:
     because = (f"{peak:g} TFLOP/s dense, {memory:g} GB/s",)
     source = "Williams et al., CACM 52(4), 2009; peaks: baselines/roofline.toml"
-    return _row("ridge", peak * 1000 / memory, None, None, "P ÷ B, dense", because, source, "FLOP/B")
+    row = _row("ridge", peak * 1000 / memory, None, None, "P ÷ B, dense", because, source, "FLOP/B")
+    return msgspec.structs.replace(row, subject="data sheet")

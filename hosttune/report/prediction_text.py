@@ -2,35 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from hosttune.model.devicepath import DevicePath
 from hosttune.model.diagnosis import Diagnosis
 from hosttune.model.prediction import PredictedFigure, Prediction
+from hosttune.model.roof import GpuRoof
 from hosttune.model.values import format_size
+from hosttune.report.judged import alike, roof_rows
 
 
 def prediction_text(found: Prediction) -> str:
     """Return one line a figure; figures of several devices that are alike share one line. Then formulas and sources."""
     lines = [f"{found.of or 'host'}: what to expect"]
-    groups: dict[tuple[object, ...], list[PredictedFigure]] = {}
-    for one in found.figures:
-        groups.setdefault((one.metric, _kind(one), one.bound, one.typical, one.because), []).append(one)
-    for rows in groups.values():
-        metric, kind = rows[0].metric, _kind(rows[0])
-        lines.append(f"  {metric:20} {_values(rows[0]):36} {_subjects(rows, kind)}")
+    for subjects, rows in alike(found.figures):
+        lines.append(f"  {rows[0].metric:20} {_values(rows[0]):36} {subjects}")
         if rows[0].bound is None or rows[0].value is not None:
             lines += [f"  {'':20} {why}" for why in rows[0].because]
+    lines += [*roof_lines(found.roofs), *path_lines(found.paths)]
     lines += ["", "formulas and sources:"]
-    known = dict.fromkeys((one.metric, one.formula, one.source) for one in found.figures if one.bound or one.value)
-    lines += [f"  {metric}: {formula} ({source})" for metric, formula, source in known]
+    lines += [f"  {metric}: {formula} ({source})" for metric, formula, source in sources_of(found.figures)]
     lines += [f"note: {note}" for note in found.notes]
     return "\n".join(lines)
 
 
-def _kind(one: PredictedFigure) -> str:
-    """Return what distinguishes a subject besides its address: rows of one kind may share a line."""
-    address = ":" in one.subject
-    return one.subject.partition(", ")[2] or ("" if address else one.subject)
+def sources_of(figures: Iterable[PredictedFigure]) -> tuple[tuple[str, str, str], ...]:
+    """Return (metric, formula, source) of the figures that have any, each once."""
+    return tuple(dict.fromkeys((one.metric, one.formula, one.source) for one in figures if one.bound or one.value))
+
+
+def roof_lines(roofs: Iterable[GpuRoof]) -> Iterator[str]:
+    """Yield this host's own roof beside the data sheet's, and whether it was measured."""
+    for gpu, what, own, peak, how in roof_rows(roofs):
+        yield f"roof of {gpu}: {what:22} {own} ({how}), data sheet {peak}"
+
+
+def path_lines(paths: Iterable[DevicePath]) -> Iterator[str]:
+    """Yield the paths, a line for each link; the slowest is marked."""
+    for path in paths:
+        most = "not known" if path.at_most_gb_per_s is None else f"at most {path.at_most_gb_per_s:g} GB/s"
+        yield f"path {path.start} to {path.end}: {most}"
+        for hop in path.hops:
+            rate = "unknown" if hop.gb_per_s is None else f"{hop.gb_per_s:g} GB/s"
+            yield f"  {'slowest' if hop.slowest else '':8}{rate:12}{hop.start} to {hop.end}: {hop.words}"
+        for note in path.notes:
+            yield f"  {'':8}{note}"
 
 
 def _values(one: PredictedFigure) -> str:
@@ -41,12 +57,6 @@ def _values(one: PredictedFigure) -> str:
         return "unknown"
     typical = "typical unknown" if one.typical is None else f"typical {one.typical:,.4g}"
     return f"{typical}, at most {one.bound:,.4g} {one.unit}"
-
-
-def _subjects(rows: list[PredictedFigure], kind: str) -> str:
-    names = [one.subject.partition(", ")[0] if kind and ", " in one.subject else one.subject for one in rows]
-    words = names[0] if len(names) == 1 else f"{len(names)} alike: {names[0]} to {names[-1]}"
-    return f"{words}, {kind}" if kind and words != kind else words
 
 
 def diagnosis_text(found: Diagnosis) -> str:
@@ -79,6 +89,8 @@ def _diagnosis(found: Diagnosis) -> Iterator[str]:
         yield f"      do: {cause.remedy}"
         yield f"      to confirm: {cause.confirm}"
         yield f"      source: {cause.source}"
+    yield from roof_lines(found.roofs)
+    yield from path_lines(found.paths)
     for words in found.next:
         yield f"next: {words}"
     for doubt in found.problems:

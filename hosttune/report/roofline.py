@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from statistics import median
 
+from msgspec.structs import replace
+
 from hosttune.model.values import Value, close_mappings
+from hosttune.report.judged import OWN_WORDS
 from hosttune.report.measures import Measure, number
 
 # Bytes of one element of the two inputs and of the result.
@@ -23,26 +26,34 @@ _GEMM = re.compile(rf"gemm-({'|'.join(KINDS)})")
 WIDTH, HEIGHT = 760, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 150, 18, 46
 COPY = "device-copy"
+MEASURED, BY_MODEL = OWN_WORDS["measured"], OWN_WORDS["model"]
+_LABEL = 14.0  # between the base lines of two labels
 
 
 class Roof(Value, frozen=True, kw_only=True):
-    """The maximum of a device: memory in GB/s (10^9), dense products in TFLOP/s by number type."""
+    """The maximum of a device: memory in GB/s (10^9), dense products in TFLOP/s by number type.
+
+    `own`: what this host's device reaches ("memory" in GB/s, number types in TFLOP/s); `own_is` says how that is known.
+    """
 
     device: str
     memory_gb_per_s: float | None = None
     compute: Mapping[str, float] = {}
     source: str | None = None
+    own: Mapping[str, float] = {}
+    own_is: str = ""
 
     def __post_init__(self) -> None:
-        close_mappings(self, "compute")
+        close_mappings(self, "compute", "own")
 
 
 class Dot(Value, frozen=True, kw_only=True):
-    """A measured product: its position in the plot, and its description."""
+    """A measured product or a run: its position in the plot, its description, and words beside it."""
 
     x: float
     y: float
     text: str
+    label: str = ""
 
 
 class Line(Value, frozen=True, kw_only=True):
@@ -70,13 +81,15 @@ class Row(Value, frozen=True, kw_only=True):
 
 
 class Plot(Value, frozen=True, kw_only=True):
-    """A drawn roofline."""
+    """A drawn roofline. `own_is` says how the host's own roof is known; `ridge`: where it bends, in words."""
 
     title: str
     lines: tuple[Line, ...]
     dots: tuple[Dot, ...]
     rows: tuple[Row, ...]
     source: str | None = None
+    own_is: str = MEASURED
+    ridge: str = ""
     width: int = WIDTH
     height: int = HEIGHT
     middle: float = (_LEFT + WIDTH - _RIGHT) / 2  # of the horizontal axis
@@ -107,31 +120,71 @@ def rooflines(found: Iterable[Measure], roofs: Mapping[str, Roof], sides: Mappin
     return tuple(plot for plot in plots if plot)
 
 
-def roofline(found: Iterable[Measure], roof: Roof, sides: Mapping[str, int]) -> Plot | None:
-    """Return the plot of one GPU model. None if no memory bandwidth or no product is known.
+def roofline(
+    found: Iterable[Measure], roof: Roof, sides: Mapping[str, int], runs: Iterable[tuple[float | None, float, str]] = ()
+) -> Plot | None:
+    """Return the plot of one GPU model. None if its memory bandwidth or any product is unknown.
 
-    A product of unknown side is drawn at the right end, where compute limits every product.
+    The host's own roof is what was measured, or `roof.own`. A product of unknown side is drawn at the right end, where
+    compute limits every product. `runs`: other work as (operations per byte, TFLOP/s of a GPU, text).
     """
-    found = tuple(found)
+    found, runs = tuple(found), tuple(runs)
     products = [(one, match[1]) for one in found if (match := _GEMM.fullmatch(one.metric)) and one.median]
-    if not roof.memory_gb_per_s or not products:
+    own = measured_roof(found) or {name: value for name, value in roof.own.items() if value > 0}
+    kinds = dict.fromkeys([*(kind for _, kind in products), *(name for name in own if name in KINDS)])
+    if not roof.memory_gb_per_s or not kinds:
         return None
     memory = roof.memory_gb_per_s / 1000  # TFLOP/s at one operation a byte
-    peaks = {kind: peak for kind, peak in roof.compute.items() if peak > 0}
-    top = max((*peaks.values(), *(one.median or 0.0 for one, _ in products)))
+    peaks = {kind: roof.compute[kind] for kind in kinds if roof.compute.get(kind, 0) > 0}
+    levels = [
+        *peaks.values(),
+        *(one.median or 0.0 for one, _ in products),
+        *(own[kind] for kind in kinds if kind in own),
+    ]
+    top = max(*levels, *(rate for _, rate, _ in runs), 0.0)
     known = {kind: intensity(kind, sides[kind]) for _, kind in products if kind in sides}
-    axes = _Axes(low_x=1.0, high_x=max((*known.values(), top / memory)) * 3, low_y=memory * 0.5, high_y=top * 2)
-    copies = [one.median for one in found if one.metric == COPY and one.median]
-    used = dict.fromkeys(kind for _, kind in products)
-    lines = [*_grid(axes), *_roofs(axes, memory, {kind: peaks[kind] for kind in used if kind in peaks})]
-    lines += _copy(axes, copies, top)
+    reach = [*known.values(), *(at for at, _, _ in runs if at), top / memory]
+    axes = _Axes(low_x=1.0, high_x=max(reach) * 3, low_y=memory * 0.5, high_y=top * 2)
+    own_is = MEASURED if measured_roof(found) else roof.own_is
+    lines = [*_grid(axes), *_roofs(axes, memory, peaks), *_own(axes, memory, own, own_is, top)]
     return Plot(
         title=roof.device,
-        lines=tuple(lines),
-        dots=tuple(_dot(axes, one, kind, known.get(kind)) for one, kind in products),
-        rows=(*_copy_row(copies, roof), *(_row(kind, products, peaks, sides) for kind in used)),
+        lines=tuple(_apart(lines)),
+        dots=(
+            *(_dot(axes, one, kind, known.get(kind)) for one, kind in products),
+            *(
+                Dot(x=axes.x(at or axes.high_x / 1.2), y=axes.y(max(rate, axes.low_y)), text=text, label=text)
+                for at, rate, text in runs
+            ),
+        ),
+        rows=(
+            *_copy_row(own, roof),
+            *(_row(kind, own, peaks, sides if known else {}) for kind in kinds if kind in own),
+        ),
         source=roof.source,
+        own_is=own_is,
+        ridge=_ridge(own, peaks, roof.memory_gb_per_s),
     )
+
+
+def measured_roof(found: Iterable[Measure]) -> dict[str, float]:
+    """Return the host's own roof as measured: medians over the GPUs; empty if no product was measured."""
+    groups: dict[str, list[float]] = {}
+    for one in found:
+        match = _GEMM.fullmatch(one.metric)
+        if one.median and (match or one.metric == COPY):
+            groups.setdefault(match[1] if match else "memory", []).append(one.median)
+    return {name: median(values) for name, values in groups.items()} if set(groups) - {"memory"} else {}
+
+
+def _ridge(own: Mapping[str, float], peaks: Mapping[str, float], memory: float) -> str:
+    """Return where the roofs bend, in operations per byte."""
+    parts = []
+    for kind in own:
+        if kind in KINDS and "memory" in own:
+            sheet = f", data sheet {number(peaks[kind] * 1000 / memory)}" if kind in peaks else ""
+            parts.append(f"{kind.upper()} {number(own[kind] * 1000 / own['memory'])}{sheet}")
+    return f"Ridge of this host's own roof in FLOP/byte: {'; '.join(parts)}" if parts else ""
 
 
 def intensity(kind: str, side: int) -> float:
@@ -169,21 +222,39 @@ def _roofs(axes: _Axes, memory: float, peaks: Mapping[str, float]) -> Iterable[L
         yield Line(kind="peak", x1=axes.x(peak / memory), y1=y, x2=end, y2=y, text=words, tx=end + 8, ty=y + 4)
 
 
-def _copy(axes: _Axes, copies: Sequence[float], top: float) -> Iterable[Line]:
-    if not copies:
-        return
-    middle = median(copies) / 1000
-    start = max(1.0, axes.low_y / middle)
-    yield Line(
-        kind="measured",
-        x1=axes.x(start),
-        y1=axes.y(middle * start),
-        x2=axes.x(top / middle),
-        y2=axes.y(top),
-        text=f"copy, measured {number(middle * 1000)} GB/s",
-        tx=axes.x(start) + 36,
-        ty=axes.y(middle * start) - 2,
-    )
+def _own(axes: _Axes, memory: float, own: Mapping[str, float], own_is: str, top: float) -> Iterable[Line]:
+    """Yield the host's own roof: its copies, and its products from where they meet the copies."""
+    word = "by the model" if own_is == BY_MODEL else "measured"
+    copied = own.get("memory")
+    slope = copied / 1000 if copied else memory
+    if copied:
+        start = max(1.0, axes.low_y / slope)
+        yield Line(
+            kind="measured",
+            x1=axes.x(start),
+            y1=axes.y(slope * start),
+            x2=axes.x(top / slope),
+            y2=axes.y(top),
+            text=f"copy, {word} {number(copied)} GB/s",
+            tx=axes.x(start) + 36,
+            ty=axes.y(slope * start) - 2,
+        )
+    for kind, value in own.items():
+        if kind in KINDS:
+            y, end = axes.y(value), WIDTH - _RIGHT
+            text = f"{kind.upper()} {word} {number(value)}"
+            yield Line(kind="measured", x1=axes.x(value / slope), y1=y, x2=end, y2=y, text=text, tx=end + 8, ty=y + 4)
+
+
+def _apart(lines: Iterable[Line]) -> list[Line]:
+    """Return the lines with the labels at the right end far enough from each other to be read."""
+    lines = list(lines)
+    right = sorted((line for line in lines if line.text and line.tx > WIDTH - _RIGHT), key=lambda line: line.ty)
+    places: dict[int, float] = {}
+    last = -_LABEL
+    for line in right:
+        last = places[id(line)] = max(line.ty, last + _LABEL)
+    return [replace(line, ty=round(places[id(line)], 1)) if id(line) in places else line for line in lines]
 
 
 def _dot(axes: _Axes, one: Measure, kind: str, at: float | None) -> Dot:
@@ -192,24 +263,21 @@ def _dot(axes: _Axes, one: Measure, kind: str, at: float | None) -> Dot:
     return Dot(x=axes.x(at or axes.high_x / 1.2), y=axes.y(max(value, axes.low_y)), text=text)
 
 
-def _row(
-    kind: str, products: Sequence[tuple[Measure, str]], peaks: Mapping[str, float], sides: Mapping[str, int]
-) -> Row:
-    medians = sorted(one.median for one, other in products if other == kind and one.median is not None)
-    middle, peak, side = median(medians), peaks.get(kind), sides.get(kind)
+def _row(kind: str, own: Mapping[str, float], peaks: Mapping[str, float], sides: Mapping[str, int]) -> Row:
+    middle, peak, side = own[kind], peaks.get(kind), sides.get(kind)
     return Row(
         work=f"{kind.upper()} product" + (f", {side:,} × {side:,}" if side else ""),
-        intensity=f"{number(intensity(kind, side))} FLOP/byte" if side else "size not recorded",
+        intensity=f"{number(intensity(kind, side))} FLOP/byte" if side else "–",
         measured=f"{number(middle)} TFLOP/s",
         peak="unknown" if peak is None else f"{number(peak)} TFLOP/s",
         part="unknown" if peak is None else f"{middle / peak:.0%}",
     )
 
 
-def _copy_row(copies: Sequence[float], roof: Roof) -> tuple[Row, ...]:
-    if not copies or not roof.memory_gb_per_s:
+def _copy_row(own: Mapping[str, float], roof: Roof) -> tuple[Row, ...]:
+    if "memory" not in own or not roof.memory_gb_per_s:
         return ()
-    middle, peak = median(copies), roof.memory_gb_per_s
+    middle, peak = own["memory"], roof.memory_gb_per_s
     measured, most = f"{number(middle)} GB/s", f"{number(peak)} GB/s"
     work = "copy in memory, read + write"
     return (Row(work=work, intensity="–", measured=measured, peak=most, part=f"{middle / peak:.0%}"),)

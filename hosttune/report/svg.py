@@ -8,7 +8,7 @@ change them. `hosttune.report.picture` makes the layout; this module only writes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from hosttune.report.picture.shapes import SIGN, Group, Line, Rect, Shape, Sign,
 from hosttune.report.picture.style import ROOT, style_sheet
 
 if TYPE_CHECKING:
+    from hosttune.model.devicepath import DevicePath
     from hosttune.model.host import Host
     from hosttune.model.plan import Plan
     from hosttune.model.validation import CheckResult
@@ -28,23 +29,35 @@ _FILLS = {
     "fail": f"M3.5 0h4L{SIGN:g} 3.5v4L7.5 {SIGN:g}h-4L0 7.5v-4z",
     "warn": f"M5.5 0L{SIGN:g} {SIGN:g}H0z",
     "unknown": "M5.5 0a5.5 5.5 0 1 1 0 11a5.5 5.5 0 1 1 0-11z",
+    "slow": "M5.5 0a5.5 5.5 0 1 1 0 11a5.5 5.5 0 1 1 0-11z",
 }
 _GLYPHS = {
     "fail": "M3.5 3.5l4 4m0-4l-4 4",
     "warn": "M5.5 4v2.6m0 2.2v.1",
     "unknown": "M3.8 4.2a1.7 1.7 0 1 1 2.6 1.5q-.9.6-.9 1.1m0 1.9v.1",
+    "slow": "M3.2 2.8h4.6l-4.6 5.4h4.6z",
 }
 
 
-def host_svg(host: Host, *, results: Iterable[CheckResult] = (), sheets: bool = False) -> str:
+def host_svg(
+    host: Host,
+    *,
+    results: Iterable[CheckResult] = (),
+    sheets: bool = False,
+    paths: Sequence[DevicePath] = (),
+    part: str = "",
+) -> str:
     """Return the host as an SVG document. `results` mark what did not pass on the part that it is about.
+
+    `paths` between devices are drawn over it, the slowest link of each marked. `part` makes the ids of several pictures
+    in one page differ.
 
     `sheets`, for an HTML page: several `svg` elements that make one picture below each other, none cut when printed.
 
     Everything with a name has `data-kind` and `data-name` (an address, a node, a guest), for pages that contain the
     picture.
     """
-    return _document(picture(host, results), sheets)
+    return _document(picture(host, results, paths), sheets, root=f"{ROOT}-{part}" if part else ROOT)
 
 
 def plan_svg(host: Host, plan: Plan | None, *, sheets: bool = False) -> str:
@@ -112,7 +125,8 @@ def _sheet(drawn: Picture, top: float, end: float, root: str) -> Iterator[str]:
     if top == 0:
         yield f'<title id="{root}-title">{_safe(drawn.name)}</title>'
         yield f'<desc id="{root}-desc">{_safe(drawn.words)}</desc>'
-        yield f"<style>\n{style_sheet()}\n</style>"
+        paths = any(group.kind == "path" for group in drawn.groups)
+        yield f"<style>\n{style_sheet(paths=paths)}\n</style>"
     yield f'<rect class="paper" y="{y}" width="{wide}" height="{high}"/>'
     for group in drawn.groups:
         if group.shapes and (end - top == drawn.height or _between(group, top, end)):

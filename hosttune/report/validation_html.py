@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hosttune.assets import folder
 from hosttune.bench.baselines import Standard
 from hosttune.checks.check import Check
+from hosttune.model.diagnosis import Diagnosis
 from hosttune.model.host import Host
 from hosttune.model.listing import some
 from hosttune.model.plan import Plan
@@ -22,6 +23,8 @@ from hosttune.report.bars import charts
 from hosttune.report.changes import SIGNS as CHANGE_SIGNS
 from hosttune.report.changes import changes
 from hosttune.report.heatmaps import STEPS, Matrix, distances, matrices
+from hosttune.report.judged import diagnosis_view
+from hosttune.report.judged_html import NAMES, drawn
 from hosttune.report.measures import Measure, measures
 from hosttune.report.outcomes import (
     OUTCOMES,
@@ -57,14 +60,15 @@ def html(
     baselines: Standard | None = None,
     history: Iterable[Validation] = (),
     checks: Iterable[Check] = (),
+    diagnosis: Diagnosis | None = None,
 ) -> str:
     """Return the page, ending in a newline. The same documents give the same bytes.
 
     `svg` is markup made by hosttune (hosttune.report.svg.host_svg with `sheets`) and is used unchanged; every other
     text is escaped.
     `before` is an earlier validation to compare with. `baselines` and `history` (earlier validations of this host) are
-    what figures are compared with. `checks` explain the ids of the results. What is not given is left out, or the page
-    says that it is missing.
+    what figures are compared with. `checks` explain the ids of the results. `diagnosis`: these figures against the
+    model of this host. What is not given is left out, or the page says that it is missing.
     """
     views = {
         "validation": validation,
@@ -83,6 +87,8 @@ def html(
         "changes": changes(before, validation),
         "facts": dict(validation.facts or {}),
         "explained": _explained(validation.results, checks),
+        "diagnosed": diagnosis_view(diagnosis) if diagnosis else None,
+        "pictures": drawn(host, diagnosis.paths) if diagnosis else (),
     }
     return _environment().get_template("validation.html.j2").render(**views, **_assets(svg))
 
@@ -162,6 +168,7 @@ def _assets(svg: str | None) -> dict[str, Any]:
 
 @cache
 def _environment() -> Environment:
-    environment = page_templates(WORDS=WORDS, SIGNS=SIGNS, OUTCOMES=OUTCOMES, STEPS=STEPS, CHANGE_SIGNS=CHANGE_SIGNS)
+    names = {"WORDS": WORDS, "SIGNS": SIGNS, "OUTCOMES": OUTCOMES, "STEPS": STEPS, "CHANGE_SIGNS": CHANGE_SIGNS}
+    environment = page_templates(**names, **NAMES)
     environment.filters["some"] = lambda names: some(names, MANY)
     return environment

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from hosttune.model.devicepath import DevicePath, Hop
 from hosttune.model.host import Cpu, Host, PciDevice
 from hosttune.model.plan import Plan
 from hosttune.model.validation import CheckResult
@@ -51,6 +52,7 @@ class HostView(Value, frozen=True, kw_only=True):
     plan: Plan | None = None
     by_guest: bool = False  # colours are the guests'; else the kinds' of devices, with the guests marked on them
     housekeeping: CpuSet = CpuSet()  # CPUs that the plan leaves to the host
+    paths: tuple[DevicePath, ...] = ()  # drawn over the host
 
     @property
     def cpus_known(self) -> bool:
@@ -74,8 +76,9 @@ def view_of_host(
     plan: Plan | None = None,
     by_guest: bool = False,
     names: Sequence[str] = (),
+    paths: Sequence[DevicePath] = (),
 ) -> HostView:
-    """Collect what the picture needs of a host, the results of its checks, and a plan made for it.
+    """Collect what the picture needs of a host, the results of its checks, a plan made for it, and paths to draw.
 
     `names` gives the guests of these names the first letters and colours.
     """
@@ -100,6 +103,7 @@ def view_of_host(
         plan=plan,
         by_guest=by_guest,
         housekeeping=parse_cpus(plan.housekeeping_cpus) if plan else CpuSet(),
+        paths=tuple(paths),
     )
 
 
@@ -126,9 +130,28 @@ def marks_of(view: HostView, address: str) -> tuple[Mark, ...]:
 
 
 def check_marks(view: HostView, subjects: Iterable[str]) -> tuple[Mark, ...]:
-    """Return one mark per outcome for checks of these subjects that failed, could not be judged, or warn."""
+    """Return one mark per outcome for checks of these subjects that did not pass, then slowest links of paths."""
+    subjects = tuple(subjects)
     found = [result for subject in subjects for result in view.results.get(subject, ())]
-    return tuple(mark for outcome in _SIGNS if (mark := _mark(outcome, found)))
+    marks = [mark for outcome in _SIGNS if (mark := _mark(outcome, found))]
+    for number, path in enumerate(view.paths, 1):
+        if path.slowest is not None and marked_at(view.host, path.slowest).intersection(subjects):
+            marks.append(_slow(f"path {number}", path.slowest, alone=len(path.hops) == 1))
+    return tuple(marks)
+
+
+def _slow(name: str, hop: Hop, *, alone: bool) -> Mark:
+    text = (
+        f"{name if alone else f'slowest link of {name}'}: {hop.gb_per_s:g} GB/s, {hop.words.partition(', degraded')[0]}"
+    )
+    return Mark(sign="slow", text=text, hover_text=text)
+
+
+def marked_at(host: Host, hop: Hop) -> set[str]:
+    """Return the subjects at which a link is marked: the function whose link it is, or both ends."""
+    if hop.kind == "pcie":
+        return {hop.start if hop.end in host.index.above(hop.start) else hop.end}
+    return {hop.start, hop.end}
 
 
 def _mark(outcome: str, found: Iterable[CheckResult]) -> Mark | None:

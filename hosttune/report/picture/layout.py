@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from hosttune.model.devicepath import DevicePath
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
 from hosttune.model.validation import CheckResult
@@ -14,6 +15,7 @@ from hosttune.report.picture.host_view import HostView, marks_elsewhere, node_su
 from hosttune.report.picture.legend import legend
 from hosttune.report.picture.nodes import PAD, grid, row_block
 from hosttune.report.picture.panels import distances_panel, partitions_panel, problems_panel, title_block
+from hosttune.report.picture.route import path_groups, route_style
 from hosttune.report.picture.shapes import Block, Group, Line, Rect, Shape, label, shifted
 from hosttune.report.picture.tree import COLUMN
 from hosttune.report.plan_text import verdict
@@ -37,12 +39,13 @@ class Picture(Value, frozen=True, kw_only=True):
     cuts: tuple[float, ...] = ()
 
 
-def picture(host: Host, results: Iterable[CheckResult] = ()) -> Picture:
+def picture(host: Host, results: Iterable[CheckResult] = (), paths: Sequence[DevicePath] = ()) -> Picture:
     """Lay out a host.
 
-    `results` are results of checks: failures and unknowns are marked where their subject is drawn.
+    `results` are results of checks: failures and unknowns are marked where their subject is drawn. `paths` between
+    devices are drawn over it, each with its slowest link marked; which go together: `route.pictures_of`.
     """
-    return _drawn(view_of_host(host, results))
+    return _drawn(view_of_host(host, results, paths=paths))
 
 
 def plan_picture(host: Host, plan: Plan | None, *, names: Sequence[str] = ()) -> Picture:
@@ -90,6 +93,7 @@ def _drawn(view: HostView) -> Picture:
         rows.append((y + block.height, placed))
         y += block.height + (LANE * lanes + 10 if lanes else 0) + _GAP
         groups += placed
+    groups += path_groups(view, groups)
     below = _below(view, groups, found, rows, y, full, gutter)
     width = full + (LANE * min(len(found), MOST_DRAWN) + 8 if found else 0)
     body = Block(width=width, height=below.height, groups=(*groups, *below.groups), cuts=(*cuts, *below.cuts))
@@ -126,6 +130,7 @@ def _below(
         shapes: list[Shape] = []
         for n, bundle in enumerate(found[:MOST_DRAWN]):
             shapes += _bundle_lines(bundle, n, found, rows, y + panel.entries[n], full, gutter)
+        shapes += _link_paths(view, found, rows, full, gutter)
         placed.append(Group(kind="links", shapes=tuple(shapes)))
         placed += shifted(panel.block, 0, y)
         y += panel.block.height + _GAP
@@ -179,6 +184,36 @@ def _stubs(placed: Sequence[Group], bundle: Bundle, there: Sequence[Bundle], gut
         near = [one for one in there if any(_within(g, frame) for g in _inside(placed, one))]
         stubs.append(Stub(x=box.x + box.width, y=box.y + 14, lane=edge + 5 + 5 * near.index(bundle)))
     return stubs
+
+
+def _link_paths(
+    view: HostView,
+    found: Sequence[Bundle],
+    rows: Sequence[tuple[float, tuple[Group, ...]]],
+    full: float,
+    gutter: float,
+) -> list[Shape]:
+    """Return the paths that go over links between GPUs, drawn over the bundle's own lines."""
+    shapes: list[Shape] = []
+    for number, path in enumerate(view.paths):
+        for n, bundle in enumerate(found[:MOST_DRAWN]):
+            if not path.hops or path.hops[0].kind != "links" or not {path.start, path.end} <= set(bundle.gpus):
+                continue
+            trunk, ends = full + 8 + LANE * n, []
+            for bottom, placed in rows:
+                there = [one for one in found[:MOST_DRAWN] if _inside(placed, one)]
+                stubs = _stubs(placed, bundle, there, gutter)
+                bus = bottom + 8 + LANE * there.index(bundle) if bundle in there else bottom
+                ends += [
+                    (stub, bus)
+                    for gpu, stub in zip(_inside(placed, bundle), stubs, strict=True)
+                    if gpu.name in (path.start, path.end)
+                ]
+            (a, bus_a), (b, bus_b) = ends
+            across = ((trunk, bus_a), (trunk, bus_b)) if bus_a != bus_b else ()
+            points = ((a.x, a.y), (a.lane, a.y), (a.lane, bus_a), *across, (b.lane, bus_b), (b.lane, b.y), (b.x, b.y))
+            shapes.append(Line(points=points, style=route_style(number), thick=4))
+    return shapes
 
 
 def _within(group: Group, frame: Rect) -> bool:

@@ -48,6 +48,8 @@ def _entries() -> Iterable[tuple[str, tuple[Shape, ...], str]]:
     yield "pcie", tuple(_line(y, "pcie", thick) for y, thick in ((2, 1.5), (7, 3.5), (13, 5))), "link ×1, ×8, ×16"
     yield "degraded", (_line(8, "pcie degraded", 3.5),), "degraded link"
     yield "fabric", (_line(8, "fabric", 3),), "links between GPUs"
+    yield "route r0", (_line(8, "route r0", 4),), "path 1"
+    yield "route r1", (_line(8, "route r1", 4),), "path 2"
     yield "core", (_cell("core"),), "core"
     yield "cache", (Rect(x=0, y=1, width=14, height=14, style="cache", radius=3),), "cores of one last-level cache"
     yield "core free", (_cell("core free"),), "core that no guest has"
@@ -64,6 +66,7 @@ def _entries() -> Iterable[tuple[str, tuple[Shape, ...], str]]:
     yield "memory spare", (_cell("memory spare"),), "huge pages free"
     yield "sign-fail", (Sign(x=1, y=2, kind="fail"),), "a check failed"
     yield "sign-warn", (Sign(x=1, y=2, kind="warn"),), "degraded, or a check warns"
+    yield "sign-slow", (Sign(x=1, y=2, kind="slow"),), "slowest link of a path"
     yield "sign-unknown", (Sign(x=1, y=2, kind="unknown"),), "doubtful, or a check is unknown"
 
 

@@ -55,7 +55,10 @@ class Text(Value, frozen=True, kw_only=True):
 
 
 class Sign(Value, frozen=True, kw_only=True):
-    """A square sign with the side SIGN: "fail" (a cross), "warn" (a triangle), "unknown" (a question mark)."""
+    """A square sign with the side SIGN: "fail" (a cross), "warn" (a triangle), "unknown" (a question mark).
+
+    "slow" (an hourglass): the slowest link of a path.
+    """
 
     x: float
     y: float

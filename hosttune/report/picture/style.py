@@ -78,6 +78,16 @@ RULES: tuple[tuple[str, str, str, str], ...] = (
     (".hatch", "stroke", "#525c6c", "#a7b0bf"),
     (".memory.stays", "fill", "#ffffff", "#1b2027"),
 )
+# Of pictures with paths between devices alone.
+ROUTES: tuple[tuple[str, str, str, str], ...] = (
+    (".route.r0", "stroke", "#b0127b", "#ff7ac6"),
+    (".route.r1", "stroke", "#1756d1", "#7db0ff"),
+    (".ends.r0", "stroke", "#b0127b", "#ff7ac6"),
+    (".ends.r1", "stroke", "#1756d1", "#7db0ff"),
+    (".strip.slow", "fill", "#fbe1f1", "#5a1742"),
+    (".fault.slow", "stroke", "#b0127b", "#ff7ac6"),
+    (".sign.slow", "fill", "#b0127b", "#c2408f"),
+)
 # Fill, text on it, and outline in the light and in the dark picture, of each guest; after these they repeat, and the
 # letter tells the guests apart. Any two fills differ by 18 or more in CIELAB (1976), as seen with normal sight and with
 # each kind of colour blindness in full (Machado, Oliveira and Fernandes 2009, table 1).
@@ -117,23 +127,31 @@ _FIXED = (
 )
 
 
-def style_sheet() -> str:
+_FIXED_ROUTES = (
+    (".ends", "fill: none; stroke-width: 2.5"),
+    (".route", "stroke-linecap: round"),
+    (".route.slow", "stroke-dasharray: 3 7; stroke-width: 6"),
+)
+
+
+def style_sheet(*, paths: bool = False) -> str:
     """Return the style sheet: the light picture, and what changes on paper and on a dark screen.
 
-    Print stays light, and shrinks the picture to the page.
+    Print stays light, and shrinks the picture to the page. `paths`: the picture has paths between devices.
     """
-    fixed = "\n".join(f".{ROOT} {selector} {{ {rules} }}" for selector, rules in _FIXED)
-    light, dark = _rules(dark=False), _rules(dark=True)
+    fixed = "\n".join(f".{ROOT} {selector} {{ {rules} }}" for selector, rules in _FIXED + _FIXED_ROUTES * paths)
+    light, dark = _rules(dark=False, paths=paths), _rules(dark=True, paths=paths)
     paper = f"@media print {{\n.{ROOT} {{ max-width: 100%; height: auto }}\n}}"
     return f"{fixed}\n{light}\n{paper}\n@media screen and (prefers-color-scheme: dark) {{\n{dark}\n}}"
 
 
-def _rules(*, dark: bool) -> str:
+def _rules(*, dark: bool, paths: bool) -> str:
     """Return every rule for the light or the dark picture.
 
     The dark picture repeats all rules: a rule left out would lose to a later, more general one of the same specificity.
     """
-    lines = [f".{ROOT} {selector} {{ {name}: {night if dark else day} }}" for selector, name, day, night in RULES]
+    chosen = RULES + ROUTES * paths
+    lines = [f".{ROOT} {selector} {{ {name}: {night if dark else day} }}" for selector, name, day, night in chosen]
     for n, (fill, ink, day, night) in enumerate(GUESTS):
         edge = night if dark else day
         lines.append(f".{ROOT} .g{n} {{ fill: {fill}; stroke: {edge} }}")

@@ -1,0 +1,68 @@
+"""`metrics`: a validation without measurements → text for Prometheus, to stdout or into a textfile."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from hosttune.cli.commands import Command, host_options, read_document
+from hosttune.cli.output import emit, tell
+from hosttune.errors import Refused
+
+if TYPE_CHECKING:
+    from hosttune.validating import Validated
+
+
+@click.command(cls=Command)
+@host_options
+@click.option("--guest", is_flag=True, help="This machine is a guest.")
+@click.option("--expect", metavar="FILE", help="The devices of this host document, plan or validation must be present.")
+@click.option("--textfile", metavar="PATH", help="Write this file, whole or not at all, for node_exporter's textfile"
+              " collector (a name that ends in .prom).")  # fmt: skip
+def metrics(root: str | None, document: str | None, guest: bool, expect: str | None, textfile: str | None) -> None:
+    """Write this host's state as metrics for Prometheus.
+
+    At most 300 series. Unknown is NaN, or a label value of its own. Exits 0 whenever the metrics were written, whatever
+    they say. Keeps nothing, and writes nothing but PATH.
+
+    \b
+    hosttune metrics
+    hosttune metrics --textfile /var/lib/prometheus/node-exporter/hosttune.prom
+    """
+    from hosttune.archive import open_system
+    from hosttune.cli.validate import read_expectation
+    from hosttune.metrics import check_textfile, write_textfile
+    from hosttune.validating import Request, validate
+
+    expected = read_expectation(expect)
+    place = read_document(root, document) or open_system(root)
+    if textfile is not None:
+        refuse_captured(place, root or document)
+        check_textfile(textfile)  # before anything is read
+    begun = time.time()
+    found = validate(place, Request(guest=guest, expect=expected, keep=False), tell=tell)
+    text = text_of(found, "metrics", begun, 0)
+    if textfile is None:
+        emit(text)
+    else:
+        write_textfile(textfile, text)
+
+
+def refuse_captured(place: object, origin: str | None) -> None:
+    """Refuse a captured host: its metrics in the folder of this machine's collector would be taken for this machine's.
+
+    Raises Refused.
+    """
+    if getattr(place, "captured", True) and not getattr(place, "scratch", False):
+        what = "a captured host cannot be written to a textfile: its metrics would count as this machine's"
+        raise Refused(what, where=origin or "--textfile", hint="leave out --textfile: the metrics go to stdout")
+
+
+def text_of(found: Validated, verb: str, begun: float, code: int) -> str:
+    """Return the metrics of a validation that began at `begun` (seconds since 1970)."""
+    from hosttune.metrics import Observed, Run, exposition
+
+    run = Run(verb=verb, at=begun, exit_code=code, seconds=max(0.0, time.time() - begun))
+    return exposition(Observed(run=run, evidence=found.evidence, validation=found.validation))

@@ -1,0 +1,235 @@
+"""Figures beside what the model of their machine says: bars against typical figure and bound, and causes. Pure views.
+
+A page of a host shows the whole `DiagnosisView`; a page about many hosts takes its parts (`figure_charts`, `causes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from hosttune.model.diagnosis import Cause, Diagnosis, Doubt, JudgedFigure
+from hosttune.model.prediction import PredictedFigure
+from hosttune.model.roof import GpuRoof
+from hosttune.model.values import Value, format_size, grouped
+from hosttune.report.measures import number
+
+VERDICTS = ("impossible", "low", "unknown", "expected")  # worst first
+BADGES: Mapping[str, str] = {"impossible": "fail", "low": "fail", "unknown": "unknown", "expected": "pass"}
+VERDICT_SIGNS: Mapping[str, str] = {"impossible": "✗", "low": "✗", "unknown": "?", "expected": "✓"}
+GRADE_WORDS: Mapping[str, str] = {
+    "proven": "the fault was seen, and the figure keeps to its bound",
+    "observed": "the fault was seen, and acts on such figures",
+    "fits": "the figure keeps to the bound of this fault",
+    "indirect": "the fault was seen; no source says how much it costs here",
+    "default": "such machines have it unless it was removed",
+    "possible": "nothing speaks against it",
+}
+# Metrics whose figures a subject of their own names are one chart each; words for people.
+TITLES: Mapping[str, str] = {
+    "h2d": "copies from host to GPU", "d2h": "copies from GPU to host", "p2p": "copies from GPU to GPU",
+    "device-copy": "copies within a GPU, read + written", "gemm-bf16": "matrix products, BF16, burst",
+    "gemm-fp8": "matrix products, FP8, burst", "gemm-bf16-sustained": "matrix products, BF16, sustained",
+    "all-reduce-busbw": "all-reduce, bus bandwidth", "all-gather-busbw": "all-gather, bus bandwidth",
+    "rdma-write": "RDMA writes of a port", "memory-copy": "copies between nodes' memory",
+    "memory-latency": "latency of nodes' memory", "disk-read": "reads from a drive",
+    "storage-read": "reads from storage", "mfu": "model FLOPs utilization (MFU)",
+    "hfu": "hardware FLOPs utilization (HFU)", "gradient-all-reduce": "time of the gradients",
+    "scaling-efficiency": "scaling efficiency", "ridge": "ridge of the roofline",
+    "roofline": "place under the roofline",
+    "tokens-per-second": "tokens per second", "sm-clock": "SM clock", "power": "power",
+    "link-speed-gts": "speed of a PCIe link", "link-width": "width of a PCIe link",
+}  # fmt: skip
+
+
+OWN_WORDS: Mapping[str, str] = {"measured": "measured, median of the GPUs", "model": "by the model, not measured"}
+
+
+class FigureBar(Value, frozen=True, kw_only=True):
+    """One figure: texts, and positions in percent of the chart's axis (None: unknown).
+
+    `verdict` is empty where nothing was measured: the bar is then the typical figure.
+    """
+
+    name: str
+    figure: str
+    beside: str
+    width: float | None = None
+    typical: float | None = None
+    bound: float | None = None
+    verdict: str = ""
+    why: str = ""
+
+
+class FigureChart(Value, frozen=True, kw_only=True):
+    """All figures of one metric and unit. `axis`: the value at 100 percent, as text; `note`: why the fine ones are."""
+
+    metric: str
+    words: str
+    unit: str
+    axis: str
+    bars: tuple[FigureBar, ...]
+    note: str = ""
+
+
+class DiagnosisView(Value, frozen=True, kw_only=True):
+    """A diagnosis for a page. `verdict`: the style of its worst figure; `fine`: figures as expected, which it folds."""
+
+    headline: str
+    verdict: str
+    charts: tuple[FigureChart, ...]
+    fine: tuple[FigureChart, ...]
+    causes: tuple[Cause, ...]
+    next: tuple[str, ...]
+    problems: tuple[Doubt, ...]
+
+
+def diagnosis_view(found: Diagnosis) -> DiagnosisView:
+    """Return a diagnosis as a page shows it."""
+    open_ones = (one for one in found.figures if one.verdict != "expected")
+    fine = (one for one in found.figures if one.verdict == "expected")
+    verdicts = {one.verdict for one in found.figures}
+    style = "fail" if verdicts & {"low", "impossible"} else "unknown" if "unknown" in verdicts else "pass"
+    if found.causes and style == "pass":
+        style = "warn"
+    return DiagnosisView(
+        headline=headline(found),
+        verdict=style if found.figures or found.causes else "unknown",
+        charts=figure_charts(open_ones),
+        fine=figure_charts(fine),
+        causes=found.causes,
+        next=found.next,
+        problems=found.problems,
+    )
+
+
+def headline(found: Diagnosis) -> str:
+    """Return one line: how many figures have which verdict, and how many causes are named."""
+    counts = {verdict: sum(one.verdict == verdict for one in found.figures) for verdict in VERDICTS}
+    parts = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]
+    total = len(found.figures)
+    figures = f"{total} figure{'' if total == 1 else 's'}" + (f": {', '.join(parts)}" if parts else "")
+    causes = len(found.causes)
+    return f"{figures}; {causes or 'no'} cause{'' if causes == 1 else 's'} named"
+
+
+def figure_charts(figures: Iterable[JudgedFigure]) -> tuple[FigureChart, ...]:
+    """Return one chart for each metric and unit, those with the worst figures first; in a chart the worst first."""
+    groups = grouped(((one.metric, one.unit), one) for one in figures)
+    charts = [_judged(metric, unit, members) for (metric, unit), members in groups.items()]
+    return tuple(sorted(charts, key=lambda chart: VERDICTS.index(chart.bars[0].verdict)))
+
+
+def _judged(metric: str, unit: str, members: Sequence[JudgedFigure]) -> FigureChart:
+    axis = _axis(value for one in members for value in (one.value, one.bound, one.typical))
+    ordered = sorted(members, key=lambda one: VERDICTS.index(one.verdict))
+    note = next((one.why for one in ordered if one.verdict == "expected"), "")
+    return _chart(metric, unit, axis, [_judged_bar(one, axis) for one in ordered], note)
+
+
+def _judged_bar(one: JudgedFigure, axis: float) -> FigureBar:
+    part = f"{one.value / one.typical:.0%} of typical" if one.value is not None and one.typical else ""
+    marks = (f"typical {number(one.typical)}" if one.typical else "", f"bound {number(one.bound)}" if one.bound else "")
+    return FigureBar(
+        name=named(one),
+        figure="no value" if one.value is None else number(one.value),
+        beside=", ".join(word for word in (part, *marks) if word),
+        width=_percent(one.value, axis),
+        typical=_percent(one.typical, axis),
+        bound=_percent(one.bound, axis),
+        verdict=one.verdict,
+        why="" if one.verdict == "expected" else one.why,
+    )
+
+
+def named(one: JudgedFigure) -> str:
+    """Return what a figure is of: its subject and the size of its message."""
+    size = format_size(int(one.size_bytes)) if one.size_bytes else ""
+    return ", ".join(word for word in (one.subject, size) if word) or one.metric
+
+
+def predicted_charts(figures: Iterable[PredictedFigure]) -> tuple[FigureChart, ...]:
+    """Return one chart for each metric and unit; figures that are alike share a bar."""
+    groups = grouped(((rows[0].metric, rows[0].unit), (words, rows[0])) for words, rows in alike(figures))
+    charts = []
+    for (metric, unit), members in groups.items():
+        axis = _axis(value for _, one in members for value in (one.value, one.bound, one.typical))
+        bars = [_predicted_bar(words, one, axis) for words, one in members]
+        known = [one.why for one in bars]  # inputs that the bar above has too are not said again
+        bars = [replace(one, why="") if n and known[n - 1] == one.why else one for n, one in enumerate(bars)]
+        charts.append(_chart(metric, unit, axis, bars))
+    return tuple(charts)
+
+
+def _predicted_bar(words: str, one: PredictedFigure, axis: float) -> FigureBar:
+    shown = one.value if one.value is not None else one.typical
+    unknown = one.bound is None and one.value is None
+    bound = "" if one.bound is None else f"at most {number(one.bound)}"
+    typical = "" if one.value is None or one.typical is None else f"typical {number(one.typical)}"
+    return FigureBar(
+        name=words,
+        figure="unknown" if unknown else "typical unknown" if shown is None else number(shown),
+        beside=", ".join(word for word in (bound, typical) if word),
+        width=_percent(shown, axis),
+        typical=_percent(one.typical, axis) if one.value is not None else None,
+        bound=_percent(one.bound, axis),
+        why="; ".join(one.because),
+    )
+
+
+def alike(figures: Iterable[PredictedFigure]) -> list[tuple[str, list[PredictedFigure]]]:
+    """Return figures in groups that differ in their device alone, each with words for its subjects."""
+    groups: dict[tuple[object, ...], list[PredictedFigure]] = {}
+    for one in figures:
+        groups.setdefault((one.metric, _kind(one), one.bound, one.typical, one.value, one.because), []).append(one)
+    return [(_subjects(rows), rows) for rows in groups.values()]
+
+
+def _kind(one: PredictedFigure) -> str:
+    """Return what distinguishes a subject besides its device: rows of one kind may share a line."""
+    if one.metric in ("rdma-write", "memory-copy"):
+        return ""
+    address = ":" in one.subject
+    return one.subject.partition(", ")[2] or ("" if address else one.subject)
+
+
+def _subjects(rows: Sequence[PredictedFigure]) -> str:
+    kind = _kind(rows[0])
+    names = [one.subject.partition(", ")[0] if kind and ", " in one.subject else one.subject for one in rows]
+    words = names[0] if len(names) == 1 else f"{len(names)} alike: {names[0]} to {names[-1]}"
+    return f"{words}, {kind}" if kind and words != kind else words
+
+
+def _chart(metric: str, unit: str, axis: float, bars: Sequence[FigureBar], note: str = "") -> FigureChart:
+    most = number(axis) if axis else ""
+    return FigureChart(metric=metric, words=TITLES.get(metric, ""), unit=unit, axis=most, bars=tuple(bars), note=note)
+
+
+def _axis(values: Iterable[float | None]) -> float:
+    return max((value for value in values if value is not None), default=0.0)
+
+
+def _percent(value: float | None, axis: float) -> float | None:
+    if value is None or axis <= 0:
+        return None
+    return round(min(max(value / axis, 0.0), 1.0) * 100, 2)
+
+
+def roof_rows(roofs: Iterable[GpuRoof]) -> list[tuple[str, str, str, str, str]]:
+    """Return (GPU, what, this host's own, data sheet's peak, how the own is known) of each roof, as text."""
+    rows = []
+    for roof in roofs:
+        how = OWN_WORDS.get(roof.own_is or "", "not known")
+        for name, peak in roof.peaks.items():
+            if name not in roof.own and name not in ("memory", "bf16", "fp8"):
+                continue
+            what, unit = ("memory, read + written", "GB/s") if name == "memory" else (name.upper(), "TFLOP/s")
+            own = roof.own.get(name)
+            known = (f"{number(own)} {unit}", how) if own else ("unknown", "not known")
+            rows.append((roof.gpu, what, known[0], f"{number(peak)} {unit}", known[1]))
+            ridge, memory = roof.ridge(name), roof.peaks.get("memory")
+            if name != "memory" and ridge is not None and memory:
+                sheet = f"{number(peak * 1000 / memory)} FLOP/byte"
+                rows.append((roof.gpu, f"ridge of {name.upper()}", f"{number(ridge)} FLOP/byte", sheet, how))
+    return rows
