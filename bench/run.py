@@ -21,6 +21,7 @@ from pathlib import Path
 from applying import applying
 from batch import batches
 from bounds import bounds
+from models import models
 from online import online
 from rows import HOSTTUNE, PYTHON, Row, interleaved
 from watching import watching
@@ -127,7 +128,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as target:
         root = unpack(target)
         rows = [*start_up(), *discovery(root), *peak_memory(root), *planning(root), *applying(Path(target)), *batches()]
-        rows += [*online(), *bounds(), *watching(Path(root))]
+        rows += [*models(root), *online(), *bounds(), *watching(Path(root))]
     print("| measured | figure | bound |\n|---|---|---|")
     for row in rows:
         print(f"| {row.what} | {row.figure}{'' if row.holds else ' **missed**'} | {row.bound} |")

@@ -114,7 +114,8 @@ def plan(host: Host, intent: Intent) -> Plan:
         intent: of `Intent.from_yaml` or `Intent.from_json`. Memory is in bytes or a text with KiB, MiB, GiB, TiB.
 
     Returns:
-        The plan. A guest that does not fit is in `unplaced`, with the reasons; that is not an error.
+        The plan. A guest that does not fit is in `unplaced`, with the reasons; that is not an error. `expected` has
+        what guests with GPUs can reach, where a source tells it.
 
     Raises:
         BadInput: the intent contradicts itself, or names a device that the host does not have.
@@ -126,8 +127,9 @@ def plan(host: Host, intent: Intent) -> Plan:
         ('train', 22, ())
     """
     from hosttune.planning import plan as decide
+    from hosttune.predicting.expecting import with_expectations
 
-    return decide(host, intent)
+    return with_expectations(decide(host, intent), host)
 
 
 def domain_xml(plan: Plan, name: str) -> str:

@@ -123,6 +123,7 @@ def _evidence(place: System | Host, inside: bool) -> Evidence:
 
 def _measure(system: System, evidence: Evidence, request: Request, say: Tell) -> Measured:
     from hosttune.bench.measuring import measure
+    from hosttune.predicting.references import model_of
 
     return measure(
         system,
@@ -134,6 +135,7 @@ def _measure(system: System, evidence: Evidence, request: Request, say: Tell) ->
         say=say,
         history=evidence.history,
         fleet=request.floors,
+        model_of=model_of,
     )
 
 

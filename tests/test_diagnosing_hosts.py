@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hosttune.diagnosing import diagnose
 from hosttune.diagnosing.gathering import of_host_facts, of_validation
 from hosttune.diagnosing.merging import merge
 from hosttune.model.diagnosis import Diagnosis
+from hosttune.model.gpu import Mig
 from hosttune.model.host import Host, Link, LinkEnd
 from hosttune.model.measured import Measured
 from hosttune.model.validation import Sample, Validation
@@ -76,6 +78,20 @@ def far_nics() -> Host:
     return replace(HOST, pci=pci)
 
 
+def without_ats() -> Host:
+    """The NICs ask the IOMMU for each address; no bridge redirects."""
+    nics = {nic.address for nic in HOST.nics if nic.rdma}
+    pci = tuple(
+        replace(
+            one,
+            ats_enabled=False if one.address in nics else one.ats_enabled,
+            acs=None if one.acs is None else replace(one.acs, enabled=()),
+        )
+        for one in HOST.pci
+    )
+    return replace(HOST, pci=pci)
+
+
 BETWEEN = (
     "{version: 1, setup: {hosts: 2}, figures: [{metric: all-reduce-busbw, subject: 16 GPUs on 2 hosts, value: 150,"
     " unit: GB/s, size_bytes: 8589934592}], observations: {%s}}"
@@ -89,6 +105,10 @@ FAULTS: dict[str, tuple[str, Callable[[], Diagnosis]]] = {
     "power limit": ("power-cap", lambda: diagnosed(with_gpus(power_limit_watts=400.0), gemm_bf16=520.0)),
     "hot GPU": ("thermal", lambda: diagnosed(with_gpus(clock_reasons=("hw_thermal_slowdown",)), gemm_bf16=500.0)),
     "hot GPU, not yet slow": ("thermal", lambda: diagnosed(with_gpus(clock_reasons=("hw_thermal_slowdown",)))),
+    "MIG slice": (
+        "mig-slice",
+        lambda: diagnosed(with_gpus(mig=Mig(mode="enabled")), gemm_bf16=340.0, device_copy=2100.0),
+    ),
     "links down": ("nvlink-down-or-missing", lambda: diagnosed(with_gpus(nvlinks_active=9), p2p_write_ce=196.0)),
     "NVLS off": (
         "nvls-off", lambda: diagnosed(HOST, "{version: 1, observations: {nvls: false}}", all_reduce_8gib=365.0),
@@ -123,8 +143,9 @@ def test_one_fault_is_named(fault: str) -> None:
         (HOST, "gpudirect_rdma: true", "acs-redirect"),
         (HOST, "peer_memory_module: false", "gpudirect-rdma-off"),
         (far_nics(), "gpudirect_rdma: true", "nic-on-other-socket"),
+        (without_ats(), "gpudirect_rdma: true", "ats-off"),
     ],
-    ids=["redirection", "no peer-memory module", "NICs on the other socket"],
+    ids=["redirection", "no peer-memory module", "NICs on the other socket", "ATS off"],
 )
 def test_one_fault_between_hosts_is_named(host: Host, seen: str, cause: str) -> None:
     known = of_host_facts(host)
@@ -132,6 +153,19 @@ def test_one_fault_between_hosts_is_named(host: Host, seen: str, cause: str) -> 
     merged, doubts = merge([("host", known), ("extra", Measured.from_yaml(BETWEEN % seen))])
     assert doubts == ()
     assert diagnose(merged).causes[0].cause == cause
+
+
+def test_a_fault_of_the_whole_host_does_not_explain_one_slow_device() -> None:
+    """The IOMMU translates for all GPUs alike; seven of eight are as they should be."""
+    assert of_host_facts(HOST).observations.iommu == "on"
+    one = [
+        replace(sample, value=27.0) if sample.subject == GPU and sample.metric == "h2d-ce" else sample
+        for sample in validation().samples
+    ]
+    found = diagnose(of_validation(Validation(samples=tuple(one), level=1), HOST), complaining=False)
+    assert [figure.verdict for figure in found.figures if figure.subject == GPU and figure.metric == "h2d"] == ["low"]
+    assert "iommu-translation" not in [cause.cause for cause in found.causes]
+    assert "iommu-translation" in [cause.cause for cause in diagnosed(HOST, h2d_ce=27.0).causes]
 
 
 def test_a_validation_and_its_host_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,3 +176,89 @@ def test_a_validation_and_its_host_from_files(tmp_path: Path, capsys: pytest.Cap
     assert run(["diagnose", "--validation", str(tmp_path / "v.json"), "--root", EXAMPLE]) == 0
     assert run(["diagnose", "--root", EXAMPLE]) == 2
     assert "a host without its validation" in capsys.readouterr().err
+
+
+# --- faults put into the captured files: what the kernel shows of them ----------------------------------------------
+
+NIC = "0000:19:00.0"  # beside the first GPU, below the same switch
+ATS, ACS, REQUEST_REDIRECT = 0x0F, 0x0D, 1 << 2
+
+
+def written(root: Path, address: str, name: str, content: str | bytes) -> None:
+    """One file of a function; what is linked to the pristine root is replaced, never written through."""
+    path = (root / "sys/bus/pci/devices" / address).resolve() / name
+    path.unlink(missing_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else f"{content}\n".encode())
+
+
+def with_control(root: Path, address: str, capability: int, change: Callable[[int], int]) -> bool:
+    """Change the control register of an extended capability; False if the function has none of it.
+
+    PCI Express Base Specification: header of 4 bytes (id, version, next), both controls at offset 6.
+    """
+    config = bytearray(((root / "sys/bus/pci/devices" / address).resolve() / "config").read_bytes())
+    at = 0x100
+    while at and at + 8 <= len(config):
+        header = int.from_bytes(config[at : at + 4], "little")
+        if header & 0xFFFF == capability:
+            value = change(int.from_bytes(config[at + 6 : at + 8], "little"))
+            config[at + 6 : at + 8] = value.to_bytes(2, "little")
+            written(root, address, "config", bytes(config))
+            return True
+        at = header >> 20
+    return False
+
+
+def redirect_nowhere(root: Path) -> None:
+    changed = [with_control(root, one.address, ACS, lambda value: value & ~0x7F) for one in HOST.pci]
+    assert any(changed)
+
+
+def link_of_8_lanes(root: Path) -> None:
+    for address in (GPU, str(parent_of(GPU))):
+        written(root, address, "current_link_width", "8")
+
+
+def slot_of_generation_3(root: Path) -> None:
+    for address in (GPU, str(parent_of(GPU))):
+        written(root, address, "current_link_speed", "8.0 GT/s PCIe")
+    written(root, str(parent_of(GPU)), "max_link_speed", "8.0 GT/s PCIe")
+
+
+def no_ats(root: Path) -> None:
+    redirect_nowhere(root)
+    nics = [nic.address for nic in HOST.nics if nic.rdma and nic.physfn is None]
+    assert all(with_control(root, address, ATS, lambda value: value & 0x7FFF) for address in nics)
+
+
+def parent_of(address: str) -> str | None:
+    return next(one.parent for one in HOST.pci if one.address == address)
+
+
+def of_tree(root: Path, **figures: Any) -> list[str]:
+    return [cause.cause for cause in diagnosed(discover(str(root)), **figures).causes]
+
+
+def between_of_tree(root: Path) -> list[str]:
+    known = of_host_facts(discover(str(root)))
+    known = replace(known, setup=replace(known.setup, hosts=None))
+    merged, doubts = merge([("host", known), ("extra", Measured.from_yaml(BETWEEN % "gpudirect_rdma: true"))])
+    assert doubts == ()
+    return [cause.cause for cause in diagnose(merged).causes]
+
+
+def test_faults_in_the_files_of_a_capture(pristine: Path, tmp_path: Path) -> None:
+    """The unchanged tree first: no cause. Each fault is then in a copy of its own."""
+    (clean, lanes, slot, ats) = (tmp_path / name for name in ("clean", "lanes", "slot", "ats"))
+    for copy in (clean, lanes, slot, ats):
+        subprocess.run(["cp", "-al", str(pristine), str(copy)], check=True)
+    assert of_tree(clean) == []
+    link_of_8_lanes(lanes)
+    assert of_tree(lanes, h2d_ce=27.5)[0] == "pcie-link-degraded"
+    slot_of_generation_3(slot)
+    assert of_tree(slot, h2d_ce=13.1)[0] == "pcie-generation-limit"
+    assert between_of_tree(clean)[0] == "acs-redirect"
+    no_ats(ats)
+    assert between_of_tree(ats)[0] == "ats-off"
+    redirect_nowhere(clean)
+    assert not {"acs-redirect", "ats-off"} & set(between_of_tree(clean))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from hosttune.bench.baselines import Standard, shipped
 from hosttune.model.measured import Measured
+from hosttune.model.values import format_size
 from hosttune.predicting import formulas
 from hosttune.predicting.estimates import Question, estimate
 from hosttune.predicting.shape import Shape, peaks_of, shape_of, slices_of, slot_of
@@ -42,29 +44,82 @@ def ideal(formula: str, point: dict[str, Any]) -> float:
     return rate
 
 
-@pytest.mark.parametrize("formula", ["switch", "flat", "copy"])
-def test_each_point_follows_from_the_others_of_its_formula(formula: str) -> None:
-    points = GROUPS[formula]
-    assert len(points) >= 3
-    for left in points:
-        parts = [one["value"] / ideal(formula, one) for one in points if one is not left]
-        predicted = sum(parts) / len(parts) * ideal(formula, left)
-        assert predicted == pytest.approx(left["value"], rel=0.05), left
+def left_out(formula: str) -> list[float]:
+    """What the other points of a formula predict of each of its points."""
+    if formula == "ring":
+        return left_out_of_the_ring()
+    found = []
+    for left in GROUPS[formula]:
+        parts = [one["value"] / ideal(formula, one) for one in GROUPS[formula] if one is not left]
+        found.append(sum(parts) / len(parts) * ideal(formula, left))
+    return found
 
 
-def test_each_point_of_the_ring_follows_from_the_others() -> None:
+def left_out_of_the_ring() -> list[float]:
     """The time of the steps is the library's own, the part of the links is fitted."""
-    rows = []
+    rows, found = [], []
     for one in GROUPS["ring"]:
         n, rate = one["ranks"], shape(one).links_gb_per_s
         assert rate is not None
         moved = one["size"] * 2 * (n - 1) / n / 1e9
         steps = formulas.BASE_SECONDS + 2 * (n - 1) * formulas.STEP_SECONDS["nvlink"]
         rows.append((moved, moved / rate, steps, one["value"]))
-    for left, (moved, seconds, steps, value) in enumerate(rows):
+    for left, (moved, seconds, steps, _) in enumerate(rows):
         parts = [x / (m / v - s) for at, (m, x, s, v) in enumerate(rows) if at != left]
-        part = sum(parts) / len(parts)
-        assert moved / (seconds / part + steps) == pytest.approx(value, rel=0.05)
+        found.append(moved / (seconds / (sum(parts) / len(parts)) + steps))
+    return found
+
+
+@pytest.mark.parametrize("formula", GROUPS)
+def test_each_point_follows_from_the_others_of_its_formula(formula: str) -> None:
+    points = GROUPS[formula]
+    assert len(points) >= 3
+    assert left_out(formula) == pytest.approx([one["value"] for one in points], rel=0.05)
+
+
+def test_no_three_points_of_one_formula_are_listed_as_single() -> None:
+    """A single point: its formula has fewer than three of the same generation of GPUs, or is in a group above."""
+    singles = Counter((one["formula"], one["gpu"]) for one in POINTS["single"])
+    assert max(singles.values()) < 3
+
+
+SINGLE = "Single points: each is all that its formula has for that GPU or number of GPUs."
+NAMES = {"switch": "all-reduce, NVLS", "ring": "all-reduce, ring", "flat": "between hosts, flat ring",
+         "copy": "copies between host and GPU"}  # fmt: skip
+
+
+def test_the_manual_has_each_point_as_the_others_predict_it(request: pytest.FixtureRequest) -> None:
+    """`pytest --regenerate` writes the table and the list of single points."""
+    manual = Path(__file__).parent.parent / "docs/models.md"
+    head = "| formula | point | measured | predicted from the others | off |\n" + "|---" * 5 + "|\n"
+    rows = []
+    for formula, points in GROUPS.items():
+        for one, predicted in zip(points, left_out(formula), strict=True):
+            figures = f"{one['value']:g} | {predicted:.4g} | {predicted / one['value'] - 1:+.1%}"
+            rows.append(f"| {NAMES[formula]} | {words(one)} | {figures} |")
+    single = [(one, one.get("metric", "all-reduce"), one.get("unit", "GB/s")) for one in POINTS["single"]]
+    singles = "\n".join(
+        f"- {metric}, {words({**one, 'metric': None})}: {one['value']:g} {unit} ({one['source']})"
+        for one, metric, unit in single
+    )
+    text = "\n".join(rows) + f"\n\n{SINGLE}\n\n{singles}"
+    before, found, rest = manual.read_text(encoding="utf-8").partition(head)
+    assert found
+    table, _, after = rest.partition("\n\n## ")
+    if request.config.getoption("--regenerate"):
+        manual.write_text(f"{before}{head}{text}\n\n## {after}", encoding="utf-8")
+    else:
+        assert table == text
+
+
+def words(point: dict[str, Any]) -> str:
+    """A point in words: GPUs, hosts and ports, size."""
+    ranks = [point["ranks"]] if "ranks" in point else [point[name] for name in ("hosts", "per_host") if name in point]
+    count = "".join(f"{number} × " for number in ranks)
+    ports = f", {point['nics']} ports of {point['rate_gbps']} Gb/s a host" if "nics" in point else ""
+    metric = f", {point['metric']}" if point.get("metric") else ""
+    size = f", {format_size(point['size'])}" if "size" in point else ""
+    return f"{count}{point['gpu']}{ports}{metric}{size}"
 
 
 @pytest.mark.parametrize("point", [*(p for g in POINTS["groups"] for p in g["points"]), *POINTS["single"]], ids=str)

@@ -61,7 +61,8 @@ class Baseline:
 
     `kind`: a host below a floor fails; below a fleet's median or a reference it warns. `gpus`: valid only if that many
     GPUs are measured at once. `nvlinks`: stated for a pair of GPUs connected by that many links; for another pair it is
-    scaled by the number of links.
+    scaled by the number of links. `own`: from an operator's file. Two more kinds come from models and never from a file
+    (`modelled`): "typical" and "least", both warn; `why` has their inputs.
     """
 
     metric: str
@@ -71,9 +72,11 @@ class Baseline:
     direction: Direction
     unit: str
     source: str
-    kind: Literal["floor", "reference", "fleet"] = "floor"
+    kind: Literal["floor", "reference", "fleet", "typical", "least"] = "floor"
     gpus: int | None = None
     nvlinks: int | None = None
+    own: bool = False
+    why: str = ""
 
     def for_links(self, links: int) -> Baseline:
         """Return this baseline, scaled to a pair of GPUs connected by `links` links."""
@@ -185,7 +188,7 @@ def with_fleet(fleet: str | None, where: str = "fleet's baselines") -> Standard:
     standard = shipped()
     if fleet is None:
         return standard
-    rows = read_baselines(fleet, standard.peaks, where)
+    rows = tuple(replace(row, own=True) for row in read_baselines(fleet, standard.peaks, where))
     return replace(standard, baselines=(*standard.baselines, *rows))
 
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from hosttune.bench.judge import runs_of
 from hosttune.bench.metrics import metric_of
+from hosttune.bench.runs import runs_of
 from hosttune.model.validation import Validation
 
 LEVEL = 0.01

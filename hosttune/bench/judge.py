@@ -13,11 +13,12 @@ from statistics import median, median_low
 from hosttune.bench.baselines import Baseline, Standard
 from hosttune.bench.link import SPEED, WIDTH
 from hosttune.bench.metrics import Metric, metric_of
+from hosttune.bench.modelled import Model, Modelled, against_model, no_model
 from hosttune.bench.parse.answer import Lost
+from hosttune.bench.runs import runs_of
 from hosttune.gpu import maker_of
 from hosttune.gpu.vendor import Hints
 from hosttune.model.validation import CheckResult, Sample, Validation
-from hosttune.model.values import grouped
 
 FEWEST_RUNS = 5
 UNSTEADY = 0.10  # if the middle half of the runs is wider than this fraction of the median, the figure cannot pass
@@ -51,7 +52,8 @@ class JudgingContext:
     `standard`: floors and peaks. `devices`: device ids by the first address of a subject. `gpus`: number of GPUs that
     are measured at once. `links`: NVLinks of each pair of GPUs, as far as known, 0 on PCIe. `ports`: RDMA ports by
     name. `pieces`: for subjects that are a part of a GPU, the device id of that GPU. The peak of the whole GPU limits
-    the figures of a part, but the floors of the whole GPU do not apply to it.
+    the figures of a part, but the floors of the whole GPU do not apply to it. `model`: what figures of a machine of
+    this shape are like; it is not asked about a part of a GPU.
     """
 
     standard: Standard
@@ -61,6 +63,7 @@ class JudgingContext:
     links: Mapping[str, int] = field(default_factory=dict)
     ports: Mapping[str, Port] = field(default_factory=dict)
     pieces: Mapping[str, str] = field(default_factory=dict)
+    model: Model = no_model
 
     def at_once(self, subject: str) -> int:
         """Return how many GPUs were measured at once for a subject.
@@ -89,11 +92,6 @@ def judge(samples: Iterable[Sample], context: JudgingContext) -> tuple[CheckResu
         for (metric, subject), values in runs_of(samples).items()
         if not metric.startswith(_TELEMETRY)
     )
-
-
-def runs_of(samples: Iterable[Sample]) -> dict[tuple[str, str], list[float]]:
-    """Return the runs by (metric, subject), in order. Samples without a value are left out."""
-    return grouped(((sample.metric, sample.subject), sample.value) for sample in samples if sample.value is not None)
 
 
 def missing(lost: Iterable[Lost]) -> tuple[CheckResult, ...]:
@@ -135,10 +133,12 @@ def _result(metric: str, subject: str, values: list[float], context: JudgingCont
     links = context.links.get(subject)
     bound = device or context.pieces.get(subject)
     peak = context.standard.most(metric, bound, links) if port is None or port.rate is None else port.rate
-    if peak is not None and middle > peak * _SLACK:
-        expected = f"at most {peak:.4g} {family.unit}, the physical peak"
+    modelled = Modelled() if subject in context.pieces else context.model(metric, subject)
+    expected = _exceeded(middle, family, peak, modelled)
+    if expected is not None:
         return _unknown(metric, subject, expected, f"{actual}: not credible", "measure again")
     rows = context.standard.of(metric, device, context.at_once(subject), links)
+    rows = against_model(rows, modelled, modelled.row is not None and _reached(middle, modelled.row))
     if port is not None:
         rows = (*rows, *_of_port(metric, subject, device, port))
     own = _own(metric, subject, context)
@@ -149,8 +149,20 @@ def _result(metric: str, subject: str, values: list[float], context: JudgingCont
         return _unknown(metric, subject, expected, f"{actual}; {what}", hint)
     if not rows and own is None:
         why = _NO_FLOOR_OF_A_PART if subject in context.pieces else _no_floor(links, port)
+        if modelled.why and modelled.most is not None:
+            why += f"; no typical figure of this shape has a source ({modelled.why})"
         return CheckResult(check=f"bench-{metric}", subject=subject, outcome="skip", actual=f"{actual}; {why}")
     return _judged(metric, subject, family, values, actual, rows, own)
+
+
+def _exceeded(middle: float, family: Metric, peak: float | None, modelled: Modelled) -> str | None:
+    """Return what a figure exceeds, if it is more than the device or the shape of this machine can give, else None."""
+    most = modelled.most
+    if peak is not None and middle > peak * _SLACK:
+        return f"at most {peak:.4g} {family.unit}, the physical peak"
+    if most is not None and middle > most * _SLACK:
+        return f"at most {most:.4g} {family.unit}, the bound of this machine ({modelled.why})"
+    return None
 
 
 def _of_port(metric: str, subject: str, device: str | None, port: Port) -> tuple[Baseline, ...]:
@@ -223,7 +235,13 @@ def _judged(
 
 def _words(row: Baseline) -> str:
     sign = ">=" if row.direction == "higher" else "<="
-    kind = {"floor": "floor", "reference": "as measured elsewhere", "fleet": "fleet's median"}[row.kind]
+    kind = {
+        "floor": "floor",
+        "reference": "as measured elsewhere",
+        "fleet": "fleet's median",
+        "typical": f"typical of this shape is {row.expected:.4g}: {row.why}",
+        "least": f"a part of the bound of this shape, {row.expected:.4g}: {row.why}",
+    }[row.kind]
     return f"{sign} {row.limit:.4g} {row.unit} ({kind})"
 
 

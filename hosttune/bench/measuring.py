@@ -15,6 +15,7 @@ from hosttune.bench.gpu_backends import GPU_BACKENDS
 from hosttune.bench.guard import Chosen, choose, running
 from hosttune.bench.host_backends import HOST_BACKENDS
 from hosttune.bench.judge import JudgingContext, Port, judge, loaded_links, missing
+from hosttune.bench.modelled import ModelOf, no_model
 from hosttune.bench.parse.answer import Answer, Lost, NotUnderstood, worst_of_each
 from hosttune.errors import CommandFailed, Refused
 from hosttune.model.host import Host, Link
@@ -47,12 +48,13 @@ def measure(
     say: Callable[[str], None] = lambda text: None,
     history: tuple[Validation, ...] = (),
     fleet: str | None = None,
+    model_of: ModelOf = lambda host, gpus, standard: no_model,
 ) -> Measured:
     """Measure this machine at a level (1 within a minute, 2 in full, 3 with `seconds` of burn-in).
 
     Changes no setting. `history`: earlier validations of this host, oldest first. `fleet`: the text of a TOML file with
-    floors in addition to the shipped ones. Raises Refused for a captured host and for a GPU in use. Raises BadInput for
-    an invalid scratch path, peer or floor.
+    floors in addition to the shipped ones. `model_of`: what a machine of this shape gives. Raises Refused for a
+    captured host and for a GPU in use. Raises BadInput for an invalid scratch path, peer or floor.
     """
     standard = with_fleet(fleet)
     if system.captured:
@@ -72,7 +74,7 @@ def measure(
     plans, skips = _planned(system, ask)
     answers = [_answer(system, backend, command, say) for backend, command in plans]
     samples = tuple(sample for answer in answers for sample in answer.samples)
-    figures = judge(samples, _judging_context(host, chosen, history, standard))
+    figures = judge(samples, _judging_context(host, chosen, history, standard, model_of))
     results = (*_results(chosen, figures, answers), *_left_out(chosen), *_not_taken(chosen, plans), *skips)
     facts = {name: value for answer in answers for name, value in answer.facts.items()}
     return Measured(worst_of_each(results), samples, {**_versions(host), **facts}, loaded_links(samples))
@@ -93,12 +95,15 @@ def _of_maker(system: System, chosen: Chosen) -> dict[str, Any]:
     return {"lacking": _lacking(system, bench.libraries), "backends": bench.backends, "watch": bench.watch}
 
 
-def _judging_context(host: Host, chosen: Chosen, history: tuple[Validation, ...], standard: Standard) -> JudgingContext:
+def _judging_context(
+    host: Host, chosen: Chosen, history: tuple[Validation, ...], standard: Standard, model_of: ModelOf
+) -> JudgingContext:
     """Return the data that figures are compared with."""
-    links = pair_links(host, [gpu.address for gpu in chosen.gpus])
+    gpus = [gpu.address for gpu in chosen.gpus]
+    links, model = pair_links(host, gpus), model_of(host, gpus, standard)
     kinds = _device_ids(host)
     pieces = {part.subject: kinds[part.address] for part in chosen.parts if not part.whole and part.address in kinds}
-    return JudgingContext(standard, kinds, len(chosen.gpus), history, links, _rdma_ports(host), pieces)
+    return JudgingContext(standard, kinds, len(gpus), history, links, _rdma_ports(host), pieces, model)
 
 
 def _planned(system: System, ask: Ask) -> tuple[list[tuple[Backend, Command]], list[CheckResult]]:

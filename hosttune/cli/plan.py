@@ -30,6 +30,7 @@ NAME_HELP = (
     " plans NAME-0 ... and prints the K-th."
 )
 OUTPUTS = ["text", "json", "xml", "svg", "html"]
+DRAWN = ("xml", "svg")  # outputs that have no figures
 GROUPS = {  # of the help
     "What to plan": ("--file", "--gpu", "--gpus", "--mig", "--name", "--profile"),
     "Size of the guest": ("--vcpus", "--memory", "--numa", "--smt", "--hugepages", "--nics", "--nvme"),
@@ -121,6 +122,8 @@ def plan(
     host = read_host(root, document)
     decided = None if document is not None else plan_in_place(root, host, intent)
     decided = decided or decide(host, intent, where)
+    if output not in DRAWN or out is not None or (root is None and document is None):
+        decided = with_expectations(decided, host)
     text = plan_text(decided, host, output, chosen_guest, annotate, mig=asked["mig"])
     if out is not None:
         save_plan(decided, out)
@@ -264,6 +267,15 @@ def decide(host: Host, intent: Intent, where: str) -> Plan:
         return decide_plan(host, intent, where=where)
     except BadInput as error:
         raise as_option(error, named=any(isinstance(guest.gpus, tuple) for guest in intent.guests)) from error
+
+
+def with_expectations(decided: Plan, host: Host) -> Plan:
+    """Return the plan with what its guests can expect. Loads the models only if a guest has a device."""
+    if not any(guest.devices for guest in decided.guests):
+        return decided
+    from hosttune.predicting.expecting import with_expectations as expected
+
+    return expected(decided, host)
 
 
 def plan_in_place(root: str | None, host: Host, intent: Intent) -> Plan | None:

@@ -154,11 +154,13 @@ def scopes(host: Host, intent: str | None, plan: str | None, name: str | None, h
     """Return what is asked about: the host, or the guests of an intent, a plan or this machine. Raises BadInput."""
     from hosttune.predicting import Scope
 
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[str, Scope] = {}
     if intent is not None or plan is not None:
-        found = {guest.name: tuple(one.address for one in guest.devices) for guest in planned(host, intent, plan)}
+        from hosttune.predicting.expecting import scope_of
+
+        found = {guest.name: scope_of(guest, hosts) for guest in planned(host, intent, plan)}
     elif name is not None:
-        found = {guest.name: guest.devices for guest in host.guests or ()}
+        found = {guest.name: Scope(guest.name, guest.devices, hosts) for guest in host.guests or ()}
     else:
         return [Scope(host.hostname or "host", None, hosts)]
     if name is not None:
@@ -168,7 +170,7 @@ def scopes(host: Host, intent: str | None, plan: str | None, name: str | None, h
         found = {name: found[name]}
     if not found:
         raise BadInput("no guest is placed", where=intent or plan or "plan", hint="hosttune plan says why")
-    return [Scope(guest, devices, hosts) for guest, devices in found.items()]
+    return list(found.values())
 
 
 def planned(host: Host, intent: str | None, plan: str | None) -> tuple[PlannedGuest, ...]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from statistics import median
 from typing import Any, Literal
 
 import msgspec
 
-from hosttune.bench.judge import runs_of
+from hosttune.bench.runs import middle_of, runs_of
 from hosttune.gpu import VENDORS
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, Nic, PciDevice
@@ -56,7 +55,7 @@ def figures_of(samples: Sequence[Sample]) -> Iterator[Figure]:
             if word != name and (number := word.rstrip("kmgib")).isdecimal() and word[len(number) :] in _SIZES:
                 metric, size = f"{collective}-busbw", int(number) * _SIZES[word[len(number) :]]
         if metric is not None:
-            yield Figure(metric=metric, subject=subject, value=median(values), unit=units[name], size_bytes=size)
+            yield Figure(metric=metric, subject=subject, value=middle_of(values), unit=units[name], size_bytes=size)
 
 
 def of_host_facts(host: Host) -> Measured:

@@ -66,6 +66,11 @@ class Case:
         """Return the figures of these metrics that a cause can explain."""
         return tuple(one for one in self.open if one.figure.metric in metrics)
 
+    def of_every_device(self, figures: tuple[Judged, ...]) -> tuple[Judged, ...]:
+        """Return those that a fault of the whole host can explain: no other device has the same figure as expected."""
+        fine = {one.figure.metric for one in self.figures if one.verdict == "expected"}
+        return tuple(one for one in figures if one.figure.metric not in fine)
+
     @cached_property
     def networked(self) -> tuple[Judged, ...]:
         """Figures between hosts that a cause can explain; those whose number of hosts is unknown are among them."""

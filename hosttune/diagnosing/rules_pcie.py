@@ -180,7 +180,7 @@ def translation(case: Case) -> Finding | None:
     strong = (*case.about((*STORAGE, *HOST_COPIES, *WORK)), *_between_devices(case))
     if case.shape.virtual:  # a guest's devices are always translated
         return observed(case, "the IOMMU translates", case.about(STORAGE)) if case.about(STORAGE) else None
-    return observed(case, "the IOMMU translates every access of a device", strong)
+    return observed(case, "the IOMMU translates every access of a device", case.of_every_device(strong))
 
 
 @rule(

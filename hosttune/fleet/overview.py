@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
+from hosttune.bench.baselines import shipped
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import has_answer_file, read_answer
+from hosttune.fleet.causes import Diagnosed, diagnose_host, groups_of
 from hosttune.fleet.gate import PHASES, WAVES, phases
 from hosttune.fleet.hardware import HostHardware, machine_of, read_machine
 from hosttune.fleet.medians import Hardware, Row, fleet_medians, rows_of
@@ -72,30 +75,38 @@ def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
     figures: list[tuple[str, tuple[Row, ...]]] = []
     strange = 0
     named: dict[str, list[str]] = {}
+    standard = shipped()
+    undiagnosed, unexplained = 0, dict[str, str]()
     for host in hosts:
         seen = _look(results, host, asked)
         own = machine_of(seen.validation) if seen.validation is not None else None
         if seen.validation is not None and seen.validation.machine is not None and seen.validation.machine.digest:
             named.setdefault(seen.validation.machine.digest, []).append(host)
         machine = own or read_machine(results, host)
-        lines.append(_line(host, seen, machine, asked, shared))
+        why = diagnose_host(results, host, seen.validation, standard) if seen.validation is not None else Diagnosed()
+        undiagnosed += why is None
+        if why is not None and why.low and not why.causes:
+            unexplained[host] = _cut("; ".join(why.next))
+        lines.append(_line(host, seen, machine, asked, shared, why or Diagnosed()))
         if seen.validation is not None and seen.validation.samples:
             strange += machine is None
             figures.append((host, rows_of(seen.validation.samples, machine.hardware if machine else Hardware({}))))
     medians, outliers = fleet_medians(figures)
     return FleetReport(
-        verb=asked.verb,
-        run=asked.run,
-        at=asked.at,
-        version=asked.version,
+        **_of_run(asked),
         verdict=_worst(line.verdict for line in lines) if lines else "unknown",
         hosts=tuple(lines),
-        waves=tuple(asked.waves),
-        stopped=asked.stopped,
         medians=medians,
         outliers=outliers,
-        notes=(*_notes(len(figures), strange), *_twice(named)),
+        causes=groups_of(lines, unexplained),
+        notes=(*_notes(len(figures), strange, undiagnosed), *_twice(named)),
     )
+
+
+def _of_run(asked: Asked) -> dict[str, Any]:
+    """Return the fields of the report that only the run knows."""
+    run = {"verb": asked.verb, "run": asked.run, "at": asked.at, "version": asked.version}
+    return {**run, "waves": tuple(asked.waves), "stopped": asked.stopped}
 
 
 # --- reading result files ------------------------------------------------------------------------------------
@@ -148,7 +159,9 @@ class _Schema(msgspec.Struct):
 # --- one host ------------------------------------------------------------------------------------------------
 
 
-def _line(host: str, seen: _Seen, machine: HostHardware | None, asked: Asked, shared: dict[str, str]) -> HostLine:
+def _line(
+    host: str, seen: _Seen, machine: HostHardware | None, asked: Asked, shared: dict[str, str], why: Diagnosed
+) -> HostLine:
     made = seen.validation.results if seen.validation is not None else ()
     results = (*_results_of_answers(seen, made, asked), *made)
     notable = [one for one in worst_first(results) if one.outcome not in ("pass", "skip")]
@@ -170,6 +183,9 @@ def _line(host: str, seen: _Seen, machine: HostHardware | None, asked: Asked, sh
         told=tuple(_kept(one, shared) for one in notable[:MOST_TOLD]),
         untold=max(0, len(notable) - MOST_TOLD),
         worse=tuple(_cut(line) for line in worse[:MOST_TOLD]),
+        low=why.low,
+        low_untold=why.more,
+        causes=why.causes,
     )
 
 
@@ -331,13 +347,14 @@ def _cut(text: str) -> str:
     return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} … ({len(text) - MOST_TEXT} more characters)"
 
 
-def _notes(measured: int, strange: int) -> tuple[str, ...]:
-    if not strange:
-        return ()
-    return (
-        f"{strange} of {measured} measured hosts have no host document beside their results, so that their figures are "
-        "not compared: run `hosttune fleet discover` into the same folder",
-    )
+def _notes(measured: int, strange: int, undiagnosed: int) -> Iterator[str]:
+    if strange:
+        yield (
+            f"{strange} of {measured} measured hosts have no host document beside their results, so that their figures "
+            "are not compared: run `hosttune fleet discover` into the same folder"
+        )
+    if undiagnosed:
+        yield f"the figures of {undiagnosed} hosts are not diagnosed: too many of them, or they cannot be read"
 
 
 def _twice(named: Mapping[str, Sequence[str]]) -> Iterator[str]:

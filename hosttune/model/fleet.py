@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from hosttune.model.diagnosis import Cause, Grade, JudgedFigure
 from hosttune.model.validation import CheckResult, Verdict
 from hosttune.model.validation import Outcome as CheckOutcome
 from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
@@ -81,7 +82,8 @@ class HostLine(Value, frozen=True, kw_only=True):
 
     `checks` maps each check to the worst outcome of its subjects, `counts` each outcome to its number of results.
     `told` are the results that are not pass or skip, worst first, cut after some dozens (`untold`: how many more).
-    `page`: path of the host's own page, from the results folder. `groups`: the inventory's.
+    `page`: path of the host's own page, from the results folder. `groups`: the inventory's. `low`: figures below what
+    is typical of the host's shape, or above what it can give (`low_untold`: how many more); `causes`: why, best first.
     """
 
     host: str
@@ -99,10 +101,31 @@ class HostLine(Value, frozen=True, kw_only=True):
     untold: int = 0
     worse: tuple[str, ...] = ()  # what became worse since the last validation, one line each
     page: str | None = None
+    low: tuple[JudgedFigure, ...] = ()
+    low_untold: int = 0
+    causes: tuple[Cause, ...] = ()
 
     def __post_init__(self) -> None:
         close_lists(self)
         close_mappings(self, "checks", "counts")
+
+
+class CauseGroup(Value, frozen=True, kw_only=True):
+    """The hosts whose low figures have the same first cause, as the diagnosis of each host's validation says.
+
+    `cause` None: none was found; `confirm` then says what to measure. `grade` and `evidence` are those of the host
+    where the cause is supported best, `figures` is the number of low figures of all hosts, `example` is one of them.
+    """
+
+    cause: str | None = None
+    grade: Grade | None = None
+    hosts: tuple[str, ...]
+    figures: int = 0
+    example: str | None = None
+    evidence: tuple[str, ...] = ()
+    remedy: str | None = None
+    confirm: str | None = None
+    source: str | None = None
 
 
 class Wave(Value, frozen=True, kw_only=True):
@@ -134,6 +157,7 @@ class FleetReport(Value, frozen=True, kw_only=True):
     stopped: str | None = None  # why the run ended before all hosts were visited
     medians: tuple[Median, ...] = ()
     outliers: tuple[Outlier, ...] = ()
+    causes: tuple[CauseGroup, ...] = ()  # which hosts are low, and why
     notes: tuple[str, ...] = ()  # what the reader must know about the report itself: what could not be compared and why
 
     def __post_init__(self) -> None:

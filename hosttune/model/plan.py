@@ -7,6 +7,7 @@ from typing import Any
 
 from hosttune.errors import BadInput
 from hosttune.model.intent import Boot, Intent, Network
+from hosttune.model.prediction import Expectation
 from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
 
 PLAN_SCHEMA = "hosttune.plan/v1"
@@ -232,7 +233,8 @@ class AdoptedGuest(Value, frozen=True, kw_only=True):
 class Plan(Value, frozen=True, kw_only=True):
     """What to do on one host: guests, actions, findings, and the guests that could not be placed.
 
-    `adoptions`: guests that exist, whose definitions are changed; none of them is in `guests`.
+    `adoptions`: guests that exist, whose definitions are changed; none of them is in `guests`. `expected`: what guests
+    with GPUs can reach, and what a worse placement would lose; the planner itself leaves it empty.
     """
 
     schema: str = PLAN_SCHEMA
@@ -246,6 +248,7 @@ class Plan(Value, frozen=True, kw_only=True):
     actions: tuple[Action, ...] = ()
     findings: tuple[Finding, ...] = ()
     adoptions: tuple[AdoptedGuest, ...] = ()
+    expected: tuple[Expectation, ...] = ()
 
     def __post_init__(self) -> None:
         close_lists(self)

@@ -55,3 +55,28 @@ class Prediction(Value, frozen=True, kw_only=True):
     def to_json(self) -> str:
         """Return the prediction as indented JSON."""
         return to_json(self)
+
+
+class WorsePlacement(Value, frozen=True, kw_only=True):
+    """What a guest would lose in another placement on the same host: `here` and `there` are in `unit`.
+
+    `there` is what the source counts; of a pair of GPUs (p2p) it is the bound, so that at least so much is lost.
+    `loses`: the fraction of `here` that is lost; None: no source says how much, or an input is not known, see `why`.
+    """
+
+    placement: str
+    metric: str
+    here: float | None = None
+    there: float | None = None
+    unit: str
+    loses: float | None = None
+    why: str
+    source: str
+
+
+class Expectation(Value, frozen=True, kw_only=True):
+    """The figures of a planned guest that matter most; those of devices that are alike are one row."""
+
+    guest: str
+    figures: tuple[PredictedFigure, ...] = ()
+    worse: tuple[WorsePlacement, ...] = ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hosttune.gpu import Generation
 from hosttune.predicting import formulas
 from hosttune.predicting.formulas import Estimate
-from hosttune.predicting.shape import Shape
+from hosttune.predicting.shape import Shape, is_card
 
 # A figure below this part of the typical one is low. Collectives of large messages repeat within 5 %; GEMM depends on
 # clocks and on the shape of the matrices; copies over PCIe are 0.76 to 0.88 of the link by its generation.
@@ -25,13 +25,17 @@ _NOTHING = Estimate("", "", "no model of this metric has a source")
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: how many GPUs take part and on how many hosts, and the size of the message; None is unknown."""
+    """What is asked: how many GPUs take part and on how many hosts, and the size of the message; None is unknown.
+
+    `far`: host memory of another node. `flat`: between hosts, one ring over all GPUs.
+    """
 
     metric: str
     ranks: int | None = None
     hosts: int | None = None
     size_bytes: float | None = None
     far: bool = False
+    flat: bool = False
 
 
 def estimate(question: Question, shape: Shape) -> Estimate:
@@ -93,6 +97,9 @@ def _on_gpu(peak: str, part: float, unit: str, formula: str) -> Callable[[Questi
         typical = rate * part if _measured(shape) else None
         if typical is None:
             because += ("the known points are of Hopper",)
+        elif unit != "GB/s" and is_card(shape.gpu):  # products take all the power that the board has
+            typical = None
+            because += ("the known points are of boards of 700 W, not of cards",)
         return Estimate(unit, formula, formulas.ON_GPU_SOURCE, rate, typical, because, _LOOSE, at_least=_LEAST_PEAK)
 
     return model
@@ -174,7 +181,7 @@ def _between(question: Question, shape: Shape, hosts: int) -> Estimate:
     because: tuple[str, ...] = (
         f"{shape.nics} ports × {shape.nic_gb_per_s:g} GB/s = {host:g} GB/s a host, {hosts} hosts",
     )
-    bound = formulas.hierarchical(host, hosts, per_host)
+    bound = formulas.flat(host) if question.flat else formulas.hierarchical(host, hosts, per_host)
     if shape.links == 0:  # what enters a GPU goes over its slot
         bound = min(bound, shape.slot_gb_per_s * (per_host or 1)) if shape.slot_gb_per_s and per_host else bound
     reduces = shape.generation is not None and shape.generation.switch_part is not None and shape.switched
@@ -182,7 +189,7 @@ def _between(question: Question, shape: Shape, hosts: int) -> Estimate:
         because += ("the known points are of RDMA; none is of other Ethernet",)
         return Estimate("GB/s", formula, formulas.NETWORK_SOURCE, bound, None, because)
     low_below = _least(question, _STEADY)
-    if hosts == 2 and reduces and per_host and per_host > 2:
+    if hosts == 2 and reduces and per_host and per_host > 2 and not question.flat:
         typical = bound * formulas.HIERARCHICAL_PART
         because += ("two hosts with a switch that reduces: hierarchical, which gives more than a flat ring can",)
         low_below = min(low_below, formulas.flat(host) / typical)
@@ -202,6 +209,11 @@ def _port(question: Question, shape: Shape) -> Estimate:
         return _missing("Gb/s", "0.96 of the port's rate", formulas.RDMA_SOURCE, "the rate of a port")
     rate = shape.nic_gb_per_s * 8
     because: tuple[str, ...] = (f"port of {rate:g} Gb/s",)
+    slot = formulas.pcie_gb_per_s(*shape.nic_slot) if shape.nic_slot else None
+    if slot is not None and shape.nic_slot is not None and slot * 8 < rate:
+        speed, width = shape.nic_slot
+        because += (f"slot of {speed:g} GT/s x{width}: {slot * 8:.0f} Gb/s, less than the port; no source for that",)
+        return Estimate("Gb/s", "the slot, R · W · encoding", formulas.RDMA_SOURCE, slot * 8, None, because)
     return Estimate(
         "Gb/s", "0.96 of the port's rate", formulas.RDMA_SOURCE, rate, rate * formulas.RDMA_PART, because, _STEADY
     )

@@ -16,7 +16,7 @@ from hosttune.predicting.estimates import Question, estimate
 from hosttune.predicting.formulas import Estimate
 from hosttune.predicting.paths import path_between, worst_paths
 from hosttune.predicting.roofs import roofs_of
-from hosttune.predicting.shape import Shape, of_host
+from hosttune.predicting.shape import Shape, of_host, slot_at
 
 _SIZES = {"32 MiB": 32 << 20, "256 MiB": 256 << 20, "1 GiB": 1 << 30, "8 GiB": 8 << 30}
 _MOST_PAIRS = 2016  # pairs of 64 GPUs, the most that an intent can name
@@ -29,6 +29,7 @@ class Scope:
 
     `of` names it. `devices` None: all devices of the host. `between`: pairs of devices whose path is asked for.
     `measured`: peaks that were measured on this host ("memory" in GB/s, number types in TFLOP/s), None without any.
+    `nodes`: the host nodes of its CPUs and memory; None: all of the host, or not known of a guest.
     """
 
     of: str
@@ -36,6 +37,7 @@ class Scope:
     hosts: int = 1
     between: Sequence[tuple[str, str]] = ()
     measured: Mapping[str, float] | None = None
+    nodes: Collection[int] | None = None
 
 
 def predict(host: Host, scope: Scope, standard: Standard | None = None) -> Prediction:
@@ -54,8 +56,8 @@ def predict(host: Host, scope: Scope, standard: Standard | None = None) -> Predi
         *(row for gpu in gpus for row in _of_gpu(host, gpu, standard)),
         *_pairs(host, gpus, standard),
         *_collectives(replace(shape, nics=len(nics) or None), len(gpus), scope.hosts),
-        *_ports(nics),
-        *_unknown(host, drives, local=inside is None),
+        *_ports(host, nics),
+        *_unknown(drives, _nodes(host, scope)),
     ]
     asked = [path_between(host, *pair) for pair in scope.between]
     paths = asked or worst_paths(host, [*gpus, *(nic.address for nic in nics)])
@@ -101,6 +103,15 @@ def _of_gpu(host: Host, address: str, standard: Standard) -> Iterator[PredictedF
     yield _row("gemm-bf16-sustained", address, replace(sustained, typical=None, because=because))
 
 
+def pair_estimate(shape: Shape, count: int | None) -> Estimate:
+    """Return what a pair of GPUs can reach; `count` links join it (0: PCIe; None: not known). `shape`: of one GPU."""
+    if count:
+        shape = replace(shape, links=count, peaks=_part(shape, count), switched=True)
+    elif count == 0 or not shape.switched:  # behind switches every pair has all links
+        shape = replace(shape, links=count)
+    return estimate(Question("p2p"), shape)
+
+
 def _pairs(host: Host, gpus: Sequence[str], standard: Standard) -> Iterator[PredictedFigure]:
     links = pair_links(host, gpus)
     if len(gpus) * (len(gpus) - 1) // 2 > _MOST_PAIRS:
@@ -109,11 +120,7 @@ def _pairs(host: Host, gpus: Sequence[str], standard: Standard) -> Iterator[Pred
     for one, other in combinations(gpus, 2):
         count, shape = links.get(f"{one}->{other}"), shapes[one]
         nodes = [host.index.pci[address].numa_node if address in host.index.pci else None for address in (one, other)]
-        if count:
-            shape = replace(shape, links=count, peaks=_part(shape, count), switched=True)
-        elif count == 0 or not shape.switched:  # behind switches every pair has all links
-            shape = replace(shape, links=count)
-        found = estimate(Question("p2p"), shape)
+        found = pair_estimate(shape, count)
         if count == 0 and None not in nodes and nodes[0] != nodes[1]:
             price = shape.socket_gb_per_s
             words = f"the pair is on nodes {nodes[0]} and {nodes[1]}" + (
@@ -140,13 +147,33 @@ def _collectives(shape: Shape, count: int, hosts: int) -> Iterator[PredictedFigu
             for name, size in _SIZES.items():
                 yield _row(metric, f"{number} GPUs, {name}", estimate(Question(metric, number, 1, size), shape))
         if hosts > 1:
-            several = replace(shape, hosts=hosts, per_host=count)
-            found = estimate(Question(metric, count * hosts, hosts), several)
-            yield _row(metric, f"{count * hosts} GPUs on {hosts} hosts", found)
+            yield from _between_hosts(metric, replace(shape, hosts=hosts, per_host=count), count, hosts)
     ring = replace(shape, generation=_without_switch(shape)) if count > 2 else None
     if ring is not None and ring.generation is not shape.generation:
         found = estimate(Question("all-reduce-busbw", count, 1), ring)
         yield _row("all-reduce-busbw", f"{count} GPUs, ring (NVLS off)", found)
+
+
+def _between_hosts(metric: str, shape: Shape, count: int, hosts: int) -> Iterator[PredictedFigure]:
+    """Yield what all GPUs reach together, what a flat ring does, and what one GPU of each host does over its own ports.
+
+    A rail joins the ports of GPUs with the same number on all hosts.
+    """
+    ranks = count * hosts
+    everyone = f"{ranks} GPUs on {hosts} hosts"
+    yield _row(metric, everyone, estimate(Question(metric, ranks, hosts), shape))
+    for name, size in _SIZES.items():
+        yield _row(metric, f"{everyone}, {name}", estimate(Question(metric, ranks, hosts, size), shape))
+    yield _row(metric, f"{everyone}, flat ring", estimate(Question(metric, ranks, hosts, flat=True), shape))
+    if count < 2:
+        return
+    rail = f"{hosts} GPUs on {hosts} hosts, one rail"
+    if shape.nics and shape.nics % count:
+        why = f"not known: which ports belong to which GPU ({shape.nics} ports, {count} GPUs)"
+        yield _row(metric, rail, Estimate("GB/s", "flat ring over the ports of a GPU", NO_SOURCE, because=(why,)))
+        return
+    one = replace(shape, per_host=1, nics=shape.nics // count if shape.nics else None)
+    yield _row(metric, rail, estimate(Question(metric, hosts, hosts), one))
 
 
 def _without_switch(shape: Shape) -> Generation | None:
@@ -154,17 +181,24 @@ def _without_switch(shape: Shape) -> Generation | None:
     return None if one is None else msgspec.structs.replace(one, switch_part=None) if one.switch_part else one
 
 
-def _ports(nics: Sequence[Nic]) -> Iterator[PredictedFigure]:
+def _ports(host: Host, nics: Sequence[Nic]) -> Iterator[PredictedFigure]:
     for nic in nics:
-        shape = Shape(nic_gb_per_s=nic.rate_gbps / 8 if nic.rate_gbps else None)
+        shape = Shape(nic_gb_per_s=nic.rate_gbps / 8 if nic.rate_gbps else None, nic_slot=slot_at(host, nic.address))
         yield _row("rdma-write", nic.rdma or nic.address, estimate(Question("rdma-write"), shape))
 
 
-def _unknown(host: Host, drives: Sequence[str], *, local: bool) -> Iterator[PredictedFigure]:
-    """Yield the figures of which no model has a source, so that nobody takes their absence for zero."""
+def _nodes(host: Host, scope: Scope) -> list[int]:
+    """Return the nodes between whose CPUs and memory copies can be asked about."""
     nodes = [node.id for node in host.numa_nodes if node.cpus]
+    if scope.nodes is None:
+        return nodes if scope.devices is None else []
+    return [node for node in nodes if node in scope.nodes]
+
+
+def _unknown(drives: Sequence[str], nodes: Sequence[int]) -> Iterator[PredictedFigure]:
+    """Yield the figures of which no model has a source, so that nobody takes their absence for zero."""
     missing = "not known: kind, number and rate of the memory modules"
-    for cpus in nodes if local else ():
+    for cpus in nodes:
         for memory in nodes:
             found = Estimate("GB/s", "channels × rate of a module", NO_SOURCE, because=(missing,))
             yield _row("memory-copy", f"node{cpus}->node{memory}", found)

@@ -23,7 +23,8 @@ class Shape:
     """Facts of one host and of how many there are. None is unknown, 0 is none.
 
     `peaks`: of a GPU, as in roofline.toml. `slot`: (GT/s, lanes) of a GPU. `pair_links`: links between any two GPUs;
-    None: not known, or not the same. `nic_gb_per_s`: of one port. `slices`: (parts, of) of a GPU that is divided.
+    None: not known, or not the same. `nic_gb_per_s`: of one port; `nic_slot`: (GT/s, lanes) of its NIC. `slices`:
+    (parts, of) of a GPU that is divided.
     """
 
     gpu: str | None = None
@@ -36,6 +37,7 @@ class Shape:
     hosts: int | None = None
     nics: int | None = None
     nic_gb_per_s: float | None = None
+    nic_slot: tuple[float, int] | None = None
     nic_kind: str | None = None
     cpu: str | None = None
     virtual: bool | None = None
@@ -77,7 +79,7 @@ def shape_of(measured: Measured, standard: Standard) -> Shape:
     rows = peaks_of(setup.gpu, setup.pci_id, standard)
     if setup.nvlinks_per_gpu is not None:
         rows = [row for row in rows if row.nvlinks in (setup.nvlinks_per_gpu, None)] or rows
-    elif setup.nvswitch or (setup.nvswitch is None and setup.gpus_per_host == _BOARD and not _is_card(setup.gpu)):
+    elif setup.nvswitch or (setup.nvswitch is None and setup.gpus_per_host == _BOARD and not is_card(setup.gpu)):
         # Of a model in several forms: the board with all links.
         rows = [row for row in rows if row.nvlinks == max(other.nvlinks or 0 for other in rows)] or rows
     links, counts = setup.nvlinks_per_gpu, {row.nvlinks for row in rows}
@@ -115,10 +117,11 @@ def _switched(known: bool | None, gpu: str | None, generation: Generation | None
     """Return whether switches join the GPUs. Boards of the generations that have a ring's part do, cards do not."""
     if known is not None or generation is None or generation.ring_part is None or not links:
         return known
-    return None if _is_card(gpu) else True
+    return None if is_card(gpu) else True
 
 
-def _is_card(gpu: str | None) -> bool:
+def is_card(gpu: str | None) -> bool:
+    """Return whether the name is that of a card, not of a board with switches."""
     return re.search(r"pcie|nvl\b", (gpu or "")[:200].lower()) is not None
 
 
@@ -188,7 +191,7 @@ def of_host(host: Host, addresses: Iterable[str], standard: Standard) -> Shape:
         gpu=model,
         generation=generation,
         peaks=dict(row.values) if row else {},
-        slot=_slot([one.link for one in functions]),
+        slot=_slot([one.link for one in functions], inside=host.hypervisor is True),
         links=links,
         switched=_switched(True if host.nvswitches or host.fabric is not None else None, model, generation, links),
         per_host=len(gpus),
@@ -200,13 +203,22 @@ def of_host(host: Host, addresses: Iterable[str], standard: Standard) -> Shape:
     )
 
 
-def _slot(links: Iterable[Link | None]) -> tuple[float, int] | None:
-    """Return the slowest slot by what it can do, not by what an idle link does now; None if one is not known."""
+def slot_at(host: Host, address: str) -> tuple[float, int] | None:
+    """Return (GT/s, lanes) of the slot of a function; None if it is not known."""
+    function = host.index.pci.get(address)
+    return _slot([function.link], inside=host.hypervisor is True) if function is not None else None
+
+
+def _slot(links: Iterable[Link | None], *, inside: bool) -> tuple[float, int] | None:
+    """Return the slowest slot by what it can do, not by what an idle link does now; None if one is not known.
+
+    `inside`: the machine is a guest, whose ports are emulated and say nothing: the device's own maximum counts.
+    """
     slots = []
     for link in links:
         if link is None or link.max_speed_gts is None or link.max_width is None:
             return None
-        above = link.upstream
+        above = None if inside else link.upstream
         speed = min(link.max_speed_gts, (above and above.max_speed_gts) or link.max_speed_gts)
         width = min(link.max_width, (above and above.max_width) or link.max_width)
         slots.append((speed, width))

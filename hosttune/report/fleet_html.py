@@ -18,6 +18,7 @@ from hosttune.assets import folder
 from hosttune.model.fleet import FleetReport, HostLine
 from hosttune.model.values import Value
 from hosttune.report.branch import count, printable
+from hosttune.report.fleet_causes import GRADE_WORDS, NO_CAUSE, cause_size, low_words
 from hosttune.report.fleet_groups import (
     ANSWERS,
     VERDICT_WORDS,
@@ -71,7 +72,7 @@ class Row(Value, frozen=True, kw_only=True):
     @property
     def unfolds(self) -> bool:
         """Whether there is anything to show below the row."""
-        return bool(self.groups or self.line.worse or self.page)
+        return bool(self.groups or self.line.worse or self.line.low or self.page)
 
 
 class CheckRow(Value, frozen=True, kw_only=True):
@@ -193,11 +194,15 @@ def _environment() -> Environment:
         ANSWERS=ANSWERS,
         OUTCOMES=OUTCOMES,
         SIGNS=SIGNS,
+        GRADE_WORDS=GRADE_WORDS,
         VERDICT_WORDS=VERDICT_WORDS,
         WORDS=WORDS,
         MOST_MEDIANS=MOST_MEDIANS,
+        NO_CAUSE=NO_CAUSE,
         MOST_OUTLIERS=MOST_OUTLIERS,
         MOST_WHY=MOST_WHY,
+        cause_size=cause_size,
+        low_words=low_words,
         median_name=median_name,
         number=number,
         outlier_words=outlier_words,

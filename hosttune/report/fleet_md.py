@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hosttune.model.fleet import FleetReport, HostLine
 from hosttune.model.listing import some
+from hosttune.report.fleet_causes import cause_size, cause_title
 from hosttune.report.fleet_groups import (
     ANSWERS,
     VERDICT_WORDS,
@@ -47,7 +48,7 @@ def markdown(report: FleetReport) -> str:
     ]
     blocks += [f"**Stopped:** {escaped(report.stopped)}"] if report.stopped else []
     blocks += _counts(report) + _troubles(troubles(report), results_left_out(report)) + _waves(report)
-    blocks += _outliers(report) + _medians(report) + _hosts(hosts_worst_first(report.hosts))
+    blocks += _causes(report) + _outliers(report) + _medians(report) + _hosts(hosts_worst_first(report.hosts))
     blocks += ["\n".join(f"- {escaped(note)}" for note in report.notes)] if report.notes else []
     return "\n\n".join(blocks) + "\n"
 
@@ -88,6 +89,20 @@ def _waves(report: FleetReport) -> list[str]:
         for wave in report.waves
     ]
     return _table("## Waves", ("wave", "hosts", "gate", "why"), rows)
+
+
+def _causes(report: FleetReport) -> list[str]:
+    rows = [
+        (
+            cause_title(one),
+            f"{cause_size(one)}: {some(one.hosts, MANY)}",
+            one.example,
+            "; ".join(one.evidence),
+            one.remedy,
+        )
+        for one in report.causes
+    ]
+    return _table("## Hosts that are low, by cause", ("cause", "hosts", "for example", "evidence", "do"), rows)
 
 
 def _outliers(report: FleetReport) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hosttune.model.fleet import FleetReport, HostLine
 from hosttune.model.listing import some
 from hosttune.report.branch import count, say
+from hosttune.report.fleet_causes import cause_size, cause_title, causes_heading
 from hosttune.report.fleet_groups import (
     ANSWERS,
     Trouble,
@@ -52,6 +53,7 @@ def print_fleet(report: FleetReport, console: Console) -> None:
     _print_answers(report, console)
     _print_troubles(troubles(report), results_left_out(report), console)
     _print_waves(report, console)
+    _print_causes(report, console)
     _print_outliers(report, console)
     _print_medians(report, console)
     _print_hosts(hosts_worst_first(report.hosts), console)
@@ -104,6 +106,20 @@ def _print_waves(report: FleetReport, console: Console) -> None:
         prose(text, 2, console, _STYLES[outcome], hang=2)
         for why in wave.why:
             prose(why, 6, console, hang=2)
+
+
+def _print_causes(report: FleetReport, console: Console) -> None:
+    """Print which hosts are low, grouped by cause."""
+    if not report.causes:
+        return
+    _heading(causes_heading(report), console)
+    for one in report.causes:
+        prose(f"✗ {cause_title(one)}: {cause_size(one)}: {some(one.hosts, MANY)}", 2, console, "warn", hang=2)
+        evidence = "; ".join(one.evidence)
+        rows = (("example", one.example), ("evidence", evidence), ("do", one.remedy), ("confirm", one.confirm))
+        for word, text in rows:
+            if text:
+                prose(f"{word:8}  {text}", 4, console, hang=10)
 
 
 def _print_outliers(report: FleetReport, console: Console) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 from hosttune.assets import folder
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Plan, PlannedGuest
+from hosttune.model.prediction import Expectation
+from hosttune.report.expectation_text import expectation_of, expected_rows, worse_rows
 from hosttune.report.page import page_templates
 from hosttune.report.plan_text import (
     action_lines,
@@ -41,7 +43,7 @@ def plan_html(host: Host, plan: Plan) -> str:
             style=Markup(style),
             before=None,
             svg=Markup(plan_svg(host, plan, sheets=True)),
-            guests=[guest_part(guest, host) for guest in plan.guests],
+            guests=[guest_part(guest, host, expectation_of(plan, guest.name)) for guest in plan.guests],
             unplaced=plan.unplaced,
             actions=action_parts(plan.actions, host),
             findings=finding_rows(plan.findings),
@@ -49,14 +51,16 @@ def plan_html(host: Host, plan: Plan) -> str:
     )
 
 
-def guest_part(guest: PlannedGuest, host: Host) -> dict[str, Any]:
-    """Return what the template shows of a guest."""
+def guest_part(guest: PlannedGuest, host: Host, expected: Expectation | None = None) -> dict[str, Any]:
+    """Return what the template shows of a guest. `expected`: what it can reach, None if the plan does not say."""
     models = {gpu.address: gpu.model for gpu in host.gpus}
     return {
         "name": guest.name,
         "facts": guest_facts(guest),
         "rows": [(what.strip(), text) for what, text in guest_rows(guest)],
         "devices": [device_row(device, host.index.pci, models) for device in guest.devices],
+        "expected": expected_rows(expected) if expected else (),
+        "worse": worse_rows(expected) if expected else (),
         "steps": guest.steps,
         "why": guest.why,
         "changes": (),

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.listing import short_list, some
 from hosttune.model.plan import Action, Cell, Device, Finding, Plan, PlannedGuest, Unplaced
+from hosttune.model.prediction import Expectation
 from hosttune.model.values import CpuSet, format_size, grouped, value_text
 from hosttune.report.branch import count, draw_rows, say, wrap
 from hosttune.report.devices import link_text
+from hosttune.report.expectation_text import HEADING, WORSE_HEADING, expectation_of, expected_rows, worse_rows
 from hosttune.report.values import setting_value
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ def print_plan(plan: Plan, host: Host, console: Console) -> None:
     draw_rows([("CPUs that stay with the host (housekeeping)", plan.housekeeping_cpus or "none")], console)
     for guest in plan.guests:
         _print_guest(guest, host, console)
+        _print_expectation(expectation_of(plan, guest.name), console)
     for unplaced in plan.unplaced:
         _print_unplaced(unplaced, console)
     _print_actions(plan.actions, host, console)
@@ -68,6 +71,16 @@ def _print_guest(guest: PlannedGuest, host: Host, console: Console) -> None:
     if guest.why:
         say("  why", console)
         draw_rows([("-", line) for line in guest.why], console, indent=4)
+
+
+def _print_expectation(found: Expectation | None, console: Console) -> None:
+    if found is None:
+        return
+    say(f"  {HEADING}", console)
+    draw_rows(((f"{what}, {of}", figures) for what, figures, of in expected_rows(found)), console, indent=4)
+    if found.worse:
+        say(f"  {WORSE_HEADING}", console)
+        draw_rows(worse_rows(found), console, indent=4)
 
 
 def guest_rows(guest: PlannedGuest) -> list[tuple[str, ...]]:

@@ -1,0 +1,102 @@
+"""Which host is low, and why: the diagnosis of each host's validation, and the hosts grouped by their first cause.
+
+It explains and never decides: verdicts come from the validations. The host document is that of the last `fleet
+discover`; it is read only for hosts that are low, and only if it is of the same machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from hosttune.bench.baselines import Standard
+from hosttune.diagnosing import diagnose
+from hosttune.diagnosing.gathering import of_validation
+from hosttune.errors import BadInput
+from hosttune.fleet.results import answer_path, read_file
+from hosttune.model.diagnosis import GRADES, Cause, Diagnosis, JudgedFigure
+from hosttune.model.fleet import CauseGroup, HostLine
+from hosttune.model.host import Host
+from hosttune.model.validation import Validation
+from hosttune.report.fleet_causes import low_words
+
+MOST_FIGURES = 12  # of a host, kept in the report; `hosttune diagnose` on its own files has all of them
+MOST_CAUSES = 3
+MOST_TEXT = 200  # characters of a text of the host
+
+
+@dataclass(frozen=True)
+class Diagnosed:
+    """The low and impossible figures of a host, at most MOST_FIGURES (`more`: how many others), and its causes."""
+
+    low: tuple[JudgedFigure, ...] = ()
+    more: int = 0
+    causes: tuple[Cause, ...] = ()
+    next: tuple[str, ...] = ()
+
+
+def diagnose_host(results: str, host: str, validation: Validation, standard: Standard) -> Diagnosed | None:
+    """Return why a host's figures fall short; None if they cannot be diagnosed (there are too many of them)."""
+    if not validation.samples:
+        return Diagnosed()
+    try:
+        found = diagnose(of_validation(validation, None), standard, complaining=False)
+        if validation.machine is None or found.causes or _low(found):
+            seen = read_host(results, host, validation)
+            if seen is not None:
+                found = diagnose(of_validation(validation, seen), standard, complaining=False)
+    except (BadInput, RecursionError):
+        return None
+    low = _low(found)
+    shown = tuple(_short(one) for one in low[:MOST_FIGURES])
+    return Diagnosed(shown, max(0, len(low) - MOST_FIGURES), found.causes[:MOST_CAUSES], found.next)
+
+
+def _short(one: JudgedFigure) -> JudgedFigure:
+    """Return the figure with the texts of the host cut."""
+    return msgspec.structs.replace(
+        one, subject=one.subject[:MOST_TEXT], unit=one.unit[:MOST_TEXT], why=one.why[:MOST_TEXT]
+    )
+
+
+def _low(found: Diagnosis) -> tuple[JudgedFigure, ...]:
+    return tuple(one for one in found.figures if one.verdict in ("low", "impossible"))
+
+
+def read_host(results: str, host: str, validation: Validation) -> Host | None:
+    """Return the host document beside a validation; None if there is none, or if it is of another machine."""
+    try:
+        data = read_file(answer_path(results, host, "discover"))
+        found = Host.from_json(data, where=host) if data is not None else None
+    except (BadInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None  # the phase `discover` has its own answer
+    known = validation.machine.digest if validation.machine is not None else None
+    return None if found is None or (known and found.digest and known != found.digest) else found
+
+
+def groups_of(lines: Sequence[HostLine], unexplained: dict[str, str]) -> tuple[CauseGroup, ...]:
+    """Return the hosts that are low or have a fault, by their first cause, the cause of most hosts first.
+
+    `unexplained`: what to measure next, of hosts without a cause.
+    """
+    found: dict[str | None, list[HostLine]] = {}
+    for line in lines:
+        if line.low or line.causes:
+            found.setdefault(line.causes[0].cause if line.causes else None, []).append(line)
+    groups = [_group(cause, members, unexplained) for cause, members in found.items()]
+    return tuple(sorted(groups, key=lambda one: (one.cause is None, -len(one.hosts), one.cause or "")))
+
+
+def _group(cause: str | None, members: Sequence[HostLine], unexplained: dict[str, str]) -> CauseGroup:
+    low = [(line, figure) for line in members for figure in line.low]
+    hosts, figures = tuple(line.host for line in members), sum(len(line.low) + line.low_untold for line in members)
+    example = f"{low[0][0].host}: {low_words(low[0][1])}" if low else None
+    if cause is None:
+        return CauseGroup(hosts=hosts, figures=figures, example=example, confirm=unexplained.get(hosts[0]))
+    first = min((line.causes[0] for line in members), key=lambda one: GRADES.index(one.grade))
+    return CauseGroup(
+        cause=cause, grade=first.grade, hosts=hosts, figures=figures, example=example, evidence=first.evidence,
+        remedy=first.remedy, confirm=first.confirm, source=first.source,
+    )  # fmt: skip
