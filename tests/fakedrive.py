@@ -112,7 +112,7 @@ class FakeDrive(Scratch):
             raise CommandFailed(argv, "exit status 1", self.refuses)
         self._progress()
         options = dict(word.removeprefix("--").partition("=")[::2] for word in argv[3:])
-        {"sanitize": self._sanitize, "format": self._format}[argv[1]](argv, options)
+        {"sanitize": self._sanitize, "admin-passthru": self._format}[argv[1]](argv, options)
         self._after()
         if self.hangs:
             raise CommandFailed(argv, f"no answer within {timeout:g} s")
@@ -173,10 +173,12 @@ class FakeDrive(Scratch):
             self.scdw10 = action | ("ause" in options) << 3 | int(options.get("owpass", 0)) << 4
 
     def _format(self, argv: tuple[str, ...], options: dict[str, str]) -> None:
-        if not self.oacs & 2 or (options["ses"] == "2" and not self.fna & 4):
+        assert options["opcode"] == "0x80"
+        ses = int(options["cdw10"], 16) >> 9 & 0b111
+        if not self.oacs & 2 or (ses == 2 and not self.fna & 4):
             raise CommandFailed(argv, "exit status 1", "NVMe status: Invalid Command Opcode(0x1)")
         self.starts.append(argv)
-        if not self.lies:
+        if ses in (1, 2) and not self.lies:
             self._wipe(int(options["namespace-id"]))
 
     # --- nvme-cli --------------------------------------------------------------------------------------------

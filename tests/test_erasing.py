@@ -98,8 +98,8 @@ def test_a_format_of_every_namespace_in_its_own_format(tmp_path: Path, state: st
     step = run(drive, state)
     assert (step.outcome, step.method) == ("done", "format, cryptographic erase")
     assert evidence(step, "formatted") == (1, 2)
-    assert [start[3:] for start in drive.starts] == [
-        (f"--namespace-id={n}", "--ses=2", "--lbaf=1", "--pi=0", "--pil=0", "--ms=0", "--timeout=14400000", "--force")
+    assert [start[1:] for start in drive.starts] == [
+        ("admin-passthru", "/dev/nvme0", "--opcode=0x80", f"--namespace-id={n}", "--cdw10=0x401", "--timeout=14400000")
         for n in (1, 2)
     ]
     assert survey(drive, order(handover="8")).estimate_seconds is None
@@ -212,6 +212,13 @@ def test_a_read_error_is_unknown(drive: FakeDrive, state: str) -> None:
     drive.bad = {3 * BLOCK}
     step = run(drive, state)
     assert (step.outcome, step.why) == ("unknown", "1 of 16 blocks cannot be read, first namespace 1 at 12288")
+
+
+def test_a_block_that_could_not_be_read_before_is_unknown(drive: FakeDrive, state: str) -> None:
+    drive.bad = {3 * BLOCK}
+    drive.hook = lambda words: drive.bad.clear() if words[1] == "sanitize" else None
+    step = run(drive, state)
+    assert (step.outcome, evidence(step, "read_back")["unread"]) == ("unknown", 1)
 
 
 def test_the_time_limit_and_waiting_on(drive: FakeDrive, state: str) -> None:
@@ -458,7 +465,7 @@ def test_cut_off_at_every_step(tmp_path: Path, sanicap: int) -> None:
         if sanicap:
             assert len(drive.starts) == 1, n
         else:
-            assert [start[3] for start in drive.starts] in (
+            assert [start[4] for start in drive.starts] in (
                 ["--namespace-id=1", "--namespace-id=2"],
                 ["--namespace-id=1"] * 2 + ["--namespace-id=2"],
                 ["--namespace-id=1"] + ["--namespace-id=2"] * 2,
@@ -474,6 +481,19 @@ def test_cut_off_and_the_old_data_are_still_found(drive: FakeDrive, state: str) 
     drive.hook = lambda words: None
     drive.claimed.clear()
     assert run(drive, state).outcome == "failed"
+
+
+def test_a_command_that_was_taken_is_not_sent_again_after_a_kill(drive: FakeDrive, state: str) -> None:
+    """Even to a drive whose log does not show it."""
+    drive.stale, drive.sstat, drive.erased, drive.scdw10 = True, 1, 1, 2
+    drive.hook = lambda words: (_ for _ in ()).throw(KilledError) if drive.starts else None
+    with pytest.raises(KilledError):
+        run(drive, state)
+    drive.hook = lambda words: None
+    drive.claimed.clear()
+    drive.ends_at = None
+    assert run(drive, state).outcome == "unknown"
+    assert len(drive.starts) == 1
 
 
 def test_another_hand_over_needs_a_proof_of_its_own(drive: FakeDrive, state: str) -> None:

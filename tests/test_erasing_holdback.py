@@ -14,8 +14,9 @@ from hosttune.handover.erasing import held_back, hold_back, let_go
 ADDRESS, SERIAL = "0000:c1:00.0", "S6CKNE0T100123"
 PATH = f"/etc/udev/rules.d/00-hosttune-handover-{ADDRESS}.rules"
 REAL = {path.name: path.read_text() for path in (Path(__file__).parent / "cases/udev").glob("*.rules")}
-PCI = (("nvme0", {"serial": SERIAL}), (ADDRESS, {"vendor": "0x144d"}), ("pci0000:c0", {}))
-MULTIPATH = (("nvme-subsys0", {"serial": SERIAL}),)  # below /sys/devices/virtual, of a drive with two ports
+Parents = tuple[tuple[str, dict[str, str]], ...]
+PCI: Parents = (("nvme0", {"serial": SERIAL}), (ADDRESS, {"vendor": "0x144d"}), ("pci0000:c0", {}))
+MULTIPATH: Parents = (("nvme-subsys0", {"serial": SERIAL}),)  # below /sys/devices/virtual, of a drive with two ports
 CONTENTS = {
     "LVM2_member": "pvscan",
     "linux_raid_member": "mdadm --incremental",
@@ -62,7 +63,7 @@ def test_nothing_is_assembled(system: Noted, content: str, program: str, part: b
 def test_other_drives_are_left_alone(system: Noted) -> None:
     held = rules(system)
     found = {"ID_FS_TYPE": "LVM2_member"}
-    others = (
+    others: tuple[Parents, ...] = (
         (("nvme1", {"serial": "S6CKNE0T100124"}), ("0000:c2:00.0", {})),
         (("nvme-subsys1", {"serial": "S6CKNE0T100124"}),),
         (("sda", {"serial": SERIAL}), ("0000:00:17.0", {})),  # the number of another maker's drive

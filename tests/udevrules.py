@@ -2,6 +2,7 @@
 
 Written from udev(7). Every program that a rule would run is noted, not run; `blkid` finds what the device is said to
 have. Only what these rules use is known.
+"""
 
 from __future__ import annotations
 

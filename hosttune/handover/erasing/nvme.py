@@ -164,11 +164,15 @@ class Drive:
         self._system.change(("nvme", "sanitize", self.node, f"--sanact={action}", *options), timeout=_SECONDS)
 
     def erase_namespace(self, nsid: int, form: Format, ses: int, seconds: float) -> None:
-        """Format a namespace in its present form, with secure erase `ses`; the drive answers when it has ended."""
-        form_words = (f"--lbaf={form.lbaf}", f"--pi={form.pi}", f"--pil={form.pil}", f"--ms={form.ms}")
+        """Format a namespace in its present form, with secure erase `ses`; the drive answers when it has ended.
+
+        As a command of its own words: `nvme format` of nvme-cli 2.3 (Debian 12) drops its --timeout, so that the kernel
+        resets the drive after 60 s, and where all namespaces have one format it would change it.
+        """
+        word = form.lbaf & 0xF | form.ms << 4 | form.pi << 5 | form.pil << 8 | ses << 9 | (form.lbaf >> 4) << 12
         limit = f"--timeout={int(seconds * 1000)}"
-        words = ("nvme", "format", self.node, f"--namespace-id={nsid}", f"--ses={ses}", *form_words, limit, "--force")
-        self._system.change(words, timeout=seconds + _SECONDS)
+        words = ("nvme", "admin-passthru", self.node, "--opcode=0x80", f"--namespace-id={nsid}", f"--cdw10={word:#x}")
+        self._system.change((*words, limit), timeout=seconds + _SECONDS)
 
     def _ask(self, command: str, *options: str) -> tuple[tuple[str, ...], Any]:
         argv = ("nvme", command, self.node, *options, "-o", "json")
@@ -211,7 +215,8 @@ def parse_identity(plain: Any) -> Identity:
         serial=serial,
         model=_text(plain["mn"]),
         firmware=_text(plain["fr"]),
-        **{name: _whole(plain[name]) for name in ("cntlid", "cmic", "oacs", "fna", "sanicap")},
+        **{name: _whole(plain[name]) for name in ("cntlid", "cmic", "oacs", "fna")},
+        sanicap=_word(plain["sanicap"]),
         unvmcap=None if spare is None else _amount(spare),
     )
 
@@ -248,7 +253,7 @@ def parse_sanitize_log(plain: Any) -> SanitizeLog:
     state = log["sstat"]
     texts = [value for value in state.values() if isinstance(value, str)]
     (status,) = [found[1] for value in texts if (found := re.match(r"\(([0-7])\)", value))]
-    times = {name: _whole(log[f"time_{key}"]) for name, key in _TIMES.items()}
+    times = {name: _word(log[f"time_{key}"]) for name, key in _TIMES.items()}
     erased = _whole(state["global_erased"])
     if erased not in (0, 1):
         raise ValueError(f"global_erased {erased}")
@@ -256,13 +261,13 @@ def parse_sanitize_log(plain: Any) -> SanitizeLog:
         status=int(status),
         erased=erased == 1,
         progress=_whole(log["sprog"]),
-        cdw10=_whole(log["cdw10_info"]),
+        cdw10=_word(log["cdw10_info"]),
         **{name: seconds for name, seconds in times.items() if seconds != _NOT_REPORTED},
     )
 
 
 def _ids(plain: Any, rows: str, key: str) -> tuple[int, ...]:
-    return tuple(_whole(row[key]) for row in plain[rows])
+    return tuple(_word(row[key]) for row in plain[rows])
 
 
 def _text(value: Any) -> str:
@@ -275,6 +280,13 @@ def _whole(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 64:
         raise ValueError(f"{value!r} is not a whole number")
     return value
+
+
+def _word(value: Any) -> int:
+    """Return a number of 32 bits; nvme-cli 2.3 prints one from 2^31 on as negative ("time_over_write":-1)."""
+    if not isinstance(value, int) or isinstance(value, bool) or not -(1 << 31) <= value < 1 << 32:
+        raise ValueError(f"{value!r} is not a number of 32 bits")
+    return value & 0xFFFFFFFF
 
 
 def _amount(value: Any) -> int:
