@@ -28,10 +28,11 @@ class Wiped(Cleaning):
     """Erases everything at once; each device as often as it is asked to."""
 
     def __init__(self, outcome: str = "done") -> None:
+        super().__init__()
         self.outcome = outcome
         self.erased: list[str] = []
 
-    def erasure(self, site: Site, target: Target, targets: Sequence[Target], back: bool) -> Erasure:
+    def erasure(self, site: Site, target: Target, targets: Sequence[Target], number: int, *, back: bool) -> Erasure:
         """See Cleaning."""
 
         def work() -> HandoverStep:

@@ -40,7 +40,8 @@ from hosttune.transaction.kinds import kinds
 from hosttune.transaction.site import Site
 
 HERE = Path(__file__).parent
-HAND_OVER = ("hosttune.handover.resets",)  # no setting, and never undone: killed in tests/test_handover_kills.py
+# No settings, and never undone: killed in tests/test_handover_kills.py and tests/test_erasing.py.
+HAND_OVER = ("hosttune.handover.resets", "hosttune.handover.erasing.holdback", "hosttune.handover.erasing.nvme")
 GOLDEN = HERE / "golden" / "faults.txt"
 
 Found = Callable[[str], Tally]

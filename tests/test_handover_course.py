@@ -226,7 +226,7 @@ class Meanwhile(Wiped):
         super().__init__()
         self.root, self.what = root, what
 
-    def erasure(self, site: Site, target: Target, targets: Sequence[Target], back: bool) -> Erasure:
+    def erasure(self, site: Site, target: Target, targets: Sequence[Target], number: int, *, back: bool) -> Erasure:
         """See Cleaning."""
 
         def work() -> HandoverStep:
@@ -357,7 +357,7 @@ def test_a_guest_that_was_undefined_after_its_hand_over_was_cut_off(small: Path)
 
 def test_a_reset_method_that_a_cut_left_is_put_back(small: Path) -> None:
     class Cut(Wiped):
-        def erasure(self, site: Site, target: Target, targets: Sequence[Target], back: bool) -> Erasure:
+        def erasure(self, site: Site, target: Target, targets: Sequence[Target], number: int, *, back: bool) -> Erasure:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

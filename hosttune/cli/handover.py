@@ -84,7 +84,7 @@ def handover(
         emit("\n".join(shown(line) for line in lines_of(here, asked)))
         return
     done = hand_over(here, asked, Options(out=out), _asking(yes), progress())
-    with exiting(context, 0 if done.clean else 1):
+    with exiting(context, 3 if done.refused else 0 if done.clean else 1):
         if output == "json":
             emit(done.statement.to_json())
         else:

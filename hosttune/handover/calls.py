@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hosttune.errors import BadInput
+from hosttune.handover.erasing import let_go
 from hosttune.handover.record import course_status
 from hosttune.handover.signing import SUFFIX, signature_reasons
 from hosttune.handover.statement import applied_values, epoch_of, known_firmware
@@ -78,7 +79,9 @@ def release(here: Here, address: str, why: str) -> DeviceRecord:
     """Free a quarantined device, as a person decided. Raises BadInput, Refused."""
     store = writable_store(here[0])
     with store.locked():
-        return release_device(store.folder, address, why)
+        freed = release_device(store.folder, address, why)
+        let_go(here[0].system, address)
+        return freed
 
 
 def checked_identity(identity: str) -> str:

@@ -64,6 +64,7 @@ class Course:
     stopped: dict[str, str] = field(default_factory=dict)
     firmware: dict[str, Mapping[str, str] | None] = field(default_factory=dict)
     validation: Validation | str | None = None
+    refused: list[str] = field(default_factory=list)
 
     def run(self) -> Statement:
         """Carry out every step of every device, write the statement, and free what it covers. Raises HosttuneError."""
@@ -72,7 +73,8 @@ class Course:
         for target in self._left():
             self._step(target, "taken-back", binding.LIMIT_SECONDS, binding.ESTIMATE_SECONDS, self._take_back(target))
         for target in self._left():
-            erasure = self.tools.cleaning.erasure(self.site, target, self.targets, self._is_back(target))
+            back = self._is(target, "taken-back")
+            erasure = self.tools.cleaning.erasure(self.site, target, self.targets, self.number, back=back)
             self._step(target, "erased", erasure.limit_seconds, erasure.estimate_seconds, erasure.work)
         self._test()
         self._reset()
@@ -131,7 +133,7 @@ class Course:
         def work() -> HandoverStep:
             with record.state_lock(self.store):
                 found = binding.give_back(self.site.system, target)
-            self.tools.cleaning.after_driver(self.site, target)
+            self.tools.cleaning.after_driver(self.site, target, erased=self._is(target, "erased"))
             return found
 
         return work
@@ -139,7 +141,7 @@ class Course:
     def _test(self) -> None:
         """Validate the host once, while its drivers have the devices, and judge each device by what is about it."""
         left = self._left()
-        back = any(self._is_back(one) for one in left)
+        back = any(self._is(one, "taken-back") for one in left)
         host = self.tools.discover() if back else None
         limit, estimate = testing.LIMIT_SECONDS[self.level], testing.ESTIMATE_SECONDS[self.level]
         for target in left:
@@ -148,7 +150,7 @@ class Course:
             self._step(target, "tested", limit, estimate, partial(self._one_test, target))
 
     def _one_test(self, target: Target) -> HandoverStep:
-        back = self._is_back(target)
+        back = self._is(target, "taken-back")
         if back and self.validation is None:
             self.validation = self._validated()
         found = self.validation if self.validation is not None else "no device is on the host's driver"
@@ -187,6 +189,8 @@ class Course:
         except JournalFailed:
             raise
         except (HosttuneError, OSError) as error:
+            if isinstance(error, Refused):
+                self.refused.append(f"{target.address}: {resets.reason(error)}")
             found = HandoverStep(step=name, outcome="failed", why=resets.reason(error))
         record.end_step(self.journal, self.count, found)
         self.steps.setdefault(target.address, []).append(found)
@@ -208,8 +212,9 @@ class Course:
     def _left(self) -> list[Target]:
         return [one for one in self.targets if one.address not in self.stopped]
 
-    def _is_back(self, target: Target) -> bool:
-        return any(one.step == "taken-back" and one.outcome == "done" for one in self.steps.get(target.address, ()))
+    def _is(self, target: Target, name: StepName) -> bool:
+        """Return whether a step of a device is done."""
+        return any(one.step == name and one.outcome == "done" for one in self.steps.get(target.address, ()))
 
     # --- the end ---------------------------------------------------------------------------------------------
 

@@ -31,11 +31,15 @@ Confirm = Callable[[Sequence[str]], bool]
 
 
 class Handed(Value, frozen=True, kw_only=True):
-    """What a hand-over ended with: the statement, and where it is. `clean`: it covers every device."""
+    """What a hand-over ended with: the statement, and where it is. `clean`: it covers every device.
+
+    `refused`: the devices that must not be erased, each with its reason: nothing was sent to them.
+    """
 
     statement: Statement
     path: str
     clean: bool
+    refused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def hand_over(here: Here, asked: Asked, options: Options, confirm: Confirm, say:
         save(options.out, statement.to_json())
     clean = all(one.state == "clean" for one in statement.predicate.devices)
     path = options.out or record.statement_path(store.folder, number)
-    return Handed(statement=statement, path=path, clean=clean)
+    return Handed(statement=statement, path=path, clean=clean, refused=tuple(course.refused))
 
 
 def _check_place(path: str) -> None:
