@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from applyroots import GPU, STATE, action
@@ -11,7 +11,7 @@ from applyroots import GPU, STATE, action
 from hosttune.archive import open_system
 from hosttune.cli import run
 from hosttune.discovery import discover
-from hosttune.handover.cleaning import Cleaning, Erasure
+from hosttune.handover.cleaning import Cleaning, Erasure, Work
 from hosttune.handover.running import Handed, Options, hand_over
 from hosttune.handover.targets import Asked, Target
 from hosttune.libvirthook import PLACE
@@ -32,14 +32,14 @@ class Wiped(Cleaning):
         self.outcome = outcome
         self.erased: list[str] = []
 
-    def erasure(self, site: Site, target: Target, targets: Sequence[Target], number: int, *, back: bool) -> Erasure:
+    def erasure(self, work: Work, target: Target, *, back: bool) -> Erasure:
         """See Cleaning."""
 
-        def work() -> HandoverStep:
+        def erase() -> HandoverStep:
             self.erased.append(target.address)
             return HandoverStep(step="erased", outcome=self.outcome, method="wiped", evidence={"left": 0})  # type: ignore[arg-type]
 
-        return Erasure(work=work, limit_seconds=60.0, estimate_seconds=1.0)
+        return Erasure(work=erase, limit_seconds=60.0, estimate_seconds=1.0)
 
 
 def passing(level: int, address: str = GPU, outcome: str = "pass") -> Validation:

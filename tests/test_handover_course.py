@@ -20,7 +20,7 @@ from handovers import SIGNER, Keys
 from hosttune.cli import run
 from hosttune.errors import BadInput, Refused
 from hosttune.handover import record
-from hosttune.handover.cleaning import Erasure
+from hosttune.handover.cleaning import Erasure, Work
 from hosttune.handover.running import Handed, Options, hand_over, lines_of
 from hosttune.handover.targets import Asked, Target
 from hosttune.handover.testing import tested as judged
@@ -29,7 +29,6 @@ from hosttune.libvirthook import PLACE
 from hosttune.model.handover import HandoverStep
 from hosttune.model.validation import Validation
 from hosttune.register import read_register, release
-from hosttune.transaction.site import Site
 
 root = applyroots.root
 cli = applyroots.cli
@@ -226,10 +225,10 @@ class Meanwhile(Wiped):
         super().__init__()
         self.root, self.what = root, what
 
-    def erasure(self, site: Site, target: Target, targets: Sequence[Target], number: int, *, back: bool) -> Erasure:
+    def erasure(self, work: Work, target: Target, *, back: bool) -> Erasure:
         """See Cleaning."""
 
-        def work() -> HandoverStep:
+        def erase() -> HandoverStep:
             if self.what == "released" and target.address == DRIVE:
                 release(str(self.root / STATE), DRIVE, "somebody needs it")
             if self.what == "opened":
@@ -241,7 +240,7 @@ class Meanwhile(Wiped):
                 link.symlink_to("/dev/nvme0")
             return HandoverStep(step="erased", outcome="done", method="wiped")
 
-        return Erasure(work=work)
+        return Erasure(work=erase)
 
 
 def test_a_device_that_is_opened_meanwhile_is_not_touched_again(small: Path) -> None:
@@ -357,7 +356,7 @@ def test_a_guest_that_was_undefined_after_its_hand_over_was_cut_off(small: Path)
 
 def test_a_reset_method_that_a_cut_left_is_put_back(small: Path) -> None:
     class Cut(Wiped):
-        def erasure(self, site: Site, target: Target, targets: Sequence[Target], number: int, *, back: bool) -> Erasure:
+        def erasure(self, work: Work, target: Target, *, back: bool) -> Erasure:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

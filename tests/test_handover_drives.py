@@ -17,10 +17,10 @@ from sweeps import sample
 from hosttune.discovery import discover
 from hosttune.errors import HosttuneError
 from hosttune.handover import calls
-from hosttune.handover.cleaning import Cleaning, Erasure
+from hosttune.handover.cleaning import Cleaning, Erasure, Work
 from hosttune.handover.erasing import erasing, held_back
 from hosttune.handover.running import Handed, Options, hand_over
-from hosttune.handover.targets import Asked
+from hosttune.handover.targets import Asked, Target
 from hosttune.model.host import Host
 from hosttune.transaction.site import Site, site_of
 
@@ -42,11 +42,10 @@ class GuestsDrive(FakeDrive):
 class WithNics(Cleaning):
     """Erases drives as always, and anything else at once."""
 
-    def erasure(self, site: Site, target, targets, number: int, *, back: bool) -> Erasure:  # type: ignore[no-untyped-def]
+    def erasure(self, work: Work, target: Target, *, back: bool) -> Erasure:
         """See Cleaning."""
-        if target.kind != "nvme":
-            return Wiped().erasure(site, target, targets, number, back=back)
-        return super().erasure(site, target, targets, number, back=back)
+        cleaning = Cleaning(self._clock) if target.kind == "nvme" else Wiped()
+        return cleaning.erasure(work, target, back=back)
 
 
 @pytest.fixture

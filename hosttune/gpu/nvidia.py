@@ -350,6 +350,7 @@ NVIDIA = Vendor(
     hints=HINTS,
     reset_doubts=RESET_DOUBTS,
     weak_resets=WEAK_RESETS,
+    memory_search="hosttune.gpu.nvidia_memory",
     serves_vfio=True,
     mig=True,
     knobs=_knobs,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hosttune.errors import HosttuneError
+from hosttune.handover import gpumemory
 from hosttune.handover.erasing import (
     Clock,
     Order,
@@ -18,10 +19,25 @@ from hosttune.handover.erasing import (
 )
 from hosttune.handover.targets import NVME_DRIVER, Target
 from hosttune.model.handover import HandoverStep
+from hosttune.model.host import Host
 from hosttune.settings.function import driver_of
 from hosttune.transaction.site import Site
 
 _NO_DRIVER = "the host's driver does not have the device"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the erasing of a device may use of its hand-over: where, with which devices, and its number.
+
+    `reset`: resets the device, and leaves it on the host's driver.
+    """
+
+    site: Site
+    targets: Sequence[Target]
+    number: int
+    discover: Callable[[], Host]
+    reset: Callable[[], HandoverStep]
 
 
 @dataclass(frozen=True)
@@ -60,25 +76,26 @@ class Cleaning:
         if site.store is not None and target.kind == "nvme":
             forget_erasing(site.store.folder, target.address)
 
-    def erasure(self, site: Site, target: Target, targets: Sequence[Target], number: int, *, back: bool) -> Erasure:
+    def erasure(self, work: Work, target: Target, *, back: bool) -> Erasure:
         """Return the step that erases a device. `back`: the host's driver has it. Raises BadInput."""
         if not back:
             return _answer("unknown", _NO_DRIVER)
         if target.kind == "nvme" and target.serial is not None:
-            return self._drive(site, target, targets, number)
+            return self._drive(work, target)
         if target.kind == "gpu":
-            return _answer("unknown", "its memory was not searched")
+            return Erasure(lambda: _gpu(work, target), gpumemory.LIMIT_SECONDS, gpumemory.ESTIMATE_SECONDS)
         return _answer("not-supported", f"hosttune knows no way to erase a device of the kind {target.kind}")
 
-    def _drive(self, site: Site, target: Target, targets: Sequence[Target], number: int) -> Erasure:
+    def _drive(self, work: Work, target: Target) -> Erasure:
+        site = work.site
         assert site.store is not None
         folder = site.store.folder
         order = Order(
             address=target.address,
             serial=target.serial or "",
-            handover=target.handover or str(number),
+            handover=target.handover or str(work.number),
             owner=target.owner,
-            belonging=tuple(one.address for one in targets),
+            belonging=tuple(one.address for one in work.targets),
         )
         known = erasing(folder, target.address)
         if known is not None and known.step is not None:
@@ -92,6 +109,12 @@ class Cleaning:
             except HosttuneError:
                 pass  # the erasure says it
         return Erasure(lambda: erase(site.system, folder, order, self._clock), limit, estimate)
+
+
+def _gpu(work: Work, target: Target) -> HandoverStep:
+    """Search the memory of a GPU, whose size its driver says now."""
+    found = work.discover().index.gpus.get(target.address)
+    return gpumemory.search(work.site.system, target, found.memory_bytes if found is not None else None, work.reset)
 
 
 def _answer(outcome: str, why: str) -> Erasure:

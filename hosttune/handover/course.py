@@ -19,7 +19,7 @@ from hosttune import __version__
 from hosttune.child import in_child
 from hosttune.errors import HosttuneError, Refused
 from hosttune.handover import binding, record, resets, testing
-from hosttune.handover.cleaning import Cleaning
+from hosttune.handover.cleaning import Cleaning, Work
 from hosttune.handover.covering import uncovered
 from hosttune.handover.statement import handed_device, read_firmware, statement_of
 from hosttune.handover.targets import Target
@@ -74,7 +74,8 @@ class Course:
             self._step(target, "taken-back", binding.LIMIT_SECONDS, binding.ESTIMATE_SECONDS, self._take_back(target))
         for target in self._left():
             back = self._is(target, "taken-back")
-            erasure = self.tools.cleaning.erasure(self.site, target, self.targets, self.number, back=back)
+            work = Work(self.site, self.targets, self.number, self.tools.discover, partial(self._again, target))
+            erasure = self.tools.cleaning.erasure(work, target, back=back)
             self._step(target, "erased", erasure.limit_seconds, erasure.estimate_seconds, erasure.work)
         self._test()
         self._reset()
@@ -120,6 +121,13 @@ class Course:
             binding.refuse_users(self.site.system, target.address)
             found = resets.reset(self.site.system, target)
         return msgspec.structs.replace(found, evidence={**(found.evidence or {}), "driver_before": before})
+
+    def _again(self, target: Target) -> HandoverStep:
+        """Reset a device that the host's driver has, and give it back to that driver."""
+        found = self._one_reset(target)
+        with record.state_lock(self.store):
+            binding.give(self.site.system, target.address, target.driver)
+        return found
 
     def _take_back(self, target: Target) -> Callable[[], HandoverStep]:
         def work() -> HandoverStep:

@@ -49,6 +49,7 @@ class Target(Value, frozen=True, kw_only=True):
       returned to, None: none. `driver`: the host's own driver for it, None: unknown.
     - `handover`: the number under which its hand-over began; `again`: that one was cut off or not clean.
     - `serial`: of a drive, as given to be erased. `firmware`: as of its last hand-over, None: unknown.
+    - `search`: the program that searches a GPU's memory, "" if there is none.
     - `methods`: the reset methods of the kernel for it; `weak`: those of them that leave state, with the reason.
     """
 
@@ -65,6 +66,7 @@ class Target(Value, frozen=True, kw_only=True):
     firmware: Mapping[str, str] | None = None
     methods: tuple[str, ...] | None = None
     weak: Mapping[str, str] = {}
+    search: str = ""
 
 
 def chosen(site: Site, host: Host, asked: Asked) -> tuple[Target, ...]:
@@ -237,6 +239,7 @@ def _target(
         firmware=record.firmware if record is not None and record.state != "released" else None,
         methods=function.reset_methods,
         weak=maker.weak_resets if maker else {},
+        search=maker.memory_search if maker else "",
     )
 
 
