@@ -72,8 +72,14 @@ class Cleaning:
             let_go(site.system, target.address)
 
     def finished(self, site: Site, target: Target) -> None:
-        """Remove what was kept to go on after a cut, once the statement is on the disk. Raises HosttuneError."""
-        if site.store is not None and target.kind == "nvme":
+        """Remove what was kept to go on after a cut, once the statement is on the disk. Raises HosttuneError.
+
+        What has not ended (the time limit came first) stays: another hand-over waits on.
+        """
+        if site.store is None or target.kind != "nvme":
+            return
+        known = erasing(site.store.folder, target.address)
+        if known is not None and known.step is not None:
             forget_erasing(site.store.folder, target.address)
 
     def erasure(self, work: Work, target: Target, *, back: bool) -> Erasure:
