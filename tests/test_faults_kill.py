@@ -40,8 +40,14 @@ from hosttune.transaction.kinds import kinds
 from hosttune.transaction.site import Site
 
 HERE = Path(__file__).parent
-# No settings, and never undone: killed in tests/test_handover_kills.py and tests/test_erasing.py.
-HAND_OVER = ("hosttune.handover.resets", "hosttune.handover.erasing.holdback", "hosttune.handover.erasing.nvme")
+# No settings, and never undone: killed in tests/test_handover_kills.py and tests/test_erasing.py. A search of memory
+# changes nothing that lasts.
+HAND_OVER = (
+    "hosttune.handover.resets",
+    "hosttune.handover.gpumemory",
+    "hosttune.handover.erasing.holdback",
+    "hosttune.handover.erasing.nvme",
+)
 GOLDEN = HERE / "golden" / "faults.txt"
 
 Found = Callable[[str], Tally]
