@@ -294,6 +294,24 @@ class Store:
         finally:
             let_go(fd)
 
+    def is_locked(self) -> bool:
+        """Return whether a process holds the lock now; False if that cannot be read."""
+        try:
+            fd = os.open(os.path.join(self.folder, "lock"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            let_go(fd)
+        return False
+
+    def inside(self, name: str) -> Store:
+        """Return the store of a folder in this one, with a lock and journals of its own."""
+        return Store(os.path.join(self.folder, name), self._sync)
+
     def transactions(self) -> tuple[Transaction, ...]:
         """Return all journals, oldest first, except those that never began.
 

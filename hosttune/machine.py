@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hosttune.descriptors import let_go
-from hosttune.errors import CommandFailed, Unreadable, WriteFailed
+from hosttune.errors import CommandFailed, InUse, Unreadable, WriteFailed
 from hosttune.system import (
     MAX_FILE_BYTES,
     System,
@@ -120,6 +121,39 @@ class Machine(System):
         """See System. No shell; the C locale; every other environment variable is passed unchanged."""
         return run_command(argv, timeout)
 
+    def read_medium(self, path: str, offset: int, size: int) -> bytes:
+        """See System."""
+        import mmap
+
+        buffer = mmap.mmap(-1, size)  # O_DIRECT needs an aligned buffer: open(2)
+        try:
+            fd = _open_block(path, os.O_DIRECT)
+            try:
+                taken = os.preadv(fd, [buffer], offset)
+            finally:
+                let_go(fd)
+            if taken != size:
+                raise Unreadable(path, f"only {taken} of {size} bytes at {offset}")
+            return bytes(buffer)
+        except OSError as error:
+            raise Unreadable(path, f"{error.strerror or error} at {offset}") from error
+        finally:
+            buffer.close()
+
+    @contextlib.contextmanager
+    def claim(self, path: str) -> Iterator[None]:
+        """See System."""
+        try:
+            fd = _open_block(path, os.O_EXCL)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                raise InUse(path, "it or a partition of it is mounted, or part of an array, volume or pool") from error
+            raise Unreadable(path, error.strerror or str(error)) from error
+        try:
+            yield
+        finally:
+            let_go(fd)
+
     def write(self, path: str, text: str) -> None:
         """See System. The file is neither created nor truncated: a missing attribute is an error, not a new file."""
         self._write(path, text.encode(), None)
@@ -164,6 +198,15 @@ class Machine(System):
     def tell(self, name: str, value: str, live: Callable[[], None]) -> None:
         """See System."""
         live()
+
+
+def _open_block(path: str, flags: int) -> int:
+    """Open a block device to read. Raises OSError, and Unreadable for anything else at that path."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
+    if not stat.S_ISBLK(os.fstat(fd).st_mode):
+        let_go(fd)
+        raise Unreadable(path, "not a block device")
+    return fd
 
 
 def run_command(argv: tuple[str, ...], timeout: float, stdin: str | None = None) -> str:

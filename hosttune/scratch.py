@@ -284,6 +284,13 @@ class Scratch(Capture):
         else:
             self._put(path, f"{_UNSET}\n".encode())
 
+    def _reset(self, found: re.Match[str], text: str) -> None:
+        """Reset a function by the first method that the kernel has for it; without one there is no such attribute."""
+        method = (self.read(f"{_DEVICES}/{found['address']}/reset_method") or "").partition(" ")[0]
+        if not method or text != "1":
+            raise WriteFailed(found[0], os.strerror(errno.ENOENT), errno.ENOENT)
+        self.replace(self._note(f"reset-{found['address']}"), method.encode())
+
     def _functions(self, found: re.Match[str], text: str) -> None:
         now = self._held(found[0]).decode().strip()
         most = (self.read(f"{found['device']}/sriov_totalvfs") or "").strip()
@@ -412,6 +419,7 @@ _DOORS: tuple[tuple[re.Pattern[str], Callable[[Scratch, re.Match[str], str], Non
     (re.compile(rf"{_DRIVERS}/(?P<driver>[^/]+)/bind"), Scratch._bind_to),
     (re.compile(rf"{sysfs.PCI_DRIVERS}_probe"), Scratch._probe),
     (re.compile(rf"{_DEVICES}/(?P<address>[^/]+)/driver_override"), Scratch._override),
+    (re.compile(rf"{_DEVICES}/(?P<address>[^/]+)/reset"), Scratch._reset),
     (re.compile(rf"{_DEVICES}/(?P<address>[^/]+)/link/(?P<state>l0s|l1)_aspm"), Scratch._aspm),
     (re.compile(r"(?P<pool>.*/hugepages-[0-9]+kB)/nr_hugepages"), Scratch._pages),
     (re.compile(r"(?P<device>.*)/sriov_numvfs"), Scratch._functions),

@@ -16,6 +16,7 @@ import os
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 
 from hosttune.errors import Refused, Unreadable, WriteFailed
 from hosttune.files import make_folder, sync_folder, write_whole
@@ -127,6 +128,21 @@ class System(ABC):
         raise Refused(
             f"{argv[0]} cannot run on a captured host", where=self.origin, hint="run hosttune on the host itself"
         )
+
+    def read_medium(self, path: str, offset: int, size: int) -> bytes:
+        """Return bytes of a block device as its medium has them, past the kernel's cache. Raises Unreadable.
+
+        `offset` and `size` are multiples of 4096. Fewer bytes than asked are an error. A capture has no media: Refused.
+        """
+        raise self._captured(path)
+
+    def claim(self, path: str) -> AbstractContextManager[None]:
+        """Return a context in which nothing else can claim a block device (open(2), O_EXCL): no mount, array or swap.
+
+        Raises InUse if something has claimed it or one of its partitions, in any mount namespace; Unreadable. A capture
+        refuses.
+        """
+        raise self._captured(path)
 
     # --- changes: only a transaction's settings call these ---------------------------------------------------
 

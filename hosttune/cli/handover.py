@@ -1,26 +1,112 @@
-"""`handover`: devices between two tenants: the register, and the statement, its signature and its verification."""
+"""`handover`: devices between two tenants: the course, the register, the statement, its signature and verification."""
 
 from __future__ import annotations
 
-import click
+import sys
+from collections.abc import Callable, Sequence
 
-from hosttune.cli.commands import Command, Group, host_options
-from hosttune.cli.output import emit, emit_page, exiting, shown, tell
+import click
+from click.core import ParameterSource
+
+from hosttune.cli.commands import Command, Group, completing, host_options, progress
+from hosttune.cli.output import emit, emit_page, exiting, shown, tell, write
+from hosttune.errors import BadInput
 
 OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
                       help="What to print.")  # fmt: skip
 
 
-@click.group(cls=Group, no_args_is_help=False)
-def handover() -> None:
+@click.group(cls=Group, no_args_is_help=False, invoke_without_command=True)
+@host_options
+@click.option("--device", "devices", multiple=True, metavar="BDF",
+              help="Hand over this device (repeatable).")  # fmt: skip
+@click.option("--guest", metavar="NAME", shell_complete=completing("guests"),
+              help="Hand over the devices of this stopped guest.")  # fmt: skip
+@click.option("--erase", multiple=True, metavar="SERIAL",
+              help="Erase the drive with this serial number (repeatable); or BDF=SERIAL.")  # fmt: skip
+@click.option("--level", type=click.IntRange(1, 2), default=1, show_default=True, help="The level of the validation.")
+@click.option("--to-vfio", is_flag=True, help="Return the devices to vfio-pci, whichever driver they were on.")
+@click.option("--test-guest", metavar="IMAGE", help="Not available yet: test the devices in a guest of this image.")
+@click.option("--out", metavar="FILE", help="Write the statement there, besides the copy in the state directory.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation. It erases nothing: see --erase.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done with each device; change nothing.")
+@OUTPUT
+@click.pass_context
+def handover(
+    context: click.Context,
+    /,
+    root: str | None,
+    document: str | None,
+    devices: tuple[str, ...],
+    guest: str | None,
+    erase: tuple[str, ...],
+    level: int,
+    to_vfio: bool,
+    test_guest: str | None,
+    out: str | None,
+    yes: bool,
+    dry_run: bool,
+    output: str,
+) -> None:
     """Take devices from the last tenant to the next, and prove it.
 
+    Each device is quarantined, reset, taken back, erased, tested, reset and returned. Cut off at any point, it stays
+    quarantined; the same command again ends it.
+
     \b
+    hosttune handover --guest NAME --erase SERIAL --out statement.json
+    hosttune handover --device 0000:41:00.0 --dry-run
     hosttune handover status
     hosttune handover sign statement.json --key handover_key --expires 24h
     hosttune handover verify statement.json --signers allowed_signers --identity ops@example.com
     hosttune handover release 0000:41:00.0 --why "goes back to the maker"
     """
+    if context.invoked_subcommand is not None:
+        given = [name for name in context.params if context.get_parameter_source(name) is not ParameterSource.DEFAULT]
+        if given:
+            hint = f"write it after {context.invoked_subcommand}, or leave it out"
+            raise BadInput(f"an option before {context.invoked_subcommand}", where="command line", hint=hint)
+        return
+    from hosttune.cli.transaction import place
+    from hosttune.handover.running import Options, hand_over, lines_of
+    from hosttune.handover.targets import Asked
+    from hosttune.model.values import parse_address
+
+    if test_guest is not None:
+        hint = "leave it out: the test of a device that the host's driver does not take is unknown"
+        raise BadInput("testing in a guest is not available yet", where="--test-guest", hint=hint)
+    asked = Asked(
+        devices=tuple(parse_address(one, where="--device") for one in devices),
+        guest=guest, erase=erase, level=level, to_vfio=to_vfio,
+    )  # fmt: skip
+    here = place(root, document)
+    if dry_run:
+        emit("\n".join(shown(line) for line in lines_of(here, asked)))
+        return
+    done = hand_over(here, asked, Options(out=out), _asking(yes), progress())
+    with exiting(context, 3 if done.refused else 0 if done.clean else 1):
+        if output == "json":
+            emit(done.statement.to_json())
+        else:
+            from hosttune.report.handover_text import print_handed
+
+            emit_page(lambda page: print_handed(done.statement, done.path, page))
+
+
+def _asking(yes: bool) -> Callable[[Sequence[str]], bool]:
+    """Return the function that shows what would be done and asks. Raises BadInput if stdin is not a terminal."""
+
+    def ask(lines: Sequence[str]) -> bool:
+        for line in lines:
+            write(shown(line))
+        if yes:
+            return True
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise BadInput("cannot ask for confirmation: stdin is not a terminal", where="prompt", hint="give --yes")
+        click.echo("hand over these devices? [y/N]: ", nl=False, err=True)
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    return ask
 
 
 @handover.command(cls=Command)

@@ -71,6 +71,8 @@ _HANGS = (
     "boards of this model have been seen not to come back from the reset when a guest ends (no answer after FLR until"
     " the host is power-cycled): end its guests seldom, and keep driver, VBIOS and kernel recent"
 )
+# Dstack-TEE/dstack#1048: on H200 a function-level reset left state of the security processor; a bus reset cleared it.
+WEAK_RESETS = {"flr": "a function-level reset left state of the security processor (H200)"}
 RESET_DOUBTS = dict.fromkeys(("2bb1", "2bb4", "2bb5"), _HANGS)
 COMMANDS = {
     "nvidia-smi-q-x": ("nvidia-smi", "-q", "-x"),
@@ -347,6 +349,8 @@ NVIDIA = Vendor(
     tellers={"nvml": "NVML {call}", "nvidia-smi": "nvidia-smi -q"},
     hints=HINTS,
     reset_doubts=RESET_DOUBTS,
+    weak_resets=WEAK_RESETS,
+    memory_search="hosttune.gpu.nvidia_memory",
     serves_vfio=True,
     mig=True,
     knobs=_knobs,

@@ -230,6 +230,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     - `hints`: words for messages about its GPUs.
     - `reset_doubts`: by device id, what is known about a reset between two guests after which the GPU does not come
       back.
+    - `weak_resets`: reset methods of the kernel that are known to leave state in its GPUs, with the reason.
+    - `memory_search`: the program (a Python module) that searches a GPU's memory, and writes a pattern; "": none.
     - `bench` is how benchmarks load its GPUs; None: none can.
     - `serves_vfio`: its driver is also the VFIO driver of its virtual functions, so these stay with it (vGPUs).
     - `mig`: its GPUs can be divided into instances. `knobs` returns what its driver lets hosttune set; `unset` says by
@@ -255,6 +257,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     must_list: bool = False
     tellers: Mapping[str, str] = {}
     reset_doubts: Mapping[str, str] = {}
+    weak_resets: Mapping[str, str] = {}
+    memory_search: str = ""
     bench: Bench | None = None
     serves_vfio: bool = False
     mig: bool = False

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hosttune.errors import BadInput
+from hosttune.handover.erasing import let_go
+from hosttune.handover.record import course_status
 from hosttune.handover.signing import SUFFIX, signature_reasons
 from hosttune.handover.statement import applied_values, epoch_of, known_firmware
 from hosttune.handover.verify import Live, verification
@@ -59,10 +61,13 @@ def status(here: Here) -> HandoverStatus:
             for one in state.devices
             for epoch, why in (epochs[one.address],)
         )
-    return HandoverStatus(host=host.hostname, devices=found, recording=_recording(site, host))
+    return HandoverStatus(
+        host=host.hostname, devices=found, recording=recording(site, host), course=course_status(site)
+    )
 
 
-def _recording(site: Site, host: Host) -> Recording | None:
+def recording(site: Site, host: Host) -> Recording | None:
+    """Return whether starts of guests by other programs are recorded on a host; None if that cannot be read."""
     if host.handover is not None and host.handover.recording is not None:
         return host.handover.recording
     if site.store is None:
@@ -74,7 +79,9 @@ def release(here: Here, address: str, why: str) -> DeviceRecord:
     """Free a quarantined device, as a person decided. Raises BadInput, Refused."""
     store = writable_store(here[0])
     with store.locked():
-        return release_device(store.folder, address, why)
+        freed = release_device(store.folder, address, why)
+        let_go(here[0].system, address)
+        return freed
 
 
 def checked_identity(identity: str) -> str:

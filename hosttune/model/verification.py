@@ -64,16 +64,46 @@ class DeviceStatus(Value, frozen=True, kw_only=True):
     epoch_unknown: str | None = None
 
 
+class CourseStep(Value, frozen=True, kw_only=True):
+    """One step of a hand-over. `outcome` None: it has not ended. Times in seconds; None: unknown."""
+
+    address: str
+    step: str
+    outcome: str | None = None
+    why: str | None = None
+    limit_seconds: float | None = None
+    estimate_seconds: float | None = None
+
+
+class CourseStatus(Value, frozen=True, kw_only=True):
+    """The newest hand-over of a host. `running`: a process works on it now; `ended`: its statement was written.
+
+    Neither: it was cut off, and another `hosttune handover` of the same devices ends it.
+    """
+
+    number: int
+    began: str
+    running: bool
+    ended: bool
+    statement: str | None = None
+    steps: tuple[CourseStep, ...] = ()
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+
 class HandoverStatus(Value, frozen=True, kw_only=True):
     """The register of a host. `devices` None: it cannot be read.
 
-    `recording`: whether starts by other programs are recorded; None: unknown.
+    `recording`: whether starts by other programs are recorded; None: unknown. `course`: the newest hand-over; None if
+    there was none, or on a captured host.
     """
 
     schema: str = STATUS_SCHEMA
     host: str | None
     devices: tuple[DeviceStatus, ...] | None
     recording: Recording | None
+    course: CourseStatus | None = None
 
     def __post_init__(self) -> None:
         close_lists(self)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hosttune.model.verification import DeviceStatus, HandoverStatus, Verification
+from hosttune.model.handover import Statement
+from hosttune.model.verification import CourseStatus, CourseStep, DeviceStatus, HandoverStatus, Verification
 from hosttune.report.branch import count, draw_rows, say, wrap
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ def print_status(found: HandoverStatus, console: Console) -> None:
         say("no device is or was in a hand-over here", console)
     for device in found.devices or ():
         _print_device(device, console)
+    if found.course is not None:
+        _print_course(found.course, console)
     recording = found.recording
     if recording is not None and recording.active:
         say("starts of guests by other programs: recorded and guarded by the hook of libvirt", console)
@@ -41,6 +44,34 @@ def print_status(found: HandoverStatus, console: Console) -> None:
     text += "and every statement is void. Plan and apply with the setting libvirt_hook: true"
     for line in wrap(text, console.width):
         say(line, console, "warn")
+
+
+def _print_course(found: CourseStatus, console: Console) -> None:
+    word = (
+        "runs" if found.running else "ended" if found.ended else "was cut off: the same hosttune handover again ends it"
+    )
+    say(f"hand-over {found.number}, begun {found.began}, {word}", console, "plain" if found.ended else "warn")
+    rows = [(one.address, one.step, one.outcome or "begun", one.why or _times(one)) for one in found.steps]
+    draw_rows(rows, console)
+    if found.statement is not None:
+        say(f"statement: {found.statement}", console)
+
+
+def _times(one: CourseStep) -> str:
+    if one.outcome is not None:
+        return ""
+    times = (("about", one.estimate_seconds), ("at most", one.limit_seconds))
+    return ", ".join(f"{word} {seconds:.0f} s" for word, seconds in times if seconds is not None)
+
+
+def print_handed(found: Statement, path: str, console: Console) -> None:
+    """Print what a hand-over did with each device, and what to do with its statement."""
+    for device in found.predicate.devices:
+        say(f"{device.address}  {device.state}", console, _STYLES[device.state])
+        draw_rows(((one.step, one.outcome, one.why or one.method or "") for one in device.steps), console)
+    say(f"statement: {path}", console)
+    if all(device.state == "clean" for device in found.predicate.devices):
+        say("sign it on the controller: hosttune handover sign FILE --key KEY --expires 24h", console)
 
 
 def _print_device(device: DeviceStatus, console: Console) -> None:

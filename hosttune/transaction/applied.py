@@ -220,10 +220,14 @@ def _between_tenants(site: Site) -> Iterable[str]:
     if site.store is None:
         return
     try:
-        held = read_register(site.store.folder).quarantined
+        register = read_register(site.store.folder)
     except BadInput as error:
         yield f"the register of quarantined devices cannot be read: {error.what} ({error.where})"
         return
+    held = register.quarantined
+    for one in register.devices:
+        if one.state == "clean":
+            yield f"{one.address} was handed over at {one.since} ({one.why}); statement: hosttune handover status"
     for one in held:
         yield f"{one.address} is quarantined since {one.since} ({one.why}): no guest gets it; hosttune handover status"
     if held:

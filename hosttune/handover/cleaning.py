@@ -1,0 +1,128 @@
+"""How the last tenant's data is removed from a device, by its kind, and what shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hosttune.errors import HosttuneError
+from hosttune.handover import gpumemory
+from hosttune.handover.erasing import (
+    Clock,
+    Order,
+    erase,
+    erasing,
+    forget_erasing,
+    hold_back,
+    let_go,
+    survey,
+)
+from hosttune.handover.targets import NVME_DRIVER, Target
+from hosttune.model.handover import HandoverStep
+from hosttune.model.host import Host
+from hosttune.settings.function import driver_of
+from hosttune.transaction.site import Site
+
+_NO_DRIVER = "the host's driver does not have the device"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the erasing of a device may use of its hand-over: where, with which devices, and its number.
+
+    `reset`: resets the device, and leaves it on the host's driver.
+    """
+
+    site: Site
+    targets: Sequence[Target]
+    number: int
+    discover: Callable[[], Host]
+    reset: Callable[[], HandoverStep]
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """The step that erases one device. Times in seconds; None: unknown."""
+
+    work: Callable[[], HandoverStep]
+    limit_seconds: float | None = None
+    estimate_seconds: float | None = None
+
+
+class Cleaning:
+    """Erases devices, each kind in its own way. What it has no way for is not supported.
+
+    `clock`: of the erasure of drives; None: the machine's.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock
+
+    def before_driver(self, site: Site, target: Target) -> None:
+        """Prepare for the host's driver, before it gets the device. Raises HosttuneError: then it must not get it."""
+        if target.serial is not None:
+            hold_back(site.system, target.address, target.serial)
+
+    def after_driver(self, site: Site, target: Target, *, erased: bool) -> None:
+        """Undo `before_driver`, after the device was returned. Raises HosttuneError.
+
+        A drive that stays with the host's driver and was not proven erased is still kept from udev.
+        """
+        if target.kind == "nvme" and (erased or driver_of(site.system, target.address) != NVME_DRIVER):
+            let_go(site.system, target.address)
+
+    def finished(self, site: Site, target: Target) -> None:
+        """Remove what was kept to go on after a cut, once the statement is on the disk. Raises HosttuneError.
+
+        What has not ended (the time limit came first) stays: another hand-over waits on.
+        """
+        if site.store is None or target.kind != "nvme":
+            return
+        known = erasing(site.store.folder, target.address)
+        if known is not None and known.step is not None:
+            forget_erasing(site.store.folder, target.address)
+
+    def erasure(self, work: Work, target: Target, *, back: bool) -> Erasure:
+        """Return the step that erases a device. `back`: the host's driver has it. Raises BadInput."""
+        if not back:
+            return _answer("unknown", _NO_DRIVER)
+        if target.kind == "nvme" and target.serial is not None:
+            return self._drive(work, target)
+        if target.kind == "gpu":
+            return Erasure(lambda: _gpu(work, target), gpumemory.LIMIT_SECONDS, gpumemory.ESTIMATE_SECONDS)
+        return _answer("not-supported", f"hosttune knows no way to erase a device of the kind {target.kind}")
+
+    def _drive(self, work: Work, target: Target) -> Erasure:
+        site = work.site
+        assert site.store is not None
+        folder = site.store.folder
+        order = Order(
+            address=target.address,
+            serial=target.serial or "",
+            handover=target.handover or str(work.number),
+            owner=target.owner,
+            belonging=tuple(one.address for one in work.targets),
+        )
+        known = erasing(folder, target.address)
+        if known is not None and known.step is not None:
+            forget_erasing(folder, target.address)  # it ended, and then this hand-over was cut off: done once more
+            known = None
+        limit, estimate = (None, None) if known is None else (known.limit_seconds, known.estimate_seconds)
+        if known is None:
+            try:
+                found = survey(site.system, order)
+                limit, estimate = found.limit_seconds, found.estimate_seconds
+            except HosttuneError:
+                pass  # the erasure says it
+        return Erasure(lambda: erase(site.system, folder, order, self._clock), limit, estimate)
+
+
+def _gpu(work: Work, target: Target) -> HandoverStep:
+    """Search the memory of a GPU, whose size its driver says now."""
+    found = work.discover().index.gpus.get(target.address)
+    return gpumemory.search(work.site.system, target, found.memory_bytes if found is not None else None, work.reset)
+
+
+def _answer(outcome: str, why: str) -> Erasure:
+    step = HandoverStep(step="erased", outcome=outcome, why=why)  # type: ignore[arg-type]
+    return Erasure(work=lambda: step)

@@ -1,0 +1,293 @@
+"""The course of a hand-over: quarantined, reset, taken back, erased, tested, reset, returned; then the statement.
+
+The register is what counts: a device is quarantined there before anything else is done, and leaves only when the
+statement is on the disk and would be valid once it is signed. So a hand-over that is cut off anywhere leaves each
+device quarantined or returned. The next one begins the steps again; an erasure that was begun goes on. Nothing is
+rolled back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+
+from hosttune import __version__
+from hosttune.child import in_child
+from hosttune.errors import HosttuneError, Refused
+from hosttune.handover import binding, record, resets, testing
+from hosttune.handover.cleaning import Cleaning, Work
+from hosttune.handover.covering import uncovered
+from hosttune.handover.statement import handed_device, read_firmware, statement_of
+from hosttune.handover.targets import Target
+from hosttune.journal import Journal, JournalFailed, Store
+from hosttune.model.handover import STEPS, HandedDevice, HandoverStep, Statement, StepName
+from hosttune.model.host import Host
+from hosttune.model.quarantine import DeviceRecord
+from hosttune.model.validation import Validation
+from hosttune.register import now, read_register, record_devices
+from hosttune.settings.function import driver_of
+from hosttune.state import mode_of, save
+from hosttune.transaction.engine import Say
+from hosttune.transaction.site import Site
+
+_REGISTER_SECONDS = 30.0
+_FOUND = "validation "  # the beginning of a child's answer that has one
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a course uses of the rest: how the host is discovered and validated, and how devices are erased."""
+
+    discover: Callable[[], Host]
+    validate: Callable[[int], Validation]
+    cleaning: Cleaning
+
+
+@dataclass
+class Course:
+    """One hand-over that runs. `steps`: of each device so far. `stopped`: devices that go no further, and why."""
+
+    site: Site
+    store: Store
+    journal: Journal
+    number: int
+    targets: Sequence[Target]
+    tools: Tools
+    level: int
+    say: Say
+    count: int = 0
+    steps: dict[str, list[HandoverStep]] = field(default_factory=dict)
+    stopped: dict[str, str] = field(default_factory=dict)
+    firmware: dict[str, Mapping[str, str] | None] = field(default_factory=dict)
+    validation: Validation | str | None = None
+    refused: list[str] = field(default_factory=list)
+
+    def run(self) -> Statement:
+        """Carry out every step of every device, write the statement, and free what it covers. Raises HosttuneError."""
+        self._quarantine()
+        self._reset()
+        for target in self._left():
+            self._step(target, "taken-back", binding.LIMIT_SECONDS, binding.ESTIMATE_SECONDS, self._take_back(target))
+        for target in self._left():
+            back = self._is(target, "taken-back")
+            work = Work(self.site, self.targets, self.number, self.tools.discover, partial(self._again, target))
+            erasure = self.tools.cleaning.erasure(work, target, back=back)
+            self._step(target, "erased", erasure.limit_seconds, erasure.estimate_seconds, erasure.work)
+        self._test()
+        self._reset()
+        for target in self._left():
+            self._step(target, "returned", binding.LIMIT_SECONDS, binding.ESTIMATE_SECONDS, self._give_back(target))
+        return self._finish()
+
+    # --- steps -----------------------------------------------------------------------------------------------
+
+    def _quarantine(self) -> None:
+        """Put every device into the register, all in one write, before anything is done to one of them."""
+        records = [
+            DeviceRecord(
+                address=one.address, identity=one.identity, state="quarantined", since=now(), guest=one.guest,
+                why=f"hand-over {self.number}", step="quarantined", handover=one.handover or str(self.number),
+                driver=one.back, firmware=one.firmware,
+            )
+            for one in self.targets
+        ]  # fmt: skip
+        with record.state_lock(self.store):
+            record_devices(self.store.folder, records)
+        host = self.tools.discover()
+        epochs = {one.address: _recorded_epoch(host, one.address) for one in records}
+        with record.state_lock(self.store):
+            record_devices(
+                self.store.folder, [msgspec.structs.replace(one, epoch=epochs[one.address]) for one in records]
+            )
+        for target in self.targets:
+            facts = {"guest": target.guest, "owner": target.owner, "returns_to": target.back, "again": target.again}
+            self._step(target, "quarantined", _REGISTER_SECONDS, 1.0, partial(_done, "quarantined", facts))
+
+    def _reset(self) -> None:
+        for target in self._left():
+            work = partial(self._one_reset, target)
+            found = self._step(target, "reset", resets.LIMIT_SECONDS, resets.ESTIMATE_SECONDS, work)
+            if found.outcome != "done":
+                self.stopped[target.address] = f"its reset is {found.outcome}: {found.why}"
+
+    def _one_reset(self, target: Target) -> HandoverStep:
+        before = driver_of(self.site.system, target.address)
+        with record.state_lock(self.store):
+            binding.hold(self.site.system, target.address)
+            binding.refuse_users(self.site.system, target.address)
+            found = resets.reset(self.site.system, target)
+        return msgspec.structs.replace(found, evidence={**(found.evidence or {}), "driver_before": before})
+
+    def _again(self, target: Target) -> HandoverStep:
+        """Reset a device that the host's driver has, and give it back to that driver."""
+        found = self._one_reset(target)
+        with record.state_lock(self.store):
+            binding.give(self.site.system, target.address, target.driver)
+        return found
+
+    def _take_back(self, target: Target) -> Callable[[], HandoverStep]:
+        def work() -> HandoverStep:
+            self.tools.cleaning.before_driver(self.site, target)
+            with record.state_lock(self.store):
+                return binding.take_back(self.site.system, target)
+
+        return work
+
+    def _give_back(self, target: Target) -> Callable[[], HandoverStep]:
+        def work() -> HandoverStep:
+            with record.state_lock(self.store):
+                found = binding.give_back(self.site.system, target)
+            self.tools.cleaning.after_driver(self.site, target, erased=self._is(target, "erased"))
+            return found
+
+        return work
+
+    def _test(self) -> None:
+        """Validate the host once, while its drivers have the devices, and judge each device by what is about it."""
+        left = self._left()
+        back = any(self._is(one, "taken-back") for one in left)
+        host = self.tools.discover() if back else None
+        limit, estimate = testing.LIMIT_SECONDS[self.level], testing.ESTIMATE_SECONDS[self.level]
+        for target in left:
+            known = read_firmware(self.site.system, host, target.address) if host is not None else None
+            self.firmware[target.address] = known
+            self._step(target, "tested", limit, estimate, partial(self._one_test, target))
+
+    def _one_test(self, target: Target) -> HandoverStep:
+        back = self._is(target, "taken-back")
+        if back and self.validation is None:
+            self.validation = self._validated()
+        found = self.validation if self.validation is not None else "no device is on the host's driver"
+        return testing.tested(target, found, self.firmware.get(target.address), back)
+
+    def _validated(self) -> Validation | str:
+        """Return the validation, or why there is none. It is made in a child, which ends at the time limit."""
+
+        def work() -> str:
+            try:
+                return _FOUND + self.tools.validate(self.level).to_json()
+            except (HosttuneError, OSError) as error:
+                return resets.reason(error)
+
+        try:
+            text = in_child(work, testing.LIMIT_SECONDS[self.level], "validate") or ""
+            return Validation.from_json(text.removeprefix(_FOUND)) if text.startswith(_FOUND) else text
+        except (HosttuneError, RuntimeError) as error:
+            return resets.reason(error) if isinstance(error, HosttuneError) else f"a defect of hosttune: {error}"
+
+    def _step(
+        self,
+        target: Target,
+        name: StepName,
+        limit: float | None,
+        estimate: float | None,
+        work: Callable[[], HandoverStep],
+    ) -> HandoverStep:
+        """Carry out one step between its two lines in the journal. What it raises makes it failed."""
+        self.count += 1
+        self._mark(target, name)
+        record.begin_step(self.journal, self.count, target, name, limit, estimate)
+        self.say(f"{target.address}: {name} (about {estimate:.0f} s)" if estimate else f"{target.address}: {name}")
+        try:
+            found = work()
+        except JournalFailed:
+            raise
+        except (HosttuneError, OSError) as error:
+            if isinstance(error, Refused):
+                self.refused.append(f"{target.address}: {resets.reason(error)}")
+            found = HandoverStep(step=name, outcome="failed", why=resets.reason(error))
+        record.end_step(self.journal, self.count, found)
+        self.steps.setdefault(target.address, []).append(found)
+        self.say(f"{target.address}: {name}: {found.outcome}{f' ({found.why})' if found.why else ''}")
+        return found
+
+    def _mark(self, target: Target, name: StepName) -> None:
+        """Record in the register which step begins. Raises Refused if the device is no longer quarantined."""
+        with record.state_lock(self.store):
+            known = next((one for one in self._records() if one.address == target.address), None)
+            if known is None or known.state != "quarantined":
+                hint = "somebody released it: name it in a hand-over again"
+                raise Refused(f"{target.address} is not quarantined any more", where=self.journal.path, hint=hint)
+            record_devices(self.store.folder, (msgspec.structs.replace(known, step=name),))
+
+    def _records(self) -> Sequence[DeviceRecord]:
+        return read_register(self.store.folder).devices
+
+    def _left(self) -> list[Target]:
+        return [one for one in self.targets if one.address not in self.stopped]
+
+    def _is(self, target: Target, name: StepName) -> bool:
+        """Return whether a step of a device is done."""
+        return any(one.step == name and one.outcome == "done" for one in self.steps.get(target.address, ()))
+
+    # --- the end ---------------------------------------------------------------------------------------------
+
+    def _finish(self) -> Statement:
+        """Write the statement, then free the devices that it covers, then end the journal. Raises BadInput, Refused."""
+        host = self.tools.discover()
+        devices = [self._handed(host, one) for one in self.targets]
+        validation = self.validation if isinstance(self.validation, Validation) else None
+        statement = statement_of(self.site, host, devices, validation)
+        why = uncovered(
+            self.site, host, statement, {one.address: self.firmware.get(one.address) for one in self.targets}
+        )
+        if why:
+            kept = [msgspec.structs.replace(one, state="quarantined") if one.address in why else one for one in devices]
+            statement = Statement.of(msgspec.structs.replace(statement.predicate, devices=tuple(kept)))
+        path = record.statement_path(self.store.folder, self.number)
+        save(path, statement.to_json(), mode=mode_of("handover/NAME"))
+        with record.state_lock(self.store):
+            records = [self._ended(host, one, why) for one in statement.predicate.devices]
+            record_devices(self.store.folder, [one for one in records if one is not None])
+        for target in self.targets:
+            self.tools.cleaning.finished(self.site, target)
+        clean = all(one.state == "clean" for one in statement.predicate.devices)
+        self.journal.write("closed", state="applied" if clean else "kept")
+        return statement
+
+    def _handed(self, host: Host, target: Target) -> HandedDevice:
+        done = list(self.steps.get(target.address, ()))
+        why = self.stopped.get(target.address)
+        known = {one.step for one in done}
+        rest = [one for one in STEPS if one not in known] if why else []
+        done += [HandoverStep(step=one, outcome="unknown", why=f"not begun: {why}") for one in rest]
+        return handed_device(host, target.address, done, self.firmware.get(target.address), kind=target.kind)
+
+    def _ended(self, host: Host, device: HandedDevice, why: Mapping[str, str]) -> DeviceRecord | None:
+        """Return the register's record of a device at the end; None if somebody released it meanwhile."""
+        known = next((one for one in self._records() if one.address == device.address), None)
+        if known is None or known.state != "quarantined":
+            return None
+        if device.state != "clean":
+            text = why.get(device.address) or "; ".join(device.unclean)
+            return msgspec.structs.replace(known, why=f"hand-over {self.number}: {text}"[:500])
+        return msgspec.structs.replace(
+            known, state="clean", since=now(), why=f"hand-over {self.number}", step=None, identity=device.identity,
+            boot_id=host.boot_id, epoch=device.epoch, driver=device.driver, firmware=device.firmware,
+        )  # fmt: skip
+
+
+def _recorded_epoch(host: Host, address: str) -> int | None:
+    """Return how often a device of the register was started, whichever driver has it; None if that is unknown."""
+    state = host.handover
+    return (state.epochs or {}).get(address) if state is not None else None
+
+
+def _done(name: StepName, evidence: Mapping[str, object]) -> HandoverStep:
+    return HandoverStep(step=name, outcome="done", method="register", evidence=evidence)
+
+
+@contextlib.contextmanager
+def begun(site: Site, store: Store, number: int) -> Iterator[Journal]:
+    """Begin the journal of a hand-over. Raises JournalFailed."""
+    journal = record.courses(store).begin(
+        number, verb=record.VERB, version=__version__, host=site.hostname, boot_id=site.boot_id, machine=site.machine
+    )
+    try:
+        yield journal
+    finally:
+        journal.close()

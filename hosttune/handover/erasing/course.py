@@ -1,0 +1,314 @@
+"""The erasure of one drive: digests, the erasing command, its end, the read-back. Cut off anywhere, it is continued."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+
+from hosttune.errors import CommandFailed, InUse, Refused, Unreadable
+from hosttune.handover.erasing import belonging, readback, sanitizing
+from hosttune.handover.erasing.holdback import held_back
+from hosttune.handover.erasing.nvme import Drive, SanitizeLog, command_dword
+from hosttune.handover.erasing.progress import Digests, Order, Phase, Progress, erasing, keep
+from hosttune.handover.erasing.survey import Namespace, Survey, look, survey
+from hosttune.model.handover import HandoverStep, StepOutcome
+from hosttune.register import now
+from hosttune.system import System
+
+_STALE_SECONDS = 120.0  # a drive writes its log before it answers the command: much longer than it can need
+_TRIES = 3  # to read the log, when a reading fails
+_UNSUPPORTED = ("invalid command opcode", "invalid_opcode")  # nvme-cli's words for status 1, in 2.x and 1.x
+
+
+class Clock:
+    """The clock and the waiting of an erasure; a test has its own."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+
+class _Waiting(Exception):
+    """The erasure has not ended, and this call ends: `why`."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+def erase(system: System, folder: str, order: Order, clock: Clock | None = None) -> HandoverStep:
+    """Erase a drive, or go on where an earlier call of the same hand-over was cut off; return the step `erased`.
+
+    `folder`: the state directory. A result that is final is kept there, and given again. Not final is only "unknown"
+    because of the time limit: then call again.
+
+    Raises Refused, with nothing sent to the drive, if it must not be erased; CommandFailed if nvme-cli is missing or
+    fails before the erasing command; BadInput if the state directory cannot be written.
+    """
+    known = erasing(folder, order.address)
+    if known is not None and known.order.handover != order.handover:
+        known = None  # of an earlier hand-over: this one needs a proof of its own
+    if known is not None and known.order.serial.strip() != order.serial.strip():
+        what = f"an erasure of the drive with serial number {known.order.serial!r} was begun at {order.address}"
+        raise Refused(what, where=order.address, hint="name that serial number, or begin a new hand-over")
+    if known is not None and known.step is not None:
+        return known.step
+    seen = survey(system, order) if known is None else look(system, order)
+    begun = _begin(order, seen) if known is None else known
+    course = _Course(system, folder, begun, seen, clock or Clock())
+    with ExitStack() as held:
+        for device in seen.devices:
+            try:
+                held.enter_context(system.claim(device))
+            except (InUse, Unreadable) as error:
+                raise belonging.claim_refused(order, error) from error
+        return course.run()
+
+
+def _begin(order: Order, seen: Survey) -> Progress:
+    return Progress(
+        order=order,
+        serial=seen.identity.serial,
+        method=seen.method,
+        key=os.urandom(16).hex(),
+        started=now(),
+        estimate_seconds=seen.estimate_seconds,
+        limit_seconds=seen.limit_seconds,
+    )
+
+
+class _Course:
+    def __init__(self, system: System, folder: str, state: Progress, seen: Survey, clock: Clock) -> None:
+        self._system = system
+        self._folder = folder
+        self._state = state
+        self._seen = seen
+        self._clock = clock
+        self._drive = Drive(system, seen.controller)
+        self._begun = clock.monotonic()
+
+    def run(self) -> HandoverStep:
+        """Go on from the phase that the file has."""
+        try:
+            if self._seen.method is None:
+                return self._end("not-supported", self._seen.why)
+            if self._state.method != self._seen.method:
+                return self._end(
+                    "unknown", f"the drive offered {self._state.method} before, and {self._seen.method} now"
+                )
+            if self._state.phase == "surveyed":
+                self._digest()
+            if self._state.phase != "reading":
+                step = self._format() if self._seen.action is None else self._sanitize(self._seen.action)
+                if step is not None:
+                    return step
+                self._keep(phase="reading", percent=None)
+            return self._read_back()
+        except _Waiting as waiting:
+            return self._step("unknown", waiting.why, {})
+
+    # --- before ----------------------------------------------------------------------------------------------
+
+    def _digest(self) -> None:
+        found = tuple(
+            Digests(nsid=one.nsid, bytes=one.form.bytes, digests=",".join(self._digests(one)))
+            for one in self._seen.namespaces
+        )
+        self._keep(phase="digested", before=found)
+
+    def _digests(self, one: Namespace) -> tuple[str, ...]:
+        return readback.digests(self._system, one.device, one.form.bytes, self._state.key, one.nsid)
+
+    def _recheck(self) -> None:
+        """Ask the drive for its serial number, immediately before a command. Raises Refused, CommandFailed."""
+        name = belonging.controller_of(self._system, self._state.order)
+        belonging.refuse_other_serial(self._state.order, self._drive.identity())
+        if name != self._drive.name:
+            what = f"{self._state.order.address} was {self._drive.name}, and is {name} now"
+            raise Refused(what, where=self._state.order.address, hint="run the hand-over again")
+
+    # --- sanitize --------------------------------------------------------------------------------------------
+
+    def _sanitize(self, action: int) -> HandoverStep | None:
+        """Wait until a sanitize of ours has ended, started once; return a step only if that is not a success."""
+        run = self._state.run
+        if run is None:
+            before = self._log()
+            run = sanitizing.Run(before=before, cdw10=command_dword(action, before))
+            self._keep(phase="sending", run=run)
+        sent_at = self._clock.monotonic()
+        while True:
+            log = self._log()
+            after = sanitizing.after(run, log)
+            if after != run:
+                run = after
+                self._keep(phase="running", run=run)
+            move = sanitizing.move_of(run, log)
+            if move == "done":
+                return None
+            if move in ("failed", "other"):
+                outcome: StepOutcome = "failed" if move == "failed" else "unknown"
+                return self._end(outcome, sanitizing.why(run, log), log=log)
+            if move == "send":
+                refused = self._send(run)
+                if refused is not None:
+                    return refused
+                run = sanitizing.Run(before=run.before, cdw10=run.cdw10, sent=True)
+                self._keep(phase="running", run=run)
+                sent_at = self._clock.monotonic()
+                continue
+            if move == "stale" and self._clock.monotonic() - sent_at > _STALE_SECONDS:
+                why = "the drive took the command, and its log does not show it: only the operation before is in it"
+                return self._end("unknown", why, log=log)
+            self._wait(log)
+
+    def _send(self, run: sanitizing.Run) -> HandoverStep | None:
+        """Send the sanitize, once; return the step if the drive refuses it.
+
+        If it gives no answer, it may have taken the command: it counts as sent, and the log tells.
+        """
+        self._recheck()
+        try:
+            self._drive.sanitize(run.cdw10)
+        except CommandFailed as error:
+            if error.reason.startswith("no answer"):
+                return None
+            log = self._log()
+            if sanitizing.move_of(run, log) in ("send", "other"):
+                return self._refused_by_drive(error)
+        return None
+
+    def _log(self) -> SanitizeLog:
+        for left in reversed(range(_TRIES)):
+            try:
+                return self._drive.sanitize_log()
+            except CommandFailed as error:
+                if left == 0:
+                    if self._state.run is None:
+                        raise
+                    raise _Waiting(f"the drive's sanitize log cannot be read: {error.what}: {error.hint}") from error
+            self._clock.sleep(1.0)
+        raise AssertionError
+
+    def _wait(self, log: SanitizeLog) -> None:
+        """Wait a while, and keep the percent. Raises _Waiting at the time limit."""
+        percent = None if log.progress == 0xFFFF else 100 * log.progress >> 16
+        if percent != self._state.percent:
+            self._keep(percent=percent)
+        self._refuse_late(f"{'?' if percent is None else percent} % done")
+        estimate = self._seen.estimate_seconds or 600.0
+        self._clock.sleep(min(60.0, max(1.0, estimate / 100)))
+
+    def _refuse_late(self, stands: str) -> None:
+        if self._clock.monotonic() - self._begun > self._seen.limit_seconds:
+            what = f"not ended within {self._seen.limit_seconds:.0f} s ({stands})"
+            raise _Waiting(f"{what}: call again to wait on")
+
+    # --- format ----------------------------------------------------------------------------------------------
+
+    def _format(self) -> HandoverStep | None:
+        """Format each namespace whose format was not seen to end; return a step only if that is not a success."""
+        assert self._seen.ses is not None
+        for one in self._seen.namespaces:
+            if one.nsid in self._state.formatted:
+                continue
+            drive = Drive(self._system, one.controller)
+            self._wait_for_format(drive, one)
+            self._keep(phase="sending")
+            self._recheck()
+            try:
+                drive.erase_namespace(one.nsid, one.form, self._seen.ses, self._seen.limit_seconds)
+            except CommandFailed as error:
+                if error.reason.startswith("no answer"):
+                    raise _Waiting(f"the format of namespace {one.nsid} has not ended: {error.reason}") from error
+                return self._refused_by_drive(error)
+            self._keep(formatted=(*self._state.formatted, one.nsid))
+        return None
+
+    def _wait_for_format(self, drive: Drive, one: Namespace) -> None:
+        while (remaining := drive.format(one.nsid).remaining) is not None:
+            self._refuse_late(f"a format of namespace {one.nsid} has {remaining} % to do")
+            self._clock.sleep(5.0)
+
+    def _refused_by_drive(self, error: CommandFailed) -> HandoverStep:
+        said = " ".join(error.output.split())[:300]
+        outcome: StepOutcome = "not-supported" if any(word in said.lower() for word in _UNSUPPORTED) else "failed"
+        return self._end(outcome, f"the drive refused the command: {error.reason}: {said}")
+
+    # --- after -----------------------------------------------------------------------------------------------
+
+    def _read_back(self) -> HandoverStep:
+        identity = self._drive.identity()
+        log = None if self._seen.action is None else self._log()
+        if identity.serial != self._state.serial:
+            return self._end("unknown", f"another drive is there now: serial number {identity.serial!r}", log=log)
+        run = self._state.run
+        if run is not None and log is not None and sanitizing.move_of(run, log) != "done":
+            return self._end("unknown", f"after it was done, {sanitizing.why(run, log)}", log=log)
+        sizes = {one.nsid: one.bytes for one in self._state.before}
+        current = {one.nsid: one.form.bytes for one in self._seen.namespaces}
+        if current != sizes:
+            return self._end("unknown", f"its namespaces were {sizes} (bytes by id), and are {current}", log=log)
+        before = {one.nsid: tuple(one.digests.split(",")) if one.bytes else () for one in self._state.before}
+        after = {one.nsid: self._digests(one) for one in self._seen.namespaces}
+        found = readback.compare(self._state.key, sizes, before, after)
+        if found.same:
+            why = f"{found.same} of {found.with_data} blocks still have their old data, first {found.first_same}"
+            return self._end("failed", why, log=log, compared=found)
+        if found.unread:
+            why = f"{found.unread} of {found.places} blocks cannot be read, first {found.first_unread}"
+            return self._end("unknown", why, log=log, compared=found)
+        return self._end("done", None, log=log, compared=found)
+
+    def _end(
+        self,
+        outcome: StepOutcome,
+        why: str | None,
+        *,
+        log: SanitizeLog | None = None,
+        compared: readback.Comparison | None = None,
+    ) -> HandoverStep:
+        """Keep a result that is final, and return it."""
+        evidence: dict[str, Any] = {}
+        if log is not None:
+            evidence["log_after"] = log.shown
+        if compared is not None:
+            evidence["read_back"] = {
+                name: getattr(compared, name) for name in ("places", "with_data", "same", "unread")
+            }
+        step = self._step(outcome, why, evidence)
+        self._keep(phase="ended", step=step)
+        return step
+
+    def _step(self, outcome: StepOutcome, why: str | None, evidence: dict[str, Any]) -> HandoverStep:
+        state, identity, run = self._state, self._seen.identity, self._state.run
+        facts: dict[str, Any] = {
+            "serial": identity.serial,
+            "model": identity.model,
+            "firmware": identity.firmware,
+            "owner": state.order.owner,
+            "namespaces": [{"id": one.nsid, "bytes": one.form.bytes} for one in self._seen.namespaces],
+            "udev_held_back": state.order.address in held_back(self._system),
+            "started": state.started,
+            "ended": now(),
+        }
+        if run is not None:
+            facts |= {"command": run.cdw10, "log_before": run.before.shown, "seen_running": run.shows is not None}
+        if self._seen.action is None and state.method is not None:
+            facts["formatted"] = list(state.formatted)
+        return HandoverStep(step="erased", outcome=outcome, method=state.method, evidence=facts | evidence, why=why)
+
+    def _keep(self, **changes: Any) -> None:
+        phase: Phase | None = changes.get("phase")
+        if phase is not None and phase != "running":
+            changes.setdefault("percent", None)
+        self._state = msgspec.structs.replace(self._state, **changes)
+        keep(self._folder, self._state)

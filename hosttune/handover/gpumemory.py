@@ -1,0 +1,78 @@
+"""The memory of a GPU: after its reset all of it must read as zeros; a pattern shows that the search can see.
+
+First all memory that can be allocated is searched, before the host writes anything: what the tenant left would be
+data. Then a pattern is written into all of it and read in the same program, the GPU is reset, and all is searched
+again. Only memory that the driver gives to a program is seen. Whose data are
+that are not zeros is unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from hosttune.errors import CommandFailed
+from hosttune.handover.targets import Target
+from hosttune.model.handover import HandoverStep
+from hosttune.system import System
+
+LIMIT_SECONDS, ESTIMATE_SECONDS = 5400.0, 480.0  # 150 GB: 210 s to search, 17 s to write (H200)
+_LEAST = 0.95  # of the memory that the driver reports for the whole GPU
+
+
+def search(system: System, target: Target, memory_bytes: int | None, reset: Callable[[], HandoverStep]) -> HandoverStep:
+    """Write, reset (`reset` leaves the GPU on the host's driver), search. Raises CommandFailed, WriteFailed.
+
+    `memory_bytes`: of the whole GPU; a part of it (a MIG instance) does not count as all.
+    """
+    if not target.search:
+        return _step("unknown", None, "hosttune knows no way to search the memory of this maker's GPUs")
+    if memory_bytes is None:
+        return _step("unknown", None, "how much memory it has is unknown: its driver does not say")
+    pattern = os.urandom(16).hex()
+    evidence: dict[str, Any] = {"memory_bytes": memory_bytes, "found": _ask(system, target, "search", pattern)}
+    evidence["written"] = _ask(system, target, "write", pattern)
+    found = reset()
+    evidence["reset"] = found.method
+    if found.outcome != "done":
+        return _step("unknown", evidence, f"the reset after the pattern was written is {found.outcome}: {found.why}")
+    evidence["found_after"] = _ask(system, target, "search", pattern)
+    return _judged(evidence, memory_bytes)
+
+
+def _judged(evidence: dict[str, Any], memory_bytes: int) -> HandoverStep:
+    """Return the step. What an answer lacks is unknown."""
+    left = evidence["found_after"].get("found")
+    if type(left) is int and left > 0:
+        return _step("failed", evidence, f"the pattern was found {left} times after a reset: it does not clear memory")
+    for name in ("found", "written", "found_after"):
+        size = evidence[name].get("bytes")
+        if type(size) is not int or not _LEAST * memory_bytes <= size <= memory_bytes:
+            return _step("unknown", evidence, f"{name}: {size} of {memory_bytes} bytes: not all of its memory")
+    if evidence["written"].get("seen") is not True or left != 0:
+        return _step("unknown", evidence, "the pattern was not seen in the memory that it was written to")
+    for name in ("found", "found_after"):
+        data = evidence[name].get("nonzero")
+        if data != 0:
+            return _step("unknown", evidence, f"{name}: {data} bytes are not zero, and whose they are is unknown")
+    return _step("done", evidence)
+
+
+def _ask(system: System, target: Target, task: str, pattern: str) -> dict[str, Any]:
+    argv = (sys.executable, "-m", target.search, task, target.address, pattern)
+    text = system.change(argv, timeout=LIMIT_SECONDS / 3)
+    try:
+        answer = json.loads(text)
+    except ValueError as error:
+        raise CommandFailed(argv, "its answer cannot be read", text[:200]) from error
+    if not isinstance(answer, dict):
+        raise CommandFailed(argv, "its answer cannot be read", text[:200])
+    return answer
+
+
+def _step(outcome: str, evidence: dict[str, Any] | None, why: str | None = None) -> HandoverStep:
+    method = "searched for data; pattern written, reset, searched" if evidence is not None else None
+    return HandoverStep(step="erased", outcome=outcome, method=method, evidence=evidence, why=why)  # type: ignore[arg-type]

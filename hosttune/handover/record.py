@@ -1,0 +1,119 @@
+"""The journal of a hand-over: which step of which device was begun, with what limit, and what came of it.
+
+The same form as the journal of a transaction (`hosttune.journal`), in a folder of its own, so that `recover` and
+`revert` leave it alone: a hand-over is not rolled back but ended by another `hosttune handover`. A step is a record of
+kind "handover" with the device as its target and the step's name as its action. Its `old` has what was found before,
+its `new` the limit and the estimate, its `after` method and evidence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hosttune.errors import Refused
+from hosttune.files import make_folder
+from hosttune.handover.targets import Target
+from hosttune.journal import OPEN_STATES, Journal, Record, Store, Transaction
+from hosttune.model.handover import HandoverStep
+from hosttune.model.values import to_builtins
+from hosttune.model.verification import CourseStatus, CourseStep
+from hosttune.starts import FOLDER
+from hosttune.state import mode_of
+from hosttune.transaction.site import Site
+
+VERB, KIND = "handover", "handover"
+_WAIT_SECONDS = 30.0  # for another hosttune that changes this host
+
+
+def courses(store: Store) -> Store:
+    """Return the store of the hand-overs of a state directory; its folder is made. Raises OSError."""
+    found = store.inside(FOLDER)
+    make_folder(store.folder, mode_of(""))
+    make_folder(found.folder, mode_of(f"{FOLDER}/"))
+    return found
+
+
+def last_course(store: Store) -> Transaction | None:
+    """Return the newest hand-over of a state directory, finished or not; None if there was none. Raises Refused."""
+    found = store.inside(FOLDER).transactions()
+    return found[-1] if found else None
+
+
+def original_methods(store: Store, address: str, now: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Return the reset methods that a device had before a hand-over that was cut off left it with one of them."""
+    last = last_course(store)
+    for record in last.records if last is not None and last.state in OPEN_STATES else ():
+        if record.target == address and isinstance(record.old, Mapping):
+            kept = tuple(record.old.get("reset_methods") or ())
+            return kept if now is not None and set(now) < set(kept) else now
+    return now
+
+
+@contextlib.contextmanager
+def state_lock(store: Store, seconds: float = _WAIT_SECONDS) -> Iterator[None]:
+    """Hold the lock of a store, which another hosttune may hold for a short time. Raises Refused after `seconds`."""
+    deadline = time.monotonic() + seconds
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(store.locked())
+                break
+            except Refused:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.2)
+        yield
+
+
+def begin_step(
+    journal: Journal, number: int, target: Target, name: str, limit: float | None, estimate: float | None
+) -> None:
+    """Record that a step is about to begin. Raises JournalFailed."""
+    journal.write(
+        "intent", step=number, kind=KIND, target=target.address, actions=(name,), scope="runtime", needed=True,
+        old={"reset_methods": list(target.methods or ()), "back": target.back, "guest": target.guest},
+        new={"limit_seconds": limit, "estimate_seconds": estimate},
+    )  # fmt: skip
+
+
+def end_step(journal: Journal, number: int, step: HandoverStep) -> None:
+    """Record what came of a step. Raises JournalFailed."""
+    value: dict[str, Any] = {"method": step.method, "evidence": to_builtins(step.evidence)}
+    journal.write("done", step=number, outcome=step.outcome, value=value, why=step.why)
+
+
+def statement_path(folder: str, number: int) -> str:
+    """Return where the state directory keeps the statement of a hand-over."""
+    return os.path.join(folder, FOLDER, f"statement-{number:06d}.json")
+
+
+def course_status(site: Site) -> CourseStatus | None:
+    """Return where the newest hand-over of a host stands; None if there was none. Raises Refused."""
+    last = last_course(site.store) if site.store is not None else None
+    if site.store is None or last is None:
+        return None
+    path = statement_path(site.store.folder, last.header.number)
+    return CourseStatus(
+        number=last.header.number,
+        began=last.header.at,
+        running=site.store.inside(FOLDER).is_locked(),
+        ended=last.state in ("applied", "kept"),
+        statement=path if os.path.exists(path) else None,
+        steps=tuple(_course_step(one) for one in last.records),
+    )
+
+
+def _course_step(one: Record) -> CourseStep:
+    times = one.new if isinstance(one.new, Mapping) else {}
+    return CourseStep(
+        address=one.target,
+        step=one.actions[0] if one.actions else "?",
+        outcome=one.outcome,
+        why=one.why,
+        limit_seconds=times.get("limit_seconds"),
+        estimate_seconds=times.get("estimate_seconds"),
+    )

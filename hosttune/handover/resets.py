@@ -1,0 +1,92 @@
+"""The reset of a function by a method that is known to clear it, and what shows that it happened.
+
+The kernel is left one method only, so that it cannot fall back to another. That the reset happened is the kernel's own
+word: the write to `reset` succeeds only if the method was carried out and the device answered again. Afterwards its
+configuration space is read. Sources: Documentation/ABI/testing/sysfs-bus-pci (reset, reset_method); drivers/pci/pci.c
+(pci_reset_function, pci_dev_wait, pci_parent_bus_reset: a bus reset is offered only to a device that is alone on its
+bus).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from hosttune.child import in_child
+from hosttune.errors import HosttuneError
+from hosttune.handover.targets import Target
+from hosttune.model import sysfs
+from hosttune.model.handover import HandoverStep
+from hosttune.settings.function import driver_of
+from hosttune.system import System
+
+LIMIT_SECONDS, ESTIMATE_SECONDS = 90.0, 5.0  # the kernel waits up to 60 s for the device to answer again
+# In this order. `pm` is left out: the PCI standard does not say that it clears what is in a device.
+_CLEARING = ("device_specific", "acpi", "flr", "af_flr", "bus")
+
+
+def method_of(methods: Sequence[str] | None, weak: Mapping[str, str]) -> str | None:
+    """Return the reset method to use, of those that the kernel has for a function; None if none clears it."""
+    known = methods or ()
+    return next((one for one in _CLEARING if one in known and one not in weak), None)
+
+
+def reset(system: System, target: Target) -> HandoverStep:
+    """Reset a function that no driver of the host has. Raises HosttuneError for what the kernel refuses."""
+    driver = driver_of(system, target.address)
+    if driver is not None and "vfio" not in driver:
+        return _step("failed", None, why=f"{driver} has the device: it would be reset under its driver")
+    method = method_of(target.methods, target.weak)
+    if method is None:
+        return _step("unknown" if target.methods is None else "not-supported", None, why=_lacking(target))
+    choice, path = (sysfs.function(target.address, name) for name in ("reset_method", "reset"))
+    before = (system.read(choice) or "").split()
+    began = time.monotonic()
+    try:
+        if before != [method]:
+            system.write(choice, method)
+        used = (system.read(choice) or "").split()
+        if used != [method]:
+            return _step(
+                "failed", method, why=f"{choice} reads {' '.join(used) or 'nothing'} after {method} was written"
+            )
+        in_child(lambda: system.write(path, "1"), LIMIT_SECONDS, path)
+    finally:
+        system.forget()
+        if (system.read(choice) or "").split() != list(target.methods or ()):
+            system.write(choice, " ".join(target.methods or ()))
+    answer = (system.read_bytes(sysfs.function(target.address, "config")) or b"")[:2]
+    evidence = {
+        "offered": list(target.methods or ()),
+        "reset_method": used[0],
+        "kernel": "the write to reset succeeded",
+        "seconds": round(time.monotonic() - began, 1),
+        "vendor": answer[::-1].hex() or None,
+    }
+    if answer in (b"", b"\xff\xff"):
+        why = (
+            "its configuration space cannot be read" if not answer else "it does not answer any more: it reads all ones"
+        )
+        return _step("unknown" if not answer else "failed", method, evidence, why)
+    return _step("done", method, evidence)
+
+
+def _lacking(target: Target) -> str:
+    if target.methods is None:
+        return "which reset methods the kernel has for it is unknown"
+    weak = "; ".join(f"{one}: {target.weak[one]}" for one in target.methods if one in target.weak)
+    offered = ", ".join(target.methods) or "none"
+    return f"no reset method that clears it: the kernel offers {offered}{f' ({weak})' if weak else ''}"
+
+
+def _step(
+    outcome: str, method: str | None, evidence: Mapping[str, object] | None = None, why: str | None = None
+) -> HandoverStep:
+    name = f"{method} reset" if method is not None else None
+    return HandoverStep(step="reset", outcome=outcome, method=name, evidence=evidence, why=why)  # type: ignore[arg-type]
+
+
+def reason(error: HosttuneError | OSError) -> str:
+    """Return what an error says, on one line."""
+    text = error.what if isinstance(error, HosttuneError) else str(error)
+    return " ".join(text.split())

@@ -1,0 +1,134 @@
+"""`hosttune handover` as one call: choose the devices, ask, carry out the course, and return the statement."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from hosttune.errors import BadInput
+from hosttune.handover import record, resets
+from hosttune.handover.calls import recording
+from hosttune.handover.cleaning import Cleaning
+from hosttune.handover.course import Course, Tools, begun
+from hosttune.handover.targets import Asked, Target, chosen
+from hosttune.journal import Store
+from hosttune.model.handover import Statement
+from hosttune.model.host import Host
+from hosttune.model.validation import Validation
+from hosttune.model.values import Value
+from hosttune.settings.drivers import VFIO
+from hosttune.state import save
+from hosttune.transaction.applying import Declined
+from hosttune.transaction.engine import Say, interruptible
+from hosttune.transaction.site import Site, writable_store
+
+_STATUS_SECONDS = 1.0  # `handover status` looks for a moment whether the lock is held
+Here = tuple[Site, Callable[[], Host]]
+Confirm = Callable[[Sequence[str]], bool]
+
+
+class Handed(Value, frozen=True, kw_only=True):
+    """What a hand-over ended with: the statement, and where it is. `clean`: it covers every device.
+
+    `refused`: the devices that must not be erased, each with its reason: nothing was sent to them.
+    """
+
+    statement: Statement
+    path: str
+    clean: bool
+    refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Options:
+    """`out`: where else to write the statement. `cleaning`, `validate`: in place of the usual, for tests."""
+
+    out: str | None = None
+    cleaning: Cleaning | None = None
+    validate: Callable[[int], Validation] | None = None
+
+
+def lines_of(here: Here, asked: Asked) -> tuple[str, ...]:
+    """Return what a hand-over would do, one line a device, and what is in its way; changes nothing.
+
+    Raises BadInput, Refused.
+    """
+    site, discover = here
+    host = discover()
+    return tuple(_lines(site, host, chosen(site, host, asked), asked))
+
+
+def hand_over(here: Here, asked: Asked, options: Options, confirm: Confirm, say: Say) -> Handed:
+    """Take devices from the last tenant to the next. Raises BadInput and Refused before anything is changed."""
+    site, discover = here
+    store = writable_store(site)
+    if options.out is not None:
+        _check_place(options.out)
+    with record.state_lock(record.courses(store), _STATUS_SECONDS), interruptible():
+        host = discover()
+        targets = tuple(_with_methods(store, one) for one in chosen(site, host, asked))
+        if not confirm(tuple(_lines(site, host, targets, asked))):
+            raise Declined("not begun: answered no", where="prompt", hint="nothing was changed")
+        last = record.last_course(store)
+        number = last.header.number + 1 if last is not None else 1
+        with begun(site, store, number) as journal:
+            tools = Tools(discover, options.validate or _validating(site), options.cleaning or Cleaning())
+            course = Course(site, store, journal, number, targets, tools, asked.level, say)
+            statement = course.run()
+    if options.out is not None:
+        save(options.out, statement.to_json())
+    clean = all(one.state == "clean" for one in statement.predicate.devices)
+    path = options.out or record.statement_path(store.folder, number)
+    return Handed(statement=statement, path=path, clean=clean, refused=tuple(course.refused))
+
+
+def _check_place(path: str) -> None:
+    """Raise BadInput for a file that could not be written at the end, hours later."""
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path) or not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise BadInput(f"cannot write {path}", where="--out", hint="name a file in a folder that exists")
+
+
+def _with_methods(store: Store, target: Target) -> Target:
+    return msgspec.structs.replace(target, methods=record.original_methods(store, target.address, target.methods))
+
+
+def _validating(site: Site) -> Callable[[int], Validation]:
+    def validate(level: int) -> Validation:
+        from hosttune.validating import Request
+        from hosttune.validating import validate as run
+
+        return run(site.system, Request(level=level)).validation
+
+    return validate
+
+
+def _lines(site: Site, host: Host, targets: Sequence[Target], asked: Asked) -> Iterable[str]:
+    for one in targets:
+        method = resets.method_of(one.methods, one.weak)
+        erased = f"erase serial number {one.serial}" if one.serial else "erase"
+        words = [
+            f"{one.address} ({one.kind}{f', of guest {one.guest}' if one.guest else ''}): quarantine",
+            f"reset ({method})" if method else "no reset that clears it: it stays quarantined",
+            f"bind {one.driver}" if one.driver else "no known driver of the host",
+            erased,
+            f"validate --level {asked.level}",
+            "reset",
+            f"return to {one.back or 'no driver'}",
+        ]
+        yield ", ".join(words) + ("; an earlier hand-over of it was not finished" if one.again else "")
+        if one.back is not None and "vfio" not in one.back:
+            yield f"{one.address} {_UNRECORDED.format(driver=one.back)}"
+    found = recording(site, host)
+    if found is None or not found.active:
+        why = found.why if found is not None else "the hook of libvirt cannot be read"
+        yield f"every device stays quarantined: starts of guests are not recorded: {why} (setting libvirt_hook: true)"
+
+
+_UNRECORDED = (
+    f"stays quarantined: on {{driver}} uses by the host are not recorded, so that no statement about it can hold"
+    f" (--to-vfio returns it to {VFIO})"
+)

@@ -1,0 +1,275 @@
+"""Which devices a hand-over is about, whose they were, and what refuses it before anything is changed.
+
+Ownership is what the guests' definitions or the applied plans say, or what the register recorded when the device was
+quarantined. It is recorded there before any driver changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from hosttune.errors import BadInput, Refused
+from hosttune.gpu import maker_of
+from hosttune.holders import holders
+from hosttune.hypervisor import is_active
+from hosttune.model import sysfs
+from hosttune.model.host import Host
+from hosttune.model.pci import PciDevice
+from hosttune.model.quarantine import DeviceRecord, Register
+from hosttune.model.values import Value, address_key, is_address
+from hosttune.planning.inventory.devices import identity, read_catalogue
+from hosttune.register import read_register
+from hosttune.settings.drivers import VFIO, Driver
+from hosttune.transaction.applied import applied_plans
+from hosttune.transaction.site import Site, refuse_open
+
+NVME_DRIVER = "nvme"
+_BRIDGE, _NVME_CLASS = "06", "0108"
+
+
+class Asked(Value, frozen=True, kw_only=True):
+    """What the operator asked for.
+
+    - `devices`: addresses; `guest`: a stopped guest, whose devices are meant. `erase`: serial numbers of the drives
+      that may be erased, each alone or as ADDRESS=SERIAL.
+    - `level`: of the validation, 1 or 2. `to_vfio`: return the devices to vfio-pci, whichever driver they were on.
+    """
+
+    devices: tuple[str, ...] = ()
+    guest: str | None = None
+    erase: tuple[str, ...] = ()
+    level: int = 1
+    to_vfio: bool = False
+
+
+class Target(Value, frozen=True, kw_only=True):
+    """One device of a hand-over.
+
+    - `guest`: the guest that had it; `owner`: how that is known, None if it is not. `back`: the driver that it is
+      returned to, None: none. `driver`: the host's own driver for it, None: unknown.
+    - `handover`: the number under which its hand-over began; `again`: that one was cut off or not clean.
+    - `serial`: of a drive, as given to be erased. `firmware`: as of its last hand-over, None: unknown.
+    - `search`: the program that searches a GPU's memory, "" if there is none.
+    - `methods`: the reset methods of the kernel for it; `weak`: those of them that leave state, with the reason.
+    """
+
+    address: str
+    kind: str
+    identity: str
+    guest: str | None = None
+    owner: str | None = None
+    back: str | None = None
+    driver: str | None = None
+    handover: str | None = None
+    again: bool = False
+    serial: str | None = None
+    firmware: Mapping[str, str] | None = None
+    methods: tuple[str, ...] | None = None
+    weak: Mapping[str, str] = {}
+    search: str = ""
+
+
+def chosen(site: Site, host: Host, asked: Asked) -> tuple[Target, ...]:
+    """Return the devices of a hand-over, in the order of addresses. Raises BadInput, Refused; changes nothing."""
+    register = read_register(site.store.folder) if site.store is not None else _register_of(host)
+    addresses = _named(host, register, asked)
+    refuse_open(site.transactions())
+    owners = {address: _owner(site, host, register, address) for address in addresses}
+    _refuse_used(site, host, addresses)
+    serials = _serials(site, host, addresses, asked.erase, owners)
+    return tuple(_target(site, host, register, one, owners[one], serials.get(one), asked) for one in addresses)
+
+
+def _register_of(host: Host) -> Register:
+    return host.handover.register if host.handover is not None else Register()
+
+
+def _named(host: Host, register: Register, asked: Asked) -> tuple[str, ...]:
+    """Return the addresses that the operator means, each once. Raises BadInput, Refused."""
+    if not asked.devices and asked.guest is None:
+        hint = "name devices (--device BDF) or a stopped guest (--guest NAME)"
+        raise BadInput("no device is named", where="command line", hint=hint)
+    if len(set(asked.devices)) != len(asked.devices):
+        raise BadInput("a device is named twice", where="--device", hint="name each device once")
+    if host.guests is None:
+        what = "libvirt cannot be asked which guests have these devices"
+        raise Refused(what, where="libvirt", hint="start libvirt, then try again")
+    found = {*asked.devices, *(_of_guest(host, register, asked.guest) if asked.guest is not None else ())}
+    for address in sorted(found, key=address_key):
+        function = host.index.pci.get(address)
+        if function is None:
+            hint = "hosttune discover lists the devices of this host"
+            raise BadInput(f"no device {address}", where="--device", hint=hint)
+        if (function.class_code or "").startswith(_BRIDGE):
+            raise BadInput(f"{address} is a bridge", where="--device", hint="name the devices below it")
+        if function.boot_display:
+            hint = "the host's console needs it"
+            raise BadInput(f"{address} is the boot display", where="--device", hint=hint)
+    return tuple(sorted(found, key=address_key))
+
+
+def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
+    """Return the devices of a guest: of its definition, or those that it had when their hand-over began."""
+    guest = next((one for one in host.guests or () if one.name == name), None)
+    if guest is not None and is_active(guest.state):
+        raise Refused(
+            f"guest {name} is {guest.state}", where="--guest", hint=f"shut it down first: virsh shutdown {name}"
+        )
+    begun = [one.address for one in register.quarantined if one.guest == name]
+    addresses = [*(guest.devices if guest is not None else ()), *begun]
+    found = tuple(dict.fromkeys(one for one in addresses if is_address(one)))
+    if not found:
+        what = f"guest {name} has no PCI device" if guest is not None else f"no guest {name} is defined here"
+        raise BadInput(what, where="--guest", hint="virsh list --all shows the guests; or name devices: --device BDF")
+    return found
+
+
+def _owner(site: Site, host: Host, register: Register, address: str) -> tuple[str, str] | None:
+    """Return the guest that had a device, and how that is known; None if it is not. Raises BadInput."""
+    record = register.record(address)
+    if record is not None and record.state == "quarantined" and record.guest is not None:
+        return record.guest, f"guest {record.guest}, recorded when its hand-over began"
+    defined = [guest.name for guest in host.guests or () if address in guest.devices]
+    if len(defined) == 1:
+        return defined[0], f"guest {defined[0]}, from its definition"
+    if defined:
+        return None  # which of them had it last is not known
+    plans = applied_plans(site) if site.store is not None else ()
+    planned = [guest.name for plan in plans for guest in plan.guests for one in guest.devices if one.address == address]
+    return (planned[-1], f"guest {planned[-1]}, from the journal") if planned else None
+
+
+def _refuse_used(site: Site, host: Host, addresses: Sequence[str]) -> None:
+    """Raise Refused for devices that a running guest or a process uses, or of which that cannot be told."""
+    lines = [
+        f"{address}: guest {guest.name} has it and is {guest.state}: shut it down first"
+        for address in addresses
+        for guest in host.guests or ()
+        if address in guest.devices and is_active(guest.state)
+    ]
+    kept = {gpu.address: Driver.of(gpu.address).kept_open(host) for gpu in host.gpus if gpu.address in addresses}
+    lines += [f"{address}: {why}" for address, why in kept.items() if why]
+    if not site.system.captured or site.system.scratch:
+        lines += [one.text for one in holders(site.system, addresses)]
+    if lines:
+        what = "in use:\n" + "\n".join(f"  {line}" for line in lines)
+        raise Refused(what, where="this host", hint="stop what uses it, then try again; nothing was changed")
+
+
+def _serials(
+    site: Site, host: Host, addresses: Sequence[str], given: Sequence[str], owners: Mapping[str, tuple[str, str] | None]
+) -> Mapping[str, str]:
+    """Return the serial number to erase of each drive. Raises BadInput, Refused for a drive that may not be erased.
+
+    A drive on vfio-pci does not show its serial number. It is read again before anything is sent to the drive.
+    """
+    drives = [address for address in addresses if kind_of(host, address) == "nvme"]
+    wanted = [one.strip() for one in given]
+    named = {address: serial for one in wanted for address, found, serial in (one.partition("="),) if found}
+    plain = [one for one in wanted if "=" not in one]
+    for drive in drives:
+        known = _serial_now(site, drive)
+        if drive not in named and known in plain:
+            named[drive] = str(known)
+            plain.remove(str(known))
+    unknown = [drive for drive in drives if drive not in named and _serial_now(site, drive) is None]
+    if len(unknown) == len(plain) == 1:
+        named[unknown[0]] = plain.pop()
+    elif plain and unknown:
+        hint = "these drives are on vfio-pci and show no serial number: name each as --erase ADDRESS=SERIAL"
+        raise BadInput(f"which of {', '.join(unknown)} has which serial number", where="--erase", hint=hint)
+    strange = [*plain, *(address for address in named if address not in drives)]
+    if strange:
+        what = f"{strange[0]} is not a drive of this hand-over"
+        raise BadInput(what, where="--erase", hint=f"drives of this hand-over: {', '.join(drives) or 'none'}")
+    for drive in drives:
+        if drive not in named:
+            hint = "allow it by its serial number: --erase SERIAL; or leave it out: --device of the others"
+            raise Refused(f"drive {drive} is not named to be erased", where="--erase", hint=hint)
+        if owners[drive] is None:
+            hint = "the stopped guest's definition, or a plan that is applied, must have it, and no other guest"
+            raise Refused(f"drive {drive}: that a stopped guest had it is not known", where=drive, hint=hint)
+    return named
+
+
+def _serial_now(site: Site, address: str) -> str | None:
+    folder = sysfs.function(address, "nvme")
+    names = site.system.list(folder)
+    return (site.system.read(f"{folder}/{names[0]}/serial") or "").strip() or None if len(names) == 1 else None
+
+
+def kind_of(host: Host, address: str) -> str:
+    """Return the kind of a device, as in plans."""
+    function = host.index.pci.get(address)
+    if address in host.index.gpus:
+        return "gpu"
+    if function is not None and (function.class_code or "").startswith(_NVME_CLASS):
+        return "nvme"
+    if any(one.address == address for one in host.nvswitches):
+        return "nvswitch"
+    if function is not None and (function.class_code or "").startswith("02"):
+        return "nic"
+    return "other"
+
+
+def _target(
+    site: Site,
+    host: Host,
+    register: Register,
+    address: str,
+    owner: tuple[str, str] | None,
+    serial: str | None,
+    asked: Asked,
+) -> Target:
+    function, record = host.index.pci[address], register.record(address)
+    begun = record if record is not None and record.state == "quarantined" else None
+    kind = kind_of(host, address)
+    maker = maker_of(function.vendor_id) if kind == "gpu" else None
+    return Target(
+        address=address,
+        kind=kind,
+        identity=begun.identity if begun else identity(read_catalogue(host), address, host),
+        guest=owner[0] if owner else None,
+        owner=owner[1] if owner else None,
+        back=VFIO if asked.to_vfio else begun.driver if begun else _driver_now(function),
+        driver=_own_driver(site, host, function, (maker.driver if maker else "") or (NVME_DRIVER * (kind == "nvme"))),
+        handover=_number(host, begun),
+        again=begun is not None,
+        serial=serial,
+        firmware=record.firmware if record is not None and record.state != "released" else None,
+        methods=function.reset_methods,
+        weak=maker.weak_resets if maker else {},
+        search=maker.memory_search if maker else "",
+    )
+
+
+def _driver_now(function: PciDevice) -> str | None:
+    address = function.address
+    if function.driver is None and function.unbound is not True:
+        raise Refused(f"the driver of {address} is unknown", where=address, hint="run as root, on the host itself")
+    return function.driver
+
+
+def _number(host: Host, begun: DeviceRecord | None) -> str | None:
+    """Return the number to go on with; None to begin anew: unless it is known that no guest was started since."""
+    if begun is None or begun.epoch is None:
+        return None
+    epochs = (host.handover.epochs if host.handover is not None else None) or {}
+    return begun.handover if epochs.get(begun.address) == begun.epoch else None
+
+
+def _own_driver(site: Site, host: Host, function: PciDevice, of_kind: str) -> str | None:
+    """Return the host's own driver for a device; None if it is not known.
+
+    The one that has it, or had it before vfio-pci; that of its kind; or the one that has another device of its model.
+    """
+    if function.driver is not None and "vfio" not in function.driver:
+        return function.driver
+    for transaction in reversed(site.transactions()):
+        for record in transaction.records:
+            before = record.old if (record.kind, record.target) == ("driver", function.address) else None
+            if isinstance(before, str) and "vfio" not in before:
+                return before
+    alike = {one.driver for one in host.pci if one.ids and one.ids == function.ids and one.driver}
+    others = [driver for driver in sorted(alike) if "vfio" not in driver]
+    return of_kind or (others[0] if len(others) == 1 else None)

@@ -1,0 +1,442 @@
+"""`hosttune handover` on scratch roots: the steps of a device, what keeps it quarantined, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import applyroots
+import msgspec
+import pytest
+from applyroots import GPU, STATE, Cli, Root, block
+from coursekills import ASKED, DRIVE, NIC, passing_all, root_of
+from courses import Wiped, handed, here, passing, states, steps, with_guest
+from cutshort import put
+from handovers import SIGNER, Keys
+
+from hosttune.cli import run
+from hosttune.errors import BadInput, Refused
+from hosttune.handover import record
+from hosttune.handover.cleaning import Erasure, Work
+from hosttune.handover.resets import method_of
+from hosttune.handover.running import Handed, Options, hand_over, lines_of
+from hosttune.handover.targets import Asked, Target
+from hosttune.handover.testing import tested as judged
+from hosttune.journal import Store
+from hosttune.libvirthook import PLACE
+from hosttune.model.handover import HandoverStep
+from hosttune.model.validation import Validation
+from hosttune.register import read_register, release
+
+root = applyroots.root
+cli = applyroots.cli
+plan = applyroots.plan
+
+WHOLE = ["quarantined", "reset", "taken-back", "erased", "tested", "reset", "returned"]
+EXAMPLES_NIC = "0000:42:00.0"
+DONE = [(name, "done") for name in WHOLE]
+
+
+@pytest.fixture
+def host(cli: Cli, plan: Path, tmp_path: Path) -> Root:
+    """A root with a stopped guest that has a GPU on vfio-pci, and the hook."""
+    with_guest(cli.root.path, plan, tmp_path / "with-hook.json")
+    cli._capsys.readouterr()
+    return cli.root
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A small root with a drive and a NIC of a stopped guest."""
+    return root_of(tmp_path / "small")
+
+
+def why(found: Handed, name: str, address: str = DRIVE) -> str:
+    """Why a step of a device is not done."""
+    (device,) = (one for one in found.statement.predicate.devices if one.address == address)
+    return next(str(one.why) for one in device.steps if one.step == name and one.why)
+
+
+def driver(root: Path, address: str) -> str:
+    return Root(root).driver(address)
+
+
+# --- the whole way -----------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_goes_the_whole_way_and_its_statement_verifies(host: Root, cli: Cli, tmp_path: Path) -> None:
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("no OpenSSH client")
+    out = tmp_path / "statement.json"
+    found = handed(host.path, Asked(guest="gpu-guest"), out=str(out))
+    assert (steps(found), found.clean, states(host.path)) == (DONE, True, {GPU: "clean"})
+    (device,) = found.statement.predicate.devices
+    resets = [one for one in device.steps if one.step == "reset"]
+    assert [one.method for one in resets] == ["bus reset"] * 2  # not by flr, which leaves state
+    assert resets[0].evidence is not None
+    assert (resets[0].evidence["driver_before"], resets[0].evidence["reset_method"]) == ("vfio-pci", "bus")
+    assert (device.driver, device.epoch, host.driver(GPU)) == ("vfio-pci", 1, "vfio-pci")
+    assert host.get(f"sys/bus/pci/devices/{GPU}/reset_method") == "flr bus"
+    validation = found.statement.predicate.validation
+    assert validation is not None
+    assert (validation.level, validation.verdict) == (1, "pass")
+
+    keys = Keys(tmp_path)
+    assert run(["handover", "sign", str(out), "--key", str(keys.key), "--expires", "1h"]) == 0
+    words = ["--signers", str(keys.signers), "--identity", SIGNER]
+    assert run(["handover", "verify", "--root", str(host.path), str(out), *words]) == 0
+    cli._capsys.readouterr()
+    again = handed(host.path, Asked(devices=(GPU,)))
+    assert again.clean
+    assert run(["handover", "verify", "--root", str(host.path), str(out), *words]) == 1
+    assert "started" in cli._capsys.readouterr().out  # another hand-over makes the first one's statement void
+
+
+def test_a_drive_and_a_nic_of_a_guest(small: Path) -> None:
+    found = handed(small, ASKED, validate=passing_all)
+    for address in (DRIVE, NIC):
+        assert (steps(found, address), driver(small, address)) == (DONE, "vfio-pci")
+    assert (found.clean, states(small)) == (True, {DRIVE: "clean", NIC: "clean"})
+    records = read_register(str(small / STATE)).devices
+    assert [(one.guest, one.handover, one.epoch, dict(one.firmware or {})) for one in records] == [
+        ("vm", "1", 1, {"firmware_rev": "GDC5602Q"}), ("vm", "1", 1, {"fw_ver": "28.40.1000"}),
+    ]  # fmt: skip
+    last = record.last_course(Store(str(small / STATE)))
+    assert last is not None
+    assert (last.state, len(last.records)) == ("applied", 2 * len(WHOLE))
+
+
+def test_a_device_of_the_hosts_driver_stays_quarantined_unless_it_goes_to_vfio(tmp_path: Path) -> None:
+    small = root_of(tmp_path / "small", drivers=("nvme", "vfio-pci"))
+    found = handed(small, ASKED, validate=passing_all)
+    assert (steps(found), driver(small, DRIVE)) == (DONE, "nvme")
+    assert (found.clean, states(small)) == (False, {DRIVE: "quarantined", NIC: "clean"})
+    reason = read_register(str(small / STATE)).record(DRIVE)
+    assert reason is not None
+    assert "it is on nvme: uses by processes of the host are not recorded" in reason.why
+    again = handed(small, msgspec.structs.replace(ASKED, to_vfio=True), validate=passing_all)
+    assert (again.clean, driver(small, DRIVE)) == (True, "vfio-pci")
+
+
+def test_without_the_hook_nothing_is_freed(small: Path) -> None:
+    (small / PLACE[1:]).unlink()
+    found = handed(small, ASKED, validate=passing_all)
+    assert (steps(found), found.clean) == (DONE, False)
+    assert set(states(small).values()) == {"quarantined"}
+    assert any("starts of guests are not recorded" in line for line in lines_of(here(small), ASKED))
+
+
+# --- what keeps a device quarantined -----------------------------------------------------------------------------
+
+
+def test_a_device_without_a_reset_that_clears_it_is_never_bound(small: Path) -> None:
+    for text in ("pm\n", "\n"):
+        put(small, f"/sys/bus/pci/devices/{DRIVE}/reset_method", text)
+        found = handed(small, ASKED, validate=passing_all)
+        assert steps(found)[:2] == [("quarantined", "done"), ("reset", "not-supported")]
+        assert set(steps(found)[2:]) == {(name, "unknown") for name in ("taken-back", "erased", "tested", "returned")}
+        assert why(found, "reset").startswith(
+            f"no reset method that clears it: the kernel offers {text.strip() or 'none'}"
+        )
+        assert (states(small)[DRIVE], driver(small, DRIVE)) == ("quarantined", "vfio-pci")
+        assert states(small)[NIC] == "clean"
+
+
+def test_a_gpu_whose_only_reset_leaves_state() -> None:
+    from hosttune.gpu.nvidia import WEAK_RESETS
+
+    assert method_of(("flr",), WEAK_RESETS) is None
+    assert method_of(("flr", "pm"), WEAK_RESETS) is None
+    assert method_of(("flr", "bus"), WEAK_RESETS) == "bus"
+    assert (method_of(("flr", "bus"), {}), method_of(None, {})) == ("flr", None)
+
+
+def test_a_device_that_does_not_answer_after_its_reset(small: Path) -> None:
+    config = small / f"sys/devices/pci0000:c0/{DRIVE}/config"
+    config.write_bytes(b"\xff\xff" + config.read_bytes()[2:])
+    found = handed(small, ASKED, validate=passing_all)
+    assert ("reset", "failed") in steps(found)
+    assert "reads all ones" in why(found, "reset")
+
+
+@pytest.mark.parametrize("outcome", ["unknown"])
+def test_what_was_not_erased_is_returned_and_stays_quarantined(small: Path, outcome: str) -> None:
+    found = handed(small, ASKED, Wiped(outcome), passing_all)
+    assert steps(found) == [(name, outcome if name == "erased" else "done") for name in WHOLE]
+    assert (found.clean, driver(small, DRIVE), states(small)[DRIVE]) == (False, "vfio-pci", "quarantined")
+
+
+def test_what_was_not_tested(small: Path) -> None:
+    def refused(level: int) -> Validation:
+        raise Refused("GPU in use", where="GPU", hint="stop it")
+
+    found = handed(small, ASKED, validate=refused)
+    assert (("tested", "unknown") in steps(found), why(found, "tested")) == (True, "no validation: GPU in use")
+
+    def broken(level: int) -> Validation:
+        raise RuntimeError("a defect")
+
+    assert why(handed(small, ASKED, validate=broken), "tested").endswith("a defect")
+
+
+def test_firmware_that_changed_between_two_hand_overs(small: Path) -> None:
+    assert handed(small, ASKED, validate=passing_all).clean
+    put(small, f"/sys/bus/pci/devices/{DRIVE}/nvme/nvme0/firmware_rev", "EVIL0001\n")
+    found = handed(small, ASKED, validate=passing_all)
+    assert (steps(found)[4], states(small)) == (("tested", "failed"), {DRIVE: "quarantined", NIC: "clean"})
+    assert "firmware_rev was 'GDC5602Q', and is 'EVIL0001'" in why(found, "tested")
+    release(str(small / STATE), DRIVE, "flashed by the operator")
+    assert handed(small, ASKED, validate=passing_all).clean
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "outcome"),
+    [
+        ((("pcie-link", GPU, "pass"), ("bench-device-copy", GPU, "pass")), "gpu", "done"),
+        ((("pcie-link", GPU, "pass"), ("bench-device-copy", f"{GPU} MIG 0", "warn")), "gpu", "done"),
+        ((("pcie-link", GPU, "pass"),), "gpu", "unknown"),  # nothing was measured
+        ((("nvme-health", GPU, "pass"),), "nvme", "done"),
+        ((("pcie-link", GPU, "pass"), ("bench-p2p", f"{GPU}->0000:42:00.0", "fail")), "gpu", "failed"),
+        ((("pcie-link", GPU, "pass"), ("bench-device-copy", GPU, "unknown")), "gpu", "unknown"),
+        ((("pcie-link", "0000:42:00.0", "fail"), ("bench-a", GPU, "pass")), "gpu", "done"),  # of another device
+        ((("pcie-link", f"1{GPU}", "pass"), ("bench-a", "all GPUs", "pass")), "gpu", "unknown"),
+        ((("pcie-link", GPU, "skip"),), "nvme", "unknown"),
+        ((), "nic", "unknown"),
+    ],
+)
+def test_only_results_about_the_device_count(rows: Sequence[Any], kind: str, outcome: str) -> None:
+    found = passing(1)
+    results = tuple(
+        msgspec.structs.replace(found.results[0], check=check, subject=subject, outcome=result)
+        for check, subject, result in rows
+    )
+    target = Target(address=GPU, kind=kind, identity=GPU)
+    assert judged(target, msgspec.structs.replace(found, results=results), None, True).outcome == outcome
+    assert judged(target, found, None, False).outcome == "unknown"
+
+
+# --- meanwhile ---------------------------------------------------------------------------------------------------
+
+
+class Meanwhile(Wiped):
+    """Something else happens on the host while a device is erased."""
+
+    def __init__(self, root: Path, what: str) -> None:
+        super().__init__()
+        self.root, self.what = root, what
+
+    def erasure(self, work: Work, target: Target, *, back: bool) -> Erasure:
+        """See Cleaning."""
+
+        def erase() -> HandoverStep:
+            if self.what == "released" and target.address == DRIVE:
+                release(str(self.root / STATE), DRIVE, "somebody needs it")
+            if self.what == "opened":
+                put(self.root, "/proc/77/comm", "fdisk\n")
+                put(self.root, "/dev/nvme0", "")
+                (self.root / "proc/77/fd").mkdir(exist_ok=True)
+                link = self.root / "proc/77/fd/3"
+                link.unlink(missing_ok=True)
+                link.symlink_to("/dev/nvme0")
+            return HandoverStep(step="erased", outcome="done", method="wiped")
+
+        return Erasure(work=erase)
+
+
+def test_a_device_that_is_opened_meanwhile_is_not_touched_again(small: Path) -> None:
+    found = handed(small, ASKED, Meanwhile(small, "opened"), passing_all)
+    assert (("reset", "failed") in steps(found), states(small)[DRIVE]) == (True, "quarantined")
+    assert "fdisk (process 77) has /dev/nvme0 open" in why(found, "reset")
+    assert driver(small, DRIVE) == "nvme"
+    with pytest.raises(Refused, match="fdisk"):
+        handed(small, ASKED, validate=passing_all)
+    shutil.rmtree(small / "proc/77")
+    assert handed(small, ASKED, validate=passing_all).clean
+
+
+def test_a_device_that_is_released_meanwhile_stays_released(small: Path) -> None:
+    with pytest.raises(Refused, match="not quarantined any more"):
+        handed(small, ASKED, Meanwhile(small, "released"), passing_all)
+    assert states(small) == {DRIVE: "released", NIC: "quarantined"}
+    found = json.loads(status_of(small))["course"]
+    assert (found["ended"], found["running"]) == (False, False)
+
+
+def test_two_hand_overs_at_once(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    courses = record.courses(Store(str(small / STATE)))
+    with courses.locked(), pytest.raises(Refused, match="another hosttune"):
+        handed(small, ASKED, validate=passing_all)
+    assert states(small) == {}
+    with courses.locked():  # what else is done on the host goes on
+        assert run(["status", "--root", str(small)]) == 0
+    capsys.readouterr()
+
+
+def status_of(root: Path) -> str:
+    """`handover status`, as JSON."""
+    from hosttune.handover.calls import status
+
+    return status(here(root)).to_json()
+
+
+# --- refused -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "match"),
+    [
+        (Asked(), BadInput, "no device is named"),
+        (Asked(erase=("S1",)), BadInput, "no device is named"),
+        (Asked(devices=("0000:99:00.0",)), BadInput, "no device 0000:99:00.0"),
+        (Asked(devices=(NIC, NIC)), BadInput, "named twice"),
+        (Asked(guest="none"), BadInput, "no guest none is defined here"),
+        (Asked(guest="vm"), Refused, f"drive {DRIVE} is not named to be erased"),
+        (Asked(guest="vm", erase=("S2",)), BadInput, "S2 is not a drive of this hand-over"),
+        (Asked(guest="vm", erase=("S1", "S2")), BadInput, "S2 is not a drive of this hand-over"),
+        (Asked(devices=(NIC,), erase=("S1",)), BadInput, "S1 is not a drive of this hand-over"),
+        (Asked(devices=(NIC,), erase=(f"{NIC}=S1",)), BadInput, f"{NIC} is not a drive of this hand-over"),
+    ],
+)
+def test_what_is_asked_wrongly(small: Path, asked: Asked, error: type[Exception], match: str) -> None:
+    before = Root(small).tree()
+    with pytest.raises(error, match=match):
+        lines_of(here(small), asked)
+    with pytest.raises(error, match=match):
+        handed(small, asked)
+    left = Root(small).tree().keys() - before.keys()
+    assert left <= {f"{STATE}", "var", "var/lib", f"{STATE}/handover", f"{STATE}/handover/lock"}
+
+
+def test_a_drive_that_no_stopped_guest_had(small: Path) -> None:
+    (small / ".hosttune/commands/virsh-dumpxml-vm").unlink()
+    (small / ".hosttune/commands/virsh-list").write_text(" Id   Name   State\n------\n")
+    with pytest.raises(Refused, match="that a stopped guest had it is not known"):
+        handed(small, Asked(devices=(DRIVE,), erase=("S1",)))
+    assert handed(small, Asked(devices=(NIC,)), validate=passing_all).clean  # nothing of it is erased by its serial
+
+
+def test_a_drive_that_another_guest_shares(small: Path) -> None:
+    xml = (small / ".hosttune/commands/virsh-dumpxml-vm").read_text()
+    put(small, "/.hosttune/commands/virsh-dumpxml-other", xml.replace("<name>vm<", "<name>other<"))
+    put(small, "/.hosttune/commands/virsh-list", " Id Name State\n---\n - vm shut off\n - other shut off\n")
+    with pytest.raises(Refused, match="that a stopped guest had it is not known"):
+        handed(small, ASKED)
+
+
+def test_a_guest_that_runs_and_libvirt_that_cannot_be_asked(small: Path) -> None:
+    put(small, "/.hosttune/commands/virsh-list", " Id   Name   State\n------\n 1    vm     running\n")
+    with pytest.raises(Refused, match="guest vm is running"):
+        handed(small, ASKED)
+    with pytest.raises(Refused, match="guest vm has it and is running"):
+        handed(small, Asked(devices=(NIC,)))
+    for path in (small / ".hosttune/commands").glob("virsh-*"):
+        path.unlink()
+    with pytest.raises(Refused, match="libvirt cannot be asked"):
+        handed(small, Asked(devices=(NIC,)))
+
+
+def test_a_device_that_a_process_has_open(small: Path) -> None:
+    put(small, "/proc/77/comm", "qemu-system-x86\n")
+    (small / "proc/77/fd").mkdir()
+    put(small, "/dev/vfio/7", "")
+    (small / "proc/77/fd/3").symlink_to("/dev/vfio/7")
+    with pytest.raises(Refused, match="in use"):
+        handed(small, ASKED)
+    assert states(small) == {}
+
+
+def test_a_guest_that_was_undefined_after_its_hand_over_was_cut_off(small: Path) -> None:
+    with pytest.raises(Refused, match="not quarantined any more"):
+        handed(small, ASKED, Meanwhile(small, "released"), passing_all)
+    (small / ".hosttune/commands/virsh-dumpxml-vm").unlink()
+    (small / ".hosttune/commands/virsh-list").write_text(" Id   Name   State\n------\n")
+    found = handed(small, Asked(guest="vm"), validate=passing_all)  # only the NIC is left in its hand-over
+    assert (found.clean, states(small)) == (True, {DRIVE: "released", NIC: "clean"})
+
+
+def test_a_reset_method_that_a_cut_left_is_put_back(small: Path) -> None:
+    class Cut(Wiped):
+        def erasure(self, work: Work, target: Target, *, back: bool) -> Erasure:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        handed(small, ASKED, Cut())
+    put(small, f"/sys/bus/pci/devices/{DRIVE}/reset_method", "bus\n")
+    assert handed(small, ASKED, validate=passing_all).clean
+    assert (small / f"sys/bus/pci/devices/{DRIVE}/reset_method").read_text() == "flr bus\n"
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+
+def command(root: Path, *words: str) -> int:
+    return run(["handover", *words, "--root", str(root)])
+
+
+def test_the_command(small: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    before = Root(small).tree()
+    words = ("--guest", "vm", "--erase", "S1")
+    assert command(small, *words, "--dry-run") == 0
+    text = capsys.readouterr().out
+    assert f"{DRIVE} (nvme, of guest vm): quarantine, reset (flr), bind nvme, erase serial number S1" in text
+    assert Root(small).tree() == before
+    assert command(small, *words) == 2  # it asks, and nobody answers
+    assert block(capsys.readouterr().err.partition("error: ")[1] + "cannot ask\nwhere: prompt\n   do: x\n")
+    assert states(small) == {}
+    out = tmp_path / "statement.json"
+    assert (
+        command(small, *words, "--yes", "--out", str(out), "-o", "json") == 3
+    )  # a drive of a captured host gets no command
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads(out.read_text())
+    reasons = [one["why"] for one in found["predicate"]["devices"][1]["steps"] if one["outcome"] != "done"]
+    assert "a captured host cannot be measured" in str(reasons)
+    assert command(small, "status") == 0
+    text = capsys.readouterr().out
+    assert f"{NIC}  quarantined since" in text
+    assert "hand-over 1, begun" in text
+    assert f"statement: {small}/{STATE}/handover/statement-000001.json" in text.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        (("--yes",), "command line"),
+        ((), "command line"),
+        (("--device", "gpu0"), "--device"),
+        (("--device", NIC, "--test-guest", "image.qcow2"), "--test-guest"),
+        (("--device", NIC, "--out", "/none/statement.json", "--yes"), "--out"),
+        (("--device", NIC, "--level", "3"), "--level"),
+        (("--erase", ""), "--erase"),
+    ],
+)
+def test_bad_input(small: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], where: str) -> None:
+    assert command(small, *words) == 2
+    out, err = capsys.readouterr()
+    assert (out, block(err)["where"] in (where, "command line")) == ("", True)
+    assert states(small) == {}
+
+
+def test_options_before_a_command_of_the_group(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["handover", "--yes", "status", "--root", str(small)]) == 2
+    assert "an option before status" in block(capsys.readouterr().err)["error"]
+
+
+def test_a_captured_host_is_only_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["handover", "--root", str(applyroots.EXAMPLE), "--device", EXAMPLES_NIC]
+    assert run([*words, "--dry-run"]) == 0
+    assert f"{EXAMPLES_NIC} (nic): quarantine, reset (flr), bind mlx5_core" in capsys.readouterr().out
+    assert run([*words[:-1], GPU, "--dry-run"]) == 3
+    assert "persistence mode holds it" in block(capsys.readouterr().err)["error"]
+    assert run([*words, "--yes"]) == 3
+    assert "a captured host cannot be changed" in block(capsys.readouterr().err)["error"]
+
+
+def test_a_statement_that_cannot_be_written_frees_nothing(small: Path) -> None:
+    put(small, f"/{STATE}/handover/statement-000001.json/x", "")
+    with pytest.raises(BadInput, match="not a regular file"):
+        hand_over(here(small), ASKED, Options(None, Wiped(), passing_all), lambda lines: True, lambda text: None)
+    assert set(states(small).values()) == {"quarantined"}
