@@ -23,13 +23,15 @@ import hosttune
 from hosttune.cli.process import run
 from hosttune.domain import domain_xml, read_domain
 from hosttune.errors import BadInput
+from hosttune.model.guestmemory import RunningMemory
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
-from hosttune.model.plan import Plan
+from hosttune.model.plan import Action, Plan
 from hosttune.model.values import parse_cpus
 from hosttune.planning import plan
-from hosttune.planning.adopting import LIVE_AFFINITY, Adoption, Adoptions, Definition, adopt, saved_plan
+from hosttune.planning.adopting import LIVE_AFFINITY, LIVE_MEMORY, Adoption, Adoptions, Definition, adopt, saved_plan
 from hosttune.planning.adopting.staying import most_staying
+from hosttune.report.adoption_text import change_rows
 
 NEAR, FAR = "0000:c1:00.0", "0000:41:00.0"
 SHAPE = Shape(cards=(Card(NEAR, 1, group=7), Card(FAR, 0, group=9), Card("0000:c2:00.0", 1, kind="nic", group=8)))
@@ -229,6 +231,67 @@ def test_threads_of_a_running_guest_move_now_unless_its_memory_must_stay() -> No
     there = replace(wrong, pins={vcpu: str(cpu) for vcpu, cpu in mine.items()}, emulator="8,24", iothreads=0)
     settled = together(host_of(there), (there,))
     assert [action for action in settled.plan.actions if action.kind == LIVE_AFFINITY] == []
+
+
+RIGHT = "process=1000.4711"
+
+
+def with_memory(host: Host, guest: Guest, memory: RunningMemory) -> Adoptions:
+    return adopt(host, [Definition(guest.xml.encode(), guest.name, memory=memory)])
+
+
+def live_memory(found: Adoptions) -> list[Action]:
+    return [action for action in found.plan.actions if action.kind == LIVE_MEMORY]
+
+
+def test_memory_of_a_running_guest_on_another_node_than_planned_moves_where_it_can() -> None:
+    guest = Guest(pins=on(cores_of(SHAPE, 1)[1:3]), runs=True)
+    host = host_of(guest)
+    far = RunningMemory(places=f"cell.0=4KiB@0:512,1:256 {RIGHT}", allowed="0-1")
+    found = with_memory(host, guest, far)
+    (action,) = live_memory(found)
+    assert (action.id, action.current, action.want) == ("live-memory:old", None, f"cell.0=1 {RIGHT}")
+    assert action.why == "2 MiB on node 0: far from its vCPUs; moved while it runs, if it is named: --disrupt old"
+    rows = change_rows(found.guests[0])
+    assert ("memory of the running guest: cell 0 to node 1 (live, with --disrupt old)", action.why) in rows
+    near = RunningMemory(places=f"cell.0=4KiB@1:768 {RIGHT}", allowed="0-1")
+    other = RunningMemory(places=f"cell.0=4KiB@0:512 cell.1=4KiB@0:512 {RIGHT}", allowed="0-1")
+    assert [live_memory(with_memory(host, guest, memory)) for memory in (near, other)] == [[], []]
+    assert live_memory(together(host, (guest,))) == []
+
+
+@pytest.mark.parametrize(
+    ("memory", "why"),
+    [
+        (
+            RunningMemory(places=f"cell.0=4KiB@0:9 {RIGHT}", stays="a device holds it", allowed="0-1"),
+            "a device holds it",
+        ),
+        (
+            RunningMemory(places=f"cell.0=4KiB@0:9 {RIGHT}", allowed="0"),
+            "the control group of the guest allows memory of node 0 only: it moves at its next start",
+        ),
+        (RunningMemory(stays="two mappings are alike"), "two mappings are alike"),
+    ],
+)
+def test_memory_that_must_stay_while_the_guest_runs_is_said(memory: RunningMemory, why: str) -> None:
+    guest = Guest(pins=on(cores_of(SHAPE, 1)[1:3]), runs=True)
+    found = with_memory(host_of(guest), guest, memory)
+    assert live_memory(found) == []
+    said = [finding.text for finding in found.plan.findings if finding.where == "guest old"]
+    assert f"its memory stays where it is while it runs: {why}" in said
+
+
+def test_memory_stays_with_threads_that_must_stay() -> None:
+    """Its memory would be far from them."""
+    near, far = cores_of(SHAPE, 1), cores_of(SHAPE, 0)
+    held = Guest("held", vcpus=14, devices=(NEAR,), pins=on(far[1:8]), node=0, runs=True)
+    coming = Guest("next", devices=(FAR,), pins=on(near[1:3]), runs=True)
+    last = Guest("last", vcpus=2, pins=on(near[3:4]), runs=False)
+    memory = RunningMemory(places=f"cell.0=4KiB@1:768 {RIGHT}", allowed="0-1")
+    guests = [Definition(one.xml.encode(), one.name, memory=memory) for one in (held, coming, last)]
+    found = adopt(host_of(held, coming, last), guests)
+    assert live_memory(found) == []
 
 
 def test_threads_do_not_move_to_cores_where_another_guest_stays() -> None:
