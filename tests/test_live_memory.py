@@ -137,7 +137,7 @@ def test_progress_is_told(tmp_path: Path) -> None:
 
 
 def test_memory_moves_after_the_threads(tmp_path: Path) -> None:
-    """What the guest touches after that is near them."""
+    """What the guest touches after that is near them, and the kernel does not move it away again. Also on a revert."""
     assert EXAMPLE.plan.actions[0].kind == "live-memory"
     example = together(EXAMPLE, LIVE)
     files = {**example.files, **{path: text for path, text in EXAMPLE.files.items() if "commands" in path}}
@@ -149,6 +149,9 @@ def test_memory_moves_after_the_threads(tmp_path: Path) -> None:
     assert code == 0
     order = [entry.action.partition(":")[0] for entry in result.entries if entry.outcome == "done"]
     assert order == [*["live-affinity"] * 3, "live-memory"]
+    said: list[str] = []
+    assert revert(site_on(root), said.append)[1] == 0
+    assert [text.partition(" ")[0] for text in said if text.endswith(": reverted")] == ["live-affinity", "live-memory"]
 
 
 # --- never -------------------------------------------------------------------------------------------------------
@@ -348,11 +351,60 @@ def test_a_revert_moves_no_more_than_there_is_room_for(tmp_path: Path) -> None:
 def test_what_another_program_has_moved_since_is_a_conflict(tmp_path: Path) -> None:
     root = root_of(tmp_path)
     assert apply(root)[1] == 0
-    edit(root, NUMA_MAPS, "N1=5000", "N0=2500 N1=2500")
+    edit(root, NUMA_MAPS, "N1=5000", "N1=2500 N2=2500")
     assert status(site_on(root))[1] == 1
     result, code = revert(site_on(root), quiet)
     assert (code, only(result).outcome) == (1, "conflict")
-    assert now(root) == AFTER.replace("1:5000", "0:2500,1:2500")
+    assert now(root) == AFTER.replace("1:5000", "1:2500,2:2500")
+
+
+def test_what_the_kernel_has_moved_back_since_is_drift_and_no_conflict(tmp_path: Path) -> None:
+    """Automatic NUMA balancing moves pages to the CPUs that use them: between what was and what was made of it."""
+    root = root_of(tmp_path)
+    assert apply(root)[1] == 0
+    edit(root, NUMA_MAPS, "anon=5000 dirty=5000 N1=5000", "anon=5010 dirty=5010 N0=2500 N1=2510")
+    assert status(site_on(root))[1] == 1
+    result, code = revert(site_on(root), quiet)
+    assert (code, only(result).outcome) == (0, "reverted")
+    assert now(root) == BEFORE.replace("1:1000", "1:1010")
+
+
+def test_pages_that_the_kernel_moves_before_its_turn_are_no_conflict(tmp_path: Path) -> None:
+    """The guest's threads have moved just before."""
+    root = root_of(tmp_path)
+
+    class Balancing(Changed):
+        def query(self, name: str, live: Callable[[], str | None]) -> str | None:
+            if (root / "var/lib/hosttune/transactions/000001.jsonl").exists():
+                text = (root / NUMA_MAPS).read_text()
+                (root / NUMA_MAPS).write_text(text.replace("N0=4000 N1=1000", "N0=4010 N1=990"))
+            return super().query(name, live)
+
+    result, code = apply(root, system=Balancing(root, lambda number, step: step))
+    assert (code, only(result).outcome, now(root)) == (0, "done", AFTER)
+    result, code = revert(site_on(root), quiet)
+    assert (code, now(root)) == (0, BEFORE)
+
+
+def test_pages_that_the_kernel_takes_again_after_a_revert_are_said(tmp_path: Path) -> None:
+    root = root_of(tmp_path)
+    assert apply(root)[1] == 0
+
+    class Restless(Changed):
+        reads = 0
+
+        def read_bytes(self, path: str) -> bytes | None:
+            data = super().read_bytes(path)
+            if path == f"/{NUMA_MAPS}" and self.calls == 2:
+                self.reads += 1
+                if self.reads > 2:  # the last step's own, and what it was looked at with
+                    return (data or b"").replace(b"N0=4000 N1=1000", b"N0=3990 N1=1010")
+            return data
+
+    site = site_on(root)
+    result, code = revert(Site(Restless(root, lambda number, step: step), site.store, site.boot_id, None), quiet)
+    assert (code, only(result).outcome, result.open_transaction) == (1, "conflict", None)
+    assert "since it was put back: hosttune revert --force tries again" in str(only(result).why)
 
 
 @pytest.mark.parametrize("end", ["restarted", "ended"])

@@ -108,6 +108,18 @@ class LiveMemory(Gradual, NeedsName):
         known = wanted.nodes.keys() | wanted.pages.keys() <= now.pages.keys()
         return known and not transfers(now, wanted)
 
+    def same_thing(self, now: Any, before: Any) -> bool:
+        """See Gradual: the same process, with the same cells."""
+        one, other = read_memory(now), read_memory(before)
+        return one.process == other.process and one.pages.keys() == other.pages.keys()
+
+    def lies_between(self, now: Any, one: Any, other: Any) -> bool:
+        """See Gradual: no node has more pages than in both others, but for those that came into memory since."""
+        if not (self.same_thing(now, one) and self.same_thing(now, other)):
+            return False
+        readings = [read_memory(text).pages for text in (now, one, other)]
+        return all(_between(*(pages[cell].on for pages in readings)) for cell in readings[0])
+
     def write(self, system: System, value: Any) -> str | None:
         """See Setting."""
         return self.write_telling(system, value, lambda text: None)
@@ -155,6 +167,11 @@ class LiveMemory(Gradual, NeedsName):
                 done += moved.pages - before if not system.captured else count
                 cell = f"cell {one.cell} of guest {self.target}, node {one.source} to {one.target}"
                 say(f"  {cell}: {format_size(done * size)} of {format_size(left * size)} moved")
+
+
+def _between(now: Mapping[int, int], one: Mapping[int, int], other: Mapping[int, int]) -> bool:
+    more = sum(max(0, count - max(one.get(node, 0), other.get(node, 0))) for node, count in now.items())
+    return more <= max(0, sum(now.values()) - max(sum(one.values()), sum(other.values())))
 
 
 @dataclass(frozen=True)

@@ -148,10 +148,19 @@ class ServedByOthers(Setting):
 
 
 class Gradual(Setting):
-    """It takes minutes to write, and its value changes a little by itself meanwhile: the memory of a running guest.
+    """It takes minutes to write, and its value changes by itself meanwhile: the memory of a running guest.
 
-    Two readings that agree are the same: none is a change by somebody else.
+    The guest touches more of it, and the kernel moves pages to the CPUs that use them (numa_balancing). Two readings
+    that agree are the same: none is a change by somebody else.
     """
+
+    @abstractmethod
+    def same_thing(self, now: Any, before: Any) -> bool:
+        """Return whether two readings are of the same thing, wherever its parts are."""
+
+    @abstractmethod
+    def lies_between(self, now: Any, one: Any, other: Any) -> bool:
+        """Return whether a reading is between two others, so that it is no change by somebody else."""
 
     @abstractmethod
     def write_telling(self, system: System, value: Any, say: Say) -> str | None:

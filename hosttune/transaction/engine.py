@@ -189,7 +189,8 @@ def _changed(system: System, setting: Setting, old: Any, want: Any, say: Say) ->
         # An earlier step can have done it: a reset for MIG sets the default power limit.
         if not same_as_old and setting.agrees(now, want):
             return Made("done", now, "had that value when its turn came")
-        if not same_as_old:
+        moves_by_itself = isinstance(setting, Gradual) and now is not None and setting.same_thing(now, old)
+        if not same_as_old and not moves_by_itself:
             change = f"changed from {shown_text(setting, old)} to {shown_text(setting, now)} since it was read"
             return Made("conflict", now, change)
         note = _write(counted, setting, want, say)
@@ -255,7 +256,7 @@ def roll_back_records(
     """
     undone: dict[int, Made] = {}
     whole = True
-    for record in sorted((r for r in records if r.to_undo), key=lambda r: r.step, reverse=True):
+    for record in _newest_first(r for r in records if r.to_undo):
         key = record.kind, record.target
         left = msgspec.structs.replace(record, after=again[key], outcome="done") if key in again else record
         made, kept = _undo(system, journal, left, say, same_boot=same_boot or key in again, force=force)
@@ -263,6 +264,17 @@ def roll_back_records(
         undone[record.step] = made
         say(f"{record.kind} {record.target}: {made.outcome}{f' ({made.why})' if made.why else ''}")
     return undone, whole
+
+
+def _newest_first(records: Iterable[Record]) -> Sequence[Record]:
+    """Return the records in the order of a rollback. What is the last of its stage is the last there, too."""
+    found = sorted(records, key=lambda record: record.step, reverse=True)
+    for late in [one for one in found if setting_of_record(one).last_of_stage]:
+        stage = setting_of_record(late).stage
+        found.remove(late)
+        before = [place for place, one in enumerate(found) if setting_of_record(one).stage >= stage]
+        found.insert(max(before, default=-1) + 1, late)
+    return found
 
 
 def _undo(
@@ -312,7 +324,8 @@ def _value_to_restore(
     after = setting.parts(freeze(record.after)) if record.outcome in ("done", "clamped") else {}
     live = setting.parts(now)
     cut_off = record.undoing or record.undone == "failed" or record.outcome in (None, "stuck", "failed")
-    anything = setting.may_stop_midway and cut_off
+    between = isinstance(setting, Gradual) and _is_between(setting, record, now)
+    anything = setting.may_stop_midway and (cut_off or between)
     restored: dict[str, Any] = {}
     foreign: dict[str, Any] = {}
     for name, original in old.items():
@@ -329,6 +342,11 @@ def _value_to_restore(
     return (setting.joined({**live, **restored}) if restored else now), foreign
 
 
+def _is_between(setting: Gradual, record: Record, now: Any) -> bool:
+    found = (now, freeze(record.old), freeze(record.after))
+    return None not in found and setting.lies_between(*found)
+
+
 def same(setting: Setting, one: Any, other: Any) -> bool:
     """Return whether two values of a setting, or of a part of it, mean the same."""
     if one is None or other is None:
@@ -341,6 +359,8 @@ def _judged(
 ) -> Made:
     if target != now and not same(setting, now, target):
         text = shown_text(setting, now)
+        if wrote and isinstance(setting, Gradual):
+            return Made("conflict", now, f"it is {text} since it was put back: hosttune revert --force tries again")
         if wrote:
             return Made("failed", now, f"reads {text} after {shown_text(setting, target)} was written")
         return Made("failed", now, f"nothing was written{f': {note}' if note else ''}: it reads {text}")
