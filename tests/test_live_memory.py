@@ -436,6 +436,32 @@ def test_a_process_that_ends_half_way_is_not_touched_again(tmp_path: Path) -> No
     assert recover(site_on(root), quiet)[1] == 0
 
 
+def test_mappings_that_change_while_they_are_read_are_read_again(tmp_path: Path) -> None:
+    root = root_of(tmp_path)
+
+    class Starting(Scratch):
+        reads = 0
+
+        def read_bytes(self, path: str) -> bytes | None:
+            data = super().read_bytes(path)
+            if path == "/proc/4000/maps":
+                self.reads += 1
+                if self.reads < 3:  # a thread's stack that numa_maps does not have
+                    return b"7e0000000000-7e0000800000 rw-p 00000000 00:00 0 \n" + (data or b"")
+            return data
+
+    assert LiveMemory.of("big").read(Starting(str(root))) == BEFORE
+
+
+def test_a_device_that_came_since_keeps_the_memory_there(tmp_path: Path) -> None:
+    root = root_of(tmp_path)
+    assert apply(root)[1] == 0
+    vfio(root)
+    result, code = revert(site_on(root), quiet)
+    assert (code, only(result).outcome, result.open_transaction, now(root)) == (1, "conflict", None, AFTER)
+    assert "/dev/vfio/12 is assigned to it and holds its memory" in str(only(result).why)
+
+
 def test_what_a_plan_is_told_of_a_running_guest(tmp_path: Path) -> None:
     root = root_of(tmp_path)
     system = Scratch(str(root))

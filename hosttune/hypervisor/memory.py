@@ -36,6 +36,7 @@ from hosttune.system import System
 MOVE = "move-pages-"  # name of the call, followed by the guest's name; its value is a step's text
 _STEP_BYTES = 1 << 30
 _MOST_PASSES = 4  # pages that were in use are tried again, and those that came meanwhile are moved
+_READS = 4  # of the mappings, until those of both files are the same
 _ORDINARY = 4096
 _ALLOWED = re.compile(r"^Mems_allowed_list:\s*(\S+)\s*$", re.MULTILINE)
 _MEMINFO = re.compile(r"^Node [0-9]+ (\S+):\s+([0-9]{1,15}) kB$", re.MULTILINE)
@@ -143,12 +144,14 @@ class LiveMemory(Gradual, NeedsName):
         return note
 
     def _present(self, system: System, want: MemoryPlaces) -> GuestRam:
-        """Return its memory now. Raises WriteFailed if its process ended, or holds a device now; Unreadable."""
+        """Return its memory now. Raises Unreadable; if its process ended, or something holds its memory now:
+        WriteFailed, or PartlyRestored where it is put back.
+        """
         now = memory_of(system, self.target)
-        if now is None or now.places.process != want.process:
-            raise WriteFailed(f"the memory of guest {self.target}", "its process ended meanwhile")
-        if held := _held(system, now):
-            raise WriteFailed(f"the memory of guest {self.target}", held)
+        same = now is not None and now.places.process == want.process
+        why = _held(system, now) if now is not None and same else "its process ended meanwhile"
+        if now is None or why:
+            raise (PartlyRestored if want.pages else WriteFailed)(f"the memory of guest {self.target}", why or "")
         return now
 
     def _pass(self, system: System, now: GuestRam, want: MemoryPlaces, moved: Moved, say: Say) -> None:
@@ -198,19 +201,29 @@ def memory_of(system: System, name: str) -> GuestRam | None:
     facts, private = _running_definition(system, name)
     sizes = {cell.id: cell.memory_bytes for cell in facts.cells} or {0: facts.memory_bytes}
     known = {cell: size for cell, size in sizes.items() if size}
-    where = f"/proc/{process}/numa_maps"
     if known.keys() != sizes.keys():
         raise Unreadable(f"guest {name}", "the size of its memory is not known")
     identity = identity_of(system, process)
     if identity.endswith("?"):
         raise Unreadable(f"/proc/{process}/stat", "when the process started is not known")
-    maps, numa_maps = (system.read(f"/proc/{process}/{file}") for file in ("maps", "numa_maps"))
-    try:
-        cells = ram_by_cell(maps or "", numa_maps or "", known)
-    except ValueError as error:
-        raise Unreadable(where, str(error)) from error
+    cells = _cells(system, process, known)
     pages = FrozenMap({cell: ram.pages for cell, ram in cells.items()})
     return GuestRam(process, facts, private, cells, MemoryPlaces(process=identity, pages=pages))
+
+
+def _cells(system: System, process: int, sizes: Mapping[int, int]) -> Mapping[int, CellRam]:
+    """Return the memory by cell. Raises Unreadable.
+
+    The two files are not read at one moment: while a thread of QEMU starts or ends they differ, and are read again.
+    """
+    why = ""
+    for _ in range(_READS):
+        maps, numa_maps = (system.read(f"/proc/{process}/{file}") for file in ("maps", "numa_maps"))
+        try:
+            return ram_by_cell(maps or "", numa_maps or "", sizes)
+        except ValueError as error:
+            why = str(error)
+    raise Unreadable(f"/proc/{process}/numa_maps", why)
 
 
 def running_memory(system: System, name: str) -> RunningMemory | None:
