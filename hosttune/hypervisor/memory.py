@@ -138,7 +138,7 @@ class LiveMemory(Gradual, NeedsName):
             if not transfers(now.places, want) or now.places == before.places:
                 break
         left = transfers(now.places, want)
-        note = _note(first.places, left, moved)
+        note = _note(first.places, transfers(first.places, want), left, moved)
         if left and want.pages:
             raise PartlyRestored(f"the memory of guest {self.target}", note or "")
         return note
@@ -347,12 +347,13 @@ def _move(system: System, ram: GuestRam, step: Step, page_bytes: int, moved: Mov
     move_range(ram.process, addresses, step.source, step.target, step.pages, moved)
 
 
-def _note(before: MemoryPlaces, left: tuple[Transfer, ...], moved: Moved) -> str | None:
-    """Return what moved, what stayed and why; None where only what is read back is known (a scratch root)."""
+def _note(before: MemoryPlaces, asked: tuple[Transfer, ...], left: tuple[Transfer, ...], moved: Moved) -> str | None:
+    """Return what moved, by what was read before and after, what stayed and why; None where nothing is known."""
     stayed = [_stayed(before.pages[one.cell], one) for one in left]
     if not moved.pages and not moved.failed and not stayed:
         return None
-    parts = [f"{moved.pages} pages moved", *stayed]
+    count = max(0, sum(one.pages for one in asked) - sum(one.pages for one in left))
+    parts = [f"{count} pages moved", *stayed]
     return "; ".join([*parts, f"not moved at a try: {moved.failures}"] if moved.failed else parts)
 
 
