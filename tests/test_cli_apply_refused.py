@@ -347,7 +347,7 @@ def test_a_running_guest_keeps_its_definition_unless_named(cli: Cli, plan: Path)
     cli.root.put(
         definition, cli.root.get(definition).replace("cores='11'", "cores='22'").replace("threads='2'", "threads='1'")
     )
-    for option in ((), ("--disrupt", GPU), ("--disrupt", "all")):
+    for option in ((), ("--disrupt", GPU)):
         said = refused(cli, path, "--yes", *option, code=3)
         assert "guest gpu-guest is running" in said["error"]
         assert "--disrupt" in said["do"]
@@ -380,10 +380,22 @@ def test_a_reset_needs_the_name_of_its_gpu(cli: Cli, plan: Path, tmp_path: Path)
     other = "0000:18:00.0"
     wanted = action("gpu-ecc", other, False, current=None)
     path = edited(plan, tmp_path / "p", actions=[wanted], guests=[])
-    for option in ((), ("--disrupt", GPU), ("--disrupt", "all")):
+    for option in ((), ("--disrupt", GPU)):
         said = refused(cli, path, "--yes", *option, code=3)
         assert f"--disrupt {other}" in said["error"]
     assert cli("apply", path, "--yes", "--disrupt", other)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("gpu-gest", "did you mean gpu-guest?"), ("0000:41:00.1", f"did you mean {GPU}?"), ("all", "give the address of")],
+)
+def test_a_name_in_disrupt_that_is_not_there_is_refused(cli: Cli, plan: Path, name: str, meant: str) -> None:
+    for option in (("--yes",), ("--dry-run",)):
+        said = refused(cli, str(plan), *option, "--disrupt", name, code=2)
+        assert said["error"] == f"no GPU and no guest {name!r} on this host"
+        assert said["where"] == "--disrupt"
+        assert meant in said["do"]
 
 
 # --- what a guest cannot work without ------------------------------------------------------------------------

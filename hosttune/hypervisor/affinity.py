@@ -20,7 +20,16 @@ from hosttune.discovery.sets import read_set
 from hosttune.domain.moves import Move, Thread, in_safe_order
 from hosttune.domain.reader import read_domain
 from hosttune.errors import CommandFailed, Unreadable, WriteFailed
-from hosttune.hypervisor.connection import CHANGE_SECONDS, ask, is_active, known_uuid, process_of, read_state, virsh
+from hosttune.hypervisor.connection import (
+    CHANGE_SECONDS,
+    ask,
+    identity_of,
+    is_active,
+    known_uuid,
+    process_of,
+    read_state,
+    virsh,
+)
 from hosttune.hypervisor.definition import named
 from hosttune.model import sysfs
 from hosttune.model.affinity import EMULATOR, Affinity, masks, read_affinity, thread_of
@@ -175,7 +184,7 @@ def affinity_of(system: System, name: str, *, libvirts: bool = True) -> Affinity
         raise Unreadable(f"the process of guest {name}", "no QEMU of that name is found")
     cpus = _cpus_of(system, process)
     pins = _libvirts(system, name, cpus) if libvirts else {}
-    return Affinity(cpus=cpus, libvirt=pins, process=_identity(system, process))
+    return Affinity(cpus=cpus, libvirt=pins, process=identity_of(system, process))
 
 
 def _running(system: System, name: str) -> Affinity:
@@ -203,12 +212,6 @@ def _cpus_of(system: System, process: int) -> Mapping[str, str]:
 
 def _online(reader: Reader) -> CpuSet | None:
     return read_set(reader, f"{sysfs.CPUS}/online")
-
-
-def _identity(system: System, process: int) -> str:
-    """Return the process id and when it started, in clock ticks: the kernel reuses ids (proc(5), stat, field 22)."""
-    fields = (system.read(f"/proc/{process}/stat") or "").rpartition(")")[2].split()
-    return f"{process}.{fields[19] if len(fields) > 19 and fields[19].isdecimal() else '?'}"
 
 
 def _process(affinity: Affinity) -> int:
@@ -270,7 +273,7 @@ def _pin_and_read(system: System, guest: _Guest, thread: str, cpus: str, uuids: 
     _pin(system, uuids[guest.name], guest, thread, cpus)
     process = _process(guest.now)
     now = _cpus_of(system, process).get(thread)
-    if _identity(system, process) != guest.now.process:
+    if identity_of(system, process) != guest.now.process:
         raise WriteFailed(f"guest {guest.name}", "its process ended meanwhile")
     if now != cpus:
         what = f"libvirt accepted CPUs {cpus} for {thread}, and the kernel has {now or 'no such thread'}"

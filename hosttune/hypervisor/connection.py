@@ -84,6 +84,15 @@ def process_of(system: System, name: str) -> int | None:
     return pid_of(Reader(system), name)
 
 
+def identity_of(system: System, process: int) -> str:
+    """Return the process id and when it started, in clock ticks: the kernel reuses ids (proc(5), stat, field 22).
+
+    "1000.4711"; "1000.?" if that is not known.
+    """
+    fields = (system.read(f"/proc/{process}/stat") or "").rpartition(")")[2].split()
+    return f"{process}.{fields[19] if len(fields) > 19 and fields[19].isdecimal() else '?'}"
+
+
 def virsh(*arguments: str) -> tuple[str, ...]:
     """Return a virsh command for the libvirt that discovery reads, which HOSTTUNE_LIBVIRT_URI can name."""
     return ("virsh", "--quiet", "--connect", os.environ.get(URI_VARIABLE) or DEFAULT_URI, *arguments)

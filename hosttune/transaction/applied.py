@@ -22,7 +22,7 @@ from hosttune.settings.traits import Divisible, WrittenTogether
 from hosttune.system import STATE_INSIDE
 from hosttune.transaction.engine import Made, same
 from hosttune.transaction.site import Site, described
-from hosttune.transaction.steps import PENDING, entry, part_of, prepare, setting_of_record, steps_of
+from hosttune.transaction.steps import PENDING, entry, part_of, prepare, same_reading, setting_of_record, steps_of
 
 SUCCESS, NO, PERSON = 0, 1, 4
 UNREAD = "cannot be read: "  # the beginning of the reason of a drift whose value is unknown
@@ -174,7 +174,7 @@ def _dropped(site: Site, record: Record) -> Iterable[Entry]:
     """
     setting = setting_of_record(record)
     try:
-        as_found = freeze(setting.read(site.system)) == freeze(record.after)
+        as_found = same_reading(setting, freeze(setting.read(site.system)), freeze(record.after))
     except Unreadable:
         return
     if as_found:

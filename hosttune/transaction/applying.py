@@ -22,7 +22,7 @@ from hosttune.settings.setting import AFTER_START_STAGE, BOOT, OF_GUESTS, START_
 from hosttune.settings.traits import Remediable, TakesDevice
 from hosttune.state import load, mode_of, save
 from hosttune.system import KEPT_GPUS
-from hosttune.transaction.adopting import adoption_steps
+from hosttune.transaction.adopting import adoption_steps, refuse_unconsented
 from hosttune.transaction.applied import NO, PERSON, SUCCESS, undone_entries
 from hosttune.transaction.engine import Say, StepResults, carry_out, interruptible
 from hosttune.transaction.guards import check_identities, check_machine, check_quarantine, refuse_busy
@@ -50,6 +50,7 @@ from hosttune.transaction.steps import (
     entries,
     entry,
     in_order,
+    only_named,
     prepare,
     steps_of,
     with_verdict,
@@ -104,7 +105,7 @@ def apply(
         check_identities(plan, host)
         check_quarantine(plan, host, store)
         check_places(plan, host)
-        prepared = look(site, wanted, host, transactions)
+        prepared = only_named(look(site, wanted, host, transactions), options.disrupt)
         check_fresh(prepared)
         todo = due(prepared)
         if lacking := _lacking(prepared):
@@ -129,6 +130,7 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
     applied_state = in_force(transactions)
     lasting = steps_of(lasting_actions(site, wanted.plan, applied_state.values()))
     adopted = adoption_steps(site.system, wanted.plan, host, applied_state)
+    refuse_unconsented(site.system, wanted.plan)
     steps = apart(site.system, in_order((*wanted.steps, *lasting, *wanted.guests, *adopted)))
     told = {**applied_state, **dropped(transactions)}
     return guest_verdicts(covered(prepare(site.system, steps, told)), wanted.plan, host)
@@ -320,7 +322,7 @@ def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover)
     check_places(plan, host)
     transactions = site.transactions()
     unfinished = next((described(one) for one in transactions if one.is_open), None)
-    prepared = look(site, wanted, host, transactions)
+    prepared = only_named(look(site, wanted, host, transactions), options.disrupt)
     check_fresh(prepared)
     todo = due(prepared)
     rehearsed = {id(one): rehearse(site.system, one.step.setting, one.step.want) for one in todo}

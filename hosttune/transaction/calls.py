@@ -18,7 +18,7 @@ from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
 from hosttune.model.result import Result
 from hosttune.state import load
-from hosttune.transaction import applied, undoing
+from hosttune.transaction import applied, guards, undoing
 from hosttune.transaction.engine import Say
 from hosttune.transaction.site import Site, open_site, saved_plan_path, writable_store
 
@@ -55,9 +55,15 @@ def apply(
     if isinstance(found, Intent):
         found = plan_of_intent(site, found, discover, where)
     wanted = found if found is not None else _saved_plan(site)
+
+    def known() -> Host:
+        host = discover()
+        guards.check_names(options.disrupt, host, (guest.name for guest in wanted.guests))
+        return host
+
     if dry_run:
-        return _with_code(applying.rehearse_apply(site, wanted, options, discover))
-    return _with_code(applying.apply(site, wanted, options, discover, confirm, say))
+        return _with_code(applying.rehearse_apply(site, wanted, options, known))
+    return _with_code(applying.apply(site, wanted, options, known, confirm, say))
 
 
 def set_again(here: Here, say: Say) -> Result:
@@ -81,7 +87,10 @@ def revert(here: Here, say: Say, *, force: bool = False) -> Result:
 
 
 def recover(here: Here, say: Say, *, force: bool = False, disrupt: Collection[str] = ()) -> Result:
-    """Roll back an interrupted transaction. Raises Refused."""
+    """Roll back an interrupted transaction. Raises Refused, BadInput for a name in `disrupt` that is no guest here."""
+    if disrupt:
+        writable_store(here[0])
+        guards.check_names(disrupt, here[1]())
     return _with_code(undoing.recover(here[0], say, force=force, disrupt=frozenset(disrupt)))
 
 

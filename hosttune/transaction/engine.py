@@ -15,16 +15,24 @@ from typing import Any
 import msgspec
 
 from hosttune.child import in_child
-from hosttune.errors import CommandFailed, HosttuneError, InUse, Stuck, Unreadable
+from hosttune.errors import CommandFailed, HosttuneError, InUse, PartlyRestored, Stuck, Unreadable
 from hosttune.journal import Journal, JournalFailed, Record, Transaction, read_transaction
 from hosttune.model.listing import some
 from hosttune.model.values import FrozenMap, freeze
 from hosttune.settings.explains import Explains
 from hosttune.settings.setting import RUNTIME, Setting
-from hosttune.settings.traits import MayGiveLess
+from hosttune.settings.traits import Gradual, MayGiveLess
 from hosttune.system import System
 from hosttune.transaction.rehearsal import Counted
-from hosttune.transaction.steps import TODO, VERDICT_OUTCOMES, Prepared, setting_of_record, shown_text, text_of
+from hosttune.transaction.steps import (
+    TODO,
+    VERDICT_OUTCOMES,
+    Prepared,
+    same_reading,
+    setting_of_record,
+    shown_text,
+    text_of,
+)
 
 _FATAL = ("failed", "conflict")
 _FATAL_WHEN_NEEDED = ("clamped", "ignored", "stuck")
@@ -112,7 +120,7 @@ def carry_out(
             if one.verdict != TODO:
                 made[number] = Made(VERDICT_OUTCOMES[one.verdict], one.effective, one.why)
                 continue
-            _step(system, journal, number, one, made)
+            _step(system, journal, number, one, made, say)
             say(f"[{number}/{len(todo)}] {one.step.name}: {outcome_line(one, made[number])}")
             if _ends(one, made[number]):
                 failed = number
@@ -152,7 +160,7 @@ def outcome_line(one: Prepared, made: Made) -> str:
     return f"{text} ({made.why})" if made.why else text
 
 
-def _step(system: System, journal: Journal, number: int, one: Prepared, made: dict[int, Made]) -> None:
+def _step(system: System, journal: Journal, number: int, one: Prepared, made: dict[int, Made], say: Say) -> None:
     """Carry out one step: journal the intent, re-read, write, read back, journal the outcome. Raises JournalFailed."""
     step, setting = one.step, one.step.setting
     journal.write(
@@ -166,23 +174,26 @@ def _step(system: System, journal: Journal, number: int, one: Prepared, made: di
         old=one.live,
         new=step.want,
     )
-    found = made[number] = _changed(system, setting, one.live, step.want)
+    found = made[number] = _changed(system, setting, one.live, step.want, say)
     journal.write(
         "done", step=number, outcome=found.outcome, value=found.after, why=found.why, untouched=found.untouched
     )
 
 
-def _changed(system: System, setting: Setting, old: Any, want: Any) -> Made:
+def _changed(system: System, setting: Setting, old: Any, want: Any, say: Say) -> Made:
     """Re-read, write, read back. `ignored` and `clamped` are outcomes of a write, so never without a write."""
     counted = Counted(system)
     try:
         now = freeze(setting.read(system))
-        if now != old and setting.agrees(now, want):  # an earlier step did it: a reset for MIG sets the default limit
+        same_as_old = same_reading(setting, now, old)
+        # An earlier step can have done it: a reset for MIG sets the default power limit.
+        if not same_as_old and setting.agrees(now, want):
             return Made("done", now, "had that value when its turn came")
-        if now != old:
+        moves_by_itself = isinstance(setting, Gradual) and now is not None and setting.same_thing(now, old)
+        if not same_as_old and not moves_by_itself:
             change = f"changed from {shown_text(setting, old)} to {shown_text(setting, now)} since it was read"
             return Made("conflict", now, change)
-        note = _write(counted, setting, want)
+        note = _write(counted, setting, want, say)
         after = freeze(setting.read(system))
     except Stuck as error:
         return Made("stuck", _value_or_none(system, setting), f"{error.what}: {error.where}")
@@ -194,10 +205,13 @@ def _changed(system: System, setting: Setting, old: Any, want: Any) -> Made:
         return Made("failed", after, f"nothing was written{f': {note}' if note else ''}", untouched=True)
     if isinstance(setting, Explains) and note is None:
         note = some(setting.differences(after, want), 4, "; ")
-    return Made("ignored" if after == old and not isinstance(setting, MayGiveLess) else "clamped", after, note)
+    unmoved = same_reading(setting, after, old) and not isinstance(setting, MayGiveLess)
+    return Made("ignored" if unmoved else "clamped", after, note)
 
 
-def _write(system: System, setting: Setting, value: Any) -> str | None:
+def _write(system: System, setting: Setting, value: Any, say: Say) -> str | None:
+    if isinstance(setting, Gradual):
+        return setting.write_telling(system, value, say)
     if setting.limit_seconds is None:
         return setting.write(system, value)
     note = in_child(lambda: setting.write(system, value), setting.limit_seconds, f"{setting.kind} {setting.target}")
@@ -242,17 +256,30 @@ def roll_back_records(
     """
     undone: dict[int, Made] = {}
     whole = True
-    for record in sorted((r for r in records if r.to_undo), key=lambda r: r.step, reverse=True):
+    for record in _newest_first(r for r in records if r.to_undo):
         key = record.kind, record.target
         left = msgspec.structs.replace(record, after=again[key], outcome="done") if key in again else record
-        made, kept = _undo(system, journal, left, same_boot=same_boot or key in again, force=force)
+        made, kept = _undo(system, journal, left, say, same_boot=same_boot or key in again, force=force)
         whole = whole and kept
         undone[record.step] = made
         say(f"{record.kind} {record.target}: {made.outcome}{f' ({made.why})' if made.why else ''}")
     return undone, whole
 
 
-def _undo(system: System, journal: Journal, record: Record, *, same_boot: bool, force: bool) -> tuple[Made, bool]:
+def _newest_first(records: Iterable[Record]) -> Sequence[Record]:
+    """Return the records in the order of a rollback. What is the last of its stage is the last there, too."""
+    found = sorted(records, key=lambda record: record.step, reverse=True)
+    for late in [one for one in found if setting_of_record(one).last_of_stage]:
+        stage = setting_of_record(late).stage
+        found.remove(late)
+        before = [place for place, one in enumerate(found) if setting_of_record(one).stage >= stage]
+        found.insert(max(before, default=-1) + 1, late)
+    return found
+
+
+def _undo(
+    system: System, journal: Journal, record: Record, say: Say, *, same_boot: bool, force: bool
+) -> tuple[Made, bool]:
     setting = setting_of_record(record)
     counted = Counted(system)
     kept = True
@@ -267,13 +294,15 @@ def _undo(system: System, journal: Journal, record: Record, *, same_boot: bool, 
             )
         else:
             kept = _noted(journal, "undo", step=record.step, old=found, new=target)
-            note = _write(counted, setting, target)
+            note = _write(counted, setting, target, say)
             made = _judged(setting, target, freeze(setting.read(system)), foreign, note, wrote=counted.changes > 0)
         if made.outcome in ("reverted", "already"):
             for path in setting.places(system):
                 system.tidy(path)
     except InUse as error:
         made = Made("conflict", _value_or_none(system, setting), f"left alone: {error.reason}")
+    except PartlyRestored as error:
+        made = Made("conflict", _value_or_none(system, setting), f"{error.reason}: hosttune revert --force tries again")
     except Stuck as error:
         made = Made("stuck", _value_or_none(system, setting), f"{error.what}: {error.where}")
     except (HosttuneError, OSError) as error:
@@ -295,7 +324,8 @@ def _value_to_restore(
     after = setting.parts(freeze(record.after)) if record.outcome in ("done", "clamped") else {}
     live = setting.parts(now)
     cut_off = record.undoing or record.undone == "failed" or record.outcome in (None, "stuck", "failed")
-    anything = setting.may_stop_midway and cut_off
+    between = isinstance(setting, Gradual) and _is_between(setting, record, now)
+    anything = setting.may_stop_midway and (cut_off or between)
     restored: dict[str, Any] = {}
     foreign: dict[str, Any] = {}
     for name, original in old.items():
@@ -312,6 +342,11 @@ def _value_to_restore(
     return (setting.joined({**live, **restored}) if restored else now), foreign
 
 
+def _is_between(setting: Gradual, record: Record, now: Any) -> bool:
+    found = (now, freeze(record.old), freeze(record.after))
+    return None not in found and setting.lies_between(*found)
+
+
 def same(setting: Setting, one: Any, other: Any) -> bool:
     """Return whether two values of a setting, or of a part of it, mean the same."""
     if one is None or other is None:
@@ -324,6 +359,8 @@ def _judged(
 ) -> Made:
     if target != now and not same(setting, now, target):
         text = shown_text(setting, now)
+        if wrote and isinstance(setting, Gradual):
+            return Made("conflict", now, f"it is {text} since it was put back: hosttune revert --force tries again")
         if wrote:
             return Made("failed", now, f"reads {text} after {shown_text(setting, target)} was written")
         return Made("failed", now, f"nothing was written{f': {note}' if note else ''}: it reads {text}")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 
-from hosttune.errors import Refused, Unreadable
+from hosttune.errors import BadInput, Refused, Unreadable
 from hosttune.holders import holders
 from hosttune.journal import Record, Store, Transaction
+from hosttune.model.hints import did_you_mean, did_you_mean_address
 from hosttune.model.host import Host
+from hosttune.model.listing import some
 from hosttune.model.plan import Plan
 from hosttune.register import read_register
 from hosttune.settings.traits import Disturbing, FreesDevice, MayGiveLess, TakesDevice
 from hosttune.system import System
 from hosttune.transaction.steps import TODO, Prepared, setting_of_record
 
+_ADDRESS = re.compile(r"[0-9A-Fa-f]{1,8}:[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}\.[0-9A-Fa-f]")
 # Parts of a device's identity that are compared only if both sides could read them: a GPU on vfio-pci reports no UUID.
 _OPTIONAL = ("sub", "serial", "uuid", "module_id", "machine")
 
@@ -89,6 +93,23 @@ def _facts(identity: str) -> dict[str, str]:
 
 
 # --- busy ----------------------------------------------------------------------------------------------------
+
+
+def check_names(names: Collection[str], host: Host, others: Iterable[str] = ()) -> None:
+    """Refuse names in --disrupt that are no PCI function and no guest here. `others`: guests that are known besides.
+
+    Raises BadInput. Where libvirt cannot be asked, every name that is no address may be a guest.
+    """
+    guests = None if host.guests is None else {*(guest.name for guest in host.guests), *others}
+    addresses = {function.address for function in host.pci}
+    for name in names:
+        looks_like = _ADDRESS.fullmatch(name) is not None
+        if name in addresses or (guests is not None and name in guests) or (guests is None and not looks_like):
+            continue
+        known = sorted({*(gpu.address for gpu in host.gpus or ()), *(guests or ())})
+        hint = f"give the address of a GPU or the name of a guest: {some(known, 16) or 'there is none'}"
+        hint = did_you_mean_address(name, known, hint) if looks_like else did_you_mean(name, known, hint)
+        raise BadInput(f"no GPU and no guest {name!r} on this host", where="--disrupt", hint=hint)
 
 
 def refuse_busy(system: System, host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -> None:

@@ -99,7 +99,9 @@ options:
     type: bool
     default: false
   disrupt:
-    description: GPUs that V(apply) may reset and running guests that it may redefine, by name (C(--disrupt)).
+    description:
+      - GPUs that V(apply) may reset, and running guests that it may redefine or whose memory it may move, by name
+        (C(--disrupt)).
     type: list
     elements: str
     default: []
