@@ -33,7 +33,7 @@ from hosttune.history import keep
 from hosttune.model.validation import Validation
 os.environ["HOSTTUNE_STATE"] = state
 keep(Validation(host=None, level=1, verdict="pass", results=(), at="2026-01-01T00:00:00+00:00"))
-from hosttune.cli.plan import save_plan
+from hosttune.cli.planned import save_plan
 from hosttune.model.plan import Plan
 kept = os.path.join(root, "var/lib/hosttune/transactions/000001.plan.json")
 save_plan(Plan.from_json(open(kept).read()), None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hosttune.cli.commands import read_host
 from hosttune.cli.output import emit, exiting, page_text, tell
+from hosttune.cli.planned import chosen, save_plan
 from hosttune.errors import BadInput, Unreadable
 
 if TYPE_CHECKING:
@@ -72,7 +73,6 @@ def adopt_guests(context: click.Context, request: Request, others: Mapping[str, 
 
 
 def _save(adopted: Adoptions, request: Request, path: str | None) -> None:
-    from hosttune.cli.plan import save_plan
     from hosttune.planning.adopting import saved_plan
 
     save_plan(saved_plan(adopted, consent=request.managed), path)
@@ -195,8 +195,8 @@ def _print(adopted: Adoptions, host: Host, request: Request) -> None:
         from hosttune.report.adoption_html import adoption_html
 
         emit(adoption_html(host, adopted))
-    elif request.output == "xml" and (chosen := _chosen(adopted, request.printed)).placement is not None:
-        _emit_definition(chosen, from_file=bool(request.files))
+    elif request.output == "xml" and (one := _chosen(adopted, request.printed)).placement is not None:
+        _emit_definition(one, from_file=bool(request.files))
     else:
         from hosttune.report.adoption_text import print_adoptions
 
@@ -205,8 +205,6 @@ def _print(adopted: Adoptions, host: Host, request: Request) -> None:
 
 def _chosen(adopted: Adoptions, name: str | None) -> Adoption:
     """Return the guest whose definition is printed. Raises BadInput."""
-    from hosttune.cli.plan import chosen
-
     name = chosen(name, [one.name for one in adopted.guests])
     return next(one for one in adopted.guests if one.name == name)
 

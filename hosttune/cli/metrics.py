@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import click
 
 from hosttune.cli.commands import Command, host_options, read_document
 from hosttune.cli.output import emit, tell
 from hosttune.errors import Refused
-
-if TYPE_CHECKING:
-    from hosttune.validating import Validated
 
 
 @click.command(cls=Command)
@@ -32,7 +28,7 @@ def metrics(root: str | None, document: str | None, guest: bool, expect: str | N
     hosttune metrics --textfile /var/lib/prometheus/node-exporter/hosttune.prom
     """
     from hosttune.archive import open_system
-    from hosttune.cli.validate import read_expectation
+    from hosttune.cli.validate import metrics_of, read_expectation
     from hosttune.metrics import check_textfile, write_textfile
     from hosttune.validating import Request, validate
 
@@ -43,7 +39,7 @@ def metrics(root: str | None, document: str | None, guest: bool, expect: str | N
         check_textfile(textfile)  # before anything is read
     begun = time.time()
     found = validate(place, Request(guest=guest, expect=expected, keep=False), tell=tell)
-    text = text_of(found, "metrics", begun, 0)
+    text = metrics_of(found, "metrics", begun, 0)
     if textfile is None:
         emit(text)
     else:
@@ -58,11 +54,3 @@ def refuse_captured(place: object, origin: str | None) -> None:
     if getattr(place, "captured", True) and not getattr(place, "scratch", False):
         what = "a captured host cannot be written to a textfile: its metrics would count as this machine's"
         raise Refused(what, where=origin or "--textfile", hint="leave out --textfile: the metrics go to stdout")
-
-
-def text_of(found: Validated, verb: str, begun: float, code: int) -> str:
-    """Return the metrics of a validation that began at `begun` (seconds since 1970)."""
-    from hosttune.metrics import Observed, Run, exposition
-
-    run = Run(verb=verb, at=begun, exit_code=code, seconds=max(0.0, time.time() - begun))
-    return exposition(Observed(run=run, evidence=found.evidence, validation=found.validation))

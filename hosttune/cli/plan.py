@@ -10,6 +10,7 @@ import click
 
 from hosttune.cli.commands import Command, Whole, completing, host_options, read_host
 from hosttune.cli.output import emit, exiting, page_text, tell
+from hosttune.cli.planned import chosen, save_plan
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -337,37 +338,3 @@ def xml_of(decided: Plan, name: str | None, annotate: bool) -> str:
 
     name = chosen(name, [guest.name for guest in decided.guests])
     return domain_xml(decided, name, annotate=annotate)
-
-
-def chosen(name: str | None, names: Sequence[str]) -> str:
-    """Return the name of the chosen guest of an intent or a plan, or of the only guest.
-
-    Raises BadInput that lists the guests.
-    """
-    from hosttune.model.hints import did_you_mean
-
-    if name is None and len(names) == 1:
-        return names[0]
-    if not names:
-        raise BadInput("the intent asks for no guest", where="-f", hint="list one under `guests`")
-    if name is None or name not in names:
-        what = f"no guest {name!r}" if name is not None else f"{len(names)} guests, but -o xml prints one"
-        hint = did_you_mean(name or "", names, f"name one of: {', '.join(names)}")
-        raise BadInput(what, where="--name", hint=hint)
-    return name
-
-
-def save_plan(decided: Plan, path: str | None) -> None:
-    """Save a complete plan and print where. A plan with unplaced guests is not saved."""
-    from hosttune.state import holds, mode_of, save, saved_plan
-
-    if decided.unplaced:
-        tell("plan not saved: not every guest is placed")
-        return
-    target = saved_plan() if path is None else path
-    text = decided.to_json()
-    if holds(target, text):
-        tell(f"plan unchanged: {target}")
-        return
-    save(target, text, make_folder=path is None, mode=mode_of("plan.json") if path is None else None)
-    tell(f"plan saved: {target}")

@@ -86,9 +86,7 @@ def validate(
     found = check(read_document(root, document) or open_system(root), request, say=progress(), tell=tell)
     code = exit_code(found.validation, gate or "verdict")
     if output == "prometheus":  # the exit code is a metric; the command's own says whether they were written
-        from hosttune.cli.metrics import text_of
-
-        emit(text_of(found, "validate", begun, code))
+        emit(metrics_of(found, "validate", begun, code))
         return
     with exiting(context, code):
         show(found, request, output)
@@ -197,3 +195,11 @@ def diagnosed(found: Validated) -> Diagnosis:
     host = found.evidence.host
     judged = diagnose(of_validation(found.validation, host), complaining=False)
     return replace(judged, paths=low_paths(judged, host))
+
+
+def metrics_of(found: Validated, verb: str, begun: float, code: int) -> str:
+    """Return the metrics of a validation that began at `begun` (seconds since 1970)."""
+    from hosttune.metrics import Observed, Run, exposition
+
+    run = Run(verb=verb, at=begun, exit_code=code, seconds=max(0.0, time.time() - begun))
+    return exposition(Observed(run=run, evidence=found.evidence, validation=found.validation))

@@ -45,7 +45,8 @@ def adoption_html(host: Host, adopted: Adoptions) -> str:
 
 def _part(adoption: Adoption, guest: PlannedGuest | None, host: Host) -> dict[str, Any]:
     """Return what the template shows of a guest; of one without a place, only what is kept."""
-    nothing: dict[str, Any] = {"name": adoption.name, "rows": (), "devices": (), "steps": (), "why": ()}
+    lists = ("rows", "devices", "expected", "worse", "steps", "why")
+    nothing: dict[str, Any] = {"name": adoption.name, **dict.fromkeys(lists, ())}
     return {
         **(nothing if guest is None else guest_part(guest, host)),
         "facts": guest_verdict(adoption).partition(": ")[2],
