@@ -1,0 +1,46 @@
+"""What `plan` does alike with new guests and with existing ones: choose the guest to print, save the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hosttune.cli.output import tell
+from hosttune.errors import BadInput
+
+if TYPE_CHECKING:
+    from hosttune.model.plan import Plan
+
+
+def chosen(name: str | None, names: Sequence[str]) -> str:
+    """Return the name of the chosen guest of an intent or a plan, or of the only guest.
+
+    Raises BadInput that lists the guests.
+    """
+    from hosttune.model.hints import did_you_mean
+
+    if name is None and len(names) == 1:
+        return names[0]
+    if not names:
+        raise BadInput("the intent asks for no guest", where="-f", hint="list one under `guests`")
+    if name is None or name not in names:
+        what = f"no guest {name!r}" if name is not None else f"{len(names)} guests, but -o xml prints one"
+        hint = did_you_mean(name or "", names, f"name one of: {', '.join(names)}")
+        raise BadInput(what, where="--name", hint=hint)
+    return name
+
+
+def save_plan(decided: Plan, path: str | None) -> None:
+    """Save a complete plan and print where. A plan with unplaced guests is not saved."""
+    from hosttune.state import holds, mode_of, save, saved_plan
+
+    if decided.unplaced:
+        tell("plan not saved: not every guest is placed")
+        return
+    target = saved_plan() if path is None else path
+    text = decided.to_json()
+    if holds(target, text):
+        tell(f"plan unchanged: {target}")
+        return
+    save(target, text, make_folder=path is None, mode=mode_of("plan.json") if path is None else None)
+    tell(f"plan saved: {target}")
