@@ -75,6 +75,13 @@ def write_new(path: str, data: bytes, mode: int | None, *, sync: bool = True) ->
         raise
 
 
+def remove_file(path: str) -> None:
+    """Remove a file, if it is there, and sync its folder. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+        sync_folder(os.path.dirname(path))
+
+
 def append_line(path: str, line: bytes, mode: int) -> None:
     """Add a short line to the end of a file, in one write, and sync it; a missing file is made. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, mode)

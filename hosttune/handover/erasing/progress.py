@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import Literal
 
 from hosttune.errors import BadInput, state_remedy
-from hosttune.files import make_folder, sync_folder
+from hosttune.files import make_folder, remove_file, sync_folder
 from hosttune.handover.erasing.sanitizing import Run
 from hosttune.model.handover import HandoverStep
 from hosttune.model.values import Value, close_lists, from_json, to_json
@@ -97,9 +96,7 @@ def forget_erasing(folder: str, address: str) -> None:
     """Remove the file of an erasure, whose step is in a statement now. Raises BadInput."""
     path = _path(folder, address)
     try:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-            sync_folder(os.path.dirname(path))
+        remove_file(path)
     except OSError as error:
         raise BadInput(f"cannot remove {path}: {error.strerror}", where=path, hint=state_remedy(error)) from error
 
