@@ -13,11 +13,11 @@ from lab.machine import LabMachine, booted, booted_by_grub, build_image
 from lab.product import STATE, discover
 from lab.rollout import Rollout, rolled_out
 
-# Whose tests look at one machine, by module; a module that is not named has a machine of its own. Each takes about
-# the same time: the ones that change the machine, and the ones that look at it.
+# Whose tests look at one machine, by module; a module that is not named has a machine of its own.
 MACHINES = {
-    **dict.fromkeys(("adopt", "apply", "live", "settings", "validate"), "changed"),
-    **dict.fromkeys(("capture", "changes", "discover", "plan"), "seen"),
+    **dict.fromkeys(
+        ("adopt", "apply", "capture", "changes", "discover", "live", "plan", "settings", "validate"), "lab"
+    ),
     **dict.fromkeys(("fleet", "reboot"), "grub_lab"),
 }
 

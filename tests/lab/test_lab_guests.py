@@ -26,7 +26,7 @@ NIC = "0000:46:00.0"
 CELLS = {WIDE: {0: "0-1", 1: "2-3"}, SWITCHED: {0: "0-1"}}
 FILES = "/var/lib/hosttune-lab"
 POOL = "/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/nr_hugepages"
-CONSOLE_SECONDS = 600
+CONSOLE_SECONDS = 900
 GUEST: Document = {
     "hugepages": "2MiB",
     "firmware": "bios",
