@@ -140,7 +140,7 @@ def of_prometheus(tmp_path: Path) -> None:
 def test_check_mode_writes_nothing_and_shows_the_difference(tmp_path: Path) -> None:
     place = Place(tmp_path)
     before = picture(tmp_path)
-    text, counts = place.play("--check", "--diff", "--limit", "gpu1,prom")
+    text, counts = place.play("--check", "--diff", "--limit", "gpu1,prom", "-e", "hosttune_agent=false")
     assert all(one["failed"] == 0 for one in counts.values()), text
     assert counts["gpu1"]["changed"] == 3
     assert "+ExecStart=/opt/x/bin/hosttune metrics" in text
