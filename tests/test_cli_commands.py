@@ -44,7 +44,7 @@ def test_a_command_is_imported_when_it_is_called() -> None:
     assert modules_of("--version") == shared
     assert modules_of("--help") == shared
     assert modules_of("schema", "host") == shared | {"documents"}
-    assert modules_of("plan", "--help") == shared | {"plan", "config"}
+    assert modules_of("plan", "--help") == shared | {"plan", "planned", "config"}
 
 
 SMALL = str(ROOT / "tests/hosts/ghw/linux-amd64-accel-nvidia.tar.gz")
