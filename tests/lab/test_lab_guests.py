@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -144,10 +145,17 @@ def reverted(host: LabMachine, started: Started) -> Ran:
 def see(host: LabMachine, name: str) -> Seen:
     """What a guest says of itself on its serial line; emulated twice, it takes minutes to get there."""
     whole = "sed -n '/GUEST-BEGIN/,/GUEST-DONE/{p;/GUEST-DONE/q}'"
-    # A pipe, so that a child opens the line: the session's leader would get it as its terminal, with its signals.
-    script = f"timeout {CONSOLE_SECONDS} {whole} <$(virsh ttyconsole {name}) | cat"
-    said = host.shell(script, timeout=CONSOLE_SECONDS + 60).replace("\r", "")
-    assert "GUEST-DONE" in said, said
+    line = host.shell(f"virsh ttyconsole {name}").strip()
+    deadline = time.monotonic() + CONSOLE_SECONDS
+    while True:
+        # A pipe, so that a child opens the line: the session's leader would get it as its terminal, with its signals.
+        answer = host.shell(f"timeout {CONSOLE_SECONDS} {whole} <{line} | cat", timeout=CONSOLE_SECONDS + 60)
+        if "GUEST-DONE" in answer:
+            break
+        # Beside much other work the line was seen to end early. The guest says everything again.
+        assert time.monotonic() < deadline, f"{name}: {answer!r} {answer.errors}"
+        time.sleep(5)
+    said = answer.replace("\r", "")
     functions = re.findall(r"^GUEST-PCI (\S+) (\S+) (-?\d+) (\S+)$", said, re.MULTILINE)
     nodes = re.findall(r"^GUEST-NODE (\d+) (\S+) (\d+) ([\d ]+)$", said, re.MULTILINE)
     return Seen(
