@@ -59,7 +59,9 @@ def missing(evidence: Evidence, gpu: Gpu, device: PciDevice) -> str | None:
     the fact, or a fact that is reported together with it is known. A suspended GPU is not asked.
     """
     vendor = vendor_of(gpu.vendor)
-    if vendor is None or not _may_hold(device, vendor.driver) or device.runtime_status == "suspended":
+    if vendor is None or device.runtime_status == "suspended":
+        return None
+    if device.driver != vendor.driver and not device.driver_unknown:
         return None
     problems = evidence.host.problems
     lost = next((one for one in problems if one.what == UNREADABLE and one.where in vendor.compared), None)
@@ -77,8 +79,3 @@ def missing(evidence: Evidence, gpu: Gpu, device: PciDevice) -> str | None:
     if asked and gpu.source in (None, "sysfs"):
         return "neither library nor tool of its driver reported the link"
     return None
-
-
-def _may_hold(device: PciDevice, driver: str | None) -> bool:
-    """Return whether this driver holds the device, or its driver is not known: it may be lost with its answer."""
-    return device.driver == driver or (device.driver is None and device.unbound is not True)

@@ -95,7 +95,7 @@ def epoch_of(host: Host, address: str) -> tuple[int | None, str]:
     state = host.handover
     if function is None:
         return None, "it is not in the PCI tree"
-    if function.driver is None and function.unbound is not True:
+    if function.driver_unknown:
         return None, "its driver is unknown"
     if function.driver is not None and "vfio" not in function.driver:
         return None, f"it is on {function.driver}: uses by processes of the host are not recorded"

@@ -245,7 +245,7 @@ def _target(
 
 def _driver_now(function: PciDevice) -> str | None:
     address = function.address
-    if function.driver is None and function.unbound is not True:
+    if function.driver_unknown:
         raise Refused(f"the driver of {address} is unknown", where=address, hint="run as root, on the host itself")
     return function.driver
 

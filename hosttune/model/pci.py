@@ -145,6 +145,11 @@ class PciDevice(Value, frozen=True, kw_only=True):
     contradicted: str | None = None
 
     @property
+    def driver_unknown(self) -> bool:
+        """True: no driver was read, and it is not proven that there is none."""
+        return self.driver is None and self.unbound is not True
+
+    @property
     def ids(self) -> str | None:
         """Vendor and device id ("10de:2335"); None if one of them is unknown."""
         return f"{self.vendor_id}:{self.device_id}" if self.vendor_id and self.device_id else None
