@@ -100,6 +100,23 @@ def test_drift_of_a_definition_names_what_was_edited(cli: Cli, plan: Path) -> No
     assert f"vcpupin[1] cpus: wanted {pin}, found 0" in " ".join(out.split())
 
 
+def test_a_guest_with_a_managed_save_is_not_redefined(cli: Cli, plan: Path) -> None:
+    """libvirt would start it from the saved state, with the definition that it had then."""
+    assert cli("apply", str(plan), "--yes")[0] == 0
+    edited = cli.root.get(DEFINED.format("far")).replace("<vcpu placement", "<vcpu  placement")
+    edited = edited.replace("vcpupin vcpu='1'", "vcpupin vcpu='2'")
+    cli.root.put(DEFINED.format("far"), edited)
+    cli.root.put("var/lib/libvirt/qemu/save/far.save", "")
+    found = cli.json("apply", str(plan), "--yes")
+    assert outcomes(found)["guest:far"] == "pending"
+    (row,) = [row for row in found["entries"] if row["action"] == "guest:far"]
+    assert "it has a managed save" in row["why"]
+    assert "virsh managedsave-remove far" in row["why"]
+    assert cli.root.get(DEFINED.format("far")) == edited
+    (cli.root.path / "var/lib/libvirt/qemu/save/far.save").unlink()
+    assert outcomes(cli.json("apply", str(plan), "--yes"))["guest:far"] == "done"
+
+
 def test_a_second_apply_changes_nothing(cli: Cli, plan: Path) -> None:
     assert cli("apply", str(plan), "--yes")[0] == 0
     before = cli.root.tree()

@@ -133,7 +133,7 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
     refuse_unconsented(site.system, wanted.plan)
     steps = apart(site.system, in_order((*wanted.steps, *lasting, *wanted.guests, *adopted)))
     told = {**applied_state, **dropped(transactions)}
-    return guest_verdicts(covered(prepare(site.system, steps, told)), wanted.plan, host)
+    return guest_verdicts(site.system, covered(prepare(site.system, steps, told)), wanted.plan, host)
 
 
 def due(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:

@@ -13,6 +13,7 @@ from hosttune.errors import BadInput, Unreadable
 from hosttune.guest import guest_files
 from hosttune.hypervisor import process_of, ready, startable, unreachable, verify_running, xml_difference
 from hosttune.hypervisor.adopted import AdoptedDefinition
+from hosttune.hypervisor.connection import has_managed_save
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Plan, PlannedGuest
 from hosttune.model.values import FrozenMap
@@ -59,10 +60,18 @@ def _action(kind: str, target: str, want: Any, why: str) -> Action:
     )  # fmt: skip
 
 
-def guest_verdicts(prepared: Sequence[Prepared], plan: Plan, host: Host) -> tuple[Prepared, ...]:
+def guest_verdicts(system: System, prepared: Sequence[Prepared], plan: Plan, host: Host) -> tuple[Prepared, ...]:
     """Return the steps. A guest that must not be defined on this host waits, with the reasons, as does its start."""
-    guests = {guest.name: guest for guest in plan.guests}
-    waiting = {name: "; ".join(reasons) for name, guest in guests.items() if (reasons := ready(host, guest))}
+    redefined = {
+        one.step.setting.target
+        for one in prepared
+        if one.step.setting.kind == DEFINITION and one.verdict == TODO and one.live is not None
+    }
+    waiting = {
+        guest.name: "; ".join(reasons)
+        for guest in plan.guests
+        if (reasons := (*ready(host, guest), *(_saved(system, guest.name) if guest.name in redefined else ())))
+    }
     return tuple(
         with_verdict(one, PENDING, waiting[one.step.setting.target])
         if one.verdict in (TODO, UNREADABLE)
@@ -71,6 +80,18 @@ def guest_verdicts(prepared: Sequence[Prepared], plan: Plan, host: Host) -> tupl
         else one
         for one in prepared
     )
+
+
+def _saved(system: System, name: str) -> Iterator[str]:
+    """Yield why a guest must not be redefined: libvirt would start it from its saved state, with the old definition."""
+    try:
+        if has_managed_save(system, name):
+            yield (
+                "it has a managed save, which is of its present definition: start it, or virsh managedsave-remove"
+                f" {name}; then apply again"
+            )
+    except Unreadable as error:
+        yield f"whether it has a managed save cannot be read: {error.reason}"
 
 
 def apart(system: System, steps: Iterable[Step]) -> Iterator[Step]:
