@@ -43,6 +43,8 @@ def root(tmp_path: Path) -> str:
         (("apply", "--root", "ROOT", "--disrupt", "w"), ["web"]),
         (("lint", "--root", "ROOT", "d"), ["(compopt", "-o", "default)", "db"]),
         (("plan", "--root", "/nowhere", "--gpu", ""), []),
+        (("plan", "--root", "@ex"), ["(compopt", "-o", "default)", "@example"]),
+        (("plan", "--root", "ex"), ["(compopt", "-o", "default)"]),
         (("lint", "--root", "/nowhere", ""), ["(compopt", "-o", "default)"]),
     ],
 )

@@ -53,7 +53,7 @@ def host_options(command: F) -> F:
     """Add --root and --host: use a captured host or a host document instead of this machine."""
     command = click.option("--host", "document", metavar="FILE", help="Use this host document (JSON).")(command)
     text = "Use a captured host instead of this machine (@example: the shipped one)."
-    return click.option("--root", metavar="DIR|TAR", help=text)(command)
+    return click.option("--root", metavar="DIR|TAR", shell_complete=completing("hosts"), help=text)(command)
 
 
 def read_document(root: str | None, document: str | None) -> Host | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
+from hosttune.archive import EXAMPLE
 from hosttune.errors import HosttuneError
 
 if TYPE_CHECKING:
@@ -87,6 +88,11 @@ def gpus_or_guests(context: click.Context, param: click.Parameter, begun: str) -
 def files_or_guests(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
     """Return the names of guests that begin with `begun`; the shell adds those of files."""
     return [CompletionItem(begun, type="file"), *guests(context, param, begun)]
+
+
+def hosts(_context: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Return the name of the shipped host if it begins with `begun`; the shell adds the names of files."""
+    return [CompletionItem(begun, type="file"), *([CompletionItem(EXAMPLE)] if EXAMPLE.startswith(begun) else [])]
 
 
 def _system(context: click.Context) -> System:
