@@ -220,6 +220,15 @@ def test_between_hosts_by_size_flat_ring_and_rail() -> None:
     assert rows(uneven, 2)["all-reduce-busbw", "2 GPUs on 2 hosts, one rail"].bound is None
 
 
+def test_over_tcp_the_ports_count_only_where_they_are_slower() -> None:
+    subject = ("all-reduce-busbw", "16 GPUs on 2 hosts, over TCP")
+    fast = rows(HOST, 2)[subject]
+    assert (fast.bound, fast.typical, fast.width) == (400.0, 3.5, 0.5)
+    slow = replace(HOST, nics=tuple(replace(nic, rate_gbps=10.0) for nic in HOST.nics if nic.rdma)[:2])
+    assert (rows(slow, 2)[subject].bound, rows(slow, 2)[subject].typical) == (2.5, 2.5)
+    assert rows(replace(HOST, nics=()), 2)[subject].typical == 3.5
+
+
 def test_a_port_in_a_slot_that_carries_less_has_the_slots_bound() -> None:
     nic = next(one for one in HOST.nics if one.rdma and one.physfn is None)
     link = next(one.link for one in HOST.pci if one.address == nic.address)

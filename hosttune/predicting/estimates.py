@@ -27,7 +27,8 @@ _NOTHING = Estimate("", "", "no model of this metric has a source")
 class Question:
     """What is asked: how many GPUs take part and on how many hosts, and the size of the message; None is unknown.
 
-    `far`: host memory of another node. `flat`: between hosts, one ring over all GPUs.
+    `far`: host memory of another node. `flat`: between hosts, one ring over all GPUs. `tcp`: between hosts, over TCP
+    and not RDMA.
     """
 
     metric: str
@@ -36,6 +37,7 @@ class Question:
     size_bytes: float | None = None
     far: bool = False
     flat: bool = False
+    tcp: bool = False
 
 
 def estimate(question: Question, shape: Shape) -> Estimate:
@@ -113,7 +115,19 @@ def _collective(question: Question, shape: Shape) -> Estimate:
     hosts = question.hosts or shape.hosts
     if hosts is None:
         return _missing("GB/s", "ring, NVLS or network bound", formulas.RING_SOURCE, "the number of hosts")
-    return _within(question, shape) if hosts == 1 else _between(question, shape, hosts)
+    if hosts == 1:
+        return _within(question, shape)
+    return _over_tcp(shape) if question.tcp else _between(question, shape, hosts)
+
+
+def _over_tcp(shape: Shape) -> Estimate:
+    host = shape.host_gb_per_s
+    because = ("the known point is of one machine's loopback: expect this order of magnitude, not this figure",)
+    return Estimate(
+        "GB/s", "about 3.5 GB/s whatever the ports can do", formulas.TCP_SOURCE, host,
+        min(formulas.TCP_GB_PER_S, host) if host else formulas.TCP_GB_PER_S, because, 1 - formulas.TCP_WIDTH,
+        formulas.TCP_WIDTH,
+    )  # fmt: skip
 
 
 def _within(question: Question, shape: Shape) -> Estimate:

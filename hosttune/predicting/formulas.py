@@ -77,6 +77,15 @@ RDMA_PART = 0.96  # 24 of 25 GB/s (nccl-tests issue 119) and 390 of 400 Gb/s (Az
 RDMA_SOURCE = "the port's rate; 0.96: nccl-tests issue 119 (24 of 25 GB/s a port)"
 
 
+# Between hosts over TCP (NCCL's NET/Socket): the CPU copies every byte, and one thread a connection limits it.
+# 256 MiB over the loopback of one machine: an order of magnitude, not a rate of the network.
+TCP_GB_PER_S, TCP_WIDTH = 3.5, 0.5
+TCP_SOURCE = (
+    "a single point, measured: 2 H200 as two hosts (NCCL_HOSTID) on one machine, one process a GPU, NET/Socket over the"
+    " loopback, all-reduce of 256 MiB: 3.5 GB/s (297 GB/s as one host)"
+)
+
+
 def flat(host_gb_per_s: float) -> float:
     """Return the bound of a flat ring over hosts: the rate of all ports of one host, g·b."""
     return host_gb_per_s

@@ -165,6 +165,7 @@ def _between_hosts(metric: str, shape: Shape, count: int, hosts: int) -> Iterato
     for name, size in _SIZES.items():
         yield _row(metric, f"{everyone}, {name}", estimate(Question(metric, ranks, hosts, size), shape))
     yield _row(metric, f"{everyone}, flat ring", estimate(Question(metric, ranks, hosts, flat=True), shape))
+    yield _row(metric, f"{everyone}, over TCP", estimate(Question(metric, ranks, hosts, tcp=True), shape))
     if count < 2:
         return
     rail = f"{hosts} GPUs on {hosts} hosts, one rail"
