@@ -12,6 +12,7 @@ from hosttune.cli.output import emit, emit_page, exiting, shown, tell, write
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
+    from hosttune.fleet.monitored import Monitored
     from hosttune.fleet.run import FleetRun, Request
     from hosttune.model.fleet import FleetReport
 
@@ -173,20 +174,29 @@ def revert(context: click.Context, /, **asked: Any) -> None:
 @click.option("-i", "--inventory", "inventories", multiple=True, metavar="INVENTORY",
               help="With --verb: the hosts of this inventory instead of those that have answered.")  # fmt: skip
 @click.option("--limit", metavar="PATTERN", help="With -i: only these hosts and groups.")
+@click.option("--metrics", metavar="FILE",
+              help="Also judge hosts by their metrics: the answer of Prometheus' /federate (- is stdin).")  # fmt: skip
 @output_option
 def report(results: str, run_id: str | None, output: str, **last: Any) -> None:
     """Report on the answers in the results folder. Asks no host."""
+    from hosttune.fleet.monitored import read_metrics
     from hosttune.fleet.reporting import report_of_past
 
     if last["verb"] is None and (last["inventories"] or last["limit"]):
         raise BadInput("a run's hosts are in its record", where="-i", hint="give --verb with it, or leave it out")
-    found = report_of_past(results, run_id) if last["verb"] is None else last_answers(results, run_id, **last)
+    path = last.pop("metrics")
+    metrics = None if path is None else read_metrics(path)
+    if last["verb"] is None:
+        found = report_of_past(results, run_id, metrics)
+    else:
+        found = last_answers(results, run_id, metrics, **last)
     show(found, output, results)
 
 
 def last_answers(
-    results: str, run_id: str | None, verb: str, inventories: tuple[str, ...], limit: str | None
-) -> FleetReport:
+    results: str, run_id: str | None, metrics: Monitored | None, verb: str, inventories: tuple[str, ...],
+    limit: str | None,
+) -> FleetReport:  # fmt: skip
     """Return the report of the last answer of each host to a verb. Raises BadInput."""
     from hosttune.fleet.inventory import read_inventory
     from hosttune.fleet.reporting import report_of_last
@@ -195,7 +205,7 @@ def last_answers(
         raise BadInput("both --run and --verb", where="command line", hint="a run has its own verb: drop --verb")
     if limit is not None and not inventories:
         raise BadInput("--limit without -i", where="--limit", hint="give the inventory with -i")
-    return report_of_last(results, verb, read_inventory(inventories, limit) if inventories else None)
+    return report_of_last(results, verb, read_inventory(inventories, limit) if inventories else None, metrics)
 
 
 @fleet.command(cls=Command)

@@ -19,6 +19,7 @@ from hosttune.fleet.causes import Diagnosed, diagnose_host, groups_of
 from hosttune.fleet.gate import PHASES, WAVES, phases
 from hosttune.fleet.hardware import HostHardware, machine_of, read_machine
 from hosttune.fleet.medians import Hardware, Row, fleet_medians, rows_of
+from hosttune.fleet.monitored import Monitored
 from hosttune.fleet.results import answer_path, host_folder, read_file
 from hosttune.model.fleet import Answer, FleetReport, HostLine, Wave
 from hosttune.model.listing import some
@@ -41,6 +42,7 @@ class Asked:
     """The request that a report is about, and what only the run knows: its waves, why it stopped, inventory groups.
 
     `check`: it was a dry run, and the files are HOST/PHASE.check.json. `run` None: the run that wrote the files last.
+    `metrics`: what Prometheus knows of the hosts now; each then has a result of its own.
     """
 
     verb: str
@@ -52,6 +54,7 @@ class Asked:
     stopped: str | None = None
     at: str | None = None
     version: str | None = None
+    metrics: Monitored | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,11 @@ def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
         medians=medians,
         outliers=outliers,
         causes=groups_of(lines, unexplained),
-        notes=(*_notes(len(figures), strange, undiagnosed), *_twice(named)),
+        notes=(
+            *_notes(len(figures), strange, undiagnosed),
+            *_twice(named),
+            *(asked.metrics.strangers([line.host for line in lines]) if asked.metrics is not None else ()),
+        ),
     )
 
 
@@ -163,7 +170,8 @@ def _line(
     host: str, seen: _Seen, machine: HostHardware | None, asked: Asked, shared: dict[str, str], why: Diagnosed
 ) -> HostLine:
     made = seen.validation.results if seen.validation is not None else ()
-    results = (*_results_of_answers(seen, made, asked), *made)
+    monitored = () if asked.metrics is None else (asked.metrics.of(host),)
+    results = (*_results_of_answers(seen, made, asked), *monitored, *made)
     notable = [one for one in worst_first(results) if one.outcome not in ("pass", "skip")]
     worse = (seen.validation.worse or ()) if seen.validation is not None else ()
     hardware = machine.hardware if machine is not None else Hardware({})

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from hosttune.errors import BadInput
 from hosttune.fleet.inventory import Inventory
+from hosttune.fleet.monitored import Monitored
 from hosttune.fleet.overview import Asked, report_of
 from hosttune.fleet.record import RecordedRun
 from hosttune.fleet.results import hosts_in
@@ -32,8 +33,11 @@ def report_of_run(done: FleetRun) -> FleetReport:
     return report_of(rollout.order.results, rollout.hosts, asked)
 
 
-def report_of_past(results: str, run: str | None = None) -> FleetReport:
-    """Return the report of a run in the record (default: the last). Raises BadInput if there is no such run."""
+def report_of_past(results: str, run: str | None = None, metrics: Monitored | None = None) -> FleetReport:
+    """Return the report of a run in the record (default: the last). Raises BadInput if there is no such run.
+
+    `metrics`: what Prometheus knows of the hosts now.
+    """
     past = read_past(results, None, run)
     if past is None:
         what = f"no run {run}" if run is not None else "no run"
@@ -49,11 +53,14 @@ def report_of_past(results: str, run: str | None = None) -> FleetReport:
         stopped=past.stopped or (None if past.exit_code is not None else "the run has no end in its record"),
         at=past.began.at,
         version=past.began.version,
+        metrics=metrics,
     )
     return report_of(results, [host for number in sorted(past.members) for host in past.members[number]], asked)
 
 
-def report_of_last(results: str, verb: str, inventory: Inventory | None = None) -> FleetReport:
+def report_of_last(
+    results: str, verb: str, inventory: Inventory | None = None, metrics: Monitored | None = None
+) -> FleetReport:
     """Return the report of the last answer of each host to a verb, from any source.
 
     A source can be a playbook that was run by hand, or a host that validates itself. The report covers every host of
@@ -63,7 +70,8 @@ def report_of_last(results: str, verb: str, inventory: Inventory | None = None) 
     hosts = inventory.hosts if inventory is not None else hosts_in(results)
     if not hosts:
         raise BadInput("no host has answered", where=results, hint="name the results folder of a run with --results")
-    return report_of(results, hosts, Asked(verb=verb, groups=inventory.groups if inventory is not None else {}))
+    groups = inventory.groups if inventory is not None else {}
+    return report_of(results, hosts, Asked(verb=verb, groups=groups, metrics=metrics))
 
 
 def _wave(past: RecordedRun, number: int) -> Wave:

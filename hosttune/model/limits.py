@@ -44,6 +44,8 @@ LIMITS: Mapping[str, Limit] = {
     "CPUs named in a domain XML": Limit(1 << 20, "", "512 vCPUs that may each run on 2,048 CPUs"),
     "journal": Limit(64 * MIB, "bytes", "the definitions of all guests, old and new, are 32 MiB at most"),
     "record of a fleet": Limit(64 * MIB, "bytes", "some lines for each host of each run"),
+    "metrics of a fleet": Limit(64 * MIB, "bytes", "1,000 hosts of 300 series are 33 MiB"),
+    "samples of a fleet": Limit(200_000, "", "1,000 hosts with verdict, time and 30 results each are 36,000"),
     "statement": Limit(4 * MIB, "bytes", "16 devices with their evidence, and 2,000 applied settings, are 400 KiB"),
     "starts": Limit(16 * MIB, "bytes", "one line of 80 bytes for each device of each start of a guest"),
     "configuration": Limit(64 * KIB, "bytes", "every key with its value is 1 KiB"),
