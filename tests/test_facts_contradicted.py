@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from damage import Files, Found, as_captured, improvements, load, read_by_discovery, validated
+from damage import Damage, Files, Found, as_captured, improvements, load, read_by_discovery, validated, with_damage
 from sickhosts import EXAMPLE, GIVEN, VM, contradicted, with_guest
 
 from hosttune.pciconfig import CAP_EXPRESS, capability_at
@@ -98,6 +98,24 @@ def test_a_nic_without_a_driver_that_has_an_interface_is_doubtful() -> None:
     after = validated(Files(files, links, host.dirs - lost, host.origin))
     assert lost
     assert after.outcomes[("device-present", "0010:00:00.0")] == "unknown"
+
+
+@pytest.mark.parametrize("also", ["", "class", "config"])
+def test_a_nic_whose_interface_was_lost_with_its_class_is_no_nic_without_a_driver(also: str) -> None:
+    """The manifest of the capture says that the interface's folder was there; only a driver makes it."""
+    nic = "0030:00:00.0"
+    whole = load(MI300X)
+    host = as_captured(whole, read_by_discovery(whole))
+    before = validated(host)
+    folder = host.links[f"{DEVICES}/{nic}"]
+    gone = (f"{folder}/infiniband", "/sys/class", *([f"{folder}/{also}"] if also else []))
+    lost = with_damage(host, *(Damage(path, path, path) for path in gone))
+    after = validated(lost)
+    assert [before.outcomes[(check, nic)] for check in ("device-present", "pcie-link")] == ["unknown", "unknown"]
+    assert list(improvements(before, after, [nic])) == []
+    assert after.outcomes[("device-present", nic)] == "unknown"
+    emptied = Files(lost.files, lost.links, lost.dirs | {f"{folder}/infiniband"}, lost.origin)
+    assert validated(emptied).outcomes[("device-present", nic)] == "unknown"
 
 
 def test_kernel_arguments_that_name_no_parameter_are_not_believed() -> None:

@@ -314,14 +314,20 @@ def _classed(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
 
 
 def _interfaced(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
-    """Yield the functions whose own folders hold what only a driver makes there, if the tree has no driver for one."""
-    seen = [
-        SeenDevice(address=address, kind=kind, driver="nvme" if kind == "nvme" else _HOSTS_OWN)
-        for address, device in tree.items()
-        if device.driver is None and (device.class_code or "")[:2] in ("01", "02")
-        for folder, kind in _CLASSES
-        if reader.names(f"{TREE}/{address}/{folder.rpartition('/')[2]}")
-    ]
+    """Yield the functions whose own folders hold what only a driver makes there, if the tree has no driver for one.
+
+    A folder that a capture lost, or that the kernel refuses to list, counts: only a folder that is listed and empty
+    shows that there is no interface. A function whose class is unknown may be any of them.
+    """
+    seen = []
+    for address, device in tree.items():
+        if device.driver is None and (device.class_code or "02")[:2] in ("01", "02"):
+            here = reader.names(f"{TREE}/{address}")
+            seen += [
+                SeenDevice(address=address, kind=kind, driver="nvme" if kind == "nvme" else _HOSTS_OWN)
+                for name, kind in ((folder.rpartition("/")[2], kind) for folder, kind in _CLASSES)
+                if name in here and reader.listing(f"{TREE}/{address}/{name}") != []
+            ]
     source = _source("the functions' interfaces", f"{TREE}/*/{{net,infiniband,nvme}}", seen, tree)
     if source.contrary:
         yield source
