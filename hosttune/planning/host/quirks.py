@@ -33,8 +33,30 @@ def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Itera
         doubt = vendor.reset_doubts.get((function.device_id if function else None) or "") if vendor else None
         if doubt is not None:
             yield Finding(level="warn", text=f"GPU {device.address}: {doubt}", where=where)
+    yield from _divided(catalogue, guest, where)
     yield from _slow_start(host, catalogue, guest, where)
     yield from _emulated_ports(guest, where)
+
+
+def _divided(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
+    """Yield GPUs outside of the guest that a link joins with its own, where a reset of one touches the others.
+
+    How they are joined is known only while their maker's driver holds them, so unknown peers are named too. Of virtual
+    functions no source says what their reset does.
+    """
+    physical = {gpu.address: gpu for gpu in catalogue.gpus.values() if catalogue.pci[gpu.address].physfn is None}
+    gpus = {device.address: physical[device.address] for device in guest.devices if device.address in physical}
+    makers = {gpu.vendor: maker for gpu in gpus.values() if (maker := vendor_of(gpu.vendor)) and maker.resets_peers}
+    for name, maker in makers.items():
+        own = [gpu for gpu in gpus.values() if gpu.vendor == name]
+        joined = {peer.address for gpu in own for peer in gpu.peers or () if peer.kind == maker.link} - gpus.keys()
+        others = [gpu.address for gpu in physical.values() if gpu.vendor == name and gpu.address not in gpus]
+        if joined:
+            text = f"{maker.resets_peers}: {', '.join(sorted(joined))} are joined with it and not its own"
+            yield Finding(level="warn", text=f"{text}; give the guest all of them, or none beside it", where=where)
+        elif others and any(gpu.peers is None for gpu in own):
+            text = f"{maker.resets_peers}: whether {', '.join(sorted(others))} are joined with it is unknown"
+            yield Finding(level="warn", text=f"{text}; discover while {maker.driver} holds them", where=where)
 
 
 def _slow_start(host: Host, catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
