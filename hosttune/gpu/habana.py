@@ -238,6 +238,7 @@ HINTS = Hints(
     show="hl-smi -q -i {gpu}",
     processes="hl-smi",
     power="hl-smi -q -i {gpu} -d POWER",
+    set_power="hl-smi -i {gpu} --power-max",
     links="hl-smi -n link -i {gpu}",
     defaults="hl-smi -Q name,bus_id -f csv",
     reset="hl-smi --reset-aip -i {gpu} once nothing uses it",
@@ -255,9 +256,10 @@ HABANA = Vendor(
     lists=_lists,
     tellers={DRIVER: "sysfs of habanalabs"},  # all of `tells`: hl-smi adds UUID and memory
     hints=HINTS,
-    # Documentation/ABI/testing/sysfs-driver-habanalabs has max_power, but no range, no default and no way to reset it.
+    # Documentation/ABI/testing/sysfs-driver-habanalabs (max_power) and docs.habana.ai (hl-smi --power-max, Gaudi 3: 450
+    # to 850 W; in older releases only with security disabled).
     unset={
-        DRIVER: "no source gives Gaudi's power limits a range or a default, and hl-smi sets none that is documented"
+        DRIVER: "no source says what resets a limit of hl-smi --power-max, or whether it lasts; nor of other settings"
     },
     inside=Inside(
         note="Gaudi: no persistence or power limit is known inside a guest, and no official sysctl list: only what the"
@@ -273,7 +275,7 @@ HABANA = Vendor(
         mend="look for messages of habanalabs about the port in the kernel log;"
         " /opt/habanalabs/qual/gaudi3/bin/manage_network_ifs.sh --status, --up",
     ),
-    traces=Traces(node_classes={"habanalabs": "/dev/"}),
+    traces=Traces(modules=(DRIVER,), node_classes={"habanalabs": "/dev/"}),
     bench=Bench(
         backends=frozenset(("PyTorch for Gaudi",)),
         libraries=("torch", "habana_frameworks"),

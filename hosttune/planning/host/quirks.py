@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hosttune.domain.elements import version_of
-from hosttune.gpu import vendor_of
+from hosttune.gpu import inside, vendor_of
 from hosttune.guest.nccl import is_gpu, is_nic
 from hosttune.model.host import Host, Tuned
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
@@ -35,7 +35,7 @@ def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Itera
             yield Finding(level="warn", text=f"GPU {device.address}: {doubt}", where=where)
     yield from _divided(catalogue, guest, where)
     yield from _slow_start(host, catalogue, guest, where)
-    yield from _emulated_ports(guest, where)
+    yield from _emulated_ports(catalogue, guest, where)
 
 
 def _divided(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
@@ -73,20 +73,25 @@ def _slow_start(host: Host, catalogue: Catalogue, guest: PlannedGuest, where: st
     yield Finding(level="info", text=text, where=where)
 
 
-def _emulated_ports(guest: PlannedGuest, where: str) -> Iterator[Finding]:
+def _emulated_ports(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
     """Yield GPUs whose links look slower in the guest than they are, because of QEMU's emulated ports.
 
     A switch's ports report 2.5 GT/s x1 (hw/pci-bridge/xio3130_downstream.c: no x-speed, no x-width), a root port 16
     GT/s x32 since QEMU 4.0 (hw/pci-bridge/gen_pcie_root_port.c, x-speed and x-width; still so in 10.1). libvirt sets
     neither. NCCL uses the lower value of device and port (nccl, src/graph/xml.cc, ncclTopoGetXmlFromSys), but only for
     a device whose link is not in a topology file; hosttune's file has the host's values (`guest.nccl`). With one GPU
-    and no NIC, NCCL has nothing to compare.
+    and no NIC, NCCL has nothing to compare. GPUs whose collectives library reads no such file are left out.
     """
     if guest.seed is not None or sum(is_gpu(device) or is_nic(device) for device in guest.devices) < 2:
         return
     mend = "and NCCL takes the lesser of device and port: put the guest's topology file (its bundle, or seed: true)"
     models = {controller.index: controller.model for controller in guest.controllers}
-    gpus = [(models.get(_bus(device)), device) for device in guest.devices if device.kind == "gpu"]
+    makers = {device.address: inside(catalogue.pci[device.address].vendor_id) for device in guest.devices}
+    gpus = [
+        (models.get(_bus(device)), device)
+        for device in guest.devices
+        if device.kind == "gpu" and makers[device.address].nccl is not None
+    ]
     below = sum(model == "pcie-switch-downstream-port" for model, _ in gpus)
     if below:
         text = f"GPUs below an emulated PCIe switch: {below}. Its ports say 2.5 GT/s x1, {mend} into the guest"
