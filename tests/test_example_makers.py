@@ -12,14 +12,18 @@ from pathlib import Path
 import pytest
 import yaml
 from damage import Files, load, validated
+from msgspec import structs
 from test_example import contents
 
 from hosttune.discovery import discover
+from hosttune.errors import Refused
 from hosttune.gpu.habana import HABANA
-from hosttune.model.host import Host
+from hosttune.handover.targets import Asked, chosen
+from hosttune.model.host import Host, RunningGuest
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
 from hosttune.planning import plan
+from hosttune.transaction.site import open_site
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -192,3 +196,34 @@ def test_what_a_guest_with_gaudis_is_told_about_tests_that_do_not_run_there() ->
     note = HABANA.inside.note
     assert "ReportNCheck" in note
     assert "29000 MiB of 2 MiB pages" in note
+
+
+# --- a hand-over of a GPU that others are joined with --------------------------------------------------------------
+
+
+def beside(state: str, has: tuple[str, ...], peers: str | None = "xgmi") -> Host:
+    """The MI300X host with a guest that has some GPUs. `peers` None: how they are joined was not read."""
+    found = host("mi300x-8")
+    gpus = tuple(
+        structs.replace(
+            gpu, peers=None if peers is None else tuple(structs.replace(one, kind=peers) for one in gpu.peers or ())
+        )
+        for gpu in found.gpus
+    )
+    return structs.replace(found, gpus=gpus, guests=(RunningGuest(name="tenant", state=state, devices=has),))
+
+
+@pytest.mark.parametrize(
+    ("state", "peers", "refused"),
+    [("running", "xgmi", True), ("paused", "xgmi", True), ("running", None, True), ("shut off", "xgmi", False),
+     ("running", "pcie", False)],
+)  # fmt: skip
+def test_no_gpu_is_handed_over_whose_reset_can_interrupt_a_guest(state: str, peers: str | None, refused: bool) -> None:
+    there = beside(state, (GPUS[5],), peers)
+    site, _ = open_site(None, there)
+    asked = Asked(devices=(GPUS[0],))
+    if not refused:
+        assert [target.address for target in chosen(site, there, asked)] == [GPUS[0]]
+        return
+    with pytest.raises(Refused, match=f"{GPUS[5]}: guest tenant has it .* a reset of {GPUS[0]} can interrupt it"):
+        chosen(site, there, asked)
