@@ -243,8 +243,8 @@ HINTS = Hints(
     defaults="hl-smi -Q name,bus_id -f csv",
     reset="hl-smi --reset-aip -i {gpu} once nothing uses it",
     lost="messages of habanalabs",
-    diagnose="run hl_qual, which needs 29000 MiB of 2 MiB pages; in a guest ReportNCheck, because hl_qual's PCI test and"
-    " RDMA PerfTest do not run there",
+    diagnose="run hl_qual, which needs 29000 MiB of 2 MiB pages; in a guest ReportNCheck, because hl_qual's PCI test"
+    " and RDMA PerfTest do not run there",
 )
 HABANA = Vendor(
     name="habana",
