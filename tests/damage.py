@@ -246,6 +246,9 @@ def contradictions(host: Files) -> Iterator[Damage]:
             yield damage("", "another folder", target=other)
 
 
+_LINES = ("nvidia-smi-q", "nvidia-smi-topo-m", "nvidia-smi-nvlink-s", "hl-smi-q", "hl-smi-ports", "virsh-list")
+
+
 def _of_answers(host: Files) -> Iterator[Damage]:
     for path, data in host.files.items():
         name = path.removeprefix(COMMANDS)
@@ -255,7 +258,7 @@ def _of_answers(host: Files) -> Iterator[Damage]:
             continue
         if name == "nvidia-smi-q-x":
             yield from _of_elements(path, data.decode("latin-1"))
-        elif name in ("nvidia-smi-q", "nvidia-smi-topo-m", "nvidia-smi-nvlink-s", "virsh-list"):
+        elif name in _LINES:
             yield from _of_lines(path, data)
         elif data.lstrip()[:1] == b"{":
             yield from _of_values(path, data)

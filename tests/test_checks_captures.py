@@ -29,7 +29,7 @@ ARCHIVES = {
     f"{folder}-{path.name.partition('.tar.')[0]}": path
     for folder in FOLDERS
     for path in sorted((TESTS / "hosts" / folder).glob("*.tar.*"))
-} | {"example-hgx-h200-8": TESTS.parent / "examples" / "hgx-h200-8.tar.xz"}
+} | {f"example-{name}": TESTS.parent / "examples" / f"{name}.tar.xz" for name in ("hgx-h200-8", "gaudi3-8", "mi300x-8")}
 XE9680, AZURE, MI300X, OCI = (
     f"derived-{name}"
     for name in ("xe9680-8xh100-lspci", "azure-ndv4-8xa100-vm", "amd-mi300x-8-vm", "oci-bm-gpu-a100-b4-nps4")

@@ -22,6 +22,7 @@ HOSTS = {
     "hgx-h200-8": ["h200-01", "h200-02", "h200-03", "h200-04"],
     "h100-16-ib": ["h100-01", "h100-02"],
     "gaudi3": ["gaudi-01", "gaudi-02"],
+    "mi300x": ["mi300x-01", "mi300x-02"],
 }
 KNOWN = {
     "command", "root", "intent", "level", "results", "record", "against", "gate", "floors", "timeout", "version", "run",

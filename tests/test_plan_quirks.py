@@ -47,6 +47,34 @@ def test_a_board_that_does_not_come_back_from_its_reset(device_id: str, levels: 
     assert said(planned(host), "reset when a guest ends") == levels
 
 
+JOINED = [Card(f"0000:{0x21 + 16 * i:02x}:00.0", 0, vendor="amd", group=i, bar_bytes=256 * GIB) for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "kind", "told"),
+    [
+        (4, "xgmi", []),  # the guest has all of them
+        (2, "xgmi", ["0000:41:00.0, 0000:51:00.0 are joined with it and not its own"]),
+        (2, "pcie", []),
+        (2, None, ["whether 0000:41:00.0, 0000:51:00.0 are joined with it is unknown"]),
+        (4, None, []),
+    ],
+)
+def test_a_reset_of_one_gpu_touches_those_that_are_joined_with_it(gpus: int, kind: str | None, told: list[str]) -> None:
+    host = build_host(cards=JOINED)
+    for row in host["gpus"] if kind else ():
+        row["peers"] = [{"address": other.address, "kind": kind} for other in JOINED if other.address != row["address"]]
+    made = planned(host, gpus=[card.address for card in JOINED[:gpus]])
+    texts = [finding.text for finding in made.findings if "can interrupt the GPUs that XGMI joins" in finding.text]
+    assert [any(one in text for one in told) for text in texts] == [True] * len(told)
+    assert len(texts) == len(told)
+
+
+def test_of_a_reset_of_nvidia_gpus_nothing_is_said_of_others() -> None:
+    cards = [Card(card.address, 0, group=card.group, bar_bytes=GIB) for card in JOINED]
+    assert said(planned(build_host(cards=cards), gpus=2), "can interrupt") == []
+
+
 @pytest.mark.parametrize(
     ("qemu", "gpus", "levels"),
     [("8.2.2", 4, ["info"]), ("10.0.13", 4, ["info"]), ("10.1.0", 4, []), (None, 4, []), ("8.2.2", 1, [])],

@@ -32,6 +32,8 @@ FAMILIES: tuple[str, ...] = (
     "gpumodes",
     "fabric",
     "fabricbridges",
+    "gpuports",
+    "gpupartition",
     "health",
     "guests",
     "guesttree",

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from hosttune.discovery import discover
 from hosttune.errors import BadInput
+from hosttune.gpu import VENDORS
 from hosttune.irqbalance import IRQBALANCE
 from hosttune.model import sysfs
 from hosttune.model.evidence import LIBVIRT_ANSWER, Evidence
+from hosttune.model.gpu import GpuPort
 from hosttune.model.guestplan import PLACE, UNREADABLE, GuestPlan
 from hosttune.model.host import Host
 from hosttune.model.values import MAX_SIZE
@@ -34,6 +36,7 @@ READERS: tuple[tuple[str, str, str], ...] = (
     ("irqbalance", "evidence", "read_irqbalance"),
     ("absent", "evidence", "read_absent"),
     ("ksm_pages_shared", "evidence", "read_ksm_pages_shared"),
+    ("gpu_ports", "evidence", "read_gpu_ports"),
     ("guest_plan", "evidence", "read_guest_plan"),
     ("health", "health", "read_health"),
     ("fabric_manager", "fabric", "read_fabric_manager"),
@@ -114,6 +117,16 @@ def gather(
         problems=tuple(reader.problems),
         **found,
     )
+
+
+def read_gpu_ports(reader: Reader, host: Host) -> dict[str, tuple[GpuPort, ...]]:
+    """Return the network ports of each GPU that carries some, as its maker's tool lists them."""
+    found: dict[str, tuple[GpuPort, ...]] = {}
+    for vendor in VENDORS:
+        functions = tuple(host.index.pci[gpu.address] for gpu in host.gpus if gpu.vendor == vendor.name)
+        if vendor.ports is not None and functions:
+            found.update(vendor.ports.read(reader, functions))
+    return found
 
 
 def read_guest_plan(reader: Reader, host: Host) -> GuestPlan | None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from hosttune.gpu.inside import Inside
-from hosttune.gpu.vendor import Bench, Hints, Listing, Vendor, awake, fill
+from hosttune.gpu.vendor import Bench, Hints, Listing, Part, Partitioning, Vendor, awake, fill
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import PciDevice
@@ -44,6 +44,17 @@ MODELS = {
 CARD_SWITCHES = frozenset((("1002", "1478"), ("1002", "1479"), ("1022", "1470"), ("1022", "1471")))
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"
+# Partition modes: drivers/gpu/drm/amd/amdgpu/amdgpu_gfx.c (current_compute_partition), amdgpu_gmc.c
+# (current_memory_partition), aqua_vanjaram.c (modes of the memory that each mode of the compute dies allows).
+COMPUTE_MODES = frozenset(("SPX", "DPX", "TPX", "QPX", "CPX"))
+MEMORY_MODES = frozenset(("NPS1", "NPS2", "NPS3", "NPS4", "NPS6", "NPS8"))
+VALID_MODES = {
+    "SPX": ("NPS1",),
+    "DPX": ("NPS1", "NPS2"),
+    "TPX": ("NPS1", "NPS4"),
+    "QPX": ("NPS1", "NPS2", "NPS4"),
+    "CPX": ("NPS1", "NPS2", "NPS4"),
+}
 IOLINK_XGMI = 11  # CRAT_IOLINK_TYPE_XGMI, drivers/gpu/drm/amd/amdkfd/kfd_crat.h
 _MOST_NODES = 256  # GPU nodes whose pairs are examined: 8 GPUs in 8 partitions each are 64
 _MAX_U32, _MAX_U64 = (1 << 32) - 1, (1 << 64) - 1  # location_id and domain; any property (kfd_topology.h)
@@ -107,12 +118,22 @@ def _facts(
         power_min_watts=_watts(reader, caps and f"{caps}_min"),
         power_max_watts=_watts(reader, caps and f"{caps}_max"),
         peers=peers,
+        compute_partition=_mode(reader, f"{folder}/current_compute_partition", COMPUTE_MODES),
+        memory_partition=_mode(reader, f"{folder}/current_memory_partition", MEMORY_MODES),
         ecc_uncorrected=uncorrected,
         ecc_corrected=corrected,
         pcie_replays=reader.count(f"{folder}/pcie_replay_count"),
         temperature_c=_celsius(reader, sensors and f"{sensors}/temp1_input"),
         temperature_slowdown_c=_celsius(reader, sensors and f"{sensors}/temp1_crit"),
     )
+
+
+def _mode(reader: Reader, path: str, known: Collection[str]) -> str | None:
+    """Return a partition mode as amdgpu prints it; None, with a problem, for any other text ("UNKNOWN")."""
+    text = reader.text(path)
+    if text and text not in known:
+        reader.problem("not a partition mode", path, f"reads {text[:40]!r}")
+    return text if text in known else None
 
 
 def _sensors(reader: Reader, folder: str) -> str:
@@ -257,12 +278,26 @@ def _lists(reader: Reader) -> tuple[Listing, ...]:
     return (Listing(name="the KFD topology", read=NODES, gpus=gpus, whole=False),) if gpus else ()
 
 
+# Sources: amd/MxGPU-Virtualization, release 9.4.0.K (MI300X in guests: SPX with NPS1, CPX with NPS4; XGMI between 8
+# GPUs), README (1, 2, 4 or 8 GPUs in one guest); ROCm/amdsmi, docs/conceptual/partition.md (CDNA 3 and later).
+PARTITIONING = Partitioning(
+    devices=frozenset(("74a0", "74a1", "74a2", "74a5", "74a9", "75a0", "75a3")),
+    valid=VALID_MODES,
+    whole="SPX",
+)
 TELLS = frozenset(
     (
         *("driver_version", "ecc_corrected", "ecc_uncorrected", "peers", "pcie_replays", "power_default_watts"),
-        *("power_limit_watts", "temperature_c", "temperature_slowdown_c"),
+        *("power_limit_watts", "temperature_c", "temperature_slowdown_c", "compute_partition", "memory_partition"),
     )
 )
+
+
+def _parts(gpu: Gpu) -> tuple[Part, ...] | str | None:
+    """Return why a divided GPU is not measured: it is several devices with one PCI address; None for a whole GPU."""
+    if gpu.compute_partition in (None, PARTITIONING.whole):
+        return None
+    return f"it is divided ({gpu.compute_partition}): no source has figures of its parts; measure it in SPX"
 
 
 def _knobs() -> Knobs:
@@ -283,6 +318,7 @@ HINTS = Hints(
     heat="amd-smi static --limit -g {gpu}",
     processes="amd-smi process -g {gpu}",
     links="amd-smi topology --link-type",
+    partition="amd-smi static --partition -g {gpu}",
     reset="reboot, or run amd-smi reset --gpureset -g {gpu} once nothing uses any GPU here (it resets all that XGMI"
     " joins)",
     repaired="amd-smi bad-pages -g {gpu} lists the pages that were retired",
@@ -301,8 +337,14 @@ AMD = Vendor(
     tellers={"amdgpu": "sysfs of amdgpu"},
     hints=HINTS,
     knobs=_knobs,
+    partitioning=PARTITIONING,
+    # ROCm/amdsmi, docs/conceptual/gpu-reset-behavior.md.
+    resets_peers="a reset of one GPU, as before each start of its guest, can interrupt the GPUs that XGMI joins with"
+    " it, and their guests",
     # NCCL's version number: ROCm/rccl, src/graph/xml.h.
     inside=Inside(note="AMD: no persistence or power setting has a source, so none is made", nccl="2"),
     # PyTorch for ROCm uses torch.cuda, and gives each device's PCI address (torch/csrc/cuda/Module.cpp).
-    bench=Bench(backends=frozenset(("PyTorch",)), unproven="unproven: not seen on a machine with AMD GPUs"),
+    bench=Bench(
+        backends=frozenset(("PyTorch",)), parts=_parts, unproven="unproven: not seen on a machine with AMD GPUs"
+    ),
 )

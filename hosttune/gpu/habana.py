@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import re
+from collections.abc import Iterator
 
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu.inside import Inside
-from hosttune.gpu.vendor import Answer, Bench, Hints, Listing, Part, Traces, Vendor, always, ask, awake, fill
-from hosttune.model.gpu import Gpu
+from hosttune.gpu.vendor import Answer, Bench, Hints, Listing, Part, Ports, Traces, Vendor, always, ask, awake, fill
+from hosttune.model.gpu import Gpu, GpuPort
 from hosttune.model.host import PciDevice, Problem
-from hosttune.model.values import MAX_ID, MAX_SIZE, parse_address
+from hosttune.model.values import MAX_ID, MAX_SIZE, is_address, parse_address
 from hosttune.reader import Reader, number
 
 # pci.ids (pciutils/pciids 2026.08.22), vendor 1da3. Gaudi2B shares 1020 and differs by PCI revision.
@@ -25,6 +27,12 @@ QUERY = "hl-smi-q"
 COLUMNS = ("index", "module_id", "bus_id", "name", "uuid", "memory.total")
 COMMAND = ("hl-smi", "-Q", ",".join(COLUMNS), "-f", "csv,noheader")
 DRIVER = "habanalabs"
+# Power classes in watts, by the name that hl-smi gives a card (docs.habana.ai: HL-325L, HL-338).
+# The least limit is known of one: docs.habana.ai, "System Management Interface Tool", --power-max, Gaudi 3: 450 to 850.
+POWER_CLASSES = {"HL-325L": 850.0, "HL-338": 600.0}
+LEAST_WATTS = {"HL-325L": 450.0}
+PORTS_QUERY = "hl-smi-ports"
+PORTS_SECONDS = 10.0  # for one call; a card that hangs must not hold up the others for long
 
 
 def parse_hl_smi(text: str) -> Answer:
@@ -48,8 +56,12 @@ def parse_hl_smi(text: str) -> Answer:
 def _row(row: dict[str, str]) -> Gpu:
     module, memory = row["module_id"], row["memory.total"].partition(" ")[0]
     mebibytes = number(memory, MAX_SIZE >> 20)
+    watts = POWER_CLASSES.get(row["name"])
     return Gpu(
         address=parse_address(row["bus_id"], where=QUERY),
+        power_default_watts=watts,
+        power_max_watts=watts,
+        power_min_watts=LEAST_WATTS.get(row["name"]),
         uuid=None if row["uuid"] in ("", "N/A") else row["uuid"],
         module_id=number(module, MAX_ID),
         memory_bytes=None if mebibytes is None else mebibytes << 20,
@@ -132,6 +144,73 @@ def _classed(reader: Reader) -> list[str]:
     return sorted(found)
 
 
+# --- ports -------------------------------------------------------------------------------------------------------
+
+# HabanaAI/Setup_and_Install @b0681c61, utils/intel_gaudi_health_screen/IGNodes.py (Apache-2.0): `-n ports` prints
+# "port 0: internal" or "external" for each port; `-n link -P 0,1,…` prints "port 0: UP" or "DOWN" for those ports, and
+# without -P for the internal ports alone.
+_SECTION = re.compile(r"\[(\S+) (ports|link)\]")
+_PORT = re.compile(r"port\s+([0-9]{1,3})\s*:\s*(\S+)")
+_WORDS = {"ports": {"internal", "external"}, "link": {"up", "down"}}
+
+
+def parse_ports(text: str) -> tuple[dict[str, tuple[GpuPort, ...]], tuple[Problem, ...]]:
+    """Parse what `hl-smi -n ports` and `hl-smi -n link` printed, each below a line "[ADDRESS ports]", "[ADDRESS link]".
+
+    Return the ports by address, and problems. A port that is listed with two kinds or two states has none of them.
+    """
+    told: dict[str, dict[int, dict[str, set[str]]]] = {}
+    problems: list[Problem] = []
+    ports: dict[int, dict[str, set[str]]] | None = None
+    part = ""
+    for line in filter(None, map(str.strip, text.splitlines())):
+        section, row = _SECTION.fullmatch(line), _PORT.fullmatch(line)
+        if section is not None and is_address(section[1]):
+            ports, part = told.setdefault(section[1], {}), section[2]
+        elif row is not None and ports is not None:
+            ports.setdefault(int(row[1]), {}).setdefault(part, set()).add(row[2].casefold())
+        else:
+            problems.append(Problem(what="not a port of hl-smi", where=PORTS_QUERY, why=f"reads {line[:60]!r}"))
+    found = {
+        address: tuple(_port(number, ports[number]) for number in sorted(ports)) for address, ports in told.items()
+    }
+    return found, tuple(problems)
+
+
+def _port(number: int, told: dict[str, set[str]]) -> GpuPort:
+    kind, state = (_only(told.get(part, set()), part) for part in ("ports", "link"))
+    return GpuPort(number=number, kind=kind, state=state)
+
+
+def _only(words: set[str], part: str) -> str | None:
+    return next(iter(words)) if len(words) == 1 and words <= _WORDS[part] else None
+
+
+def _ports(reader: Reader, functions: tuple[PciDevice, ...]) -> dict[str, tuple[GpuPort, ...]]:
+    """Return the ports of the accelerators that the driver holds. hl-smi is not asked beside a sleeping one."""
+    held = [device.address for device in functions if device.driver == DRIVER]
+    asleep = any(device.runtime_status == "suspended" for device in functions if device.driver == DRIVER)
+    if not held:
+        return {}
+    text = ask(reader, PORTS_QUERY, lambda: None if asleep else "".join(_ask_ports(reader, held)))
+    found, problems = parse_ports(text or "")
+    reader.problems.extend(problems)
+    return {address: ports for address, ports in found.items() if address in held}
+
+
+def _ask_ports(reader: Reader, addresses: list[str]) -> Iterator[str]:
+    """Yield what hl-smi prints about the ports of each card, below lines that name card and list."""
+    for address in addresses:
+        try:
+            kinds = reader.system.run(("hl-smi", "-n", "ports", "-i", address), timeout=PORTS_SECONDS)
+            yield f"[{address} ports]\n{kinds.strip()}\n"
+            numbers = ",".join(row[1] for row in map(_PORT.fullmatch, map(str.strip, kinds.splitlines())) if row)
+            command = ("hl-smi", "-n", "link", "-i", address, *(("-P", numbers) if numbers else ()))
+            yield f"[{address} link]\n{reader.system.run(command, timeout=PORTS_SECONDS).strip()}\n"
+        except CommandFailed as error:
+            reader.problem("hl-smi did not answer", address, f"{error.reason}: the state of its ports is unknown")
+
+
 # Each accelerator is measured by a process that sees only this one, selected by its module id: HABANA_VISIBLE_MODULES
 # (docs.habana.ai, Orchestration, "Multiple Workloads on a Single Docker"). PT_HPU_LAZY_MODE=0: each operation runs as
 # soon as it is queued (docs.habana.ai, "PyTorch Gaudi Theory of Operations", Eager mode).
@@ -158,8 +237,14 @@ HINTS = Hints(
     unreported="look for messages of habanalabs in the kernel log; install hl-smi, or run as root",
     show="hl-smi -q -i {gpu}",
     processes="hl-smi",
+    power="hl-smi -q -i {gpu} -d POWER",
+    set_power="hl-smi -i {gpu} --power-max",
+    links="hl-smi -n link -i {gpu}",
+    defaults="hl-smi -Q name,bus_id -f csv",
     reset="hl-smi --reset-aip -i {gpu} once nothing uses it",
     lost="messages of habanalabs",
+    diagnose="run hl_qual, which needs 29000 MiB of 2 MiB pages; in a guest ReportNCheck, because hl_qual's PCI test"
+    " and RDMA PerfTest do not run there",
 )
 HABANA = Vendor(
     name="habana",
@@ -167,20 +252,32 @@ HABANA = Vendor(
     models=MODELS,
     makes=always,
     enrich=_enrich,
-    queries=(QUERY,),
+    queries=(QUERY, PORTS_QUERY),
     driver=DRIVER,
-    tells=frozenset(("driver_version", "power_limit_watts", "status")),
+    tells=frozenset(("driver_version", "power_default_watts", "power_limit_watts", "status")),
     lists=_lists,
     tellers={DRIVER: "sysfs of habanalabs"},  # all of `tells`: hl-smi adds UUID and memory
     hints=HINTS,
-    # Documentation/ABI/testing/sysfs-driver-habanalabs has max_power, but no range, no default and no way to reset it.
+    # Documentation/ABI/testing/sysfs-driver-habanalabs (max_power) and docs.habana.ai (hl-smi --power-max, Gaudi 3: 450
+    # to 850 W; in older releases only with security disabled).
     unset={
-        DRIVER: "no source gives Gaudi's power limits a range or a default, and hl-smi sets none that is documented"
+        DRIVER: "no source says what resets a limit of hl-smi --power-max, or whether it lasts; nor of other settings"
     },
     inside=Inside(
-        note="Gaudi: no persistence or power limit is known, and no official sysctl list: only what the intent names"
+        note="Gaudi: no persistence or power limit is known inside a guest, and no official sysctl list: only what the"
+        " intent names. hl_qual's PCI test and RDMA PerfTest do not run in a guest; ReportNCheck does, and checks the"
+        " ports. The health screen needs 29000 MiB of 2 MiB pages in the guest"
     ),
-    traces=Traces(node_classes={"habanalabs": "/dev/"}),
+    # docs.habana.ai: scale-up 21 x 200 Gb/s, scale-out 3 x 200 Gb/s a card (525 and 75 GB/s). No source counts the
+    # ports of other devices.
+    ports=Ports(
+        read=_ports,
+        counts={"1060": (21, 3)},
+        tool="hl-smi -n ports, hl-smi -n link",
+        mend="look for messages of habanalabs about the port in the kernel log;"
+        " /opt/habanalabs/qual/gaudi3/bin/manage_network_ifs.sh --status, --up",
+    ),
+    traces=Traces(modules=(DRIVER,), node_classes={"habanalabs": "/dev/"}),
     bench=Bench(
         backends=frozenset(("PyTorch for Gaudi",)),
         libraries=("torch", "habana_frameworks"),

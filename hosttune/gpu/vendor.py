@@ -13,7 +13,7 @@ import msgspec
 
 from hosttune.errors import Unreadable
 from hosttune.gpu.inside import Inside
-from hosttune.model.gpu import Gpu, Mig
+from hosttune.model.gpu import Gpu, GpuPort, Mig
 from hosttune.model.host import PciDevice, Problem
 from hosttune.model.values import Value
 from hosttune.reader import Reader
@@ -179,13 +179,40 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     switch_part: float | None = None
 
 
+class Ports(msgspec.Struct, frozen=True, kw_only=True):
+    """The network ports that a maker's GPUs carry themselves.
+
+    `read(reader, functions)` returns the ports that were listed, by address. `counts`: by device id, how many internal
+    and external ports a GPU has; a GPU without an entry has ports, and no source says how many.
+    `tool`: the command that lists them; `mend`: what to do about a port that is down.
+    """
+
+    read: Callable[[Reader, tuple[PciDevice, ...]], Mapping[str, tuple[GpuPort, ...]]]
+    counts: Mapping[str, tuple[int, int]]
+    tool: str
+    mend: str
+
+
+class Partitioning(msgspec.Struct, frozen=True, kw_only=True):
+    """Modes in which a GPU is several devices to its users (`Gpu.compute_partition`, `Gpu.memory_partition`).
+
+    `devices`: the device ids that have modes. `valid`: by mode of the compute dies, the modes of the memory that the
+    driver allows with it. `whole`: the mode in which the GPU is one device.
+    """
+
+    devices: frozenset[str]
+    valid: Mapping[str, tuple[str, ...]]
+    whole: str
+
+
 class Hints(msgspec.Struct, frozen=True, kw_only=True):
     """Words of one maker for messages: what an operator reads or runs. "{gpu}" stands for the GPU's PCI address.
 
     - `tool`: the maker's command-line tool. `reporters`: where facts of a GPU come from, as the subject of "reported".
       `unreported`: what to do if none of these reported a GPU that the driver holds.
     - `show` prints what the driver knows about a GPU; `defaults` its board's defaults; `power` its power limits; `heat`
-      its temperature limits; `processes` the processes on it; `links` its links to other GPUs.
+      its temperature limits; `processes` the processes on it; `links` its links to other GPUs;
+      `partition` its partition modes.
     - `set_power`: a command that sets a power limit, without its last word, the watts; "": the plan sets it.
     - `reset`: how and when to reset a GPU. `repaired`: what tells whether memory errors were repaired.
     - `lost`: what the kernel log has of a GPU that its driver lost. `diagnose`: a thorough test of a GPU.
@@ -201,6 +228,7 @@ class Hints(msgspec.Struct, frozen=True, kw_only=True):
     heat: str = "its maker's tool"
     processes: str = "its maker's tool"
     links: str = "what its maker's tool shows of its links"
+    partition: str = "its maker's tool"
     set_power: str = ""
     reset: str = "reset the GPU once nothing uses it (or reboot)"
     repaired: str = ""
@@ -240,6 +268,9 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     - `logs` read the output of its tools, for a diagnosis.
     - `peer_memory`: kernel modules that let NICs reach its GPUs' memory.
     - `generations`: what models of copies and collectives need; the first whose names match counts.
+    - `ports`: the network ports that its GPUs carry themselves; None: they carry none.
+    - `partitioning`: modes in which a GPU is several devices; None: it has none.
+    - `resets_peers`: what a reset of one GPU can do to those that `link` joins with it; "": nothing is known.
     """
 
     name: str
@@ -270,6 +301,9 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     generations: tuple[Generation, ...] = ()
     logs: tuple[LogReader, ...] = ()
     peer_memory: tuple[str, ...] = ()
+    ports: Ports | None = None
+    partitioning: Partitioning | None = None
+    resets_peers: str = ""
 
 
 def always(device: PciDevice, bridge: PciDevice | None) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from hosttune.errors import BadInput, Refused
-from hosttune.gpu import maker_of
+from hosttune.gpu import maker_of, vendor_of
 from hosttune.holders import holders
 from hosttune.hypervisor import is_active
 from hosttune.model import sysfs
@@ -147,6 +147,7 @@ def _refuse_used(site: Site, host: Host, addresses: Sequence[str]) -> None:
         for guest in host.guests or ()
         if address in guest.devices and is_active(guest.state)
     ]
+    lines += _touched(host, addresses)
     kept = {gpu.address: Driver.of(gpu.address).kept_open(host) for gpu in host.gpus if gpu.address in addresses}
     lines += [f"{address}: {why}" for address, why in kept.items() if why]
     if not site.system.captured or site.system.scratch:
@@ -154,6 +155,33 @@ def _refuse_used(site: Site, host: Host, addresses: Sequence[str]) -> None:
     if lines:
         what = "in use:\n" + "\n".join(f"  {line}" for line in lines)
         raise Refused(what, where="this host", hint="stop what uses it, then try again; nothing was changed")
+
+
+def _touched(host: Host, addresses: Sequence[str]) -> list[str]:
+    """Return which guests run with a GPU that the reset of another one, which is handed over, can interrupt.
+
+    How GPUs are joined is known only while their maker's driver holds them: unknown counts as joined. Of virtual
+    functions no source says what their reset does.
+    """
+    physical = [gpu for gpu in host.gpus if (one := host.index.pci.get(gpu.address)) is None or one.physfn is None]
+    lines = []
+    for gpu in (gpu for gpu in physical if gpu.address in addresses):
+        maker = vendor_of(gpu.vendor)
+        peers = {peer.address for peer in gpu.peers or () if maker is not None and peer.kind == maker.link}
+        joined = [
+            other.address
+            for other in physical
+            if maker is not None and maker.resets_peers and other.vendor == gpu.vendor
+            if other.address not in addresses and (gpu.peers is None or other.address in peers)
+        ]
+        lines += [
+            f"{other}: guest {guest.name} has it and is {guest.state}, and a reset of {gpu.address} can interrupt it:"
+            " shut it down first"
+            for other in joined
+            for guest in host.guests or ()
+            if other in guest.devices and is_active(guest.state)
+        ]
+    return lines
 
 
 def _serials(

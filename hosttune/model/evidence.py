@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hosttune.model.gpu import GpuPort
 from hosttune.model.guestplan import GuestPlan
 from hosttune.model.host import Host, Problem
 from hosttune.model.plan import Plan
@@ -133,6 +134,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     - `bar_limits`: by address, the largest size in bytes that a resizable BAR can have. 0: not resizable; no entry:
       unknown.
     - `irqbalance`: it is installed and not masked.
+    - `gpu_ports`: by GPU, its own network ports as the maker's tool lists them; no entry: unknown, or it has none.
     - `loaded_links`: by GPU, speed (GT/s) and width of its link, read while data was copied over it (from level 1 on).
     """
 
@@ -152,8 +154,9 @@ class Evidence(Value, frozen=True, kw_only=True):
     irqbalance: bool | None = None
     ksm_pages_shared: int | None = None
     loaded_links: Mapping[str, tuple[float, int]] | None = None
+    gpu_ports: Mapping[str, tuple[GpuPort, ...]] | None = None
     guest_plan: GuestPlan | None = None  # what this machine should find as a guest; None: not known
 
     def __post_init__(self) -> None:
         close_lists(self)
-        close_mappings(self, "bar_limits", "loaded_links")
+        close_mappings(self, "bar_limits", "gpu_ports", "loaded_links")

@@ -50,6 +50,17 @@ class Mig(Value, frozen=True, kw_only=True):
     instances: tuple[MigInstance, ...] | None = None
 
 
+class GpuPort(Value, frozen=True, kw_only=True):
+    """A network port that a GPU carries itself.
+
+    `kind`: "internal" (to other GPUs of its board) or "external" (scale-out). `state`: "up" or "down". None is unknown.
+    """
+
+    number: int
+    kind: str | None = None
+    state: str | None = None
+
+
 class Gpu(Value, frozen=True, kw_only=True):
     """A display or accelerator function. sysfs decides which ones exist; `source` is where the other facts come from.
 
@@ -114,6 +125,8 @@ class Gpu(Value, frozen=True, kw_only=True):
     memory_temperature_c: float | None = None
     recovery_action: str | None = None  # what its driver asks for: "none", "reset", "reboot", …
     status: str | None = None  # the driver's word for the device ("operational", "malfunction", …)
+    compute_partition: str | None = None  # how its compute dies are divided into devices: "SPX" (one), "CPX", …
+    memory_partition: str | None = None  # how its memory is divided into NUMA domains: "NPS1" (one), "NPS4", …
     lacks: tuple[str, ...] | None = None
 
     @property

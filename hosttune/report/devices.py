@@ -171,6 +171,8 @@ def _gpu(gpu: Gpu) -> str:
         facts.append(format_size(gpu.memory_bytes))
     if gpu.module_id is not None:
         facts.append(f"module {gpu.module_id}")
+    if gpu.compute_partition and gpu.memory_partition:
+        facts.append(f"{gpu.compute_partition} with {gpu.memory_partition}")
     if gpu.mig and gpu.mig_on:
         facts.append(f"MIG on with {count(len(gpu.mig.instances or ()), 'instance')}")
     return ", ".join(fact for fact in facts if fact)

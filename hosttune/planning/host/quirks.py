@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hosttune.domain.elements import version_of
-from hosttune.gpu import vendor_of
+from hosttune.gpu import inside, vendor_of
 from hosttune.guest.nccl import is_gpu, is_nic
 from hosttune.model.host import Host, Tuned
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
@@ -33,8 +33,30 @@ def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Itera
         doubt = vendor.reset_doubts.get((function.device_id if function else None) or "") if vendor else None
         if doubt is not None:
             yield Finding(level="warn", text=f"GPU {device.address}: {doubt}", where=where)
+    yield from _divided(catalogue, guest, where)
     yield from _slow_start(host, catalogue, guest, where)
-    yield from _emulated_ports(guest, where)
+    yield from _emulated_ports(catalogue, guest, where)
+
+
+def _divided(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
+    """Yield GPUs outside of the guest that a link joins with its own, where a reset of one touches the others.
+
+    How they are joined is known only while their maker's driver holds them, so unknown peers are named too. Of virtual
+    functions no source says what their reset does.
+    """
+    physical = {gpu.address: gpu for gpu in catalogue.gpus.values() if catalogue.pci[gpu.address].physfn is None}
+    gpus = {device.address: physical[device.address] for device in guest.devices if device.address in physical}
+    makers = {gpu.vendor: maker for gpu in gpus.values() if (maker := vendor_of(gpu.vendor)) and maker.resets_peers}
+    for name, maker in makers.items():
+        own = [gpu for gpu in gpus.values() if gpu.vendor == name]
+        joined = {peer.address for gpu in own for peer in gpu.peers or () if peer.kind == maker.link} - gpus.keys()
+        others = [gpu.address for gpu in physical.values() if gpu.vendor == name and gpu.address not in gpus]
+        if joined:
+            text = f"{maker.resets_peers}: {', '.join(sorted(joined))} are joined with it and not its own"
+            yield Finding(level="warn", text=f"{text}; give the guest all of them, or none beside it", where=where)
+        elif others and any(gpu.peers is None for gpu in own):
+            text = f"{maker.resets_peers}: whether {', '.join(sorted(others))} are joined with it is unknown"
+            yield Finding(level="warn", text=f"{text}; discover while {maker.driver} holds them", where=where)
 
 
 def _slow_start(host: Host, catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
@@ -51,20 +73,25 @@ def _slow_start(host: Host, catalogue: Catalogue, guest: PlannedGuest, where: st
     yield Finding(level="info", text=text, where=where)
 
 
-def _emulated_ports(guest: PlannedGuest, where: str) -> Iterator[Finding]:
+def _emulated_ports(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
     """Yield GPUs whose links look slower in the guest than they are, because of QEMU's emulated ports.
 
     A switch's ports report 2.5 GT/s x1 (hw/pci-bridge/xio3130_downstream.c: no x-speed, no x-width), a root port 16
     GT/s x32 since QEMU 4.0 (hw/pci-bridge/gen_pcie_root_port.c, x-speed and x-width; still so in 10.1). libvirt sets
     neither. NCCL uses the lower value of device and port (nccl, src/graph/xml.cc, ncclTopoGetXmlFromSys), but only for
     a device whose link is not in a topology file; hosttune's file has the host's values (`guest.nccl`). With one GPU
-    and no NIC, NCCL has nothing to compare.
+    and no NIC, NCCL has nothing to compare. GPUs whose collectives library reads no such file are left out.
     """
     if guest.seed is not None or sum(is_gpu(device) or is_nic(device) for device in guest.devices) < 2:
         return
     mend = "and NCCL takes the lesser of device and port: put the guest's topology file (its bundle, or seed: true)"
     models = {controller.index: controller.model for controller in guest.controllers}
-    gpus = [(models.get(_bus(device)), device) for device in guest.devices if device.kind == "gpu"]
+    makers = {device.address: inside(catalogue.pci[device.address].vendor_id) for device in guest.devices}
+    gpus = [
+        (models.get(_bus(device)), device)
+        for device in guest.devices
+        if device.kind == "gpu" and makers[device.address].nccl is not None
+    ]
     below = sum(model == "pcie-switch-downstream-port" for model, _ in gpus)
     if below:
         text = f"GPUs below an emulated PCIe switch: {below}. Its ports say 2.5 GT/s x1, {mend} into the guest"

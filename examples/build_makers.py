@@ -1,0 +1,178 @@
+"""Write `gaudi3-8.tar.xz` and `mi300x-8.tar.xz`: synthetic hosts with eight Gaudi 3 and eight MI300X.
+
+Neither host exists. Both are the machine of `build_hgx_h200.py` (its CPUs, memory, switches, drives) with other
+accelerators in place of its GPUs and NVSwitches. From sources: PCI ids (pci.ids), memory sizes, the names and forms of
+the drivers' files (Documentation/ABI/testing/sysfs-driver-habanalabs, Documentation/gpu/amdgpu, kfd_topology.c), the
+form of what hl-smi prints, ports, power limits, partition modes. Made up: addresses, UUIDs, versions, temperatures,
+BAR sizes of Gaudi 3 (no source has them), which ports are external, and good health. The same source gives the same
+archives. Run it to write them again:
+
+    python3 examples/build_makers.py [FOLDER]
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from build_hgx_h200 import archive, build
+from hgx_h200.pci import Function, functions
+from hgx_h200.tree import GIB, Tree
+
+NOTE = """SYNTHETIC HOST, built from facts by examples/build_makers.py; not a capture of a machine.
+PCI ids, memory, ports, power limits, partition modes and the form of files and outputs: as published.
+Addresses, UUIDs, versions, temperatures, BAR sizes of Gaudi 3, which ports are external, good health: made up.
+A validation of it shows what the page looks like, and proves nothing about any machine.
+"""
+GPUS = tuple(function for function in functions() if function.driver == "nvidia")
+OF_NVIDIA = ("nvidia", "fabric-manager", "nvml", "nvswitch")
+
+
+def without(tree: Tree, function: Function) -> None:
+    """Take a function away, with all that names it."""
+    at = f"sys/devices/{function.path}"
+    group = tree.links.get(f"{at}/iommu_group", "").rpartition("/")[2]
+    for number in [name.rpartition("/")[2] for name in tree.files if name.startswith(f"{at}/msi_irqs/")]:
+        for name in [name for name in tree.files if name.startswith(f"proc/irq/{number}/")]:
+            del tree.files[name]
+    for names in (tree.files, tree.links):
+        for name in [name for name in names if name.startswith(f"{at}/") or f"/{function.address}" in name]:
+            del names[name]
+    for name in [name for name, to in tree.links.items() if f"{function.path}/" in f"{to}/"]:
+        del tree.links[name]
+    left = f"sys/kernel/iommu_groups/{group}/devices/"
+    if not any(name.startswith(left) for name in tree.links):
+        tree.files.pop(f"sys/kernel/iommu_groups/{group}/type", None)
+    lines = tree.files["proc/interrupts"].decode().splitlines(keepends=True)
+    tree.files["proc/interrupts"] = "".join(line for line in lines if f"-{function.address} " not in line).encode()
+
+
+def without_nvidia(tree: Tree) -> None:
+    """Take NVSwitches, tools, modules and Fabric Manager away."""
+    for function in functions():
+        if function.path.startswith("pci0000:80/"):
+            without(tree, function)
+    for names in (tree.files, tree.links):
+        for name in [name for name in names if any(word in name for word in OF_NVIDIA)]:
+            del names[name]
+
+
+def becomes(tree: Tree, function: Function, ids: str, driver: str, bar_bytes: int) -> str:
+    """Make a processing accelerator of a GPU, and return its folder."""
+    at = f"sys/devices/{function.path}"
+    parts = ids.replace(" ", ":").split(":")
+    names = ("vendor", "device", "subsystem_vendor", "subsystem_device")
+    tree.put_all(at, **{name: f"0x{value}" for name, value in zip(names, parts, strict=True)})
+    tree.put_all(at, **{"class": "0x120000"}, revision="0x00")
+    config = bytearray(tree.files[f"{at}/config"])
+    struct.pack_into("<HH", config, 0, *(int(part, 16) for part in parts[:2]))
+    config[0x08:0x0C] = bytes((0x00, 0x00, 0x00, 0x12))
+    struct.pack_into("<HH", config, 0x2C, *(int(part, 16) for part in parts[2:]))
+    tree.files[f"{at}/config"] = bytes(config)
+    start = function.bars[1][1]
+    rows = [
+        f"0x{start:016x} 0x{start + bar_bytes - 1:016x} 0x000000000014220c",
+        *[f"0x{0:016x} " * 2 + f"0x{0:016x}"] * 6,
+    ]
+    tree.files[f"{at}/resource"] = "".join(f"{row}\n" for row in rows).encode()
+    tree.link(f"{at}/driver", f"sys/bus/pci/drivers/{driver}")
+    tree.link(f"sys/bus/pci/drivers/{driver}/{function.address}", at)
+    return at
+
+
+def named(tree: Tree, name: str, product: str, module: str, version: str) -> None:
+    """Give the host its name and its driver."""
+    tree.files[".hosttune/SYNTHETIC"] = NOTE.encode()
+    tree.put("sys/devices/virtual/dmi/id/product_name", f"SYNTHETIC {product} (built from facts, not a capture)")
+    tree.put("proc/sys/kernel/hostname", name)
+    tree.put("etc/hostname", name)
+    tree.put(f"sys/module/{module}/version", version)
+    modules = tree.files["proc/modules"].decode()
+    tree.files["proc/modules"] = modules.replace("nvidia ", f"{module} ").encode()
+
+
+# --- Gaudi 3 -----------------------------------------------------------------------------------------------------
+
+EXTERNAL = (8, 22, 23)
+MODULES = (3, 1, 2, 0, 6, 7, 4, 5)  # not in bus order, as on real boards
+
+
+def gaudi3() -> Tree:
+    """Eight HL-325L, with no NIC beside them: they carry their own ports."""
+    tree = build()
+    without_nvidia(tree)
+    for function in functions():
+        if function.driver == "mlx5_core":
+            without(tree, function)
+    rows, ports = [], []
+    for number, (function, module) in enumerate(zip(GPUS, MODULES, strict=True)):
+        at = becomes(tree, function, "1da3:1060 1da3:1060", "habanalabs", 128 * GIB)
+        tree.link(f"sys/class/accel/accel{number}", f"{at}/accel/accel{number}")
+        tree.link(f"{at}/accel/accel{number}/device", at)
+        tree.put(f"{at}/accel/accel{number}/dev", f"261:{number}")
+        tree.put_all(at, pci_addr=function.address, module_id=module, max_power=850000, status="operational")
+        tree.put(f"{at}/cpucp_ver", "hl-gaudi3-1.24.1-fw-61.4.2")
+        uuid = f"01P4-HL3090A0-18-U00000-{number:02d}-00-00"
+        rows.append(f"{number}, {module}, {function.address}, HL-325L, {uuid}, 131072 MiB")
+        kinds = "".join(f"port {n}:\t{'external' if n in EXTERNAL else 'internal'}\n" for n in range(24))
+        states = "".join(f"port {n}:\tUP\n" for n in range(24))
+        ports.append(f"[{function.address} ports]\n{kinds}[{function.address} link]\n{states}")
+    tree.put(".hosttune/commands/hl-smi-q", "\n".join(rows))
+    tree.files[".hosttune/commands/hl-smi-ports"] = "".join(ports).encode()
+    named(tree, "example-gaudi3", "GAUDI 3", "habanalabs", "1.24.1-b336d5e")
+    return tree
+
+
+# --- MI300X ------------------------------------------------------------------------------------------------------
+
+NODES = "sys/class/kfd/kfd/topology/nodes"
+BLOCKS = ("umc", "sdma", "gfx", "mmhub", "xgmi_wafl")
+
+
+def mi300x() -> Tree:
+    """Eight MI300X in SPX and NPS1, joined by XGMI, each with a ConnectX-7 below its switch."""
+    tree = build()
+    without_nvidia(tree)
+    for node in (0, 1):
+        tree.put(f"{NODES}/{node}/properties", "cpu_cores_count 96\nsimd_count 0\nlocation_id 0\ndomain 0")
+    for number, function in enumerate(GPUS):
+        at = becomes(tree, function, "1002:74a1 1002:74a1", "amdgpu", 256 * GIB)
+        tree.put_all(
+            at,
+            mem_info_vram_total=192 * GIB,
+            unique_id=f"{0x6CF1F9CF00000000 + number:016x}",
+            vbios_version="113-M3000100-102",
+            pcie_replay_count=0,
+            current_compute_partition="SPX",
+            available_compute_partition="SPX, DPX, QPX, CPX",
+            current_memory_partition="NPS1",
+        )
+        sensors = f"{at}/hwmon/hwmon{number + 4}"
+        caps = {"power1_cap": 750, "power1_cap_default": 750, "power1_cap_min": 0, "power1_cap_max": 750}
+        tree.put_all(sensors, name="amdgpu", temp1_input=41000, temp1_crit=100000)
+        tree.put_all(sensors, **{name: watts * 10**6 for name, watts in caps.items()})
+        for block in BLOCKS:
+            tree.put(f"{at}/ras/{block}_err_count", "ue: 0\nce: 0")
+        _kfd(tree, number, int(function.address[5:7], 16))
+    named(tree, "example-mi300x", "MI300X", "amdgpu", "6.14.14")
+    return tree
+
+
+def _kfd(tree: Tree, number: int, bus: int) -> None:
+    """A GPU's node: its place, a link to its CPU (type 2, PCIe) and one to each other GPU (type 11, XGMI)."""
+    at = f"{NODES}/{number + 2}"
+    tree.put(f"{at}/properties", f"cpu_cores_count 0\nsimd_count 1216\nlocation_id {bus << 8}\ndomain 0")
+    cpu = 0 if number < 4 else 1
+    others = [other + 2 for other in range(8) if other != number]
+    for index, (to, kind) in enumerate([(cpu, 2), *((other, 11) for other in others)]):
+        tree.put(f"{at}/io_links/{index}/properties", f"type {kind}\nnode_from {number + 2}\nnode_to {to}")
+
+
+HOSTS: dict[str, Callable[[], Tree]] = {"gaudi3-8": gaudi3, "mi300x-8": mi300x}
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
+    for name, make in HOSTS.items():
+        (folder / f"{name}.tar.xz").write_bytes(archive(make()))
