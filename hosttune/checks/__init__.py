@@ -35,6 +35,7 @@ FAMILIES: tuple[str, ...] = (
     "health",
     "guests",
     "guesttree",
+    "guestlibrary",
     "leftovers",
 )
 

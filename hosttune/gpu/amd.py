@@ -302,7 +302,11 @@ AMD = Vendor(
     hints=HINTS,
     knobs=_knobs,
     # NCCL's version number: ROCm/rccl, src/graph/xml.h.
-    inside=Inside(note="AMD: no persistence or power setting has a source, so none is made", nccl="2"),
+    inside=Inside(
+        note="AMD: no persistence or power setting has a source, so none is made",
+        nccl="2",
+        library_file="/etc/rccl.conf",
+    ),
     # PyTorch for ROCm uses torch.cuda, and gives each device's PCI address (torch/csrc/cuda/Module.cpp).
     bench=Bench(backends=frozenset(("PyTorch",)), unproven="unproven: not seen on a machine with AMD GPUs"),
 )
