@@ -1,4 +1,4 @@
-"""The settings file of a guest's library: written at boot from the plan, left alone if somebody else wrote it, checked."""
+"""The settings file of a guest's library: written at boot from the plan, never over somebody else's, and checked."""
 
 from __future__ import annotations
 
