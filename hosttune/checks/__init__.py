@@ -37,6 +37,7 @@ FAMILIES: tuple[str, ...] = (
     "health",
     "guests",
     "guesttree",
+    "guestlibrary",
     "leftovers",
 )
 

@@ -34,6 +34,7 @@ COMMANDS = {
     "fleet": ("fleet", "Run hosttune on many hosts, through Ansible."),
     "handover": ("handover", "Take devices from the last tenant to the next, and prove it."),
     "lint": ("lint", "Find what is wrong with existing domain XML on its host."),
+    "lint-env": ("lint_env", "Judge the variables of an environment: harmful, useless, right or unknown."),
     "metrics": ("metrics", "Write this host's state as metrics for Prometheus."),
     "plan": ("plan", "Decide where guests run and which settings the host needs."),
     "predict": ("predicting", "Say what a host, a plan or a guest can reach, and why."),
@@ -244,7 +245,7 @@ class Commands(Group):
 def command(name: str) -> click.Command:
     """Import and return a command of the table."""
     module, _ = COMMANDS[name]
-    found: click.Command = getattr(import_module(f"hosttune.cli.{module}"), name)
+    found: click.Command = getattr(import_module(f"hosttune.cli.{module}"), name.replace("-", "_"))
     return found
 
 

@@ -342,7 +342,11 @@ AMD = Vendor(
     resets_peers="a reset of one GPU, as before each start of its guest, can interrupt the GPUs that XGMI joins with"
     " it, and their guests",
     # NCCL's version number: ROCm/rccl, src/graph/xml.h.
-    inside=Inside(note="AMD: no persistence or power setting has a source, so none is made", nccl="2"),
+    inside=Inside(
+        note="AMD: no persistence or power setting has a source, so none is made",
+        nccl="2",
+        library_file="/etc/rccl.conf",
+    ),
     # PyTorch for ROCm uses torch.cuda, and gives each device's PCI address (torch/csrc/cuda/Module.cpp).
     bench=Bench(
         backends=frozenset(("PyTorch",)), parts=_parts, unproven="unproven: not seen on a machine with AMD GPUs"

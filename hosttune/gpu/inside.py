@@ -14,12 +14,14 @@ class Inside(Value, frozen=True, kw_only=True):
 
     `tool` sets persistence and power limit (None: no tool is known). `note` says what is unknown; empty if there is
     nothing to say. `nccl`: the version of NCCL's topology file that the maker's collectives library reads (it refuses
-    any other version and does not start); None: it reads no such file.
+    any other version and does not start); None: it reads no such file. `library_file`: the file with settings that this
+    library reads for the whole system; None: no such file is known.
     """
 
     tool: str | None = None
     note: str = ""
     nccl: str | None = None
+    library_file: str | None = None
 
 
 # NVIDIA, Virtual GPU Software User Guide, "vGPU types": a board, the memory in GB and the series (A, B, C or Q), as in

@@ -355,7 +355,7 @@ NVIDIA = Vendor(
     mig=True,
     knobs=_knobs,
     # nvidia-smi(1): -pm, -pl; a reboot resets both (nvml.h: nvmlDeviceSetPersistenceMode). NVIDIA/nccl, src/graph/xml.h
-    inside=Inside(tool="nvidia-smi", nccl="1"),
+    inside=Inside(tool="nvidia-smi", nccl="1", library_file="/etc/nccl.conf"),
     traces=TRACES,
     generations=GENERATIONS,
     logs=LOGS,

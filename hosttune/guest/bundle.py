@@ -10,9 +10,11 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from hosttune.assets import templates
+from hosttune.guest.libraries import nics_of
 from hosttune.guest.nccl import FILE
 from hosttune.guest.places import Place
 from hosttune.guest.wanted import Wanted
+from hosttune.model.guestplan import ExpectedLibrary
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -27,14 +29,20 @@ EXECUTABLE = frozenset((APPLY, INSTALL))
 
 
 def make_bundle(
-    name: str, wanted: Wanted, devices: tuple[Place, ...], notes: tuple[str, ...], shown: Mapping[str, str]
+    name: str,
+    wanted: Wanted,
+    devices: tuple[Place, ...],
+    notes: tuple[str, ...],
+    shown: Mapping[str, str],
+    library: ExpectedLibrary | None = None,
 ) -> Mapping[str, str]:
     """Return the bundle's files (name → text), in the order in which to read them.
 
     All arguments are checked values: nothing is quoted here. `shown` are complete documents about the guest's PCI tree,
     which are written unchanged.
     """
-    table = _render(f"{CONF}.j2", name=name, wanted=wanted, devices=devices, notes=notes)
+    nics = nics_of(library, devices)
+    table = _render(f"{CONF}.j2", name=name, wanted=wanted, devices=devices, notes=notes, library=library, nics=nics)
     files = {INSTALL: _render(INSTALL), APPLY: _render(APPLY), CONF: table, UNIT: _render(UNIT), **shown}
     return files | {TMPFILES: _render(TMPFILES)} if FILE in shown else files
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hosttune.guest.libraries import library
 from hosttune.guest.nccl import is_gpu, is_nic
 from hosttune.guest.places import ids_of
 from hosttune.model.guestplan import ExpectedCell, ExpectedDevice, ExpectedPair, GuestPlan
@@ -37,6 +38,7 @@ def expected(guest: PlannedGuest) -> GuestPlan:
             for device in guest.devices
             if device.kind != "mdev"  # it has no configuration space of the host's device
         ),
+        library=library(guest),
         pairs=tuple(ExpectedPair(gpu=gpu, nic=nic, grade=found) for gpu, nic, found in pairs if found is not None),
     )
 

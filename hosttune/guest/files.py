@@ -9,6 +9,7 @@ from hosttune.errors import BadInput
 from hosttune.guest.bundle import EXPECTED, make_bundle, notes_of
 from hosttune.guest.expected import expected
 from hosttune.guest.iso import make_image
+from hosttune.guest.libraries import library
 from hosttune.guest.nccl import FILE, topology
 from hosttune.guest.places import places
 from hosttune.guest.seed import VOLUME, meta_data, user_data
@@ -48,7 +49,7 @@ def guest_files(plan: Plan, name: str) -> GuestFiles:
     wanted = read_wanted(guest)
     devices = places(guest)
     notes = notes_of(wanted, devices)
-    bundle = make_bundle(guest.name, wanted, devices, notes, _shown(guest))
+    bundle = make_bundle(guest.name, wanted, devices, notes, _shown(guest), library(guest))
     user = user_data(bundle)
     return GuestFiles(
         name=guest.name,

@@ -156,6 +156,8 @@ class Evidence(Value, frozen=True, kw_only=True):
     loaded_links: Mapping[str, tuple[float, int]] | None = None
     gpu_ports: Mapping[str, tuple[GpuPort, ...]] | None = None
     guest_plan: GuestPlan | None = None  # what this machine should find as a guest; None: not known
+    # text of the library's settings file that the guest's plan names, by path; None: proven absent; no entry: unknown
+    library_files: Mapping[str, str | None] | None = None
 
     def __post_init__(self) -> None:
         close_lists(self)

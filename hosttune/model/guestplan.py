@@ -12,6 +12,7 @@ from hosttune.model.values import CpuSet, Value, close_lists, from_json, parse_a
 GUEST_SCHEMA = "hosttune.guest/v1"
 UNREADABLE = "the guest's own plan is unreadable"  # a problem of the evidence
 PLACE = "/etc/hosttune-guest/expected.json"
+LIBRARY_FILES = ("/etc/nccl.conf", "/etc/rccl.conf")  # those that a plan can name
 
 
 class ExpectedCell(Value, frozen=True, kw_only=True):
@@ -39,6 +40,20 @@ class ExpectedPair(Value, frozen=True, kw_only=True):
     grade: str
 
 
+class ExpectedLibrary(Value, frozen=True, kw_only=True):
+    """The settings file of the collectives library: its path, the topology file that it names, and the guest's NICs.
+
+    `hosttune-guest-apply` writes the file at boot: only then do the NICs have names.
+    """
+
+    path: str
+    topology: str
+    nics: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+
 class GuestPlan(Value, frozen=True, kw_only=True):
     """A planned guest, as seen from inside."""
 
@@ -47,6 +62,7 @@ class GuestPlan(Value, frozen=True, kw_only=True):
     cells: tuple[ExpectedCell, ...] = ()
     devices: tuple[ExpectedDevice, ...] = ()
     pairs: tuple[ExpectedPair, ...] = ()
+    library: ExpectedLibrary | None = None
 
     def __post_init__(self) -> None:
         close_lists(self)
@@ -62,6 +78,8 @@ class GuestPlan(Value, frozen=True, kw_only=True):
                 raise BadInput(str(error), where=f"{where}: cells[{n}].cpus", hint="give a list as 0-3,8") from error
         for n, device in enumerate(plan.devices):
             parse_address(device.address, where=f"{where}: devices[{n}].address")
+        for n, nic in enumerate(plan.library.nics if plan.library is not None else ()):
+            parse_address(nic, where=f"{where}: library.nics[{n}]")
         return plan
 
     def to_json(self) -> str:

@@ -1,0 +1,42 @@
+"""`lint-env`: an environment from a guide, judged line by line."""
+
+from __future__ import annotations
+
+import click
+
+from hosttune.cli.commands import Command, host_options, read_host
+from hosttune.cli.output import emit, exiting, shown
+
+FORMATS = ("text", "json")
+
+
+@click.command("lint-env", cls=Command)
+@host_options
+@click.argument("path", metavar="FILE")
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.pass_context
+def lint_env(context: click.Context, /, root: str | None, document: str | None, path: str, output: str) -> None:
+    """Judge the variables of an environment: harmful, useless, right or unknown.
+
+    FILE (- is standard input) is a shell script, a Dockerfile, nccl.conf, or a YAML list. Each line gets a reason and
+    its source; what has none is unknown. Exits 1 if a line is harmful. Without --host or --root only the file is
+    read; with them, what the host has sharpens the verdict.
+
+    \b
+    hosttune lint-env train.sh
+    hosttune lint-env /etc/nccl.conf --host host.json
+    env | hosttune lint-env - -o json
+    """
+    from hosttune.environment import judge
+    from hosttune.state import load_text
+
+    text = load_text(path, what="an environment: lines such as NAME=VALUE", size="environment")
+    host = read_host(root, document) if root is not None or document is not None else None
+    found = judge(text, where=path, host=host)
+    with exiting(context, 1 if any(one.verdict == "harmful" for one in found.lines) else 0):
+        if output == "json":
+            emit(found.to_json())
+        else:
+            from hosttune.report.environment_text import environment_text
+
+            emit("\n".join(shown(line) for line in environment_text(found, path).splitlines()))

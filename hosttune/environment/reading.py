@@ -1,0 +1,193 @@
+"""The variables that a text sets: shell, Dockerfile, docker and mpirun options, YAML lists, libraries' own files. Pure.
+
+Each line is read by itself. A line that sets nothing and is not empty or a comment is returned as not understood; of
+lines that a backslash joins, the first, if none of them sets anything.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+
+from hosttune.errors import BadInput
+from hosttune.model.limits import check_count
+
+# The library's own file (NVIDIA/nccl, src/misc/param.cc, setEnvFile).
+CONFIGURATION = re.compile(r"(?:^|/)\.?[nr]ccl\.conf$")
+LONGEST_LINE = 16_384  # the longest commands of guides have some 2,000 characters
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
+_PLAIN = re.compile(rf"{_NAME}")
+_SETTERS = ("export", "unset", "declare", "typeset", "ENV", "env", "sudo")
+_KEYWORDS = ("if", "then", "else", "do", "{", "$", "RUN", "!")  # what stands before a command
+# Lines are stripped before they are compared with these; no pattern can take more than linear time.
+_YAML_NAME = re.compile(rf"(?:-\s*)?name:\s*[\"']?({_NAME})[\"']?(?:\s+#.*)?")
+_YAML_VALUE = re.compile(r"value:(.*)")
+_YAML_PAIR = re.compile(r"(?:-\s*)?[\"']?([A-Z][A-Z0-9_]*)[\"']?\s*:\s(.*)")
+_YAML_HEAD = re.compile(r"(?:-\s*)?[\"']?[A-Za-z][A-Za-z0-9_.-]*[\"']?:(?:\s*[{\[|>])?\s*(?:#.*)?")
+_PYTHON = re.compile(rf"os\.environ\[\s*[\"']({_NAME})[\"']\s*\]\s*=(.*)")
+_NOTHING = re.compile(r"(?:#.*|//.*)?")
+_END = re.compile(r"\s#.*$")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A variable and the line that sets it. `name` None: the line was not understood. `fault`: see `configuration`."""
+
+    line: int
+    name: str | None
+    value: str | None
+    fault: str | None = None
+
+
+def settings(text: str, where: str) -> tuple[Setting, ...]:
+    """Return what a text sets, in its order. Raises BadInput if it is no text, or sets nothing at all."""
+    if "\0" in text:
+        raise BadInput("not a text: it has NUL bytes", where=where, hint="give a file with NAME=VALUE lines")
+    check_count(text.count("\n"), "lines of an environment", where)
+    read = _configuration if CONFIGURATION.search(where) else _anything
+    found = tuple(read(text.removeprefix("\ufeff")))
+    check_count(len(found), "variables of an environment", where)
+    lost = next((one for one in found if one.name is None), None)
+    if lost is not None and all(one.name is None for one in found):
+        hint = "give lines such as NAME=VALUE, export NAME=VALUE, ENV NAME=VALUE, -e NAME=VALUE, -x NAME=VALUE"
+        raise BadInput(f"no line sets a variable; the first is {lost.value!r}", where=f"{where}:{lost.line}", hint=hint)
+    return found
+
+
+def _configuration(text: str) -> Iterator[Setting]:
+    """Yield the lines of nccl.conf as the library reads them: nothing is trimmed, # counts in column 1 only."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line or line.startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals:
+            yield Setting(number, None, line)
+            continue
+        bare = name.split()[-1] if name.split() else ""
+        yield Setting(number, bare if _PLAIN.fullmatch(bare) else name, value, _fault(name, value))
+
+
+def _fault(name: str, value: str) -> str | None:
+    """Return what is wrong with the form of a line of nccl.conf; None if nothing is."""
+    if not _PLAIN.fullmatch(name):
+        return f"the file takes neither export nor blanks: a variable called {name!r} is set, which nothing reads"
+    if len(value.encode()) > 1023:
+        return "the value is cut after 1,023 bytes"
+    if any(quote in value for quote in "\"'"):
+        return "quotes are not taken away: they become part of the value"
+    if value != value.strip() or " #" in value:
+        return "blanks and comments after the value are not taken away: they become part of it"
+    return None
+
+
+def _anything(text: str) -> Iterator[Setting]:
+    pending: tuple[int, str] | None = None  # the name of a list item of YAML, whose value is on the next line
+    for lines in _chains(text):
+        found: list[Setting] = []
+        for number, line in lines:
+            value = _YAML_VALUE.fullmatch(line)
+            if pending is not None and value:
+                found.append(Setting(*pending, _unquoted(value[1])))
+                pending = None
+                continue
+            if pending is not None:
+                found.append(Setting(*pending, None))
+            named = _YAML_NAME.fullmatch(line)
+            pending = (number, named[1]) if named else None
+            found += () if named else _line(number, line)
+        if not found and pending is None and not all(_silent(line) for _, line in lines):
+            found = [Setting(lines[0][0], None, lines[0][1])]
+        yield from found
+    if pending is not None:
+        yield Setting(*pending, None)
+
+
+def _chains(text: str) -> Iterator[list[tuple[int, str]]]:
+    """Yield lines with their numbers, together where a backslash at the end joins the next one."""
+    chain: list[tuple[int, str]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.rstrip()
+        chain.append((number, bare.removesuffix("\\").strip()))
+        if not bare.endswith("\\"):
+            yield chain
+            chain = []
+    if chain:
+        yield chain
+
+
+def _silent(line: str) -> bool:
+    """Return whether a line says nothing: empty, a comment, or the head of a block of YAML."""
+    return bool(_NOTHING.fullmatch(line)) or (len(line) <= LONGEST_LINE and bool(_YAML_HEAD.fullmatch(line)))
+
+
+def _line(number: int, line: str) -> list[Setting]:
+    if _NOTHING.fullmatch(line) or len(line) > LONGEST_LINE:
+        return []
+    if pair := _PYTHON.fullmatch(line) or _YAML_PAIR.fullmatch(line):
+        return [Setting(number, pair[1], _unquoted(pair[2]))]
+    return [one for words in _commands(line) for one in _shell(number, words)]
+
+
+def _unquoted(text: str) -> str:
+    text = text.strip()
+    if text[:1] in ("'", '"') and (end := text.find(text[0], 1)) > 0:
+        return text[1:end]
+    return _END.sub("", text).rstrip(", ")
+
+
+def _commands(line: str) -> Iterator[list[str]]:
+    """Yield the words of each command of a line, without quotes and comments; nothing where quotes do not close."""
+    reader = shlex.shlex(line, posix=True, punctuation_chars=";&|")
+    reader.whitespace_split, reader.commenters = True, ""
+    try:
+        words = list(reader)
+    except ValueError:
+        return
+    command: list[str] = []
+    for word in words:
+        if word.startswith("#"):
+            break
+        if set(word) <= set(";&|"):
+            yield command
+            command = []
+        elif command or word not in _KEYWORDS:
+            command.append(word)
+    yield command
+
+
+def _shell(number: int, words: list[str]) -> Iterator[Setting]:
+    """Yield the variables that a command or an instruction sets."""
+    first, rest = (words[0], words[1:]) if words else ("", [])
+    if first in ("setenv", "ENV") and len(rest) == 2 and _PLAIN.fullmatch(rest[0]):
+        yield Setting(number, rest[0], rest[1])
+    elif first in _SETTERS:
+        for word in rest:
+            yield from _assigned(number, word, alone=first in ("export", "unset"))
+    elif first not in ("echo", "printf"):
+        for word in takewhile(_ASSIGNMENT.fullmatch, words[1:] if first == "-" else words):
+            yield from _assigned(number, word)
+        yield from _options(number, words)
+
+
+def _assigned(number: int, word: str, *, alone: bool = False) -> Iterator[Setting]:
+    if found := _ASSIGNMENT.fullmatch(word):
+        yield Setting(number, found[1], found[2])
+    elif alone and _PLAIN.fullmatch(word):
+        yield Setting(number, word, None)
+
+
+def _options(number: int, words: list[str]) -> Iterator[Setting]:
+    """Yield what options of mpirun and docker set: -x A=b, -e A=b, --env=A=b, -genv A b."""
+    for n, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        after = words[n + 1 : n + 3]
+        if option == "--env" and equals:
+            yield from _assigned(number, value, alone=True)
+        elif word in ("-genv", "-env") and len(after) == 2 and _PLAIN.fullmatch(after[0]):
+            yield Setting(number, after[0], after[1])
+        elif word in ("-x", "-e", "--env") and after:
+            yield from _assigned(number, after[0], alone=word == "-x")

@@ -1,0 +1,35 @@
+"""An environment, judged line by line: the document of `hosttune lint-env -o json`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from hosttune.model.values import Value, to_json
+
+VERDICTS = ("harmful", "useless", "right", "unknown")  # worst first
+Verdict = Literal["harmful", "useless", "right", "unknown"]
+
+
+class EnvironmentLine(Value, frozen=True, kw_only=True):
+    """One variable of an environment, or a line that was not understood (`name` is then None, `value` its text).
+
+    `value` None: the line gives none (`unset`, `export NAME`). `source` None: no source is known, and the verdict is
+    unknown. `line` counts from 1.
+    """
+
+    line: int
+    name: str | None
+    value: str | None
+    verdict: Verdict
+    why: str
+    source: str | None = None
+
+
+class JudgedEnvironment(Value, frozen=True, kw_only=True):
+    """All lines of an environment that say something, in the file's order."""
+
+    lines: tuple[EnvironmentLine, ...] = ()
+
+    def to_json(self) -> str:
+        """Return the document as indented JSON."""
+        return to_json(self)

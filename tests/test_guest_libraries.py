@@ -1,0 +1,198 @@
+"""The settings file of a guest's library: written at boot from the plan, never over somebody else's, and checked."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from domain_shapes import ONE_GPU, TWO_CELLS, changed, plan_of
+from test_guest_scripts import NIC, SHELLS, WHERE, Inside, installed, make
+
+from hosttune.checks import judge
+from hosttune.discovery.evidence import read_library_files
+from hosttune.guest import guest_files
+from hosttune.model.devices import Nic
+from hosttune.model.evidence import Evidence
+from hosttune.model.guestplan import ExpectedLibrary, GuestPlan
+from hosttune.model.host import Host, Problem
+from hosttune.model.validation import CheckResult
+from hosttune.reader import Reader
+from hosttune.recorded import Capture
+
+TOPOLOGY = "/etc/hosttune-guest/virtualTopology.xml"
+
+
+@pytest.fixture
+def inside(tmp_path: Path) -> Inside:
+    return make(tmp_path, TWO_CELLS)
+
+
+def read_as_nccl(text: str) -> dict[str, str]:
+    """setEnvFile of NVIDIA/nccl, src/misc/param.cc: the names and values that a process would have."""
+    found = {}
+    for line in text.split("\n"):
+        if line.startswith("#") or "=" not in line:
+            continue
+        name, _, value = line.partition("=")
+        found[name[:1023]] = value[:1023]
+    return found
+
+
+def conf(made: Inside, name: str = "etc/nccl.conf") -> str:
+    return (made.root / name).read_text()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_names_are_those_of_the_boot(inside: Inside, shell: str) -> None:
+    """The firmware has numbered the buses otherwise than the plan: the NIC is found below its port."""
+    done = installed(inside).apply(shell=shell)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert read_as_nccl(conf(inside)) == {"NCCL_TOPO_FILE": TOPOLOGY, "NCCL_IB_HCA": "=mlx5_4"}
+    assert read_as_nccl(conf(inside, "etc/hosttune-guest/ucx.env")) == {"UCX_NET_DEVICES": "mlx5_4:1"}
+    lines = conf(inside).splitlines()
+    assert all(line.startswith("#") or line.partition("=")[0].isidentifier() for line in lines)
+    for before, line in itertools.pairwise(lines):
+        assert line.startswith("#") or before.startswith("#")  # each setting has its reason above it
+    assert not any(quote in line for line in lines if not line.startswith("#") for quote in "\"'")
+    assert "export" not in conf(inside)
+    again = inside.apply(shell=shell)
+    assert [line.partition(":")[0] for line in again.stdout.splitlines()] == ["already", "already"]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_nic_without_an_rdma_device_leaves_the_line_out(inside: Inside, shell: str) -> None:
+    shutil.rmtree(inside.root / "sys/devices" / WHERE[NIC] / NIC / "infiniband")
+    done = installed(inside).apply(shell=shell)
+    assert done.returncode == 0
+    assert "ignored: NCCL_IB_HCA: 0000:42:00.0 shows no RDMA device, or several" in done.stdout
+    assert read_as_nccl(conf(inside)) == {"NCCL_TOPO_FILE": TOPOLOGY}
+    assert "# No NCCL_IB_HCA: 0000:42:00.0 shows no RDMA device, or several." in conf(inside)
+    assert read_as_nccl(conf(inside, "etc/hosttune-guest/ucx.env")) == {}
+
+
+def test_a_later_driver_adds_the_name(inside: Inside) -> None:
+    folder = inside.root / "sys/devices" / WHERE[NIC] / NIC / "infiniband"
+    folder.rename(folder.with_name("away"))
+    installed(inside).apply()
+    folder.with_name("away").rename(folder)
+    assert "done: " in inside.apply().stdout
+    assert read_as_nccl(conf(inside))["NCCL_IB_HCA"] == "=mlx5_4"
+
+
+@pytest.mark.parametrize("name", ["mlx5 0", "a,b", "$(id)", "a:b"])
+def test_an_odd_name_becomes_no_setting(inside: Inside, name: str) -> None:
+    folder = inside.root / "sys/devices" / WHERE[NIC] / NIC / "infiniband"
+    (folder / "mlx5_4").rename(folder / name)
+    installed(inside).apply()
+    assert read_as_nccl(conf(inside)) == {"NCCL_TOPO_FILE": TOPOLOGY}
+
+
+def test_somebody_elses_file_is_left_alone(inside: Inside) -> None:
+    (inside.root / "etc").mkdir(exist_ok=True)
+    (inside.root / "etc/nccl.conf").write_text("NCCL_DEBUG=WARN\n")
+    done = installed(inside).apply()
+    assert "left alone: " in done.stdout
+    assert conf(inside) == "NCCL_DEBUG=WARN\n"
+    assert inside.install("--remove").returncode == 0
+    assert conf(inside) == "NCCL_DEBUG=WARN\n"
+
+
+def test_a_dry_run_writes_nothing_and_removal_takes_it_away(inside: Inside) -> None:
+    assert "would write: " in inside.install("--dry-run").stdout
+    assert not (inside.root / "etc").exists()
+    installed(inside).apply()
+    assert (inside.root / "etc/nccl.conf").exists()
+    assert inside.install("--remove").returncode == 0
+    assert not (inside.root / "etc/nccl.conf").exists()
+    assert not (inside.root / "etc/hosttune-guest/ucx.env").exists()
+    assert not list((inside.root / "etc").glob("**/*.new"))
+
+
+def test_a_plan_without_gpus_takes_the_file_of_an_earlier_plan_away(inside: Inside) -> None:
+    installed(inside).apply()
+    table = inside.root / "etc/hosttune-guest.conf"
+    lines = table.read_text().splitlines(keepends=True)
+    table.write_text("".join(line for line in lines if not line.startswith(("library", "nic"))))
+    assert "removed: " in inside.apply().stdout
+    assert not (inside.root / "etc/nccl.conf").exists()
+
+
+def test_a_guest_without_nics_has_the_topology_alone(tmp_path: Path) -> None:
+    made = make(tmp_path, ONE_GPU)
+    installed(made).apply()
+    assert read_as_nccl(conf(made)) == {"NCCL_TOPO_FILE": TOPOLOGY}
+    assert "# No NCCL_IB_HCA: the plan gives this guest no NIC." in conf(made)
+    assert not (made.root / "etc/hosttune-guest/ucx.env").exists()
+
+
+def test_amd_has_a_file_of_its_own() -> None:
+    gpu = changed(ONE_GPU.devices[0], identity="0000:41:00.0 1002:74a1", class_code="120000")
+    guest = changed(ONE_GPU, devices=(gpu,))
+    files = guest_files(plan_of(guest), guest.name)
+    assert f"library /etc/rccl.conf {TOPOLOGY}\n" in files.bundle["hosttune-guest.conf"]
+    library = GuestPlan.from_json(files.bundle["expected.json"]).library
+    assert library == ExpectedLibrary(path="/etc/rccl.conf", topology=TOPOLOGY)
+
+
+# --- the check ------------------------------------------------------------------------------------------------------
+
+GOOD = f"# why\nNCCL_TOPO_FILE={TOPOLOGY}\nNCCL_IB_HCA==mlx5_0,mlx5_1\n"
+NICS = ("0000:05:00.0", "0000:06:00.0")
+PATH = "/etc/nccl.conf"
+
+
+def checked(text: str | None, *names: str | None, **changes: Any) -> CheckResult:
+    nics = tuple(Nic(address=address, rdma=name) for address, name in zip(NICS, names, strict=True))
+    plan = GuestPlan(name="a", library=ExpectedLibrary(path=PATH, topology=TOPOLOGY, nics=NICS))
+    fields: dict[str, Any] = {"guest_plan": plan, "library_files": {PATH: text}, "host": Host(nics=nics)} | changes
+    (found,) = (one for one in judge(Evidence(inside=True, **fields)) if one.check == "guest-library-file")
+    return found
+
+
+def test_the_file_of_the_plan_passes() -> None:
+    assert checked(GOOD, "mlx5_0", "mlx5_1").outcome == "pass"
+
+
+@pytest.mark.parametrize(
+    ("text", "actual"),
+    [
+        (None, "no such file"),
+        ("", "no setting"),
+        (f"NCCL_TOPO_FILE={TOPOLOGY}\n", f"NCCL_TOPO_FILE={TOPOLOGY}"),
+        (GOOD + "NCCL_ALGO=Ring\n", f"NCCL_TOPO_FILE={TOPOLOGY}, NCCL_IB_HCA==mlx5_0,mlx5_1, NCCL_ALGO=Ring"),
+        (GOOD.replace("==", "="), f"NCCL_TOPO_FILE={TOPOLOGY}, NCCL_IB_HCA=mlx5_0,mlx5_1"),
+        (GOOD.replace("NCCL_IB", "export NCCL_IB"), f"NCCL_TOPO_FILE={TOPOLOGY}, export NCCL_IB_HCA==mlx5_0,mlx5_1"),
+    ],
+)
+def test_any_other_file_fails(text: str | None, actual: str) -> None:
+    found = checked(text, "mlx5_0", "mlx5_1")
+    assert (found.outcome, found.actual) == ("fail", actual)
+    assert "hosttune-guest" in (found.hint or "")
+
+
+def test_what_is_not_known_never_passes() -> None:
+    assert checked(GOOD, "mlx5_0", None).outcome == "unknown"
+    assert checked(GOOD, "mlx5_0", "mlx5_1", host=Host()).outcome == "unknown"
+    assert checked(GOOD, "mlx5_0", "mlx5_1", library_files={}).outcome == "unknown"
+    assert checked(GOOD, "mlx5_0", "mlx5_1", library_files=None).outcome == "unknown"
+    broken = Problem(what="the guest's own plan is unreadable", where="x", why="cut off")
+    assert checked(GOOD, "mlx5_0", "mlx5_1", guest_plan=None, problems=(broken,)).outcome == "unknown"
+
+
+def test_a_guest_that_was_not_planned_is_skipped() -> None:
+    assert checked(GOOD, "mlx5_0", "mlx5_1", guest_plan=None).outcome == "skip"
+    assert checked(GOOD, "mlx5_0", "mlx5_1", guest_plan=GuestPlan(name="a")).outcome == "skip"
+
+
+def test_the_files_are_read_only_on_a_planned_guest(tmp_path: Path) -> None:
+    (tmp_path / "etc/hosttune-guest").mkdir(parents=True)
+    (tmp_path / "etc/nccl.conf").write_text(GOOD)
+    reader = Reader(Capture(str(tmp_path)))
+    assert read_library_files(reader, Host()) is None
+    (tmp_path / "etc/hosttune-guest/expected.json").write_text("{}")
+    found = read_library_files(Reader(Capture(str(tmp_path))), Host())
+    assert found is not None
+    assert found["/etc/nccl.conf"] == GOOD.rstrip("\n") or found["/etc/nccl.conf"] == GOOD
