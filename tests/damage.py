@@ -255,7 +255,7 @@ def _of_answers(host: Files) -> Iterator[Damage]:
             continue
         if name == "nvidia-smi-q-x":
             yield from _of_elements(path, data.decode("latin-1"))
-        elif name in ("nvidia-smi-q", "nvidia-smi-topo-m", "nvidia-smi-nvlink-s", "virsh-list"):
+        elif name in ("nvidia-smi-q", "nvidia-smi-topo-m", "nvidia-smi-nvlink-s", "nvidia-smi-nvlink-e", "virsh-list"):
             yield from _of_lines(path, data)
         elif data.lstrip()[:1] == b"{":
             yield from _of_values(path, data)

@@ -33,6 +33,7 @@ FAMILIES: tuple[str, ...] = (
     "fabric",
     "fabricbridges",
     "health",
+    "ports",
     "guests",
     "guesttree",
     "leftovers",
