@@ -173,6 +173,20 @@ def test_a_function_that_only_another_source_shows_may_be_of_the_model() -> None
     assert outcome(evidence({A: infiniband()}, sources=(lost,)), "port-rate") == "unknown"
 
 
+def test_a_function_whose_ids_were_not_read_may_be_of_the_model() -> None:
+    """Else the loss of another card's ids would leave nothing to compare with, and what was judged would be skipped."""
+    both = evidence({A: HALF, B: infiniband()})
+    assert outcome(both, "port-rate") == "warn"
+    for lost, expected in (("subsystem_device_id", "warn"), ("device_id", "warn"), ("class_code", "unknown")):
+        other = msgspec.structs.replace(both.host.pci[1], **{lost: None})
+        nics = both.host.nics[: 1 if lost == "class_code" else 2]
+        host = msgspec.structs.replace(both.host, pci=(both.host.pci[0], other), nics=nics)
+        assert outcome(msgspec.structs.replace(both, host=host), "port-rate") == expected
+    contradicted = msgspec.structs.replace(both.host.pci[1], device_id="1017", contradicted="its sources differ")
+    host = msgspec.structs.replace(both.host, pci=(both.host.pci[0], contradicted))
+    assert outcome(msgspec.structs.replace(both, host=host), "port-rate") == "unknown"
+
+
 def test_a_roce_port_is_the_port_of_its_interface() -> None:
     """mlx5 says "disabled" of a RoCE port without a cable and of one that was set down: the interface decides."""
     for part, expected in ((SET_DOWN, "skip"), (UNPLUGGED, "fail"), (ethernet(is_up=None), "unknown")):
@@ -208,6 +222,8 @@ def test_whose_ports_are_judged(more: dict[str, Any], expected: str | None) -> N
 # --- rate --------------------------------------------------------------------------------------------------------
 
 HALF = infiniband(rate_gbps=200.0, width=2)
+JUMBO = NicPorts(rdma=ROCE.rdma, interfaces=(interface(mtu=9000),))
+NO_MTU = NicPorts(rdma=ROCE.rdma, interfaces=(interface(mtu=None),))
 
 
 @pytest.mark.parametrize(
@@ -229,6 +245,12 @@ HALF = infiniband(rate_gbps=200.0, width=2)
         (ethernet(duplex=None), ethernet(), "unknown"),
         (ethernet(carrier=None), ethernet(), "unknown"),
         (NicPorts(rdma=None, interfaces=(interface(),)), ethernet(), "unknown"),
+        (ROCE, ROCE, "pass"),
+        (ROCE, JUMBO, "warn"),
+        (JUMBO, ROCE, "pass"),
+        (ROCE, NO_MTU, "unknown"),
+        (NO_MTU, ROCE, "unknown"),
+        (ethernet(mtu=1500), ethernet(mtu=9000), "pass"),  # not RoCE
     ],
 )
 def test_the_rate_is_that_of_its_like(mine: NicPorts, other: NicPorts | None, expected: str) -> None:
@@ -239,6 +261,10 @@ def test_a_virtual_device_has_no_rate_and_another_function_number_is_another_por
     virtio = evidence({A: ethernet(speed_gbps=None, duplex="unknown")}, device={"vendor_id": "1af4"})
     assert outcome(virtio, "port-rate") == "skip"
     assert outcome(evidence({A: HALF, B1: infiniband()}), "port-rate") == "skip"
+    both = evidence({A: HALF, B: infiniband()})
+    other = msgspec.structs.replace(both.host.pci[1], device_id="1017")
+    host = msgspec.structs.replace(both.host, pci=(both.host.pci[0], other))
+    assert outcome(msgspec.structs.replace(both, host=host), "port-rate") == "skip", "another model"
 
 
 # --- errors ------------------------------------------------------------------------------------------------------

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from hosttune.checks.check import failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import RECORD, driver_unread, for_vfio, lacks, model_of
+from hosttune.checks.facts import RECORD, driver_unread, for_vfio, lacks
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Nic, PciDevice
 from hosttune.model.ports import Interface, NicPorts, RdmaPort
 from hosttune.model.validation import CheckResult
-from hosttune.model.values import slot_of
+from hosttune.model.values import grouped, slot_of
 
 IB, ETHERNET = "infiniband", "ethernet"
+_MOST = 256  # other functions with which one is compared
 _IPOIB = 32  # ARPHRD_INFINIBAND, linux/if_arp.h
 LINKED, NO_LINK, OFF, UNKNOWN = "linked", "no link", "off", "unknown"
 READ = "/sys/class/infiniband/*/ports, /sys/class/net"
@@ -32,6 +34,7 @@ class Judged(NamedTuple):
     nic: Nic
     device: PciDevice
     ports: NicPorts
+    cards: Cards
 
     @property
     def address(self) -> str:
@@ -58,13 +61,15 @@ def each_nic(
     evidence: Evidence, check: str, expected: str, judge: Callable[[Judged], CheckResult]
 ) -> Iterable[CheckResult]:
     """Yield one result for each physical network function: the judgement, or why there is none."""
-    functions = evidence.host.index.pci
+    functions, cards = evidence.host.index.pci, Cards(evidence)
     for nic in evidence.host.nics:
         device = functions.get(nic.address)
         if nic.physfn is None and (device is None or device.physfn is None):
-            yield _not_judged(evidence, check, expected, nic, device) or judge(
-                Judged(nic, device or PciDevice(address=nic.address), (evidence.ports or {})[nic.address])
-            )
+            found = _not_judged(evidence, check, expected, nic, device)
+            if found is None:
+                own = (evidence.ports or {})[nic.address]
+                found = judge(Judged(nic, device or PciDevice(address=nic.address), own, cards))
+            yield found
 
 
 def _not_judged(
@@ -163,43 +168,81 @@ def links(judged: Judged) -> dict[str, str]:
     return found | {one.name: interface_link(one) for one in judged.interfaces}
 
 
-def has_link(evidence: Evidence, address: str) -> bool | None:
-    """Return whether any port of a function has a link; None if it is not known."""
-    nic = next((one for one in evidence.host.nics if one.address == address), None)
-    device, ports = evidence.host.index.pci.get(address), (evidence.ports or {}).get(address)
-    if nic is None or device is None or address in evidence.host.index.contradicted:
-        return None
-    if for_vfio(device.driver) or (device.driver is None and lacks(evidence, sysfs.function(address, "driver"))):
-        return False
-    if ports is None:
-        return None
-    known = set(links(Judged(nic, device, ports)).values())
-    whole = ports.rdma is not None and ports.interfaces is not None and UNKNOWN not in known
-    return True if LINKED in known else False if whole else None
+class Cards:
+    """The network functions of a host: which are alike, which are on one card, and which have a link.
+
+    `alike` and `on_card` name at most `_MOST` functions, since what the checks cost must not grow with their square.
+    """
+
+    def __init__(self, evidence: Evidence) -> None:
+        host = evidence.host
+        self._evidence = evidence
+        self._nics = {nic.address: nic for nic in host.nics if nic.physfn is None}
+        self._links: dict[str, bool | None] = {}
+        self._slots = grouped((slot_of(address), address) for address in self._nics)
+        functions = host.index.pci
+        models = [(_model(functions[address]), address) for address in self._nics if address in functions]
+        self._models = grouped(models)
+        self._unread = [row for row in models if None in row[0]][:_MOST]
+        self._first = models[:_MOST]
+        classless = [one.address for one in host.pci if one.class_code is None and one.physfn is None]
+        lost = [seen.address for source in host.sources or () for seen in source.beyond if seen.kind == "nic"]
+        self._doubtful = [*classless, *lost, *host.index.contradicted][:_MOST]
+
+    def alike(self, judged: Judged) -> list[str]:
+        """Return the other functions of the same model and function number, and those that may be of it.
+
+        These are functions whose kind or ids were not read or are contradicted, and those that only another source than
+        the PCI tree shows as a NIC. Their link is not known.
+        """
+        model = _model(judged.device)
+        near = [
+            address
+            for other, address in (self._first if None in model else self._unread)
+            if all(a is None or b is None or a == b for a, b in zip(model, other, strict=True))
+        ]
+        found = (*islice(self._models.get(model, ()), _MOST), *near)
+        return [address for address in dict.fromkeys((*found, *self._doubtful)) if address != judged.address]
+
+    def on_card(self, judged: Judged) -> list[str]:
+        """Return the other functions of the same card."""
+        found = self._slots.get(slot_of(judged.address), ())
+        return [address for address in islice(found, _MOST) if address != judged.address]
+
+    def any_linked(self, addresses: Iterable[str]) -> bool | None:
+        """Return whether any of these functions has a link; None if none is known to have one, and one is unknown."""
+        known = {self.has_link(address) for address in addresses}
+        return True if True in known else None if None in known else False
+
+    def has_link(self, address: str) -> bool | None:
+        """Return whether any port of a function has a link; None if it is not known."""
+        if address not in self._links:
+            self._links[address] = self._linked(address)
+        return self._links[address]
+
+    def judged(self, address: str) -> Judged | None:
+        """Return a function with its ports; None if it or they are not known."""
+        nic, ports = self._nics.get(address), (self._evidence.ports or {}).get(address)
+        device, index = self._evidence.host.index.pci.get(address), self._evidence.host.index
+        if nic is None or device is None or ports is None or address in index.contradicted:
+            return None
+        return Judged(nic, device, ports, self)
+
+    def _linked(self, address: str) -> bool | None:
+        index = self._evidence.host.index
+        device = index.pci.get(address)
+        if address in self._nics and device is not None and address not in index.contradicted:
+            free = device.driver is None and lacks(self._evidence, sysfs.function(address, "driver"))
+            if free or for_vfio(device.driver):
+                return False
+        judged = self.judged(address)
+        if judged is None:
+            return None
+        known, ports = set(links(judged).values()), judged.ports
+        whole = ports.rdma is not None and ports.interfaces is not None and UNKNOWN not in known
+        return True if LINKED in known else False if whole else None
 
 
-def alike(evidence: Evidence, judged: Judged) -> list[str]:
-    """Return the other functions of the same model, and those that only other sources than the PCI tree show as NICs:
-    they may be of it."""
-    same = model_of(judged.device)
-    functions = evidence.host.index.pci
-    found = [
-        nic.address
-        for nic in evidence.host.nics
-        if nic.address != judged.address and nic.physfn is None
-        if (device := functions.get(nic.address)) is not None and model_of(device) == same
-    ]
-    lost = [seen.address for source in evidence.host.sources or () for seen in source.beyond if seen.kind == "nic"]
-    return [*found, *dict.fromkeys(lost)]
-
-
-def on_card(evidence: Evidence, judged: Judged) -> list[str]:
-    """Return the other functions of the same card."""
-    slot = slot_of(judged.address)
-    return [nic.address for nic in evidence.host.nics if nic.address != judged.address and slot_of(nic.address) == slot]
-
-
-def any_linked(evidence: Evidence, addresses: Iterable[str]) -> bool | None:
-    """Return whether any of these functions has a link; None if none is known to have one, and one is not known."""
-    known = {has_link(evidence, address) for address in addresses}
-    return True if True in known else None if None in known else False
+def _model(device: PciDevice) -> tuple[str | None, ...]:
+    ids = device.vendor_id, device.device_id, device.subsystem_vendor_id, device.subsystem_device_id
+    return (*ids, device.address[-1])

@@ -8,21 +8,19 @@ from hosttune.checks.check import Check, skipped, unknown
 from hosttune.checks.facts import SOFTWARE, listed
 from hosttune.checks.nics import (
     CABLE,
+    ETHERNET,
     IB,
     LINKED,
     NO_LINK,
     NVSENTINEL,
     OFF,
     UNKNOWN,
+    Cards,
     Found,
     Judged,
-    alike,
-    any_linked,
     each_nic,
-    has_link,
     links,
     not_known,
-    on_card,
     result_of_worst,
 )
 from hosttune.checks.porterrors import CHECKS as ERROR_CHECKS
@@ -54,7 +52,7 @@ def _state(evidence: Evidence, judged: Judged) -> CheckResult:
     found = [*not_known(judged)]
     found += [one for port in judged.rdma if known[port.name] == LINKED for one in _managed(port)]
     found += [Found("unknown", f"{name}: {_words(judged, name)}") for name, link in known.items() if link == UNKNOWN]
-    others = any_linked(evidence, alike(evidence, judged)) if judged.rdma else False
+    others = judged.cards.any_linked(judged.cards.alike(judged)) if judged.rdma else False
     dead = [name for name, link in known.items() if link == NO_LINK]
     off = [name for name, link in known.items() if link == OFF]
     if dead:
@@ -89,7 +87,7 @@ def _dead(evidence: Evidence, judged: Judged, dead: list[str], others: bool | No
     if others:
         return Found("fail", f"{text}; the same port of another card of its model has one", CABLE)
     own = LINKED in known.values()
-    card = True if own else any_linked(evidence, on_card(evidence, judged))
+    card = True if own else judged.cards.any_linked(judged.cards.on_card(judged))
     fabric = any(port.name in dead for port in judged.rdma)
     if fabric and card is False:
         return Found("fail", f"{text}, nor has another port of the card", CABLE)
@@ -114,7 +112,7 @@ def _words(judged: Judged, name: str) -> str:
 
 # --- rate --------------------------------------------------------------------------------------------------------
 
-_LIKE = "full duplex, and the rate of the same port of the other cards of its model"
+_LIKE = "full duplex, and the rate (on RoCE also the MTU) of the same port of the other cards of its model"
 _SLOWER = "look at the cable, the transceiver and the switch's port: one of them holds the rate down; compare with {0}"
 
 
@@ -138,7 +136,7 @@ def _rate(evidence: Evidence, judged: Judged) -> CheckResult:
     found += [Found("unknown", f"the rate of {name} was not read") for name, (rate, _) in rates.items() if rate is None]
     text = ", ".join(f"{name} {shown}" for name, (_, shown) in rates.items())
     own = [rate for rate, _ in rates.values() if rate is not None]
-    like = {address: _best(evidence, address) for address in alike(evidence, judged)}
+    like = {address: _best(judged.cards, address) for address in judged.cards.alike(judged)}
     fastest = max((rate for rate in like.values() if rate), default=0.0)
     silent = [address for address, rate in like.items() if rate is None]
     if own and fastest > max(own):
@@ -146,12 +144,13 @@ def _rate(evidence: Evidence, judged: Judged) -> CheckResult:
         found.append(Found("warn", f"{text}; {of}, of the same model, runs at {fastest:g} Gb/s", _SLOWER.format(of)))
     elif silent:
         found.append(Found("unknown", f"{text}; the rate of {listed(silent, 3)}, of the same model, is not known"))
+    elif (small := _smaller(judged, list(like))) is not None:
+        found.append(small)
     elif not found and not any(like.values()):
         why = f"{text}; nothing here tells what it can do: no other card of its model has a link on this port"
         return skipped(_RATE, judged.address, why)
-    return result_of_worst(
-        _RATE, judged, _LIKE, found, f"{text}, as other cards of its model" if any(like.values()) else text
-    )
+    good = f"{text}, as other cards of its model" if any(like.values()) else text
+    return result_of_worst(_RATE, judged, _LIKE, found, good)
 
 
 def _see(judged: Judged) -> str:
@@ -172,15 +171,38 @@ def _rates(judged: Judged) -> dict[str, tuple[float | None, str]]:
     return found
 
 
-def _best(evidence: Evidence, address: str) -> float | None:
+def _best(cards: Cards, address: str) -> float | None:
     """Return the Gb/s of the fastest port of a function; 0 if none has a link, None if it is not known."""
-    linked = has_link(evidence, address)
-    if not linked:
-        return None if linked is None else 0.0
-    nic = next(one for one in evidence.host.nics if one.address == address)
-    judged = Judged(nic, evidence.host.index.pci[address], (evidence.ports or {})[address])
+    linked, judged = cards.has_link(address), cards.judged(address)
+    if not linked or judged is None:
+        return 0.0 if linked is False else None
     rates = [rate for rate, _ in _rates(judged).values()]
     return None if None in rates or not rates else max(rate for rate in rates if rate is not None)
+
+
+def _smaller(judged: Judged, like: list[str]) -> Found | None:
+    """Return that a RoCE port's MTU is below that of its like: messages between rails then have the smaller one."""
+    own = _mtus(judged)
+    if not own:
+        return None
+    others = {address: _mtus(one) for address in like if (one := judged.cards.judged(address))}
+    unread = [address for address, mtus in {judged.address: own, **others}.items() if 0 in mtus]
+    if unread:
+        return Found("unknown", f"the MTU of {listed(unread, 3)} was not read")
+    most = max((mtu for mtus in others.values() for mtu in mtus), default=0)
+    if min(own) >= most:
+        return None
+    of = next(address for address, mtus in others.items() if most in mtus)
+    hint = f"ip link set {judged.interfaces[0].name} mtu {most}, and the same on the switch's port"
+    return Found("warn", f"MTU {min(own)}; {of}, of the same model, has {most}", hint)
+
+
+def _mtus(judged: Judged) -> list[int]:
+    """Return the MTU of each interface of a RoCE function that has a link; 0 for one that was not read."""
+    if not any(port.layer == ETHERNET for port in judged.rdma):
+        return []
+    known = links(judged)
+    return [one.mtu or 0 for one in judged.interfaces if known[one.name] == LINKED]
 
 
 def _duplex(judged: Judged, known: Mapping[str, str]) -> Iterator[Found]:
