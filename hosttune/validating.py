@@ -6,6 +6,7 @@ Changes no setting. `history` knows what is in the state directory; the checks a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,10 +17,13 @@ import msgspec
 from hosttune import __version__, history
 from hosttune.checks import judge
 from hosttune.checks.expected import Expectation
+from hosttune.discovery.ports import read_ports
 from hosttune.errors import BadInput, Refused
+from hosttune.gpu import read_gpus
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
 from hosttune.model.validation import Gpu, KnownDevice, Machine, Validation, verdict_of
+from hosttune.reader import Reader
 from hosttune.system import System
 
 if TYPE_CHECKING:
@@ -81,7 +85,11 @@ def validate(
         history.forget(system, evidence, request.expect, out, request.why or "")
         tell(f"no longer expected: {', '.join(out)}")
     evidence, known = history.with_expected(system, evidence, request.expect)
-    measured = _measure(system, evidence, request, say) if request.level and system is not None else None
+    measured = None
+    if request.level and system is not None:
+        begun = time.monotonic()
+        measured = _measure(system, evidence, request, say)
+        evidence = look_again(system, evidence, time.monotonic() - begun)
     live = system is not None and not system.captured
     found = decide(evidence, request.level, measured, live=live, known=known)
     if request.keep and (measured is not None or (live and history.keeps_state())):
@@ -137,6 +145,13 @@ def _measure(system: System, evidence: Evidence, request: Request, say: Tell) ->
         fleet=request.floors,
         model_of=model_of,
     )
+
+
+def look_again(system: System, evidence: Evidence, seconds: float) -> Evidence:
+    """Return the evidence with the ports and GPUs read again, so many seconds after the first look."""
+    reader = Reader(system)
+    ports, gpus = read_ports(reader, evidence.host), read_gpus(reader, evidence.host.pci)
+    return msgspec.structs.replace(evidence, ports_later=ports, gpus_later=gpus, seconds_later=seconds)
 
 
 def decide(

@@ -246,7 +246,15 @@ def contradictions(host: Files) -> Iterator[Damage]:
             yield damage("", "another folder", target=other)
 
 
-_LINES = ("nvidia-smi-q", "nvidia-smi-topo-m", "nvidia-smi-nvlink-s", "hl-smi-q", "hl-smi-ports", "virsh-list")
+_LINES = (
+    "nvidia-smi-q",
+    "nvidia-smi-topo-m",
+    "nvidia-smi-nvlink-s",
+    "nvidia-smi-nvlink-e",
+    "hl-smi-q",
+    "hl-smi-ports",
+    "virsh-list",
+)
 
 
 def _of_answers(host: Files) -> Iterator[Damage]:

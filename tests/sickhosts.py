@@ -81,6 +81,7 @@ def gpus_and_links() -> Files:
         _edit(host, f"{_DEVICES}/{names[2]}/current_link_width", r"16", "8"),
         _edit(host, f"{_DEVICES}/{names[3]}/aer_dev_correctable", r"TOTAL_ERR_COR 0", "TOTAL_ERR_COR 900000000"),
         _edit(host, COMMANDS + "nvidia-smi-nvlink-s", r"(?<=Link 5: )26\.562 GB/s", "<inactive>"),
+        _edit(host, COMMANDS + "nvidia-smi-nvlink-e", r"(?<=Link 7: )Replay Errors: 0", "Replay Errors: 12"),
         _edit(host, COMMANDS + "nvme-smart-log-nvme0", r'"critical_warning": 0', '"critical_warning": 4'),
         _edit(host, COMMANDS + "nvme-smart-log-nvme1", r'"media_errors": 0', '"media_errors": 2'),
         _edit(host, COMMANDS + "nvme-smart-log-nvme2", r'"avail_spare": 100', '"avail_spare": 3'),
@@ -88,9 +89,28 @@ def gpus_and_links() -> Files:
     return host.put({_SMI: _smi(host, _GPU_FAULTS), **dict(edits)})
 
 
+_PORT_FAULTS = (
+    ("infiniband/mlx5_0/ports/1/counters/link_downed", "3"),
+    ("infiniband/mlx5_1/ports/1/counters/symbol_error", "65535"),
+    ("infiniband/mlx5_2/ports/1/sm_lid", "0x0"),
+    ("infiniband/mlx5_3/ports/1/rate", "200 Gb/sec (2X NDR)"),
+    ("infiniband/mlx5_4/ports/1/state", "1: DOWN"),
+    ("infiniband/mlx5_4/ports/1/phys_state", "2: Polling"),
+    ("infiniband/mlx5_5/ports/1/state", "1: DOWN"),
+    ("infiniband/mlx5_5/ports/1/phys_state", "3: Disabled"),
+    ("net/ens2f0np0/statistics/rx_crc_errors", "5000"),
+)
+
+
+def _port(host: Files, path: str) -> str:
+    """The real path of a file below a class folder."""
+    kind, name, rest = path.split("/", 2)
+    return f"{host.links[f'/sys/class/{kind}/{name}']}/{rest}"
+
+
 @cache
 def settings() -> Files:
-    """Other faults of the GPUs, and of the host's settings and its Fabric Manager."""
+    """Other faults of the GPUs, and of the host's settings, its network ports and its Fabric Manager."""
     host = load(EXAMPLE)
     edits = [
         _edit(host, "/sys/kernel/mm/transparent_hugepage/enabled", r".+", "[always] madvise never"),
@@ -101,6 +121,7 @@ def settings() -> Files:
         _edit(host, "/sys/module/nvidia/version", r"\d+", "550"),
         _edit(host, COMMANDS + "fabric-manager-service", r"ActiveState=active", "ActiveState=failed"),
         _edit(host, COMMANDS + "adjtimex", r"status \d+", "status 64"),
+        *(_edit(host, _port(host, path), r".+", then) for path, then in _PORT_FAULTS),
     ]
     return host.put({_SMI: _smi(host, _MORE_GPU_FAULTS), **dict(edits)})
 

@@ -41,6 +41,7 @@ class FakeNvml:
     def __init__(self, links: dict[str, list[tuple[int, str]]], p2p: dict[frozenset[str], int], mig: int = 0) -> None:
         self.links, self.p2p, self.mig = links, p2p, mig
         self.opened: list[str] = []
+        self.errors: dict[tuple[str, int], int] = {}  # of every link, by GPU and field
         self.module = 0
         for name in PLAIN:
             if name not in dir(self):
@@ -95,7 +96,9 @@ class FakeNvml:
         return [SimpleNamespace(pid=7)]
 
     def nvmlDeviceGetFieldValues(self, handle: str, fields: list[Any]) -> list[Any]:
-        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=26562))]
+        number = fields[0][0] if isinstance(fields[0], tuple) else fields[0]
+        errors = self.errors.get((handle, number), 0) if number in (161, 162, 163) else 26562  # nvml.h: DL counters
+        return [SimpleNamespace(nvmlReturn=0, valueType=1, value=SimpleNamespace(uiVal=errors))]
 
     def nvmlDeviceGetP2PStatus(self, one: str, other: str, index: int) -> int:
         return self.p2p[frozenset((one, other))]

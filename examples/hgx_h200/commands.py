@@ -156,6 +156,7 @@ def write_commands(tree: Tree) -> None:
     tree.files[f"{base}/nvidia-smi-q-x"] = _query(gpus).encode()
     tree.files[f"{base}/nvidia-smi-topo-m"] = _matrix(gpus).encode()
     tree.files[f"{base}/nvidia-smi-nvlink-s"] = _nvlink(gpus).encode()
+    tree.files[f"{base}/nvidia-smi-nvlink-e"] = _nvlink_errors(gpus).encode()
     tree.files[f"{base}/mig-lgip"] = _mig_profiles(len(gpus)).encode()
     tree.files[f"{base}/mig-lgipp"] = _mig_placements(len(gpus)).encode()
 
@@ -203,6 +204,17 @@ def _nvlink(gpus: list[Function]) -> str:
     for n, gpu in enumerate(gpus):
         lines.append(f"GPU {n}: NVIDIA H200 (UUID: GPU-00000000-0000-4000-8000-0000000000{_bus(gpu)})")
         lines += [f"\t Link {link}: 26.562 GB/s" for link in range(NVLINKS)]
+    return "\n".join(lines) + "\n"
+
+
+def _nvlink_errors(gpus: list[Function]) -> str:
+    """No error on any link."""
+    lines: list[str] = []
+    for n, gpu in enumerate(gpus):
+        lines.append(f"GPU {n}: NVIDIA H200 (UUID: GPU-00000000-0000-4000-8000-0000000000{_bus(gpu)})")
+        for link in range(NVLINKS):
+            lines += [f"\t Link {link}: {counter} Errors: 0" for counter in ("Replay", "Recovery", "CRC")]
+            lines.append("")
     return "\n".join(lines) + "\n"
 
 

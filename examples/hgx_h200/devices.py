@@ -20,6 +20,28 @@ def write_devices(tree: Tree) -> None:
     tree.link("sys/class/net/lo", "sys/devices/virtual/net/lo")
 
 
+# Documentation/ABI/stable/sysfs-class-infiniband and testing/sysfs-class-net-statistics: what a port counts.
+_PORT_COUNTERS = (
+    *("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_rcv_remote_physical_errors"),
+    *(
+        "port_rcv_switch_relay_errors",
+        "port_xmit_discards",
+        "port_xmit_constraint_errors",
+        "port_rcv_constraint_errors",
+    ),
+    *("local_link_integrity_errors", "excessive_buffer_overrun_errors", "VL15_dropped", "port_xmit_wait"),
+)
+_HARDWARE_COUNTERS = ("rnr_nak_retry_err", "local_ack_timeout_err", "roce_slow_restart")
+_STATISTICS = ("rx_errors", "rx_crc_errors", "rx_missed_errors", "rx_dropped", "tx_errors", "tx_dropped")
+
+
+def _port(tree: Tree, at: str, **values: str | int) -> None:
+    """An RDMA port without an error."""
+    tree.put_all(at, **values)
+    tree.put_all(f"{at}/counters", **dict.fromkeys(_PORT_COUNTERS, 0))
+    tree.put_all(f"{at}/hw_counters", **dict.fromkeys(_HARDWARE_COUNTERS, 0))
+
+
 def _bus(function: Function) -> int:
     return int(function.address[5:7], 16)
 
@@ -27,6 +49,10 @@ def _bus(function: Function) -> int:
 def _interface(tree: Tree, function: Function, name: str, **values: str | int) -> None:
     at = f"sys/devices/{function.path}/net/{name}"
     tree.put_all(at, dev_port=0, dev_id="0x0", **values)
+    downs = 1 if values["operstate"] == "up" else 0  # its driver took the link down once, when it was set up
+    tree.put_all(at, carrier_changes=2 * downs, carrier_up_count=downs, carrier_down_count=downs)
+    traffic = {"rx_bytes": 84 << 20, "tx_bytes": 12 << 20} if downs else {"rx_bytes": 0, "tx_bytes": 0}
+    tree.put_all(f"{at}/statistics", **dict.fromkeys(_STATISTICS, 0), **traffic)
     tree.link(f"{at}/device", f"sys/devices/{function.path}")
     tree.link(f"sys/class/net/{name}", at)
 
@@ -39,16 +65,20 @@ def _write_infiniband(tree: Tree, function: Function, number: int) -> None:
         at, node_type="1: CA", node_guid=f"0200:00ff:fe00:{number:04x}", hca_type="MT4129", fw_ver="28.39.1002"
     )
     port = f"{at}/ports/1"
-    tree.put_all(port, state="4: ACTIVE", phys_state="5: LinkUp", rate="400 Gb/sec (4X NDR)", link_layer="InfiniBand")
+    up: dict[str, str] = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)"}
+    _port(tree, port, link_layer="InfiniBand", lid=f"{number + 2:#x}", sm_lid="0x1", **up)
     tree.link(f"{at}/device", f"sys/devices/{function.path}")
     tree.link(f"sys/class/infiniband/{name}", at)
     mac = ":".join(("00",) * 18 + ("02", f"{number:02x}"))
-    _interface(tree, function, f"ibp{_bus(function)}s0", type=32, address=mac, operstate="up", carrier=1, mtu=4092)
+    _interface(tree, function, f"ibp{_bus(function)}s0", type=32, address=mac, operstate="up", flags="0x1043",
+               carrier=1, mtu=4092)  # fmt: skip
 
 
 def _write_ethernet(tree: Tree, function: Function, number: int) -> None:
-    """A management port of 25 Gb/s; the second one has no cable."""
+    """A management port of 25 Gb/s with RoCE; the second one is set down. The kernel tells carrier, speed and duplex
+    only of an interface that is set up."""
     up = number == 0
+    link: dict[str, str | int] = {"carrier": 1, "speed": 25000, "duplex": "full"} if up else {}
     _interface(
         tree,
         function,
@@ -56,10 +86,21 @@ def _write_ethernet(tree: Tree, function: Function, number: int) -> None:
         type=1,
         address=f"02:00:00:00:00:{number:02x}",
         operstate="up" if up else "down",
-        carrier=int(up),
-        speed=25000 if up else -1,
+        flags="0x1003" if up else "0x1002",
         mtu=1500,
+        **link,
     )
+    name = f"bnxt_re{number}"
+    at = f"sys/devices/{function.path}/infiniband/{name}"
+    tree.put_all(at, node_type="1: CA", node_guid=f"0200:00ff:fe01:{number:04x}", hca_type="BCM57414",
+                 fw_ver="229.1.123.0")  # fmt: skip
+    states = (
+        ("4: ACTIVE", "5: LinkUp", "25 Gb/sec (1X EDR)") if up else ("1: DOWN", "3: Disabled", "2.5 Gb/sec (1X SDR)")
+    )
+    known = dict(zip(("state", "phys_state", "rate"), states, strict=True))
+    _port(tree, f"{at}/ports/1", link_layer="Ethernet", lid="0x0", sm_lid="0x0", **known)
+    tree.link(f"{at}/device", f"sys/devices/{function.path}")
+    tree.link(f"sys/class/infiniband/{name}", at)
 
 
 def _write_nvme(tree: Tree, function: Function, number: int) -> None:

@@ -29,7 +29,7 @@ def write_health(tree: Tree) -> None:
     _write_interrupts(tree)
     _write_fabric_manager(tree)
     tree.put("proc/uptime", f"{UPTIME_SECONDS}.00 {UPTIME_SECONDS * CPUS}.00")
-    log = {"since": 0.0, "source": "dmesg", "lines": []}
+    log = {"since": 0.0, "source": "dmesg", "links": True, "lines": []}
     tree.put(f"{_COMMANDS}/kernel-log", json.dumps(log))
     tree.put(f"{_COMMANDS}/adjtimex", "status 8193 maxerror 5500")  # STA_PLL | STA_NANO, as chrony leaves it
     smart = {"critical_warning": 0, "avail_spare": 100, "spare_thresh": 10, "percent_used": 1, "media_errors": 0}

@@ -35,6 +35,7 @@ FAMILIES: tuple[str, ...] = (
     "gpuports",
     "gpupartition",
     "health",
+    "ports",
     "guests",
     "guesttree",
     "guestlibrary",

@@ -17,6 +17,7 @@ from hosttune.checks.facts import (
     no_switch,
 )
 from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, not_judged, others_of_model
+from hosttune.checks.nvlinks import CHECKS as NVLINK_CHECKS
 from hosttune.gpu import hints_for, nvswitches, vendor_of
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
@@ -238,6 +239,7 @@ CHECKS: tuple[Check, ...] = (
         inside=True,
         none="GPU",
     ),
+    *NVLINK_CHECKS,
     Check(
         "xgmi",
         "GPUs of a board joined by XGMI",

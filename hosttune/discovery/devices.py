@@ -42,8 +42,8 @@ def read_nics(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Nic, ...]:
     devices = [device for device in pci if (device.class_code or "")[:4] in _NIC_CLASSES]
     if not devices:
         return ()
-    interfaces = _by_address(reader, _NET)
-    rdmas = _by_address(reader, _RDMA)
+    interfaces = by_address(reader, _NET)
+    rdmas = by_address(reader, _RDMA)
     routed = _routed(reader)
     bridges = _fabric_bridges(reader, pci)
     nics = (
@@ -68,7 +68,7 @@ def _fabric_bridges(reader: Reader, pci: tuple[PciDevice, ...]) -> dict[str, boo
     return bridges_among(marks)
 
 
-def _by_address(reader: Reader, folder: str) -> dict[str, tuple[str, ...]]:
+def by_address(reader: Reader, folder: str) -> dict[str, tuple[str, ...]]:
     """Return the entries of a class folder by the PCI function that their (`device`) link leads through."""
     found: dict[str, tuple[str, ...]] = {}
     for name in reader.names(folder):

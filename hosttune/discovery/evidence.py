@@ -43,6 +43,7 @@ READERS: tuple[tuple[str, str, str], ...] = (
     ("fabric_manager", "fabric", "read_fabric_manager"),
     ("processes", "processes", "read_processes"),
     ("leftovers", "processes", "read_leftovers"),
+    ("ports", "ports", "read_ports"),
 )
 _UNITS = tuple(
     f"{folder}/irqbalance.service"

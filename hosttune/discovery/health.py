@@ -57,6 +57,7 @@ def read_health(reader: Reader, host: Host) -> Health:
         events_since=None if log is None else log.since,
         events_source=None if log is None else log.source,
         events_unread=0 if log is None else log.unread,
+        events_links=log is not None and log.links,
         edac=_edac(reader, host),
         uptime_seconds=uptime,
         aer=_aer(reader, host, recorded=uptime is not None),

@@ -31,7 +31,7 @@ _MAKERS = tuple(vendor.traces.log for vendor in VENDORS if vendor.traces.log is 
 _WANTED = (
     "".join(f"{log.wanted}|" for log in _MAKERS)
     + r"AER: |PCIe Bus Error|DPC: containment|\[Hardware Error\]|mce: "
-    + r"|EDAC (MC|DEVICE)[0-9]|^Missed [0-9]+ kernel messages|"
+    + r"|EDAC (MC|DEVICE)[0-9]|^Missed [0-9]+ kernel messages|[Ll]ink (is )?[Dd]own|"
     + _FIRST
 )
 # The kernel's records, and those of journald itself: it reports how many records it missed, by sequence numbers.
@@ -42,7 +42,7 @@ _JOURNAL = (
 _MAX_LINES, _MAX_TEXT, _MAX_UNREAD = 20_000, 240, 1_000_000_000
 _BEGIN = 1.0  # a log is complete if its oldest line is no later than this, in seconds since boot
 _PROCESS = re.compile(r", pid=.{0,24}?, name=.*?(?=, |$)")
-_KEYS = frozenset(("since", "source", "unread", "lines", "sum"))
+_KEYS = frozenset(("since", "source", "unread", "links", "lines", "sum"))
 
 Line = tuple[float | None, str]  # seconds since boot, and the message
 
@@ -58,13 +58,14 @@ class KernelLog(Value, frozen=True, kw_only=True):
     """Events in the order in which each was first seen.
 
     `since`: the oldest known line, in seconds since boot. `source`: where the log was read. `unread`: how many records
-    could not be read.
+    could not be read. `links`: lost links of network interfaces are events of it; captures by older versions lack them.
     """
 
     events: tuple[KernelEvent, ...]
     since: float | None = None
     source: str | None = None
     unread: int = 0
+    links: bool = False
 
 
 def read_kernel_log(reader: Reader) -> KernelLog | None:
@@ -79,8 +80,9 @@ def read_kernel_log(reader: Reader) -> KernelLog | None:
     if kept is None:
         reader.problem("kernel log not understood", QUERY, "its record is not output of this tool")
         return None
-    since, source, records = kept
-    return KernelLog(events=parse_events(records.lines), since=since, source=source, unread=records.unread)
+    since, source, links, records = kept
+    events = parse_events(records.lines)
+    return KernelLog(events=events, since=since, source=source, unread=records.unread, links=links)
 
 
 # --- reading the log ---------------------------------------------------------------------------------------------
@@ -108,7 +110,7 @@ def _ask(reader: Reader) -> str | None:
     if len(kept) > _MAX_LINES:
         kept = kept[-_MAX_LINES:]
         since = kept[0][0]
-    record = {"since": since, "source": source, "unread": unread, "lines": kept}
+    record = {"since": since, "source": source, "unread": unread, "links": True, "lines": kept}
     return json.dumps({**record, "sum": _sum(record)}, indent=0) + "\n"
 
 
@@ -123,7 +125,8 @@ def _sum(record: Mapping[str, Any]) -> int:
         None if event is None else [getattr(event, name) for name in event.__struct_fields__ if name != "text"]
         for event in events
     ]
-    return zlib.crc32(json.dumps([record["since"], record["unread"], facts]).encode())
+    links = [True] if record["links"] else []
+    return zlib.crc32(json.dumps([record["since"], record["unread"], facts, *links]).encode())
 
 
 def _ask_dmesg(reader: Reader) -> Records | None:
@@ -215,7 +218,7 @@ def interesting(lines: Iterable[Line]) -> Iterator[Line]:
 # --- the recorded log --------------------------------------------------------------------------------------------
 
 
-def _kept(text: str) -> tuple[float | None, str | None, Records] | None:
+def _kept(text: str) -> tuple[float | None, str | None, bool, Records] | None:
     """Return what `_ask` wrote, checked, because a capture is untrusted.
 
     Only events are kept. `_ask` records only events, so any other line is counted as lost.
@@ -235,12 +238,13 @@ def _kept(text: str) -> tuple[float | None, str | None, Records] | None:
         for line in given
         if isinstance(line, list) and len(line) == 2 and isinstance(line[1], str)
     ]
-    since, source = _seconds(document.get("since")), document.get("source")
-    if "sum" in document and document["sum"] != _sum({"since": since, "unread": unread, "lines": lines}):
+    since, source, links = _seconds(document.get("since")), document.get("source"), document.get("links") is True
+    record = {"since": since, "unread": unread, "lines": lines, "links": links}
+    if "sum" in document and document["sum"] != _sum(record):
         return None
     events = [line for line in lines if _event(*line) is not None]
     lost = min(unread + len(given) - len(events), _MAX_UNREAD)
-    return since, source if isinstance(source, str) else None, Records(events, lost)
+    return since, source if isinstance(source, str) else None, links, Records(events, lost)
 
 
 def strip_log(text: str, clean: Callable[[str], str]) -> str | None:
@@ -251,20 +255,22 @@ def strip_log(text: str, clean: Callable[[str], str]) -> str | None:
     kept = _kept(text)
     if kept is None:
         return None
-    since, source, records = kept
+    since, source, links, records = kept
     lines = [(seconds, clean(words)) for seconds, words in interesting(records.lines)]
-    record = {"since": since, "source": source and clean(source), "unread": records.unread, "lines": lines}
+    head = {"since": since, "source": source and clean(source), "unread": records.unread, "links": links}
+    record: dict[str, Any] = {**head, "lines": lines}
     return json.dumps({**record, "sum": _sum(record)}, indent=0) + "\n"
 
 
 def _seconds(value: Any) -> float | None:
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
-    return float(value) if usable else None
+    return float(value) if type(value) in (int, float) and 0 <= value < 1e12 else None
 
 
 # --- events ------------------------------------------------------------------------------------------------------
 
 _BDF = LOGGED_ADDRESS
+# Of network drivers (netdev_info): "mlx5_core ADDRESS NAME: Link down", "… NIC Link is Down" (ixgbe, i40e, ice, igb).
+_LINK_DOWN = rf"[\w-]{{1,32}} (?P<address>{_BDF}) [\w.-]{{1,16}}: (?:igb: [\w.-]{{1,16}} )?(?:NIC )?Link (?:is )?down\b"
 _SEVERITY = r"(?P<severity>Correct(?:ed|able)|Uncorrect(?:ed|able) \((?:Non-Fatal|Fatal)\))"
 
 
@@ -283,6 +289,7 @@ _SHAPES = (
     _Shape(
         "aer", re.compile(rf"\S+ (?P<address>{_BDF}): (?:AER: )?PCIe Bus Error: severity={_SEVERITY}", re.IGNORECASE)
     ),
+    _Shape("link-down", re.compile(_LINK_DOWN, re.IGNORECASE)),
     _Shape("dpc", re.compile(rf"pcieport (?P<address>{_BDF}): (?:pciehp: )?DPC: containment event"), "fatal"),
     _Shape("mce", re.compile(r"mce: \[Hardware Error\]: (?:CPU|Machine check)"), "nonfatal"),
     _Shape(

@@ -79,6 +79,7 @@ COMMANDS = {
     "nvidia-smi-q": ("nvidia-smi", "-q"),
     "nvidia-smi-topo-m": ("nvidia-smi", "topo", "-m"),
     "nvidia-smi-nvlink-s": ("nvidia-smi", "nvlink", "-s"),
+    "nvidia-smi-nvlink-e": ("nvidia-smi", "nvlink", "-e"),
     "mig-lgip": ("nvidia-smi", "mig", "-lgip"),
     "mig-lgipp": ("nvidia-smi", "mig", "-lgipp"),
 }
@@ -198,6 +199,7 @@ def _from_tables(reader: Reader, facts: dict[str, Gpu], listed: Answer, *, all_a
     If `listed` has left out a GPU (because it has no address, or is listed twice), the places are unknown.
     """
     from hosttune.gpu.mig import parse_mig_placements, parse_mig_profiles, place
+    from hosttune.gpu.nvidia_links import links_of_tables
     from hosttune.gpu.nvidia_topo import nvlinks_by_address, parse_nvlink_status, parse_topo_matrix, peers_from_matrix
 
     order = () if listed.problems else tuple(gpu.address for gpu in listed.gpus)
@@ -209,6 +211,7 @@ def _from_tables(reader: Reader, facts: dict[str, Gpu], listed: Answer, *, all_a
         matrix = None
     peers = peers_from_matrix(matrix, order) if matrix else {}
     links = nvlinks_by_address(parse_nvlink_status(texts["nvidia-smi-nvlink-s"]), listed.gpus, numbered=bool(order))
+    errors = links_of_tables(texts["nvidia-smi-nvlink-e"], links, listed.gpus, numbered=bool(order))
     profiles = parse_mig_profiles(texts["mig-lgip"])
     placements = parse_mig_placements(texts["mig-lgipp"])
     for index, gpu in enumerate(listed.gpus):
@@ -222,6 +225,7 @@ def _from_tables(reader: Reader, facts: dict[str, Gpu], listed: Answer, *, all_a
             peers=peers.get(address),
             nvlinks_active=None if active is None else len(active),
             nvlink_gb_per_s=active[0] if active else None,
+            nvlinks=errors.get(address),
             mig=Mig(profiles=place(profiles[index], placements.get(index, {})))
             if order and index in profiles
             else None,
@@ -273,6 +277,10 @@ def _agreed(reader: Reader, one: Gpu, other: Gpu, tellers: str = "NVML and nvidi
         changes["peers"] = tuple(
             Peer(address=peer.address, kind="pcie") if peer.address in apart else peer for peer in one.peers
         )
+    if one.nvlinks and other.nvlinks:
+        from hosttune.gpu.nvidia_links import agreed_links
+
+        changes["nvlinks"] = agreed_links(one.nvlinks, other.nvlinks)
     if one.clock_reasons is not None and other.clock_reasons is not None:
         changes["clock_reasons"] = tuple(dict.fromkeys((*one.clock_reasons, *other.clock_reasons)))
     return msgspec.structs.replace(fill(one, other), **changes)

@@ -1,4 +1,4 @@
-"""Parsers for `nvidia-smi topo -m` and `nvidia-smi nvlink -s`. Pure. GPUs are named by nvidia-smi's index.
+"""Parsers for `nvidia-smi topo -m`, `nvidia-smi nvlink -s` and `-e`. Pure. GPUs are named by nvidia-smi's index.
 
 Both print each fact once. If the matrix occurs twice, it is not used; if a link occurs twice, the GPU's links are
 unknown.
@@ -136,6 +136,18 @@ def parse_nvlink_status(text: str) -> tuple[NvlinkStatus, ...]:
 
     A GPU in MIG mode refuses the query: its links are None, which does not mean zero.
     """
+    return _link_rows(text, r"(?:([0-9]{1,6}(?:\.[0-9]{1,6})?) GB/s|<inactive>)")
+
+
+def parse_nvlink_errors(text: str, counter: str) -> tuple[NvlinkStatus, ...]:
+    """Parse one counter ("Replay", "Recovery", "CRC") of `nvidia-smi nvlink -e`: counts in place of GB/s.
+
+    NVLinks of Blackwell have other counters, which this form does not have: the links are None.
+    """
+    return _link_rows(text, rf"{counter} Errors: (?:([0-9]{{1,15}})|N/A)")
+
+
+def _link_rows(text: str, value: str) -> tuple[NvlinkStatus, ...]:
     found: list[NvlinkStatus] = []
     numbered: list[list[tuple[int, float | None]]] = []
     for line in text.splitlines():
@@ -143,9 +155,7 @@ def parse_nvlink_status(text: str) -> tuple[NvlinkStatus, ...]:
             uuid = re.search(r"UUID: ([^)\s]+)", line)
             found.append(NvlinkStatus(index=int(gpu[1]), uuid=uuid[1] if uuid else None))
             numbered.append([])
-        elif found and (
-            link := re.match(r"\s+Link ([0-9]{1,4}): (?:([0-9]{1,6}(?:\.[0-9]{1,6})?) GB/s|<inactive>)", line)
-        ):
+        elif found and (link := re.match(rf"\s+Link ([0-9]{{1,4}}): {value}", line)):
             numbered[-1].append((int(link[1]), float(link[2]) if link[2] else None))
     return tuple(
         msgspec.structs.replace(status, links=_in_order(links)) for status, links in zip(found, numbered, strict=True)

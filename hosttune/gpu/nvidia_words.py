@@ -42,18 +42,11 @@ FABRIC_MISCONFIGURATIONS = {
 TELLS = frozenset(
     (
         *("application_clock_mhz", "clock_reasons", "compute_mode", "default_application_clock_mhz", "driver_version"),
-        *("ecc", "ecc_corrected", "ecc_pending", "ecc_uncorrected", "fabric_state", "nvlinks_active", "peers"),
-        *("pcie_replays", "persistence", "power_default_watts", "power_limit_watts", "processes", "recovery_action"),
-        *(
-            "remap_banks_none",
-            "remapped_correctable",
-            "remapped_failed",
-            "remapped_pending",
-            "remapped_uncorrectable",
-            "retired_pending",
-            "sram_threshold_exceeded",
-        ),
-        *("temperature_c", "temperature_margin_c", "temperature_slowdown_c", "unrepairable_memory", "mig"),
+        *("ecc", "ecc_corrected", "ecc_pending", "ecc_uncorrected", "fabric_state", "nvlinks", "nvlinks_active"),
+        *("peers", "pcie_replays", "persistence", "power_default_watts", "power_limit_watts", "processes"),
+        *("recovery_action", "remap_banks_none", "remapped_correctable", "remapped_failed", "remapped_pending"),
+        *("remapped_uncorrectable", "retired_pending", "sram_threshold_exceeded", "temperature_c"),
+        *("temperature_margin_c", "temperature_slowdown_c", "unrepairable_memory", "mig"),
     )
 )
 

@@ -14,6 +14,7 @@ import msgspec
 
 from hosttune.child import in_child
 from hosttune.errors import HosttuneError
+from hosttune.gpu.nvidia_links import ask_link
 from hosttune.gpu.nvml_health import ask_health
 
 # Functions that need only the device handle. Their answers are numbers, texts or short lists.
@@ -230,6 +231,7 @@ def _remote(nvml: _Nvml, handle: object, link: int) -> dict[str, Any]:
     return {
         "remoteType": nvml.ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link),
         "remoteBusId": remote,
+        **ask_link(nvml, handle, link),
     }
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.gpu.mig import compute_slices
+from hosttune.gpu.nvidia_links import links_of_record
 from hosttune.gpu.nvidia_words import COMPUTE_MODES, FABRIC_STATES, MOST, clock_reasons
 from hosttune.gpu.nvml_health import health_facts, incomplete_fabric_masks
 from hosttune.gpu.vendor import NO_ADDRESS, Answer, without_conflicting_gpus
@@ -140,6 +141,7 @@ def _gpu(address: str, raw: Raw, driver: str | None, host: _Host) -> Gpu:
         firmware_version=_text(raw, "nvmlDeviceGetVbiosVersion"),
         nvlinks_active=None if (links := host.links.get(address)) is None else len(links),
         nvlink_gb_per_s=None if speed is None else speed / 1000,
+        nvlinks=None if links is None else links_of_record(raw.get("nvlinks"), speed),
         fabric_state=state,
         fabric_status=_fabric_status(fabric) if state == "completed" else None,
         persistence=_flag(_integer(raw, "nvmlDeviceGetPersistenceMode")),

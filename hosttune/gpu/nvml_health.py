@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
+from hosttune.gpu.nvidia_links import has_no_counters
 from hosttune.gpu.nvidia_words import RECOVERY_ACTIONS, fabric_faults, reported_fabric_parts
 from hosttune.model.values import MAX_SIZE
 
@@ -158,6 +159,8 @@ def _lacks(raw: Mapping[str, Any], health: Mapping[str, Any]) -> tuple[str, ...]
     fabric = raw.get("fabricInfo")
     if fabric == _MISSING or (isinstance(fabric, dict) and fabric.get("state") == 0):
         found.add("fabric_state")
+    if has_no_counters(raw.get("nvlinks")):
+        found.add("nvlinks")
     return tuple(sorted(found)) or None
 
 

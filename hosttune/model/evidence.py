@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hosttune.model.gpu import GpuPort
+from hosttune.model.gpu import Gpu, GpuPort
 from hosttune.model.guestplan import GuestPlan
 from hosttune.model.host import Host, Problem
 from hosttune.model.plan import Plan
+from hosttune.model.ports import NicPorts
 from hosttune.model.result import Result
 from hosttune.model.validation import Validation
 from hosttune.model.values import Value, close_lists, close_mappings
@@ -20,7 +21,8 @@ class KernelEvent(Value, frozen=True, kw_only=True):
     """A sign of failing hardware in the kernel log. Equal lines are counted together.
 
     `kind` is one of: xid, sxid, aer, dpc (a port that cut off its link), lost (a GPU off the bus, or one that could not
-    be started), mce, edac (`count` memory errors), edac-mc (a memory controller that the kernel monitors: not a fault).
+    be started), mce, edac (`count` memory errors), edac-mc (a memory controller that the kernel monitors: not a fault),
+    link-down (a network interface lost its link).
     `code` is that of an XID or SXid, or the controller's number. The times of the first and the last line are in
     seconds since boot; `text` is the first line's. `subcode` and `registers` (details, error status, …) are those of
     XID 144 to 150. `recovery` is the action that the driver asks for since an XID 154.
@@ -45,6 +47,7 @@ class Health(Value, frozen=True, kw_only=True):
     - `events`: None if the log could not be read.
     - `events_since`: seconds since boot of the oldest known line (0: the whole log of this boot).
     - `events_source`: where the log was read from.
+    - `events_links`: lost links of network interfaces are among the events (an older capture's log lacks them).
     - `events_unread`: how many records of the log could not be read; any of them may be an event.
     - `edac`: by memory controller ("mc0"), its counts "ue" and "ce" since its driver was loaded; a count is None if it
       could not be read. None as a whole if it is unknown which controllers exist.
@@ -57,6 +60,7 @@ class Health(Value, frozen=True, kw_only=True):
     events_since: float | None = None
     events_source: str | None = None
     events_unread: int = 0
+    events_links: bool = False
     edac: Mapping[str, Mapping[str, int | None]] | None = None
     uptime_seconds: float | None = None
     aer: Mapping[str, Mapping[str, int]] | None = None
@@ -136,6 +140,8 @@ class Evidence(Value, frozen=True, kw_only=True):
     - `irqbalance`: it is installed and not masked.
     - `gpu_ports`: by GPU, its own network ports as the maker's tool lists them; no entry: unknown, or it has none.
     - `loaded_links`: by GPU, speed (GT/s) and width of its link, read while data was copied over it (from level 1 on).
+    - `ports`: the ports of each physical network function, by address.
+    - `ports_later`, `gpus_later`: the same and the GPUs, `seconds_later` seconds later, after the benchmarks.
     """
 
     host: Host
@@ -155,10 +161,14 @@ class Evidence(Value, frozen=True, kw_only=True):
     ksm_pages_shared: int | None = None
     loaded_links: Mapping[str, tuple[float, int]] | None = None
     gpu_ports: Mapping[str, tuple[GpuPort, ...]] | None = None
+    ports: Mapping[str, NicPorts] | None = None
+    ports_later: Mapping[str, NicPorts] | None = None
+    gpus_later: tuple[Gpu, ...] | None = None
+    seconds_later: float | None = None
     guest_plan: GuestPlan | None = None  # what this machine should find as a guest; None: not known
     # text of the library's settings file that the guest's plan names, by path; None: proven absent; no entry: unknown
     library_files: Mapping[str, str | None] | None = None
 
     def __post_init__(self) -> None:
         close_lists(self)
-        close_mappings(self, "bar_limits", "gpu_ports", "loaded_links")
+        close_mappings(self, "bar_limits", "gpu_ports", "loaded_links", "ports", "ports_later", "library_files")

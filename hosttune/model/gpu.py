@@ -18,6 +18,18 @@ class Peer(Value, frozen=True, kw_only=True):
     links: int | None = None
 
 
+class Nvlink(Value, frozen=True, kw_only=True):
+    """One NVLink of a GPU. `gb_per_s`: in one direction. Errors are counted since the driver was loaded or they were
+    cleared; None is unknown. A link that is not `active` has neither."""
+
+    link: int
+    active: bool
+    gb_per_s: float | None = None
+    replays: int | None = None
+    recoveries: int | None = None
+    crc_errors: int | None = None
+
+
 class MigProfile(Value, frozen=True, kw_only=True):
     """A GPU instance profile as the device lists it. `starts` and `size` are in memory slices."""
 
@@ -84,6 +96,7 @@ class Gpu(Value, frozen=True, kw_only=True):
     firmware_version: str | None = None
     nvlinks_active: int | None = None
     nvlink_gb_per_s: float | None = None  # of one link, one direction
+    nvlinks: tuple[Nvlink, ...] | None = None  # with speed and errors; None: no source has them
     fabric_state: str | None = None
     fabric_status: str | None = None
     power_limit_watts: float | None = None

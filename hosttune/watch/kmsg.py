@@ -57,7 +57,8 @@ def event_of_line(text: str) -> Event | None:
     text = text[:1000]
     for found in parse_events([(None, text)]):
         subject = f"device {found.address}" if found.address else "host"
-        return None if found.kind == "edac-mc" else Event(NAME, found.kind, subject)
+        what = "link" if found.kind == "link-down" else found.kind
+        return None if found.kind == "edac-mc" else Event(NAME, what, subject)
     for what, pattern in _OTHER:
         if match := pattern.match(text):
             address = match.groupdict().get("address")

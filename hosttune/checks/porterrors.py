@@ -1,0 +1,162 @@
+"""Check of the errors of ports: counters since boot, what came while benchmarks ran, and links that were lost again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+from hosttune.checks.check import Check, skipped
+from hosttune.checks.data import table
+from hosttune.checks.facts import listed
+from hosttune.checks.nics import CABLE, NVSENTINEL, Found, Judged, each_nic, not_known, result_of_worst
+from hosttune.model.evidence import Evidence
+from hosttune.model.ports import Interface, NicPorts, RdmaPort
+from hosttune.model.validation import CheckResult
+
+_ERRORS = "port-errors"
+_WIRE = "clean or swap the cable or transceiver; perfquery -R, or reloading the driver, clears the counters"
+_FEW = "no more errors than the sources of ports.toml allow, since boot and while benchmarks ran"
+
+
+def port_errors(evidence: Evidence) -> Iterable[CheckResult]:
+    """Check the error counters of each function's ports, and links that were lost again and again."""
+    return each_nic(evidence, _ERRORS, _FEW, lambda judged: _errors(evidence, judged))
+
+
+def _errors(evidence: Evidence, judged: Judged) -> CheckResult:
+    later = (evidence.ports_later or {}).get(judged.address) if evidence.ports_later is not None else None
+    found = [*not_known(judged)]
+    for port in judged.rdma:
+        found += _counted(evidence, port.name, port.counters, port.counters)
+    for one in judged.interfaces:
+        found += _frames(one, one.counters, one.counters.get("rx_bytes"), "since boot")
+        found += _lost_links(evidence, judged, one)
+    if evidence.ports_later is not None:
+        found += _between(evidence, judged, later)
+    if not found and not any(one.counters for one in _all(judged.ports)):
+        return skipped(_ERRORS, judged.address, "its driver keeps no counters of its ports")
+    return result_of_worst(_ERRORS, judged, _FEW, found, _shown(judged))
+
+
+def _all(ports: NicPorts | None) -> list[RdmaPort | Interface]:
+    return [] if ports is None else [*(ports.rdma or ()), *(ports.interfaces or ())]
+
+
+def _shown(judged: Judged) -> str:
+    """Return the counters above 0 in words, those that are not judged too."""
+    parts = [
+        f"{one.name}: {name} {count}"
+        for one in _all(NicPorts(rdma=judged.rdma, interfaces=judged.interfaces))
+        for name, count in one.counters.items()
+        if count and name not in ("rx_bytes", "carrier_down_count")
+    ]
+    return listed(parts, 8) or "none"
+
+
+def _counted(
+    evidence: Evidence, name: str, counts: Mapping[str, int | None], whole: Mapping[str, int | None], *,
+    seconds: float | None = None,
+) -> Iterator[Found]:  # fmt: skip
+    """Judge the counters of an RDMA port: since boot, or with `seconds` those that came in that time.
+
+    `whole`: the counters themselves, which cannot count on at their largest number.
+    """
+    up = evidence.health.uptime_seconds if evidence.health else None
+    time = up if seconds is None else seconds
+    said = "since boot" if seconds is None else f"in {seconds:.0f} s of benchmarks"
+    lacking = [counter for counter, count in counts.items() if count is None]
+    if lacking:
+        yield Found("unknown", f"{listed(lacking, 3)} of {name} could not be read")
+    for row in table("ports")["rdma"]:
+        count = counts.get(row["name"])
+        if not count:
+            continue
+        least = " or more" if (whole.get(row["name"]) or 0) >= row.get("full", math.inf) else ""
+        text = f"{name}: {row['name']} {count}{least} {said}"
+        if not row["seconds"]:
+            yield Found(row["before" if seconds is None else "later"], text, _WIRE)
+        elif not time:
+            yield Found("unknown", f"{text}; how long the host is up is not known")
+        elif count * row["seconds"] > row["most"] * max(time, 60.0):
+            limit = f"{row['most']} in {row['seconds']} s"
+            yield Found(row["before" if seconds is None else "later"], f"{text}: more than {limit}", _WIRE)
+
+
+def _frames(one: Interface, counts: Mapping[str, int | None], received: int | None, said: str) -> Iterator[Found]:
+    """Judge frames with a wrong check sum against the bit error rate that the standard allows."""
+    lacking = [name for name, count in counts.items() if count is None and name != "carrier_down_count"]
+    if lacking:
+        yield Found("unknown", f"{listed(lacking, 3)} of {one.name} could not be read")
+    limits, wrong = table("ports")["ethernet"], counts.get("rx_crc_errors")
+    if not wrong or received is None:
+        return
+    fast = one.speed_gbps is not None and one.speed_gbps >= limits["fast_gbps"]
+    allowed = math.ceil(received * 8 * limits["bit_error_rate" if fast else "slow_bit_error_rate"])
+    if wrong > allowed:
+        text = f"{one.name}: rx_crc_errors {wrong} {said}, with {received} bytes received: more than {allowed}"
+        yield Found("warn", text, _WIRE)
+
+
+def _lost_links(evidence: Evidence, judged: Judged, one: Interface) -> Iterator[Found]:
+    """Judge how often an interface lost its link since boot: the kernel log has the times, a counter the number."""
+    limits, health = table("ports")["flapping"], evidence.health
+    times, seconds = limits["times"], limits["seconds"]
+    down = one.counters.get("carrier_down_count")
+    events = [e for e in (health.events or () if health else ()) if e.kind == "link-down"]
+    mine = [event for event in events if event.address == judged.address]
+    count = sum(event.count for event in mine)
+    span = max((e.last_seconds or 0 for e in mine), default=0) - min((e.seconds or 0 for e in mine), default=0)
+    # Among n events in a span there are two within 6 hours of each other if the n - 1 gaps cannot all be longer.
+    if count >= times and span <= (count - 1) * seconds:
+        text = f"{one.name} lost its link {count} times since boot, twice within {seconds // 3600} h"
+        yield Found("warn", text, CABLE)
+        return
+    if down is not None and down < times:
+        return
+    up = health.uptime_seconds if health else None
+    since = None if health is None or not health.events_links or health.events_unread else health.events_since
+    if since is None or up is None or (since > table("limits")["xids"]["whole_log_seconds"] and since > up - seconds):
+        told = f"lost its link {down} times since boot" if down is not None else "how often it lost its link"
+        text = f"{one.name}: {told}; when is not known: the kernel log of the last {seconds // 3600} h was not read"
+        yield Found("unknown", text, "journalctl -k | grep -i 'link.*down'")
+
+
+def _between(evidence: Evidence, judged: Judged, later: NicPorts | None) -> Iterator[Found]:
+    """Judge what was counted between the two looks."""
+    seconds = evidence.seconds_later or 0.0
+    again = {one.name: one.counters for one in _all(later)}
+    for one in _all(NicPorts(rdma=judged.rdma, interfaces=judged.interfaces)):
+        counts = again.get(one.name, {})
+        missing = [name for name, count in one.counters.items() if count is not None and counts.get(name) is None]
+        if missing:
+            yield Found("unknown", f"{one.name}: {listed(missing, 3)} could not be read again after the benchmarks")
+        grown = {name: _growth(one.counters.get(name), count) for name, count in counts.items()}
+        if isinstance(one, RdmaPort):
+            yield from _counted(evidence, one.name, grown, counts, seconds=seconds)
+            continue
+        yield from _frames(one, grown, grown.get("rx_bytes"), f"in {seconds:.0f} s of benchmarks")
+        if grown.get("carrier_down_count"):
+            text = f"{one.name} lost its link {grown['carrier_down_count']} times while benchmarks ran"
+            yield Found("fail", text, CABLE)
+
+
+def _growth(before: int | None, after: int | None) -> int | None:
+    """Return how much a counter grew; one that is smaller than before was reset, and began at 0 again."""
+    if before is None or after is None:
+        return None
+    return after - before if after >= before else after
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        _ERRORS,
+        "Few errors on ports, and no flapping link",
+        "each NIC, with the counters of all its ports",
+        "A bad cable shows itself in error counters long before it breaks; each retransmission stalls a whole job",
+        f"{NVSENTINEL}, link counter detection 4.5; Azure/azurehpc-health-checks azure_ib_link_flapping.nhc;"
+        " IEEE 802.3 (bit error rate)",
+        port_errors,
+        inside=True,
+        none="NIC",
+    ),
+)

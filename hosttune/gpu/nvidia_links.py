@@ -1,0 +1,134 @@
+"""Speed and errors of each NVLink, from NVML or nvidia-smi → `Gpu.nvlinks`. Pure.
+
+Sources: nvml.h, NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, _RECOVERY, _CRC and NVML_FI_DEV_NVLINK_GET_SPEED (of each link,
+from Hopper on); nvmlDeviceGetNvLinkErrorCounter (before Hopper). Blackwell supports none of these counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from hosttune.gpu.nvidia_topo import nvlinks_by_address, parse_nvlink_errors
+from hosttune.model.gpu import Gpu, Nvlink
+from hosttune.model.values import MAX_SIZE
+
+Raw = Mapping[str, Any]
+_N = TypeVar("_N", int, float)
+_SMI = {"replays": "Replay", "recoveries": "Recovery", "crc_errors": "CRC"}
+_COUNTERS = {"replays": (161, 0), "recoveries": (162, 1), "crc_errors": (163, 2)}  # field, and counter before Hopper
+_SPEED = 164  # Mbyte/s
+# nvml.h, nvmlValueType_t: the member of the union that a value of this type has.
+_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal")
+_MISSING = "ERR Not Supported"
+
+
+class Asker(Protocol):
+    """NVML with every call guarded: a plain value, or "ERR reason"."""
+
+    def ask(self, name: str, *arguments: object) -> Any:
+        """Call the function with that name."""
+
+    def guard(self, call: Callable[[], Any]) -> Any:
+        """Return what `call` returns."""
+
+
+def ask_link(nvml: Asker, handle: object, link: int) -> dict[str, Any]:
+    """Return "speed" (Mbyte/s) and the error counters of one active link."""
+    names = {"speed": _SPEED, **{name: field for name, (field, _) in _COUNTERS.items()}}
+    found = {name: nvml.guard(partial(_field, nvml, handle, field, link)) for name, field in names.items()}
+    for name, (_, counter) in _COUNTERS.items():
+        if found[name] == _MISSING:
+            found[name] = nvml.ask("nvmlDeviceGetNvLinkErrorCounter", handle, link, counter)
+    return found
+
+
+def _field(nvml: Asker, handle: object, field: int, link: int) -> Any:
+    values = nvml.ask("nvmlDeviceGetFieldValues", handle, [(field, link)])
+    if isinstance(values, str):
+        return values
+    code = values[0].nvmlReturn
+    if code:
+        return f"ERR {nvml.ask('nvmlErrorString', code)}"
+    return int(getattr(values[0].value, _MEMBERS[values[0].valueType]))
+
+
+def links_of_record(links: object, common: int | None) -> tuple[Nvlink, ...] | None:
+    """Return the links of one GPU's entry in `nvml.json`; None if it has no counters, or the list is damaged.
+
+    `common`: Mbyte/s of all links, for GPUs that do not report it of each.
+    """
+    if not isinstance(links, list) or not all(isinstance(one, dict) for one in links):
+        return None
+    if not any(name in one for one in links for name in _COUNTERS) or has_no_counters(links):
+        return None
+    if [one.get("link") for one in links] != list(range(len(links))):
+        return None
+    return tuple(_link(one, common) for one in links)
+
+
+def has_no_counters(links: object) -> bool:
+    """Return whether the driver says of every active link that it has none of these counters (Blackwell)."""
+    every = links if isinstance(links, list) else []
+    active = [one for one in every if isinstance(one, dict) and one.get("state") == 1]
+    return bool(active) and all(one.get(name) == _MISSING for one in active for name in _COUNTERS)
+
+
+def _link(raw: Raw, common: int | None) -> Nvlink:
+    speed = common if raw.get("speed") == _MISSING else _count(raw.get("speed"))
+    counts = {name: _count(raw.get(name)) for name in _COUNTERS}
+    return Nvlink(
+        link=raw["link"], active=raw.get("state") == 1, gb_per_s=None if speed is None else speed / 1000, **counts
+    )
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value <= MAX_SIZE else None
+
+
+def links_of_tables(
+    errors: str, speeds: Mapping[str, tuple[float | None, ...]], gpus: tuple[Gpu, ...], *, numbered: bool
+) -> dict[str, tuple[Nvlink, ...]]:
+    """Return the links by address, from `nvidia-smi nvlink -e` and the speeds of `-s`; none without both."""
+    counts = {
+        name: nvlinks_by_address(parse_nvlink_errors(errors, word), gpus, numbered=numbered)
+        for name, word in _SMI.items()
+    }
+    found: dict[str, tuple[Nvlink, ...]] = {}
+    for address in (gpu.address for gpu in gpus):
+        lists = {name: of[address] for name, of in counts.items() if address in of}
+        own = speeds.get(address)
+        if own is None or not lists or any(len(numbers) != len(own) for numbers in lists.values()):
+            continue
+        found[address] = tuple(
+            Nvlink(link=n, active=speed is not None, gb_per_s=speed, **{name: _at(of, n) for name, of in lists.items()})
+            for n, speed in enumerate(own)
+        )
+    return found
+
+
+def _at(numbers: Iterable[float | None], place: int) -> int | None:
+    number = tuple(numbers)[place]
+    return None if number is None else int(number)
+
+
+def agreed_links(one: tuple[Nvlink, ...], other: tuple[Nvlink, ...]) -> tuple[Nvlink, ...] | None:
+    """Return what two answers say together: the lower speed, the higher counts. None if their links differ."""
+    if [(link.link, link.active) for link in one] != [(link.link, link.active) for link in other]:
+        return None
+    return tuple(
+        Nvlink(
+            link=a.link,
+            active=a.active,
+            gb_per_s=_worse(min, a.gb_per_s, b.gb_per_s),
+            replays=_worse(max, a.replays, b.replays),
+            recoveries=_worse(max, a.recoveries, b.recoveries),
+            crc_errors=_worse(max, a.crc_errors, b.crc_errors),
+        )
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def _worse(worse: Callable[[_N, _N], _N], a: _N | None, b: _N | None) -> _N | None:
+    return b if a is None else a if b is None else worse(a, b)

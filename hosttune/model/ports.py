@@ -1,0 +1,68 @@
+"""Ports of network functions as the kernel shows them: RDMA ports and network interfaces. None is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hosttune.model.values import Value, close_mappings
+
+
+class RdmaPort(Value, frozen=True, kw_only=True):
+    """One port of an RDMA device.
+
+    `layer` is "infiniband" or "ethernet" (RoCE). `state` and `phys_state` are the kernel's words in small letters
+    ("active", "linkup"). `lid` and `sm_lid` have a meaning on InfiniBand only; 0 means that no subnet manager has
+    assigned it. `counters`: errors since the driver was loaded or they were last cleared; a counter that the driver
+    proves not to have is left out, None is one that could not be read.
+    """
+
+    device: str
+    number: int
+    layer: str | None = None
+    state: str | None = None
+    phys_state: str | None = None
+    rate_gbps: float | None = None
+    width: int | None = None  # lanes: 4 of "4X NDR"
+    speed: str | None = None  # the speed's name: "NDR"
+    lid: int | None = None
+    sm_lid: int | None = None
+    firmware: str | None = None
+    counters: Mapping[str, int | None] = {}
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "counters")
+
+    @property
+    def name(self) -> str:
+        """The name that operators use: mlx5_0/1."""
+        return f"{self.device}/{self.number}"
+
+
+class Interface(Value, frozen=True, kw_only=True):
+    """One network interface.
+
+    `is_up`: it is set up (IFF_UP). `carrier`: it has a link; the kernel tells it only of an interface that is set up.
+    `arp_type`: 1 Ethernet, 32 IPoIB. `represents`: it stands for a virtual function (switchdev mode), not for a port.
+    `counters`: as those of RdmaPort, and "carrier_down_count".
+    """
+
+    name: str
+    is_up: bool | None = None
+    carrier: bool | None = None
+    operstate: str | None = None
+    arp_type: int | None = None
+    speed_gbps: float | None = None
+    duplex: str | None = None
+    mtu: int | None = None
+    represents: bool = False
+    counters: Mapping[str, int | None] = {}
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "counters")
+
+
+class NicPorts(Value, frozen=True, kw_only=True):
+    """The ports of one network function. None: which there are is unknown; empty: it is proven to have none."""
+
+    rdma: tuple[RdmaPort, ...] | None = None
+    interfaces: tuple[Interface, ...] | None = None

@@ -1,0 +1,172 @@
+"""NVLinks one by one: what NVML and nvidia-smi say of their speed and errors, and what is judged of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from gpuevidence import A, B, evidence, is_whole, nvidia, of
+from test_gpu_nvml import FakeNvml, everyone, read
+
+from hosttune.gpu.nvidia_links import agreed_links, has_no_counters, links_of_record, links_of_tables
+from hosttune.gpu.nvidia_topo import parse_nvlink_errors
+from hosttune.model.gpu import Gpu, Mig, Nvlink
+from hosttune.model.validation import CheckResult
+
+FULL = 26.562
+CLEAN: dict[str, Any] = {"active": True, "gb_per_s": FULL, "replays": 0, "recoveries": 0, "crc_errors": 0}
+
+
+def links(**second: Any) -> tuple[Nvlink, ...]:
+    """Two links; facts of the second as given."""
+    return Nvlink(link=0, **CLEAN), Nvlink(link=1, **{**CLEAN, **second})
+
+
+def gpu(*, own: tuple[Nvlink, ...] | None, address: str = A, **facts: Any) -> Gpu:
+    return nvidia(address, nvlinks=own, nvlinks_active=facts.pop("nvlinks_active", len(own or ())), **facts)
+
+
+def judged(*gpus: Gpu, **rest: Any) -> CheckResult:
+    result = of(evidence(*gpus, **rest), "nvlink-errors", "nvlinks")[A]
+    assert is_whole(result)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        ({}, "pass"),
+        ({"replays": 1}, "warn"),
+        ({"recoveries": 1}, "warn"),
+        ({"crc_errors": 9}, "warn"),
+        ({"replays": None}, "unknown"),
+        ({"crc_errors": None, "recoveries": 1}, "unknown"),
+        ({"gb_per_s": None}, "unknown"),
+        ({"gb_per_s": 20.0}, "fail"),
+        ({"gb_per_s": 20.0, "replays": None}, "fail"),
+        ({"active": False, "gb_per_s": None, "replays": None, "recoveries": None, "crc_errors": None}, "pass"),
+    ],
+)
+def test_each_active_link_is_judged(second: dict[str, Any], expected: str) -> None:
+    assert judged(gpu(own=links(**second))).outcome == expected
+
+
+def test_all_links_slow_are_slow_too() -> None:
+    """By the speed that the model's links have, or by those of another GPU of the model."""
+    slow = tuple(msgspec.structs.replace(link, gb_per_s=20.0) for link in links())
+    assert judged(gpu(own=slow)).outcome == "fail"
+    assert judged(gpu(own=slow), device_id="9999").outcome == "pass", "no board that the table has"
+    assert judged(gpu(own=slow), gpu(own=links(), address=B), device_id="9999").outcome == "fail"
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (gpu(own=None, nvlinks_active=0), "skip"),
+        (gpu(own=None, nvlinks_active=18), "unknown"),
+        (gpu(own=None, nvlinks_active=None), "unknown"),
+        (gpu(own=None, nvlinks_active=None, mig=Mig(mode="enabled", pending="enabled")), "skip"),
+        (gpu(own=None, nvlinks_active=18, lacks=("nvlinks",)), "skip"),  # Blackwell
+    ],
+)
+def test_a_gpu_whose_links_are_not_known(found: Gpu, expected: str) -> None:
+    assert judged(found).outcome == expected
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        ({}, "pass"),
+        ({"replays": 1}, "fail"),
+        ({"recoveries": 1}, "fail"),
+        ({"crc_errors": 1}, "warn"),
+        ({"crc_errors": 99 * 60}, "warn"),
+        ({"crc_errors": 100 * 60}, "fail"),  # DCGM: 100 a second
+        ({"crc_errors": None}, "unknown"),
+    ],
+)
+def test_errors_that_came_while_benchmarks_ran(second: dict[str, Any], expected: str) -> None:
+    later = (gpu(own=links(**second)),)
+    assert judged(gpu(own=links()), gpus_later=later, seconds_later=60.0).outcome == expected
+
+
+def test_the_second_look_counts_only_what_is_new() -> None:
+    had = gpu(own=links(replays=5))
+    assert judged(had, gpus_later=(had,), seconds_later=60.0).outcome == "warn"
+    cleared = gpu(own=links(replays=2))
+    assert judged(had, gpus_later=(cleared,), seconds_later=60.0).outcome == "fail", "cleared, and two since then"
+    assert judged(gpu(own=links()), gpus_later=(), seconds_later=60.0).outcome == "unknown"
+
+
+# The form of driver 535 on H100 (published in stas00/ml-engineering, debug/nvidia guide).
+ERRORS = """GPU 0: NVIDIA H200 (UUID: GPU-a)
+\t Link 0: Replay Errors: 0
+\t Link 0: Recovery Errors: 0
+\t Link 0: CRC Errors: 0
+
+\t Link 1: Replay Errors: 7
+\t Link 1: Recovery Errors: 1
+\t Link 1: CRC Errors: N/A
+"""
+
+
+def test_nvidia_smi_has_the_counters_of_each_link() -> None:
+    own = (Gpu(address=A, vendor="nvidia", uuid="GPU-a"),)
+    found = links_of_tables(ERRORS, {A: (FULL, FULL)}, own, numbered=True)[A]
+    assert [(link.replays, link.recoveries, link.crc_errors) for link in found] == [(0, 0, 0), (7, 1, None)]
+    assert links_of_tables(ERRORS, {A: (FULL,)}, own, numbered=True) == {}, "another number of links"
+    assert links_of_tables("", {A: (FULL, FULL)}, own, numbered=True) == {}
+    lost = ERRORS.replace("\t Link 0: Replay Errors: 0\n", "")
+    assert parse_nvlink_errors(lost, "Replay")[0].links is None
+    assert [link.replays for link in links_of_tables(lost, {A: (FULL, FULL)}, own, numbered=True)[A]] == [None, None]
+
+
+def test_nvml_has_the_counters_of_each_link() -> None:
+    library = FakeNvml({A: [(1, B), (1, B)], B: [(1, A), (1, A)]}, everyone(0, (A, B)))
+    library.errors[A, 162] = 3
+    gpus, _ = read(library, A, B)
+    assert (gpus[A].nvlinks or ())[:2] == tuple(Nvlink(link=n, **{**CLEAN, "recoveries": 3}) for n in (0, 1))
+    assert gpus[B].nvlinks == (*links(), Nvlink(link=2, active=False))
+
+
+def record(**facts: Any) -> list[dict[str, Any]]:
+    clean = {"link": 0, "state": 1, "speed": 26562, "replays": 0, "recoveries": 0, "crc_errors": 0}
+    return [clean, {**clean, "link": 1, **facts}]
+
+
+MISSING = "ERR Not Supported"
+
+
+@pytest.mark.parametrize(
+    ("facts", "field", "value"),
+    [
+        ({"replays": -7}, "replays", None),
+        ({"replays": "ERR Unknown Error"}, "replays", None),
+        ({"replays": True}, "replays", None),
+        ({"speed": MISSING}, "gb_per_s", 25.0),  # the speed of all links, of GPUs before Hopper
+        ({"speed": "ERR Unknown Error"}, "gb_per_s", None),
+        ({"state": 0}, "active", False),
+    ],
+)
+def test_values_of_a_record(facts: dict[str, Any], field: str, value: object) -> None:
+    found = links_of_record(record(**facts), 25_000)
+    assert found is not None
+    assert getattr(found[1], field) == value
+
+
+def test_records_without_counters_have_no_links() -> None:
+    assert links_of_record([{"link": 0, "state": 1}], None) is None, "an older record"
+    assert links_of_record(record(link=5), None) is None
+    assert links_of_record(MISSING, None) is None
+    blackwell = [{**one, **dict.fromkeys(("replays", "recoveries", "crc_errors"), MISSING)} for one in record()]
+    assert has_no_counters(blackwell)
+    assert links_of_record(blackwell, None) is None
+    assert not has_no_counters(record(replays=MISSING))
+
+
+def test_of_two_answers_the_worse_counts() -> None:
+    merged = agreed_links(links(replays=2, gb_per_s=20.0), links(replays=5, crc_errors=None))
+    assert merged is not None
+    assert (merged[1].replays, merged[1].gb_per_s, merged[1].crc_errors) == (5, 20.0, 0)
+    assert agreed_links(links(), links(active=False)) is None
