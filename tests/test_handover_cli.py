@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ root = applyroots.root
 cli = applyroots.cli
 plan = applyroots.plan
 
+STATEMENT = "handover-statement"
 PHYSICAL, VIRTUAL = "0000:42:00.0", "0000:42:00.1"
 DEFINED = (
     "<domain type='kvm'><name>a</name><memory>1048576</memory><vcpu>1</vcpu><devices><hostdev mode='subsystem' "
@@ -276,6 +279,15 @@ def test_the_life_of_a_statement(cli: Cli, plan: Path, handed: Path, keys: Keys,
     assert f"signed: {handed}.sig, valid until" in cli._capsys.readouterr().err
     code, answer = verified(cli, keys, handed, "--revoked", str(keys.revoked))
     assert (code, answer["verdict"], answer["about"], answer["reasons"]) == (0, "valid", "host", [])
+    assert not (cli.root.path / STATE / "handover/signed").exists()  # verify writes nothing unless it is asked to
+    assert shown(cli) == ("skip", "no signed statement of a hand-over is kept here", None, [])
+    assert verified(cli, keys, handed, "--revoked", str(keys.revoked), "--keep")[0] == 0
+    until = answer["expires_at"]
+    assert shown(cli) == (
+        "pass", f"valid, until {until}", datetime.fromisoformat(until).timestamp(),
+        [f"{GPU}: its statement is valid until {until} (signer {SIGNER})"],
+    )  # fmt: skip
+    assert f"{GPU}  valid" in handover(cli, "status")[1]
 
     document = tmp_path / "host.json"
     document.write_text(cli("discover", "-o", "json")[1])
@@ -293,6 +305,10 @@ def test_the_life_of_a_statement(cli: Cli, plan: Path, handed: Path, keys: Keys,
     pages = cli.root.get(applyroots.PAGES)
     cli.root.put(applyroots.PAGES, f"{int(pages) - 1}\n")
     assert void(cli, keys, handed) == {"setting"}
+    outcome, why, expiry, (note,) = shown(cli)
+    assert (outcome, expiry, why in note) == ("warn", 0.0, True)
+    assert why.startswith("void: hugepages:")
+    assert verified(cli, keys, handed, "--keep")[0] == 1  # what is void is not kept: the older one stays
     cli.root.put(applyroots.PAGES, f"{pages}\n")
     assert verified(cli, keys, handed)[0] == 0
 
@@ -301,6 +317,24 @@ def test_the_life_of_a_statement(cli: Cli, plan: Path, handed: Path, keys: Keys,
     assert outcomes(found)["guest-state:gpu-guest"] == "done"
     assert cli.root.get(f"{STATE}/handover/own-starts").startswith(f"{GPU} guest 20")
     assert void(cli, keys, handed) == {"started", "in-use", "unknown"}
+    assert shown(cli)[:3] == ("skip", "a guest has it: the statement was for the time before its start", 0.0)
+    for path in (cli.root.path / STATE / "handover/signed").glob("*.signers"):
+        path.unlink()
+    outcome, why, expiry, (note,) = shown(cli)
+    assert (outcome, expiry is not None and math.isnan(expiry), "cannot read" in note) == ("unknown", True, True)
+
+
+def shown(cli: Cli) -> tuple[str, str, float | None, list[str]]:
+    """What validate, metrics and status show of the statement: outcome and its text, the expiry, the notes."""
+    (result,) = (one for one in json.loads(cli("validate", "-o", "json")[1])["results"] if one["check"] == STATEMENT)
+    lines = cli("validate", "-o", "prometheus")[1].splitlines()
+    times = [float(one.split()[-1]) for one in lines if one.startswith("hosttune_handover_expiry_timestamp_seconds{")]
+    notes = [
+        one
+        for one in json.loads(cli("status", "-o", "json")[1])["notes"]
+        if "statement is" in one or "statement not" in one
+    ]
+    return result["outcome"], result["actual"], times[0] if times else None, notes
 
 
 def test_a_start_that_the_hook_recorded(cli: Cli, handed: Path, keys: Keys) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from hosttune.errors import BadInput, Refused, Unreadable
 from hosttune.holders import holders
-from hosttune.hypervisor.definition import GuestDefinition
 from hosttune.journal import Record, Store, Transaction
 from hosttune.model import sysfs
 from hosttune.model.hints import did_you_mean, did_you_mean_address
@@ -108,6 +107,8 @@ def _touched(system: System, record: Record, held: Mapping[str, DeviceRecord]) -
 
     A definition that cannot be read may have any of them.
     """
+    from hosttune.hypervisor.definition import GuestDefinition  # `status` does not need it
+
     setting = setting_of_record(record)
     if not isinstance(setting, GuestDefinition) or record.old is None:
         return [held[record.target]] if record.target in held else []
