@@ -226,10 +226,10 @@ def status(root: str | None = None) -> Result:
         >>> hosttune.status("scratch").drift
         ()
     """
-    from hosttune.transaction import calls
+    from hosttune.handover import notes
     from hosttune.transaction.site import open_site
 
-    return calls.status(open_site(root))
+    return notes.status(open_site(root))
 
 
 def revert(root: str | None = None, *, force: bool = False, say: Callable[[str], None] = lambda text: None) -> Result:

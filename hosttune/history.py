@@ -16,11 +16,13 @@ from hosttune.checks.expected import Expectation, Forgotten, devices_to_keep, ke
 from hosttune.errors import BadInput, Refused
 from hosttune.journal import Store
 from hosttune.model.evidence import STATE, Evidence
-from hosttune.model.host import Problem
+from hosttune.model.host import Host, Problem
 from hosttune.model.plan import Plan
 from hosttune.model.result import Result
 from hosttune.model.validation import KnownDevice, Validation
 from hosttune.model.values import parse_address
+from hosttune.model.verification import Verification
+from hosttune.starts import SIGNED
 from hosttune.state import DEVICES, VALIDATIONS, load, mode_of, save, stored_validations
 from hosttune.system import STATE_INSIDE, System, state_directory
 from hosttune.transaction import applied_plans, status
@@ -45,7 +47,19 @@ def gather(system: System, *, inside: bool) -> Evidence:
         doubts.append(_doubt(error))
     history, unread = _validations(_folder(system))
     found = read(system, inside=inside, plans=plans, applied_state=in_force, history=history)
-    return msgspec.structs.replace(found, problems=(*found.problems, *doubts, *unread))
+    statements, lost = _statements(site, found.host)
+    return msgspec.structs.replace(found, statements=statements, problems=(*found.problems, *doubts, *unread, *lost))
+
+
+def _statements(site: Site, host: Host) -> tuple[tuple[Verification, ...] | None, tuple[Problem, ...]]:
+    """Return the signed statements that are kept here, and what of them cannot be read."""
+    if site.store is None:
+        return None, ()
+    if not os.path.lexists(os.path.join(site.store.folder, SIGNED)):
+        return (), ()  # a folder that another user may not enter does not show either: `host.handover` is unknown then
+    from hosttune.handover.kept import kept  # few hosts need it
+
+    return kept(site, host)
 
 
 def read_validation(path: str) -> Validation:

@@ -73,8 +73,10 @@ def host() -> db.Dashboard:
     page = page.with_panel(_lines(
         "Figures, part of their floor", f"hosttune_bench_value{{{HOST}}} / hosttune_bench_floor{{{HOST}}}",
         "{{metric}} {{subject}}", unit="percentunit"))  # fmt: skip
-    return page.with_panel(_table("Clean since the hand-over (1) or not (0)", f"hosttune_handover_valid{{{HOST}}}",
+    page = page.with_panel(_table("Clean since the hand-over (1) or not (0)", f"hosttune_handover_valid{{{HOST}}}",
                                   ("device", "Value")))  # fmt: skip
+    return page.with_panel(_table("Seconds until the statement expires", "hosttune_handover_expiry_timestamp_seconds"
+                                  f"{{{HOST}}} - time()", ("device", "Value")))  # fmt: skip
 
 
 def fleet() -> db.Dashboard:

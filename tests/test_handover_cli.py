@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +19,28 @@ from hosttune.archive import open_system
 from hosttune.cli import run
 from hosttune.discovery import discover
 from hosttune.discovery.handover import _brief
+from hosttune.errors import Refused
 from hosttune.handover.statement import handed_device, read_firmware, statement_of
+from hosttune.journal import Header, Record, Store, Transaction
 from hosttune.libvirthook import PLACE
 from hosttune.model.quarantine import DeviceRecord, HandoverState
 from hosttune.planning.inventory.devices import identity, read_catalogue
 from hosttune.register import now, read_register, record_devices
 from hosttune.starts import REGISTER_ANSWER
+from hosttune.transaction.guards import refuse_between_tenants
 from hosttune.transaction.site import site_of
 
 root = applyroots.root
 cli = applyroots.cli
 plan = applyroots.plan
 
+STATEMENT = "handover-statement"
+PHYSICAL, VIRTUAL = "0000:42:00.0", "0000:42:00.1"
+DEFINED = (
+    "<domain type='kvm'><name>a</name><memory>1048576</memory><vcpu>1</vcpu><devices><hostdev mode='subsystem' "
+    "type='pci'><source><address domain='0x0000' bus='0x41' slot='0x00' function='0x0'/></source></hostdev></devices>"
+    "</domain>"
+)
 HOOK = action("libvirt-hook", PLACE, "installed")
 
 
@@ -88,6 +100,70 @@ def test_a_quarantined_device_is_neither_planned_nor_applied_until_it_is_release
     assert (record["record"]["state"], record["record"]["why"]) == ("released", "back to the maker")
     assert cli("plan", "--gpu", GPU)[0] == 0
     assert handover(cli, "release", GPU, "--why", "again")[0] == 3
+
+
+def test_a_quarantined_device_is_not_reverted(cli: Cli, plan: Path, tmp_path: Path) -> None:
+    """Its driver, an earlier definition that had it, and the hook that guards it stay until it is released."""
+    document = json.loads(plan.read_text())
+    document["actions"].append(HOOK)
+    (tmp_path / "hook.json").write_text(json.dumps(document))
+    assert cli("apply", str(tmp_path / "hook.json"), "--yes")[0] == 0
+    quarantined(cli.root)
+    before = cli.root.contents()
+    for words in ((), ("--force",)):
+        code, out, err = cli("revert", *words)
+        assert (code, out) == (3, "")
+        assert f"{GPU} is quarantined since" in err
+        assert f"driver:{GPU} would be undone" in err
+        assert "libvirt-hook:" in err
+    assert (cli.root.contents(), cli.root.driver(GPU)) == (before, "vfio-pci")
+    assert handover(cli, "release", GPU, "--why", "x")[0] == 0
+    assert cli("revert")[0] == 0
+    assert cli.root.driver(GPU) == "nvidia"
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "old", "refused"),
+    [
+        ("driver", GPU, "nvidia", True),
+        ("driver", OTHER_GPU, "nvidia", False),
+        ("sriov-vfs", PHYSICAL, 0, True),  # the quarantined function would be gone, and not clean
+        ("guest", "a", DEFINED, True),
+        ("guest", "a", "<domain>", True),  # a definition that cannot be read may have it
+        ("guest", "a", None, False),
+        ("guest", "a", DEFINED.replace("0x41", "0x18"), False),
+        ("libvirt-hook", PLACE, None, True),
+        ("ksm", "/sys/kernel/mm/ksm/run", 1, False),
+    ],
+)
+def test_what_of_a_quarantined_device_is_not_undone(
+    kind: str, target: str, old: Any, refused: bool, tmp_path: Path
+) -> None:
+    (tmp_path / ".hosttune").mkdir()
+    (tmp_path / ".hosttune/scratch").write_text("")
+    devices = tmp_path / "sys/bus/pci/devices"
+    for address in (PHYSICAL, VIRTUAL):
+        (devices / address).mkdir(parents=True)
+    (devices / VIRTUAL / "physfn").symlink_to(f"../{PHYSICAL}")
+    store = Store(str(tmp_path / STATE))
+    record_devices(store.folder, (held(GPU), held(VIRTUAL)))
+    change = Record(
+        step=1, kind=kind, target=target, actions=(), scope="runtime", needed=True, old=old, new="x", outcome="done"
+    )
+    header = Header(schema="", number=1, verb="apply", version="0", at=now())
+    done = Transaction(header=header, records=(change,), state="applied", path="x")
+    system = open_system(str(tmp_path))
+    if refused:
+        with pytest.raises(Refused, match="between two tenants"):
+            refuse_between_tenants(system, store, (done,))
+    else:
+        refuse_between_tenants(system, store, (done,))
+    record_devices(store.folder, (held(GPU, "clean"), held(VIRTUAL, "released")))
+    refuse_between_tenants(system, store, (done,))
+
+
+def held(address: str, state: Any = "quarantined") -> DeviceRecord:
+    return DeviceRecord(address=address, identity=address, state=state, since=now(), why="hand-over 1")
 
 
 def handover(cli: Cli, verb: str, *words: str) -> tuple[int, str, str]:
@@ -203,6 +279,15 @@ def test_the_life_of_a_statement(cli: Cli, plan: Path, handed: Path, keys: Keys,
     assert f"signed: {handed}.sig, valid until" in cli._capsys.readouterr().err
     code, answer = verified(cli, keys, handed, "--revoked", str(keys.revoked))
     assert (code, answer["verdict"], answer["about"], answer["reasons"]) == (0, "valid", "host", [])
+    assert not (cli.root.path / STATE / "handover/signed").exists()  # verify writes nothing unless it is asked to
+    assert shown(cli) == ("skip", "no signed statement of a hand-over is kept here", None, [])
+    assert verified(cli, keys, handed, "--revoked", str(keys.revoked), "--keep")[0] == 0
+    until = answer["expires_at"]
+    assert shown(cli) == (
+        "pass", f"valid, until {until}", datetime.fromisoformat(until).timestamp(),
+        [f"{GPU}: its statement is valid until {until} (signer {SIGNER})"],
+    )  # fmt: skip
+    assert f"{GPU}  valid" in handover(cli, "status")[1]
 
     document = tmp_path / "host.json"
     document.write_text(cli("discover", "-o", "json")[1])
@@ -220,6 +305,10 @@ def test_the_life_of_a_statement(cli: Cli, plan: Path, handed: Path, keys: Keys,
     pages = cli.root.get(applyroots.PAGES)
     cli.root.put(applyroots.PAGES, f"{int(pages) - 1}\n")
     assert void(cli, keys, handed) == {"setting"}
+    outcome, why, expiry, (note,) = shown(cli)
+    assert (outcome, expiry, why in note) == ("warn", 0.0, True)
+    assert why.startswith("void: hugepages:")
+    assert verified(cli, keys, handed, "--keep")[0] == 1  # what is void is not kept: the older one stays
     cli.root.put(applyroots.PAGES, f"{pages}\n")
     assert verified(cli, keys, handed)[0] == 0
 
@@ -228,6 +317,24 @@ def test_the_life_of_a_statement(cli: Cli, plan: Path, handed: Path, keys: Keys,
     assert outcomes(found)["guest-state:gpu-guest"] == "done"
     assert cli.root.get(f"{STATE}/handover/own-starts").startswith(f"{GPU} guest 20")
     assert void(cli, keys, handed) == {"started", "in-use", "unknown"}
+    assert shown(cli)[:3] == ("skip", "a guest has it: the statement was for the time before its start", 0.0)
+    for path in (cli.root.path / STATE / "handover/signed").glob("*.signers"):
+        path.unlink()
+    outcome, why, expiry, (note,) = shown(cli)
+    assert (outcome, expiry is not None and math.isnan(expiry), "cannot read" in note) == ("unknown", True, True)
+
+
+def shown(cli: Cli) -> tuple[str, str, float | None, list[str]]:
+    """What validate, metrics and status show of the statement: outcome and its text, the expiry, the notes."""
+    (result,) = (one for one in json.loads(cli("validate", "-o", "json")[1])["results"] if one["check"] == STATEMENT)
+    lines = cli("validate", "-o", "prometheus")[1].splitlines()
+    times = [float(one.split()[-1]) for one in lines if one.startswith("hosttune_handover_expiry_timestamp_seconds{")]
+    notes = [
+        one
+        for one in json.loads(cli("status", "-o", "json")[1])["notes"]
+        if "statement is" in one or "statement not" in one
+    ]
+    return result["outcome"], result["actual"], times[0] if times else None, notes
 
 
 def test_a_start_that_the_hook_recorded(cli: Cli, handed: Path, keys: Keys) -> None:

@@ -204,6 +204,7 @@ def test_firmware_that_changed_between_two_hand_overs(small: Path) -> None:
         ((("pcie-link", "0000:42:00.0", "fail"), ("bench-a", GPU, "pass")), "gpu", "done"),  # of another device
         ((("pcie-link", f"1{GPU}", "pass"), ("bench-a", "all GPUs", "pass")), "gpu", "unknown"),
         ((("pcie-link", GPU, "skip"),), "nvme", "unknown"),
+        ((("device-quarantined", GPU, "warn"), ("handover-statement", GPU, "warn")), "nvme", "unknown"),  # no test
         ((), "nic", "unknown"),
     ],
 )

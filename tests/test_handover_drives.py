@@ -123,6 +123,45 @@ def test_a_sanitize_that_was_cut_off_is_waited_for_and_never_sent_again(drive: G
     assert running
 
 
+def cut_before_the_test(drive: FakeDrive) -> None:
+    """Carry out a hand-over that is cut off when the drive was erased."""
+
+    def say(text: str) -> None:
+        if text.startswith(f"{DRIVE}: tested"):
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        hand_over(place(drive), ASKED, Options(None, WithNics(drive.time), passing_all), lambda lines: True, say)
+
+
+def test_an_erasure_that_had_ended_counts_after_a_cut(drive: GuestsDrive) -> None:
+    cut_before_the_test(drive)
+    before = erasing(f"{drive.root}/{STATE}", DRIVE)
+    assert before is not None
+    assert (before.phase, len(drive.starts), states(Path(drive.root))[DRIVE]) == ("ended", 1, "quarantined")
+    found = handed(drive)
+    (device,) = (one for one in found.statement.predicate.devices if one.address == DRIVE)
+    assert (found.clean, len(drive.starts)) == (True, 1)
+    assert before.step in device.steps
+    assert erasing(f"{drive.root}/{STATE}", DRIVE) is None
+
+
+def test_an_erasure_that_had_ended_says_nothing_of_another_drive(drive: GuestsDrive) -> None:
+    cut_before_the_test(drive)
+    drive.serial = "S2"
+    found = handed(drive)
+    assert (found.clean, dict(steps(found))["erased"], len(drive.starts)) == (False, "failed", 1)
+    assert "has the serial number 'S2', not 'S1'" in found.refused[0]
+
+
+def test_an_erasure_that_had_ended_does_not_count_after_a_start(drive: GuestsDrive) -> None:
+    cut_before_the_test(drive)
+    starts = Path(drive.root) / STATE / "handover/starts"
+    starts.write_text(f"{starts.read_text()}{DRIVE} guest 2026-01-01T00:00:00Z vm\n")
+    assert handed(drive).clean
+    assert len(drive.starts) == 2
+
+
 def test_what_was_begun_does_not_count_after_a_start(drive: GuestsDrive) -> None:
     drive.cut, drive.after = 12, True
     with pytest.raises(KilledError):

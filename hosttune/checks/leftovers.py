@@ -22,14 +22,15 @@ from hosttune.checks.facts import (
 )
 from hosttune.checks.memory import page_count_uncertain, unread_pools
 from hosttune.model import sysfs
-from hosttune.model.evidence import Evidence
+from hosttune.model.evidence import OF_REGISTER, UNREAD_STATEMENT, Evidence
 from hosttune.model.host import HugePages, NumaNode, PciDevice, RunningGuest
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import grouped
-from hosttune.starts import REGISTER, REGISTER_ANSWER
+from hosttune.model.verification import Verification
+from hosttune.starts import REGISTER, REGISTER_ANSWER, SIGNED
 
 _MDEVS, _VFS, _PAGES = "leftover-mdevs", "leftover-vfs", "leftover-pages"
-_QUARANTINED = "device-quarantined"
+_QUARANTINED, _STATEMENT = OF_REGISTER
 _ROOT = "run hosttune validate as root, on the host itself"
 
 
@@ -186,6 +187,36 @@ def quarantined(evidence: Evidence) -> Iterable[CheckResult]:
         yield skipped(_QUARANTINED, HOST, "no device is quarantined here")  # not a pass: a lost register shows none too
 
 
+def statements(evidence: Evidence) -> Iterable[CheckResult]:
+    """Check the signed statements that are kept here. A warning: only the next hand-over of a device needs one.
+
+    While a guest has the device, its statement has served.
+    """
+    expected = "valid until the next tenant's guest starts"
+    for lost in evidence.problems:
+        if lost.what == UNREAD_STATEMENT:
+            yield unknown(_STATEMENT, HOST, expected=expected, why=f"{lost.where}: {lost.why}", hint=_ROOT)
+    for one in evidence.statements or ():
+        for address in one.devices:
+            taken = any(address in guest.devices and guest.state in RUNNING for guest in evidence.host.guests or ())
+            yield _statement(one, address, expected, taken=taken)
+    if not evidence.statements and all(one.what != UNREAD_STATEMENT for one in evidence.problems):
+        yield skipped(_STATEMENT, HOST, "no signed statement of a hand-over is kept here")
+
+
+def _statement(found: Verification, address: str, expected: str, *, taken: bool) -> CheckResult:
+    state, reasons = found.state(address), found.of(address)
+    if taken:
+        return skipped(_STATEMENT, address, "a guest has it: the statement was for the time before its start")
+    until = f"{state}, until {found.expires_at}"
+    if state == "valid":
+        return passed(_STATEMENT, address, expected=expected, actual=until, source=SIGNED)
+    why = "; ".join(dict.fromkeys(one.text for one in reasons))
+    hint = f"hand it over again before its next tenant: hosttune handover --device {address}"
+    actual = until if state == "expiring" else f"{state}: {why}"
+    return warned(_STATEMENT, address, expected=expected, actual=actual, source=SIGNED, hint=hint)
+
+
 CHECKS = (
     Check(
         id=_MDEVS,
@@ -221,5 +252,13 @@ CHECKS = (
         why="a device that is not proven clean may show the last tenant's data to the next",
         source="docs/handover.md",
         judge=quarantined,
+    ),
+    Check(
+        id=_STATEMENT,
+        title="Statements of hand-overs are valid",
+        subjects="each device of a signed statement that is kept",
+        why="a device whose statement is void may not go to its next tenant",
+        source="docs/handover.md",
+        judge=statements,
     ),
 )

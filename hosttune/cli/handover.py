@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -11,6 +12,10 @@ from click.core import ParameterSource
 from hosttune.cli.commands import Command, Group, completing, host_options, progress
 from hosttune.cli.output import emit, emit_page, exiting, shown, tell, write
 from hosttune.errors import BadInput
+
+if TYPE_CHECKING:
+    from hosttune.model.validation import Validation
+    from hosttune.transaction.site import Site
 
 OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
                       help="What to print.")  # fmt: skip
@@ -83,7 +88,7 @@ def handover(
     if dry_run:
         emit("\n".join(shown(line) for line in lines_of(here, asked)))
         return
-    done = hand_over(here, asked, Options(out=out), _asking(yes), progress())
+    done = hand_over(here, asked, Options(out, None, _validating(here[0])), _asking(yes), progress())
     with exiting(context, 3 if done.refused else 0 if done.clean else 1):
         if output == "json":
             emit(done.statement.to_json())
@@ -91,6 +96,13 @@ def handover(
             from hosttune.report.handover_text import print_handed
 
             emit_page(lambda page: print_handed(done.statement, done.path, page))
+
+
+def _validating(site: Site) -> Callable[[int], Validation]:
+    """Return the function that validates the host at a level."""
+    from hosttune.validating import Request, validate
+
+    return lambda level: validate(site.system, Request(level=level)).validation
 
 
 def _asking(yes: bool) -> Callable[[Sequence[str]], bool]:
@@ -151,6 +163,8 @@ def sign(file: str, key: str, expires: str, dsse: bool) -> None:
 @click.option("--signers", required=True, metavar="FILE", help="Who may sign: an allowed_signers file (ssh-keygen).")
 @click.option("--identity", required=True, metavar="NAME", help="The signer: a principal of that file.")
 @click.option("--revoked", metavar="FILE", help="Revoked keys: a KRL, or a file of public keys (ssh-keygen).")
+@click.option("--keep", is_flag=True,
+              help="If it is valid, keep it on this host: status, validate and metrics then show it.")  # fmt: skip
 @OUTPUT
 @click.pass_context
 def verify(
@@ -162,6 +176,7 @@ def verify(
     signers: str,
     identity: str,
     revoked: str | None,
+    keep: bool,
     output: str,
 ) -> None:
     """Say whether a statement is valid on this host, now.
@@ -174,7 +189,7 @@ def verify(
 
     here = place(root, document)
     captured = here[0].store is None
-    found = calls.verify(here, file, signers, calls.checked_identity(identity), revoked, document=captured)
+    found = calls.verify(here, file, signers, calls.checked_identity(identity), revoked, document=captured, keep=keep)
     with exiting(context, 0 if found.verdict == "valid" else 1):
         if output == "json":
             emit(found.to_json())

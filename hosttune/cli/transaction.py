@@ -91,9 +91,9 @@ def apply(
 @click.pass_context
 def status(context: click.Context, /, root: str | None, document: str | None, output: str) -> None:
     """Show what is applied, what drifted, what waits for a reboot."""
-    from hosttune.transaction import calls
+    from hosttune.handover import notes
 
-    finish(context, output, calls.status(place(root, document)))
+    finish(context, output, notes.status(place(root, document)))
 
 
 @click.command(cls=Command)

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from hosttune.errors import BadInput
 from hosttune.handover.erasing import let_go
-from hosttune.handover.record import course_status
+from hosttune.handover.kept import keep as keep_statement
+from hosttune.handover.kept import kept
+from hosttune.handover.record import course_status, state_lock
 from hosttune.handover.signing import SUFFIX, signature_reasons
-from hosttune.handover.statement import applied_values, epoch_of, known_firmware
-from hosttune.handover.verify import Live, verification
-from hosttune.holders import holders
+from hosttune.handover.statement import epoch_of
+from hosttune.handover.verify import live_of, verification
 from hosttune.libvirthook import recording_of
 from hosttune.model.handover import Statement
 from hosttune.model.host import Host
@@ -25,27 +26,31 @@ Here = tuple[Site, Callable[[], Host]]  # where to work, and how to discover the
 
 
 def verify(
-    here: Here, file: str, signers: str, identity: str, revoked: str | None = None, *, document: bool = False
+    here: Here,
+    file: str,
+    signers: str,
+    identity: str,
+    revoked: str | None = None,
+    *,
+    document: bool = False,
+    keep: bool = False,
 ) -> Verification:
-    """Verify a statement on this host (or, `document`, about a host document). Raises BadInput, Refused."""
+    """Verify a statement on this host (or, `document`, about a host document). Raises BadInput, Refused.
+
+    `keep`: one that is valid is kept in the state directory, for `status`, `validate` and metrics.
+    """
+    store = writable_store(here[0]) if keep else None
     if file == "-":
         raise BadInput("not a file", where=file, hint="name the file: its signature is beside it")
     data = load(file, what="a statement", size="statement")
     statement = Statement.from_json(data, where=file)
     found = signature_reasons(data, file + SUFFIX, signers, identity, revoked)
     site, discover = here
-    host = discover()
-    here_now = tuple(one.address for one in statement.predicate.devices if one.address in host.index.pci)
-    live = Live(
-        host=host,
-        users=() if document else holders(site.system, here_now),
-        applied=None if document else applied_values(site),
-        firmware={
-            one.address: known_firmware(None if document else site.system, host, one.address)
-            for one in statement.predicate.devices
-        },
-    )
-    return verification(statement, live, found, identity)
+    answer = verification(statement, live_of(site, discover(), statement, document=document), found, identity)
+    if store is not None and answer.opens_gates:
+        with state_lock(store):
+            keep_statement(store, data, file + SUFFIX, signers, identity, revoked)
+    return answer
 
 
 def status(here: Here) -> HandoverStatus:
@@ -62,8 +67,18 @@ def status(here: Here) -> HandoverStatus:
             for epoch, why in (epochs[one.address],)
         )
     return HandoverStatus(
-        host=host.hostname, devices=found, recording=recording(site, host), course=course_status(site)
+        host=host.hostname,
+        devices=found,
+        recording=recording(site, host),
+        course=course_status(site),
+        statements=statements(site, host),
     )
+
+
+def statements(site: Site, host: Host) -> tuple[Verification, ...] | None:
+    """Return the signed statements that are kept here, as they are now; None if one cannot be read."""
+    found, problems = kept(site, host)
+    return None if problems else found
 
 
 def recording(site: Site, host: Host) -> Recording | None:

@@ -104,9 +104,8 @@ class Cleaning:
             belonging=tuple(one.address for one in work.targets),
         )
         known = erasing(folder, target.address)
-        if known is not None and known.step is not None:
-            forget_erasing(folder, target.address)  # it ended, and then this hand-over was cut off: done once more
-            known = None
+        if known is not None and known.order.handover != order.handover:
+            known = None  # of an earlier hand-over: `erase` begins anew
         limit, estimate = (None, None) if known is None else (known.limit_seconds, known.estimate_seconds)
         if known is None:
             try:

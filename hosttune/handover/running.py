@@ -44,11 +44,11 @@ class Handed(Value, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Options:
-    """`out`: where else to write the statement. `cleaning`, `validate`: in place of the usual, for tests."""
+    """`out`: where else to write the statement. `cleaning` None: the usual one. `validate`: by level."""
 
-    out: str | None = None
-    cleaning: Cleaning | None = None
-    validate: Callable[[int], Validation] | None = None
+    out: str | None
+    cleaning: Cleaning | None
+    validate: Callable[[int], Validation]
 
 
 def lines_of(here: Here, asked: Asked) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ def hand_over(here: Here, asked: Asked, options: Options, confirm: Confirm, say:
         last = record.last_course(store)
         number = last.header.number + 1 if last is not None else 1
         with begun(site, store, number) as journal:
-            tools = Tools(discover, options.validate or _validating(site), options.cleaning or Cleaning())
+            tools = Tools(discover, options.validate, options.cleaning or Cleaning())
             course = Course(site, store, journal, number, targets, tools, asked.level, say)
             statement = course.run()
     if options.out is not None:
@@ -94,16 +94,6 @@ def _check_place(path: str) -> None:
 
 def _with_methods(store: Store, target: Target) -> Target:
     return msgspec.structs.replace(target, methods=record.original_methods(store, target.address, target.methods))
-
-
-def _validating(site: Site) -> Callable[[int], Validation]:
-    def validate(level: int) -> Validation:
-        from hosttune.validating import Request
-        from hosttune.validating import validate as run
-
-        return run(site.system, Request(level=level)).validation
-
-    return validate
 
 
 def _lines(site: Site, host: Host, targets: Sequence[Target], asked: Asked) -> Iterable[str]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 
 from hosttune.handover.targets import Target
+from hosttune.model.evidence import OF_REGISTER
 from hosttune.model.handover import HandoverStep
 from hosttune.model.validation import CheckResult, Validation
 
@@ -28,7 +29,7 @@ def tested(
     if isinstance(validation, str):
         return _step("unknown", why=f"no validation: {validation}")
     method = f"validate --level {validation.level}"
-    results = [one for one in validation.results if _is_about(one, target.address)]
+    results = [one for one in validation.results if one.check not in OF_REGISTER and _is_about(one, target.address)]
     evidence = {
         "results": {
             outcome: sorted({one.check for one in results if one.outcome == outcome})

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hosttune.handover.statement import Unread, epoch_of, live_device
-from hosttune.holders import DeviceUser
+from hosttune.handover.statement import Unread, applied_values, epoch_of, known_firmware, live_device
+from hosttune.holders import DeviceUser, holders
 from hosttune.hypervisor import is_active
-from hosttune.model.handover import HandedDevice, Statement, digest_of, time_of
+from hosttune.model.handover import HandedDevice, Predicate, Statement, digest_of, time_of
 from hosttune.model.host import Host
 from hosttune.model.values import Value, value_text
 from hosttune.model.verification import Reason, Verification
+from hosttune.transaction.site import Site
 
 CLOCKS = timedelta(minutes=5)  # how far a controller's clock may be behind that of the host
 _UNREADABLE = "cannot be read now"
@@ -34,14 +35,26 @@ class Live(Value, frozen=True, kw_only=True):
     users: tuple[DeviceUser, ...] = ()
 
 
+def live_of(site: Site, host: Host, statement: Statement, *, document: bool = False) -> Live:
+    """Return what a statement is compared with; `document`: a host document. Raises Refused (an unread journal)."""
+    addresses = tuple(one.address for one in statement.predicate.devices)
+    system = None if document else site.system
+    return Live(
+        host=host,
+        users=() if document else holders(site.system, tuple(one for one in addresses if one in host.index.pci)),
+        applied=None if document else applied_values(site),
+        firmware={address: known_firmware(system, host, address) for address in addresses},
+    )
+
+
 def verification(
     statement: Statement, live: Live, signature: Iterable[Reason], signer: str, *, at: datetime | None = None
 ) -> Verification:
     """Return the answer about a statement. `signature`: what is wrong with its signature. `at`: now, in UTC."""
-    predicate = statement.predicate
+    predicate, at = statement.predicate, at or datetime.now(UTC)
     reasons = (
         *signature,
-        *_of_statement(statement, at or datetime.now(UTC)),
+        *_of_statement(statement, at),
         *_of_host(statement, live),
         *(one for device in predicate.devices for one in _of_device(device, live)),
         *(_about(one.address, "unknown" if one.unknown else "in-use", one.text) for one in live.users),
@@ -55,7 +68,16 @@ def verification(
         issued_at=predicate.issued_at,
         expires_at=predicate.expires_at,
         reasons=reasons,
+        expiring=not reasons and _expiring(predicate, at),
     )
+
+
+def _expiring(predicate: Predicate, at: datetime) -> bool:
+    """Return whether less than an hour, or a tenth of its time, is left."""
+    if predicate.expires_at is None:
+        return False
+    issued, until = (time_of(one, "statement") for one in (predicate.issued_at, predicate.expires_at))
+    return until - at < min(timedelta(hours=1), (until - issued) / 10)
 
 
 def _of_statement(statement: Statement, at: datetime) -> Iterable[Reason]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hosttune import __version__
 from hosttune.metrics import families as f
 from hosttune.metrics.hardware import aer_groups, device_groups, info_group, kernel_groups, link_groups
-from hosttune.metrics.management import apply_groups, bench_groups, handover_group, source_group
+from hosttune.metrics.management import apply_groups, bench_groups, expiry_group, handover_group, source_group
 from hosttune.metrics.results import count_group, placement_group, status_groups, verdict_group
 from hosttune.metrics.writing import Group, Point, written
 from hosttune.model.evidence import Evidence
@@ -20,6 +20,7 @@ _MOST = {  # series of a family, where a sick host could have very many
     f.PLACEMENT.name: 16,
     f.XID_EVENTS.name: 16,
     f.HANDOVER_VALID.name: 16,
+    f.HANDOVER_EXPIRY.name: 16,
     f.BENCH_VALUE.name: 16,
     f.BENCH_FLOOR.name: 16,
     f.FOREIGN_CPU.name: 16,
@@ -86,6 +87,7 @@ def _groups(observed: Observed) -> Iterable[Group]:
     yield from device_groups(evidence)
     yield from kernel_groups(evidence)
     yield handover_group(evidence)
+    yield expiry_group(evidence)
     yield placement_group(validation, guests)
     yield _foreign(observed.foreign_cpu_seconds or {})
     yield count_group(validation)

@@ -122,6 +122,11 @@ HANDOVER_VALID = Family(
     help="1 for a device that is clean since its hand-over, 0 for a quarantined, released or used one, NaN if unknown.",
     labels=("device",),
 )
+HANDOVER_EXPIRY = Family(
+    name="hosttune_handover_expiry_timestamp_seconds",
+    help="When the signed statement about a device expires, in seconds since 1970; 0 if it is void, NaN if unknown.",
+    labels=("device",),
+)
 DEVICE_INFO = Family(
     name="hosttune_device_info",
     help="1 for each device, to join its addresses on the host and in its guest.",

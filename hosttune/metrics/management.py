@@ -10,7 +10,7 @@ from hosttune.checks.facts import guests_known
 from hosttune.metrics import families as f
 from hosttune.metrics.hardware import expects, pci_known
 from hosttune.metrics.writing import Group, Point
-from hosttune.model.evidence import STATE, Evidence
+from hosttune.model.evidence import STATE, UNREAD_STATEMENT, Evidence
 from hosttune.model.quarantine import DeviceRecord, HandoverState
 from hosttune.model.result import Drift, Result
 from hosttune.model.validation import Validation
@@ -106,6 +106,19 @@ def handover_group(evidence: Evidence) -> Group:
         for one in state.devices
     )
     return f.HANDOVER_VALID, tuple(sorted(points, key=lambda point: point.value == 1))
+
+
+def expiry_group(evidence: Evidence) -> Group:
+    """Return when the statement about each device expires. A device without one that is kept here has no point."""
+    found = {
+        address: 0.0 if one.verdict == "void" else _seconds(one.expires_at)
+        for one in evidence.statements or ()
+        for address in one.devices
+    }
+    lost = [one for one in evidence.problems if one.what == UNREAD_STATEMENT]
+    unknown = [one.address for one in (evidence.host.handover or HandoverState()).devices if lost]
+    points = dict.fromkeys(unknown) | found
+    return f.HANDOVER_EXPIRY, tuple(Point(labels={"device": one}, value=value) for one, value in points.items())
 
 
 def _clean(record: DeviceRecord, boot_id: str | None, epochs: Mapping[str, int]) -> float | None:

@@ -12,9 +12,14 @@ from hosttune.model.ports import NicPorts
 from hosttune.model.result import Result
 from hosttune.model.validation import Validation
 from hosttune.model.values import Value, close_lists, close_mappings
+from hosttune.model.verification import Verification
 
 LIBVIRT_ANSWER = "/.hosttune/commands/libvirt.json"  # where a capture keeps libvirt's answers; missing if it has none
 STATE = "hosttune's own state is unreadable"  # a problem of the evidence: it is unknown what is applied on this host
+
+UNREAD_STATEMENT = "signed statement not read"  # a problem of the evidence
+# Checks that say what hosttune's own records have of a device, and nothing about the device itself.
+OF_REGISTER = ("device-quarantined", "handover-statement")
 
 
 class KernelEvent(Value, frozen=True, kw_only=True):
@@ -130,6 +135,8 @@ class Evidence(Value, frozen=True, kw_only=True):
     - `inside`: this machine is a guest and is validated as one (`--guest`).
     - `plans`: the applied plans, oldest first (empty: none).
     - `applied_state`: what `status` reports about them; None if this host has no readable state.
+    - `statements`: the signed statements of hand-overs that are kept on this host, as they are now; None if this host
+      has no readable state.
     - `history`: stored validations of this host, oldest first.
     - `complete`: discovery has looked (live, or in a capture made by hosttune). None or False: what is missing may just
       not have been recorded.
@@ -153,6 +160,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     plans: tuple[Plan, ...] = ()
     applied_state: Result | None = None
     history: tuple[Validation, ...] = ()
+    statements: tuple[Verification, ...] | None = None
     problems: tuple[Problem, ...] = ()
     complete: bool | None = None
     absent: tuple[str, ...] = ()

@@ -19,6 +19,9 @@ ReasonName = Literal[
 ]  # fmt: skip
 
 
+StatementState = Literal["valid", "expiring", "void", "quarantined"]
+
+
 class Reason(Value, frozen=True, kw_only=True):
     """Why a statement is void. `subject`: "statement", "host", or the address of a device. `text`: for people."""
 
@@ -30,7 +33,8 @@ class Reason(Value, frozen=True, kw_only=True):
 class Verification(Value, frozen=True, kw_only=True):
     """The answer about a statement. It is valid only without reasons.
 
-    `about` "document": it was compared with a host document, and says nothing of the live host.
+    `about` "document": it was compared with a host document, and says nothing of the live host. `expiring`: it is
+    valid, and less than an hour, or a tenth of its time, is left.
     """
 
     schema: str = VERIFICATION_SCHEMA
@@ -42,9 +46,21 @@ class Verification(Value, frozen=True, kw_only=True):
     issued_at: str
     expires_at: str | None
     reasons: tuple[Reason, ...] = ()
+    expiring: bool = False
 
     def __post_init__(self) -> None:
         close_lists(self)
+
+    def of(self, address: str) -> tuple[Reason, ...]:
+        """Return the reasons that are about a device, the host or the whole statement."""
+        others = [one for one in self.devices if one != address]
+        return tuple(one for one in self.reasons if address in one.subject or not any(o in one.subject for o in others))
+
+    def state(self, address: str) -> StatementState:
+        """Return what a device of the statement has from it."""
+        if any(one.reason == "quarantined" for one in self.of(address)):
+            return "quarantined"
+        return "void" if self.verdict == "void" else "expiring" if self.expiring else "valid"
 
     @property
     def opens_gates(self) -> bool:
@@ -96,7 +112,8 @@ class HandoverStatus(Value, frozen=True, kw_only=True):
     """The register of a host. `devices` None: it cannot be read.
 
     `recording`: whether starts by other programs are recorded; None: unknown. `course`: the newest hand-over; None if
-    there was none, or on a captured host.
+    there was none, or on a captured host. `statements`: the signed statements that are kept here, as they are now; None
+    if they cannot be read.
     """
 
     schema: str = STATUS_SCHEMA
@@ -104,6 +121,7 @@ class HandoverStatus(Value, frozen=True, kw_only=True):
     devices: tuple[DeviceStatus, ...] | None
     recording: Recording | None
     course: CourseStatus | None = None
+    statements: tuple[Verification, ...] | None = None
 
     def __post_init__(self) -> None:
         close_lists(self)

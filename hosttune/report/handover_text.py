@@ -35,6 +35,7 @@ def print_status(found: HandoverStatus, console: Console) -> None:
         _print_device(device, console)
     if found.course is not None:
         _print_course(found.course, console)
+    _print_statements(found, console)
     recording = found.recording
     if recording is not None and recording.active:
         say("starts of guests by other programs: recorded and guarded by the hook of libvirt", console)
@@ -44,6 +45,18 @@ def print_status(found: HandoverStatus, console: Console) -> None:
     text += "and every statement is void. Plan and apply with the setting libvirt_hook: true"
     for line in wrap(text, console.width):
         say(line, console, "warn")
+
+
+def _print_statements(found: HandoverStatus, console: Console) -> None:
+    if found.statements is None and found.devices is not None:
+        say("a signed statement that is kept here cannot be read", console, "error")
+    for one in found.statements or ():
+        say(f"signed statement of {one.signer}, expires {one.expires_at}", console)
+        rows = [
+            (address, one.state(address), "; ".join(dict.fromkeys(reason.text for reason in one.of(address))))
+            for address in one.devices
+        ]
+        draw_rows(rows, console)
 
 
 def _print_course(found: CourseStatus, console: Console) -> None:

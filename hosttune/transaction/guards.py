@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from hosttune.errors import BadInput, Refused, Unreadable
 from hosttune.holders import holders
 from hosttune.journal import Record, Store, Transaction
+from hosttune.model import sysfs
 from hosttune.model.hints import did_you_mean, did_you_mean_address
 from hosttune.model.host import Host
 from hosttune.model.listing import some
 from hosttune.model.plan import Plan
+from hosttune.model.quarantine import DeviceRecord
 from hosttune.register import read_register
+from hosttune.settings.drivers import virtual_functions
 from hosttune.settings.traits import Disturbing, FreesDevice, MayGiveLess, TakesDevice
 from hosttune.system import System
 from hosttune.transaction.steps import TODO, Prepared, setting_of_record
@@ -72,6 +75,54 @@ def check_quarantine(plan: Plan, host: Host, store: Store | None) -> None:
     if lines:
         hint = "finish its hand-over (hosttune handover), or free it (hosttune handover release BDF --why TEXT)"
         raise Refused("devices between two tenants:\n" + "\n".join(lines), where="plan", hint=hint)
+
+
+def refuse_between_tenants(system: System, store: Store, transactions: Iterable[Transaction]) -> None:
+    """Refuse to undo what is about a device between two tenants, or what guards it. Raises Refused, BadInput.
+
+    Undone, it would go to the driver of the host, or to a guest by an earlier definition; without libvirt's hook, any
+    program could start a guest with it.
+    """
+    held = {one.address: one for one in read_register(store.folder).quarantined}
+    related = {other: one for address, one in held.items() for other in _same_device(system, address)}
+    records = [one for transaction in transactions for one in transaction.records if one.to_undo] if held else []
+    lines = {
+        f"  {one.address} is quarantined since {one.since} ({one.why}): {record.kind}:{record.target} would be undone"
+        for record in records
+        for one in (held.values() if record.kind == "libvirt-hook" else _touched(system, record, related))
+    }
+    if lines:
+        hint = "finish its hand-over (hosttune handover), or free it (hosttune handover release BDF --why TEXT)"
+        raise Refused("devices between two tenants:\n" + "\n".join(sorted(lines)), where="journal", hint=hint)
+
+
+def _same_device(system: System, address: str) -> Iterable[str]:
+    """Yield the function itself, its physical function and its virtual functions."""
+    physical = system.link(sysfs.function(address, "physfn"))
+    return (address, *virtual_functions(system, address), *([physical.rpartition("/")[2]] if physical else ()))
+
+
+def _touched(system: System, record: Record, held: Mapping[str, DeviceRecord]) -> Iterable[DeviceRecord]:
+    """Yield the quarantined devices that a record is about: as its target, or in the definition that it would restore.
+
+    A definition that cannot be read may have any of them.
+    """
+    from hosttune.hypervisor.definition import GuestDefinition  # `status` does not need it
+
+    setting = setting_of_record(record)
+    if not isinstance(setting, GuestDefinition) or record.old is None:
+        return [held[record.target]] if record.target in held else []
+    try:
+        sources = [one.source for one in setting.facts_of(record.old).hostdevs if one.source is not None]
+    except BadInput:
+        return held.values()
+    devices = {*sources, *(name for one in sources for name in _parents_of_mdev(system, one))}
+    return [one for address, one in held.items() if address in devices]
+
+
+def _parents_of_mdev(system: System, uuid: str) -> Iterable[str]:
+    """Return the functions that a mediated device is of; none if `uuid` names no such device here."""
+    return sysfs.functions_in(system.link(f"/sys/bus/mdev/devices/{uuid}") or "")
 
 
 def same_device(planned: str, now: str) -> bool:

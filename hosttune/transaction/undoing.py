@@ -10,7 +10,7 @@ from hosttune.model.result import Entry, Result
 from hosttune.model.values import FrozenMap
 from hosttune.transaction.applied import NO, PERSON, SUCCESS, reboot_required, undone_entries
 from hosttune.transaction.engine import Made, Say, interruptible, settle
-from hosttune.transaction.guards import refuse_in_use, refuse_running_guests
+from hosttune.transaction.guards import refuse_between_tenants, refuse_in_use, refuse_running_guests
 from hosttune.transaction.site import Site, described, refuse_open, writable_store
 
 AGAIN = "boot"  # verb of re-applies after a boot; they are never reverted by themselves
@@ -29,6 +29,7 @@ def revert(site: Site, say: Say, *, force: bool = False) -> tuple[Result, int]:
         transactions = site.transactions()
         refuse_open(transactions)
         applied = tuple(one for one in transactions if one.to_revert)
+        refuse_between_tenants(site.system, store, applied)
         refuse_running_guests(site.system, applied)
         refuse_in_use(site.system, applied)
         result, code = _settled(site, store, "revert", applied, say, force=force, again=set_again(site, transactions))
@@ -46,6 +47,7 @@ def recover(site: Site, say: Say, *, force: bool = False, disrupt: Collection[st
     store = writable_store(site)
     with store.locked(), interruptible():
         unfinished = tuple(one for one in site.transactions() if one.is_open)
+        refuse_between_tenants(site.system, store, unfinished)
         refuse_running_guests(site.system, unfinished, disrupt)
         refuse_in_use(site.system, unfinished, disrupt)
         return _settled(site, store, "recover", unfinished, say, force=force)

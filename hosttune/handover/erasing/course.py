@@ -47,8 +47,8 @@ class _Waiting(Exception):
 def erase(system: System, folder: str, order: Order, clock: Clock | None = None) -> HandoverStep:
     """Erase a drive, or go on where an earlier call of the same hand-over was cut off; return the step `erased`.
 
-    `folder`: the state directory. A result that is final is kept there, and given again. Not final is only "unknown"
-    because of the time limit: then call again.
+    `folder`: the state directory. A result that is final is kept there, and given again for the same drive. Not final
+    is only "unknown" because of the time limit: then call again.
 
     Raises Refused, with nothing sent to the drive, if it must not be erased; CommandFailed if nvme-cli is missing or
     fails before the erasing command; BadInput if the state directory cannot be written.
@@ -60,6 +60,7 @@ def erase(system: System, folder: str, order: Order, clock: Clock | None = None)
         what = f"an erasure of the drive with serial number {known.order.serial!r} was begun at {order.address}"
         raise Refused(what, where=order.address, hint="name that serial number, or begin a new hand-over")
     if known is not None and known.step is not None:
+        belonging.refuse_other_serial(order, Drive(system, belonging.controller_of(system, order)).identity())
         return known.step
     seen = survey(system, order) if known is None else look(system, order)
     begun = _begin(order, seen) if known is None else known

@@ -1,0 +1,110 @@
+"""The signed statements that a host keeps, so that `status`, `validate` and metrics can say what they are worth now.
+
+`handover verify --keep` puts a statement that is valid here into the state directory, with all that it was verified
+with: `handover/signed/NAME.json`, `.json.sig`, `.signers`, `.identity` and, if given, `.revoked`. Each reading verifies
+it anew. A key that is revoked later is seen only by `verify --revoked` with the newer list.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+
+from hosttune.errors import BadInput, HosttuneError, state_remedy
+from hosttune.files import make_folder, names_ending, remove_file, sync_folder, write_whole
+from hosttune.handover.signing import SUFFIX, signature_reasons
+from hosttune.handover.verify import live_of, verification
+from hosttune.journal import Store
+from hosttune.model.evidence import UNREAD_STATEMENT
+from hosttune.model.handover import Statement
+from hosttune.model.host import Host, Problem
+from hosttune.model.verification import Verification
+from hosttune.starts import SIGNED
+from hosttune.state import load, load_text, mode_of
+from hosttune.transaction.site import Site
+
+_TEXT = ".json"
+_PARTS = (_TEXT, _TEXT + SUFFIX, ".signers", ".identity", ".revoked")  # without the first it does not count
+
+
+def keep(store: Store, data: bytes, signature: str, signers: str, identity: str, revoked: str | None) -> None:
+    """Keep a statement that was found valid, in place of those that have a device of it. Raises BadInput.
+
+    `data`: its bytes. `signature`, `signers`, `revoked`: paths. The caller holds the lock.
+    """
+    parts = {
+        _TEXT + SUFFIX: load(signature, what="the signature"),
+        ".signers": load(signers, what="a file of allowed signers"),
+        ".identity": identity.encode(),
+        ".revoked": load(revoked, what="revoked keys") if revoked is not None else None,
+        _TEXT: data,
+    }
+    folder, name = os.path.join(store.folder, SIGNED), hashlib.sha256(data).hexdigest()[:16]
+    devices = {one.address for one in Statement.from_json(data).predicate.devices}
+    try:
+        make_folder(folder, mode_of(f"{SIGNED}/"))
+        for part, value in parts.items():
+            if value is not None:
+                write_whole(os.path.join(folder, name + part), value, mode_of(f"{SIGNED}/NAME"))
+        sync_folder(folder)
+        for other in _names(store):
+            if other != name and devices & _devices(os.path.join(folder, other + _TEXT)):
+                for part in _PARTS:
+                    remove_file(os.path.join(folder, other + part))
+    except OSError as error:
+        raise BadInput(f"cannot write {folder}: {error.strerror}", where=folder, hint=state_remedy(error)) from error
+
+
+def kept(site: Site, host: Host) -> tuple[tuple[Verification, ...] | None, tuple[Problem, ...]]:
+    """Return the statements that are kept, as they are now, and what of them cannot be read.
+
+    None: the host has no readable state. A statement that cannot be verified is a problem.
+    """
+    if site.store is None:
+        return None, ()
+    found, problems = [], []
+    try:
+        names = _names(site.store)
+    except OSError as error:
+        where = os.path.join(site.store.folder, SIGNED)
+        return None, (Problem(what=UNREAD_STATEMENT, where=where, why=str(error.strerror)),)
+    for name in names:
+        path = os.path.join(site.store.folder, SIGNED, name)
+        try:
+            found.append(_verified(site, host, path))
+        except (HosttuneError, OSError) as error:
+            why = error.what if isinstance(error, HosttuneError) else str(error.strerror)
+            problems.append(Problem(what=UNREAD_STATEMENT, where=path + _TEXT, why=why))
+    return tuple(found), tuple(problems)
+
+
+def _verified(site: Site, host: Host, path: str) -> Verification:
+    data = load(path + _TEXT, what="a statement", size="statement")
+    statement = Statement.from_json(data, where=path + _TEXT)
+    identity = load_text(path + ".identity", what="the name of its signer")
+    revoked = path + ".revoked" if os.path.lexists(path + ".revoked") else None
+    wrong = signature_reasons(data, path + _TEXT + SUFFIX, path + ".signers", identity, revoked)
+    return verification(statement, live_of(site, host, statement), wrong, identity)
+
+
+def _names(store: Store) -> list[str]:
+    folder = os.path.join(store.folder, SIGNED)
+    return [name.removesuffix(_TEXT) for name in names_ending(folder, _TEXT)] if os.path.lexists(folder) else []
+
+
+def _devices(path: str) -> set[str]:
+    """Return the devices of a statement that is kept; none if it cannot be read: it stays."""
+    try:
+        return {one.address for one in Statement.from_json(load(path, what="a statement")).predicate.devices}
+    except BadInput:
+        return set()
+
+
+def lines_of(found: Iterable[Verification]) -> Iterable[str]:
+    """Yield one line about each device of the statements, for people."""
+    for one in found:
+        for address in one.devices:
+            state, why = one.state(address), "; ".join(dict.fromkeys(reason.text for reason in one.of(address)))
+            until = f"{'valid' if state == 'valid' else 'valid, and expires soon:'} until {one.expires_at}"
+            yield f"{address}: its statement is {f'{state}: {why}' if why else until} (signer {one.signer})"
