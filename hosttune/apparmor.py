@@ -1,10 +1,11 @@
 """What libvirt's AppArmor profile of a guest lets QEMU read about NUMA nodes, and the rule that hosttune adds. Pure.
 
-libvirt 9.0 and later has QEMU 7.2 and later clear a guest's huge pages in threads that run on the CPUs of the pages'
-node (qemu_command.c, qemuBuildThreadContextProps). QEMU gets these CPUs from libnuma (util/thread-context.c), which
-reads the node's `cpumap`. The profile of libvirt 9.0 in Debian 12 does not allow that read, and QEMU exits with "The
-nodes select no CPUs" (gitlab.com/libvirt/libvirt, issue 515); later profiles allow it. An administrator's additions to
-the profile belong into its file below `local`, which the profile of Debian and Ubuntu includes.
+libvirt 9.0 and later has QEMU 7.2 and later allocate a guest's memory, where that is done at its start (huge pages, or
+`<allocation mode='immediate'/>`), in threads that run on the CPUs of its node (qemu_command.c,
+qemuBuildThreadContextProps). QEMU gets these CPUs from libnuma (util/thread-context.c), which reads the node's
+`cpumap`. The profile of libvirt 9.0 in Debian 12 does not allow that read, and QEMU exits with "The nodes select no
+CPUs" (gitlab.com/libvirt/libvirt, issue 515); later profiles allow it. An administrator's additions to the profile
+belong into its file below `local`, which the profile of Debian and Ubuntu includes.
 """
 
 from __future__ import annotations

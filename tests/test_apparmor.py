@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planhosts import Card, build_host, intent_of
 
 from hosttune.apparmor import LOCAL, PROFILE, RULE, allows_node_cpus, includes_local, is_ours, with_rule, without_rule
+from hosttune.model.host import Host
+from hosttune.model.intent import Intent
+from hosttune.model.values import to_json
+from hosttune.planning import plan
 from hosttune.scratch import Scratch
 from hosttune.settings.apparmor import AppArmorRule
 
@@ -72,3 +77,30 @@ def test_a_profile_that_ignores_its_local_part_is_left_to_a_person(tmp_path: Pat
     assert why == f"{PROFILE} does not include {LOCAL}: put the rule {RULE!r} into the profile by hand"
     (tmp_path / PROFILE.lstrip("/")).write_text(DEBIAN_12)
     assert AppArmorRule.of(LOCAL).waits_for(Scratch(str(tmp_path))) is None
+
+
+@pytest.mark.parametrize("pages", ["none", "2MiB", "1GiB"])
+@pytest.mark.parametrize(
+    ("libvirt", "reads", "wanted"),
+    [
+        ("9.0.0", False, True),
+        (None, False, True),
+        ("8.10.0", False, False),
+        ("9.0.0", True, False),
+        ("9.0.0", None, False),
+    ],
+)
+def test_the_rule_is_planned_for_guests_with_any_pages(
+    pages: str, libvirt: str | None, reads: bool | None, wanted: bool
+) -> None:
+    """Every planned guest's memory is allocated at its start. Without huge pages QEMU ended in the same way (seen on
+    Debian 12: libvirt 9.0, QEMU 7.2, memory on node 1)."""
+    document = build_host(cards=[Card("0000:41:00.0", 0, group=1)])
+    document["virtualization"] = {"libvirt_version": libvirt, "reads_node_cpus": reads}
+    host = Host.from_json(to_json(document))
+    intent = intent_of(gpus=["0000:41:00.0"], vcpus=2, memory="4GiB", hugepages=pages)
+    made = plan(host, Intent.from_json(to_json(intent)))
+    assert made.guests
+    assert [one.want for one in made.actions if one.kind == "apparmor-rule"] == [RULE] * wanted
+    bare = plan(host, Intent.from_json(to_json({**intent, "guests": []})))
+    assert not [one for one in bare.actions if one.kind == "apparmor-rule"]

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lab.machine import TREE, LabMachine
+from lab.hardware import TREE
+from lab.machine import LabMachine
 
 FLEET_SECONDS = 1500
 REBOOT_SECONDS = 400  # for one that never comes up to fail here, with what Ansible says

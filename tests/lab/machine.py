@@ -1,22 +1,10 @@
-"""An emulated GPU host: a QEMU machine without KVM that runs a real kernel, with ssh into it.
-
-Two NUMA nodes with two SMT cores each, a virtual IOMMU, and PCIe as on a GPU server, on expander buses so that
-every function has the node its bus stands for:
-
-    bus 00  node unknown  the machine's own devices (disk, management NIC, the working tree's share)
-    bus 40  node 0        41:00.0, 42:00.0 stand-in GPUs behind root ports; 43/44 a switch with the stand-in 45:00.0
-                          and the NIC 46:00.0 below; 47:00.0 an NVMe drive with SR-IOV
-    bus c0  node 1        c1:00.0, c2:00.0 stand-in GPUs; c3:00.0 a NIC; c4:00.0 an NVMe drive
-
-Stand-ins are display functions that no driver holds: to the kernel they are what a GPU bound to nothing is.
-"""
+"""An emulated GPU host (`lab.hardware`): a QEMU machine without KVM that runs a real kernel, with ssh into it."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
-import re
 import shlex
 import shutil
 import socket
@@ -24,13 +12,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-TREE = Path(__file__).resolve().parents[2]
+from lab.hardware import CORES, DRIVES, NODE_MIB, kernel_loaded, qemu_command
+
 BUILD = Path(__file__).with_name("build.sh")
-NODE_MIB = 4096
-CORES = 2  # of each node, where a test asks for no others
 BUILD_SECONDS = 1500
 BOOT_SECONDS = 300
 COMMAND_SECONDS = 180
@@ -38,14 +25,7 @@ CONNECT_SECONDS = 120
 ANSWER_SECONDS = 20
 SHUTDOWN_SECONDS = 10
 CUT_OFF = 255  # ssh's own exit status: the connection ended
-# Without what costs much to emulate and what no test looks at: a fifth level of page tables, protection of user pages
-# from the kernel. With xsave off, aesni_intel of Linux 6.1 fails its self-test and holds each boot up for 170 s.
-CPU = (
-    "max,vendor=GenuineIntel,family=6,model=143,stepping=8,model-id=Emulated,pdpe1gb=on,"
-    "la57=off,smap=off,smep=off,pku=off"
-)
 IOMMU_ON = "intel_iommu=on iommu=pt"
-DRIVES = ("nvme0", "nvme1")
 
 
 class Answer(str):
@@ -163,6 +143,15 @@ class LabMachine:
         assert done.returncode == 0, done.stderr.decode("utf-8", "replace")
         return done.stdout
 
+    def reached(self, inside: int) -> int:
+        """A port of 127.0.0.1 here that leads to a port of 127.0.0.1 inside, until `hang_up`."""
+        port = free_port()
+        self.shell("true")
+        forward = f"127.0.0.1:{port}:127.0.0.1:{inside}"
+        call = (*self._ssh, "-O", "forward", "-L", forward, "lab")
+        subprocess.run(call, cwd=self.folder, capture_output=True, timeout=ANSWER_SECONDS, check=True)
+        return port
+
     def hang_up(self) -> None:
         """End the shared ssh connection."""
         self._ask_connection("exit")
@@ -215,12 +204,15 @@ def build_image() -> Path:
 
 
 @contextlib.contextmanager
-def booted(image: Path, kernel_arguments: str = IOMMU_ON, *, cores: int = CORES) -> Iterator[LabMachine]:
+def booted(
+    image: Path, kernel_arguments: str = IOMMU_ON, *, cores: int = CORES, more: Sequence[str] = ()
+) -> Iterator[LabMachine]:
     """A machine that runs for as long as the context does; nothing of it is left afterwards.
 
-    QEMU loads the kernel: no firmware, no boot loader, the arguments are fixed for every boot. `cores` are each node's.
+    QEMU loads the kernel: no firmware, no boot loader, the arguments are fixed for every boot. `cores` are each node's;
+    `more`: QEMU's options of further devices.
     """
-    with _running(image, kernel_loaded(kernel_arguments), cores) as machine:
+    with _running(image, kernel_loaded(kernel_arguments), cores, more=more) as machine:
         yield machine
 
 
@@ -236,10 +228,12 @@ def booted_by_grub(image: Path, *, node_mib: int = NODE_MIB) -> Iterator[LabMach
 
 
 @contextlib.contextmanager
-def _running(image: Path, boot: list[str], cores: int = CORES, node_mib: int = NODE_MIB) -> Iterator[LabMachine]:
+def _running(
+    image: Path, boot: list[str], cores: int = CORES, node_mib: int = NODE_MIB, more: Sequence[str] = ()
+) -> Iterator[LabMachine]:
     with _folder(image) as folder:
         port = free_port()
-        machine = LabMachine(folder, port, qemu_command(port, boot, cores, node_mib))
+        machine = LabMachine(folder, port, qemu_command(port, boot, cores, node_mib, more))
         try:
             machine.start()
             yield machine
@@ -300,99 +294,3 @@ def free_port() -> int:
         port = probe.getsockname()[1]
     assert isinstance(port, int)
     return port
-
-
-# --- the machine ----------------------------------------------------------------------------------------------
-
-
-def qemu_command(port: int, boot: list[str], cores: int = CORES, node_mib: int = NODE_MIB) -> list[str]:
-    """The whole command line, to be run in the machine's folder. Without boot options the disk is booted."""
-    return [
-        "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none",
-        # One thread for all CPUs: several machines share two cores here, and a CPU that waits for another one, in a
-        # thread of its own, spins until the host lets that one run (a boot beside others: 74 s of CPU instead of 98).
-        "-machine", "q35", "-accel", "tcg,thread=single,tb-size=512", "-cpu", CPU,
-        *_nodes(cores, node_mib), *_own_devices(port), *_node0_devices(), *_node1_devices(), *boot,
-        "-chardev", "file,id=console,path=serial.log,append=on", "-serial", "chardev:console",
-    ]  # fmt: skip
-
-
-def kernel_loaded(kernel_arguments: str) -> list[str]:
-    """Boot options: QEMU loads kernel and initramfs, with these arguments."""
-    arguments = (
-        "root=/dev/vda1 rw console=ttyS0 quiet mitigations=off random.trust_cpu=on no_timer_check",
-        # Without its true frequency the emulated clock can run several times too fast.
-        f"tsc=reliable tsc_early_khz={_tsc_khz()}",
-        kernel_arguments,
-    )
-    return ["-kernel", "vmlinux", "-initrd", "initramfs.cpio", "-append", " ".join(arguments)]
-
-
-def _tsc_khz() -> int:
-    found = re.search(r"^cpu MHz\s*:\s*([0-9.]+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    assert found, "this machine's CPU frequency is not in /proc/cpuinfo"
-    return int(float(found[1]) * 1000)
-
-
-def _nodes(cores: int, node_mib: int) -> list[str]:
-    """Two packages of so many cores with two threads each, a node each, with so much memory."""
-    cpus = 2 * cores
-    return [
-        "-smp", f"{2 * cpus},sockets=2,cores={cores},threads=2", "-m", str(2 * node_mib),
-        "-object", f"memory-backend-ram,id=memory0,size={node_mib}M",
-        "-object", f"memory-backend-ram,id=memory1,size={node_mib}M",
-        "-numa", f"node,nodeid=0,cpus=0-{cpus - 1},memdev=memory0",
-        "-numa", f"node,nodeid=1,cpus={cpus}-{2 * cpus - 1},memdev=memory1",
-        "-numa", "dist,src=0,dst=1,val=21", "-numa", "dist,src=1,dst=0,val=21",
-        "-device", "intel-iommu,intremap=on,device-iotlb=on",
-    ]  # fmt: skip
-
-
-def _own_devices(port: int) -> list[str]:
-    """On bus 00, whose node the firmware does not tell. The network leads nowhere but to our ssh port."""
-    # cache=unsafe: a flush of the machine reaches this machine's page cache, which outlives QEMU, and no platter.
-    return [
-        "-drive", "if=none,id=root,file=root.qcow2,format=qcow2,cache=unsafe,discard=unmap",
-        "-device", "virtio-blk-pci,drive=root,addr=3,bootindex=1",
-        "-netdev", f"user,id=management,restrict=on,hostfwd=tcp:127.0.0.1:{port}-:22",
-        "-device", "virtio-net-pci,netdev=management,addr=4",
-        "-fsdev", f"local,id=tree,path={TREE},security_model=none,readonly=on",
-        "-device", "virtio-9p-pci,fsdev=tree,mount_tag=tree,addr=5",
-        "-device", "virtio-rng-pci,addr=7",
-    ]  # fmt: skip
-
-
-def _root_port(name: str, bus: str, slot: int, chassis: int) -> list[str]:
-    where = f"bus={bus},chassis={chassis},slot={chassis},addr={slot}.0"
-    return ["-device", f"pcie-root-port,id={name},{where},x-speed=16,x-width=16"]
-
-
-def _node0_devices() -> list[str]:
-    return [
-        "-device", "pxb-pcie,id=bus40,bus=pcie.0,bus_nr=0x40,numa_node=0,addr=8",
-        *_root_port("port41", "bus40", 0, 41), "-device", "bochs-display,bus=port41",
-        *_root_port("port42", "bus40", 1, 42), "-device", "bochs-display,bus=port42",
-        *_root_port("port43", "bus40", 2, 43), "-device", "x3130-upstream,id=switch,bus=port43",
-        "-device", "xio3130-downstream,id=down0,bus=switch,chassis=44,slot=44,addr=0.0",
-        "-device", "xio3130-downstream,id=down1,bus=switch,chassis=45,slot=45,addr=1.0",
-        "-device", "bochs-display,bus=down0",
-        "-netdev", "user,id=nic0,restrict=on", "-device", "e1000e,netdev=nic0,bus=down1,mac=52:54:00:00:46:01",
-        *_root_port("port47", "bus40", 3, 47), "-device", "nvme-subsys,id=subsystem0",
-        "-drive", "if=none,id=nvme0,file=nvme0.raw,format=raw,cache=unsafe",
-        "-device", "nvme,id=drive0,serial=LAB0,subsys=subsystem0,bus=port47,sriov_max_vfs=4,max_ioqpairs=26,"
-        "msix_qsize=27,sriov_vq_flexible=8,sriov_vi_flexible=8,sriov_max_vi_per_vf=2,sriov_max_vq_per_vf=2",
-        "-device", "nvme-ns,drive=nvme0,bus=drive0,nsid=1,shared=off",
-    ]  # fmt: skip
-
-
-def _node1_devices() -> list[str]:
-    return [
-        "-device", "pxb-pcie,id=busc0,bus=pcie.0,bus_nr=0xc0,numa_node=1,addr=9",
-        *_root_port("portc1", "busc0", 0, 91), "-device", "bochs-display,bus=portc1",
-        *_root_port("portc2", "busc0", 1, 92), "-device", "secondary-vga,bus=portc2",
-        *_root_port("portc3", "busc0", 2, 93),
-        "-netdev", "user,id=nic1,restrict=on", "-device", "e1000e,netdev=nic1,bus=portc3,mac=52:54:00:00:c3:01",
-        *_root_port("portc4", "busc0", 3, 94),
-        "-drive", "if=none,id=nvme1,file=nvme1.raw,format=raw,cache=unsafe",
-        "-device", "nvme,serial=LAB1,drive=nvme1,bus=portc4",
-    ]  # fmt: skip

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lab.machine import TREE, LabMachine
+from lab.hardware import TREE
+from lab.machine import LabMachine
 
 OUTSIDE_SECONDS = 120
 COMMAND_SECONDS = 400

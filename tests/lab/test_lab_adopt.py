@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from lab import facts
-from lab.machine import TREE, LabMachine
+from lab.hardware import TREE
+from lab.machine import LabMachine
 from lab.product import Ran, install, run
 
 pytestmark = pytest.mark.lab

@@ -16,10 +16,10 @@ from hosttune.model.plan import Action, Finding, PlannedGuest
 from hosttune.model.values import format_size
 
 _WHERE = "/proc/mounts"
-_WITH_CONTEXTS = (9, 0)  # the first libvirt version that lets QEMU clear pages on the CPUs of their node
+_WITH_CONTEXTS = (9, 0)  # the first libvirt version that lets QEMU allocate memory on the CPUs of its node
 _NODE_CPUS = (
-    "QEMU clears huge pages on the CPUs of their node, and libvirt's AppArmor profile does not let it read which these"
-    " are: guests with huge pages do not start without this rule"
+    "QEMU allocates a guest's memory on the CPUs of its node, and libvirt's AppArmor profile does not let it read which"
+    " these are: planned guests do not start without this rule"
 )
 
 
@@ -30,7 +30,7 @@ def mount_actions(host: Host, guests: tuple[PlannedGuest, ...], findings: list[F
         names = ", ".join(guest.name for guest in guests if guest.page_bytes == page)
         found += _of_size(host, page, names, findings)
     yield from sorted(found, key=lambda action: action.kind != "mount")  # one restart finds all mounts
-    if any(guest.page_bytes for guest in guests) and _kept_from_node_cpus(host):
+    if guests and _kept_from_node_cpus(host):  # each has its memory allocated at its start, with huge pages or without
         yield make_action("apparmor-rule", LOCAL, None, RULE, _NODE_CPUS, needed=True)
 
 
