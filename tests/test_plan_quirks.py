@@ -54,9 +54,9 @@ JOINED = [Card(f"0000:{0x21 + 16 * i:02x}:00.0", 0, vendor="amd", group=i, bar_b
     ("gpus", "kind", "told"),
     [
         (4, "xgmi", []),  # the guest has all of them
-        (2, "xgmi", ["0000:41:00.0, 0000:51:00.0 are joined with it and not its own"]),
+        (2, "xgmi", ["0000:41:00.0, 0000:51:00.0 are joined with 0000:21:00.0, and the guest has them not"]),
         (2, "pcie", []),
-        (2, None, ["whether 0000:41:00.0, 0000:51:00.0 are joined with it is unknown"]),
+        (2, None, ["whether 0000:41:00.0, 0000:51:00.0 are joined with 0000:21:00.0 is unknown"]),
         (4, None, []),
     ],
 )

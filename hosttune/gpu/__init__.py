@@ -23,7 +23,7 @@ from hosttune.reader import Reader
 
 __all__ = [
     "VENDORS", "Generation", "generation_of", "hints_for", "inside", "maker_of", "model_names", "model_of", "read_gpus",
-    "vendor_of",
+    "reset_touches", "vendor_of",
 ]  # fmt: skip
 
 VENDORS: tuple[Vendor, ...] = (NVIDIA, AMD, HABANA, INTEL)
@@ -95,6 +95,17 @@ def hints_for(gpu: Gpu) -> Hints:
     vendor = vendor_of(gpu.vendor)
     hints = vendor.hints if vendor else Hints()
     return Hints(**{name: text.replace("{gpu}", gpu.address) for name, text in msgspec.structs.asdict(hints).items()})
+
+
+def reset_touches(gpu: Gpu, function: PciDevice | None) -> str:
+    """Return what a reset of this GPU can do to those that are joined with it; "" if nothing is known.
+
+    Nothing is known of virtual functions.
+    """
+    vendor = vendor_of(gpu.vendor)
+    if vendor is None or function is None or function.physfn is not None:
+        return ""
+    return vendor.resets_peers.get(function.device_id or "", "")
 
 
 def maker_of(vendor_id: str | None) -> Vendor | None:

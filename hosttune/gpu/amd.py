@@ -285,6 +285,13 @@ PARTITIONING = Partitioning(
     valid=VALID_MODES,
     whole="SPX",
 )
+# ROCm/amdsmi, docs/conceptual/gpu-reset-behavior.md: Instinct GPUs that XGMI joins; nothing of virtual functions.
+RESETS_PEERS = {
+    device: "a reset of one GPU, as before each start of its guest, can interrupt the GPUs that XGMI joins with it, and"
+    " their guests"
+    for device, name in MODELS.items()
+    if "Instinct" in name and not name.endswith(" VF")
+}
 TELLS = frozenset(
     (
         *("driver_version", "ecc_corrected", "ecc_uncorrected", "peers", "pcie_replays", "power_default_watts"),
@@ -338,9 +345,7 @@ AMD = Vendor(
     hints=HINTS,
     knobs=_knobs,
     partitioning=PARTITIONING,
-    # ROCm/amdsmi, docs/conceptual/gpu-reset-behavior.md.
-    resets_peers="a reset of one GPU, as before each start of its guest, can interrupt the GPUs that XGMI joins with"
-    " it, and their guests",
+    resets_peers=RESETS_PEERS,
     # NCCL's version number: ROCm/rccl, src/graph/xml.h.
     inside=Inside(
         note="AMD: no persistence or power setting has a source, so none is made",

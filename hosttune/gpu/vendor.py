@@ -270,7 +270,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     - `generations`: what models of copies and collectives need; the first whose names match counts.
     - `ports`: the network ports that its GPUs carry themselves; None: they carry none.
     - `partitioning`: modes in which a GPU is several devices; None: it has none.
-    - `resets_peers`: what a reset of one GPU can do to those that `link` joins with it; "": nothing is known.
+    - `resets_peers`: by device id, what a reset of one GPU can do to those that `link` joins with it.
     """
 
     name: str
@@ -303,7 +303,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     peer_memory: tuple[str, ...] = ()
     ports: Ports | None = None
     partitioning: Partitioning | None = None
-    resets_peers: str = ""
+    resets_peers: Mapping[str, str] = {}
 
 
 def always(device: PciDevice, bridge: PciDevice | None) -> bool:

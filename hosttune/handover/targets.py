@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from hosttune.errors import BadInput, Refused
-from hosttune.gpu import maker_of, vendor_of
+from hosttune.gpu import maker_of, reset_touches, vendor_of
 from hosttune.holders import holders
 from hosttune.hypervisor import is_active
 from hosttune.model import sysfs
@@ -160,20 +160,15 @@ def _refuse_used(site: Site, host: Host, addresses: Sequence[str]) -> None:
 def _touched(host: Host, addresses: Sequence[str]) -> list[str]:
     """Return which guests run with a GPU that the reset of another one, which is handed over, can interrupt.
 
-    How GPUs are joined is known only while their maker's driver holds them: unknown counts as joined. Of virtual
-    functions no source says what their reset does.
+    How GPUs are joined is known only while their maker's driver holds them: unknown counts as joined.
     """
-    physical = [gpu for gpu in host.gpus if (one := host.index.pci.get(gpu.address)) is None or one.physfn is None]
+    touching = [gpu for gpu in host.gpus if reset_touches(gpu, host.index.pci.get(gpu.address))]
     lines = []
-    for gpu in (gpu for gpu in physical if gpu.address in addresses):
+    for gpu in (gpu for gpu in touching if gpu.address in addresses):
         maker = vendor_of(gpu.vendor)
         peers = {peer.address for peer in gpu.peers or () if maker is not None and peer.kind == maker.link}
-        joined = [
-            other.address
-            for other in physical
-            if maker is not None and maker.resets_peers and other.vendor == gpu.vendor
-            if other.address not in addresses and (gpu.peers is None or other.address in peers)
-        ]
+        alike = [one.address for one in touching if one.vendor == gpu.vendor and one.address not in addresses]
+        joined = [other for other in alike if gpu.peers is None or other in peers]
         lines += [
             f"{other}: guest {guest.name} has it and is {guest.state}, and a reset of {gpu.address} can interrupt it:"
             " shut it down first"

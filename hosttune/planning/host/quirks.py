@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hosttune.domain.elements import version_of
-from hosttune.gpu import inside, vendor_of
+from hosttune.gpu import inside, reset_touches, vendor_of
 from hosttune.guest.nccl import is_gpu, is_nic
 from hosttune.model.host import Host, Tuned
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
@@ -41,22 +41,25 @@ def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Itera
 def _divided(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
     """Yield GPUs outside of the guest that a link joins with its own, where a reset of one touches the others.
 
-    How they are joined is known only while their maker's driver holds them, so unknown peers are named too. Of virtual
-    functions no source says what their reset does.
+    How they are joined is known only while their maker's driver holds them, so unknown peers are named too.
     """
-    physical = {gpu.address: gpu for gpu in catalogue.gpus.values() if catalogue.pci[gpu.address].physfn is None}
-    gpus = {device.address: physical[device.address] for device in guest.devices if device.address in physical}
-    makers = {gpu.vendor: maker for gpu in gpus.values() if (maker := vendor_of(gpu.vendor)) and maker.resets_peers}
-    for name, maker in makers.items():
-        own = [gpu for gpu in gpus.values() if gpu.vendor == name]
-        joined = {peer.address for gpu in own for peer in gpu.peers or () if peer.kind == maker.link} - gpus.keys()
-        others = [gpu.address for gpu in physical.values() if gpu.vendor == name and gpu.address not in gpus]
-        if joined:
-            text = f"{maker.resets_peers}: {', '.join(sorted(joined))} are joined with it and not its own"
-            yield Finding(level="warn", text=f"{text}; give the guest all of them, or none beside it", where=where)
-        elif others and any(gpu.peers is None for gpu in own):
-            text = f"{maker.resets_peers}: whether {', '.join(sorted(others))} are joined with it is unknown"
-            yield Finding(level="warn", text=f"{text}; discover while {maker.driver} holds them", where=where)
+    told = {address: reset_touches(gpu, catalogue.pci.get(address)) for address, gpu in catalogue.gpus.items()}
+    touching = {address: gpu for address, gpu in catalogue.gpus.items() if told[address]}
+    own = {device.address: touching[device.address] for device in guest.devices if device.address in touching}
+    for address, gpu in own.items():
+        link = maker.link if (maker := vendor_of(gpu.vendor)) else ""
+        peers = {peer.address for peer in gpu.peers or () if peer.kind == link} - own.keys()
+        alike = {other for other, one in touching.items() if one.vendor == gpu.vendor} - own.keys()
+        if peers:
+            text = f"{told[address]}: {', '.join(sorted(peers))} are joined with {address}, and the guest has them not"
+            yield Finding(level="warn", text=f"{text}; give it all of them, or none beside it", where=where)
+        elif alike and gpu.peers is None:
+            text = f"{told[address]}: whether {', '.join(sorted(alike))} are joined with {address} is unknown"
+            hint = f"discover while {maker.driver if maker else 'their driver'} holds them"
+            yield Finding(level="warn", text=f"{text}; {hint}", where=where)
+        else:
+            continue
+        return  # one GPU of the guest stands for all
 
 
 def _slow_start(host: Host, catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
@@ -86,11 +89,11 @@ def _emulated_ports(catalogue: Catalogue, guest: PlannedGuest, where: str) -> It
         return
     mend = "and NCCL takes the lesser of device and port: put the guest's topology file (its bundle, or seed: true)"
     models = {controller.index: controller.model for controller in guest.controllers}
-    makers = {device.address: inside(catalogue.pci[device.address].vendor_id) for device in guest.devices}
+    functions = {address: function.vendor_id for address, function in catalogue.pci.items()}
     gpus = [
         (models.get(_bus(device)), device)
         for device in guest.devices
-        if device.kind == "gpu" and makers[device.address].nccl is not None
+        if device.kind == "gpu" and inside(functions.get(device.address)).nccl is not None
     ]
     below = sum(model == "pcie-switch-downstream-port" for model, _ in gpus)
     if below:
