@@ -12,10 +12,11 @@ from domain_shapes import ONE_GPU, TWO_CELLS, changed, plan_of
 from test_guest_scripts import NIC, SHELLS, WHERE, Inside, installed, make
 
 from hosttune.checks import judge
-from hosttune.discovery.evidence import read_library_files
+from hosttune.discovery.guestlibrary import read_library_files, read_rdma_access
 from hosttune.guest import guest_files
 from hosttune.model.devices import Nic
-from hosttune.model.evidence import Evidence
+from hosttune.model.evidence import Evidence, RdmaAccess
+from hosttune.model.gpu import Gpu
 from hosttune.model.guestplan import ExpectedLibrary, GuestPlan
 from hosttune.model.host import Host, Problem
 from hosttune.model.validation import CheckResult
@@ -195,4 +196,71 @@ def test_the_files_are_read_only_on_a_planned_guest(tmp_path: Path) -> None:
     (tmp_path / "etc/hosttune-guest/expected.json").write_text("{}")
     found = read_library_files(Reader(Capture(str(tmp_path))), Host())
     assert found is not None
-    assert found["/etc/nccl.conf"] == GOOD.rstrip("\n") or found["/etc/nccl.conf"] == GOOD
+    assert found["/etc/nccl.conf"] == GOOD  # byte for byte: a blank at the end would be part of a value
+
+
+def access(check: str, found: RdmaAccess | None, **changes: Any) -> CheckResult:
+    plan = GuestPlan(name="a", library=ExpectedLibrary(path=PATH, topology=TOPOLOGY, nics=NICS))
+    host = Host(gpus=(Gpu(address="0000:01:00.0", vendor="nvidia"),), kernel="6.8.0-45-generic")
+    fields: dict[str, Any] = {"guest_plan": plan, "rdma_access": found, "host": host} | changes
+    (result,) = (one for one in judge(Evidence(inside=True, **fields)) if one.check == check)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outcome"),
+    [
+        (("rdma_cm", "uverbs0", "uverbs1"), "pass"),
+        (("rdma_cm", "uverbs0"), "fail"),
+        ((), "fail"),
+        (None, "unknown"),
+    ],
+)
+def test_each_planned_nic_has_its_node(nodes: tuple[str, ...] | None, outcome: str) -> None:
+    assert access("guest-rdma-nodes", RdmaAccess(nodes=nodes)).outcome == outcome
+    assert access("guest-rdma-nodes", None).outcome == "unknown"
+    assert access("guest-rdma-nodes", RdmaAccess(nodes=nodes), guest_plan=None).outcome == "skip"
+
+
+OLD = Host(gpus=(Gpu(address="0000:01:00.0", vendor="nvidia"),), kernel="5.4.0-1")
+
+
+@pytest.mark.parametrize(
+    ("modules", "drivers", "changes", "outcome"),
+    [
+        ({"nvidia": True}, {}, {}, "pass"),
+        ({"nvidia": False}, {"nvidia": True}, {}, "pass"),  # dma-buf
+        ({}, {"nvidia": True}, {}, "pass"),
+        ({"nvidia": False}, {"nvidia": False}, {}, "fail"),
+        ({"nvidia": False}, {"nvidia": True}, {"host": OLD}, "fail"),
+        ({"nvidia": False}, {}, {}, "unknown"),
+        ({}, {"nvidia": False}, {}, "unknown"),
+        ({}, {}, {}, "unknown"),
+        ({"nvidia": True}, {}, {"host": Host()}, "unknown"),  # no GPU is known
+        ({"amd": True}, {}, {"host": Host(gpus=(Gpu(address="0000:01:00.0", vendor="amd"),))}, "skip"),
+        ({"nvidia": True}, {}, {"guest_plan": GuestPlan(name="a")}, "skip"),
+    ],
+)
+def test_a_way_to_the_memory_of_the_gpus(
+    modules: dict[str, bool], drivers: dict[str, bool], changes: dict[str, Any], outcome: str
+) -> None:
+    found = RdmaAccess(peer_modules=modules, open_drivers=drivers)
+    assert access("guest-gpudirect", found, **changes).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("text", "opened"),
+    [
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build", {"nvidia": True}),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.08", {"nvidia": False}),
+        ("", {}),
+    ],
+)
+def test_what_a_guest_has_is_read(tmp_path: Path, text: str, opened: dict[str, bool]) -> None:
+    for folder in ("etc/hosttune-guest", "dev/infiniband/uverbs0", "sys/module/nvidia_peermem", "proc/driver/nvidia"):
+        (tmp_path / folder).mkdir(parents=True)
+    assert read_rdma_access(Reader(Capture(str(tmp_path))), Host()) is None
+    (tmp_path / "etc/hosttune-guest/expected.json").write_text("{}")
+    (tmp_path / "proc/driver/nvidia/version").write_text(text)
+    found = read_rdma_access(Reader(Capture(str(tmp_path))), Host())
+    assert found == RdmaAccess(nodes=("uverbs0",), peer_modules={"nvidia": True}, open_drivers=opened)

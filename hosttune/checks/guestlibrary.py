@@ -1,17 +1,22 @@
-"""Check that the collectives library of a guest has the settings that the guest's plan gives it, and no others."""
+"""Check what a guest's collectives library needs: the settings of the plan alone, RDMA nodes, a way to GPU memory."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
 from hosttune.checks.facts import HOST
-from hosttune.model.evidence import Evidence
+from hosttune.gpu import VENDORS
+from hosttune.model.evidence import Evidence, RdmaAccess
 from hosttune.model.guestplan import PLACE, UNREADABLE, ExpectedLibrary
 from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult
 
 _ID = "guest-library-file"
+_NODES_ID = "guest-rdma-nodes"
+_DIRECT_ID = "guest-gpudirect"
+_DMABUF = (5, 12)  # Linux: dma-buf of other drivers in RDMA memory regions (ib_umem_dmabuf)
 _AGAIN = (
     "systemctl restart hosttune-guest writes it anew; a file without its first line is left alone: move it away first"
 )
@@ -56,6 +61,72 @@ def _file(evidence: Evidence, library: ExpectedLibrary) -> CheckResult:
     return passed(_ID, path, expected=expected, actual=actual, source=path)
 
 
+def guest_rdma_nodes(evidence: Evidence) -> Iterable[CheckResult]:
+    """Yield one result: programs reach each planned NIC through its node in /dev/infiniband."""
+    nics = _planned_nics(evidence)
+    if not nics:
+        yield skipped(_NODES_ID, HOST, "no plan of a guest is here that names NICs for a collectives library")
+        return
+    expected = f"{len(nics)} uverbs nodes or more"
+    source = "/dev/infiniband"
+    nodes = evidence.rdma_access.nodes if evidence.rdma_access is not None else None
+    if nodes is None:
+        yield unknown(
+            _NODES_ID, HOST, expected=expected, why="they could not be read", hint=f"ls {source}", source=source
+        )
+        return
+    found = [name for name in nodes if name.startswith("uverbs")]
+    actual = ", ".join(sorted(found)) or "none"
+    if len(found) >= len(nics):
+        yield passed(_NODES_ID, HOST, expected=expected, actual=actual, source=source)
+    else:
+        hint = "load ib_uverbs and the NICs' RDMA driver (modprobe ib_uverbs; rdma link shows the devices)"
+        yield failed(_NODES_ID, HOST, expected=expected, actual=actual, source=source, hint=hint)
+
+
+def guest_gpudirect(evidence: Evidence) -> Iterable[CheckResult]:
+    """Yield one result for each maker of the guest's GPUs: NICs can reach their memory."""
+    makers = sorted({gpu.vendor for gpu in evidence.host.index.accelerators})
+    if not _planned_nics(evidence):
+        yield skipped(_DIRECT_ID, HOST, "no plan of a guest is here that names NICs for a collectives library")
+    elif not makers:
+        why, hint = "which GPUs the guest has is unknown", "read /sys/bus/pci/devices"
+        yield unknown(_DIRECT_ID, HOST, expected="a way for NICs to GPU memory", why=why, hint=hint)
+    for maker in makers if _planned_nics(evidence) else ():
+        yield _direct(evidence, maker)
+
+
+def _direct(evidence: Evidence, maker: str) -> CheckResult:
+    known = next(vendor.inside for vendor in VENDORS if vendor.name == maker)
+    if known.peer_module is None:
+        return skipped(_DIRECT_ID, maker, "no source says what its driver needs for GPUDirect RDMA")
+    access = evidence.rdma_access or RdmaAccess()
+    loaded, opened = access.peer_modules.get(maker), access.open_drivers.get(maker)
+    expected = f"{known.peer_module} loaded, or dma-buf: the open driver on Linux 5.12 or newer"
+    source = f"/sys/module/{known.peer_module}, {known.driver_text}"
+    hint = f"modprobe {known.peer_module}, or install the open kernel modules"
+    if loaded:
+        return passed(_DIRECT_ID, maker, expected=expected, actual=f"{known.peer_module} is loaded", source=source)
+    new = _at_least(evidence.host.kernel, _DMABUF)
+    if opened and new:
+        actual = f"dma-buf: the open driver on {evidence.host.kernel}"
+        return passed(_DIRECT_ID, maker, expected=expected, actual=actual, source=source)
+    if loaded is False and (opened is False or new is False):
+        return failed(_DIRECT_ID, maker, expected=expected, actual="neither", source=source, hint=hint)
+    why = "whether the module is loaded, or the driver is the open one, could not be read"
+    return unknown(_DIRECT_ID, maker, expected=expected, why=why, hint=hint, source=source)
+
+
+def _at_least(kernel: str | None, least: tuple[int, int]) -> bool | None:
+    found = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", kernel or "")
+    return None if found is None else (int(found[1]), int(found[2])) >= least
+
+
+def _planned_nics(evidence: Evidence) -> tuple[str, ...]:
+    plan = evidence.guest_plan
+    return plan.library.nics if plan is not None and plan.library is not None else ()
+
+
 def _names(host: Host, nics: Iterable[str]) -> Mapping[str, str | None]:
     rdma = {nic.address: nic.rdma for nic in host.nics or ()}
     return {address: rdma.get(address) for address in nics}
@@ -84,6 +155,24 @@ CHECKS = (
         why="a setting of a guide in this file holds for every program: NICs unused, or an algorithm forced",
         source="the guest's plan (docs/guest.md); NVIDIA/nccl, src/misc/param.cc",
         judge=guest_library_file,
+        inside=True,
+    ),
+    Check(
+        id=_NODES_ID,
+        title="Programs reach the RDMA devices",
+        subjects="the guest, where its plan names NICs for a collectives library",
+        why="without its node in /dev/infiniband a NIC is not used, and everything goes through TCP sockets",
+        source="Linux Documentation/infiniband/user_verbs.rst",
+        judge=guest_rdma_nodes,
+        inside=True,
+    ),
+    Check(
+        id=_DIRECT_ID,
+        title="NICs reach the memory of the GPUs",
+        subjects="each maker of the guest's GPUs, where its plan names NICs for a collectives library",
+        why="otherwise every message between hosts is copied through the guest's memory",
+        source="NVIDIA GPU Operator, GPUDirect RDMA: nvidia-peermem, or DMA-BUF with the open kernel modules",
+        judge=guest_gpudirect,
         inside=True,
     ),
 )

@@ -16,7 +16,7 @@ from hosttune.errors import BadInput
 from hosttune.irqbalance import IRQBALANCE
 from hosttune.model import sysfs
 from hosttune.model.evidence import LIBVIRT_ANSWER, Evidence
-from hosttune.model.guestplan import LIBRARY_FILES, PLACE, UNREADABLE, GuestPlan
+from hosttune.model.guestplan import PLACE, UNREADABLE, GuestPlan
 from hosttune.model.host import Host
 from hosttune.model.values import MAX_SIZE
 from hosttune.reader import Reader
@@ -35,7 +35,8 @@ READERS: tuple[tuple[str, str, str], ...] = (
     ("absent", "evidence", "read_absent"),
     ("ksm_pages_shared", "evidence", "read_ksm_pages_shared"),
     ("guest_plan", "evidence", "read_guest_plan"),
-    ("library_files", "evidence", "read_library_files"),
+    ("library_files", "guestlibrary", "read_library_files"),
+    ("rdma_access", "guestlibrary", "read_rdma_access"),
     ("health", "health", "read_health"),
     ("fabric_manager", "fabric", "read_fabric_manager"),
     ("processes", "processes", "read_processes"),
@@ -130,14 +131,6 @@ def read_guest_plan(reader: Reader, host: Host) -> GuestPlan | None:
     except BadInput as error:
         reader.problem(UNREADABLE, error.where, error.what)
         return None
-
-
-def read_library_files(reader: Reader, host: Host) -> dict[str, str | None] | None:
-    """Return the settings files of collectives libraries by path, only on a guest that hosttune planned; else None."""
-    if reader.text(PLACE) is None:
-        return None
-    texts = {path: reader.text(path) for path in LIBRARY_FILES}
-    return {path: text for path, text in texts.items() if text is not None or reader.lacks(path)}
 
 
 def read_absent(reader: Reader, host: Host) -> tuple[str, ...]:

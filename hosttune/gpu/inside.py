@@ -15,13 +15,17 @@ class Inside(Value, frozen=True, kw_only=True):
     `tool` sets persistence and power limit (None: no tool is known). `note` says what is unknown; empty if there is
     nothing to say. `nccl`: the version of NCCL's topology file that the maker's collectives library reads (it refuses
     any other version and does not start); None: it reads no such file. `library_file`: the file with settings that this
-    library reads for the whole system; None: no such file is known.
+    library reads for the whole system; None: no such file is known. `peer_module` lets NICs reach the GPUs' memory;
+    without it a driver can do so through dma-buf if the file `driver_text` has the words `open_words`. None: no source.
     """
 
     tool: str | None = None
     note: str = ""
     nccl: str | None = None
     library_file: str | None = None
+    peer_module: str | None = None
+    driver_text: str | None = None
+    open_words: str | None = None
 
 
 # NVIDIA, Virtual GPU Software User Guide, "vGPU types": a board, the memory in GB and the series (A, B, C or Q), as in

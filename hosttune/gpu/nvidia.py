@@ -355,7 +355,15 @@ NVIDIA = Vendor(
     mig=True,
     knobs=_knobs,
     # nvidia-smi(1): -pm, -pl; a reboot resets both (nvml.h: nvmlDeviceSetPersistenceMode). NVIDIA/nccl, src/graph/xml.h
-    inside=Inside(tool="nvidia-smi", nccl="1", library_file="/etc/nccl.conf"),
+    # GPU Operator, "GPUDirect RDMA": nvidia-peermem, or DMA-BUF with the open kernel modules on Linux 5.12 or newer.
+    inside=Inside(
+        tool="nvidia-smi",
+        nccl="1",
+        library_file="/etc/nccl.conf",
+        peer_module="nvidia_peermem",
+        driver_text="/proc/driver/nvidia/version",
+        open_words="Open Kernel Module",
+    ),
     traces=TRACES,
     generations=GENERATIONS,
     logs=LOGS,

@@ -119,6 +119,21 @@ class Leftovers(Value, frozen=True, kw_only=True):
         close_mappings(self, "mdevs")
 
 
+class RdmaAccess(Value, frozen=True, kw_only=True):
+    """How a planned guest reaches its RDMA devices and its GPUs' memory.
+
+    `nodes`: the names in /dev/infiniband; (): proven absent, None: unknown. By maker of GPUs, no entry is unknown:
+    `peer_modules`, whether its module for NICs is loaded; `open_drivers`, whether its driver is the open one.
+    """
+
+    nodes: tuple[str, ...] | None = None
+    peer_modules: Mapping[str, bool] = {}
+    open_drivers: Mapping[str, bool] = {}
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "peer_modules", "open_drivers")
+
+
 class Evidence(Value, frozen=True, kw_only=True):
     """Everything that a validation looks at.
 
@@ -155,7 +170,8 @@ class Evidence(Value, frozen=True, kw_only=True):
     guest_plan: GuestPlan | None = None  # what this machine should find as a guest; None: not known
     # text of the library's settings file that the guest's plan names, by path; None: proven absent; no entry: unknown
     library_files: Mapping[str, str | None] | None = None
+    rdma_access: RdmaAccess | None = None  # None: not a planned guest
 
     def __post_init__(self) -> None:
         close_lists(self)
-        close_mappings(self, "bar_limits", "loaded_links")
+        close_mappings(self, "bar_limits", "loaded_links", "library_files")

@@ -1,0 +1,49 @@
+"""System → what a collectives library finds on a planned guest: its settings file, RDMA devices, the way to GPU memory.
+
+Nothing is read on a machine that has no plan of a guest. A capture must hold what is read here: the libraries' files,
+the names in /dev/infiniband, and the makers' modules in /sys/module and driver texts.
+"""
+
+from __future__ import annotations
+
+from hosttune.gpu import VENDORS
+from hosttune.model.evidence import RdmaAccess
+from hosttune.model.guestplan import LIBRARY_FILES, PLACE
+from hosttune.model.host import Host
+from hosttune.reader import Reader
+
+_NODES = "/dev/infiniband"
+
+
+def read_library_files(reader: Reader, host: Host) -> dict[str, str | None] | None:
+    """Return the settings files of collectives libraries by path, byte for byte; None if this is no planned guest."""
+    if not reader.exists(PLACE):
+        return None
+    found: dict[str, str | None] = {}
+    for path in LIBRARY_FILES:
+        data = reader.data(path)
+        if data is not None or reader.lacks(path):
+            found[path] = None if data is None else data.decode("utf-8", "replace")
+    return found
+
+
+def read_rdma_access(reader: Reader, host: Host) -> RdmaAccess | None:
+    """Return how this guest reaches its RDMA devices and its GPUs' memory; None if it is no planned guest."""
+    if not reader.exists(PLACE):
+        return None
+    names = tuple(reader.names(_NODES))
+    modules, drivers = dict[str, bool](), dict[str, bool]()
+    for vendor in VENDORS:
+        inside = vendor.inside
+        if inside.peer_module is None or inside.driver_text is None or inside.open_words is None:
+            continue
+        path = f"/sys/module/{inside.peer_module}"
+        if reader.exists(path):
+            modules[vendor.name] = True
+        elif reader.lacks(path):
+            modules[vendor.name] = False
+        text = reader.text(inside.driver_text)
+        if text:
+            drivers[vendor.name] = inside.open_words in text
+    nodes = names if names or reader.lacks(_NODES) else None
+    return RdmaAccess(nodes=nodes, peer_modules=modules, open_drivers=drivers)
