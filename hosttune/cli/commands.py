@@ -35,6 +35,7 @@ COMMANDS = {
     "handover": ("handover", "Take devices from the last tenant to the next, and prove it."),
     "lint": ("lint", "Find what is wrong with existing domain XML on its host."),
     "metrics": ("metrics", "Write this host's state as metrics for Prometheus."),
+    "pairs": ("pairs", "List this host's ports; measure its end between hosts."),
     "plan": ("plan", "Decide where guests run and which settings the host needs."),
     "predict": ("predicting", "Say what a host, a plan or a guest can reach, and why."),
     "recover": ("transaction", "Roll back an interrupted apply or revert."),
