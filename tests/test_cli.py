@@ -634,7 +634,7 @@ def test_an_unknown_command_is_told_the_commands(cli: Cli, word: str) -> None:
         f"no command {word!r}",
         ("did you mean apply? " if word == "aply" else "")
         + "give one of: apply, capture, completion, diagnose, discover, fleet, handover, lint, lint-env, metrics,"
-        " plan, predict, recover, revert, schema, status, validate, watch",
+        " pairs, plan, predict, recover, revert, schema, status, validate, watch",
     )
 
 

@@ -10,7 +10,7 @@ from hosttune.errors import BadInput
 
 DOCUMENTS = (
     *("host", "plan", "intent", "result", "validation", "fleet", "handover"),
-    *("measured", "diagnosis", "prediction", "training"),
+    *("measured", "diagnosis", "prediction", "training", "pairs", "ends"),
 )
 
 
@@ -70,6 +70,7 @@ def schema(name: str) -> None:
     from hosttune.model.host import Host
     from hosttune.model.intent import Intent
     from hosttune.model.measured import Measured
+    from hosttune.model.pairs import Ends, PairsReport
     from hosttune.model.plan import Plan
     from hosttune.model.prediction import Prediction
     from hosttune.model.result import Result
@@ -89,6 +90,8 @@ def schema(name: str) -> None:
         "diagnosis": Diagnosis,
         "prediction": Prediction,
         "training": Training,
+        "pairs": PairsReport,
+        "ends": Ends,
     }
     emit(to_json(msgspec.json.schema(kinds[name])))
 

@@ -80,7 +80,7 @@ def distances(host: Host) -> Matrix | None:
         for node in nodes
         for other, far in (node.distances or {}).items()
     }
-    ramp = _colour_range(figures.values(), lower_is_better=True)
+    ramp = colour_range(figures.values(), lower_is_better=True)
     return Matrix(
         title="numa-distances",
         words="distances between nodes as the firmware says",
@@ -100,7 +100,7 @@ def _matrix(metric: str, subjects: Sequence[Measure]) -> Matrix:
     columns = tuple(dict.fromkeys(end for (_, end), _ in ends))
     same = set(names) == set(columns)
     figures = {pair: one.median for pair, one in ends if one.median is not None}
-    ramp = _colour_range(figures.values(), lower_is_better=subjects[0].lower_is_better)
+    ramp = colour_range(figures.values(), lower_is_better=subjects[0].lower_is_better)
     return Matrix(
         title=metric,
         words=title_of(metric),
@@ -114,7 +114,7 @@ def _matrix(metric: str, subjects: Sequence[Measure]) -> Matrix:
     )
 
 
-def _colour_range(figures: Iterable[float], *, lower_is_better: bool) -> tuple[float, float]:
+def colour_range(figures: Iterable[float], *, lower_is_better: bool) -> tuple[float, float]:
     """Return the figures of the lightest and the darkest colour."""
     known = tuple(figures) or (0.0,)
     low, high = min(known), max(known)
@@ -137,7 +137,11 @@ def _rows(
 def _cell(value: float | None, measure: Measure | None, ramp: tuple[float, float]) -> Cell:
     if value is None:
         return Cell(text="?" if measure else "–", note="no figure" if measure else "not measured")
-    best, worst = ramp
-    step = round((value - best) / (worst - best) * (STEPS - 1)) if worst != best else 0
     text = number(value) if measure else f"{value:.0f}"
-    return Cell(text=text, step=step, below_floor=bool(measure and measure.below_floor))
+    return Cell(text=text, step=cell_step(value, ramp), below_floor=bool(measure and measure.below_floor))
+
+
+def cell_step(value: float, ramp: tuple[float, float]) -> int:
+    """Return the colour step of a figure between the figures of the lightest and the darkest colour."""
+    best, worst = ramp
+    return round((value - best) / (worst - best) * (STEPS - 1)) if worst != best else 0

@@ -29,7 +29,7 @@ try:
 except ImportError:
     CONTROLLER_VERSION = None
 
-PHASES = ("discover", "plan", "apply", "status", "validate", "handover", "revert", "recover")
+PHASES = ("discover", "plan", "apply", "status", "validate", "handover", "revert", "recover", "pairs")
 VALIDATIONS = ("validate", "handover")
 SECONDS = {"apply": 3600.0, "revert": 3600.0, "recover": 3600.0}  # other phases: 300, and by level
 LEVEL_SECONDS = (300.0, 1800.0, 7200.0, 14400.0)
@@ -72,7 +72,7 @@ class ActionModule(ActionBase):
     """See the module."""
 
     TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset((*OPTIONS, "answer", "rescue"))
+    _VALID_ARGS = frozenset((*OPTIONS, "answer", "rescue", "job"))
 
     def run(self, tmp: object = None, task_vars: dict | None = None) -> dict:
         """Ask one host in one phase; the result says what became of it."""
@@ -140,6 +140,11 @@ class ActionModule(ActionBase):
             carried["intent"] = self._text("hosttune_intent", intent, beside)
         elif asked["phase"] == "plan":
             raise BadInput("hosttune_intent is not set: nothing to plan")
+        if asked["phase"] == "pairs":
+            job = self._task.args.get("job")
+            if not isinstance(job, Mapping):
+                raise BadInput(f"job is not a mapping: {job!r:.80}")
+            carried["job"] = VARIABLES.as_json(job)
         if asked["phase"] in VALIDATIONS:
             if asked["floors"] is not None:
                 carried["floors"] = self._text("hosttune_floors", asked["floors"], beside)

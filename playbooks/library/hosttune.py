@@ -45,10 +45,11 @@ options:
     description:
       - What to do. V(discover) and V(status) read; V(plan) decides and saves the plan; V(apply) makes the host match
         its intent; V(revert) restores the original values; V(recover) rolls back an interrupted apply or
-        revert; V(validate) checks and measures; V(handover) is a validation for the next tenant, at level 2.
+        revert; V(validate) checks and measures; V(handover) is a validation for the next tenant, at level 2;
+        V(pairs) lists the host's ports, or measures its ends of O(job).
     type: str
     required: true
-    choices: [discover, plan, apply, status, validate, handover, revert, recover]
+    choices: [discover, plan, apply, status, validate, handover, revert, recover, pairs]
   command:
     description:
       - The command on the host, a path or name, or a list whose further items are arguments. Without it,
@@ -132,6 +133,9 @@ options:
     description:
       - Do not ask the host; store this answer for it, a mapping of C(outcome) and C(why). For playbooks that decide
         against asking.
+    type: dict
+  job:
+    description: For V(pairs), what the host is to do, as C(hosttune fleet pairs) writes it. In check mode only a list.
     type: dict
   carried:
     description: Texts from the action plugin. Not for playbooks.
@@ -334,6 +338,8 @@ def words_of(asked: dict, check: bool, stack: contextlib.ExitStack) -> tuple[lis
         words = ["apply", *(["--intent", "-"] if text is not None else []), "--dry-run" if check else "--yes"]
         words += ["--start"] * asked["start"] + ["--no-guests"] * asked["no_guests"]
         words += [word for name in asked["disrupt"] for word in ("--disrupt", name)]
+    elif phase == "pairs":
+        words, text = ["pairs", "-f", "-"], "{}" if check else carried.get("job", "{}")
     elif phase == "revert" and not check:
         words = ["revert"] + ["--force"] * asked["force"]
     elif phase == "recover" and not check:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import re
 
-SCHEMAS = {"discover": "host", "plan": "plan", "validate": "validation", "handover": "validation"}  # others: result
+# Other phases: result.
+SCHEMAS = {"discover": "host", "plan": "plan", "validate": "validation", "handover": "validation", "pairs": "ends"}
 # Exit codes of the command (`docs/`, "Exit codes"); 126 and 127 are what env and shells give for a missing program.
 WORDS = {
     1: "no",

@@ -1,0 +1,100 @@
+"""`fleet pairs`: its options, its one call, and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hosttune.cli.commands import Seconds, Whole, progress
+from hosttune.cli.output import emit, emit_page, exiting, shown, tell, write
+from hosttune.errors import BadInput
+
+if TYPE_CHECKING:
+    from hosttune.fleet.run import Request
+    from hosttune.model.pairs import PairsReport
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PAIR_FORMATS = ("text", "json", "html")
+PAIR_GROUPS = {
+    "Which hosts": ("--inventory", "--limit", "--disrupt", "--resume"),
+    "What": ("--tool", "--against", "--floor", "--rounds", "--check", "-e"),
+    "Limits": ("--seconds", "--rate", "--streams", "--together", "--window", "--port", "--wait", "--forks"),
+    "Output": ("--results", "--output"),
+}
+# Options of measuring, by the names of hosttune.fleet.pairplan.PairsOptions.
+_MEASURING = ("tool", "seconds", "rate_gbps", "streams", "rounds", "floor", "against", "port", "wait", "together")
+
+
+def pair_options(command: F) -> F:
+    """Add the options of `fleet pairs` that no other verb has."""
+    options = (
+        click.option("--tool", type=click.Choice(("tcp", "rdma")), help="iperf3 (tcp, the default) or ib_write_bw."),
+        click.option("--seconds", type=Whole(1, 600), metavar="N", help="Duration of a measurement (default 5)."),
+        click.option("--rate", "rate_gbps", type=Seconds(0.001, 10000), metavar="GBITS",
+                     help="Send at most this, in Gb/s. No pair then proves a port's full rate."),
+        click.option("--streams", type=Whole(1, 64), metavar="N", help="TCP streams or queue pairs (default 1)."),
+        click.option("--rounds", type=Whole(1, 10000), metavar="N",
+                     help="At most so many rounds (default: all pairs up to 32 hosts, 8 above)."),
+        click.option("--floor", type=Seconds(0.01, 1), metavar="PART",
+                     help="Lower than this part is low (default 0.9)."),
+        click.option("--against", type=click.Choice(("rate", "median", "both")),
+                     help="Part of what: the port's active rate, the fleet's median, or both (default)."),
+        click.option("--together", is_flag=True, default=None, help="All ports of a host at once, not one by one."),
+        click.option("--window", metavar="HH:MM-HH:MM", help="Begin steps only in this time of the day, local time."),
+        click.option("--port", type=Whole(1024, 65400), metavar="N", help="First TCP port of servers (default 5201)."),
+        click.option("--wait", type=Whole(1, 600), metavar="SECONDS", help="How long a sender tries to connect."),
+        click.option("--disrupt", multiple=True, metavar="HOST",
+                     help="Measure on this host though guests run, or may run, on it (repeatable)."),
+        click.option("--check", is_flag=True, help="Only list ports and plan rounds; say how long they would take."),
+        click.option("-o", "--output", type=click.Choice(PAIR_FORMATS), default="text", show_default=True,
+                     help="Format of the report."),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def run(context: click.Context, base: Callable[[dict[str, Any]], Request], asked: dict[str, Any]) -> None:
+    """Measure and exit with the exit code. `base` makes the request of what all verbs have. Raises BadInput."""
+    from hosttune.fleet.pairplan import PairsOptions
+    from hosttune.fleet.pairs import PairsRequest, run_pairs
+
+    output = asked.pop("output")
+    given = measuring(asked)
+    if asked["resume"] and "rounds" in given:
+        raise BadInput("the rounds of a run are in its plan", where="--rounds", hint="leave it out, or begin a new run")
+    own = {name: asked.pop(name) for name in ("disrupt", "window")}
+    request = PairsRequest(base(asked), PairsOptions(**given), given, own["disrupt"], own["window"])
+    done = run_pairs(request, progress())
+    with exiting(context, done.exit_code):
+        show(done.report, output)
+        if done.stopped is not None:
+            write(shown(f"stopped: {done.stopped}"))
+            tell("the same command with --resume continues from here")
+
+
+def measuring(asked: dict[str, Any]) -> Mapping[str, Any]:
+    """Take the options of measuring that were given out of `asked`, by their names in PairsOptions."""
+    given = {name: value for name in _MEASURING if (value := asked.pop(name)) is not None}
+    if "against" in given:
+        given["against"] = ("rate", "median") if given["against"] == "both" else (given["against"],)
+    return given
+
+
+def show(report: PairsReport, output: str) -> None:
+    """Print a report on pairs. Raises BadInput for a format that it does not have."""
+    if output == "json":
+        emit(report.to_json())
+    elif output == "html":
+        from hosttune.report.pairs_html import html
+
+        emit(html(report))
+    elif output == "text":
+        from hosttune.report.pairs_text import print_pairs
+
+        emit_page(lambda page: print_pairs(report, page))
+    else:
+        raise BadInput(f"a run of pairs has no format {output}", where="-o", hint=f"one of {', '.join(PAIR_FORMATS)}")

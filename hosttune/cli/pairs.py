@@ -1,0 +1,99 @@
+"""`pairs`: this host's ports, or its end of measurements between hosts. `hosttune fleet pairs` asks for both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from hosttune.cli.commands import Command, host_options
+from hosttune.cli.output import emit, emit_page
+from hosttune.errors import BadInput, Refused
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hosttune.model.pairs import Ends, Job
+
+
+@click.command(cls=Command)
+@host_options
+@click.option("-f", "--file", "job", metavar="FILE", help="What to measure: a job of `hosttune fleet pairs` (JSON; - is"
+              " standard input). Without it the ports are listed.")  # fmt: skip
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+              help="What to print.")  # fmt: skip
+def pairs(root: str | None, document: str | None, job: str | None, output: str) -> None:
+    """List this host's ports; measure its end between hosts.
+
+    Without -f nothing is measured. A host with running guests measures only if the job says so (exit 3): it loads the
+    network. Programs bind to one address, take one connection, and end by their own time limit.
+
+    \b
+    hosttune pairs
+    """
+    found = answer(root, document, read_job(job))
+    if output == "json":
+        emit(found.to_json())
+    else:
+        emit_page(lambda page: print_ports(found, page))
+
+
+def read_job(path: str | None) -> Job:
+    """Return the job in a file; the empty one without a path. Raises BadInput."""
+    import msgspec
+
+    from hosttune.model.jsontext import plain_json
+    from hosttune.model.pairs import Job
+    from hosttune.state import load_text
+
+    if path is None:
+        return Job()
+    text = load_text(path, what="a job (JSON)", size="intent")
+    head = plain_json(text, where=path, hint="`hosttune fleet pairs` writes it", once=True)
+    try:
+        return msgspec.convert(head, Job)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise BadInput(f"not a job: {error}", where=path, hint="`hosttune fleet pairs` writes it") from error
+
+
+def answer(root: str | None, document: str | None, job: Job) -> Ends:
+    """Return what this host is, and what it measured. Raises BadInput and Refused."""
+    from msgspec.structs import replace
+
+    from hosttune import __version__
+    from hosttune.archive import open_system
+    from hosttune.cli.commands import read_document
+    from hosttune.discovery import discover
+    from hosttune.pairs.ends import check_job, measure
+    from hosttune.pairs.ports import present, survey
+
+    if job.ends:
+        check_job(job)
+        if root is not None or document is not None:
+            raise Refused("a captured host has no network", where=root or document or "", hint="ask the host itself")
+    system = open_system(root)
+    if not job.ends:
+        return survey(system, read_document(root, document) or discover(system), job.ports, version=__version__)
+    found = present(system, version=__version__)
+    if not job.disrupt and found.guests != ():
+        what = "its guests are unknown" if found.guests is None else f"guests are running: {', '.join(found.guests)}"
+        raise Refused(f"not measured: {what}", where="network", hint="name the host in --disrupt to load its network")
+    return replace(found, ends=measure(job.ends, lambda argv, limit: system.run(argv, timeout=limit),
+                                       together=job.together))  # fmt: skip
+
+
+def print_ports(found: Ends, console: Console) -> None:
+    """Print the ports of a host, and its ends if it has measured."""
+    from hosttune.report.branch import say
+
+    guests = "unknown" if found.guests is None else ", ".join(found.guests) or "none"
+    say(f"{found.host or 'host'}: tools: {', '.join(found.tools) or 'none'}; running guests: {guests}", console)
+    for port in found.ports:
+        rate = "rate unknown" if port.rate_gbps is None else f"{port.rate_gbps:g} Gb/s"
+        facts = (port.rdma, port.link_layer, port.state, port.address or "no address", rate)
+        say(f"  {port.rail}: {', '.join(fact for fact in facts if fact)}", console)
+    for end in found.ends:
+        figure = f"{end.gbps:.4g} Gb/s" if end.gbps is not None else end.why or ""
+        say(f"  {end.rail} as {end.role}: {end.outcome} {figure}", console)
+    for note in found.notes:
+        say(f"note: {note}", console)

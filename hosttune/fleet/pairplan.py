@@ -1,0 +1,392 @@
+"""The plan of a run of `pairs`: its hosts with their ports, its rounds, and from the hosts' files the report.
+
+RESULTS/pairs-plan.json is written whole before anything is measured. What became of a pair is only in the two hosts'
+files of its round, RESULTS/HOST/pairs-NNN.json. So a report can be made, and a run resumed, whenever it ended.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from hosttune.errors import BadInput
+from hosttune.fleet.answers import has_answer_file, read_answer
+from hosttune.fleet.results import answer_path, read_file, replace_file
+from hosttune.model.fleet import Answer
+from hosttune.model.listing import some
+from hosttune.model.pairs import End, EndResult, Ends, Pair, PairHost, PairsReport, Port, Tool
+from hosttune.model.values import Value, to_json
+from hosttune.pairs.blame import blame
+from hosttune.pairs.ends import OMIT_SECONDS, SLACK_SECONDS
+from hosttune.pairs.judging import CUT, FLOOR, Joined, joined, judged, rail_figures, verdict_of
+from hosttune.pairs.ports import TOOLS
+from hosttune.pairs.schedule import Pairing, minutes, regrouped, rounds
+
+PLAN = "pairs-plan.json"
+PORTS_RECORD = "pairs-ports"
+PLAN_SCHEMA = "hosttune.pairs-plan/v1"
+NO_ANSWER = ("no-connection", "connection-refused")  # these pairs are tried once more, the other way round
+Against = Literal["rate", "median"]
+
+
+class PairsOptions(Value, frozen=True, kw_only=True):
+    """How a run measures. `seconds` a measurement; `rate_gbps` bounds what is sent; `rounds` None: as many as needed.
+
+    `port`: the first TCP port of servers. `wait`: how long a sender tries to connect; None: by the size of a step.
+    """
+
+    tool: Tool = "tcp"
+    seconds: int = 5
+    rate_gbps: float | None = None
+    streams: int = 1
+    rounds: int | None = None
+    floor: float = FLOOR
+    against: tuple[Against, ...] = ("rate", "median")
+    port: int = 5201
+    wait: int | None = None
+    together: bool = False
+
+
+class PlannedHost(Value, frozen=True, kw_only=True):
+    """A host of the plan. `outcome` other than ok: it is in no round, and why. `machine`: who answered."""
+
+    host: str
+    outcome: str = "ok"
+    why: str | None = None
+    machine: str | None = None
+    ports: tuple[Port, ...] = ()
+
+
+class PlannedRound(Value, frozen=True, kw_only=True):
+    """A round. `again`: its pairs did not connect before; here the other host sends."""
+
+    number: int
+    pairs: tuple[Pairing, ...]
+    again: bool = False
+
+
+class PairsPlan(Value, frozen=True, kw_only=True):
+    """A run of `pairs`. `most_hosts`: asked at once; `cores`: of the controller, for the estimate."""
+
+    schema: str = PLAN_SCHEMA
+    run: str
+    at: str
+    options: PairsOptions
+    hosts: tuple[PlannedHost, ...]
+    rounds: tuple[PlannedRound, ...] = ()
+    most_hosts: int = 200
+    cores: int = 1
+
+    @property
+    def by_name(self) -> Mapping[str, PlannedHost]:
+        """The hosts by name."""
+        return {one.host: one for one in self.hosts}
+
+    @property
+    def measuring(self) -> float:
+        """The seconds that a host measures in one round, if its pair connects: its ports one by one, or at once."""
+        ports = max((len(one.ports) for one in self.hosts if one.outcome == "ok"), default=0)
+        return (self.options.seconds + OMIT_SECONDS) * (min(1, ports) if self.options.together else ports)
+
+    @property
+    def minutes(self) -> float:
+        """What the rounds are estimated to take."""
+        return minutes([one.pairs for one in self.rounds], self.most_hosts, self.measuring, self.cores)
+
+
+def read_plan(results: str, run: str) -> PairsPlan | None:
+    """Return the plan of a run; None if it has none there. Raises BadInput if it cannot be read."""
+    path = os.path.join(results, PLAN)
+    data = read_file(path)
+    if data is None:
+        return None
+    try:
+        found = msgspec.json.decode(data, type=PairsPlan)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(f"the plan cannot be read: {error}", where=path, hint="begin a new run") from error
+    return found if found.run == run and found.schema == PLAN_SCHEMA else None
+
+
+def write_plan(results: str, plan: PairsPlan) -> None:
+    """Write the plan whole. Raises BadInput if it cannot be written."""
+    replace_file(os.path.join(results, PLAN), to_json(plan).encode())
+
+
+# --- planning ------------------------------------------------------------------------------------------------
+
+
+def planned_hosts(
+    surveyed: Iterable[tuple[str, Answer, Ends | None]], tool: Tool, disrupt: frozenset[str]
+) -> tuple[PlannedHost, ...]:
+    """Return the hosts with their ports, and why some are not measured. `surveyed`: host, its answer, its document."""
+    found = [_planned(host, answer, ends, tool, disrupt) for host, answer, ends in surveyed]
+    owners: dict[str, set[str]] = {}
+    for one in found:
+        for port in one.ports:
+            if port.address is not None:
+                owners.setdefault(port.address, set()).add(one.host)
+    return tuple(_unless_shared(one, owners) for one in found)
+
+
+def _planned(host: str, answer: Answer, ends: Ends | None, tool: Tool, disrupt: frozenset[str]) -> PlannedHost:
+    if ends is None or answer.outcome != "ok":
+        why = answer.why or "no document"
+        return PlannedHost(host=host, outcome=answer.outcome if answer.outcome != "ok" else "unknown", why=why)
+    outcome, why = "ok", ""
+    if tool not in ends.tools:
+        outcome, why = "not-installed", f"{TOOLS[tool]} is not installed"
+    elif ends.guests != () and host not in disrupt:
+        running = "unknown" if ends.guests is None else f"running: {some(ends.guests, 5)}"
+        outcome, why = "refused", f"its guests are {running}; --disrupt {host} would load its network"
+    elif not ends.ports:
+        outcome, why = "no-port", "; ".join(("no port that is up and has an address", *ends.notes))
+    return PlannedHost(host=host, outcome=outcome, why=why or None, machine=ends.machine, ports=ends.ports)
+
+
+def _unless_shared(one: PlannedHost, owners: Mapping[str, set[str]]) -> PlannedHost:
+    shared = sorted(p.address for p in one.ports if p.address is not None and len(owners[p.address]) > 1)
+    if one.outcome != "ok" or not shared:
+        return one
+    others = sorted(owners[shared[0]] - {one.host})
+    why = f"{some(others, 3)} has its address {shared[0]} too: the same machine, or an address that is there twice"
+    return PlannedHost(host=one.host, outcome="same-address", why=why, machine=one.machine, ports=one.ports)
+
+
+def planned_rounds(hosts: Sequence[PlannedHost], most: int | None) -> tuple[PlannedRound, ...]:
+    """Return the rounds of the hosts that can be measured. Pairs without a common rail stay: they are named."""
+    made = rounds([one.host for one in hosts if one.outcome == "ok"], most)
+    return tuple(PlannedRound(number=number, pairs=pairs) for number, pairs in enumerate(made, 1))
+
+
+def rails(plan: PairsPlan, pair: Pairing) -> list[tuple[Port, Port]]:
+    """Return the ports of both hosts on each rail that can be measured, by name: what both have, with an address."""
+    first, second = ({p.rail: p for p in plan.by_name[host].ports if _usable(p, plan.options.tool)} for host in pair)
+    return [(first[rail], second[rail]) for rail in sorted(first.keys() & second.keys())]
+
+
+def _usable(port: Port, tool: Tool) -> bool:
+    return port.address is not None and (tool == "tcp" or port.rdma is not None)
+
+
+def other_fabric(first: Port, second: Port) -> bool:
+    """Whether two ports are known to be of different kinds of network: nothing can connect them."""
+    return None not in (first.link_layer, second.link_layer) and first.link_layer != second.link_layer
+
+
+def jobs(plan: PairsPlan, pair: Pairing, disrupt: frozenset[str], step_hosts: int) -> dict[str, dict[str, object]]:
+    """Return the job of each of the two hosts, as plain data; empty if no rail can be measured."""
+    options = plan.options
+    ends: dict[str, list[End]] = {host: [] for host in pair}
+    wait = options.wait if options.wait is not None else options.seconds + 10 + step_hosts // 10
+    for number, ports in enumerate(rails(plan, pair)):
+        if other_fabric(*ports):
+            continue
+        for host, role, own, peer in ((pair[0], "client", *ports), (pair[1], "server", *ports[::-1])):
+            end = End(
+                rail=own.rail,
+                role=role,  # type: ignore[arg-type]  # the two roles stand in the line above
+                tool=options.tool,
+                address=str(own.address),
+                peer_address=str(peer.address),
+                port=options.port + number,
+                seconds=options.seconds,
+                wait=wait,
+                interface=own.interface,
+                rdma=own.rdma,
+                rate_gbps=options.rate_gbps,
+                streams=options.streams,
+            )
+            ends[host].append(end)
+    return {
+        host: {
+            "ends": [{k: v for k, v in msgspec.structs.asdict(end).items() if v is not None} for end in made],
+            "disrupt": host in disrupt,
+            "together": options.together,
+        }
+        for host, made in ends.items()
+        if made
+    }
+
+
+def seconds_of(job: Mapping[str, object]) -> float:
+    """Return the most seconds that a job may take, with half a minute for the command itself."""
+    ends = job["ends"]
+    assert isinstance(ends, list)
+    each = [end["wait"] + OMIT_SECONDS + end["seconds"] + SLACK_SECONDS + 5 for end in ends]
+    return float(30 + (max(each) if job["together"] else sum(each)))
+
+
+# --- files → pairs -------------------------------------------------------------------------------------------
+
+
+def record_name(number: int) -> str:
+    """Return the name of a host's file of a round."""
+    return f"pairs-{number:03}"
+
+
+def read_ends(results: str, host: str, record: str, run: str) -> tuple[Answer, Ends | None]:
+    """Return a host's answer of this run in a record, and its document. What cannot be read is unknown."""
+    answer = read_answer(results, host, record, run)
+    if answer.outcome != "ok":
+        return answer, None
+    path = answer_path(results, host, record)
+    try:
+        return answer, Ends.from_json(read_file(path) or b"", where=path)
+    except BadInput as error:
+        return msgspec.structs.replace(answer, outcome="unknown", why=error.what), None
+
+
+def raw_pairs(results: str, plan: PairsPlan) -> tuple[Pair, ...]:
+    """Return every pair of the plan on every rail, from the files, not judged yet.
+
+    A pair that did not connect, and did the other way round in a later round, is `one-way`.
+    """
+    found: dict[tuple[str, str, str], Pair] = {}
+    for planned in plan.rounds:
+        for pair in planned.pairs:
+            for one in _of_pair(results, plan, planned, pair):
+                back = (one.receiver, one.sender, one.rail)
+                if not planned.again:
+                    found[one.sender, one.receiver, one.rail] = one
+                elif back in found and found[back].outcome in NO_ANSWER and one.outcome == "measured":
+                    why = f"only {one.sender} to {one.receiver} connects ({one.gbps:.3g} Gb/s)"
+                    found[back] = msgspec.structs.replace(found[back], outcome="one-way", why=why)
+    return tuple(found.values())
+
+
+def _of_pair(results: str, plan: PairsPlan, planned: PlannedRound, pair: Pairing) -> Iterator[Pair]:
+    answers = [_host_ends(results, plan, host, planned.number) for host in pair]
+    for first, second in rails(plan, pair):
+        rates = [port.rate_gbps for port in (first, second)]
+        if other_fabric(first, second):
+            what = Joined("wrong-fabric", why=f"{first.link_layer} and {second.link_layer}")
+        else:
+            what = _joined(pair, answers, first.rail)
+        yield Pair(
+            sender=pair[0],
+            receiver=pair[1],
+            rail=first.rail,
+            round=planned.number,
+            state="unknown",
+            outcome=what.outcome,
+            gbps=what.gbps,
+            rate_gbps=None if None in rates else min(rate for rate in rates if rate is not None),
+            retransmits=what.retransmits,
+            why=what.why,
+        )
+
+
+_Answered = tuple[Answer, Mapping[tuple[str, str], EndResult] | None]
+
+
+def _host_ends(results: str, plan: PairsPlan, host: str, number: int) -> _Answered:
+    """Return (the answer, its ends by rail and role). A host that was restarted or replaced has none."""
+    answer, ends = read_ends(results, host, record_name(number), plan.run)
+    if ends is None:
+        return answer, None
+    machine = plan.by_name[host].machine
+    if None not in (machine, ends.machine) and machine != ends.machine:
+        why = "it was restarted, or another machine answers in its place, since its ports were listed"
+        return msgspec.structs.replace(answer, outcome="unknown", why=why), None
+    return answer, {(one.rail, one.role): one for one in ends.ends}
+
+
+def _joined(pair: Pairing, answers: Sequence[_Answered], rail: str) -> Joined:
+    for host, (answer, ends) in zip(pair, answers, strict=True):
+        if ends is None:
+            word = "refused" if answer.outcome == "refused" else "host-lost"
+            asked = has_answer_file(answer)
+            return Joined(word if asked else "not-asked", why=f"{host}: {answer.why}" if asked else None)  # type: ignore[arg-type]
+    (_, sender), (_, receiver) = answers
+    assert sender is not None
+    assert receiver is not None
+    return joined(sender.get((rail, "client")), receiver.get((rail, "server")))
+
+
+def again(results: str, plan: PairsPlan) -> tuple[PlannedRound, ...]:
+    """Return rounds in which those who did not connect try the other way round; none for pairs that have tried."""
+    tried = {pair for planned in plan.rounds if planned.again for pair in planned.pairs}
+    found = [(p.receiver, p.sender) for p in raw_pairs(results, plan) if p.outcome in NO_ANSWER]
+    made = regrouped(pair for pair in found if pair not in tried)
+    first = max((planned.number for planned in plan.rounds), default=0) + 1
+    return tuple(PlannedRound(number=number, pairs=pairs, again=True) for number, pairs in enumerate(made, first))
+
+
+def settled(results: str, plan: PairsPlan, planned: PlannedRound, pair: Pairing) -> bool:
+    """Whether the files of this run say of every rail of a pair that it was measured, or that the network cut it."""
+    return all(one.outcome == "measured" or one.outcome in CUT for one in _of_pair(results, plan, planned, pair))
+
+
+def report(results: str, plan: PairsPlan, *, check: bool = False, stopped: str | None = None) -> PairsReport:
+    """Return the report of a plan from the files. `check`: nothing was measured, and all of it is unknown."""
+    options = plan.options
+    found = () if check else raw_pairs(results, plan)
+    pairs = judged(found, floor=options.floor, against=options.against, limit_gbps=options.rate_gbps)
+    unmeasured, lacking = tuple(_unmeasured(plan)), tuple(_lacking(plan))
+    measured = [planned for planned in plan.rounds if not planned.again]
+    there = sum(one.outcome == "ok" for one in plan.hosts)
+    limit: tuple[str, ...] = ()
+    if options.rate_gbps is not None:
+        limit = (f"at most {options.rate_gbps:g} Gb/s were sent: no port's full rate is proven",)
+    return PairsReport(
+        run=plan.run,
+        at=plan.at,
+        tool=options.tool,
+        check=check,
+        against=options.against,
+        floor=options.floor,
+        rate_limit_gbps=options.rate_gbps,
+        verdict=verdict_of(
+            pairs, incomplete=bool(unmeasured) or there < len(plan.hosts), limited=bool(limit or lacking)
+        ),
+        rounds=len(measured),
+        all_pairs=len({frozenset(pair) for one in measured for pair in one.pairs}) == there * (there - 1) // 2,
+        minutes=round(plan.minutes, 1),
+        hosts=tuple(_report_host(one) for one in plan.hosts),
+        rails=rail_figures(pairs),
+        faults=blame(pairs),
+        pairs=pairs,
+        notes=(*unmeasured, *lacking, *limit),
+        stopped=stopped,
+    )
+
+
+def _report_host(one: PlannedHost) -> PairHost:
+    return PairHost(host=one.host, outcome=one.outcome, why=one.why, rails=tuple(port.rail for port in one.ports))
+
+
+def _unmeasured(plan: PairsPlan) -> Iterator[str]:
+    """Yield what is not measured although its host is: ports without an address, and ports that no other host has."""
+    hosts = [one for one in plan.hosts if one.outcome == "ok"]
+    for one in hosts:
+        for port in one.ports:
+            if not _usable(port, plan.options.tool):
+                lacks = "address" if port.address is None else "RDMA device"
+                yield f"{one.host}, port {port.rail}: it has no {lacks} and is not measured"
+    for rail, there in _rails(plan).items():
+        if len(there) == 1 < len(hosts):
+            yield f"{there[0]}, port {rail}: no other host has a port of this name; name the ports by hosttune_ports"
+    if len(hosts) < 2:
+        yield f"{len(hosts)} of {len(plan.hosts)} hosts can be measured: a pair needs two"
+
+
+def _lacking(plan: PairsPlan) -> Iterator[str]:
+    """Yield the rails that some hosts do not have: they have fewer ports, or lost one."""
+    hosts = [one.host for one in plan.hosts if one.outcome == "ok"]
+    for rail, there in _rails(plan).items():
+        lacking = [host for host in hosts if host not in set(there)]
+        if lacking and len(there) > 1:
+            yield f"rail {rail}: {len(lacking)} of {len(hosts)} hosts have no such port ({some(lacking, 8)})"
+
+
+def _rails(plan: PairsPlan) -> Mapping[str, list[str]]:
+    """Return the rails that can be measured, by name, each with its hosts."""
+    found: dict[str, list[str]] = {}
+    for one in plan.hosts:
+        for port in one.ports if one.outcome == "ok" else ():
+            if _usable(port, plan.options.tool):
+                found.setdefault(port.rail, []).append(one.host)
+    return dict(sorted(found.items()))

@@ -1,0 +1,218 @@
+"""Measurements between hosts: a host's ports and ends (`hosttune.ends/v1`), what one host is to do, and the report on
+all pairs (`hosttune.pairs/v1`). Rates are in Gb/s (10^9 bits), times in seconds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from hosttune.model.validation import Verdict
+from hosttune.model.values import Value, close_lists, from_json, to_json
+
+ENDS_SCHEMA = "hosttune.ends/v1"
+PAIRS_SCHEMA = "hosttune.pairs/v1"
+Tool = Literal["tcp", "rdma"]
+Role = Literal["server", "client"]
+
+# What became of one end. `measured` has a figure; the others say why there is none.
+EndOutcome = Literal[
+    "measured", "no-connection", "connection-refused", "no-route", "wrong-fabric", "port-busy", "nobody-came",
+    "not-installed", "not-understood", "tool-failed",
+]  # fmt: skip
+# What became of a pair on a rail, from both ends. `one-way`: it connects only in the other direction.
+PairOutcome = Literal[
+    "measured", "no-connection", "connection-refused", "one-way", "no-route", "wrong-fabric", "other-peer", "port-busy",
+    "not-installed", "not-understood", "tool-failed", "refused", "host-lost", "not-asked",
+]  # fmt: skip
+# good and low: measured. cut: the network between two hosts that answered did not carry it. unknown: anything else.
+PairState = Literal["good", "low", "cut", "unknown"]
+
+
+class Port(Value, frozen=True, kw_only=True):
+    """A port of a host that can be measured. `rail` is what ports of different hosts have in common, a name.
+
+    `address`: its IP address. `rate_gbps`: its active rate. None is unknown. `interface` or `rdma` may be missing.
+    """
+
+    rail: str
+    interface: str | None = None
+    rdma: str | None = None
+    address: str | None = None
+    rate_gbps: float | None = None
+    link_layer: str | None = None
+    state: str | None = None
+
+
+class End(Value, frozen=True, kw_only=True):
+    """One end of a measurement, for the host that it belongs to: it sends as `client`, or receives as `server`.
+
+    `port`: TCP port of the server. `seconds` of measuring; `wait`: how long the client tries to connect.
+    """
+
+    rail: str
+    role: Role
+    tool: Tool
+    address: str
+    peer_address: str
+    port: int
+    seconds: int
+    wait: int
+    interface: str | None = None
+    rdma: str | None = None
+    rate_gbps: float | None = None
+    streams: int = 1
+
+
+class Job(Value, frozen=True, kw_only=True):
+    """What one host is to do. Without `ends` it only lists its ports. `ports`: the interfaces to list, empty: all.
+
+    `disrupt`: measure though guests run, or though that is unknown. `together`: all ends at once.
+    """
+
+    ports: tuple[str, ...] = ()
+    ends: tuple[End, ...] = ()
+    disrupt: bool = False
+    together: bool = False
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+
+class EndResult(Value, frozen=True, kw_only=True):
+    """What became of one end. `connection` is the same text at both ends of one connection and nowhere else.
+
+    `gbps`: what the receiver got. `seen`: the address of the peer as this end saw it.
+    """
+
+    rail: str
+    role: Role
+    outcome: EndOutcome
+    gbps: float | None = None
+    connection: str | None = None
+    seen: str | None = None
+    retransmits: int | None = None
+    why: str | None = None
+
+
+class Ends(Value, frozen=True, kw_only=True):
+    """What a host says of itself, and of the ends that it was asked for. `guests`: names of those that may be running.
+
+    `machine`: an identity that no other machine has, and a restart changes. None is unknown.
+    """
+
+    schema: str = ENDS_SCHEMA
+    host: str | None = None
+    version: str | None = None
+    machine: str | None = None
+    guests: tuple[str, ...] | None = None
+    tools: tuple[Tool, ...] = ()
+    ports: tuple[Port, ...] = ()
+    ends: tuple[EndResult, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, where: str = "ends") -> Ends:
+        """Read such a document. Raises BadInput with the offending field or version."""
+        return from_json(cls, text, schema=ENDS_SCHEMA, where=where)
+
+    def to_json(self) -> str:
+        """Return the document as indented JSON."""
+        return to_json(self)
+
+
+class Pair(Value, frozen=True, kw_only=True):
+    """Two hosts on a rail: `sender` sends, `receiver` receives. `expected`: below this figure it is low; None: unknown.
+
+    `rate_gbps`: the lower active rate of the two ports. `round`: the number of its round, from 1.
+    """
+
+    sender: str
+    receiver: str
+    rail: str
+    round: int
+    state: PairState
+    outcome: PairOutcome
+    gbps: float | None = None
+    expected: float | None = None
+    rate_gbps: float | None = None
+    retransmits: int | None = None
+    why: str | None = None
+
+
+class Fault(Value, frozen=True, kw_only=True):
+    """What explains low and cut pairs: a host (all of its measured ports), one port, a whole rail, or one pair.
+
+    `hosts`: whose it is (two for a pair). `bad` of `measured` pairs are low or cut. `suspects`: where it may be
+    instead, if the measurements cannot tell. `words` is the sentence for people.
+    """
+
+    kind: Literal["host", "port", "rail", "pair"]
+    hosts: tuple[str, ...]
+    rail: str | None = None
+    bad: int
+    measured: int
+    worst_gbps: float | None = None
+    suspects: tuple[str, ...] = ()
+    words: str
+
+
+class PairHost(Value, frozen=True, kw_only=True):
+    """A host of the report. `outcome` other than ok: it was not measured, or not to the end, and why."""
+
+    host: str
+    outcome: str = "ok"
+    why: str | None = None
+    rails: tuple[str, ...] = ()
+
+
+class RailFigures(Value, frozen=True, kw_only=True):
+    """The figures of a rail: how many pairs in which state, and their median in Gb/s."""
+
+    rail: str
+    good: int = 0
+    low: int = 0
+    cut: int = 0
+    unknown: int = 0
+    median: float | None = None
+
+
+class PairsReport(Value, frozen=True, kw_only=True):
+    """All pairs of a run.
+
+    Verdict: fail if any pair is low or cut, else unknown if anything is, else warn if the rate was limited or hosts
+    lack ports, else pass. `rounds`: how many there are; `all_pairs`: whether each pair of hosts is in one of them.
+    `against`: what a figure is compared with. `minutes`: what the rounds were estimated to take.
+    """
+
+    schema: str = PAIRS_SCHEMA
+    run: str
+    at: str | None = None
+    tool: Tool = "tcp"
+    check: bool = False
+    against: tuple[str, ...] = ("rate", "median")
+    floor: float = 0.9
+    rate_limit_gbps: float | None = None
+    verdict: Verdict = "unknown"
+    rounds: int = 0
+    all_pairs: bool = True
+    minutes: float = 0.0
+    hosts: tuple[PairHost, ...] = ()
+    rails: tuple[RailFigures, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    pairs: tuple[Pair, ...] = ()
+    notes: tuple[str, ...] = ()
+    stopped: str | None = None
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, where: str = "pairs report") -> PairsReport:
+        """Read a report on pairs. Raises BadInput with the offending field or version."""
+        return from_json(cls, text, schema=PAIRS_SCHEMA, where=where)
+
+    def to_json(self) -> str:
+        """Return the report as indented JSON."""
+        return to_json(self)

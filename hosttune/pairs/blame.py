@@ -1,0 +1,211 @@
+"""Low and cut pairs → the hosts, ports, rails and pairs that explain them. Pure functions.
+
+A pair is as fast as the slower of its two ports and of the path between them. So one bad port makes all of its pairs
+bad, and a good pair speaks for both of its ports. Unknown pairs say nothing. The method:
+
+1. Greedy cover. While there is a port with at least two bad pairs, and with more bad than good ones among its pairs
+   with ports that are not blamed, the one with the most such bad pairs is blamed.
+2. A port that has, among its pairs with ports that are not blamed in the end, no more bad than good ones is not blamed
+   after all: others explain its bad pairs.
+3. The same cover once more over what is left, with the two directions of a port apart: a port that is bad only when it
+   sends, or only when it receives.
+4. A host of whose ports at least two were measured, and all of these are blamed, is blamed itself. If of the other
+   hosts more than half of the ports on a rail are blamed, and this is not so on all rails, the rail is blamed.
+5. What is left are bad pairs: the path between two ports. A port of such a pair without any good pair stays a suspect.
+
+Limits. It needs some other host that is good: if more than half of the ports are bad, or two hosts are all there is,
+figures below the median say little, and suspects are named. A port that is bad only towards half of its peers or fewer
+shows as pairs. With few rounds a port has few pairs, so two bad paths of one port among three can look like the port.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from hosttune.model.listing import some
+from hosttune.model.pairs import Fault, Pair
+
+_LEAST = 2  # bad pairs of a port before it is blamed
+_BAD = ("low", "cut")
+PortKey = tuple[str, str]  # (host, rail)
+N = TypeVar("N", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """The measured pairs of each port."""
+
+    pairs: Mapping[PortKey, Sequence[Pair]]
+
+    def clean(self, port: PortKey, blamed: Iterable[PortKey]) -> tuple[int, int]:
+        """Return (bad, all) of the port's pairs with ports that are not blamed."""
+        without = frozenset(blamed)
+        found = [pair for pair in self.pairs[port] if _other(pair, port) not in without]
+        return sum(pair.state in _BAD for pair in found), len(found)
+
+
+def blame(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
+    """Return what explains the low and cut pairs: hosts, rails, ports, pairs, in this order, each sorted by name."""
+    measured = [pair for pair in pairs if pair.state in ("good", *_BAD)]
+    matrix = _matrix(measured)
+    blamed = _blamed_ports(matrix)
+    hosts = _blamed_hosts(matrix, blamed)
+    rails = _blamed_rails(matrix, blamed, hosts)
+    ports = sorted(port for port in blamed if port[0] not in hosts and port[1] not in rails)
+    explained = blamed | {port for port in matrix.pairs if port[1] in rails}
+    left = [pair for pair in measured if pair.state in _BAD and not explained.intersection(_ends(pair))]
+    return (
+        *(_fault("host", (host,), None, _of(measured, host, None)) for host in sorted(hosts)),
+        *(_fault("rail", (), rail, [pair for pair in measured if pair.rail == rail]) for rail in sorted(rails)),
+        *(_fault("port", (host,), rail, matrix.pairs[host, rail]) for host, rail in ports),
+        *_pair_faults(matrix, measured, left),
+    )
+
+
+def _matrix(measured: Iterable[Pair]) -> _Matrix:
+    found: dict[PortKey, list[Pair]] = {}
+    for pair in measured:
+        for port in _ends(pair):
+            found.setdefault(port, []).append(pair)
+    return _Matrix(found)
+
+
+def _ends(pair: Pair) -> tuple[PortKey, PortKey]:
+    return (pair.sender, pair.rail), (pair.receiver, pair.rail)
+
+
+def _other(pair: Pair, port: PortKey) -> PortKey:
+    first, second = _ends(pair)
+    return second if first == port else first
+
+
+def _of(measured: Iterable[Pair], host: str, rail: str | None) -> list[Pair]:
+    return [pair for pair in measured if host in (pair.sender, pair.receiver) and rail in (None, pair.rail)]
+
+
+def _blamed_ports(matrix: _Matrix) -> frozenset[PortKey]:
+    """Return the ports of the steps 1 to 3."""
+    blamed = set(_cover({port: tuple(found) for port, found in matrix.pairs.items()}, lambda node: node))
+    for port in sorted(blamed):
+        bad, there = matrix.clean(port, blamed - {port})
+        if there and 2 * bad <= there:
+            blamed.discard(port)
+    ways: dict[tuple[PortKey, str], list[Pair]] = {}
+    for port, found in matrix.pairs.items():
+        for pair in found if port not in blamed else ():
+            if _other(pair, port) not in blamed:
+                ways.setdefault((port, "sends" if pair.sender == port[0] else "receives"), []).append(pair)
+    return frozenset(blamed | {port for port, _ in _cover(ways, lambda node: node[0])})
+
+
+def _cover(pairs: Mapping[N, Sequence[Pair]], port_of: Callable[[N], PortKey]) -> set[N]:
+    """Return the nodes that a greedy cover takes: most bad pairs first, more bad than good ones of what is left.
+
+    A node is a port, or a port in one direction. A pair has a node at each end. Counts are kept up to date, so that the
+    time grows with the pairs.
+    """
+    counts = {node: [sum(p.state in _BAD for p in found), len(found)] for node, found in pairs.items()}
+    at: dict[int, list[N]] = {}
+    for node, found in pairs.items():
+        for pair in found:
+            at.setdefault(id(pair), []).append(node)
+    taken: set[N] = set()
+    while True:
+        able = [node for node, (bad, there) in counts.items() if bad >= _LEAST and 2 * bad > there]
+        if not able:
+            return taken
+        worst = max(able, key=lambda node: (counts[node][0], counts[node][0] / counts[node][1], port_of(node)))
+        taken.add(worst)
+        del counts[worst]
+        for pair in pairs[worst]:
+            for node in at[id(pair)]:
+                if node in counts:
+                    counts[node][0] -= pair.state in _BAD
+                    counts[node][1] -= 1
+
+
+def _blamed_hosts(matrix: _Matrix, blamed: frozenset[PortKey]) -> frozenset[str]:
+    measured = Counter(host for host, _ in matrix.pairs)
+    bad = Counter(host for host, _ in blamed)
+    return frozenset(host for host, number in bad.items() if number == measured[host] and number >= _LEAST)
+
+
+def _blamed_rails(matrix: _Matrix, blamed: frozenset[PortKey], hosts: frozenset[str]) -> frozenset[str]:
+    there = Counter(rail for host, rail in matrix.pairs if host not in hosts)
+    bad = Counter(rail for host, rail in blamed if host not in hosts)
+    found = frozenset(rail for rail, number in bad.items() if 2 * number > there[rail] and number >= _LEAST)
+    return found if len(found) < len(there) else frozenset()
+
+
+def _pair_faults(matrix: _Matrix, measured: Sequence[Pair], left: Sequence[Pair]) -> list[Fault]:
+    """Return the faults of single pairs; two hosts with several rails, all of them bad, are one fault."""
+    found: list[Fault] = []
+    by_hosts: dict[tuple[str, ...], list[Pair]] = {}
+    for pair in left:
+        by_hosts.setdefault(tuple(sorted((pair.sender, pair.receiver))), []).append(pair)
+    for hosts, bad in sorted(by_hosts.items()):
+        of_both = [pair for pair in measured if {pair.sender, pair.receiver} == set(hosts)]
+        groups = [bad] if len(bad) == len(of_both) else [[pair] for pair in bad]
+        for group in groups:
+            ports = sorted({port for pair in group for port in _ends(pair)})
+            suspects = tuple(
+                f"{host} port {rail}"
+                for host, rail in ports
+                if not any(pair.state == "good" for pair in matrix.pairs[host, rail])
+            )
+            rail = group[0].rail if len({pair.rail for pair in group}) == 1 else None
+            found.append(_fault("pair", hosts, rail, group, suspects))
+    return found
+
+
+def _fault(
+    kind: str, hosts: tuple[str, ...], rail: str | None, pairs: Sequence[Pair], suspects: tuple[str, ...] = ()
+) -> Fault:
+    bad = [pair for pair in pairs if pair.state in _BAD]
+    figures = [pair.gbps for pair in bad if pair.gbps is not None]
+    words = f"{_subject(kind, hosts, rail)}: {_how(bad)}, {len(bad)} of {len(pairs)} measured"
+    words += _direction(hosts[0], pairs) if kind in ("host", "port") else ""
+    if suspects:
+        words += f"; or it is {some(suspects, 8)}: nothing good was measured there"
+    return Fault(
+        kind=kind,  # type: ignore[arg-type]  # the four kinds are written above
+        hosts=hosts,
+        rail=rail,
+        bad=len(bad),
+        measured=len(pairs),
+        worst_gbps=min(figures, default=None),
+        suspects=suspects,
+        words=words,
+    )
+
+
+def _subject(kind: str, hosts: tuple[str, ...], rail: str | None) -> str:
+    on = f", port {rail}" if rail is not None else ""
+    if kind == "rail":
+        return f"rail {rail} (more than half of its ports: a switch, or its settings)"
+    return f"{kind} {' - '.join(hosts)}{on}" if kind == "pair" else f"host {hosts[0]}{on}"
+
+
+def _how(bad: Sequence[Pair]) -> str:
+    """Return how the bad pairs are bad: low figures, and what cut the others."""
+    low = [pair for pair in bad if pair.state == "low" and pair.gbps is not None]
+    parts = []
+    if low:
+        worst = min(low, key=lambda pair: (pair.gbps or 0.0) / (pair.expected or 1.0))
+        parts.append(f"low, down to {worst.gbps:.3g} Gb/s (expected {worst.expected or 0:.3g})")
+    counted = Counter(pair.outcome for pair in bad if pair.state == "cut")
+    parts += [f"{outcome} ({number})" for outcome, number in sorted(counted.items())]
+    return " and ".join(parts)
+
+
+def _direction(host: str, pairs: Sequence[Pair]) -> str:
+    """Return in which direction alone the host is bad, "" if in both or if one of them was not measured."""
+    for word, opposite in (("sender", "receiver"), ("receiver", "sender")):
+        mine = [pair.state in _BAD for pair in pairs if getattr(pair, word) == host]
+        others = [pair.state in _BAD for pair in pairs if getattr(pair, opposite) == host]
+        if mine and others and all(mine) and not any(others):
+            return f"; only when it {'sends' if word == 'sender' else 'receives'}"
+    return ""

@@ -1,0 +1,226 @@
+"""One host's ends of measurements: the server that takes one connection, the client that sends, and their output.
+
+Nothing is left behind, whoever dies: each program runs under `timeout` (coreutils), a server takes one connection and
+ends (`iperf3 -s -1`; `ib_write_bw` always does). Each is bound to one address. Before it starts, the kernel is asked
+which interface leads to the peer: another one than the port's is the wrong fabric, and nothing is sent.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from hosttune.bench.parse.answer import NotUnderstood, document, part, positive
+from hosttune.bench.parse.tools import parse_perftest
+from hosttune.errors import BadInput, CommandFailed
+from hosttune.model.pairs import End, EndOutcome, EndResult, Job
+
+Run = Callable[[tuple[str, ...], float], str]  # a command and its time limit in seconds → stdout, or CommandFailed
+SLACK_SECONDS = 6  # of a program beside waiting and measuring: it connects, exchanges results, ends
+OMIT_SECONDS = 1  # of TCP's slow start, sent before the figure begins (iperf3 -O)
+# What a program says as an error stands behind its document, so that neither hides the other.
+_MERGED = ("sh", "-c", 'exec "$@" 2>&1', "sh")
+_RETRY_SECONDS = 0.4
+_CONNECT_MS = "3000"
+# What iperf3 and ib_write_bw say, in the order in which they are looked for.
+_SAID: tuple[tuple[str, EndOutcome], ...] = (
+    (r"Address already in use", "port-busy"),
+    (r"Cannot assign requested address", "wrong-fabric"),
+    (r"Network is unreachable|No route to host", "no-route"),
+    (r"Connection refused|Couldn't connect to|Unable to init the socket connection", "connection-refused"),
+    (r"timed out|the client has terminated|Operation now in progress", "no-connection"),
+    (r"the server has terminated", "nobody-came"),
+    (r"not installed|No such file or directory", "not-installed"),
+)
+_MOST = {"port": 65535, "seconds": 600, "wait": 600, "streams": 64}
+_DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_AGAIN = ("connection-refused", "no-connection")
+_PERFTEST_ENDS = re.compile(
+    r"^ *(local|remote) address: +LID (\S+) QPN (\S+) PSN (\S+).*?$(?:\s*^ *GID: *(\S+))?", re.MULTILINE
+)
+
+
+def check_job(job: Job) -> None:
+    """Check the ends of a job: they become words of commands. Raises BadInput that names the first wrong value."""
+    for number, end in enumerate(job.ends):
+        for name in ("address", "peer_address"):
+            try:
+                ipaddress.ip_address(getattr(end, name))
+            except ValueError as error:
+                raise _bad(number, name, f"not an IP address: {getattr(end, name)[:40]!r}") from error
+        for name, most in _MOST.items():
+            if not 1 <= getattr(end, name) <= most:
+                raise _bad(number, name, f"{getattr(end, name)} is not 1 to {most}")
+        if end.rate_gbps is not None and not 0.001 <= end.rate_gbps <= 10_000:
+            raise _bad(number, "rate_gbps", "not 0.001 to 10000")
+        if end.tool == "rdma" and not _DEVICE.fullmatch(end.rdma or ""):
+            raise _bad(number, "rdma", "no name of an RDMA device")
+
+
+def _bad(number: int, name: str, why: str) -> BadInput:
+    return BadInput(why, where=f"job: ends[{number}].{name}", hint="`hosttune fleet pairs` writes the job")
+
+
+def measure(ends: Sequence[End], run: Run, *, together: bool) -> tuple[EndResult, ...]:
+    """Measure these ends one after another, or all at once. Returns a result for each; never raises for an end."""
+    with ThreadPoolExecutor(max_workers=max(1, len(ends)) if together else 1) as pool:
+        return tuple(pool.map(lambda end: measure_one(end, run), ends))
+
+
+def measure_one(end: End, run: Run) -> EndResult:
+    """Measure one end: the way to the peer first, then its program; a client tries again until its wait is over."""
+    lost = wrong_way(end, run)
+    if lost is not None:
+        return _result(end, *lost)
+    deadline = time.monotonic() + end.wait
+    while True:
+        found = _once(end, run, max(1.0, deadline - time.monotonic()))
+        again = end.role == "client" and found.outcome in _AGAIN and time.monotonic() < deadline
+        if not again:
+            return found
+        time.sleep(_RETRY_SECONDS)
+
+
+def wrong_way(end: End, run: Run) -> tuple[EndOutcome, str] | None:
+    """Return why packets from the end's address to its peer would not leave through its port; None if they do."""
+    if end.interface is None:
+        return None
+    try:
+        rows = json.loads(run(("ip", "-j", "route", "get", end.peer_address, "from", end.address), 10.0))
+        device = rows[0].get("dev") if rows else None
+    except CommandFailed as error:
+        text = _last(error.output) or error.reason
+        mine = re.search(r"Invalid argument|Cannot assign", text)  # the address is not (any more) one of this host
+        return ("wrong-fabric" if mine else "no-route"), f"no way from {end.address} to {end.peer_address}: {text}"
+    except (ValueError, AttributeError, TypeError, KeyError):
+        return "not-understood", "`ip -j route get` gave no answer that can be read"
+    if device == end.interface:
+        return None
+    return "wrong-fabric", f"the way from {end.address} to {end.peer_address} is {device}, not {end.interface}"
+
+
+def command(end: End, seconds_to_connect: float) -> tuple[tuple[str, ...], float]:
+    """Return the command of an end, and its own time limit in seconds."""
+    omit = OMIT_SECONDS if end.tool == "tcp" else 0
+    limit = round(seconds_to_connect + omit + end.seconds + SLACK_SECONDS)
+    words = _iperf3(end) if end.tool == "tcp" else _perftest(end)
+    return ("timeout", "-k", "2", str(limit), *_MERGED, *words), float(limit)
+
+
+def _iperf3(end: End) -> tuple[str, ...]:
+    words = ("iperf3", "-J", "-B", end.address, "-p", str(end.port))
+    if end.role == "server":
+        return (*words, "-s", "-1")
+    bound = () if end.rate_gbps is None else ("-b", f"{round(end.rate_gbps * 1e9 / end.streams)}")
+    timing = ("-t", str(end.seconds), "-O", str(OMIT_SECONDS), "--connect-timeout", _CONNECT_MS)
+    return (*words, "-c", end.peer_address, *timing, "-P", str(end.streams), *bound)
+
+
+def _perftest(end: End) -> tuple[str, ...]:
+    """Return `ib_write_bw` (linux-rdma/perftest, its man page): 1 MiB messages, reported in Gb/s, by duration."""
+    words: tuple[str, ...] = ("ib_write_bw", "-d", str(end.rdma), "--report_gbits", "-F", "-s", "1048576")
+    words += ("-q", str(end.streams), "-D", str(end.seconds), "-p", str(end.port), "--bind_source_ip", end.address)
+    if end.role == "server":
+        return words
+    bound = () if end.rate_gbps is None else ("--rate_limit", f"{end.rate_gbps:g}", "--rate_units", "g")
+    return (*words, *bound, end.peer_address)
+
+
+def _once(end: End, run: Run, seconds_to_connect: float) -> EndResult:
+    """Run the end's program once."""
+    argv, limit = command(end, seconds_to_connect)
+    try:
+        text, failed = run(argv, limit + 5), None
+    except CommandFailed as error:
+        text, failed = error.output, error
+    if failed is not None and failed.reason == "exit status 124" and end.role == "server" and not _begun(text):
+        return _result(end, "nobody-came", f"nobody connected to {end.address} port {end.port} within {limit:g} s")
+    try:
+        return parse_iperf3(end, text) if end.tool == "tcp" else parse_ib_write_bw(end, text)
+    except NotUnderstood as error:
+        said = _said(text) or _said(failed.reason if failed is not None else "")
+        if said is not None:
+            return _result(end, said, _last(text) or (failed.reason if failed is not None else None))
+        if failed is not None:
+            return _result(end, "tool-failed", f"{failed.reason}: {_last(text)}")
+        return _result(end, "not-understood", error.what)
+
+
+def _begun(text: str) -> bool:
+    """Whether a program's output shows that a peer was there."""
+    return '"cookie"' in text or "remote address" in text
+
+
+def parse_iperf3(end: End, text: str) -> EndResult:
+    """Read `iperf3 -J` of one end. The figure is what the receiver got; the cookie is the client's, known to both ends.
+
+    Raises NotUnderstood for output that is not of iperf3. An error that it reports is a result.
+    """
+    found = document(text, "iperf3")
+    start = part(found.get("start"), dict, "iperf3", "start")
+    if isinstance(found.get("error"), str):
+        error: str = found["error"]
+        again = "the server is busy" in error
+        outcome = "connection-refused" if again else _said(error) or "tool-failed"
+        if outcome == "no-connection" and end.role == "client" and start.get("connected"):
+            outcome = "tool-failed"  # it was connected, and stopped
+        return _result(end, outcome, error)
+    over = part(found.get("end"), dict, "iperf3", "end")
+    got = part(over.get("sum_received"), dict, "iperf3", "sum_received")
+    bits, bytes_, seconds = (positive(got.get(key), "iperf3", key) for key in ("bits_per_second", "bytes", "seconds"))
+    if abs(bits * seconds / 8 - bytes_) > 0.02 * bytes_:
+        raise NotUnderstood("iperf3", "rate, bytes and time contradict each other")
+    cookie = start.get("cookie")
+    sent = over.get("sum_sent")
+    again_sent = sent.get("retransmits") if isinstance(sent, dict) and end.role == "client" else None
+    return EndResult(
+        rail=end.rail,
+        role=end.role,
+        outcome="measured",
+        gbps=bits / 1e9,
+        connection=cookie if isinstance(cookie, str) and cookie else None,
+        seen=_seen(start),
+        retransmits=again_sent if isinstance(again_sent, int) else None,
+    )
+
+
+def _seen(start: dict[str, Any]) -> str | None:
+    for key in ("accepted_connection", "connecting_to"):
+        named = start.get(key)
+        if isinstance(named, dict) and isinstance(named.get("host"), str):
+            return str(named["host"])
+    return None
+
+
+def parse_ib_write_bw(end: End, text: str) -> EndResult:
+    """Read `ib_write_bw --report_gbits` of one end. Its queue pairs, the client's first, name the connection.
+
+    Raises NotUnderstood.
+    """
+    figure = parse_perftest(text, end.rail).samples[0].value
+    sides = _PERFTEST_ENDS.findall(text)
+    local = [part_ for side, *part_ in sides if side == "local"]
+    remote = [part_ for side, *part_ in sides if side == "remote"]
+    if not local or len(local) != len(remote):
+        raise NotUnderstood("ib_write_bw", "its queue pairs and those of the peer are not named")
+    first, second = (local, remote) if end.role == "client" else (remote, local)
+    name = ">".join(",".join("/".join(side) for side in sides_) for sides_ in (first, second))
+    return EndResult(rail=end.rail, role=end.role, outcome="measured", gbps=figure, connection=name)
+
+
+def _result(end: End, outcome: EndOutcome, why: str | None) -> EndResult:
+    return EndResult(rail=end.rail, role=end.role, outcome=outcome, why=why[:300] if why else None)
+
+
+def _said(text: str) -> EndOutcome | None:
+    return next((outcome for pattern, outcome in _SAID if re.search(pattern, text)), None)
+
+
+def _last(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""

@@ -1,0 +1,136 @@
+"""The two ends of a pair → one pair; a figure → good, low, cut or unknown. Pure functions.
+
+Expected is FLOOR of the lower active rate of the two ports, and FLOOR of the median of all pairs whose ports have the
+same rate; a figure below one of them is low. Sources of 0.9 of the port's rate as a floor: Azure's and OCI's health
+checks of `ib_write_bw` (380 of 400, 360 of 400 with GPUDirect, 384 of 400, 192 of 200 Gb/s): docs/fleet-pairs.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from msgspec.structs import replace
+
+from hosttune.model.pairs import EndResult, Pair, PairOutcome, PairState, RailFigures
+from hosttune.model.validation import Verdict
+
+FLOOR = 0.9
+LEAST_FOR_MEDIAN = 3  # measured pairs; with fewer no figure is unusual
+_SAME = 0.05  # the two ends' figures of one connection may differ by this part
+CUT: frozenset[PairOutcome] = frozenset(
+    ("no-connection", "connection-refused", "one-way", "no-route", "wrong-fabric", "other-peer")
+)
+# If the server could not listen, what the client met there says nothing about the network.
+_SERVERS_OWN = ("port-busy", "wrong-fabric", "no-route", "not-installed", "tool-failed", "not-understood")
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What became of a pair: its outcome, the receiver's figure, and why there is none."""
+
+    outcome: PairOutcome
+    gbps: float | None = None
+    why: str | None = None
+    retransmits: int | None = None
+
+
+def joined(client: EndResult | None, server: EndResult | None) -> Joined:
+    """Return what became of a pair from its two ends. None: that host gave no answer.
+
+    There is a figure only if both ends measured the same connection. If only one end has one, or if the ends name
+    different connections, somebody else answered at the server's address (`other-peer`).
+    """
+    if client is None or server is None:
+        return Joined("host-lost", why="one of the two hosts gave no answer")
+    if server.outcome in _SERVERS_OWN:
+        return Joined(server.outcome, why=f"receiver: {server.why}")  # type: ignore[arg-type]  # _SERVERS_OWN
+    if client.outcome == "measured" and client.connection is None:
+        return Joined("not-understood", why="the sender's output does not name its connection")
+    if client.outcome == "measured" and server.outcome == "measured":
+        return _both(client, server)
+    if client.outcome == "measured" and server.outcome == "nobody-came":
+        return Joined("other-peer", why="the sender was answered, and nobody came to the receiver")
+    if client.outcome == "measured":
+        return Joined("not-understood", why=f"receiver: {server.outcome}: {server.why}")
+    if client.outcome == "nobody-came":
+        return Joined("not-understood", why="the sender's answer is that of a receiver")
+    return Joined(client.outcome, why=f"sender: {client.why}")
+
+
+def _both(client: EndResult, server: EndResult) -> Joined:
+    if client.connection != server.connection:
+        return Joined("other-peer", why="sender and receiver were connected, but not to each other")
+    if client.gbps is None or server.gbps is None:
+        return Joined("not-understood", why="an end without a figure")
+    if abs(client.gbps - server.gbps) > _SAME * max(client.gbps, server.gbps):
+        return Joined("not-understood", why=f"the ends contradict each other: {client.gbps:g} and {server.gbps:g} Gb/s")
+    return Joined("measured", min(client.gbps, server.gbps), None, client.retransmits)
+
+
+def judged(
+    pairs: Sequence[Pair], *, floor: float, against: Sequence[str], limit_gbps: float | None = None
+) -> tuple[Pair, ...]:
+    """Return the pairs with state and expected figure. `limit_gbps`: nobody sent more than this."""
+    medians = _medians(pairs)
+    return tuple(_judged(pair, medians, floor, against, limit_gbps) for pair in pairs)
+
+
+def _judged(
+    pair: Pair, medians: Mapping[float | None, float], floor: float, against: Sequence[str], limit: float | None
+) -> Pair:
+    if pair.outcome != "measured" or pair.gbps is None:
+        return replace(pair, state="cut" if pair.outcome in CUT else "unknown")
+    middle = medians.get(pair.rate_gbps) if "median" in against else None
+    port = pair.rate_gbps if "rate" in against else None
+    known = [floor * value for value in (_least(port, limit), middle) if value is not None]
+    expected = max(known, default=None)
+    state: PairState = "unknown"
+    why = pair.why
+    if expected is not None and pair.gbps < expected:
+        state = "low"
+    elif "rate" in against and port is None:
+        why = "the active rate of a port is unknown"
+    elif expected is None:
+        why = f"fewer than {LEAST_FOR_MEDIAN} pairs like it were measured"
+    else:
+        state = "good"
+    return replace(pair, state=state, expected=expected, why=why)
+
+
+def _least(port: float | None, limit: float | None) -> float | None:
+    return port if port is None or limit is None else min(port, limit)
+
+
+def _medians(pairs: Iterable[Pair]) -> Mapping[float | None, float]:
+    """Return the median of the measured pairs by the rate of their ports. None: ports of unknown rate, compared too."""
+    found: dict[float | None, list[float]] = {}
+    for pair in pairs:
+        if pair.outcome == "measured" and pair.gbps is not None:
+            found.setdefault(pair.rate_gbps, []).append(pair.gbps)
+    return {rate: median(figures) for rate, figures in found.items() if len(figures) >= LEAST_FOR_MEDIAN}
+
+
+def verdict_of(pairs: Iterable[Pair], *, incomplete: bool, limited: bool) -> Verdict:
+    """Return the verdict. `incomplete`: hosts or ports are not measured; `limited`: so that it is no pass."""
+    states = {pair.state for pair in pairs}
+    if states & {"low", "cut"}:
+        return "fail"
+    if not states or incomplete or "unknown" in states:
+        return "unknown"
+    return "warn" if limited else "pass"
+
+
+def rail_figures(pairs: Iterable[Pair]) -> tuple[RailFigures, ...]:
+    """Return how many pairs of each rail are in which state, and the median of its figures, rails by name."""
+    rails: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        rails.setdefault(pair.rail, []).append(pair)
+    return tuple(_rail(rail, found) for rail, found in sorted(rails.items()))
+
+
+def _rail(rail: str, pairs: Sequence[Pair]) -> RailFigures:
+    figures = [pair.gbps for pair in pairs if pair.gbps is not None]
+    counted = {state: sum(pair.state == state for pair in pairs) for state in ("good", "low", "cut", "unknown")}
+    return RailFigures(rail=rail, median=median(figures) if figures else None, **counted)

@@ -1,0 +1,87 @@
+"""The report on pairs of hosts as text: verdict, faults, rails, and what was not measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from hosttune.model.listing import some
+from hosttune.model.pairs import PairsReport
+from hosttune.report.branch import count
+from hosttune.report.validation_text import prose
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MOST_FAULTS = 40
+MOST_LINES = 20
+_STYLES = {"fail": "error", "unknown": "warn", "warn": "warn"}
+
+
+def print_pairs(report: PairsReport, console: Console) -> None:
+    """Print what explains low pairs first. Lines have at most 100 columns."""
+    prose(headline(report), 0, console, _STYLES.get(report.verdict, "strong"))
+    for line in occasion(report):
+        prose(line, 0, console, "dim")
+    if report.stopped:
+        prose(f"stopped: {report.stopped}", 0, console, "error", hang=2)
+    for fault in report.faults[:MOST_FAULTS]:
+        prose(fault.words, 2, console, "error", hang=2)
+    if len(report.faults) > MOST_FAULTS:
+        prose(f"and {len(report.faults) - MOST_FAULTS} more; -o json has all", 2, console)
+    for line in rail_lines(report):
+        prose(line, 0, console)
+    for line in (*unmeasured(report), *report.notes):
+        prose(line, 0, console, "warn", hang=2)
+
+
+def headline(report: PairsReport) -> str:
+    """Return the verdict in one line."""
+    if report.check:
+        hosts = count(len(measured_hosts(report)), "host")
+        return f"PLAN  {hosts}, {count(report.rounds, 'round')}; nothing was measured"
+    kinds = Counter(fault.kind for fault in report.faults)
+    told = ", ".join(count(number, kind) for kind, number in kinds.items())
+    states = Counter(pair.state for pair in report.pairs)
+    found = ", ".join(f"{states[state]} {state}" for state in ("good", "low", "cut", "unknown") if states[state])
+    return f"{report.verdict.upper()}  pairs: {found or 'none'}" + (f"; at fault: {told}" if told else "")
+
+
+def occasion(report: PairsReport) -> Iterator[str]:
+    """Yield what was measured, how, and against what."""
+    extent = "all pairs" if report.all_pairs else "not all pairs: each host with as many others as there are rounds"
+    how = "iperf3 (TCP)" if report.tool == "tcp" else "ib_write_bw (RDMA)"
+    yield f"{how}, {count(report.rounds, 'round')} ({extent}), estimated {report.minutes:g} minutes, run {report.run}"
+    against = {"rate": "the lower active rate of the two ports", "median": "the median of pairs of the same rate"}
+    yield f"low: below {report.floor:g} of {' or of '.join(against[one] for one in report.against)}"
+
+
+def rail_lines(report: PairsReport) -> Iterator[str]:
+    """Yield a line a rail: its median and how many pairs in which state."""
+    for rail in report.rails:
+        median = "no figure" if rail.median is None else f"median {rail.median:.4g} Gb/s"
+        yield f"rail {rail.rail}: {median}; {rail.good} good, {rail.low} low, {rail.cut} cut, {rail.unknown} unknown"
+
+
+def unmeasured(report: PairsReport) -> Iterator[str]:
+    """Yield the hosts that were not measured, and the reasons of unknown pairs, alike ones together."""
+    for host in report.hosts:
+        if host.outcome != "ok":
+            yield f"host {host.host}: not measured: {host.outcome}: {host.why}"
+    found: dict[tuple[str, str | None], list[str]] = {}
+    for pair in report.pairs:
+        if pair.state == "unknown":
+            found.setdefault((pair.outcome, pair.why), []).append(f"{pair.sender} to {pair.receiver} on {pair.rail}")
+    lines = [
+        f"unknown: {outcome}{f': {why}' if why else ''}: {count(len(names), 'pair')} ({some(names, 4)})"
+        for (outcome, why), names in found.items()
+    ]
+    yield from lines[:MOST_LINES]
+    if len(lines) > MOST_LINES:
+        yield f"and {len(lines) - MOST_LINES} more reasons; -o json has all"
+
+
+def measured_hosts(report: PairsReport) -> list[str]:
+    """Return the hosts that are in rounds."""
+    return [host.host for host in report.hosts if host.outcome == "ok"]

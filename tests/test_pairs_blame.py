@@ -1,0 +1,149 @@
+"""Who is at fault: planted faults over random matrices must be found, and nothing else blamed.
+
+The figures are made by the model of the specification, written here alone: a pair is as fast as the slower of its two
+ports and of its path, with noise. Nothing of the judged code makes them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Collection
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sweeps import examples
+
+from hosttune.model.pairs import Pair
+from hosttune.pairs.blame import blame
+from hosttune.pairs.judging import judged, verdict_of
+from hosttune.pairs.schedule import rounds
+
+RATE = 400.0
+
+
+def made(
+    hosts: int,
+    rails: int,
+    slow: dict[tuple[int, int], float],
+    paths: Collection[tuple[int, int, int]] = (),
+    *,
+    seed: int = 0,
+    unknown: float = 0.0,
+    most: int | None = None,
+    tenths: float = 0.02,
+) -> tuple[Pair, ...]:
+    """Pairs of a fleet: `slow` (host, rail) → part of the rate; `paths`: (host, host, rail) that carry a third."""
+    chance = random.Random(seed)
+    names = [f"h{number}" for number in range(hosts)]
+    found = []
+    for number, one in enumerate(rounds(names, most), 1):
+        for (sender, receiver), rail in itertools.product(one, range(rails)):
+            a, b = int(sender[1:]), int(receiver[1:])
+            part = min(slow.get((a, rail), 1.0), slow.get((b, rail), 1.0))
+            if (a, b, rail) in paths or (b, a, rail) in paths:
+                part = min(part, 0.33)
+            lost = chance.random() < unknown
+            figure = RATE * 0.98 * part * (1 - tenths * chance.random())
+            found.append(
+                Pair(
+                    sender=sender, receiver=receiver, rail=f"r{rail}", round=number, state="unknown",
+                    outcome="host-lost" if lost else "measured", gbps=None if lost else figure, rate_gbps=RATE,
+                )
+            )  # fmt: skip
+    return judged(found, floor=0.9, against=("rate", "median"))
+
+
+def told(pairs: tuple[Pair, ...]) -> set[tuple[str, tuple[str, ...], str | None]]:
+    return {(fault.kind, fault.hosts, fault.rail) for fault in blame(pairs)}
+
+
+@settings(max_examples=examples(30, full=1500), deadline=None)
+@given(st.data())
+def test_planted_faults_are_found_and_nothing_else(data: st.DataObject) -> None:
+    """Several slow hosts and ports at once, of all pairs and of bounded rounds, with unknown pairs between."""
+    many = data.draw(st.booleans())
+    hosts = data.draw(st.integers(40, 90) if many else st.integers(8, 24))
+    rails = data.draw(st.integers(2, 4))
+    # With 8 rounds a port has 8 pairs: a tenth of slow hosts leaves it more good than bad ones but for rare chance.
+    number = data.draw(st.integers(0, 3 if many else max(1, hosts // 5)))
+    chosen = data.draw(st.lists(st.integers(0, hosts - 1), min_size=number, max_size=number, unique=True))
+    whole = [host for host in chosen if data.draw(st.booleans())]
+    single = {host: data.draw(st.integers(0, rails - 1)) for host in chosen if host not in whole}
+    part = data.draw(st.floats(0.05, 0.8))
+    slow = {(host, rail): part for host in whole for rail in range(rails)} | dict.fromkeys(single.items(), part)
+    pairs = made(hosts, rails, slow, seed=data.draw(st.integers(0, 9)), unknown=data.draw(st.sampled_from([0, 0.1])))
+    expected: set[tuple[str, tuple[str, ...], str | None]] = {("host", (f"h{host}",), None) for host in whole}
+    expected |= {("port", (f"h{host}",), f"r{rail}") for host, rail in single.items()}
+    assert told(pairs) == expected
+
+
+@settings(max_examples=examples(20, full=800), deadline=None)
+@given(st.data())
+def test_slow_paths_are_pairs_beside_slow_ports(data: st.DataObject) -> None:
+    hosts = data.draw(st.integers(8, 20))
+    bad = data.draw(st.integers(0, hosts - 1))
+    ends = st.tuples(st.integers(0, hosts - 1), st.integers(0, hosts - 1)).filter(lambda p: p[0] < p[1])
+    first, second = data.draw(ends.filter(lambda p: bad not in p))
+    pairs = made(hosts, 2, {(bad, 1): 0.5}, [(first, second, 0)])
+    names = tuple(sorted((f"h{first}", f"h{second}")))
+    assert told(pairs) == {("port", (f"h{bad}",), "r1"), ("pair", names, "r0")}
+
+
+def test_a_rail_of_which_most_ports_are_slow_is_the_rail() -> None:
+    pairs = made(10, 3, {(host, 1): 0.5 for host in range(7)} | {(9, rail): 0.2 for rail in range(3)})
+    assert told(pairs) == {("rail", (), "r1"), ("host", ("h9",), None)}
+
+
+def test_most_hosts_slow_are_still_named_by_the_ports_rate() -> None:
+    """12 of 20: the median is low as well, the rate of the port is not."""
+    pairs = made(20, 2, {(host, rail): 0.5 for host in range(12) for rail in range(2)})
+    assert {hosts for _, hosts, _ in told(pairs)} == {(f"h{host}",) for host in range(12)}
+
+
+def test_two_hosts_cannot_tell_which() -> None:
+    (fault,) = blame(made(2, 1, {(0, 0): 0.5}))
+    assert (fault.kind, fault.hosts, fault.suspects) == ("pair", ("h0", "h1"), ("h0 port r0", "h1 port r0"))
+    assert "or it is h0 port r0, h1 port r0" in fault.words
+
+
+def test_two_hosts_with_all_rails_bad_are_one_fault() -> None:
+    (fault,) = blame(made(2, 4, {(0, rail): 0.5 for rail in range(4)}))
+    assert (fault.kind, fault.rail, fault.bad) == ("pair", None, 4)
+
+
+def test_only_one_direction_is_said() -> None:
+    pairs = made(9, 1, {})
+    spoilt = [
+        Pair(
+            sender=p.sender, receiver=p.receiver, rail=p.rail, round=p.round, rate_gbps=RATE, state="unknown",
+            outcome="measured", gbps=90.0 if p.receiver == "h3" else p.gbps,
+        )
+        for p in pairs
+    ]  # fmt: skip
+    found = judged(spoilt, floor=0.9, against=("rate", "median"))
+    faults = blame(found)
+    assert [(fault.kind, fault.hosts) for fault in faults] == [("port", ("h3",))]
+    assert faults[0].words.endswith("; only when it receives")
+
+
+@pytest.mark.parametrize("state", ["unknown", "none"])
+def test_what_is_not_measured_is_never_good(state: str) -> None:
+    pairs = made(6, 1, {}, unknown=1.0)
+    assert {pair.state for pair in pairs} == {"unknown"}
+    assert blame(pairs) == ()
+    assert verdict_of(pairs if state == "unknown" else (), incomplete=False, limited=False) == "unknown"
+
+
+def test_losing_pairs_never_improves_the_verdict() -> None:
+    slow = made(12, 1, {(3, 0): 0.5})
+    order = ["pass", "warn", "unknown", "fail"]
+    good = made(12, 1, {})
+    for seed in range(5):
+        fewer = made(12, 1, {}, unknown=0.3, seed=seed)
+        assert order.index(verdict_of(fewer, incomplete=False, limited=False)) > order.index(
+            verdict_of(good, incomplete=False, limited=False)
+        )
+    assert verdict_of(slow, incomplete=True, limited=True) == "fail"
+    assert verdict_of(good, incomplete=False, limited=True) == "warn"

@@ -1,0 +1,124 @@
+"""Real iperf3 between hosts in network namespaces: a limited, a lossy and a one-way link are found and named."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from namespaces import quiet
+from pairhosts import HOSTTUNE, OWN_SYS, Player, needs_iperf3
+from sshhosts import SshFleet, ssh_fleet
+
+from hosttune.fleet.pairplan import PairsOptions
+from hosttune.fleet.pairs import PairsRequest, PairsRun, run_pairs
+from hosttune.fleet.run import Request
+from hosttune.model.pairs import PairsReport
+
+NAMES = ("gpu-1", "gpu-2", "gpu-3", "gpu-4")
+# Little of the processor: what is found is a part of the limit, not of what this machine can do.
+OPTIONS = PairsOptions(seconds=1, rate_gbps=0.1, wait=4)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshFleet]:
+    """Hosts without sshd, with one port each; two of them with bad links."""
+    needs_iperf3()
+    folder = tmp_path_factory.mktemp("pairs")
+    with ssh_fleet(folder) as found:
+        for name in NAMES:
+            host = found.host(name, folder / "none", mounts=OWN_SYS, listening=False)
+            assert host.space is not None
+            reno = ("sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno")  # others mind loss less
+            quiet(*host.space.inside(*reno))
+        yield found
+
+
+def measure(
+    fleet: SshFleet, results: Path, player: Player, *, names: Sequence[str] = NAMES, **more: object
+) -> PairsRun:
+    base = Request(
+        verb="pairs", inventories=(",".join((*names, "")),), results=str(results), resume=bool(more.get("resume"))
+    )
+    request = PairsRequest(base, OPTIONS, disrupt=tuple(names))
+    return run_pairs(request, lambda line: None, player=player.play)
+
+
+def test_a_limited_and_a_lossy_link_are_found(fleet: SshFleet, tmp_path: Path) -> None:
+    """Of four hosts two are bad, in different ways; each is named, and no pair of the other two."""
+    _, limited, lossy, _ = fleet.hosts
+    limited.slow("20mbit")
+    lossy.lose(0.2)
+    player = Player(fleet)
+    found = measure(fleet, tmp_path, player)
+    report = found.report
+    assert ("port", ("gpu-2",), "eth0") in [(one.kind, one.hosts, one.rail) for one in report.faults], report.to_json()
+    blamed = {host for fault in report.faults for host in fault.hosts}
+    assert "gpu-3" in blamed, report.to_json()  # chance decides how many of its pairs are low
+    assert (found.exit_code, report.verdict, report.all_pairs, report.rounds) == (1, "fail", True, 3)
+    good = next(pair for pair in report.pairs if {pair.sender, pair.receiver} == {"gpu-1", "gpu-4"})
+    assert (good.state, good.rate_gbps) == ("good", 10.0)
+    assert good.gbps == pytest.approx(0.1, rel=0.1)
+    assert good.expected == pytest.approx(0.09)  # of the limit, not of the port
+    assert all(len(hosts) == len(set(hosts)) for _, hosts in player.asked)
+    for one in (limited, lossy):  # as they were, for the next test
+        assert one.space is not None
+        quiet(*one.space.inside("iptables", "-F"))
+    quiet(*limited.space.inside("tc", "qdisc", "del", "dev", "eth0", "root"))  # type: ignore[union-attr]
+    quiet(*fleet.controller.inside("tc", "qdisc", "del", "dev", limited.port, "root"))
+
+
+def test_one_way_busy_ports_lost_hosts_and_a_resumed_run(fleet: SshFleet, tmp_path: Path) -> None:
+    """gpu-1 lets nobody in; gpu-2 has a port that is taken; gpu-3 dies in the first round and is asked again later."""
+    first, second, *_ = fleet.hosts
+    first.filter("-A", "INPUT", "-p", "tcp", "--dport", "5201", "-j", "DROP")
+    assert second.space is not None
+    taken = ("import socket, time; s = socket.create_server(('', 5201)); print(1, flush=True); time.sleep(60)",)
+    busy = subprocess.Popen(second.space.inside(sys.executable, "-c", *taken), stdout=subprocess.PIPE)
+    with busy:
+        assert busy.stdout is not None
+        busy.stdout.readline()
+        player = Player(fleet, dies={"gpu-3": "pairs-001"})
+        report = measure(fleet, tmp_path, player, names=NAMES[:3]).report
+        busy.kill()
+    told = {frozenset((p.sender, p.receiver)): (p.outcome, p.state) for p in report.pairs}
+    first_round = [pair for pair in report.pairs if pair.round == 1]
+    assert report.verdict in ("fail", "unknown"), report.to_json()
+    assert all(pair.state != "good" for pair in report.pairs if "gpu-3" in (pair.sender, pair.receiver)), told
+    if any("gpu-3" in (pair.sender, pair.receiver) for pair in first_round):  # its other pairs are not even tried
+        assert set(told.values()) & {("host-lost", "unknown"), ("not-asked", "unknown")}, told
+    assert ("gpu-1", "gpu-2") not in {(p.sender, p.receiver) for p in report.pairs} or (
+        told[frozenset(("gpu-1", "gpu-2"))] == ("port-busy", "unknown")
+    ), told
+
+    again = measure(fleet, tmp_path, Player(fleet), names=NAMES[:3], resume=True)
+    told = {frozenset((p.sender, p.receiver)): (p.outcome, p.state) for p in again.report.pairs}
+    into_first = [p for p in again.report.pairs if p.receiver == "gpu-1"]
+    assert into_first, told
+    assert all((p.outcome, p.state) == ("one-way", "cut") for p in into_first), told
+    assert all(p.state == "good" for p in again.report.pairs if p.receiver != "gpu-1"), told
+    assert again.report.run == report.run
+
+
+def test_the_command_itself_through_ansible(fleet: SshFleet, tmp_path: Path) -> None:
+    """`hosttune fleet pairs` with the shipped playbook: ports, plan, one round, report."""
+    hosts = {}
+    for host in fleet.hosts[2:]:
+        assert host.space is not None
+        into = host.space.inside(*HOSTTUNE, kinds=("--net", "--mount", "--pid"))
+        hosts[host.name] = {"hosttune_command": into, "hosttune_ports": ["eth0"]}
+    shared = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    (tmp_path / "inventory.yml").write_text(json.dumps({"all": {"hosts": hosts, "vars": shared}}))
+    words = [*HOSTTUNE, "fleet", "pairs", "-i", "inventory.yml", "--seconds", "1", "--rate", "0.1", "-o", "json"]
+    words += ["--disrupt", "gpu-3", "--disrupt", "gpu-4"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=200, check=False)
+    report = PairsReport.from_json(done.stdout or done.stderr)
+    assert [(p.outcome, p.state) for p in report.pairs] == [("measured", "good")], done.stdout + done.stderr
+    assert (done.returncode, report.verdict) == (0, "warn")  # the rate was limited
+    told = subprocess.run(
+        [*HOSTTUNE, "fleet", "report"], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False
+    )
+    assert "WARN  pairs: 1 good" in told.stdout, told.stdout + told.stderr
