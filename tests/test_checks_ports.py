@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import evidences
 import msgspec
 import pytest
 from damage import Files
@@ -116,6 +117,8 @@ def outcome(found: Evidence, check: str, subject: str = A) -> str:
         (infiniband(layer=None), "unknown"),
         (infiniband(state="active", phys_state="polling"), "unknown"),  # they contradict each other
         (infiniband(layer="ethernet", lid=0, sm_lid=0), "pass"),  # RoCE has no subnet manager
+        (infiniband(layer="unspecified", lid=None, sm_lid=None), "pass"),  # nor has EFA
+        (infiniband(layer="unspecified", state="down", phys_state="polling"), "fail"),
         (DEAD_IB, "fail"),  # no port of the card has a link
         (infiniband(state="down", phys_state="disabled"), "skip"),
         (ethernet(), "pass"),
@@ -185,6 +188,21 @@ def test_a_function_whose_ids_were_not_read_may_be_of_the_model() -> None:
     contradicted = msgspec.structs.replace(both.host.pci[1], device_id="1017", contradicted="its sources differ")
     host = msgspec.structs.replace(both.host, pci=(both.host.pci[0], contradicted))
     assert outcome(msgspec.structs.replace(both, host=host), "port-rate") == "unknown"
+
+
+def test_a_rail_that_is_down_names_its_gpu() -> None:
+    """A GPU and a NIC below one switch of the kit of `evidences`."""
+    down = rdma(**POLLING)
+    fields = {"driver": "mlx5_core"}
+    host = msgspec.structs.replace(
+        evidences.host(), pci=(*evidences.switch(), evidences.gpu(), evidences.nic(**fields)),
+        nics=(Nic(address=evidences.NIC, rdma="mlx5_0"),),
+    )  # fmt: skip
+    found = Evidence(host=host, ports={evidences.NIC: NicPorts(rdma=(down,), interfaces=())}, complete=True)
+    result = one(found, "port-state", evidences.NIC)
+    assert result.outcome == "fail"
+    assert f"the rail of GPU {evidences.GPU}" in (result.actual or "")
+    assert "rail" not in (one(evidence({A: DEAD_IB}), "port-state").actual or "")
 
 
 def test_a_roce_port_is_the_port_of_its_interface() -> None:
@@ -299,6 +317,9 @@ def framed(**counts: int | None) -> NicPorts:
         (framed(rx_crc_errors=8), "pass"),  # 10^12 bytes at 25 Gb/s: 8 wrong bits are within 10^-12
         (framed(rx_crc_errors=9), "warn"),
         (framed(rx_crc_errors=1, rx_bytes=0), "warn"),
+        (ethernet(speed_gbps=None, counters={**QUIET, "rx_crc_errors": 9}), "unknown"),  # 8 or 800 are allowed
+        (ethernet(speed_gbps=1.0, counters={**QUIET, "rx_crc_errors": 9}), "pass"),
+        (ethernet(speed_gbps=None, counters={**QUIET, "rx_crc_errors": 900}), "warn"),
         (framed(rx_crc_errors=None), "unknown"),
         (framed(rx_bytes=None), "unknown"),
         (framed(rx_missed_errors=50), "pass"),
@@ -469,6 +490,7 @@ def test_the_second_look_reads_the_counters_again() -> None:
         ("lid", "0x3a4", "lid", 932),
         ("lid", "NaN", "lid", None),
         ("link_layer", "Ethernet", "layer", "ethernet"),
+        ("link_layer", "Unspecified", "layer", "unspecified"),
         ("link_layer", "ethernet ", "layer", None),
     ],
 )

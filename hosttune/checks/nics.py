@@ -15,7 +15,7 @@ from hosttune.model.ports import Interface, NicPorts, RdmaPort
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import grouped, slot_of
 
-IB, ETHERNET = "infiniband", "ethernet"
+IB, ETHERNET, OTHER = "infiniband", "ethernet", "unspecified"
 _MOST = 256  # other functions with which one is compared
 _IPOIB = 32  # ARPHRD_INFINIBAND, linux/if_arp.h
 LINKED, NO_LINK, OFF, UNKNOWN = "linked", "no link", "off", "unknown"
@@ -102,7 +102,7 @@ def _not_judged(
 
 
 class Found(NamedTuple):
-    """One thing that was found: fail, unknown, warn or pass, and the words for it."""
+    """One thing that is amiss: fail, unknown or warn, and the words for it."""
 
     outcome: str
     text: str
@@ -110,7 +110,7 @@ class Found(NamedTuple):
 
 
 def result_of_worst(check: str, judged: Judged, expected: str, found: Iterable[Found], good: str) -> CheckResult:
-    """Return the result of the worst thing found; the text has all that is as bad as that, or `good`."""
+    """Return the result of the worst thing found; the text has all that is as bad as that. A pass says `good`."""
     every = list(found)
     at = check, judged.address
     for outcome, make in (("fail", failed), ("warn", warned)):
@@ -122,7 +122,7 @@ def result_of_worst(check: str, judged: Judged, expected: str, found: Iterable[F
         if worst:
             actual = "; ".join(one.text for one in worst)
             return make(*at, expected=expected, actual=actual, source=READ, hint=worst[0].hint)
-    return passed(*at, expected=expected, actual="; ".join([good, *(one.text for one in every)]), source=READ)
+    return passed(*at, expected=expected, actual=good, source=READ)
 
 
 def not_known(judged: Judged) -> Iterator[Found]:
@@ -138,7 +138,7 @@ def not_known(judged: Judged) -> Iterator[Found]:
 
 def link_of(port: RdmaPort, interfaces: Iterable[Interface]) -> str:
     """Return whether an RDMA port has a link. That of a RoCE port is the network interface's (`interface_link`)."""
-    if port.layer not in (IB, ETHERNET) or port.state is None or port.phys_state is None:
+    if port.layer not in (IB, ETHERNET, OTHER) or port.state is None or port.phys_state is None:
         return UNKNOWN
     if port.phys_state == "linkup":
         return LINKED if port.state in ("active", "init", "armed") else UNKNOWN

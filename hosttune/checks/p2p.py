@@ -111,14 +111,14 @@ def _pairs(evidence: Evidence, functions: Functions) -> dict[str, list[str]]:
         near = [
             gpu
             for gpu in sorted(gpus & set(held))
-            if set(held[gpu]) & set(names) and _one_switch(evidence.host.index, gpu, address)
+            if set(held[gpu]) & set(names) and one_switch(evidence.host.index, gpu, address)
         ]
         if near:
             found[address] = near
     return found
 
 
-def _one_switch(index: DeviceIndex, a: str, b: str) -> bool:
+def one_switch(index: DeviceIndex, a: str, b: str) -> bool:
     """Return whether the nearest bridge above both is the upstream port of a switch."""
     others = index.above(b)
     nearest = next((bridge for bridge in index.bridges(a) if bridge.address in others), None)

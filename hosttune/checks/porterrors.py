@@ -90,11 +90,13 @@ def _frames(one: Interface, counts: Mapping[str, int | None], received: int | No
     limits, wrong = table("ports")["ethernet"], counts.get("rx_crc_errors")
     if not wrong or received is None:
         return
-    fast = one.speed_gbps is not None and one.speed_gbps >= limits["fast_gbps"]
-    allowed = math.ceil(received * 8 * limits["bit_error_rate" if fast else "slow_bit_error_rate"])
+    fast, slow = (math.ceil(received * 8 * limits[rate]) for rate in ("bit_error_rate", "slow_bit_error_rate"))
+    allowed = fast if one.speed_gbps is not None and one.speed_gbps >= limits["fast_gbps"] else slow
+    text = f"{one.name}: rx_crc_errors {wrong} {said}, with {received} bytes received"
     if wrong > allowed:
-        text = f"{one.name}: rx_crc_errors {wrong} {said}, with {received} bytes received: more than {allowed}"
-        yield Found("warn", text, _WIRE)
+        yield Found("warn", f"{text}: more than {allowed}", _WIRE)
+    elif one.speed_gbps is None and wrong > fast:
+        yield Found("unknown", f"{text}; its speed, which decides how many are allowed, is not known")
 
 
 def _lost_links(evidence: Evidence, judged: Judged, one: Interface) -> Iterator[Found]:

@@ -23,11 +23,13 @@ from hosttune.checks.nics import (
     not_known,
     result_of_worst,
 )
+from hosttune.checks.p2p import one_switch
 from hosttune.checks.porterrors import CHECKS as ERROR_CHECKS
 from hosttune.model.evidence import Evidence
 from hosttune.model.ports import RdmaPort
 from hosttune.model.validation import CheckResult
 
+_MOST_GPUS = 64  # of which it is told that a port is their rail
 _STATE, _RATE = "port-state", "port-rate"
 _UP = "each port that is set up has a link, and on InfiniBand an address from the subnet manager"
 _MANAGER = "start the subnet manager (opensm, or the one of the switch), or look whether it can reach this port: sminfo"
@@ -67,7 +69,19 @@ def _state(evidence: Evidence, judged: Judged) -> CheckResult:
     if off and not dead and not found and LINKED not in known.values():
         return skipped(_STATE, judged.address, f"{', '.join(off)} set down: nothing here can use it")
     good = ", ".join(_words(judged, name) for name in known)
-    return result_of_worst(_STATE, judged, _UP, found, good)
+    return result_of_worst(_STATE, judged, _UP, [*found, *_beside(evidence, judged, found)], good)
+
+
+def _beside(evidence: Evidence, judged: Judged, found: list[Found]) -> Iterator[Found]:
+    """Yield which GPUs have this function below their switch: it is their rail, and what is amiss with it costs them."""
+    worst = next((one for outcome in ("fail", "unknown", "warn") for one in found if one.outcome == outcome), None)
+    if worst is not None and judged.rdma:
+        index = evidence.host.index
+        gpus = [
+            gpu.address for gpu in index.accelerators[:_MOST_GPUS] if one_switch(index, gpu.address, judged.address)
+        ]
+        if gpus:
+            yield Found(worst.outcome, f"the rail of GPU {listed(gpus, 3)}, below the same switch", worst.hint)
 
 
 def _managed(port: RdmaPort) -> Iterator[Found]:

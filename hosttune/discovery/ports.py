@@ -35,6 +35,7 @@ _LANE = {
     **{"": 2.5, "SDR": 2.5, "DDR": 5.0, "QDR": 10.0, "FDR10": 10.0, "FDR": 14.0, "EDR": 25.0, "HDR": 50.0},
     **{"NDR": 100.0, "XDR": 200.0},
 }
+_LAYERS = ("InfiniBand", "Ethernet", "Unspecified")  # link_layer_show; unspecified: such as EFA
 _WORD = re.compile(r"[0-9]{1,2}: ([A-Za-z_ ]{1,40})")
 _REPRESENTS = re.compile(r"(?:c[0-9]{1,3})?pf[0-9]{1,3}(?:vf|sf)[0-9]{1,5}")  # netdev representors, drivers/net
 
@@ -74,14 +75,14 @@ def _rdma(reader: Reader, nic: Nic, listed: Iterable[str]) -> tuple[RdmaPort, ..
 
 def _port(reader: Reader, device: str, number: str) -> RdmaPort:
     at = f"{_RDMA}/{device}/ports/{number}"
-    layer = {"InfiniBand": "infiniband", "Ethernet": "ethernet"}.get(reader.text(f"{at}/link_layer") or "")
+    layer = reader.text(f"{at}/link_layer")
     rate, width, speed = _rate(reader, f"{at}/rate")
     counters = _counters(reader, f"{at}/counters", PORT_COUNTERS)
     counters |= _counters(reader, f"{at}/hw_counters", HARDWARE_COUNTERS)
     return RdmaPort(
         device=device,
         number=int(number),
-        layer=layer,
+        layer=layer.lower() if layer in _LAYERS else None,
         state=_word(reader, f"{at}/state"),
         phys_state=_word(reader, f"{at}/phys_state"),
         rate_gbps=rate,

@@ -10,10 +10,10 @@ from hosttune.model.values import Value, close_mappings
 class RdmaPort(Value, frozen=True, kw_only=True):
     """One port of an RDMA device.
 
-    `layer` is "infiniband" or "ethernet" (RoCE). `state` and `phys_state` are the kernel's words in small letters
-    ("active", "linkup"). `lid` and `sm_lid` have a meaning on InfiniBand only; 0 means that no subnet manager has
-    assigned it. `counters`: errors since the driver was loaded or they were last cleared; a counter that the driver
-    proves not to have is left out, None is one that could not be read.
+    `layer` is "infiniband", "ethernet" (RoCE) or "unspecified" (neither, such as EFA). `state` and `phys_state` are the
+    kernel's words in small letters ("active", "linkup"). `lid` and `sm_lid` have a meaning on InfiniBand only; 0 means
+    that no subnet manager has assigned it. `counters`: errors since the driver was loaded or they were last cleared; a
+    counter that the driver proves not to have is left out, None is one that could not be read.
     """
 
     device: str
