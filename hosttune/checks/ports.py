@@ -73,7 +73,7 @@ def _state(evidence: Evidence, judged: Judged) -> CheckResult:
 
 
 def _beside(evidence: Evidence, judged: Judged, found: list[Found]) -> Iterator[Found]:
-    """Yield which GPUs have this function below their switch: it is their rail, and what is amiss with it costs them."""
+    """Yield which GPUs have this function below their switch: it is their rail, so a fault of it costs them."""
     worst = next((one for outcome in ("fail", "unknown", "warn") for one in found if one.outcome == outcome), None)
     if worst is not None and judged.rdma:
         index = evidence.host.index
