@@ -502,6 +502,29 @@ def test_files_of_a_port(name: str, text: str, field: str, value: object) -> Non
     assert getattr(ports[0], field) == value
 
 
+def test_two_places_show_that_an_ethernet_nic_has_no_rdma() -> None:
+    """Its own folder, and the class folder: of a capture that lists nothing as absent, both are asked."""
+    folder = "/sys/devices/pci0000:00/0000:40:00.0"
+    nic = Host(nics=(Nic(address="0000:40:00.0", kind="ethernet", interfaces=("eth0",)),))
+    whole = h100().put({f"{folder}/net/eth0/flags": "0x1003\n"})
+    whole = listed_there(whole, folder)
+
+    def rdma_of(host: Files) -> object:
+        return read_ports(Reader(host.system()), nic)["0000:40:00.0"].rdma
+
+    assert rdma_of(whole) == ()
+    unread = {path: to for path, to in whole.links.items() if not path.startswith("/sys/class/infiniband/")}
+    assert rdma_of(Files(whole.files, unread, whole.dirs - {"/sys/class/infiniband"})) is None
+    without = frozenset(path for path in whole.dirs if not path.startswith(f"{folder}/net"))
+    assert rdma_of(Files({**h100().files, f"{folder}/vendor": b"0x14e4\n"}, whole.links, without)) is None
+
+
+def listed_there(host: Files, folder: str) -> Files:
+    """The host with a link of its list of functions to a folder that it has got."""
+    links = {**host.links, f"/sys/bus/pci/devices/{folder.rpartition('/')[2]}": folder}
+    return Files(host.files, links, host.dirs | {folder, f"{folder}/net", f"{folder}/net/eth0"})
+
+
 def test_a_device_whose_ports_are_lost_has_unknown_ports() -> None:
     whole = h100()
     files = {path: data for path, data in whole.files.items() if "/mlx5_1/ports/" not in path}

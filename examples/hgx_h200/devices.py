@@ -75,8 +75,8 @@ def _write_infiniband(tree: Tree, function: Function, number: int) -> None:
 
 
 def _write_ethernet(tree: Tree, function: Function, number: int) -> None:
-    """A management port of 25 Gb/s with RoCE; the second one is set down. The kernel tells carrier, speed and duplex
-    only of an interface that is set up."""
+    """A management port of 25 Gb/s; the second one is set down. The kernel tells carrier, speed and duplex only of an
+    interface that is set up."""
     up = number == 0
     link: dict[str, str | int] = {"carrier": 1, "speed": 25000, "duplex": "full"} if up else {}
     _interface(
@@ -90,17 +90,6 @@ def _write_ethernet(tree: Tree, function: Function, number: int) -> None:
         mtu=1500,
         **link,
     )
-    name = f"bnxt_re{number}"
-    at = f"sys/devices/{function.path}/infiniband/{name}"
-    tree.put_all(at, node_type="1: CA", node_guid=f"0200:00ff:fe01:{number:04x}", hca_type="BCM57414",
-                 fw_ver="229.1.123.0")  # fmt: skip
-    states = (
-        ("4: ACTIVE", "5: LinkUp", "25 Gb/sec (1X EDR)") if up else ("1: DOWN", "3: Disabled", "2.5 Gb/sec (1X SDR)")
-    )
-    known = dict(zip(("state", "phys_state", "rate"), states, strict=True))
-    _port(tree, f"{at}/ports/1", link_layer="Ethernet", lid="0x0", sm_lid="0x0", **known)
-    tree.link(f"{at}/device", f"sys/devices/{function.path}")
-    tree.link(f"sys/class/infiniband/{name}", at)
 
 
 def _write_nvme(tree: Tree, function: Function, number: int) -> None:

@@ -61,7 +61,7 @@ def _rdma(reader: Reader, nic: Nic, listed: Iterable[str]) -> tuple[RdmaPort, ..
     inside = sysfs.function(nic.address, "infiniband")
     devices = list(dict.fromkeys((*listed, *reader.names(inside))))
     if not devices:
-        return () if reader.lacks(inside) else None
+        return () if reader.lacks(inside) or _others_have(reader, nic) else None
     found: list[RdmaPort] = []
     for device in devices:
         folder = f"{_RDMA}/{device}/ports"
@@ -71,6 +71,17 @@ def _rdma(reader: Reader, nic: Nic, listed: Iterable[str]) -> tuple[RdmaPort, ..
             return None
         found += [_port(reader, device, number) for number in numbers]
     return tuple(sorted(found, key=lambda port: (port.device, port.number)))
+
+
+def _others_have(reader: Reader, nic: Nic) -> bool:
+    """Return whether, in a capture that lists nothing as absent, both places of RDMA devices show none of it.
+
+    These are its own folder, which has a driver's other entries, and the class folder, which has other devices.
+    """
+    if reader.system.complete:
+        return False
+    names = reader.names_of_open_folder(sysfs.function(nic.address))
+    return nic.kind == "ethernet" and "net" in names and "infiniband" not in names and bool(reader.names(_RDMA))
 
 
 def _port(reader: Reader, device: str, number: str) -> RdmaPort:
