@@ -28,6 +28,7 @@ STEPS: Mapping[str, tuple[str, ...]] = {
     "handover": ("handover",),
     "apply": ("before", "apply", "validate"),
     "revert": ("before", "revert", "validate"),
+    "course": ("course", "sign", "verify"),
 }
 AT = "2026-01-02T03:04:05+00:00"
 
@@ -103,7 +104,11 @@ def write(order: Order, host: str, phase: str, outcome: str, *, why: str | None 
     }
     path = Path(answer_path(order.results, host, phase, check=order.check))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"schema": "hosttune.answer/v1", "fleet": answer}))
+    document = {
+        "schema": "hosttune.answer/v1",
+        **({"verdict": "valid"} if (phase, outcome) == ("verify", "ok") else {}),
+    }
+    path.write_text(json.dumps({**document, "fleet": answer}))
 
 
 def names(count: int) -> list[str]:

@@ -253,7 +253,7 @@ def test_the_page_names_every_variable_there_is() -> None:
     options = set(yaml.safe_load(manual)["options"]) - {"phase", "answer", "rescue", "carried", "job"}
     elsewhere = ("bootstrap", "monitoring")  # pages of their own
     text = "".join(path.read_text() for path in PLAYBOOKS.glob("**/*.yml") if not path.name.startswith(elsewhere))
-    # Of the command's own making are keep_before (see hosttune/fleet/rollout.py), the jobs of pairs with their record (see
-    # hosttune/fleet/pairs.py), and what a playbook itself registers.
-    used = set(re.findall(r"(?<!_)hosttune_(\w+)", text)) - {"keep_before", "pairs_jobs", "pairs_record"}
+    # Of the command's own making (see hosttune/fleet), and what a playbook itself registers or groups.
+    own = {"keep_before", "keep_course", "course", "course_", "course_no", "course_yes", "pairs_jobs", "pairs_record"}
+    used = set(re.findall(r"(?<!_)hosttune_(\w+)", text)) - own
     assert told == options | used | {"templates"}

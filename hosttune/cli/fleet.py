@@ -152,9 +152,17 @@ def validate(context: click.Context, /, **asked: Any) -> None:
 
 @fleet.command(cls=Command, groups=GROUPS)
 @run_options
+@click.option(
+    "--waves", metavar="SIZES", help="Sizes of the waves, where devices are handed over (default 1,5%,25%,100%)."
+)
 @click.pass_context
 def handover(context: click.Context, /, **asked: Any) -> None:
-    """Check that every host is fit for its next tenant. Full validation, no leftovers; an unknown result fails."""
+    """Check that every host is fit for its next tenant, or hand named devices over.
+
+    A full validation, no leftovers; an unknown result fails. Hosts whose inventory names devices or a guest
+    (hosttune_handover) hand them over instead, in waves: erased (hosttune_erase), tested, the statement signed on this
+    machine and verified on the host, and only then given back (hosttune_undrain).
+    """
     run(context, "handover", asked)
 
 
@@ -191,8 +199,8 @@ def revert(context: click.Context, /, **asked: Any) -> None:
 @fleet.command(cls=Command)
 @results_option
 @click.option("--run", "run_id", metavar="ID", help="The report of this run (default: the last one).")
-@click.option("--verb", type=click.Choice(("discover", "plan", "apply", "validate", "handover", "revert")),
-              help="Instead of a run: the last answer of each host to this command.")  # fmt: skip
+@click.option("--verb", type=click.Choice(("discover", "plan", "apply", "validate", "handover", "course", "revert")),
+              help="Instead of a run: the last answer of each host to this command (course: hand-overs).")  # fmt: skip
 @click.option("-i", "--inventory", "inventories", multiple=True, metavar="INVENTORY",
               help="With --verb: the hosts of this inventory instead of those that have answered.")  # fmt: skip
 @click.option("--limit", metavar="PATTERN", help="With -i: only these hosts and groups.")

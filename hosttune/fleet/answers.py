@@ -8,6 +8,7 @@ code, outcome and verdict contradict each other is `unknown` too.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import get_args
 
 import msgspec
 
@@ -26,7 +27,7 @@ class _ResultParts(Value, frozen=True, kw_only=True):
     """The two parts of a result file that are decoded: the `fleet` key and the document's verdict."""
 
     fleet: Answer | None = None
-    verdict: Verdict | None = None
+    verdict: str | None = None
 
 
 _DECODER = msgspec.json.Decoder(_ResultParts)
@@ -59,7 +60,7 @@ def read_answer(results: str, host: str, phase: str, run: str | None, *, check: 
     return answer if doubt is None else _unknown(host, phase, answer.run, doubt)
 
 
-def _disagree(answer: Answer, verdict: Verdict | None) -> str | None:
+def _disagree(answer: Answer, verdict: str | None) -> str | None:
     """Return the contradiction in an answer, or None.
 
     The exit code can contradict the outcome, and the answer's verdict can contradict the verdict in the document.
@@ -71,6 +72,10 @@ def _disagree(answer: Answer, verdict: Verdict | None) -> str | None:
         codes = (0, 1)  # a reboot is pending, or a transaction is unfinished
     if codes is not None and answer.exit_code is not None and answer.exit_code not in codes:
         return f"the answer contradicts itself: outcome {answer.outcome}, exit code {answer.exit_code}"
+    if answer.phase == "verify" and answer.outcome in ("ok", "no") and (answer.outcome == "ok") != (verdict == "valid"):
+        return f"the answer contradicts itself: outcome {answer.outcome}, and {verdict} in the document"
+    if verdict is not None and answer.phase != "verify" and verdict not in get_args(Verdict):
+        return f"{verdict[:40]!r} is not a verdict"
     if None not in (verdict, answer.verdict) and verdict != answer.verdict:
         return f"the answer contradicts itself: verdict {answer.verdict}, and {verdict} in the document"
     return None

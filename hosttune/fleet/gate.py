@@ -18,7 +18,8 @@ from hosttune.model.validation import Verdict
 Gate = Literal["either", "worse", "verdict"]
 GATES: tuple[Gate, ...] = get_args(Gate)
 
-# The phases of each verb, in order. `status` runs only after a reboot. `hook` exists only if a step of the operator
+# The phases of each verb, in order. `course`: `fleet handover` of hosts that name devices; its phase `sign` is made on
+# the controller. `status` runs only after a reboot. `hook` exists only if a step of the operator
 # (drain, undrain, the reboot itself) failed, `recover` only if --recover is given. `undrain` exists only if the
 # operator has defined such a step; it is unknown until that step has ended.
 PHASES: Mapping[str, tuple[str, ...]] = {
@@ -27,10 +28,12 @@ PHASES: Mapping[str, tuple[str, ...]] = {
     "apply": ("hook", "recover", "before", "apply", "status", "validate", "undrain"),
     "validate": ("validate",),
     "handover": ("handover",),
+    "course": ("hook", "course", "sign", "verify", "undrain"),
     "revert": ("hook", "recover", "before", "revert", "status", "validate", "undrain"),
 }
 ONLY_IF_ASKED = ("hook", "recover", "undrain")
-WAVES = frozenset(("apply", "revert"))  # the verbs that change hosts; the others process all hosts in one wave
+COURSE = "course"
+WAVES = frozenset(("apply", "revert", COURSE))  # the verbs that change hosts; the others process all hosts in one wave
 _MOST_REASONS = 20
 
 

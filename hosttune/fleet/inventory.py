@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -32,12 +33,28 @@ class _Group(Value, frozen=True, kw_only=True):
     children: tuple[str, ...] = ()
 
 
+class _Variables(Value, frozen=True, kw_only=True):
+    hosttune_handover: Any = None
+
+
+class _Meta(Value, frozen=True, kw_only=True):
+    hostvars: dict[str, _Variables] = msgspec.field(default_factory=dict)
+
+
+class _Listed(Value, frozen=True, kw_only=True):
+    meta: _Meta = msgspec.field(default_factory=_Meta, name="_meta")
+
+
 @dataclass(frozen=True)
 class Inventory:
-    """The hosts, in the inventory's order, and the groups of each (without `all` and `ungrouped`), sorted by name."""
+    """The hosts, in the inventory's order, and the groups of each (without `all` and `ungrouped`), sorted by name.
+
+    `between`: the hosts that name devices or a guest to be handed over (`hosttune_handover`).
+    """
 
     hosts: tuple[str, ...]
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    between: frozenset[str] = frozenset()
 
 
 def read_inventory(sources: Sequence[str], limit: str | None, vault: Sequence[str] = ()) -> Inventory:
@@ -57,7 +74,7 @@ def read_inventory(sources: Sequence[str], limit: str | None, vault: Sequence[st
         raise BadInput("it has no host", where=_named(sources, limit), hint="check for an empty group or file")
     refuse_names(hosts)
     listed = _ask("ansible-inventory", ["--list", *given, *vault], sources, limit)
-    return Inventory(hosts, groups_of(listed, hosts))
+    return Inventory(hosts, groups_of(listed, hosts), between_tenants(listed))
 
 
 def _hosts(output: str, sources: Sequence[str]) -> tuple[str, ...]:
@@ -94,6 +111,19 @@ def groups_of(listed: str, hosts: Sequence[str]) -> Mapping[str, tuple[str, ...]
             if host in found:
                 found[host].append(name)
     return {host: tuple(sorted(names)) for host, names in found.items() if names}
+
+
+def between_tenants(listed: str) -> frozenset[str]:
+    """Return the hosts with a value of `hosttune_handover`, from `ansible-inventory --list`. Raises BadInput.
+
+    A list that cannot be decoded is refused: hosts that name devices would be taken for hosts that name none.
+    """
+    try:
+        found = msgspec.json.decode(listed, type=_Listed).meta.hostvars
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        hint = "see ansible-inventory --list"
+        raise BadInput(f"its variables cannot be read: {error}", where="inventory", hint=hint) from error
+    return frozenset(host for host, known in found.items() if known.hosttune_handover)
 
 
 def _members(groups: Mapping[str, _Group], name: str) -> set[str]:

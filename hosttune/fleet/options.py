@@ -26,7 +26,15 @@ _OURS = {
     "-f": "--forks", "--forks": "--forks", "-C": "--check", "--check": "--check",
 }  # fmt: skip
 _ASKING = frozenset(("-K", "--ask-become-pass", "-k", "--ask-pass", "-J", "--ask-vault-pass", "--ask-vault-password"))
-RESERVED = ("hosttune_results", "hosttune_run", "hosttune_waves", "hosttune_gate")
+RESERVED = (
+    "hosttune_results",
+    "hosttune_run",
+    "hosttune_waves",
+    "hosttune_gate",
+    "hosttune_course",
+    "hosttune_keep_course",
+)
+PER_HOST = ("hosttune_handover", "hosttune_erase")  # never one value for every host of a run
 
 
 def checked(words: Sequence[str]) -> tuple[str, ...]:
@@ -69,9 +77,12 @@ def _refused(what: str, hint: str) -> BadInput:
 def check_variable(text: str, *, where: str = "-e") -> None:
     """Check an extra variable. Raises BadInput if hosttune fleet itself sets the variable."""
     name = text.partition("=")[0].strip()
+    if name in PER_HOST or any(f'"{one}"' in text for one in PER_HOST):
+        hint = "write it for each host in the inventory"
+        raise BadInput("devices to be handed over cannot be given as a variable of the run", where=where, hint=hint)
     if name in RESERVED:
         option = name.removeprefix("hosttune_")
-        hint = "it is the command's own" if option == "run" else f"use --{option}"
+        hint = "it is the command's own" if option in ("run", "course", "keep_course") else f"use --{option}"
         raise BadInput(f"{name} cannot be given as a variable", where=where, hint=hint)
 
 

@@ -16,12 +16,13 @@ from hosttune.bench.baselines import shipped
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import has_answer_file, read_answer
 from hosttune.fleet.causes import Diagnosed, diagnose_host, groups_of
-from hosttune.fleet.gate import PHASES, WAVES, phases
+from hosttune.fleet.gate import COURSE, PHASES, WAVES, phases
+from hosttune.fleet.handed import handed_of, results_of
 from hosttune.fleet.hardware import HostHardware, machine_of, read_machine
 from hosttune.fleet.medians import Hardware, Row, fleet_medians, rows_of
 from hosttune.fleet.monitored import Monitored
 from hosttune.fleet.results import answer_path, host_folder, read_file
-from hosttune.model.fleet import Answer, FleetReport, HostLine, Wave
+from hosttune.model.fleet import Answer, FleetReport, HandedLine, HostLine, Wave
 from hosttune.model.listing import some
 from hosttune.model.validation import VALIDATION_SCHEMA, CheckResult, Validation, Verdict, verdict_of
 from hosttune.model.validation import Outcome as CheckOutcome
@@ -63,6 +64,7 @@ class _Seen:
 
     answers: tuple[Answer, ...]
     validation: Validation | None
+    handed: tuple[HandedLine, ...] = ()
 
 
 def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
@@ -132,7 +134,7 @@ def _look(results: str, host: str, asked: Asked) -> _Seen:
         if doubt is not None:
             found[judge] = msgspec.structs.replace(found[judge], outcome="unknown", why=doubt)
     kept = [answer for phase, answer in found.items() if phase == asked.verb or has_answer_file(answer)]
-    return _Seen(tuple(kept), validation)
+    return _Seen(tuple(kept), validation, handed_of(results, host, found) if asked.verb == COURSE else ())
 
 
 def judge_of(verb: str, *, check: bool = False) -> str | None:
@@ -170,8 +172,10 @@ def _line(
     host: str, seen: _Seen, machine: HostHardware | None, asked: Asked, shared: dict[str, str], why: Diagnosed
 ) -> HostLine:
     made = seen.validation.results if seen.validation is not None else ()
+    handed = tuple(_short(one) for one in seen.handed)
+    course = next((one for one in seen.answers if one.phase == COURSE), None)
     monitored = () if asked.metrics is None else (asked.metrics.of(host),)
-    results = (*_results_of_answers(seen, made, asked), *monitored, *made)
+    results = (*_results_of_answers(seen, made, asked), *results_of(handed, course), *monitored, *made)
     notable = [one for one in worst_first(results) if one.outcome not in ("pass", "skip")]
     worse = (seen.validation.worse or ()) if seen.validation is not None else ()
     hardware = machine.hardware if machine is not None else Hardware({})
@@ -194,7 +198,13 @@ def _line(
         low=why.low,
         low_untold=why.more,
         causes=why.causes,
+        handed=handed,
     )
+
+
+def _short(one: HandedLine) -> HandedLine:
+    """Return the line of a device with the texts of the host cut."""
+    return msgspec.structs.replace(one, why=tuple(_cut(text) for text in one.why[:MOST_TOLD]))
 
 
 def _results_of_answers(seen: _Seen, made: Sequence[CheckResult], asked: Asked) -> tuple[CheckResult, ...]:

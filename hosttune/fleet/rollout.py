@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import has_answer_file, read_answer
-from hosttune.fleet.gate import ONLY_IF_ASKED, WAVES, Gate, HostStatus, exit_code, judge, phases, status_of
+from hosttune.fleet.gate import COURSE, ONLY_IF_ASKED, WAVES, Gate, HostStatus, exit_code, judge, phases, status_of
 from hosttune.fleet.record import (
     Asked,
     Done,
@@ -39,7 +39,7 @@ GONE = "no longer in the inventory"
 _MOST = 10  # hosts of a change before "and N more"
 # Answers of an earlier attempt that are removed before a host is changed again. `validate` is removed first: if the run
 # is killed in between, no old proof is left.
-_OUTDATED = ("validate", "status", *ONLY_IF_ASKED)
+_OUTDATED = ("validate", "status", "sign", "verify", *ONLY_IF_ASKED)
 
 
 @dataclass(frozen=True)
@@ -186,17 +186,21 @@ def _orders(rollout: Rollout, hosts: Sequence[str]) -> Iterator[Order]:
     """Yield the order for each ansible.
 
     A host that this run has already validated keeps that validation as the state before the change. The host may have
-    been changed since; compared with the state that an earlier attempt left, it would not look worse.
+    been changed since; compared with the state that an earlier attempt left, it would not look worse. A host whose
+    hand-over has ended well in this run is not erased once more: its statement is signed and verified.
     """
     measured = [host for host in hosts if rollout.gated and rollout.begun and _measured(rollout, host)]
     again = frozenset(measured)
-    keeping = replace(rollout.order, variables={**rollout.order.variables, "hosttune_keep_before": True})
+    kept = "hosttune_keep_course" if rollout.verb == COURSE else "hosttune_keep_before"
+    keeping = replace(rollout.order, variables={**rollout.order.variables, kept: True})
     for order, part in ((keeping, measured), (rollout.order, [host for host in hosts if host not in again])):
         for shard in shards(part, rollout.shard):
             yield replace(order, hosts=shard)
 
 
 def _measured(rollout: Rollout, host: str) -> bool:
+    if rollout.verb == COURSE:
+        return read_answer(rollout.order.results, host, COURSE, rollout.run).outcome == "ok"
     return read_answer(rollout.order.results, host, "before", rollout.run).outcome in ("ok", "no")
 
 

@@ -16,7 +16,7 @@ from hosttune import __version__
 from hosttune.assets import folder
 from hosttune.errors import BadInput
 from hosttune.fleet import options as handed_on
-from hosttune.fleet.gate import WAVES, Gate
+from hosttune.fleet.gate import COURSE, WAVES, Gate
 from hosttune.fleet.inventory import Inventory, read_inventory, tool
 from hosttune.fleet.live import Progress, watch
 from hosttune.fleet.record import Line, RecordedRun, Resumed, RunBegun, decode, encode, new_run, now, past_run
@@ -28,6 +28,7 @@ from hosttune.fleet.waves import parse_sizes
 from hosttune.jsonlines import JsonLines
 from hosttune.state import load, load_text
 
+HANDOVER = "handover"  # as asked; it means COURSE where hosts name devices
 DEFAULT_RESULTS = "hosttune-results"
 DEFAULT_SHARD = 500  # measured: an ansible needs 0.7 CPU-s to start and 60 to 70 MB, with 50 hosts as with 500
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -36,7 +37,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ONLY = {
     "level": ("apply", "validate", "revert"),
     "intent": ("plan", "apply"),
-    "waves": ("apply", "revert"),
+    "waves": ("apply", "revert", "handover"),
     "gate": ("apply", "revert"),
     "reboot": ("apply", "revert"),
     "reboot_guests": ("apply", "revert"),
@@ -83,14 +84,16 @@ class FleetRun:
 def run_fleet(request: Request, tell: Callable[[str], None]) -> FleetRun:
     """Run a verb over the fleet. `tell` writes a line to stderr. Raises BadInput and Refused."""
     check_request(request)
+    request = _last_handover(request)
     past = past_of(request)
     if past is not None:
         request = with_recorded_request(request, past)
-    order = order_of(request)
     intent = read_intent(request.intent)
     tool("ansible-playbook")
-    playbook(order)
+    playbook(order_of(request))
     inventory = read_inventory(request.inventories, request.limit, handed_on.vault(request.options))
+    request, inventory = _handing_over(request, inventory, past, tell)
+    order = order_of(request)
     with held(order.results) as journal, interruptible() as stop:
         if past is None:
             rollout, lines = _new(request, order, inventory, intent)
@@ -104,6 +107,38 @@ def run_fleet(request: Request, tell: Callable[[str], None]) -> FleetRun:
         outcome = _watched(rollout, journal, stop, tell)
     began = past.began if past is not None else next(line for line in lines if isinstance(line, RunBegun))
     return FleetRun(rollout, outcome, inventory, began.at)
+
+
+def _last_handover(request: Request) -> Request:
+    """Return the request of a hand-over that is continued with the verb that it began with."""
+    if request.verb != HANDOVER or not (request.resume or request.retry):
+        return request
+    lines = read_record(request.results)
+    verbs = [line.verb for line in lines if isinstance(line, RunBegun) and line.verb in (HANDOVER, COURSE)]
+    return replace(request, verb=verbs[-1]) if verbs else request
+
+
+def _handing_over(
+    request: Request, inventory: Inventory, past: RecordedRun | None, tell: Callable[[str], None]
+) -> tuple[Request, Inventory]:
+    """Return the request with the verb that is meant by `handover`, and the hosts that it is about.
+
+    Where hosts name devices, these are handed over, in waves; else every host is validated, and nothing is written.
+    Raises BadInput.
+    """
+    if request.verb == HANDOVER and past is None and inventory.between:
+        hosts = tuple(host for host in inventory.hosts if host in inventory.between)
+        left = len(inventory.hosts) - len(hosts)
+        if left and hosts:
+            tell(f"note: {left} hosts name no devices in hosttune_handover: they are not in this run")
+        if hosts:
+            return replace(request, verb=COURSE), replace(inventory, hosts=hosts)
+    if request.verb == HANDOVER and request.waves is not None:
+        hint = "name devices or a guest for the hosts (hosttune_handover), or leave it out"
+        raise BadInput("no host of the inventory is handed over: there are no waves", where="--waves", hint=hint)
+    if request.verb == COURSE:
+        return request, replace(inventory, hosts=tuple(one for one in inventory.hosts if one in inventory.between))
+    return request, inventory
 
 
 def _watched(rollout: Rollout, journal: JsonLines, stop: Stop, tell: Callable[[str], None]) -> Outcome:
@@ -219,6 +254,7 @@ def order_of(request: Request) -> Order:
         "reboot": request.reboot or None,
         "reboot_guests": request.reboot_guests or None,
         "recover": request.recover or None,
+        "course": {HANDOVER: False, COURSE: True}.get(request.verb),
         "waves": ["100%"] if request.verb in WAVES else None,  # here each wave is a separate run of the playbook
     }
     return Order(
@@ -259,9 +295,14 @@ def read_past(results: str, verb: str | None, run: str | None = None) -> Recorde
 
     Raises BadInput if the record cannot be read.
     """
+    return past_run(read_record(results), verb, run)
+
+
+def read_record(results: str) -> tuple[Line, ...]:
+    """Return the lines of the record of a results folder; none if there is none. Raises BadInput."""
     path = os.path.join(results, RECORD)
     data = read_file(path)
-    return past_run(decode(data, where=path), verb, run) if data is not None else None
+    return decode(data, where=path) if data is not None else ()
 
 
 def with_recorded_request(request: Request, past: RecordedRun) -> Request:

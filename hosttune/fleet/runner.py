@@ -25,6 +25,7 @@ from hosttune.fleet.inventory import not_installed, tool
 from hosttune.fleet.results import ASKING, limit_file
 
 _GRACE_SECONDS = 15.0  # time for ansible to end its workers after an interrupt, before it is killed
+_PLAYBOOKS = {"course": "handover"}  # where it is not named as the verb
 _POLL_SECONDS = 1  # how often ansible-runner calls the function that can stop it
 _MOST_LINES = 12  # of ansible's messages outside of tasks
 _TASK_EVENTS = frozenset(("runner_on_ok", "runner_on_failed", "runner_on_unreachable", "runner_on_skipped"))
@@ -106,7 +107,7 @@ class Stop:
 
 def playbook(order: Order) -> str:
     """Return the path of the order's playbook. Raises BadInput if it is missing from the installation."""
-    path = os.path.join(order.playbooks, f"{order.verb}.yml")
+    path = os.path.join(order.playbooks, f"{_PLAYBOOKS.get(order.verb, order.verb)}.yml")
     if not os.path.isfile(path):
         raise BadInput("the playbook is missing", where=path, hint="install hosttune again")
     return path

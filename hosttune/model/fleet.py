@@ -9,6 +9,7 @@ from hosttune.model.diagnosis import Cause, Grade, JudgedFigure
 from hosttune.model.validation import CheckResult, Verdict
 from hosttune.model.validation import Outcome as CheckOutcome
 from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
+from hosttune.model.verification import StatementState
 
 FLEET_SCHEMA = "hosttune.fleet/v1"
 
@@ -77,6 +78,18 @@ class Outlier(Value, frozen=True, kw_only=True):
     worse: bool = True  # False: it is far on the good side
 
 
+class HandedLine(Value, frozen=True, kw_only=True):
+    """A device of a host's hand-over. `why`: what makes its statement void, or keeps it quarantined, one line each."""
+
+    address: str
+    state: StatementState
+    expires_at: str | None = None
+    why: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+
 class HostLine(Value, frozen=True, kw_only=True):
     """One host in the report. `verdict` is that of its validation in this run, unknown if it has none.
 
@@ -84,6 +97,7 @@ class HostLine(Value, frozen=True, kw_only=True):
     `told` are the results that are not pass or skip, worst first, cut after some dozens (`untold`: how many more).
     `page`: path of the host's own page, from the results folder. `groups`: the inventory's. `low`: figures below what
     is typical of the host's shape, or above what it can give (`low_untold`: how many more); `causes`: why, best first.
+    `handed`: the devices of its hand-over in this run.
     """
 
     host: str
@@ -104,6 +118,7 @@ class HostLine(Value, frozen=True, kw_only=True):
     low: tuple[JudgedFigure, ...] = ()
     low_untold: int = 0
     causes: tuple[Cause, ...] = ()
+    handed: tuple[HandedLine, ...] = ()
 
     def __post_init__(self) -> None:
         close_lists(self)

@@ -52,6 +52,7 @@ def print_fleet(report: FleetReport, console: Console) -> None:
         prose(f"stopped: {report.stopped}", 0, console, "error", hang=2)
     _print_answers(report, console)
     _print_troubles(troubles(report), results_left_out(report), console)
+    _print_handed(report, console)
     _print_waves(report, console)
     _print_causes(report, console)
     _print_outliers(report, console)
@@ -106,6 +107,18 @@ def _print_waves(report: FleetReport, console: Console) -> None:
         prose(text, 2, console, _STYLES[outcome], hang=2)
         for why in wave.why:
             prose(why, 6, console, hang=2)
+
+
+def _print_handed(report: FleetReport, console: Console) -> None:
+    """Print the devices that were handed over, by the state of their statements."""
+    found = [(one.state, line.host) for line in report.hosts for one in line.handed]
+    if not found:
+        return
+    _heading("statements of devices", console)
+    for state, style in (("quarantined", "error"), ("void", "error"), ("expiring", "warn"), ("valid", "plain")):
+        hosts = [host for known, host in found if known == state]
+        if hosts:
+            prose(f"{state}: {len(hosts)}: {some(list(dict.fromkeys(hosts)), MANY)}", 2, console, style, hang=2)
 
 
 def _print_causes(report: FleetReport, console: Console) -> None:

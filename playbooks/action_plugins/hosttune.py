@@ -29,13 +29,33 @@ try:
 except ImportError:
     CONTROLLER_VERSION = None
 
-PHASES = ("discover", "plan", "apply", "status", "validate", "handover", "revert", "recover", "pairs")
+PHASES = (
+    *("discover", "plan", "apply", "status", "validate", "handover", "revert", "recover", "pairs"),
+    *("course", "sign", "verify"),  # of a hand-over of named devices
+)
+OF_COURSE = ("course", "sign", "verify")
 VALIDATIONS = ("validate", "handover")
-SECONDS = {"apply": 3600.0, "revert": 3600.0, "recover": 3600.0}  # other phases: 300, and by level
+SECONDS = {"apply": 3600.0, "revert": 3600.0, "recover": 3600.0, "course": 43200.0}  # other phases: 300, and by level
 LEVEL_SECONDS = (300.0, 1800.0, 7200.0, 14400.0)
 TEXTS = ("root", "against", "gate", "floors", "version")
-FLAGS = ("start", "no_guests", "force", "keep")
-OPTIONS = (*TEXTS, *FLAGS, "phase", "results", "record", "run", "command", "intent", "level", "timeout", "disrupt")
+SIGNING = ("key", "expires", "signers", "identity", "revoked", "controller_command")
+FLAGS = ("start", "no_guests", "force", "keep", "to_vfio")
+OPTIONS = (
+    *TEXTS,
+    *FLAGS,
+    *SIGNING,
+    "erase",
+    "handover",
+    "phase",
+    "results",
+    "record",
+    "run",
+    "command",
+    "intent",
+    "level",
+    "timeout",
+    "disrupt",
+)
 ASKED = "asked; no answer yet"
 LATE_SECONDS = 120.0  # after a command's own time is over, the host is given up
 RUN = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"  # imported once, before hosts are asked
@@ -60,7 +80,7 @@ def sibling(name: str) -> object:
     return module
 
 
-ANSWER, VARIABLES = sibling("hosttune_answer"), sibling("hosttune_variables")
+ANSWER, VARIABLES, HANDOVER = (sibling(f"hosttune_{name}") for name in ("answer", "variables", "handover"))
 BadInput, resolved = VARIABLES.BadInput, VARIABLES.resolved
 
 
@@ -89,15 +109,33 @@ class ActionModule(ActionBase):
             path = place(asked, answer)
             for_this = "level" in self._task.args or "hosttune_level" in load_extra_vars(self._loader)
             asked.update(read_options(read, asked["phase"], level_for_this=for_this))
-            found = dict(self._task.args.get("answer") or self._ask(asked, variables, answer, path))
-        except BadInput as error:
+            if asked["phase"] in OF_COURSE and "answer" not in self._task.args:
+                self._prepare(asked, read, path)
+            if asked["phase"] == "sign" and "answer" not in self._task.args:
+                found = HANDOVER.sign(os.path.dirname(path), asked["signing"], asked["named"])
+            else:
+                found = dict(self._task.args.get("answer") or self._ask(asked, variables, answer, path))
+        except (BadInput, HANDOVER.Unfit) as error:
             found = {"outcome": "bad-input", "why": str(error)}
         answer["seconds"] = round(time.monotonic() - began, 3)
         return self._finish(asked, answer, found, path)
 
+    def _prepare(self, asked: dict, read: object, path: str | None) -> None:
+        """What the phases of a hand-over need besides. Raises BadInput, Unfit, before anything is asked of the host."""
+        asked["signing"] = {name: text_of(name, read(name)) for name in SIGNING}
+        asked["named"] = HANDOVER.named(read("handover"), "handover")
+        HANDOVER.refuse_incomplete(asked, asked["signing"])
+        erase = HANDOVER.named(read("erase"), "erase")
+        asked["words"] = HANDOVER.words(asked["named"], erase, asked["to_vfio"], asked["level"])
+        if asked["phase"] == "course":
+            try:
+                HANDOVER.begin(os.path.dirname(path))
+            except OSError as error:
+                raise BadInput(f"cannot remove the earlier statement beside {path}: {error.strerror}") from error
+
     def _ask(self, asked: dict, variables: dict, answer: dict, path: str | None) -> dict:
         """What the host answers, or why it does not. Raises BadInput."""
-        here = ("results", "record", "run", "keep", "intent", "floors")
+        here = ("results", "record", "run", "keep", "intent", "floors", "signing", "named")
         arguments = {name: value for name, value in asked.items() if name not in here and value is not None}
         arguments["carried"] = self._carried(asked, path, variables.get("inventory_dir"))
         if not asked["against"] and asked["gate"] != "verdict":
@@ -150,6 +188,8 @@ class ActionModule(ActionBase):
                 carried["floors"] = self._text("hosttune_floors", asked["floors"], beside)
             if asked["against"] is not None:
                 carried["against"] = earlier(path, asked["against"])
+        if asked["phase"] == "verify":
+            carried.update(HANDOVER.carried(os.path.dirname(path), asked["signing"]))
         return carried
 
     def _text(self, where: str, path: object, beside: object) -> str:
@@ -173,6 +213,15 @@ class ActionModule(ActionBase):
         """Store the answer; the task's result, without the document where it is stored."""
         answer.setdefault("phase", str(self._task.args.get("phase")))
         document = found.pop("document", None)
+        if asked.get("phase") == "course" and document is not None:  # a file of its own, and not the answer's document
+            try:
+                HANDOVER.keep(os.path.dirname(path), document)
+            except OSError as error:
+                found, document = (
+                    {"outcome": "unknown", "why": f"the statement cannot be stored: {error.strerror}"},
+                    None,
+                )
+            document = None
         for name in ("outcome", "why", "exit_code", "reboot_required", "verdict"):
             answer[name] = found.get(name)
         answer["changed"] = bool(found.get("changed"))
@@ -277,7 +326,7 @@ def level_of(value: object, phase: str, *, for_this: bool) -> int:
     An inventory's level, for nightly validations say, lowers no handover; one that was said for this run does.
     """
     if value is None:
-        return 2 if phase == "handover" else 0
+        return 2 if phase in ("handover", "course") else 0
     if isinstance(value, bool) or str(value) not in ("0", "1", "2", "3"):
         raise BadInput(f"hosttune_level is {value!r:.80}; there are 0, 1, 2 and 3")
     if phase == "handover" and int(value) < 2:

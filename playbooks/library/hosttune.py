@@ -10,6 +10,7 @@ times as much CPU (`make bench-fleet`), and bring nothing: the action plugin has
 # Copyright: hosttune's authors. SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import base64
 import contextlib
 import errno
 import glob
@@ -47,9 +48,12 @@ options:
         its intent; V(revert) restores the original values; V(recover) rolls back an interrupted apply or
         revert; V(validate) checks and measures; V(handover) is a validation for the next tenant, at level 2;
         V(pairs) lists the host's ports, or measures its ends of O(job).
+      - For a hand-over of named devices, V(course) carries it out, and stores what the host states as
+        RESULTS/HOST/statement.json; V(sign) signs that file on the controller, without asking the host; V(verify)
+        verifies it on the host, and keeps it there.
     type: str
     required: true
-    choices: [discover, plan, apply, status, validate, handover, revert, recover, pairs]
+    choices: [discover, plan, apply, status, validate, handover, revert, recover, pairs, course, sign, verify]
   command:
     description:
       - The command on the host, a path or name, or a list whose further items are arguments. Without it,
@@ -106,6 +110,38 @@ options:
     type: list
     elements: str
     default: []
+  handover:
+    description: For V(course), the devices (addresses) that are handed over, and at most one stopped guest, by name.
+    type: list
+    elements: str
+    default: []
+  erase:
+    description: For V(course), serial numbers of the drives that may be erased, each alone or as ADDRESS=SERIAL.
+    type: list
+    elements: str
+    default: []
+  to_vfio:
+    description: V(course) returns the devices to vfio-pci, whichever driver they were on (C(--to-vfio)).
+    type: bool
+    default: false
+  key:
+    description: For V(sign), the SSH key on the controller, or its public half if ssh-agent has it.
+    type: path
+  expires:
+    description: For V(sign), how long the statement is valid, as C(24h). Default 24h.
+    type: str
+  signers:
+    description: For V(verify), the file of allowed signers on the controller.
+    type: path
+  identity:
+    description: For V(verify), the name of the signer in that file.
+    type: str
+  revoked:
+    description: For V(verify), revoked keys, on the controller.
+    type: path
+  controller_command:
+    description: For V(sign), the hosttune of the controller. Default the one beside Ansible's interpreter, or on PATH.
+    type: path
   force:
     description: V(revert) and V(recover) also revert settings that something else has changed since (C(--force)).
     type: bool
@@ -234,7 +270,7 @@ GRACE_SECONDS = 30.0  # for a transaction to take itself back when its time is o
 FULL = (errno.ENOSPC, errno.EDQUOT)
 UNSAID = {
     **dict.fromkeys(("command", "root", "level", "gate", "timeout", "version")),
-    **{"start": False, "no_guests": False, "force": False, "disrupt": [], "carried": {}},
+    **{"start": False, "no_guests": False, "force": False, "disrupt": [], "carried": {}, "words": []},
 }
 
 
@@ -340,6 +376,10 @@ def words_of(asked: dict, check: bool, stack: contextlib.ExitStack) -> tuple[lis
         words += [word for name in asked["disrupt"] for word in ("--disrupt", name)]
     elif phase == "pairs":
         words, text = ["pairs", "-f", "-"], "{}" if check else carried.get("job", "{}")
+    elif phase == "course":
+        words = ["handover", *asked["words"], *(["--dry-run"] if check else ["--yes"])]
+    elif phase == "verify":
+        words = verify_words(carried, check, stack)
     elif phase == "revert" and not check:
         words = ["revert"] + ["--force"] * asked["force"]
     elif phase == "recover" and not check:
@@ -349,6 +389,18 @@ def words_of(asked: dict, check: bool, stack: contextlib.ExitStack) -> tuple[lis
         words = ["status" if phase in ("revert", "recover") else phase]
     words += ["--root", asked["root"]] if asked["root"] is not None else []
     return [*words, "-o", "json"], text, fds
+
+
+def verify_words(carried: dict, check: bool, stack: contextlib.ExitStack) -> list[str]:
+    """The arguments that verify a statement. Signature and statement lie in a folder that is then removed."""
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hosttune-"))
+    names = {"statement": "statement.json", "signature": "statement.json.sig", "signers": "signers", "revoked": "krl"}
+    paths = {name: os.path.join(folder, file) for name, file in names.items() if carried.get(name) is not None}
+    for name, path in paths.items():
+        with open(path, "wb") as file:
+            file.write(base64.b64decode(carried[name]))
+    words = ["handover", "verify", paths["statement"], "--signers", paths["signers"], "--identity", carried["identity"]]
+    return words + (["--revoked", paths["revoked"]] if "revoked" in paths else []) + ["--keep"] * (not check)
 
 
 def ended(asked: dict, check: bool) -> dict:

@@ -10,8 +10,11 @@ from __future__ import annotations
 import json
 import re
 
-# Other phases: result.
-SCHEMAS = {"discover": "host", "plan": "plan", "validate": "validation", "handover": "validation", "pairs": "ends"}
+SCHEMAS = {  # others: result
+    **{"discover": "host", "plan": "plan", "validate": "validation", "handover": "validation", "pairs": "ends"},
+    **{"course": "handover", "verify": "handover-verification"},
+}
+STATEMENT = {"_type": "https://in-toto.io/Statement/v1", "predicateType": "https://hosttune.dev/handover/v1"}
 # Exit codes of the command (`docs/`, "Exit codes"); 126 and 127 are what env and shells give for a missing program.
 WORDS = {
     1: "no",
@@ -86,6 +89,12 @@ def outcome_of(asked: dict, check: bool, code: int, document: dict, why: str) ->
         return "no", "a reboot is pending"
     if code == 0 and phase == "status" and document.get("open_transaction"):
         return "no", "a transaction is unfinished: run hosttune recover"
+    if phase == "verify" and (code == 0) != (verdict == "valid" and not document.get("reasons")):
+        raise NoAnswer("unknown", f"exit code {code} beside the verdict {verdict}")
+    if phase == "verify" and code == 0 and document.get("about") != "host":
+        raise NoAnswer("unknown", "it was verified about a document, not about the host")
+    if phase == "course" and (code == 0) != (bool(devices(document)) and not unclean(document)):
+        raise NoAnswer("unknown", f"exit code {code} beside a statement with {len(unclean(document))} faults")
     if code == 0 and verdict in ("fail", "unknown") and asked["gate"] != "worse":
         raise NoAnswer("unknown", f"exit code 0 beside the verdict {verdict}")
     if code == 0 and asked["gate"] in ("worse", "either") and document.get("worse"):
@@ -106,6 +115,8 @@ def read(asked: dict, out: bytes) -> dict:
         raise NoAnswer(word, f"the document is cut or no JSON: {error}") from error
     name = SCHEMAS.get(asked["phase"], "result")
     schema = document.get("schema") if isinstance(document, dict) else None
+    if name == "handover" and isinstance(document, dict) and STATEMENT.items() <= document.items():
+        schema = "hosttune.handover/v1"
     if schema != f"hosttune.{name}/v1":
         word = "wrong-version" if str(schema).startswith(f"hosttune.{name}/") else "unknown"
         raise NoAnswer(word, f"the document's schema is {schema!r}, not hosttune.{name}/v1")
@@ -129,12 +140,33 @@ def facts(asked: dict, check: bool, document: dict, err: str) -> dict:
         answer["changed"] = any(line.startswith("plan saved: ") for line in err.splitlines())
     elif phase in ("validate", "handover"):
         answer["verdict"] = document["verdict"]
+    elif phase in ("course", "verify"):
+        answer["changed"] = phase == "course"
     else:
         planned = any(entry.get("outcome") == "planned" for entry in entries) or bool(document.get("writes"))
         ours = any(entry.get("outcome") not in ("ignored", "conflict") for entry in entries)  # a revert leaves those
         answer["changed"] = (ours if phase == "revert" else planned) if check else bool(document.get("changed"))
         answer["reboot_required"] = document.get("reboot_required")
     return answer
+
+
+def devices(document: dict) -> list[dict]:
+    """The devices of a statement."""
+    predicate = document.get("predicate")
+    return [one for one in (predicate.get("devices") if isinstance(predicate, dict) else None) or [] if one]
+
+
+def unclean(document: dict) -> list[str]:
+    """What keeps the devices of a statement from being clean, a line each."""
+    told = []
+    for one in devices(document):
+        steps = [step for step in one.get("steps") or [] if step.get("outcome") not in ("done", "not-needed")]
+        told += [
+            f"{one.get('address')}: {step.get('step')} is {step.get('outcome')}: {step.get('why')}" for step in steps
+        ]
+        if not steps and one.get("state") != "clean":
+            told.append(f"{one.get('address')} is {one.get('state')}: its statement would not hold")
+    return told
 
 
 def running(document: dict) -> list[str] | None:
@@ -172,6 +204,8 @@ def no(document: dict) -> str:
         for entry in document.get("entries") or []
         if entry.get("outcome") in bad
     ]
+    told += unclean(document)
+    told += [f"{one.get('subject')}: {one.get('text')}" for one in document.get("reasons") or []]
     told += [f"guest {guest.get('guest')} is not placed" for guest in document.get("unplaced") or []]
     told += [
         f"{result['check']} {result.get('subject')}: {result['outcome']}"

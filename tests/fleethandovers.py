@@ -1,0 +1,70 @@
+"""Simulated hosts between two tenants, for tests of the fleet: the hand-over was made before, and a stand-in tells it.
+
+Everything after it is real: the signature on the controller, and the verification on the host's scratch root.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from coursekills import ASKED, DRIVE, NIC, passing_all, root_of
+from courses import Wiped, handed
+from fleethosts import HOSTTUNE, Fleet, script
+from handovers import SIGNER, Keys
+
+COMMAND = """echo "$1 $2" >> {log}
+case "$1 $2" in
+  "handover verify") exec {hosttune} "$@" ;;
+  "handover "*) cat {statement}; exit {code} ;;
+  *) {other} ;;
+esac"""
+
+
+class Between:
+    """One host that hands its drive and NIC over, in a folder; `outcome`: that of their erasure."""
+
+    def __init__(self, folder: Path, name: str, outcome: str = "done") -> None:
+        self.folder, self.name = folder, name
+        self.root = folder / "handed" / name
+        self.done = folder / f"{name}-done.json"
+        self.log = folder / f"{name}-log"
+        self.clean = handed(root_of(self.root), ASKED, Wiped(outcome), passing_all, out=str(self.done)).clean
+
+    def variables(self, other: str = "exit 9") -> dict[str, Any]:
+        """The variables of the host in an inventory; `other`: shell for any other command."""
+        code = 0 if self.clean else 1
+        text = COMMAND.format(log=self.log, hosttune=HOSTTUNE, statement=self.done, code=code, other=other)
+        return {
+            "hosttune_root": str(self.root), "hosttune_handover": [DRIVE, NIC], "hosttune_erase": ["S1"],
+            "hosttune_command": script(self.folder / f"{self.name}-command", text),
+        }  # fmt: skip
+
+    def asked(self) -> list[str]:
+        """The commands that reached the host, in order."""
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+    def boots(self) -> None:
+        """The host boots: every statement about it is void."""
+        path = self.root / "proc/sys/kernel/random/boot_id"
+        path.write_text("00000000-0000-4000-8000-00000000000b\n")
+
+
+def signing(folder: Path) -> dict[str, str]:
+    """The variables that sign and verify, with keys of their own."""
+    (folder / "keys").mkdir(exist_ok=True)
+    keys = Keys(folder / "keys")
+    return {"hosttune_key": str(keys.key), "hosttune_signers": str(keys.signers), "hosttune_identity": SIGNER,
+            "hosttune_revoked": str(keys.revoked)}  # fmt: skip
+
+
+def fleet_of(folder: Path, hosts: list[Between], **others: dict[str, Any]) -> Fleet:
+    """The hosts that hand over, others with variables of their own, and the keys."""
+    return Fleet(folder, {**{one.name: one.variables() for one in hosts}, **others}, signing(folder))
+
+
+def statement(fleet: Fleet, host: str) -> dict[str, Any]:
+    """The statement that is kept beside the answers of a host."""
+    found: dict[str, Any] = json.loads((fleet.results / host / "statement.json").read_text())
+    return found

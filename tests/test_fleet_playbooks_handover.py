@@ -1,0 +1,74 @@
+"""playbooks/handover.yml: hosts that name devices hand them over in waves, the others are only validated."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleethandovers import Between, fleet_of, statement
+from fleethosts import script
+from test_fleet_playbooks_waves import PASSED, hook, logged, says
+
+pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no OpenSSH client")
+
+
+def test_named_devices_are_handed_over_signed_here_verified_there_and_then_given_back(tmp_path: Path) -> None:
+    """The host that names none is validated as always, and nothing else is asked of it."""
+    one = Between(tmp_path, "h1")
+    plain = {"hosttune_handover": [], "hosttune_command": script(tmp_path / "plain", says(PASSED))}
+    fleet = fleet_of(tmp_path, [one], h2=plain)
+    played = fleet.play("handover", undrain=hook(tmp_path, "undrain"))
+    assert (one.asked(), logged(tmp_path)) == (["handover --device", "handover verify"], ["undrain h1"])
+    assert {name: fleet.outcomes(name) for name in ("course", "sign", "verify", "undrain", "handover")} == {
+        "course": {"h1": "ok"}, "sign": {"h1": "ok"}, "verify": {"h1": "ok"}, "undrain": {"h1": "ok"},
+        "handover": {"h2": "ok"},
+    }  # fmt: skip
+    assert fleet.records("h2") == {"handover"}
+    assert fleet.document("h1", "verify")["verdict"] == "valid"
+    assert statement(fleet, "h1")["predicate"]["expires_at"]
+    assert (fleet.results / "h1/statement.json.sig").is_file()
+    assert len(list((one.root / "var/lib/hosttune/handover/signed").glob("*.json"))) == 1  # kept on the host
+    assert "BEGIN OPENSSH" not in played.out + "".join(path.read_text() for path in fleet.results.rglob("*.json"))
+
+
+UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
+    "key": ({"hosttune_key": "/no/key"}, "hosttune_key: cannot read /no/key"),
+    "identity": ({"hosttune_identity": ""}, "hosttune_identity is not set"),
+    "guests": ({"hosttune_handover": ["a", "b"]}, "names two guests, a and b"),
+    "mapping": ({"hosttune_handover": {"device": 1}}, "hosttune_handover is not a list of texts"),
+    "option": ({"hosttune_erase": ["--yes"]}, "hosttune_erase is not a list of texts"),
+}
+
+
+def test_nothing_is_given_back_without_a_valid_statement(tmp_path: Path) -> None:
+    """The first wave: void, not clean, of another machine, and what could not be signed, which is not begun."""
+    void, unclean = Between(tmp_path, "void"), Between(tmp_path, "unclean", outcome="failed")
+    foreign, later = Between(tmp_path, "foreign"), Between(tmp_path, "later")
+    void.boots()
+    never = script(tmp_path / "never", f"touch {tmp_path}/reached")
+    base = {"hosttune_handover": ["0000:41:00.0"], "hosttune_command": never}
+    unusable = {name: {**base, **variables} for name, (variables, _) in UNUSABLE.items()}
+    fleet = fleet_of(tmp_path, [void, unclean, foreign], **unusable)
+    fleet.hosts["later"] = later.variables()  # type: ignore[index]
+    (fleet.results / "foreign").mkdir(parents=True)
+    (fleet.results / "foreign/discover.json").write_text(json.dumps({"hostname": "scratch", "digest": "e" * 64}))
+    waves = [len(fleet.hosts) - 1, 1]
+    played = fleet.play("handover", code=2, undrain=hook(tmp_path, "undrain"), waves=waves)
+    assert (logged(tmp_path), later.asked(), fleet.records("later")) == ([], [], set())
+    assert "The gate of the wave" in played.out
+
+    bad = dict.fromkeys(UNUSABLE, "bad-input")
+    assert fleet.outcomes("course") == {"void": "ok", "unclean": "no", "foreign": "ok", **bad}
+    for name, (_, why) in UNUSABLE.items():
+        assert why in fleet.document(name, "course")["fleet"]["why"]
+    assert not (tmp_path / "reached").exists()
+    assert "erased is failed" in fleet.document("unclean", "course")["fleet"]["why"]
+    assert fleet.outcomes("sign") == {"void": "ok", "foreign": "refused"}
+    assert "the machine of the statement is" in fleet.document("foreign", "sign")["fleet"]["why"]
+    assert fleet.outcomes("verify") == {"void": "no"}
+    assert "boot id" in fleet.document("void", "verify")["fleet"]["why"]
+    assert set(fleet.outcomes("undrain").values()) == {"unknown"}
+    assert [path.parent.name for path in fleet.results.glob("*/statement.json.sig")] == ["void"]
