@@ -21,6 +21,7 @@ from hosttune.cli import run
 from hosttune.errors import BadInput, Refused
 from hosttune.handover import record
 from hosttune.handover.cleaning import Erasure, Work
+from hosttune.handover.remains import ZEROED
 from hosttune.handover.resets import method_of
 from hosttune.handover.running import Handed, Options, hand_over, lines_of
 from hosttune.handover.targets import Asked, Target
@@ -167,6 +168,21 @@ def test_what_was_not_erased_is_returned_and_stays_quarantined(small: Path, outc
     found = handed(small, ASKED, Wiped(outcome), passing_all)
     assert steps(found) == [(name, outcome if name == "erased" else "done") for name in WHOLE]
     assert (found.clean, driver(small, DRIVE), states(small)[DRIVE]) == (False, "vfio-pci", "quarantined")
+
+
+def test_memory_of_the_guest_that_a_file_keeps(small: Path) -> None:
+    """As long as the file is there, the pages are the last tenant's."""
+    put(small, "/proc/self/mounts", "hugetlbfs /dev/hugepages hugetlbfs rw 0 0\n")
+    folder = small / "dev/hugepages/libvirt/qemu/3-vm"
+    folder.mkdir(parents=True)
+    found = handed(small, ASKED, validate=passing_all)
+    assert (steps(found)[0], states(small)) == (("quarantined", "failed"), dict.fromkeys((DRIVE, NIC), "quarantined"))
+    assert "/dev/hugepages/libvirt/qemu/3-vm" in why(found, "quarantined")
+    folder.rmdir()
+    found = handed(small, ASKED, validate=passing_all)
+    evidence = found.statement.predicate.devices[0].steps[0].evidence
+    assert evidence is not None
+    assert (found.clean, evidence["memory"]) == (True, ZEROED)
 
 
 def test_what_was_not_tested(small: Path) -> None:

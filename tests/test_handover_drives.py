@@ -123,6 +123,18 @@ def test_a_sanitize_that_was_cut_off_is_waited_for_and_never_sent_again(drive: G
     assert running
 
 
+def test_a_drive_with_parts_of_a_tenant_gets_no_command(drive: GuestsDrive) -> None:
+    parts = Path(drive.root) / "sys/bus/mdev/devices"
+    parts.mkdir(parents=True)
+    (parts / "u1").symlink_to(f"../../../devices/pci0000:c0/{DRIVE}/u1")
+    found = handed(drive)
+    assert (dict(steps(found))["erased"], drive.starts, states(Path(drive.root))[DRIVE]) == (
+        "failed",
+        [],
+        "quarantined",
+    )
+
+
 def cut_before_the_test(drive: FakeDrive) -> None:
     """Carry out a hand-over that is cut off when the drive was erased."""
 

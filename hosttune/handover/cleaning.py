@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hosttune.errors import HosttuneError
-from hosttune.handover import gpumemory
+from hosttune.handover import gpumemory, remains
 from hosttune.handover.erasing import (
     Clock,
     Order,
@@ -87,9 +87,10 @@ class Cleaning:
         if not back:
             return _answer("unknown", _NO_DRIVER)
         if target.kind == "nvme" and target.serial is not None:
-            return self._drive(work, target)
+            return _unless_left(work, target, self._drive(work, target))
         if target.kind == "gpu":
-            return Erasure(lambda: _gpu(work, target), gpumemory.LIMIT_SECONDS, gpumemory.ESTIMATE_SECONDS)
+            step = Erasure(lambda: _gpu(work, target), gpumemory.LIMIT_SECONDS, gpumemory.ESTIMATE_SECONDS)
+            return _unless_left(work, target, step)
         return _answer("not-supported", f"hosttune knows no way to erase a device of the kind {target.kind}")
 
     def _drive(self, work: Work, target: Target) -> Erasure:
@@ -114,6 +115,20 @@ class Cleaning:
             except HosttuneError:
                 pass  # the erasure says it
         return Erasure(lambda: erase(site.system, folder, order, self._clock), limit, estimate)
+
+
+def _unless_left(work: Work, target: Target, erasure: Erasure) -> Erasure:
+    """Return the erasure, which is not begun while parts that a tenant had are still there, or that is unknown."""
+
+    def step() -> HandoverStep:
+        left, unknown = remains.parts_left(work.site.system, work.discover(), target)
+        if left:
+            return HandoverStep(step="erased", outcome="failed", why=f"still there: {'; '.join(left)}")
+        if unknown:
+            return HandoverStep(step="erased", outcome="unknown", why=f"it is unknown {'; '.join(unknown)}")
+        return erasure.work()
+
+    return Erasure(step, erasure.limit_seconds, erasure.estimate_seconds)
 
 
 def _gpu(work: Work, target: Target) -> HandoverStep:

@@ -18,7 +18,7 @@ import msgspec
 from hosttune import __version__
 from hosttune.child import in_child
 from hosttune.errors import HosttuneError, Refused
-from hosttune.handover import binding, record, resets, testing
+from hosttune.handover import binding, record, remains, resets, testing
 from hosttune.handover.cleaning import Cleaning, Work
 from hosttune.handover.covering import uncovered
 from hosttune.handover.statement import handed_device, read_firmware, statement_of
@@ -104,8 +104,16 @@ class Course:
                 self.store.folder, [msgspec.structs.replace(one, epoch=epochs[one.address]) for one in records]
             )
         for target in self.targets:
-            facts = {"guest": target.guest, "owner": target.owner, "returns_to": target.back, "again": target.again}
-            self._step(target, "quarantined", _REGISTER_SECONDS, 1.0, partial(_done, "quarantined", facts))
+            self._step(target, "quarantined", _REGISTER_SECONDS, 1.0, partial(self._quarantined, target))
+
+    def _quarantined(self, target: Target) -> HandoverStep:
+        """Return the step of a device that is in the register, and what became of its guest's memory."""
+        facts = {"guest": target.guest, "owner": target.owner, "returns_to": target.back, "again": target.again}
+        left = remains.memory_left(self.site.system, target.guest) if target.guest is not None else None
+        facts["memory"] = None if left is None else remains.ZEROED if not left else f"kept in {', '.join(left)}"
+        why = f"memory of guest {target.guest} may be kept in {', '.join(left)}: remove them" if left else None
+        outcome = "failed" if left else "done"
+        return HandoverStep(step="quarantined", outcome=outcome, method="register", evidence=facts, why=why)  # type: ignore[arg-type]
 
     def _reset(self) -> None:
         for target in self._left():
@@ -275,10 +283,6 @@ def _recorded_epoch(host: Host, address: str) -> int | None:
     """Return how often a device of the register was started, whichever driver has it; None if that is unknown."""
     state = host.handover
     return (state.epochs or {}).get(address) if state is not None else None
-
-
-def _done(name: StepName, evidence: Mapping[str, object]) -> HandoverStep:
-    return HandoverStep(step=name, outcome="done", method="register", evidence=evidence)
 
 
 @contextlib.contextmanager
