@@ -14,11 +14,11 @@ from pathlib import Path
 import applyroots
 import pytest
 from applyroots import GPU, STATE, Cli, Root
-from coursekills import DRIVE, NIC, neither, passing_all, root_of
+from coursekills import ASKED, DRIVE, NIC, neither, passing_all, root_of
 from courses import passing, states, with_guest
 from cutshort import KilledError
 from sweeps import FULL, sample
-from test_handover_drives import ASKED, GuestsDrive, WithNics
+from test_handover_drives import GuestsDrive, WithNics
 
 from hosttune.discovery import discover
 from hosttune.handover.cleaning import Cleaning
