@@ -34,7 +34,7 @@ root = applyroots.root
 cli = applyroots.cli
 plan = applyroots.plan
 
-MOST = 3
+MOST = 1  # `make test` is at its budget; a full sweep takes every point
 
 
 class Mortal(Scratch):
