@@ -250,9 +250,10 @@ def test_the_page_names_every_variable_there_is() -> None:
     told = set(re.findall(r"`hosttune_(\w+)`", tables))
     tree = ast.parse((PLAYBOOKS / "library/hosttune.py").read_text())
     manual = next(ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign))
-    options = set(yaml.safe_load(manual)["options"]) - {"phase", "answer", "rescue", "carried"}
+    options = set(yaml.safe_load(manual)["options"]) - {"phase", "answer", "rescue", "carried", "job"}
     elsewhere = ("bootstrap", "monitoring")  # pages of their own
     text = "".join(path.read_text() for path in PLAYBOOKS.glob("**/*.yml") if not path.name.startswith(elsewhere))
-    # Of the command's own making are keep_before (see hosttune/fleet/rollout.py) and what a playbook itself registers.
-    used = set(re.findall(r"(?<!_)hosttune_(\w+)", text)) - {"keep_before"}
+    # Of the command's own making are keep_before (see hosttune/fleet/rollout.py), the jobs and the record of pairs
+    # (hosttune/fleet/pairs.py), and what a playbook itself registers.
+    used = set(re.findall(r"(?<!_)hosttune_(\w+)", text)) - {"keep_before", "pairs_jobs", "pairs_record"}
     assert told == options | used | {"templates"}
