@@ -185,6 +185,15 @@ class SshHost:
         self.filter("-A", "INPUT", *often)
         self.filter("-A", "OUTPUT", *often)
 
+    def lose_every(self, packets: int, sender: SshHost | None = None) -> None:
+        """Drop each so manyth packet that comes in, from one sender or from all: no run has less luck than another.
+
+        They are dropped where they arrive: TCP hears of what its own host drops, and sends it again at once.
+        """
+        which = () if sender is None else ("-s", sender.address)
+        often = ("-m", "statistic", "--mode", "nth", "--every", str(packets), "--packet", "0", "-j", "DROP")
+        self.filter("-A", "INPUT", *which, *often)
+
     def slow(self, rate: str) -> None:
         """Bound what the cable carries towards the controller and back, "64kbit" say."""
         assert self.space is not None
