@@ -220,6 +220,13 @@ def test_between_hosts_by_size_flat_ring_and_rail() -> None:
     assert rows(uneven, 2)["all-reduce-busbw", "2 GPUs on 2 hosts, one rail"].bound is None
 
 
+def test_a_management_port_with_rdma_is_not_a_port_of_the_fabric() -> None:
+    subject = ("all-reduce-busbw", "16 GPUs on 2 hosts")
+    more = tuple(replace(nic, rdma=nic.rdma or f"bnxt_re{number}") for number, nic in enumerate(HOST.nics))
+    assert sum(nic.rdma is not None for nic in more) > sum(nic.rdma is not None for nic in HOST.nics)
+    assert rows(replace(HOST, nics=more), 2)[subject].bound == rows(HOST, 2)[subject].bound == 750.0
+
+
 def test_over_tcp_the_ports_count_only_where_they_are_slower() -> None:
     subject = ("all-reduce-busbw", "16 GPUs on 2 hosts, over TCP")
     fast = rows(HOST, 2)[subject]

@@ -51,11 +51,12 @@ def predict(host: Host, scope: Scope, standard: Standard | None = None) -> Predi
     nics = [nic for nic in host.nics if nic.rdma and nic.physfn is None and (inside is None or nic.address in inside)]
     drives = [one.address for one in host.nvme if inside is None or one.address in inside]
     shape = of_host(host, gpus, standard)
+    fabric = [nic for nic in nics if nic.kind == "infiniband"]  # as `of_host`: a management port can have RDMA too
     notes = _notes(host, shape, gpus)
     found = [
         *(row for gpu in gpus for row in _of_gpu(host, gpu, standard)),
         *_pairs(host, gpus, standard),
-        *_collectives(replace(shape, nics=len(nics) or None), len(gpus), scope.hosts),
+        *_collectives(replace(shape, nics=len(fabric) or None), len(gpus), scope.hosts),
         *_ports(host, nics),
         *_unknown(drives, _nodes(host, scope)),
     ]
