@@ -209,7 +209,6 @@ def revert(context: click.Context, /, **asked: Any) -> None:
 @output_option
 def report(results: str, run_id: str | None, output: str, **last: Any) -> None:
     """Report on the answers in the results folder. Asks no host."""
-    from hosttune.fleet.monitored import read_metrics
     from hosttune.fleet.reporting import report_of_past
 
     if last["verb"] is None and (last["inventories"] or last["limit"]):
@@ -219,8 +218,11 @@ def report(results: str, run_id: str | None, output: str, **last: Any) -> None:
 
         fleetpairs.show(report_of_pairs(results, run_of_pairs), output)
         return
-    path = last.pop("metrics")
-    metrics = None if path is None else read_metrics(path)
+    path, metrics = last.pop("metrics"), None
+    if path is not None:
+        from hosttune.fleet.monitored import read_metrics
+
+        metrics = read_metrics(path)
     if last["verb"] is None:
         found = report_of_past(results, run_id, metrics)
     else:

@@ -15,6 +15,7 @@ from hosttune.metrics import families as f
 from hosttune.model.limits import limit
 from hosttune.model.listing import some
 from hosttune.model.validation import CheckResult, Outcome, Verdict
+from hosttune.report.outcomes import severity
 from hosttune.state import load_text
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _ASK = (
     "curl -G PROMETHEUS:9090/federate --data-urlencode 'match[]={__name__=~\"hosttune_.+\"}' > FILE"
     " (docs/monitoring.md)"
 )
-_WORST_FIRST: tuple[Verdict, ...] = ("fail", "unknown", "warn", "pass")
+_VERDICTS: tuple[Verdict, ...] = ("fail", "unknown", "warn", "pass")
 _EXPECTED = "metrics of this host, at most 15 minutes old, with the verdict pass"
 
 
@@ -36,20 +37,23 @@ class HostMetrics:
     """What is known of a host. Times are seconds since 1970; `scraped`: of the newest sample.
 
     `read_at` has each distinct time that the host was read, `verdicts` each verdict that is 1: one of each, if nothing
-    is wrong. `statuses` are the results that are neither pass nor skip ("pcie-link 0000:18:00.0: warn"), `worst` is the
-    worst of them.
+    is wrong. `statuses` are the results that are neither pass nor skip: ("warn", "pcie-link 0000:18:00.0: warn").
     """
 
     scraped: float | None = None
     read_at: set[float] = field(default_factory=set)
     verdicts: list[Verdict] = field(default_factory=list)
-    statuses: list[str] = field(default_factory=list)
-    worst: Verdict = "pass"
+    statuses: list[tuple[Verdict, str]] = field(default_factory=list)
     drifted: int = 0
 
+    @property
+    def worst(self) -> Verdict:
+        """The worst status; pass if there is none."""
+        return min((status for status, _ in self.statuses), key=severity, default="pass")
+
     def worst_first(self) -> list[str]:
-        """Return the statuses, those that are fail first."""
-        return sorted(self.statuses, key=lambda text: _WORST_FIRST.index(_verdict(text.rpartition(": ")[2])))
+        """Return the texts of the statuses, those that are fail first."""
+        return [text for _, text in sorted(self.statuses, key=lambda one: severity(one[0]))]
 
 
 class Monitored:
@@ -93,7 +97,7 @@ class Monitored:
             return "the samples have no times: the file is not of Prometheus' /federate"
         if len(found.verdicts) != 1:
             return f"{len(found.verdicts)} verdicts" + (f": {some(found.verdicts)}" if found.verdicts else "")
-        if _WORST_FIRST.index(found.worst) < _WORST_FIRST.index(found.verdicts[0]):
+        if severity(found.worst) < severity(found.verdicts[0]):
             results = some(found.worst_first(), between="; ")
             return f"the verdict is {found.verdicts[0]}, and a result is {found.worst}: {results}"
         if len(found.read_at) != 1 or not all(map(math.isfinite, found.read_at)):
@@ -144,7 +148,7 @@ def _samples(text: str, path: str) -> Iterator[Sample]:
 
 
 def _verdict(word: str | None) -> Verdict:
-    return next((one for one in _WORST_FIRST if one == word), "unknown")
+    return next((one for one in _VERDICTS if one == word), "unknown")
 
 
 def _add(host: HostMetrics, sample: Sample) -> None:
@@ -156,7 +160,7 @@ def _add(host: HostMetrics, sample: Sample) -> None:
     elif sample.name == f.VERDICT.name and sample.value == 1:
         host.verdicts.append(_verdict(labels.get("verdict")))
     elif sample.name == f.CHECK_STATUS.name and sample.value != 0:
-        host.statuses.append(f"{labels.get('check')} {labels.get('subject')}: {labels.get('status')}")
-        host.worst = min(host.worst, _verdict(labels.get("status")), key=_WORST_FIRST.index)
+        text = f"{labels.get('check')} {labels.get('subject')}: {labels.get('status')}"
+        host.statuses.append((_verdict(labels.get("status")), text))
     elif sample.name == f.SETTING_DRIFT.name and sample.value != 0:
         host.drifted += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,13 +20,15 @@ from hosttune.fleet.gate import COURSE, PHASES, WAVES, phases
 from hosttune.fleet.handed import handed_of, results_of
 from hosttune.fleet.hardware import HostHardware, machine_of, read_machine
 from hosttune.fleet.medians import Hardware, Row, fleet_medians, rows_of
-from hosttune.fleet.monitored import Monitored
 from hosttune.fleet.results import answer_path, host_folder, read_file
 from hosttune.model.fleet import Answer, FleetReport, HandedLine, HostLine, Wave
 from hosttune.model.listing import some
 from hosttune.model.validation import VALIDATION_SCHEMA, CheckResult, Validation, Verdict, verdict_of
 from hosttune.model.validation import Outcome as CheckOutcome
 from hosttune.report.outcomes import severity, worst_first
+
+if TYPE_CHECKING:
+    from hosttune.fleet.monitored import Monitored  # it brings the metrics, and checks with them
 
 # The phase whose validation gives the final verdict of a host; the other verbs have none.
 _JUDGES = {"apply": "validate", "validate": "validate", "handover": "handover", "revert": "validate"}
