@@ -23,7 +23,7 @@ from hosttune.model.values import to_json
 from hosttune.scratch import Scratch
 from hosttune.system import STATE_INSIDE
 from hosttune.transaction import Options, apply_plan, reapply, recover, revert, status
-from hosttune.transaction.engine import interruptible
+from hosttune.transaction.signals import interruptible
 from hosttune.transaction.site import Site
 
 ANOTHER_BOOT = "22222222-0000-4000-8000-000000000000"

@@ -213,10 +213,10 @@ def test_a_cut_off_transaction_is_open_until_recovered(tmp_path: Path) -> None:
 PRODUCT = HERE.parent / "hosttune"
 # Where changes are made: the System itself, the stand-in for it, state and journal, archives; a child's pipe and end.
 DOORS = {
-    "system.py", "machine.py", "scratch.py", "state.py", "files.py", "jsonlines.py", "journal.py", "recorded.py",
+    "system.py", "machine.py", "scratch.py", "state.py", "files.py", "jsonlines.py", "journal/store.py", "recorded.py",
     "archive.py", "recording.py", "child.py",
     "locked.py",  # reads for us
-    "transaction/engine.py",  # signals of its own process
+    "transaction/signals.py",  # signals of its own process
 }  # fmt: skip
 CHANGES = re.compile(
     r"\bos\.(write|pwrite|open|unlink|remove|rename|replace|mkdir|makedirs|rmdir|removedirs|symlink|link|truncate"

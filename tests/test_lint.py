@@ -44,7 +44,7 @@ ROOMS = frozenset(
         "state.py",
         "files.py",
         "jsonlines.py",
-        "journal.py",
+        "store.py",
         "child.py",
         "kmsg.py",
         "locked.py",

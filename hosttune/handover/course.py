@@ -31,8 +31,8 @@ from hosttune.model.validation import Validation
 from hosttune.register import now, read_register, record_devices
 from hosttune.settings.function import driver_of
 from hosttune.state import mode_of, save
-from hosttune.transaction.engine import Say
 from hosttune.transaction.site import Site
+from hosttune.transaction.writing import Say
 
 _REGISTER_SECONDS = 30.0
 _FOUND = "validation "  # the beginning of a child's answer that has one

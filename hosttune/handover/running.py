@@ -22,8 +22,9 @@ from hosttune.model.values import Value
 from hosttune.settings.drivers import VFIO
 from hosttune.state import save
 from hosttune.transaction.applying import Declined
-from hosttune.transaction.engine import Say, interruptible
+from hosttune.transaction.signals import interruptible
 from hosttune.transaction.site import Site, writable_store
+from hosttune.transaction.writing import Say
 
 _STATUS_SECONDS = 1.0  # `handover status` looks for a moment whether the lock is held
 Here = tuple[Site, Callable[[], Host]]

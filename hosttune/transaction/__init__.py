@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hosttune.transaction.applied import applied_plans, plan_in_force, status
-    from hosttune.transaction.applying import Options, rehearse_apply
+    from hosttune.transaction.applying import Options
     from hosttune.transaction.applying import apply as apply_plan
     from hosttune.transaction.booting import reapply
+    from hosttune.transaction.dryrun import rehearse_apply
     from hosttune.transaction.undoing import recover, revert
 
 __all__ = [
@@ -37,10 +38,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("Options", "apply_plan", "rehearse_apply"), "applying"),
+    **dict.fromkeys(("Options", "apply_plan"), "applying"),
     **dict.fromkeys(("applied_plans", "plan_in_force", "status"), "applied"),
     **dict.fromkeys(("recover", "revert"), "undoing"),
     "reapply": "booting",
+    "rehearse_apply": "dryrun",
 }
 
 

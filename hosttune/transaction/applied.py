@@ -20,9 +20,10 @@ from hosttune.settings.explains import Explains
 from hosttune.settings.setting import BOOT, Setting
 from hosttune.settings.traits import Divisible, WrittenTogether
 from hosttune.system import STATE_INSIDE
-from hosttune.transaction.engine import Made, same
+from hosttune.transaction.rollback import same
 from hosttune.transaction.site import Site, described
 from hosttune.transaction.steps import PENDING, entry, part_of, prepare, same_reading, setting_of_record, steps_of
+from hosttune.transaction.writing import Made
 
 SUCCESS, NO, PERSON = 0, 1, 4
 UNREAD = "cannot be read: "  # the beginning of the reason of a drift whose value is unknown

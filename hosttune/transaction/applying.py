@@ -14,7 +14,7 @@ from hosttune.errors import HosttuneError, Refused
 from hosttune.journal import Record, Store, Transaction, dropped, in_force
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Plan
-from hosttune.model.result import Entry, OpenTransaction, Result
+from hosttune.model.result import Entry, Result
 from hosttune.model.values import to_json
 from hosttune.settings.drivers import cards, identities, merged_identities
 from hosttune.settings.dropin import own_state
@@ -24,19 +24,18 @@ from hosttune.state import load, mode_of, save
 from hosttune.system import KEPT_GPUS
 from hosttune.transaction.adopting import adoption_steps, refuse_unconsented
 from hosttune.transaction.applied import NO, PERSON, SUCCESS, undone_entries
-from hosttune.transaction.engine import Say, StepResults, carry_out, interruptible
+from hosttune.transaction.engine import StepResults, carry_out
 from hosttune.transaction.guards import check_identities, check_machine, check_quarantine, refuse_busy
 from hosttune.transaction.guests import (
     Starting,
     apart,
-    definition_change,
     guest_actions,
     guest_verdicts,
     running_notes,
 )
 from hosttune.transaction.persistence import bound, persistence
 from hosttune.transaction.plancheck import check_places, check_plan
-from hosttune.transaction.rehearsal import rehearse
+from hosttune.transaction.signals import interruptible
 from hosttune.transaction.site import Site, described, refuse_open, writable_store
 from hosttune.transaction.steps import (
     ABSENT,
@@ -55,6 +54,7 @@ from hosttune.transaction.steps import (
     steps_of,
     with_verdict,
 )
+from hosttune.transaction.writing import Say
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def apply(
         prepared = only_named(look(site, wanted, host, transactions), options.disrupt)
         check_fresh(prepared)
         todo = due(prepared)
-        if lacking := _lacking(prepared):
+        if lacking := lacking_steps(prepared):
             return _unchanged(
                 site, lacking, *(f"nothing was changed: {one.step.name} is needed" for one in lacking)
             ), NO
@@ -145,19 +145,19 @@ def due(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
     )
 
 
-def _lacking(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
+def lacking_steps(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
     """Return the needed steps whose setting this host lacks or cannot read. Found before the first write."""
     return tuple(one for one in prepared if one.step.needed and one.verdict in (ABSENT, UNREADABLE))
 
 
 def _unchanged(site: Site, prepared: Sequence[Prepared], *notes: str) -> Result:
-    found = tuple(row for one in prepared if not _is_inapplicable(one) for row in entry(one))
-    waits = _waits_for_boot(prepared)
-    told = (*_inapplicable_steps(prepared), *notes)
+    found = tuple(row for one in prepared if not is_inapplicable(one) for row in entry(one))
+    waits = waits_for_boot(prepared)
+    told = (*inapplicable_notes(prepared), *notes)
     return Result(host=site.hostname, verb="apply", entries=found, reboot_required=waits, notes=told)
 
 
-def _is_inapplicable(one: Prepared) -> bool:
+def is_inapplicable(one: Prepared) -> bool:
     """Return whether the step's setting does not exist on this host and no guest needs it.
 
     Such a step has no entry in the result, only a note.
@@ -165,13 +165,14 @@ def _is_inapplicable(one: Prepared) -> bool:
     return one.verdict == ABSENT and not one.step.needed
 
 
-def _inapplicable_steps(prepared: Sequence[Prepared]) -> Iterable[str]:
-    names = [one.step.name for one in prepared if _is_inapplicable(one)]
+def inapplicable_notes(prepared: Sequence[Prepared]) -> Iterable[str]:
+    """Yield one line that names what this host does not have, if there is any."""
+    names = [one.step.name for one in prepared if is_inapplicable(one)]
     if names:
         yield f"this host has no {', no '.join(names)}: nothing was written for that"
 
 
-def _waits_for_boot(prepared: Sequence[Prepared]) -> bool:
+def waits_for_boot(prepared: Sequence[Prepared]) -> bool:
     """Return whether something is staged for the next boot.
 
     A step that waits for something else (for example, for a boot loader that can be configured) needs no reboot.
@@ -207,10 +208,10 @@ def _carried(
         host=site.hostname,
         verb="apply",
         changed=transaction.is_open or (carried.succeeded and any(map(_changed, transaction.records))),
-        reboot_required=_waits_for_boot(prepared) or _staged(todo, carried),
+        reboot_required=waits_for_boot(prepared) or _staged(todo, carried),
         entries=found,
         open_transaction=described(transaction) if transaction.is_open else None,
-        notes=(*_inapplicable_steps(prepared), *_notes(carried, todo), *_proofs(site, starting.plan, todo, carried)),
+        notes=(*inapplicable_notes(prepared), *_notes(carried, todo), *_proofs(site, starting.plan, todo, carried)),
     )
     return result, _code(carried)
 
@@ -272,7 +273,7 @@ def _entries(
     found: list[Entry] = []
     for one in prepared:
         number = numbers.get(id(one.step))
-        if _is_inapplicable(one):
+        if is_inapplicable(one):
             continue
         if number is None:
             found += entry(_waiting_now(site, one) if carried.succeeded else one)
@@ -305,66 +306,6 @@ def _entry_of_made(
         if not one.step.setting.agrees(works, one.step.want):
             outcome, why = "pending", "staged: takes effect with the next boot"
     return entries(one.step, outcome, one.live, made.after, why)
-
-
-# --- rehearsal -----------------------------------------------------------------------------------------------
-
-
-def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover) -> tuple[Result, int]:
-    """Return what `apply` would write, without writing or locking; guests' files are shown by digest.
-
-    Raises Refused for a stale plan.
-    """
-    wanted = wanted_of(plan, options)
-    host = discover()
-    check_identities(plan, host)
-    check_quarantine(plan, host, site.store)
-    check_places(plan, host)
-    transactions = site.transactions()
-    unfinished = next((described(one) for one in transactions if one.is_open), None)
-    prepared = only_named(look(site, wanted, host, transactions), options.disrupt)
-    check_fresh(prepared)
-    todo = due(prepared)
-    rehearsed = {id(one): rehearse(site.system, one.step.setting, one.step.want) for one in todo}
-    told = [_rehearsed(one, *rehearsed[id(one)]) if one.verdict == TODO else one for one in prepared]
-    refused = [(one, why) for one in todo if (why := rehearsed[id(one)][1]) and one.verdict == TODO]
-    result = Result(
-        host=site.hostname,
-        verb="apply",
-        entries=tuple(row for one in told if not _is_inapplicable(one) for row in entry(one)),
-        reboot_required=any(one.step.setting.scope == BOOT for one in todo) or _waits_for_boot(prepared),
-        writes=tuple(line for one in todo for line in _lines(one, *rehearsed[id(one)])),
-        differences=tuple(change for one in todo if (change := definition_change(one))),
-        notes=(
-            *_inapplicable_steps(prepared),
-            *_refusals(unfinished),
-            *(f"apply would fail: {one.step.name} is needed" for one in _lacking(prepared)),
-            *(f"apply would fail: {one.step.name} {why}" for one, why in refused if not one.unrecorded),
-            "dry run: nothing was written",
-        ),
-    )
-    return result, SUCCESS
-
-
-def _refusals(unfinished: OpenTransaction | None) -> Iterable[str]:
-    if unfinished is not None:
-        yield f"apply would be refused: transaction {unfinished.number} was not finished (hosttune recover)"
-
-
-def _rehearsed(one: Prepared, changes: Sequence[str], why: str | None) -> Prepared:
-    """Return a step as a rehearsal reports it: a step that would write nothing is not `planned`, and has the reason.
-
-    If the step's setting may just be missing from the capture, it stays `planned`; the reason is listed with the
-    writes.
-    """
-    return one if changes or one.unrecorded else with_verdict(one, UNREADABLE, why or "nothing would be written")
-
-
-def _lines(one: Prepared, changes: Sequence[str], why: str | None) -> Iterable[str]:
-    """Return the changes of one step, and, if there are no more, the reason."""
-    yield from changes
-    if why is not None:
-        yield f"({one.step.name}: {'unknown here, its state is not recorded' if one.unrecorded else why})"
 
 
 # --- what follows from a plan --------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from hosttune.model.result import Entry, Result
 from hosttune.settings.setting import OF_GUESTS, RUNTIME
 from hosttune.settings.traits import MayGiveLess, TakesDevice
 from hosttune.transaction.applied import NO, SUCCESS, applied_plans, applied_state, reboot_required
-from hosttune.transaction.engine import Say, carry_out, interruptible
+from hosttune.transaction.engine import carry_out
+from hosttune.transaction.signals import interruptible
 from hosttune.transaction.site import Site, described, refuse_open, writable_store
 from hosttune.transaction.steps import (
     ALREADY,
@@ -35,6 +36,7 @@ from hosttune.transaction.steps import (
     with_verdict,
 )
 from hosttune.transaction.undoing import AGAIN, KEPT
+from hosttune.transaction.writing import Say
 
 _FINE = ("done", VERDICT_OUTCOMES[ALREADY], VERDICT_OUTCOMES[PENDING])
 

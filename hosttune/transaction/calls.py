@@ -19,8 +19,8 @@ from hosttune.model.plan import Plan
 from hosttune.model.result import Result
 from hosttune.state import load
 from hosttune.transaction import applied, guards, undoing
-from hosttune.transaction.engine import Say
 from hosttune.transaction.site import Site, open_site, saved_plan_path, writable_store
+from hosttune.transaction.writing import Say
 
 if TYPE_CHECKING:
     from hosttune.transaction.applying import Confirm, Options
@@ -46,7 +46,7 @@ def apply(
     is called only after the machine is known to be one that can be changed. Raises BadInput and Refused before anything
     is written, Declined if `confirm` returns false.
     """
-    from hosttune.transaction import applying  # imported here because `status` does not need it
+    from hosttune.transaction import applying, dryrun  # imported here because `status` does not need them
 
     site, discover = here
     if not dry_run:
@@ -62,7 +62,7 @@ def apply(
         return host
 
     if dry_run:
-        return _with_code(applying.rehearse_apply(site, wanted, options, known))
+        return _with_code(dryrun.rehearse_apply(site, wanted, options, known))
     return _with_code(applying.apply(site, wanted, options, known, confirm, say))
 
 

@@ -19,10 +19,12 @@ from hosttune.journal import Record, Store, Transaction, in_force, left_alone
 from hosttune.knobs.registry import all_knobs
 from hosttune.transaction.applied import drifted_records
 from hosttune.transaction.booting import step_of
-from hosttune.transaction.engine import Say, carry_out, interruptible
+from hosttune.transaction.engine import carry_out
+from hosttune.transaction.signals import interruptible
 from hosttune.transaction.site import Site, refuse_open, writable_store
 from hosttune.transaction.steps import TODO, prepare
 from hosttune.transaction.undoing import KEPT
+from hosttune.transaction.writing import Say
 
 # After so many corrections of a knob at one place within so many seconds, something else wants another value.
 LIMITS = ((2, 600.0), (6, 86400.0))

@@ -9,9 +9,11 @@ from hosttune.journal import Record, Store, Transaction
 from hosttune.model.result import Entry, Result
 from hosttune.model.values import FrozenMap
 from hosttune.transaction.applied import NO, PERSON, SUCCESS, reboot_required, undone_entries
-from hosttune.transaction.engine import Made, Say, interruptible, settle
 from hosttune.transaction.guards import refuse_between_tenants, refuse_in_use, refuse_running_guests
+from hosttune.transaction.rollback import settle
+from hosttune.transaction.signals import interruptible
 from hosttune.transaction.site import Site, described, refuse_open, writable_store
+from hosttune.transaction.writing import Made, Say
 
 AGAIN = "boot"  # verb of re-applies after a boot; they are never reverted by themselves
 KEPT = "keep"  # verb of corrections by the agent; likewise

@@ -65,7 +65,7 @@ def _hold(group: str, address: str) -> None:
 def _settle() -> dict[str, str]:
     """Outcome by setting, as of a revert whose guard looked just before somebody opened a device."""
     from hosttune.machine import Machine
-    from hosttune.transaction.engine import settle
+    from hosttune.transaction.rollback import settle
 
     site = _site(Machine(), None)
     outcomes: dict[str, str] = {}

@@ -1,0 +1,47 @@
+"""The journal: what a transaction is about to do and has done, on disk before and after each change.
+
+One file for each transaction under STATE/transactions, one JSON object on each line. Each line is synced before the
+next step. The first line identifies the transaction. People can read the file; `recover` and `revert` depend on it.
+
+    intent   this setting is about to change from `old` to `new`
+    done     the result
+    undo     it is about to be reverted
+    undone   the result of that
+    closed   the end: `applied`, `reverted`, or `kept` if the revert left something that others had changed
+
+After a crash the last line may be incomplete. No step depended on it yet, so it is dropped. Any other line that cannot
+be read is an error that names the line: hosttune never guesses. Times are for people; the order is by number.
+"""
+
+from __future__ import annotations
+
+from hosttune.journal.records import (
+    JOURNAL_SCHEMA,
+    OPEN_STATES,
+    Header,
+    Line,
+    Record,
+    Transaction,
+    dropped,
+    in_force,
+    left_alone,
+    read_transaction,
+)
+from hosttune.journal.store import Journal, JournalFailed, Store, now
+
+__all__ = [
+    "JOURNAL_SCHEMA",
+    "OPEN_STATES",
+    "Header",
+    "Journal",
+    "JournalFailed",
+    "Line",
+    "Record",
+    "Store",
+    "Transaction",
+    "dropped",
+    "in_force",
+    "left_alone",
+    "now",
+    "read_transaction",
+]

@@ -1,0 +1,226 @@
+"""A journal as it is read: its lines, the steps that they describe, and what of them is applied now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from hosttune.errors import BadInput, Refused
+from hosttune.files import read_whole
+from hosttune.jsonlines import decoded, whole_lines
+from hosttune.model.limits import check_size
+from hosttune.model.values import Value, close_mappings
+
+JOURNAL_SCHEMA = "hosttune.journal/v1"
+OPEN_STATES = ("applying", "reverting")
+
+
+class Header(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The first line: it identifies the transaction."""
+
+    schema: str
+    number: int
+    verb: str
+    version: str
+    at: str
+    host: str | None = None
+    digest: str | None = None
+    boot_id: str | None = None
+    machine: str | None = None  # which machine it is, even after its CPUs were replaced
+
+
+class Line(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Any later line; the fields that it has depend on `event`."""
+
+    event: str
+    at: str
+    step: int | None = None
+    kind: str | None = None
+    target: str | None = None
+    actions: tuple[str, ...] = ()
+    scope: str | None = None
+    needed: bool | None = None
+    old: Any = None
+    new: Any = None
+    outcome: str | None = None
+    value: Any = None
+    why: str | None = None
+    untouched: bool = False
+    state: str | None = None
+
+
+class Record(Value, frozen=True, kw_only=True):
+    """One step of a transaction, from its lines. `outcome` None: it was interrupted before it had one.
+
+    `after`: the value that was read back. `untouched`: it failed before anything was written. `undone`: the result of
+    its revert, None before any attempt. `undoing`: a revert of it had begun when the journal ended.
+    """
+
+    step: int
+    kind: str
+    target: str
+    actions: tuple[str, ...]
+    scope: str
+    needed: bool
+    old: Any
+    new: Any
+    outcome: str | None = None
+    after: Any = None
+    why: str | None = None
+    untouched: bool = False
+    undone: str | None = None
+    undoing: bool = False
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "old", "new", "after")
+
+    @property
+    def in_force(self) -> bool:
+        """Return whether this step's setting is as the transaction left it, as far as the journal shows."""
+        return self.to_undo and self.undone != "conflict"
+
+    @property
+    def to_undo(self) -> bool:
+        """Return whether this step still has to be reverted.
+
+        A step that changed nothing never has: it is not hosttune's.
+        """
+        nothing = self.outcome == "conflict" or self.dropped or self.untouched
+        return not nothing and self.undone in (None, "conflict", "failed")
+
+    @property
+    def dropped(self) -> bool:
+        """Return whether a write changed nothing."""
+        return self.outcome == "ignored" or (self.outcome == "clamped" and self.after == self.old)
+
+
+class Transaction(Value, frozen=True, kw_only=True):
+    """A journal file that was read. `state`: applying, reverting (both unfinished), applied, kept or reverted."""
+
+    path: str
+    header: Header
+    records: tuple[Record, ...]
+    state: str
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether it was interrupted. If it has no step, there is nothing to roll back."""
+        return self.state in OPEN_STATES and bool(self.records)
+
+    @property
+    def is_applied(self) -> bool:
+        """Return whether it is a finished apply of which nothing was reverted: its plan is applied."""
+        return self.state == "applied" and self.header.verb == "apply"
+
+    @property
+    def to_revert(self) -> bool:
+        """Return whether it is an apply with something left to revert (if kept: what others changed)."""
+        return self.state in ("applied", "kept") and self.header.verb == "apply"
+
+
+_HEADER, _LINE = msgspec.json.Decoder(Header), msgspec.json.Decoder(Line)
+
+
+# --- reading -------------------------------------------------------------------------------------------------
+
+
+def read_transaction(path: str) -> Transaction | None:
+    """Read a journal file; None if not even its first line is complete. Raises Refused, naming file and line."""
+    try:
+        check_size(os.path.getsize(path), "journal", path)
+    except BadInput as error:
+        raise _unreadable(path, 1, error.what) from error
+    lines = list(whole_lines(read_whole(path)))
+    if not lines:
+        return None
+    header = decoded(lines[0][1], _HEADER.decode, lambda why: _unreadable(path, 1, why))
+    if header.schema != JOURNAL_SCHEMA:
+        raise _unreadable(path, 1, f"schema {header.schema!r}, this version writes {JOURNAL_SCHEMA!r}")
+    records: dict[int, Record] = {}
+    state = "applying"
+    for number, text in lines[1:]:
+        line = decoded(text, _LINE.decode, partial(_unreadable, path, number))
+        try:
+            state = _take(records, line, state)
+        except (KeyError, ValueError) as error:
+            raise _unreadable(path, number, str(error)) from error
+    ordered = tuple(records[step] for step in sorted(records))
+    return Transaction(path=path, header=header, records=ordered, state=state)
+
+
+def _take(records: dict[int, Record], line: Line, state: str) -> str:
+    """Return the state after one more line. Raises ValueError for a line that is not valid here."""
+    if line.event == "closed":
+        if line.state not in ("applied", "kept", "reverted"):
+            raise ValueError(f"closed as {line.state!r}")
+        return line.state
+    if line.step is None:
+        raise ValueError(f"{line.event!r} without a step")
+    if line.event == "intent":
+        if line.step in records or line.kind is None or line.target is None or line.scope is None:
+            raise ValueError("an intent that is incomplete, or a second one")
+        records[line.step] = Record(
+            step=line.step, kind=line.kind, target=line.target, actions=line.actions, scope=line.scope,
+            needed=bool(line.needed), old=line.old, new=line.new,
+        )  # fmt: skip
+        return state
+    record = records.get(line.step)
+    if record is None:
+        raise ValueError(f"{line.event!r} of a step without an intent")
+    if line.event == "done":
+        records[line.step] = msgspec.structs.replace(
+            record, outcome=line.outcome, after=line.value, why=line.why, untouched=line.untouched
+        )
+        return state
+    if line.event == "undo":
+        records[line.step] = msgspec.structs.replace(record, undoing=True)
+        return "reverting"
+    if line.event == "undone":
+        records[line.step] = msgspec.structs.replace(record, undone=line.outcome, undoing=False)
+        return "reverting"
+    raise ValueError(f"no event {line.event!r}")
+
+
+def _unreadable(path: str, number: int, why: str) -> Refused:
+    return Refused(
+        f"a journal that cannot be read: {why}",
+        where=f"{path}, line {number}",
+        hint="read it, restore the host by hand if it is unfinished, and move it out of the folder",
+    )
+
+
+# --- what is applied -----------------------------------------------------------------------------------------
+
+
+def in_force(transactions: Iterable[Transaction]) -> Mapping[tuple[str, str], Record]:
+    """Return the newest record of each setting that is applied, i.e. written and not reverted.
+
+    Not included: boot re-applies; writes that changed nothing; what a revert left alone because others had changed it;
+    and an interrupted apply, whose steps do not count as applied before it is rolled back.
+    """
+    return _newest(transactions, lambda record: record.in_force)
+
+
+def dropped(transactions: Iterable[Transaction]) -> Mapping[tuple[str, str], Record]:
+    """Return the newest record of each setting whose write changed nothing."""
+    applied = (one for one in transactions if one.is_applied)
+    return _newest(applied, lambda record: record.dropped)
+
+
+def left_alone(transactions: Iterable[Transaction]) -> Mapping[tuple[str, str], Record]:
+    """Return the newest record of each setting that a revert left alone because others had changed it."""
+    return _newest(transactions, lambda record: record.to_undo and record.undone == "conflict")
+
+
+def _newest(transactions: Iterable[Transaction], wanted: Callable[[Record], bool]) -> Mapping[tuple[str, str], Record]:
+    return {
+        (record.kind, record.target): record
+        for transaction in transactions
+        if transaction.header.verb == "apply" and transaction.state != "applying"
+        for record in transaction.records
+        if wanted(record)
+    }

@@ -1,0 +1,84 @@
+"""`apply --dry-run`: what `apply` would write, without a write or a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hosttune.model.plan import Plan
+from hosttune.model.result import OpenTransaction, Result
+from hosttune.settings.setting import BOOT
+from hosttune.transaction.applied import SUCCESS
+from hosttune.transaction.applying import (
+    Discover,
+    Options,
+    due,
+    inapplicable_notes,
+    is_inapplicable,
+    lacking_steps,
+    look,
+    waits_for_boot,
+    wanted_of,
+)
+from hosttune.transaction.guards import check_identities, check_quarantine
+from hosttune.transaction.guests import definition_change
+from hosttune.transaction.plancheck import check_places
+from hosttune.transaction.rehearsal import rehearse
+from hosttune.transaction.site import Site, described
+from hosttune.transaction.steps import TODO, UNREADABLE, Prepared, check_fresh, entry, only_named, with_verdict
+
+
+def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover) -> tuple[Result, int]:
+    """Return what `apply` would write, without writing or locking; guests' files are shown by digest.
+
+    Raises Refused for a stale plan.
+    """
+    wanted = wanted_of(plan, options)
+    host = discover()
+    check_identities(plan, host)
+    check_quarantine(plan, host, site.store)
+    check_places(plan, host)
+    transactions = site.transactions()
+    unfinished = next((described(one) for one in transactions if one.is_open), None)
+    prepared = only_named(look(site, wanted, host, transactions), options.disrupt)
+    check_fresh(prepared)
+    todo = due(prepared)
+    rehearsed = {id(one): rehearse(site.system, one.step.setting, one.step.want) for one in todo}
+    told = [_rehearsed(one, *rehearsed[id(one)]) if one.verdict == TODO else one for one in prepared]
+    refused = [(one, why) for one in todo if (why := rehearsed[id(one)][1]) and one.verdict == TODO]
+    result = Result(
+        host=site.hostname,
+        verb="apply",
+        entries=tuple(row for one in told if not is_inapplicable(one) for row in entry(one)),
+        reboot_required=any(one.step.setting.scope == BOOT for one in todo) or waits_for_boot(prepared),
+        writes=tuple(line for one in todo for line in _lines(one, *rehearsed[id(one)])),
+        differences=tuple(change for one in todo if (change := definition_change(one))),
+        notes=(
+            *inapplicable_notes(prepared),
+            *_refusals(unfinished),
+            *(f"apply would fail: {one.step.name} is needed" for one in lacking_steps(prepared)),
+            *(f"apply would fail: {one.step.name} {why}" for one, why in refused if not one.unrecorded),
+            "dry run: nothing was written",
+        ),
+    )
+    return result, SUCCESS
+
+
+def _refusals(unfinished: OpenTransaction | None) -> Iterable[str]:
+    if unfinished is not None:
+        yield f"apply would be refused: transaction {unfinished.number} was not finished (hosttune recover)"
+
+
+def _rehearsed(one: Prepared, changes: Sequence[str], why: str | None) -> Prepared:
+    """Return a step as a rehearsal reports it: a step that would write nothing is not `planned`, and has the reason.
+
+    If the step's setting may just be missing from the capture, it stays `planned`; the reason is listed with the
+    writes.
+    """
+    return one if changes or one.unrecorded else with_verdict(one, UNREADABLE, why or "nothing would be written")
+
+
+def _lines(one: Prepared, changes: Sequence[str], why: str | None) -> Iterable[str]:
+    """Return the changes of one step, and, if there are no more, the reason."""
+    yield from changes
+    if why is not None:
+        yield f"({one.step.name}: {'unknown here, its state is not recorded' if one.unrecorded else why})"

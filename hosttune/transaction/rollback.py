@@ -1,0 +1,210 @@
+"""Rollback: put back what the records of a journal say, newest first.
+
+It uses the journal, never values in memory, so the same code serves a crash, a Ctrl-C, a failing write and `revert`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from hosttune.errors import HosttuneError, InUse, PartlyRestored, Stuck
+from hosttune.journal import Journal, JournalFailed, Record, Transaction
+from hosttune.model.values import FrozenMap, freeze
+from hosttune.settings.setting import RUNTIME, Setting
+from hosttune.settings.traits import Gradual
+from hosttune.system import System
+from hosttune.transaction.rehearsal import Counted
+from hosttune.transaction.signals import uninterrupted
+from hosttune.transaction.steps import setting_of_record, shown_text, text_of
+from hosttune.transaction.writing import Made, Say, reason_of, value_or_none, write
+
+
+def roll_back_records(
+    system: System,
+    journal: Journal,
+    records: Iterable[Record],
+    say: Say,
+    *,
+    same_boot: bool,
+    force: bool = False,
+    again: Mapping[tuple[str, str], Any] = FrozenMap({}),
+) -> tuple[dict[int, Made], bool]:
+    """Roll back those of these records that still need it, newest first. A failure does not stop the others.
+
+    `same_boot`: the records were written during the present boot. `again`: by kind and target, the values of records
+    that were set again during the present boot. Return the result of each step, and whether the journal could record
+    all of it: a full disk does not stop a rollback.
+    """
+    undone: dict[int, Made] = {}
+    whole = True
+    for record in _newest_first(r for r in records if r.to_undo):
+        key = record.kind, record.target
+        left = msgspec.structs.replace(record, after=again[key], outcome="done") if key in again else record
+        made, kept = _undo(system, journal, left, say, same_boot=same_boot or key in again, force=force)
+        whole = whole and kept
+        undone[record.step] = made
+        say(f"{record.kind} {record.target}: {made.outcome}{f' ({made.why})' if made.why else ''}")
+    return undone, whole
+
+
+def _newest_first(records: Iterable[Record]) -> Sequence[Record]:
+    """Return the records in the order of a rollback. What is the last of its stage is the last there, too."""
+    found = sorted(records, key=lambda record: record.step, reverse=True)
+    for late in [one for one in found if setting_of_record(one).last_of_stage]:
+        stage = setting_of_record(late).stage
+        found.remove(late)
+        before = [place for place, one in enumerate(found) if setting_of_record(one).stage >= stage]
+        found.insert(max(before, default=-1) + 1, late)
+    return found
+
+
+def _undo(
+    system: System, journal: Journal, record: Record, say: Say, *, same_boot: bool, force: bool
+) -> tuple[Made, bool]:
+    setting = setting_of_record(record)
+    counted = Counted(system)
+    kept = True
+    try:
+        found = freeze(setting.read(system))
+        target, foreign = _value_to_restore(setting, record, found, same_boot=same_boot, force=force)
+        if target == found:
+            made = (
+                _foreign(setting, found, foreign)
+                if foreign
+                else Made("already", found, _gone(setting, record, found, same_boot))
+            )
+        else:
+            kept = _noted(journal, "undo", step=record.step, old=found, new=target)
+            note = write(counted, setting, target, say)
+            made = _judged(setting, target, freeze(setting.read(system)), foreign, note, wrote=counted.changes > 0)
+        if made.outcome in ("reverted", "already"):
+            for path in setting.places(system):
+                system.tidy(path)
+    except InUse as error:
+        made = Made("conflict", value_or_none(system, setting), f"left alone: {error.reason}")
+    except PartlyRestored as error:
+        made = Made("conflict", value_or_none(system, setting), f"{error.reason}: hosttune revert --force tries again")
+    except Stuck as error:
+        made = Made("stuck", value_or_none(system, setting), f"{error.what}: {error.where}")
+    except (HosttuneError, OSError) as error:
+        made = Made("failed", value_or_none(system, setting), reason_of(error))
+    outcome = made.outcome if made.outcome != "stuck" else "failed"
+    return made, _noted(journal, "undone", step=record.step, outcome=outcome, value=made.after, why=made.why) and kept
+
+
+def _value_to_restore(
+    setting: Setting, record: Record, now: Any, *, same_boot: bool, force: bool
+) -> tuple[Any, Mapping[str, Any]]:
+    """Return the value to write, and the parts that another program or person has changed, which are left alone.
+
+    A part is hosttune's if it has the value that hosttune wrote or read back. After an interrupted write that may stop
+    midway, any value counts. A part that hosttune did not change is not its own. A runtime setting that has neither
+    value after a reboot was reset by that reboot: this is not a conflict.
+    """
+    old, new = setting.parts(freeze(record.old)), setting.parts(freeze(record.new))
+    after = setting.parts(freeze(record.after)) if record.outcome in ("done", "clamped") else {}
+    live = setting.parts(now)
+    cut_off = record.undoing or record.undone == "failed" or record.outcome in (None, "stuck", "failed")
+    between = isinstance(setting, Gradual) and _is_between(setting, record, now)
+    anything = setting.may_stop_midway and (cut_off or between)
+    restored: dict[str, Any] = {}
+    foreign: dict[str, Any] = {}
+    for name, original in old.items():
+        if name not in live or same(setting, live[name], original):
+            continue
+        if not anything and after.get(name, new.get(name)) == original:
+            continue  # hosttune did not change this part, so a later change to it is not a conflict
+        ours = same(setting, live[name], new.get(name)) or (name in after and same(setting, live[name], after[name]))
+        ours = ours or anything
+        if ours or force:
+            restored[name] = original
+        elif same_boot or setting.scope != RUNTIME:
+            foreign[name] = live[name]
+    return (setting.joined({**live, **restored}) if restored else now), foreign
+
+
+def _is_between(setting: Gradual, record: Record, now: Any) -> bool:
+    found = (now, freeze(record.old), freeze(record.after))
+    return None not in found and setting.lies_between(*found)
+
+
+def same(setting: Setting, one: Any, other: Any) -> bool:
+    """Return whether two values of a setting, or of a part of it, mean the same."""
+    if one is None or other is None:
+        return one is other
+    return bool(one == other) or setting.agrees(one, other)
+
+
+def _judged(
+    setting: Setting, target: Any, now: Any, foreign: Mapping[str, Any], note: str | None, *, wrote: bool
+) -> Made:
+    if target != now and not same(setting, now, target):
+        text = shown_text(setting, now)
+        if wrote and isinstance(setting, Gradual):
+            return Made("conflict", now, f"it is {text} since it was put back: hosttune revert --force tries again")
+        if wrote:
+            return Made("failed", now, f"reads {text} after {shown_text(setting, target)} was written")
+        return Made("failed", now, f"nothing was written{f': {note}' if note else ''}: it reads {text}")
+    return _foreign(setting, now, foreign) if foreign else Made("reverted", now, note)
+
+
+def _foreign(setting: Setting, now: Any, foreign: Mapping[str, Any]) -> Made:
+    parts = {name: setting.shown(part) for name, part in foreign.items()}
+    which = text_of(parts[""] if set(parts) == {""} else parts)
+    return Made("conflict", now, f"it is {which} now, which hosttune did not set: left alone (--force reverts it)")
+
+
+def _gone(setting: Setting, record: Record, now: Any, same_boot: bool) -> str:
+    """Return why a step that was written, or was about to be written, needs no rollback."""
+    text = shown_text(setting, now)
+    if not same_boot and record.scope == RUNTIME:
+        left = "" if now == freeze(record.old) else f", it is {text} since"
+        return f"the reboot had undone it{left}: nothing was written"
+    if now != freeze(record.old) and same(setting, now, freeze(record.old)):
+        return f"{text} serves as well as its original: nothing was written"
+    if now != freeze(record.old):
+        return f"what it is now, {text}, is not hosttune's: nothing was written"
+    return "it was at its original: nothing was written"
+
+
+def _noted(journal: Journal, event: str, **fields: Any) -> bool:
+    try:
+        journal.write(event, **fields)
+    except JournalFailed:
+        return False
+    return True
+
+
+def close(journal: Journal, undone: Mapping[int, Made]) -> bool:
+    """Close the journal unless a rollback failed. Return False if the disk was too full to close it."""
+    state = closing_state(undone)
+    return state is None or _noted(journal, "closed", state=state)
+
+
+def closing_state(undone: Mapping[int, Made]) -> str | None:
+    """Return the final state of a transaction; None, so it stays open, if something could not be rolled back."""
+    outcomes = {made.outcome for made in undone.values()}
+    if outcomes & {"failed", "stuck"}:
+        return None
+    return "kept" if "conflict" in outcomes else "reverted"
+
+
+def settle(
+    system: System,
+    journal: Journal,
+    transaction: Transaction,
+    say: Say,
+    *,
+    same_boot: bool,
+    force: bool = False,
+    again: Mapping[tuple[str, str], Any] = FrozenMap({}),
+) -> tuple[dict[int, Made], bool]:
+    """Roll back a whole transaction and close its journal if possible; see `roll_back_records`."""
+    with uninterrupted():
+        undone, whole = roll_back_records(
+            system, journal, transaction.records, say, same_boot=same_boot, force=force, again=again
+        )
+        return undone, whole and close(journal, undone)

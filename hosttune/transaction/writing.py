@@ -1,0 +1,57 @@
+"""One setting, written: in a child process if the kernel may hang, and what is known of it after a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hosttune.child import in_child
+from hosttune.errors import CommandFailed, HosttuneError, Unreadable
+from hosttune.model.values import freeze
+from hosttune.settings.setting import Setting
+from hosttune.settings.traits import Gradual
+from hosttune.system import System
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Made:
+    """The result of one step: outcome, value read back, and reason. `untouched`: it failed before any write."""
+
+    outcome: str
+    after: Any = None
+    why: str | None = None
+    untouched: bool = False
+
+
+def write(system: System, setting: Setting, value: Any, say: Say) -> str | None:
+    """Write a setting, in a child process if it has a time limit. Return what the setting says of it, if anything.
+
+    Raises what the setting raises, and Stuck if it did not end in time.
+    """
+    if isinstance(setting, Gradual):
+        return setting.write_telling(system, value, say)
+    if setting.limit_seconds is None:
+        return setting.write(system, value)
+    note = in_child(lambda: setting.write(system, value), setting.limit_seconds, f"{setting.kind} {setting.target}")
+    system.forget()
+    return note
+
+
+def value_or_none(system: System, setting: Setting) -> Any:
+    """Return the value after a failure; None also if it cannot be read. The outcome tells these apart."""
+    system.forget()
+    try:
+        return freeze(setting.read(system))
+    except Unreadable:
+        return None
+
+
+def reason_of(error: HosttuneError | OSError) -> str:
+    """Return what failed, in one line; of a command also the last line that it printed."""
+    if isinstance(error, CommandFailed):
+        said = error.output.strip().splitlines()
+        return f"{' '.join(error.argv)}: {error.reason}{f': {said[-1]}' if said else ''}"
+    return error.what if isinstance(error, HosttuneError) else str(error)
