@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from benchcases import CASES, Bench
 from cutshort import put, put_link
@@ -264,7 +265,31 @@ def test_without_a_gpu_library_nvidias_tools_measure_five_times(tmp_path: Path) 
     assert outcomes(found)["bench-p2p-read-ce", f"{GPUS[0]}->{GPUS[1]}"] == "pass"
     assert outcomes(found)["bench-d2h-ce", GPUS[0]] == "unknown"
     (gemm,) = (row for row in found.results if row.check == "bench-gemm")
-    assert (gemm.outcome, "torch" in str(gemm.actual)) == ("skip", True)
+    assert (gemm.outcome, "torch" in str(gemm.actual)) == ("unknown", True)
+
+
+@pytest.mark.parametrize(
+    ("count", "level", "unknown"),
+    [
+        (1, 1, {"host-copies", "device-copy", "gemm", "burn"}),
+        (2, 2, {"host-copies", "device-copy", "gemm", "burn", "peer-copy", "collectives"}),
+    ],
+)
+def test_without_any_tool_for_them_the_figures_of_gpus_are_unknown(
+    tmp_path: Path, count: int, level: int, unknown: set[str]
+) -> None:
+    """A level that measured no GPU must not pass; tools that look at something besides may be missing."""
+    whole = host()
+    one = msgspec.structs.replace(whole, gpus=whole.gpus[:count])
+    found = measure(machine(tmp_path, (), **{FOUND: "\n"}), one, level)
+    rows = {row.check.removeprefix("bench-"): row for row in found.results}
+    assert {name for name, row in rows.items() if row.outcome == "unknown"} == unknown
+    assert all("docs/benchmarks.md" in str(rows[name].hint) for name in unknown)
+    if count == 1:
+        assert "fewer than two" in str(rows["collectives"].actual)
+    if level == 2:
+        assert rows["dcgm"].outcome == rows["jitter"].outcome == "skip"
+    assert verdict_of(found.results) == "unknown"
 
 
 def test_a_full_run_takes_dcgms_verdicts(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from hosttune.system import System
 # Total time limits in seconds. Level 1 takes half a minute on four GPUs. Figures that are cut off become unknown, so
 # eight GPUs get more time.
 # Groups of figures: the same names as the jobs of the children.
-_TORCH = frozenset(("host-copies", "device-copy", "peer-copy", "gemm", "collectives", "burn"))
+GPU_FIGURES = frozenset(("host-copies", "device-copy", "peer-copy", "gemm", "collectives", "burn"))
 _HPU = frozenset(("host-copies", "device-copy", "gemm"))
 _BUDGET = {1: 90.0, 2: 900.0, 3: 900.0}
 _PART_BUDGET = {1: 60.0, 2: 300.0, 3: 300.0}  # for one part, which has fewer figures
@@ -130,7 +130,7 @@ def _every_gpu(tool: str, system: System, ask: Ask) -> str | None:
     return installed(system, tool)
 
 
-TORCH = Backend("PyTorch", _TORCH, _lacking, partial(_children, "torch"))
+TORCH = Backend("PyTorch", GPU_FIGURES, _lacking, partial(_children, "torch"))
 HPU = Backend("PyTorch for Gaudi", _HPU, _lacking, partial(_children, "hpu"))
 NVBANDWIDTH = Backend(
     "nvbandwidth", frozenset(("host-copies", "peer-copy")), partial(_every_gpu, "nvbandwidth"), _nvbandwidth

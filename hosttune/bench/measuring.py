@@ -11,7 +11,8 @@ import msgspec
 
 from hosttune.bench.backend import Ask, Backend, Command, run
 from hosttune.bench.baselines import Standard, pair_links, with_fleet
-from hosttune.bench.gpu_backends import GPU_BACKENDS
+from hosttune.bench.gpu_backends import GPU_BACKENDS, GPU_FIGURES
+from hosttune.bench.gpu_jobs import BETWEEN
 from hosttune.bench.guard import Chosen, choose, running
 from hosttune.bench.host_backends import HOST_BACKENDS
 from hosttune.bench.judge import JudgingContext, Port, judge, loaded_links, missing
@@ -107,7 +108,7 @@ def _judging_context(
 
 
 def _planned(system: System, ask: Ask) -> tuple[list[tuple[Backend, Command]], list[CheckResult]]:
-    """Return (the commands of the first available backend of each group, a skip for each group without a backend)."""
+    """Return (the commands of the first available backend of each group, a result for each group without a backend)."""
     backends = [backend for backend in (*GPU_BACKENDS, *HOST_BACKENDS) if ask.level in backend.levels]
     backends = [backend for backend in backends if backend not in GPU_BACKENDS or _can_load(backend, ask)]
     done: set[str] = set()
@@ -124,12 +125,23 @@ def _planned(system: System, ask: Ask) -> tuple[list[tuple[Backend, Command]], l
             continue
         for group in groups:
             reasons.setdefault(group, []).append(f"{backend.name}: {reason}")
-    skips = [
-        CheckResult(check=f"bench-{group}", subject="host", outcome="skip", actual="; ".join(why))
-        for group, why in sorted(reasons.items())
-        if group not in done
-    ]
-    return plans, skips
+    return plans, [_without_tool(group, why, ask) for group, why in sorted(reasons.items()) if group not in done]
+
+
+def _without_tool(group: str, why: Iterable[str], ask: Ask) -> CheckResult:
+    """Return the result of a group that no installed tool measures.
+
+    The figures of GPUs are what a level is asked for: without a tool for them they are unknown. The other tools look at
+    what a level measures besides: without one, it is skipped.
+    """
+    reason = "; ".join(why)
+    if group not in GPU_FIGURES:
+        return CheckResult(check=f"bench-{group}", subject="host", outcome="skip", actual=reason)
+    if group in BETWEEN and len(ask.gpus) < 2:
+        actual = "between GPUs: fewer than two can be loaded as a whole"
+        return CheckResult(check=f"bench-{group}", subject="host", outcome="skip", actual=actual)
+    hint = "install one of these tools on this machine (docs/benchmarks.md); --level 0 measures nothing and needs none"
+    return CheckResult(check=f"bench-{group}", subject="host", outcome="unknown", actual=reason, hint=hint)
 
 
 def _can_load(backend: Backend, ask: Ask) -> bool:
@@ -183,12 +195,11 @@ def _not_loaded(subject: str, outcome: Outcome, why: str) -> CheckResult:
 
 
 def _not_taken(chosen: Chosen, plans: list[tuple[Backend, Command]]) -> Iterator[CheckResult]:
-    """Yield a skip for each metric that is not measured for a part, and for each part that no backend can measure."""
+    """Yield a skip for each metric that is not measured for a part; unknown for a part that no backend can measure."""
     measured = {command.subject for _, command in plans}
     for part in chosen.parts:
         if part.subject not in measured:
-            why = "only PyTorch measures it, and it is not installed"
-            yield _not_loaded(part.subject, "skip", why)
+            yield _not_loaded(part.subject, "unknown", "only PyTorch measures it, and it is not installed")
             continue
         for metric, why in part.without.items():
             yield CheckResult(check=f"bench-{metric}", subject=part.subject, outcome="skip", actual=why)
