@@ -17,6 +17,7 @@ import msgspec
 from hosttune import __version__, history
 from hosttune.checks import judge
 from hosttune.checks.expected import Expectation
+from hosttune.discovery.configuration import configuration_of
 from hosttune.discovery.ports import read_ports
 from hosttune.errors import BadInput, Refused
 from hosttune.gpu import read_gpus
@@ -179,6 +180,7 @@ def decide(
         at=datetime.now(UTC).isoformat(timespec="seconds") if live else None,
         version=__version__,
         machine=_machine(evidence.host, known),
+        configuration=configuration_of(evidence),
     )
 
 

@@ -45,6 +45,7 @@ READERS: tuple[tuple[str, str, str], ...] = (
     ("processes", "processes", "read_processes"),
     ("leftovers", "processes", "read_leftovers"),
     ("ports", "ports", "read_ports"),
+    ("configuration", "configuration", "read_configuration"),
 )
 _UNITS = tuple(
     f"{folder}/irqbalance.service"

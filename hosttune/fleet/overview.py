@@ -21,6 +21,7 @@ from hosttune.fleet.handed import handed_of, results_of
 from hosttune.fleet.hardware import HostHardware, machine_of, read_machine
 from hosttune.fleet.medians import Hardware, Row, fleet_medians, rows_of
 from hosttune.fleet.results import answer_path, host_folder, read_file
+from hosttune.fleet.uniformity import Gathering
 from hosttune.model.fleet import Answer, FleetReport, HandedLine, HostLine, Wave
 from hosttune.model.listing import some
 from hosttune.model.validation import VALIDATION_SCHEMA, CheckResult, Validation, Verdict, verdict_of
@@ -84,12 +85,14 @@ def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
     named: dict[str, list[str]] = {}
     standard = shipped()
     undiagnosed, unexplained = 0, dict[str, str]()
+    facts = Gathering()
     for host in hosts:
         seen = _look(results, host, asked)
         own = machine_of(seen.validation) if seen.validation is not None else None
         if seen.validation is not None and seen.validation.machine is not None and seen.validation.machine.digest:
             named.setdefault(seen.validation.machine.digest, []).append(host)
         machine = own or read_machine(results, host)
+        facts.add(host, machine, seen.validation.configuration if seen.validation is not None else None)
         why = diagnose_host(results, host, seen.validation, standard) if seen.validation is not None else Diagnosed()
         undiagnosed += why is None
         if why is not None and why.low and not why.causes:
@@ -106,9 +109,11 @@ def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
         medians=medians,
         outliers=outliers,
         causes=groups_of(lines, unexplained),
+        uniformity=facts.spreads(),
         notes=(
             *_notes(len(figures), strange, undiagnosed),
             *_twice(named),
+            *facts.notes(),
             *(asked.metrics.strangers([line.host for line in lines]) if asked.metrics is not None else ()),
         ),
     )

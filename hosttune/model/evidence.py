@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hosttune.model.configuration import Fact
 from hosttune.model.gpu import Gpu, GpuPort
 from hosttune.model.guestplan import GuestPlan
 from hosttune.model.host import Host, Problem
@@ -192,6 +193,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     # text of the library's settings file that the guest's plan names, by path; None: proven absent; no entry: unknown
     library_files: Mapping[str, str | None] | None = None
     rdma_access: RdmaAccess | None = None  # None: not a planned guest
+    configuration: tuple[Fact, ...] | None = None  # facts read for comparing hosts; None: not read
 
     def __post_init__(self) -> None:
         close_lists(self)

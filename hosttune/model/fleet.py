@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from hosttune.model.diagnosis import Cause, Grade, JudgedFigure
+from hosttune.model.uniformity import Spread
 from hosttune.model.validation import CheckResult, Verdict
 from hosttune.model.validation import Outcome as CheckOutcome
 from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
@@ -173,6 +174,7 @@ class FleetReport(Value, frozen=True, kw_only=True):
     medians: tuple[Median, ...] = ()
     outliers: tuple[Outlier, ...] = ()
     causes: tuple[CauseGroup, ...] = ()  # which hosts are low, and why
+    uniformity: tuple[Spread, ...] = ()  # firmware, drivers, kernel, settings: who differs; () if no host gave them
     notes: tuple[str, ...] = ()  # what the reader must know about the report itself: what could not be compared and why
 
     def __post_init__(self) -> None:

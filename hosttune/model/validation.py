@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from hosttune.model.configuration import Fact
 from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
 
 VALIDATION_SCHEMA = "hosttune.validation/v1"
@@ -80,6 +81,7 @@ class Validation(Value, frozen=True, kw_only=True):
     """All results and samples of one run. `facts`: versions and clocks that belong to the figures.
 
     `worse`: what is worse than in the validation that it was compared with, one line each; None if there was none.
+    `configuration`: firmware, drivers, kernel and settings, which a fleet compares; None: not recorded.
     """
 
     schema: str = VALIDATION_SCHEMA
@@ -93,6 +95,7 @@ class Validation(Value, frozen=True, kw_only=True):
     facts: Mapping[str, str] | None = None
     worse: tuple[str, ...] | None = None
     machine: Machine | None = None
+    configuration: tuple[Fact, ...] | None = None
 
     def __post_init__(self) -> None:
         close_lists(self)

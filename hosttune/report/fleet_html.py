@@ -39,6 +39,17 @@ from hosttune.report.fleet_groups import (
     wave_outcome,
     wave_words,
 )
+from hosttune.report.fleet_uniform import (
+    fact_words,
+    few_without,
+    group_words,
+    holders_words,
+    machine_words,
+    majority_words,
+    notable,
+    others,
+    uniform_heading,
+)
 from hosttune.report.measures import number
 from hosttune.report.outcomes import OUTCOMES, SIGNS, WORDS, Group, groups, severity
 from hosttune.report.page import digest, page_templates
@@ -52,6 +63,8 @@ MOST_WHY = 20  # reasons of one wave
 STEPS_SHOWN = 8  # shown at once, the others on request; failures and hosts without an answer are always shown
 MOST_OUTLIERS = 300
 MOST_MEDIANS = 300
+MOST_SPREADS = 200  # facts that are not alike
+MOST_NAMED = 200  # hosts of one value
 _LOST = "x"  # in the map: the host did not answer
 _NOT_MADE = "-"  # in the map: the host answered, and this check was not made on it
 _LETTERS = {"fail": "f", "unknown": "u", "warn": "w", "pass": "p", "skip": "s"}
@@ -200,13 +213,24 @@ def _environment() -> Environment:
         MOST_MEDIANS=MOST_MEDIANS,
         NO_CAUSE=NO_CAUSE,
         MOST_OUTLIERS=MOST_OUTLIERS,
+        MOST_NAMED=MOST_NAMED,
+        MOST_SPREADS=MOST_SPREADS,
         MOST_WHY=MOST_WHY,
         cause_size=cause_size,
+        fact_words=fact_words,
+        few_without=few_without,
+        group_words=group_words,
+        holders_words=holders_words,
         low_words=low_words,
+        machine_words=machine_words,
+        majority_words=majority_words,
         median_name=median_name,
+        notable=notable,
         number=number,
+        others=others,
         outlier_words=outlier_words,
         severity=severity,
+        uniform_heading=uniform_heading,
         wave_outcome=wave_outcome,
         wave_words=wave_words,
     )

@@ -26,6 +26,18 @@ from hosttune.report.fleet_groups import (
     wave_outcome,
     wave_words,
 )
+from hosttune.report.fleet_uniform import (
+    SIGN_OF,
+    fact_words,
+    few_without,
+    group_words,
+    holders_words,
+    machine_words,
+    majority_words,
+    notable,
+    others,
+    uniform_heading,
+)
 from hosttune.report.measures import number
 from hosttune.report.outcomes import SIGNS
 from hosttune.report.validation_md import escaped, table
@@ -48,7 +60,8 @@ def markdown(report: FleetReport) -> str:
     ]
     blocks += [f"**Stopped:** {escaped(report.stopped)}"] if report.stopped else []
     blocks += _counts(report) + _troubles(troubles(report), results_left_out(report)) + _waves(report)
-    blocks += _causes(report) + _outliers(report) + _medians(report) + _hosts(hosts_worst_first(report.hosts))
+    blocks += _causes(report) + _uniformity(report) + _outliers(report) + _medians(report)
+    blocks += _hosts(hosts_worst_first(report.hosts))
     blocks += ["\n".join(f"- {escaped(note)}" for note in report.notes)] if report.notes else []
     return "\n\n".join(blocks) + "\n"
 
@@ -103,6 +116,20 @@ def _causes(report: FleetReport) -> list[str]:
         for one in report.causes
     ]
     return _table("## Hosts that are low, by cause", ("cause", "hosts", "for example", "evidence", "do"), rows)
+
+
+def _uniformity(report: FleetReport) -> list[str]:
+    if not report.uniformity:
+        return []
+    rows = []
+    for one in notable(report):
+        values = [f"{group_words(one, group)}: {holders_words(group.holders, MANY)}" for group in others(one)[:MANY]]
+        values += [f"unknown: {holders_words(one.unknown, MANY)}"] if one.unknown else []
+        values += [f"no such device: {some(one.without, MANY)}"] if few_without(one) else []
+        fact = f"{SIGN_OF[one.state]} {fact_words(one)}"
+        rows.append((fact, machine_words(one), majority_words(one), "; ".join(values)))
+    heading = ["## Uniformity", escaped(uniform_heading(report))]
+    return [*heading, *_table("", ("fact", "machines", "majority", "others"), rows)[1:]]
 
 
 def _outliers(report: FleetReport) -> list[str]:

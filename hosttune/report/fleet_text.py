@@ -25,6 +25,18 @@ from hosttune.report.fleet_groups import (
     wave_outcome,
     wave_words,
 )
+from hosttune.report.fleet_uniform import (
+    SIGN_OF,
+    fact_words,
+    few_without,
+    group_words,
+    holders_words,
+    machine_words,
+    majority_words,
+    notable,
+    others,
+    uniform_heading,
+)
 from hosttune.report.measures import number
 from hosttune.report.outcomes import SIGNS
 from hosttune.report.validation_text import prose
@@ -36,6 +48,8 @@ MANY = 8  # hosts of a group named before "and N more"; the other formats name a
 MOST_WARNINGS = 10  # groups of warnings that are shown; the other formats show all
 MOST_HOSTS = 40  # hosts that are listed one by one
 MOST_OUTLIERS = 20
+MOST_SPREADS = 40  # facts that are not alike everywhere
+MOST_VALUES = 5  # of a fact, besides the majority
 _STYLES = {"fail": "error", "unknown": "warn", "warn": "warn", "pass": "plain", "skip": "dim"}
 
 
@@ -55,6 +69,7 @@ def print_fleet(report: FleetReport, console: Console) -> None:
     _print_handed(report, console)
     _print_waves(report, console)
     _print_causes(report, console)
+    _print_uniformity(report, console)
     _print_outliers(report, console)
     _print_medians(report, console)
     _print_hosts(hosts_worst_first(report.hosts), console)
@@ -133,6 +148,32 @@ def _print_causes(report: FleetReport, console: Console) -> None:
         for word, text in rows:
             if text:
                 prose(f"{word:8}  {text}", 4, console, hang=10)
+
+
+def _print_uniformity(report: FleetReport, console: Console) -> None:
+    """Print the configuration facts that are not alike, by machine model."""
+    if not report.uniformity:
+        return
+    _heading(uniform_heading(report), console)
+    found = notable(report)
+    machine = ""
+    for one in found[:MOST_SPREADS]:
+        if machine_words(one) != machine:
+            machine = machine_words(one)
+            prose(f"{machine}: {count(one.hosts, 'host')}", 2, console, hang=2)
+        style = "warn" if one.state in ("differs", "split", "unknown") else "plain"
+        prose(f"{SIGN_OF[one.state]} {fact_words(one)}: {majority_words(one)}", 4, console, style, hang=2)
+        for group in others(one)[:MOST_VALUES]:
+            prose(f"{group_words(one, group)}: {holders_words(group.holders, MANY)}", 8, console, hang=2)
+        left = len(others(one)) + one.more_values - MOST_VALUES
+        if left > 0:
+            prose(f"and {left} more values", 8, console)
+        if one.unknown:
+            prose(f"unknown: {holders_words(one.unknown, MANY)}", 8, console, hang=2)
+        if few_without(one):
+            prose(f"no such device: {some(one.without, MANY)}", 8, console, hang=2)
+    if len(found) > MOST_SPREADS:
+        prose(f"and {len(found) - MOST_SPREADS} more facts: -o json has every one", 2, console)
 
 
 def _print_outliers(report: FleetReport, console: Console) -> None:

@@ -1,0 +1,256 @@
+"""System → configuration facts: firmware, drivers, kernel, and settings of the BIOS that the OS can see. Read only.
+
+`read_configuration` reads what no other part of the evidence has; `configuration_of` puts all facts together and is
+pure. A capture must hold, as far as the host has them: /sys/class/dmi/id/bios_*, the microcode in /proc/cpuinfo and of
+CPU 0, the names of CPU 0's idle states, `no_turbo` or `boost`, /sys/firmware/efi, /sys/kernel/security/lockdown,
+`firmware_rev` of NVMe controllers, `fw_ver` of RDMA devices, and the answers `ethtool-i-INTERFACE` and
+`memory-modules`.
+
+Sources: drivers/firmware/dmi-id.c; arch/x86/kernel/cpu/proc.c and microcode/core.c; admin-guide/pm/cpuidle,
+admin-guide/pm/intel_pstate (no_turbo) and admin-guide/pm/cpufreq (boost); kernel_lockdown(7);
+drivers/nvme/host/sysfs.c; Documentation/ABI/stable/sysfs-class-infiniband; include/uapi/linux/ethtool.h.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from hosttune.discovery.cpuinfo import read_cpuinfo, values_of
+from hosttune.discovery.drivers import read_driver_info
+from hosttune.discovery.smbios import MEMORY_MODULES, read_memory_modules
+from hosttune.model import sysfs
+from hosttune.model.configuration import FACT_KINDS, Fact, alike_arguments, sane
+from hosttune.model.evidence import Evidence
+from hosttune.model.gpu import OTHER
+from hosttune.model.host import Host, PciDevice
+from hosttune.model.values import grouped
+from hosttune.reader import Reader
+
+_DMI = "/sys/class/dmi/id"
+_MICROCODE = f"{sysfs.CPUS}/cpu0/microcode/version"
+_IDLE = f"{sysfs.CPUS}/cpu0/cpuidle"
+_NO_TURBO = f"{sysfs.CPUS}/intel_pstate/no_turbo"
+_BOOST = f"{sysfs.CPUS}/cpufreq/boost"
+_EFI = "/sys/firmware/efi"
+_LOCKDOWN = "/sys/kernel/security/lockdown"
+_BOARD = re.compile(r"([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,6}) \([^()]{1,40}\)")  # "28.39.1002 (MT_0000000838)": its board
+_X86 = ("x86_64", "i386", "i486", "i586", "i686")
+_UNKNOWN_SOURCE = "hosttune discover"
+
+
+def read_configuration(reader: Reader, host: Host) -> tuple[Fact, ...]:
+    """Return the facts that only this reads. A fact that could not be read has no value."""
+    bios = [_file(reader, f"bios-{name}", f"{_DMI}/bios_{name}") for name in ("vendor", "version", "date")]
+    others = (_boot_mode(reader), _idle_states(reader), _boost(reader), _lockdown(reader))
+    microcode = (_microcode(reader),) if host.arch is None or host.arch in _X86 else ()
+    memory = Fact(name="memory-modules", value=sane(read_memory_modules(reader)), source=MEMORY_MODULES)
+    return (*bios, *microcode, *others, memory, *_drives(reader, host), *_nics(reader, host))
+
+
+def _file(reader: Reader, name: str, path: str) -> Fact:
+    return Fact(name=name, value=sane(reader.text(path)), source=path)
+
+
+def _microcode(reader: Reader) -> Fact:
+    """Return the revisions of all CPUs. No value if a CPU has none, or if CPU 0's own file has another one."""
+    text = read_cpuinfo(reader)
+    found = values_of(text, "microcode")
+    cpus, lines = (len(re.findall(rf"^{key}[ \t]*:", text, re.MULTILINE)) for key in ("processor", "microcode"))
+    own = reader.text(_MICROCODE)
+    whole = bool(found) and "" not in found and cpus == lines and (own is None or own in found)
+    value = sane(" and ".join(sorted(found))) if whole else None
+    return Fact(name="microcode", value=value, source="/proc/cpuinfo")
+
+
+def _boot_mode(reader: Reader) -> Fact:
+    value = "EFI" if reader.exists(_EFI) else "BIOS" if reader.lacks(_EFI) else None
+    return Fact(name="boot-mode", value=value, source=_EFI)
+
+
+def _idle_states(reader: Reader) -> Fact:
+    """Return the names of CPU 0's idle states, the shallowest first. No value if one of them has no name."""
+    states = sorted((name for name in reader.names(_IDLE) if re.fullmatch(r"state[0-9]{1,2}", name)), key=_number)
+    names = [reader.text(f"{_IDLE}/{state}/name") for state in states]
+    complete = [_number(state) for state in states] == list(range(len(states)))
+    value = " ".join(filter(None, names)) if names and all(names) and complete else None
+    if not states and reader.lacks(_IDLE):
+        value = "none"
+    return Fact(name="c-states", value=sane(value), source=f"{_IDLE}/state*/name")
+
+
+def _number(state: str) -> int:
+    return int(state.removeprefix("state"))
+
+
+def _boost(reader: Reader) -> Fact:
+    """Return whether clocks above the base are allowed: "on", "off", or "no such switch" where neither file exists."""
+    for path, words in ((_NO_TURBO, {"0": "on", "1": "off"}), (_BOOST, {"1": "on", "0": "off"})):
+        text = reader.text(path)
+        if text is not None:
+            return Fact(name="boost", value=words.get(text), source=path)
+    missing = all(reader.lacks(path) for path in (_NO_TURBO, _BOOST))
+    return Fact(name="boost", value="no such switch" if missing else None, source=_BOOST)
+
+
+def _lockdown(reader: Reader) -> Fact:
+    """Return the mode in brackets ("none [integrity] confidentiality"); "no such switch" for a kernel without it."""
+    found = re.search(r"\[([a-z]+)\]", reader.text(_LOCKDOWN) or "")
+    value = found[1] if found else "no such switch" if reader.lacks(_LOCKDOWN) else None
+    return Fact(name="lockdown", value=value, source=_LOCKDOWN)
+
+
+# --- devices -------------------------------------------------------------------------------------------------
+
+
+def _drives(reader: Reader, host: Host) -> Iterator[Fact]:
+    for drive in host.nvme:
+        path = f"/sys/class/nvme/{drive.controller or '*'}/firmware_rev"
+        value = sane(reader.text(path)) if drive.controller else None
+        yield _of_device("drive-firmware", host, drive.address, value, "/sys/class/nvme/*/firmware_rev", drive.model)
+
+
+def _nics(reader: Reader, host: Host) -> Iterator[Fact]:
+    """Yield the firmware of each physical network device: of its RDMA device, or as its interface's driver says."""
+    for nic in host.nics:
+        if nic.physfn is not None:
+            continue
+        source = "/sys/class/infiniband/*/fw_ver"
+        value = sane(reader.text(f"/sys/class/infiniband/{nic.rdma}/fw_ver")) if nic.rdma else None
+        if value is None and nic.interfaces:
+            source = "ethtool -i INTERFACE"
+            said = read_driver_info(reader, nic.interfaces[0])
+            value = sane(said.get("firmware-version")) or ("none, says its driver" if "driver" in said else None)
+        board = _BOARD.fullmatch(value or "")
+        yield _of_device("nic-firmware", host, nic.address, board[1] if board else value, source)
+
+
+def _of_device(
+    name: str, host: Host, address: str, value: str | None, source: str | None, model: str | None = None
+) -> Fact:
+    function = host.index.pci.get(address)
+    label = sane(model) or (sane(function.device_name) if function is not None else None)
+    return Fact(
+        name=name, value=value, kind=_kind(function), model=label, subjects=(address,), source=source or _UNKNOWN_SOURCE
+    )
+
+
+def _kind(function: PciDevice | None) -> str | None:
+    """Return the ids by which devices are compared: a maker's board has firmware of its own, so the subsystem counts.
+
+    None if one of the four ids is unknown.
+    """
+    if function is None or function.ids is None:
+        return None
+    board = (function.subsystem_vendor_id, function.subsystem_device_id)
+    return f"{function.ids} {board[0]}:{board[1]}" if all(board) else None
+
+
+# --- all facts -----------------------------------------------------------------------------------------------
+
+
+def configuration_of(evidence: Evidence) -> tuple[Fact, ...]:
+    """Return all configuration facts: those that were read for this, and those of the other evidence. Pure.
+
+    Devices with the same value are one fact. Every fact that the host must have is there, without a value if unknown.
+    """
+    host = evidence.host
+    read = list(evidence.configuration or ())
+    if evidence.configuration is None:
+        names = ("bios-vendor", "bios-date", "boot-mode", "c-states", "boost", "lockdown", "memory-modules")
+        read = [Fact(name=name, source=_UNKNOWN_SOURCE) for name in (*names, "microcode")]
+        version = sane(host.platform.bios_version) if host.platform is not None else None
+        read.append(Fact(name="bios-version", value=version, source=f"{_DMI}/bios_version"))
+        read += [_of_device("drive-firmware", host, one.address, None, None, one.model) for one in host.nvme]
+        read += [_of_device("nic-firmware", host, one.address, None, None) for one in host.nics if one.physfn is None]
+    facts = (*read, *_of_host(evidence), *_of_gpus(host), *_of_nics(host))
+    order = {name: place for place, name in enumerate(FACT_KINDS)}
+    return tuple(sorted(_together(facts), key=lambda one: (order[one.name], one.kind or "", one.value or "")))
+
+
+def _together(facts: Iterable[Fact]) -> Iterator[Fact]:
+    """Yield the facts, those of devices that differ only in their address as one."""
+    by_value = grouped(((one.name, one.kind, one.value, one.source, one.model), one) for one in facts)
+    for (name, kind, value, source, model), alike in by_value.items():
+        subjects = tuple(sorted({subject for one in alike for subject in one.subjects}))
+        yield Fact(name=name, kind=kind, value=value, source=source, model=model, subjects=subjects)
+
+
+def _of_host(evidence: Evidence) -> Iterator[Fact]:
+    host = evidence.host
+    cpu = host.cpu_model
+    arguments = alike_arguments(host.kernel_args) if host.kernel_args is not None else None
+    values: Mapping[str, tuple[str | None, str]] = {
+        "cpu-model": (cpu.model if cpu else None, "/proc/cpuinfo"),
+        "sockets": (_sockets(host), f"{sysfs.CPUS}/cpu*/topology/physical_package_id"),
+        "numa-nodes-per-socket": (_nodes_per_socket(host), f"{sysfs.NODES}/node*/cpulist"),
+        "smt": (_smt(host), f"{sysfs.CPUS}/smt"),
+        "frequency-driver": (cpu.scaling_driver if cpu else None, f"{sysfs.CPUS}/cpu*/cpufreq/scaling_driver"),
+        "iommu": (_iommu(host), f"{sysfs.IOMMU_GROUPS}/*/type"),
+        "interrupt-remapping": (_yes(host.iommu.interrupt_remapping if host.iommu else None), "/proc/interrupts"),
+        "os": (host.platform.os if host.platform else None, "/etc/os-release"),
+        "kernel": (host.kernel, "/proc/sys/kernel/osrelease"),
+        "kernel-arguments": (arguments, "/proc/cmdline"),
+    }
+    for name, (value, source) in values.items():
+        yield Fact(name=name, value=sane(value), source=source)
+    manager = evidence.fabric_manager
+    if manager is not None:
+        version = "not installed" if manager.installed is False else sane(manager.version)
+        yield Fact(name="fabric-manager", value=version, source="fabric-manager-version")
+
+
+def _sockets(host: Host) -> str | None:
+    packages = {cpu.package for cpu in host.cpus if cpu.online}
+    return str(len(packages)) if packages and None not in packages else None
+
+
+def _nodes_per_socket(host: Host) -> str | None:
+    """Return NUMA nodes with CPUs by sockets; no value if a CPU's place is unknown."""
+    places = {(cpu.package, cpu.numa_node) for cpu in host.cpus if cpu.online}
+    if not places or any(None in place for place in places):
+        return None
+    packages, nodes = ({place[side] for place in places} for side in (0, 1))
+    return f"{len(nodes) / len(packages):g}"
+
+
+def _smt(host: Host) -> str | None:
+    active = host.cpu_model.smt_active if host.cpu_model is not None else None
+    return None if active is None else "on" if active else "off"
+
+
+def _iommu(host: Host) -> str | None:
+    if host.iommu is None or host.iommu.present is None:
+        return None
+    if not host.iommu.present:
+        return "off"
+    return f"on, {host.iommu.mode}" if host.iommu.mode else None
+
+
+def _yes(value: bool | None) -> str | None:
+    return None if value is None else "yes" if value else "no"
+
+
+def _of_gpus(host: Host) -> Iterator[Fact]:
+    for gpu in host.gpus:
+        function = host.index.pci.get(gpu.address)
+        if gpu.vendor == OTHER or (function is not None and function.physfn is not None):
+            continue
+        sizes = [bar.size_bytes for bar in (function.bars if function is not None else None) or ()]
+        bar = f"{max(sizes) >> 20} MiB" if sizes else None
+        rows = (
+            ("gpu-driver", gpu.driver_version, gpu.source),
+            ("vbios", gpu.firmware_version, gpu.source),
+            ("gpu-bar", bar, f"{sysfs.PCI_DEVICES}/*/resource"),
+        )
+        for name, value, source in rows:
+            yield _of_device(name, host, gpu.address, sane(value), source, gpu.model)
+
+
+def _of_nics(host: Host) -> Iterator[Fact]:
+    for nic in host.nics:
+        function = host.index.pci.get(nic.address)
+        total = function.sriov_total_vfs if function is not None else None
+        if nic.physfn is None and total is not None:
+            source = f"{sysfs.PCI_DEVICES}/*/sriov_totalvfs"
+            yield _of_device("nic-virtual-functions", host, nic.address, str(total), source)

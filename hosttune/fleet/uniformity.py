@@ -1,0 +1,183 @@
+"""Configuration facts of many hosts → who differs from whom. Pure; it explains, and never changes a verdict.
+
+Facts are compared among hosts of the same machine model: product name and models of GPUs. Of devices only those of the
+same kind are compared (the same ids, those of the subsystem too). A majority is more than half of what is known.
+Unknown never counts as agreeing. One host is added after the other; of each only its values and addresses are kept, and
+equal texts are kept once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from hosttune.fleet.hardware import HostHardware
+from hosttune.model.configuration import FACT_KINDS, Fact, sane
+from hosttune.model.listing import some
+from hosttune.model.uniformity import STATES, Holder, Spread, State, ValueGroup
+
+T = TypeVar("T")
+
+MOST_FACTS = 1024  # of a host: 26 names, and some kinds of devices with some values each
+MOST_VALUES = 64  # values of a fact that the report names
+
+
+@dataclass(frozen=True)
+class MachineModel:
+    """What hosts must have in common so that their facts are compared. `gpus`: vendor:device of each model, sorted."""
+
+    product: str | None
+    gpus: tuple[str, ...]
+
+
+@dataclass
+class _Model:
+    """What is known of the hosts of one machine model: by fact and kind, each host's devices by value."""
+
+    gpu_models: tuple[str, ...]
+    hosts: list[str] = field(default_factory=list)
+    facts: dict[tuple[str, str | None], list[tuple[str, str | None, tuple[str, ...]]]] = field(default_factory=dict)
+    names: dict[tuple[str, str | None], str] = field(default_factory=dict)
+
+
+class Gathering:
+    """The facts of a fleet, host by host. `spreads` compares them, `notes` says which hosts gave none."""
+
+    def __init__(self) -> None:
+        self._models: dict[MachineModel, _Model] = {}
+        self._shared: dict[object, object] = {}
+        self._without: list[str] = []
+        self._too_many: list[str] = []
+
+    def add(self, host: str, hardware: HostHardware | None, facts: Sequence[Fact] | None) -> None:
+        """Add a host. `facts` None: it gave none (no answer, or an older hosttune)."""
+        if facts is None or hardware is None:
+            self._without.append(host)
+            return
+        if len(facts) > MOST_FACTS:
+            self._too_many.append(host)
+            return
+        key = model_of(hardware)
+        names = tuple(sorted({name for name, _ in hardware.hardware.gpus.values()}))
+        model = self._models.setdefault(key, _Model(names))
+        model.hosts.append(host)
+        for name, kind, value, subjects, label in _whole(facts):
+            place = (name, kind)
+            model.facts.setdefault(place, []).append((host, self._once(value), self._once(subjects)))
+            if label is not None:
+                model.names.setdefault(place, label)
+
+    def _once(self, value: T) -> T:
+        return self._shared.setdefault(value, value)  # type: ignore[return-value]
+
+    def spreads(self) -> tuple[Spread, ...]:
+        """Return every fact of every machine model, those that differ first."""
+        found = [one for key, model in self._models.items() for one in _spreads(key, model)]
+        order = {name: place for place, name in enumerate(FACT_KINDS)}
+        return tuple(
+            sorted(
+                found,
+                key=lambda one: (STATES.index(one.state), one.product or "", one.gpus, order[one.fact], one.kind or ""),
+            )
+        )
+
+    def notes(self) -> Iterator[str]:
+        """Yield what cannot be compared, and why."""
+        if self._models and self._without:
+            count = len(self._without)
+            yield (
+                f"{count} hosts gave no configuration facts (no answer, or an older hosttune), so that they are in no "
+                f"comparison and unknown: {some(self._without, 5)}"
+            )
+        if self._too_many:
+            what = f"{len(self._too_many)} hosts gave more than {MOST_FACTS} configuration facts; none is used"
+            yield f"{what}: {some(self._too_many, 5)}"
+
+
+def model_of(hardware: HostHardware) -> MachineModel:
+    """Return the machine model of a host. A GPU of unknown ids counts by its model's name."""
+    gpus = {device or name for name, device in hardware.hardware.gpus.values()}
+    return MachineModel(sane(hardware.hardware.product), tuple(sorted(gpus)))
+
+
+def _whole(facts: Iterable[Fact]) -> Iterator[tuple[str, str | None, str | None, tuple[str, ...], str | None]]:
+    """Yield (name, kind, value, subjects, model) of each fact that this version knows, with a value for each subject.
+
+    A fact of a host that is there twice, and a device with two values, contradict themselves: unknown.
+    """
+    values: dict[tuple[str, str | None, str], set[str | None]] = {}
+    labels: dict[tuple[str, str | None], str] = {}
+    for fact in facts:
+        if fact.name not in FACT_KINDS:
+            continue
+        kind = sane(fact.kind)
+        if fact.model is not None and (label := sane(fact.model)) is not None:
+            labels.setdefault((fact.name, kind), label)
+        for subject in fact.subjects or ("",):
+            values.setdefault((fact.name, kind, subject), set()).add(sane(fact.value))
+    found: dict[tuple[str, str | None, str | None], list[str]] = {}
+    for (name, kind, subject), given in values.items():
+        value = next(iter(given)) if len(given) == 1 else None
+        found.setdefault((name, kind, value), []).append(subject)
+    for (name, kind, value), subjects in found.items():
+        yield name, kind, value, tuple(one for one in subjects if one), labels.get((name, kind))
+
+
+def _spreads(key: MachineModel, model: _Model) -> Iterator[Spread]:
+    of_host = (name for name, kind in FACT_KINDS.items() if kind.of == "host")
+    needed = (name for name in of_host if name not in ("fabric-manager", "microcode"))  # not every host has these
+    for place in dict.fromkeys((*model.facts, *((name, None) for name in needed))):
+        yield _spread(key, model, place)
+
+
+def _spread(key: MachineModel, model: _Model, place: tuple[str, str | None]) -> Spread:
+    rows = model.facts.get(place, [])
+    name, kind = place
+    by_value: dict[str, list[Holder]] = {}
+    unknown: list[Holder] = []
+    for host, value, subjects in rows:
+        (by_value.setdefault(value, []) if value is not None else unknown).append(Holder(host=host, subjects=subjects))
+    seen = {host for host, _, _ in rows}
+    absent = [host for host in model.hosts if host not in seen]
+    if FACT_KINDS[name].of == "host":
+        unknown += [Holder(host=host) for host in absent]
+        absent = []
+    sizes = {value: sum(len(one.subjects) or 1 for one in holders) for value, holders in by_value.items()}
+    known = sum(sizes.values())
+    comparable = known > 1 and key.product is not None and (kind is not None or FACT_KINDS[name].of == "host")
+    majority = next((value for value, size in sizes.items() if comparable and 2 * size > known), None)
+    ordered = sorted(by_value, key=lambda value: (-sizes[value], value))
+    return Spread(
+        fact=name,
+        state=_state(sizes, majority, unknown=bool(unknown), comparable=comparable),
+        product=key.product,
+        gpus=key.gpus,
+        gpu_models=model.gpu_models,
+        kind=kind,
+        model=model.names.get(place),
+        majority=majority,
+        hosts=len(model.hosts),
+        known=known,
+        groups=tuple(_group(value, by_value[value], sizes[value], majority) for value in ordered[:MOST_VALUES]),
+        more_values=max(0, len(ordered) - MOST_VALUES),
+        unknown=tuple(unknown),
+        without=tuple(absent),
+    )
+
+
+def _state(sizes: Mapping[str, int], majority: str | None, *, unknown: bool, comparable: bool) -> State:
+    if len(sizes) > 1 and comparable:
+        return "differs" if majority is not None else "split"
+    if unknown or not (comparable or sum(sizes.values()) == 1):
+        return "unknown"
+    return "alike" if comparable else "single"
+
+
+def _group(value: str, holders: Sequence[Holder], size: int, majority: str | None) -> ValueGroup:
+    return ValueGroup(
+        value=value,
+        hosts=len({one.host for one in holders}),
+        subjects=size,
+        holders=() if value == majority else tuple(holders),
+    )

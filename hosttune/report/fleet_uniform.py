@@ -1,0 +1,96 @@
+"""Uniformity of a fleet, in words: which facts differ, and who differs from the majority."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hosttune.model.configuration import KERNEL_ARGUMENTS, argument_difference
+from hosttune.model.fleet import FleetReport
+from hosttune.model.listing import some
+from hosttune.model.uniformity import STATES, Holder, Spread, State, ValueGroup
+from hosttune.report.branch import count
+
+STATE_WORDS: dict[State, str] = {
+    "differs": "differ from the majority",
+    "split": "have no majority",
+    "unknown": "are not known everywhere",
+    "single": "are on one host or device only",
+    "alike": "are alike",
+}
+SIGN_OF: dict[State, str] = {"differs": "✗", "split": "✗", "unknown": "?", "single": "·", "alike": "✓"}
+MOST_DEVICES = 8  # of a host, by address
+MOST_VALUE = 160  # characters of a value in a line; JSON has all
+
+
+def uniform_heading(report: FleetReport) -> str:
+    """Return the heading of the section: how many facts are in which state."""
+    counted = Counter(one.state for one in report.uniformity)
+    states = ", ".join(f"{counted[state]} {STATE_WORDS[state]}" for state in STATES if counted[state])
+    return f"uniformity of {count(len(report.uniformity), 'fact')}: {states}"
+
+
+def machine_words(one: Spread) -> str:
+    """Return the machine model: "PowerEdge XE9680 with NVIDIA H200"."""
+    gpus = ", ".join(one.gpu_models)
+    return (one.product or "machines of unknown model") + (f" with {gpus}" if gpus else "")
+
+
+def fact_words(one: Spread) -> str:
+    """Return the fact, and the devices that it is of: "vbios of NVIDIA H200 (10de:2335 10de:18be)"."""
+    if one.kind is None:
+        return f"{one.fact} of {one.model} (ids unknown)" if one.model else one.fact
+    return f"{one.fact} of {one.model} ({one.kind})" if one.model else f"{one.fact} of {one.kind}"
+
+
+def majority_words(one: Spread) -> str:
+    """Return the majority with its size, or why there is none. A tie is said."""
+    if one.majority is not None:
+        size = next(group.subjects for group in one.groups if group.value == one.majority)
+        return f"majority {_cut(one.majority)} ({size} of {one.known} known)"
+    if one.product is None:
+        return "the product name is unknown: not compared"
+    if not one.groups:
+        return "not known anywhere"
+    sizes = [group.subjects for group in one.groups]
+    if one.state == "split":
+        tie = len(sizes) > 1 and sizes[0] == sizes[1]
+        return f"no majority: {'a tie, ' if tie else ''}{some((f'{size} x' for size in sizes), 6)}"
+    return f"nothing to compare with: {_cut(one.groups[0].value)}"
+
+
+def group_words(one: Spread, group: ValueGroup) -> str:
+    """Return a value; of kernel arguments, how they differ from the majority."""
+    if one.fact != KERNEL_ARGUMENTS or one.majority is None:
+        return _cut(group.value)
+    more, less = argument_difference(group.value, one.majority)
+    parts = [f"adds {' '.join(more)}"] if more else []
+    parts += [f"lacks {' '.join(less)}"] if less else []
+    return _cut("; ".join(parts) or "the same arguments in another order")
+
+
+def holders_words(holders: Sequence[Holder], most: int) -> str:
+    """Return hosts with their devices: "gpu7 (0000:18:00.0), gpu9"."""
+    named = (f"{one.host} ({some(one.subjects, MOST_DEVICES)})" if one.subjects else one.host for one in holders[:most])
+    more = f" and {len(holders) - most} more" if len(holders) > most else ""
+    return ", ".join(named) + more
+
+
+def others(one: Spread) -> tuple[ValueGroup, ...]:
+    """Return the values that are not the majority's."""
+    return tuple(group for group in one.groups if group.holders)
+
+
+def notable(report: FleetReport) -> tuple[Spread, ...]:
+    """Return the facts that a reader must look at, by machine model: those not alike, and those of missing devices."""
+    found = (one for one in report.uniformity if one.state not in ("alike", "single") or few_without(one))
+    return tuple(sorted(found, key=machine_words))
+
+
+def few_without(one: Spread) -> tuple[str, ...]:
+    """Return the hosts without such a device, if they are fewer than half: there one may be missing."""
+    return one.without if 2 * len(one.without) < one.hosts else ()
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_VALUE else f"{text[:MOST_VALUE]} …"
