@@ -17,6 +17,7 @@ from hosttune.discovery.smbios import modules_of
 from hosttune.model.configuration import FACT_KINDS, Fact, alike_arguments, argument_difference, normal_value, sort_key
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
+from hosttune.recording import Recording
 from hosttune.validating import Request, validate
 
 NIC, GPU, DRIVE, PLAIN = "0000:0a:00.0", "0000:41:00.0", "0000:05:00.0", "0000:0b:00.0"
@@ -184,6 +185,14 @@ def test_a_validation_carries_the_facts_and_older_ones_are_read(whole: Path) -> 
     old = msgspec.json.decode(made.to_json())
     del old["configuration"]
     assert type(made).from_json(msgspec.json.encode(old)).configuration is None
+
+
+def test_a_capture_keeps_what_the_facts_are_read_from(whole: Path) -> None:
+    recording = Recording(open_root(str(whole)))
+    gather(recording)
+    assert recording.answers.keys() >= QUERIES.keys()
+    kept = {path.rpartition("/")[2] for path in recording.files}
+    assert {"bios_date", "no_turbo", "lockdown", "firmware_rev", "fw_ver", "version", "name"} <= kept
 
 
 # --- kernel arguments --------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hosttune.cli import fleetpairs
+from hosttune.cli import fleetbaseline, fleetpairs
 from hosttune.cli.commands import Command, Group, Seconds, Whole
 from hosttune.cli.output import emit, emit_page, exiting, shown, tell, write
 from hosttune.errors import BadInput
@@ -26,7 +26,7 @@ INTERRUPTED = 130
 
 GROUPS = {  # of the help of a verb that contacts hosts
     "Which hosts": ("--inventory", "--limit", "--resume", "--retry"),
-    "What": ("--intent", "--level", "--check", "-e"),
+    "What": ("--intent", "--level", "--baseline", "--check", "-e"),
     "How": ("--waves", "--gate", "--reboot", "--reboot-guests", "--recover", "--forks", "--shard", "--timeout"),
     "Output": ("--results", "--output"),
 }
@@ -131,6 +131,7 @@ def plan(context: click.Context, /, **asked: Any) -> None:
 @run_options
 @intent_option
 @change_options
+@fleetbaseline.baseline_option
 @click.pass_context
 def apply(context: click.Context, /, **asked: Any) -> None:
     """Apply every host's plan, in waves, with a gate after each.
@@ -144,6 +145,7 @@ def apply(context: click.Context, /, **asked: Any) -> None:
 @fleet.command(cls=Command, groups=GROUPS)
 @run_options
 @level_option
+@fleetbaseline.baseline_option
 @click.pass_context
 def validate(context: click.Context, /, **asked: Any) -> None:
     """Validate every host. Exits 1 if a result failed or is unknown, or a host did not answer."""
@@ -263,6 +265,9 @@ def floors(results: str, run_id: str | None) -> None:
 
     found = report_of_past(results, run_id)
     emit(floors_toml(found.medians, run=found.run, at=found.at))
+
+
+fleet.add_command(fleetbaseline.baseline)
 
 
 # --- one call and its output ---------------------------------------------------------------------------------

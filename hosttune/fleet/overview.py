@@ -16,12 +16,14 @@ from hosttune.bench.baselines import shipped
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import has_answer_file, read_answer
 from hosttune.fleet.causes import Diagnosed, diagnose_host, groups_of
+from hosttune.fleet.declared import of_validation
 from hosttune.fleet.gate import COURSE, PHASES, WAVES, phases
 from hosttune.fleet.handed import handed_of, results_of
 from hosttune.fleet.hardware import HostHardware, machine_of, read_machine
 from hosttune.fleet.medians import Hardware, Row, fleet_medians, rows_of
 from hosttune.fleet.results import answer_path, host_folder, read_file
 from hosttune.fleet.uniformity import Gathering
+from hosttune.model.declared import Declared
 from hosttune.model.fleet import Answer, FleetReport, HandedLine, HostLine, Wave
 from hosttune.model.listing import some
 from hosttune.model.validation import VALIDATION_SCHEMA, CheckResult, Validation, Verdict, verdict_of
@@ -46,7 +48,8 @@ class Asked:
     """The request that a report is about, and what only the run knows: its waves, why it stopped, inventory groups.
 
     `check`: it was a dry run, and the files are HOST/PHASE.check.json. `run` None: the run that wrote the files last.
-    `metrics`: what Prometheus knows of the hosts now; each then has a result of its own.
+    `metrics`: what Prometheus knows of the hosts now; each then has a result of its own. `declared`: the baseline that
+    hosts are held to; each fact of it is a result.
     """
 
     verb: str
@@ -59,6 +62,7 @@ class Asked:
     at: str | None = None
     version: str | None = None
     metrics: Monitored | None = None
+    declared: Declared | None = None
 
 
 @dataclass(frozen=True)
@@ -182,7 +186,8 @@ def _line(
     handed = tuple(_short(one) for one in seen.handed)
     course = next((one for one in seen.answers if one.phase == COURSE), None)
     monitored = () if asked.metrics is None else (asked.metrics.of(host),)
-    results = (*_results_of_answers(seen, made, asked), *results_of(handed, course), *monitored, *made)
+    held = () if asked.declared is None or seen.validation is None else of_validation(asked.declared, seen.validation)
+    results = (*_results_of_answers(seen, made, asked), *results_of(handed, course), *monitored, *held, *made)
     notable = [one for one in worst_first(results) if one.outcome not in ("pass", "skip")]
     worse = (seen.validation.worse or ()) if seen.validation is not None else ()
     hardware = machine.hardware if machine is not None else Hardware({})

@@ -16,13 +16,17 @@ import msgspec
 from hosttune.errors import BadInput
 from hosttune.fleet.gate import Gate
 from hosttune.jsonlines import decoded, whole_lines
+from hosttune.model.declared import Declared
 from hosttune.model.fleet import AnswerOutcome
 from hosttune.model.validation import Verdict
 from hosttune.model.values import Value, to_builtins
 
 
 class RunBegun(Value, frozen=True, kw_only=True, tag="began", tag_field="event"):
-    """A run begins, with its request. `intent_sha256` detects a changed intent when the run is resumed."""
+    """A run begins, with its request. `intent_sha256` detects a changed intent when the run is resumed.
+
+    `declared`: the declared baseline that its hosts are held to; None: none.
+    """
 
     run: str
     at: str
@@ -37,6 +41,7 @@ class RunBegun(Value, frozen=True, kw_only=True, tag="began", tag_field="event")
     level: int | None = None
     intent: str | None = None
     intent_sha256: str | None = None
+    declared: Declared | None = None
 
 
 class Members(Value, frozen=True, kw_only=True, tag="members", tag_field="event"):

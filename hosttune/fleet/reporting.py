@@ -32,6 +32,7 @@ def report_of_run(done: FleetRun) -> FleetReport:
         stopped=done.outcome.stopped,
         at=done.at,
         version=__version__,
+        declared=rollout.declared,
     )
     return report_of(rollout.order.results, rollout.hosts, asked)
 
@@ -57,6 +58,7 @@ def report_of_past(results: str, run: str | None = None, metrics: Monitored | No
         at=past.began.at,
         version=past.began.version,
         metrics=metrics,
+        declared=past.began.declared,
     )
     return report_of(results, [host for number in sorted(past.members) for host in past.members[number]], asked)
 

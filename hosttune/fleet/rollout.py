@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import has_answer_file, read_answer
+from hosttune.fleet.declared import kept_to
 from hosttune.fleet.gate import COURSE, ONLY_IF_ASKED, WAVES, Gate, HostStatus, exit_code, judge, phases, status_of
 from hosttune.fleet.record import (
     Asked,
@@ -31,6 +32,7 @@ from hosttune.fleet.results import RECORD, forget
 from hosttune.fleet.runner import Event, Order, Played, Stop, first_error, play
 from hosttune.fleet.waves import cut, shards
 from hosttune.jsonlines import JsonLines
+from hosttune.model.declared import Declared
 from hosttune.model.fleet import Wave
 from hosttune.model.listing import some
 
@@ -48,7 +50,7 @@ class Rollout:
 
     `order` is the order for each ansible, without its hosts. For a run that is resumed: `host_statuses` has the hosts
     that are already proven good, `unasked` the hosts that are skipped and the reasons, and `begun` the waves that had
-    started. With `only_failed` (retry) no further wave is started.
+    started. With `only_failed` (retry) no further wave is started. `declared`: the baseline that hosts are held to.
     """
 
     run: str
@@ -62,6 +64,7 @@ class Rollout:
     unasked: Mapping[str, str] = field(default_factory=dict)
     begun: frozenset[int] = frozenset()
     only_failed: bool = False
+    declared: Declared | None = None
 
     @property
     def gated(self) -> bool:
@@ -222,6 +225,8 @@ def status_of_host(rollout: Rollout, host: str) -> tuple[HostStatus, bool]:
     asked_in = phases(rollout.verb, check=check)
     answers = {phase: read_answer(results, host, phase, rollout.run, check=check) for phase in asked_in}
     host_status = status_of(host, rollout.verb, answers, rollout.gate, check=check)
+    if rollout.declared is not None and host_status.good:
+        host_status = kept_to(host_status, rollout.declared, results, "validate")
     return host_status, any(map(has_answer_file, answers.values()))
 
 

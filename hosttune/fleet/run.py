@@ -16,6 +16,7 @@ from hosttune import __version__
 from hosttune.assets import folder
 from hosttune.errors import BadInput
 from hosttune.fleet import options as handed_on
+from hosttune.fleet.declared import read_declared
 from hosttune.fleet.gate import COURSE, WAVES, Gate
 from hosttune.fleet.inventory import Inventory, read_inventory, tool
 from hosttune.fleet.live import Progress, watch
@@ -26,6 +27,7 @@ from hosttune.fleet.runner import Order, Stop, playbook
 from hosttune.fleet.waves import DEFAULT as DEFAULT_WAVES
 from hosttune.fleet.waves import parse_sizes
 from hosttune.jsonlines import JsonLines
+from hosttune.model.declared import Declared
 from hosttune.state import load, load_text
 
 HANDOVER = "handover"  # as asked; it means COURSE where hosts name devices
@@ -42,12 +44,16 @@ _ONLY = {
     "reboot": ("apply", "revert"),
     "reboot_guests": ("apply", "revert"),
     "recover": ("apply", "revert"),
+    "baseline": ("apply", "validate"),
 }
 
 
 @dataclass(frozen=True)
 class Request:
-    """The request of the command line. None and False: not given. `extra`: values of -e; `options`: words after --."""
+    """The request of the command line. None and False: not given. `extra`: values of -e; `options`: words after --.
+
+    `baseline`: the file of a declared baseline; `declared`: its content.
+    """
 
     verb: str
     inventories: tuple[str, ...]
@@ -65,6 +71,8 @@ class Request:
     reboot: bool = False
     reboot_guests: bool = False
     recover: bool = False
+    baseline: str | None = None
+    declared: Declared | None = None
     shard: int = DEFAULT_SHARD
     extra: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
@@ -85,6 +93,8 @@ def run_fleet(request: Request, tell: Callable[[str], None]) -> FleetRun:
     """Run a verb over the fleet. `tell` writes a line to stderr. Raises BadInput and Refused."""
     check_request(request)
     request = _last_handover(request)
+    if request.baseline is not None:
+        request = replace(request, declared=read_declared(request.baseline))
     past = past_of(request)
     if past is not None:
         request = with_recorded_request(request, past)
@@ -172,6 +182,7 @@ def _new(request: Request, order: Order, inventory: Inventory, intent: str | Non
         level=request.level,
         intent=os.path.abspath(request.intent) if request.intent is not None else None,
         intent_sha256=intent,
+        declared=request.declared,
     )
     return rollout, opening(rollout, began)
 
@@ -188,7 +199,9 @@ def _again(
 
 
 def _base(request: Request, order: Order) -> Rollout:
-    return Rollout("", request.verb, order, (), request.gate or "either", request.check, request.shard)
+    return Rollout(
+        "", request.verb, order, (), request.gate or "either", request.check, request.shard, declared=request.declared
+    )
 
 
 def _for_run(rollout: Rollout, run: str, waves: tuple[tuple[str, ...], ...]) -> Rollout:
@@ -212,6 +225,8 @@ def check_request(request: Request) -> None:
         raise BadInput("both --resume and --retry", where="command line", hint="give one of the two")
     if request.check and (request.resume or request.retry):
         raise BadInput("--check changes nothing, so there is nothing to continue", where="--check", hint="drop one")
+    if request.check and request.baseline is not None:
+        raise BadInput("--check validates no host", where="--baseline", hint="drop one of the two")
     if request.reboot_guests and not request.reboot:
         raise BadInput("--reboot-guests without --reboot", where="--reboot-guests", hint="give both")
     parse_sizes(request.waves if request.waves is not None else DEFAULT_WAVES)
@@ -287,6 +302,9 @@ def past_of(request: Request) -> RecordedRun | None:
     if request.waves is not None and parse_sizes(request.waves) != past.began.waves:
         began = ",".join(past.began.waves)
         raise BadInput(f"the run's waves are {began}", where="--waves", hint="leave it out, or begin a new run")
+    if request.declared is not None and request.declared != past.began.declared:
+        began = "another declared baseline" if past.began.declared is not None else "no declared baseline"
+        raise BadInput(f"the run began with {began}", where="--baseline", hint="leave it out, or begin a new run")
     return past
 
 
@@ -314,6 +332,7 @@ def with_recorded_request(request: Request, past: RecordedRun) -> Request:
         intent=request.intent if request.intent is not None else began.intent,
         level=request.level if request.level is not None else began.level,
         gate=request.gate or past.gate,
+        declared=began.declared,
     )
 
 
