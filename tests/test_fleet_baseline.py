@@ -27,7 +27,7 @@ from hosttune.fleet.rollout import carry_out, resumed
 from hosttune.fleet.run import Request, check_request, past_of
 from hosttune.fleet.runner import Event, Order, Played, Stop
 from hosttune.fleet.uniformity import Gathering
-from hosttune.model.configuration import FACT_KINDS, Fact
+from hosttune.model.configuration import FACT_KINDS, HOST_SPECIFIC, Fact
 from hosttune.model.declared import Declared, DeclaredHosts
 
 GPU_KIND = KINDS["gpu"][0]
@@ -378,13 +378,16 @@ def test_written_checked_and_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (("--host", "h9"), "no host 'h9' in run"),
+        (("--host", "h9"), "no host 'h9' in the run"),
         (("--run", "none"), "no run none in its record"),
         (("--check", "none.yml"), "none.yml"),
         (("--check", "b.yml", "--host", "h0"), "both --check and --host"),
         (("--check", "b.yml", "--out", "x"), "both --check and --out"),
-        (("--host", "h2"), "'h2' has no validation in this run"),
+        (("--host", "h2"), "'h2' has no validation there"),
         (("--out", "/no/such/place/b.yml"), "cannot write it"),
+        (("-o", "json"), "a baseline is written as YAML"),
+        (("-i", "h0,"), "a run's hosts are in its record"),
+        (("--run", RUN, "--verb", "validate"), "both --run and --verb"),
     ],
 )
 def test_bad_requests_are_2_and_write_nothing(
@@ -414,6 +417,24 @@ def test_empty_and_torn_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     place.write_bytes(place.read_bytes()[:300])
     code, out, _ = command(capsys, *results, "--check", str(tmp_path / "b.yml"))
     assert (code, "3 of 4 hosts are as declared; 0 differ, 1 are unknown" in out) == (1, True)
+
+
+def test_hosts_that_validate_themselves_have_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    four(tmp_path, {"h3": facts({"kernel": "6.5"})})
+    results, path = ("--results", str(tmp_path), "--verb", "validate"), tmp_path / "b.yml"
+    code, out, _ = command(capsys, *results)
+    assert code == 0
+    path.write_text(out)
+    code, out, _ = command(capsys, *results, "--check", str(path))
+    assert (code, "3 of 4 hosts are as declared; 1 differ, 0 are unknown (last answers to validate)" in out) == (
+        1,
+        True,
+    )
+    code, out, _ = command(capsys, *results, "--check", str(path), "-i", "h0,h1,h8")
+    assert (code, "2 of 3 hosts are as declared; 0 differ, 1 are unknown" in out) == (1, True)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "no host has answered" in command(capsys, "--results", str(empty), "--verb", "validate")[2]
 
 
 def test_one_host_is_a_baseline_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -454,3 +475,20 @@ def test_the_gate_through_the_real_playbooks(tmp_path: Path) -> None:
     assert "a: validate: unknown: not as the declared baseline" in done.stdout
     assert "the gate after wave 1 of 2 did not open" in done.stderr
     assert stubs.record()[0]["declared"]["version"] == 1
+
+
+# --- the manual --------------------------------------------------------------------------------------------------
+
+
+def test_the_page_has_every_fact_and_a_baseline_that_can_be_read() -> None:
+    page = (Path(__file__).resolve().parent.parent / "docs" / "fleet-uniformity.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for name in FACT_KINDS:
+        assert any(f"`{name}`" in row for row in rows), name
+    for name in HOST_SPECIFIC:
+        assert f"`{name}`" in page, name
+    block = page[page.index("    version: 1\n") :].partition("\n\n")[0]
+    declared = Declared.from_yaml("\n".join(line[4:] for line in block.splitlines()))
+    assert [(one.product, one.devices[0].kind) for one in declared.hosts] == [("PowerBox 9680", GPU_KIND)]
+    for name, kind in FACT_KINDS.items():
+        assert (f"`{name}`" in page.partition("have an order:")[2].partition("VBIOS, BIOS")[0]) == bool(kind.order)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import read_answer
 from hosttune.fleet.declared import CHECK, baseline_text, of_validation, read_declared
-from hosttune.fleet.gate import COURSE, WAVES
+from hosttune.fleet.gate import COURSE
 from hosttune.fleet.hardware import machine_of
+from hosttune.fleet.inventory import Inventory
 from hosttune.fleet.overview import judge_of
-from hosttune.fleet.record import RecordedRun
-from hosttune.fleet.results import answer_path, read_file
+from hosttune.fleet.results import answer_path, hosts_in, read_file
 from hosttune.fleet.run import read_past
 from hosttune.fleet.uniformity import Gathering
 from hosttune.model.hints import did_you_mean
@@ -37,7 +38,7 @@ class Checked(Value, frozen=True, kw_only=True):
     """A run against the declared baseline: fail if any host differs, else unknown if anything is, else pass."""
 
     schema: str = CHECKED_SCHEMA
-    run: str
+    answers: str  # which: "run ID", or "last answers to validate"
     verdict: Verdict
     hosts: tuple[CheckedHost, ...] = ()
 
@@ -49,7 +50,7 @@ class Checked(Value, frozen=True, kw_only=True):
         """How many hosts are as declared, differ, or are unknown."""
         counts = {word: sum(one.verdict == word for one in self.hosts) for word in ("pass", "fail", "unknown")}
         found = f"{counts['pass']} of {len(self.hosts)} hosts are as declared"
-        return f"{found}; {counts['fail']} differ, {counts['unknown']} are unknown (run {self.run})"
+        return f"{found}; {counts['fail']} differ, {counts['unknown']} are unknown ({self.answers})"
 
     @property
     def exit_code(self) -> int:
@@ -61,59 +62,76 @@ class Checked(Value, frozen=True, kw_only=True):
         return to_json(self)
 
 
-def check_run(path: str, results: str, run: str | None) -> Checked:
-    """Check the validations of a run (None: the last) against a declared baseline. Raises BadInput."""
+@dataclass(frozen=True)
+class Answers:
+    """Which validations are meant: of these hosts, in this phase, of a run (None: the last of each host)."""
+
+    words: str
+    hosts: tuple[str, ...]
+    phase: str
+    run: str | None
+
+
+def answers_of_run(results: str, run: str | None) -> Answers:
+    """Return the validations of a run (None: the last). Raises BadInput for a run that validated no host."""
+    past = read_past(results, None, run)
+    if past is None:
+        what = f"no run {run}" if run is not None else "no run"
+        raise BadInput(f"{what} in its record", where=results, hint="name its folder with --results, or give --verb")
+    phase = judge_of(past.began.verb) if not past.began.check and past.began.verb != COURSE else None
+    if phase is None:
+        verb = f"{past.began.verb}{' --check' if past.began.check else ''}"
+        hint = "name a run of fleet validate or apply with --run"
+        raise BadInput(f"run {past.run} is of {verb}: it validated no host", where=results, hint=hint)
+    hosts = tuple(host for number in sorted(past.members) for host in past.members[number])
+    return Answers(f"run {past.run}", hosts, phase, past.run)
+
+
+def answers_of_last(results: str, verb: str, inventory: Inventory | None = None) -> Answers:
+    """Return the last validation of each host by a verb, from any source: of the inventory, or with a folder here.
+
+    Raises BadInput if there is no host.
+    """
+    hosts = inventory.hosts if inventory is not None else hosts_in(results)
+    if not hosts:
+        raise BadInput("no host has answered", where=results, hint="name the results folder with --results")
+    return Answers(f"last answers to {verb}", hosts, judge_of(verb) or verb, None)
+
+
+def check_answers(path: str, results: str, answers: Answers) -> Checked:
+    """Check validations against the declared baseline in a file. Raises BadInput."""
     declared = read_declared(path)
-    past = _past(results, run)
     hosts: list[CheckedHost] = []
-    for host, found in _validations(results, past):
+    for host, found in _validations(results, answers):
         made = of_validation(declared, found) if isinstance(found, Validation) else (_lost(found),)
         bad = tuple(one for one in made if one.outcome != "pass")
         hosts.append(CheckedHost(host=host, verdict=verdict_of(made), passed=len(made) - len(bad), results=bad))
     verdict = verdict_of([result for one in hosts for result in one.results]) if hosts else "unknown"
-    return Checked(run=past.run, verdict=verdict, hosts=tuple(hosts))
+    return Checked(answers=answers.words, verdict=verdict, hosts=tuple(hosts))
 
 
-def write_baseline(results: str, run: str | None, host: str | None) -> str:
-    """Return a declared baseline in YAML with the values of most hosts of a run, or of one host. Raises BadInput."""
-    past = _past(results, run)
+def write_baseline(results: str, answers: Answers, host: str | None) -> str:
+    """Return a declared baseline in YAML with the values of most hosts, or of one host. Raises BadInput."""
     facts = Gathering()
-    for name, found in _validations(results, past, host):
+    if host is not None and host not in answers.hosts:
+        hint = did_you_mean(host, answers.hosts, "name one of its hosts")
+        raise BadInput(f"no host {host!r} in the {answers.words}", where="--host", hint=hint)
+    for name, found in _validations(results, answers if host is None else replace(answers, hosts=(host,))):
         if isinstance(found, Validation):
             facts.add(name, machine_of(found), found.configuration)
         elif host is not None:
-            raise BadInput(f"{host!r} has no validation in this run: {found}", where=results, hint="name another host")
-    return baseline_text(facts.spreads(), source=f"host {host}, run {past.run}" if host else f"run {past.run}")
+            raise BadInput(f"{host!r} has no validation there: {found}", where=results, hint="name another host")
+    return baseline_text(facts.spreads(), source=f"host {host}, {answers.words}" if host else answers.words)
 
 
-def _past(results: str, run: str | None) -> RecordedRun:
-    past = read_past(results, None, run)
-    if past is None:
-        what = f"no run {run}" if run is not None else "no run"
-        raise BadInput(f"{what} in its record", where=results, hint="name the results folder of a run with --results")
-    if past.began.verb == COURSE or past.began.check or judge_of(past.began.verb) is None:
-        verb = f"{past.began.verb} --check" if past.began.check and past.began.verb in WAVES else past.began.verb
-        hint = "name a run of fleet validate or apply with --run"
-        raise BadInput(f"run {past.run} is of {verb}: it validated no host", where=results, hint=hint)
-    return past
-
-
-def _validations(results: str, past: RecordedRun, only: str | None = None) -> Iterator[tuple[str, Validation | str]]:
-    """Yield (host, its validation of this run, or why there is none), one file at a time. Raises BadInput."""
-    hosts = [host for number in sorted(past.members) for host in past.members[number]]
-    if only is not None and only not in hosts:
-        raise BadInput(
-            f"no host {only!r} in run {past.run}",
-            where="--host",
-            hint=did_you_mean(only, hosts, "name one of its hosts"),
-        )
-    phase = judge_of(past.began.verb) or "validate"
-    for host in hosts if only is None else [only]:
-        answer = read_answer(results, host, phase, past.run)
+def _validations(results: str, answers: Answers) -> Iterator[tuple[str, Validation | str]]:
+    """Yield (host, its validation, or why there is none), one file at a time."""
+    for host in answers.hosts:
+        answer = read_answer(results, host, answers.phase, answers.run)
         if answer.outcome not in ("ok", "no"):
             yield host, answer.why or answer.outcome
             continue
-        path = answer_path(results, host, phase)
+        path = answer_path(results, host, answers.phase)
         try:
             data = read_file(path)
             found: Validation | str = Validation.from_json(data, where=path) if data is not None else "no answer"
