@@ -45,7 +45,7 @@ def page(context: click.Context, name: str) -> str:
         f"{escaped(title)} \\- {escaped(command.get_short_help_str(limit=1000))}",
         ".SH SYNOPSIS",
         f".B {escaped(name)}",
-        escaped(" ".join(command.collect_usage_pieces(context))),
+        " ".join(breakable(escaped(piece)) for piece in command.collect_usage_pieces(context)),
         ".SH DESCRIPTION",
         *description(inspect.cleandoc(command.help or "")),
         *options(command, context),
@@ -121,6 +121,11 @@ def listed(heading: str, rows: object) -> list[str]:
     for tag, text in rows:
         lines += [".TP", f".B {escaped(tag)}", escaped(" ".join(text.split()))]
     return lines
+
+
+def breakable(word: str) -> str:
+    """A word of choices; one that is longer than a line may be broken after each bar (groff(7), \\:)."""
+    return word.replace("|", "|\\:") if len(word) > 70 else word
 
 
 def escaped(text: str) -> str:

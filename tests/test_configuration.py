@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 from collections.abc import Callable
@@ -12,11 +13,14 @@ import pytest
 
 from hosttune.archive import open_root
 from hosttune.discovery.configuration import configuration_of
+from hosttune.discovery.drivers import read_driver_info
 from hosttune.discovery.evidence import gather
 from hosttune.discovery.smbios import modules_of
+from hosttune.machine import Machine
 from hosttune.model.configuration import FACT_KINDS, Fact, alike_arguments, argument_difference, normal_value, sort_key
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
+from hosttune.reader import Reader
 from hosttune.recording import Recording
 from hosttune.validating import Request, validate
 
@@ -193,6 +197,20 @@ def test_a_capture_keeps_what_the_facts_are_read_from(whole: Path) -> None:
     assert recording.answers.keys() >= QUERIES.keys()
     kept = {path.rpartition("/")[2] for path in recording.files}
     assert {"bios_date", "no_turbo", "lockdown", "firmware_rev", "fw_ver", "version", "name"} <= kept
+
+
+def test_the_kernel_names_the_driver_of_a_live_interface() -> None:
+    """The link `driver` of sysfs is the oracle; the request needs no privilege."""
+    net = Path("/sys/class/net")
+    known = {one.name: os.readlink(one / "device/driver").rpartition("/")[2]
+             for one in (net.iterdir() if net.is_dir() else ()) if (one / "device/driver").is_symlink()}  # fmt: skip
+    if not known:
+        pytest.skip("no interface of a device here")
+    reader = Reader(Machine())
+    assert {name: read_driver_info(reader, name).get("driver") for name in known} == known
+    assert read_driver_info(reader, "no-such-if") == {}
+    assert read_driver_info(reader, "a/b") == read_driver_info(reader, "x" * 16) == {}
+    assert reader.problems == []
 
 
 # --- kernel arguments --------------------------------------------------------------------------------------------

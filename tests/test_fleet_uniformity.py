@@ -17,7 +17,7 @@ from hosttune.fleet.hardware import HostHardware
 from hosttune.fleet.medians import Hardware
 from hosttune.fleet.overview import Asked, report_of
 from hosttune.fleet.results import answer_path
-from hosttune.fleet.uniformity import MOST_FACTS, MOST_VALUES, Gathering
+from hosttune.fleet.uniformity import MOST_FACTS, MOST_SUBJECTS, MOST_VALUES, Gathering
 from hosttune.model.configuration import FACT_KINDS, Fact
 from hosttune.model.fleet import FleetReport
 from hosttune.model.uniformity import Holder, Spread
@@ -121,10 +121,21 @@ def test_contradictions_and_floods_are_unknown() -> None:
     assert (found["kernel"].state, [one.host for one in found["kernel"].unknown]) == ("unknown", ["h1"])
     hostile = compared(facts(), facts({"vbios": "\x1b]0;x\x07", "kernel": "k" * 5000}))
     assert (hostile["vbios"].state, hostile["kernel"].state) == ("unknown", "unknown")
-    gathering = Gathering()
-    gathering.add("flood", H200, (Fact(name="kernel", value="1"),) * (MOST_FACTS + 1))
-    assert gathering.spreads() == ()
-    assert "flood" in " ".join(gathering.notes())
+    floods = (
+        (Fact(name="kernel", value="1"),) * (MOST_FACTS + 1),
+        (Fact(name="vbios", value="1", subjects=tuple(map(str, range(MOST_SUBJECTS + 1)))),),
+    )
+    for flood in floods:
+        gathering = Gathering()
+        gathering.add("flood", H200, flood)
+        assert gathering.spreads() == ()
+        assert "flood" in " ".join(gathering.notes())
+    long = Fact(
+        name="vbios", value="1", kind="10de:2335 10de:18be" + "x" * 99, model="m" * 9999, subjects=("s" * 9999,)
+    )
+    (one,) = [found for found in compared((long,), (long,)).values() if found.fact == "vbios"]
+    assert (one.kind, one.state) == (None, "unknown")
+    assert len(str(one)) < 1500
 
 
 def test_no_host_with_facts_is_no_uniformity() -> None:
@@ -165,7 +176,7 @@ def test_every_format_says_who_differs_and_what_is_unknown(tmp_path: Path) -> No
     assert max(map(len, out.getvalue().splitlines())) <= 100
     text = " ".join(out.getvalue().split())
     for page in (text, " ".join(html(report).split())):
-        assert "uniformity of 26 facts: 2 differ from the majority, 1 are not known everywhere, 23 are alike" in page
+        assert "uniformity of 26 facts: 2 differing, 1 not known everywhere, 23 alike" in page
         assert "vbios of NVIDIA H200 (10de:2335 10de:18be)" in page
         assert "majority 96.00.A5.00.01 (63 of 64 known)" in page
         assert f"96.00.A1.00.02: h3 ({GPUS[3]})" in page

@@ -10,7 +10,7 @@ from hosttune.errors import BadInput
 
 DOCUMENTS = (
     *("host", "plan", "intent", "result", "validation", "fleet", "handover"),
-    *("measured", "diagnosis", "prediction", "training", "pairs", "ends"),
+    *("measured", "diagnosis", "prediction", "training", "pairs", "ends", "baseline"),
 )
 
 
@@ -64,6 +64,7 @@ def schema(name: str) -> None:
     """Print the JSON Schema of a document."""
     import msgspec
 
+    from hosttune.model.declared import Declared
     from hosttune.model.diagnosis import Diagnosis
     from hosttune.model.fleet import FleetReport
     from hosttune.model.handover import Statement
@@ -92,6 +93,7 @@ def schema(name: str) -> None:
         "training": Training,
         "pairs": PairsReport,
         "ends": Ends,
+        "baseline": Declared,
     }
     emit(to_json(msgspec.json.schema(kinds[name])))
 

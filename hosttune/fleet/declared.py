@@ -16,7 +16,7 @@ from hosttune.errors import BadInput
 from hosttune.fleet.gate import HostStatus
 from hosttune.fleet.hardware import HostHardware, machine_of
 from hosttune.fleet.results import answer_path, read_file
-from hosttune.fleet.uniformity import MOST_FACTS, MachineModel, model_of
+from hosttune.fleet.uniformity import LONGEST_NAME, MachineModel, model_of, too_many
 from hosttune.model.configuration import FACT_KINDS, Fact, sane, sort_key
 from hosttune.model.declared import Declared, DeclaredHosts, Range, Wanted, wanted_words
 from hosttune.model.uniformity import Spread
@@ -51,7 +51,7 @@ def judged(declared: Declared, hardware: HostHardware | None, facts: Sequence[Fa
 
     `facts` None: the host's validation has none.
     """
-    if facts is None or hardware is None or len(facts) > MOST_FACTS:
+    if facts is None or hardware is None or too_many(facts):
         why = "its validation has no configuration facts (or too many)"
         return (_unknown(CHECK, "host", "a validation with configuration facts", why),)
     model = model_of(hardware)
@@ -72,7 +72,7 @@ def _results(wanted: DeclaredHosts, facts: Sequence[Fact]) -> Iterator[CheckResu
             for fact in by_name.get(name, ()):
                 if fact.kind in (None, devices.kind):  # a device of unknown ids may be of this kind
                     for address in fact.subjects:
-                        given.setdefault(address, []).append(fact)
+                        given.setdefault(address[:LONGEST_NAME], []).append(fact)
             for address, of_device in sorted(given.items()):
                 yield _result(name, address, value, of_device)
             if not given:

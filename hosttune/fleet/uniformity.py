@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from hosttune.fleet.hardware import HostHardware
-from hosttune.model.configuration import FACT_KINDS, Fact, sane
+from hosttune.model.configuration import FACT_KINDS, KIND, Fact, sane
 from hosttune.model.listing import some
 from hosttune.model.uniformity import STATES, Holder, Spread, State, ValueGroup
 
 T = TypeVar("T")
 
 MOST_FACTS = 1024  # of a host: 26 names, and some kinds of devices with some values each
+MOST_SUBJECTS = 16384  # of all facts of a host: 26 names of some hundred devices
+LONGEST_NAME = 80  # characters of a device's address or model
 MOST_VALUES = 64  # values of a fact that the report names
 
 
@@ -55,7 +57,7 @@ class Gathering:
         if facts is None or hardware is None:
             self._without.append(host)
             return
-        if len(facts) > MOST_FACTS:
+        if too_many(facts):
             self._too_many.append(host)
             return
         key = model_of(hardware)
@@ -91,8 +93,13 @@ class Gathering:
                 f"comparison and unknown: {some(self._without, 5)}"
             )
         if self._too_many:
-            what = f"{len(self._too_many)} hosts gave more than {MOST_FACTS} configuration facts; none is used"
+            what = f"{len(self._too_many)} hosts gave more configuration facts than a host has; none is used"
             yield f"{what}: {some(self._too_many, 5)}"
+
+
+def too_many(facts: Sequence[Fact]) -> bool:
+    """Whether there are more facts, or more devices in them, than a host has."""
+    return len(facts) > MOST_FACTS or sum(len(fact.subjects) for fact in facts) > MOST_SUBJECTS
 
 
 def model_of(hardware: HostHardware) -> MachineModel:
@@ -111,11 +118,11 @@ def _whole(facts: Iterable[Fact]) -> Iterator[tuple[str, str | None, str | None,
     for fact in facts:
         if fact.name not in FACT_KINDS:
             continue
-        kind = sane(fact.kind)
+        kind = fact.kind if fact.kind is not None and KIND.fullmatch(fact.kind) else None
         if fact.model is not None and (label := sane(fact.model)) is not None:
-            labels.setdefault((fact.name, kind), label)
+            labels.setdefault((fact.name, kind), label[:LONGEST_NAME])
         for subject in fact.subjects or ("",):
-            values.setdefault((fact.name, kind, subject), set()).add(sane(fact.value))
+            values.setdefault((fact.name, kind, subject[:LONGEST_NAME]), set()).add(sane(fact.value))
     found: dict[tuple[str, str | None, str | None], list[str]] = {}
     for (name, kind, subject), given in values.items():
         value = next(iter(given)) if len(given) == 1 else None

@@ -14,6 +14,7 @@ from hosttune.model.commandline import split
 from hosttune.model.values import Value, close_lists
 
 Of = Literal["host", "gpu", "nic", "drive"]
+KIND = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4} [0-9a-f]{4}:[0-9a-f]{4}")  # of `Fact.kind`
 LONGEST = 4096  # characters of a value: the longest command line of any kernel (COMMAND_LINE_SIZE)
 KERNEL_ARGUMENTS = "kernel-arguments"
 

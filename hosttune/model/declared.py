@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from hosttune.errors import BadInput
-from hosttune.model.configuration import FACT_KINDS, normal_value, sane, sort_key
+from hosttune.model.configuration import FACT_KINDS, KIND, normal_value, sane, sort_key
 from hosttune.model.hints import did_you_mean
 from hosttune.model.text import refuse_unwritable
 from hosttune.model.values import Value, close_lists, close_mappings, to_builtins, to_json
 from hosttune.model.yamltext import load_yaml
 
 DECLARED_VERSION = 1
-_KIND = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4} [0-9a-f]{4}:[0-9a-f]{4}")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
@@ -120,7 +119,7 @@ def _check(declared: Declared, where: str) -> None:
         _check_facts(hosts.facts, f"{at}.facts", device=False)
         kinds = [one.kind for one in hosts.devices]
         for place, one in enumerate(hosts.devices):
-            if not _KIND.fullmatch(one.kind):
+            if not KIND.fullmatch(one.kind):
                 hint = 'write the ids as in "10de:2335 10de:18be": vendor:device, then those of the subsystem'
                 raise BadInput(f"{one.kind[:80]!r} is no kind", where=f"{at}.devices[{place}].kind", hint=hint)
             if kinds.index(one.kind) != place:

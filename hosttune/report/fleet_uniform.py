@@ -12,11 +12,11 @@ from hosttune.model.uniformity import STATES, Holder, Spread, State, ValueGroup
 from hosttune.report.branch import count
 
 STATE_WORDS: dict[State, str] = {
-    "differs": "differ from the majority",
-    "split": "have no majority",
-    "unknown": "are not known everywhere",
-    "single": "are on one host or device only",
-    "alike": "are alike",
+    "differs": "differing",
+    "split": "without majority",
+    "unknown": "not known everywhere",
+    "single": "on one host or device only",
+    "alike": "alike",
 }
 SIGN_OF: dict[State, str] = {"differs": "✗", "split": "✗", "unknown": "?", "single": "·", "alike": "✓"}
 MOST_DEVICES = 8  # of a host, by address
