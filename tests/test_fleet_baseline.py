@@ -81,6 +81,16 @@ def test_without_a_majority_or_a_value_it_is_a_comment_with_the_reason() -> None
         written(facts(), hardware=NAMELESS)
 
 
+def test_a_device_that_half_of_the_hosts_lack_is_not_declared() -> None:
+    other = Fact(name="drive-firmware", value="7", kind="1344:51c3 1344:3100", subjects=("0000:02:00.0",))
+    swapped = (*facts(lost=["drive-firmware"]), other)
+    kinds = [one.kind for one in Declared.from_yaml(written(facts(), facts(), swapped)).hosts[0].devices]
+    assert kinds == sorted(kind for kind, _, _ in KINDS.values())
+    assert outcomes(WHOLE, swapped)["declared-drive-firmware"] == {"unknown"}
+    half = Declared.from_yaml(written(facts(), swapped)).hosts[0].devices
+    assert KINDS["drive"][0] not in [one.kind for one in half]
+
+
 def test_texts_of_hosts_cannot_become_keys() -> None:
     evil = 'a"\\: [} # {{'
     text = written(facts({"bios-version": evil, "vbios": "x #y"}), facts({"bios-version": evil, "vbios": "x #y"}))

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from fleetresults import HOSTILE_NAMES, RUN, write_lost, write_validation
 from rich.console import Console
+from test_configuration import edited, plant
 from uniformhosts import GPUS, KINDS, VALUES, document, facts, machine
 
+from hosttune.archive import open_root
 from hosttune.fleet.hardware import HostHardware
 from hosttune.fleet.medians import Hardware
 from hosttune.fleet.overview import Asked, report_of
@@ -24,6 +26,7 @@ from hosttune.model.uniformity import Holder, Spread
 from hosttune.report.fleet_html import html
 from hosttune.report.fleet_md import markdown
 from hosttune.report.fleet_text import print_fleet
+from hosttune.validating import Request, validate
 
 H200 = HostHardware(None, Hardware(dict.fromkeys(GPUS, ("NVIDIA H200", "10de:2335")), "PowerBox 9680"))
 H100 = HostHardware(None, Hardware(dict.fromkeys(GPUS, ("NVIDIA H100", "10de:2330")), "PowerBox 9680"))
@@ -63,10 +66,7 @@ def test_each_fact_that_is_missing_on_a_host_is_unknown_and_never_alike(name: st
     assert unread.state == "unknown"
     assert [one.host for one in unread.unknown] == ["h1"]
     left_out = compared(facts(), facts(lost=[name]), facts())[name]
-    if FACT_KINDS[name].of == "host":
-        assert (left_out.state, [one.host for one in left_out.unknown]) == ("unknown", ["h1"])
-    else:
-        assert left_out.without == ("h1",)
+    assert (left_out.state, left_out.unknown) == ("unknown", (Holder(host="h1"),))
     nowhere = compared(facts({name: None}), facts({name: None}))[name]
     assert (nowhere.state, nowhere.majority, nowhere.known) == ("unknown", None, 0)
 
@@ -76,6 +76,18 @@ def test_a_single_device_that_differs_is_named_by_its_address() -> None:
     assert one.state == "differs"
     assert one.groups[1].holders == (Holder(host="h1", subjects=(GPUS[3],)),)
     assert (one.known, one.groups[0].subjects) == (16, 15)
+
+
+def test_a_host_with_other_devices_has_none_of_these() -> None:
+    other = Fact(name="drive-firmware", value="7", kind="1344:51c3 1344:3100", subjects=("0000:02:00.0",))
+    swapped = (*facts(lost=["drive-firmware"]), other)
+    gathering = Gathering()
+    for number, found in enumerate((facts(), facts(), facts(), swapped)):
+        gathering.add(f"h{number}", H200, found)
+    spreads = {one.kind: one for one in gathering.spreads() if one.fact == "drive-firmware"}
+    lacking, own = spreads[KINDS["drive"][0]], spreads[other.kind]
+    assert (lacking.state, lacking.without, lacking.unknown) == ("unknown", ("h3",), ())
+    assert (own.state, own.without) == ("single", ("h0", "h1", "h2"))
 
 
 def test_a_tie_has_no_majority_and_unknown_does_not_decide_it() -> None:
@@ -207,6 +219,28 @@ def test_an_older_report_and_torn_files_are_read(tmp_path: Path) -> None:
     ill["configuration"] = [{"name": "kernel", "value": 7}]
     Path(answer_path(str(tmp_path), "h0", "validate")).write_text(json.dumps(ill))
     assert reported(tmp_path, names).hosts[0].verdict == "unknown"
+
+
+def test_from_the_files_of_hosts_to_the_report(tmp_path: Path) -> None:
+    """Three hosts of equal files; one has another drive firmware, other arguments, and no BIOS date."""
+    for name in ("h0", "h1", "h2"):
+        root = plant(tmp_path / name)
+        arguments = f"BOOT_IMAGE=/vmlinuz root=UUID={name} ro iommu=pt intel_iommu=on crashkernel=51{name[1]}M\n"
+        (root / "proc/cmdline").write_text(arguments)
+    edited(root, "sys/class/nvme/nvme0/firmware_rev", lambda text: "GDC5502Q\n")
+    edited(root, "proc/cmdline", lambda text: text.replace("iommu=pt ", "", 1))
+    (root / "sys/class/dmi/id/bios_date").unlink()
+    results = tmp_path / "results"
+    for name in ("h0", "h1", "h2"):
+        made = validate(open_root(str(tmp_path / name)), Request(keep=False)).validation
+        write_validation(results, name, made)
+    found = {one.fact: one for one in reported(results, ("h0", "h1", "h2")).uniformity}
+    assert {name for name, one in found.items() if one.state == "differs"} == {"drive-firmware", "kernel-arguments"}
+    assert found["drive-firmware"].groups[1].holders == (Holder(host="h2", subjects=("0000:05:00.0",)),)
+    assert found["kernel-arguments"].majority == "crashkernel=* intel_iommu=on iommu=pt ro root=*"
+    assert (found["bios-date"].state, [one.host for one in found["bios-date"].unknown]) == ("unknown", ["h2"])
+    assert (found["vbios"].state, found["vbios"].known) == ("unknown", 0)
+    assert found["bios-version"].state == "alike"
 
 
 def test_hostile_names_and_values_are_shown_as_text(tmp_path: Path) -> None:

@@ -214,7 +214,9 @@ def _model_lines(model: MachineModel, spreads: Sequence[Spread]) -> Iterator[str
 
 
 def _to_declare(one: Spread) -> str | None:
-    """Return the value of the majority, or the only one; None if there is none."""
+    """Return the value of the majority, or the only one; None if there is none, or if half of the hosts lack it."""
+    if 2 * len(one.without) >= one.hosts:
+        return None  # declared devices must be on every host of the model
     if one.majority is not None:
         return one.majority
     return one.groups[0].value if one.state == "single" else None
@@ -223,15 +225,21 @@ def _to_declare(one: Spread) -> str | None:
 def _line(one: Spread, indent: int) -> str:
     value = _to_declare(one)
     if value is None:
-        why = "not known" if not one.groups else "no majority: " + ", ".join(
-            f"{group.subjects} x {_comment(group.value)}" for group in one.groups[:5]
-        )  # fmt: skip
-        return f"{' ' * indent}# {one.fact}: {why}"
+        return f"{' ' * indent}# {one.fact}: {_why_not(one)}"
     size = next(group.subjects for group in one.groups if group.value == value)
     seen = size + sum(len(holder.subjects) or 1 for holder in one.unknown)
     seen += sum(group.subjects for group in one.groups if group.value != value)
     note = "" if size == seen else f"  # {size} of {seen}"
     return f"{' ' * indent}{one.fact}: {_quoted(value)}{note}"
+
+
+def _why_not(one: Spread) -> str:
+    """Return why a fact is not declared."""
+    if not one.groups:
+        return "not known"
+    if 2 * len(one.without) >= one.hosts:
+        return f"{len(one.without)} of {one.hosts} hosts have no such device"
+    return "no majority: " + ", ".join(f"{group.subjects} x {_comment(group.value)}" for group in one.groups[:5])
 
 
 def _quoted(text: str) -> str:

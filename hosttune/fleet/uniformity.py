@@ -8,7 +8,7 @@ equal texts are kept once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -35,10 +35,13 @@ class MachineModel:
 
 @dataclass
 class _Model:
-    """What is known of the hosts of one machine model: by fact and kind, each host's devices by value."""
+    """What is known of the hosts of one machine model: by fact and kind, each host's devices by value.
+
+    `hosts`: the names of the facts that each host gave.
+    """
 
     gpu_models: tuple[str, ...]
-    hosts: list[str] = field(default_factory=list)
+    hosts: dict[str, frozenset[str]] = field(default_factory=dict)
     facts: dict[tuple[str, str | None], list[tuple[str, str | None, tuple[str, ...]]]] = field(default_factory=dict)
     names: dict[tuple[str, str | None], str] = field(default_factory=dict)
 
@@ -63,7 +66,7 @@ class Gathering:
         key = model_of(hardware)
         names = tuple(sorted({name for name, _ in hardware.hardware.gpus.values()}))
         model = self._models.setdefault(key, _Model(names))
-        model.hosts.append(host)
+        model.hosts[host] = self._once(frozenset(fact.name for fact in facts if fact.name in FACT_KINDS))
         for name, kind, value, subjects, label in _whole(facts):
             place = (name, kind)
             model.facts.setdefault(place, []).append((host, self._once(value), self._once(subjects)))
@@ -147,9 +150,9 @@ def _spread(key: MachineModel, model: _Model, place: tuple[str, str | None]) -> 
         (by_value.setdefault(value, []) if value is not None else unknown).append(Holder(host=host, subjects=subjects))
     seen = {host for host, _, _ in rows}
     absent = [host for host in model.hosts if host not in seen]
-    if FACT_KINDS[name].of == "host":
-        unknown += [Holder(host=host) for host in absent]
-        absent = []
+    # A host with this fact of other devices has none of these. A host that does not give the fact at all is unknown.
+    unknown += [Holder(host=host) for host in absent if name not in model.hosts[host]]
+    absent = [host for host in absent if name in model.hosts[host]]
     sizes = {value: sum(len(one.subjects) or 1 for one in holders) for value, holders in by_value.items()}
     known = sum(sizes.values())
     comparable = known > 1 and key.product is not None and (kind is not None or FACT_KINDS[name].of == "host")
@@ -157,7 +160,7 @@ def _spread(key: MachineModel, model: _Model, place: tuple[str, str | None]) -> 
     ordered = sorted(by_value, key=lambda value: (-sizes[value], value))
     return Spread(
         fact=name,
-        state=_state(sizes, majority, unknown=bool(unknown), comparable=comparable),
+        state=_state(sizes, majority, unknown=bool(unknown) or few(absent, model.hosts), comparable=comparable),
         product=key.product,
         gpus=key.gpus,
         gpu_models=model.gpu_models,
@@ -171,6 +174,11 @@ def _spread(key: MachineModel, model: _Model, place: tuple[str, str | None]) -> 
         unknown=tuple(unknown),
         without=tuple(absent),
     )
+
+
+def few(absent: Sized, hosts: Sized) -> bool:
+    """Whether some hosts have no such device, and not more than half: there one may be missing."""
+    return 0 < 2 * len(absent) <= len(hosts)
 
 
 def _state(sizes: Mapping[str, int], majority: str | None, *, unknown: bool, comparable: bool) -> State:

@@ -7,8 +7,8 @@ from typing import Literal
 from hosttune.model.values import Value, close_lists
 
 # alike: all have the same value; differs: more than half of those that are known have one value, others another;
-# split: several values, and none has more than half; single: only one is there to compare; unknown: not all are known,
-# and those that are known do not differ.
+# split: several values, and none has more than half; single: only one is there to compare; unknown: those that are
+# known do not differ, but not all are known, or at most half of the hosts have no such device.
 State = Literal["alike", "differs", "split", "single", "unknown"]
 STATES: tuple[State, ...] = ("differs", "split", "unknown", "single", "alike")  # in the order of a report
 

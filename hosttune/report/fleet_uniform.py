@@ -82,14 +82,14 @@ def others(one: Spread) -> tuple[ValueGroup, ...]:
 
 
 def notable(report: FleetReport) -> tuple[Spread, ...]:
-    """Return the facts that a reader must look at, by machine model: those not alike, and those of missing devices."""
-    found = (one for one in report.uniformity if one.state not in ("alike", "single") or few_without(one))
+    """Return the facts that a reader must look at, by machine model."""
+    found = (one for one in report.uniformity if one.state not in ("alike", "single"))
     return tuple(sorted(found, key=machine_words))
 
 
 def few_without(one: Spread) -> tuple[str, ...]:
-    """Return the hosts without such a device, if they are fewer than half: there one may be missing."""
-    return one.without if 2 * len(one.without) < one.hosts else ()
+    """Return the hosts without such a device, if they are not more than half: there one may be missing."""
+    return one.without if 2 * len(one.without) <= one.hosts else ()
 
 
 def _cut(text: str) -> str:
