@@ -364,17 +364,17 @@ def test_written_checked_and_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     results, path = ("--results", str(tmp_path)), str(tmp_path / "b.yml")
     code, out, _ = command(capsys, *results)
     assert (code, Declared.from_yaml(out).hosts[0].facts["kernel"]) == (0, VALUES["kernel"])
-    code, out, err = command(capsys, *results, "--host", "h3", "--out", path)
+    code, out, err = command(capsys, *results, "--from-host", "h3", "--out", path)
     assert (code, out) == (0, "")
     assert f"written: {path}" in err
     assert Declared.from_yaml(Path(path).read_text()).hosts[0].facts["kernel"] == "6.5"
     code, out, err = command(capsys, *results, "--out", path)
     assert (code, "the file exists" in err) == (2, True)
-    code, out, _ = command(capsys, *results, "--check", path)
+    code, out, _ = command(capsys, *results, "--against", path)
     assert code == 1
     assert "FAIL  1 of 4 hosts are as declared; 3 differ, 0 are unknown" in out
     assert "kernel: 6.8.0-45-generic, declared 6.5" in out
-    code, out, _ = command(capsys, *results, "--check", path, "-o", "json")
+    code, out, _ = command(capsys, *results, "--against", path, "-o", "json")
     answer = json.loads(out)
     assert (code, answer["verdict"], [one["verdict"] for one in answer["hosts"]]) == (
         1,
@@ -382,18 +382,18 @@ def test_written_checked_and_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
         [*["fail"] * 3, "pass"],
     )
     four(tmp_path, dict.fromkeys(("h0", "h1", "h2", "h3"), facts({"kernel": "6.5"})))
-    assert command(capsys, *results, "--check", path)[0] == 0
+    assert command(capsys, *results, "--against", path)[0] == 0
 
 
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (("--host", "h9"), "no host 'h9' in the run"),
+        (("--from-host", "h9"), "no host 'h9' in the run"),
         (("--run", "none"), "no run none in its record"),
-        (("--check", "none.yml"), "none.yml"),
-        (("--check", "b.yml", "--host", "h0"), "both --check and --host"),
-        (("--check", "b.yml", "--out", "x"), "both --check and --out"),
-        (("--host", "h2"), "'h2' has no validation there"),
+        (("--against", "none.yml"), "none.yml"),
+        (("--against", "b.yml", "--from-host", "h0"), "both --against and --from-host"),
+        (("--against", "b.yml", "--out", "x"), "both --against and --out"),
+        (("--from-host", "h2"), "'h2' has no validation there"),
         (("--out", "/no/such/place/b.yml"), "cannot write it"),
         (("-o", "json"), "a baseline is written as YAML"),
         (("-i", "h0,"), "a run's hosts are in its record"),
@@ -420,12 +420,12 @@ def test_empty_and_torn_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     recorded(tmp_path)
     code, _, err = command(capsys, *results)
     assert (code, "no host gives a fact that could be declared" in err) == (2, True)
-    code, out, _ = command(capsys, *results, "--check", str(tmp_path / "b.yml"))
+    code, out, _ = command(capsys, *results, "--against", str(tmp_path / "b.yml"))
     assert (code, "UNKNOWN  0 of 4 hosts are as declared; 0 differ, 4 are unknown" in out) == (1, True)
     four(tmp_path)
     place = Path(answer_path(str(tmp_path), "h1", "validate"))
     place.write_bytes(place.read_bytes()[:300])
-    code, out, _ = command(capsys, *results, "--check", str(tmp_path / "b.yml"))
+    code, out, _ = command(capsys, *results, "--against", str(tmp_path / "b.yml"))
     assert (code, "3 of 4 hosts are as declared; 0 differ, 1 are unknown" in out) == (1, True)
 
 
@@ -435,12 +435,12 @@ def test_hosts_that_validate_themselves_have_no_run(tmp_path: Path, capsys: pyte
     code, out, _ = command(capsys, *results)
     assert code == 0
     path.write_text(out)
-    code, out, _ = command(capsys, *results, "--check", str(path))
+    code, out, _ = command(capsys, *results, "--against", str(path))
     assert (code, "3 of 4 hosts are as declared; 1 differ, 0 are unknown (last answers to validate)" in out) == (
         1,
         True,
     )
-    code, out, _ = command(capsys, *results, "--check", str(path), "-i", "h0,h1,h8")
+    code, out, _ = command(capsys, *results, "--against", str(path), "-i", "h0,h1,h8")
     assert (code, "2 of 3 hosts are as declared; 0 differ, 1 are unknown" in out) == (1, True)
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -450,7 +450,7 @@ def test_hosts_that_validate_themselves_have_no_run(tmp_path: Path, capsys: pyte
 def test_one_host_is_a_baseline_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     four(tmp_path)
     recorded(tmp_path)
-    code, out, _ = command(capsys, "--results", str(tmp_path), "--host", "h0")
+    code, out, _ = command(capsys, "--results", str(tmp_path), "--from-host", "h0")
     assert code == 0
     assert Declared.from_yaml(out) == WHOLE
 

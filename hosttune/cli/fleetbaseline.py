@@ -33,27 +33,29 @@ def baseline_option(command: F) -> F:
               help="Instead of a run: the last answer of each host to this command.")  # fmt: skip
 @click.option("-i", "--inventory", "inventories", multiple=True, metavar="INVENTORY",
               help="With --verb: the hosts of this inventory instead of those that have answered.")  # fmt: skip
-@click.option("--host", metavar="NAME", help="Write the values of this host instead of those of most hosts.")
-@click.option("--check", "path", metavar="FILE", help="Check the hosts against this declared baseline; write none.")
+@click.option(
+    "--from-host", "host", metavar="NAME", help="Write the values of this host instead of those of most hosts."
+)
+@click.option("--against", "path", metavar="FILE", help="Check the hosts against this declared baseline; write none.")
 @click.option("--out", metavar="FILE", help="Write to this file, not to standard output; never over an existing one.")
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True,
-              help="With --check: the format of the answer.")  # fmt: skip
+              help="With --against: the format of the answer.")  # fmt: skip
 @click.pass_context
 def baseline(
     context: click.Context, /, results: str, host: str | None, path: str | None, out: str | None, output: str, **of: Any
 ) -> None:
     """Write a declared baseline from the last run, or check a run against one.
 
-    Firmware, drivers, kernel and settings that hosts of a model must have. With --check: exits 1 if a host differs, or
+    Firmware, drivers, kernel and settings that hosts of a model must have. With --against: exits 1 if a host differs, or
     if something that is declared is unknown. Asks no host. `fleet apply --baseline FILE` holds each wave to it.
     """
     from hosttune.fleet.checking import check_answers, write_baseline
 
-    only_writing = next((word for word, value in (("--host", host), ("--out", out)) if value is not None), None)
+    only_writing = next((word for word, value in (("--from-host", host), ("--out", out)) if value is not None), None)
     if path is not None and only_writing is not None:
-        raise BadInput(f"both --check and {only_writing}", where="command line", hint="give one of the two")
+        raise BadInput(f"both --against and {only_writing}", where="command line", hint="give one of the two")
     if path is None and output != "text":
-        raise BadInput("a baseline is written as YAML", where="-o", hint="give --check with it, or leave it out")
+        raise BadInput("a baseline is written as YAML", where="-o", hint="give --against with it, or leave it out")
     answers = asked(results, **of)
     if path is not None:
         checked = check_answers(path, results, answers)

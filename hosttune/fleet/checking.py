@@ -115,7 +115,7 @@ def write_baseline(results: str, answers: Answers, host: str | None) -> str:
     facts = Gathering()
     if host is not None and host not in answers.hosts:
         hint = did_you_mean(host, answers.hosts, "name one of its hosts")
-        raise BadInput(f"no host {host!r} in the {answers.words}", where="--host", hint=hint)
+        raise BadInput(f"no host {host!r} in the {answers.words}", where="--from-host", hint=hint)
     for name, found in _validations(results, answers if host is None else replace(answers, hosts=(host,))):
         if isinstance(found, Validation):
             facts.add(name, machine_of(found), found.configuration)
