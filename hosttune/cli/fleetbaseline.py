@@ -46,8 +46,8 @@ def baseline(
 ) -> None:
     """Write a declared baseline from the last run, or check a run against one.
 
-    Firmware, drivers, kernel and settings that hosts of a model must have. With --against: exits 1 if a host differs, or
-    if something that is declared is unknown. Asks no host. `fleet apply --baseline FILE` holds each wave to it.
+    Firmware, drivers, kernel and settings that hosts of a model must have. With --against: exits 1 if a host differs,
+    or if something that is declared is unknown. Asks no host. `fleet apply --baseline FILE` holds each wave to it.
     """
     from hosttune.fleet.checking import check_answers, write_baseline
 
