@@ -108,6 +108,7 @@ class Course:
 
     def _quarantined(self, target: Target) -> HandoverStep:
         """Return the step of a device that is in the register, and what became of its guest's memory."""
+        self.tools.cleaning.before_anything(self.site, target, self.number)
         facts = {"guest": target.guest, "owner": target.owner, "returns_to": target.back, "again": target.again}
         left = remains.memory_left(self.site.system, target.guest) if target.guest is not None else None
         facts["memory"] = None if left is None else remains.ZEROED if not left else f"kept in {', '.join(left)}"
@@ -125,6 +126,7 @@ class Course:
     def _one_reset(self, target: Target) -> HandoverStep:
         before = driver_of(self.site.system, target.address)
         with record.state_lock(self.store):
+            self.tools.cleaning.before_reset(self.site, target)
             binding.hold(self.site.system, target.address)
             binding.refuse_users(self.site.system, target.address)
             found = resets.reset(self.site.system, target)
@@ -251,8 +253,9 @@ class Course:
         with record.state_lock(self.store):
             records = [self._ended(host, one, why) for one in statement.predicate.devices]
             record_devices(self.store.folder, [one for one in records if one is not None])
+        free = {one.address for one in statement.predicate.devices if one.state == "clean"}
         for target in self.targets:
-            self.tools.cleaning.finished(self.site, target)
+            self.tools.cleaning.finished(self.site, target, self.number, clean=target.address in free)
         clean = all(one.state == "clean" for one in statement.predicate.devices)
         self.journal.write("closed", state="applied" if clean else "kept")
         return statement

@@ -48,7 +48,8 @@ class Target(Value, frozen=True, kw_only=True):
     - `guest`: the guest that had it; `owner`: how that is known, None if it is not. `back`: the driver that it is
       returned to, None: none. `driver`: the host's own driver for it, None: unknown.
     - `handover`: the number under which its hand-over began; `again`: that one was cut off or not clean.
-    - `serial`: of a drive, as given to be erased. `firmware`: as of its last hand-over, None: unknown.
+    - `physical`: the physical function of a virtual one. `serial`: of a drive, as given to be erased. `firmware`: as of
+      its last hand-over, None: unknown.
     - `search`: the program that searches a GPU's memory, "" if there is none.
     - `methods`: the reset methods of the kernel for it; `weak`: those of them that leave state, with the reason.
     """
@@ -62,6 +63,7 @@ class Target(Value, frozen=True, kw_only=True):
     driver: str | None = None
     handover: str | None = None
     again: bool = False
+    physical: str | None = None
     serial: str | None = None
     firmware: Mapping[str, str] | None = None
     methods: tuple[str, ...] | None = None
@@ -258,6 +260,7 @@ def _target(
         driver=_own_driver(site, host, function, (maker.driver if maker else "") or (NVME_DRIVER * (kind == "nvme"))),
         handover=_number(host, begun),
         again=begun is not None,
+        physical=function.physfn,
         serial=serial,
         firmware=record.firmware if record is not None and record.state != "released" else None,
         methods=function.reset_methods,
