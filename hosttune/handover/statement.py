@@ -124,7 +124,8 @@ def read_firmware(system: System, host: Host, address: str) -> Mapping[str, str]
         return FrozenMap({})
     gpu = host.index.gpus.get(address)
     if gpu is not None:
-        return None if gpu.firmware_version is None else FrozenMap({"vbios": gpu.firmware_version})
+        inforom = {} if gpu.inforom_version is None else {"inforom": gpu.inforom_version}
+        return None if gpu.firmware_version is None else FrozenMap({"vbios": gpu.firmware_version, **inforom})
     if (function.class_code or "").startswith("02"):
         return versions(system, address)
     place = sysfs.function(address, "nvme")

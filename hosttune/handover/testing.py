@@ -55,11 +55,16 @@ def tested(
 
 
 def _changed(target: Target, now: Mapping[str, str] | None) -> str | None:
-    """Return what of the firmware is not as it was after the last hand-over; None if that is unknown or the same."""
+    """Return what of the firmware is not as it was after the last hand-over; None if that is unknown or the same.
+
+    What was not known then is not compared: it is recorded now. What was, and cannot be read now, has changed.
+    """
     before = target.firmware
     if before is None or now is None or dict(before) == dict(now):
         return None
-    names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    names = sorted(name for name in before if before[name] != now.get(name))
+    if not names:
+        return None
     changes = "; ".join(f"{name} was {before.get(name)!r}, and is {now.get(name)!r}" for name in names)
     hint = "if that was the operator: hosttune handover release, then hand it over again"
     return f"its firmware changed since its last hand-over: {changes} ({hint})"
