@@ -38,11 +38,10 @@ from hosttune.handover import calls
 from hosttune.handover.network import compare, first_look, put_back, settle, tools
 from hosttune.handover.network.known import Before, Facts, Known, keep, known
 from hosttune.handover.network.virtual import read
-from hosttune.handover.running import Handed, Options, hand_over
+from hosttune.handover.running import Handed, Options, hand_over, lines_of
 from hosttune.handover.targets import Asked, Target
 from hosttune.model.handover import HandoverStep
 from hosttune.model.host import Host
-from hosttune.register import read_register
 from hosttune.transaction.site import Site, site_of
 
 PXE, NO_PXE = "PXE(1)               PXE(1)               PXE(1)", "PXE(1)               NONE(0)              NONE(0)"
@@ -209,12 +208,14 @@ def test_a_change_of_the_firmware_configuration_is_accepted_by_a_release(root: P
 
 def test_a_change_that_waits_for_the_next_boot_is_the_tenants_unless_it_was_there_before(root: Path) -> None:
     answer(root, f"mstconfig-{NIC}", MSTCONFIG)
-    step = erased(run(root))
-    assert step.outcome == "failed"
-    assert "about to change" in str(step.why)
+    system, folder = open_system(str(root)), str(root / STATE)
+    target = Target(address=NIC, kind="nic", identity="i")
+    first_look(system, folder, target, 1)
+    step = compare(system, folder, target, "mlx5_core", 1)
+    assert (step.outcome, "about to change" in str(step.why)) == ("failed", True)
     assert "mstconfig -d 0000:c2:00.0 set LEGACY_BOOT_PROTOCOL=PXE ROCE_CONTROL=DEVICE_DEFAULT" in str(step.why)
-    calls.release(here(root), NIC, "always so on this card")
-    assert run(root).clean
+    settle(folder, NIC, "i", "accepted", "always so on this card")
+    assert compare(system, folder, target, "mlx5_core", 2).outcome == "done"
 
 
 @pytest.mark.parametrize(
@@ -256,9 +257,8 @@ def test_a_configuration_that_could_not_be_read_before_needs_a_second_hand_over(
 # --- a virtual function ------------------------------------------------------------------------------------------
 
 
-def hand(root: Path, stubborn: tuple[str, ...] = (), asked: Asked = ASKED) -> tuple[Handed, Uplink]:
+def hand(root: Path, asked: Asked = ASKED) -> tuple[Handed, Uplink]:
     system = Uplink(str(root))
-    system.stubborn = stubborn
 
     def look() -> Host:
         system.forget()
@@ -285,8 +285,6 @@ def test_the_settings_of_a_virtual_function_go_back_to_the_kernels(tmp_path: Pat
         ("vf", "0", "trust", "off"), ("vf", "0", "state", "auto"),
     ]  # fmt: skip
     assert row(root) == function(0, vlan_list=[{"vlan": 0, "qos": 0}])
-    again, system = hand(root)
-    assert (again.clean, len(system.sent())) == (True, 6)  # nothing more was sent
     (device,) = (one for one in found.statement.predicate.devices if one.address == VIRTUAL)
     assert device.firmware == {}
 
@@ -294,19 +292,15 @@ def test_the_settings_of_a_virtual_function_go_back_to_the_kernels(tmp_path: Pat
 def test_the_settings_of_a_virtual_function_go_back_to_what_they_were(tmp_path: Path) -> None:
     start = function(0, "b8:59:9f:00:00:01", vlan_list=[{"vlan": 100}], spoofchk=True)
     root = virtual_root(tmp_path / "small", start)
-    hand(root)  # to the kernel's defaults; then the operator's own are accepted
-    answer(root, "ip-link-up0", link("up0", vfinfo_list=[start, function(1)]))
-    folder = str(root / STATE)
-    identity = identity_of(root)
+    folder, target = str(root / STATE), Target(address=VIRTUAL, kind="nic", identity="i")
     settings = read(open_system(str(root)), "up0", 0)
     before = Before(
         facts=Facts(settings=settings), origin="clean", text="as of hand-over 9", at="2026-01-01T00:00:00+00:00"
     )
-    keep(folder, Known(address=VIRTUAL, identity=identity, before=before))
+    keep(folder, Known(address=VIRTUAL, identity="i", before=before))
     answer(root, "ip-link-up0", link("up0", vfinfo_list=[LEFT, function(1)]))
-    found, _ = hand(root)
-    step = erased(found, VIRTUAL)
-    assert (step.outcome, found.clean) == ("done", True)
+    step = put_back(Uplink(str(root)), folder, target, HOSTS_NIC)
+    assert (step.outcome, step.why) == ("done", None)
     assert step.evidence is not None
     assert step.evidence["wanted_from"] == "as of hand-over 9"
     assert (row(root)["address"], row(root)["vlan_list"], row(root)["spoofchk"]) == (
@@ -314,20 +308,14 @@ def test_the_settings_of_a_virtual_function_go_back_to_what_they_were(tmp_path: 
     )  # fmt: skip
 
 
-def identity_of(root: Path) -> str:
-    record = read_register(str(root / STATE)).record(VIRTUAL)
-    assert record is not None
-    return record.identity
-
-
 def test_settings_that_do_not_go_back_or_cannot_be_read(tmp_path: Path) -> None:
     root = virtual_root(tmp_path / "small")
-    found, _ = hand(root, stubborn=("trust", "mac"))
-    step = erased(found, VIRTUAL)
-    assert (step.outcome, found.clean) == ("failed", False)
-    assert f"address is {TENANTS}, not {NONE}, trust is True, not False" in str(step.why)
-
     target = Target(address=VIRTUAL, kind="nic", identity="i")
+    system = Uplink(str(root))
+    system.stubborn = ("trust", "mac")
+    step = put_back(system, str(root / STATE), target, HOSTS_NIC)
+    assert step.outcome == "failed"
+    assert f"address is {TENANTS}, not {NONE}, trust is True, not False" in str(step.why)
 
     def outcome(**more: Any) -> tuple[str, str]:
         answer(root, "ip-link-up0", link("up0", **more))
@@ -352,6 +340,8 @@ def test_a_physical_function_loses_its_virtual_ones_before_its_reset(tmp_path: P
         found, _ = hand(root, asked=Asked(devices=(HOSTS_NIC,)))
         return next(one for one in found.statement.predicate.devices[0].steps if one.step == "reset")
 
+    lines = lines_of(here(root), Asked(devices=(HOSTS_NIC,)))
+    assert f"{HOSTS_NIC}: its virtual functions are removed first: {VIRTUAL}, 0000:c3:00.2" in lines
     refused = reset()
     assert (refused.outcome, "is bound to vfio-pci" in str(refused.why)) == ("failed", True)  # kept for a guest
     driver = root / f"sys/devices/pci0000:c0/{VIRTUAL}/driver"

@@ -21,6 +21,7 @@ from hosttune.errors import HosttuneError, Refused
 from hosttune.handover import binding, record, remains, resets, testing
 from hosttune.handover.cleaning import Cleaning, Work
 from hosttune.handover.covering import uncovered
+from hosttune.handover.partitions import Confirm, Partitions
 from hosttune.handover.statement import handed_device, read_firmware, statement_of
 from hosttune.handover.targets import Target
 from hosttune.journal import Journal, JournalFailed, Store
@@ -40,11 +41,15 @@ _FOUND = "validation "  # the beginning of a child's answer that has one
 
 @dataclass(frozen=True)
 class Tools:
-    """What a course uses of the rest: how the host is discovered and validated, and how devices are erased."""
+    """What a course uses of the rest: how the host is discovered and validated, and how devices are erased.
+
+    `confirm`: asks a person who is there to do a step; None: nobody is there.
+    """
 
     discover: Callable[[], Host]
     validate: Callable[[int], Validation]
     cleaning: Cleaning
+    confirm: Confirm | None = None
 
 
 @dataclass
@@ -133,26 +138,39 @@ class Course:
         return msgspec.structs.replace(found, evidence={**(found.evidence or {}), "driver_before": before})
 
     def _again(self, target: Target) -> HandoverStep:
-        """Reset a device that the host's driver has, and give it back to that driver."""
+        """Reset a device that the host's driver has, and give it back to that driver; its partition is active again."""
         found = self._one_reset(target)
+        closed = self._partitions.close(target)
         with record.state_lock(self.store):
             binding.give(self.site.system, target.address, target.driver)
+        if closed.evidence is not None:
+            self._partitions.open(target)
         return found
+
+    @property
+    def _partitions(self) -> Partitions:
+        return Partitions(self.site.system, self.tools.discover, self.targets, self.tools.confirm)
 
     def _take_back(self, target: Target) -> Callable[[], HandoverStep]:
         def work() -> HandoverStep:
+            closed = self._partitions.close(target)
+            if not closed.proven:
+                return closed.step("taken-back")
             self.tools.cleaning.before_driver(self.site, target)
             with record.state_lock(self.store):
-                return binding.take_back(self.site.system, target)
+                found = binding.take_back(self.site.system, target)
+            opened = self._partitions.open(target) if found.outcome == "done" else None
+            return closed.told(found, opened)
 
         return work
 
     def _give_back(self, target: Target) -> Callable[[], HandoverStep]:
         def work() -> HandoverStep:
+            closed = self._partitions.close(target)
             with record.state_lock(self.store):
                 found = binding.give_back(self.site.system, target)
             self.tools.cleaning.after_driver(self.site, target, erased=self._is(target, "erased"))
-            return found
+            return closed.told(found)
 
         return work
 
