@@ -340,6 +340,9 @@ def test_a_physical_function_loses_its_virtual_ones_before_its_reset(tmp_path: P
         found, _ = hand(root, asked=Asked(devices=(HOSTS_NIC,)))
         return next(one for one in found.statement.predicate.devices[0].steps if one.step == "reset")
 
+    (root / "sys/bus/pci/devices/0000:c3:00.2/driver").unlink()  # no other function of its model tells its driver
+    (line,) = lines_of(here(root), Asked(devices=(VIRTUAL,)))
+    assert ("bind mlx5_core" in line, "put its settings back" in line) == (True, True)
     lines = lines_of(here(root), Asked(devices=(HOSTS_NIC,)))
     assert f"{HOSTS_NIC}: its virtual functions are removed first: {VIRTUAL}, 0000:c3:00.2" in lines
     refused = reset()

@@ -25,6 +25,9 @@ from hosttune.transaction.site import Site, refuse_open
 
 NVME_DRIVER = "nvme"
 _BRIDGE, _NVME_CLASS = "06", "0108"
+# Driver of a physical network function -> of its virtual ones: mlx5_core_pci_table (mlx5/core/main.c) has both;
+# iavf_pci_tbl (iavf_main.c): the adaptive VF is that of ice and i40e.
+_OF_VIRTUAL = {"mlx5_core": "mlx5_core", "ice": "iavf", "i40e": "iavf"}
 
 
 class Asked(Value, frozen=True, kw_only=True):
@@ -287,7 +290,8 @@ def _number(host: Host, begun: DeviceRecord | None) -> str | None:
 def _own_driver(site: Site, host: Host, function: PciDevice, of_kind: str) -> str | None:
     """Return the host's own driver for a device; None if it is not known.
 
-    The one that has it, or had it before vfio-pci; that of its kind; or the one that has another device of its model.
+    The one that has it, or had it before vfio-pci; that of its kind; the one that has another device of its model; or,
+    for a virtual network function, the one that belongs to the driver of its physical one.
     """
     if function.driver is not None and "vfio" not in function.driver:
         return function.driver
@@ -298,4 +302,7 @@ def _own_driver(site: Site, host: Host, function: PciDevice, of_kind: str) -> st
                 return before
     alike = {one.driver for one in host.pci if one.ids and one.ids == function.ids and one.driver}
     others = [driver for driver in sorted(alike) if "vfio" not in driver]
-    return of_kind or (others[0] if len(others) == 1 else None)
+    if of_kind or len(others) == 1:
+        return of_kind or others[0]
+    physical = host.index.pci.get(function.physfn) if function.physfn is not None else None
+    return _OF_VIRTUAL.get(physical.driver or "") if physical is not None else None
