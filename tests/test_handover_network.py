@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from applyroots import STATE
 from coursekills import ASKED, HOSTS_NIC, NIC
-from courses import handed, here, states, steps
+from courses import handed, here, passing, states, steps
 from cutshort import put
 from networkroots import (
     CASES,
@@ -40,8 +41,10 @@ from hosttune.handover.network.known import Before, Facts, Known, keep, known
 from hosttune.handover.network.virtual import read
 from hosttune.handover.running import Handed, Options, hand_over, lines_of
 from hosttune.handover.targets import Asked, Target
+from hosttune.handover.testing import tested as judged
 from hosttune.model.handover import HandoverStep
 from hosttune.model.host import Host
+from hosttune.model.validation import CheckResult
 from hosttune.transaction.site import Site, site_of
 
 PXE, NO_PXE = "PXE(1)               PXE(1)               PXE(1)", "PXE(1)               NONE(0)              NONE(0)"
@@ -330,6 +333,24 @@ def test_settings_that_do_not_go_back_or_cannot_be_read(tmp_path: Path) -> None:
     put(root, "/sys/class/net/up0/phys_switch_id", "52ac120003bd70c4\n")
     said = outcome(vfinfo_list=[function(0)])
     assert (said[0], "switchdev" in said[1]) == ("unknown", True)
+
+
+@pytest.mark.parametrize(
+    ("check", "subject", "outcome"),
+    [
+        ("port-state", HOSTS_NIC, "failed"),  # its port
+        ("pcie-link", HOSTS_NIC, "failed"),
+        ("leftover-vfs", HOSTS_NIC, "done"),  # of the physical function alone
+        ("iommu-groups", VIRTUAL, "failed"),
+        ("port-state", NIC, "done"),
+    ],
+)
+def test_a_virtual_functions_port_is_that_of_its_physical_one(check: str, subject: str, outcome: str) -> None:
+    target = Target(address=VIRTUAL, kind="nic", identity="i", physical=HOSTS_NIC)
+    good = passing(1, VIRTUAL)
+    bad = CheckResult(check=check, subject=subject, outcome="fail", actual="no link", source="sysfs")
+    found = judged(target, msgspec.structs.replace(good, results=(*good.results, bad)), {}, True)
+    assert found.outcome == outcome
 
 
 def test_a_physical_function_loses_its_virtual_ones_before_its_reset(tmp_path: Path) -> None:

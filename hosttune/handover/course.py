@@ -21,7 +21,7 @@ from hosttune.errors import HosttuneError, Refused
 from hosttune.handover import binding, record, remains, resets, testing
 from hosttune.handover.cleaning import Cleaning, Work
 from hosttune.handover.covering import uncovered
-from hosttune.handover.partitions import Confirm, Partitions
+from hosttune.handover.partitions import WAIT_SECONDS, Confirm, Partitions
 from hosttune.handover.statement import handed_device, read_firmware, statement_of
 from hosttune.handover.targets import Target
 from hosttune.journal import Journal, JournalFailed, Store
@@ -76,7 +76,8 @@ class Course:
         self._quarantine()
         self._reset()
         for target in self._left():
-            self._step(target, "taken-back", binding.LIMIT_SECONDS, binding.ESTIMATE_SECONDS, self._take_back(target))
+            limit = binding.LIMIT_SECONDS + self._waiting(target)
+            self._step(target, "taken-back", limit, binding.ESTIMATE_SECONDS, self._take_back(target))
         for target in self._left():
             back = self._is(target, "taken-back")
             work = Work(self.site, self.targets, self.number, self.tools.discover, partial(self._again, target))
@@ -85,7 +86,8 @@ class Course:
         self._test()
         self._reset()
         for target in self._left():
-            self._step(target, "returned", binding.LIMIT_SECONDS, binding.ESTIMATE_SECONDS, self._give_back(target))
+            limit = binding.LIMIT_SECONDS + self._waiting(target)
+            self._step(target, "returned", limit, binding.ESTIMATE_SECONDS, self._give_back(target))
         return self._finish()
 
     # --- steps -----------------------------------------------------------------------------------------------
@@ -146,6 +148,10 @@ class Course:
         if closed.evidence is not None:
             self._partitions.open(target)
         return found
+
+    def _waiting(self, target: Target) -> float:
+        """Return how long a step may wait for a person, in seconds."""
+        return WAIT_SECONDS if target.kind == "gpu" and self.tools.confirm is not None else 0.0
 
     @property
     def _partitions(self) -> Partitions:
