@@ -50,6 +50,7 @@ from hosttune.transaction.site import Site, site_of
 PXE, NO_PXE = "PXE(1)               PXE(1)               PXE(1)", "PXE(1)               NONE(0)              NONE(0)"
 
 
+ARRAY = "PCI_DOWNSTREAM_PORT_OWNER[0..15]"
 VERSIONS = {"running": {"fw.version": "1"}, "stored": {"fw.version": "2"}}
 
 
@@ -72,7 +73,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_a_recorded_answer_of_mstconfig() -> None:
     found = tools.parse_configuration(MSTCONFIG, "mstconfig")
-    assert (len(found.values), found.hidden) == (156, ("PCI_DOWNSTREAM_PORT_OWNER",))
+    assert (len(found.values), found.hidden) == (156, (ARRAY,))
     assert found.pending == ("LEGACY_BOOT_PROTOCOL", "ROCE_CONTROL")
     assert found.changed_from_default == ("LEGACY_BOOT_PROTOCOL", "SRIOV_EN")
     assert (found.default["NUM_OF_VFS"], found.current["ROCE_CONTROL"]) == ("8", "DEVICE_DEFAULT(0)")
@@ -82,7 +83,12 @@ def test_other_tables_of_mstconfig() -> None:
     head = "Device #1:\n\nConfigurations:                                          Next Boot\n"
     row = "        NUM_OF_VFS                                  16                  \n"
     read_only = "*RO     NUM_PF_MSIX                                     63                  \n"
-    found = tools.parse_configuration(head + row + read_only, "mstconfig")
+    remarks = (
+        "The '*' shows parameters with next value different from default/current value.\n\n"
+        "The 'RO' shows parameters which are for read only and cannot be changed\n"
+        "Device Firmware does not support reading default and current configurations\n"
+    )
+    found = tools.parse_configuration(head + row + read_only + remarks, "mstconfig")
     assert (dict(found.values), dict(found.current), found.pending) == (
         {"NUM_OF_VFS": "16", "NUM_PF_MSIX": "63"},
         {},
@@ -101,6 +107,22 @@ def test_other_tables_of_mstconfig() -> None:
     for text in wrong:
         with pytest.raises(ValueError, match=r"table|columns|line|no parameter"):
             tools.parse_configuration(text, "mstconfig")
+
+
+def test_the_elements_of_an_array_are_asked_for(root: Path) -> None:
+    head = "Configurations:                                     Default              Current              Next Boot\n"
+    rows = "".join(
+        f"        PCI_DOWNSTREAM_PORT_OWNER[{n}]    DEVICE_DEFAULT(0)  HOST_0(1)  HOST_0(1)\n" for n in range(16)
+    )
+    answer(root, f"mstconfig-arrays-{NIC}", head + rows)
+    found, _ = tools.configuration(open_system(str(root)), NIC, "mlx5_core")
+    assert found is not None
+    assert (len(found.values), found.hidden, found.pending) == (156 + 16, (), ())
+    assert found.values["PCI_DOWNSTREAM_PORT_OWNER[15]"] == "HOST_0(1)"
+    for wrong in (head + "        OTHER[0]    0  0  0\n", head + rows.rpartition("        PCI")[0]):
+        answer(root, f"mstconfig-arrays-{NIC}", wrong)
+        found, why = tools.configuration(open_system(str(root)), NIC, "mlx5_core")
+        assert (found, "other elements of arrays than those asked for" in why) == (None, True)
 
 
 def test_a_recorded_answer_of_devlink(root: Path) -> None:
@@ -161,7 +183,7 @@ def test_a_physical_function_goes_the_whole_way(root: Path) -> None:
     assert evidence["compared_with"] == "as hand-over 1 found it, after the tenant"
     configuration = evidence["configuration"]
     assert (configuration["parameters"], configuration["pending"]) == (156, ())
-    assert configuration["not_shown"] == ("PCI_DOWNSTREAM_PORT_OWNER",)
+    assert configuration["not_shown"] == (ARRAY,)
     again = run(root)
     assert again.clean
     evidence = erased(again).evidence

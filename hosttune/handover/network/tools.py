@@ -22,7 +22,9 @@ _SECONDS = 30.0
 _NAME = re.compile(r"[^/\s:]{1,15}")  # of an interface: dev_valid_name, net/core/dev.c
 _COLUMNS = ("Default", "Current", "Next Boot")
 _ROW = re.compile(r"(?P<changed>[* ])(?P<read_only>RO|  ) +(?P<name>[A-Za-z][\w.\[\]]*)\s+(?P<values>\S.*)")
-_ROWS_END = "The '*' shows"
+# Below the table. Parameters that could not be read make the command fail.
+_REMARKS = ("The '*' shows", "The 'RO' shows", "Device Firmware does not support reading ")
+_ARRAY = re.compile(r"Array(\[[0-9]{1,5}\.\.[0-9]{1,5}\])")
 _ADDRESS = re.compile(r"^Permanent address: ([0-9a-f]{2}(?::[0-9a-f]{2})+)$", re.MULTILINE)
 _FIRMWARE = re.compile(r"^firmware-version: *(\S.*)$", re.MULTILINE)
 _NONE = ("", "N/A")
@@ -34,7 +36,7 @@ class Configuration(Value, frozen=True, kw_only=True):
     """The firmware configuration of a function, by parameter.
 
     - `values`: what counts after the next boot of the firmware. `current`: what counts now; a name that it lacks is not
-      told. `default`: the maker's. `hidden`: parameters whose values are not shown (arrays).
+      told. `default`: the maker's. `hidden`: arrays whose elements are not shown ("NAME[0..15]").
     - `source`: the command that said so.
     """
 
@@ -185,10 +187,12 @@ def configuration(system: System, address: str, driver: str | None) -> tuple[Con
     `mstconfig` (or `mlxconfig`) reads it whichever driver has the function; devlink only while its own driver has it.
     """
     for program in ("mstconfig", "mlxconfig"):
-        text = ask(system, f"{program}-{address}", (program, "-e", "-d", address, "q"))
+        argv = (program, "-e", "-d", address, "q")
+        text = ask(system, f"{program}-{address}", argv)
         if text is not None:
             try:
-                return parse_configuration(text, f"{program} -e -d {address} q"), ""
+                found = parse_configuration(text, " ".join(argv))
+                return _with_arrays(system, address, argv, found), ""
             except ValueError as error:
                 return None, f"the answer of {program} is not understood: {error}"
     if driver in _OWN_TOOL:
@@ -199,6 +203,37 @@ def configuration(system: System, address: str, driver: str | None) -> tuple[Con
     if values:
         return Configuration(values=FrozenMap(values), source=f"devlink dev param show {handle}"), ""
     return None, "neither mstconfig nor devlink (parameters that the device keeps) tells it"
+
+
+def _with_arrays(system: System, address: str, argv: tuple[str, ...], found: Configuration) -> Configuration:
+    """Return a configuration with the elements of its arrays, which are shown only if they are asked for by name.
+
+    (`q NAME[0..15]`: mlxcfg_utils.cpp, extractIndexes.) Arrays that are not shown stay hidden. Raises ValueError.
+    """
+    if not found.hidden:
+        return found
+    text = ask(system, f"{argv[0]}-arrays-{address}", (*argv, *found.hidden))
+    if text is None:
+        return found
+    more = parse_configuration(text, found.source)
+    shown = {name.partition("[")[0] for name in more.values}
+    asked = [name for name in found.hidden if name.partition("[")[0] in shown]
+    elements = {f"{name.partition('[')[0]}[{number}]" for name in asked for number in _numbers(name)}
+    if more.hidden or elements != more.values.keys():
+        raise ValueError("other elements of arrays than those asked for")
+    return Configuration(
+        values=FrozenMap({**found.values, **more.values}),
+        current=FrozenMap({**found.current, **more.current}),
+        default=FrozenMap({**found.default, **more.default}),
+        hidden=tuple(name for name in found.hidden if name.partition("[")[0] not in shown),
+        source=found.source,
+    )
+
+
+def _numbers(array: str) -> range:
+    """Return the numbers of the elements of an array ("NAME[0..15]")."""
+    first, last = (int(word) for word in array.partition("[")[2].removesuffix("]").split(".."))
+    return range(first, min(last, first + 9999) + 1)
 
 
 def _permanent_parameters(found: Any, handle: str) -> dict[str, str]:
@@ -227,8 +262,8 @@ def parse_configuration(text: str, source: str) -> Configuration:
         raise ValueError(f"columns {heads[0][:80]!r}")
     rows: dict[str, list[str]] = {}
     for line in text.partition(heads[0])[2].splitlines():
-        if line.startswith(_ROWS_END):
-            break
+        if line.startswith(_REMARKS):
+            continue
         found = _ROW.fullmatch(line.rstrip())
         if found is None and line.strip():
             raise ValueError(f"line {line.strip()[:80]!r}")
@@ -239,8 +274,8 @@ def parse_configuration(text: str, source: str) -> Configuration:
             rows[found["name"]] = values
     if not rows:
         raise ValueError("no parameter")
-    hidden = tuple(sorted(name for name, values in rows.items() if values[-1].startswith("Array[")))
-    shown = {name: values for name, values in rows.items() if name not in hidden}
+    arrays = {name: found for name, values in rows.items() if (found := _ARRAY.fullmatch(values[-1]))}
+    shown = {name: values for name, values in rows.items() if name not in arrays}
 
     def column(name: str) -> FrozenMap[str, str]:
         if name not in columns:
@@ -248,8 +283,9 @@ def parse_configuration(text: str, source: str) -> Configuration:
         return FrozenMap({row: values[columns.index(name)] for row, values in sorted(shown.items())})
 
     return Configuration(
-        values=column("Next Boot"), current=column("Current"), default=column("Default"), hidden=hidden, source=source
-    )
+        values=column("Next Boot"), current=column("Current"), default=column("Default"), source=source,
+        hidden=tuple(sorted(f"{name}{found[1]}" for name, found in arrays.items())),
+    )  # fmt: skip
 
 
 def _json(text: str | None) -> Any:
