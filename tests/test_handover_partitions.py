@@ -16,6 +16,7 @@ from fabricroots import LIST, activate, active, address_of, exactly_of, with_mod
 from sweeps import FULL
 from test_handover_kills_erasing import Mortal
 
+from hosttune.cli.handover import waiting
 from hosttune.discovery import discover
 from hosttune.handover.partitions import Partitions
 from hosttune.handover.running import Options, hand_over, lines_of
@@ -141,6 +142,18 @@ def test_what_has_no_source_is_printed_and_waited_for(cli: Cli, spoil: Callable[
         partitions, system = fabric(cli.root.path, confirm=lambda text, seconds: person(text, seconds, does=True))
         assert partitions.close(BOTH[0]).proven
     assert system.commands() == []
+
+
+def test_a_person_is_asked_on_a_terminal_and_no_longer_than_the_limit() -> None:
+    ours, theirs = os.openpty()
+    with os.fdopen(ours, "w", buffering=1) as person, os.fdopen(theirs) as terminal, open(os.devnull) as nobody:
+        assert (waiting(True, terminal), waiting(False, nobody), waiting(False, None)) == (None, None, None)
+        ask = waiting(False, terminal)
+        assert ask is not None
+        for answer, meant in (("y", True), ("yes", True), ("n", False), ("", False)):
+            person.write(f"{answer}\n")
+            assert ask("deactivate partition 7", 600.0) is meant
+        assert ask("deactivate partition 7", 0.0) is False  # nobody answers
 
 
 def test_what_needs_no_partition(cli: Cli) -> None:
