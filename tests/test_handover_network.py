@@ -45,6 +45,7 @@ from hosttune.handover.testing import tested as judged
 from hosttune.model.handover import HandoverStep
 from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult
+from hosttune.starts import GUEST, start_line
 from hosttune.transaction.site import Site, site_of
 
 PXE, NO_PXE = "PXE(1)               PXE(1)               PXE(1)", "PXE(1)               NONE(0)              NONE(0)"
@@ -312,6 +313,22 @@ def test_the_settings_of_a_virtual_function_go_back_to_the_kernels(tmp_path: Pat
     assert row(root) == function(0, vlan_list=[{"vlan": 0, "qos": 0}])
     (device,) = (one for one in found.statement.predicate.devices if one.address == VIRTUAL)
     assert device.firmware == {}
+    hosts = function(0, "b8:59:9f:00:00:01", vlan_list=[{"vlan": 100}])  # what it is given then is the host's own
+    answer(root, "ip-link-up0", link("up0", vfinfo_list=[hosts, function(1)]))
+    assert any("put its settings back (what they are now" in line for line in lines_of(here(root), ASKED))
+    again, system = hand(root)
+    step = erased(again, VIRTUAL)
+    assert (again.clean, row(root), len(system.sent())) == (True, hosts, 6)  # no command more than before
+    assert step.evidence is not None
+    assert str(step.evidence["wanted_from"]).startswith("as the host had set it")
+    put(
+        root,
+        f"/{STATE}/handover/starts",
+        (root / STATE / "handover/starts").read_text() + start_line(VIRTUAL, GUEST, "now", "vm"),
+    )
+    answer(root, "ip-link-up0", link("up0", vfinfo_list=[LEFT, function(1)]))  # a tenant was there
+    assert hand(root)[0].clean
+    assert (row(root)["address"], row(root)["vlan_list"][0]["vlan"]) == (hosts["address"], 100)
 
 
 def test_the_settings_of_a_virtual_function_go_back_to_what_they_were(tmp_path: Path) -> None:

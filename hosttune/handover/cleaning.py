@@ -60,7 +60,11 @@ class Cleaning:
 
     def before_anything(self, site: Site, target: Target, number: int) -> None:
         """Keep what a device is like before anything is done to it, where that can be read. Raises HosttuneError."""
-        if target.kind == "nic" and target.physical is None and site.store is not None:
+        if target.kind != "nic" or site.store is None:
+            return
+        if target.physical is not None:
+            network.first_look_of_virtual(site.system, site.store.folder, target, target.physical)
+        else:
             network.first_look(site.system, site.store.folder, target, number)
 
     def before_reset(self, site: Site, target: Target) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from hosttune.errors import BadInput
-from hosttune.handover import partitions, record, resets
+from hosttune.handover import network, partitions, record, resets
 from hosttune.handover.calls import recording
 from hosttune.handover.cleaning import Cleaning
 from hosttune.handover.course import Course, Tools, begun
@@ -107,7 +107,10 @@ def _lines(site: Site, host: Host, targets: Sequence[Target], asked: Asked) -> I
         method = resets.method_of(one.methods, one.weak)
         erased = f"erase serial number {one.serial}" if one.serial else "erase"
         if one.kind == "nic":
-            erased = "compare addresses and firmware configuration" if one.physical is None else "put its settings back"
+            erased = "compare addresses and firmware configuration"
+            if one.physical is not None:
+                folder = site.store.folder if site.store is not None else ""
+                erased = f"put its settings back ({network.goes_back_to(folder, one)})"
         words = [
             f"{one.address} ({one.kind}{f', of guest {one.guest}' if one.guest else ''}): quarantine",
             f"reset ({method})" if method else "no reset that clears it: it stays quarantined",

@@ -51,7 +51,8 @@ class Target(Value, frozen=True, kw_only=True):
     - `guest`: the guest that had it; `owner`: how that is known, None if it is not. `back`: the driver that it is
       returned to, None: none. `driver`: the host's own driver for it, None: unknown.
     - `handover`: the number under which its hand-over began; `again`: that one was cut off or not clean.
-    - `physical`: the physical function of a virtual one. `serial`: of a drive, as given to be erased. `firmware`: as of
+    - `physical`: the physical function of a virtual one. `unused`: it was clean, and no guest was started since.
+      `serial`: of a drive, as given to be erased. `firmware`: as of
       its last hand-over, None: unknown.
     - `search`: the program that searches a GPU's memory, "" if there is none.
     - `methods`: the reset methods of the kernel for it; `weak`: those of them that leave state, with the reason.
@@ -67,6 +68,7 @@ class Target(Value, frozen=True, kw_only=True):
     handover: str | None = None
     again: bool = False
     physical: str | None = None
+    unused: bool = False
     serial: str | None = None
     firmware: Mapping[str, str] | None = None
     methods: tuple[str, ...] | None = None
@@ -264,6 +266,7 @@ def _target(
         handover=_number(host, begun),
         again=begun is not None,
         physical=function.physfn,
+        unused=_unused(host, record),
         serial=serial,
         firmware=record.firmware if record is not None and record.state != "released" else None,
         methods=function.reset_methods,
@@ -285,6 +288,15 @@ def _number(host: Host, begun: DeviceRecord | None) -> str | None:
         return None
     epochs = (host.handover.epochs if host.handover is not None else None) or {}
     return begun.handover if epochs.get(begun.address) == begun.epoch else None
+
+
+def _unused(host: Host, record: DeviceRecord | None) -> bool:
+    """Return whether it is known that no guest was started with a device since its last hand-over, which was clean."""
+    state = host.handover
+    if record is None or record.state != "clean" or record.epoch is None or state is None:
+        return False
+    recorded = state.recording is not None and state.recording.active
+    return recorded and (state.epochs or {}).get(record.address) == record.epoch
 
 
 def _own_driver(site: Site, host: Host, function: PciDevice, of_kind: str) -> str | None:

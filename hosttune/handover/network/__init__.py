@@ -9,7 +9,18 @@
 from hosttune.handover.network.known import settle
 from hosttune.handover.network.physical import ESTIMATE_SECONDS, LIMIT_SECONDS, first_look
 from hosttune.handover.network.physical import step as compare
-from hosttune.handover.network.virtual import remove_all
+from hosttune.handover.network.virtual import first_look as first_look_of_virtual
+from hosttune.handover.network.virtual import goes_back_to, remove_all
 from hosttune.handover.network.virtual import step as put_back
 
-__all__ = ["ESTIMATE_SECONDS", "LIMIT_SECONDS", "compare", "first_look", "put_back", "remove_all", "settle"]
+__all__ = [
+    "ESTIMATE_SECONDS",
+    "LIMIT_SECONDS",
+    "compare",
+    "first_look",
+    "first_look_of_virtual",
+    "goes_back_to",
+    "put_back",
+    "remove_all",
+    "settle",
+]

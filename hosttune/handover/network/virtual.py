@@ -25,6 +25,7 @@ from hosttune.handover.targets import Target
 from hosttune.model import sysfs
 from hosttune.model.handover import HandoverStep
 from hosttune.model.values import FrozenMap
+from hosttune.register import now as now_
 from hosttune.settings.drivers import SriovVfs, virtual_functions
 from hosttune.settings.function import driver_of
 from hosttune.system import System
@@ -42,7 +43,17 @@ _DEFAULT: Settings = FrozenMap(
 # What the driver of a physical function begins with. mlx5_core: its vports are zeroed (eswitch.c); ice_vf_lib.c,
 # ice_initialize_vf_entry; i40e_virtchnl_pf.c, i40e_alloc_vfs; ixgbe_sriov.c, __ixgbe_enable_sriov.
 _SPOOFCHK = {"mlx5_core": False, "ice": True, "i40e": True, "ixgbe": True}
-_AGREES = "the kernel's defaults: nothing was recorded before the tenant"
+_HOSTS = "as the host had set it: no guest was started with it since its last hand-over, which was clean"
+_DEFAULTS = "the kernel's defaults: nothing was recorded before the tenant"
+
+
+def first_look(system: System, folder: str, target: Target, physical: str) -> None:
+    """Keep the settings of a function that no guest can have had since it was clean: they are the host's own."""
+    place, _ = _place(system, target.address, physical) if target.unused else (None, "")
+    settings = read(system, *place) if place is not None else None
+    if settings is not None:
+        before = Before(facts=Facts(settings=settings), origin="clean", text=_HOSTS, at=now_())
+        keep(folder, msgspec.structs.replace(known(folder, target.address, target.identity), before=before))
 
 
 def step(system: System, folder: str, target: Target, physical: str) -> HandoverStep:
@@ -68,7 +79,7 @@ def step(system: System, folder: str, target: Target, physical: str) -> Handover
         "number": number,
         "left": dict(left),
         "wanted": dict(want),
-        "wanted_from": before.text if before is not None and before.facts.settings is not None else _AGREES,
+        "wanted_from": before.text if before is not None and before.facts.settings is not None else _DEFAULTS,
         "now": None if now is None else dict(now),
     }
     if now is None:
@@ -81,6 +92,14 @@ def step(system: System, folder: str, target: Target, physical: str) -> Handover
         texts = ", ".join(f"{name} is {now.get(name)}, not {want[name]}" for name in wrong)
         return _step("failed", evidence, f"what {interface} keeps for it is not as it was: {texts}")
     return _step("unknown" if missing else "done", evidence, "; ".join(missing) or None)
+
+
+def goes_back_to(folder: str, target: Target) -> str:
+    """Return what the settings of a virtual function go back to, in words. Raises BadInput."""
+    before = known(folder, target.address, target.identity).before
+    if target.unused:
+        return "what they are now: no guest was started with it since its last hand-over"
+    return before.text if before is not None and before.facts.settings is not None else _DEFAULTS
 
 
 def _place(system: System, address: str, physical: str) -> tuple[tuple[str, int] | None, str]:
