@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hosttune.discovery.portfiles import NET, interface_gbps
 from hosttune.errors import BadInput, CommandFailed, Unreadable
 from hosttune.model.devices import Nic
 from hosttune.model.host import Host
@@ -17,7 +18,6 @@ from hosttune.model.problems import OUTSIDE
 from hosttune.reader import Reader
 from hosttune.system import System
 
-NET = "/sys/class/net"
 TOOLS: Mapping[Tool, str] = {"tcp": "iperf3", "rdma": "ib_write_bw"}
 _FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _NO_RAIL = ("", "lo")
@@ -114,17 +114,10 @@ def _port(system: System, nic: Nic | None, interface: str, addresses: Mapping[st
         interface=interface or None,
         rdma=nic.rdma if nic is not None else None,
         address=(addresses or {}).get(interface),
-        rate_gbps=nic.rate_gbps if nic is not None and alone else _speed(system, interface),
+        rate_gbps=nic.rate_gbps if nic is not None and alone else interface_gbps(Reader(system), interface),
         link_layer=layer,
         state=nic.state if nic is not None and alone else _text(system, interface, "operstate"),
     )
-
-
-def _speed(system: System, interface: str) -> float | None:
-    """Return the rate of an interface in Gb/s. `speed` is in Mb/s; -1, or unreadable, while it is down or unknown."""
-    text = _text(system, interface, "speed")
-    value = int(text) if text is not None and text.lstrip("-").isdigit() else 0
-    return value / 1000 if value > 0 else None
 
 
 def _text(system: System, interface: str, name: str) -> str | None:
