@@ -46,6 +46,7 @@ READERS: tuple[tuple[str, str, str], ...] = (
     ("leftovers", "processes", "read_leftovers"),
     ("ports", "ports", "read_ports"),
     ("configuration", "configuration", "read_configuration"),
+    ("port_details", "portdetails", "read_port_details"),
 )
 _UNITS = tuple(
     f"{folder}/irqbalance.service"

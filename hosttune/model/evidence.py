@@ -9,7 +9,7 @@ from hosttune.model.gpu import Gpu, GpuPort
 from hosttune.model.guestplan import GuestPlan
 from hosttune.model.host import Host, Problem
 from hosttune.model.plan import Plan
-from hosttune.model.ports import NicPorts
+from hosttune.model.ports import NicPorts, PortDetail
 from hosttune.model.result import Result
 from hosttune.model.validation import Validation
 from hosttune.model.values import Value, close_lists, close_mappings
@@ -164,6 +164,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     - `gpu_ports`: by GPU, its own network ports as the maker's tool lists them; no entry: unknown, or it has none.
     - `loaded_links`: by GPU, speed (GT/s) and width of its link, read while data was copied over it (from level 1 on).
     - `ports`: the ports of each physical network function, by address.
+    - `port_details`: by network interface, what ethtool tells of it; no entry: it was not asked.
     - `ports_later`, `gpus_later`: the same and the GPUs, `seconds_later` seconds later, after the benchmarks.
     """
 
@@ -189,6 +190,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     ports_later: Mapping[str, NicPorts] | None = None
     gpus_later: tuple[Gpu, ...] | None = None
     seconds_later: float | None = None
+    port_details: Mapping[str, PortDetail] | None = None
     guest_plan: GuestPlan | None = None  # what this machine should find as a guest; None: not known
     # text of the library's settings file that the guest's plan names, by path; None: proven absent; no entry: unknown
     library_files: Mapping[str, str | None] | None = None
@@ -197,4 +199,5 @@ class Evidence(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         close_lists(self)
-        close_mappings(self, "bar_limits", "gpu_ports", "loaded_links", "ports", "ports_later", "library_files")
+        close_mappings(self, "bar_limits", "gpu_ports", "loaded_links", "library_files")
+        close_mappings(self, "ports", "ports_later", "port_details")

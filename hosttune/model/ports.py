@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hosttune.model.values import Value, close_mappings
+from hosttune.model.values import Value, close_lists, close_mappings
 
 
 class RdmaPort(Value, frozen=True, kw_only=True):
@@ -66,3 +66,65 @@ class NicPorts(Value, frozen=True, kw_only=True):
 
     rdma: tuple[RdmaPort, ...] | None = None
     interfaces: tuple[Interface, ...] | None = None
+
+
+class LinkModes(Value, frozen=True, kw_only=True):
+    """Rates in Gb/s that `ethtool` tells of a port: what it supports, offers, and what its partner offers.
+
+    (): its driver does not report them. None: not read. `speed_gbps`: the rate that it has.
+    """
+
+    supported_gbps: tuple[float, ...] | None = None
+    advertised_gbps: tuple[float, ...] | None = None
+    partner_gbps: tuple[float, ...] | None = None
+    speed_gbps: float | None = None
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+
+class Reading(Value, frozen=True, kw_only=True):
+    """One value that a module measures: temperature (°C), voltage (V), bias (mA), tx-power, rx-power (mW).
+
+    `lane` None: of the whole module. `flags`: what the module has flagged since its flags were last read ("high
+    alarm"); `flags_read`: how many of the four could be read.
+    """
+
+    quantity: str
+    lane: int | None = None
+    value: float | None = None
+    flags: tuple[str, ...] = ()
+    flags_read: int = 0
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+
+class Transceiver(Value, frozen=True, kw_only=True):
+    """The module in a port, in its own words. None is unknown.
+
+    `copper`: a cable without optics. `monitored`: it measures itself. `flagged`: it has alarm and warning flags.
+    `limits`: by quantity, its own "high alarm", "high warning", "low warning" and "low alarm".
+    """
+
+    kind: str | None = None
+    vendor: str | None = None
+    part: str | None = None
+    copper: bool = False
+    monitored: bool | None = None
+    flagged: bool | None = None
+    readings: tuple[Reading, ...] = ()
+    limits: Mapping[str, Mapping[str, float | None]] = {}
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+        close_mappings(self, "limits")
+
+
+class PortDetail(Value, frozen=True, kw_only=True):
+    """What `ethtool` tells of one interface. `modes_error`, `module_error`: the tool's words where it told nothing."""
+
+    modes: LinkModes | None = None
+    modes_error: str | None = None
+    module: Transceiver | None = None
+    module_error: str | None = None
