@@ -219,7 +219,7 @@ class Asked(Capture):
     """A host on which ethtool answers, as a live one does."""
 
     def __init__(self, root: Path, answers: dict[str, str | CommandFailed]) -> None:
-        super().__init__(root)
+        super().__init__(str(root))
         self.answers = answers
         self.asked: list[tuple[str, ...]] = []
 
@@ -261,7 +261,7 @@ def test_a_capture_answers_as_the_machine_did(tmp_path: Path) -> None:
     commands.mkdir(parents=True)
     (commands / "ethtool-eth0").write_text(FAST)
     (commands / "ethtool-m-eth0").write_text(json.dumps({"error": "not installed"}))
-    system: System = Capture(tmp_path)
+    system: System = Capture(str(tmp_path))
     assert read_port_details(Reader(system), host)["eth0"] == told(modes=FAST, module_error="not installed")
     (commands / "ethtool-m-eth0").write_text("{")
     assert read_port_details(Reader(system), host)["eth0"] == told(modes=FAST)

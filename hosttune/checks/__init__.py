@@ -37,6 +37,7 @@ FAMILIES: tuple[str, ...] = (
     "health",
     "ports",
     "portmodules",
+    "roce",
     "guests",
     "guesttree",
     "guestlibrary",

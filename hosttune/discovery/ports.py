@@ -117,6 +117,11 @@ def _interfaces(reader: Reader, nic: Nic) -> tuple[Interface, ...] | None:
     return tuple(_interface(reader, name) for name in nic.interfaces)
 
 
+def represents(reader: Reader, name: str) -> bool:
+    """Return whether a network interface stands for a virtual function, not for a port."""
+    return _REPRESENTS.fullmatch(reader.text(f"{NET}/{name}/phys_port_name") or "") is not None
+
+
 def _interface(reader: Reader, name: str) -> Interface:
     at = f"{NET}/{name}"
     flags = reader.text(f"{at}/flags")
@@ -132,6 +137,6 @@ def _interface(reader: Reader, name: str) -> Interface:
         speed_gbps=interface_gbps(reader, name),
         duplex=reader.text(f"{at}/duplex") or None,
         mtu=reader.identifier(f"{at}/mtu"),
-        represents=_REPRESENTS.fullmatch(reader.text(f"{at}/phys_port_name") or "") is not None,
+        represents=represents(reader, name),
         counters=counters,
     )

@@ -128,3 +128,27 @@ class PortDetail(Value, frozen=True, kw_only=True):
     modes_error: str | None = None
     module: Transceiver | None = None
     module_error: str | None = None
+
+
+class RoceState(Value, frozen=True, kw_only=True):
+    """How a RoCE port is set. None is unknown; `why` has the reason by field, as far as there is one.
+
+    `gid_types`: the kinds of its GIDs in the kernel's words, each once, up to the first "RoCE v2". `trust`: "dscp" or
+    "pcp". `pfc`: priorities with priority flow control. `ecn_np`, `ecn_rp`: priorities on which the receiver notifies
+    and the sender slows down. `traffic_class`: that of all its RDMA packets; -1: none is set. `active_mtu`: of RDMA.
+    """
+
+    device: str
+    interface: str | None = None
+    active_mtu: int | None = None
+    gid_types: tuple[str, ...] | None = None
+    trust: str | None = None
+    pfc: tuple[int, ...] | None = None
+    ecn_np: tuple[int, ...] | None = None
+    ecn_rp: tuple[int, ...] | None = None
+    traffic_class: int | None = None
+    why: Mapping[str, str] = {}
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+        close_mappings(self, "why")
