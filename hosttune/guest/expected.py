@@ -44,7 +44,7 @@ def expected(guest: PlannedGuest, roce: Roce | None = None) -> GuestPlan:
             for device in guest.devices
             if device.kind != "mdev"  # it has no configuration space of the host's device
         ),
-        library=library(guest),
+        library=library(guest, roce),
         roce=_roce(guest, roce),
         pairs=tuple(ExpectedPair(gpu=gpu, nic=nic, grade=found) for gpu, nic, found in pairs if found is not None),
     )

@@ -51,7 +51,7 @@ def guest_files(plan: Plan, name: str) -> GuestFiles:
     devices = places(guest)
     notes = notes_of(wanted, devices)
     roce = plan.intent.fabric.roce if plan.intent.fabric is not None else None
-    bundle = make_bundle(guest.name, wanted, devices, notes, _shown(guest, roce), library(guest))
+    bundle = make_bundle(guest.name, wanted, devices, notes, _shown(guest, roce), library(guest, roce))
     user = user_data(bundle)
     return GuestFiles(
         name=guest.name,

@@ -19,6 +19,7 @@ from hosttune.model.verification import Verification
 LIBVIRT_ANSWER = "/.hosttune/commands/libvirt.json"  # where a capture keeps libvirt's answers; missing if it has none
 STATE = "hosttune's own state is unreadable"  # a problem of the evidence: it is unknown what is applied on this host
 
+UNLIMITED = -1  # RdmaAccess.memlock
 UNREAD_STATEMENT = "signed statement not read"  # a problem of the evidence
 # Checks that say what hosttune's own records have of a device, and nothing about the device itself.
 OF_REGISTER = ("device-quarantined", "handover-statement")
@@ -136,11 +137,13 @@ class RdmaAccess(Value, frozen=True, kw_only=True):
 
     `nodes`: the names in /dev/infiniband; (): proven absent, None: unknown. By maker of GPUs, no entry is unknown:
     `peer_modules`, whether its module for NICs is loaded; `open_drivers`, whether its driver is the open one.
+    `memlock`: bytes that a program started as this one may lock, or UNLIMITED.
     """
 
     nodes: tuple[str, ...] | None = None
     peer_modules: Mapping[str, bool] = {}
     open_drivers: Mapping[str, bool] = {}
+    memlock: int | None = None
 
     def __post_init__(self) -> None:
         close_mappings(self, "peer_modules", "open_drivers")

@@ -44,12 +44,16 @@ class ExpectedPair(Value, frozen=True, kw_only=True):
 class ExpectedLibrary(Value, frozen=True, kw_only=True):
     """The settings file of the collectives library: its path, the topology file that it names, and the guest's NICs.
 
-    `hosttune-guest-apply` writes the file at boot: only then do the NICs have names.
+    `hosttune-guest-apply` writes the file at boot: only then do the NICs have names. `own_network`: the guest has one
+    network of its own, bridged to the host's, for the library's sockets. `traffic_class`: what the intent declares for
+    all its RoCE ports; None: nothing.
     """
 
     path: str
     topology: str
     nics: tuple[str, ...] = ()
+    own_network: bool = False
+    traffic_class: int | None = None
 
     def __post_init__(self) -> None:
         close_lists(self)
