@@ -38,6 +38,7 @@ FAMILIES: tuple[str, ...] = (
     "ports",
     "portmodules",
     "roce",
+    "rails",
     "guests",
     "guesttree",
     "guestlibrary",
