@@ -15,10 +15,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from msgspec.structs import replace
+
 from hosttune.bench.parse.answer import NotUnderstood, document, part, positive
 from hosttune.bench.parse.tools import parse_perftest
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.model.pairs import End, EndOutcome, EndResult, Job
+from hosttune.pairs.counters import Counters, came
 
 Run = Callable[[tuple[str, ...], float], str]  # a command and its time limit in seconds → stdout, or CommandFailed
 SLACK_SECONDS = 6  # of a program beside waiting and measuring: it connects, exchanges results, ends
@@ -66,10 +69,23 @@ def _bad(number: int, name: str, why: str) -> BadInput:
     return BadInput(why, where=f"job: ends[{number}].{name}", hint="`hosttune fleet pairs` writes the job")
 
 
-def measure(ends: Sequence[End], run: Run, *, together: bool) -> tuple[EndResult, ...]:
-    """Measure these ends one after another, or all at once. Returns a result for each; never raises for an end."""
+def measure(
+    ends: Sequence[End], run: Run, *, together: bool, look: Callable[[End], Counters] | None = None
+) -> tuple[EndResult, ...]:
+    """Measure these ends one after another, or all at once. Returns a result for each; never raises for an end.
+
+    `look` returns the error counters of an end's port; it is called before and after.
+    """
+
+    def one(end: End) -> EndResult:
+        before = look(end) if look is not None else {}
+        found = measure_one(end, run)
+        if look is None or not before:
+            return found
+        return replace(found, errors=came(before, look(end), end.seconds))
+
     with ThreadPoolExecutor(max_workers=max(1, len(ends)) if together else 1) as pool:
-        return tuple(pool.map(lambda end: measure_one(end, run), ends))
+        return tuple(pool.map(one, ends))
 
 
 def measure_one(end: End, run: Run) -> EndResult:
