@@ -18,6 +18,7 @@ from hosttune.model.jsontext import recorded_json
 from hosttune.model.ports import PortDetail
 from hosttune.reader import Reader
 
+MODULE = "ethtool-m-"  # and the interface: the name of the answer about its module
 _ETHERNET = 1  # ARPHRD_ETHER
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,14}"  # IFNAMSIZ is 16; other names are not given to a command
 _SECONDS = 10.0
@@ -39,7 +40,7 @@ def read_port_details(reader: Reader, host: Host) -> dict[str, PortDetail]:
 
 def _detail(reader: Reader, name: str) -> PortDetail:
     modes, modes_error = _answer(reader, f"ethtool-{name}", (name,))
-    module, module_error = _answer(reader, f"ethtool-m-{name}", ("-m", name))
+    module, module_error = _answer(reader, f"{MODULE}{name}", ("-m", name))
     return PortDetail(
         modes=parse_link_modes(modes) if modes else None,
         modes_error=modes_error,
@@ -68,4 +69,9 @@ def _ask(reader: Reader, words: tuple[str, ...]) -> str:
     except CommandFailed as error:
         lines = error.output.strip().splitlines() or [error.reason]
         return json.dumps({"error": lines[-1] if error.reason.startswith("exit") else error.reason})
+    return strip_module(text)
+
+
+def strip_module(text: str) -> str:
+    """Return the answer without the module's serial number."""
     return "".join(line for line in text.splitlines(keepends=True) if not line.strip().startswith(_SERIAL))

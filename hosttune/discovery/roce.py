@@ -20,6 +20,7 @@ from hosttune.model.jsontext import recorded_json
 from hosttune.model.ports import RoceState
 from hosttune.reader import Reader
 
+DEVINFO = "ibv-devinfo-"  # and the RDMA device: the name of the answer about it
 V2 = "RoCE v2"  # drivers/infiniband/core/cache.c, gid_type_str
 _PRIORITIES = tuple(str(number) for number in range(8))
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
@@ -156,7 +157,7 @@ def parse_active_mtu(text: str) -> int | None:
 
 
 def _active_mtu(reader: Reader, device: str, why: dict[str, str]) -> int | None:
-    text, error = _answer(reader, f"ibv-devinfo-{device}", ("ibv_devinfo", "-d", device))
+    text, error = _answer(reader, f"{DEVINFO}{device}", ("ibv_devinfo", "-d", device))
     found = parse_active_mtu(text or "")
     if found is None:
         why["active_mtu"] = f"ibv_devinfo: {error or 'not understood'}"
@@ -186,6 +187,11 @@ def _ask(reader: Reader, argv: tuple[str, ...]) -> str:
     except CommandFailed as error:
         lines = error.output.strip().splitlines() or [error.reason]
         return json.dumps({"error": lines[-1] if error.reason.startswith("exit") else error.reason})
-    if argv[0] != "ibv_devinfo":
+    return strip_devinfo(text) if argv[0] == "ibv_devinfo" else text
+
+
+def strip_devinfo(text: str) -> str:
+    """Return the answer of ibv_devinfo without GUIDs and what else is not read; an error as it is."""
+    if text.startswith("{"):
         return text
     return "".join(line for line in text.splitlines(keepends=True) if _KEPT.match(line))
