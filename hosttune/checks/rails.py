@@ -8,6 +8,7 @@ from hosttune.checks.check import Check, passed, skipped, unknown, warned
 from hosttune.checks.facts import LIST_PCI, RECORD, driver_unread, for_vfio, listed, unlisted
 from hosttune.checks.p2p import one_switch
 from hosttune.gpu import VENDORS
+from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Nic
@@ -15,7 +16,7 @@ from hosttune.model.validation import CheckResult
 
 _ID = "gpu-rail"
 _EXPECTED = "a NIC with RDMA below its own PCIe switch"
-_SOURCE = "/sys/bus/pci/devices/*/config (PCI Express port types), /sys/class/infiniband"
+_SOURCE = f"{sysfs.PCI_DEVICES}/*/config (PCI Express port types), /sys/class/infiniband"
 _MOST = 256  # NICs that are compared with each GPU
 _OWN_PORTS = frozenset(vendor.name for vendor in VENDORS if vendor.ports is not None)
 

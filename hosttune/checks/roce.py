@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from hosttune.checks.check import Check, failed, skipped, unknown
 from hosttune.checks.facts import HOST, LIST_PCI, RECORD, for_vfio, unlisted
 from hosttune.checks.nics import ETHERNET, LINKED, UNKNOWN, Found, Judged, each_nic, links, result_of_worst
+from hosttune.model import sysfs
 from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.guestplan import UNREADABLE
 from hosttune.model.networkintent import Roce
@@ -42,7 +43,7 @@ def port_roce(evidence: Evidence) -> Iterable[CheckResult]:
         if address not in here:
             hint = "look with: lspci -D; or correct fabric.roce.nics of the intent"
             actual = "no such NIC here"
-            yield failed(_ID, address, expected=expected, actual=actual, source="/sys/bus/pci/devices", hint=hint)
+            yield failed(_ID, address, expected=expected, actual=actual, source=sysfs.PCI_DEVICES, hint=hint)
     if roce.nics is None and all(result.outcome == "skip" for result in found):
         yield from _nowhere(evidence, expected)
 
