@@ -188,6 +188,9 @@ class ActionModule(ActionBase):
                 carried["floors"] = self._text("hosttune_floors", asked["floors"], beside)
             if asked["against"] is not None:
                 carried["against"] = earlier(path, asked["against"])
+            if isinstance(asked["intent"], Mapping) and asked["intent"].get("fabric"):
+                declared = {"version": asked["intent"].get("version"), "fabric": asked["intent"]["fabric"]}
+                carried["expect"] = VARIABLES.as_json(declared)
         if asked["phase"] == "verify":
             carried.update(HANDOVER.carried(os.path.dirname(path), asked["signing"]))
         return carried

@@ -66,7 +66,8 @@ options:
   intent:
     description:
       - What is wanted of the host, a mapping or the path of a YAML or JSON file on the controller (also one that
-        ansible-vault has encrypted). Needed by V(plan); without it V(apply) takes the plan that is saved.
+        ansible-vault has encrypted). Needed by V(plan); without it V(apply) takes the plan that is saved. Of a mapping,
+        V(validate) compares the RoCE ports with its C(fabric).
     type: raw
   level:
     description: Level of validation, 0 checklist to 3 burn-in. Default 0, for V(handover) 2. Always 0 in check mode.
@@ -359,8 +360,8 @@ def words_of(asked: dict, check: bool, stack: contextlib.ExitStack) -> tuple[lis
     text, fds = None, []
     if phase in ("validate", "handover"):
         words = ["validate", "--level", str(0 if check else asked["level"] or 0)]
-        for option, name in (("--against", "against"), ("--fleet", "floors")):
-            if carried.get(name) is not None and (name == "against" or words[-1] != "0"):
+        for option, name in (("--against", "against"), ("--expect", "expect"), ("--fleet", "floors")):
+            if carried.get(name) is not None and (name != "floors" or words[-1] != "0"):
                 path, fd = in_memory(carried[name], stack)
                 words[1:1] = [option, path]
                 fds.append(fd)
