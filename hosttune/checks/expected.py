@@ -104,7 +104,10 @@ def of_value(value: Host | Plan | Validation | Intent, where: str = "expect") ->
     else:
         found = of_validation(value, f"the validation {where}", where)
     if not found.devices and found.roce is None:
-        raise BadInput("it names no device that could be expected here", where=where, hint=_WHICH)
+        what = (
+            "it has no fabric.roce" if isinstance(value, Intent) else "it names no device that could be expected here"
+        )
+        raise BadInput(what, where=where, hint=_WHICH)
     return found
 
 
