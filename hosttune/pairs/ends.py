@@ -104,20 +104,25 @@ def measure_one(end: End, run: Run) -> EndResult:
 
 def wrong_way(end: End, run: Run) -> tuple[EndOutcome, str] | None:
     """Return why packets from the end's address to its peer would not leave through its port; None if they do."""
-    if end.interface is None:
+    return other_way(end.interface, end.address, end.peer_address, run)
+
+
+def other_way(interface: str | None, address: str, peer: str, run: Run) -> tuple[EndOutcome, str] | None:
+    """Return why packets from an address to a peer would not leave through this interface; None if they do."""
+    if interface is None:
         return None
     try:
-        rows = json.loads(run(("ip", "-j", "route", "get", end.peer_address, "from", end.address), 10.0))
+        rows = json.loads(run(("ip", "-j", "route", "get", peer, "from", address), 10.0))
         device = rows[0].get("dev") if rows else None
     except CommandFailed as error:
         text = _last(error.output) or error.reason
         mine = re.search(r"Invalid argument|Cannot assign", text)  # the address is not (any more) one of this host
-        return ("wrong-fabric" if mine else "no-route"), f"no way from {end.address} to {end.peer_address}: {text}"
+        return ("wrong-fabric" if mine else "no-route"), f"no way from {address} to {peer}: {text}"
     except (ValueError, AttributeError, TypeError, KeyError):
         return "not-understood", "`ip -j route get` gave no answer that can be read"
-    if device == end.interface:
+    if device == interface:
         return None
-    return "wrong-fabric", f"the way from {end.address} to {end.peer_address} is {device}, not {end.interface}"
+    return "wrong-fabric", f"the way from {address} to {peer} is {device}, not {interface}"
 
 
 def command(end: End, seconds_to_connect: float) -> tuple[tuple[str, ...], float]:

@@ -29,7 +29,7 @@ def survey(system: System, host: Host, named: Sequence[str] = (), *, version: st
     All: every physical port that is an RDMA port, or a network interface that is up and has an address, but not one
     that the fabric of the GPUs uses. Raises BadInput for a name that the host does not have.
     """
-    addresses = _addresses(system)
+    addresses = addresses_of(system)
     found = tuple(_named(system, host, name, addresses) for name in named) if named else _all(system, host, addresses)
     guests = running_guests(host.guests, host.problems)
     return Ends(
@@ -67,7 +67,7 @@ def _installed(system: System, program: str) -> bool:
     return any(system.exists(f"{folder}/{program}") for folder in _FOLDERS)
 
 
-def _addresses(system: System) -> Mapping[str, str] | None:
+def addresses_of(system: System) -> Mapping[str, str] | None:
     """Return the IP address of each interface that has one (IPv4 first, else a global IPv6); None if unknown."""
     try:
         text = system.query("ip-j-address", lambda: system.run(("ip", "-j", "address", "show")))
