@@ -40,11 +40,13 @@ from hosttune.transaction.kinds import kinds
 from hosttune.transaction.site import Site
 
 HERE = Path(__file__).parent
-# No settings, and never undone: killed in tests/test_handover_kills.py and tests/test_erasing.py. A search of memory
-# changes nothing that lasts.
+# No settings, and never undone: killed in tests/test_handover_kills.py, tests/test_handover_network_kills.py,
+# tests/test_handover_kills_erasing.py and tests/test_erasing.py. A search of memory changes nothing that lasts.
 HAND_OVER = (
     "hosttune.handover.resets",
     "hosttune.handover.gpumemory",
+    "hosttune.handover.network.virtual",
+    "hosttune.handover.partitions",
     "hosttune.handover.erasing.holdback",
     "hosttune.handover.erasing.nvme",
 )
