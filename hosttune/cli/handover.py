@@ -33,7 +33,7 @@ OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), def
 @click.option("--level", type=click.IntRange(1, 2), default=1, show_default=True, help="The level of the validation.")
 @click.option("--to-vfio", is_flag=True, help="Return the devices to vfio-pci, whichever driver they were on.")
 @click.option("--test-guest", metavar="IMAGE",
-              help="Test devices that no driver of the host can take in a guest of this image.")  # fmt: skip
+              help="Test GPUs that no driver of the host can take in guests of this image.")  # fmt: skip
 @click.option("--test-firmware", type=click.Choice(["efi", "bios"]), default="efi", show_default=True,
               help="The firmware that boots this image.")  # fmt: skip
 @click.option("--out", metavar="FILE", help="Write the statement there, besides the copy in the state directory.")

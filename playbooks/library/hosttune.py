@@ -128,7 +128,7 @@ options:
     type: bool
     default: false
   test_guest:
-    description: For V(course), the image on the host whose guests test devices that no driver there can take.
+    description: For V(course), the image on the host whose guests test GPUs that no driver there can take.
     type: path
   key:
     description: For V(sign), the SSH key on the controller, or its public half if ssh-agent has it.
