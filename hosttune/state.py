@@ -48,6 +48,7 @@ MODES: Mapping[str, int] = {
     "/guests/": 0o755,
     "/guests/NAME/": 0o755,
     "/guests/NAME/seed.iso": 0o644,
+    "/guests/NAME/disk.qcow2": 0o600,
     "/guests/NAME/meta-data": 0o600,
     "/guests/NAME/user-data": 0o600,
     "/guests/NAME/bundle/": 0o755,

@@ -304,7 +304,8 @@ def _take_folders(folder: str, root: str) -> None:
         except FileNotFoundError:
             pass
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            # EBUSY: something is mounted there, the state directory for one; it stays, whatever is in it.
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EBUSY):
                 raise
             break
         folder = os.path.dirname(folder)

@@ -40,8 +40,9 @@ from hosttune.transaction.kinds import kinds
 from hosttune.transaction.site import Site
 
 HERE = Path(__file__).parent
-# No settings, and never undone: killed in tests/test_handover_kills.py, tests/test_handover_network_kills.py,
-# tests/test_handover_kills_erasing.py and tests/test_erasing.py. A search of memory changes nothing that lasts.
+# No settings, and never undone: killed in tests/test_handover_kills.py, test_handover_network_kills.py,
+# test_handover_kills_erasing.py, test_handover_testguest.py and test_erasing.py. A search of memory changes nothing that
+# lasts.
 HAND_OVER = (
     "hosttune.handover.resets",
     "hosttune.handover.gpumemory",
@@ -49,6 +50,7 @@ HAND_OVER = (
     "hosttune.handover.partitions",
     "hosttune.handover.erasing.holdback",
     "hosttune.handover.erasing.nvme",
+    "hosttune.handover.testguest.session",
 )
 GOLDEN = HERE / "golden" / "faults.txt"
 

@@ -39,6 +39,7 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "identity": ({"hosttune_identity": ""}, "hosttune_identity is not set"),
     "guests": ({"hosttune_handover": ["a", "b"]}, "names two guests, a and b"),
     "mapping": ({"hosttune_handover": {"device": 1}}, "hosttune_handover is not a list of texts"),
+    "image": ({"hosttune_test_guest": "image.qcow2"}, "hosttune_test_guest is not an absolute path on the host"),
     "option": ({"hosttune_erase": ["--yes"]}, "hosttune_erase is not a list of texts"),
 }
 

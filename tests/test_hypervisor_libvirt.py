@@ -14,6 +14,10 @@ from lxml import etree
 from hosttune.domain import domain_xml, read_domain, same_guest
 from hosttune.domain.xml import parse
 from hosttune.errors import CommandFailed, Unreadable, WriteFailed
+from hosttune.handover.testguest.image import Image
+from hosttune.handover.testguest.order import CHANNEL
+from hosttune.handover.testguest.planned import NAME
+from hosttune.handover.testguest.planned import xml_of as with_base
 from hosttune.hypervisor import process_of, read_state, verify_running, xml_difference
 from hosttune.hypervisor.definition import Guest
 from hosttune.hypervisor.state import GuestState
@@ -283,3 +287,18 @@ def test_a_guest_without_a_definition_is_left_alone(machine: Machine, libvirtd: 
     with pytest.raises(WriteFailed, match="runs without a definition"):
         setting.write(machine, xml_of(guest))
     assert read_state(machine, guest.name) == "running"
+
+
+def test_the_image_of_a_test_guest_is_read_only_and_the_last_of_its_chain(libvirtd: Libvirtd) -> None:
+    """QEMU is given every file by name, so that none is opened which an image names; the answer has a channel."""
+    base = str(libvirtd.directory / "operator.qcow2")
+    overlay = libvirtd.directory / "disk.qcow2"
+    overlay.write_bytes(b"")
+    guest = changed(emulated(SHAPES["no-gpu"]), name=NAME, disk=str(overlay), networks=())
+    argv = libvirtd.argv(with_base(plan_of(guest), Image(path=base, format="qcow2")))
+    nodes = {node["node-name"]: node for node in argv.parsed("-blockdev")}
+    of = {nodes[node["file"]]["filename"]: node for node in nodes.values() if node["driver"] == "qcow2"}
+    assert {path: node["read-only"] for path, node in of.items()} == {base: True, str(overlay): False}
+    assert of[str(overlay)]["backing"] == of[base]["node-name"]
+    assert of[base]["backing"] is None, "whatever the image says"
+    assert [CHANNEL in one for one in argv.all("-device") if "virtserialport" in one] == [False, True]

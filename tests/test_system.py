@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -366,3 +367,17 @@ def test_a_folder_that_a_crash_left_is_taken_when_the_file_is_taken_back(made: P
     Machine().tidy(str(made / "local/rule"))
     assert names_below(made) == []
     assert not note.exists()
+
+
+def test_a_state_directory_that_is_a_mount_stays(tmp_path: Path) -> None:
+    """The last file of hosttune in a mounted state directory can be removed; the kernel removes no mount point."""
+    state = tmp_path / "hosttune"
+    state.mkdir()
+    act = "import sys; from hosttune.system import take_file; open(sys.argv[1], 'w').close(); take_file(sys.argv[1])"
+    start = f'{sys.executable} -c "{act}" {state}/guests/f'
+    script = f"mount -t tmpfs none {state} && mkdir {state}/guests && exec {start}"
+    where = {**os.environ, "HOSTTUNE_STATE": str(state), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script], env=where, capture_output=True, text=True, check=False)
+    if "mount" in done.stderr or "unshare" in done.stderr:
+        pytest.skip("no mount namespace here")
+    assert (done.returncode, done.stderr) == (0, "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 import click
 from click.core import ParameterSource
@@ -32,7 +32,10 @@ OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), def
               help="Erase the drive with this serial number (repeatable); or BDF=SERIAL.")  # fmt: skip
 @click.option("--level", type=click.IntRange(1, 2), default=1, show_default=True, help="The level of the validation.")
 @click.option("--to-vfio", is_flag=True, help="Return the devices to vfio-pci, whichever driver they were on.")
-@click.option("--test-guest", metavar="IMAGE", help="Not available yet: test the devices in a guest of this image.")
+@click.option("--test-guest", metavar="IMAGE",
+              help="Test GPUs that no driver of the host can take in guests of this image.")  # fmt: skip
+@click.option("--test-firmware", type=click.Choice(["efi", "bios"]), default="efi", show_default=True,
+              help="The firmware that boots this image.")  # fmt: skip
 @click.option("--out", metavar="FILE", help="Write the statement there, besides the copy in the state directory.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation. It erases nothing: see --erase.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done with each device; change nothing.")
@@ -49,6 +52,7 @@ def handover(
     level: int,
     to_vfio: bool,
     test_guest: str | None,
+    test_firmware: Literal["efi", "bios"],
     out: str | None,
     yes: bool,
     dry_run: bool,
@@ -78,20 +82,21 @@ def handover(
     from hosttune.handover.targets import Asked
     from hosttune.model.values import parse_address
 
-    if test_guest is not None:
-        hint = "leave it out: the test of a device that the host's driver does not take is unknown"
-        raise BadInput("testing in a guest is not available yet", where="--test-guest", hint=hint)
     asked = Asked(
         devices=tuple(parse_address(one, where="--device") for one in devices),
         guest=guest, erase=erase, level=level, to_vfio=to_vfio,
     )  # fmt: skip
     here = place(root, document)
+    inside = None
+    if test_guest is not None:
+        from hosttune.handover.testguest import TestGuest, read_image
+
+        inside = TestGuest(image=read_image(here[0].system, test_guest), firmware=test_firmware)
     if dry_run:
-        emit("\n".join(shown(line) for line in lines_of(here, asked)))
+        emit("\n".join(shown(line) for line in lines_of(here, asked, inside)))
         return
-    done = hand_over(
-        here, asked, Options(out, None, _validating(here[0]), waiting(yes, sys.stdin)), _asking(yes), progress()
-    )
+    options = Options(out, None, _validating(here[0]), waiting(yes, sys.stdin), inside)
+    done = hand_over(here, asked, options, _asking(yes), progress())
     with exiting(context, 3 if done.refused else 0 if done.clean else 1):
         if output == "json":
             emit(done.statement.to_json())
@@ -153,6 +158,28 @@ def status(root: str | None, document: str | None, output: str) -> None:
     from hosttune.report.handover_text import print_status
 
     emit_page(lambda page: print_status(found, page))
+
+
+@handover.command(cls=Command)
+@click.argument("order", metavar="ORDER")
+def inside(order: str) -> None:
+    """Do what a test guest is asked: run by its seed, inside the guest.
+
+    ORDER is the file that the seed of `handover --test-guest` brings. Prints the answer as one line of JSON.
+    """
+    from hosttune.archive import open_system
+    from hosttune.handover.testguest.inside import answer_of
+    from hosttune.handover.testguest.order import Order
+    from hosttune.state import load
+    from hosttune.validating import Request, validate
+
+    system = open_system(None)
+
+    def validated(level: int) -> Validation:
+        return validate(system, Request(level=level, guest=True, keep=False)).validation
+
+    asked = Order.from_json(load(order, what="an order of a hand-over"), where=order)
+    emit(answer_of(system, asked, validated).to_line().rstrip("\n"))
 
 
 @handover.command(cls=Command)

@@ -31,6 +31,25 @@ def user_data(bundle: Mapping[str, str]) -> str:
 
     `ssh_deletekeys: false`: the guest must keep its SSH host keys when its instance id changes (cloud-init, cc_ssh).
     """
+    return _config(bundle, [["sh", f"{FOLDER}/{INSTALL}"]])
+
+
+def asking_user_data(bundle: Mapping[str, str], order: str, refusal: str, channel: str) -> str:
+    """Return the user-data of a test guest: as `user_data`, then hosttune in the guest answers an order on a channel.
+
+    `refusal`: what is said on the channel (the name of a virtio-serial port) if hosttune there fails. No value becomes
+    part of a command but the channel, a constant.
+    """
+    files = {**bundle, "order.json": order, "refusal.json": refusal}
+    answer = f"{FOLDER}/answer.json"
+    command = (
+        f"hosttune handover inside {FOLDER}/order.json >{answer} || cp {FOLDER}/refusal.json {answer};"
+        f" cat {answer} >/dev/virtio-ports/{channel}"
+    )
+    return _config(files, [["sh", f"{FOLDER}/{INSTALL}"], ["sh", "-c", command]])
+
+
+def _config(texts: Mapping[str, str], commands: list[list[str]]) -> str:
     files = [
         {
             "path": f"{FOLDER}/{name}",
@@ -38,9 +57,9 @@ def user_data(bundle: Mapping[str, str]) -> str:
             "permissions": "0755" if name in EXECUTABLE else "0644",
             "content": text,
         }
-        for name, text in bundle.items()
+        for name, text in texts.items()
     ]
-    document = {"ssh_deletekeys": False, "write_files": files, "runcmd": [["sh", f"{FOLDER}/{INSTALL}"]]}
+    document = {"ssh_deletekeys": False, "write_files": files, "runcmd": commands}
     return f"#cloud-config\n{_yaml(document)}"
 
 

@@ -24,6 +24,7 @@ from hosttune.handover.covering import uncovered
 from hosttune.handover.partitions import WAIT_SECONDS, Confirm, Partitions
 from hosttune.handover.statement import handed_device, read_firmware, statement_of
 from hosttune.handover.targets import Target
+from hosttune.handover.testguest import GuestSteps, Session, TestGuest, guest_targets
 from hosttune.journal import Journal, JournalFailed, Store
 from hosttune.model.handover import STEPS, HandedDevice, HandoverStep, Statement, StepName
 from hosttune.model.host import Host
@@ -44,12 +45,14 @@ class Tools:
     """What a course uses of the rest: how the host is discovered and validated, and how devices are erased.
 
     `confirm`: asks a person who is there to do a step; None: nobody is there.
+    `test_guest`: the guest that tests devices which no driver of the host can take; None: such devices are not tested.
     """
 
     discover: Callable[[], Host]
     validate: Callable[[int], Validation]
     cleaning: Cleaning
     confirm: Confirm | None = None
+    test_guest: TestGuest | None = None
 
 
 @dataclass
@@ -70,6 +73,15 @@ class Course:
     firmware: dict[str, Mapping[str, str] | None] = field(default_factory=dict)
     validation: Validation | str | None = None
     refused: list[str] = field(default_factory=list)
+    guest: GuestSteps | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        wanted = self.tools.test_guest
+        inside = guest_targets(self.site.system, self.targets, wanted)
+        if wanted is not None and inside:
+            others = frozenset(one.address for one in self.targets)
+            session = Session(self.site, self.store, self.tools.discover, wanted, others)
+            self.guest = GuestSteps(session, inside, self.level)
 
     def run(self) -> Statement:
         """Carry out every step of every device, write the statement, and free what it covers. Raises HosttuneError."""
@@ -81,7 +93,10 @@ class Course:
         for target in self._left():
             back = self._is(target, "taken-back")
             work = Work(self.site, self.targets, self.number, self.tools.discover, partial(self._again, target))
-            erasure = self.tools.cleaning.erasure(work, target, back=back)
+            if self.guest is not None and self.guest.has(target):
+                erasure = self.guest.erasure(target, partial(self._one_reset, target))
+            else:
+                erasure = self.tools.cleaning.erasure(work, target, back=back)
             self._step(target, "erased", erasure.limit_seconds, erasure.estimate_seconds, erasure.work)
         self._test()
         self._reset()
@@ -129,6 +144,8 @@ class Course:
             found = self._step(target, "reset", resets.LIMIT_SECONDS, resets.ESTIMATE_SECONDS, work)
             if found.outcome != "done":
                 self.stopped[target.address] = f"its reset is {found.outcome}: {found.why}"
+        if self.guest is not None:
+            self.guest.only({one.address for one in self._left()})
 
     def _one_reset(self, target: Target) -> HandoverStep:
         before = driver_of(self.site.system, target.address)
@@ -162,6 +179,8 @@ class Course:
             closed = self._partitions.close(target)
             if not closed.proven:
                 return closed.step("taken-back")
+            if self.guest is not None and self.guest.has(target):
+                return closed.told(self.guest.taken_back())
             self.tools.cleaning.before_driver(self.site, target)
             with record.state_lock(self.store):
                 found = binding.take_back(self.site.system, target)
@@ -187,6 +206,10 @@ class Course:
         host = self.tools.discover() if back else None
         limit, estimate = testing.LIMIT_SECONDS[self.level], testing.ESTIMATE_SECONDS[self.level]
         for target in left:
+            if self.guest is not None and self.guest.has(target):
+                self._step(target, "tested", *self.guest.times(), partial(self.guest.tested, target))
+                self.firmware[target.address] = self.guest.firmware(target)
+                continue
             known = read_firmware(self.site.system, host, target.address) if host is not None else None
             self.firmware[target.address] = known
             self._step(target, "tested", limit, estimate, partial(self._one_test, target))
@@ -265,6 +288,8 @@ class Course:
         host = self.tools.discover()
         devices = [self._handed(host, one) for one in self.targets]
         validation = self.validation if isinstance(self.validation, Validation) else None
+        if validation is None and self.guest is not None:
+            validation = self.guest.validation
         statement = statement_of(self.site, host, devices, validation)
         why = uncovered(
             self.site, host, statement, {one.address: self.firmware.get(one.address) for one in self.targets}

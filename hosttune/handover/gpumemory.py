@@ -32,14 +32,30 @@ def search(system: System, target: Target, memory_bytes: int | None, reset: Call
         return _step("unknown", None, "hosttune knows no way to search the memory of this maker's GPUs")
     if memory_bytes is None:
         return _step("unknown", None, "how much memory it has is unknown: its driver does not say")
+    return searched(
+        lambda task, pattern: ask(system, target.search, task, target.address, pattern), memory_bytes, reset
+    )
+
+
+def searched(
+    asked: Callable[[str, str], dict[str, Any]], memory_bytes: int | None, reset: Callable[[], HandoverStep]
+) -> HandoverStep:
+    """Search, write, reset, search. `asked`: the answer of the search program to a task with a pattern.
+
+    `memory_bytes` None: the first answer has it; without it nothing is written.
+    """
     pattern = os.urandom(16).hex()
-    evidence: dict[str, Any] = {"memory_bytes": memory_bytes, "found": _ask(system, target, "search", pattern)}
-    evidence["written"] = _ask(system, target, "write", pattern)
+    evidence: dict[str, Any] = {"memory_bytes": memory_bytes, "found": asked("search", pattern)}
+    if memory_bytes is None:
+        memory_bytes = evidence["memory_bytes"] = evidence["found"].get("memory_bytes")
+        if type(memory_bytes) is not int or memory_bytes <= 0:
+            return _step("unknown", None, "how much memory it has is unknown: its driver does not say")
+    evidence["written"] = asked("write", pattern)
     found = reset()
     evidence["reset"] = found.method
     if found.outcome != "done":
         return _step("unknown", evidence, f"the reset after the pattern was written is {found.outcome}: {found.why}")
-    evidence["found_after"] = _ask(system, target, "search", pattern)
+    evidence["found_after"] = asked("search", pattern)
     return _judged(evidence, memory_bytes)
 
 
@@ -61,8 +77,9 @@ def _judged(evidence: dict[str, Any], memory_bytes: int) -> HandoverStep:
     return _step("done", evidence)
 
 
-def _ask(system: System, target: Target, task: str, pattern: str) -> dict[str, Any]:
-    argv = (sys.executable, "-m", target.search, task, target.address, pattern)
+def ask(system: System, module: str, task: str, address: str, pattern: str) -> dict[str, Any]:
+    """Return the answer of the program that searches a GPU's memory. Raises CommandFailed."""
+    argv = (sys.executable, "-m", module, task, address, pattern)
     text = system.change(argv, timeout=LIMIT_SECONDS / 3)
     try:
         answer = json.loads(text)

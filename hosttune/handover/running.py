@@ -15,6 +15,7 @@ from hosttune.handover.cleaning import Cleaning
 from hosttune.handover.course import Course, Tools, begun
 from hosttune.handover.partitions import active_partitions
 from hosttune.handover.targets import Asked, Target, chosen
+from hosttune.handover.testguest import TestGuest, goes_in, remove_left
 from hosttune.journal import Store
 from hosttune.model.handover import Statement
 from hosttune.model.host import Host
@@ -48,23 +49,24 @@ class Handed(Value, frozen=True, kw_only=True):
 class Options:
     """`out`: where else to write the statement. `cleaning` None: the usual one. `validate`: by level.
 
-    `confirm`: asks a person to do a step that hosttune does not do; None: nobody is there.
+    `confirm`: asks a person to do a step that hosttune does not do; None: nobody is there. `test_guest`: see `Tools`.
     """
 
     out: str | None
     cleaning: Cleaning | None
     validate: Callable[[int], Validation]
     confirm: partitions.Confirm | None = None
+    test_guest: TestGuest | None = None
 
 
-def lines_of(here: Here, asked: Asked) -> tuple[str, ...]:
+def lines_of(here: Here, asked: Asked, test_guest: TestGuest | None = None) -> tuple[str, ...]:
     """Return what a hand-over would do, one line a device, and what is in its way; changes nothing.
 
     Raises BadInput, Refused.
     """
     site, discover = here
     host = discover()
-    return tuple(_lines(site, host, chosen(site, host, asked), asked))
+    return tuple(_lines(site, host, chosen(site, host, asked), asked, test_guest))
 
 
 def hand_over(here: Here, asked: Asked, options: Options, confirm: Confirm, say: Say) -> Handed:
@@ -74,14 +76,18 @@ def hand_over(here: Here, asked: Asked, options: Options, confirm: Confirm, say:
     if options.out is not None:
         _check_place(options.out)
     with record.state_lock(record.courses(store), _STATUS_SECONDS), interruptible():
+        left = remove_left(site, store)
+        if left is not None:
+            say(f"removed what a hand-over left that was cut off: {left}")
         host = discover()
         targets = tuple(_with_methods(store, one) for one in chosen(site, host, asked))
-        if not confirm(tuple(_lines(site, host, targets, asked))):
+        if not confirm(tuple(_lines(site, host, targets, asked, options.test_guest))):
             raise Declined("not begun: answered no", where="prompt", hint="nothing was changed")
         last = record.last_course(store)
         number = last.header.number + 1 if last is not None else 1
         with begun(site, store, number) as journal:
-            tools = Tools(discover, options.validate, options.cleaning or Cleaning(), options.confirm)
+            cleaning = options.cleaning or Cleaning()
+            tools = Tools(discover, options.validate, cleaning, options.confirm, options.test_guest)
             course = Course(site, store, journal, number, targets, tools, asked.level, say)
             statement = course.run()
     if options.out is not None:
@@ -102,8 +108,11 @@ def _with_methods(store: Store, target: Target) -> Target:
     return msgspec.structs.replace(target, methods=record.original_methods(store, target.address, target.methods))
 
 
-def _lines(site: Site, host: Host, targets: Sequence[Target], asked: Asked) -> Iterable[str]:
+def _lines(
+    site: Site, host: Host, targets: Sequence[Target], asked: Asked, test_guest: TestGuest | None
+) -> Iterable[str]:
     for one in targets:
+        inside = test_guest if goes_in(site.system, one, test_guest) else None
         method = resets.method_of(one.methods, one.weak)
         erased = f"erase serial number {one.serial}" if one.serial else "erase"
         if one.kind == "nic":
@@ -114,9 +123,7 @@ def _lines(site: Site, host: Host, targets: Sequence[Target], asked: Asked) -> I
         words = [
             f"{one.address} ({one.kind}{f', of guest {one.guest}' if one.guest else ''}): quarantine",
             f"reset ({method})" if method else "no reset that clears it: it stays quarantined",
-            f"bind {one.driver}" if one.driver else "no known driver of the host",
-            erased,
-            f"validate --level {asked.level}",
+            *_middle(one, erased, asked.level, inside),
             "reset",
             f"return to {one.back or 'no driver'}",
         ]
@@ -133,6 +140,16 @@ def _lines(site: Site, host: Host, targets: Sequence[Target], asked: Asked) -> I
     if found is None or not found.active:
         why = found.why if found is not None else "the hook of libvirt cannot be read"
         yield f"every device stays quarantined: starts of guests are not recorded: {why} (setting libvirt_hook: true)"
+
+
+def _middle(one: Target, erased: str, level: int, inside: TestGuest | None) -> tuple[str, ...]:
+    """Return what is done between the two resets."""
+    if inside is None:
+        bound = f"bind {one.driver}" if one.driver else "no known driver of the host"
+        return bound, erased, f"validate --level {level}"
+    image = f"{inside.image.path} ({inside.image.format}, {inside.firmware})"
+    search = ("search its memory in test guests",) if one.kind == "gpu" else ("no way to erase it in a test guest",)
+    return (f"leave it on {VFIO} for test guests of {image}", *search, f"validate --guest --level {level} in one")
 
 
 _UNRECORDED = (

@@ -51,19 +51,24 @@ class Reader(NamedTuple):
 
 
 class GuestFile(NamedTuple):
-    """A file of a guest: its name for messages, its path, whether QEMU also writes it."""
+    """A file of a guest: its name for messages, its path, whether QEMU also writes it.
+
+    `as_is`: libvirt does not give QEMU ownership of it.
+    """
 
     what: str
     path: str
     written: bool = False
+    as_is: bool = False
 
 
-def unreachable(system: System, guest: PlannedGuest) -> tuple[str, ...]:
+def unreachable(system: System, guest: PlannedGuest, *, base: str | None = None) -> tuple[str, ...]:
     """Return what QEMU could not read of a guest's files, with the part of the path that is closed; empty for nothing.
 
+    `base`: an image below the guest's disk, whose owner stays as it is.
     If access is unknown, that is a reason too. Nothing is checked on a captured host.
     """
-    given = tuple(_given(guest))
+    given = (*_given(guest), *([GuestFile("image", base, as_is=True)] if base is not None else ()))
     if system.captured or not given:
         return ()
     try:
@@ -113,7 +118,7 @@ def _judged(system: System, reader: Reader, file: GuestFile) -> Iterator[str]:
             yield f"{who} cannot reach the {file.what} {path}: it may not search {closed}: chmod o+x {closed}"
             return
         # libvirt, which is root, gives the file to QEMU before the start. On NFS with root squashing it cannot.
-        if not (reader.owns and _local(system, path)):
+        if file.as_is or not (reader.owns and _local(system, path)):
             verb, mode = ("read and write", "o+rw") if file.written else ("read", "o+r")
             yield f"{who} cannot {verb} the {file.what} {path}: chmod {mode} {path}"
             return

@@ -7,6 +7,7 @@ too, which makes a statement void and nothing worse.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput
@@ -25,9 +26,20 @@ def record_start(system: System, name: str) -> None:
     Where no device was ever in a hand-over, no epoch matters and nothing is written.
     """
     folder = STATE_INSIDE if system.captured else state_directory()
-    if not system.exists(f"{folder}/{REGISTER}"):
-        return
-    devices = _devices(system, name)
+    if system.exists(f"{folder}/{REGISTER}"):
+        _record(system, folder, name, _devices(system, name))
+
+
+def record_devices_start(system: System, name: str, addresses: Iterable[str]) -> None:
+    """Record that a guest without a definition is about to start with these functions. Raises WriteFailed."""
+    folder = STATE_INSIDE if system.captured else state_directory()
+    found = dict.fromkeys(addresses, GUEST)
+    for address in tuple(found):
+        _with_parent(system, address, found)
+    _record(system, folder, name, found)
+
+
+def _record(system: System, folder: str, name: str, devices: Mapping[str, str]) -> None:
     if not devices:
         return
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -51,7 +63,12 @@ def _devices(system: System, name: str) -> dict[str, str]:
             found[_EVERY] = GUEST
         elif device.kind == "pci" and device.source:
             found[device.source] = GUEST
-            parent = system.link(sysfs.function(device.source, "physfn"))
-            if parent is not None:
-                found.setdefault(parent.rpartition("/")[2], FUNCTION)
+            _with_parent(system, device.source, found)
     return found
+
+
+def _with_parent(system: System, address: str, found: dict[str, str]) -> None:
+    """Add the function that a virtual function belongs to."""
+    parent = system.link(sysfs.function(address, "physfn"))
+    if parent is not None:
+        found.setdefault(parent.rpartition("/")[2], FUNCTION)

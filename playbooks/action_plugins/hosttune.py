@@ -45,6 +45,7 @@ OPTIONS = (
     *FLAGS,
     *SIGNING,
     "erase",
+    "test_guest",
     "handover",
     "phase",
     "results",
@@ -126,7 +127,8 @@ class ActionModule(ActionBase):
         asked["named"] = HANDOVER.named(read("handover"), "handover")
         HANDOVER.refuse_incomplete(asked, asked["signing"])
         erase = HANDOVER.named(read("erase"), "erase")
-        asked["words"] = HANDOVER.words(asked["named"], erase, asked["to_vfio"], asked["level"])
+        inside = text_of("test_guest", read("test_guest"))
+        asked["words"] = HANDOVER.words(asked["named"], erase, asked["to_vfio"], asked["level"], inside)
         if asked["phase"] == "course":
             try:
                 HANDOVER.begin(os.path.dirname(path))

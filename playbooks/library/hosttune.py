@@ -127,6 +127,9 @@ options:
     description: V(course) returns the devices to vfio-pci, whichever driver they were on (C(--to-vfio)).
     type: bool
     default: false
+  test_guest:
+    description: For V(course), the image on the host whose guests test GPUs that no driver there can take.
+    type: path
   key:
     description: For V(sign), the SSH key on the controller, or its public half if ssh-agent has it.
     type: path

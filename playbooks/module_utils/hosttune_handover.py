@@ -37,7 +37,7 @@ def named(value: object, name: str) -> list[str]:
     return [one.strip() for one in found]
 
 
-def words(things: list[str], erase: list[str], to_vfio: bool, level: int) -> list[str]:
+def words(things: list[str], erase: list[str], to_vfio: bool, level: int, inside: str | None = None) -> list[str]:
     """The arguments of `hosttune handover`: addresses are devices, anything else is a guest's name. Raises Unfit."""
     guests = [one for one in things if not ADDRESS.fullmatch(one)]
     if not things:
@@ -46,6 +46,9 @@ def words(things: list[str], erase: list[str], to_vfio: bool, level: int) -> lis
         raise Unfit(f"hosttune_handover names two guests, {guests[0]} and {guests[1]}: hand one over after the other")
     found = [word for one in things for word in ("--guest" if one in guests else "--device", one)]
     found += [word for one in erase for word in ("--erase", one)]
+    if inside is not None and not inside.startswith("/"):
+        raise Unfit(f"hosttune_test_guest is not an absolute path on the host: {inside!r:.80}")
+    found += ["--test-guest", inside] if inside is not None else []
     return [*found, *(["--to-vfio"] if to_vfio else []), "--level", str(min(2, max(1, level)))]
 
 
