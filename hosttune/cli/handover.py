@@ -87,7 +87,13 @@ def handover(
     )  # fmt: skip
     here = place(root, document)
     if dry_run:
-        emit("\n".join(shown(line) for line in lines_of(here, asked)))
+        lines = lines_of(here, asked)
+        if output == "json":
+            from hosttune.model.result import Result
+
+            emit(Result(host=here[0].hostname, verb="handover", exit_code=0, notes=lines).to_json())
+        else:
+            emit("\n".join(shown(line) for line in lines))
         return
     done = hand_over(
         here, asked, Options(out, None, _validating(here[0]), waiting(yes, sys.stdin)), _asking(yes), progress()
