@@ -20,6 +20,7 @@ REGISTER_ANSWER = "handover-register"  # in a capture: of quarantined devices on
 QUARANTINED = f"{FOLDER}/quarantined"  # the addresses of the register that no guest may have, one a line, for the hook
 STARTS = f"{FOLDER}/starts"
 OWN_STARTS = f"{FOLDER}/own-starts"
+REVOKED = f"{FOLDER}/revoked"  # every list of revoked keys that this host was given
 SIGNED = f"{FOLDER}/signed"  # statements that were valid here, with their signatures
 GUEST, FUNCTION, HANDOVER = "guest", "function", "hand-over"
 

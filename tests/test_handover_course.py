@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -281,15 +282,35 @@ class Meanwhile(Wiped):
             if self.what == "released" and target.address == DRIVE:
                 release(str(self.root / STATE), DRIVE, "somebody needs it")
             if self.what == "opened":
-                put(self.root, "/proc/77/comm", "fdisk\n")
-                put(self.root, "/dev/nvme0", "")
-                (self.root / "proc/77/fd").mkdir(exist_ok=True)
-                link = self.root / "proc/77/fd/3"
-                link.unlink(missing_ok=True)
-                link.symlink_to("/dev/nvme0")
+                self.opens("fdisk", "/dev/nvme0")
+            if self.what == "started" and target.address == DRIVE:
+                driver = self.root / f"sys/devices/pci0000:c0/{DRIVE}/driver"
+                vfio = os.path.join(os.path.dirname(os.readlink(driver)), "vfio-pci")
+                driver.unlink()
+                driver.symlink_to(vfio)
+                self.opens("qemu-system-x86", "/dev/vfio/7")
             return HandoverStep(step="erased", outcome="done", method="wiped")
 
         return Erasure(work=erase)
+
+    def opens(self, name: str, node: str) -> None:
+        """A process opens a device node."""
+        put(self.root, "/proc/77/comm", f"{name}\n")
+        put(self.root, node, "")
+        (self.root / "proc/77/fd").mkdir(exist_ok=True)
+        link = self.root / "proc/77/fd/3"
+        link.unlink(missing_ok=True)
+        link.symlink_to(node)
+
+
+def test_a_guest_that_starts_meanwhile_keeps_its_device_and_gets_no_reset(small: Path) -> None:
+    """By a libvirt without our hook, which takes the drive from the host's driver: the hand-over lets go of it."""
+    found = handed(small, ASKED, Meanwhile(small, "started"), passing_all)
+    assert (found.clean, steps(found)[-2:]) == (False, [("reset", "failed"), ("returned", "unknown")])
+    assert "qemu-system-x86 (process 77) has /dev/vfio/7 open" in why(found, "reset")
+    assert (states(small)[DRIVE], driver(small, DRIVE)) == ("quarantined", "vfio-pci")
+    with pytest.raises(Refused, match="in use"):
+        handed(small, ASKED, validate=passing_all)
 
 
 def test_a_device_that_is_opened_meanwhile_is_not_touched_again(small: Path) -> None:

@@ -17,7 +17,7 @@ from hosttune.holders import DeviceUser
 from hosttune.model.handover import Statement
 from hosttune.model.host import Host, RunningGuest
 from hosttune.model.quarantine import Recording
-from hosttune.model.verification import Reason
+from hosttune.model.verification import Reason, RevokedList
 
 NOW = datetime(2026, 1, 1, 1, tzinfo=UTC)
 
@@ -123,6 +123,12 @@ def test_the_time() -> None:
     slow = datetime(2025, 12, 31, 23, 56, tzinfo=UTC)  # this clock is four minutes behind that of the host
     assert voids(host(), stated=signed, at=slow) == []
     assert voids(host(), stated=signed, at=slow - timedelta(hours=1)) == [("statement", "future")]
+    # Signed by a controller whose clock is years ahead: for this host it would be valid for years.
+    ahead = statement(expires_at="2036-01-02T00:00:00+00:00")
+    assert voids(host(), stated=ahead) == [("statement", "future")]
+    longest = statement(expires_at=(NOW + timedelta(days=30)).isoformat())
+    assert voids(host(), stated=longest) == []
+    assert voids(host(), stated=signed, at=datetime(2036, 1, 1, tzinfo=UTC)) == [("statement", "expired")]
 
 
 def test_a_statement_that_is_not_clean_or_forged() -> None:
@@ -176,3 +182,20 @@ def test_every_field_of_a_subject_counts(field: str) -> None:
     assert found
     assert all(subject in ("host", GPU, DRIVE, "0000:43:00.0") for subject, _ in found)
     assert BOOT not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("hours", "text"),
+    [
+        ((), "no list of revoked keys was given"),
+        ((0.5, 900), "list of revoked keys given less than an hour ago"),
+        ((47,), "list of revoked keys given 47 h ago"),
+        ((100, 72), "list of revoked keys given 3 days ago"),
+        ((-2,), "list of revoked keys given 2026-01-01T14:00:00+00:00, which is in the future: a clock is wrong"),
+    ],
+)
+def test_how_old_the_list_of_revoked_keys_is(hours: tuple[float, ...], text: str) -> None:
+    at = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    lists = tuple(RevokedList(sha256="a", given_at=(at - timedelta(hours=one)).isoformat()) for one in hours)
+    answer = verification(statement(), live(host()), (), SIGNER, at=NOW)
+    assert msgspec.structs.replace(answer, revoked=lists).list_age(at) == text

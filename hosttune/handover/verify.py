@@ -12,13 +12,12 @@ from typing import Any
 from hosttune.handover.statement import Unread, applied_values, epoch_of, known_firmware, live_device
 from hosttune.holders import DeviceUser, holders
 from hosttune.hypervisor import is_active
-from hosttune.model.handover import HandedDevice, Predicate, Statement, digest_of, time_of
+from hosttune.model.handover import CLOCKS, LONGEST, HandedDevice, Predicate, Statement, digest_of, time_of
 from hosttune.model.host import Host
 from hosttune.model.values import Value, value_text
 from hosttune.model.verification import Reason, Verification
 from hosttune.transaction.site import Site
 
-CLOCKS = timedelta(minutes=5)  # how far a controller's clock may be behind that of the host
 _UNREADABLE = "cannot be read now"
 
 
@@ -94,6 +93,9 @@ def _of_statement(statement: Statement, at: datetime) -> Iterable[Reason]:
         yield _about("statement", "future", text)
     if predicate.expires_at is None:
         yield _about("statement", "no-expiry", "it has no expiry: it was not signed by hosttune handover sign")
+    elif time_of(predicate.expires_at, "statement") > at + LONGEST + CLOCKS:
+        text = f"expires at {predicate.expires_at}, and it is {_shown(at)}: more than the {LONGEST.days} days that"
+        yield _about("statement", "future", f"{text} sign gives at most, so that one of the clocks is wrong")
     elif time_of(predicate.expires_at, "statement") <= at:
         yield _about("statement", "expired", f"expired at {predicate.expires_at}, and it is {_shown(at)}")
 
