@@ -30,6 +30,7 @@ from hosttune.handover.running import Handed, Options, hand_over, lines_of
 from hosttune.handover.statement import read_firmware
 from hosttune.handover.targets import Asked, Target
 from hosttune.handover.testing import tested as judged
+from hosttune.handover.verify import live_of, verification
 from hosttune.journal import Store
 from hosttune.libvirthook import PLACE
 from hosttune.model.handover import HandoverStep
@@ -124,6 +125,23 @@ def test_a_device_of_the_hosts_driver_stays_quarantined_unless_it_goes_to_vfio(t
     assert "it is on nvme: uses by processes of the host are not recorded" in reason.why
     again = handed(small, msgspec.structs.replace(ASKED, to_vfio=True), validate=passing_all)
     assert (again.clean, driver(small, DRIVE)) == (True, "vfio-pci")
+
+
+def test_a_device_that_is_bound_anew_after_its_return_voids_the_statement(small: Path) -> None:
+    put(small, f"/.hosttune/commands/driver-link-{DRIVE}", "4711")
+    found = handed(small, ASKED, validate=passing_all)
+    assert found.clean
+    assert {one.address: one.binding for one in read_register(str(small / STATE)).devices} == {DRIVE: "4711", NIC: None}
+
+    def told() -> set[tuple[str, str]]:
+        site, look = here(small)
+        answer = verification(found.statement, live_of(site, look(), found.statement), (), "")
+        names: set[tuple[str, str]] = {(one.subject, one.reason) for one in answer.reasons}
+        return names - {("statement", "no-expiry")}
+
+    assert told() == set()
+    put(small, f"/.hosttune/commands/driver-link-{DRIVE}", "4712")
+    assert told() == {(DRIVE, "driver")}
 
 
 def test_without_the_hook_nothing_is_freed(small: Path) -> None:

@@ -108,6 +108,17 @@ def test_firmware_and_settings() -> None:
     assert voids(host(), stated=nothing, applied=unread) == [("host", "unknown")]
 
 
+def test_a_device_that_was_bound_anew() -> None:
+    """Another driver, or another device at the same place, in between: on vfio-pci again nothing else tells."""
+    found = with_state(host(), devices=(record(GPU, binding="11"), record(DRIVE)))
+    assert voids(found, bindings={GPU: "11", DRIVE: "5"}) == []
+    assert voids(found, bindings={GPU: "12", DRIVE: "5"}) == [(GPU, "driver")]
+    assert voids(found, bindings={GPU: None}) == voids(found) == [(GPU, "unknown")]
+    other = msgspec.structs.replace(found, boot_id=BOOT[:-1] + "2")
+    assert (GPU, "driver") not in voids(other, bindings={GPU: "12"})  # numbers of another boot say nothing
+    assert (GPU, "driver") not in voids(found, bindings={GPU: "12"}, applied=None)  # of a document
+
+
 def test_a_process_that_has_a_device_open() -> None:
     user = DeviceUser(GPU, "/dev/vfio/1", "stop it", name="qemu", pid=42)
     hidden = DeviceUser(f"{GPU}, {DRIVE}", "/proc is hidden", "run as root", unknown=True)
