@@ -42,7 +42,7 @@ def runs(tmp_path: Path) -> Iterator[Runs]:
 
 @pytest.mark.parametrize("at", sample("a controller killed in a hand-over", POINTS, 1))
 def test_a_controller_that_is_killed_while_a_host_hands_over(runs: Runs, at: int) -> None:
-    """The host goes on by itself, meanwhile no second hand-over begins there; the next run signs and gives back."""
+    """The host goes on by itself; the next run signs and gives back. A full sweep: no second one begins meanwhile."""
     root = runs.host(HOST).root
     runs.hold(HOST, "handover", at)
     process = runs.start("handover")
@@ -53,10 +53,11 @@ def test_a_controller_that_is_killed_while_a_host_hands_over(runs: Runs, at: int
     assert runs.verdicts() == {HOST: "unknown"}
     assert (logged(runs.folder), list(runs.results.glob("*/statement*"))) == ([], [])
 
-    runs.command("handover", "--resume", code=1)
-    assert runs.answer(HOST, "course")["outcome"] == "refused"
-    assert "another hosttune" in runs.answer(HOST, "course")["why"]
-    assert (states(root), logged(runs.folder)) == (QUARANTINED, [])
+    if FULL:
+        runs.command("handover", "--resume", code=1)
+        assert runs.answer(HOST, "course")["outcome"] == "refused"
+        assert "another hosttune" in runs.answer(HOST, "course")["why"]
+        assert (states(root), logged(runs.folder)) == (QUARANTINED, [])
 
     runs.let_go(HOST)
     until(partial(_ended, root), "the end of the hand-over")
