@@ -345,6 +345,16 @@ def test_a_list_of_revoked_keys_counts_from_when_the_host_was_given_it(
     assert (outcome, expiry, "is void: its key is revoked" in note) == ("warn", 0.0, True)
     assert JUST_NOW in handover(cli, "status")[1]
 
+    byte, broken = handed.with_name("byte.json"), tmp_path / "broken"
+    byte.write_bytes(handed.read_bytes() + b" ")
+    byte.with_name("byte.json.sig").write_bytes(Path(f"{handed}.sig").read_bytes())
+    broken.write_text("no key\n")
+    words = ["handover", "verify", "--root", str(cli.root.path), str(byte), "--signers", str(keys.signers)]
+    assert (
+        run([*words, "--identity", SIGNER, "--keep", "--revoked", str(broken)]) == 2
+    )  # it would void all from then on
+    assert block(cli._capsys.readouterr().err)["where"] == str(broken)
+
     there = sorted((cli.root.path / STATE / "handover/revoked").iterdir())
     assert len(there) == 2
     for path in there:

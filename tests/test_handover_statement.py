@@ -21,7 +21,7 @@ from sweeps import examples
 
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.handover.dsse import envelope_of
-from hosttune.handover.signing import SUFFIX, Unclean, parse_duration, sign, signature_reasons
+from hosttune.handover.signing import SUFFIX, Unclean, check_list, parse_duration, sign, signature_reasons
 from hosttune.model.handover import PREDICATE_TYPE, STATEMENT_TYPE, Statement, canonical_json, digest_of
 
 pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no OpenSSH client")
@@ -229,6 +229,9 @@ def test_every_list_of_revoked_keys_counts(keys: Keys, file: Path, tmp_path: Pat
 
     assert found(keys.revoked, other) == []
     assert found(keys.revoked, other, plain) == found(plain, keys.revoked) == ["revoked"]
+    plain.write_text("# none\n\n")
+    check_list(str(plain))
+    assert found(plain) == []
     for bad in (broken, file):
         with pytest.raises(BadInput, match="not a list of revoked keys") as raised:
             found(keys.revoked, bad)

@@ -13,7 +13,7 @@ from hosttune.handover.kept import kept
 from hosttune.handover.network import settle
 from hosttune.handover.record import course_status, state_lock
 from hosttune.handover.revoked import given, lists, remember
-from hosttune.handover.signing import SUFFIX, signature_reasons
+from hosttune.handover.signing import SUFFIX, check_list, signature_reasons
 from hosttune.handover.statement import epoch_of
 from hosttune.handover.verify import live_of, verification
 from hosttune.libvirthook import recording_of
@@ -55,6 +55,8 @@ def verify(
     found = signature_reasons(data, file + SUFFIX, signers, identity, paths)
     answer = verification(statement, live_of(site, discover(), statement, document=document), found, identity)
     answer = msgspec.structs.replace(answer, revoked=given(paths, revoked))
+    if store is not None and revoked is not None:
+        check_list(revoked)  # whatever the signature is
     if store is not None:
         with state_lock(store):
             if revoked is not None:

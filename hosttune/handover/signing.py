@@ -124,13 +124,16 @@ def signature_reasons(
     for path in revoked if not found else ():
         wrong = _failure(("-Y", "verify", "-n", NAMESPACE, *who, *place, "-r", os.path.abspath(path)), text)
         if wrong is not None:
-            _refuse_no_list(path)
+            check_list(path)
             return (Reason(reason="revoked", subject="statement", text=f"its key is revoked, by {path}"),)
     return tuple(found)
 
 
-def _refuse_no_list(path: str) -> None:
+def check_list(path: str) -> None:
     """Raise BadInput for a file that ssh-keygen takes for neither a KRL nor public keys: it accepts nothing with it."""
+    lines = load(path, what="revoked keys").split(b"\n")
+    if all(not line.strip() or line.lstrip().startswith(b"#") for line in lines):
+        return  # no key is revoked
     place = ("-f", os.path.abspath(path))
     if _failure(("-Q", "-l", *place), "") is not None and _failure(("-l", *place), "") is not None:
         hint = "give a KRL (ssh-keygen -k), or a file with a public key on each line"

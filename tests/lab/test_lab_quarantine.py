@@ -10,12 +10,13 @@ import json
 from pathlib import Path
 
 import pytest
+from sweeps import FULL
 
 from lab.machine import LabMachine
 from lab.product import STATE, install
 from lab.tenancy import STEPS, Tenancy, cut_off
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.skipif(not FULL, reason="make lab-full")]
 
 DRIVE, SERIAL, OWNER = "0000:c4:00.0", "LAB1", "leaver"
 WORDS = f"--device {DRIVE} --erase {SERIAL}"
