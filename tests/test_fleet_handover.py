@@ -99,7 +99,7 @@ def test_check_mode_hands_nothing_over_and_says_what_would_be_done(tmp_path: Pat
     done = ask(fleet, "handover", "-i", str(fleet.inventory()), "--check")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "what would be handed over on 1 host (h1); nothing was written" in done.stdout
-    for address, word in ((TAKEN, "erase serial number S1"), (NIC, "erase, ")):
+    for address, word in ((TAKEN, "erase serial number S1"), (NIC, "validate --level ")):
         (line,) = (line for line in done.stdout.splitlines() if line.startswith(f"  {address} ("))
         assert (word in line, "quarantine, " in line) == (True, True)
     assert f"drive {TAKEN} is not named to be erased" in done.stdout
