@@ -101,6 +101,15 @@ class Machine(System):
             directory = os.path.realpath(directory)
         return printable(os.path.normpath(os.path.join(directory, target)))
 
+    def link_number(self, path: str) -> str | None:
+        """See System."""
+        try:
+            found = os.lstat(path)
+        except OSError as error:
+            unless_absent(path, error)
+            return None
+        return str(found.st_ino) if stat.S_ISLNK(found.st_mode) else None
+
     def exists(self, path: str) -> bool:
         """See System."""
         return os.path.exists(path)

@@ -21,6 +21,7 @@ QUARANTINED = f"{FOLDER}/quarantined"  # the addresses of the register that no g
 STARTS = f"{FOLDER}/starts"
 OWN_STARTS = f"{FOLDER}/own-starts"
 TEST_GUEST = f"{FOLDER}/test-guest"  # the guest of a hand-over that may have quarantined devices, for the hook
+REVOKED = f"{FOLDER}/revoked"  # every list of revoked keys that this host was given
 SIGNED = f"{FOLDER}/signed"  # statements that were valid here, with their signatures
 GUEST, FUNCTION, HANDOVER = "guest", "function", "hand-over"
 

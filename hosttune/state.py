@@ -39,6 +39,8 @@ MODES: Mapping[str, int] = {
     "/handover/": 0o700,
     "/handover/lock": 0o644,
     "/handover/NAME": 0o600,
+    "/handover/revoked/": 0o700,
+    "/handover/revoked/NAME": 0o600,
     "/handover/signed/": 0o700,
     "/handover/signed/NAME": 0o600,
     "/handover/transactions/": 0o700,

@@ -100,6 +100,14 @@ class System(ABC):
     def exists(self, path: str) -> bool:
         """Return whether a path exists (False for a link to nothing)."""
 
+    def link_number(self, path: str) -> str | None:
+        """Return what tells a symbolic link of /sys from each other one that was at its path since the boot.
+
+        It is the inode number: sysfs gives no number twice (kernfs ids, fs/kernfs/dir.c). None if it is no link, and on
+        captures.
+        """
+        return None
+
     def lacks(self, path: str) -> bool:
         """Return whether it is proven that the machine has no such path.
 

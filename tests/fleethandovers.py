@@ -15,6 +15,7 @@ from fleethosts import HOSTTUNE, Fleet, script
 from handovers import SIGNER, Keys
 
 COMMAND = """echo "$1 $2" >> {log}
+case "$*" in *--dry-run*) exec {hosttune} "$@" ;; esac
 case "$1 $2" in
   "handover verify") exec {hosttune} "$@" ;;
   "handover "*) cat {statement}; exit {code} ;;

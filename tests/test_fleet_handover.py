@@ -11,12 +11,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from coursekills import DRIVE as TAKEN
+from coursekills import NIC
 from fleethandovers import Between, fleet_of, statement
 from fleethosts import HOSTTUNE
 from fleethosts import Fleet as Hosts
 from fleetsim import Fleet, Killed, begin, go_on, names, rollout_of
 from handovers import DRIVE, GPU
 from handovers import statement as stated
+from sweeps import FULL
 from test_fleet_playbooks_waves import hook, logged
 
 from hosttune.errors import BadInput
@@ -79,6 +82,48 @@ def test_a_controller_that_is_killed_keeps_hand_overs_that_had_ended(tmp_path: P
     assert (done.exit_code, done.stopped) == (0, None)
     kept = {order.hosts: order.variables.get("hosttune_keep_course") for order in fleet.orders}
     assert kept == {("h001", "h003"): True}  # the one without a valid statement, and the one that it was killed at
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no OpenSSH client")
+def test_check_mode_hands_nothing_over_and_says_what_would_be_done(tmp_path: Path) -> None:
+    """No hook is run; neither the host nor the last statement is changed. A full sweep: by the playbook alone, too."""
+    one, other = Between(tmp_path, "h1"), Between(tmp_path, "h2")
+    fleet = fleet_of(tmp_path, [one, other])
+    fleet.variables.update(hosttune_drain=hook(tmp_path, "drain"), hosttune_undrain=hook(tmp_path, "undrain"))
+    fleet.hosts["h2"]["hosttune_erase"] = []
+    kept = {name: f"{name} of an earlier run" for name in ("statement.json", "statement.json.sig")}
+    (fleet.results / "h1").mkdir(parents=True)
+    for name, text in kept.items():
+        (fleet.results / "h1" / name).write_text(text)
+    before = files_of(one.root)
+    done = ask(fleet, "handover", "-i", str(fleet.inventory()), "--check")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "what would be handed over on 1 host (h1); nothing was written" in done.stdout
+    for address, word in ((TAKEN, "erase serial number S1"), (NIC, "validate --level ")):
+        (line,) = (line for line in done.stdout.splitlines() if line.startswith(f"  {address} ("))
+        assert (word in line, "quarantine, " in line) == (True, True)
+    assert f"drive {TAKEN} is not named to be erased" in done.stdout
+    assert fleet.outcomes("course.check") == {"h1": "ok", "h2": "refused"}
+    assert fleet.document("h1", "course.check")["changed"] is False
+    if FULL:
+        fleet.play("handover", "--check", "--limit", "h1")
+    assert (one.asked(), logged(tmp_path)) == (["handover --device"] * (1 + FULL), [])
+    assert files_of(one.root) == before
+    assert {path.name for path in (fleet.results / "h1").iterdir()} == {*kept, "course.check.json"}
+    assert {name: (fleet.results / "h1" / name).read_text() for name in kept} == kept
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_check_mode_is_for_named_devices(tmp_path: Path) -> None:
+    fleet = Hosts(tmp_path, {"h1": {}})
+    done = ask(fleet, "handover", "-i", str(fleet.inventory()), "--check")
+    assert done.returncode == 2
+    assert "error: no host of the inventory is handed over" in done.stderr
+    assert "where: --check" in done.stderr
 
 
 # --- which hosts ---------------------------------------------------------------------------------------------------

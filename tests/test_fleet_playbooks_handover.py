@@ -31,6 +31,8 @@ def test_named_devices_are_handed_over_signed_here_verified_there_and_then_given
     assert statement(fleet, "h1")["predicate"]["expires_at"]
     assert (fleet.results / "h1/statement.json.sig").is_file()
     assert len(list((one.root / "var/lib/hosttune/handover/signed").glob("*.json"))) == 1  # kept on the host
+    (sent,) = (one.root / "var/lib/hosttune/handover/revoked").iterdir()
+    assert sent.read_bytes() == Path(fleet.variables["hosttune_revoked"]).read_bytes()  # the controller's list, whole
     assert "BEGIN OPENSSH" not in played.out + "".join(path.read_text() for path in fleet.results.rglob("*.json"))
 
 

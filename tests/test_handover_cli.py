@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import shutil
@@ -285,7 +286,7 @@ def test_the_life_of_a_statement(cli: Cli, plan: Path, handed: Path, keys: Keys,
     until = answer["expires_at"]
     assert shown(cli) == (
         "pass", f"valid, until {until}", datetime.fromisoformat(until).timestamp(),
-        [f"{GPU}: its statement is valid until {until} (signer {SIGNER})"],
+        [f"{GPU}: its statement is valid until {until} (signer {SIGNER}, {JUST_NOW})"],
     )  # fmt: skip
     assert f"{GPU}  valid" in handover(cli, "status")[1]
 
@@ -322,6 +323,48 @@ def test_the_life_of_a_statement(cli: Cli, plan: Path, handed: Path, keys: Keys,
         path.unlink()
     outcome, why, expiry, (note,) = shown(cli)
     assert (outcome, expiry is not None and math.isnan(expiry), "cannot read" in note) == ("unknown", True, True)
+
+
+def test_a_list_of_revoked_keys_counts_from_when_the_host_was_given_it(
+    cli: Cli, handed: Path, keys: Keys, tmp_path: Path
+) -> None:
+    """Kept with an older list; a newer one is given with a statement that is then void; the older undoes nothing."""
+    assert run(["handover", "sign", str(handed), "--key", str(keys.key), "--expires", "24h"]) == 0
+    cli._capsys.readouterr()
+    older, newer = str(keys.revoked), tmp_path / "newer"
+    newer.write_bytes(keys.key.with_suffix(".pub").read_bytes())
+    answer = verified(cli, keys, handed, "--keep")[1]
+    assert (answer["verdict"], answer["revoked"]) == ("valid", [])
+    answer = verified(cli, keys, handed, "--revoked", older, "--keep")[1]
+    assert [one["sha256"] for one in answer["revoked"]] == [hashlib.sha256(keys.revoked.read_bytes()).hexdigest()]
+    assert verified(cli, keys, handed, "--revoked", str(newer))[1]["verdict"] == "void"
+    assert verified(cli, keys, handed)[0] == 0  # without --keep nothing is written
+    assert void(cli, keys, handed, "--revoked", str(newer), "--keep") == {"revoked"}
+    assert void(cli, keys, handed) == void(cli, keys, handed, "--revoked", older, "--keep") == {"revoked"}
+    outcome, _, expiry, (note,) = shown(cli)
+    assert (outcome, expiry, "is void: its key is revoked" in note) == ("warn", 0.0, True)
+    assert JUST_NOW in handover(cli, "status")[1]
+
+    byte, broken = handed.with_name("byte.json"), tmp_path / "broken"
+    byte.write_bytes(handed.read_bytes() + b" ")
+    byte.with_name("byte.json.sig").write_bytes(Path(f"{handed}.sig").read_bytes())
+    broken.write_text("no key\n")
+    words = ["handover", "verify", "--root", str(cli.root.path), str(byte), "--signers", str(keys.signers)]
+    assert (
+        run([*words, "--identity", SIGNER, "--keep", "--revoked", str(broken)]) == 2
+    )  # it would void all from then on
+    assert block(cli._capsys.readouterr().err)["where"] == str(broken)
+
+    there = sorted((cli.root.path / STATE / "handover/revoked").iterdir())
+    assert len(there) == 2
+    for path in there:
+        path.unlink()
+    outcome, _, expiry, (note,) = shown(cli)
+    assert (outcome, expiry is not None and math.isnan(expiry)) == ("unknown", True)
+    assert "a list of revoked keys that it was verified with is missing" in note
+
+
+JUST_NOW = "list of revoked keys given less than an hour ago"
 
 
 def shown(cli: Cli) -> tuple[str, str, float | None, list[str]]:

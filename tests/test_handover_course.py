@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ from hosttune.handover.running import Handed, Options, hand_over, lines_of
 from hosttune.handover.statement import read_firmware
 from hosttune.handover.targets import Asked, Target
 from hosttune.handover.testing import tested as judged
+from hosttune.handover.verify import live_of, verification
 from hosttune.journal import Store
 from hosttune.libvirthook import PLACE
 from hosttune.model.handover import HandoverStep
@@ -123,6 +125,23 @@ def test_a_device_of_the_hosts_driver_stays_quarantined_unless_it_goes_to_vfio(t
     assert "it is on nvme: uses by processes of the host are not recorded" in reason.why
     again = handed(small, msgspec.structs.replace(ASKED, to_vfio=True), validate=passing_all)
     assert (again.clean, driver(small, DRIVE)) == (True, "vfio-pci")
+
+
+def test_a_device_that_is_bound_anew_after_its_return_voids_the_statement(small: Path) -> None:
+    put(small, f"/.hosttune/commands/driver-link-{DRIVE}", "4711")
+    found = handed(small, ASKED, validate=passing_all)
+    assert found.clean
+    assert {one.address: one.binding for one in read_register(str(small / STATE)).devices} == {DRIVE: "4711", NIC: None}
+
+    def told() -> set[tuple[str, str]]:
+        site, look = here(small)
+        answer = verification(found.statement, live_of(site, look(), found.statement), (), "")
+        names: set[tuple[str, str]] = {(one.subject, one.reason) for one in answer.reasons}
+        return names - {("statement", "no-expiry")}
+
+    assert told() == set()
+    put(small, f"/.hosttune/commands/driver-link-{DRIVE}", "4712")
+    assert told() == {(DRIVE, "driver")}
 
 
 def test_without_the_hook_nothing_is_freed(small: Path) -> None:
@@ -281,15 +300,35 @@ class Meanwhile(Wiped):
             if self.what == "released" and target.address == DRIVE:
                 release(str(self.root / STATE), DRIVE, "somebody needs it")
             if self.what == "opened":
-                put(self.root, "/proc/77/comm", "fdisk\n")
-                put(self.root, "/dev/nvme0", "")
-                (self.root / "proc/77/fd").mkdir(exist_ok=True)
-                link = self.root / "proc/77/fd/3"
-                link.unlink(missing_ok=True)
-                link.symlink_to("/dev/nvme0")
+                self.opens("fdisk", "/dev/nvme0")
+            if self.what == "started" and target.address == DRIVE:
+                driver = self.root / f"sys/devices/pci0000:c0/{DRIVE}/driver"
+                vfio = os.path.join(os.path.dirname(os.readlink(driver)), "vfio-pci")
+                driver.unlink()
+                driver.symlink_to(vfio)
+                self.opens("qemu-system-x86", "/dev/vfio/7")
             return HandoverStep(step="erased", outcome="done", method="wiped")
 
         return Erasure(work=erase)
+
+    def opens(self, name: str, node: str) -> None:
+        """A process opens a device node."""
+        put(self.root, "/proc/77/comm", f"{name}\n")
+        put(self.root, node, "")
+        (self.root / "proc/77/fd").mkdir(exist_ok=True)
+        link = self.root / "proc/77/fd/3"
+        link.unlink(missing_ok=True)
+        link.symlink_to(node)
+
+
+def test_a_guest_that_starts_meanwhile_keeps_its_device_and_gets_no_reset(small: Path) -> None:
+    """By a libvirt without our hook, which takes the drive from the host's driver: the hand-over lets go of it."""
+    found = handed(small, ASKED, Meanwhile(small, "started"), passing_all)
+    assert (found.clean, steps(found)[-2:]) == (False, [("reset", "failed"), ("returned", "unknown")])
+    assert "qemu-system-x86 (process 77) has /dev/vfio/7 open" in why(found, "reset")
+    assert (states(small)[DRIVE], driver(small, DRIVE)) == ("quarantined", "vfio-pci")
+    with pytest.raises(Refused, match="in use"):
+        handed(small, ASKED, validate=passing_all)
 
 
 def test_a_device_that_is_opened_meanwhile_is_not_touched_again(small: Path) -> None:

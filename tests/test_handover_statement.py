@@ -21,7 +21,7 @@ from sweeps import examples
 
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.handover.dsse import envelope_of
-from hosttune.handover.signing import SUFFIX, Unclean, parse_duration, sign, signature_reasons
+from hosttune.handover.signing import SUFFIX, Unclean, check_list, parse_duration, sign, signature_reasons
 from hosttune.model.handover import PREDICATE_TYPE, STATEMENT_TYPE, Statement, canonical_json, digest_of
 
 pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no OpenSSH client")
@@ -135,7 +135,7 @@ def file(tmp_path: Path) -> Path:
 
 def reasons(keys: Keys, file: Path, *, identity: str = SIGNER, revoked: bool = True) -> list[str]:
     """The names of the reasons against a signature."""
-    krl = str(keys.revoked) if revoked else None
+    krl = (str(keys.revoked),) if revoked else ()
     found = signature_reasons(file.read_bytes(), f"{file}{SUFFIX}", str(keys.signers), identity, krl)
     return [one.reason for one in found]
 
@@ -210,7 +210,32 @@ def test_lists_that_cannot_be_read_are_an_error(keys: Keys, file: Path) -> None:
     sign(str(file), str(keys.key), DAY, at=NOW)
     for signers, revoked in ((file.parent / "none", keys.revoked), (keys.signers, file.parent / "none")):
         with pytest.raises(BadInput, match="cannot read"):
-            signature_reasons(file.read_bytes(), f"{file}{SUFFIX}", str(signers), SIGNER, str(revoked))
+            signature_reasons(file.read_bytes(), f"{file}{SUFFIX}", str(signers), SIGNER, (str(revoked),))
+
+
+def test_every_list_of_revoked_keys_counts(keys: Keys, file: Path, tmp_path: Path) -> None:
+    """A KRL and a file of public keys; what is neither is an error, and not a revoked key."""
+    sign(str(file), str(keys.key), DAY, at=NOW)
+    plain, other, broken = (tmp_path / name for name in ("plain", "other", "broken"))
+    plain.write_bytes(keys.key.with_suffix(".pub").read_bytes())
+    other.write_bytes(b"# none of ours\n" + keys.other.with_suffix(".pub").read_bytes())
+    broken.write_bytes(keys.revoked.read_bytes()[:20])
+
+    def found(*lists: Path) -> list[str]:
+        told = signature_reasons(
+            file.read_bytes(), f"{file}{SUFFIX}", str(keys.signers), SIGNER, tuple(map(str, lists))
+        )
+        return [one.reason for one in told]
+
+    assert found(keys.revoked, other) == []
+    assert found(keys.revoked, other, plain) == found(plain, keys.revoked) == ["revoked"]
+    plain.write_text("# none\n\n")
+    check_list(str(plain))
+    assert found(plain) == []
+    for bad in (broken, file):
+        with pytest.raises(BadInput, match="not a list of revoked keys") as raised:
+            found(keys.revoked, bad)
+        assert raised.value.where == str(bad)
 
 
 def test_only_clean_devices_are_signed(keys: Keys, file: Path) -> None:
@@ -244,6 +269,15 @@ def test_what_sign_refuses(keys: Keys, file: Path) -> None:
     with pytest.raises(BadInput, match="digests of its subjects"):
         sign(str(file), str(keys.key), DAY)
     assert not Path(f"{file}{SUFFIX}").exists()
+
+
+def test_a_clock_that_is_behind_the_statement_signs_nothing(keys: Keys, file: Path) -> None:
+    before = file.read_bytes()
+    with pytest.raises(BadInput, match=r"issued at 2026-01-01.*it is 2025-12-31T23:54:00.* one of the clocks is wrong"):
+        sign(str(file), str(keys.key), DAY, at=datetime(2025, 12, 31, 23, 54, tzinfo=UTC))
+    assert (file.read_bytes(), Path(f"{file}{SUFFIX}").exists()) == (before, False)
+    sign(str(file), str(keys.key), DAY, at=datetime(2025, 12, 31, 23, 56, tzinfo=UTC))  # what clocks may differ by
+    assert reasons(keys, file) == []
 
 
 def test_a_dsse_envelope_has_the_same_bytes(keys: Keys, file: Path) -> None:

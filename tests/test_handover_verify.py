@@ -17,7 +17,7 @@ from hosttune.holders import DeviceUser
 from hosttune.model.handover import Statement
 from hosttune.model.host import Host, RunningGuest
 from hosttune.model.quarantine import Recording
-from hosttune.model.verification import Reason
+from hosttune.model.verification import Reason, RevokedList
 
 NOW = datetime(2026, 1, 1, 1, tzinfo=UTC)
 
@@ -108,6 +108,17 @@ def test_firmware_and_settings() -> None:
     assert voids(host(), stated=nothing, applied=unread) == [("host", "unknown")]
 
 
+def test_a_device_that_was_bound_anew() -> None:
+    """Another driver, or another device at the same place, in between: on vfio-pci again nothing else tells."""
+    found = with_state(host(), devices=(record(GPU, binding="11"), record(DRIVE)))
+    assert voids(found, bindings={GPU: "11", DRIVE: "5"}) == []
+    assert voids(found, bindings={GPU: "12", DRIVE: "5"}) == [(GPU, "driver")]
+    assert voids(found, bindings={GPU: None}) == voids(found) == [(GPU, "unknown")]
+    other = msgspec.structs.replace(found, boot_id=BOOT[:-1] + "2")
+    assert (GPU, "driver") not in voids(other, bindings={GPU: "12"})  # numbers of another boot say nothing
+    assert (GPU, "driver") not in voids(found, bindings={GPU: "12"}, applied=None)  # of a document
+
+
 def test_a_process_that_has_a_device_open() -> None:
     user = DeviceUser(GPU, "/dev/vfio/1", "stop it", name="qemu", pid=42)
     hidden = DeviceUser(f"{GPU}, {DRIVE}", "/proc is hidden", "run as root", unknown=True)
@@ -123,6 +134,12 @@ def test_the_time() -> None:
     slow = datetime(2025, 12, 31, 23, 56, tzinfo=UTC)  # this clock is four minutes behind that of the host
     assert voids(host(), stated=signed, at=slow) == []
     assert voids(host(), stated=signed, at=slow - timedelta(hours=1)) == [("statement", "future")]
+    # Signed by a controller whose clock is years ahead: for this host it would be valid for years.
+    ahead = statement(expires_at="2036-01-02T00:00:00+00:00")
+    assert voids(host(), stated=ahead) == [("statement", "future")]
+    longest = statement(expires_at=(NOW + timedelta(days=30)).isoformat())
+    assert voids(host(), stated=longest) == []
+    assert voids(host(), stated=signed, at=datetime(2036, 1, 1, tzinfo=UTC)) == [("statement", "expired")]
 
 
 def test_a_statement_that_is_not_clean_or_forged() -> None:
@@ -176,3 +193,20 @@ def test_every_field_of_a_subject_counts(field: str) -> None:
     assert found
     assert all(subject in ("host", GPU, DRIVE, "0000:43:00.0") for subject, _ in found)
     assert BOOT not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("hours", "text"),
+    [
+        ((), "no list of revoked keys was given"),
+        ((0.5, 900), "list of revoked keys given less than an hour ago"),
+        ((47,), "list of revoked keys given 47 h ago"),
+        ((100, 72), "list of revoked keys given 3 days ago"),
+        ((-2,), "list of revoked keys given 2026-01-01T14:00:00+00:00, which is in the future: a clock is wrong"),
+    ],
+)
+def test_how_old_the_list_of_revoked_keys_is(hours: tuple[float, ...], text: str) -> None:
+    at = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    lists = tuple(RevokedList(sha256="a", given_at=(at - timedelta(hours=one)).isoformat()) for one in hours)
+    answer = verification(statement(), live(host()), (), SIGNER, at=NOW)
+    assert msgspec.structs.replace(answer, revoked=lists).list_age(at) == text

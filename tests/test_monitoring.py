@@ -97,7 +97,7 @@ def test_what_is_unknown_has_an_alert() -> None:
     """NaN is neither above nor below anything: each family that can be NaN is compared with itself, or has a source."""
     text = " ".join(rule["expr"] for rule in rules())
     for name in ("pcie_link_speed_gts", "pcie_link_width", "setting_drift", "guest_placement_violations", "bench_value",
-                 "handover_valid"):  # fmt: skip
+                 "handover_valid", "handover_expiry_timestamp_seconds"):  # fmt: skip
         assert f"hosttune_{name} != hosttune_{name}" in text
     for name in ("source_readable", "devices_expected", "check_status"):
         assert f"hosttune_{name}" in text

@@ -247,6 +247,17 @@ def test_the_live_machine_reads_files_links_and_directories(tmp_path: Path) -> N
     assert not machine.exists(f"{base}/sys/dangling")
 
 
+def test_a_link_of_the_live_machine_has_a_number_of_its_own(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for link in (one, other):
+        link.symlink_to(tmp_path)
+    machine = Machine()
+    numbers = [machine.link_number(str(path)) for path in (one, other, one)]
+    assert numbers[0] == numbers[2] == str(os.lstat(one).st_ino) != numbers[1]
+    assert [machine.link_number(str(tmp_path / name)) for name in (".", "none")] == [None, None]
+    assert Capture(str(tmp_path)).link_number("/one") is None
+
+
 def test_the_live_machine_says_what_the_kernel_refuses(tmp_path: Path) -> None:
     build(tmp_path, TREE)
     with pytest.raises(Unreadable, match="symbolic links"):

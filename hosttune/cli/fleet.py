@@ -157,6 +157,7 @@ def validate(context: click.Context, /, **asked: Any) -> None:
 @click.option(
     "--waves", metavar="SIZES", help="Sizes of the waves, where devices are handed over (default 1,5%,25%,100%)."
 )
+@click.option("--check", is_flag=True, help="Hand nothing over; show what would be done with each named device.")
 @click.pass_context
 def handover(context: click.Context, /, **asked: Any) -> None:
     """Check that every host is fit for its next tenant, or hand named devices over.
@@ -330,6 +331,18 @@ def show_answers(done: FleetRun) -> None:
         show_plans(rollout.order.results, rollout.run, rollout.hosts, check=rollout.check)
     elif rollout.check and rollout.verb in ("apply", "revert"):
         show_changes(rollout.order.results, rollout.verb, rollout.run, rollout.hosts)
+    elif rollout.check and rollout.verb == "course":
+        show_courses(rollout.order.results, rollout.run, rollout.hosts)
+
+
+def show_courses(results: str, run: str, hosts: Sequence[str]) -> None:
+    """Print what each host would do with its devices, which differ from host to host."""
+    from hosttune.fleet.rehearsal import courses
+
+    found = courses(results, run, hosts)
+    emit(f"\nwhat would be handed over on {hosts_text(tuple(found), hosts)}; nothing was written")
+    for host, lines in found.items():
+        emit(shown("\n  ".join([host, *lines])))
 
 
 def show_changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> None:

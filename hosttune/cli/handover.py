@@ -93,7 +93,13 @@ def handover(
 
         inside = TestGuest(image=read_image(here[0].system, test_guest), firmware=test_firmware)
     if dry_run:
-        emit("\n".join(shown(line) for line in lines_of(here, asked, inside)))
+        lines = lines_of(here, asked, inside)
+        if output == "json":
+            from hosttune.model.result import Result
+
+            emit(Result(host=here[0].hostname, verb="handover", exit_code=0, notes=lines).to_json())
+        else:
+            emit("\n".join(shown(line) for line in lines))
         return
     options = Options(out, None, _validating(here[0]), waiting(yes, sys.stdin), inside)
     done = hand_over(here, asked, options, _asking(yes), progress())

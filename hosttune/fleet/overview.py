@@ -145,7 +145,8 @@ def _look(results: str, host: str, asked: Asked) -> _Seen:
         if doubt is not None:
             found[judge] = msgspec.structs.replace(found[judge], outcome="unknown", why=doubt)
     kept = [answer for phase, answer in found.items() if phase == asked.verb or has_answer_file(answer)]
-    return _Seen(tuple(kept), validation, handed_of(results, host, found) if asked.verb == COURSE else ())
+    stated = asked.verb == COURSE and not asked.check
+    return _Seen(tuple(kept), validation, handed_of(results, host, found) if stated else ())
 
 
 def judge_of(verb: str, *, check: bool = False) -> str | None:
@@ -184,7 +185,7 @@ def _line(
 ) -> HostLine:
     made = seen.validation.results if seen.validation is not None else ()
     handed = tuple(_short(one) for one in seen.handed)
-    course = next((one for one in seen.answers if one.phase == COURSE), None)
+    course = next((one for one in seen.answers if one.phase == COURSE and not asked.check), None)
     monitored = () if asked.metrics is None else (asked.metrics.of(host),)
     held = () if asked.declared is None or seen.validation is None else of_validation(asked.declared, seen.validation)
     results = (*_results_of_answers(seen, made, asked), *results_of(handed, course), *monitored, *held, *made)

@@ -9,6 +9,7 @@ import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import read_answer
+from hosttune.fleet.gate import COURSE
 from hosttune.fleet.results import answer_path, read_file
 from hosttune.model.fleet import AnswerOutcome
 from hosttune.model.plan import Plan
@@ -38,6 +39,12 @@ def changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> Changes:
         for line in change_lines(result):
             found.setdefault(line, []).append(host)
     return Changes(tuple(answered), found, writes)
+
+
+def courses(results: str, run: str, hosts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return what each host would do with its devices, a line each, and what is in the way of it."""
+    found = {host: _document(Result, results, host, COURSE, run, check=True) for host in hosts}
+    return {host: one.notes for host, one in found.items() if one is not None}
 
 
 def plans(results: str, run: str, hosts: Sequence[str], *, check: bool) -> dict[tuple[str, ...], list[str]]:

@@ -143,6 +143,9 @@ def _handing_over(
             tell(f"note: {left} hosts name no devices in hosttune_handover: they are not in this run")
         if hosts:
             return replace(request, verb=COURSE), replace(inventory, hosts=hosts)
+    if request.verb == HANDOVER and request.check:
+        hint = "name devices or a guest for the hosts (hosttune_handover); a validation writes nothing: leave it out"
+        raise BadInput("no host of the inventory is handed over", where="--check", hint=hint)
     if request.verb == HANDOVER and request.waves is not None:
         hint = "name devices or a guest for the hosts (hosttune_handover), or leave it out"
         raise BadInput("no host of the inventory is handed over: there are no waves", where="--waves", hint=hint)

@@ -26,6 +26,16 @@ def refuse_users(system: System, address: str) -> None:
         raise WriteFailed(sysfs.function(address), "; ".join(lines))
 
 
+def binding_of(system: System, address: str) -> str | None:
+    """Return what tells the binding of a device to its driver from every other one since the boot; None if unknown.
+
+    The kernel makes the link `driver` anew each time a driver is bound (drivers/base/dd.c, driver_sysfs_add). A device
+    that was taken out and another one in its place, or that another driver had in between, has another one.
+    """
+    path = sysfs.function(address, "driver")
+    return system.query(f"driver-link-{address}", lambda: system.link_number(path))
+
+
 def hold(system: System, address: str) -> str | None:
     """Give a device to vfio-pci, or to no driver where it has no IOMMU group. Return which. Raises WriteFailed."""
     grouped = system.link(sysfs.function(address, "iommu_group")) is not None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hosttune.errors import BadInput
+import msgspec
+
+from hosttune.errors import BadInput, Refused
 from hosttune.handover.erasing import let_go
 from hosttune.handover.kept import keep as keep_statement
 from hosttune.handover.kept import kept
 from hosttune.handover.network import settle
 from hosttune.handover.record import course_status, state_lock
-from hosttune.handover.signing import SUFFIX, signature_reasons
+from hosttune.handover.revoked import given, lists, remember
+from hosttune.handover.signing import SUFFIX, check_list, signature_reasons
 from hosttune.handover.statement import epoch_of
 from hosttune.handover.verify import live_of, verification
 from hosttune.libvirthook import recording_of
@@ -19,6 +22,7 @@ from hosttune.model.host import Host
 from hosttune.model.quarantine import DeviceRecord, Recording
 from hosttune.model.verification import DeviceStatus, HandoverStatus, Verification
 from hosttune.register import release as release_device
+from hosttune.starts import REVOKED
 from hosttune.state import load
 from hosttune.system import STATE_INSIDE, state_directory
 from hosttune.transaction.site import Site, writable_store
@@ -38,20 +42,39 @@ def verify(
 ) -> Verification:
     """Verify a statement on this host (or, `document`, about a host document). Raises BadInput, Refused.
 
-    `keep`: one that is valid is kept in the state directory, for `status`, `validate` and metrics.
+    `keep`: one that is valid is kept in the state directory, for `status`, `validate` and metrics; the list of revoked
+    keys is, whatever the answer is: from then on it counts here for every statement.
     """
     store = writable_store(here[0]) if keep else None
     if file == "-":
         raise BadInput("not a file", where=file, hint="name the file: its signature is beside it")
     data = load(file, what="a statement", size="statement")
     statement = Statement.from_json(data, where=file)
-    found = signature_reasons(data, file + SUFFIX, signers, identity, revoked)
     site, discover = here
+    paths = _lists(site, revoked, document)
+    found = signature_reasons(data, file + SUFFIX, signers, identity, paths)
     answer = verification(statement, live_of(site, discover(), statement, document=document), found, identity)
-    if store is not None and answer.opens_gates:
+    answer = msgspec.structs.replace(answer, revoked=given(paths, revoked))
+    if store is not None and revoked is not None:
+        check_list(revoked)  # whatever the signature is
+    if store is not None:
         with state_lock(store):
-            keep_statement(store, data, file + SUFFIX, signers, identity, revoked)
+            if revoked is not None:
+                remember(store, revoked)
+            if answer.opens_gates:
+                keep_statement(store, data, file + SUFFIX, signers, identity, answer.revoked)
     return answer
+
+
+def _lists(site: Site, revoked: str | None, document: bool) -> tuple[str, ...]:
+    """Return the lists of revoked keys that count: the given one, and those that this host was given before."""
+    try:
+        before = () if document else lists(site.store)
+    except OSError as error:
+        hint = "run as root, on the host itself"
+        what = f"the lists of revoked keys here cannot be read: {error.strerror}"
+        raise Refused(what, where=REVOKED, hint=hint) from error
+    return (*(() if revoked is None else (revoked,)), *before)
 
 
 def status(here: Here) -> HandoverStatus:

@@ -328,6 +328,7 @@ class Course:
         return msgspec.structs.replace(
             known, state="clean", since=now(), why=f"hand-over {self.number}", step=None, identity=device.identity,
             boot_id=host.boot_id, epoch=device.epoch, driver=device.driver, firmware=device.firmware,
+            binding=binding.binding_of(self.site.system, device.address),
         )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """The signed statements that a host keeps, so that `status`, `validate` and metrics can say what they are worth now.
 
 `handover verify --keep` puts a statement that is valid here into the state directory, with all that it was verified
-with: `handover/signed/NAME.json`, `.json.sig`, `.signers`, `.identity` and, if given, `.revoked`. Each reading verifies
-it anew. A key that is revoked later is seen only by `verify --revoked` with the newer list.
+with: `handover/signed/NAME.json`, `.json.sig`, `.signers`, `.identity` and `.revoked`, the digests of the lists of
+revoked keys. Each reading verifies it anew, with all lists that the host was given since (`hosttune.handover.revoked`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ import hashlib
 import os
 from collections.abc import Iterable
 
+import msgspec
+
 from hosttune.errors import BadInput, HosttuneError, state_remedy
 from hosttune.files import make_folder, names_ending, remove_file, sync_folder, write_whole
+from hosttune.handover.revoked import given, lists
 from hosttune.handover.signing import SUFFIX, signature_reasons
 from hosttune.handover.verify import live_of, verification
 from hosttune.journal import Store
 from hosttune.model.evidence import UNREAD_STATEMENT
 from hosttune.model.handover import Statement
 from hosttune.model.host import Host, Problem
-from hosttune.model.verification import Verification
+from hosttune.model.verification import RevokedList, Verification
 from hosttune.starts import SIGNED
 from hosttune.state import load, load_text, mode_of
 from hosttune.transaction.site import Site
@@ -28,16 +31,19 @@ _TEXT = ".json"
 _PARTS = (_TEXT, _TEXT + SUFFIX, ".signers", ".identity", ".revoked")  # without the first it does not count
 
 
-def keep(store: Store, data: bytes, signature: str, signers: str, identity: str, revoked: str | None) -> None:
+def keep(
+    store: Store, data: bytes, signature: str, signers: str, identity: str, revoked: Iterable[RevokedList]
+) -> None:
     """Keep a statement that was found valid, in place of those that have a device of it. Raises BadInput.
 
-    `data`: its bytes. `signature`, `signers`, `revoked`: paths. The caller holds the lock.
+    `data`: its bytes. `signature`, `signers`: paths. `revoked`: the lists that it was verified with, which the
+    host has. The caller holds the lock.
     """
     parts = {
         _TEXT + SUFFIX: load(signature, what="the signature"),
         ".signers": load(signers, what="a file of allowed signers"),
         ".identity": identity.encode(),
-        ".revoked": load(revoked, what="revoked keys") if revoked is not None else None,
+        ".revoked": "".join(f"{one.sha256}\n" for one in revoked).encode(),
         _TEXT: data,
     }
     folder, name = os.path.join(store.folder, SIGNED), hashlib.sha256(data).hexdigest()[:16]
@@ -45,8 +51,7 @@ def keep(store: Store, data: bytes, signature: str, signers: str, identity: str,
     try:
         make_folder(folder, mode_of(f"{SIGNED}/"))
         for part, value in parts.items():
-            if value is not None:
-                write_whole(os.path.join(folder, name + part), value, mode_of(f"{SIGNED}/NAME"))
+            write_whole(os.path.join(folder, name + part), value, mode_of(f"{SIGNED}/NAME"))
         sync_folder(folder)
         for other in _names(store):
             if other != name and devices & _devices(os.path.join(folder, other + _TEXT)):
@@ -83,9 +88,15 @@ def _verified(site: Site, host: Host, path: str) -> Verification:
     data = load(path + _TEXT, what="a statement", size="statement")
     statement = Statement.from_json(data, where=path + _TEXT)
     identity = load_text(path + ".identity", what="the name of its signer")
-    revoked = path + ".revoked" if os.path.lexists(path + ".revoked") else None
-    wrong = signature_reasons(data, path + _TEXT + SUFFIX, path + ".signers", identity, revoked)
-    return verification(statement, live_of(site, host, statement), wrong, identity)
+    paths = lists(site.store)
+    known = given(paths)
+    lost = set(load_text(path + ".revoked", what="its lists of revoked keys").split()) - {one.sha256 for one in known}
+    if lost:
+        hint = "verify it again with --revoked and --keep"
+        raise BadInput("a list of revoked keys that it was verified with is missing", where=path, hint=hint)
+    wrong = signature_reasons(data, path + _TEXT + SUFFIX, path + ".signers", identity, paths)
+    answer = verification(statement, live_of(site, host, statement), wrong, identity)
+    return msgspec.structs.replace(answer, revoked=known)
 
 
 def _names(store: Store) -> list[str]:
@@ -107,4 +118,5 @@ def lines_of(found: Iterable[Verification]) -> Iterable[str]:
         for address in one.devices:
             state, why = one.state(address), "; ".join(dict.fromkeys(reason.text for reason in one.of(address)))
             until = f"{'valid' if state == 'valid' else 'valid, and expires soon:'} until {one.expires_at}"
-            yield f"{address}: its statement is {f'{state}: {why}' if why else until} (signer {one.signer})"
+            signed = f"signer {one.signer}, {one.list_age()}"
+            yield f"{address}: its statement is {f'{state}: {why}' if why else until} ({signed})"

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 
 from hosttune.errors import BadInput, CommandFailed, HosttuneError
 from hosttune.machine import run_command
-from hosttune.model.handover import Statement
+from hosttune.model.handover import CLOCKS, LONGEST, Statement, time_of
 from hosttune.model.verification import Reason
 from hosttune.state import load, save
 
 NAMESPACE = "hosttune-handover"
 SUFFIX = ".sig"
 SECONDS = 60.0  # of one call; a key on a token waits to be touched
-MOST_HOURS = 24 * 30
 _DURATION = r"([1-9][0-9]{0,4})(m|h|d)"
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 _INSTALL = "install OpenSSH's client (openssh-client), 8.9 or newer"
@@ -35,7 +35,7 @@ def parse_duration(text: str) -> timedelta:
     """Return a duration ("30m", "24h", "7d"), at most 30 days. Raises BadInput."""
     found = re.fullmatch(_DURATION, text)
     length = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else None
-    if length is None or length > timedelta(hours=MOST_HOURS):
+    if length is None or length > LONGEST:
         hint = "give a number with m, h or d, at most 30d: 24h"
         raise BadInput(f"{text!r} is not a time that a statement can be valid for", where="--expires", hint=hint)
     return length
@@ -45,8 +45,8 @@ def sign(path: str, key: str, expires: timedelta, *, at: datetime | None = None,
     """Write the expiry into the statement, sign it, and write `FILE.sig`; return the statement.
 
     A statement that was signed before is signed again, with the new expiry. `dsse`: also write `FILE.dsse.json`.
-    Raises BadInput for a file that is not a statement or a key that cannot be used; Unclean; CommandFailed if
-    ssh-keygen fails.
+    Raises BadInput for a file that is not a statement, a key that cannot be used, or a wrong clock; Unclean;
+    CommandFailed if ssh-keygen fails.
     """
     from hosttune.handover import dsse as envelopes
     from hosttune.handover.statement import refuse_forged
@@ -58,7 +58,12 @@ def sign(path: str, key: str, expires: timedelta, *, at: datetime | None = None,
     refuse_forged(statement, path)
     refuse_unclean(statement, path)
     load(key, what="the SSH key that signs, or its public half if ssh-agent has it", size="configuration")
-    until = ((at or datetime.now(UTC)) + expires).isoformat(timespec="seconds")
+    at = at or datetime.now(UTC)
+    issued = statement.predicate.issued_at
+    if time_of(issued, path) > at + CLOCKS:
+        what = f"issued at {issued}, and it is {at.isoformat(timespec='seconds')} here: one of the clocks is wrong"
+        raise BadInput(what, where=path, hint="set the clocks of this machine and of the host, then sign again")
+    until = (at + expires).isoformat(timespec="seconds")
     predicate = msgspec.structs.replace(statement.predicate, expires_at=until)
     signed = msgspec.structs.replace(statement, predicate=predicate)
     text = signed.to_json()
@@ -95,15 +100,16 @@ def refuse_unclean(statement: Statement, where: str) -> None:
 
 
 def signature_reasons(
-    data: bytes, signature: str, signers: str, identity: str, revoked: str | None
+    data: bytes, signature: str, signers: str, identity: str, revoked: Sequence[str] = ()
 ) -> tuple[Reason, ...]:
     """Return why the signature does not count; empty if it does.
 
-    `signature`, `signers`, `revoked`: paths. Raises BadInput for a list of signers or revoked keys that cannot be read.
+    `signature`, `signers`, `revoked`: paths; a key that one of the lists revokes is revoked. Raises BadInput for a list
+    of signers or revoked keys that cannot be read.
     """
-    for path, what in ((signers, "a file of allowed signers (--signers)"), (revoked, "revoked keys (--revoked)")):
-        if path is not None:
-            load(path, what=what)
+    load(signers, what="a file of allowed signers (--signers)")
+    for path in revoked:
+        load(path, what="revoked keys (--revoked)")
     if not os.path.isfile(signature):
         return (Reason(reason="no-signature", subject="statement", text=f"there is no {signature}"),)
     text = data.decode()
@@ -115,11 +121,23 @@ def signature_reasons(
     elif (wrong := _failure(("-Y", "verify", "-n", NAMESPACE, *who, *place), text)) is not None:
         what = f"{identity!r} is not a signer whom {signers} allows with this key, now: {wrong}"
         found.append(Reason(reason="signer", subject="statement", text=what))
-    if revoked is not None and not found:
-        wrong = _failure(("-Y", "verify", "-n", NAMESPACE, *who, *place, "-r", os.path.abspath(revoked)), text)
+    for path in revoked if not found else ():
+        wrong = _failure(("-Y", "verify", "-n", NAMESPACE, *who, *place, "-r", os.path.abspath(path)), text)
         if wrong is not None:
-            found.append(Reason(reason="revoked", subject="statement", text=f"its key is revoked: {wrong}"))
+            check_list(path)
+            return (Reason(reason="revoked", subject="statement", text=f"its key is revoked, by {path}"),)
     return tuple(found)
+
+
+def check_list(path: str) -> None:
+    """Raise BadInput for a file that ssh-keygen takes for neither a KRL nor public keys: it accepts nothing with it."""
+    lines = load(path, what="revoked keys").split(b"\n")
+    if all(not line.strip() or line.lstrip().startswith(b"#") for line in lines):
+        return  # no key is revoked
+    place = ("-f", os.path.abspath(path))
+    if _failure(("-Q", "-l", *place), "") is not None and _failure(("-l", *place), "") is not None:
+        hint = "give a KRL (ssh-keygen -k), or a file with a public key on each line"
+        raise BadInput("not a list of revoked keys", where=path, hint=hint)
 
 
 def _failure(arguments: tuple[str, ...], text: str) -> str | None:

@@ -9,16 +9,16 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from hosttune.handover.binding import binding_of
 from hosttune.handover.statement import Unread, applied_values, epoch_of, known_firmware, live_device
 from hosttune.holders import DeviceUser, holders
 from hosttune.hypervisor import is_active
-from hosttune.model.handover import HandedDevice, Predicate, Statement, digest_of, time_of
+from hosttune.model.handover import CLOCKS, LONGEST, HandedDevice, Predicate, Statement, digest_of, time_of
 from hosttune.model.host import Host
-from hosttune.model.values import Value, value_text
+from hosttune.model.values import FrozenMap, Value, value_text
 from hosttune.model.verification import Reason, Verification
 from hosttune.transaction.site import Site
 
-CLOCKS = timedelta(minutes=5)  # how far a controller's clock may be behind that of the host
 _UNREADABLE = "cannot be read now"
 
 
@@ -26,13 +26,14 @@ class Live(Value, frozen=True, kw_only=True):
     """The host as it is now. `applied` None: a host document, which has no applied settings.
 
     `firmware`: that of each device of the statement, by address; None for one: unknown. `users`: who has the devices
-    open, and what of that could not be read.
+    open, and what of that could not be read. `bindings`: each device's to its driver (`binding_of`).
     """
 
     host: Host
     applied: Mapping[str, Any] | None
     firmware: Mapping[str, Mapping[str, str] | None]
     users: tuple[DeviceUser, ...] = ()
+    bindings: Mapping[str, str | None] = FrozenMap({})
 
 
 def live_of(site: Site, host: Host, statement: Statement, *, document: bool = False) -> Live:
@@ -44,6 +45,7 @@ def live_of(site: Site, host: Host, statement: Statement, *, document: bool = Fa
         users=() if document else holders(site.system, tuple(one for one in addresses if one in host.index.pci)),
         applied=None if document else applied_values(site),
         firmware={address: known_firmware(system, host, address) for address in addresses},
+        bindings={} if document else {address: binding_of(site.system, address) for address in addresses},
     )
 
 
@@ -94,6 +96,9 @@ def _of_statement(statement: Statement, at: datetime) -> Iterable[Reason]:
         yield _about("statement", "future", text)
     if predicate.expires_at is None:
         yield _about("statement", "no-expiry", "it has no expiry: it was not signed by hosttune handover sign")
+    elif time_of(predicate.expires_at, "statement") > at + LONGEST + CLOCKS:
+        text = f"expires at {predicate.expires_at}, and it is {_shown(at)}: more than the {LONGEST.days} days that"
+        yield _about("statement", "future", f"{text} sign gives at most, so that one of the clocks is wrong")
     elif time_of(predicate.expires_at, "statement") <= at:
         yield _about("statement", "expired", f"expired at {predicate.expires_at}, and it is {_shown(at)}")
 
@@ -140,6 +145,7 @@ def _of_device(device: HandedDevice, live: Live) -> Iterable[Reason]:
         )
     if now["driver"] != device.driver:
         yield _about(address, "driver", f"it was on {device.driver or 'none'}, and is on {now['driver'] or 'none'}")
+    yield from _bound_anew(address, live)
     yield from _firmware(device, now["firmware"])
     why = epoch_of(host, address)[1]
     if device.epoch is None:
@@ -150,6 +156,20 @@ def _of_device(device: HandedDevice, live: Live) -> Iterable[Reason]:
         text = f"a guest was started with it since (epoch {device.epoch}, now {now['epoch']})"
         yield _about(address, "started", text)
     yield from _use(address, host)
+
+
+def _bound_anew(address: str, live: Live) -> Iterable[Reason]:
+    """Yield that a device was bound to a driver since it was returned."""
+    state = live.host.handover
+    record = state.register.record(address) if state is not None else None
+    if record is None or record.state != "clean" or record.binding is None or live.applied is None:
+        return
+    now = live.bindings.get(address)
+    if now is None:
+        yield _about(address, "unknown", "whether a driver was bound to it since is unknown")
+    elif now != record.binding and record.boot_id == live.host.boot_id:
+        text = "a driver was bound to it since it was returned: another one had it, or another device is in its place"
+        yield _about(address, "driver", text)
 
 
 def _firmware(device: HandedDevice, now: Mapping[str, str] | None) -> Iterable[Reason]:

@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import msgspec
@@ -30,6 +30,8 @@ from hosttune.model.values import Value, close_lists, close_mappings, is_address
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://hosttune.dev/handover/v1"
+LONGEST = timedelta(days=30)  # from the signature to the expiry
+CLOCKS = timedelta(minutes=5)  # how far the clocks of a controller and a host may differ
 
 StepName = Literal["quarantined", "taken-back", "reset", "erased", "tested", "returned"]
 StepOutcome = Literal["done", "not-supported", "not-needed", "failed", "unknown"]

@@ -27,7 +27,7 @@ class DeviceRecord(Value, frozen=True, kw_only=True):
     - `step`: the last step that was begun. `handover`: the number of the course that it belongs to.
     - `boot_id`, `epoch`, `driver`, `firmware`: as they were when it was returned. Firmware can only be read while the
       host's driver has the device; it counts as read as long as boot and epoch are the same. `firmware` None: unknown;
-      empty: the device has none of its own (a virtual function).
+      empty: the device has none of its own (a virtual function). `binding`: to that driver, None: unknown.
     """
 
     address: str
@@ -43,6 +43,7 @@ class DeviceRecord(Value, frozen=True, kw_only=True):
     epoch: int | None = None
     driver: str | None = None
     firmware: Mapping[str, str] | None = None
+    binding: str | None = None
 
     def __post_init__(self) -> None:
         close_mappings(self, "firmware")

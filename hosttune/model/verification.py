@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Literal
 
 from hosttune.model.quarantine import DeviceRecord, Recording
@@ -30,11 +31,19 @@ class Reason(Value, frozen=True, kw_only=True):
     text: str
 
 
+class RevokedList(Value, frozen=True, kw_only=True):
+    """A list of revoked keys: the digest of its bytes, and when the host was last given it, ISO 8601 in UTC."""
+
+    sha256: str
+    given_at: str
+
+
 class Verification(Value, frozen=True, kw_only=True):
     """The answer about a statement. It is valid only without reasons.
 
     `about` "document": it was compared with a host document, and says nothing of the live host. `expiring`: it is
-    valid, and less than an hour, or a tenth of its time, is left.
+    valid, and less than an hour, or a tenth of its time, is left. `revoked`: the lists of revoked keys that it was
+    verified with.
     """
 
     schema: str = VERIFICATION_SCHEMA
@@ -47,6 +56,7 @@ class Verification(Value, frozen=True, kw_only=True):
     expires_at: str | None
     reasons: tuple[Reason, ...] = ()
     expiring: bool = False
+    revoked: tuple[RevokedList, ...] = ()
 
     def __post_init__(self) -> None:
         close_lists(self)
@@ -61,6 +71,17 @@ class Verification(Value, frozen=True, kw_only=True):
         if any(one.reason == "quarantined" for one in self.of(address)):
             return "quarantined"
         return "void" if self.verdict == "void" else "expiring" if self.expiring else "valid"
+
+    def list_age(self, now: datetime | None = None) -> str:
+        """Return how long ago the host was last given a list of revoked keys, in words. `now`: in UTC."""
+        times = [datetime.fromisoformat(one.given_at) for one in self.revoked]
+        if not times:
+            return "no list of revoked keys was given"
+        hours = int(((now or datetime.now(UTC)) - max(times)).total_seconds() // 3600)
+        if hours < 0:
+            return f"list of revoked keys given {max(times).isoformat()}, which is in the future: a clock is wrong"
+        text = "less than an hour" if hours < 1 else f"{hours} h" if hours < 48 else f"{hours // 24} days"
+        return f"list of revoked keys given {text} ago"
 
     @property
     def opens_gates(self) -> bool:

@@ -51,7 +51,7 @@ def _print_statements(found: HandoverStatus, console: Console) -> None:
     if found.statements is None and found.devices is not None:
         say("a signed statement that is kept here cannot be read", console, "error")
     for one in found.statements or ():
-        say(f"signed statement of {one.signer}, expires {one.expires_at}", console)
+        say(f"signed statement of {one.signer}, expires {one.expires_at}, {one.list_age()}", console)
         rows = [
             (address, one.state(address), "; ".join(dict.fromkeys(reason.text for reason in one.of(address))))
             for address in one.devices

@@ -129,7 +129,7 @@ class ActionModule(ActionBase):
         erase = HANDOVER.named(read("erase"), "erase")
         inside = text_of("test_guest", read("test_guest"))
         asked["words"] = HANDOVER.words(asked["named"], erase, asked["to_vfio"], asked["level"], inside)
-        if asked["phase"] == "course":
+        if asked["phase"] == "course" and not self._task.check_mode:
             try:
                 HANDOVER.begin(os.path.dirname(path))
             except OSError as error:
@@ -218,7 +218,8 @@ class ActionModule(ActionBase):
         """Store the answer; the task's result, without the document where it is stored."""
         answer.setdefault("phase", str(self._task.args.get("phase")))
         document = found.pop("document", None)
-        if asked.get("phase") == "course" and document is not None:  # a file of its own, and not the answer's document
+        stated = asked.get("phase") == "course" and not answer["check"]
+        if stated and document is not None:  # a file of its own, and not the answer's document
             try:
                 HANDOVER.keep(os.path.dirname(path), document)
             except OSError as error:

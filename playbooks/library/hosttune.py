@@ -187,7 +187,9 @@ options:
     default: {}
 attributes:
   check_mode:
-    description: Nothing is written on the host. V(apply) is a dry run; V(revert), V(recover) and V(validate) only read.
+    description: >-
+      Nothing is written on the host. V(apply) and V(course) are dry runs; V(revert), V(recover) and V(validate) only
+      read.
     support: full
   diff_mode:
     description: What V(plan) would change and V(apply) changes or would change, setting by setting.

@@ -58,7 +58,7 @@ def judged(asked: dict, check: bool, code: int, out: bytes, err: str) -> dict:
         number = -code if code < 0 else code - 128
         raise NoAnswer("died", f"the command was ended by signal {number}")
     why = reason(err)
-    document = read(asked, out) if out.strip() else None
+    document = read(asked, out, check) if out.strip() else None
     if document is None:
         if FULL.search(err) and code != NEEDS_PERSON:
             raise NoAnswer("disk-full", why)
@@ -94,7 +94,7 @@ def outcome_of(asked: dict, check: bool, code: int, document: dict, why: str) ->
         raise NoAnswer("unknown", f"exit code {code} beside the verdict {verdict}")
     if phase == "verify" and code == 0 and document.get("about") != "host":
         raise NoAnswer("unknown", "it was verified about a document, not about the host")
-    if phase == "course" and (code == 0) != (bool(devices(document)) and not unclean(document)):
+    if phase == "course" and not check and (code == 0) != (bool(devices(document)) and not unclean(document)):
         raise NoAnswer("unknown", f"exit code {code} beside a statement with {len(unclean(document))} faults")
     if code == 0 and verdict in ("fail", "unknown") and asked["gate"] != "worse":
         raise NoAnswer("unknown", f"exit code 0 beside the verdict {verdict}")
@@ -107,14 +107,14 @@ def outcome_of(asked: dict, check: bool, code: int, document: dict, why: str) ->
     return WORDS.get(code, "unknown") if code else "ok", why
 
 
-def read(asked: dict, out: bytes) -> dict:
+def read(asked: dict, out: bytes, check: bool) -> dict:
     """The document. Raises NoAnswer where it is not whole, not of this version, or says nothing."""
     try:
         document = json.loads(out)
     except (ValueError, RecursionError) as error:
         word = "disk-full" if FULL.search(out[-4096:].decode("utf-8", "replace")) else "unknown"
         raise NoAnswer(word, f"the document is cut or no JSON: {error}") from error
-    name = SCHEMAS.get(asked["phase"], "result")
+    name = "result" if check and asked["phase"] == "course" else SCHEMAS.get(asked["phase"], "result")
     schema = document.get("schema") if isinstance(document, dict) else None
     if name == "handover" and isinstance(document, dict) and STATEMENT.items() <= document.items():
         schema = "hosttune.handover/v1"

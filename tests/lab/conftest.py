@@ -16,7 +16,8 @@ from lab.rollout import Rollout, rolled_out
 # Whose tests look at one machine, by module; a module that is not named has a machine of its own.
 MACHINES = {
     **dict.fromkeys(
-        ("adopt", "apply", "capture", "changes", "discover", "live", "plan", "settings", "validate"), "lab"
+        ("adopt", "apply", "capture", "changes", "discover", "live", "plan", "quarantine", "settings", "validate"),
+        "lab",
     ),
     **dict.fromkeys(("fleet", "reboot"), "grub_lab"),
 }

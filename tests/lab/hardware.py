@@ -127,10 +127,23 @@ def _node1_devices() -> list[str]:
     ]  # fmt: skip
 
 
-def further_drive(serial: str, place: int, backing: str) -> list[str]:
-    """An NVMe drive behind a port of its own on node 1: `place` 5 is c5:00.0. `backing`: options of -drive."""
+def further_port(place: int) -> list[str]:
+    """A port on node 1 with nothing behind it: `place` 8 leads to c8:00.0."""
+    return _root_port(f"portc{place}", "busc0", place - 1, 90 + place)
+
+
+def further_drive(serial: str, place: int, backing: str, kind: str = "") -> list[str]:
+    """An NVMe drive behind a port of its own on node 1: `place` 5 is c5:00.0. `backing`: options of -blockdev.
+
+    Its serial number is its name in QEMU's monitor. `kind`: further properties, beginning with a comma.
+    """
     return [
-        *_root_port(f"portc{place}", "busc0", place - 1, 90 + place),
-        "-drive", f"if=none,id={serial},{backing}",
-        "-device", f"nvme,serial={serial},drive={serial},bus=portc{place}",
+        *further_port(place),
+        "-blockdev", f"node-name={serial},{backing}",
+        "-device", drive_behind(serial, place) + kind,
     ]  # fmt: skip
+
+
+def drive_behind(serial: str, place: int) -> str:
+    """The device of a further drive, as QEMU's command line has it."""
+    return f"nvme,id=drive-{serial},serial={serial},drive={serial},bus=portc{place}"
