@@ -218,6 +218,11 @@ def report(results: str, run_id: str | None, output: str, **last: Any) -> None:
     if last["verb"] is None and (run_of_pairs := last_run(results, run_id)) is not None:
         from hosttune.fleet.pairs import report_of_past as report_of_pairs
 
+        if last["metrics"] is not None:
+            hint = "leave it out, or name another run by --run, or answers by --verb"
+            raise BadInput(
+                f"the run {run_of_pairs} is one of pairs: it has no hosts to judge", where="--metrics", hint=hint
+            )
         fleetpairs.show(report_of_pairs(results, run_of_pairs), output)
         return
     path, metrics = last.pop("metrics"), None

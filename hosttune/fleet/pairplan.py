@@ -21,7 +21,7 @@ from hosttune.model.pairs import End, EndResult, Ends, Pair, PairHost, PairsRepo
 from hosttune.model.values import Value, to_json
 from hosttune.pairs.blame import blame
 from hosttune.pairs.ends import OMIT_SECONDS, SLACK_SECONDS
-from hosttune.pairs.judging import CUT, FLOOR, Joined, joined, judged, rail_figures, verdict_of
+from hosttune.pairs.judging import CUT, FLOOR, Joined, joined, judged, rail_figures, remarks, verdict_of
 from hosttune.pairs.ports import TOOLS
 from hosttune.pairs.schedule import Pairing, minutes, regrouped, rounds
 
@@ -349,7 +349,7 @@ def report(results: str, plan: PairsPlan, *, check: bool = False, stopped: str |
         rails=rail_figures(pairs),
         faults=blame(pairs),
         pairs=pairs,
-        notes=(*unmeasured, *lacking, *limit),
+        notes=(*unmeasured, *lacking, *limit, *remarks(found)),
         stopped=stopped,
     )
 
