@@ -32,8 +32,8 @@ _MERGED = ("sh", "-c", 'exec "$@" 2>&1', "sh")
 _BY_LINES = ("stdbuf", "-oL")
 _RETRY_SECONDS = 0.4
 _CONNECT_MS = "3000"
-# What iperf3 and ib_write_bw say, in the order in which they are looked for. From perftest's source (4.5-0.17 to 26.01):
-# it connects by TCP first, and does not say why it could not ("Couldn't connect"). A server whose port is in use says
+# What iperf3 and ib_write_bw say, in the order in which they are looked for. perftest (source of 4.5-0.17 to 26.01)
+# connects by TCP first, and does not say why it could not ("Couldn't connect"). A server whose port is in use says
 # "Couldn't listen". Status 12 is IBV_WC_RETRY_EXC_ERR of libibverbs: the peer's card acknowledged nothing.
 _SAID: tuple[tuple[str, EndOutcome], ...] = (
     (r"Address already in use|Couldn't listen to port", "port-busy"),
