@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -68,7 +69,7 @@ class PlannedRound(Value, frozen=True, kw_only=True):
     again: bool = False
 
 
-class PairsPlan(Value, frozen=True, kw_only=True):
+class PairsPlan(Value, frozen=True, kw_only=True, dict=True):
     """A run of `pairs`. `most_hosts`: asked at once; `cores`: of the controller, for the estimate."""
 
     schema: str = PLAN_SCHEMA
@@ -80,7 +81,7 @@ class PairsPlan(Value, frozen=True, kw_only=True):
     most_hosts: int = 200
     cores: int = 1
 
-    @property
+    @cached_property
     def by_name(self) -> Mapping[str, PlannedHost]:
         """The hosts by name."""
         return {one.host: one for one in self.hosts}

@@ -336,9 +336,15 @@ def without_nulls(document: object, kind: type) -> object:
     A null that the type accepts stays (an unknown `numa_node`). A null in a required field or in a list also stays, so
     that the decoder refuses it by name.
     """
+    return _prune(document, _type_info(kind))
+
+
+@cache
+def _type_info(kind: type) -> msgspec.inspect.Type:
+    """Return what msgspec knows of a type; finding it out takes longer than to read a small document."""
     from msgspec import inspect
 
-    return _prune(document, inspect.type_info(kind))
+    return inspect.type_info(kind)
 
 
 def _prune(value: object, kind: msgspec.inspect.Type) -> object:
