@@ -17,6 +17,7 @@ from hosttune.discovery import discover
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.model.pairs import End, EndResult, Job, Pair
 from hosttune.pairs.ends import (
+    STALLED,
     UNBOUND,
     Run,
     check_job,
@@ -100,9 +101,10 @@ def failing(text: str, reason: str = "exit status 1") -> tuple[list[tuple[str, .
 @pytest.mark.parametrize(
     ("said", "role", "outcome"),
     [((CASES / "no-device.txt").read_text(), "server", "tool-failed"),
-     (" Couldn't listen to port 5201\n Unable to init the socket connection\n", "server", "port-busy"),
+     ((CASES / "no-such-device.txt").read_text(), "server", "tool-failed"),
+     ((CASES / "busy-port.txt").read_text(), "server", "port-busy"),
      ("Failed to bind socket\n Unable to init the socket connection\n", "client", "wrong-fabric"),
-     ("Couldn't connect to 10.0.0.2:5201\n Unable to init the socket connection\n", "client", "no-connection"),
+     ((CASES / "nobody.txt").read_text(), "client", "no-connection"),
      (" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\nscnt=128, ccnt=0\n", "client",
       "no-connection"),
      ("ethernet_read_keys: Couldn't read remote address\n Unable to read from socket/rdma_cm\n", "server",
@@ -110,7 +112,7 @@ def failing(text: str, reason: str = "exit status 1") -> tuple[list[tuple[str, .
      ("Found Incompatibility issue with GID types.\n", "client", "tool-failed")],
 )  # fmt: skip
 def test_what_ib_write_bw_says_is_an_outcome(said: str, role: str, outcome: str) -> None:
-    """The words are perftest's own (src/perftest_communication.c, perftest_resources.h); one file is recorded."""
+    """Files are recorded; the other words are perftest's own (src/perftest_communication.c, perftest_resources.h)."""
     _, run = failing(said)
     found = measure_one(replace(CLIENT, role=role, tool="rdma"), run)
     assert found.outcome == outcome
@@ -118,9 +120,9 @@ def test_what_ib_write_bw_says_is_an_outcome(said: str, role: str, outcome: str)
 
 
 def test_a_busy_port_of_the_receiver_is_not_the_networks_fault() -> None:
-    _, run = failing(" Couldn't listen to port 5201\n Unable to init the socket connection\n")
+    _, run = failing((CASES / "busy-port.txt").read_text())
     server = measure_one(replace(SERVER, tool="rdma", interface=None), run)
-    _, run = failing("Couldn't connect to 10.0.0.2:5201\n Unable to init the socket connection\n")
+    _, run = failing((CASES / "nobody.txt").read_text())
     assert joined(measure_one(replace(CLIENT, tool="rdma"), run), server).outcome == "port-busy"
 
 
@@ -272,6 +274,21 @@ def test_unknown_rates_are_never_good_unless_only_the_median_is_asked() -> None:
     assert [pair.state for pair in both] == ["unknown", "unknown", "low"]
     assert [pair.state for pair in judged(pairs, floor=0.9, against=("median",))] == ["good", "good", "low"]
     assert [pair.state for pair in judged(pairs[:2], floor=0.9, against=("median",))] == ["unknown"] * 2
+
+
+def test_rdma_that_carries_nothing_is_low_though_every_pair_is_so() -> None:
+    """Recorded: TCP connects, RDMA's packets are dropped, and both ends end well, with 0."""
+    client = parse_ib_write_bw(CLIENT, (CASES / "stalled-client.txt").read_text())
+    server = parse_ib_write_bw(SERVER, (CASES / "stalled-server.txt").read_text())
+    assert (client.seen, server.seen) == ("10.50.2.2", "10.50.2.1")
+    found = joined(client, server)
+    assert (found.outcome, found.gbps, found.why) == ("measured", 0.0, STALLED)
+    pairs = [
+        Pair(sender="a", receiver=name, rail="r", round=1, state="unknown", outcome="measured", gbps=0.0)
+        for name in ("b", "c", "d")
+    ]
+    for against in (("median",), ("rate", "median")):
+        assert {pair.state for pair in judged(pairs, floor=0.5, against=against)} == {"low"}
 
 
 def test_an_rdma_device_over_a_bond_belongs_to_the_bond(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ _SAID: tuple[tuple[str, EndOutcome], ...] = (
     (r"the server has terminated", "nobody-came"),
 )
 _NO_BIND = "unrecognized option '--bind_source_ip'"
+STALLED = "TCP connects, and RDMA carried not one message"
 UNBOUND = "this perftest (before 23.07) cannot bind to one address: the server listened on all of the host's"
 _MOST = {"port": 65535, "seconds": 600, "wait": 600, "streams": 64}
 _DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -167,7 +168,7 @@ def _once(end: End, run: Run, seconds_to_connect: float) -> tuple[EndResult, boo
     if failed is not None and failed.reason == "exit status 124" and not met:
         return _alone(end, limit), met
     found = _read(end, text, failed)
-    told = unbound and end.role == "server" and found.outcome == "measured"
+    told = unbound and end.role == "server" and found.outcome == "measured" and found.why is None
     return (replace(found, why=UNBOUND) if told else found), met
 
 
@@ -256,8 +257,15 @@ def parse_ib_write_bw(end: End, text: str) -> EndResult:
         raise NotUnderstood("ib_write_bw", "its queue pairs and those of the peer are not named")
     first, second = (local, remote) if end.role == "client" else (remote, local)
     name = ">".join(",".join("/".join(side) for side in sides_) for sides_ in (first, second))
-    seen = _address(remote[0][3])
-    return EndResult(rail=end.rail, role=end.role, outcome="measured", gbps=figure, connection=name, seen=seen)
+    return EndResult(
+        rail=end.rail,
+        role=end.role,
+        outcome="measured",
+        gbps=figure,
+        connection=name,
+        seen=_address(remote[0][3]),
+        why=None if figure else STALLED,
+    )
 
 
 def _address(gid: str) -> str | None:

@@ -89,8 +89,8 @@ def _judged(
     expected = max(known, default=None)
     state: PairState = "unknown"
     why = pair.why
-    if expected is not None and pair.gbps < expected:
-        state = "low"
+    if pair.gbps == 0 or (expected is not None and pair.gbps < expected):
+        state = "low"  # 0 is low even where all others are 0, too
     elif "rate" in against and port is None:
         why = "the active rate of a port is unknown"
     elif expected is None:
