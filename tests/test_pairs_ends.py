@@ -276,6 +276,20 @@ def test_unknown_rates_are_never_good_unless_only_the_median_is_asked() -> None:
     assert [pair.state for pair in judged(pairs[:2], floor=0.9, against=("median",))] == ["unknown"] * 2
 
 
+@pytest.mark.parametrize(
+    ("name", "figure"),
+    [("gid-index", 0.17), ("bidirectional", 0.17176), ("rate-limit", 0.025164), ("limited", 0.004194),
+     ("lossy", 0.012582)],
+)  # fmt: skip
+def test_both_ends_as_recorded_are_one_measurement(name: str, figure: float) -> None:
+    """Each end as ib_write_bw printed it; of two ends of different measurements somebody else has answered."""
+    client = parse_ib_write_bw(CLIENT, (CASES / f"{name}-client.txt").read_text())
+    server = parse_ib_write_bw(SERVER, (CASES / f"{name}-server.txt").read_text())
+    assert (joined(client, server).outcome, joined(client, server).gbps) == ("measured", figure)
+    other = parse_ib_write_bw(SERVER, (CASES / "stalled-server.txt").read_text())
+    assert joined(client, other).outcome == "other-peer"
+
+
 def test_rdma_that_carries_nothing_is_low_though_every_pair_is_so() -> None:
     """Recorded: TCP connects, RDMA's packets are dropped, and both ends end well, with 0."""
     client = parse_ib_write_bw(CLIENT, (CASES / "stalled-client.txt").read_text())

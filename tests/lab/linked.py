@@ -16,7 +16,6 @@ from lab.product import install
 LINKS = 5
 RAILS = tuple(f"rail{number}" for number in range(LINKS))
 LISTENS_SECONDS = 60
-_MAC = "52:54:00:00:{side:02x}:{link:02x}"
 # A frame of 4300 bytes carries RDMA's largest packet (4096); what one costs to emulate does not grow with it.
 _SET_UP = """
 set -e
@@ -39,16 +38,17 @@ def two_linked(image: Path) -> Iterator[tuple[LabMachine, LabMachine]]:
     with tempfile.TemporaryDirectory(prefix="links-") as sockets, contextlib.ExitStack() as stack:
         paths = [f"{sockets}/{number}" for number in range(LINKS)]
 
-        def command(port: int, *, server: bool) -> list[str]:
-            how = "on" if server else "off"
-            return small_command(port, boot, [f"stream,server={how},addr.type=unix,addr.path={p}" for p in paths])
+        def command(port: int, side: int) -> list[str]:
+            how = "on" if side == 1 else "off"
+            return small_command(port, boot, side, [f"stream,server={how},addr.type=unix,addr.path={p}" for p in paths])
 
-        first = stack.enter_context(switched_off(image, lambda port: command(port, server=True)))
-        second = stack.enter_context(switched_off(image, lambda port: command(port, server=False)))
-        with ThreadPoolExecutor(2) as pool:
-            started = [pool.submit(first.start), pool.submit(_start_after, second, [Path(p) for p in paths])]
-            for one in started:
-                one.result()
+        # The kernel ends QEMU with the thread that started it: these threads must outlive the machines.
+        pool = stack.enter_context(ThreadPoolExecutor(2))
+        first = stack.enter_context(switched_off(image, lambda port: command(port, 1)))
+        second = stack.enter_context(switched_off(image, lambda port: command(port, 2)))
+        started = [pool.submit(first.start), pool.submit(_start_after, second, [Path(p) for p in paths])]
+        for one in started:
+            one.result()
         for side, machine in enumerate((first, second), 1):
             install(machine)
             machine.shell(_SET_UP.format(numbers=" ".join(map(str, range(LINKS))), side=side))

@@ -33,22 +33,27 @@ class Measured(NamedTuple):
 
 @pytest.fixture(scope="module")
 def measured(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
-    folder = tmp_path_factory.mktemp("pairs")
-    with two_linked(image) as machines, tempfile.TemporaryDirectory(prefix="ansible-") as home:
-        hosts = dict(zip(("first", "second"), machines, strict=True))
-        for machine in machines:
-            machine.shell(f"{LIMIT}; {LOSS}")
+    with two_linked(image) as machines:
+        yield measure(machines, tmp_path_factory.mktemp("pairs"))
+
+
+def measure(machines: tuple[LabMachine, LabMachine], folder: Path) -> Measured:
+    """Spoil two of the links, and let the fleet command measure all of them."""
+    hosts = dict(zip(("first", "second"), machines, strict=True))
+    for machine in machines:
+        machine.shell(f"{LIMIT}; {LOSS}")
+    with tempfile.TemporaryDirectory(prefix="ansible-") as home:
         fleet = Controller(folder, Path(home), hosts)
         fleet.set_up({})
         (folder / "ports.json").write_text(json.dumps({"hosttune_ports": RAILS}))
-        words = ("--tool", "rdma", "--seconds", "4", "--against", "median", "--floor", "0.5", "-e", "@ports.json")
-        asked = fleet.ask("pairs", *words)
-        yield Measured(asked, {name: left_behind(machine) for name, machine in hosts.items()})
+        words = ("--tool", "rdma", "--seconds", "6", "--against", "median", "--floor", "0.5", "--wait", "60")
+        asked = fleet.ask("pairs", *words, "-e", "@ports.json")
+    return Measured(asked, {name: left_behind(machine) for name, machine in hosts.items()})
 
 
 def left_behind(machine: LabMachine) -> str:
     """Programs of measurements that still run, and the ports that they would listen at."""
-    return machine.shell("ps -eo args | grep -E '^(timeout|ib_write_bw)' || true; ss -Hltn '( sport >= 5201 )'")
+    return machine.shell("ps -eo args | grep -E '^(timeout|ib_write_bw)' || true; ss -Hltn 'sport >= :5201'")
 
 
 def pairs(measured: Measured) -> dict[str, dict[str, Any]]:
@@ -66,7 +71,7 @@ def test_every_good_link_is_measured_by_ib_write_bw(measured: Measured) -> None:
 def test_the_limited_and_the_lossy_link_are_named(measured: Measured) -> None:
     found = pairs(measured)
     assert found[LIMITED]["state"] == "low", found
-    assert found[LIMITED]["gbps"] < 0.0101
+    assert found[LIMITED]["gbps"] < 0.02  # few messages of 1 MiB: a rough figure
     assert found[LOSSY]["state"] in ("low", "cut"), found
     told = {(fault["kind"], tuple(fault["hosts"]), fault["rail"]) for fault in measured.asked.report["faults"]}
     assert told == {("pair", ("first", "second"), LIMITED), ("pair", ("first", "second"), LOSSY)}

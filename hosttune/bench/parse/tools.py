@@ -52,8 +52,8 @@ def _fio_sample(name: str, row: dict[str, Any], subject: str) -> Sample:
 def parse_perftest(text: str, subject: str, *, stalled: bool = False) -> Answer:
     """Parse `ib_write_bw --report_gbits` (linux-rdma/perftest): the average in the last line, for the largest size.
 
-    `stalled`: 0 is a figure, too; less than 0.005 Gb/s is printed so. Raises NotUnderstood, also for MB/s (2^20 bytes),
-    the unit without that option.
+    `stalled`: 0 is a figure, too: nothing was carried. Raises NotUnderstood, also for MB/s (2^20 bytes), the unit
+    without that option.
     """
     head = _PERFTEST_HEAD.search(text)
     if head is None:
