@@ -278,6 +278,8 @@ def _answer(name: str, answer: str, scrub: Scrub) -> bytes | None:
     from hosttune.discovery.kernellog import QUERY as KERNEL_LOG
     from hosttune.discovery.kernellog import strip_log
     from hosttune.discovery.libvirtd import strip_facts, strip_xml
+    from hosttune.discovery.portdetails import MODULE, strip_module
+    from hosttune.discovery.roce import DEVINFO, strip_devinfo
 
     text: str | None = answer
     if name == QUERY:
@@ -286,6 +288,10 @@ def _answer(name: str, answer: str, scrub: Scrub) -> bytes | None:
         text = strip_xml(answer)
     elif name == KERNEL_LOG:
         text = strip_log(answer, scrub.words)
+    elif name.startswith(MODULE):
+        text = strip_module(answer)
+    elif name.startswith(DEVINFO):
+        text = strip_devinfo(answer)
     return None if text is None else scrub.contents(COMMANDS + name, text.encode())
 
 

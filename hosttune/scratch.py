@@ -113,7 +113,18 @@ class Scratch(Capture):
             self.forget()
         elif argv[0] == "rmdir":
             self._take_folder(argv[-1])
+        elif argv[0] == "fmpm" and argv[-2] in ("-a", "-d"):
+            self._partition(int(argv[-1]), active=argv[-2] == "-a")
         return ""
+
+    def _partition(self, number: int, *, active: bool) -> None:
+        """Activate or deactivate a partition of the fabric: the recorded list shows it."""
+        path = f"{COMMANDS}fabric-manager-partitions"
+        document = json.loads(self._held(path))
+        for one in document["partitionInfo"]:
+            if one["partitionId"] == number:
+                one["isActive"] = int(active)
+        self._put(path, json.dumps(document).encode())
 
     def ran(self) -> list[tuple[str, ...]]:
         """Return the recorded commands, in order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,6 +13,7 @@ from faultlab import BOOT_ID, Ended, Faults, Job, fresh_root, kill, quiet, run_f
 
 from hosttune.discovery import discover
 from hosttune.handover import record
+from hosttune.handover.cleaning import Cleaning
 from hosttune.handover.running import Options, hand_over
 from hosttune.handover.statement import applied_values, known_firmware
 from hosttune.handover.targets import Asked
@@ -36,13 +37,14 @@ _HOSTDEV = (
 )
 
 
-def _definition(name: str, addresses: Sequence[str]) -> str:
+def definition(name: str, addresses: Sequence[str]) -> str:
+    """The definition of a guest with devices."""
     parts = [one.replace(".", ":").split(":") for one in addresses]
     devices = "".join(_HOSTDEV.format(*words) for words in parts)
     return f"<domain type='kvm'><name>{name}</name><vcpu>2</vcpu><devices>{devices}</devices></domain>"
 
 
-def _config(kind: str, device: str) -> bytes:
+def config(kind: str, device: str) -> bytes:
     """Configuration space of a class and a device id, in hex."""
     config = bytearray(space())
     config[0:4], config[9:12] = b"\x4d\x14" + bytes.fromhex(device)[::-1], bytes.fromhex(kind)[::-1]
@@ -63,7 +65,7 @@ def root_of(base: Path, *, drivers: Sequence[str] = ("vfio-pci", "vfio-pci")) ->
         "sys/bus/pci/drivers/vfio-pci/module": "",
         PLACE[1:]: hook_text(STATE_INSIDE) or "",
         ".hosttune/commands/virsh-list": " Id   Name   State\n------\n -    vm     shut off\n",
-        ".hosttune/commands/virsh-dumpxml-vm": _definition("vm", (DRIVE, NIC)),
+        ".hosttune/commands/virsh-dumpxml-vm": definition("vm", (DRIVE, NIC)),
     }
     links: dict[str, str] = {}
     rows = (
@@ -79,7 +81,7 @@ def root_of(base: Path, *, drivers: Sequence[str] = ("vfio-pci", "vfio-pci")) ->
             "subsystem_vendor": "0x144d", "subsystem_device": "0xa801",
         }  # fmt: skip
         files |= {f"{folder}/{name}": f"{text}\n" for name, text in plain.items()}
-        files[f"{folder}/config"] = _config(kind, device)
+        files[f"{folder}/config"] = config(kind, device)
         links |= {f"sys/bus/pci/devices/{address}": folder, f"{folder}/iommu_group": f"sys/kernel/iommu_groups/{group}"}
         links |= {f"{folder}/driver": f"sys/bus/pci/drivers/{driver}"}
     files |= {f"sys/devices/pci0000:c0/{DRIVE}/nvme/nvme0/{name}": text for name, text in
@@ -97,7 +99,9 @@ def passing_all(level: int) -> Validation:
     return msgspec.structs.replace(one, results=one.results + other.results)
 
 
-def course(site: Site) -> tuple[Result, int]:
+def course(
+    site: Site, cleaning: Cleaning | None = None, validate: Callable[[int], Validation] = passing_all
+) -> tuple[Result, int]:
     """The hand-over of both devices, as a job that can be killed."""
     system = site.system
 
@@ -105,18 +109,18 @@ def course(site: Site) -> tuple[Result, int]:
         system.forget()
         return discover(system)
 
-    found = hand_over((site, look), ASKED, Options(None, Wiped(), passing_all), lambda lines: True, quiet)
+    found = hand_over((site, look), ASKED, Options(None, cleaning or Wiped(), validate), lambda lines: True, quiet)
     return Result(verb="apply"), 0 if found.clean else 1
 
 
-def neither(root: Path) -> list[str]:
+def neither(root: Path, devices: Sequence[str] = (DRIVE, NIC)) -> list[str]:
     """The devices that are neither quarantined nor covered by a statement, nor untouched by any hand-over."""
     site, look = here(root)
     host = look()
     assert site.store is not None
     last = record.last_course(site.store)
     begun = {one.target for one in last.records} if last is not None else set()
-    return [one for one in (DRIVE, NIC) if not _held(site, host, one, begun)]
+    return [one for one in devices if not _held(site, host, one, begun)]
 
 
 def _held(site: Site, host: Host, address: str, begun: set[str]) -> bool:
@@ -134,10 +138,10 @@ def _held(site: Site, host: Host, address: str, begun: set[str]) -> bool:
     return {one.reason for one in wrong.reasons if address in one.subject or one.subject == "host"} <= {"quarantined"}
 
 
-def judged(root: Path) -> list[str]:
+def judged(root: Path, job: Job = course) -> list[str]:
     """What must not be after a kill, and after the second hand-over that follows."""
     wrong = [f"{address} is neither quarantined nor covered" for address in neither(root)]
-    code = course(site_on(root))[1]
+    code = job(site_on(root))[1]
     if code != 0 or states(root) != {DRIVE: "clean", NIC: "clean"}:
         wrong.append(f"a second hand-over ends with {code}, {states(root)}")
     wrong += [f"{address} is neither quarantined nor covered in the end" for address in neither(root)]

@@ -45,7 +45,7 @@ def page(context: click.Context, name: str) -> str:
         f"{escaped(title)} \\- {escaped(command.get_short_help_str(limit=1000))}",
         ".SH SYNOPSIS",
         f".B {escaped(name)}",
-        " ".join(breakable(escaped(piece)) for piece in command.collect_usage_pieces(context)),
+        *usage(" ".join(breakable(escaped(piece)) for piece in command.collect_usage_pieces(context))),
         ".SH DESCRIPTION",
         *description(inspect.cleandoc(command.help or "")),
         *options(command, context),
@@ -121,6 +121,11 @@ def listed(heading: str, rows: object) -> list[str]:
     for tag, text in rows:
         lines += [".TP", f".B {escaped(tag)}", escaped(" ".join(text.split()))]
     return lines
+
+
+def usage(text: str) -> tuple[str, ...]:
+    """Options and arguments. Lines with nothing but a part of a word cannot be adjusted: groff would complain."""
+    return (".na", text, ".ad") if "\\:" in text else (text,)
 
 
 def breakable(word: str) -> str:

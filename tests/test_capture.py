@@ -17,9 +17,13 @@ from sweeps import sample
 
 from hosttune.archive import open_root
 from hosttune.discovery import discover
+from hosttune.discovery.ethtool import parse_module
+from hosttune.discovery.portdetails import read_port_details
+from hosttune.discovery.roce import strip_devinfo
 from hosttune.errors import BadInput, Unreadable
 from hosttune.model.host import Host
 from hosttune.model.values import to_builtins
+from hosttune.reader import Reader
 from hosttune.recorded import Archive, Capture
 from hosttune.recording import Recording, write_capture
 from hosttune.scrub import Scrub
@@ -522,3 +526,26 @@ def contents(path: Path) -> dict[str, bytes]:
     with tarfile.open(path) as tar:
         files = [(member.name, tar.extractfile(member)) for member in tar if member.isfile()]
         return {name: file.read() for name, file in files if file is not None and name != ".hosttune/capture"}
+
+
+def test_what_ethtool_tells_of_a_port_is_found_again_without_the_serial_number(
+    machine: Archive, tmp_path: Path
+) -> None:
+    """Its answer is named for the interface, whose name has a MAC address here."""
+    module = (Path(__file__).parent / "cases/ports/ethtool/m-sfp.txt").read_text()
+    name = "enxb8cef6012345"
+    files = private_files() | {f"{NIC}/net/{name}/type": b"1\n", f"{NIC}/driver_override": b"(null)\n"}
+    files[f"/.hosttune/commands/ethtool-m-{name}"] = f"{module}\tVendor SN    : F2020533679\n".encode()
+    links = {
+        "/sys/bus/pci/devices/0000:00:01.0": NIC,
+        f"/sys/class/net/{name}": f"{NIC}/net/{name}",
+        f"{NIC}/net/{name}/device": NIC,
+    }
+    path = tmp_path / "port.tar.gz"
+    write_capture(Archive(files, links, "machine"), str(path))
+    assert "F2020533679" not in whole_text(path)
+    assert name not in whole_text(path)
+    replay = open_root(str(path))
+    (detail,) = read_port_details(Reader(replay), discover(replay)).values()
+    assert detail.module == parse_module(module)
+    assert strip_devinfo("hca_id:\tmlx5_0\n\tnode_guid:\t4821:0b03:0096:04cb\n") == "hca_id:\tmlx5_0\n"

@@ -161,6 +161,10 @@ def test_the_same_port_of_another_card_tells_what_is_meant(
     assert outcome(evidence({A: mine, B: sibling}), "port-state") == expected
 
 
+def test_a_pass_names_the_link_and_the_firmware() -> None:
+    assert one(evidence({A: infiniband()}), "port-state").actual == "mlx5_0/1 active, linkup, firmware 28.39.1002"
+
+
 def test_a_second_port_without_a_cable_is_no_fault_unless_the_other_cards_have_one() -> None:
     alone = evidence({A: infiniband(), A1: DEAD_IB})
     assert (outcome(alone, "port-state"), outcome(alone, "port-state", A1)) == ("pass", "warn")

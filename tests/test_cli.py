@@ -633,8 +633,8 @@ def test_an_unknown_command_is_told_the_commands(cli: Cli, word: str) -> None:
     assert (said["error"], said["do"]) == (
         f"no command {word!r}",
         ("did you mean apply? " if word == "aply" else "")
-        + "give one of: apply, capture, completion, diagnose, discover, fleet, handover, lint, lint-env, metrics,"
-        " pairs, plan, predict, recover, revert, schema, status, validate, watch",
+        + "give one of: apply, capture, collective, completion, diagnose, discover, fleet, handover, lint, lint-env,"
+        " metrics, pairs, plan, predict, recover, revert, schema, status, validate, watch",
     )
 
 

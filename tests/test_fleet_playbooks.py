@@ -255,5 +255,6 @@ def test_the_page_names_every_variable_there_is() -> None:
     text = "".join(path.read_text() for path in PLAYBOOKS.glob("**/*.yml") if not path.name.startswith(elsewhere))
     # Of the command's own making (see hosttune/fleet), and what a playbook itself registers or groups.
     own = {"keep_before", "keep_course", "course", "course_", "course_no", "course_yes", "pairs_jobs", "pairs_record"}
+    own |= {"collective_jobs", "collective_record"}
     used = set(re.findall(r"(?<!_)hosttune_(\w+)", text)) - own
     assert told == options | used | {"templates"}

@@ -67,6 +67,17 @@ def test_hostile_text_in_an_intent_arrives_as_it_is(tmp_path: Path) -> None:
     assert fleet.executions() == {"h1": 1}
 
 
+def test_what_an_intent_declares_of_the_network_goes_to_a_validation(tmp_path: Path) -> None:
+    fabric = {"roce": {"mtu": 9000, "pfc": [3]}}
+    path = Path(recorder(tmp_path))
+    path.write_text(path.read_text() + f'[ "$2" = --expect ] && cat "$3" > "{tmp_path}/expect"\n')
+    intent = {"version": 1, "guests": [{"name": "a", "gpus": 1}], "fabric": fabric}
+    fleet = stand_in(tmp_path, hosttune_command=str(path), hosttune_intent=intent)
+    fleet.play("validate", code=None)
+    assert arguments(tmp_path)[:2] == ["validate", "--expect"]
+    assert json.loads((tmp_path / "expect").read_text()) == {"version": 1, "fabric": fabric}
+
+
 def test_hostile_text_in_a_path_is_one_argument_or_refused(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     hosts = {}

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from domain_shapes import ONE_GPU, TWO_CELLS, changed, plan_of
 from test_guest_scripts import NIC, SHELLS, WHERE, Inside, installed, make
@@ -15,10 +16,13 @@ from hosttune.checks import judge
 from hosttune.discovery.guestlibrary import read_library_files, read_rdma_access
 from hosttune.guest import guest_files
 from hosttune.model.devices import Nic
-from hosttune.model.evidence import Evidence, RdmaAccess
+from hosttune.model.evidence import UNLIMITED, Evidence, RdmaAccess
 from hosttune.model.gpu import Gpu
 from hosttune.model.guestplan import ExpectedLibrary, GuestPlan
-from hosttune.model.host import Host, Problem
+from hosttune.model.host import Host, PciDevice, Problem
+from hosttune.model.intent import Intent, Network
+from hosttune.model.networkintent import Fabric, Roce
+from hosttune.model.plan import PlannedGuest
 from hosttune.model.validation import CheckResult
 from hosttune.reader import Reader
 from hosttune.recorded import Capture
@@ -138,10 +142,77 @@ def test_amd_has_a_file_of_its_own() -> None:
     assert library == ExpectedLibrary(path="/etc/rccl.conf", topology=TOPOLOGY)
 
 
+BRIDGED = changed(TWO_CELLS, networks=(Network(bridge="br0"),))
+SOCKET = "NCCL_SOCKET_IFNAME"
+
+
+def with_networks(tmp_path: Path, guest: PlannedGuest, *names: str) -> Inside:
+    made = make(tmp_path, guest)
+    for n, name in enumerate(names):
+        (made.root / f"sys/bus/virtio/drivers/virtio_net/virtio{n}/net/{name}").mkdir(parents=True)
+    return installed(made)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_socket_interface_is_the_only_network_on_a_bridge(tmp_path: Path, shell: str) -> None:
+    made = with_networks(tmp_path, BRIDGED, "enp1s0")
+    done = made.apply(shell=shell)
+    assert (done.returncode, done.stderr) == (0, "")
+    wanted = {"NCCL_TOPO_FILE": TOPOLOGY, "NCCL_IB_HCA": "=mlx5_4", SOCKET: "=enp1s0"}
+    assert read_as_nccl(conf(made)) == wanted
+    lines = conf(made).splitlines()
+    assert lines[lines.index(f"{SOCKET}==enp1s0") - 1].startswith("# The guest's only network")
+
+
+@pytest.mark.parametrize(
+    ("guest", "names", "why"),
+    [
+        (TWO_CELLS, ("enp1s0",), "the plan does not say which network of this guest reaches the other hosts"),
+        (changed(BRIDGED, networks=(*BRIDGED.networks, Network(bridge="br1"))), ("a",), "the plan does not say"),
+        (changed(BRIDGED, networks=(Network(network="default"),)), ("a",), "the plan does not say"),  # behind NAT
+        (BRIDGED, (), "this guest shows no virtio network interface, or several"),
+        (BRIDGED, ("enp1s0", "enp2s0"), "this guest shows no virtio network interface, or several"),
+        (BRIDGED, ("a b",), "its network interface has an odd name"),
+    ],
+)
+def test_no_socket_interface_where_it_is_not_known(
+    tmp_path: Path, guest: PlannedGuest, names: tuple[str, ...], why: str
+) -> None:
+    made = with_networks(tmp_path, guest, *names)
+    made.apply()
+    assert SOCKET not in read_as_nccl(conf(made))
+    assert f"# No {SOCKET}: {why}" in conf(made)
+
+
+def test_a_nic_without_a_name_may_need_tcp(tmp_path: Path) -> None:
+    made = with_networks(tmp_path, BRIDGED, "enp1s0")
+    shutil.rmtree(made.root / "sys/devices" / WHERE[NIC] / NIC / "infiniband")
+    made.apply()
+    assert f"# No {SOCKET}: the planned NICs have no names" in conf(made)
+
+
+def test_the_traffic_class_is_only_what_the_intent_declares_for_all_nics(tmp_path: Path) -> None:
+    nic = next(device for device in TWO_CELLS.devices if device.kind == "nic")
+
+    def table(roce: Roce) -> str:
+        plan = msgspec.structs.replace(plan_of(TWO_CELLS), intent=Intent(version=1, fabric=Fabric(roce=roce)))
+        return guest_files(plan, TWO_CELLS.name).bundle["hosttune-guest.conf"]
+
+    assert "traffic_class 106\n" in table(Roce(traffic_class=106))
+    assert "traffic_class 106\n" in table(Roce(traffic_class=106, nics=(nic.address,)))
+    assert "traffic_class" not in table(Roce(traffic_class=106, nics=("0000:ee:00.0",)))
+    assert "traffic_class" not in table(Roce(mtu=9000))
+    made = make(tmp_path, TWO_CELLS)
+    (made.bundle / "hosttune-guest.conf").write_text(table(Roce(traffic_class=106)))
+    installed(made).apply()
+    assert read_as_nccl(conf(made)) == {"NCCL_TOPO_FILE": TOPOLOGY, "NCCL_IB_HCA": "=mlx5_4", "NCCL_IB_TC": "106"}
+
+
 # --- the check ------------------------------------------------------------------------------------------------------
 
 GOOD = f"# why\nNCCL_TOPO_FILE={TOPOLOGY}\nNCCL_IB_HCA==mlx5_0,mlx5_1\n"
 NICS = ("0000:05:00.0", "0000:06:00.0")
+OWN = "0000:01:00.0"
 PATH = "/etc/nccl.conf"
 
 
@@ -172,6 +243,20 @@ def test_any_other_file_fails(text: str | None, actual: str) -> None:
     found = checked(text, "mlx5_0", "mlx5_1")
     assert (found.outcome, found.actual) == ("fail", actual)
     assert "hosttune-guest" in (found.hint or "")
+
+
+def test_the_socket_interface_and_the_traffic_class_are_compared() -> None:
+    library = ExpectedLibrary(path=PATH, topology=TOPOLOGY, nics=NICS, own_network=True, traffic_class=106)
+    nics = (*(Nic(address=at, rdma=f"mlx5_{n}") for n, at in enumerate(NICS)), Nic(address=OWN, interfaces=("eth0",)))
+    virtio = PciDevice(address=OWN, driver="virtio-pci")
+    changes = {"guest_plan": GuestPlan(name="a", library=library), "host": Host(nics=nics, pci=(virtio,))}
+    whole = GOOD + "NCCL_SOCKET_IFNAME==eth0\nNCCL_IB_TC=106\n"
+    assert checked(whole, None, None, **changes).outcome == "pass"
+    assert checked(whole.replace("=eth0", "=eth1"), None, None, **changes).outcome == "fail"
+    assert checked(whole.replace("106", "0"), None, None, **changes).outcome == "fail"
+    assert checked(GOOD, None, None, **changes).outcome == "fail"
+    other = Host(nics=nics, pci=(PciDevice(address=OWN, driver="bnxt_en"),))
+    assert checked(GOOD, None, None, **{**changes, "host": other}).outcome == "unknown"
 
 
 def test_what_is_not_known_never_passes() -> None:
@@ -220,6 +305,35 @@ def test_each_planned_nic_has_its_node(nodes: tuple[str, ...] | None, outcome: s
     assert access("guest-rdma-nodes", RdmaAccess(nodes=nodes)).outcome == outcome
     assert access("guest-rdma-nodes", None).outcome == "unknown"
     assert access("guest-rdma-nodes", RdmaAccess(nodes=nodes), guest_plan=None).outcome == "skip"
+
+
+@pytest.mark.parametrize(("limit", "outcome"), [(UNLIMITED, "pass"), (8 << 20, "warn"), (0, "warn"), (None, "unknown")])
+def test_locked_memory(limit: int | None, outcome: str) -> None:
+    assert access("guest-memlock", RdmaAccess(memlock=limit)).outcome == outcome
+    assert access("guest-memlock", None).outcome == "unknown"
+    assert access("guest-memlock", RdmaAccess(memlock=limit), guest_plan=None).outcome == "skip"
+
+
+LIMITS = "Limit                     Soft Limit           Hard Limit           Units     \n"
+
+
+@pytest.mark.parametrize(
+    ("line", "limit"),
+    [
+        ("Max locked memory         8388608              8388608              bytes     \n", 8 << 20),
+        ("Max locked memory         unlimited            unlimited            bytes     \n", UNLIMITED),
+        ("Max locked memory         -1                   unlimited            bytes     \n", None),
+        ("", None),
+    ],
+)
+def test_the_limit_of_locked_memory_is_read(tmp_path: Path, line: str, limit: int | None) -> None:
+    (tmp_path / "etc/hosttune-guest").mkdir(parents=True)
+    (tmp_path / "etc/hosttune-guest/expected.json").write_text("{}")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/limits").write_text(LIMITS + line)
+    found = read_rdma_access(Reader(Capture(str(tmp_path))), Host())
+    assert found is not None
+    assert found.memlock == limit
 
 
 OLD = Host(gpus=(Gpu(address="0000:01:00.0", vendor="nvidia"),), kernel="5.4.0-1")

@@ -118,6 +118,8 @@ def test_no_algorithm_of_nccl_is_forced() -> None:
     assert set(re.findall(r"\"((?:NCCL|UCX)_[A-Z_]+)=", everything)) == {
         "NCCL_TOPO_FILE",
         "NCCL_IB_HCA",
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_IB_TC",
         "UCX_NET_DEVICES",
     }
 

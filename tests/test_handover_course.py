@@ -17,13 +17,16 @@ from courses import Wiped, handed, here, passing, states, steps, with_guest
 from cutshort import put
 from handovers import SIGNER, Keys
 
+from hosttune.archive import open_system
 from hosttune.cli import run
+from hosttune.discovery import discover
 from hosttune.errors import BadInput, Refused
 from hosttune.handover import record
 from hosttune.handover.cleaning import Erasure, Work
 from hosttune.handover.remains import ZEROED
 from hosttune.handover.resets import method_of
 from hosttune.handover.running import Handed, Options, hand_over, lines_of
+from hosttune.handover.statement import read_firmware
 from hosttune.handover.targets import Asked, Target
 from hosttune.handover.testing import tested as judged
 from hosttune.journal import Store
@@ -206,6 +209,32 @@ def test_firmware_that_changed_between_two_hand_overs(small: Path) -> None:
     assert "firmware_rev was 'GDC5602Q', and is 'EVIL0001'" in why(found, "tested")
     release(str(small / STATE), DRIVE, "flashed by the operator")
     assert handed(small, ASKED, validate=passing_all).clean
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "says"),
+    [
+        ({"vbios": "1"}, {"vbios": "1", "inforom": "G520.0282.02.02"}, None),  # not known then: recorded now
+        ({"vbios": "1", "inforom": "G520"}, {"vbios": "1", "inforom": "G521"}, "inforom was 'G520', and is 'G521'"),
+        ({"vbios": "1", "inforom": "G520"}, {"vbios": "1"}, "inforom was 'G520', and is None"),
+    ],
+)
+def test_the_inforom_is_compared_with_the_last_hand_overs(
+    before: dict[str, str], now: dict[str, str], says: str | None
+) -> None:
+    target = Target(address=GPU, kind="gpu", identity=GPU, firmware=before)
+    found = judged(target, passing(1), now, True)
+    assert (found.outcome, says is None or says in str(found.why)) == ("done" if says is None else "failed", True)
+
+
+def test_the_inforom_is_read_with_the_vbios(cli: Cli) -> None:
+    system = open_system(str(cli.root.path))
+    known = discover(system)
+    (gpu,) = (one for one in known.gpus if one.address == GPU)
+    rest = tuple(one for one in known.gpus if one.address != GPU)
+    with_inforom = msgspec.structs.replace(gpu, firmware_version="96.00", inforom_version="G520.0282.02.02")
+    found = msgspec.structs.replace(known, gpus=(with_inforom, *rest))
+    assert read_firmware(system, found, GPU) == {"vbios": "96.00", "inforom": "G520.0282.02.02"}
 
 
 @pytest.mark.parametrize(

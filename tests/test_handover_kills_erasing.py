@@ -17,6 +17,7 @@ from applyroots import GPU, STATE, Cli, Root
 from coursekills import ASKED, DRIVE, NIC, neither, passing_all, root_of
 from courses import passing, states, with_guest
 from cutshort import KilledError
+from fabricroots import activate, active, exactly_of
 from sweeps import FULL, sample
 from test_handover_drives import GuestsDrive, WithNics
 
@@ -150,6 +151,8 @@ def test_killed_anywhere_a_gpu_is_quarantined_or_covered(cli: Cli, plan: Path, t
         system.searches = []
         return system
 
+    partition = exactly_of(start, {1})
+    activate(start, partition)
     whole = fresh()
     done = run(whole, asked, Cleaning(), passing)
     assert done is not None
@@ -157,6 +160,7 @@ def test_killed_anywhere_a_gpu_is_quarantined_or_covered(cli: Cli, plan: Path, t
     wrong = []
     for at in sample("GPU searched", range(whole.count), MOST):
         system = fresh()
+        activate(start, partition)
         assert run(system, asked, Cleaning(), passing, at) is None, at
         place = f"killed at {at} of {whole.count}, {system.where}"
         if states(start)[GPU] == "clean" and "statement" not in system.where:
@@ -164,6 +168,8 @@ def test_killed_anywhere_a_gpu_is_quarantined_or_covered(cli: Cli, plan: Path, t
         again = run(fresh(), asked, Cleaning(), passing)
         if again is None or not again.clean or Root(start).driver(GPU) != "vfio-pci":
             wrong.append(f"{place}: a second hand-over does not end it: {states(start)}, {Root(start).driver(GPU)}")
+        if active(start):
+            wrong.append(f"{place}: partitions {active(start)} are left active")
     assert wrong == []
 
 

@@ -58,6 +58,7 @@ def test_virtual_functions_and_mediated_devices(system: System, tmp_path: Path) 
         ({"mig": Mig(mode="enabled", instances=())}, 0, 0),
         ({"mig": Mig(mode="enabled", instances=(MigInstance(id=1),))}, 1, 0),
         ({"mig": Mig(mode="enabled")}, 0, 1),
+        ({"mig": Mig(profiles=())}, 0, 1),  # it can have some, and whether it has them was not read
         ({}, 0, 1),
         ({"lacks": ("mig",)}, 0, 0),
     ],

@@ -15,7 +15,8 @@ from hosttune.archive import open_system
 from hosttune.bench.parse.answer import NotUnderstood
 from hosttune.discovery import discover
 from hosttune.errors import BadInput, CommandFailed
-from hosttune.model.pairs import End, EndResult, Job, Pair
+from hosttune.model.pairs import End, EndResult, Job, Pair, PairsReport
+from hosttune.pairs.counters import came, look
 from hosttune.pairs.ends import (
     STALLED,
     UNBOUND,
@@ -28,8 +29,11 @@ from hosttune.pairs.ends import (
     parse_iperf3,
     wrong_way,
 )
-from hosttune.pairs.judging import joined, judged
+from hosttune.pairs.judging import joined, judged, verdict_of
 from hosttune.pairs.ports import survey
+from hosttune.reader import Reader
+from hosttune.recorded import Capture
+from hosttune.report.pairs_text import counted
 
 TEXT = (Path(__file__).parent / "cases/bench/perftest/gbits.txt").read_text()
 CASES = Path(__file__).parent / "cases/pairs/ib_write_bw"
@@ -319,3 +323,61 @@ def test_an_rdma_device_over_a_bond_belongs_to_the_bond(tmp_path: Path) -> None:
     bond, plain = survey(system, discover(system), ("bond0", "eth0")).ports
     assert (bond.rail, bond.rdma, bond.rate_gbps, bond.link_layer) == ("bond0", "mlx5_bond_0", 200.0, "Ethernet")
     assert (plain.rdma, plain.link_layer) == (None, None)
+
+
+# --- error counters -------------------------------------------------------------------------------------------------
+
+
+def port(root: Path, **counts: int) -> Reader:
+    """A host whose port has these counters; those of hardware below hw_counters, frames below statistics."""
+    folder = root / "sys/class/infiniband/mlx5_0/ports/1"
+    places = {"rnr_nak_retry_err": folder / "hw_counters", "rx_crc_errors": root / "sys/class/net/r0/statistics"}
+    for name, count in counts.items():
+        at = places.get(name, folder / "counters")
+        at.mkdir(parents=True, exist_ok=True)
+        (at / name).write_text(f"{count}\n")
+    return Reader(Capture(str(root)))
+
+
+def test_the_counters_of_an_end_are_those_of_its_device_and_interface(tmp_path: Path) -> None:
+    found = look(port(tmp_path, symbol_error=3, rnr_nak_retry_err=1, rx_crc_errors=7, port_rcv_data=9), CLIENT)
+    assert found == {"mlx5_0/1 symbol_error": 3, "mlx5_0/1 rnr_nak_retry_err": 1, "r0 rx_crc_errors": 7}
+    assert look(port(tmp_path), replace(CLIENT, rdma="../x", interface=None)) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "errors"),
+    [
+        ("mlx5_0/1 link_downed", 4, 5, 1),  # none at all is allowed
+        ("mlx5_0/1 link_downed", 5, 5, None),
+        ("mlx5_0/1 symbol_error", 10, 130, None),  # 120 in an hour
+        ("mlx5_0/1 symbol_error", 10, 131, 121),
+        ("mlx5_0/1 symbol_error", 65535, 200, 200),  # cleared in between
+        ("mlx5_0/1 port_xmit_discards", 0, 200, None),  # 100 in each of the two seconds
+        ("mlx5_0/1 port_xmit_discards", 0, 201, 201),
+        ("r0 rx_crc_errors", 0, 1, 1),
+        ("r0 carrier_down_count", 1, 2, 1),
+    ],
+)
+def test_what_came_beyond_what_is_allowed(name: str, before: int, after: int, errors: int | None) -> None:
+    assert came({name: before}, {name: after}, 2) == ({} if errors is None else {name: errors})
+    assert came({}, {name: after}, 2) == {}
+
+
+def test_an_end_that_counted_errors_says_so_and_its_pair_is_no_pass() -> None:
+    counts = iter(({"r0 rx_crc_errors": 0}, {"r0 rx_crc_errors": 2}))
+
+    def fails(argv: tuple[str, ...], limit: float) -> str:
+        raise CommandFailed(argv, "not installed")
+
+    (end,) = measure((replace(CLIENT, interface=None),), fails, together=False, look=lambda end: next(counts))
+    assert end.errors == {"r0 rx_crc_errors": 2}
+    (blind,) = measure((replace(CLIENT, interface=None),), fails, together=False)
+    assert blind.errors is None
+    what = joined(result("client"), replace(result("server"), errors=end.errors))
+    assert (what.outcome, what.errors) == ("measured", ("receiver: r0 rx_crc_errors 2",))
+    good = Pair(sender="a", receiver="b", rail="r0", round=1, state="good", outcome="measured", errors=what.errors)
+    assert verdict_of((good,), incomplete=False, limited=False) == "warn"
+    assert verdict_of((replace(good, errors=()),), incomplete=False, limited=False) == "pass"
+    report = PairsReport(run="r", pairs=(good,))
+    assert list(counted(report)) == ["errors: a to b on r0: receiver: r0 rx_crc_errors 2"]

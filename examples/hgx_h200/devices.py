@@ -90,6 +90,49 @@ def _write_ethernet(tree: Tree, function: Function, number: int) -> None:
         mtu=1500,
         **link,
     )
+    name = f"ens2f{number}np{number}"
+    speed = "25000Mb/s" if up else "Unknown!"
+    tree.put(f".hosttune/commands/ethtool-{name}", _LINK.format(name=name, speed=speed, up="yes" if up else "no"))
+    no_module = '{"error": "netlink error: Input/output error"}'
+    tree.put(f".hosttune/commands/ethtool-m-{name}", _module() if up else no_module)
+
+
+# The form of ethtool(8), NAME and -m NAME; the module is made up, without a serial number.
+_LINK = """Settings for {name}:
+\tSupported ports: [ FIBRE ]
+\tSupported link modes:   10000baseSR/Full
+\t                        25000baseSR/Full
+\tAdvertised link modes:  25000baseSR/Full
+\tSpeed: {speed}
+\tDuplex: Full
+\tPort: FIBRE
+\tLink detected: {up}"""
+_READINGS = {
+    "Module temperature": (
+        "38.50 degrees C",
+        "80.00 degrees C",
+        "-10.00 degrees C",
+        "75.00 degrees C",
+        "-5.00 degrees C",
+    ),
+    "Module voltage": ("3.3000 V", "3.6300 V", "2.9700 V", "3.4650 V", "3.1350 V"),
+    "Laser bias current": ("6.800 mA", "12.000 mA", "2.000 mA", "10.000 mA", "3.000 mA"),
+    "Laser output power": ("0.9500 mW", "2.5119 mW", "0.1445 mW", "1.9953 mW", "0.1820 mW"),
+    "Laser rx power": ("0.8200 mW", "2.5119 mW", "0.0589 mW", "1.9953 mW", "0.0933 mW"),
+}
+_LIMITS = ("high alarm", "low alarm", "high warning", "low warning")
+
+
+def _module() -> str:
+    """What ethtool -m prints of a healthy SFP28."""
+    rows = {"Identifier": "0x03 (SFP)", "Vendor name": "SYNTHETIC", "Vendor PN": "EXAMPLE-25G-SR"}
+    rows |= {"Optical diagnostics support": "Yes", "Alarm/warning flags implemented": "Yes"}
+    for name, (value, *_) in _READINGS.items():
+        rows["Receiver signal average optical power" if name == "Laser rx power" else name] = value
+    rows |= {f"{name} {limit}": "Off" for name in _READINGS for limit in _LIMITS}
+    for name, (_, *limits) in _READINGS.items():
+        rows |= {f"{name} {limit} threshold": value for limit, value in zip(_LIMITS, limits, strict=True)}
+    return "\n".join(f"\t{name:<41} : {value}" for name, value in rows.items())
 
 
 def _write_nvme(tree: Tree, function: Function, number: int) -> None:

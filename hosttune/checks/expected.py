@@ -5,6 +5,7 @@ Each becomes a source of devices (`DeviceSource` with `expects`) and is compared
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from hosttune.checks.facts import known_devices
 from hosttune.errors import BadInput
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import HOST_SCHEMA, DeviceSource, Host, SeenDevice
+from hosttune.model.intent import Intent
+from hosttune.model.networkintent import Roce
 from hosttune.model.plan import PLAN_SCHEMA, Plan
 from hosttune.model.validation import VALIDATION_SCHEMA, KnownDevice, Validation
 from hosttune.model.values import Value, address_key, is_address
@@ -26,7 +29,7 @@ class Expectation(Value, frozen=True, kw_only=True):
     """Devices that are expected here, and the source that expects them.
 
     `digest`: identifies the machine that the expectation is about; None = not known. `at`: when the devices were seen;
-    None for a plan.
+    None for a plan. `roce`: what a plan or an intent declares of the RoCE ports here.
     """
 
     name: str
@@ -34,6 +37,7 @@ class Expectation(Value, frozen=True, kw_only=True):
     devices: tuple[SeenDevice, ...]
     digest: str | None = None
     at: str | None = None
+    roce: Roce | None = None
 
 
 class Forgotten(Value, frozen=True, kw_only=True):
@@ -55,7 +59,8 @@ def of_plan(plan: Plan, name: str, read: str) -> Expectation:
     for guest in plan.guests:
         for instance in guest.mig:
             seen.setdefault(instance.gpu, SeenDevice(address=instance.gpu, kind="gpu"))
-    return Expectation(name=name, read=read, devices=_ordered(seen), digest=plan.host_digest)
+    roce = plan.intent.fabric.roce if plan.intent.fabric is not None else None
+    return Expectation(name=name, read=read, devices=_ordered(seen), digest=plan.host_digest, roce=roce)
 
 
 def of_validation(validation: Validation, name: str, read: str) -> Expectation:
@@ -79,30 +84,39 @@ def of_host(host: Host, name: str, read: str) -> Expectation:
 
 
 def of_document(text: bytes, where: str) -> Expectation:
-    """Return the devices of a host document, a plan or a validation; the schema says which it is.
+    """Return the devices of a host document, a plan or a validation; the schema says which it is. Or what an intent
+    (YAML or JSON) declares of RoCE ports.
 
-    Raises BadInput for any other document, and for one that names no device.
+    Raises BadInput for any other document, and for one that names no device and declares nothing.
     """
     return of_value(_read(text, where), where)
 
 
-def of_value(value: Host | Plan | Validation, where: str = "expect") -> Expectation:
+def of_value(value: Host | Plan | Validation | Intent, where: str = "expect") -> Expectation:
     """Return the devices of a document; `where` names it. Raises BadInput for a document that names no device."""
     if isinstance(value, Host):
         found = of_host(value, f"the host document {where}", where)
     elif isinstance(value, Plan):
         found = of_plan(value, f"the plan {where}", where)
+    elif isinstance(value, Intent):
+        roce = value.fabric.roce if value.fabric is not None else None
+        found = Expectation(name=f"the intent {where}", read=where, devices=(), roce=roce)
     else:
         found = of_validation(value, f"the validation {where}", where)
-    if not found.devices:
-        raise BadInput("it names no device that could be expected here", where=where, hint=_WHICH)
+    if not found.devices and found.roce is None:
+        what = (
+            "it has no fabric.roce" if isinstance(value, Intent) else "it names no device that could be expected here"
+        )
+        raise BadInput(what, where=where, hint=_WHICH)
     return found
 
 
-def _read(text: bytes, where: str) -> Host | Plan | Validation:
+def _read(text: bytes, where: str) -> Host | Plan | Validation | Intent:
     try:
         document: Any = msgspec.json.decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        if re.search(rb"^version:", text, re.MULTILINE):
+            return Intent.from_yaml(text, where=where)
         raise BadInput(f"not JSON: {error}", where=where, hint=_WHICH) from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema == HOST_SCHEMA:
@@ -111,11 +125,15 @@ def _read(text: bytes, where: str) -> Host | Plan | Validation:
         return Plan.from_json(text, where=where)
     if schema == VALIDATION_SCHEMA:
         return Validation.from_json(text, where=where)
+    if schema is None and isinstance(document, dict) and "version" in document:
+        return Intent.from_json(text, where=where)
     what = "it has no schema" if schema is None else f"its schema is {str(schema)[:60]!r}"
     raise BadInput(f"not a document that lists devices: {what}", where=where, hint=_WHICH)
 
 
-_WHICH = "give a host document, a plan or a validation (-o json of discover, plan, validate)"
+_WHICH = (
+    "give a host document, a plan or a validation (-o json of discover, plan, validate), or an intent with fabric.roce"
+)
 
 
 def _known(one: KnownDevice) -> SeenDevice:
@@ -148,9 +166,10 @@ def with_expectations(
     """Return the evidence with each expectation added as a source of devices, without the devices removed from it.
 
     A removed device that a later validation has seen is expected again. If the digest of an expectation differs, it
-    may be about another machine: `could` is then None, and a device that only it names is unknown, not a fault.
+    may be about another machine: `could` is then None, and a device that only it names is unknown, not a fault. What
+    the last one declares of RoCE ports counts.
     """
-    host = evidence.host
+    host, expectations = evidence.host, tuple(expectations)
     out = {one.address: one for one in forgotten}
     sources = []
     for expectation in expectations:
@@ -158,6 +177,9 @@ def with_expectations(
         if wanted:
             other = None not in (expectation.digest, host.digest) and expectation.digest != host.digest
             sources.append(_source(host, expectation, wanted, other=other))
+    declared = [expectation.roce for expectation in expectations if expectation.roce is not None]
+    if declared:
+        evidence = msgspec.structs.replace(evidence, declared_roce=declared[-1])
     if not sources:
         return evidence
     known = msgspec.structs.replace(host, sources=(*(host.sources or ()), *sources))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from hosttune.checks.check import Check, failed, passed, skipped, unknown
+from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
 from hosttune.checks.facts import HOST
 from hosttune.gpu import VENDORS
-from hosttune.model.evidence import Evidence, RdmaAccess
+from hosttune.model.evidence import UNLIMITED, Evidence, RdmaAccess
 from hosttune.model.guestplan import PLACE, UNREADABLE, ExpectedLibrary
 from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult
@@ -16,6 +16,7 @@ from hosttune.model.validation import CheckResult
 _ID = "guest-library-file"
 _NODES_ID = "guest-rdma-nodes"
 _DIRECT_ID = "guest-gpudirect"
+_LOCK_ID = "guest-memlock"
 _DMABUF = (5, 12)  # Linux: dma-buf of other drivers in RDMA memory regions (ib_umem_dmabuf)
 _AGAIN = (
     "systemctl restart hosttune-guest writes it anew; a file without its first line is left alone: move it away first"
@@ -41,8 +42,9 @@ def guest_library_file(evidence: Evidence) -> Iterable[CheckResult]:
 def _file(evidence: Evidence, library: ExpectedLibrary) -> CheckResult:
     path = library.path
     names = _names(evidence.host, library.nics)
+    networks = _own_networks(evidence.host)
     files = evidence.library_files or {}
-    wanted = _wanted(library, names)
+    wanted = _wanted(library, names, networks)
     expected = ", ".join(f"{name}={value}" for name, value in wanted.items())
     if path not in files:
         return unknown(_ID, path, expected=expected, why="it could not be read", hint=f"read {path}", source=path)
@@ -56,6 +58,9 @@ def _file(evidence: Evidence, library: ExpectedLibrary) -> CheckResult:
         why = f"the RDMA device of {', '.join(lost)} is unknown"
         hint = "load the NIC's RDMA driver, then systemctl restart hosttune-guest"
         return unknown(_ID, path, expected=expected, why=why, hint=hint, source=path)
+    if library.own_network and len(networks) != 1:
+        why = f"which interface is the guest's own network is not known: {len(networks)} of virtio"
+        return unknown(_ID, path, expected=expected, why=why, hint="ls /sys/bus/virtio/drivers/virtio_net", source=path)
     if found != wanted:
         return failed(_ID, path, expected=expected, actual=actual, source=path, hint=_AGAIN)
     return passed(_ID, path, expected=expected, actual=actual, source=path)
@@ -117,6 +122,27 @@ def _direct(evidence: Evidence, maker: str) -> CheckResult:
     return unknown(_DIRECT_ID, maker, expected=expected, why=why, hint=hint, source=source)
 
 
+def guest_memlock(evidence: Evidence) -> Iterable[CheckResult]:
+    """Yield one result: how much memory a program that was started as this one may lock for RDMA."""
+    if not _planned_nics(evidence):
+        yield skipped(_LOCK_ID, HOST, "no plan of a guest is here that names NICs for a collectives library")
+        return
+    expected, source = "unlimited", "/proc/self/limits"
+    limit = evidence.rdma_access.memlock if evidence.rdma_access is not None else None
+    hint = (
+        "memlock unlimited in /etc/security/limits.d, LimitMEMLOCK=infinity of a service, --ulimit memlock=-1 of docker"
+    )
+    if limit is None:
+        why = "the limit of locked memory could not be read"
+        yield unknown(_LOCK_ID, HOST, expected=expected, why=why, hint="ulimit -l", source=source)
+    elif limit == UNLIMITED:
+        actual = "unlimited, for programs that are started as this one"
+        yield passed(_LOCK_ID, HOST, expected=expected, actual=actual, source=source)
+    else:
+        actual = f"{limit} bytes, for programs that are started as this one and have no CAP_IPC_LOCK"
+        yield warned(_LOCK_ID, HOST, expected=expected, actual=actual, source=source, hint=hint)
+
+
 def _at_least(kernel: str | None, least: tuple[int, int]) -> bool | None:
     found = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", kernel or "")
     return None if found is None else (int(found[1]), int(found[2])) >= least
@@ -132,10 +158,22 @@ def _names(host: Host, nics: Iterable[str]) -> Mapping[str, str | None]:
     return {address: rdma.get(address) for address in nics}
 
 
-def _wanted(library: ExpectedLibrary, names: Mapping[str, str | None]) -> Mapping[str, str]:
+def _own_networks(host: Host) -> list[str]:
+    """Return the network interfaces of virtio: those of the guest's own networks."""
+    drivers = {nic.address: device.driver for nic in host.nics if (device := host.index.pci.get(nic.address))}
+    return [name for nic in host.nics if drivers.get(nic.address) == "virtio-pci" for name in nic.interfaces]
+
+
+def _wanted(library: ExpectedLibrary, names: Mapping[str, str | None], networks: Sequence[str]) -> Mapping[str, str]:
     known = [name for name in names.values() if name is not None]
-    topology = {"NCCL_TOPO_FILE": library.topology}
-    return topology | {"NCCL_IB_HCA": f"={','.join(known)}"} if known else topology
+    wanted = {"NCCL_TOPO_FILE": library.topology}
+    if known:
+        wanted["NCCL_IB_HCA"] = f"={','.join(known)}"
+    if library.own_network and len(networks) == 1:
+        wanted["NCCL_SOCKET_IFNAME"] = f"={networks[0]}"
+    if known and library.traffic_class is not None:
+        wanted["NCCL_IB_TC"] = str(library.traffic_class)
+    return wanted
 
 
 def settings_of(text: str) -> Mapping[str, str]:
@@ -173,6 +211,15 @@ CHECKS = (
         why="otherwise every message between hosts is copied through the guest's memory",
         source="NVIDIA GPU Operator, GPUDirect RDMA: nvidia-peermem, or DMA-BUF with the open kernel modules",
         judge=guest_gpudirect,
+        inside=True,
+    ),
+    Check(
+        id=_LOCK_ID,
+        title="Programs may lock memory for RDMA",
+        subjects="the guest, where its plan names NICs for a collectives library",
+        why="registering memory with a NIC locks it: with a small limit the library falls back to TCP sockets or fails",
+        source="rdma-core, Documentation/libibverbs.md; Linux getrlimit(2), RLIMIT_MEMLOCK",
+        judge=guest_memlock,
         inside=True,
     ),
 )

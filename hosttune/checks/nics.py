@@ -109,7 +109,9 @@ class Found(NamedTuple):
     hint: str = ""
 
 
-def result_of_worst(check: str, judged: Judged, expected: str, found: Iterable[Found], good: str) -> CheckResult:
+def result_of_worst(
+    check: str, judged: Judged, expected: str, found: Iterable[Found], good: str, *, source: str = READ
+) -> CheckResult:
     """Return the result of the worst thing found; the text has all that is as bad as that. A pass says `good`."""
     every = list(found)
     at = check, judged.address
@@ -118,11 +120,11 @@ def result_of_worst(check: str, judged: Judged, expected: str, found: Iterable[F
         lacking = [one for one in every if one.outcome == "unknown"]
         if lacking and outcome == "warn":
             why = "; ".join(one.text for one in (*lacking, *worst))
-            return unknown(*at, expected=expected, why=why, hint=lacking[0].hint or RECORD, source=READ)
+            return unknown(*at, expected=expected, why=why, hint=lacking[0].hint or RECORD, source=source)
         if worst:
             actual = "; ".join(one.text for one in worst)
-            return make(*at, expected=expected, actual=actual, source=READ, hint=worst[0].hint)
-    return passed(*at, expected=expected, actual=good, source=READ)
+            return make(*at, expected=expected, actual=actual, source=source, hint=worst[0].hint)
+    return passed(*at, expected=expected, actual=good, source=source)
 
 
 def not_known(judged: Judged) -> Iterator[Found]:

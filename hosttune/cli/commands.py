@@ -28,6 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 COMMANDS = {
     "apply": ("transaction", "Configure the host as a plan says; roll back on failure."),
     "capture": ("documents", "Record this host, without serial numbers, for use with --root."),
+    "collective": ("collective", "List what this host has for collectives; take part in one."),
     "completion": ("documents", "Print the completion script of a shell."),
     "diagnose": ("predicting", "Say why a measured figure falls short, and what to do."),
     "discover": ("documents", "Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests."),
@@ -113,6 +114,12 @@ class Seconds(click.FloatRange):
         """See click.ParamType."""
         found = super().convert(value, param, ctx)
         return found if found == found else self.fail(f"{value!r} is not a {self.name}.", param, ctx)
+
+
+class Number(Seconds):
+    """A number within limits."""
+
+    name = "number"
 
 
 class FileName(click.types.StringParamType):

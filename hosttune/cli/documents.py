@@ -11,6 +11,7 @@ from hosttune.errors import BadInput
 DOCUMENTS = (
     *("host", "plan", "intent", "result", "validation", "fleet", "handover"),
     *("measured", "diagnosis", "prediction", "training", "pairs", "ends", "baseline"),
+    *("collective", "member"),
 )
 
 
@@ -64,6 +65,7 @@ def schema(name: str) -> None:
     """Print the JSON Schema of a document."""
     import msgspec
 
+    from hosttune.model.collective import CollectiveReport, Member
     from hosttune.model.declared import Declared
     from hosttune.model.diagnosis import Diagnosis
     from hosttune.model.fleet import FleetReport
@@ -94,6 +96,8 @@ def schema(name: str) -> None:
         "pairs": PairsReport,
         "ends": Ends,
         "baseline": Declared,
+        "collective": CollectiveReport,
+        "member": Member,
     }
     emit(to_json(msgspec.json.schema(kinds[name])))
 

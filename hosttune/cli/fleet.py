@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hosttune.cli import fleetbaseline, fleetpairs
+from hosttune.cli import fleetbaseline, fleetcollective, fleetpairs
 from hosttune.cli.commands import Command, Group, Seconds, Whole
 from hosttune.cli.output import emit, emit_page, exiting, shown, tell, write
 from hosttune.errors import BadInput
@@ -169,14 +169,10 @@ def handover(context: click.Context, /, **asked: Any) -> None:
 
 
 @fleet.command(cls=Command, groups=fleetpairs.PAIR_GROUPS)
-@click.option("-i", "--inventory", "inventories", multiple=True, required=True, metavar="INVENTORY",
-              help="Ansible's inventory: a file, a directory, or HOST,… (repeatable).")  # fmt: skip
-@click.option("--limit", metavar="PATTERN", help="Only these hosts and groups, as with Ansible's --limit.")
 @results_option
+@fleetpairs.between_options
 @click.option("--forks", type=Whole(2, 5000), metavar="N", help="Hosts to ask at once (default 200).")
 @click.option("--resume", is_flag=True, help="Continue the last run: measure the pairs that are still unknown.")
-@click.option("-e", "extra", multiple=True, metavar="KEY=VALUE|@FILE",
-              help="A variable for the playbooks (repeatable).")  # fmt: skip
 @fleetpairs.pair_options
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ANSIBLE-OPTIONS]")
 @click.pass_context
@@ -187,6 +183,26 @@ def pairs(context: click.Context, /, **asked: Any) -> None:
     named by --disrupt.
     """
     fleetpairs.run(context, lambda rest: request_of("pairs", rest), asked)
+
+
+@fleet.command(cls=Command, groups=fleetcollective.COLLECTIVE_GROUPS)
+@results_option
+@fleetpairs.between_options
+@click.option(
+    "--forks", type=Whole(2, 5000), metavar="N", help="Hosts to ask at once, and most of a group (default 200)."
+)
+@click.option("--resume", is_flag=True, help="Continue the last run: measure the groups that are still unknown.")
+@fleetcollective.collective_options
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ANSIBLE-OPTIONS]")
+@click.pass_context
+def collective(context: click.Context, /, **asked: Any) -> None:
+    """All-reduce and all-gather over 1, 2, 4 … hosts; find the slow host.
+
+    It loads the network and the GPUs. Bus bandwidth is compared with the prediction of this shape and within the fleet;
+    where a group is slow, hosts are left out until the slow one is found. A host with running guests is not measured
+    unless it is named by --disrupt. No MPI, no scheduler.
+    """
+    fleetcollective.run(context, lambda rest: request_of("collective", rest), asked)
 
 
 @fleet.command(cls=Command, groups=GROUPS)
@@ -215,15 +231,7 @@ def report(results: str, run_id: str | None, output: str, **last: Any) -> None:
 
     if last["verb"] is None and (last["inventories"] or last["limit"]):
         raise BadInput("a run's hosts are in its record", where="-i", hint="give --verb with it, or leave it out")
-    if last["verb"] is None and (run_of_pairs := last_run(results, run_id)) is not None:
-        from hosttune.fleet.pairs import report_of_past as report_of_pairs
-
-        if last["metrics"] is not None:
-            hint = "leave it out, or name another run by --run, or answers by --verb"
-            raise BadInput(
-                f"the run {run_of_pairs} is one of pairs: it has no hosts to judge", where="--metrics", hint=hint
-            )
-        fleetpairs.show(report_of_pairs(results, run_of_pairs), output)
+    if last["verb"] is None and fleetcollective.show_between(results, run_id, output, last["metrics"]):
         return
     path, metrics = last.pop("metrics"), None
     if path is not None:
@@ -235,14 +243,6 @@ def report(results: str, run_id: str | None, output: str, **last: Any) -> None:
     else:
         found = last_answers(results, run_id, metrics, **last)
     show(found, output, results)
-
-
-def last_run(results: str, run_id: str | None) -> str | None:
-    """Return the id of the run that a report is asked of, if it is one of `pairs`. Raises BadInput."""
-    from hosttune.fleet.run import read_past
-
-    past = read_past(results, None, run_id)
-    return past.run if past is not None and past.began.verb == "pairs" else None
 
 
 def last_answers(

@@ -28,6 +28,20 @@ PAIR_GROUPS = {
 _MEASURING = ("tool", "seconds", "rate_gbps", "streams", "rounds", "floor", "against", "port", "wait", "together")
 
 
+def between_options(command: F) -> F:
+    """Add the options that verbs between hosts have in common with all others."""
+    options = (
+        click.option("-i", "--inventory", "inventories", multiple=True, required=True, metavar="INVENTORY",
+                     help="Ansible's inventory: a file, a directory, or HOST,… (repeatable)."),
+        click.option("--limit", metavar="PATTERN", help="Only these hosts and groups, as with Ansible's --limit."),
+        click.option("-e", "extra", multiple=True, metavar="KEY=VALUE|@FILE",
+                     help="A variable for the playbooks (repeatable)."),
+    )  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def pair_options(command: F) -> F:
     """Add the options of `fleet pairs` that no other verb has."""
     options = (

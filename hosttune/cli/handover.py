@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import select
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 from click.core import ParameterSource
@@ -88,7 +89,9 @@ def handover(
     if dry_run:
         emit("\n".join(shown(line) for line in lines_of(here, asked)))
         return
-    done = hand_over(here, asked, Options(out, None, _validating(here[0])), _asking(yes), progress())
+    done = hand_over(
+        here, asked, Options(out, None, _validating(here[0]), waiting(yes, sys.stdin)), _asking(yes), progress()
+    )
     with exiting(context, 3 if done.refused else 0 if done.clean else 1):
         if output == "json":
             emit(done.statement.to_json())
@@ -119,6 +122,20 @@ def _asking(yes: bool) -> Callable[[Sequence[str]], bool]:
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     return ask
+
+
+def waiting(yes: bool, terminal: TextIO | None) -> Callable[[str, float], bool] | None:
+    """Return the function that shows a person a step to do by hand and waits for the answer; None: nobody is there."""
+    if yes or terminal is None or not terminal.isatty():
+        return None
+
+    def wait(text: str, seconds: float) -> bool:
+        write(shown(text))
+        click.echo(f"is it done? [y/N] (within {seconds / 60:.0f} minutes): ", nl=False, err=True)
+        ready, _, _ = select.select([terminal], [], [], seconds)
+        return bool(ready) and terminal.readline().strip().lower() in ("y", "yes")
+
+    return wait
 
 
 @handover.command(cls=Command)

@@ -14,7 +14,11 @@ from hosttune.errors import Refused
 @click.command(cls=Command)
 @host_options
 @click.option("--guest", is_flag=True, help="This machine is a guest.")
-@click.option("--expect", metavar="FILE", help="The devices of this host document, plan or validation must be present.")
+@click.option(
+    "--expect",
+    metavar="FILE",
+    help="What must be here: a host document, plan, validation, or fabric.roce of an intent.",
+)
 @click.option("--textfile", metavar="PATH", help="Write this file, whole or not at all, for node_exporter's textfile"
               " collector (a name that ends in .prom).")  # fmt: skip
 def metrics(root: str | None, document: str | None, guest: bool, expect: str | None, textfile: str | None) -> None:

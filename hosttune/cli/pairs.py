@@ -64,8 +64,10 @@ def answer(root: str | None, document: str | None, job: Job) -> Ends:
     from hosttune.archive import open_system
     from hosttune.cli.commands import read_document
     from hosttune.discovery import discover
+    from hosttune.pairs.counters import look
     from hosttune.pairs.ends import check_job, measure
     from hosttune.pairs.ports import present, survey
+    from hosttune.reader import Reader
 
     if job.ends:
         check_job(job)
@@ -78,8 +80,13 @@ def answer(root: str | None, document: str | None, job: Job) -> Ends:
     if not job.disrupt and found.guests != ():
         what = "its guests are unknown" if found.guests is None else f"guests are running: {', '.join(found.guests)}"
         raise Refused(f"not measured: {what}", where="network", hint="name the host in --disrupt to load its network")
-    return replace(found, ends=measure(job.ends, lambda argv, limit: system.run(argv, timeout=limit),
-                                       together=job.together))  # fmt: skip
+    done = measure(
+        job.ends,
+        lambda argv, limit: system.run(argv, timeout=limit),
+        together=job.together,
+        look=lambda end: look(Reader(system), end),
+    )
+    return replace(found, ends=done)
 
 
 def print_ports(found: Ends, console: Console) -> None:

@@ -37,7 +37,11 @@ GATES = ("verdict", "worse", "either")
     "--peer", "peers", multiple=True, metavar="HOST", help="Also measure the network to this host (repeatable)."
 )
 @click.option("--fleet", metavar="FILE", help="Your fleet's own floors (TOML), in addition to the shipped ones.")
-@click.option("--expect", metavar="FILE", help="The devices of this host document, plan or validation must be present.")
+@click.option(
+    "--expect",
+    metavar="FILE",
+    help="What must be here: a host document, plan, validation, or fabric.roce of an intent.",
+)
 @click.option("--forget", multiple=True, metavar="BDF", help="Stop expecting this device (repeatable; needs --why).")
 @click.option(
     "--why", metavar="TEXT", help="Why the devices of --forget are gone; recorded with your name and the time."

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
+from hosttune.discovery.portfiles import NET, RDMA, interface_gbps, link_layer, rdma_rate, state_word
 from hosttune.disks import block_uses, disk_uses, nvme_names
 from hosttune.gpu import nvswitches
 from hosttune.gpu.bridges import MARK, bridges_among, has_bridges, may_be_bridge
@@ -21,8 +22,6 @@ from hosttune.model.host import Nic, Nvme, NvSwitch, PciDevice
 from hosttune.reader import Reader
 
 _DEVICES = sysfs.PCI_DEVICES
-_NET = "/sys/class/net"
-_RDMA = "/sys/class/infiniband"
 _NIC_CLASSES = ("0200", "0207", "0280")
 
 
@@ -42,8 +41,8 @@ def read_nics(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Nic, ...]:
     devices = [device for device in pci if (device.class_code or "")[:4] in _NIC_CLASSES]
     if not devices:
         return ()
-    interfaces = by_address(reader, _NET)
-    rdmas = by_address(reader, _RDMA)
+    interfaces = by_address(reader, NET)
+    rdmas = by_address(reader, RDMA)
     routed = _routed(reader)
     bridges = _fabric_bridges(reader, pci)
     nics = (
@@ -128,25 +127,12 @@ def _rdma_ports(reader: Reader, rdma: str) -> list[_Port]:
     A port that is down shows the lowest possible rate. That is not its real rate, so it is left out.
     """
     ports: list[_Port] = []
-    for number in reader.names(f"{_RDMA}/{rdma}/ports"):
-        path = f"{_RDMA}/{rdma}/ports/{number}"
-        layer = reader.text(f"{path}/link_layer") or None
-        state = (reader.text(f"{path}/state") or "").rpartition(":")[2].strip().lower() or None
-        rate = _rdma_rate(reader, f"{path}/rate") if state == "active" else None
+    for number in reader.names(f"{RDMA}/{rdma}/ports"):
+        path = f"{RDMA}/{rdma}/ports/{number}"
+        layer, state = link_layer(reader, path), state_word(reader, f"{path}/state")
+        rate = rdma_rate(reader, f"{path}/rate")[0] if state == "active" else None
         ports.append((layer if layer in ("InfiniBand", "Ethernet") else None, state, rate))
     return ports
-
-
-def _rdma_rate(reader: Reader, path: str) -> float | None:
-    """Return the Gb/s of a text such as "400 Gb/sec (4X NDR)"."""
-    text = reader.text(path)
-    if not text:
-        return None
-    try:
-        return float(text.split()[0])
-    except ValueError:
-        reader.problem("not a rate", path, f"reads {text[:40]!r}")
-        return None
 
 
 def _best_port(ports: list[_Port]) -> tuple[str | None, float | None]:
@@ -157,14 +143,11 @@ def _best_port(ports: list[_Port]) -> tuple[str | None, float | None]:
 
 
 def _interface_state(reader: Reader, interfaces: tuple[str, ...]) -> tuple[str | None, float | None]:
-    """Return the state and the Gb/s of the fastest interface.
-
-    `speed` is in Mb/s. While the interface is down, it is -1 or reading it fails.
-    """
-    states = [state for name in interfaces if (state := reader.text(f"{_NET}/{name}/operstate"))]
-    speeds = [speed for name in interfaces if (speed := reader.integer(f"{_NET}/{name}/speed")) and speed > 0]
+    """Return the state and the Gb/s of the fastest interface."""
+    states = [state for name in interfaces if (state := reader.text(f"{NET}/{name}/operstate"))]
+    speeds = [speed for name in interfaces if (speed := interface_gbps(reader, name))]
     state = "up" if "up" in states else next((state for state in states if state != "unknown"), None)
-    return state, max(speeds) / 1000 if speeds else None
+    return state, max(speeds, default=None)
 
 
 def _routed(reader: Reader) -> frozenset[str]:
@@ -184,7 +167,7 @@ def _network_use(reader: Reader, interfaces: tuple[str, ...], routed: frozenset[
     for name in interfaces:
         stacked_interfaces = _stacked_interfaces(reader, name)
         carrier = next((upper for upper in (name, *stacked_interfaces) if upper in routed), None)
-        master = reader.link_name(f"{_NET}/{name}/master")
+        master = reader.link_name(f"{NET}/{name}/master")
         if carrier is not None:
             via = "" if carrier == name else f" of {carrier}"
             reasons.append(f"{name} carries the default route{via}")
@@ -206,7 +189,7 @@ def _stacked_interfaces(reader: Reader, interface: str) -> tuple[str, ...]:
     found: list[str] = []
     layer = [interface]
     while layer:
-        above = [name[6:] for lower in layer for name in reader.names(f"{_NET}/{lower}") if name.startswith("upper_")]
+        above = [name[6:] for lower in layer for name in reader.names(f"{NET}/{lower}") if name.startswith("upper_")]
         layer = [name for name in dict.fromkeys(above) if name not in found]
         found += layer
     return tuple(found)

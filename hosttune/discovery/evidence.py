@@ -46,6 +46,8 @@ READERS: tuple[tuple[str, str, str], ...] = (
     ("leftovers", "processes", "read_leftovers"),
     ("ports", "ports", "read_ports"),
     ("configuration", "configuration", "read_configuration"),
+    ("port_details", "portdetails", "read_port_details"),
+    ("roce", "roce", "read_roce"),
 )
 _UNITS = tuple(
     f"{folder}/irqbalance.service"

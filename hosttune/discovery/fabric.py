@@ -273,16 +273,16 @@ def _kept_module(gpu: Gpu, functions: Mapping[str, PciDevice], kept: Mapping[str
 # --- running the tools -----------------------------------------------------------------------------------------
 
 
-def _client(reader: Reader) -> tuple[str, ...]:
-    """Return the command `fmpm -l`, with the daemon's socket or address if the configuration sets one.
+def client(reader: Reader) -> tuple[str, ...]:
+    """Return the command `fmpm`, with the daemon's socket or address if the configuration sets one.
 
     A socket is preferred to an address (README.md).
     """
     settings = dict(re.findall(_LISTENS, reader.text(CONFIG) or ""))
     socket, address = settings.get("FM_CMD_UNIX_SOCKET_PATH", ""), settings.get("FM_CMD_BIND_INTERFACE", "")
     if re.fullmatch(_SOCKET, socket):
-        return ("fmpm", "--unix-domain-socket", socket, "-l")
-    return ("fmpm", "--hostname", address, "-l") if re.fullmatch(_ADDRESS, address) else ("fmpm", "-l")
+        return ("fmpm", "--unix-domain-socket", socket)
+    return ("fmpm", "--hostname", address) if re.fullmatch(_ADDRESS, address) else ("fmpm",)
 
 
 def _ask(reader: Reader, name: str) -> str | None:
@@ -290,7 +290,7 @@ def _ask(reader: Reader, name: str) -> str | None:
 
     def live() -> str | None:
         try:
-            return reader.system.run(_client(reader) if name == _LIST else _QUERIES[name], timeout=10.0)
+            return reader.system.run((*client(reader), "-l") if name == _LIST else _QUERIES[name], timeout=10.0)
         except CommandFailed as error:
             if error.reason != "not installed":
                 reader.problem("Fabric Manager did not answer", " ".join(error.argv), error.reason)

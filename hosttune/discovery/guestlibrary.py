@@ -1,18 +1,21 @@
 """System → what a collectives library finds on a planned guest: its settings file, RDMA devices, the way to GPU memory.
 
 Nothing is read on a machine that has no plan of a guest. A capture must hold what is read here: the libraries' files,
-the names in /dev/infiniband, and the makers' modules in /sys/module and driver texts.
+the names in /dev/infiniband, /proc/self/limits, and the makers' modules in /sys/module and driver texts.
 """
 
 from __future__ import annotations
 
+import re
+
 from hosttune.gpu import VENDORS
-from hosttune.model.evidence import RdmaAccess
+from hosttune.model.evidence import UNLIMITED, RdmaAccess
 from hosttune.model.guestplan import LIBRARY_FILES, PLACE
 from hosttune.model.host import Host
 from hosttune.reader import Reader
 
 _NODES = "/dev/infiniband"
+_LIMITS = "/proc/self/limits"
 
 
 def read_library_files(reader: Reader, host: Host) -> dict[str, str | None] | None:
@@ -46,4 +49,12 @@ def read_rdma_access(reader: Reader, host: Host) -> RdmaAccess | None:
         if text:
             drivers[vendor.name] = inside.open_words in text
     nodes = names if names or reader.lacks(_NODES) else None
-    return RdmaAccess(nodes=nodes, peer_modules=modules, open_drivers=drivers)
+    return RdmaAccess(nodes=nodes, peer_modules=modules, open_drivers=drivers, memlock=_memlock(reader))
+
+
+def _memlock(reader: Reader) -> int | None:
+    """Return the soft limit of locked memory of this process in bytes, or UNLIMITED (proc(5), /proc/PID/limits)."""
+    found = re.findall(r"^Max locked memory +(unlimited|[0-9]{1,19}) ", reader.text(_LIMITS) or "", re.MULTILINE)
+    if len(found) != 1:
+        return None
+    return UNLIMITED if found[0] == "unlimited" else int(found[0])

@@ -13,12 +13,12 @@ import re
 from collections.abc import Iterable, Mapping
 
 from hosttune.discovery.devices import by_address
+from hosttune.discovery.portfiles import NET, RDMA, interface_gbps, link_layer, rdma_rate, state_word
 from hosttune.model import sysfs
 from hosttune.model.host import Host, Nic
 from hosttune.model.ports import Interface, NicPorts, RdmaPort
 from hosttune.reader import Reader
 
-_NET, _RDMA = "/sys/class/net", "/sys/class/infiniband"
 PORT_COUNTERS = (
     *("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_xmit_discards"),
     *("local_link_integrity_errors", "excessive_buffer_overrun_errors", "port_rcv_remote_physical_errors"),
@@ -28,22 +28,13 @@ STATISTICS = ("rx_errors", "rx_crc_errors", "rx_missed_errors", "rx_dropped", "t
 _MOST_PORTS = 256  # of one RDMA device: its port number has 8 bits
 _UP = 0x1  # IFF_UP, linux/if.h
 _FLAGS = re.compile(r"0x[0-9a-f]{1,8}")
-# "400 Gb/sec (4X NDR)", "2.5 Gb/sec (1X SDR)"; a kernel that knows no name for the speed writes none.
-_RATE = re.compile(r"([0-9]{1,5}(?:\.[0-9])?) Gb/sec \(([0-9]{1,2})X(?: ([A-Z0-9]{3,5}))?\)")
-# Gb/s of one lane, by name (drivers/infiniband/core/sysfs.c, rate_show): a text whose parts differ is damaged.
-_LANE = {
-    **{"": 2.5, "SDR": 2.5, "DDR": 5.0, "QDR": 10.0, "FDR10": 10.0, "FDR": 14.0, "EDR": 25.0, "HDR": 50.0},
-    **{"NDR": 100.0, "XDR": 200.0},
-}
-_LAYERS = ("InfiniBand", "Ethernet", "Unspecified")  # link_layer_show; unspecified: such as EFA
-_WORD = re.compile(r"[0-9]{1,2}: ([A-Za-z_ ]{1,40})")
 _REPRESENTS = re.compile(r"(?:c[0-9]{1,3})?pf[0-9]{1,3}(?:vf|sf)[0-9]{1,5}")  # netdev representors, drivers/net
 
 
 def read_ports(reader: Reader, host: Host) -> Mapping[str, NicPorts]:
     """Return the ports of each physical network function, by its PCI address. A virtual function has those of its own
     device, which the physical one reports."""
-    devices = by_address(reader, _RDMA)
+    devices = by_address(reader, RDMA)
     return {
         nic.address: NicPorts(
             rdma=_rdma(reader, nic, devices.get(nic.address, ())), interfaces=_interfaces(reader, nic)
@@ -64,7 +55,7 @@ def _rdma(reader: Reader, nic: Nic, listed: Iterable[str]) -> tuple[RdmaPort, ..
         return () if reader.lacks(inside) or _others_have(reader, nic) else None
     found: list[RdmaPort] = []
     for device in devices:
-        folder = f"{_RDMA}/{device}/ports"
+        folder = f"{RDMA}/{device}/ports"
         numbers = [name for name in reader.names(folder) if re.fullmatch(r"[1-9][0-9]{0,2}", name)]
         # Ports are numbered from 1 on: a number that is missing was lost.
         if not numbers or len(numbers) > _MOST_PORTS or sorted(map(int, numbers)) != list(range(1, len(numbers) + 1)):
@@ -81,50 +72,29 @@ def _others_have(reader: Reader, nic: Nic) -> bool:
     if reader.system.complete:
         return False
     names = reader.names_of_open_folder(sysfs.function(nic.address))
-    return nic.kind == "ethernet" and "net" in names and "infiniband" not in names and bool(reader.names(_RDMA))
+    return nic.kind == "ethernet" and "net" in names and "infiniband" not in names and bool(reader.names(RDMA))
 
 
 def _port(reader: Reader, device: str, number: str) -> RdmaPort:
-    at = f"{_RDMA}/{device}/ports/{number}"
-    layer = reader.text(f"{at}/link_layer")
-    rate, width, speed = _rate(reader, f"{at}/rate")
+    at = f"{RDMA}/{device}/ports/{number}"
+    layer = link_layer(reader, at)
+    rate, width, speed = rdma_rate(reader, f"{at}/rate")
     counters = _counters(reader, f"{at}/counters", PORT_COUNTERS)
     counters |= _counters(reader, f"{at}/hw_counters", HARDWARE_COUNTERS)
     return RdmaPort(
         device=device,
         number=int(number),
-        layer=layer.lower() if layer in _LAYERS else None,
-        state=_word(reader, f"{at}/state"),
-        phys_state=_word(reader, f"{at}/phys_state"),
+        layer=layer.lower() if layer else None,
+        state=state_word(reader, f"{at}/state"),
+        phys_state=state_word(reader, f"{at}/phys_state"),
         rate_gbps=rate,
         width=width,
         speed=speed,
         lid=reader.integer(f"{at}/lid", 16),
         sm_lid=reader.integer(f"{at}/sm_lid", 16),
-        firmware=reader.text(f"{_RDMA}/{device}/fw_ver") or None,
+        firmware=reader.text(f"{RDMA}/{device}/fw_ver") or None,
         counters=counters,
     )
-
-
-def _word(reader: Reader, path: str) -> str | None:
-    """Return the word of "4: ACTIVE" in small letters."""
-    match = _WORD.fullmatch(reader.text(path) or "")
-    return match[1].lower() if match else None
-
-
-def _rate(reader: Reader, path: str) -> tuple[float | None, int | None, str | None]:
-    """Return Gb/s, lanes and the name of the speed. All None for a text whose parts do not fit each other."""
-    text = reader.text(path)
-    match = _RATE.fullmatch(text or "")
-    if match is None:
-        if text:
-            reader.problem("not a rate", path, f"reads {text[:40]!r}")
-        return None, None, None
-    rate, width, speed = float(match[1]), int(match[2]), match[3] or ""
-    if _LANE.get(speed, 0.0) * width != rate:
-        reader.problem("rate contradicts itself", path, f"reads {text[:40] if text else ''!r}")
-        return None, None, None
-    return rate, width, speed or None
 
 
 def _counters(reader: Reader, folder: str, names: Iterable[str]) -> dict[str, int | None]:
@@ -147,11 +117,15 @@ def _interfaces(reader: Reader, nic: Nic) -> tuple[Interface, ...] | None:
     return tuple(_interface(reader, name) for name in nic.interfaces)
 
 
+def represents(reader: Reader, name: str) -> bool:
+    """Return whether a network interface stands for a virtual function, not for a port."""
+    return _REPRESENTS.fullmatch(reader.text(f"{NET}/{name}/phys_port_name") or "") is not None
+
+
 def _interface(reader: Reader, name: str) -> Interface:
-    at = f"{_NET}/{name}"
+    at = f"{NET}/{name}"
     flags = reader.text(f"{at}/flags")
     carrier = reader.text(f"{at}/carrier")
-    speed = reader.integer(f"{at}/speed")
     counters = _counters(reader, f"{at}/statistics", STATISTICS)
     counters |= _counters(reader, at, ("carrier_down_count",))
     return Interface(
@@ -160,9 +134,9 @@ def _interface(reader: Reader, name: str) -> Interface:
         carrier={"0": False, "1": True}.get(carrier or ""),
         operstate=reader.text(f"{at}/operstate") or None,
         arp_type=reader.identifier(f"{at}/type"),
-        speed_gbps=speed / 1000 if speed is not None and 0 < speed < 1 << 31 else None,
+        speed_gbps=interface_gbps(reader, name),
         duplex=reader.text(f"{at}/duplex") or None,
         mtu=reader.identifier(f"{at}/mtu"),
-        represents=_REPRESENTS.fullmatch(reader.text(f"{at}/phys_port_name") or "") is not None,
+        represents=represents(reader, name),
         counters=counters,
     )

@@ -276,6 +276,7 @@ def _of_pair(results: str, plan: PairsPlan, planned: PlannedRound, pair: Pairing
             gbps=what.gbps,
             rate_gbps=None if None in rates else min(rate for rate in rates if rate is not None),
             retransmits=what.retransmits,
+            errors=what.errors,
             why=what.why,
         )
 

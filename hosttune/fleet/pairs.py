@@ -103,8 +103,7 @@ def run_pairs(
     """Measure between the hosts of an inventory. `tell` gets a line a step. Raises BadInput and Refused."""
     request = asked.base
     check_request(request)
-    if asked.window is not None and _WINDOW.fullmatch(asked.window) is None:
-        raise BadInput(f"{asked.window!r} is no time window", where="--window", hint="write HH:MM-HH:MM")
+    check_window(asked.window)
     past = past_of(request)
     if past is not None:
         request = with_recorded_request(request, past)
@@ -112,18 +111,29 @@ def run_pairs(
     tool("ansible-playbook")
     playbook(order)
     inventory = reader(request.inventories, request.limit, handed_on.vault(request.options))
-    unknown = sorted(set(asked.disrupt) - set(inventory.hosts))
-    if unknown:
-        raise BadInput(f"no host {unknown[0]!r} in this run", where="--disrupt", hint="name hosts of the inventory")
+    check_named(asked.disrupt, inventory)
     with held(order.results) as journal, interruptible() as stop:
         run = past.run if past is not None else new_run()
         order = replace(order, check=False, variables={**order.variables, "hosttune_run": run})
         course = _Course(order.results, order, stop, player, tell, asked.window, frozenset(asked.disrupt), clock)
         plan = _resumed(asked, course, run) if past is not None else None
-        for line in _opening(request, inventory, run) if past is None else [Resumed(run=run, at=now(), how="resume")]:
+        for line in opening(request, inventory, run) if past is None else [Resumed(run=run, at=now(), how="resume")]:
             journal.add(encode(line))
         journal.sync()
         return _carried_out(asked, course, plan, inventory, journal, run)
+
+
+def check_window(window: str | None) -> None:
+    """Check a time window. Raises BadInput."""
+    if window is not None and _WINDOW.fullmatch(window) is None:
+        raise BadInput(f"{window!r} is no time window", where="--window", hint="write HH:MM-HH:MM")
+
+
+def check_named(disrupt: Sequence[str], inventory: Inventory) -> None:
+    """Check that hosts which may be disrupted are in the inventory. Raises BadInput."""
+    unknown = sorted(set(disrupt) - set(inventory.hosts))
+    if unknown:
+        raise BadInput(f"no host {unknown[0]!r} in this run", where="--disrupt", hint="name hosts of the inventory")
 
 
 def _carried_out(
@@ -144,12 +154,12 @@ def _carried_out(
     return done
 
 
-def _opening(request: Request, inventory: Inventory, run: str) -> list[Line]:
+def opening(request: Request, inventory: Inventory, run: str) -> list[Line]:
     """Return the first lines of a new run in the record."""
     began = RunBegun(
         run=run,
         at=now(),
-        verb="pairs",
+        verb=request.verb,
         version=__version__,
         hosts=len(inventory.hosts),
         check=request.check,
@@ -179,7 +189,7 @@ def _planned(asked: PairsRequest, course: _Course, hosts: Sequence[str], run: st
         course.tell(f"pairs: ports of {len(shard)} hosts")
         played = course.ask(PORTS_RECORD, shard)
         answered = any(has_answer_file(read_answer(course.results, host, PORTS_RECORD, run)) for host in shard)
-        stopped = _why_stopped(played, answered)
+        stopped = why_stopped(played, answered)
         if stopped is not None:
             break
     surveyed = ((host, *pairplan.read_ends(course.results, host, PORTS_RECORD, run)) for host in hosts)
@@ -198,7 +208,8 @@ def _planned(asked: PairsRequest, course: _Course, hosts: Sequence[str], run: st
     return stopped, plan
 
 
-def _why_stopped(played: Played, answered: bool) -> str | None:
+def why_stopped(played: Played, answered: bool) -> str | None:
+    """Return why a run cannot go on after hosts were asked; None if it can. `answered`: any of them did."""
     if played.stopped:
         return INTERRUPTED
     if not answered:
@@ -254,7 +265,7 @@ def _step(course: _Course, plan: PairsPlan, planned: PlannedRound, pairs: Sequen
         if answer.outcome != "ok":
             course.lost[host] = answer.why or answer.outcome
             course.tell(f"pairs: {host}: {answer.outcome}: {answer.why}; it is asked no more")
-    return _why_stopped(played, any(map(has_answer_file, answers)))
+    return why_stopped(played, any(map(has_answer_file, answers)))
 
 
 def in_window(window: str | None, at: datetime, seconds: float) -> bool:

@@ -116,6 +116,7 @@ ROWS = (
     Row("uuid", ("uuid",), ("GPU UUID",), text_of),
     Row("serial", ("serial",), ("Serial Number",), text_of),
     Row("firmware_version", ("vbios_version",), ("VBIOS Version",), text_of),
+    Row("inforom_version", ("inforom_version/img_version",), ("Inforom Version/Image Version",), text_of),
     Row("module_id", ("platformInfo/module_id", "gpu_module_id"), ("Platform Info/Module Id", "Module ID"), integer_of),
     Row("memory_bytes", ("fb_memory_usage/total",), ("FB Memory Usage/Total",), bytes_of),
     Row("persistence", ("persistence_mode",), ("Persistence Mode",), flag_of),

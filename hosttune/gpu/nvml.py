@@ -23,6 +23,7 @@ PLAIN = (
     "nvmlDeviceGetUUID",
     "nvmlDeviceGetSerial",
     "nvmlDeviceGetVbiosVersion",
+    "nvmlDeviceGetInforomImageVersion",
     "nvmlDeviceGetMigMode",
     "nvmlDeviceGetMaxPcieLinkGeneration",
     "nvmlDeviceGetGpuMaxPcieLinkGeneration",

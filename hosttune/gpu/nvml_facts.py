@@ -139,6 +139,7 @@ def _gpu(address: str, raw: Raw, driver: str | None, host: _Host) -> Gpu:
         peers=_peers(address, host),
         driver_version=driver,
         firmware_version=_text(raw, "nvmlDeviceGetVbiosVersion"),
+        inforom_version=_text(raw, "nvmlDeviceGetInforomImageVersion"),
         nvlinks_active=None if (links := host.links.get(address)) is None else len(links),
         nvlink_gb_per_s=None if speed is None else speed / 1000,
         nvlinks=None if links is None else links_of_record(raw.get("nvlinks"), speed),

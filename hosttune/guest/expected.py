@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from hosttune.guest.libraries import library
 from hosttune.guest.nccl import is_gpu, is_nic
 from hosttune.guest.places import ids_of
 from hosttune.model.guestplan import ExpectedCell, ExpectedDevice, ExpectedPair, GuestPlan
 from hosttune.model.host import PciDevice
 from hosttune.model.index import DeviceIndex
+from hosttune.model.networkintent import Roce
 from hosttune.model.pcitree import grade
 from hosttune.model.plan import PciController, PlannedGuest
 
@@ -18,8 +21,11 @@ _PORTS = {
 }
 
 
-def expected(guest: PlannedGuest) -> GuestPlan:
-    """Return the document for this guest. Grades that cannot be derived from the guest's own PCI tree are left out."""
+def expected(guest: PlannedGuest, roce: Roce | None = None) -> GuestPlan:
+    """Return the document for this guest. Grades that cannot be derived from the guest's own PCI tree are left out.
+
+    `roce`: what the intent declares of the host's RoCE ports.
+    """
     tree = guest_tree(guest)
     index = DeviceIndex(tuple(tree.values()))
     gpus = [device.guest_address for device in guest.devices if is_gpu(device)]
@@ -38,9 +44,24 @@ def expected(guest: PlannedGuest) -> GuestPlan:
             for device in guest.devices
             if device.kind != "mdev"  # it has no configuration space of the host's device
         ),
-        library=library(guest),
+        library=library(guest, roce),
+        roce=_roce(guest, roce),
         pairs=tuple(ExpectedPair(gpu=gpu, nic=nic, grade=found) for gpu, nic, found in pairs if found is not None),
     )
+
+
+def _roce(guest: PlannedGuest, declared: Roce | None) -> Roce | None:
+    """Return the declaration for the NICs of this guest, by their guest addresses; None if it is about none of them.
+
+    A virtual function has no port of its own: its settings are those of the physical one, which the host checks.
+    """
+    own = [device for device in guest.devices if device.kind == "nic"]
+    if declared is None or not own:
+        return None
+    if declared.nics is None:
+        return declared
+    named = tuple(device.guest_address for device in own if device.address in (declared.addresses or ()))
+    return msgspec.structs.replace(declared, nics=named) if named else None
 
 
 def guest_tree(guest: PlannedGuest) -> dict[str, PciDevice]:

@@ -16,6 +16,7 @@ from hosttune.guest.seed import VOLUME, meta_data, user_data
 from hosttune.guest.treecheck import check_tree
 from hosttune.guest.wanted import read_wanted
 from hosttune.model.intent import is_guest_name
+from hosttune.model.networkintent import Roce
 from hosttune.model.plan import Plan, PlannedGuest
 from hosttune.model.values import Value, close_mappings
 
@@ -49,7 +50,8 @@ def guest_files(plan: Plan, name: str) -> GuestFiles:
     wanted = read_wanted(guest)
     devices = places(guest)
     notes = notes_of(wanted, devices)
-    bundle = make_bundle(guest.name, wanted, devices, notes, _shown(guest), library(guest))
+    roce = plan.intent.fabric.roce if plan.intent.fabric is not None else None
+    bundle = make_bundle(guest.name, wanted, devices, notes, _shown(guest, roce), library(guest, roce))
     user = user_data(bundle)
     return GuestFiles(
         name=guest.name,
@@ -78,10 +80,10 @@ def write_plan(files: GuestFiles) -> Mapping[str, bytes]:
     return {"seed.iso": seed_image(files), **texts, **bundle}
 
 
-def _shown(guest: PlannedGuest) -> Mapping[str, str]:
+def _shown(guest: PlannedGuest, roce: Roce | None) -> Mapping[str, str]:
     """Return the documents about the guest's PCI tree by file name: the expected guest, and NCCL's file if useful."""
     check_tree(guest)
-    found = {EXPECTED: expected(guest).to_json()}
+    found = {EXPECTED: expected(guest, roce).to_json()}
     text = topology(guest)
     return found if text is None else found | {FILE: text}
 

@@ -12,21 +12,34 @@ from hosttune.gpu.inside import Inside
 from hosttune.guest.nccl import is_gpu, is_nic, topology
 from hosttune.guest.places import Place, ids_of
 from hosttune.model.guestplan import ExpectedLibrary
+from hosttune.model.networkintent import Roce
 from hosttune.model.plan import PlannedGuest
 
 TOPOLOGY = "/etc/hosttune-guest/virtualTopology.xml"  # where the bundle installs it
 
 
-def library(guest: PlannedGuest) -> ExpectedLibrary | None:
-    """Return the file and its NICs. None if no library of the guest's GPUs has such a file, or two makers' have."""
+def library(guest: PlannedGuest, roce: Roce | None = None) -> ExpectedLibrary | None:
+    """Return the file and its NICs. None if no library of the guest's GPUs has such a file, or two makers' have.
+
+    A network of the guest's own is one for the library's sockets where it is the only one and on a bridge: a network of
+    libvirt may be behind address translation, which other hosts do not get through. `roce`: what the intent declares.
+    """
     if topology(guest) is None:
         return None
     makers: list[Inside] = [inside(ids_of(device).partition(":")[0]) for device in guest.devices if is_gpu(device)]
     files = {maker.library_file for maker in makers if maker.library_file is not None}
     if len(files) != 1:
         return None
-    nics = tuple(device.guest_address for device in guest.devices if is_nic(device))
-    return ExpectedLibrary(path=files.pop(), topology=TOPOLOGY, nics=nics)
+    own = [device for device in guest.devices if is_nic(device)]
+    named = roce.addresses if roce is not None else ()
+    declared = roce is not None and bool(own) and (named is None or {one.address for one in own} <= set(named))
+    return ExpectedLibrary(
+        path=files.pop(),
+        topology=TOPOLOGY,
+        nics=tuple(device.guest_address for device in own),
+        own_network=len(guest.networks) == 1 and guest.networks[0].bridge is not None,
+        traffic_class=roce.traffic_class if roce is not None and declared else None,
+    )
 
 
 def nics_of(found: ExpectedLibrary | None, devices: tuple[Place, ...]) -> tuple[Place, ...]:

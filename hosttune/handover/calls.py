@@ -8,6 +8,7 @@ from hosttune.errors import BadInput
 from hosttune.handover.erasing import let_go
 from hosttune.handover.kept import keep as keep_statement
 from hosttune.handover.kept import kept
+from hosttune.handover.network import settle
 from hosttune.handover.record import course_status, state_lock
 from hosttune.handover.signing import SUFFIX, signature_reasons
 from hosttune.handover.statement import epoch_of
@@ -96,6 +97,7 @@ def release(here: Here, address: str, why: str) -> DeviceRecord:
     with store.locked():
         freed = release_device(store.folder, address, why)
         let_go(here[0].system, address)
+        settle(store.folder, address, freed.identity, "accepted", f"as a person released it: {freed.why}")
         return freed
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hosttune.errors import HosttuneError
-from hosttune.handover import gpumemory, remains
+from hosttune.handover import gpumemory, network, remains
 from hosttune.handover.erasing import (
     Clock,
     Order,
@@ -58,6 +58,20 @@ class Cleaning:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock
 
+    def before_anything(self, site: Site, target: Target, number: int) -> None:
+        """Keep what a device is like before anything is done to it, where that can be read. Raises HosttuneError."""
+        if target.kind != "nic" or site.store is None:
+            return
+        if target.physical is not None:
+            network.first_look_of_virtual(site.system, site.store.folder, target, target.physical)
+        else:
+            network.first_look(site.system, site.store.folder, target, number)
+
+    def before_reset(self, site: Site, target: Target) -> None:
+        """Remove what would go with the driver: a network function's virtual functions. Raises HosttuneError."""
+        if target.kind == "nic" and target.physical is None:
+            network.remove_all(site.system, target.address)
+
     def before_driver(self, site: Site, target: Target) -> None:
         """Prepare for the host's driver, before it gets the device. Raises HosttuneError: then it must not get it."""
         if target.serial is not None:
@@ -71,11 +85,15 @@ class Cleaning:
         if target.kind == "nvme" and (erased or driver_of(site.system, target.address) != NVME_DRIVER):
             let_go(site.system, target.address)
 
-    def finished(self, site: Site, target: Target) -> None:
+    def finished(self, site: Site, target: Target, number: int, *, clean: bool) -> None:
         """Remove what was kept to go on after a cut, once the statement is on the disk. Raises HosttuneError.
 
-        What has not ended (the time limit came first) stays: another hand-over waits on.
+        What has not ended (the time limit came first) stays: another hand-over waits on. What a clean network function
+        is like now is what the next hand-over compares with.
         """
+        if site.store is not None and target.kind == "nic" and clean:
+            text = f"as of hand-over {number}"
+            network.settle(site.store.folder, target.address, target.identity, "clean", text)
         if site.store is None or target.kind != "nvme":
             return
         known = erasing(site.store.folder, target.address)
@@ -91,6 +109,8 @@ class Cleaning:
         if target.kind == "gpu":
             step = Erasure(lambda: _gpu(work, target), gpumemory.LIMIT_SECONDS, gpumemory.ESTIMATE_SECONDS)
             return _unless_left(work, target, step)
+        if target.kind == "nic":
+            return _unless_left(work, target, _network(work, target))
         return _answer("not-supported", f"hosttune knows no way to erase a device of the kind {target.kind}")
 
     def _drive(self, work: Work, target: Target) -> Erasure:
@@ -129,6 +149,24 @@ def _unless_left(work: Work, target: Target, erasure: Erasure) -> Erasure:
         return erasure.work()
 
     return Erasure(step, erasure.limit_seconds, erasure.estimate_seconds)
+
+
+def _network(work: Work, target: Target) -> Erasure:
+    """Compare what the function keeps, or put back what its physical function keeps for it."""
+    site, physical = work.site, target.physical
+    assert site.store is not None
+    system, folder = site.system, site.store.folder
+    if physical is not None:
+        return Erasure(
+            lambda: network.put_back(system, folder, target, physical),
+            network.LIMIT_SECONDS,
+            network.ESTIMATE_SECONDS,
+        )
+    return Erasure(
+        lambda: network.compare(system, folder, target, driver_of(system, target.address), work.number),
+        network.LIMIT_SECONDS,
+        network.ESTIMATE_SECONDS,
+    )
 
 
 def _gpu(work: Work, target: Target) -> HandoverStep:

@@ -21,6 +21,7 @@ from hosttune.errors import HosttuneError, Refused
 from hosttune.handover import binding, record, remains, resets, testing
 from hosttune.handover.cleaning import Cleaning, Work
 from hosttune.handover.covering import uncovered
+from hosttune.handover.partitions import WAIT_SECONDS, Confirm, Partitions
 from hosttune.handover.statement import handed_device, read_firmware, statement_of
 from hosttune.handover.targets import Target
 from hosttune.journal import Journal, JournalFailed, Store
@@ -40,11 +41,15 @@ _FOUND = "validation "  # the beginning of a child's answer that has one
 
 @dataclass(frozen=True)
 class Tools:
-    """What a course uses of the rest: how the host is discovered and validated, and how devices are erased."""
+    """What a course uses of the rest: how the host is discovered and validated, and how devices are erased.
+
+    `confirm`: asks a person who is there to do a step; None: nobody is there.
+    """
 
     discover: Callable[[], Host]
     validate: Callable[[int], Validation]
     cleaning: Cleaning
+    confirm: Confirm | None = None
 
 
 @dataclass
@@ -71,7 +76,8 @@ class Course:
         self._quarantine()
         self._reset()
         for target in self._left():
-            self._step(target, "taken-back", binding.LIMIT_SECONDS, binding.ESTIMATE_SECONDS, self._take_back(target))
+            limit = binding.LIMIT_SECONDS + self._waiting(target)
+            self._step(target, "taken-back", limit, binding.ESTIMATE_SECONDS, self._take_back(target))
         for target in self._left():
             back = self._is(target, "taken-back")
             work = Work(self.site, self.targets, self.number, self.tools.discover, partial(self._again, target))
@@ -80,7 +86,8 @@ class Course:
         self._test()
         self._reset()
         for target in self._left():
-            self._step(target, "returned", binding.LIMIT_SECONDS, binding.ESTIMATE_SECONDS, self._give_back(target))
+            limit = binding.LIMIT_SECONDS + self._waiting(target)
+            self._step(target, "returned", limit, binding.ESTIMATE_SECONDS, self._give_back(target))
         return self._finish()
 
     # --- steps -----------------------------------------------------------------------------------------------
@@ -108,6 +115,7 @@ class Course:
 
     def _quarantined(self, target: Target) -> HandoverStep:
         """Return the step of a device that is in the register, and what became of its guest's memory."""
+        self.tools.cleaning.before_anything(self.site, target, self.number)
         facts = {"guest": target.guest, "owner": target.owner, "returns_to": target.back, "again": target.again}
         left = remains.memory_left(self.site.system, target.guest) if target.guest is not None else None
         facts["memory"] = None if left is None else remains.ZEROED if not left else f"kept in {', '.join(left)}"
@@ -125,32 +133,50 @@ class Course:
     def _one_reset(self, target: Target) -> HandoverStep:
         before = driver_of(self.site.system, target.address)
         with record.state_lock(self.store):
+            self.tools.cleaning.before_reset(self.site, target)
             binding.hold(self.site.system, target.address)
             binding.refuse_users(self.site.system, target.address)
             found = resets.reset(self.site.system, target)
         return msgspec.structs.replace(found, evidence={**(found.evidence or {}), "driver_before": before})
 
     def _again(self, target: Target) -> HandoverStep:
-        """Reset a device that the host's driver has, and give it back to that driver."""
+        """Reset a device that the host's driver has, and give it back to that driver; its partition is active again."""
         found = self._one_reset(target)
+        closed = self._partitions.close(target)
         with record.state_lock(self.store):
             binding.give(self.site.system, target.address, target.driver)
+        if closed.evidence is not None:
+            self._partitions.open(target)
         return found
+
+    def _waiting(self, target: Target) -> float:
+        """Return how long a step may wait for a person, in seconds."""
+        return WAIT_SECONDS if target.kind == "gpu" and self.tools.confirm is not None else 0.0
+
+    @property
+    def _partitions(self) -> Partitions:
+        return Partitions(self.site.system, self.tools.discover, self.targets, self.tools.confirm)
 
     def _take_back(self, target: Target) -> Callable[[], HandoverStep]:
         def work() -> HandoverStep:
+            closed = self._partitions.close(target)
+            if not closed.proven:
+                return closed.step("taken-back")
             self.tools.cleaning.before_driver(self.site, target)
             with record.state_lock(self.store):
-                return binding.take_back(self.site.system, target)
+                found = binding.take_back(self.site.system, target)
+            opened = self._partitions.open(target) if found.outcome == "done" else None
+            return closed.told(found, opened)
 
         return work
 
     def _give_back(self, target: Target) -> Callable[[], HandoverStep]:
         def work() -> HandoverStep:
+            closed = self._partitions.close(target)
             with record.state_lock(self.store):
                 found = binding.give_back(self.site.system, target)
             self.tools.cleaning.after_driver(self.site, target, erased=self._is(target, "erased"))
-            return found
+            return closed.told(found)
 
         return work
 
@@ -251,8 +277,9 @@ class Course:
         with record.state_lock(self.store):
             records = [self._ended(host, one, why) for one in statement.predicate.devices]
             record_devices(self.store.folder, [one for one in records if one is not None])
+        free = {one.address for one in statement.predicate.devices if one.state == "clean"}
         for target in self.targets:
-            self.tools.cleaning.finished(self.site, target)
+            self.tools.cleaning.finished(self.site, target, self.number, clean=target.address in free)
         clean = all(one.state == "clean" for one in statement.predicate.devices)
         self.journal.write("closed", state="applied" if clean else "kept")
         return statement

@@ -41,7 +41,7 @@ def parts_left(system: System, host: Host, target: Target) -> tuple[list[str], l
     mig = gpu.mig if gpu is not None else None
     if mig is not None and mig.instances:
         left.append(f"{len(mig.instances)} MIG instances: destroy them with the maker's tool")
-    unlisted = mig is None or (mig.mode == "enabled" and mig.instances is None)
+    unlisted = mig is None or (mig.mode != "disabled" and mig.instances is None)
     if gpu is not None and target.search and unlisted and "mig" not in (gpu.lacks or ()):
         unknown.append("whether it has MIG instances")
     return left, unknown

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import msgspec
 
 from hosttune.errors import BadInput
-from hosttune.handover import record, resets
+from hosttune.handover import network, partitions, record, resets
 from hosttune.handover.calls import recording
 from hosttune.handover.cleaning import Cleaning
 from hosttune.handover.course import Course, Tools, begun
+from hosttune.handover.partitions import active_partitions
 from hosttune.handover.targets import Asked, Target, chosen
 from hosttune.journal import Store
 from hosttune.model.handover import Statement
@@ -45,11 +46,15 @@ class Handed(Value, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Options:
-    """`out`: where else to write the statement. `cleaning` None: the usual one. `validate`: by level."""
+    """`out`: where else to write the statement. `cleaning` None: the usual one. `validate`: by level.
+
+    `confirm`: asks a person to do a step that hosttune does not do; None: nobody is there.
+    """
 
     out: str | None
     cleaning: Cleaning | None
     validate: Callable[[int], Validation]
+    confirm: partitions.Confirm | None = None
 
 
 def lines_of(here: Here, asked: Asked) -> tuple[str, ...]:
@@ -76,7 +81,7 @@ def hand_over(here: Here, asked: Asked, options: Options, confirm: Confirm, say:
         last = record.last_course(store)
         number = last.header.number + 1 if last is not None else 1
         with begun(site, store, number) as journal:
-            tools = Tools(discover, options.validate, options.cleaning or Cleaning())
+            tools = Tools(discover, options.validate, options.cleaning or Cleaning(), options.confirm)
             course = Course(site, store, journal, number, targets, tools, asked.level, say)
             statement = course.run()
     if options.out is not None:
@@ -101,6 +106,11 @@ def _lines(site: Site, host: Host, targets: Sequence[Target], asked: Asked) -> I
     for one in targets:
         method = resets.method_of(one.methods, one.weak)
         erased = f"erase serial number {one.serial}" if one.serial else "erase"
+        if one.kind == "nic":
+            erased = "compare addresses and firmware configuration"
+            if one.physical is not None:
+                folder = site.store.folder if site.store is not None else ""
+                erased = f"put its settings back ({network.goes_back_to(folder, one)})"
         words = [
             f"{one.address} ({one.kind}{f', of guest {one.guest}' if one.guest else ''}): quarantine",
             f"reset ({method})" if method else "no reset that clears it: it stays quarantined",
@@ -111,6 +121,12 @@ def _lines(site: Site, host: Host, targets: Sequence[Target], asked: Asked) -> I
             f"return to {one.back or 'no driver'}",
         ]
         yield ", ".join(words) + ("; an earlier hand-over of it was not finished" if one.again else "")
+        functions = host.index.pci[one.address].virtfns if one.kind == "nic" else None
+        if functions:
+            yield f"{one.address}: its virtual functions are removed first: {', '.join(functions)}"
+        active = active_partitions(host, one.address) if one.kind == "gpu" else ()
+        for number in active:
+            yield f"{one.address}: fabric partition {number} is active: deactivated after the reset (fmpm -d {number})"
         if one.back is not None and "vfio" not in one.back:
             yield f"{one.address} {_UNRECORDED.format(driver=one.back)}"
     found = recording(site, host)

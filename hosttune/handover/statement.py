@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hosttune.errors import BadInput
+from hosttune.handover.network.tools import versions
 from hosttune.journal import in_force
 from hosttune.model import sysfs
 from hosttune.model.handover import (
@@ -114,7 +115,7 @@ def read_firmware(system: System, host: Host, address: str) -> Mapping[str, str]
     """Return the firmware versions of a device that its own driver has now; None if they cannot be read.
 
     Empty for a virtual function, which has none of its own. Sources: the maker's driver for a GPU; `firmware_rev`
-    (drivers/nvme/host/sysfs.c); `fw_ver` (Documentation/ABI/stable/sysfs-class-infiniband). Raises Unreadable.
+    (drivers/nvme/host/sysfs.c); `hosttune.handover.network.tools`. Raises Unreadable.
     """
     function = host.index.pci.get(address)
     if function is None:
@@ -123,12 +124,14 @@ def read_firmware(system: System, host: Host, address: str) -> Mapping[str, str]
         return FrozenMap({})
     gpu = host.index.gpus.get(address)
     if gpu is not None:
-        return None if gpu.firmware_version is None else FrozenMap({"vbios": gpu.firmware_version})
-    for folder, file in (("nvme", "firmware_rev"), ("infiniband", "fw_ver")):
-        place = sysfs.function(address, folder)
-        texts = {name: system.read(f"{place}/{name}/{file}") for name in system.list(place)}
-        if texts and all(texts.values()):
-            return FrozenMap({file: " ".join(sorted({text.strip() for text in texts.values() if text}))})
+        inforom = {} if gpu.inforom_version is None else {"inforom": gpu.inforom_version}
+        return None if gpu.firmware_version is None else FrozenMap({"vbios": gpu.firmware_version, **inforom})
+    if (function.class_code or "").startswith("02"):
+        return versions(system, address)
+    place = sysfs.function(address, "nvme")
+    texts = {name: system.read(f"{place}/{name}/firmware_rev") for name in system.list(place)}
+    if texts and all(texts.values()):
+        return FrozenMap({"firmware_rev": " ".join(sorted({text.strip() for text in texts.values() if text}))})
     return None
 
 

@@ -25,6 +25,9 @@ from hosttune.transaction.site import Site, refuse_open
 
 NVME_DRIVER = "nvme"
 _BRIDGE, _NVME_CLASS = "06", "0108"
+# Driver of a physical network function -> of its virtual ones: mlx5_core_pci_table (mlx5/core/main.c) has both;
+# iavf_pci_tbl (iavf_main.c): the adaptive VF is that of ice and i40e.
+_OF_VIRTUAL = {"mlx5_core": "mlx5_core", "ice": "iavf", "i40e": "iavf"}
 
 
 class Asked(Value, frozen=True, kw_only=True):
@@ -48,7 +51,9 @@ class Target(Value, frozen=True, kw_only=True):
     - `guest`: the guest that had it; `owner`: how that is known, None if it is not. `back`: the driver that it is
       returned to, None: none. `driver`: the host's own driver for it, None: unknown.
     - `handover`: the number under which its hand-over began; `again`: that one was cut off or not clean.
-    - `serial`: of a drive, as given to be erased. `firmware`: as of its last hand-over, None: unknown.
+    - `physical`: the physical function of a virtual one. `unused`: it was clean, and no guest was started since.
+      `serial`: of a drive, as given to be erased. `firmware`: as of
+      its last hand-over, None: unknown.
     - `search`: the program that searches a GPU's memory, "" if there is none.
     - `methods`: the reset methods of the kernel for it; `weak`: those of them that leave state, with the reason.
     """
@@ -62,6 +67,8 @@ class Target(Value, frozen=True, kw_only=True):
     driver: str | None = None
     handover: str | None = None
     again: bool = False
+    physical: str | None = None
+    unused: bool = False
     serial: str | None = None
     firmware: Mapping[str, str] | None = None
     methods: tuple[str, ...] | None = None
@@ -258,6 +265,8 @@ def _target(
         driver=_own_driver(site, host, function, (maker.driver if maker else "") or (NVME_DRIVER * (kind == "nvme"))),
         handover=_number(host, begun),
         again=begun is not None,
+        physical=function.physfn,
+        unused=_unused(host, record),
         serial=serial,
         firmware=record.firmware if record is not None and record.state != "released" else None,
         methods=function.reset_methods,
@@ -281,10 +290,20 @@ def _number(host: Host, begun: DeviceRecord | None) -> str | None:
     return begun.handover if epochs.get(begun.address) == begun.epoch else None
 
 
+def _unused(host: Host, record: DeviceRecord | None) -> bool:
+    """Return whether it is known that no guest was started with a device since its last hand-over, which was clean."""
+    state = host.handover
+    if record is None or record.state != "clean" or record.epoch is None or state is None:
+        return False
+    recorded = state.recording is not None and state.recording.active
+    return recorded and (state.epochs or {}).get(record.address) == record.epoch
+
+
 def _own_driver(site: Site, host: Host, function: PciDevice, of_kind: str) -> str | None:
     """Return the host's own driver for a device; None if it is not known.
 
-    The one that has it, or had it before vfio-pci; that of its kind; or the one that has another device of its model.
+    The one that has it, or had it before vfio-pci; that of its kind; the one that has another device of its model; or,
+    for a virtual network function, the one that belongs to the driver of its physical one.
     """
     if function.driver is not None and "vfio" not in function.driver:
         return function.driver
@@ -295,4 +314,7 @@ def _own_driver(site: Site, host: Host, function: PciDevice, of_kind: str) -> st
                 return before
     alike = {one.driver for one in host.pci if one.ids and one.ids == function.ids and one.driver}
     others = [driver for driver in sorted(alike) if "vfio" not in driver]
-    return of_kind or (others[0] if len(others) == 1 else None)
+    if of_kind or len(others) == 1:
+        return of_kind or others[0]
+    physical = host.index.pci.get(function.physfn) if function.physfn is not None else None
+    return _OF_VIRTUAL.get(physical.driver or "") if physical is not None else None

@@ -18,6 +18,7 @@ from hosttune.model.validation import CheckResult, Validation
 LIMIT_SECONDS: Mapping[int, float] = {1: 1800.0, 2: 14400.0}  # by level
 ESTIMATE_SECONDS: Mapping[int, float] = {1: 120.0, 2: 1800.0}
 _MOST_NAMED = 6
+_OF_PORT = ("port-", "pcie-", "aer")  # the beginnings of checks of a function's port and link
 
 
 def tested(
@@ -29,7 +30,7 @@ def tested(
     if isinstance(validation, str):
         return _step("unknown", why=f"no validation: {validation}")
     method = f"validate --level {validation.level}"
-    results = [one for one in validation.results if one.check not in OF_REGISTER and _is_about(one, target.address)]
+    results = [one for one in validation.results if one.check not in OF_REGISTER and _counts(one, target)]
     evidence = {
         "results": {
             outcome: sorted({one.check for one in results if one.outcome == outcome})
@@ -55,14 +56,26 @@ def tested(
 
 
 def _changed(target: Target, now: Mapping[str, str] | None) -> str | None:
-    """Return what of the firmware is not as it was after the last hand-over; None if that is unknown or the same."""
+    """Return what of the firmware is not as it was after the last hand-over; None if that is unknown or the same.
+
+    What was not known then is not compared: it is recorded now. What was, and cannot be read now, has changed.
+    """
     before = target.firmware
     if before is None or now is None or dict(before) == dict(now):
         return None
-    names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    names = sorted(name for name in before if before[name] != now.get(name))
+    if not names:
+        return None
     changes = "; ".join(f"{name} was {before.get(name)!r}, and is {now.get(name)!r}" for name in names)
     hint = "if that was the operator: hosttune handover release, then hand it over again"
     return f"its firmware changed since its last hand-over: {changes} ({hint})"
+
+
+def _counts(result: CheckResult, target: Target) -> bool:
+    """Return whether a result is about a device. A virtual function's port and link are those of its physical one."""
+    if target.physical is not None and result.check.startswith(_OF_PORT) and _is_about(result, target.physical):
+        return True
+    return _is_about(result, target.address)
 
 
 def _is_about(result: CheckResult, address: str) -> bool:

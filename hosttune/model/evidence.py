@@ -8,8 +8,9 @@ from hosttune.model.configuration import Fact
 from hosttune.model.gpu import Gpu, GpuPort
 from hosttune.model.guestplan import GuestPlan
 from hosttune.model.host import Host, Problem
+from hosttune.model.networkintent import Roce
 from hosttune.model.plan import Plan
-from hosttune.model.ports import NicPorts
+from hosttune.model.ports import NicPorts, PortDetail, RoceState
 from hosttune.model.result import Result
 from hosttune.model.validation import Validation
 from hosttune.model.values import Value, close_lists, close_mappings
@@ -18,6 +19,7 @@ from hosttune.model.verification import Verification
 LIBVIRT_ANSWER = "/.hosttune/commands/libvirt.json"  # where a capture keeps libvirt's answers; missing if it has none
 STATE = "hosttune's own state is unreadable"  # a problem of the evidence: it is unknown what is applied on this host
 
+UNLIMITED = -1  # RdmaAccess.memlock
 UNREAD_STATEMENT = "signed statement not read"  # a problem of the evidence
 # Checks that say what hosttune's own records have of a device, and nothing about the device itself.
 OF_REGISTER = ("device-quarantined", "handover-statement")
@@ -135,11 +137,13 @@ class RdmaAccess(Value, frozen=True, kw_only=True):
 
     `nodes`: the names in /dev/infiniband; (): proven absent, None: unknown. By maker of GPUs, no entry is unknown:
     `peer_modules`, whether its module for NICs is loaded; `open_drivers`, whether its driver is the open one.
+    `memlock`: bytes that a program started as this one may lock, or UNLIMITED.
     """
 
     nodes: tuple[str, ...] | None = None
     peer_modules: Mapping[str, bool] = {}
     open_drivers: Mapping[str, bool] = {}
+    memlock: int | None = None
 
     def __post_init__(self) -> None:
         close_mappings(self, "peer_modules", "open_drivers")
@@ -164,6 +168,9 @@ class Evidence(Value, frozen=True, kw_only=True):
     - `gpu_ports`: by GPU, its own network ports as the maker's tool lists them; no entry: unknown, or it has none.
     - `loaded_links`: by GPU, speed (GT/s) and width of its link, read while data was copied over it (from level 1 on).
     - `ports`: the ports of each physical network function, by address.
+    - `port_details`: by network interface, what ethtool tells of it; no entry: it was not asked.
+    - `roce`: by address of a NIC, how its RoCE port is set; no entry: it has none, or that is not known.
+    - `declared_roce`: what a document that the caller names declares of RoCE ports; it counts before the plans'.
     - `ports_later`, `gpus_later`: the same and the GPUs, `seconds_later` seconds later, after the benchmarks.
     """
 
@@ -189,6 +196,9 @@ class Evidence(Value, frozen=True, kw_only=True):
     ports_later: Mapping[str, NicPorts] | None = None
     gpus_later: tuple[Gpu, ...] | None = None
     seconds_later: float | None = None
+    port_details: Mapping[str, PortDetail] | None = None
+    roce: Mapping[str, RoceState] | None = None
+    declared_roce: Roce | None = None
     guest_plan: GuestPlan | None = None  # what this machine should find as a guest; None: not known
     # text of the library's settings file that the guest's plan names, by path; None: proven absent; no entry: unknown
     library_files: Mapping[str, str | None] | None = None
@@ -197,4 +207,5 @@ class Evidence(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         close_lists(self)
-        close_mappings(self, "bar_limits", "gpu_ports", "loaded_links", "ports", "ports_later", "library_files")
+        close_mappings(self, "bar_limits", "gpu_ports", "loaded_links", "library_files")
+        close_mappings(self, "ports", "ports_later", "port_details", "roce")

@@ -94,6 +94,7 @@ class Gpu(Value, frozen=True, kw_only=True):
     source: str | None = None
     driver_version: str | None = None
     firmware_version: str | None = None
+    inforom_version: str | None = None  # of the image: it describes all of the InfoROM (nvml.h)
     nvlinks_active: int | None = None
     nvlink_gb_per_s: float | None = None  # of one link, one direction
     nvlinks: tuple[Nvlink, ...] | None = None  # with speed and errors; None: no source has them

@@ -7,6 +7,7 @@ with it. It names nothing of the host: no address, serial number or node.
 from __future__ import annotations
 
 from hosttune.errors import BadInput
+from hosttune.model.networkintent import Fabric, Roce, check_fabric
 from hosttune.model.values import CpuSet, Value, close_lists, from_json, parse_address, to_json
 
 GUEST_SCHEMA = "hosttune.guest/v1"
@@ -43,12 +44,16 @@ class ExpectedPair(Value, frozen=True, kw_only=True):
 class ExpectedLibrary(Value, frozen=True, kw_only=True):
     """The settings file of the collectives library: its path, the topology file that it names, and the guest's NICs.
 
-    `hosttune-guest-apply` writes the file at boot: only then do the NICs have names.
+    `hosttune-guest-apply` writes the file at boot: only then do the NICs have names. `own_network`: the guest has one
+    network of its own, bridged to the host's, for the library's sockets. `traffic_class`: what the intent declares for
+    all its RoCE ports; None: nothing.
     """
 
     path: str
     topology: str
     nics: tuple[str, ...] = ()
+    own_network: bool = False
+    traffic_class: int | None = None
 
     def __post_init__(self) -> None:
         close_lists(self)
@@ -63,6 +68,7 @@ class GuestPlan(Value, frozen=True, kw_only=True):
     devices: tuple[ExpectedDevice, ...] = ()
     pairs: tuple[ExpectedPair, ...] = ()
     library: ExpectedLibrary | None = None
+    roce: Roce | None = None  # what must hold at its RoCE ports; addresses are the guest's
 
     def __post_init__(self) -> None:
         close_lists(self)
@@ -78,6 +84,7 @@ class GuestPlan(Value, frozen=True, kw_only=True):
                 raise BadInput(str(error), where=f"{where}: cells[{n}].cpus", hint="give a list as 0-3,8") from error
         for n, device in enumerate(plan.devices):
             parse_address(device.address, where=f"{where}: devices[{n}].address")
+        check_fabric(Fabric(roce=plan.roce), where)
         for n, nic in enumerate(plan.library.nics if plan.library is not None else ()):
             parse_address(nic, where=f"{where}: library.nics[{n}]")
         return plan

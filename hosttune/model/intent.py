@@ -12,9 +12,9 @@ from hosttune.errors import BadInput
 from hosttune.model.hints import did_you_mean, too_few_bytes_hint
 from hosttune.model.jsontext import plain_json
 from hosttune.model.limits import check_count, check_size, limit
+from hosttune.model.networkintent import Fabric, Part, Roce, check_fabric
 from hosttune.model.text import decoding_problem, either, refuse_surrogates, refuse_unwritable
 from hosttune.model.values import (
-    Value,
     close_mappings,
     parse_address,
     parse_size,
@@ -26,10 +26,6 @@ from hosttune.model.yamltext import load_yaml
 
 INTENT_VERSION = 1
 LEAST_MEMORY = 1 << 20  # bytes; firmware alone takes more. Less is a number whose unit was forgotten
-
-
-class Part(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of an intent. A key that hosttune does not know is an error; it is never ignored."""
 
 
 class GpuRequest(Part, frozen=True, kw_only=True):
@@ -116,6 +112,7 @@ class Intent(Part, frozen=True, kw_only=True):
     settings: Mapping[str, Any] | None = None
     reserve: Reserve = Reserve()
     guests: tuple[GuestIntent, ...] = ()
+    fabric: Fabric | None = None
 
     def __post_init__(self) -> None:
         close_mappings(self, "settings")
@@ -166,6 +163,8 @@ _PARTS: Mapping[str, type[Part]] = {
     "numa": CellRequest,
     "boot": Boot,
     "networks": Network,
+    "fabric": Fabric,
+    "roce": Roce,
 }
 
 
@@ -225,6 +224,7 @@ def check(intent: Intent, *, where: str = "intent") -> None:
     check_count(len(intent.settings or ()), "settings", f"{where}: settings")
     if intent.reserve.memory_per_node not in (None, 0, "0"):
         _check_memory(intent.reserve.memory_per_node or 0, f"{where}: reserve.memory_per_node")
+    check_fabric(intent.fabric, f"{where}: fabric")
     for i, guest in enumerate(intent.guests):
         at = f"{where}: guests[{i}]"
         if not is_guest_name(guest.name):

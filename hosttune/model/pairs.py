@@ -3,10 +3,11 @@ all pairs (`hosttune.pairs/v1`). Rates are in Gb/s (10^9 bits), times in seconds
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from hosttune.model.validation import Verdict
-from hosttune.model.values import Value, close_lists, from_json, to_json
+from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
 
 ENDS_SCHEMA = "hosttune.ends/v1"
 PAIRS_SCHEMA = "hosttune.pairs/v1"
@@ -80,7 +81,8 @@ class Job(Value, frozen=True, kw_only=True):
 class EndResult(Value, frozen=True, kw_only=True):
     """What became of one end. `connection` is the same text at both ends of one connection and nowhere else.
 
-    `gbps`: what the receiver got. `seen`: the address of the peer as this end saw it.
+    `gbps`: what the receiver got. `seen`: the address of the peer as this end saw it. `errors`: by port and counter,
+    what this end's port counted meanwhile beyond what is allowed; None: not known.
     """
 
     rail: str
@@ -90,7 +92,11 @@ class EndResult(Value, frozen=True, kw_only=True):
     connection: str | None = None
     seen: str | None = None
     retransmits: int | None = None
+    errors: Mapping[str, int] | None = None
     why: str | None = None
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "errors")
 
 
 class Ends(Value, frozen=True, kw_only=True):
@@ -125,7 +131,8 @@ class Ends(Value, frozen=True, kw_only=True):
 class Pair(Value, frozen=True, kw_only=True):
     """Two hosts on a rail: `sender` sends, `receiver` receives. `expected`: below this figure it is low; None: unknown.
 
-    `rate_gbps`: the lower active rate of the two ports. `round`: the number of its round, from 1.
+    `rate_gbps`: the lower active rate of the two ports. `round`: the number of its round, from 1. `errors`: what the
+    two ports counted meanwhile beyond what is allowed, such as "receiver: mlx5_0/1 symbol_error 300".
     """
 
     sender: str
@@ -138,7 +145,11 @@ class Pair(Value, frozen=True, kw_only=True):
     expected: float | None = None
     rate_gbps: float | None = None
     retransmits: int | None = None
+    errors: tuple[str, ...] = ()
     why: str | None = None
+
+    def __post_init__(self) -> None:
+        close_lists(self)
 
 
 class Fault(Value, frozen=True, kw_only=True):
@@ -181,9 +192,9 @@ class RailFigures(Value, frozen=True, kw_only=True):
 class PairsReport(Value, frozen=True, kw_only=True):
     """All pairs of a run.
 
-    Verdict: fail if any pair is low or cut, else unknown if anything is, else warn if the rate was limited or hosts
-    lack ports, else pass. `rounds`: how many there are; `all_pairs`: whether each pair of hosts is in one of them.
-    `against`: what a figure is compared with. `minutes`: what the rounds were estimated to take.
+    Verdict: fail if any pair is low or cut, else unknown if anything is, else warn if the rate was limited, hosts lack
+    ports, or ports counted errors, else pass. `rounds`: how many there are; `all_pairs`: whether each pair of hosts is
+    in one of them. `against`: what a figure is compared with. `minutes`: what the rounds were estimated to take.
     """
 
     schema: str = PAIRS_SCHEMA

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hosttune.model.values import Value, close_mappings
+from hosttune.model.values import Value, close_lists, close_mappings
 
 
 class RdmaPort(Value, frozen=True, kw_only=True):
@@ -66,3 +66,89 @@ class NicPorts(Value, frozen=True, kw_only=True):
 
     rdma: tuple[RdmaPort, ...] | None = None
     interfaces: tuple[Interface, ...] | None = None
+
+
+class LinkModes(Value, frozen=True, kw_only=True):
+    """Rates in Gb/s that `ethtool` tells of a port: what it supports, offers, and what its partner offers.
+
+    (): its driver does not report them. None: not read. `speed_gbps`: the rate that it has.
+    """
+
+    supported_gbps: tuple[float, ...] | None = None
+    advertised_gbps: tuple[float, ...] | None = None
+    partner_gbps: tuple[float, ...] | None = None
+    speed_gbps: float | None = None
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+
+class Reading(Value, frozen=True, kw_only=True):
+    """One value that a module measures: temperature (°C), voltage (V), bias (mA), tx-power, rx-power (mW).
+
+    `lane` None: of the whole module. `flags`: what the module has flagged since its flags were last read ("high
+    alarm"); `flags_read`: how many of the four could be read.
+    """
+
+    quantity: str
+    lane: int | None = None
+    value: float | None = None
+    flags: tuple[str, ...] = ()
+    flags_read: int = 0
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+
+class Transceiver(Value, frozen=True, kw_only=True):
+    """The module in a port, in its own words. None is unknown.
+
+    `copper`: a cable without optics. `monitored`: it measures itself. `flagged`: it has alarm and warning flags.
+    `limits`: by quantity, its own "high alarm", "high warning", "low warning" and "low alarm".
+    """
+
+    kind: str | None = None
+    vendor: str | None = None
+    part: str | None = None
+    copper: bool = False
+    monitored: bool | None = None
+    flagged: bool | None = None
+    readings: tuple[Reading, ...] = ()
+    limits: Mapping[str, Mapping[str, float | None]] = {}
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+        close_mappings(self, "limits")
+
+
+class PortDetail(Value, frozen=True, kw_only=True):
+    """What `ethtool` tells of one interface. `modes_error`, `module_error`: the tool's words where it told nothing."""
+
+    modes: LinkModes | None = None
+    modes_error: str | None = None
+    module: Transceiver | None = None
+    module_error: str | None = None
+
+
+class RoceState(Value, frozen=True, kw_only=True):
+    """How a RoCE port is set. None is unknown; `why` has the reason by field, as far as there is one.
+
+    `gid_types`: the kinds of its GIDs in the kernel's words, each once, up to the first "RoCE v2". `trust`: "dscp" or
+    "pcp". `pfc`: priorities with priority flow control. `ecn_np`, `ecn_rp`: priorities on which the receiver notifies
+    and the sender slows down. `traffic_class`: that of all its RDMA packets; -1: none is set. `active_mtu`: of RDMA.
+    """
+
+    device: str
+    interface: str | None = None
+    active_mtu: int | None = None
+    gid_types: tuple[str, ...] | None = None
+    trust: str | None = None
+    pfc: tuple[int, ...] | None = None
+    ecn_np: tuple[int, ...] | None = None
+    ecn_rp: tuple[int, ...] | None = None
+    traffic_class: int | None = None
+    why: Mapping[str, str] = {}
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+        close_mappings(self, "why")

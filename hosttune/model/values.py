@@ -341,7 +341,7 @@ def without_nulls(document: object, kind: type) -> object:
 
 @cache
 def _type_info(kind: type) -> msgspec.inspect.Type:
-    """Return what msgspec knows of a type; finding it out takes longer than to read a small document."""
+    """Return the description of a type. It takes 2 ms to make, and a fleet's answers are all of one type."""
     from msgspec import inspect
 
     return inspect.type_info(kind)

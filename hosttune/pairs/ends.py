@@ -22,6 +22,7 @@ from hosttune.bench.parse.answer import NotUnderstood, document, part, positive
 from hosttune.bench.parse.tools import parse_perftest
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.model.pairs import End, EndOutcome, EndResult, Job
+from hosttune.pairs.counters import Counters, came
 
 Run = Callable[[tuple[str, ...], float], str]  # a command and its time limit in seconds → stdout, or CommandFailed
 SLACK_SECONDS = 6  # of a program beside waiting and measuring: it connects, exchanges results, ends
@@ -79,10 +80,23 @@ def _bad(number: int, name: str, why: str) -> BadInput:
     return BadInput(why, where=f"job: ends[{number}].{name}", hint="`hosttune fleet pairs` writes the job")
 
 
-def measure(ends: Sequence[End], run: Run, *, together: bool) -> tuple[EndResult, ...]:
-    """Measure these ends one after another, or all at once. Returns a result for each; never raises for an end."""
+def measure(
+    ends: Sequence[End], run: Run, *, together: bool, look: Callable[[End], Counters] | None = None
+) -> tuple[EndResult, ...]:
+    """Measure these ends one after another, or all at once. Returns a result for each; never raises for an end.
+
+    `look` returns the error counters of an end's port; it is called before and after.
+    """
+
+    def one(end: End) -> EndResult:
+        before = look(end) if look is not None else {}
+        found = measure_one(end, run)
+        if look is None or not before:
+            return found
+        return replace(found, errors=came(before, look(end), end.seconds))
+
     with ThreadPoolExecutor(max_workers=max(1, len(ends)) if together else 1) as pool:
-        return tuple(pool.map(lambda end: measure_one(end, run), ends))
+        return tuple(pool.map(one, ends))
 
 
 def measure_one(end: End, run: Run) -> EndResult:
@@ -104,20 +118,25 @@ def measure_one(end: End, run: Run) -> EndResult:
 
 def wrong_way(end: End, run: Run) -> tuple[EndOutcome, str] | None:
     """Return why packets from the end's address to its peer would not leave through its port; None if they do."""
-    if end.interface is None:
+    return other_way(end.interface, end.address, end.peer_address, run)
+
+
+def other_way(interface: str | None, address: str, peer: str, run: Run) -> tuple[EndOutcome, str] | None:
+    """Return why packets from an address to a peer would not leave through this interface; None if they do."""
+    if interface is None:
         return None
     try:
-        rows = json.loads(run(("ip", "-j", "route", "get", end.peer_address, "from", end.address), 10.0))
+        rows = json.loads(run(("ip", "-j", "route", "get", peer, "from", address), 10.0))
         device = rows[0].get("dev") if rows else None
     except CommandFailed as error:
         text = _last(error.output) or error.reason
         mine = re.search(r"Invalid argument|Cannot assign", text)  # the address is not (any more) one of this host
-        return ("wrong-fabric" if mine else "no-route"), f"no way from {end.address} to {end.peer_address}: {text}"
+        return ("wrong-fabric" if mine else "no-route"), f"no way from {address} to {peer}: {text}"
     except (ValueError, AttributeError, TypeError, KeyError):
         return "not-understood", "`ip -j route get` gave no answer that can be read"
-    if device == end.interface:
+    if device == interface:
         return None
-    return "wrong-fabric", f"the way from {end.address} to {end.peer_address} is {device}, not {end.interface}"
+    return "wrong-fabric", f"the way from {address} to {peer} is {device}, not {interface}"
 
 
 def command(end: End, seconds_to_connect: float, *, bound: bool = True) -> tuple[tuple[str, ...], float]:

@@ -35,6 +35,7 @@ class Joined:
     gbps: float | None = None
     why: str | None = None
     retransmits: int | None = None
+    errors: tuple[str, ...] = ()
 
 
 def joined(client: EndResult | None, server: EndResult | None) -> Joined:
@@ -67,7 +68,12 @@ def _both(client: EndResult, server: EndResult) -> Joined:
         return Joined("not-understood", why="an end without a figure")
     if abs(client.gbps - server.gbps) > _SAME * max(client.gbps, server.gbps):
         return Joined("not-understood", why=f"the ends contradict each other: {client.gbps:g} and {server.gbps:g} Gb/s")
-    return Joined("measured", min(client.gbps, server.gbps), server.why, client.retransmits)
+    return Joined("measured", min(client.gbps, server.gbps), server.why, client.retransmits, _errors(client, server))
+
+
+def _errors(client: EndResult, server: EndResult) -> tuple[str, ...]:
+    ends = (("sender", client.errors or {}), ("receiver", server.errors or {}))
+    return tuple(f"{role}: {name} {count}" for role, errors in ends for name, count in errors.items())
 
 
 def judged(
@@ -114,12 +120,17 @@ def _medians(pairs: Iterable[Pair]) -> Mapping[float | None, float]:
 
 
 def verdict_of(pairs: Iterable[Pair], *, incomplete: bool, limited: bool) -> Verdict:
-    """Return the verdict. `incomplete`: hosts or ports are not measured; `limited`: so that it is no pass."""
-    states = {pair.state for pair in pairs}
+    """Return the verdict. `incomplete`: hosts or ports are not measured; `limited`: so that it is no pass.
+
+    Errors that ports counted while they were measured are no pass either.
+    """
+    found = tuple(pairs)
+    states = {pair.state for pair in found}
     if states & {"low", "cut"}:
         return "fail"
     if not states or incomplete or "unknown" in states:
         return "unknown"
+    limited = limited or any(pair.errors for pair in found)
     return "warn" if limited else "pass"
 
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hosttune.discovery.portfiles import NET, RDMA, interface_gbps
 from hosttune.errors import BadInput, CommandFailed, Unreadable
 from hosttune.model.devices import Nic
 from hosttune.model.host import Host
@@ -17,8 +18,6 @@ from hosttune.model.problems import OUTSIDE
 from hosttune.reader import Reader
 from hosttune.system import System
 
-NET = "/sys/class/net"
-RDMA = "/sys/class/infiniband"
 TOOLS: Mapping[Tool, str] = {"tcp": "iperf3", "rdma": "ib_write_bw"}
 _FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _NO_RAIL = ("", "lo")
@@ -30,7 +29,7 @@ def survey(system: System, host: Host, named: Sequence[str] = (), *, version: st
     All: every physical port that is an RDMA port, or a network interface that is up and has an address, but not one
     that the fabric of the GPUs uses. Raises BadInput for a name that the host does not have.
     """
-    addresses = _addresses(system)
+    addresses = addresses_of(system)
     found = tuple(_named(system, host, name, addresses) for name in named) if named else _all(system, host, addresses)
     guests = running_guests(host.guests, host.problems)
     return Ends(
@@ -68,7 +67,7 @@ def _installed(system: System, program: str) -> bool:
     return any(system.exists(f"{folder}/{program}") for folder in _FOLDERS)
 
 
-def _addresses(system: System) -> Mapping[str, str] | None:
+def addresses_of(system: System) -> Mapping[str, str] | None:
     """Return the IP address of each interface that has one (IPv4 first, else a global IPv6); None if unknown."""
     try:
         text = system.query("ip-j-address", lambda: system.run(("ip", "-j", "address", "show")))
@@ -117,7 +116,7 @@ def _port(system: System, nic: Nic | None, interface: str, addresses: Mapping[st
         interface=interface or None,
         rdma=rdma,
         address=(addresses or {}).get(interface),
-        rate_gbps=nic.rate_gbps if nic is not None and alone else _speed(system, interface),
+        rate_gbps=nic.rate_gbps if nic is not None and alone else interface_gbps(Reader(system), interface),
         link_layer=layer,
         state=nic.state if nic is not None and alone else _text(system, interface, "operstate"),
     )
@@ -138,13 +137,6 @@ def _gid_interface(system: System, rdma: str) -> str | None:
         return system.read(f"{RDMA}/{rdma}/ports/1/gid_attrs/ndevs/0")
     except Unreadable:
         return None
-
-
-def _speed(system: System, interface: str) -> float | None:
-    """Return the rate of an interface in Gb/s. `speed` is in Mb/s; -1, or unreadable, while it is down or unknown."""
-    text = _text(system, interface, "speed")
-    value = int(text) if text is not None and text.lstrip("-").isdigit() else 0
-    return value / 1000 if value > 0 else None
 
 
 def _text(system: System, interface: str, name: str) -> str | None:

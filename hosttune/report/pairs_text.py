@@ -32,7 +32,7 @@ def print_pairs(report: PairsReport, console: Console) -> None:
         prose(f"and {len(report.faults) - MOST_FAULTS} more; -o json has all", 2, console)
     for line in rail_lines(report):
         prose(line, 0, console)
-    for line in (*unmeasured(report), *report.notes):
+    for line in (*counted(report), *unmeasured(report), *report.notes):
         prose(line, 0, console, "warn", hang=2)
 
 
@@ -80,6 +80,15 @@ def unmeasured(report: PairsReport) -> Iterator[str]:
     yield from lines[:MOST_LINES]
     if len(lines) > MOST_LINES:
         yield f"and {len(lines) - MOST_LINES} more reasons; -o json has all"
+
+
+def counted(report: PairsReport) -> Iterator[str]:
+    """Yield what ports counted while their pair was measured, worst pairs first."""
+    found = [pair for pair in report.pairs if pair.errors]
+    for pair in sorted(found, key=lambda pair: -len(pair.errors))[:MOST_LINES]:
+        yield f"errors: {pair.sender} to {pair.receiver} on {pair.rail}: {some(pair.errors, 4)}"
+    if len(found) > MOST_LINES:
+        yield f"and {len(found) - MOST_LINES} more pairs with errors; -o json has all"
 
 
 def measured_hosts(report: PairsReport) -> list[str]:

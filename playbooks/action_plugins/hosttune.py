@@ -30,7 +30,7 @@ except ImportError:
     CONTROLLER_VERSION = None
 
 PHASES = (
-    *("discover", "plan", "apply", "status", "validate", "handover", "revert", "recover", "pairs"),
+    *("discover", "plan", "apply", "status", "validate", "handover", "revert", "recover", "pairs", "collective"),
     *("course", "sign", "verify"),  # of a hand-over of named devices
 )
 OF_COURSE = ("course", "sign", "verify")
@@ -178,7 +178,7 @@ class ActionModule(ActionBase):
             carried["intent"] = self._text("hosttune_intent", intent, beside)
         elif asked["phase"] == "plan":
             raise BadInput("hosttune_intent is not set: nothing to plan")
-        if asked["phase"] == "pairs":
+        if asked["phase"] in ("pairs", "collective"):
             job = self._task.args.get("job")
             if not isinstance(job, Mapping):
                 raise BadInput(f"job is not a mapping: {job!r:.80}")
@@ -188,6 +188,9 @@ class ActionModule(ActionBase):
                 carried["floors"] = self._text("hosttune_floors", asked["floors"], beside)
             if asked["against"] is not None:
                 carried["against"] = earlier(path, asked["against"])
+            if isinstance(asked["intent"], Mapping) and asked["intent"].get("fabric"):
+                declared = {"version": asked["intent"].get("version"), "fabric": asked["intent"]["fabric"]}
+                carried["expect"] = VARIABLES.as_json(declared)
         if asked["phase"] == "verify":
             carried.update(HANDOVER.carried(os.path.dirname(path), asked["signing"]))
         return carried

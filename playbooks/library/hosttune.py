@@ -47,13 +47,15 @@ options:
       - What to do. V(discover) and V(status) read; V(plan) decides and saves the plan; V(apply) makes the host match
         its intent; V(revert) restores the original values; V(recover) rolls back an interrupted apply or
         revert; V(validate) checks and measures; V(handover) is a validation for the next tenant, at level 2;
-        V(pairs) lists the host's ports, or measures its ends of O(job).
+        V(pairs) lists the host's ports, or measures its ends of O(job); V(collective) lists what the host has for
+        collectives, or takes part in the one of O(job).
       - For a hand-over of named devices, V(course) carries it out, and stores what the host states as
         RESULTS/HOST/statement.json; V(sign) signs that file on the controller, without asking the host; V(verify)
         verifies it on the host, and keeps it there.
     type: str
     required: true
-    choices: [discover, plan, apply, status, validate, handover, revert, recover, pairs, course, sign, verify]
+    choices:
+      [discover, plan, apply, status, validate, handover, revert, recover, pairs, collective, course, sign, verify]
   command:
     description:
       - The command on the host, a path or name, or a list whose further items are arguments. Without it,
@@ -66,7 +68,8 @@ options:
   intent:
     description:
       - What is wanted of the host, a mapping or the path of a YAML or JSON file on the controller (also one that
-        ansible-vault has encrypted). Needed by V(plan); without it V(apply) takes the plan that is saved.
+        ansible-vault has encrypted). Needed by V(plan); without it V(apply) takes the plan that is saved. Of a mapping,
+        V(validate) compares the RoCE ports with its C(fabric).
     type: raw
   level:
     description: Level of validation, 0 checklist to 3 burn-in. Default 0, for V(handover) 2. Always 0 in check mode.
@@ -171,7 +174,9 @@ options:
         against asking.
     type: dict
   job:
-    description: For V(pairs), what the host is to do, as C(hosttune fleet pairs) writes it. In check mode only a list.
+    description:
+      - For V(pairs) and V(collective), what the host is to do, as C(hosttune fleet pairs) and C(hosttune fleet
+        collective) write it. In check mode only a list.
     type: dict
   carried:
     description: Texts from the action plugin. Not for playbooks.
@@ -359,8 +364,8 @@ def words_of(asked: dict, check: bool, stack: contextlib.ExitStack) -> tuple[lis
     text, fds = None, []
     if phase in ("validate", "handover"):
         words = ["validate", "--level", str(0 if check else asked["level"] or 0)]
-        for option, name in (("--against", "against"), ("--fleet", "floors")):
-            if carried.get(name) is not None and (name == "against" or words[-1] != "0"):
+        for option, name in (("--against", "against"), ("--expect", "expect"), ("--fleet", "floors")):
+            if carried.get(name) is not None and (name != "floors" or words[-1] != "0"):
                 path, fd = in_memory(carried[name], stack)
                 words[1:1] = [option, path]
                 fds.append(fd)
@@ -374,8 +379,8 @@ def words_of(asked: dict, check: bool, stack: contextlib.ExitStack) -> tuple[lis
         words = ["apply", *(["--intent", "-"] if text is not None else []), "--dry-run" if check else "--yes"]
         words += ["--start"] * asked["start"] + ["--no-guests"] * asked["no_guests"]
         words += [word for name in asked["disrupt"] for word in ("--disrupt", name)]
-    elif phase == "pairs":
-        words, text = ["pairs", "-f", "-"], "{}" if check else carried.get("job", "{}")
+    elif phase in ("pairs", "collective"):
+        words, text = [phase, "-f", "-"], "{}" if check else carried.get("job", "{}")
     elif phase == "course":
         words = ["handover", *asked["words"], *(["--dry-run"] if check else ["--yes"])]
     elif phase == "verify":

@@ -12,6 +12,7 @@ import re
 
 SCHEMAS = {  # others: result
     **{"discover": "host", "plan": "plan", "validate": "validation", "handover": "validation", "pairs": "ends"},
+    "collective": "member",
     **{"course": "handover", "verify": "handover-verification"},
 }
 STATEMENT = {"_type": "https://in-toto.io/Statement/v1", "predicateType": "https://hosttune.dev/handover/v1"}

@@ -1,0 +1,139 @@
+"""`collective`: what this host has for collectives, or its part of one. `hosttune fleet collective` asks for both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from hosttune.cli.commands import Command, host_options
+from hosttune.cli.output import emit, emit_page
+from hosttune.errors import BadInput, Refused
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hosttune.model.collective import CollectiveJob, Member
+    from hosttune.system import System
+
+
+_AGAIN_SECONDS = 2.0
+
+
+@click.command(cls=Command)
+@host_options
+@click.option("-f", "--file", "job", metavar="FILE", help="What to do: a job of `hosttune fleet collective` (JSON; - is"
+              " standard input). Without it the host is listed.")  # fmt: skip
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+              help="What to print.")  # fmt: skip
+def collective(root: str | None, document: str | None, job: str | None, output: str) -> None:
+    """List what this host has for collectives; take part in one.
+
+    Without -f nothing is measured. A host with running guests takes part only if the job says so (exit 3): it loads the
+    network and the GPUs. GPUs that are in use are refused. The part ends by its own time limit, and as soon as another
+    host of its group is gone.
+
+    \b
+    hosttune collective
+    """
+    found = answer(root, document, read_job(job))
+    if output == "json":
+        emit(found.to_json())
+    else:
+        emit_page(lambda page: print_member(found, page))
+
+
+def read_job(path: str | None) -> CollectiveJob:
+    """Return the job in a file; the empty one without a path. Raises BadInput."""
+    import msgspec
+
+    from hosttune.model.collective import CollectiveJob
+    from hosttune.model.jsontext import plain_json
+    from hosttune.state import load_text
+
+    if path is None:
+        return CollectiveJob()
+    hint = "`hosttune fleet collective` writes it"
+    text = load_text(path, what="a job (JSON)", size="intent")
+    head = plain_json(text, where=path, hint=hint, once=True)
+    try:
+        return msgspec.convert(head, CollectiveJob)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise BadInput(f"not a job: {error}", where=path, hint=hint) from error
+
+
+def answer(root: str | None, document: str | None, job: CollectiveJob) -> Member:
+    """Return what this host is, and what it measured. Raises BadInput and Refused."""
+    import os
+
+    from hosttune import __version__
+    from hosttune.archive import open_system
+    from hosttune.cli.commands import read_document
+    from hosttune.collective.listing import answering, listed
+    from hosttune.collective.member import check_task, take_part
+    from hosttune.discovery import discover
+
+    if job.task is not None:
+        check_task(job.task)
+        if root is not None or document is not None:
+            raise Refused("a captured host has no network", where=root or document or "", hint="ask the host itself")
+    system = open_system(root)
+    if job.task is None:
+        there = {} if root is not None or document is not None else os.environ
+        host = read_document(root, document) or discover(system)
+        return listed(system, host, job, version=__version__, variables=there)
+    found = answering(system, version=__version__)
+    if not job.disrupt and found.guests != ():
+        what = "its guests are unknown" if found.guests is None else f"guests are running: {', '.join(found.guests)}"
+        raise Refused(f"not measured: {what}", where="network", hint="name the host in --disrupt to load its network")
+    if job.task.device == "gpu":
+        refuse_used_gpus(system)
+    return take_part(
+        job.task, found, lambda argv, limit: system.run(argv, timeout=limit), python=job.python
+    )  # fmt: skip
+
+
+def refuse_used_gpus(system: System) -> None:
+    """Refuse if a process or guest uses a GPU here, or if that is unknown. Raises Refused.
+
+    Ranks of the group before may still be ending: it is looked again twice.
+    """
+    import time
+
+    from hosttune.bench.guard import choose
+    from hosttune.discovery import discover
+
+    for last in (False, False, True):
+        try:
+            found = choose(system, discover(system))
+            break
+        except Refused:
+            if last:
+                raise
+        time.sleep(_AGAIN_SECONDS)
+    if not found.gpus and not found.parts:
+        what = "no GPU is known here that may be loaded"
+        raise Refused(what, where="GPUs", hint="hosttune discover shows them, and the driver of each")
+
+
+def print_member(found: Member, console: Console) -> None:
+    """Print what a host has, and its part of a collective if it took part."""
+    from hosttune.report.branch import say
+
+    guests = "unknown" if found.guests is None else ", ".join(found.guests) or "none"
+    say(f"{found.host or 'host'}: running guests: {guests}", console)
+    if found.library is not None:
+        say(f"  {found.library.words}; GPUs that it sees: {found.library.gpus} of {found.gpus_present}", console)
+    if found.place is not None:
+        rate = "rate unknown" if found.place.rate_gbps is None else f"{found.place.rate_gbps:g} Gb/s"
+        say(f"  meets others at {found.place.interface}, {found.place.address or 'no address'}, {rate}", console)
+    for name, value in found.environment.items():
+        say(f"  {name}={value}", console)
+    for line in found.settings:
+        say(f"  {line}", console)
+    if found.group is not None:
+        say(f"  group {found.group}: {found.outcome} {found.why or ''}".rstrip(), console)
+    for one in found.timings:
+        say(f"  {one.kind}, {one.size_bytes} bytes, {one.ranks} ranks: {min(one.seconds):.4g} s", console)
+    for note in found.notes:
+        say(f"note: {note}", console)

@@ -1,0 +1,276 @@
+"""The answers of a group's hosts → one outcome with figures → good, low, failed or unknown. Pure functions.
+
+Bus bandwidth as nccl-tests defines it (NVIDIA/nccl-tests doc/PERFORMANCE.md), n ranks: all-reduce 2(n-1)/n · S ÷ t,
+all-gather (n-1)/n · S ÷ t, S the bytes of the buffer, of an all-gather of the gathered one; t is the time of the
+slowest rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from msgspec.structs import replace
+
+from hosttune.model.collective import (
+    GroupFigure,
+    GroupOutcome,
+    GroupState,
+    HostGroup,
+    Kind,
+    Member,
+    Scaling,
+    Timing,
+)
+from hosttune.model.validation import Verdict
+from hosttune.predicting.formulas import Estimate
+
+FLOOR = 0.9
+SMALL_BYTES = 32 << 20  # below, time is mostly latency, and the formulas of `predicting` do not hold
+LEAST_FOR_MEDIAN = 3  # groups of the same number of hosts; with fewer no figure is unusual
+_SAME = 0.01  # the times of one operation are agreed on by all ranks
+_ABOVE = 1.02  # times the bound: no such machine can give more
+_FACTORS: Mapping[Kind, int] = {"all-reduce": 2, "all-gather": 1}
+# The collective did not work between hosts that answered.
+FAILED: frozenset[GroupOutcome] = frozenset(
+    ("wrong", "no-connection", "connection-refused", "no-route", "wrong-fabric", "nobody-came", "other-member",
+     "member-lost", "collective-failed")
+)  # fmt: skip
+# If hosts give different reasons, the first of these is the cause, and the others follow from it.
+_ORDER: tuple[GroupOutcome, ...] = (
+    "wrong", "port-busy", "not-installed", "other-version", "not-understood", "tool-failed", "wrong-fabric", "no-route",
+    "connection-refused", "no-connection", "other-member", "nobody-came", "collective-failed", "member-lost",
+)  # fmt: skip
+Expect = Callable[[Kind, int, int], Estimate | None]  # (kind, hosts, bytes) → the prediction
+
+
+def busbw(kind: Kind, ranks: int, size_bytes: int, seconds: float) -> float:
+    """Return the bus bandwidth in GB/s."""
+    return _FACTORS[kind] * (ranks - 1) / ranks * size_bytes / seconds / 1e9
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What became of a group: its outcome, the figures of each run, why there are none, and who is accused."""
+
+    outcome: GroupOutcome
+    timings: tuple[Timing, ...] = ()
+    why: str | None = None
+    accused: tuple[str, ...] = ()
+
+
+def joined(name: str, ranks: int, answers: Mapping[str, Member]) -> Joined:
+    """Return what became of a group from the answers of all of its hosts. `name`: the group's; `ranks`: of all hosts.
+
+    There are figures only if every host measured in this very group, with this number of ranks, the same times.
+    """
+    for host, member in answers.items():
+        if member.group != name:
+            return Joined("not-understood", why=f"{host}: its answer is of another group")
+        if member.ranks not in (None, ranks) or any(one.ranks != ranks for one in member.timings):
+            return Joined("not-understood", why=f"{host}: its answer is of {member.ranks} ranks, not {ranks}")
+    bad = {host: member for host, member in answers.items() if member.outcome != "measured"}
+    if bad:
+        return _cause(bad)
+    first, *others = answers.items()
+    for host, member in others:
+        if not _agree(first[1].timings, member.timings):
+            return Joined("not-understood", why=f"{first[0]} and {host} contradict each other")
+    if not first[1].timings or any(member.ranks is None for member in answers.values()):
+        return Joined("not-understood", why=f"{first[0]}: no figure")
+    return Joined("measured", first[1].timings)
+
+
+def _cause(bad: Mapping[str, Member]) -> Joined:
+    place: dict[str, int] = {outcome: number for number, outcome in enumerate(_ORDER)}
+    host, member = min(bad.items(), key=lambda one: place.get(one[1].outcome, len(place)))
+    if member.outcome == "listed":
+        return Joined("not-understood", why=f"{host}: it did not take part")
+    accused = member.accused or tuple(dict.fromkeys(name for one in bad.values() for name in one.accused))
+    return Joined(member.outcome, why=f"{host}: {member.why}", accused=accused)
+
+
+def _agree(one: Sequence[Timing], other: Sequence[Timing]) -> bool:
+    if [(t.kind, t.size_bytes, len(t.seconds)) for t in one] != [(t.kind, t.size_bytes, len(t.seconds)) for t in other]:
+        return False
+    pairs = [pair for a, b in zip(one, other, strict=True) for pair in zip(a.seconds, b.seconds, strict=True)]
+    return all(min(pair) > 0 and abs(pair[0] - pair[1]) <= _SAME * max(pair) for pair in pairs)
+
+
+def figures(timings: Iterable[Timing]) -> tuple[GroupFigure, ...]:
+    """Return the figures of a group, not judged yet."""
+    found = []
+    for one in timings:
+        values = [busbw(one.kind, one.ranks, one.size_bytes, seconds) for seconds in one.seconds]
+        found.append(
+            GroupFigure(
+                kind=one.kind,
+                size_bytes=one.size_bytes,
+                busbw=median(values),
+                lowest=min(values),
+                highest=max(values),
+            )
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Standard:
+    """What figures are compared with. `expect`: asks the prediction. `against`: "prediction", "fleet" or both.
+
+    `least`: the operator's own floor for the largest size between hosts, GB/s. `floor`: part of the fleet's median.
+    """
+
+    expect: Expect
+    against: tuple[str, ...] = ("prediction", "fleet")
+    floor: float = FLOOR
+    least: float | None = None
+
+
+def judged(groups: Sequence[HostGroup], standard: Standard) -> tuple[HostGroup, ...]:
+    """Return the groups with states. Of groups of the same hosts the last one counts, earlier ones are `repeated`.
+
+    So is a group without an answer whose hosts all have one of later groups of as many hosts.
+    """
+    last = {frozenset(group.hosts): number for number, group in enumerate(groups) if settled(group.outcome)}
+    now = [
+        replace(one, repeated=last.get(frozenset(one.hosts), n) > n or _made_up_for(one, groups[n + 1 :]))
+        for n, one in enumerate(groups)
+    ]
+    medians = _medians(one for one in now if not one.repeated)
+    return tuple(_judged(one, standard, medians) for one in now)
+
+
+def _made_up_for(group: HostGroup, later: Sequence[HostGroup]) -> bool:
+    if settled(group.outcome):
+        return False
+    alike = [one for one in later if len(one.hosts) == len(group.hosts) and settled(one.outcome)]
+    return set(group.hosts) <= {host for one in alike for host in one.hosts}
+
+
+def settled(outcome: GroupOutcome) -> bool:
+    """Return whether a group's outcome says something of its hosts and the network between them."""
+    return outcome == "measured" or outcome in FAILED
+
+
+def _medians(groups: Iterable[HostGroup]) -> Mapping[tuple[str, int, int], float]:
+    """Return the median by kind, size and number of hosts."""
+    found: dict[tuple[str, int, int], list[float]] = {}
+    for group in groups:
+        for one in group.figures:
+            found.setdefault((one.kind, one.size_bytes, len(group.hosts)), []).append(one.busbw)
+    return {key: median(values) for key, values in found.items() if len(values) >= LEAST_FOR_MEDIAN}
+
+
+def _judged(group: HostGroup, standard: Standard, medians: Mapping[tuple[str, int, int], float]) -> HostGroup:
+    if group.outcome != "measured":
+        return replace(group, state="failed" if group.outcome in FAILED else "unknown")
+    largest = max(one.size_bytes for one in group.figures)
+    found = tuple(_figure(one, len(group.hosts), largest, standard, medians) for one in group.figures)
+    counted = [one for one in found if one.size_bytes >= min(SMALL_BYTES, largest)]
+    states = [one.state for one in counted]
+    why = next((one.why for one in counted if one.state in ("low", "unknown") and one.why), group.why)
+    state: GroupState = "low" if "low" in states else "unknown" if "unknown" in states else "good"
+    return replace(group, state=state, figures=found, why=why)
+
+
+def _figure(
+    one: GroupFigure, hosts: int, largest: int, standard: Standard, medians: Mapping[tuple[str, int, int], float]
+) -> GroupFigure:
+    if one.size_bytes < min(SMALL_BYTES, largest):
+        return replace(one, why="a small message beside larger ones: not judged")
+    found = standard.expect(one.kind, hosts, one.size_bytes)
+    bound, typical = (found.bound, found.typical) if found is not None else (None, None)
+    predicted = _predicted(found) if "prediction" in standard.against else None
+    middle = medians.get((one.kind, one.size_bytes, hosts)) if "fleet" in standard.against else None
+    own = standard.least if hosts > 1 and one.size_bytes == largest else None
+    known = [
+        value for value in (predicted, own, None if middle is None else standard.floor * middle) if value is not None
+    ]
+    expected = max(known, default=None)
+    state, why = _state(one, expected, bound, hosts=hosts)
+    if state == "good":
+        judges = own is not None or predicted is not None or (standard.against == ("fleet",) and middle is not None)
+        size_only = standard.least is not None and hosts > 1 and one.size_bytes < largest
+        if not judges and not size_only:
+            state, why = "unknown", _lacking(found, standard, hosts)
+    return replace(one, state=state, bound=bound, typical=typical, expected=expected, why=why)
+
+
+def _predicted(found: Estimate | None) -> float | None:
+    """Return below what a figure is low; None: unknown, or the size is outside of the formula's range."""
+    if found is None:
+        return None
+    if found.typical is not None:
+        return found.typical * found.low_below if found.low_below > 0 else None
+    return found.bound * found.at_least if found.bound is not None and found.at_least is not None else None
+
+
+def _state(
+    one: GroupFigure, expected: float | None, bound: float | None, *, hosts: int
+) -> tuple[GroupState, str | None]:
+    if bound is not None and one.busbw > bound * _ABOVE:
+        return (
+            "unknown",
+            f"{one.busbw:.4g} GB/s is above the bound of {bound:.4g}: another path, or the facts are wrong",
+        )
+    if expected is not None and one.busbw < expected:
+        size = f"{one.kind} of {one.size_bytes >> 20} MiB" if one.size_bytes >= 1 << 20 else f"{one.kind}"
+        return "low", f"{size}: {one.busbw:.4g} GB/s, expected {expected:.4g}"
+    return "good", None
+
+
+def _lacking(found: Estimate | None, standard: Standard, hosts: int) -> str:
+    if standard.against == ("fleet",):
+        return (
+            f"fewer than {LEAST_FOR_MEDIAN} groups of {hosts} hosts were measured; --least gives a figure of your own"
+        )
+    missing = "; ".join(found.because) if found is not None and found.because else "no model of these machines"
+    return f"no prediction to compare with ({missing}); --least or --against fleet judges without one"
+
+
+def scaling(groups: Iterable[HostGroup], expect: Expect) -> tuple[Scaling, ...]:
+    """Return the figures of the series by kind, size and number of hosts, with the efficiency against its base.
+
+    Throughput of n ranks is n times the bus bandwidth, so the efficiency per rank is the ratio of bus bandwidths.
+    """
+    found: dict[tuple[Kind, int], dict[int, list[tuple[int, float]]]] = {}
+    for group in groups:
+        for one in group.figures if group.purpose == "series" and not group.repeated else ():
+            by_hosts = found.setdefault((one.kind, one.size_bytes), {})
+            by_hosts.setdefault(len(group.hosts), []).append((group.ranks, one.busbw))
+    rows = []
+    for (kind, size), by_hosts in sorted(found.items()):
+        base = min((hosts for hosts in by_hosts if hosts > 1), default=None)
+        middle = {hosts: median(value for _, value in values) for hosts, values in by_hosts.items()}
+        for hosts, values in sorted(by_hosts.items()):
+            estimate = expect(kind, hosts, size)
+            rows.append(
+                Scaling(
+                    kind=kind,
+                    size_bytes=size,
+                    hosts=hosts,
+                    ranks=values[0][0],
+                    groups=len(values),
+                    busbw=middle[hosts],
+                    lowest=min(value for _, value in values),
+                    bound=estimate.bound if estimate else None,
+                    typical=estimate.typical if estimate else None,
+                    efficiency=middle[hosts] / middle[base] if base is not None and hosts > base else None,
+                    base_hosts=base if base is not None and hosts > base else None,
+                    of_one_host=middle[hosts] / middle[1] if 1 in middle and hosts > 1 else None,
+                )
+            )
+    return tuple(rows)
+
+
+def verdict_of(groups: Iterable[HostGroup], *, incomplete: bool) -> Verdict:
+    """Return the verdict. `incomplete`: hosts are not measured, or not all groups of the series."""
+    now = list(groups)
+    states = {group.state for group in now if not group.repeated}
+    if states & {"low", "failed"}:
+        return "fail"
+    if not states or incomplete or "unknown" in states:
+        return "unknown"
+    return "warn" if any(group.repeated and group.state in ("low", "failed") for group in now) else "pass"

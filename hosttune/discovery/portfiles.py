@@ -1,0 +1,56 @@
+"""What sysfs shows of one port, each file parsed once here: RDMA ports, and the speed of network interfaces.
+
+Discovery of the host, the evidence of a validation and the survey of `fleet pairs` share it. Sources:
+drivers/infiniband/core/sysfs.c; Documentation/ABI/testing/sysfs-class-net.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hosttune.reader import Reader
+
+NET, RDMA = "/sys/class/net", "/sys/class/infiniband"
+# Gb/s of one lane, by name (drivers/infiniband/core/sysfs.c, rate_show): a text whose parts differ is damaged.
+_LANE = {
+    **{"": 2.5, "SDR": 2.5, "DDR": 5.0, "QDR": 10.0, "FDR10": 10.0, "FDR": 14.0, "EDR": 25.0, "HDR": 50.0},
+    **{"NDR": 100.0, "XDR": 200.0},
+}
+_LAYERS = ("InfiniBand", "Ethernet", "Unspecified")  # link_layer_show; unspecified: such as EFA
+# Texts, compiled when first used: a host without RDMA needs none of them.
+# "400 Gb/sec (4X NDR)", "2.5 Gb/sec (1X SDR)"; a kernel that knows no name for the speed writes none.
+_RATE = r"([0-9]{1,5}(?:\.[0-9])?) Gb/sec \(([0-9]{1,2})X(?: ([A-Z0-9]{3,5}))?\)"
+_WORD = r"[0-9]{1,2}: ([A-Za-z_ ]{1,40})"
+
+
+def link_layer(reader: Reader, port: str) -> str | None:
+    """Return the kernel's word for the layer of an RDMA port, whose folder is `port`; None if it has none of these."""
+    layer = reader.text(f"{port}/link_layer")
+    return layer if layer in _LAYERS else None
+
+
+def state_word(reader: Reader, path: str) -> str | None:
+    """Return the word of a file such as "4: ACTIVE" in small letters."""
+    match = re.fullmatch(_WORD, reader.text(path) or "")
+    return match[1].lower() if match else None
+
+
+def rdma_rate(reader: Reader, path: str) -> tuple[float | None, int | None, str | None]:
+    """Return Gb/s, lanes and the name of the speed. All None for a text whose parts do not fit each other."""
+    text = reader.text(path)
+    match = re.fullmatch(_RATE, text or "")
+    if match is None:
+        if text:
+            reader.problem("not a rate", path, f"reads {text[:40]!r}")
+        return None, None, None
+    rate, width, speed = float(match[1]), int(match[2]), match[3] or ""
+    if _LANE.get(speed, 0.0) * width != rate:
+        reader.problem("rate contradicts itself", path, f"reads {text[:40] if text else ''!r}")
+        return None, None, None
+    return rate, width, speed or None
+
+
+def interface_gbps(reader: Reader, interface: str) -> float | None:
+    """Return the speed of a network interface in Gb/s; None while it is down or unknown (-1, or reading fails)."""
+    speed = reader.integer(f"{NET}/{interface}/speed")
+    return speed / 1000 if speed is not None and 0 < speed < 1 << 31 else None

@@ -1,0 +1,89 @@
+"""What is kept of a network function between hand-overs, to be compared with: `handover/network-BDF.json` in the state.
+
+`before` is what a hand-over compares with: as it was when the function was last clean, as a person accepted it
+(`handover release`), or, if there is none of these, as it was found when its first hand-over began. `seen` is what the
+newest hand-over read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from hosttune.files import make_folder, sync_folder
+from hosttune.handover.network.tools import Configuration
+from hosttune.model.values import Value, close_mappings, from_json, to_json
+from hosttune.register import now
+from hosttune.starts import FOLDER
+from hosttune.state import load, mode_of, save
+
+SCHEMA = "hosttune.network-function/v1"
+Origin = Literal["clean", "accepted", "found"]
+
+
+class Facts(Value, frozen=True, kw_only=True):
+    """What was read of a function.
+
+    - `addresses`: what is burnt in, by name ("permanent address", "node_guid"). `configuration`: of its firmware.
+    - `settings`: of a virtual function, as its physical one keeps them. None: not read, or it has none of its own.
+    """
+
+    addresses: Mapping[str, str] | None = None
+    configuration: Configuration | None = None
+    settings: Mapping[str, str | int | bool] | None = None
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "addresses", "settings")
+
+
+class Before(Value, frozen=True, kw_only=True):
+    """Facts with where they are from: `origin`, the text for people, and the time, ISO 8601 in UTC."""
+
+    facts: Facts
+    origin: Origin
+    text: str
+    at: str
+
+
+class Known(Value, frozen=True, kw_only=True):
+    """What is kept of one function. `identity`: as in plans: another device at its address has nothing of it."""
+
+    schema: str = SCHEMA
+    address: str
+    identity: str
+    before: Before | None = None
+    seen: Facts | None = None
+
+
+def known(folder: str, address: str, identity: str) -> Known:
+    """Return what is kept of a function; nothing if another device was there. Raises BadInput for a damaged file."""
+    path = _path(folder, address)
+    empty = Known(address=address, identity=identity)
+    if not os.path.lexists(path):
+        return empty
+    found = from_json(Known, load(path, what="hosttune's own record of a network function"), schema=SCHEMA, where=path)
+    return found if (found.address, found.identity) == (address, identity) else empty
+
+
+def keep(folder: str, value: Known) -> None:
+    """Write what is kept of a function; on the disk when this returns. Raises BadInput."""
+    path = _path(folder, value.address)
+    make_folder(folder, mode_of(""))
+    make_folder(os.path.dirname(path), mode_of(f"{FOLDER}/"))
+    save(path, to_json(value), mode=mode_of(f"{FOLDER}/NAME"))
+    sync_folder(os.path.dirname(path))
+
+
+def settle(folder: str, address: str, identity: str, origin: Origin, text: str) -> None:
+    """Make what the newest hand-over read what the next one compares with. Raises BadInput."""
+    found = known(folder, address, identity)
+    if found.seen is not None:
+        before = Before(facts=found.seen, origin=origin, text=text, at=now())
+        keep(folder, msgspec.structs.replace(found, before=before))
+
+
+def _path(folder: str, address: str) -> str:
+    return os.path.join(folder, FOLDER, f"network-{address}.json")

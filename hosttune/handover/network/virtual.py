@@ -1,0 +1,223 @@
+"""The settings that a physical function keeps for a virtual one: read, put back, and read again.
+
+They outlive the guest: address, VLAN, rates, spoof check, link state, trust, RSS query, GUIDs. They are put back to
+what they were when the function was last clean (or was accepted), else to what the kernel begins with: no address of
+its own, no VLAN, no limits, link state auto, no trust (net/core/rtnetlink.c, struct ifla_vf_info), and the spoof check
+that the driver begins with. What else a tenant can have made lives in the driver of the virtual function, in the guest,
+or in the function itself, and is gone with the guest, the unbind and the reset.
+
+Forms: iproute2, ip/ipaddress.c (print_vfinfo): vlan, qos and rates that are 0 may be left out; ip-link(8) (vf NUM).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from hosttune.child import in_child
+from hosttune.handover.binding import refuse_users
+from hosttune.handover.network import tools
+from hosttune.handover.network.known import Before, Facts, keep, known
+from hosttune.handover.targets import Target
+from hosttune.model import sysfs
+from hosttune.model.handover import HandoverStep
+from hosttune.model.values import FrozenMap
+from hosttune.register import now as now_
+from hosttune.settings.drivers import SriovVfs, virtual_functions
+from hosttune.settings.function import driver_of
+from hosttune.system import System
+
+LIMIT_SECONDS, ESTIMATE_SECONDS = 300.0, 10.0
+Settings = Mapping[str, "str | int | bool"]
+_METHOD = "state of its driver gone with unbind and reset; settings of its physical function put back"
+_NO_ADDRESS = re.compile(r"[0:]+")
+_FLAGS = {"spoofchk": "spoofchk", "trust": "trust", "query_rss_en": "query_rss"}  # field -> word of ip-link(8)
+_GUIDS = {"node guid": "node_guid", "port guid": "port_guid"}
+_DEFAULT: Settings = FrozenMap(
+    {"vlan": 0, "qos": 0, "protocol": "802.1Q", "max_tx": 0, "min_tx": 0, "link_state": "auto", "trust": False,
+     "query_rss_en": False, "address": "00:00:00:00:00:00"}
+)  # fmt: skip
+# What the driver of a physical function begins with. mlx5_core: its vports are zeroed (eswitch.c); ice_vf_lib.c,
+# ice_initialize_vf_entry; i40e_virtchnl_pf.c, i40e_alloc_vfs; ixgbe_sriov.c, __ixgbe_enable_sriov.
+_SPOOFCHK = {"mlx5_core": False, "ice": True, "i40e": True, "ixgbe": True}
+_HOSTS = "as the host had set it: no guest was started with it since its last hand-over, which was clean"
+_DEFAULTS = "the kernel's defaults: nothing was recorded before the tenant"
+
+
+def first_look(system: System, folder: str, target: Target, physical: str) -> None:
+    """Keep the settings of a function that no guest can have had since it was clean: they are the host's own."""
+    place, _ = _place(system, target.address, physical) if target.unused else (None, "")
+    settings = read(system, *place) if place is not None else None
+    if settings is not None:
+        before = Before(facts=Facts(settings=settings), origin="clean", text=_HOSTS, at=now_())
+        keep(folder, msgspec.structs.replace(known(folder, target.address, target.identity), before=before))
+
+
+def step(system: System, folder: str, target: Target, physical: str) -> HandoverStep:
+    """Return the step `erased` of a virtual function. `physical`: address of its physical one. Raises HosttuneError."""
+    place, why = _place(system, target.address, physical)
+    if place is None:
+        return _step("unknown", {"physical_function": physical}, why)
+    interface, number = place
+    left = read(system, interface, number)
+    if left is None:
+        why = f"what {interface} keeps for virtual function {number} cannot be read: ip -j link show dev {interface}"
+        return _step("unknown", {"physical_function": physical}, why)
+    kept = known(folder, target.address, target.identity)
+    before = kept.before
+    want, missing = _wanted(left, before, driver_of(system, physical))
+    for words in _commands(left, want):
+        system.change(("ip", "link", "set", "dev", interface, "vf", str(number), *words))
+    system.forget()
+    now = read(system, interface, number)
+    evidence = {
+        "physical_function": physical,
+        "interface": interface,
+        "number": number,
+        "left": dict(left),
+        "wanted": dict(want),
+        "wanted_from": before.text if before is not None and before.facts.settings is not None else _DEFAULTS,
+        "now": None if now is None else dict(now),
+    }
+    if now is None:
+        return _step("unknown", evidence, f"what {interface} keeps for it cannot be read after it was put back")
+    keep(folder, msgspec.structs.replace(kept, seen=Facts(settings=now)))
+    wrong = sorted(
+        name for name, value in want.items() if now.get(name) != value and not _is_new(name, value, left, now)
+    )
+    if wrong:
+        texts = ", ".join(f"{name} is {now.get(name)}, not {want[name]}" for name in wrong)
+        return _step("failed", evidence, f"what {interface} keeps for it is not as it was: {texts}")
+    return _step("unknown" if missing else "done", evidence, "; ".join(missing) or None)
+
+
+def goes_back_to(folder: str, target: Target) -> str:
+    """Return what the settings of a virtual function go back to, in words. Raises BadInput."""
+    before = known(folder, target.address, target.identity).before
+    if target.unused:
+        return "what they are now: no guest was started with it since its last hand-over"
+    return before.text if before is not None and before.facts.settings is not None else _DEFAULTS
+
+
+def _place(system: System, address: str, physical: str) -> tuple[tuple[str, int] | None, str]:
+    """Return (the interface of the physical function and the virtual one's number, ""), or (None, why not)."""
+    folder = sysfs.function(physical)
+    numbers = [
+        int(name.removeprefix("virtfn"))
+        for name in system.list(folder)
+        if re.fullmatch(r"virtfn[0-9]{1,5}", name)
+        and (system.link(f"{folder}/{name}") or "").rpartition("/")[2] == address
+    ]
+    names = tools.names_of(system, physical, "net")
+    uplinks = [name for name in names if not re.search(r"(?:vf|sf)[0-9]+$", _port(system, name))]
+    if len(numbers) != 1:
+        return None, f"which virtual function of {physical} it is cannot be told"
+    if len(uplinks) != 1:
+        why = f"its physical function {physical} has {len(uplinks)} interfaces on the host: one must keep its settings"
+        return None, why
+    if system.read(f"/sys/class/net/{uplinks[0]}/phys_switch_id"):
+        # Documentation/networking/switchdev.rst: the settings are then rules on the port that represents it.
+        why = (
+            f"{uplinks[0]} is a switch (switchdev): what was set for this function are rules on the port that"
+            " represents it, which hosttune does not read"
+        )
+        return None, why
+    return (uplinks[0], numbers[0]), ""
+
+
+def _port(system: System, interface: str) -> str:
+    return system.read(f"/sys/class/net/{interface}/phys_port_name") or ""
+
+
+def read(system: System, interface: str, number: int) -> Settings | None:
+    """Return what an interface keeps for one of its virtual functions; None if it cannot be read or is incomplete."""
+    link = tools.link_of(system, interface)
+    rows = link.get("vfinfo_list") if link is not None else None
+    mine = [one for one in rows if isinstance(one, dict) and one.get("vf") == number] if isinstance(rows, list) else []
+    return _settings(mine[0]) if len(mine) == 1 else None
+
+
+def _settings(row: Mapping[str, Any]) -> Settings | None:
+    """Return a row's settings in one form. A flag that the driver does not report is left out."""
+    vlans, rate = row.get("vlan_list", [row]), row.get("rate")
+    if not isinstance(vlans, list) or len(vlans) > 1 or not isinstance(rate, dict):
+        return None
+    vlan = vlans[0] if vlans and isinstance(vlans[0], dict) else {}
+    found: dict[str, Any] = {
+        "address": row.get("address"),
+        "vlan": vlan.get("vlan", 0),
+        "qos": vlan.get("qos", 0),
+        "protocol": vlan.get("protocol", "802.1Q"),
+        "max_tx": rate.get("max_tx"),
+        "min_tx": rate.get("min_tx"),
+        "link_state": row.get("link_state"),
+    }
+    found |= {name: row[name] for name in (*_FLAGS, *_GUIDS) if name in row}
+    texts = dict.fromkeys(("address", "protocol", "link_state", *_GUIDS), str)
+    kinds: dict[str, type] = {**texts, **dict.fromkeys(_FLAGS, bool)}
+    return FrozenMap(found) if all(type(value) is kinds.get(name, int) for name, value in found.items()) else None
+
+
+def _wanted(left: Settings, before: Before | None, driver: str | None) -> tuple[Settings, list[str]]:
+    """Return (what the function shall have, of what it has; what of that is not known)."""
+    recorded = before.facts.settings if before is not None else None
+    if recorded is not None:
+        missing = [
+            f"{name} of it was {recorded[name]}, and cannot be read now" for name in recorded if name not in left
+        ]
+        return FrozenMap({name: value for name, value in recorded.items() if name in left}), missing
+    defaults = {**_DEFAULT, **({"spoofchk": _SPOOFCHK[driver]} if driver in _SPOOFCHK else {})}
+    missing = [
+        f"what {name} of it was is not recorded, and what the kernel begins with is not known"
+        for name in left
+        if name not in defaults
+    ]
+    return FrozenMap({name: defaults[name] for name in left if name in defaults}), missing
+
+
+def _commands(left: Settings, want: Settings) -> list[tuple[str, ...]]:
+    """Return the words of ip-link(8) that put back what is not as wanted, one command for what is set together."""
+    differs = {name for name, value in want.items() if left.get(name) != value}
+    found: list[tuple[str, ...]] = []
+    if "address" in differs:
+        found.append(("mac", str(want["address"])))
+    if differs & {"vlan", "qos", "protocol"}:
+        proto = ("proto", str(want["protocol"])) if want["vlan"] and want["protocol"] != "802.1Q" else ()
+        found.append(("vlan", str(want["vlan"]), "qos", str(want["qos"]), *proto))
+    if differs & {"max_tx", "min_tx"}:
+        found.append(("max_tx_rate", str(want["max_tx"]), "min_tx_rate", str(want["min_tx"])))
+    found += [(word, "on" if want[name] else "off") for name, word in _FLAGS.items() if name in differs]
+    found += [(word, str(want[name])) for name, word in _GUIDS.items() if name in differs]
+    if "link_state" in differs:
+        found.append(("state", str(want["link_state"])))
+    return found
+
+
+def _is_new(name: str, value: object, left: Settings, now: Settings) -> bool:
+    """Return whether an address that was taken away is shown as one that the driver made, and not the tenant's."""
+    return name == "address" and bool(_NO_ADDRESS.fullmatch(str(value))) and now.get(name) != left.get(name)
+
+
+def _step(outcome: str, evidence: Mapping[str, Any], why: str | None = None) -> HandoverStep:
+    return HandoverStep(step="erased", outcome=outcome, method=_METHOD, evidence=evidence, why=why)  # type: ignore[arg-type]
+
+
+def remove_all(system: System, address: str) -> tuple[str, ...]:
+    """Remove the virtual functions of a physical one that is handed over; return their addresses. Raises WriteFailed.
+
+    Their settings go with them. One that is used, or is bound to vfio-pci, refuses.
+    """
+    found = virtual_functions(system, address)
+    if not found:
+        return ()
+    for one in found:
+        refuse_users(system, one)
+    setting = SriovVfs.of(address)
+    in_child(
+        lambda: setting.write(system, 0), setting.limit_seconds or LIMIT_SECONDS, f"virtual functions of {address}"
+    )
+    system.forget()
+    return found
