@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from hosttune.archive import open_system
 from hosttune.bench.parse.answer import NotUnderstood
+from hosttune.discovery import discover
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.model.pairs import End, EndResult, Job, Pair, PairsReport
 from hosttune.pairs.counters import came, look
-from hosttune.pairs.ends import check_job, command, measure, measure_one, parse_ib_write_bw, parse_iperf3, wrong_way
+from hosttune.pairs.ends import (
+    STALLED,
+    UNBOUND,
+    Run,
+    check_job,
+    command,
+    measure,
+    measure_one,
+    parse_ib_write_bw,
+    parse_iperf3,
+    wrong_way,
+)
 from hosttune.pairs.judging import joined, judged, verdict_of
+from hosttune.pairs.ports import survey
 from hosttune.reader import Reader
 from hosttune.recorded import Capture
 from hosttune.report.pairs_text import counted
 
 TEXT = (Path(__file__).parent / "cases/bench/perftest/gbits.txt").read_text()
+CASES = Path(__file__).parent / "cases/pairs/ib_write_bw"
 CLIENT = End(
     rail="r0", role="client", tool="tcp", address="10.0.0.1", peer_address="10.0.0.2", port=5201, seconds=2, wait=1,
     interface="r0", rdma="mlx5_0",
@@ -37,10 +54,13 @@ def test_servers_bind_to_one_address_take_one_connection_and_end_by_themselves()
     assert argv == ("timeout", "-k", "2", "19", *shell, "iperf3", "-J", "-B", "10.0.0.2", "-p", "5201", "-s", "-1")
     assert limit == 19
     rdma, _ = command(replace(SERVER, tool="rdma"), 10)
-    assert rdma[:9] == ("timeout", "-k", "2", "18", *shell, "ib_write_bw")
+    assert rdma[:11] == ("timeout", "-k", "2", "18", *shell, "stdbuf", "-oL", "ib_write_bw")
     assert rdma[-2:] == ("--bind_source_ip", "10.0.0.2")
     limited, _ = command(replace(CLIENT, rate_gbps=10.0, streams=4), 10)
     assert limited[limited.index("-b") + 1] == "2500000000"
+    by_itself, _ = command(replace(CLIENT, tool="rdma", rate_gbps=10.0), 10)  # a card knows a few rates only
+    assert by_itself[by_itself.index("--rate_limit_type") + 1] == "SW"
+    assert by_itself[-3:] == ("--rate_limit", "10", "10.0.0.2")
 
 
 @pytest.mark.parametrize(
@@ -67,6 +87,122 @@ def test_the_queue_pairs_name_a_connection_of_ib_write_bw() -> None:
     assert joined(client, other).outcome == "other-peer"
     with pytest.raises(NotUnderstood):
         parse_ib_write_bw(CLIENT, TEXT.replace("remote address", "nobody"))
+
+
+def failing(text: str, reason: str = "exit status 1") -> tuple[list[tuple[str, ...]], Run]:
+    """A machine whose way to the peer is right and whose ib_write_bw ends with these words; what was run on it."""
+    asked: list[tuple[str, ...]] = []
+
+    def run(argv: tuple[str, ...], limit: float) -> str:
+        if argv[0] == "ip":
+            return json.dumps([{"dev": "r0"}])
+        asked.append(argv)
+        raise CommandFailed(argv, reason, text)
+
+    return asked, run
+
+
+@pytest.mark.parametrize(
+    ("said", "role", "outcome"),
+    [((CASES / "no-device.txt").read_text(), "server", "tool-failed"),
+     ((CASES / "no-such-device.txt").read_text(), "server", "tool-failed"),
+     ((CASES / "busy-port.txt").read_text(), "server", "port-busy"),
+     ("Failed to bind socket\n Unable to init the socket connection\n", "client", "wrong-fabric"),
+     ((CASES / "nobody.txt").read_text(), "client", "no-connection"),
+     (" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\nscnt=128, ccnt=0\n", "client",
+      "no-connection"),
+     ("ethernet_read_keys: Couldn't read remote address\n Unable to read from socket/rdma_cm\n", "server",
+      "no-connection"),
+     ("Found Incompatibility issue with GID types.\n", "client", "tool-failed")],
+)  # fmt: skip
+def test_what_ib_write_bw_says_is_an_outcome(said: str, role: str, outcome: str) -> None:
+    """Files are recorded; the other words are perftest's own (src/perftest_communication.c, perftest_resources.h)."""
+    _, run = failing(said)
+    found = measure_one(replace(CLIENT, role=role, tool="rdma"), run)
+    assert found.outcome == outcome
+    assert found.why
+
+
+def test_a_busy_port_of_the_receiver_is_not_the_networks_fault() -> None:
+    _, run = failing((CASES / "busy-port.txt").read_text())
+    server = measure_one(replace(SERVER, tool="rdma", interface=None), run)
+    _, run = failing((CASES / "nobody.txt").read_text())
+    assert joined(measure_one(replace(CLIENT, tool="rdma"), run), server).outcome == "port-busy"
+
+
+def test_a_sender_that_was_connected_does_not_try_again() -> None:
+    """TCP let it in, RDMA does not pass: the receiver has ended, and the reason must not be lost."""
+    head = TEXT[: TEXT.index(" #bytes")]
+    asked, run = failing(f"{head} Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\n")
+    found = measure_one(replace(CLIENT, tool="rdma"), run)
+    assert (found.outcome, found.why, len(asked)) == (
+        "no-connection",
+        "Failed status 12: wr_id 0 syndrom 0x81",
+        1,
+    )
+
+
+@pytest.mark.parametrize(("role", "outcome"), [("client", "no-connection"), ("server", "nobody-came")])
+def test_an_end_without_a_peer_is_ended_by_its_time_limit(role: str, outcome: str) -> None:
+    """A firewall that drops: ib_write_bw waits for TCP's own end, minutes, and says nothing."""
+    _, run = failing("", "exit status 124")
+    found = measure_one(replace(CLIENT, role=role, tool="rdma"), run)
+    assert found.outcome == outcome
+    assert found.why is not None
+    assert "within 9 s" in found.why
+
+
+def test_a_perftest_that_cannot_bind_is_run_without_and_the_result_says_so() -> None:
+    asked: list[tuple[str, ...]] = []
+    swapped = TEXT.replace(" local", " LOCAL").replace(" remote", " local").replace(" LOCAL", " remote")
+
+    def run(argv: tuple[str, ...], limit: float) -> str:
+        if argv[0] == "ip":
+            return json.dumps([{"dev": "r0"}])
+        asked.append(argv)
+        if "--bind_source_ip" in argv:
+            raise CommandFailed(argv, "exit status 1", (CASES / "no-bind-option.txt").read_text())
+        return TEXT if argv[-1] == "10.0.0.2" else swapped
+
+    client = measure_one(replace(CLIENT, tool="rdma"), run)
+    server = measure_one(replace(SERVER, tool="rdma", interface=None), run)
+    assert (client.outcome, server.outcome, client.why, server.why) == ("measured", "measured", None, UNBOUND)
+    assert len(asked) == 4
+    found = joined(client, server)
+    assert (found.outcome, found.why) == ("measured", UNBOUND)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_all_ends_at_once_or_one_after_another(*, together: bool) -> None:
+    """At once: each waits until both are there. One after another: never two."""
+    both, there, most = threading.Barrier(2), [0], [0]
+
+    def run(argv: tuple[str, ...], limit: float) -> str:
+        if argv[0] == "ip":
+            return json.dumps([{"dev": "r0"}])
+        there[0] += 1
+        most[0] = max(most[0], there[0])
+        if together:
+            both.wait(timeout=30)
+        there[0] -= 1
+        return iperf3()
+
+    found = measure([CLIENT, replace(CLIENT, rail="r1", port=5202)], run, together=together)
+    assert [one.outcome for one in found] == ["measured", "measured"]
+    assert most[0] == 2 if together else most[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "figure"),
+    [("1048576    20    0.00    0.05    0.000006", 0.05), ("1048576    2    0.00    0.01    0.000001", 0.01),
+     ("1048576    1    0.00    0.00    0.000000", 0.0)],
+)  # fmt: skip
+def test_a_very_slow_link_has_a_figure_though_the_message_rate_is_rounded(line: str, figure: float) -> None:
+    """perftest prints Gb/s with two decimals and millions of messages with six: here 20, 2 and 1 message in 3 s."""
+    slow = re.sub(r"(?m)^ 1048576 .*$", f" {line}", TEXT)
+    assert parse_ib_write_bw(CLIENT, slow).gbps == figure
+    with pytest.raises(NotUnderstood, match="contradict"):
+        parse_ib_write_bw(CLIENT, slow.replace(" 0.0000", " 0.0900"))
 
 
 def iperf3(**changes: Any) -> str:
@@ -142,6 +278,51 @@ def test_unknown_rates_are_never_good_unless_only_the_median_is_asked() -> None:
     assert [pair.state for pair in both] == ["unknown", "unknown", "low"]
     assert [pair.state for pair in judged(pairs, floor=0.9, against=("median",))] == ["good", "good", "low"]
     assert [pair.state for pair in judged(pairs[:2], floor=0.9, against=("median",))] == ["unknown"] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "figure"),
+    [("gid-index", 0.17), ("bidirectional", 0.17176), ("rate-limit", 0.025164), ("limited", 0.004194),
+     ("lossy", 0.012582)],
+)  # fmt: skip
+def test_both_ends_as_recorded_are_one_measurement(name: str, figure: float) -> None:
+    """Each end as ib_write_bw printed it; of two ends of different measurements somebody else has answered."""
+    client = parse_ib_write_bw(CLIENT, (CASES / f"{name}-client.txt").read_text())
+    server = parse_ib_write_bw(SERVER, (CASES / f"{name}-server.txt").read_text())
+    assert (joined(client, server).outcome, joined(client, server).gbps) == ("measured", figure)
+    other = parse_ib_write_bw(SERVER, (CASES / "stalled-server.txt").read_text())
+    assert joined(client, other).outcome == "other-peer"
+
+
+def test_rdma_that_carries_nothing_is_low_though_every_pair_is_so() -> None:
+    """Recorded: TCP connects, RDMA's packets are dropped, and both ends end well, with 0."""
+    client = parse_ib_write_bw(CLIENT, (CASES / "stalled-client.txt").read_text())
+    server = parse_ib_write_bw(SERVER, (CASES / "stalled-server.txt").read_text())
+    assert (client.seen, server.seen) == ("10.50.2.2", "10.50.2.1")
+    found = joined(client, server)
+    assert (found.outcome, found.gbps, found.why) == ("measured", 0.0, STALLED)
+    pairs = [
+        Pair(sender="a", receiver=name, rail="r", round=1, state="unknown", outcome="measured", gbps=0.0)
+        for name in ("b", "c", "d")
+    ]
+    for against in (("median",), ("rate", "median")):
+        assert {pair.state for pair in judged(pairs, floor=0.5, against=against)} == {"low"}
+
+
+def test_an_rdma_device_over_a_bond_belongs_to_the_bond(tmp_path: Path) -> None:
+    """It is below no PCI function: the kernel says which interface its addresses are of (so does software RDMA)."""
+    for path, text in {
+        "sys/class/infiniband/mlx5_bond_0/ports/1/gid_attrs/ndevs/0": "bond0",
+        "sys/class/infiniband/mlx5_9/ports/1/gid_attrs/ndevs/0": "eth9",
+        "sys/class/net/bond0/speed": "200000",
+        "sys/class/net/eth0/speed": "100",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(f"{text}\n")
+    system = open_system(str(tmp_path))
+    bond, plain = survey(system, discover(system), ("bond0", "eth0")).ports
+    assert (bond.rail, bond.rdma, bond.rate_gbps, bond.link_layer) == ("bond0", "mlx5_bond_0", 200.0, "Ethernet")
+    assert (plain.rdma, plain.link_layer) == (None, None)
 
 
 # --- error counters -------------------------------------------------------------------------------------------------

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from namespaces import quiet
+from namespaces import quiet, until
 from pairhosts import HOSTTUNE, OWN_SYS, Player, needs_iperf3
 from sshhosts import SshFleet, ssh_fleet
 from sweeps import FULL
@@ -17,7 +19,8 @@ from sweeps import FULL
 from hosttune.fleet.pairplan import PairsOptions
 from hosttune.fleet.pairs import PairsRequest, PairsRun, run_pairs
 from hosttune.fleet.run import Request
-from hosttune.model.pairs import PairsReport
+from hosttune.fleet.runner import Order
+from hosttune.model.pairs import Pair, PairsReport
 
 NAMES = ("gpu-1", "gpu-2", "gpu-3", "gpu-4")
 # Little of the processor: what is found is a part of the limit, not of what this machine can do.
@@ -105,6 +108,89 @@ def test_one_way_busy_ports_lost_hosts_and_a_resumed_run(fleet: SshFleet, tmp_pa
     assert all((p.outcome, p.state) == ("one-way", "cut") for p in into_first), told
     assert all(p.state == "good" for p in again.report.pairs if p.receiver != "gpu-1"), told
     assert again.report.run == report.run
+    assert first.space is not None
+    quiet(*first.space.inside("iptables", "-F"))  # as it was, for the next test
+
+
+@pytest.mark.skipif(not FULL, reason="9 s of CPU time: part of the full sweep (HOSTTUNE_SWEEP=full)")
+def test_a_killed_controller_leaves_nothing_and_the_resumed_run_measures_the_rest(
+    fleet: SshFleet, tmp_path: Path
+) -> None:
+    """SIGKILL while the second of three rounds is measured: iperf3 ends by its own limit on every host."""
+    names = NAMES[:3]
+    whole = measure(fleet, tmp_path / "whole", Player(fleet), names=names).report
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        doomed = Player(fleet, before=lambda order, stop: said(order, writes))
+        measure(fleet, tmp_path / "killed", doomed, names=names)
+        os._exit(0)
+    assert os.read(reads, 1) == b"2"
+    until(lambda: programs(fleet), "a measurement of the second round")
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    until(lambda: not programs(fleet), "the end of what the hosts had begun", seconds=40)
+    player = Player(fleet)
+    found = measure(fleet, tmp_path / "killed", player, names=names, resume=True).report
+    assert [record for record, _ in player.asked] == ["pairs-002", "pairs-003"]
+    assert [told(pair) for pair in found.pairs] == [told(pair) for pair in whole.pairs]
+    assert (found.verdict, found.rounds, found.faults) == (whole.verdict, whole.rounds, whole.faults) == ("warn", 3, ())
+
+
+def said(order: Order, into: int) -> None:
+    """Write the digit of the round that begins, of the second one alone."""
+    if order.variables["hosttune_pairs_record"] == "pairs-002":
+        os.write(into, b"2")
+
+
+def told(pair: Pair) -> tuple[str, str, str, int, str, str]:
+    return (pair.sender, pair.receiver, pair.rail, pair.round, pair.outcome, pair.state)
+
+
+def programs(fleet: SshFleet) -> list[str]:
+    """iperf3 and timeout in the hosts' networks."""
+    networks = {os.readlink(f"/proc/{host.space.init}/ns/net") for host in fleet.hosts if host.space is not None}
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            name, network = (folder / "comm").read_text().strip(), os.readlink(folder / "ns/net")
+        except OSError:  # it ended meanwhile
+            continue
+        if name in ("iperf3", "timeout") and network in networks:
+            found.append(name)
+    return found
+
+
+@pytest.mark.skipif(not FULL, reason="4 s of CPU time: part of the full sweep (HOSTTUNE_SWEEP=full)")
+def test_somebody_else_answers_and_another_subnet(fleet: SshFleet, tmp_path: Path) -> None:
+    """What is sent to gpu-1 or gpu-2 reaches a server on gpu-3; gpu-4 is in a subnet to which there is no way."""
+    first, second, third, fourth = fleet.hosts
+    assert third.space is not None
+    assert fourth.space is not None
+    redirect = ("-p", "tcp", "--dport", "5201", "-j", "DNAT", "--to-destination", third.address)
+    for host in (first, second):
+        host.filter("-t", "nat", "-A", "OUTPUT", *redirect)
+    rogue = subprocess.Popen(
+        third.space.inside("timeout", "60", "iperf3", "-s", "-1", "-p", "5201"), stdout=subprocess.DEVNULL
+    )
+    quiet(*fourth.space.inside("ip", "addr", "flush", "dev", "eth0"))
+    quiet(*fourth.space.inside("ip", "addr", "add", "10.99.0.4/24", "dev", "eth0"))
+    try:
+        other = measure(fleet, tmp_path / "other", Player(fleet), names=NAMES[:2])
+        apart = measure(fleet, tmp_path / "apart", Player(fleet), names=(NAMES[0], NAMES[3]))
+    finally:
+        rogue.kill()
+        rogue.wait()
+        for host in (first, second):
+            host.filter("-t", "nat", "-F")
+        quiet(*fourth.space.inside("ip", "addr", "flush", "dev", "eth0"))
+        quiet(*fourth.space.inside("ip", "addr", "add", f"{fourth.address}/24", "dev", "eth0"))
+    assert [(pair.outcome, pair.state) for pair in other.report.pairs] == [("other-peer", "cut")], (
+        other.report.to_json()
+    )
+    assert [(pair.outcome, pair.state) for pair in apart.report.pairs] == [("no-route", "cut")], apart.report.to_json()
+    assert "Network is unreachable" in str(apart.report.pairs[0].why)
+    assert (other.exit_code, apart.exit_code) == (1, 1)
 
 
 def test_the_command_itself_through_ansible(fleet: SshFleet, tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ def report(results: str, run_id: str | None, output: str, **last: Any) -> None:
 
     if last["verb"] is None and (last["inventories"] or last["limit"]):
         raise BadInput("a run's hosts are in its record", where="-i", hint="give --verb with it, or leave it out")
-    if last["verb"] is None and fleetcollective.show_between(results, run_id, output):
+    if last["verb"] is None and fleetcollective.show_between(results, run_id, output, last["metrics"]):
         return
     path, metrics = last.pop("metrics"), None
     if path is not None:

@@ -141,11 +141,18 @@ def show(report: CollectiveReport, output: str) -> None:
         raise BadInput(what, where="-o", hint=f"one of {', '.join(FORMATS)}")
 
 
-def show_between(results: str, run_id: str | None, output: str) -> bool:
-    """Show the run that a report is asked of, if it measured between hosts. Returns whether it did. Raises BadInput."""
+def show_between(results: str, run_id: str | None, output: str, metrics: str | None) -> bool:
+    """Show the run that a report is asked of, if it measured between hosts. Returns whether it did. Raises BadInput.
+
+    `metrics`: a file that can judge hosts, not such runs.
+    """
     from hosttune.fleet.run import read_past
 
     past = read_past(results, None, run_id)
+    if past is not None and past.began.verb in ("pairs", "collective") and metrics is not None:
+        hint = "leave it out, or name another run by --run, or answers by --verb"
+        what = f"the run {past.run} is one of {past.began.verb}: no host is judged"
+        raise BadInput(what, where="--metrics", hint=hint)
     if past is not None and past.began.verb == "pairs":
         from hosttune.cli.fleetpairs import show as show_pairs
         from hosttune.fleet.pairs import report_of_past as report_of_pairs

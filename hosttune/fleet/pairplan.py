@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -21,7 +22,7 @@ from hosttune.model.pairs import End, EndResult, Ends, Pair, PairHost, PairsRepo
 from hosttune.model.values import Value, to_json
 from hosttune.pairs.blame import blame
 from hosttune.pairs.ends import OMIT_SECONDS, SLACK_SECONDS
-from hosttune.pairs.judging import CUT, FLOOR, Joined, joined, judged, rail_figures, verdict_of
+from hosttune.pairs.judging import CUT, FLOOR, Joined, joined, judged, rail_figures, remarks, verdict_of
 from hosttune.pairs.ports import TOOLS
 from hosttune.pairs.schedule import Pairing, minutes, regrouped, rounds
 
@@ -68,7 +69,7 @@ class PlannedRound(Value, frozen=True, kw_only=True):
     again: bool = False
 
 
-class PairsPlan(Value, frozen=True, kw_only=True):
+class PairsPlan(Value, frozen=True, kw_only=True, dict=True):
     """A run of `pairs`. `most_hosts`: asked at once; `cores`: of the controller, for the estimate."""
 
     schema: str = PLAN_SCHEMA
@@ -80,7 +81,7 @@ class PairsPlan(Value, frozen=True, kw_only=True):
     most_hosts: int = 200
     cores: int = 1
 
-    @property
+    @cached_property
     def by_name(self) -> Mapping[str, PlannedHost]:
         """The hosts by name."""
         return {one.host: one for one in self.hosts}
@@ -350,7 +351,7 @@ def report(results: str, plan: PairsPlan, *, check: bool = False, stopped: str |
         rails=rail_figures(pairs),
         faults=blame(pairs),
         pairs=pairs,
-        notes=(*unmeasured, *lacking, *limit),
+        notes=(*unmeasured, *lacking, *limit, *remarks(found)),
         stopped=stopped,
     )
 

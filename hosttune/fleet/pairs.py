@@ -98,6 +98,7 @@ def run_pairs(
     *,
     player: Player = play,
     clock: Callable[[], datetime] = datetime.now,
+    reader: Callable[..., Inventory] = read_inventory,
 ) -> PairsRun:
     """Measure between the hosts of an inventory. `tell` gets a line a step. Raises BadInput and Refused."""
     request = asked.base
@@ -109,7 +110,7 @@ def run_pairs(
     order = order_of(request)
     tool("ansible-playbook")
     playbook(order)
-    inventory = read_inventory(request.inventories, request.limit, handed_on.vault(request.options))
+    inventory = reader(request.inventories, request.limit, handed_on.vault(request.options))
     check_named(asked.disrupt, inventory)
     with held(order.results) as journal, interruptible() as stop:
         run = past.run if past is not None else new_run()

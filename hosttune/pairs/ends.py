@@ -1,8 +1,9 @@
 """One host's ends of measurements: the server that takes one connection, the client that sends, and their output.
 
 Nothing is left behind, whoever dies: each program runs under `timeout` (coreutils), a server takes one connection and
-ends (`iperf3 -s -1`; `ib_write_bw` always does). Each is bound to one address. Before it starts, the kernel is asked
-which interface leads to the peer: another one than the port's is the wrong fabric, and nothing is sent.
+ends (`iperf3 -s -1`; `ib_write_bw` always does). Each is bound to one address; perftest before 23.07 has no working
+option for this, and the result says so. Before it starts, the kernel is asked which interface leads to the peer:
+another one than the port's is the wrong fabric, and nothing is sent.
 """
 
 from __future__ import annotations
@@ -28,18 +29,28 @@ SLACK_SECONDS = 6  # of a program beside waiting and measuring: it connects, exc
 OMIT_SECONDS = 1  # of TCP's slow start, sent before the figure begins (iperf3 -O)
 # What a program says as an error stands behind its document, so that neither hides the other.
 _MERGED = ("sh", "-c", 'exec "$@" 2>&1', "sh")
+# `ib_write_bw` says by lines that a peer is there; what it holds back when its time limit ends it would be lost.
+_BY_LINES = ("stdbuf", "-oL")
 _RETRY_SECONDS = 0.4
 _CONNECT_MS = "3000"
-# What iperf3 and ib_write_bw say, in the order in which they are looked for.
+# What iperf3 and ib_write_bw say, in the order in which they are looked for. perftest (source of 4.5-0.17 to 26.01)
+# connects by TCP first, and does not say why it could not ("Couldn't connect"). A server whose port is in use says
+# "Couldn't listen". Status 12 is IBV_WC_RETRY_EXC_ERR of libibverbs: the peer's card acknowledged nothing.
 _SAID: tuple[tuple[str, EndOutcome], ...] = (
-    (r"Address already in use", "port-busy"),
-    (r"Cannot assign requested address", "wrong-fabric"),
+    (r"Address already in use|Couldn't listen to port", "port-busy"),
+    (r"Cannot assign requested address|Failed to bind socket", "wrong-fabric"),
     (r"Network is unreachable|No route to host", "no-route"),
-    (r"Connection refused|Couldn't connect to|Unable to init the socket connection", "connection-refused"),
-    (r"timed out|the client has terminated|Operation now in progress", "no-connection"),
-    (r"the server has terminated", "nobody-came"),
+    (r"Connection refused|the server is busy", "connection-refused"),
     (r"not installed|No such file or directory", "not-installed"),
+    (r"Did not detect devices|IB device \S+ not found", "tool-failed"),
+    (r"Failed status 12:|Couldn't connect to", "no-connection"),
+    (r"timed out|the client has terminated|Operation now in progress", "no-connection"),
+    (r"Couldn't read remote address|Failed to exchange data|ead (?:from|to) socket", "no-connection"),
+    (r"the server has terminated", "nobody-came"),
 )
+_NO_BIND = "unrecognized option '--bind_source_ip'"
+STALLED = "TCP connects, and RDMA carried not one message"
+UNBOUND = "this perftest (before 23.07) cannot bind to one address: the server listened on all of the host's"
 _MOST = {"port": 65535, "seconds": 600, "wait": 600, "streams": 64}
 _DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _AGAIN = ("connection-refused", "no-connection")
@@ -89,14 +100,17 @@ def measure(
 
 
 def measure_one(end: End, run: Run) -> EndResult:
-    """Measure one end: the way to the peer first, then its program; a client tries again until its wait is over."""
+    """Measure one end: the way to the peer first, then its program.
+
+    A client that has met nobody tries again until its wait is over; a server that was met takes no second connection.
+    """
     lost = wrong_way(end, run)
     if lost is not None:
         return _result(end, *lost)
     deadline = time.monotonic() + end.wait
     while True:
-        found = _once(end, run, max(1.0, deadline - time.monotonic()))
-        again = end.role == "client" and found.outcome in _AGAIN and time.monotonic() < deadline
+        found, met = _once(end, run, max(1.0, deadline - time.monotonic()))
+        again = end.role == "client" and not met and found.outcome in _AGAIN and time.monotonic() < deadline
         if not again:
             return found
         time.sleep(_RETRY_SECONDS)
@@ -125,11 +139,11 @@ def other_way(interface: str | None, address: str, peer: str, run: Run) -> tuple
     return "wrong-fabric", f"the way from {address} to {peer} is {device}, not {interface}"
 
 
-def command(end: End, seconds_to_connect: float) -> tuple[tuple[str, ...], float]:
-    """Return the command of an end, and its own time limit in seconds."""
+def command(end: End, seconds_to_connect: float, *, bound: bool = True) -> tuple[tuple[str, ...], float]:
+    """Return the command of an end, and its own time limit in seconds. Not `bound`: for a perftest that cannot."""
     omit = OMIT_SECONDS if end.tool == "tcp" else 0
     limit = round(seconds_to_connect + omit + end.seconds + SLACK_SECONDS)
-    words = _iperf3(end) if end.tool == "tcp" else _perftest(end)
+    words = _iperf3(end) if end.tool == "tcp" else _perftest(end, bound=bound)
     return ("timeout", "-k", "2", str(limit), *_MERGED, *words), float(limit)
 
 
@@ -142,34 +156,65 @@ def _iperf3(end: End) -> tuple[str, ...]:
     return (*words, "-c", end.peer_address, *timing, "-P", str(end.streams), *bound)
 
 
-def _perftest(end: End) -> tuple[str, ...]:
-    """Return `ib_write_bw` (linux-rdma/perftest, its man page): 1 MiB messages, reported in Gb/s, by duration."""
-    words: tuple[str, ...] = ("ib_write_bw", "-d", str(end.rdma), "--report_gbits", "-F", "-s", "1048576")
-    words += ("-q", str(end.streams), "-D", str(end.seconds), "-p", str(end.port), "--bind_source_ip", end.address)
+def _perftest(end: End, *, bound: bool) -> tuple[str, ...]:
+    """Return `ib_write_bw` (linux-rdma/perftest, its man page): 1 MiB messages, reported in Gb/s, by duration.
+
+    A rate is limited by the program, one message at a time: what a card limits itself is a few fixed rates.
+    """
+    words: tuple[str, ...] = (*_BY_LINES, "ib_write_bw", "-d", str(end.rdma), "--report_gbits", "-F", "-s", "1048576")
+    words += ("-q", str(end.streams), "-D", str(end.seconds), "-p", str(end.port))
+    words += ("--bind_source_ip", end.address) if bound else ()
     if end.role == "server":
         return words
-    bound = () if end.rate_gbps is None else ("--rate_limit", f"{end.rate_gbps:g}", "--rate_units", "g")
-    return (*words, *bound, end.peer_address)
+    if end.rate_gbps is not None:
+        words += ("--rate_limit_type", "SW", "--burst_size", "1", "--rate_units", "g")
+        words += ("--rate_limit", f"{end.rate_gbps:g}")
+    return (*words, end.peer_address)
 
 
-def _once(end: End, run: Run, seconds_to_connect: float) -> EndResult:
-    """Run the end's program once."""
+def _once(end: End, run: Run, seconds_to_connect: float) -> tuple[EndResult, bool]:
+    """Run the end's program once; a perftest that cannot bind to an address, a second time without.
+
+    Returns (the result, whether a peer was met).
+    """
     argv, limit = command(end, seconds_to_connect)
-    try:
-        text, failed = run(argv, limit + 5), None
-    except CommandFailed as error:
-        text, failed = error.output, error
-    if failed is not None and failed.reason == "exit status 124" and end.role == "server" and not _begun(text):
-        return _result(end, "nobody-came", f"nobody connected to {end.address} port {end.port} within {limit:g} s")
+    text, failed = _ran(argv, limit, run)
+    unbound = _NO_BIND in text
+    if unbound:
+        argv, limit = command(end, seconds_to_connect, bound=False)
+        text, failed = _ran(argv, limit, run)
+    met = _begun(text)
+    if failed is not None and failed.reason == "exit status 124" and not met:
+        return _alone(end, limit), met
+    found = _read(end, text, failed)
+    told = unbound and end.role == "server" and found.outcome == "measured" and found.why is None
+    return (replace(found, why=UNBOUND) if told else found), met
+
+
+def _read(end: End, text: str, failed: CommandFailed | None) -> EndResult:
     try:
         return parse_iperf3(end, text) if end.tool == "tcp" else parse_ib_write_bw(end, text)
     except NotUnderstood as error:
         said = _said(text) or _said(failed.reason if failed is not None else "")
         if said is not None:
-            return _result(end, said, _last(text) or (failed.reason if failed is not None else None))
+            return _result(end, said[0], said[1])
         if failed is not None:
             return _result(end, "tool-failed", f"{failed.reason}: {_last(text)}")
         return _result(end, "not-understood", error.what)
+
+
+def _ran(argv: tuple[str, ...], limit: float, run: Run) -> tuple[str, CommandFailed | None]:
+    try:
+        return run(argv, limit + 5), None
+    except CommandFailed as error:
+        return error.output, error
+
+
+def _alone(end: End, limit: float) -> EndResult:
+    """Return the result of an end that had no peer until its time limit ended it."""
+    if end.role == "server":
+        return _result(end, "nobody-came", f"nobody connected to {end.address} port {end.port} within {limit:g} s")
+    return _result(end, "no-connection", f"{end.peer_address} port {end.port} did not answer within {limit:g} s")
 
 
 def _begun(text: str) -> bool:
@@ -186,8 +231,8 @@ def parse_iperf3(end: End, text: str) -> EndResult:
     start = part(found.get("start"), dict, "iperf3", "start")
     if isinstance(found.get("error"), str):
         error: str = found["error"]
-        again = "the server is busy" in error
-        outcome = "connection-refused" if again else _said(error) or "tool-failed"
+        said = _said(error)
+        outcome: EndOutcome = said[0] if said else "tool-failed"
         if outcome == "no-connection" and end.role == "client" and start.get("connected"):
             outcome = "tool-failed"  # it was connected, and stopped
         return _result(end, outcome, error)
@@ -223,7 +268,7 @@ def parse_ib_write_bw(end: End, text: str) -> EndResult:
 
     Raises NotUnderstood.
     """
-    figure = parse_perftest(text, end.rail).samples[0].value
+    figure = parse_perftest(text, end.rail, stalled=True).samples[0].value
     sides = _PERFTEST_ENDS.findall(text)
     local = [part_ for side, *part_ in sides if side == "local"]
     remote = [part_ for side, *part_ in sides if side == "remote"]
@@ -231,15 +276,37 @@ def parse_ib_write_bw(end: End, text: str) -> EndResult:
         raise NotUnderstood("ib_write_bw", "its queue pairs and those of the peer are not named")
     first, second = (local, remote) if end.role == "client" else (remote, local)
     name = ">".join(",".join("/".join(side) for side in sides_) for sides_ in (first, second))
-    return EndResult(rail=end.rail, role=end.role, outcome="measured", gbps=figure, connection=name)
+    return EndResult(
+        rail=end.rail,
+        role=end.role,
+        outcome="measured",
+        gbps=figure,
+        connection=name,
+        seen=_address(remote[0][3]),
+        why=None if figure else STALLED,
+    )
+
+
+def _address(gid: str) -> str | None:
+    """Return the IP address in a GID as perftest prints it, 16 decimal numbers; None without one (InfiniBand)."""
+    parts = gid.split(":")
+    if len(parts) != 16 or not all(part_.isdecimal() and int(part_) < 256 for part_ in parts):
+        return None
+    found = ipaddress.IPv6Address(bytes(map(int, parts)))
+    return str(found.ipv4_mapped or found)
 
 
 def _result(end: End, outcome: EndOutcome, why: str | None) -> EndResult:
     return EndResult(rail=end.rail, role=end.role, outcome=outcome, why=why[:300] if why else None)
 
 
-def _said(text: str) -> EndOutcome | None:
-    return next((outcome for pattern, outcome in _SAID if re.search(pattern, text)), None)
+def _said(text: str) -> tuple[EndOutcome, str] | None:
+    """Return what a program's words mean, and the line that says it; None for words that are not known."""
+    for pattern, outcome in _SAID:
+        found = re.search(rf"^.*(?:{pattern}).*$", text, re.MULTILINE)
+        if found:
+            return outcome, found[0].strip()
+    return None
 
 
 def _last(text: str) -> str:

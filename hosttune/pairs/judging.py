@@ -7,12 +7,13 @@ checks of `ib_write_bw` (380 of 400, 360 of 400 with GPUDirect, 384 of 400, 192 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from msgspec.structs import replace
 
+from hosttune.model.listing import some
 from hosttune.model.pairs import EndResult, Pair, PairOutcome, PairState, RailFigures
 from hosttune.model.validation import Verdict
 
@@ -28,7 +29,7 @@ _SERVERS_OWN = ("port-busy", "wrong-fabric", "no-route", "not-installed", "tool-
 
 @dataclass(frozen=True)
 class Joined:
-    """What became of a pair: its outcome, the receiver's figure, and why there is none."""
+    """What became of a pair: its outcome, the receiver's figure, and why there is none, or what is unusual about it."""
 
     outcome: PairOutcome
     gbps: float | None = None
@@ -67,7 +68,7 @@ def _both(client: EndResult, server: EndResult) -> Joined:
         return Joined("not-understood", why="an end without a figure")
     if abs(client.gbps - server.gbps) > _SAME * max(client.gbps, server.gbps):
         return Joined("not-understood", why=f"the ends contradict each other: {client.gbps:g} and {server.gbps:g} Gb/s")
-    return Joined("measured", min(client.gbps, server.gbps), None, client.retransmits, _errors(client, server))
+    return Joined("measured", min(client.gbps, server.gbps), server.why, client.retransmits, _errors(client, server))
 
 
 def _errors(client: EndResult, server: EndResult) -> tuple[str, ...]:
@@ -94,8 +95,8 @@ def _judged(
     expected = max(known, default=None)
     state: PairState = "unknown"
     why = pair.why
-    if expected is not None and pair.gbps < expected:
-        state = "low"
+    if pair.gbps == 0 or (expected is not None and pair.gbps < expected):
+        state = "low"  # 0 is low even where all others are 0, too
     elif "rate" in against and port is None:
         why = "the active rate of a port is unknown"
     elif expected is None:
@@ -145,3 +146,13 @@ def _rail(rail: str, pairs: Sequence[Pair]) -> RailFigures:
     figures = [pair.gbps for pair in pairs if pair.gbps is not None]
     counted = {state: sum(pair.state == state for pair in pairs) for state in ("good", "low", "cut", "unknown")}
     return RailFigures(rail=rail, median=median(figures) if figures else None, **counted)
+
+
+def remarks(pairs: Iterable[Pair]) -> Iterator[str]:
+    """Yield what hosts said of measurements that worked, each once with its receivers."""
+    found: dict[str, dict[str, None]] = {}
+    for pair in pairs:
+        if pair.outcome == "measured" and pair.why is not None:
+            found.setdefault(pair.why, {})[pair.receiver] = None
+    for why, hosts in found.items():
+        yield f"{why} ({some(tuple(hosts), 8)})"

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hosttune.discovery.portfiles import NET, interface_gbps
+from hosttune.discovery.portfiles import NET, RDMA, interface_gbps
 from hosttune.errors import BadInput, CommandFailed, Unreadable
 from hosttune.model.devices import Nic
 from hosttune.model.host import Host
@@ -108,16 +108,35 @@ def _named(system: System, host: Host, name: str, addresses: Mapping[str, str] |
 
 def _port(system: System, nic: Nic | None, interface: str, addresses: Mapping[str, str] | None) -> Port:
     alone = nic is not None and len(nic.interfaces) <= 1
-    layer = nic.link_layer if nic is not None else None
+    own = nic.rdma if nic is not None else None
+    rdma = own or _rdma_over(system, interface)
+    layer = nic.link_layer if nic is not None and own else "Ethernet" if rdma else None
     return Port(
-        rail=interface or (nic.rdma if nic is not None and nic.rdma else interface),
+        rail=interface or own or "",
         interface=interface or None,
-        rdma=nic.rdma if nic is not None else None,
+        rdma=rdma,
         address=(addresses or {}).get(interface),
         rate_gbps=nic.rate_gbps if nic is not None and alone else interface_gbps(Reader(system), interface),
         link_layer=layer,
         state=nic.state if nic is not None and alone else _text(system, interface, "operstate"),
     )
+
+
+def _rdma_over(system: System, interface: str) -> str | None:
+    """Return the RDMA device whose first port uses an interface and is of no PCI function of its own: one over a bond,
+    or the kernel's software one. None if there is none (Documentation/ABI/stable/sysfs-class-infiniband: gid_attrs)."""
+    try:
+        names = system.list(RDMA) if interface else ()
+    except Unreadable:
+        return None
+    return next((name for name in names if _gid_interface(system, name) == interface), None)
+
+
+def _gid_interface(system: System, rdma: str) -> str | None:
+    try:
+        return system.read(f"{RDMA}/{rdma}/ports/1/gid_attrs/ndevs/0")
+    except Unreadable:
+        return None
 
 
 def _text(system: System, interface: str, name: str) -> str | None:

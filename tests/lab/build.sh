@@ -27,6 +27,7 @@ PACKAGES=(
   apparmor # libvirt confines guests by it where it is installed, as it is on every Debian server
   linux-image-amd64 initramfs-tools grub-pc fdisk
   irqbalance psmisc strace
+  perftest # RDMA between two hosts, over the kernel's software device (rdma_rxe)
   python3-apt # Ansible asks it what is installed
 )
 # The root file system is the disk's first partition; GRUB lies in the gap before it, as grub-install leaves it.

@@ -46,6 +46,24 @@ def qemu_command(
     ]  # fmt: skip
 
 
+def small_command(port: int, boot: list[str], side: int, links: Sequence[str]) -> list[str]:
+    """The command line of a machine with one CPU, 1 GiB, and a NIC for each of `links`: QEMU's options of -netdev.
+
+    These NICs are e1000e at 00:10.0, 00:11.0 and so on; a virtio NIC would get the management's address. `side` makes
+    their MAC addresses this machine's own: rdma_rxe keeps to itself what goes to its own one.
+    """
+    nics: list[str] = []
+    for number, link in enumerate(links):
+        nic = f"e1000e,netdev=link{number},addr={16 + number:#x},mac=52:54:00:00:{side:02x}:{number:02x}"
+        nics += ["-netdev", f"{link},id=link{number}", "-device", nic]
+    return [
+        "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none",
+        "-machine", "q35", "-accel", "tcg,thread=single,tb-size=256", "-cpu", CPU, "-smp", "1", "-m", "1024",
+        *_own_devices(port), *nics, *boot,
+        "-chardev", "file,id=console,path=serial.log,append=on", "-serial", "chardev:console",
+    ]  # fmt: skip
+
+
 def kernel_loaded(kernel_arguments: str) -> list[str]:
     """Boot options: QEMU loads kernel and initramfs, with these arguments."""
     arguments = (

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from lab.hardware import CORES, DRIVES, NODE_MIB, kernel_loaded, qemu_command
@@ -231,11 +231,21 @@ def booted_by_grub(image: Path, *, node_mib: int = NODE_MIB) -> Iterator[LabMach
 def _running(
     image: Path, boot: list[str], cores: int = CORES, node_mib: int = NODE_MIB, more: Sequence[str] = ()
 ) -> Iterator[LabMachine]:
+    with switched_off(image, lambda port: qemu_command(port, boot, cores, node_mib, more)) as machine:
+        machine.start()
+        yield machine
+
+
+@contextlib.contextmanager
+def switched_off(image: Path, command: Callable[[int], list[str]]) -> Iterator[LabMachine]:
+    """A machine that is not on yet; it is off, and nothing of it is left, afterwards.
+
+    `command`: QEMU's command line for a port of 127.0.0.1 that leads to its ssh.
+    """
     with _folder(image) as folder:
         port = free_port()
-        machine = LabMachine(folder, port, qemu_command(port, boot, cores, node_mib, more))
+        machine = LabMachine(folder, port, command(port))
         try:
-            machine.start()
             yield machine
         finally:
             machine.power_cut()
