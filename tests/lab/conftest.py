@@ -65,6 +65,13 @@ def grub_lab(image: Path) -> Iterator[LabMachine]:
 
 
 @pytest.fixture(scope="session")
+def watched_lab(image: Path) -> Iterator[LabMachine]:
+    """An emulated host that is not put back: its kernel log and its counters of errors keep what happened to it."""
+    with booted(image) as machine:
+        yield machine
+
+
+@pytest.fixture(scope="session")
 def document(lab: LabMachine) -> dict[str, Any]:
     """What hosttune discovered on the untouched host."""
     return discover(lab)
