@@ -19,6 +19,7 @@ MACHINES = {
         ("adopt", "apply", "capture", "changes", "discover", "live", "plan", "settings", "validate"), "lab"
     ),
     **dict.fromkeys(("fleet", "reboot"), "grub_lab"),
+    **dict.fromkeys(("alerts", "watch"), "watched_lab"),
 }
 
 

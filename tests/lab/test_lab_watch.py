@@ -88,6 +88,7 @@ def test_what_happens_is_looked_at_within_two_seconds(
     lab.shell(f"systemctl stop {UNIT}", timeout=120)
     ended = lab.shell(f"systemctl show {UNIT} -p Result -p ExecMainStatus -p NRestarts")
     assert sorted(ended.split()) == ["ExecMainStatus=0", "NRestarts=0", "Result=success"]
+    lab.shell(f"journalctl -u {UNIT} -o cat | grep -F 'ended: SIGTERM'")
     memory, cpu = agent.value("hosttune_watch_resident_bytes"), agent.value("hosttune_watch_cpu_seconds_total")
     print(f"lab: the agent used {(memory or 0) / (1 << 20):.0f} MiB, {cpu:.1f} s of CPU time")
 

@@ -38,9 +38,9 @@ WITHIN_SECONDS = 2.0  # after an event, the look at what it concerns has begun (
 IDLE_SECONDS = 5.0
 SCRAPE_SECONDS = 2
 FASTER = 60  # each `for` of the shipped rules is divided by this: a minute is a second
-GUEST, WRONG_CPU = "watched", 3
+GUEST, VCPU_CPU, WRONG_CPU = "watched", 2, 3
 # Its memory is allocated at the start.
-XML = f"""<domain type='qemu'><name>{GUEST}</name><memory unit='MiB'>128</memory>
+XML = f"""<domain type='qemu'><name>{GUEST}</name><memory unit='MiB'>768</memory>
 <memoryBacking><allocation mode='immediate'/></memoryBacking><vcpu>1</vcpu>
 <cputune><vcpupin vcpu='0' cpuset='2'/><emulatorpin cpuset='0-1'/></cputune>
 <numatune><memory mode='strict' nodeset='0'/></numatune>
@@ -251,9 +251,19 @@ class Monitoring:
         found: list[dict[str, Any]] = self._get(self.port, f"v1/query?{words}")["data"]["result"]
         return found
 
+    def number(self, expression: str) -> float | None:
+        """The value of the one series of a query; None if there is none."""
+        found = self.query(expression)
+        return float(found[0]["value"][1]) if found else None
+
     def alerts(self) -> list[dict[str, str]]:
         """The labels of each alert that Alertmanager has now."""
         return [one["labels"] for one in self._get(self.manager, "v2/alerts?active=true")]
+
+    def fired(self, seconds: float) -> set[str]:
+        """The names of all alerts that fired at some moment of the last seconds."""
+        found = self.query(f'count_over_time(ALERTS{{alertstate="firing"}}[{seconds:.0f}s])')
+        return {one["metric"]["alertname"] for one in found}
 
     def until(self, what: str, ready: Callable[[], bool], seconds: float) -> float:
         """Wait until something holds; return the seconds."""
@@ -274,3 +284,7 @@ class Monitoring:
     def raised(self, wanted: Wanted, seconds: float) -> float:
         """Wait for an alert."""
         return self.until(f"{wanted.name} {dict(wanted.labels)}", lambda: wanted.is_in(self.alerts()), seconds)
+
+    def silent(self, seconds: float) -> float:
+        """Wait until there is no alert."""
+        return self.until("no alert", lambda: not self.alerts(), seconds)
