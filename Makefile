@@ -13,9 +13,9 @@ PACKAGES_TEST := libvirt-daemon-system libvirt-clients python3-libvirt qemu-syst
 PACKAGES_BROWSER := chromium chromium-driver
 # Hosts of a fleet are network namespaces that answer over real ssh.
 PACKAGES_SSH := openssh-server openssh-client iproute2 iptables iperf3
-# promtool checks the alerts, and the whole sweep runs their queries. Only the programs are wanted: they are unpacked, not
-# installed, so that no service starts.
-PACKAGES_PROMETHEUS := prometheus prometheus-node-exporter
+# promtool checks the alerts; the whole sweep runs their queries, and lets an emulated host fire them. Only the programs are
+# wanted: they are unpacked, not installed, so that no service starts.
+PACKAGES_PROMETHEUS := prometheus prometheus-node-exporter prometheus-alertmanager
 PACKAGES_BENCH := hwloc-nox strace
 PACKAGES_LAB := qemu-system-x86 qemu-utils mmdebstrap e2fsprogs openssh-client
 
@@ -32,7 +32,7 @@ demo: set-up
 
 set-up: $(STAMP)/compiled $(STAMP)/apt-run
 
-set-up-test: set-up $(STAMP)/test $(STAMP)/apt-test $(STAMP)/apt-browser $(STAMP)/apt-ssh $(STAMP)/apt-prometheus
+set-up-test: set-up $(STAMP)/test $(STAMP)/apt-test $(STAMP)/apt-browser $(STAMP)/apt-ssh $(STAMP)/apt-alerts
 
 test: set-up-test
 	$(BIN)/pytest -n $(JOBS) --dist worksteal --durations 10
@@ -145,7 +145,7 @@ $(STAMP)/apt-ssh: | $(STAMP)/apt-test
 	  echo "openssh-server's service stays off here: /etc/ssh/sshd_not_to_be_run"; fi
 	$(call apt,$(PACKAGES_SSH))
 
-$(STAMP)/apt-prometheus: | $(STAMP)/apt-test
+$(STAMP)/apt-alerts: | $(STAMP)/apt-test
 	@get="apt-get download -qq -o APT::Sandbox::User=root $(PACKAGES_PROMETHEUS)"; \
 	  rm -rf $(VENV)/prometheus && mkdir -p $(VENV)/prometheus && cd $(VENV)/prometheus && \
 	  { $$get 2>/dev/null || { apt-get update -qq && $$get; }; } && \

@@ -18,6 +18,7 @@ from hosttune.model.validation import CheckResult
 EVERY = ("guest-numa", "guest-pins", "guest-memory", "guest-definition")
 # CPUs 0-1 and 4-5 are node 0's, 2-3 and 6-7 node 1's; the GPU is on node 0.
 HOME = GuestMemory(node=0, memory_bytes=4 * GIB, page_bytes=GIB)
+STARTING: dict[str, Any] = {"state": "paused", "starting": True}
 PROCESS = GuestProcess(
     guest="a",
     pid=17,
@@ -205,6 +206,8 @@ PINS = {
     "no names": ({}, _process(threads=(GuestThread(name="qemu", cpus="0"),)), "unknown", "which is which"),
     "no process": ({}, _process(pid=None), "unknown", "its process is not visible"),
     "nothing of it": ({}, None, "unknown", "its process is not visible"),
+    "not yet pinned": (STARTING, thread("CPU 1/KVM", "0-7"), "unknown", "has not ended its start"),
+    "starts, all as it should be": (STARTING, PROCESS, "unknown", "has not ended its start"),
 }  # fmt: skip
 
 
@@ -292,6 +295,7 @@ MEMORY = {
     ),
     "not shown": ({}, {"memory_by_node": None}, "unknown", "does not show its memory"),
     "not defined": ({"memory": None}, {}, "unknown", "definition could not be read"),
+    "not yet allocated": (STARTING, {"memory_by_node": {"0": GIB}}, "unknown", "has not ended its start"),
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import pytest
 from hosttune.discovery.guests import read_guests
 from hosttune.discovery.libvirtd import (
     URI_VARIABLE,
+    _ask_virsh,
     ask_client_version,
     ask_libvirt,
     ask_qemu_version,
@@ -25,6 +26,7 @@ from hosttune.errors import BadInput, CommandFailed
 from hosttune.machine import Machine
 from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
 from hosttune.model.problems import LIST_UNREAD
+from hosttune.model.values import to_json
 from hosttune.reader import Reader
 from hosttune.recorded import Archive
 from hosttune.system import COMMANDS
@@ -214,6 +216,37 @@ class Programs(Machine):
         if isinstance(answer, CommandFailed):
             raise answer
         return answer
+
+
+class Virsh(Machine):
+    """This machine with a virsh that knows one guest, in a state with its reason."""
+
+    def __init__(self, state: str) -> None:
+        self.answers = {"list": "7\n", "domname": "tenant a\n", "dumpxml": PINNED, "version": VERSION,
+                        "domcapabilities": "<domainCapabilities/>", "domstate": f"{state}\n"}  # fmt: skip
+
+    def run(self, argv: tuple[str, ...], *, timeout: float = 20.0) -> str:
+        assert argv[0] == "virsh"
+        command = next(word for word in argv if word in self.answers)
+        assert command != "domstate" or "--reason" in argv
+        return self.answers[command]
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "starting"),
+    [
+        ("running (booted)", "running", False),
+        ("running", "running", False),
+        ("paused (starting up)", "paused", True),
+        ("paused (user)", "paused", False),
+        ("shut off (shutdown)", "shut off", False),
+    ],
+)
+def test_a_guest_that_virsh_says_is_starting(said: str, state: str, starting: bool) -> None:
+    facts = _ask_virsh(Virsh(said), "test:///default")
+    assert [(one.state, one.starting) for one in facts.domains or ()] == [(state, starting)]
+    guests, _ = read_guests(recorded({"libvirt.json": to_json(facts)}))
+    assert [(one.state, one.starting) for one in guests or ()] == [(state, starting)]
 
 
 def test_the_programs_are_asked_for_no_more_than_their_version() -> None:

@@ -20,6 +20,14 @@ XML = """<domain type='kvm'><name>a</name><memory unit='GiB'>4</memory><currentM
 <devices>{0}</devices></domain>"""
 KEPT = XML.format("")
 MODEL = KEPT.replace("mode='host-passthrough' check='none'", "mode='host-model' check='partial'")
+CUSTOM = KEPT.replace(
+    "mode='host-passthrough' check='none'/>",
+    "mode='custom' match='exact' check='partial'><model fallback='forbid'>EPYC</model>"
+    "<feature policy='disable' name='hle'/><feature policy='optional' name='svm'/></cpu>",
+)
+CUSTOM_LIVE = CUSTOM.replace("'partial'", "'full'").replace("'optional'", "'require'").replace(
+    "</cpu>", "<feature policy='require' name='hypervisor'/><feature policy='disable' name='lahf_lm'/></cpu>"
+)  # fmt: skip
 MDEV = "<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><address uuid='{0}'/></source></hostdev>"
 UUID = "4b20d080-1b54-4048-85b3-a6a62d165c01"
 
@@ -47,6 +55,10 @@ CASES = {
         ),
         MODEL, (),
     ),
+    "a model became itself with QEMU's features": (CUSTOM_LIVE, CUSTOM, ()),
+    "a model with other features": (CUSTOM_LIVE, CUSTOM.replace("'disable'", "'require'"), ("cpu features",)),
+    "a model with one feature more": (CUSTOM_LIVE.replace("hle", "rtm"), CUSTOM, ("cpu features",)),
+    "another model": (CUSTOM_LIVE, CUSTOM.replace("EPYC", "EPYC-Rome"), ("cpu model",)),
     "to host-model it was edited": (KEPT, KEPT.replace("mode='host-passthrough'", "mode='maximum'"), ("cpu mode",)),
     "a device was added": (KEPT, XML.format(MDEV.format(UUID)), ("host devices",)),
     "no kept definition": (KEPT, None, None),

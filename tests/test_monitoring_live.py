@@ -27,6 +27,7 @@ from hosttune.model.host import DeviceSource, SeenDevice
 from hosttune.model.quarantine import DeviceRecord, HandoverState
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.validation import CheckResult, Sample, Validation
+from hosttune.model.verification import Verification
 
 ROOT = Path(__file__).resolve().parent.parent
 PROMETHEUS, EXPORTER = (shutil.which(name, path=PATH) for name in ("prometheus", "prometheus-node-exporter"))
@@ -54,8 +55,13 @@ def sick() -> tuple[Evidence, Validation]:
         else one
         for one in host.pci
     ]
+    kept_here = Verification(
+        verdict="void", about="host", host=None, signer="ops@example.com", devices=(GPU,),
+        issued_at="2026-11-01T00:00:00Z", expires_at="2026-11-02T00:00:00Z",
+    )  # fmt: skip
     found = msgspec.structs.replace(
         evidence,
+        statements=(kept_here,),
         applied_state=Result(verb="status", entries=(Entry(action="thp:host", outcome="done"),), drift=drift),
         host=msgspec.structs.replace(
             host, pci=tuple(narrow), sources=(*(host.sources or ()), plan), handover=HandoverState(devices=(device,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +13,7 @@ import pytest
 from hosttune.archive import open_system
 from hosttune.errors import BadInput
 from hosttune.watch.core import LOST, Event
+from hosttune.watch.guests import _until_closed
 from hosttune.watch.guests import event_of_line as libvirt_event
 from hosttune.watch.kmsg import KernelLog, event_of_line, event_of_record
 from hosttune.watch.replay import Replay
@@ -193,6 +194,52 @@ SAID = [
 @pytest.mark.parametrize(("text", "what", "subject"), SAID)
 def test_what_libvirt_says(text: str, what: str, subject: str) -> None:
     assert libvirt_event(text) == Event("libvirt", what, subject)
+
+
+class OldLibvirt:
+    """libvirt-python without the newer kinds of event, and its connection to a daemon that knows one kind alone."""
+
+    VIR_DOMAIN_EVENT_ID_LIFECYCLE, VIR_DOMAIN_EVENT_ID_REBOOT = 0, 1
+
+    class libvirtError(Exception):  # noqa: N801  (libvirt's name)
+        pass
+
+    def __init__(self) -> None:
+        self.lifecycle: Callable[..., None] | None = None
+        self.turns = 0
+
+    def setKeepAlive(self, *numbers: int) -> None:  # noqa: N802
+        raise self.libvirtError
+
+    registerCloseCallback = setKeepAlive  # noqa: N815
+
+    def domainEventRegisterAny(self, _domain: None, number: int, callback: Callable[..., None], *_: object) -> None:  # noqa: N802
+        if number != self.VIR_DOMAIN_EVENT_ID_LIFECYCLE:
+            raise self.libvirtError
+        self.lifecycle = callback
+
+    def isAlive(self) -> bool:  # noqa: N802
+        return self.turns < 3
+
+    def virEventRunDefaultImpl(self) -> None:  # noqa: N802
+        assert self.lifecycle is not None
+        self.turns += 1
+        self.lifecycle(self, SimpleNamespace(name=lambda: "vm"), {1: 2, 2: 5, 3: 99}[self.turns], 0, None)
+
+    def close(self) -> None:
+        raise self.libvirtError
+
+
+def test_an_old_libvirt_tells_what_it_can() -> None:
+    reader, writer = os.pipe()
+    old = OldLibvirt()
+    _until_closed(old, old, writer)
+    os.close(writer)
+    with open(reader, encoding="utf-8") as told:
+        found = [event for line in told if (event := libvirt_event(line.strip()))]
+    assert [(one.what, one.subject) for one in found] == [
+        ("opened", "host"), ("started", "guest vm"), ("stopped", "guest vm"), ("lifecycle", "guest vm"),
+    ]  # fmt: skip
 
 
 def test_the_last_line_of_virsh_is_no_event() -> None:

@@ -38,6 +38,9 @@ def _running(evidence: Evidence, check: str, expected: str, judge: _Judge) -> It
             yield unknown(check, guest.name, expected=expected, why="whether it runs is unknown", hint=AS_LIBVIRT)
         elif guest.state not in RUNNING:
             yield skipped(check, guest.name, f"it is {guest.state}")
+        elif guest.starting:
+            why = "libvirt has not ended its start, and places its threads and memory until then"
+            yield unknown(check, guest.name, expected=expected, why=why, hint="validate again when it has started")
         elif process is None or process.pid is None:
             yield unknown(check, guest.name, expected=expected, why="its process is not visible", hint=AS_LIBVIRT)
         else:

@@ -15,7 +15,7 @@ from hosttune.model.values import CpuSet
 from hosttune.reader import Reader
 
 if TYPE_CHECKING:
-    from hosttune.domain.facts import DomainFacts
+    from hosttune.domain.facts import DomainFacts, GuestCpu
 
 _KNOWN_STATES = frozenset((*STATES, "blocked")) - {"no state"}  # older versions of virsh print blocked for idle
 
@@ -55,6 +55,7 @@ def read_guest(reader: Reader, domain: RawDomain, run: Collection[str]) -> Runni
         devices=tuple(sorted(device.source for device in facts.hostdevs if device.kind == "pci" and device.source)),
         mdevs=tuple(sorted(device.source for device in facts.hostdevs if device.kind == "mdev" and device.source)),
         uuid=facts.uuid,
+        starting=domain.starting,
         next_start=_next_start(reader, domain),
     )
 
@@ -75,8 +76,8 @@ def _with_known_state(reader: Reader, domain: RawDomain, run: Collection[str]) -
     return msgspec.structs.replace(domain, state=None)
 
 
-# Differences of a running guest that no edit caused: the CPU that libvirt makes of mode host-model (formatdomain, "CPU
-# model and topology"), and the balloon's current memory.
+# Differences of a running guest that no edit caused: what libvirt makes of the CPU's mode host-model, or custom
+# (formatdomain, "CPU model and topology"), and the balloon's current memory.
 _LIVE_CPU = ("cpu mode", "cpu model", "cpu check", "cpu features")
 _LIVE_MEMORY = "current memory"
 
@@ -95,14 +96,30 @@ def _next_start(reader: Reader, domain: RawDomain) -> tuple[str, ...] | None:
 
     where = f"guest {domain.name}, as kept"
     try:
-        modelled = read_domain(domain.inactive_xml, where=where).cpu.mode == "host-model"
+        running = read_domain(domain.xml, where=where).cpu
+        kept = read_domain(domain.inactive_xml, where=where).cpu
         differing = same_guest(domain.xml, domain.inactive_xml)
     except BadInput as error:
         reader.problem("no kept definition", where, f"{error.what}: how its next start differs is unknown")
         return None
     names = tuple(text.partition(": wanted ")[0].partition("[")[0] for text in differing)
-    of_libvirt = (_LIVE_MEMORY, *(_LIVE_CPU if modelled else ()))
+    of_libvirt = (_LIVE_MEMORY, *_made_by_libvirt(running, kept))
     return tuple(dict.fromkeys(name for name in names if name not in of_libvirt))
+
+
+def _made_by_libvirt(running: GuestCpu, kept: GuestCpu) -> tuple[str, ...]:
+    """Return the names of what libvirt changes in the CPU's definition when it starts the guest.
+
+    A custom model then has `check` full, and as features of its own whatever QEMU switched on or off besides. A feature
+    that was taken out of the kept definition since cannot be told from one of these.
+    """
+    if kept.mode == "host-model":
+        return _LIVE_CPU
+    if kept.mode != "custom" or running.check != "full":
+        return ()
+    live = dict(running.features)
+    same = all(name in live and policy in (live[name], "optional") for name, policy in kept.features)
+    return ("cpu check", "cpu features") if same else ("cpu check",)
 
 
 def _pins(facts: DomainFacts) -> tuple[VcpuPin, ...]:

@@ -37,12 +37,16 @@ _KEPT_DEVICES = ("hostdev", "controller", "memballoon", "iommu", "memory")
 
 
 class RawDomain(Value, frozen=True, kw_only=True):
-    """A domain as libvirt returned it. `xml` is the live definition of an active domain, or else the persistent one."""
+    """A domain as libvirt returned it. `xml` is the live definition of an active domain, or else the persistent one.
+
+    `starting`: libvirt has not ended its start. It is "paused" until then, and its threads are not yet pinned.
+    """
 
     name: str
     state: str | None = None
     xml: str | None = None
     inactive_xml: str | None = None
+    starting: bool = False
 
 
 class LibvirtFacts(Value, frozen=True, kw_only=True):
@@ -110,7 +114,7 @@ def _library_domains(connection: libvirt.virConnect) -> list[RawDomain]:
     found = []
     for domain in connection.listAllDomains():
         try:
-            state = domain.state()[0]
+            state, reason = domain.state()
             persistent = domain.isPersistent() and domain.isActive()
             found.append(
                 RawDomain(
@@ -118,6 +122,7 @@ def _library_domains(connection: libvirt.virConnect) -> list[RawDomain]:
                     state=STATES[state] if 0 <= state < len(STATES) else None,
                     xml=domain.XMLDesc(0),
                     inactive_xml=domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE) if persistent else None,
+                    starting=(state, reason) == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP),
                 )
             )
         except libvirt.libvirtError as error:
@@ -225,12 +230,13 @@ def _virsh_domain(system: System, uri: str, uuid: str) -> RawDomain | None:
         return system.run(("virsh", "--readonly", "--quiet", "--connect", uri, *arguments)).strip()
 
     try:
-        state = virsh("domstate", uuid)
+        state, _, reason = virsh("domstate", "--reason", uuid).partition(" (")
         return RawDomain(
             name=virsh("domname", uuid),
             state=state,
             xml=virsh("dumpxml", uuid),
             inactive_xml=None if state == "shut off" else virsh("dumpxml", "--inactive", uuid),
+            starting=reason == "starting up)",
         )
     except CommandFailed as error:
         if "failed to get domain" in error.output or "Domain not found" in error.output:

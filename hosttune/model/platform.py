@@ -25,7 +25,10 @@ class GuestMemory(Value, frozen=True, kw_only=True):
 
 
 class RunningGuest(Value, frozen=True, kw_only=True):
-    """A guest that libvirt knows on this host, running or only defined. No other guest gets what it has."""
+    """A guest that libvirt knows on this host, running or only defined. No other guest gets what it has.
+
+    `starting`: libvirt has not ended its start; the state is "paused" until then, and its threads are not yet pinned.
+    """
 
     name: str
     state: str | None = None
@@ -39,6 +42,7 @@ class RunningGuest(Value, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
     mdevs: tuple[str, ...] = ()  # UUIDs of its mediated devices
     uuid: str | None = None
+    starting: bool = False
     next_start: tuple[str, ...] | None = None  # how its next start would differ from what runs; None: unknown
 
 

@@ -20,6 +20,7 @@ MACHINES = {
         "lab",
     ),
     **dict.fromkeys(("fleet", "reboot"), "grub_lab"),
+    **dict.fromkeys(("alerts", "watch"), "watched_lab"),
 }
 
 
@@ -62,6 +63,13 @@ def lab(image: Path) -> Iterator[LabMachine]:
 def grub_lab(image: Path) -> Iterator[LabMachine]:
     """The emulated host booted from its disk by GRUB, for what needs a reboot. Whoever changes it puts it back."""
     with booted_by_grub(image) as machine:
+        yield machine
+
+
+@pytest.fixture(scope="session")
+def watched_lab(image: Path) -> Iterator[LabMachine]:
+    """An emulated host that is not put back: its kernel log and its counters of errors keep what happened to it."""
+    with booted(image) as machine:
         yield machine
 
 

@@ -27,6 +27,7 @@ CPU = (
     "la57=off,smap=off,smep=off,pku=off"
 )
 DRIVES = ("nvme0", "nvme1")
+MONITOR = "qmp"  # QEMU's socket in the machine's folder
 
 
 def qemu_command(
@@ -43,6 +44,7 @@ def qemu_command(
         "-machine", "q35", "-accel", "tcg,thread=single,tb-size=512", "-cpu", CPU,
         *_nodes(cores, node_mib), *_own_devices(port), *_node0_devices(), *_node1_devices(), *more, *boot,
         "-chardev", "file,id=console,path=serial.log,append=on", "-serial", "chardev:console",
+        "-qmp", f"unix:{MONITOR},server=on,wait=off",
     ]  # fmt: skip
 
 

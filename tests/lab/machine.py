@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
+import json
 import os
 import shlex
 import shutil
@@ -15,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from lab.hardware import CORES, DRIVES, NODE_MIB, kernel_loaded, qemu_command
+from lab.hardware import CORES, DRIVES, MONITOR, NODE_MIB, kernel_loaded, qemu_command
 
 BUILD = Path(__file__).with_name("build.sh")
 BUILD_SECONDS = 1500
@@ -125,6 +127,23 @@ class LabMachine:
     def _last_words(self) -> str:
         logs = (self.folder / "qemu.log", self.folder / "serial.log")
         return "\n".join(log.read_text("utf-8", "replace")[-2000:] for log in logs if log.exists())
+
+    def hardware(self, command: str) -> str:
+        """What QEMU's monitor answers to a command about the machine's hardware (pcie_aer_inject_error, device_del)."""
+        asked = {"execute": "human-monitor-command", "arguments": {"command-line": command}}
+        folder = os.open(self.folder, os.O_PATH)
+        try:
+            with socket.socket(socket.AF_UNIX) as monitor, monitor.makefile("rw") as lines:
+                monitor.settimeout(ANSWER_SECONDS)
+                monitor.connect(f"/proc/self/fd/{folder}/{MONITOR}")  # a socket's own path must be short
+                for one in ({"execute": "qmp_capabilities"}, asked):
+                    lines.write(json.dumps(one) + "\n")
+                lines.flush()
+                answers = (json.loads(line) for line in lines)
+                found = list(itertools.islice((one for one in answers if "return" in one), 2))
+        finally:
+            os.close(folder)
+        return str(found[1]["return"])
 
     # --- commands ---------------------------------------------------------------------------------------------
 
