@@ -9,7 +9,7 @@ from fleetresults import RUN, write
 
 import hosttune
 from hosttune.cli import output
-from hosttune.cli.fleet import show_changes, show_plans
+from hosttune.cli.fleetrun import show_changes, show_plans
 from hosttune.model.fleet import Answer, FleetReport, HostLine
 from hosttune.model.result import Entry, Result
 from hosttune.report.fleet_groups import meaning

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from hosttune.cli import fleetbaseline, fleetcollective, fleetpairs
 from hosttune.cli.commands import Command, Group, Seconds, Whole
-from hosttune.cli.output import emit, emit_page, exiting, shown, tell, write
+from hosttune.cli.fleetrun import request_of, run, show
+from hosttune.cli.output import emit
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
     from hosttune.fleet.monitored import Monitored
-    from hosttune.fleet.run import FleetRun, Request
     from hosttune.model.fleet import FleetReport
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 FORMATS = ("text", "json", "md", "html", "junit")
 RESULTS = "hosttune-results"
-INTERRUPTED = 130
 
 
 GROUPS = {  # of the help of a verb that contacts hosts
@@ -274,136 +273,3 @@ def floors(results: str, run_id: str | None) -> None:
 
 
 fleet.add_command(fleetbaseline.baseline)
-
-
-# --- one call and its output ---------------------------------------------------------------------------------
-
-
-def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:
-    """Run a verb and exit with its exit code. Raises BadInput and Refused."""
-    from hosttune.fleet.reporting import report_of_run
-    from hosttune.fleet.run import run_fleet
-
-    output = asked.pop("output")
-    request = request_of(verb, asked)
-    done = run_fleet(request, lambda line: tell(shown(line)))
-    with exiting(context, done.outcome.exit_code):
-        try:
-            show(report_of_run(done), output, done.rollout.order.results)
-            if output == "text":
-                show_answers(done)
-        finally:
-            print_end(done, reasons=output != "text")
-
-
-def request_of(verb: str, asked: dict[str, Any]) -> Request:
-    """Return the options as a request. Options that were not given get their defaults."""
-    from hosttune.fleet.run import Request
-
-    options = asked.pop("options")
-    if options and not options[0].startswith("-"):
-        raise BadInput(f"unexpected argument {options[0][:80]!r}", where="command line", hint="see --help")
-    given = {name: value for name, value in asked.items() if value is not None}
-    return Request(verb=verb, options=options, **given)
-
-
-def print_end(done: FleetRun, *, reasons: bool) -> None:
-    """Print why a run ended early and how to continue it.
-
-    `reasons`: also print the reasons of the closed gate. The text report already has them.
-    """
-    if done.outcome.stopped is None:
-        return
-    write(shown(f"stopped: {done.outcome.stopped}"))
-    for line in done.outcome.messages:
-        write(shown(f"  {line}"))
-    shut = [wave for wave in done.outcome.waves if wave.passed is False]
-    for line in shut[0].why if reasons and shut and done.outcome.exit_code != INTERRUPTED else ():
-        write(shown(f"  {line}"))
-    if not done.rollout.check:
-        tell("the same command with --resume continues from here; with --retry it asks only the hosts that failed")
-
-
-def show_answers(done: FleetRun) -> None:
-    """Print, after the report, what the hosts answered to `plan`, or would change in check mode."""
-    rollout = done.rollout
-    if rollout.verb == "plan":
-        show_plans(rollout.order.results, rollout.run, rollout.hosts, check=rollout.check)
-    elif rollout.check and rollout.verb in ("apply", "revert"):
-        show_changes(rollout.order.results, rollout.verb, rollout.run, rollout.hosts)
-    elif rollout.check and rollout.verb == "course":
-        show_courses(rollout.order.results, rollout.run, rollout.hosts)
-
-
-def show_courses(results: str, run: str, hosts: Sequence[str]) -> None:
-    """Print what each host would do with its devices, which differ from host to host."""
-    from hosttune.fleet.rehearsal import courses
-
-    found = courses(results, run, hosts)
-    emit(f"\nwhat would be handed over on {hosts_text(tuple(found), hosts)}; nothing was written")
-    for host, lines in found.items():
-        emit(shown("\n  ".join([host, *lines])))
-
-
-def show_changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> None:
-    """Print the distinct changes of a run in check mode, each with its hosts; every write of each host with -v."""
-    from hosttune.cli.output import VERBOSE, Amount
-    from hosttune.fleet.rehearsal import changes, rehearsals
-    from hosttune.report.branch import count
-    from hosttune.report.result_text import print_result
-
-    found = changes(results, verb, run, hosts)
-    counts = f"{count(len(found.of), 'distinct change')}, {count(found.writes, 'write')}"
-    emit(f"\nwhat would change on {hosts_text(found.hosts, hosts)}: {counts}; nothing was written")
-    for line, alike in found.of.items():
-        emit(shown(f"  {hosts_text(alike, found.hosts)}: {line}"))
-    if not found.of:
-        emit("  nothing: every host that answered is as planned")
-    if Amount.now != VERBOSE:
-        path = f"{results}/HOST/{verb}.check.json"
-        emit(shown(f"-v prints each write; {path} holds them"))
-        return
-    for members, result in rehearsals(results, verb, run, hosts):
-        emit(shown(f"\n{hosts_text(members, ())}"))
-        emit_page(lambda page, result=result: print_result(result, page))  # type: ignore[misc]
-
-
-def show_plans(results: str, run: str, hosts: Sequence[str], *, check: bool) -> None:
-    """Print the plans, those of alike hosts once."""
-    from hosttune.fleet.rehearsal import plans
-
-    for lines, alike in plans(results, run, hosts, check=check).items():
-        emit(shown("\n  ".join([f"\nplan of {hosts_text(alike, hosts)}", *lines])))
-
-
-def hosts_text(hosts: Sequence[str], of: Sequence[str]) -> str:
-    """Return hosts with their number, at most 8 by name: "2 hosts (a, b)"; "all 16 hosts" without their names."""
-    from hosttune.model.listing import some
-    from hosttune.report.branch import count
-
-    if len(hosts) == len(of) > 1:
-        return f"all {len(hosts)} hosts"
-    return f"{count(len(hosts), 'host')} ({some(hosts, 8)})" if hosts else "no host"
-
-
-def show(report: FleetReport, output: str, results: str) -> None:
-    """Print a report. For HTML, also write a page into the results folder for each host with problems."""
-    if output == "json":
-        emit(report.to_json())
-    elif output == "md":
-        from hosttune.report.fleet_md import markdown
-
-        emit(markdown(report))
-    elif output == "junit":
-        from hosttune.report.fleet_junit import junit
-
-        emit(junit(report))
-    elif output == "html":
-        from hosttune.fleet.pages import with_pages
-        from hosttune.report.fleet_html import html
-
-        emit(html(with_pages(report, results)))
-    else:
-        from hosttune.report.fleet_text import print_fleet
-
-        emit_page(lambda page: print_fleet(report, page))
