@@ -28,10 +28,8 @@ def remember(store: Store, path: str) -> None:
     kept = os.path.join(folder, hashlib.sha256(data).hexdigest())
     try:
         make_folder(folder, mode_of(f"{REVOKED}/"))
-        if os.path.lexists(kept):
-            os.utime(kept)
-        else:
-            write_whole(kept, data, mode_of(f"{REVOKED}/NAME"))
+        # Also if it is there: its time says when it was given last. What a crash leaves is beside the folder, no list.
+        write_whole(kept, data, mode_of(f"{REVOKED}/NAME"), temporary=f"{folder}.new")
         sync_folder(folder)
     except OSError as error:
         raise BadInput(f"cannot write {folder}: {error.strerror}", where=folder, hint=state_remedy(error)) from error
