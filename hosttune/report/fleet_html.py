@@ -48,6 +48,7 @@ from hosttune.report.fleet_uniform import (
     majority_words,
     notable,
     others,
+    some_unknown,
     uniform_heading,
 )
 from hosttune.report.measures import number
@@ -219,6 +220,7 @@ def _environment() -> Environment:
         cause_size=cause_size,
         fact_words=fact_words,
         few_without=few_without,
+        some_unknown=some_unknown,
         group_words=group_words,
         holders_words=holders_words,
         low_words=low_words,

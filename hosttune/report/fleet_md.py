@@ -36,6 +36,7 @@ from hosttune.report.fleet_uniform import (
     majority_words,
     notable,
     others,
+    some_unknown,
     uniform_heading,
 )
 from hosttune.report.measures import number
@@ -124,7 +125,7 @@ def _uniformity(report: FleetReport) -> list[str]:
     rows = []
     for one in notable(report):
         values = [f"{group_words(one, group)}: {holders_words(group.holders, MANY)}" for group in others(one)[:MANY]]
-        values += [f"unknown: {holders_words(one.unknown, MANY)}"] if one.unknown else []
+        values += [f"unknown: {holders_words(some_unknown(one), MANY)}"] if some_unknown(one) else []
         values += [f"no such device: {some(one.without, MANY)}"] if few_without(one) else []
         fact = f"{SIGN_OF[one.state]} {fact_words(one)}"
         rows.append((fact, machine_words(one), majority_words(one), "; ".join(values)))

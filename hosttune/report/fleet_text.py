@@ -35,6 +35,7 @@ from hosttune.report.fleet_uniform import (
     majority_words,
     notable,
     others,
+    some_unknown,
     uniform_heading,
 )
 from hosttune.report.measures import number
@@ -168,8 +169,8 @@ def _print_uniformity(report: FleetReport, console: Console) -> None:
         left = len(others(one)) + one.more_values - MOST_VALUES
         if left > 0:
             prose(f"and {left} more values", 8, console)
-        if one.unknown:
-            prose(f"unknown: {holders_words(one.unknown, MANY)}", 8, console, hang=2)
+        if some_unknown(one):
+            prose(f"unknown: {holders_words(some_unknown(one), MANY)}", 8, console, hang=2)
         if few_without(one):
             prose(f"no such device: {some(one.without, MANY)}", 8, console, hang=2)
     if len(found) > MOST_SPREADS:

@@ -87,6 +87,11 @@ def notable(report: FleetReport) -> tuple[Spread, ...]:
     return tuple(sorted(found, key=machine_words))
 
 
+def some_unknown(one: Spread) -> tuple[Holder, ...]:
+    """Return the hosts that do not say it, if any other does: "not known anywhere" names nobody."""
+    return one.unknown if one.groups else ()
+
+
 def few_without(one: Spread) -> tuple[str, ...]:
     """Return the hosts without such a device, if they are not more than half: there one may be missing."""
     return one.without if 2 * len(one.without) <= one.hosts else ()
