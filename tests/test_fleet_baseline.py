@@ -372,7 +372,7 @@ def test_written_checked_and_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert (code, "the file exists" in err) == (2, True)
     code, out, _ = command(capsys, *results, "--against", path)
     assert code == 1
-    assert "FAIL  1 of 4 hosts are as declared; 3 differ, 0 are unknown" in out
+    assert "FAIL  1 of 4 hosts are as declared, different: 3, unknown: 0" in out
     assert "kernel: 6.8.0-45-generic, declared 6.5" in out
     code, out, _ = command(capsys, *results, "--against", path, "-o", "json")
     answer = json.loads(out)
@@ -421,12 +421,12 @@ def test_empty_and_torn_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     code, _, err = command(capsys, *results)
     assert (code, "no host gives a fact that could be declared" in err) == (2, True)
     code, out, _ = command(capsys, *results, "--against", str(tmp_path / "b.yml"))
-    assert (code, "UNKNOWN  0 of 4 hosts are as declared; 0 differ, 4 are unknown" in out) == (1, True)
+    assert (code, "UNKNOWN  0 of 4 hosts are as declared, different: 0, unknown: 4" in out) == (1, True)
     four(tmp_path)
     place = Path(answer_path(str(tmp_path), "h1", "validate"))
     place.write_bytes(place.read_bytes()[:300])
     code, out, _ = command(capsys, *results, "--against", str(tmp_path / "b.yml"))
-    assert (code, "3 of 4 hosts are as declared; 0 differ, 1 are unknown" in out) == (1, True)
+    assert (code, "3 of 4 hosts are as declared, different: 0, unknown: 1" in out) == (1, True)
 
 
 def test_hosts_that_validate_themselves_have_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -436,12 +436,12 @@ def test_hosts_that_validate_themselves_have_no_run(tmp_path: Path, capsys: pyte
     assert code == 0
     path.write_text(out)
     code, out, _ = command(capsys, *results, "--against", str(path))
-    assert (code, "3 of 4 hosts are as declared; 1 differ, 0 are unknown (last answers to validate)" in out) == (
+    assert (code, "3 of 4 hosts are as declared, different: 1, unknown: 0 (last answers to validate)" in out) == (
         1,
         True,
     )
     code, out, _ = command(capsys, *results, "--against", str(path), "-i", "h0,h1,h8")
-    assert (code, "2 of 3 hosts are as declared; 0 differ, 1 are unknown" in out) == (1, True)
+    assert (code, "2 of 3 hosts are as declared, different: 0, unknown: 1" in out) == (1, True)
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "no host has answered" in command(capsys, "--results", str(empty), "--verb", "validate")[2]

@@ -50,7 +50,7 @@ class Checked(Value, frozen=True, kw_only=True):
         """How many hosts are as declared, differ, or are unknown."""
         counts = {word: sum(one.verdict == word for one in self.hosts) for word in ("pass", "fail", "unknown")}
         found = f"{counts['pass']} of {len(self.hosts)} hosts are as declared"
-        return f"{found}; {counts['fail']} differ, {counts['unknown']} are unknown ({self.answers})"
+        return f"{found}, different: {counts['fail']}, unknown: {counts['unknown']} ({self.answers})"
 
     @property
     def exit_code(self) -> int:
