@@ -89,7 +89,8 @@ class Agent:
         """When the agent looked after an event. `told`: its line in the journal; `at`: its time on the host's clock."""
         deadline = time.monotonic() + 120
         while True:
-            script = f"journalctl -u {UNIT} -o short-unix --since @{at:.6f}; stat -c %.6Y {TEXTFILE}; cat {TEXTFILE}"
+            # The time after the contents: it is theirs, or that of a later look.
+            script = f"journalctl -u {UNIT} -o short-unix --since @{at:.6f}; cat {TEXTFILE}; stat -c %.6Y {TEXTFILE}"
             text = self.lab.shell(script)
             found = re.search(rf"^([0-9.]+) \S+ \S+: {re.escape(told)}( \([0-9]+ times\))?$", text, re.MULTILINE)
             began = _value(text, BEGAN) or 0.0
@@ -99,6 +100,7 @@ class Agent:
                 assert written is not None
                 answer = Answered(began - at, float(written[1]) - at)
                 print(f"lab: {event}: a look began after {answer.begun:.2f} s, written after {answer.written:.2f} s")
+                assert answer.written > answer.begun
                 return answer
             assert time.monotonic() < deadline, f"no look after {event}:\n{text}"
             time.sleep(POLL_SECONDS)
