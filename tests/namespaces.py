@@ -7,6 +7,7 @@ is closed, so that a test run that is killed leaves no process, no interface and
 from __future__ import annotations
 
 import os
+import select
 import shlex
 import shutil
 import signal
@@ -64,7 +65,10 @@ def ended(pid: int) -> bool:
 
 
 def kill_tree(pid: int) -> None:
-    """SIGKILL for a process and all below it: stopped first, top down, so that nobody starts another meanwhile."""
+    """SIGKILL for a process and all below it: stopped first, top down, so that nobody starts another meanwhile.
+
+    On return all of them have ended: their files and sockets are closed.
+    """
     stopped: list[int] = []
     waiting = [pid]
     while waiting:
@@ -77,9 +81,16 @@ def kill_tree(pid: int) -> None:
         waiting += children(one)
     for one in reversed(stopped):
         try:
-            os.kill(one, signal.SIGKILL)
+            ended = os.pidfd_open(one)
         except ProcessLookupError:
             continue
+        try:
+            signal.pidfd_send_signal(ended, signal.SIGKILL)
+            assert select.select([ended], [], [], 30)[0], f"process {one} has not ended 30 s after SIGKILL"
+        except ProcessLookupError:
+            continue
+        finally:
+            os.close(ended)
 
 
 @dataclass
