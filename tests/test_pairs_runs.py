@@ -15,8 +15,8 @@ from sweeps import sample
 
 from hosttune.cli import run
 from hosttune.errors import BadInput
+from hosttune.fleet.between import in_window
 from hosttune.fleet.pairplan import PairsOptions
-from hosttune.fleet.pairs import in_window
 from hosttune.model.pairs import PairsReport
 
 SLOW = {("h0001", "r1"): 0.5, ("h0003", "r0"): 0.3}

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hosttune.cli.between import read_job, refuse_captured, refuse_guests
 from hosttune.cli.commands import Command, host_options
 from hosttune.cli.output import emit, emit_page
-from hosttune.errors import BadInput, Refused
+from hosttune.errors import Refused
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,30 +37,13 @@ def collective(root: str | None, document: str | None, job: str | None, output: 
     \b
     hosttune collective
     """
-    found = answer(root, document, read_job(job))
+    from hosttune.model.collective import CollectiveJob
+
+    found = answer(root, document, read_job(job, CollectiveJob, "collective"))
     if output == "json":
         emit(found.to_json())
     else:
         emit_page(lambda page: print_member(found, page))
-
-
-def read_job(path: str | None) -> CollectiveJob:
-    """Return the job in a file; the empty one without a path. Raises BadInput."""
-    import msgspec
-
-    from hosttune.model.collective import CollectiveJob
-    from hosttune.model.jsontext import plain_json
-    from hosttune.state import load_text
-
-    if path is None:
-        return CollectiveJob()
-    hint = "`hosttune fleet collective` writes it"
-    text = load_text(path, what="a job (JSON)", size="intent")
-    head = plain_json(text, where=path, hint=hint, once=True)
-    try:
-        return msgspec.convert(head, CollectiveJob)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise BadInput(f"not a job: {error}", where=path, hint=hint) from error
 
 
 def answer(root: str | None, document: str | None, job: CollectiveJob) -> Member:
@@ -75,17 +59,14 @@ def answer(root: str | None, document: str | None, job: CollectiveJob) -> Member
 
     if job.task is not None:
         check_task(job.task)
-        if root is not None or document is not None:
-            raise Refused("a captured host has no network", where=root or document or "", hint="ask the host itself")
+        refuse_captured(root, document)
     system = open_system(root)
     if job.task is None:
         there = {} if root is not None or document is not None else os.environ
         host = read_document(root, document) or discover(system)
         return listed(system, host, job, version=__version__, variables=there)
     found = answering(system, version=__version__)
-    if not job.disrupt and found.guests != ():
-        what = "its guests are unknown" if found.guests is None else f"guests are running: {', '.join(found.guests)}"
-        raise Refused(f"not measured: {what}", where="network", hint="name the host in --disrupt to load its network")
+    refuse_guests(found.guests, disrupt=job.disrupt)
     if job.task.device == "gpu":
         refuse_used_gpus(system)
     return take_part(

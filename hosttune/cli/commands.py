@@ -52,6 +52,17 @@ COMMANDS = {
 }
 
 
+def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Return a decorator that adds these options to a command, in this order."""
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 def host_options(command: F) -> F:
     """Add --root and --host: use a captured host or a host document instead of this machine."""
     command = click.option("--host", "document", metavar="FILE", help="Use this host document (JSON).")(command)

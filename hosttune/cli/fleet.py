@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hosttune.cli import fleetbaseline, fleetcollective, fleetpairs
-from hosttune.cli.commands import Command, Group, Seconds, Whole
-from hosttune.cli.fleetrun import request_of, run, show
+from hosttune.cli import between, fleetbaseline, fleetcollective, fleetpairs
+from hosttune.cli.commands import Command, Group, Seconds, Whole, with_options
+from hosttune.cli.fleetrun import inventory_options, request_of, run, show
 from hosttune.cli.output import emit
 from hosttune.errors import BadInput
 
@@ -56,28 +56,20 @@ def output_option(command: F) -> F:
                         help="Format of the report.")(command)  # fmt: skip
 
 
-def run_options(command: F) -> F:
-    """Add the options of every verb that contacts hosts."""
-    options = (
-        click.option("-i", "--inventory", "inventories", multiple=True, required=True, metavar="INVENTORY",
-                     help="Ansible's inventory: a file, a directory, or HOST,… (repeatable)."),
-        click.option("--limit", metavar="PATTERN", help="Only these hosts and groups, as with Ansible's --limit."),
-        results_option,
-        click.option("--forks", type=Whole(1, 5000), metavar="N", help="Hosts to ask at once (default 50)."),
-        click.option("--shard", type=Whole(1, 100000), metavar="N",
-                     help="Most hosts per ansible process (default 500)."),
-        click.option("--timeout", type=Seconds(min=1, max=7 * 86400 - 1), metavar="SECONDS",
-                     help="Time limit of a phase on a host."),
-        click.option("--resume", is_flag=True, help="Continue the last run: unproven hosts first, then the rest."),
-        click.option("--retry", is_flag=True, help="Repeat the last run for the hosts that failed or are unknown."),
-        click.option("-e", "extra", multiple=True, metavar="KEY=VALUE|@FILE",
-                     help="A variable for the playbooks (repeatable)."),
-        output_option,
-        click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ANSIBLE-OPTIONS]"),
-    )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+# The options of every verb that contacts hosts.
+run_options = with_options(
+    inventory_options,
+    results_option,
+    click.option("--forks", type=Whole(1, 5000), metavar="N", help="Hosts to ask at once (default 50)."),
+    click.option("--shard", type=Whole(1, 100000), metavar="N",
+                 help="Most hosts per ansible process (default 500)."),
+    click.option("--timeout", type=Seconds(min=1, max=7 * 86400 - 1), metavar="SECONDS",
+                 help="Time limit of a phase on a host."),
+    click.option("--resume", is_flag=True, help="Continue the last run: unproven hosts first, then the rest."),
+    click.option("--retry", is_flag=True, help="Repeat the last run for the hosts that failed or are unknown."),
+    output_option,
+    click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ANSIBLE-OPTIONS]"),
+)  # fmt: skip
 
 
 def intent_option(command: F) -> F:
@@ -91,21 +83,17 @@ def level_option(command: F) -> F:
     return click.option("--level", type=Whole(0, 3), metavar="N", help="The level of validation (default 0).")(command)
 
 
-def change_options(command: F) -> F:
-    """Add the options of verbs that change hosts."""
-    options = (
-        level_option,
-        click.option("--waves", metavar="SIZES", help="Sizes of the waves: hosts or percent (default 1,5%,25%,100%)."),
-        click.option("--gate", type=click.Choice(("either", "worse", "verdict")),
-                     help="What stops a run: a bad verdict, a result worse than before, or either (default)."),
-        click.option("--check", is_flag=True, help="Change nothing; show what would change (with -v: every write)."),
-        click.option("--reboot", is_flag=True, help="Reboot hosts that need it; never one with running guests."),
-        click.option("--reboot-guests", is_flag=True, help="Reboot also hosts with running guests."),
-        click.option("--recover", is_flag=True, help="First roll back what an interrupted run left unfinished."),
-    )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+# The options of verbs that change hosts.
+change_options = with_options(
+    level_option,
+    click.option("--waves", metavar="SIZES", help="Sizes of the waves: hosts or percent (default 1,5%,25%,100%)."),
+    click.option("--gate", type=click.Choice(("either", "worse", "verdict")),
+                 help="What stops a run: a bad verdict, a result worse than before, or either (default)."),
+    click.option("--check", is_flag=True, help="Change nothing; show what would change (with -v: every write)."),
+    click.option("--reboot", is_flag=True, help="Reboot hosts that need it; never one with running guests."),
+    click.option("--reboot-guests", is_flag=True, help="Reboot also hosts with running guests."),
+    click.option("--recover", is_flag=True, help="First roll back what an interrupted run left unfinished."),
+)  # fmt: skip
 
 
 @fleet.command(cls=Command, groups=GROUPS)
@@ -170,7 +158,7 @@ def handover(context: click.Context, /, **asked: Any) -> None:
 
 @fleet.command(cls=Command, groups=fleetpairs.PAIR_GROUPS)
 @results_option
-@fleetpairs.between_options
+@between.between_options
 @click.option("--forks", type=Whole(2, 5000), metavar="N", help="Hosts to ask at once (default 200).")
 @click.option("--resume", is_flag=True, help="Continue the last run: measure the pairs that are still unknown.")
 @fleetpairs.pair_options
@@ -187,7 +175,7 @@ def pairs(context: click.Context, /, **asked: Any) -> None:
 
 @fleet.command(cls=Command, groups=fleetcollective.COLLECTIVE_GROUPS)
 @results_option
-@fleetpairs.between_options
+@between.between_options
 @click.option(
     "--forks", type=Whole(2, 5000), metavar="N", help="Hosts to ask at once, and most of a group (default 200)."
 )
@@ -231,7 +219,7 @@ def report(results: str, run_id: str | None, output: str, **last: Any) -> None:
 
     if last["verb"] is None and (last["inventories"] or last["limit"]):
         raise BadInput("a run's hosts are in its record", where="-i", hint="give --verb with it, or leave it out")
-    if last["verb"] is None and fleetcollective.show_between(results, run_id, output, last["metrics"]):
+    if last["verb"] is None and between.show_past(results, run_id, output, last["metrics"]):
         return
     path, metrics = last.pop("metrics"), None
     if path is not None:

@@ -1,23 +1,19 @@
-"""`fleet collective`: its options, its one call, and its report."""
+"""`fleet collective`: its options and its one call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hosttune.cli.commands import Number, Whole, progress
-from hosttune.cli.output import emit, emit_page, exiting, shown, tell, write
+from hosttune.cli.between import end, show_collective
+from hosttune.cli.commands import Number, Whole, progress, with_options
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
     from hosttune.fleet.run import Request
-    from hosttune.model.collective import CollectiveReport
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-FORMATS = ("text", "json", "html")
 COLLECTIVE_GROUPS = {
     "Which hosts": ("--inventory", "--limit", "--disrupt", "--resume"),
     "What": ("--on", "--kind", "--size", "--gpus", "--from", "--to", "--python", "--check", "-e"),
@@ -26,61 +22,36 @@ COLLECTIVE_GROUPS = {
     "Output": ("--results", "--output"),
 }
 # Options of measuring, by the names of hosttune.fleet.collectiveplan.CollectiveOptions.
-_MEASURING = (
-    *(
-        "device",
-        "python",
-        "kinds",
-        "sizes",
-        "gpus",
-        "first",
-        "last",
-        "seconds",
-        "wait",
-        "port",
-        "one_group",
-        "floor",
-        "least",
-    ),
-    "against",
-)
+_MEASURING = ("device", "python", "kinds", "sizes", "gpus", "first", "last", "seconds", "wait", "port", "one_group",
+              "floor", "least", "against")  # fmt: skip
 _MOST_SIZES = 12
 
 
-def collective_options(command: F) -> F:
-    """Add the options of `fleet collective` that no other verb has."""
-    options = (
-        click.option("--on", "device", type=click.Choice(("gpu", "cpu")),
-                     help="NCCL or RCCL on GPUs (default), or gloo on CPUs: the network without GPUs."),
-        click.option("--kind", "kinds", type=click.Choice(("all-reduce", "all-gather")), multiple=True,
-                     help="Which collective (repeatable; default both)."),
-        click.option("--size", "sizes", multiple=True, metavar="SIZE",
-                     help="Bytes of the buffer (repeatable; default 32MiB, 256MiB, 1GiB)."),
-        click.option("--gpus", type=Whole(1, 64), metavar="N", help="GPUs of each host (default all)."),
-        click.option("--from", "first", type=Whole(1, 5000), metavar="N",
-                     help="Hosts of the smallest groups (default 1)."),
-        click.option("--to", "last", type=Whole(2, 5000), metavar="N", help="Most hosts of a group (default all)."),
-        click.option("--python", metavar="PATH", help="Interpreter on the hosts that has PyTorch."),
-        click.option("--against", type=click.Choice(("prediction", "fleet", "both")),
-                     help="Lower than what is low: the prediction, the fleet's median, or both (default)."),
-        click.option("--floor", type=Number(0.01, 1), metavar="PART",
-                     help="Part of the fleet's median below which a group is low (default 0.9)."),
-        click.option("--least", type=Number(0.000001, 100000), metavar="GB/S",
-                     help="A figure of your own: less at the largest size, between hosts, is low."),
-        click.option("--seconds", type=Whole(5, 3600), metavar="N", help="Most that a group measures (default 60)."),
-        click.option("--one-group", is_flag=True, default=None, help="One group at a time, not all of a step."),
-        click.option("--window", metavar="HH:MM-HH:MM", help="Begin steps only in this time of the day, local time."),
-        click.option("--port", type=Whole(1024, 65400), metavar="N", help="TCP port where hosts meet (default 29500)."),
-        click.option("--wait", type=Whole(1, 600), metavar="SECONDS", help="How long hosts of a group wait to meet."),
-        click.option("--disrupt", multiple=True, metavar="HOST",
-                     help="Measure on this host though guests run, or may run, on it (repeatable)."),
-        click.option("--check", is_flag=True, help="Only list hosts and plan; say how long it would take at most."),
-        click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True,
-                     help="Format of the report."),
-    )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+# The options of `fleet collective` that no other verb has.
+collective_options = with_options(
+    click.option("--on", "device", type=click.Choice(("gpu", "cpu")),
+                 help="NCCL or RCCL on GPUs (default), or gloo on CPUs: the network without GPUs."),
+    click.option("--kind", "kinds", type=click.Choice(("all-reduce", "all-gather")), multiple=True,
+                 help="Which collective (repeatable; default both)."),
+    click.option("--size", "sizes", multiple=True, metavar="SIZE",
+                 help="Bytes of the buffer (repeatable; default 32MiB, 256MiB, 1GiB)."),
+    click.option("--gpus", type=Whole(1, 64), metavar="N", help="GPUs of each host (default all)."),
+    click.option("--from", "first", type=Whole(1, 5000), metavar="N",
+                 help="Hosts of the smallest groups (default 1)."),
+    click.option("--to", "last", type=Whole(2, 5000), metavar="N", help="Most hosts of a group (default all)."),
+    click.option("--python", metavar="PATH", help="Interpreter on the hosts that has PyTorch."),
+    click.option("--against", type=click.Choice(("prediction", "fleet", "both")),
+                 help="Lower than what is low: the prediction, the fleet's median, or both (default)."),
+    click.option("--floor", type=Number(0.01, 1), metavar="PART",
+                 help="Part of the fleet's median below which a group is low (default 0.9)."),
+    click.option("--least", type=Number(0.000001, 100000), metavar="GB/S",
+                 help="A figure of your own: less at the largest size, between hosts, is low."),
+    click.option("--seconds", type=Whole(5, 3600), metavar="N", help="Most that a group measures (default 60)."),
+    click.option("--one-group", is_flag=True, default=None, help="One group at a time, not all of a step."),
+    click.option("--port", type=Whole(1024, 65400), metavar="N", help="TCP port where hosts meet (default 29500)."),
+    click.option("--wait", type=Whole(1, 600), metavar="SECONDS", help="How long hosts of a group wait to meet."),
+    click.option("--check", is_flag=True, help="Only list hosts and plan; say how long it would take at most."),
+)  # fmt: skip
 
 
 def run(context: click.Context, base: Callable[[dict[str, Any]], Request], asked: dict[str, Any]) -> None:
@@ -97,11 +68,7 @@ def run(context: click.Context, base: Callable[[dict[str, Any]], Request], asked
     own = {name: asked.pop(name) for name in ("disrupt", "window")}
     request = CollectiveRequest(base(asked), CollectiveOptions(**given), given, **own)
     done = run_collective(request, progress())
-    with exiting(context, done.exit_code):
-        show(done.report, output)
-        if done.stopped is not None:
-            write(shown(f"stopped: {done.stopped}"))
-            tell("the same command with --resume continues from here")
+    end(context, done, output, show_collective)
 
 
 def measuring(asked: dict[str, Any]) -> Mapping[str, Any]:
@@ -122,46 +89,3 @@ def measuring(asked: dict[str, Any]) -> Mapping[str, Any]:
             raise BadInput(f"{len(found)} sizes", where="--size", hint=f"at most {_MOST_SIZES}, 1KiB to 64GiB each")
         given["sizes"] = tuple(found)
     return given
-
-
-def show(report: CollectiveReport, output: str) -> None:
-    """Print a report on collectives. Raises BadInput for a format that it does not have."""
-    if output == "json":
-        emit(report.to_json())
-    elif output == "html":
-        from hosttune.report.collective_html import html
-
-        emit(html(report))
-    elif output == "text":
-        from hosttune.report.collective_text import print_collective
-
-        emit_page(lambda page: print_collective(report, page))
-    else:
-        what = f"a run of collectives has no format {output}"
-        raise BadInput(what, where="-o", hint=f"one of {', '.join(FORMATS)}")
-
-
-def show_between(results: str, run_id: str | None, output: str, metrics: str | None) -> bool:
-    """Show the run that a report is asked of, if it measured between hosts. Returns whether it did. Raises BadInput.
-
-    `metrics`: a file that can judge hosts, not such runs.
-    """
-    from hosttune.fleet.run import read_past
-
-    past = read_past(results, None, run_id)
-    if past is not None and past.began.verb in ("pairs", "collective") and metrics is not None:
-        hint = "leave it out, or name another run by --run, or answers by --verb"
-        what = f"the run {past.run} is one of {past.began.verb}: no host is judged"
-        raise BadInput(what, where="--metrics", hint=hint)
-    if past is not None and past.began.verb == "pairs":
-        from hosttune.cli.fleetpairs import show as show_pairs
-        from hosttune.fleet.pairs import report_of_past as report_of_pairs
-
-        show_pairs(report_of_pairs(results, past.run), output)
-    elif past is not None and past.began.verb == "collective":
-        from hosttune.fleet.collective import report_of_past as report_of_collective
-
-        show(report_of_collective(results, past.run), output)
-    else:
-        return False
-    return True

@@ -1,23 +1,19 @@
-"""`fleet pairs`: its options, its one call, and its report."""
+"""`fleet pairs`: its options and its one call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hosttune.cli.commands import Seconds, Whole, progress
-from hosttune.cli.output import emit, emit_page, exiting, shown, tell, write
+from hosttune.cli.between import end, show_pairs
+from hosttune.cli.commands import Seconds, Whole, progress, with_options
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
     from hosttune.fleet.run import Request
-    from hosttune.model.pairs import PairsReport
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-PAIR_FORMATS = ("text", "json", "html")
 PAIR_GROUPS = {
     "Which hosts": ("--inventory", "--limit", "--disrupt", "--resume"),
     "What": ("--tool", "--against", "--floor", "--rounds", "--check", "-e"),
@@ -28,47 +24,24 @@ PAIR_GROUPS = {
 _MEASURING = ("tool", "seconds", "rate_gbps", "streams", "rounds", "floor", "against", "port", "wait", "together")
 
 
-def between_options(command: F) -> F:
-    """Add the options that verbs between hosts have in common with all others."""
-    options = (
-        click.option("-i", "--inventory", "inventories", multiple=True, required=True, metavar="INVENTORY",
-                     help="Ansible's inventory: a file, a directory, or HOST,… (repeatable)."),
-        click.option("--limit", metavar="PATTERN", help="Only these hosts and groups, as with Ansible's --limit."),
-        click.option("-e", "extra", multiple=True, metavar="KEY=VALUE|@FILE",
-                     help="A variable for the playbooks (repeatable)."),
-    )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def pair_options(command: F) -> F:
-    """Add the options of `fleet pairs` that no other verb has."""
-    options = (
-        click.option("--tool", type=click.Choice(("tcp", "rdma")), help="iperf3 (tcp, the default) or ib_write_bw."),
-        click.option("--seconds", type=Whole(1, 600), metavar="N", help="Duration of a measurement (default 5)."),
-        click.option("--rate", "rate_gbps", type=Seconds(0.001, 10000), metavar="GBITS",
-                     help="Send at most this, in Gb/s. No pair then proves a port's full rate."),
-        click.option("--streams", type=Whole(1, 64), metavar="N", help="TCP streams or queue pairs (default 1)."),
-        click.option("--rounds", type=Whole(1, 10000), metavar="N",
-                     help="At most so many rounds (default: all pairs up to 32 hosts, 8 above)."),
-        click.option("--floor", type=Seconds(0.01, 1), metavar="PART",
-                     help="Lower than this part is low (default 0.9)."),
-        click.option("--against", type=click.Choice(("rate", "median", "both")),
-                     help="Part of what: the port's active rate, the fleet's median, or both (default)."),
-        click.option("--together", is_flag=True, default=None, help="All ports of a host at once, not one by one."),
-        click.option("--window", metavar="HH:MM-HH:MM", help="Begin steps only in this time of the day, local time."),
-        click.option("--port", type=Whole(1024, 65400), metavar="N", help="First TCP port of servers (default 5201)."),
-        click.option("--wait", type=Whole(1, 600), metavar="SECONDS", help="How long a sender tries to connect."),
-        click.option("--disrupt", multiple=True, metavar="HOST",
-                     help="Measure on this host though guests run, or may run, on it (repeatable)."),
-        click.option("--check", is_flag=True, help="Only list ports and plan rounds; say how long they would take."),
-        click.option("-o", "--output", type=click.Choice(PAIR_FORMATS), default="text", show_default=True,
-                     help="Format of the report."),
-    )  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+# The options of `fleet pairs` that no other verb has.
+pair_options = with_options(
+    click.option("--tool", type=click.Choice(("tcp", "rdma")), help="iperf3 (tcp, the default) or ib_write_bw."),
+    click.option("--seconds", type=Whole(1, 600), metavar="N", help="Duration of a measurement (default 5)."),
+    click.option("--rate", "rate_gbps", type=Seconds(0.001, 10000), metavar="GBITS",
+                 help="Send at most this, in Gb/s. No pair then proves a port's full rate."),
+    click.option("--streams", type=Whole(1, 64), metavar="N", help="TCP streams or queue pairs (default 1)."),
+    click.option("--rounds", type=Whole(1, 10000), metavar="N",
+                 help="At most so many rounds (default: all pairs up to 32 hosts, 8 above)."),
+    click.option("--floor", type=Seconds(0.01, 1), metavar="PART",
+                 help="Lower than this part is low (default 0.9)."),
+    click.option("--against", type=click.Choice(("rate", "median", "both")),
+                 help="Part of what: the port's active rate, the fleet's median, or both (default)."),
+    click.option("--together", is_flag=True, default=None, help="All ports of a host at once, not one by one."),
+    click.option("--port", type=Whole(1024, 65400), metavar="N", help="First TCP port of servers (default 5201)."),
+    click.option("--wait", type=Whole(1, 600), metavar="SECONDS", help="How long a sender tries to connect."),
+    click.option("--check", is_flag=True, help="Only list ports and plan rounds; say how long they would take."),
+)  # fmt: skip
 
 
 def run(context: click.Context, base: Callable[[dict[str, Any]], Request], asked: dict[str, Any]) -> None:
@@ -83,11 +56,7 @@ def run(context: click.Context, base: Callable[[dict[str, Any]], Request], asked
     own = {name: asked.pop(name) for name in ("disrupt", "window")}
     request = PairsRequest(base(asked), PairsOptions(**given), given, own["disrupt"], own["window"])
     done = run_pairs(request, progress())
-    with exiting(context, done.exit_code):
-        show(done.report, output)
-        if done.stopped is not None:
-            write(shown(f"stopped: {done.stopped}"))
-            tell("the same command with --resume continues from here")
+    end(context, done, output, show_pairs)
 
 
 def measuring(asked: dict[str, Any]) -> Mapping[str, Any]:
@@ -96,19 +65,3 @@ def measuring(asked: dict[str, Any]) -> Mapping[str, Any]:
     if "against" in given:
         given["against"] = ("rate", "median") if given["against"] == "both" else (given["against"],)
     return given
-
-
-def show(report: PairsReport, output: str) -> None:
-    """Print a report on pairs. Raises BadInput for a format that it does not have."""
-    if output == "json":
-        emit(report.to_json())
-    elif output == "html":
-        from hosttune.report.pairs_html import html
-
-        emit(html(report))
-    elif output == "text":
-        from hosttune.report.pairs_text import print_pairs
-
-        emit_page(lambda page: print_pairs(report, page))
-    else:
-        raise BadInput(f"a run of pairs has no format {output}", where="-o", hint=f"one of {', '.join(PAIR_FORMATS)}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hosttune.cli.commands import with_options
 from hosttune.cli.output import emit, emit_page, exiting, shown, tell, write
 from hosttune.errors import BadInput
 
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
     from hosttune.model.fleet import FleetReport
 
 INTERRUPTED = 130
+inventory_options = with_options(
+    click.option("-i", "--inventory", "inventories", multiple=True, required=True, metavar="INVENTORY",
+                 help="Ansible's inventory: a file, a directory, or HOST,… (repeatable)."),
+    click.option("--limit", metavar="PATTERN", help="Only these hosts and groups, as with Ansible's --limit."),
+    click.option("-e", "extra", multiple=True, metavar="KEY=VALUE|@FILE",
+                 help="A variable for the playbooks (repeatable)."),
+)  # fmt: skip
 
 
 def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hosttune.cli.between import read_job, refuse_captured, refuse_guests
 from hosttune.cli.commands import Command, host_options
 from hosttune.cli.output import emit, emit_page
-from hosttune.errors import BadInput, Refused
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,29 +31,13 @@ def pairs(root: str | None, document: str | None, job: str | None, output: str) 
     \b
     hosttune pairs
     """
-    found = answer(root, document, read_job(job))
+    from hosttune.model.pairs import Job
+
+    found = answer(root, document, read_job(job, Job, "pairs"))
     if output == "json":
         emit(found.to_json())
     else:
         emit_page(lambda page: print_ports(found, page))
-
-
-def read_job(path: str | None) -> Job:
-    """Return the job in a file; the empty one without a path. Raises BadInput."""
-    import msgspec
-
-    from hosttune.model.jsontext import plain_json
-    from hosttune.model.pairs import Job
-    from hosttune.state import load_text
-
-    if path is None:
-        return Job()
-    text = load_text(path, what="a job (JSON)", size="intent")
-    head = plain_json(text, where=path, hint="`hosttune fleet pairs` writes it", once=True)
-    try:
-        return msgspec.convert(head, Job)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise BadInput(f"not a job: {error}", where=path, hint="`hosttune fleet pairs` writes it") from error
 
 
 def answer(root: str | None, document: str | None, job: Job) -> Ends:
@@ -71,15 +55,12 @@ def answer(root: str | None, document: str | None, job: Job) -> Ends:
 
     if job.ends:
         check_job(job)
-        if root is not None or document is not None:
-            raise Refused("a captured host has no network", where=root or document or "", hint="ask the host itself")
+        refuse_captured(root, document)
     system = open_system(root)
     if not job.ends:
         return survey(system, read_document(root, document) or discover(system), job.ports, version=__version__)
     found = present(system, version=__version__)
-    if not job.disrupt and found.guests != ():
-        what = "its guests are unknown" if found.guests is None else f"guests are running: {', '.join(found.guests)}"
-        raise Refused(f"not measured: {what}", where="network", hint="name the host in --disrupt to load its network")
+    refuse_guests(found.guests, disrupt=job.disrupt)
     done = measure(
         job.ends,
         lambda argv, limit: system.run(argv, timeout=limit),

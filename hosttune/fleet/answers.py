@@ -8,7 +8,7 @@ code, outcome and verdict contradict each other is `unknown` too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import get_args
+from typing import Protocol, Self, TypeVar, get_args
 
 import msgspec
 
@@ -58,6 +58,28 @@ def read_answer(results: str, host: str, phase: str, run: str | None, *, check: 
         return _unknown(host, phase, run, NOT_ASKED)
     doubt = _disagree(answer, sealed.verdict)
     return answer if doubt is None else _unknown(host, phase, answer.run, doubt)
+
+
+class _Document(Protocol):
+    """What can be read from the text of a document."""
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, where: str) -> Self: ...
+
+
+D = TypeVar("D", bound=_Document)
+
+
+def read_document(results: str, host: str, phase: str, run: str, kind: type[D]) -> tuple[Answer, D | None]:
+    """Return a host's answer in a phase of a run, and its document. What cannot be read is unknown. Never raises."""
+    answer = read_answer(results, host, phase, run)
+    if answer.outcome != "ok":
+        return answer, None
+    path = answer_path(results, host, phase)
+    try:
+        return answer, kind.from_json(read_file(path) or b"", where=path)
+    except BadInput as error:
+        return msgspec.structs.replace(answer, outcome="unknown", why=error.what), None
 
 
 def _disagree(answer: Answer, verdict: str | None) -> str | None:

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from hosttune.collective.expected import Machines, expected, machines
 from hosttune.collective.groups import Findings, Trial, counts, findings, search, series
 from hosttune.collective.judging import Standard, figures, joined, judged, scaling, settled, verdict_of
-from hosttune.errors import BadInput
-from hosttune.fleet.answers import has_answer_file, read_answer
+from hosttune.fleet.answers import has_answer_file, read_document
 from hosttune.fleet.collectiveplan import (
     CollectivePlan,
     PlannedGroup,
@@ -23,9 +22,7 @@ from hosttune.fleet.collectiveplan import (
     record_name,
     series_minutes,
 )
-from hosttune.fleet.results import answer_path, read_file
 from hosttune.model.collective import CollectiveFault, CollectiveHost, CollectiveReport, HostGroup, Member
-from hosttune.model.fleet import Answer
 from hosttune.model.listing import some
 from hosttune.report.branch import count
 
@@ -74,18 +71,6 @@ def _trials(groups: Iterable[HostGroup]) -> list[Trial]:
     return [Trial(frozenset(group.hosts), states.get(group.state)) for group in groups if settled(group.outcome)]
 
 
-def read_member(results: str, host: str, record: str, run: str) -> tuple[Answer, Member | None]:
-    """Return a host's answer of this run in a record, and its document. What cannot be read is unknown."""
-    answer = read_answer(results, host, record, run)
-    if answer.outcome != "ok":
-        return answer, None
-    path = answer_path(results, host, record)
-    try:
-        return answer, Member.from_json(read_file(path) or b"", where=path)
-    except BadInput as error:
-        return replace(answer, outcome="unknown", why=error.what), None
-
-
 def raw_groups(results: str, plan: CollectivePlan, known: Known) -> tuple[HostGroup, ...]:
     """Return every group of the plan, from the files, not judged yet.
 
@@ -108,7 +93,7 @@ def _group(
     made = HostGroup(step=step, purpose=planned.purpose, hosts=planned.hosts, ranks=ranks)
     answers: dict[str, Member] = {}
     for host in planned.hosts:
-        answer, member = read_member(results, host, record_name(step), plan.run)
+        answer, member = read_document(results, host, record_name(step), plan.run, Member)
         if member is None:
             if not has_answer_file(answer):
                 return made
@@ -224,6 +209,6 @@ def _notes(
 
 
 def _left(results: str, plan: CollectivePlan, step: PlannedStep, group: PlannedGroup) -> Iterable[str]:
-    _, member = read_member(results, group.hosts[0], record_name(step.number), plan.run)
+    _, member = read_document(results, group.hosts[0], record_name(step.number), plan.run, Member)
     for note in member.notes if member is not None else ():
         yield f"{count(len(group.hosts), 'host')}: {note}"

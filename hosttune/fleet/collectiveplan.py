@@ -10,23 +10,18 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from hosttune.collective.groups import counts
 from hosttune.collective.judging import FLOOR
-from hosttune.errors import BadInput
-from hosttune.fleet.results import read_file, replace_file
+from hosttune.fleet.between import Plan, shared_addresses, unanswered, with_guests
 from hosttune.model.collective import Device, Kind, Member, Purpose, Task
 from hosttune.model.fleet import Answer
-from hosttune.model.listing import some
-from hosttune.model.values import Value, to_json
+from hosttune.model.values import Value
 from hosttune.pairs.schedule import START_SECONDS, step_seconds
 from hosttune.report.branch import count
 
-PLAN = "collective-plan.json"
 LIST_RECORD = "collective-hosts"
-PLAN_SCHEMA = "hosttune.collective-plan/v1"
 SIZES = (32 << 20, 256 << 20, 1 << 30)  # the formulas of `predicting` begin at 32 MiB
 KINDS: tuple[Kind, ...] = ("all-reduce", "all-gather")
 _COMMAND_SECONDS = 30  # of the command itself, besides waiting and measuring
@@ -80,12 +75,12 @@ class PlannedStep(Value, frozen=True, kw_only=True):
     groups: tuple[PlannedGroup, ...]
 
 
-class CollectivePlan(Value, frozen=True, kw_only=True):
+class CollectivePlan(Plan, frozen=True, kw_only=True):
     """A run of `collective`. `ranks`: on each host. `most_hosts`: asked at once."""
 
-    schema: str = PLAN_SCHEMA
-    run: str
-    at: str
+    FILE = "collective-plan.json"
+    SCHEMA = "hosttune.collective-plan/v1"
+    schema: str = SCHEMA
     options: CollectiveOptions
     hosts: tuple[PlannedMember, ...]
     ranks: int = 1
@@ -117,24 +112,6 @@ class CollectivePlan(Value, frozen=True, kw_only=True):
         return self.options.wait if self.options.wait is not None else min(600, 30 + hosts // 5)
 
 
-def read_plan(results: str, run: str) -> CollectivePlan | None:
-    """Return the plan of a run; None if it has none there. Raises BadInput if it cannot be read."""
-    path = os.path.join(results, PLAN)
-    data = read_file(path)
-    if data is None:
-        return None
-    try:
-        found = msgspec.json.decode(data, type=CollectivePlan)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"the plan cannot be read: {error}", where=path, hint="begin a new run") from error
-    return found if found.run == run and found.schema == PLAN_SCHEMA else None
-
-
-def write_plan(results: str, plan: CollectivePlan) -> None:
-    """Write the plan whole. Raises BadInput if it cannot be written."""
-    replace_file(os.path.join(results, PLAN), to_json(plan).encode())
-
-
 # --- planning ------------------------------------------------------------------------------------------------
 
 
@@ -156,41 +133,37 @@ def _planned(
     host: str, answer: Answer, member: Member | None, options: CollectiveOptions, disrupt: frozenset[str]
 ) -> PlannedMember:
     if member is None or answer.outcome != "ok":
-        lost = answer.outcome if answer.outcome != "ok" else "unknown"
-        return PlannedMember(host=host, outcome=lost, why=answer.why or "no document")
+        outcome, why = unanswered(answer)
+        return PlannedMember(host=host, outcome=outcome, why=why)
     outcome, why = "ok", ""
     gpus = member.library.gpus if member.library is not None else 0
     needed = options.gpus or 1
     if member.library is None or member.library.torch is None:
         outcome, why = "not-installed", "; ".join(member.notes) or "no PyTorch"
     elif member.guests != () and host not in disrupt:
-        running = "unknown" if member.guests is None else f"running: {some(member.guests, 5)}"
-        outcome, why = "refused", f"its guests are {running}; --disrupt {host} would load its network"
+        outcome, why = "refused", with_guests(host, member.guests)
     elif options.device == "gpu" and (gpus < needed or member.library.nccl is None):
         outcome = "no-gpus"
         seen = f"PyTorch ({member.library.made_for}) sees {gpus} GPUs of {member.gpus_present}"
         why = f"{seen}, {needed} or more are needed"
-    elif member.place is None or member.place.address is None:
+    elif _address(member) is None:
         outcome, why = "no-address", "; ".join(("no address where others can meet it", *member.notes))
     return PlannedMember(host=host, outcome=outcome, why=why or None, member=member)
 
 
+def _address(member: Member | None) -> str | None:
+    return member.place.address if member is not None and member.place is not None else None
+
+
 def _unless_shared(hosts: Sequence[PlannedMember]) -> list[PlannedMember]:
-    owners: dict[str, list[str]] = {}
-    for one in hosts:
-        if one.member is not None and one.member.place is not None and one.member.place.address is not None:
-            owners.setdefault(one.member.place.address, []).append(one.host)
-    made = []
-    for one in hosts:
-        address = one.member.place.address if one.member is not None and one.member.place is not None else None
-        others = [host for host in owners.get(address or "", ()) if host != one.host]
-        if one.outcome == "ok" and others:
-            why = (
-                f"{some(others, 3)} has its address {address} too: the same machine, or an address that is there twice"
-            )
-            one = replace(one, outcome="same-address", why=why)
-        made.append(one)
-    return made
+    addresses = {one.host: _address(one.member) for one in hosts}
+    shared = shared_addresses({host: [address] for host, address in addresses.items() if address is not None})
+    return [
+        replace(one, outcome="same-address", why=shared[one.host])
+        if one.outcome == "ok" and one.host in shared
+        else one
+        for one in hosts
+    ]
 
 
 def _alike(hosts: Sequence[PlannedMember], what: str, fact: object, words: str) -> list[PlannedMember]:

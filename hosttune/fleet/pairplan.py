@@ -6,29 +6,25 @@ files of its round, RESULTS/HOST/pairs-NNN.json. So a report can be made, and a 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Literal
 
 import msgspec
 
-from hosttune.errors import BadInput
-from hosttune.fleet.answers import has_answer_file, read_answer
-from hosttune.fleet.results import answer_path, read_file, replace_file
+from hosttune.fleet.answers import has_answer_file, read_document
+from hosttune.fleet.between import Plan, shared_addresses, unanswered, with_guests
 from hosttune.model.fleet import Answer
 from hosttune.model.listing import some
 from hosttune.model.pairs import End, EndResult, Ends, Pair, PairHost, PairsReport, Port, Tool
-from hosttune.model.values import Value, to_json
+from hosttune.model.values import Value
 from hosttune.pairs.blame import blame
 from hosttune.pairs.ends import OMIT_SECONDS, SLACK_SECONDS
 from hosttune.pairs.judging import CUT, FLOOR, Joined, joined, judged, rail_figures, remarks, verdict_of
 from hosttune.pairs.ports import TOOLS
 from hosttune.pairs.schedule import Pairing, minutes, regrouped, rounds
 
-PLAN = "pairs-plan.json"
 PORTS_RECORD = "pairs-ports"
-PLAN_SCHEMA = "hosttune.pairs-plan/v1"
 NO_ANSWER = ("no-connection", "connection-refused")  # these pairs are tried once more, the other way round
 Against = Literal["rate", "median"]
 
@@ -69,12 +65,12 @@ class PlannedRound(Value, frozen=True, kw_only=True):
     again: bool = False
 
 
-class PairsPlan(Value, frozen=True, kw_only=True, dict=True):
+class PairsPlan(Plan, frozen=True, kw_only=True, dict=True):
     """A run of `pairs`. `most_hosts`: asked at once; `cores`: of the controller, for the estimate."""
 
-    schema: str = PLAN_SCHEMA
-    run: str
-    at: str
+    FILE = "pairs-plan.json"
+    SCHEMA = "hosttune.pairs-plan/v1"
+    schema: str = SCHEMA
     options: PairsOptions
     hosts: tuple[PlannedHost, ...]
     rounds: tuple[PlannedRound, ...] = ()
@@ -98,24 +94,6 @@ class PairsPlan(Value, frozen=True, kw_only=True, dict=True):
         return minutes([one.pairs for one in self.rounds], self.most_hosts, self.measuring, self.cores)
 
 
-def read_plan(results: str, run: str) -> PairsPlan | None:
-    """Return the plan of a run; None if it has none there. Raises BadInput if it cannot be read."""
-    path = os.path.join(results, PLAN)
-    data = read_file(path)
-    if data is None:
-        return None
-    try:
-        found = msgspec.json.decode(data, type=PairsPlan)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"the plan cannot be read: {error}", where=path, hint="begin a new run") from error
-    return found if found.run == run and found.schema == PLAN_SCHEMA else None
-
-
-def write_plan(results: str, plan: PairsPlan) -> None:
-    """Write the plan whole. Raises BadInput if it cannot be written."""
-    replace_file(os.path.join(results, PLAN), to_json(plan).encode())
-
-
 # --- planning ------------------------------------------------------------------------------------------------
 
 
@@ -124,36 +102,29 @@ def planned_hosts(
 ) -> tuple[PlannedHost, ...]:
     """Return the hosts with their ports, and why some are not measured. `surveyed`: host, its answer, its document."""
     found = [_planned(host, answer, ends, tool, disrupt) for host, answer, ends in surveyed]
-    owners: dict[str, set[str]] = {}
-    for one in found:
-        for port in one.ports:
-            if port.address is not None:
-                owners.setdefault(port.address, set()).add(one.host)
-    return tuple(_unless_shared(one, owners) for one in found)
+    shared = shared_addresses(
+        {one.host: [port.address for port in one.ports if port.address is not None] for one in found}
+    )
+    return tuple(
+        msgspec.structs.replace(one, outcome="same-address", why=shared[one.host])
+        if one.outcome == "ok" and one.host in shared
+        else one
+        for one in found
+    )
 
 
 def _planned(host: str, answer: Answer, ends: Ends | None, tool: Tool, disrupt: frozenset[str]) -> PlannedHost:
     if ends is None or answer.outcome != "ok":
-        why = answer.why or "no document"
-        return PlannedHost(host=host, outcome=answer.outcome if answer.outcome != "ok" else "unknown", why=why)
+        outcome, why = unanswered(answer)
+        return PlannedHost(host=host, outcome=outcome, why=why)
     outcome, why = "ok", ""
     if tool not in ends.tools:
         outcome, why = "not-installed", f"{TOOLS[tool]} is not installed"
     elif ends.guests != () and host not in disrupt:
-        running = "unknown" if ends.guests is None else f"running: {some(ends.guests, 5)}"
-        outcome, why = "refused", f"its guests are {running}; --disrupt {host} would load its network"
+        outcome, why = "refused", with_guests(host, ends.guests)
     elif not ends.ports:
         outcome, why = "no-port", "; ".join(("no port that is up and has an address", *ends.notes))
     return PlannedHost(host=host, outcome=outcome, why=why or None, machine=ends.machine, ports=ends.ports)
-
-
-def _unless_shared(one: PlannedHost, owners: Mapping[str, set[str]]) -> PlannedHost:
-    shared = sorted(p.address for p in one.ports if p.address is not None and len(owners[p.address]) > 1)
-    if one.outcome != "ok" or not shared:
-        return one
-    others = sorted(owners[shared[0]] - {one.host})
-    why = f"{some(others, 3)} has its address {shared[0]} too: the same machine, or an address that is there twice"
-    return PlannedHost(host=one.host, outcome="same-address", why=why, machine=one.machine, ports=one.ports)
 
 
 def planned_rounds(hosts: Sequence[PlannedHost], most: int | None) -> tuple[PlannedRound, ...]:
@@ -228,18 +199,6 @@ def record_name(number: int) -> str:
     return f"pairs-{number:03}"
 
 
-def read_ends(results: str, host: str, record: str, run: str) -> tuple[Answer, Ends | None]:
-    """Return a host's answer of this run in a record, and its document. What cannot be read is unknown."""
-    answer = read_answer(results, host, record, run)
-    if answer.outcome != "ok":
-        return answer, None
-    path = answer_path(results, host, record)
-    try:
-        return answer, Ends.from_json(read_file(path) or b"", where=path)
-    except BadInput as error:
-        return msgspec.structs.replace(answer, outcome="unknown", why=error.what), None
-
-
 def raw_pairs(results: str, plan: PairsPlan) -> tuple[Pair, ...]:
     """Return every pair of the plan on every rail, from the files, not judged yet.
 
@@ -286,7 +245,7 @@ _Answered = tuple[Answer, Mapping[tuple[str, str], EndResult] | None]
 
 def _host_ends(results: str, plan: PairsPlan, host: str, number: int) -> _Answered:
     """Return (the answer, its ends by rail and role). A host that was restarted or replaced has none."""
-    answer, ends = read_ends(results, host, record_name(number), plan.run)
+    answer, ends = read_document(results, host, record_name(number), plan.run, Ends)
     if ends is None:
         return answer, None
     machine = plan.by_name[host].machine

@@ -8,36 +8,25 @@ from typing import TYPE_CHECKING
 
 from hosttune.model.collective import CollectiveReport, GroupState, HostGroup, Scaling
 from hosttune.model.listing import some
+from hosttune.report.between_text import first_lines, print_rest, print_top, unmeasured_hosts
 from hosttune.report.branch import count
 from hosttune.report.validation_text import prose
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-MOST_FAULTS = 40
-MOST_LINES = 20
-_STYLES = {"fail": "error", "unknown": "warn", "warn": "warn"}
 _STATES: tuple[GroupState, ...] = ("good", "low", "failed", "unknown")
 
 
 def print_collective(report: CollectiveReport, console: Console) -> None:
     """Print what explains bad groups first. Lines have at most 100 columns."""
-    prose(headline(report), 0, console, _STYLES.get(report.verdict, "strong"))
-    for line in occasion(report):
-        prose(line, 0, console, "dim")
-    if report.stopped:
-        prose(f"stopped: {report.stopped}", 0, console, "error", hang=2)
-    for fault in report.faults[:MOST_FAULTS]:
-        prose(fault.words, 2, console, "error", hang=2)
-    if len(report.faults) > MOST_FAULTS:
-        prose(f"and {len(report.faults) - MOST_FAULTS} more; -o json has all", 2, console)
+    print_top(report, headline(report), occasion(report), console)
     for kind, size in sections(report):
         prose(f"{kind}, {size_words(size)}, bus bandwidth:", 0, console)
         for row in report.scaling:
             if (row.kind, row.size_bytes) == (kind, size):
                 prose(scaling_line(row), 2, console, hang=2)
-    for line in (*bad_lines(report), *unmeasured(report), *report.notes):
-        prose(line, 0, console, "warn", hang=2)
+    print_rest((*bad_lines(report), *unmeasured(report), *report.notes), console)
 
 
 def headline(report: CollectiveReport) -> str:
@@ -111,10 +100,7 @@ def scaling_line(row: Scaling) -> str:
 def bad_lines(report: CollectiveReport) -> Iterator[str]:
     """Yield the groups that are low or failed, with their reasons."""
     bad = [group for group in report.groups if group.state in ("low", "failed") and not group.repeated]
-    for group in bad[:MOST_LINES]:
-        yield f"{group.state}: {group_words(group)}"
-    if len(bad) > MOST_LINES:
-        yield f"and {len(bad) - MOST_LINES} more groups; -o json has all"
+    yield from first_lines([f"{group.state}: {group_words(group)}" for group in bad], "groups")
 
 
 def group_words(group: HostGroup) -> str:
@@ -125,9 +111,7 @@ def group_words(group: HostGroup) -> str:
 
 def unmeasured(report: CollectiveReport) -> Iterator[str]:
     """Yield the hosts that were not measured, and the reasons of unknown groups, alike ones together."""
-    for host in report.hosts:
-        if host.outcome != "ok":
-            yield f"host {host.host}: not measured: {host.outcome}: {host.why}"
+    yield from unmeasured_hosts(report)
     found: dict[tuple[str, str | None], list[HostGroup]] = {}
     for group in report.groups:
         if group.state == "unknown" and not group.repeated:
@@ -138,6 +122,4 @@ def unmeasured(report: CollectiveReport) -> Iterator[str]:
         steps = [f"step {step}" for step in dict.fromkeys(group.step for group in groups)]
         reason = f": {why}" if why else ""
         lines.append(f"unknown: {what}{reason}: {count(len(groups), 'group')} ({some(steps, 4)})")
-    yield from lines[:MOST_LINES]
-    if len(lines) > MOST_LINES:
-        yield f"and {len(lines) - MOST_LINES} more reasons; -o json has all"
+    yield from first_lines(lines, "reasons")

@@ -8,32 +8,20 @@ from typing import TYPE_CHECKING
 
 from hosttune.model.listing import some
 from hosttune.model.pairs import PairsReport
+from hosttune.report.between_text import first_lines, print_rest, print_top, unmeasured_hosts
 from hosttune.report.branch import count
 from hosttune.report.validation_text import prose
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-MOST_FAULTS = 40
-MOST_LINES = 20
-_STYLES = {"fail": "error", "unknown": "warn", "warn": "warn"}
-
 
 def print_pairs(report: PairsReport, console: Console) -> None:
     """Print what explains low pairs first. Lines have at most 100 columns."""
-    prose(headline(report), 0, console, _STYLES.get(report.verdict, "strong"))
-    for line in occasion(report):
-        prose(line, 0, console, "dim")
-    if report.stopped:
-        prose(f"stopped: {report.stopped}", 0, console, "error", hang=2)
-    for fault in report.faults[:MOST_FAULTS]:
-        prose(fault.words, 2, console, "error", hang=2)
-    if len(report.faults) > MOST_FAULTS:
-        prose(f"and {len(report.faults) - MOST_FAULTS} more; -o json has all", 2, console)
+    print_top(report, headline(report), occasion(report), console)
     for line in rail_lines(report):
         prose(line, 0, console)
-    for line in (*counted(report), *unmeasured(report), *report.notes):
-        prose(line, 0, console, "warn", hang=2)
+    print_rest((*counted(report), *unmeasured(report), *report.notes), console)
 
 
 def headline(report: PairsReport) -> str:
@@ -66,9 +54,7 @@ def rail_lines(report: PairsReport) -> Iterator[str]:
 
 def unmeasured(report: PairsReport) -> Iterator[str]:
     """Yield the hosts that were not measured, and the reasons of unknown pairs, alike ones together."""
-    for host in report.hosts:
-        if host.outcome != "ok":
-            yield f"host {host.host}: not measured: {host.outcome}: {host.why}"
+    yield from unmeasured_hosts(report)
     found: dict[tuple[str, str | None], list[str]] = {}
     for pair in report.pairs:
         if pair.state == "unknown":
@@ -77,18 +63,14 @@ def unmeasured(report: PairsReport) -> Iterator[str]:
         f"unknown: {outcome}{f': {why}' if why else ''}: {count(len(names), 'pair')} ({some(names, 4)})"
         for (outcome, why), names in found.items()
     ]
-    yield from lines[:MOST_LINES]
-    if len(lines) > MOST_LINES:
-        yield f"and {len(lines) - MOST_LINES} more reasons; -o json has all"
+    yield from first_lines(lines, "reasons")
 
 
 def counted(report: PairsReport) -> Iterator[str]:
     """Yield what ports counted while their pair was measured, worst pairs first."""
-    found = [pair for pair in report.pairs if pair.errors]
-    for pair in sorted(found, key=lambda pair: -len(pair.errors))[:MOST_LINES]:
-        yield f"errors: {pair.sender} to {pair.receiver} on {pair.rail}: {some(pair.errors, 4)}"
-    if len(found) > MOST_LINES:
-        yield f"and {len(found) - MOST_LINES} more pairs with errors; -o json has all"
+    found = sorted((pair for pair in report.pairs if pair.errors), key=lambda pair: -len(pair.errors))
+    lines = [f"errors: {pair.sender} to {pair.receiver} on {pair.rail}: {some(pair.errors, 4)}" for pair in found]
+    yield from first_lines(lines, "pairs with errors")
 
 
 def measured_hosts(report: PairsReport) -> list[str]:

@@ -1,0 +1,128 @@
+"""What `fleet pairs` and `fleet collective` share, and what a host's own `pairs` and `collective` do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hosttune.cli.commands import with_options
+from hosttune.cli.fleetrun import inventory_options
+from hosttune.cli.output import emit, emit_page, exiting, shown, tell, write
+from hosttune.errors import BadInput, Refused
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hosttune.fleet.between import Done
+    from hosttune.model.collective import CollectiveReport
+    from hosttune.model.pairs import PairsReport
+
+J = TypeVar("J")
+FORMATS = ("text", "json", "html")
+
+
+between_options = with_options(
+    inventory_options,
+    click.option("--window", metavar="HH:MM-HH:MM", help="Begin steps only in this time of the day, local time."),
+    click.option("--disrupt", multiple=True, metavar="HOST",
+                 help="Measure on this host though guests run, or may run, on it (repeatable)."),
+    click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True,
+                 help="Format of the report."),
+)  # fmt: skip
+
+
+def end(context: click.Context, done: Done[Any], output: str, show: Callable[[Any, str], None]) -> None:
+    """Print the report of a run, and why it stopped, and exit with its exit code."""
+    with exiting(context, done.exit_code):
+        show(done.report, output)
+        if done.stopped is not None:
+            write(shown(f"stopped: {done.stopped}"))
+            tell("the same command with --resume continues from here")
+
+
+def show_pairs(report: PairsReport, output: str) -> None:
+    """Print a report on pairs. Raises BadInput for a format that it does not have."""
+    from hosttune.report.pairs_html import html
+    from hosttune.report.pairs_text import print_pairs
+
+    _show(report.to_json, lambda: html(report), lambda page: print_pairs(report, page), "pairs", output)
+
+
+def show_collective(report: CollectiveReport, output: str) -> None:
+    """Print a report on collectives. Raises BadInput for a format that it does not have."""
+    from hosttune.report.collective_html import html
+    from hosttune.report.collective_text import print_collective
+
+    _show(report.to_json, lambda: html(report), lambda page: print_collective(report, page), "collectives", output)
+
+
+def _show(
+    json: Callable[[], str], html: Callable[[], str], text: Callable[[Console], None], what: str, output: str
+) -> None:
+    if output == "json":
+        emit(json())
+    elif output == "html":
+        emit(html())
+    elif output == "text":
+        emit_page(text)
+    else:
+        raise BadInput(f"a run of {what} has no format {output}", where="-o", hint=f"one of {', '.join(FORMATS)}")
+
+
+def show_past(results: str, run_id: str | None, output: str, metrics: str | None) -> bool:
+    """Show the run that a report is asked of, if it measured between hosts. Returns whether it did. Raises BadInput.
+
+    `metrics`: a file that can judge hosts, not such runs.
+    """
+    from hosttune.fleet.run import read_past
+
+    past = read_past(results, None, run_id)
+    verb = past.began.verb if past is not None else None
+    if past is None or verb not in ("pairs", "collective"):
+        return False
+    if metrics is not None:
+        hint = "leave it out, or name another run by --run, or answers by --verb"
+        raise BadInput(f"the run {past.run} is one of {verb}: no host is judged", where="--metrics", hint=hint)
+    if verb == "pairs":
+        from hosttune.fleet.pairs import report_of_past as report_of_pairs
+
+        show_pairs(report_of_pairs(results, past.run), output)
+    else:
+        from hosttune.fleet.collective import report_of_past as report_of_collective
+
+        show_collective(report_of_collective(results, past.run), output)
+    return True
+
+
+def read_job(path: str | None, kind: type[J], verb: str) -> J:
+    """Return the job in a file that `fleet VERB` wrote; the empty one without a path. Raises BadInput."""
+    import msgspec
+
+    from hosttune.model.jsontext import plain_json
+    from hosttune.state import load_text
+
+    if path is None:
+        return kind()
+    hint = f"`hosttune fleet {verb}` writes it"
+    text = load_text(path, what="a job (JSON)", size="intent")
+    head = plain_json(text, where=path, hint=hint, once=True)
+    try:
+        return msgspec.convert(head, kind)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise BadInput(f"not a job: {error}", where=path, hint=hint) from error
+
+
+def refuse_captured(*sources: str | None) -> None:
+    """Refuse to measure on a host that is only a capture or a document. Raises Refused."""
+    source = next((source for source in sources if source is not None), None)
+    if source is not None:
+        raise Refused("a captured host has no network", where=source, hint="ask the host itself")
+
+
+def refuse_guests(guests: tuple[str, ...] | None, *, disrupt: bool) -> None:
+    """Refuse to measure on a host with running guests, or unknown ones (None). Raises Refused."""
+    if not disrupt and guests != ():
+        what = "its guests are unknown" if guests is None else f"guests are running: {', '.join(guests)}"
+        raise Refused(f"not measured: {what}", where="network", hint="name the host in --disrupt to load its network")
