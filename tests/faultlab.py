@@ -29,6 +29,7 @@ from hosttune.model.result import Result
 from hosttune.model.values import freeze
 from hosttune.recorded import Capture
 from hosttune.scratch import Scratch
+from hosttune.scratchfiles import ScratchFiles
 from hosttune.system import STATE_INSIDE, System
 from hosttune.transaction.site import Site
 from hosttune.transaction.steps import setting_of_record
@@ -48,7 +49,8 @@ BOOT_ID = "11111111-0000-4000-8000-000000000000"
 
 def effect_names() -> tuple[str, ...]:
     """Methods of a System that change it: those that both Machine and Scratch bring, and no capture has."""
-    both = {name for name in vars(Machine) if name in vars(Scratch) and hasattr(System, name)}
+    stand_in = vars(Scratch).keys() | vars(ScratchFiles).keys()
+    both = {name for name in vars(Machine) if name in stand_in and hasattr(System, name)}
     recorded = {name for room in Capture.__mro__ if room not in (System, object) for name in vars(room)}
     return tuple(sorted(name for name in both - recorded if not name.startswith("_")))
 

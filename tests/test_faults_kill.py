@@ -216,8 +216,8 @@ def test_a_cut_off_transaction_is_open_until_recovered(tmp_path: Path) -> None:
 PRODUCT = HERE.parent / "hosttune"
 # Where changes are made: the System itself, the stand-in for it, state and journal, archives; a child's pipe and end.
 DOORS = {
-    "system.py", "machine.py", "scratch.py", "state.py", "files.py", "jsonlines.py", "journal/store.py", "recorded.py",
-    "archive.py", "recording.py", "child.py",
+    "system.py", "machine.py", "scratch.py", "scratchfiles.py", "state.py", "files.py", "jsonlines.py",
+    "journal/store.py", "recorded.py", "archive.py", "recording.py", "child.py",
     "locked.py",  # reads for us
     *("collective/launch.py", "collective/child.py"),  # the processes that measure
     "transaction/signals.py",  # signals of its own process
