@@ -42,7 +42,7 @@ _UNKNOWN_SOURCE = "hosttune discover"
 def read_configuration(reader: Reader, host: Host) -> tuple[Fact, ...]:
     """Return the facts that only this reads. A fact that could not be read has no value."""
     bios = [_file(reader, f"bios-{name}", f"{_DMI}/bios_{name}") for name in ("vendor", "version", "date")]
-    others = (_boot_mode(reader), _idle_states(reader), _boost(reader), _lockdown(reader))
+    others = (_boot_mode(reader), _idle_states(reader), _boost(reader), lockdown(reader))
     microcode = (_microcode(reader),) if host.arch is None or host.arch in _X86 else ()
     memory = Fact(name="memory-modules", value=sane(read_memory_modules(reader)), source=MEMORY_MODULES)
     return (*bios, *microcode, *others, memory, *_drives(reader, host), *_nics(reader, host))
@@ -93,7 +93,7 @@ def _boost(reader: Reader) -> Fact:
     return Fact(name="boost", value="no such switch" if missing else None, source=_BOOST)
 
 
-def _lockdown(reader: Reader) -> Fact:
+def lockdown(reader: Reader) -> Fact:
     """Return the mode in brackets ("none [integrity] confidentiality"); "no such switch" for a kernel without it."""
     found = re.search(r"\[([a-z]+)\]", reader.text(_LOCKDOWN) or "")
     value = found[1] if found else "no such switch" if reader.lacks(_LOCKDOWN) else None

@@ -13,6 +13,7 @@ import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu.inside import Inside
+from hosttune.gpu.nvidia_clear import MEMORY_CLEAR
 from hosttune.gpu.nvidia_host import DRIVER, HINTS, NVML, TRACES, lists, parse_nvml, parse_smi_text, parse_smi_xml
 from hosttune.gpu.nvidia_logs import LOGS
 from hosttune.gpu.nvidia_rates import GENERATIONS
@@ -359,6 +360,7 @@ NVIDIA = Vendor(
     reset_doubts=RESET_DOUBTS,
     weak_resets=WEAK_RESETS,
     memory_search="hosttune.gpu.nvidia_memory",
+    memory_clear=MEMORY_CLEAR,
     serves_vfio=True,
     mig=True,
     knobs=_knobs,

@@ -205,6 +205,26 @@ class Partitioning(msgspec.Struct, frozen=True, kw_only=True):
     whole: str
 
 
+class MemoryClear(msgspec.Struct, frozen=True, kw_only=True):
+    """A maker's tool that says, without a driver, whether a GPU has cleared its memory since a reset.
+
+    - `probe`: a command that touches no device; `version` reads the tool's version from its answer, None: another tool.
+    - `command` asks a GPU, by its address. `heard(output, address)`: "finished", "not supported", or None if the output
+      of a command that succeeded is not understood. `failure`: what the output of one that failed says, on one line.
+    - `after`: the reset methods of the kernel after which it can be asked.
+    """
+
+    tool: str
+    probe: tuple[str, ...]
+    version: Callable[[str], str | None]
+    command: Callable[[str], tuple[str, ...]]
+    heard: Callable[[str, str], str | None]
+    failure: Callable[[str], str]
+    after: frozenset[str]
+    limit_seconds: float
+    estimate_seconds: float
+
+
 class Hints(msgspec.Struct, frozen=True, kw_only=True):
     """Words of one maker for messages: what an operator reads or runs. "{gpu}" stands for the GPU's PCI address.
 
@@ -260,6 +280,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
       back.
     - `weak_resets`: reset methods of the kernel that are known to leave state in its GPUs, with the reason.
     - `memory_search`: the program (a Python module) that searches a GPU's memory, and writes a pattern; "": none.
+      `memory_clear`: the tool that says whether a GPU has cleared it; None: none is known.
     - `bench` is how benchmarks load its GPUs; None: none can.
     - `serves_vfio`: its driver is also the VFIO driver of its virtual functions, so these stay with it (vGPUs).
     - `mig`: its GPUs can be divided into instances. `knobs` returns what its driver lets hosttune set; `unset` says by
@@ -290,6 +311,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     reset_doubts: Mapping[str, str] = {}
     weak_resets: Mapping[str, str] = {}
     memory_search: str = ""
+    memory_clear: MemoryClear | None = None
     bench: Bench | None = None
     serves_vfio: bool = False
     mig: bool = False

@@ -18,7 +18,7 @@ import msgspec
 from hosttune import __version__
 from hosttune.child import in_child
 from hosttune.errors import HosttuneError, Refused
-from hosttune.handover import binding, record, remains, resets, testing
+from hosttune.handover import binding, memoryclear, record, remains, resets, testing
 from hosttune.handover.cleaning import Cleaning, Work
 from hosttune.handover.covering import uncovered
 from hosttune.handover.partitions import WAIT_SECONDS, Confirm, Partitions
@@ -140,8 +140,9 @@ class Course:
 
     def _reset(self) -> None:
         for target in self._left():
+            limit, estimate = memoryclear.times(self.site.system, target)
             work = partial(self._one_reset, target)
-            found = self._step(target, "reset", resets.LIMIT_SECONDS, resets.ESTIMATE_SECONDS, work)
+            found = self._step(target, "reset", resets.LIMIT_SECONDS + limit, resets.ESTIMATE_SECONDS + estimate, work)
             if found.outcome != "done":
                 self.stopped[target.address] = f"its reset is {found.outcome}: {found.why}"
         if self.guest is not None:
@@ -153,7 +154,7 @@ class Course:
             self.tools.cleaning.before_reset(self.site, target)
             binding.hold(self.site.system, target.address)
             binding.refuse_users(self.site.system, target.address)
-            found = resets.reset(self.site.system, target)
+            found = memoryclear.asked(self.site.system, target, resets.reset(self.site.system, target))
         return msgspec.structs.replace(found, evidence={**(found.evidence or {}), "driver_before": before})
 
     def _again(self, target: Target) -> HandoverStep:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hosttune.errors import CommandFailed
+from hosttune.handover.memoryclear import EVIDENCE
 from hosttune.handover.targets import Target
 from hosttune.model.handover import HandoverStep
 from hosttune.system import System
@@ -52,11 +53,17 @@ def searched(
             return _step("unknown", None, "how much memory it has is unknown: its driver does not say")
     evidence["written"] = asked("write", pattern)
     found = reset()
-    evidence["reset"] = found.method
+    evidence |= {"reset": found.method, **_cleared(found)}
     if found.outcome != "done":
         return _step("unknown", evidence, f"the reset after the pattern was written is {found.outcome}: {found.why}")
     evidence["found_after"] = asked("search", pattern)
     return _judged(evidence, memory_bytes)
+
+
+def _cleared(reset: HandoverStep) -> dict[str, Any]:
+    """Return what the maker's tool said of the memory after a reset; nothing if there is no such tool."""
+    said = (reset.evidence or {}).get(EVIDENCE)
+    return {} if said is None else {EVIDENCE: said}
 
 
 def _judged(evidence: dict[str, Any], memory_bytes: int) -> HandoverStep:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from hosttune.errors import BadInput
-from hosttune.handover import network, partitions, record, resets
+from hosttune.handover import memoryclear, network, partitions, record, resets
 from hosttune.handover.calls import recording
 from hosttune.handover.cleaning import Cleaning
 from hosttune.handover.course import Course, Tools, begun
@@ -114,6 +114,7 @@ def _lines(
     for one in targets:
         inside = test_guest if goes_in(site.system, one, test_guest) else None
         method = resets.method_of(one.methods, one.weak)
+        asks = memoryclear.announced(site.system, one)
         erased = f"erase serial number {one.serial}" if one.serial else "erase"
         if one.kind == "nic":
             erased = "compare addresses and firmware configuration"
@@ -122,7 +123,7 @@ def _lines(
                 erased = f"put its settings back ({network.goes_back_to(folder, one)})"
         words = [
             f"{one.address} ({one.kind}{f', of guest {one.guest}' if one.guest else ''}): quarantine",
-            f"reset ({method})" if method else "no reset that clears it: it stays quarantined",
+            f"reset ({method}{asks})" if method else "no reset that clears it: it stays quarantined",
             *_middle(one, erased, asked.level, inside),
             "reset",
             f"return to {one.back or 'no driver'}",

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hosttune.errors import BadInput, Refused
 from hosttune.gpu import maker_of, reset_touches, vendor_of
+from hosttune.gpu.vendor import MemoryClear
 from hosttune.holders import holders
 from hosttune.hypervisor import is_active
 from hosttune.model import sysfs
@@ -54,7 +55,8 @@ class Target(Value, frozen=True, kw_only=True):
     - `physical`: the physical function of a virtual one. `unused`: it was clean, and no guest was started since.
       `serial`: of a drive, as given to be erased. `firmware`: as of
       its last hand-over, None: unknown.
-    - `search`: the program that searches a GPU's memory, "" if there is none.
+    - `search`: the program that searches a GPU's memory, "" if there is none. `memory_clear`: the maker's tool that
+      says whether a GPU has cleared it, None if none is known.
     - `methods`: the reset methods of the kernel for it; `weak`: those of them that leave state, with the reason.
     """
 
@@ -74,6 +76,7 @@ class Target(Value, frozen=True, kw_only=True):
     methods: tuple[str, ...] | None = None
     weak: Mapping[str, str] = {}
     search: str = ""
+    memory_clear: MemoryClear | None = None
 
 
 def chosen(site: Site, host: Host, asked: Asked) -> tuple[Target, ...]:
@@ -272,6 +275,7 @@ def _target(
         methods=function.reset_methods,
         weak=maker.weak_resets if maker else {},
         search=maker.memory_search if maker else "",
+        memory_clear=maker.memory_clear if maker else None,
     )
 
 
