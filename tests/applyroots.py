@@ -120,10 +120,10 @@ class Root:
         return {name for name in ours if _held(self.path / name) != _held(pristine / name)}
 
     def journals(self) -> list[list[dict[str, Any]]]:
-        """The lines of every journal, oldest first."""
+        """The whole lines of every journal, oldest first. The last line may be torn while a command writes it."""
         folder = self.path / STATE / "transactions"
-        paths = sorted(folder.glob("*.jsonl"))
-        return [[json.loads(line) for line in path.read_text().splitlines()] for path in paths]
+        texts = [path.read_text().rpartition("\n")[0] for path in sorted(folder.glob("*.jsonl"))]
+        return [[json.loads(line) for line in text.splitlines()] for text in texts]
 
 
 def _inodes(root: Path) -> dict[str, int]:

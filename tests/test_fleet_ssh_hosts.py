@@ -26,14 +26,15 @@ with ssh_fleet(Path(sys.argv[1])) as fleet:
 """
 
 
-def machine() -> str:
-    """This machine's network and mounts, as its own tools tell them."""
+def machine(own: Path) -> str:
+    """This machine's network and mounts, as its own tools tell them, without mounts of tests beside this one."""
     told = [
         subprocess.run(argv, capture_output=True, text=True, check=True, env={**os.environ, "PATH": SEARCH}).stdout
         for argv in (("ip", "-o", "link"), ("ip", "-o", "addr"), ("ip", "route"), ("iptables-save",))
     ]
     rules = [line for line in "".join(told).splitlines() if not line.startswith("#") and "[" not in line]
-    return "\n".join(rules) + Path("/proc/self/mountinfo").read_text()
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    return "\n".join(rules + [line for line in mounts if str(own) in line or "/pytest-of-" not in line])
 
 
 def asked(fleet: SshFleet, host: SshHost, *argv: str) -> tuple[int, str]:
@@ -44,17 +45,17 @@ def asked(fleet: SshFleet, host: SshHost, *argv: str) -> tuple[int, str]:
 
 
 def test_a_killed_run_leaves_nothing(tmp_path: Path) -> None:
-    before = machine()
+    before = machine(tmp_path)
     script = _KILLED.format(tests=str(Path(__file__).parent))
     run = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=120)
     assert run.returncode == -signal.SIGKILL, run.stderr
     for pid in map(int, run.stdout.split()):
         until(partial(ended, pid), f"the end of process {pid}")
-    assert machine() == before
+    assert machine(tmp_path) == before
 
 
 def test_hosts_are_apart_from_this_machine_and_from_each_other(tmp_path: Path) -> None:
-    before = machine()
+    before = machine(tmp_path)
     with ssh_fleet(tmp_path) as fleet:
         tight = full(tmp_path / "two" / "tmp", room=8192) + full("/var/tmp", keep=(tmp_path,))
         one, two = fleet.host("one", tmp_path), fleet.host("two", tmp_path, mounts=tight)
@@ -67,7 +68,7 @@ def test_hosts_are_apart_from_this_machine_and_from_each_other(tmp_path: Path) -
         assert list((tmp_path / "two" / "tmp").iterdir()) == []  # full for nobody else
         assert (one.executions, two.executions, two.transfers) == (2, 2, 0)
         assert one.connections == 2
-    assert machine() == before
+    assert machine(tmp_path) == before
 
 
 def test_every_way_to_fail_is_there(tmp_path: Path) -> None:
