@@ -84,6 +84,9 @@ def test_a_gpu_whose_links_are_not_known(found: Gpu, expected: str) -> None:
         ({"crc_errors": 99 * 60}, "warn"),
         ({"crc_errors": 100 * 60}, "fail"),  # DCGM: 100 a second
         ({"crc_errors": None}, "unknown"),
+        ({"active": False}, "fail"),  # it went down, and its counters stand still
+        ({"gb_per_s": 20.0}, "fail"),
+        ({"gb_per_s": None}, "unknown"),
     ],
 )
 def test_errors_that_came_while_benchmarks_ran(second: dict[str, Any], expected: str) -> None:

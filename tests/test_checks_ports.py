@@ -110,6 +110,8 @@ def outcome(found: Evidence, check: str, subject: str = A) -> str:
         (infiniband(state="init"), "fail"),  # a link, and no subnet manager
         (infiniband(sm_lid=0), "fail"),
         (infiniband(lid=0), "fail"),
+        (infiniband(lid=0xFFFF), "fail"),  # the permissive LID, which is what drivers show where none was assigned
+        (infiniband(sm_lid=0xFFFF), "fail"),
         (infiniband(lid=None), "unknown"),
         (infiniband(sm_lid=None), "unknown"),
         (infiniband(state=None), "unknown"),
@@ -279,6 +281,24 @@ def test_the_rate_is_that_of_its_like(mine: NicPorts, other: NicPorts | None, ex
     assert outcome(evidence({A: mine, B: other}), "port-rate") == expected
 
 
+def test_each_port_of_a_function_is_compared_with_the_same_port_of_the_other_card() -> None:
+    def both(**second: Any) -> NicPorts:
+        return NicPorts(rdma=(rdma(), rdma(number=2, **second)), interfaces=())
+
+    assert outcome(evidence({A: both(), B: both()}), "port-rate") == "pass"
+    assert outcome(evidence({A: both(rate_gbps=200.0, width=2), B: both()}), "port-rate") == "warn"
+    assert outcome(evidence({A: both(**POLLING), B: both()}), "port-rate") == "pass", "port-state tells that"
+
+
+def test_an_infiniband_function_without_its_rdma_device_is_told() -> None:
+    """Its driver holds it, and the module that makes the RDMA device is not loaded: no port, no interface."""
+    found = evidence({A: NicPorts(rdma=(), interfaces=())})
+    nics = tuple(msgspec.structs.replace(nic, kind="infiniband") for nic in found.host.nics)
+    found = msgspec.structs.replace(found, host=msgspec.structs.replace(found.host, nics=nics))
+    assert outcome(found, "port-state") == "warn"
+    assert outcome(found, "port-errors") == "skip"
+
+
 def test_a_virtual_device_has_no_rate_and_another_function_number_is_another_port() -> None:
     virtio = evidence({A: ethernet(speed_gbps=None, duplex="unknown")}, device={"vendor_id": "1af4"})
     assert outcome(virtio, "port-rate") == "skip"
@@ -312,6 +332,9 @@ def framed(**counts: int | None) -> NicPorts:
         (counted(link_error_recovery=5 * 60 * 24), "pass"),
         (counted(link_error_recovery=5 * 60 * 24 + 1), "warn"),
         (counted(port_rcv_errors=10 * 86400 + 1), "warn"),
+        (counted(port_rcv_errors=65535), "unknown"),  # the counter is full: there may have been any number
+        (counted(link_error_recovery=255), "unknown"),
+        (counted(link_downed=255), "warn"),
         (counted(port_rcv_remote_physical_errors=9), "pass"),  # of the far end: told, not judged
         (counted(symbol_error=None), "unknown"),
         (counted(symbol_error=None, link_downed=1), "unknown"),
@@ -359,6 +382,15 @@ def test_a_rate_needs_the_time_since_boot() -> None:
         (counted(), infiniband(counters={}), "unknown"),
         (counted(), None, "unknown"),
         (framed(), framed(carrier_down_count=2), "fail"),
+        (counted(), infiniband(**POLLING), "fail"),  # the link is gone, whatever was counted
+        (counted(), infiniband(state="init"), "fail"),
+        (counted(), HALF, "fail"),  # it came back with half of its lanes
+        (counted(), infiniband(rate_gbps=None), "unknown"),
+        (counted(), infiniband(phys_state=None), "unknown"),
+        (HALF, counted(), "pass"),
+        (framed(), UNPLUGGED, "fail"),
+        (framed(), framed(), "pass"),
+        (SET_DOWN, SET_DOWN, "pass"),
         (framed(), framed(rx_crc_errors=1, rx_bytes=10**12 + 1000), "pass"),
         (framed(), framed(rx_crc_errors=2, rx_bytes=10**12 + 1000), "warn"),
     ],
@@ -368,8 +400,10 @@ def test_errors_that_came_while_benchmarks_ran(before: NicPorts, after: NicPorts
     assert outcome(evidence({A: before}, ports_later=later, seconds_later=60.0), "port-errors") == expected
 
 
-def lost(count: int, first: float, last: float) -> KernelEvent:
-    return KernelEvent(kind="link-down", address=A, seconds=first, last_seconds=last, count=count)
+def lost(count: int, first: float, last: float, least: float | None = None) -> KernelEvent:
+    return KernelEvent(
+        kind="link-down", address=A, seconds=first, last_seconds=last, least_seconds_apart=least, count=count
+    )
 
 
 HOUR = 3600.0
@@ -382,6 +416,10 @@ HOUR = 3600.0
         ({"events": (lost(2, HOUR, 8 * HOUR),)}, 2, "pass"),  # seven hours apart
         ({"events": (lost(3, HOUR, 8 * HOUR),)}, 3, "warn"),  # two of the three are within 6 hours
         ({"events": (lost(1, HOUR, HOUR),)}, 1, "pass"),
+        ({"events": (lost(3, HOUR, 20 * HOUR, 60.0),)}, 3, "warn"),  # twice in a minute, and once the day after
+        ({"events": (lost(3, HOUR, 20 * HOUR, 9 * HOUR),)}, 3, "pass"),
+        ({}, 6, "warn"),  # the log of a driver that writes no such line: 6 times in 24 hours are twice in 6
+        ({"uptime_seconds": 5 * HOUR}, 4, "pass"),  # soon after the boot: set up, renamed, given its MTU
         ({"events": None}, 1, "pass"),  # once is no flapping, whenever it was
         ({"events": None, "events_since": None}, 2, "unknown"),
         ({"events_links": False}, 2, "unknown"),  # a capture whose log has no lost links
@@ -417,6 +455,12 @@ def test_lost_links_in_the_kernel_log(line: str, found: list[str]) -> None:
     events = parse_events(parse_dmesg(f"[   12.500000] {line}\n").lines)
     assert [event.kind for event in events] == found
     assert all(event.address == A for event in events)
+
+
+def test_how_close_two_losses_were_is_kept_beside_the_first_and_the_last() -> None:
+    down = "mlx5_core 0000:19:00.0 ens1f0np0: Link down"
+    (event,) = parse_events([(10.0, down), (None, down), (9000.0, down), (9040.0, down), (90000.0, down)])
+    assert (event.count, event.seconds, event.last_seconds, event.least_seconds_apart) == (5, 10.0, 90000.0, 40.0)
 
 
 # --- reading -----------------------------------------------------------------------------------------------------

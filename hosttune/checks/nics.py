@@ -15,6 +15,7 @@ from hosttune.model.ports import Interface, NicPorts, RdmaPort
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import grouped, slot_of
 
+STATE = "port-state"
 IB, ETHERNET, OTHER = "infiniband", "ethernet", "unspecified"
 _MOST = 256  # other functions with which one is compared
 _IPOIB = 32  # ARPHRD_INFINIBAND, linux/if_arp.h
@@ -94,6 +95,10 @@ def _not_judged(
         hint = f"look with: {LOOK}" if evidence.complete else RECORD
         return unknown(*at, expected=expected, why=why, hint=hint, source=READ)
     if ports is not None and ports.rdma == () and ports.interfaces == ():
+        if nic.kind == IB and check == STATE:
+            actual = f"{driver or 'its driver'} holds an InfiniBand function, and there is no RDMA device of it"
+            hint = "load the module that makes the RDMA devices of this driver, then look with: rdma link; ibstat"
+            return warned(*at, expected=expected, actual=actual, source=READ, hint=hint)
         return skipped(*at, f"its driver {driver or ''} made no port: neither a network interface nor an RDMA device")
     return None
 

@@ -48,6 +48,8 @@ def _judge(evidence: Evidence, gpu: Gpu, device: PciDevice | None) -> CheckResul
     found += _counted({link.link: _counts(link) for link in active})
     if evidence.gpus_later is not None:
         found += _grown(evidence, gpu, active)
+        again = next((one for one in evidence.gpus_later if one.address == gpu.address), None)
+        found += _changed(active, again.nvlinks if again else None)
     hint = f"look at them again with {hints_for(gpu).links}; reset the GPU, then reseat it or its baseboard"
     for outcome, make in (("fail", _ERRORS.failed), ("unknown", _ERRORS.unknown), ("warn", _ERRORS.warned)):
         texts = [text for one, text in found if one == outcome]
@@ -72,6 +74,21 @@ def _slow(evidence: Evidence, gpu: Gpu, active: list[Nvlink], device_id: str | N
     slow = [f"{link.link} at {link.gb_per_s:g} GB/s" for link in active if link.gb_per_s and link.gb_per_s < full]
     if slow:
         yield "fail", f"link {listed(slow, 3)}, of {full:g}"
+
+
+def _changed(active: list[Nvlink], again: tuple[Nvlink, ...] | None) -> Iterator[_Found]:
+    """Yield the links that were active before the benchmarks, and are not, or are slower, after them."""
+    later = {link.link: link for link in again or ()}
+    for link in active:
+        now = later.get(link.link)
+        if now is None:
+            continue  # its counters are told as unknown
+        if not now.active:
+            yield "fail", f"link {link.link} was active before the benchmarks, and is not after them"
+        elif link.gb_per_s is not None and now.gb_per_s is None:
+            yield "unknown", f"the speed of link {link.link} after the benchmarks was not reported"
+        elif link.gb_per_s is not None and now.gb_per_s is not None and now.gb_per_s < link.gb_per_s:
+            yield "fail", f"link {link.link} at {now.gb_per_s:g} GB/s after the benchmarks, of {link.gb_per_s:g}"
 
 
 def _counted(counts: dict[int, dict[str, int | None]]) -> Iterator[_Found]:

@@ -8,7 +8,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from hosttune.checks.check import Check, skipped
 from hosttune.checks.data import table
 from hosttune.checks.facts import listed
-from hosttune.checks.nics import CABLE, NVSENTINEL, Found, Judged, each_nic, not_known, result_of_worst
+from hosttune.checks.nics import (
+    CABLE,
+    LINKED,
+    NVSENTINEL,
+    UNKNOWN,
+    Found,
+    Judged,
+    each_nic,
+    links,
+    not_known,
+    result_of_worst,
+)
 from hosttune.model.evidence import Evidence
 from hosttune.model.ports import Interface, NicPorts, RdmaPort
 from hosttune.model.validation import CheckResult
@@ -42,11 +53,15 @@ def _all(ports: NicPorts | None) -> list[RdmaPort | Interface]:
     return [] if ports is None else [*(ports.rdma or ()), *(ports.interfaces or ())]
 
 
+def _own(judged: Judged) -> list[RdmaPort | Interface]:
+    return _all(NicPorts(rdma=judged.rdma, interfaces=judged.interfaces))
+
+
 def _shown(judged: Judged) -> str:
     """Return the counters above 0 in words, those that are not judged too."""
     parts = [
         f"{one.name}: {name} {count}"
-        for one in _all(NicPorts(rdma=judged.rdma, interfaces=judged.interfaces))
+        for one in _own(judged)
         for name, count in one.counters.items()
         if count and name not in ("rx_bytes", "carrier_down_count")
     ]
@@ -80,6 +95,8 @@ def _counted(
         elif count * row["seconds"] > row["most"] * max(time, 60.0):
             limit = f"{row['most']} in {row['seconds']} s"
             yield Found(row["before" if seconds is None else "later"], f"{text}: more than {limit}", _WIRE)
+        elif whole.get(row["name"]) == row.get("full"):
+            yield Found("unknown", f"{text}: the counter is full, and how many there were since is not known", _WIRE)
 
 
 def _frames(one: Interface, counts: Mapping[str, int | None], received: int | None, said: str) -> Iterator[Found]:
@@ -109,7 +126,8 @@ def _lost_links(evidence: Evidence, judged: Judged, one: Interface) -> Iterator[
     count = sum(event.count for event in mine)
     span = max((e.last_seconds or 0 for e in mine), default=0) - min((e.seconds or 0 for e in mine), default=0)
     # Among n events in a span there are two within 6 hours of each other if the n - 1 gaps cannot all be longer.
-    if count >= times and span <= (count - 1) * seconds:
+    near = min((e.least_seconds_apart for e in mine if e.least_seconds_apart is not None), default=math.inf)
+    if count >= times and (span <= (count - 1) * seconds or near <= seconds):
         text = f"{one.name} lost its link {count} times since boot, twice within {seconds // 3600} h"
         yield Found("warn", text, CABLE)
         return
@@ -121,13 +139,18 @@ def _lost_links(evidence: Evidence, judged: Judged, one: Interface) -> Iterator[
         told = f"lost its link {down} times since boot" if down is not None else "how often it lost its link"
         text = f"{one.name}: {told}; when is not known: the kernel log of the last {seconds // 3600} h was not read"
         yield Found("unknown", text, "journalctl -k | grep -i 'link.*down'")
+    elif down is not None and seconds < up <= (down - 1) * seconds:
+        # Not every driver writes these lines. Soon after a boot the counter has what the set-up did to the interface.
+        text = f"{one.name} lost its link {down} times in {up / 3600:.0f} h, twice within {seconds // 3600} h"
+        yield Found("warn", f"{text}; the kernel log shows {count} of them", CABLE)
 
 
 def _between(evidence: Evidence, judged: Judged, later: NicPorts | None) -> Iterator[Found]:
     """Judge what was counted between the two looks."""
     seconds = evidence.seconds_later or 0.0
     again = {one.name: one.counters for one in _all(later)}
-    for one in _all(NicPorts(rdma=judged.rdma, interfaces=judged.interfaces)):
+    yield from _links_later(judged, judged._replace(ports=later or NicPorts()))
+    for one in _own(judged):
         counts = again.get(one.name, {})
         missing = [name for name, count in one.counters.items() if count is not None and counts.get(name) is None]
         if missing:
@@ -140,6 +163,34 @@ def _between(evidence: Evidence, judged: Judged, later: NicPorts | None) -> Iter
         if grown.get("carrier_down_count"):
             text = f"{one.name} lost its link {grown['carrier_down_count']} times while benchmarks ran"
             yield Found("fail", text, CABLE)
+
+
+def _links_later(judged: Judged, later: Judged) -> Iterator[Found]:
+    """Yield the ports that had a link before the benchmarks and have none, or a slower one, after them."""
+    known, said = links(later), "after the benchmarks"
+    after = {one.name: one for one in _own(later)}
+    before = links(judged)
+    for one in _own(judged):
+        if before[one.name] != LINKED:
+            continue
+        again = after.get(one.name)
+        if again is None or known[one.name] == UNKNOWN:
+            yield Found("unknown", f"whether {one.name} still has a link {said} is not known")
+        elif known[one.name] != LINKED or (_active(one) and not _active(again)):
+            yield Found("fail", f"{one.name} had a link before the benchmarks, and none that works {said}", CABLE)
+        elif (rate := _rate(one)) is not None and (now := _rate(again)) != rate:
+            if now is None:
+                yield Found("unknown", f"the rate of {one.name} {said} was not read")
+            elif now < rate:
+                yield Found("fail", f"{one.name} ran at {rate:g} Gb/s, and {said} at {now:g}", CABLE)
+
+
+def _active(one: RdmaPort | Interface) -> bool:
+    return isinstance(one, Interface) or one.state == "active"
+
+
+def _rate(one: RdmaPort | Interface) -> float | None:
+    return one.rate_gbps if isinstance(one, RdmaPort) else one.speed_gbps
 
 
 def _growth(before: int | None, after: int | None) -> int | None:

@@ -14,6 +14,7 @@ from hosttune.checks.nics import (
     NO_LINK,
     NVSENTINEL,
     OFF,
+    STATE,
     UNKNOWN,
     Cards,
     Found,
@@ -30,7 +31,8 @@ from hosttune.model.ports import RdmaPort
 from hosttune.model.validation import CheckResult
 
 _MOST_GPUS = 64  # of which it is told that a port is their rail
-_STATE, _RATE = "port-state", "port-rate"
+_RATE = "port-rate"
+_UNASSIGNED = frozenset((0, 0xFFFF))  # InfiniBand Architecture volume 1, 4.1.3: reserved, and the permissive LID
 _UP = "each port that is set up has a link, and on InfiniBand an address from the subnet manager"
 _MANAGER = "start the subnet manager (opensm, or the one of the switch), or look whether it can reach this port: sminfo"
 
@@ -46,7 +48,7 @@ def port_state(evidence: Evidence) -> Iterable[CheckResult]:
     may be missing on purpose. It is a fault if it is an RDMA port of a card without any link, or if the same port of
     another card of its model has one.
     """
-    return each_nic(evidence, _STATE, _UP, lambda judged: _state(evidence, judged))
+    return each_nic(evidence, STATE, _UP, lambda judged: _state(evidence, judged))
 
 
 def _state(evidence: Evidence, judged: Judged) -> CheckResult:
@@ -67,9 +69,9 @@ def _state(evidence: Evidence, judged: Judged) -> CheckResult:
         elif others is None:
             found.append(Found("unknown", f"{text}; whether another card of its model has a link is not known"))
     if off and not dead and not found and LINKED not in known.values():
-        return skipped(_STATE, judged.address, f"{', '.join(off)} set down: nothing here can use it")
+        return skipped(STATE, judged.address, f"{', '.join(off)} set down: nothing here can use it")
     good = ", ".join(_words(judged, name) for name in known)
-    return result_of_worst(_STATE, judged, _UP, [*found, *_beside(evidence, judged, found)], good)
+    return result_of_worst(STATE, judged, _UP, [*found, *_beside(evidence, judged, found)], good)
 
 
 def _beside(evidence: Evidence, judged: Judged, found: list[Found]) -> Iterator[Found]:
@@ -90,7 +92,7 @@ def _managed(port: RdmaPort) -> Iterator[Found]:
         yield Found("fail", f"{port.name} is {port.state}: no subnet manager has activated it", _MANAGER)
     elif port.layer == IB and (port.lid is None or port.sm_lid is None):
         yield Found("unknown", f"{port.name} is active; its LID or the subnet manager's was not read")
-    elif port.layer == IB and not (port.lid and port.sm_lid):
+    elif port.layer == IB and not _UNASSIGNED.isdisjoint((port.lid, port.sm_lid)):
         text = f"{port.name} is active with LID {port.lid}, subnet manager's LID {port.sm_lid}: none has assigned it"
         yield Found("fail", text, _MANAGER)
 
@@ -149,13 +151,14 @@ def _rate(evidence: Evidence, judged: Judged) -> CheckResult:
     found = [*not_known(judged), *_duplex(judged, known)]
     found += [Found("unknown", f"the rate of {name} was not read") for name, (rate, _) in rates.items() if rate is None]
     text = ", ".join(f"{name} {shown}" for name, (_, shown) in rates.items())
-    own = [rate for rate, _ in rates.values() if rate is not None]
-    like = {address: _best(judged.cards, address) for address in judged.cards.alike(judged)}
-    fastest = max((rate for rate in like.values() if rate), default=0.0)
-    silent = [address for address, rate in like.items() if rate is None]
-    if own and fastest > max(own):
-        of = next(address for address, rate in like.items() if rate == fastest)
-        found.append(Found("warn", f"{text}; {of}, of the same model, runs at {fastest:g} Gb/s", _SLOWER.format(of)))
+    own = sorted((rate for rate, _ in rates.values() if rate is not None), reverse=True)
+    like = {address: _fastest_first(judged.cards, address) for address in judged.cards.alike(judged)}
+    silent = [address for address, those in like.items() if those is None]
+    # A function may have several ports: the fastest is compared with the fastest, the next one with the next one.
+    faster = {address: max(theirs) for address, those in like.items() if (theirs := _above(those or [], own))}
+    if faster:
+        of = max(faster, key=lambda address: faster[address])
+        found.append(Found("warn", f"{text}; {of}, of the same model, runs at {faster[of]:g} Gb/s", _SLOWER.format(of)))
     elif silent:
         found.append(Found("unknown", f"{text}; the rate of {listed(silent, 3)}, of the same model, is not known"))
     elif (small := _smaller(judged, list(like))) is not None:
@@ -168,7 +171,7 @@ def _rate(evidence: Evidence, judged: Judged) -> CheckResult:
 
 
 def _see(judged: Judged) -> str:
-    return f"see {_STATE} of {judged.address}"
+    return f"see {STATE} of {judged.address}"
 
 
 def _rates(judged: Judged) -> dict[str, tuple[float | None, str]]:
@@ -185,13 +188,19 @@ def _rates(judged: Judged) -> dict[str, tuple[float | None, str]]:
     return found
 
 
-def _best(cards: Cards, address: str) -> float | None:
-    """Return the Gb/s of the fastest port of a function; 0 if none has a link, None if it is not known."""
+def _fastest_first(cards: Cards, address: str) -> list[float] | None:
+    """Return the Gb/s of a function's ports that have a link, the fastest first; None if it is not known."""
     linked, judged = cards.has_link(address), cards.judged(address)
     if not linked or judged is None:
-        return 0.0 if linked is False else None
+        return [] if linked is False else None
     rates = [rate for rate, _ in _rates(judged).values()]
-    return None if None in rates or not rates else max(rate for rate in rates if rate is not None)
+    if None in rates or not rates:
+        return None
+    return sorted((rate for rate in rates if rate is not None), reverse=True)
+
+
+def _above(theirs: list[float], own: list[float]) -> list[float]:
+    return [rate for rate, mine in zip(theirs, own, strict=False) if rate > mine]
 
 
 def _smaller(judged: Judged, like: list[str]) -> Found | None:
@@ -230,7 +239,7 @@ def _duplex(judged: Judged, known: Mapping[str, str]) -> Iterator[Found]:
 
 CHECKS: tuple[Check, ...] = (
     Check(
-        _STATE,
+        STATE,
         "Ports have a link, and InfiniBand ports a subnet manager",
         "each NIC (physical function), with all its RDMA ports and network interfaces",
         "A cluster is as fast as its worst cable: a rail that is down slows or stops every job that spans hosts",

@@ -9,6 +9,7 @@ that begins like an event but does not match: it may be any event.
 from __future__ import annotations
 
 import json
+import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -42,6 +43,7 @@ _JOURNAL = (
 _MAX_LINES, _MAX_TEXT, _MAX_UNREAD = 20_000, 240, 1_000_000_000
 _BEGIN = 1.0  # a log is complete if its oldest line is no later than this, in seconds since boot
 _PROCESS = re.compile(r", pid=.{0,24}?, name=.*?(?=, |$)")
+_UNSUMMED = ("text", "least_seconds_apart")  # what scrubbing changes, and what one line does not have
 _KEYS = frozenset(("since", "source", "unread", "links", "lines", "sum"))
 
 Line = tuple[float | None, str]  # seconds since boot, and the message
@@ -120,10 +122,9 @@ def _sum(record: Mapping[str, Any]) -> int:
     A changed figure would mean another event, or none. The checksum covers the events of the lines and not their text,
     because a capture replaces text that identifies the machine.
     """
-    events = [_event(*line) for line in record["lines"]]
     facts = [
-        None if event is None else [getattr(event, name) for name in event.__struct_fields__ if name != "text"]
-        for event in events
+        None if event is None else [getattr(event, name) for name in event.__struct_fields__ if name not in _UNSUMMED]
+        for event in (_event(*line) for line in record["lines"])
     ]
     links = [True] if record["links"] else []
     return zlib.crc32(json.dumps([record["since"], record["unread"], facts, *links]).encode())
@@ -170,10 +171,7 @@ def parse_dmesg_json(text: str) -> Records:
 
 
 def parse_dmesg(text: str) -> Records:
-    """Parse `dmesg --kernel`: "[    1.234567] message".
-
-    A line that begins with a blank continues the record above it: it is skipped, and not counted as unread.
-    """
+    """Parse `dmesg --kernel`: "[    1.234567] message"; a line that begins with a blank continues the record above."""
     lines: list[Line] = []
     unread = 0
     for line in text.splitlines():
@@ -328,10 +326,7 @@ _SEVERITIES: Mapping[str, str] = {
 
 
 def parse_events(lines: Iterable[Line]) -> tuple[KernelEvent, ...]:
-    """Return the events in records of the kernel log.
-
-    Events that say the same about the same place are counted as one.
-    """
+    """Return the events in records of the kernel log; those that say the same about the same place are one."""
     found: dict[tuple[object, ...], KernelEvent] = {}
     for seconds, text in lines:
         event = _event(seconds, text)
@@ -346,8 +341,11 @@ def parse_events(lines: Iterable[Line]) -> tuple[KernelEvent, ...]:
 def _again(first: KernelEvent, event: KernelEvent) -> KernelEvent:
     import msgspec
 
-    last = event.seconds if event.seconds is not None else first.last_seconds
-    return msgspec.structs.replace(first, count=first.count + event.count, last_seconds=last)
+    last, now, apart = first.last_seconds, event.seconds, first.least_seconds_apart
+    if now is not None and last is not None:
+        apart = min(abs(now - last), apart if apart is not None else math.inf)
+    last, count = last if now is None else now, first.count + event.count
+    return msgspec.structs.replace(first, count=count, last_seconds=last, least_seconds_apart=apart)
 
 
 def is_broken(text: str) -> bool:

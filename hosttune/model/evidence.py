@@ -33,7 +33,8 @@ class KernelEvent(Value, frozen=True, kw_only=True):
     link-down (a network interface lost its link).
     `code` is that of an XID or SXid, or the controller's number. The times of the first and the last line are in
     seconds since boot; `text` is the first line's. `subcode` and `registers` (details, error status, …) are those of
-    XID 144 to 150. `recovery` is the action that the driver asks for since an XID 154.
+    XID 144 to 150. `recovery` is the action that the driver asks for since an XID 154. `least_seconds_apart`: between
+    the two lines that follow each other most closely.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class KernelEvent(Value, frozen=True, kw_only=True):
     subcode: str | None = None
     registers: tuple[int, ...] = ()
     recovery: str | None = None
+    least_seconds_apart: float | None = None
 
 
 class Health(Value, frozen=True, kw_only=True):
