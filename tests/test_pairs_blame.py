@@ -96,6 +96,22 @@ def test_a_rail_of_which_most_ports_are_slow_is_the_rail() -> None:
     assert told(pairs) == {("rail", (), "r1"), ("host", ("h9",), None)}
 
 
+@pytest.mark.parametrize("bad", [4, 7])
+def test_a_host_beside_a_bad_rail_is_the_host_and_not_its_ports(bad: int) -> None:
+    pairs = made(16, 4, {(host, 1): 0.5 for host in range(16)} | {(bad, rail): 0.3 for rail in range(4)})
+    assert told(pairs) == {("rail", (), "r1"), ("host", (f"h{bad}",), None)}
+    pairs = made(16, 2, {(host, 1): 0.5 for host in range(16)} | {(bad, 0): 0.3})
+    assert told(pairs) == {("rail", (), "r1"), ("port", (f"h{bad}",), "r0")}, "its other port is as all of its rail"
+
+
+def test_a_bad_host_is_the_host_though_only_one_other_has_a_port_on_its_last_rail() -> None:
+    def there(pair: Pair) -> bool:
+        return pair.rail != "r2" or {pair.sender, pair.receiver} == {"h1", "h3"}
+
+    pairs = tuple(filter(there, made(6, 3, {(1, rail): 0.5 for rail in range(3)})))
+    assert told(pairs) == {("host", ("h1",), None)}
+
+
 def test_most_hosts_slow_are_still_named_by_the_ports_rate() -> None:
     """12 of 20: the median is low as well, the rate of the port is not."""
     pairs = made(20, 2, {(host, rail): 0.5 for host in range(12) for rail in range(2)})

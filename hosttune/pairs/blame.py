@@ -9,8 +9,9 @@ bad, and a good pair speaks for both of its ports. Unknown pairs say nothing. Th
    after all: others explain its bad pairs.
 3. The same cover once more over what is left, with the two directions of a port apart: a port that is bad only when it
    sends, or only when it receives.
-4. A host of whose ports at least two were measured, and all of these are blamed, is blamed itself. If of the other
-   hosts more than half of the ports on a rail are blamed, and this is not so on all rails, the rail is blamed.
+4. A host of which at least two ports are blamed, and no other port has a good pair, is blamed itself. If of the other
+   hosts more than half of the ports on a rail are blamed, and this is not so on all rails, the rail is blamed, and its
+   ports say nothing of their hosts.
 5. What is left are bad pairs: the path between two ports. A port of such a pair without any good pair stays a suspect.
 
 Limits. It needs some other host that is good: if more than half of the ports are bad, or two hosts are all there is,
@@ -52,10 +53,10 @@ def blame(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
     measured = [pair for pair in pairs if pair.state in ("good", *_BAD)]
     matrix = _matrix(measured)
     blamed = _blamed_ports(matrix)
-    hosts = _blamed_hosts(matrix, blamed)
-    rails = _blamed_rails(matrix, blamed, hosts)
+    rails = _blamed_rails(matrix, blamed, _blamed_hosts(matrix, blamed, frozenset()))
+    hosts = _blamed_hosts(matrix, blamed, rails)
     ports = sorted(port for port in blamed if port[0] not in hosts and port[1] not in rails)
-    explained = blamed | {port for port in matrix.pairs if port[1] in rails}
+    explained = blamed | {port for port in matrix.pairs if port[1] in rails or port[0] in hosts}
     left = [pair for pair in measured if pair.state in _BAD and not explained.intersection(_ends(pair))]
     return (
         *(_fault("host", (host,), None, _of(measured, host, None)) for host in sorted(hosts)),
@@ -127,10 +128,15 @@ def _cover(pairs: Mapping[N, Sequence[Pair]], port_of: Callable[[N], PortKey]) -
                     counts[node][1] -= 1
 
 
-def _blamed_hosts(matrix: _Matrix, blamed: frozenset[PortKey]) -> frozenset[str]:
-    measured = Counter(host for host, _ in matrix.pairs)
-    bad = Counter(host for host, _ in blamed)
-    return frozenset(host for host, number in bad.items() if number == measured[host] and number >= _LEAST)
+def _blamed_hosts(matrix: _Matrix, blamed: frozenset[PortKey], rails: frozenset[str]) -> frozenset[str]:
+    """Return the hosts of which two ports or more are blamed, and no other one has a good pair; `rails` say nothing."""
+    bad = Counter(host for host, rail in blamed if rail not in rails)
+    good = {
+        port[0]
+        for port, found in matrix.pairs.items()
+        if port not in blamed and port[1] not in rails and any(pair.state == "good" for pair in found)
+    }
+    return frozenset(host for host, number in bad.items() if number >= _LEAST and host not in good)
 
 
 def _blamed_rails(matrix: _Matrix, blamed: frozenset[PortKey], hosts: frozenset[str]) -> frozenset[str]:
