@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -116,6 +117,28 @@ def test_most_hosts_slow_are_still_named_by_the_ports_rate() -> None:
     """12 of 20: the median is low as well, the rate of the port is not."""
     pairs = made(20, 2, {(host, rail): 0.5 for host in range(12) for rail in range(2)})
     assert {hosts for _, hosts, _ in told(pairs)} == {(f"h{host}",) for host in range(12)}
+
+
+def at_rates(rates: Sequence[float], **options: Any) -> tuple[Pair, ...]:
+    """A rail of ports with these active rates: each pair reaches 0.98 of the lower one."""
+    found = [
+        Pair(sender=sender, receiver=receiver, rail="r0", round=number, state="unknown", outcome="measured",
+             gbps=0.98 * (rate := min(rates[int(sender[1:])], rates[int(receiver[1:])])), rate_gbps=rate)
+        for number, one in enumerate(rounds([f"h{number}" for number in range(len(rates))]), 1)
+        for sender, receiver in one
+    ]  # fmt: skip
+    return judged(found, **{"floor": 0.9, "against": ("rate", "median"), **options})
+
+
+def test_a_port_that_came_up_at_half_of_its_rate_is_at_fault_though_it_reaches_that_half() -> None:
+    """The fleet's median is that of its rail: the pairs of one rate alone would be compared with each other."""
+    pairs = at_rates([RATE] * 9 + [RATE / 2])
+    assert told(pairs) == {("port", ("h9",), "r0")}
+    assert "(expected 353) at an active rate of 200, below most of the rail" in blame(pairs)[0].words
+    assert told(at_rates([RATE] * 5 + [RATE / 2] * 5)) == set(), (
+        "a fleet of two kinds of ports, neither of them unusual"
+    )
+    assert told(at_rates([RATE] * 9 + [RATE / 2], against=("rate",))) == set(), "as asked"
 
 
 def test_two_hosts_cannot_tell_which() -> None:

@@ -176,6 +176,17 @@ def test_hosts_with_fewer_ports_one_way_links_and_dead_hosts_are_named(tmp_path:
     assert report.verdict == "fail"
 
 
+def test_a_fleet_that_is_slow_as_a_whole_is_no_pass(tmp_path: Path) -> None:
+    hosts = same(5)
+    slow = {(host, "r0"): 0.1 for host in hosts}
+    report = measure(World(hosts, slow), tmp_path / "both").report
+    assert (report.verdict, {pair.state for pair in report.pairs}) == ("fail", {"low"})
+    alone = measure(World(hosts, slow), tmp_path / "median", PairsOptions(against=("median",))).report
+    assert (alone.verdict, alone.notes) == (
+        "warn", ("compared with the median alone: a fleet that is slow as a whole is not seen",)
+    )  # fmt: skip
+
+
 def test_a_thousand_hosts_take_minutes_by_the_simulated_clock(tmp_path: Path) -> None:
     """The run itself, with its plan, steps and files; only hosts, ansible and the clock are simulated.
 

@@ -292,6 +292,8 @@ def report(results: str, plan: PairsPlan, *, check: bool = False, stopped: str |
     limit: tuple[str, ...] = ()
     if options.rate_gbps is not None:
         limit = (f"at most {options.rate_gbps:g} Gb/s were sent: no port's full rate is proven",)
+    if "rate" not in options.against:
+        limit += ("compared with the median alone: a fleet that is slow as a whole is not seen",)
     return PairsReport(
         run=plan.run,
         at=plan.at,

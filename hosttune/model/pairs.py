@@ -192,8 +192,8 @@ class RailFigures(Value, frozen=True, kw_only=True):
 class PairsReport(Value, frozen=True, kw_only=True):
     """All pairs of a run.
 
-    Verdict: fail if any pair is low or cut, else unknown if anything is, else warn if the rate was limited, hosts lack
-    ports, or ports counted errors, else pass. `rounds`: how many there are; `all_pairs`: whether each pair of hosts is
+    Verdict: fail if any pair is low or cut, else unknown if anything is, else warn if the rate was limited, only
+    medians were compared, hosts lack ports, or ports counted errors, else pass. `rounds`: how many there are; `all_pairs`: whether each pair of hosts is
     in one of them. `against`: what a figure is compared with. `minutes`: what the rounds were estimated to take.
     """
 

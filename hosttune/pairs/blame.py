@@ -202,6 +202,8 @@ def _how(bad: Sequence[Pair]) -> str:
     if low:
         worst = min(low, key=lambda pair: (pair.gbps or 0.0) / (pair.expected or 1.0))
         parts.append(f"low, down to {worst.gbps:.3g} Gb/s (expected {worst.expected or 0:.3g})")
+        if worst.rate_gbps is not None and worst.rate_gbps < (worst.expected or 0.0):
+            parts[0] += f" at an active rate of {worst.rate_gbps:g}, below most of the rail"
     counted = Counter(pair.outcome for pair in bad if pair.state == "cut")
     parts += [f"{outcome} ({number})" for outcome, number in sorted(counted.items())]
     return " and ".join(parts)

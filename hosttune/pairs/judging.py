@@ -1,7 +1,8 @@
 """The two ends of a pair → one pair; a figure → good, low, cut or unknown. Pure functions.
 
-Expected is FLOOR of the lower active rate of the two ports, and FLOOR of the median of all pairs whose ports have the
-same rate; a figure below one of them is low. Sources of 0.9 of the port's rate as a floor: Azure's and OCI's health
+Expected is FLOOR of the lower active rate of the two ports, FLOOR of the median of all pairs whose ports have the same
+rate, and FLOOR of the median of its rail: a port that came up at half of its rate reaches that half. A figure below one
+of them is low. Sources of 0.9 of the port's rate as a floor: Azure's and OCI's health
 checks of `ib_write_bw` (380 of 400, 360 of 400 with GPUDirect, 384 of 400, 192 of 200 Gb/s): docs/fleet-pairs.md.
 """
 
@@ -85,13 +86,13 @@ def judged(
 
 
 def _judged(
-    pair: Pair, medians: Mapping[float | None, float], floor: float, against: Sequence[str], limit: float | None
+    pair: Pair, medians: Mapping[float | str | None, float], floor: float, against: Sequence[str], limit: float | None
 ) -> Pair:
     if pair.outcome != "measured" or pair.gbps is None:
         return replace(pair, state="cut" if pair.outcome in CUT else "unknown")
-    middle = medians.get(pair.rate_gbps) if "median" in against else None
+    middles = [medians.get(pair.rate_gbps), medians.get(pair.rail)] if "median" in against else []
     port = pair.rate_gbps if "rate" in against else None
-    known = [floor * value for value in (_least(port, limit), middle) if value is not None]
+    known = [floor * value for value in (_least(port, limit), *middles) if value is not None]
     expected = max(known, default=None)
     state: PairState = "unknown"
     why = pair.why
@@ -110,13 +111,14 @@ def _least(port: float | None, limit: float | None) -> float | None:
     return port if port is None or limit is None else min(port, limit)
 
 
-def _medians(pairs: Iterable[Pair]) -> Mapping[float | None, float]:
-    """Return the median of the measured pairs by the rate of their ports. None: ports of unknown rate, compared too."""
-    found: dict[float | None, list[float]] = {}
+def _medians(pairs: Iterable[Pair]) -> Mapping[float | str | None, float]:
+    """Return the median of the measured pairs by the rate of their ports (None: unknown ones), and by their rail."""
+    found: dict[float | str | None, list[float]] = {}
     for pair in pairs:
         if pair.outcome == "measured" and pair.gbps is not None:
-            found.setdefault(pair.rate_gbps, []).append(pair.gbps)
-    return {rate: median(figures) for rate, figures in found.items() if len(figures) >= LEAST_FOR_MEDIAN}
+            for key in (pair.rate_gbps, pair.rail):
+                found.setdefault(key, []).append(pair.gbps)
+    return {key: median(figures) for key, figures in found.items() if len(figures) >= LEAST_FOR_MEDIAN}
 
 
 def verdict_of(pairs: Iterable[Pair], *, incomplete: bool, limited: bool) -> Verdict:
