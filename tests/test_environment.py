@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hosttune.cli import run
 from hosttune.environment import judge, rules
@@ -113,6 +114,9 @@ def test_a_name_without_a_rule_is_unknown() -> None:
         ("NCCL_IB_DISABLE=1", "harmful"),
         ("NCCL_IB_DISABLE=0", "useless"),
         ("NCCL_IB_DISABLE=true", "useless"),  # strtoll: 0
+        ("NCCL_IB_DISABLE=", "useless"),  # empty: as if it were not set (ncclLoadParam)
+        ("NCCL_IB_DISABLE=' '", "useless"),  # strtoll: 0
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING=", "unknown"),  # another library's
         ("NCCL_P2P_DISABLE=0x1", "harmful"),
         ("NCCL_IB_GID_INDEX=-1", "useless"),
         ("NCCL_IB_TIMEOUT=0", "harmful"),
@@ -125,6 +129,8 @@ def test_a_name_without_a_rule_is_unknown() -> None:
         ("NCCL_BUFFSIZE=4194304", "useless"),
         ("NCCL_IB_HCA==mlx5_0,mlx5_1", "unknown"),
         ("NCCL_IB_HCA=mlx5_0:1,mlx5_1:1", "harmful"),
+        ("NCCL_IB_HCA=mlx5_10", "harmful"),
+        ("NCCL_IB_HCA=mlx5_0", "unknown"),  # no other name begins so
         ("NCCL_SOCKET_IFNAME=^lo,docker0", "useless"),
         ("NCCL_DEBUG=TRACE", "harmful"),
         ("NCCL_DEBUG_FILE=/tmp/nccl.%h.%p", "useless"),
@@ -153,10 +159,19 @@ def test_the_verdict_depends_on_the_value(text: str, verdict: str) -> None:
         "docker run -e A=b img", "docker run --env=A=b img", "docker run --env A=b img", "mpirun -x A=b ./x",
         "mpirun -genv A b ./x", "A: b", '"A": "b",', "- A=b", "- name: A\n  value: b", '- name: "A"\n  value: "b"',
         'os.environ["A"] = "b"', 'if [ "$X" = 1 ]; then export A=b; fi', "declare -x A=b", "\ufeffA=b", "A=b\r\n",
+        '- {name: A, value: "b"}', "srun --export=ALL,A=b ./x", "#SBATCH --export=A=b", "Environment=A=b",
+        'Environment="A=b"',
     ],
 )  # fmt: skip
 def test_forms_that_guides_use(text: str) -> None:
     assert set_by(text) in ([(1, "A", "b")],)
+
+
+def test_options_of_slurm_that_set_nothing_are_comments() -> None:
+    assert set_by("#SBATCH --nodes=2\n#SBATCH --export=ALL\n#SBATCH --export=ALL,A=b,C=d\n") == [
+        (3, "A", "b"),
+        (3, "C", "d"),
+    ]
 
 
 def test_lines_keep_their_numbers() -> None:
@@ -211,6 +226,7 @@ def host_with(*nics: Nic, vendor: str = "nvidia", gpus: int = 2, **fields: Any) 
 
 
 RDMA = Nic(address="0000:10:00.0", kind="infiniband", rdma="mlx5_0", interfaces=("ib0",))
+SECOND = Nic(address="0000:20:00.0", kind="infiniband", rdma="mlx5_1", interfaces=("ib1",))
 PLAIN = Nic(address="0000:11:00.0", kind="ethernet", interfaces=("eno1",))
 
 
@@ -223,6 +239,13 @@ PLAIN = Nic(address="0000:11:00.0", kind="ethernet", interfaces=("eno1",))
         ("NCCL_IB_DISABLE=1", host_with(PLAIN, Nic(address="0000:12:00.0")), "harmful"),  # one shows no name
         ("NCCL_IB_HCA==mlx5_0", host_with(RDMA, PLAIN), "right"),
         ("NCCL_IB_HCA==mlx5_0,mlx5_9", host_with(RDMA), "harmful"),
+        ("NCCL_IB_HCA==mlx5_0", host_with(RDMA, SECOND), "unknown"),  # one rail of two
+        ("NCCL_IB_HCA==mlx5_0,mlx5_1", host_with(RDMA, SECOND), "right"),
+        ("NCCL_IB_HCA==mlx5_0", host_with(RDMA, replace(SECOND, fabric_bridge=True)), "right"),
+        ("NCCL_IB_HCA=mlx5_0,mlx5_1", host_with(RDMA, SECOND), "unknown"),  # each fits one device here
+        ("NCCL_IB_HCA=mlx5_1", host_with(SECOND, replace(RDMA, rdma="mlx5_10")), "harmful"),
+        ("UCX_NET_DEVICES=mlx5_0:1", host_with(RDMA, SECOND), "unknown"),
+        ("UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1,eno1", host_with(RDMA, SECOND, PLAIN), "right"),
         ("NCCL_SOCKET_IFNAME=eno", host_with(PLAIN), "right"),
         ("NCCL_SOCKET_IFNAME==eno", host_with(PLAIN), "harmful"),
         ("NCCL_SOCKET_IFNAME=eth0", host_with(PLAIN), "harmful"),

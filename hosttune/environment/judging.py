@@ -115,6 +115,8 @@ def _verdict(setting: Setting, host: Host | None) -> tuple[Verdict, str, str | N
         return "useless", f"the host has no GPU whose libraries read it ({', '.join(rule.maker)})", source
     if _COMPUTED.search(setting.value) and not rule.cases[0].any_value:
         return "unknown", "the value is computed when the line runs: it depends on it", source
+    if rule.number and not setting.value and rule.source.startswith("nccl"):
+        return "useless", "an empty value counts as none: the default holds (src/misc/param.cc, ncclLoadParam)", source
     value = _as_number(setting.value) if rule.number else setting.value.strip()
     case = next((one for one in rule.cases if one.fits(value, host)), None)
     if case is None:
@@ -127,7 +129,7 @@ def _as_number(value: str) -> str:
 
     Source: NVIDIA/nccl, src/misc/param.cc, ncclLoadParam.
     """
-    if not value.strip():
+    if not value:
         return ""
     found = _NUMBER.match(value)
     if found is None:

@@ -45,6 +45,27 @@ def _all_there(host: Host, value: str) -> bool | None:
     return None if there is None or not _names(value) else set(_names(value)) <= there
 
 
+def _all_named(host: Host, value: str) -> bool | None:
+    """Return whether the names are those of every RDMA device that does not carry the GPUs' own fabric."""
+    there = _all_there(host, value)
+    bridges = {nic.rdma for nic in host.nics or () if nic.fabric_bridge}
+    return there and not (_devices(host) or set()) - bridges - set(_names(value))
+
+
+def _one_each(host: Host, value: str) -> bool | None:
+    """Return whether each name, which is a prefix, fits one RDMA device and no other."""
+    there = _devices(host)
+    if there is None or value.startswith(("=", "^")) or not _names(value):
+        return None
+    return all(sum(device.startswith(name) for device in there) == 1 for name in _names(value))
+
+
+def _ucx_all(host: Host, value: str) -> bool | None:
+    devices = _devices(host)
+    named = ",".join(name for name in _names(value) if name in (devices or ()))
+    return _ucx_there(host, value) and _all_named(host, named)
+
+
 def _ucx_there(host: Host, value: str) -> bool | None:
     there, interfaces = _devices(host), _interfaces(host)
     if there is None or interfaces is None or not _names(value):
@@ -107,8 +128,11 @@ FACTS: Mapping[str, Callable[[Host, str], bool | None]] = {
     "one-nic": lambda host, value: len(host.nics or ()) == 1 or None,
     "no-nvswitch": lambda host, value: _no(_nvswitch(host)),
     "xgmi": lambda host, value: _xgmi(host),
+    "hca-all": _all_named,
     "hca-there": _all_there,
+    "hca-one-each": _one_each,
     "hca-missing": lambda host, value: _no(_all_there(host, value)),
+    "ucx-all": _ucx_all,
     "ucx-there": _ucx_there,
     "ucx-missing": lambda host, value: _no(_ucx_there(host, value)),
     "interface-there": _interface_there,

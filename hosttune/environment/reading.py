@@ -26,10 +26,12 @@ _KEYWORDS = ("if", "then", "else", "do", "{", "$", "RUN", "!")  # what stands be
 # Lines are stripped before they are compared with these; no pattern can take more than linear time.
 _YAML_NAME = re.compile(rf"(?:-\s*)?name:\s*[\"']?({_NAME})[\"']?(?:\s+#.*)?")
 _YAML_VALUE = re.compile(r"value:(.*)")
+_YAML_BOTH = re.compile(rf"(?:-\s*)?\{{\s*name:\s*[\"']?({_NAME})[\"']?\s*,\s*value:([^{{}}]*)\}},?(?:\s+#.*)?")
 _YAML_PAIR = re.compile(r"(?:-\s*)?[\"']?([A-Z][A-Z0-9_]*)[\"']?\s*:\s(.*)")
 _YAML_HEAD = re.compile(r"(?:-\s*)?[\"']?[A-Za-z][A-Za-z0-9_.-]*[\"']?:(?:\s*[{\[|>])?\s*(?:#.*)?")
 _PYTHON = re.compile(rf"os\.environ\[\s*[\"']({_NAME})[\"']\s*\]\s*=(.*)")
-_NOTHING = re.compile(r"(?:#.*|//.*)?")
+_SLURM = "#SBATCH "  # of a script's own lines, which sbatch(1) reads as options
+_NOTHING = re.compile(rf"(?:#(?!{_SLURM[1:]}).*|//.*)?")
 _END = re.compile(r"\s#.*$")
 
 
@@ -121,13 +123,18 @@ def _chains(text: str) -> Iterator[list[tuple[int, str]]]:
 
 def _silent(line: str) -> bool:
     """Return whether a line says nothing: empty, a comment, or the head of a block of YAML."""
-    return bool(_NOTHING.fullmatch(line)) or (len(line) <= LONGEST_LINE and bool(_YAML_HEAD.fullmatch(line)))
+    return (
+        bool(_NOTHING.fullmatch(line))
+        or line.startswith("#")
+        or (len(line) <= LONGEST_LINE and bool(_YAML_HEAD.fullmatch(line)))
+    )
 
 
 def _line(number: int, line: str) -> list[Setting]:
     if _NOTHING.fullmatch(line) or len(line) > LONGEST_LINE:
         return []
-    if pair := _PYTHON.fullmatch(line) or _YAML_PAIR.fullmatch(line):
+    line = line.removeprefix(_SLURM)
+    if pair := _PYTHON.fullmatch(line) or _YAML_BOTH.fullmatch(line) or _YAML_PAIR.fullmatch(line):
         return [Setting(number, pair[1], _unquoted(pair[2]))]
     return [one for words in _commands(line) for one in _shell(number, words)]
 
@@ -174,7 +181,10 @@ def _shell(number: int, words: list[str]) -> Iterator[Setting]:
 
 
 def _assigned(number: int, word: str, *, alone: bool = False) -> Iterator[Setting]:
-    if found := _ASSIGNMENT.fullmatch(word):
+    found = _ASSIGNMENT.fullmatch(word)
+    if found and found[1] == "Environment":  # systemd.exec(5): its first word; the others are assignments themselves
+        found = _ASSIGNMENT.fullmatch(found[2])
+    if found:
         yield Setting(number, found[1], found[2])
     elif alone and _PLAIN.fullmatch(word):
         yield Setting(number, word, None)
@@ -187,6 +197,9 @@ def _options(number: int, words: list[str]) -> Iterator[Setting]:
         after = words[n + 1 : n + 3]
         if option == "--env" and equals:
             yield from _assigned(number, value, alone=True)
+        elif option == "--export" and equals:  # srun(1), sbatch(1): a list
+            for one in value.split(","):
+                yield from _assigned(number, one)
         elif word in ("-genv", "-env") and len(after) == 2 and _PLAIN.fullmatch(after[0]):
             yield Setting(number, after[0], after[1])
         elif word in ("-x", "-e", "--env") and after:
