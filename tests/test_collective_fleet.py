@@ -212,6 +212,19 @@ def test_noise_once_is_a_warning(tmp_path: Path) -> None:
     assert "good when it was repeated" in text(report)
 
 
+def test_figures_of_tcp_or_of_the_fleet_alone_are_at_best_a_warning(tmp_path: Path) -> None:
+    """A fleet that is slow as a whole: a variable that was left behind, or hosts that are all as slow as each other."""
+    says = {host: {"environment": {"NCCL_IB_DISABLE": "1"}} for host in hosts(4)}
+    over_tcp = Fabric(says=says, factor=lambda _, members: 470 / 380 if len(members) == 1 else 3.4 / 380)
+    report = run(tmp_path / "tcp", over_tcp, 4).report
+    assert (report.verdict, {group.state for group in report.groups}) == ("warn", {"good"}), report.to_json()
+    assert "RDMA is switched off by the environment: figures are compared with those of TCP" in report.notes
+    assert run(tmp_path / "rdma", Fabric(factor=over_tcp.factor), 4).report.verdict == "fail"
+    alone = {"against": ("fleet",), "first": 2, "last": 2}
+    report = run(tmp_path / "fleet", Fabric(factor=lambda *_: 0.1), options=alone).report
+    assert (report.verdict, {group.state for group in report.groups}) == ("warn", {"good"}), report.to_json()
+
+
 def test_groups_are_no_larger_than_the_hosts_that_are_asked_at_once(tmp_path: Path) -> None:
     fabric = Fabric(factor=within)
     base = Request(verb="collective", inventories=(",".join((*hosts(6), "")),), results=str(tmp_path), forks=4)

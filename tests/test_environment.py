@@ -216,6 +216,16 @@ def test_the_form_of_nccl_conf(line: str, verdict: str, why: str) -> None:
     assert why in found.why
 
 
+def test_the_first_line_of_nccl_conf_counts() -> None:
+    lines = judge("NCCL_DEBUG=TRACE\nNCCL_ALGO=Ring\nNCCL_DEBUG=WARN\n", where="/etc/nccl.conf").lines
+    assert [line.verdict for line in lines] == ["harmful", "harmful", "useless"]
+    assert "line 1 sets it before" in lines[2].why
+    assert [line.verdict for line in judge("NCCL_DEBUG=TRACE\nNCCL_DEBUG=WARN\n", where="a.sh").lines] == [
+        "harmful",
+        "right",
+    ]
+
+
 # --- a host ---------------------------------------------------------------------------------------------------------
 
 

@@ -235,6 +235,7 @@ def test_the_file_of_the_plan_passes() -> None:
         ("", "no setting"),
         (f"NCCL_TOPO_FILE={TOPOLOGY}\n", f"NCCL_TOPO_FILE={TOPOLOGY}"),
         (GOOD + "NCCL_ALGO=Ring\n", f"NCCL_TOPO_FILE={TOPOLOGY}, NCCL_IB_HCA==mlx5_0,mlx5_1, NCCL_ALGO=Ring"),
+        (f"NCCL_IB_HCA==mlx5_9\n{GOOD}", f"NCCL_IB_HCA==mlx5_9, NCCL_TOPO_FILE={TOPOLOGY}"),  # the first one counts
         (GOOD.replace("==", "="), f"NCCL_TOPO_FILE={TOPOLOGY}, NCCL_IB_HCA=mlx5_0,mlx5_1"),
         (GOOD.replace("NCCL_IB", "export NCCL_IB"), f"NCCL_TOPO_FILE={TOPOLOGY}, export NCCL_IB_HCA==mlx5_0,mlx5_1"),
     ],

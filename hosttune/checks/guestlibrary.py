@@ -177,12 +177,16 @@ def _wanted(library: ExpectedLibrary, names: Mapping[str, str | None], networks:
 
 
 def settings_of(text: str) -> Mapping[str, str]:
-    """Return the settings of a file as the library reads it: # in column 1 only, nothing trimmed.
+    """Return the settings of a file as the library reads it: # in column 1 only, nothing trimmed, the first one counts.
 
     Source: NVIDIA/nccl, src/misc/param.cc, setEnvFile.
     """
     lines = (line.partition("=") for line in text.split("\n") if line and not line.startswith("#"))
-    return {name: value for name, equals, value in lines if equals}
+    found: dict[str, str] = {}
+    for name, equals, value in lines:
+        if equals:
+            found.setdefault(name, value)  # setenv(3), without overwriting
+    return found
 
 
 CHECKS = (

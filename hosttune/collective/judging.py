@@ -265,12 +265,14 @@ def scaling(groups: Iterable[HostGroup], expect: Expect) -> tuple[Scaling, ...]:
     return tuple(rows)
 
 
-def verdict_of(groups: Iterable[HostGroup], *, incomplete: bool) -> Verdict:
-    """Return the verdict. `incomplete`: hosts are not measured, or not all groups of the series."""
+def verdict_of(groups: Iterable[HostGroup], *, incomplete: bool, limited: bool = False) -> Verdict:
+    """Return the verdict. `incomplete`: hosts are not measured, or not all groups of the series; `limited`: what
+    figures were compared with leaves open whether they are good."""
     now = list(groups)
     states = {group.state for group in now if not group.repeated}
     if states & {"low", "failed"}:
         return "fail"
     if not states or incomplete or "unknown" in states:
         return "unknown"
-    return "warn" if any(group.repeated and group.state in ("low", "failed") for group in now) else "pass"
+    limited = limited or any(group.repeated and group.state in ("low", "failed") for group in now)
+    return "warn" if limited else "pass"

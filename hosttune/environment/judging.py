@@ -103,6 +103,8 @@ def _verdict(setting: Setting, host: Host | None) -> tuple[Verdict, str, str | N
         return "unknown", "this line was not understood: it sets no variable in a form that is known", None
     if setting.fault is not None:
         return "harmful", setting.fault, _FORM
+    if setting.behind is not None:
+        return "useless", f"line {setting.behind} sets it before, and the first one counts", _FORM
     rule = rules().get(setting.name)
     if rule is None:
         return "unknown", "no source is known that says what it does", None

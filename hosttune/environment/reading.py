@@ -37,12 +37,14 @@ _END = re.compile(r"\s#.*$")
 
 @dataclass(frozen=True)
 class Setting:
-    """A variable and the line that sets it. `name` None: the line was not understood. `fault`: see `configuration`."""
+    """A variable and the line that sets it. `name` None: the line was not understood. `fault`: see `_fault`. `behind`:
+    the line of a library's own file that sets the same one before."""
 
     line: int
     name: str | None
     value: str | None
     fault: str | None = None
+    behind: int | None = None
 
 
 def settings(text: str, where: str) -> tuple[Setting, ...]:
@@ -62,12 +64,16 @@ def settings(text: str, where: str) -> tuple[Setting, ...]:
 
 def _configuration(text: str) -> Iterator[Setting]:
     """Yield the lines of nccl.conf as the library reads them: nothing is trimmed, # counts in column 1 only."""
+    first: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line or line.startswith("#"):
             continue
         name, equals, value = line.partition("=")
         if not equals:
             yield Setting(number, None, line)
+            continue
+        if (behind := first.setdefault(name, number)) != number:
+            yield Setting(number, name, value, behind=behind)
             continue
         bare = name.split()[-1] if name.split() else ""
         yield Setting(number, bare if _PLAIN.fullmatch(bare) else name, value, _fault(name, value))

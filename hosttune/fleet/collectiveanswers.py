@@ -127,7 +127,7 @@ def report(results: str, plan: CollectivePlan, *, check: bool = False, stopped: 
         against=options.against,
         floor=options.floor,
         least=options.least,
-        verdict=verdict_of(groups, incomplete=incomplete),
+        verdict=verdict_of(groups, incomplete=incomplete, limited=any(_limits(plan))),
         series=wanted,
         minutes=round(series_minutes(plan), 1),
         hosts=tuple(_report_host(one) for one in plan.hosts),
@@ -137,6 +137,15 @@ def report(results: str, plan: CollectivePlan, *, check: bool = False, stopped: 
         notes=tuple(_notes(results, plan, groups, wanted, check=check)),
         stopped=stopped,
     )
+
+
+def _limits(plan: CollectivePlan) -> Iterable[str]:
+    """Yield why a good figure may be that of a fleet that is slow as a whole."""
+    options, members = plan.options, tuple(plan.members.values())
+    if options.against == ("fleet",) and options.least is None:
+        yield "compared with other groups of this fleet alone: a fleet that is slow as a whole is not seen"
+    if machines(members, plan.ranks, options.device).tcp and any(member.rdma is not False for member in members):
+        yield "RDMA is switched off by the environment: figures are compared with those of TCP"
 
 
 def _report_host(one: PlannedMember) -> CollectiveHost:
@@ -187,6 +196,7 @@ def faults(found: Findings, groups: Sequence[HostGroup]) -> tuple[CollectiveFaul
 def _notes(
     results: str, plan: CollectivePlan, groups: Sequence[HostGroup], wanted: Sequence[int], *, check: bool
 ) -> Iterable[str]:
+    yield from _limits(plan)
     if not wanted:
         yield f"{count(len(plan.names), 'host')} with {plan.ranks} ranks each: no collective"
     if len(plan.names) > plan.last:
