@@ -147,6 +147,13 @@ def test_two_hosts_cannot_tell_which() -> None:
     assert "or it is h0 port r0, h1 port r0" in fault.words
 
 
+@pytest.mark.parametrize(("hosts", "rails"), [(3, 1), (4, 2), (9, 1)])
+def test_where_nothing_is_good_no_port_is_named(hosts: int, rails: int) -> None:
+    """All ports are alike: whichever were named, the same would hold of the others."""
+    pairs = made(hosts, rails, {(host, rail): 0.1 for host in range(hosts) for rail in range(rails)})
+    assert told(pairs) == {("rail", (), f"r{rail}") for rail in range(rails)}
+
+
 def test_two_hosts_with_all_rails_bad_are_one_fault() -> None:
     (fault,) = blame(made(2, 4, {(0, rail): 0.5 for rail in range(4)}))
     assert (fault.kind, fault.rail, fault.bad) == ("pair", None, 4)

@@ -11,12 +11,13 @@ bad, and a good pair speaks for both of its ports. Unknown pairs say nothing. Th
    sends, or only when it receives.
 4. A host of which at least two ports are blamed, and no other port has a good pair, is blamed itself. If of the other
    hosts more than half of the ports on a rail are blamed, and this is not so on all rails, the rail is blamed, and its
-   ports say nothing of their hosts.
+   ports say nothing of their hosts. So is a rail without any good pair: nothing tells its ports apart.
 5. What is left are bad pairs: the path between two ports. A port of such a pair without any good pair stays a suspect.
 
 Limits. It needs some other host that is good: if more than half of the ports are bad, or two hosts are all there is,
-figures below the median say little, and suspects are named. A port that is bad only towards half of its peers or fewer
-shows as pairs. With few rounds a port has few pairs, so two bad paths of one port among three can look like the port.
+figures below the median say little, and suspects or the whole rail are named. A port that is bad only towards half of
+its peers or fewer shows as pairs. With few rounds a port has few pairs, so two bad paths of one port among three can
+look like the port.
 """
 
 from __future__ import annotations
@@ -143,7 +144,19 @@ def _blamed_rails(matrix: _Matrix, blamed: frozenset[PortKey], hosts: frozenset[
     there = Counter(rail for host, rail in matrix.pairs if host not in hosts)
     bad = Counter(rail for host, rail in blamed if host not in hosts)
     found = frozenset(rail for rail, number in bad.items() if 2 * number > there[rail] and number >= _LEAST)
-    return found if len(found) < len(there) else frozenset()
+    return (found if len(found) < len(there) else frozenset()) | _dead_rails(matrix)
+
+
+def _dead_rails(matrix: _Matrix) -> frozenset[str]:
+    """Return the rails without a good pair, on which each port has several bad ones: nothing tells the ports apart."""
+    ports: dict[str, list[Sequence[Pair]]] = {}
+    for (_, rail), found in matrix.pairs.items():
+        ports.setdefault(rail, []).append(found)
+    return frozenset(
+        rail
+        for rail, those in ports.items()
+        if all(len(found) >= _LEAST and all(pair.state in _BAD for pair in found) for found in those)
+    )
 
 
 def _pair_faults(matrix: _Matrix, measured: Sequence[Pair], left: Sequence[Pair]) -> list[Fault]:
@@ -191,7 +204,7 @@ def _fault(
 def _subject(kind: str, hosts: tuple[str, ...], rail: str | None) -> str:
     on = f", port {rail}" if rail is not None else ""
     if kind == "rail":
-        return f"rail {rail} (more than half of its ports: a switch, or its settings)"
+        return f"rail {rail} (more than half of its ports, or all: a switch, its settings, or what they have in common)"
     return f"{kind} {' - '.join(hosts)}{on}" if kind == "pair" else f"host {hosts[0]}{on}"
 
 
