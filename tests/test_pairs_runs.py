@@ -74,6 +74,25 @@ def test_another_option_on_resume_is_refused(tmp_path: Path) -> None:
     assert caught.value.where == "--seconds"
 
 
+def test_another_inventory_on_resume_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        measure(World(same(2), killed_at=("pairs-001", 0)), tmp_path)
+    with pytest.raises(BadInput, match="the run began without h0002, h0003") as caught:
+        measure(World(same(4)), tmp_path, resume=True)
+    assert caught.value.where == "--inventory"
+
+
+def test_a_run_that_was_stopped_while_hosts_listed_their_ports_asks_all_of_them_again(tmp_path: Path) -> None:
+    first = World(same(6), before=lambda order, stop: stop.now() if len(first.asked) == 1 else None)
+    assert measure(first, tmp_path, forks=2).exit_code == 130
+    again = World(same(6))
+    report = measure(again, tmp_path, resume=True, forks=2).report
+    assert [hosts for record, hosts in again.asked if record == "pairs-ports"] == [
+        ("h0000", "h0001"), ("h0002", "h0003"), ("h0004", "h0005")
+    ]  # fmt: skip
+    assert (report.verdict, report.all_pairs) == ("pass", True)
+
+
 def test_a_window_is_kept_and_the_next_one_continues(tmp_path: Path) -> None:
     """Steps begin only in the window, and end in it; what was measured is not measured again."""
     begin, end = datetime(2026, 3, 2, 22), datetime(2026, 3, 2, 22, 1)

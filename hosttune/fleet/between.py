@@ -21,7 +21,18 @@ from hosttune.errors import BadInput
 from hosttune.fleet import options as handed_on
 from hosttune.fleet.answers import has_answer_file, read_answer
 from hosttune.fleet.inventory import Inventory, read_inventory, tool
-from hosttune.fleet.record import Ended, Line, Members, Resumed, RunBegun, Stopped, encode, new_run, now
+from hosttune.fleet.record import (
+    Ended,
+    Line,
+    Members,
+    RecordedRun,
+    Resumed,
+    RunBegun,
+    Stopped,
+    encode,
+    new_run,
+    now,
+)
 from hosttune.fleet.results import held, read_file, replace_file
 from hosttune.fleet.rollout import INTERRUPTED
 from hosttune.fleet.run import Request, check_request, interruptible, order_of, past_of, with_recorded_request
@@ -197,6 +208,8 @@ def run_between(
     playbook(order)
     inventory = reader(request.inventories, request.limit, handed_on.vault(request.options))
     _check_named(asked.disrupt, inventory)
+    if past is not None:
+        _check_same(past, inventory)
     with held(order.results) as journal, interruptible() as stop:
         run = past.run if past is not None else new_run()
         order = replace(order, check=False, variables={**order.variables, "hosttune_run": run})
@@ -234,6 +247,13 @@ def _opening(request: Request, inventory: Inventory, run: str) -> Iterator[Line]
     yield Members(run=run, wave=1, hosts=inventory.hosts)
 
 
+def _check_same(past: RecordedRun, inventory: Inventory) -> None:
+    """Refuse to resume a run with hosts that it began without: its report would not have them."""
+    new = sorted(set(inventory.hosts).difference(*past.members.values()))
+    if past.whole and new:
+        raise BadInput(f"the run began without {some(new, 5)}", where="--inventory", hint="begin a new run")
+
+
 def _plan_of_past(verb: Verb[OptionsT, PlanT, ReportT], course: Course[OptionsT]) -> PlanT | None:
     """Return the plan of the run to be resumed; None if it ended before. Raises BadInput for other options."""
     plan = read_plan(course.results, verb.plan, course.run)
@@ -256,7 +276,7 @@ def _carried_out(
     check, stopped = course.asked.base.check, None
     if plan is None:
         stopped, plan = verb.planned(course, inventory.hosts)
-        if not check:
+        if stopped is None and not check:  # a plan of some hosts only would be all that a resumed run measures
             write_plan(course.results, plan)
     if stopped is None and not check:
         stopped, plan = verb.measured(course, plan)
