@@ -154,6 +154,23 @@ def test_where_nothing_is_good_no_port_is_named(hosts: int, rails: int) -> None:
     assert told(pairs) == {("rail", (), f"r{rail}") for rail in range(rails)}
 
 
+def test_two_hosts_with_one_bad_direction_or_one_bad_rail() -> None:
+    def pair(sender: str, receiver: str, rail: str, figure: float) -> Pair:
+        return Pair(
+            sender=sender, receiver=receiver, rail=rail, round=1, state="unknown", outcome="measured", gbps=figure,
+            rate_gbps=RATE,
+        )  # fmt: skip
+
+    def faults(*slow: tuple[str, str, str]) -> list[tuple[str | None, int, int, str]]:
+        ways = [(a, b, rail) for a, b in (("h0", "h1"), ("h1", "h0")) for rail in ("r0", "r1")]
+        pairs = judged([pair(*way, 40.0 if way in slow else 390.0) for way in ways], floor=0.9, against=("rate",))
+        return [(one.rail, one.bad, one.measured, one.words.rpartition("; ")[2]) for one in blame(pairs)]
+
+    assert faults(("h1", "h0", "r0")) == [("r0", 1, 2, "only from h1 to h0")]
+    both = ("h0", "h1", "r1"), ("h1", "h0", "r1")
+    assert faults(*both) == [("r1", 2, 2, "or it is h0 port r1, h1 port r1: nothing good was measured there")]
+
+
 def test_two_hosts_with_all_rails_bad_are_one_fault() -> None:
     (fault,) = blame(made(2, 4, {(0, rail): 0.5 for rail in range(4)}))
     assert (fault.kind, fault.rail, fault.bad) == ("pair", None, 4)

@@ -177,7 +177,7 @@ def test_together_measures_all_ports_at_once(tmp_path: Path) -> None:
         assert [job["together"] for job in world.jobs[1].values()] == [together] * 2
     ports = {end["port"] for end in at_once.jobs[1]["h0000"]["ends"]}
     assert ports == {5201, 5202, 5203, 5204}  # each rail has its own: they are in use at the same time
-    assert one_by_one.now - at_once.now == timedelta(seconds=3 * 6)
+    assert one_by_one.now - at_once.now == timedelta(seconds=2 * 3 * 6)  # two rounds
 
 
 def test_hosts_with_fewer_ports_one_way_links_and_dead_hosts_are_named(tmp_path: Path) -> None:
@@ -204,6 +204,32 @@ def test_a_fleet_that_is_slow_as_a_whole_is_no_pass(tmp_path: Path) -> None:
     assert (alone.verdict, alone.notes) == (
         "warn", ("compared with the median alone: a fleet that is slow as a whole is not seen",)
     )  # fmt: skip
+
+
+def test_two_hosts_are_measured_both_ways_and_a_port_of_one_direction_alone_is_no_pass(tmp_path: Path) -> None:
+    """A fibre may be bad one way only."""
+    report = measure(World(same(2)), tmp_path / "both").report
+    assert {(pair.sender, pair.receiver, pair.round) for pair in report.pairs} == {
+        ("h0000", "h0001", 1), ("h0001", "h0000", 2)
+    }  # fmt: skip
+    assert (report.verdict, report.all_pairs, report.notes) == ("pass", True, ())
+    report = measure(World(same(2)), tmp_path / "one", PairsOptions(rounds=1)).report
+    assert (report.verdict, [note.partition(";")[0] for note in report.notes]) == (
+        "warn",
+        [
+            "not measured whether these receive well, too: h0000 port r0",
+            "not measured whether these send well, too: h0001 port r0",
+        ],
+    )
+    assert measure(World(same(3)), tmp_path / "three").report.verdict == "pass"
+
+
+def test_a_firewall_between_two_hosts_that_lets_one_way_through_is_one_way(tmp_path: Path) -> None:
+    world = World(same(2), shut=frozenset(("h0001",)))
+    report = measure(world, tmp_path).report
+    assert {(pair.receiver, pair.outcome) for pair in report.pairs} == {("h0001", "one-way"), ("h0000", "measured")}
+    assert [record for record, _ in world.asked] == ["pairs-ports", "pairs-001", "pairs-002"], "and nothing again"
+    assert [fault.words.partition(":")[0] for fault in report.faults] == ["pair h0000 - h0001, port r0"]
 
 
 def test_a_thousand_hosts_take_minutes_by_the_simulated_clock(tmp_path: Path) -> None:

@@ -193,9 +193,9 @@ class PairsReport(Value, frozen=True, kw_only=True):
     """All pairs of a run.
 
     Verdict: fail if any pair is low or cut, else unknown if anything is, else warn if the rate was limited, only
-    medians were compared, hosts lack ports, or ports counted errors, else pass. `rounds`: how many there are;
-    `all_pairs`: whether each pair of hosts is in one of them. `against`: what a figure is compared with. `minutes`:
-    what the rounds were estimated to take.
+    medians were compared, ports sent or received only, hosts lack ports, or ports counted errors, else pass. `rounds`:
+    how many there are; `all_pairs`: whether each pair of hosts is in one of them. `against`: what a figure is compared
+    with. `minutes`: what the rounds were estimated to take.
     """
 
     schema: str = PAIRS_SCHEMA

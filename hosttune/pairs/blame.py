@@ -90,13 +90,15 @@ def _of(measured: Iterable[Pair], host: str, rail: str | None) -> list[Pair]:
 
 def _blamed_ports(matrix: _Matrix) -> frozenset[PortKey]:
     """Return the ports of the steps 1 to 3."""
-    blamed = set(_cover({port: tuple(found) for port, found in matrix.pairs.items()}, lambda node: node))
+    several = {rail for rail, ports in _by_rail(matrix).items() if len(ports) > 2}  # of two ports none is told apart
+    known = {port: tuple(found) for port, found in matrix.pairs.items() if port[1] in several}
+    blamed = set(_cover(known, lambda node: node))
     for port in sorted(blamed):
         bad, there = matrix.clean(port, blamed - {port})
         if there and 2 * bad <= there:
             blamed.discard(port)
     ways: dict[tuple[PortKey, str], list[Pair]] = {}
-    for port, found in matrix.pairs.items():
+    for port, found in known.items():
         for pair in found if port not in blamed else ():
             if _other(pair, port) not in blamed:
                 ways.setdefault((port, "sends" if pair.sender == port[0] else "receives"), []).append(pair)
@@ -149,25 +151,32 @@ def _blamed_rails(matrix: _Matrix, blamed: frozenset[PortKey], hosts: frozenset[
 
 def _dead_rails(matrix: _Matrix) -> frozenset[str]:
     """Return the rails without a good pair, on which each port has several bad ones: nothing tells the ports apart."""
-    ports: dict[str, list[Sequence[Pair]]] = {}
-    for (_, rail), found in matrix.pairs.items():
-        ports.setdefault(rail, []).append(found)
     return frozenset(
         rail
-        for rail, those in ports.items()
-        if all(len(found) >= _LEAST and all(pair.state in _BAD for pair in found) for found in those)
+        for rail, ports in _by_rail(matrix).items()
+        if len(ports) > 2
+        and all(len(found) >= _LEAST and all(pair.state in _BAD for pair in found) for found in ports.values())
     )
 
 
+def _by_rail(matrix: _Matrix) -> Mapping[str, Mapping[str, Sequence[Pair]]]:
+    """Return the pairs of each host's port, by rail."""
+    rails: dict[str, dict[str, Sequence[Pair]]] = {}
+    for (host, rail), found in matrix.pairs.items():
+        rails.setdefault(rail, {})[host] = found
+    return rails
+
+
 def _pair_faults(matrix: _Matrix, measured: Sequence[Pair], left: Sequence[Pair]) -> list[Fault]:
-    """Return the faults of single pairs; two hosts with several rails, all of them bad, are one fault."""
+    """Return the faults of pairs of hosts on a rail; two hosts with several rails, all of them bad, are one fault."""
     found: list[Fault] = []
     by_hosts: dict[tuple[str, ...], list[Pair]] = {}
     for pair in left:
         by_hosts.setdefault(tuple(sorted((pair.sender, pair.receiver))), []).append(pair)
     for hosts, bad in sorted(by_hosts.items()):
         of_both = [pair for pair in measured if {pair.sender, pair.receiver} == set(hosts)]
-        groups = [bad] if len(bad) == len(of_both) else [[pair] for pair in bad]
+        rails = dict.fromkeys(pair.rail for pair in bad)
+        groups = [bad] if len(bad) == len(of_both) else [[one for one in of_both if one.rail == rail] for rail in rails]
         for group in groups:
             ports = sorted({port for pair in group for port in _ends(pair)})
             suspects = tuple(
@@ -187,6 +196,8 @@ def _fault(
     figures = [pair.gbps for pair in bad if pair.gbps is not None]
     words = f"{_subject(kind, hosts, rail)}: {_how(bad)}, {len(bad)} of {len(pairs)} measured"
     words += _direction(hosts[0], pairs) if kind in ("host", "port") else ""
+    if kind == "pair" and len(bad) < len(pairs):
+        words += f"; only from {bad[0].sender} to {bad[0].receiver}"
     if suspects:
         words += f"; or it is {some(suspects, 8)}: nothing good was measured there"
     return Fault(
