@@ -247,6 +247,8 @@ PLAIN = Nic(address="0000:11:00.0", kind="ethernet", interfaces=("eno1",))
         ("NCCL_IB_DISABLE=1", host_with(PLAIN), "useless"),
         ("NCCL_IB_DISABLE=1", host_with(), "harmful"),  # no NIC is known: nothing is proven
         ("NCCL_IB_DISABLE=1", host_with(PLAIN, Nic(address="0000:12:00.0")), "harmful"),  # one shows no name
+        ("NCCL_NET=Socket", host_with(PLAIN), "useless"),
+        ("NCCL_NET=Socket", host_with(RDMA), "harmful"),
         ("NCCL_IB_HCA==mlx5_0", host_with(RDMA, PLAIN), "right"),
         ("NCCL_IB_HCA==mlx5_0,mlx5_9", host_with(RDMA), "harmful"),
         ("NCCL_IB_HCA==mlx5_0", host_with(RDMA, SECOND), "unknown"),  # one rail of two
