@@ -247,6 +247,7 @@ PLAIN = Nic(address="0000:11:00.0", kind="ethernet", interfaces=("eno1",))
         ("NCCL_IB_DISABLE=1", host_with(PLAIN), "useless"),
         ("NCCL_IB_DISABLE=1", host_with(), "harmful"),  # no NIC is known: nothing is proven
         ("NCCL_IB_DISABLE=1", host_with(PLAIN, Nic(address="0000:12:00.0")), "harmful"),  # one shows no name
+        ("NCCL_OOB_NET_IFNAME=eth0", host_with(PLAIN), "unknown"),  # or RDMA devices, by NCCL_NET
         ("NCCL_NET=Socket", host_with(PLAIN), "useless"),
         ("NCCL_NET=Socket", host_with(RDMA), "harmful"),
         ("NCCL_IB_HCA==mlx5_0", host_with(RDMA, PLAIN), "right"),
