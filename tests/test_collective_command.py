@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hosttune.archive import open_system
 from hosttune.cli import run
 from hosttune.cli.collective import refuse_used_gpus
+from hosttune.collective.expected import machines
+from hosttune.collective.listing import listed
 from hosttune.discovery import discover
 from hosttune.errors import Refused
-from hosttune.model.collective import Member
+from hosttune.model.collective import CollectiveJob, Member
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples/hgx-h200-8.tar.xz"
 NO_GPU = Path(__file__).resolve().parent / "hosts/lscpu/arm-A510-A710-A715-X3.tar.gz"
@@ -59,6 +62,19 @@ def test_a_captured_host_takes_no_part_and_is_listed(tmp_path: Path, capsys: pyt
     assert found.environment == {}
     assert found.wiring is not None
     assert (found.wiring.per_host, found.gpus_present) == (8, 8)
+
+
+def test_infiniband_without_its_rdma_device_is_not_measured_by_tcp() -> None:
+    """The module that makes the devices is not loaded, on all hosts alike: figures of TCP would look as predicted."""
+    system = open_system(str(EXAMPLE))
+    host = discover(system)
+    assert listed(system, host, CollectiveJob()).rdma is True
+    lost = replace(host, nics=tuple(replace(nic, rdma=None) for nic in host.nics))
+    found = listed(system, lost, CollectiveJob())
+    assert found.rdma is None
+    assert not machines([found, found], 8, "gpu").tcp
+    plain = replace(lost, nics=tuple(replace(nic, kind="ethernet") for nic in lost.nics))
+    assert listed(system, plain, CollectiveJob()).rdma is False
 
 
 def test_gpus_that_nobody_knows_are_refused() -> None:

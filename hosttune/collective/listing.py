@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from hosttune.bench.baselines import shipped_peaks
+from hosttune.checks.facts import for_vfio
 from hosttune.collective.launch import MODULE, child_environment, own_package
 from hosttune.collective.member import environment
 from hosttune.discovery.portfiles import interface_gbps
@@ -54,12 +55,19 @@ def listed(
         library=library,
         wiring=Wiring(**{name: getattr(shape, name) for name in names}),
         place=_place(system, job.interface, notes),
-        rdma=any(nic.rdma for nic in host.nics),
+        rdma=_rdma(host),
         gpus_present=len(accelerators),
         environment=environment(variables),
         settings=tuple(_settings(system, variables)),
         notes=tuple(notes),
     )
+
+
+def _rdma(host: Host) -> bool | None:
+    """Whether the host has RDMA. None: an InfiniBand function of its own has no RDMA device, so TCP is no measure."""
+    drivers = {device.address: device.driver for device in host.pci}
+    silent = any(nic.kind == "infiniband" and not for_vfio(drivers.get(nic.address)) for nic in host.nics)
+    return True if any(nic.rdma for nic in host.nics) else None if silent else False
 
 
 def answering(system: System, *, version: str | None = None) -> Member:
