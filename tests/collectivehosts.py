@@ -164,7 +164,7 @@ class Fabric:
                 store(order, host, record, {"outcome": "died", "why": "the connection was lost"}, None)
                 continue
             number = int(host.rpartition("-")[2])
-            about = member(host, number, **self.says.get(host, {}))
+            about = structs.replace(member(host, number), **self.says.get(host, {}))
             if host in tasks:
                 about = self.spoil(host, self._answer(record, tasks[host], about, dead))
             store(order, host, record, {"outcome": "ok"}, about)

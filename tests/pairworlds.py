@@ -34,8 +34,9 @@ class Killed(BaseException):
 class World:
     """Hosts by name, each with its rails. `slow`: (host, rail) → part of the rate; `dead`: hosts that never answer.
 
-    `guests`: by host. `shut`: hosts into which nobody gets. `killed_at`: (record, so many answers) at which the
-    controller is killed. `asked`: (record, hosts) of every order; `jobs`: what each was to do.
+    `guests`: by host. `calls`: how a host calls itself, if otherwise. `shut`: hosts into which nobody gets.
+    `killed_at`: (record, so many answers) at which the controller is killed. `asked`: (record, hosts) of every order;
+    `jobs`: what each was to do.
     """
 
     hosts: Mapping[str, Sequence[str]]
@@ -43,6 +44,7 @@ class World:
     dead: frozenset[str] = frozenset()
     shut: frozenset[str] = frozenset()
     guests: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    calls: Mapping[str, str] = field(default_factory=dict)
     killed_at: tuple[str, int] | None = None
     cores: int = 16
     now: datetime = datetime(2026, 3, 2, 21, 0)
@@ -100,7 +102,8 @@ class World:
         ]
         ends = [self._end(host, end) for end in job.get("ends", ())]
         document = {
-            "schema": "hosttune.ends/v1", "host": host, "machine": f"m-{host}", "guests": guests, "tools": ["tcp"],
+            "schema": "hosttune.ends/v1", "host": self.calls.get(host, host), "machine": f"m-{host}", "guests": guests,
+            "tools": ["tcp"],
             "ports": ports, "ends": ends,
         }  # fmt: skip
         store(order, host, record, {"outcome": "ok"}, json.dumps(document))

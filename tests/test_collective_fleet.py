@@ -133,6 +133,7 @@ OTHER: dict[str, tuple[dict[str, Any], str]] = {
     "guests": ({"guests": ("train",)}, "refused"),
     "unknown guests": ({"guests": None}, "refused"),
     "address": ({"place": member("gpu-1", 1).place}, "same-address"),
+    "name": ({"host": "gpu-2.example.org"}, "other-name"),  # the inventory leads to the wrong machine
     "no address": ({"place": None, "notes": ("there is no default route",)}, "no-address"),
 }
 

@@ -15,7 +15,7 @@ from sweeps import sample
 
 from hosttune.cli import run
 from hosttune.errors import BadInput
-from hosttune.fleet.between import in_window
+from hosttune.fleet.between import in_window, other_names
 from hosttune.fleet.pairplan import PairsOptions
 from hosttune.model.pairs import PairsReport
 
@@ -230,6 +230,17 @@ def test_a_firewall_between_two_hosts_that_lets_one_way_through_is_one_way(tmp_p
     assert {(pair.receiver, pair.outcome) for pair in report.pairs} == {("h0001", "one-way"), ("h0000", "measured")}
     assert [record for record, _ in world.asked] == ["pairs-ports", "pairs-001", "pairs-002"], "and nothing again"
     assert [fault.words.partition(":")[0] for fault in report.faults] == ["pair h0000 - h0001, port r0"]
+
+
+def test_a_host_that_calls_itself_as_another_one_of_the_run_is_not_measured(tmp_path: Path) -> None:
+    report = measure(World(same(4), calls={"h0001": "h0002"}), tmp_path).report
+    assert {host.host: host.outcome for host in report.hosts if host.outcome != "ok"} == {"h0001": "other-name"}
+    assert (report.verdict, any("h0001" in (pair.sender, pair.receiver) for pair in report.pairs)) == ("unknown", False)
+    assert other_names({"h1": "h1.example.org", "h2.example.org": "H2", "h3": None, "h4": "node-17"}) == {}
+    assert other_names({"a.one": "a", "a.two": "a"}) == {}, "domains are not compared"
+    swapped = other_names({"h1": "h2", "h2": "h1.example.org", "h3": "h3"})
+    assert swapped.keys() == {"h1", "h2"}
+    assert "it calls itself h2, which is another host here" in swapped["h1"]
 
 
 def test_a_thousand_hosts_take_minutes_by_the_simulated_clock(tmp_path: Path) -> None:

@@ -365,3 +365,18 @@ def shared_addresses(addresses: Mapping[str, Sequence[str]]) -> dict[str, str]:
                 f"{others} has its address {shared[0]} too: the same machine, or an address that is there twice"
             )
     return found
+
+
+def other_names(said: Mapping[str, str | None]) -> dict[str, str]:
+    """Return why hosts are not measured that call themselves as another host of the run is called: what is measured
+    would be told of the wrong one. `said`: by host, the name that it gave. Domains are not compared."""
+    known = {_short(host): host for host in said}
+    return {
+        host: f"it calls itself {name}, which is another host here: the inventory leads to the wrong machine"
+        for host, name in said.items()
+        if name and _short(name) != _short(host) and _short(name) in known
+    }
+
+
+def _short(name: str) -> str:
+    return name.lower().partition(".")[0]

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from hosttune.collective.groups import counts
 from hosttune.collective.judging import FLOOR
-from hosttune.fleet.between import Plan, shared_addresses, unanswered, with_guests
+from hosttune.fleet.between import Plan, other_names, shared_addresses, unanswered, with_guests
 from hosttune.model.collective import Device, Kind, Member, Purpose, Task
 from hosttune.model.fleet import Answer
 from hosttune.model.values import Value
@@ -156,11 +156,15 @@ def _address(member: Member | None) -> str | None:
 
 
 def _unless_shared(hosts: Sequence[PlannedMember]) -> list[PlannedMember]:
+    """Return the hosts without those that another host's name or address tells to be another one."""
     addresses = {one.host: _address(one.member) for one in hosts}
     shared = shared_addresses({host: [address] for host, address in addresses.items() if address is not None})
+    others = other_names({one.host: one.member.host if one.member is not None else None for one in hosts})
+    faults = {host: ("other-name", why) for host, why in others.items()}
+    faults |= {host: ("same-address", why) for host, why in shared.items()}
     return [
-        replace(one, outcome="same-address", why=shared[one.host])
-        if one.outcome == "ok" and one.host in shared
+        replace(one, outcome=faults[one.host][0], why=faults[one.host][1])
+        if one.outcome == "ok" and one.host in faults
         else one
         for one in hosts
     ]

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from hosttune.fleet.answers import has_answer_file, read_document
-from hosttune.fleet.between import Plan, shared_addresses, unanswered, with_guests
+from hosttune.fleet.between import Plan, other_names, shared_addresses, unanswered, with_guests
 from hosttune.model.fleet import Answer
 from hosttune.model.listing import some
 from hosttune.model.pairs import End, EndResult, Ends, Pair, PairHost, PairsReport, Port, Tool
@@ -101,13 +101,17 @@ def planned_hosts(
     surveyed: Iterable[tuple[str, Answer, Ends | None]], tool: Tool, disrupt: frozenset[str]
 ) -> tuple[PlannedHost, ...]:
     """Return the hosts with their ports, and why some are not measured. `surveyed`: host, its answer, its document."""
-    found = [_planned(host, answer, ends, tool, disrupt) for host, answer, ends in surveyed]
+    answers = list(surveyed)
+    found = [_planned(host, answer, ends, tool, disrupt) for host, answer, ends in answers]
     shared = shared_addresses(
         {one.host: [port.address for port in one.ports if port.address is not None] for one in found}
     )
+    others = other_names({host: ends.host if ends is not None else None for host, _, ends in answers})
+    faults = {host: ("other-name", why) for host, why in others.items()}
+    faults |= {host: ("same-address", why) for host, why in shared.items()}
     return tuple(
-        msgspec.structs.replace(one, outcome="same-address", why=shared[one.host])
-        if one.outcome == "ok" and one.host in shared
+        msgspec.structs.replace(one, outcome=faults[one.host][0], why=faults[one.host][1])
+        if one.outcome == "ok" and one.host in faults
         else one
         for one in found
     )
