@@ -168,6 +168,7 @@ def jobs(plan: PairsPlan, pair: Pairing, disrupt: frozenset[str], step_hosts: in
                 wait=wait,
                 interface=own.interface,
                 rdma=own.rdma,
+                rdma_port=own.rdma_port,
                 rate_gbps=options.rate_gbps,
                 streams=options.streams,
             )

@@ -32,11 +32,13 @@ class Port(Value, frozen=True, kw_only=True):
     """A port of a host that can be measured. `rail` is what ports of different hosts have in common, a name.
 
     `address`: its IP address. `rate_gbps`: its active rate. None is unknown. `interface` or `rdma` may be missing.
+    `rdma_port`: the number of this port of the RDMA device, from 1 on.
     """
 
     rail: str
     interface: str | None = None
     rdma: str | None = None
+    rdma_port: int | None = None
     address: str | None = None
     rate_gbps: float | None = None
     link_layer: str | None = None
@@ -47,6 +49,7 @@ class End(Value, frozen=True, kw_only=True):
     """One end of a measurement, for the host that it belongs to: it sends as `client`, or receives as `server`.
 
     `port`: TCP port of the server. `seconds` of measuring; `wait`: how long the client tries to connect.
+    `rdma_port`: the number of the port of the RDMA device `rdma`; None: its only one.
     """
 
     rail: str
@@ -59,6 +62,7 @@ class End(Value, frozen=True, kw_only=True):
     wait: int
     interface: str | None = None
     rdma: str | None = None
+    rdma_port: int | None = None
     rate_gbps: float | None = None
     streams: int = 1
 

@@ -51,7 +51,7 @@ _SAID: tuple[tuple[str, EndOutcome], ...] = (
 _NO_BIND = "unrecognized option '--bind_source_ip'"
 STALLED = "TCP connects, and RDMA carried not one message"
 UNBOUND = "this perftest (before 23.07) cannot bind to one address: the server listened on all of the host's"
-_MOST = {"port": 65535, "seconds": 600, "wait": 600, "streams": 64}
+_MOST = {"port": 65535, "seconds": 600, "wait": 600, "streams": 64, "rdma_port": 255}
 _DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _AGAIN = ("connection-refused", "no-connection")
 _PERFTEST_ENDS = re.compile(
@@ -68,8 +68,9 @@ def check_job(job: Job) -> None:
             except ValueError as error:
                 raise _bad(number, name, f"not an IP address: {getattr(end, name)[:40]!r}") from error
         for name, most in _MOST.items():
-            if not 1 <= getattr(end, name) <= most:
-                raise _bad(number, name, f"{getattr(end, name)} is not 1 to {most}")
+            value = getattr(end, name)
+            if value is not None and not 1 <= value <= most:
+                raise _bad(number, name, f"{value} is not 1 to {most}")
         if end.rate_gbps is not None and not 0.001 <= end.rate_gbps <= 10_000:
             raise _bad(number, "rate_gbps", "not 0.001 to 10000")
         if end.tool == "rdma" and not _DEVICE.fullmatch(end.rdma or ""):
@@ -159,9 +160,11 @@ def _iperf3(end: End) -> tuple[str, ...]:
 def _perftest(end: End, *, bound: bool) -> tuple[str, ...]:
     """Return `ib_write_bw` (linux-rdma/perftest, its man page): 1 MiB messages, reported in Gb/s, by duration.
 
-    A rate is limited by the program, one message at a time: what a card limits itself is a few fixed rates.
+    A rate is limited by the program, one message at a time: what a card limits itself is a few fixed rates. Which of
+    the port's GIDs it uses it chooses itself (get_best_gid_index of its source: by device and port).
     """
     words: tuple[str, ...] = (*_BY_LINES, "ib_write_bw", "-d", str(end.rdma), "--report_gbits", "-F", "-s", "1048576")
+    words += ("-i", str(end.rdma_port)) if end.rdma_port is not None else ()
     words += ("-q", str(end.streams), "-D", str(end.seconds), "-p", str(end.port))
     words += ("--bind_source_ip", end.address) if bound else ()
     if end.role == "server":
