@@ -1,8 +1,10 @@
 """The two ends of a pair → one pair; a figure → good, low, cut or unknown. Pure functions.
 
 Expected is FLOOR of the lower active rate of the two ports, and FLOOR of the median of all pairs whose ports have the
-same rate; a figure below one of them is low. Sources of 0.9 of the port's rate as a floor: Azure's and OCI's health
-checks of `ib_write_bw` (380 of 400, 360 of 400 with GPUDirect, 384 of 400, 192 of 200 Gb/s): docs/fleet-pairs.md.
+same rate and memory; a figure below one of them is low. With the memory of GPUs it is low also below FLOOR of the same
+pair's figure with host memory: the two ways differ between NIC and memory alone. Sources of 0.9 of the port's rate as a
+floor: Azure's and OCI's health checks of `ib_write_bw` (380 of 400, 360 of 400 with GPUDirect, 384 of 400, 192 of 200
+Gb/s): docs/fleet-pairs.md.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from statistics import median
 from msgspec.structs import replace
 
 from hosttune.model.listing import some
-from hosttune.model.pairs import EndResult, Pair, PairOutcome, PairState, RailFigures
+from hosttune.model.pairs import EndResult, Memory, Pair, PairOutcome, PairState, RailFigures
 from hosttune.model.validation import Verdict
 
 FLOOR = 0.9
@@ -81,17 +83,22 @@ def judged(
 ) -> tuple[Pair, ...]:
     """Return the pairs with state and expected figure. `limit_gbps`: nobody sent more than this."""
     medians = _medians(pairs)
-    return tuple(_judged(pair, medians, floor, against, limit_gbps) for pair in pairs)
+    of_host = {(pair.sender, pair.receiver, pair.rail): pair.gbps for pair in pairs if pair.memory == "host"}
+    return tuple(
+        _judged(pair, medians, floor, against, limit_gbps, of_host.get(pair.with_host_memory)) for pair in pairs
+    )
 
 
 def _judged(
-    pair: Pair, medians: Mapping[float | None, float], floor: float, against: Sequence[str], limit: float | None
+    pair: Pair, medians: _Medians, floor: float, against: Sequence[str], limit: float | None, of_host: float | None
 ) -> Pair:
+    """Return a pair with its state. `of_host`: its figure with host memory."""
     if pair.outcome != "measured" or pair.gbps is None:
         return replace(pair, state="cut" if pair.outcome in CUT else "unknown")
-    middle = medians.get(pair.rate_gbps) if "median" in against else None
+    middle = medians.get((pair.memory, pair.rate_gbps)) if "median" in against else None
     port = pair.rate_gbps if "rate" in against else None
-    known = [floor * value for value in (_least(port, limit), middle) if value is not None]
+    beside = of_host if pair.memory == "gpu" else None
+    known = [floor * value for value in (_least(port, limit), middle, beside) if value is not None]
     expected = max(known, default=None)
     state: PairState = "unknown"
     why = pair.why
@@ -110,13 +117,16 @@ def _least(port: float | None, limit: float | None) -> float | None:
     return port if port is None or limit is None else min(port, limit)
 
 
-def _medians(pairs: Iterable[Pair]) -> Mapping[float | None, float]:
-    """Return the median of the measured pairs by the rate of their ports. None: ports of unknown rate, compared too."""
-    found: dict[float | None, list[float]] = {}
+_Medians = Mapping[tuple[Memory, float | None], float]
+
+
+def _medians(pairs: Iterable[Pair]) -> _Medians:
+    """Return the median of the measured pairs by memory and rate of their ports. None: ports of unknown rate."""
+    found: dict[tuple[Memory, float | None], list[float]] = {}
     for pair in pairs:
         if pair.outcome == "measured" and pair.gbps is not None:
-            found.setdefault(pair.rate_gbps, []).append(pair.gbps)
-    return {rate: median(figures) for rate, figures in found.items() if len(figures) >= LEAST_FOR_MEDIAN}
+            found.setdefault((pair.memory, pair.rate_gbps), []).append(pair.gbps)
+    return {kind: median(figures) for kind, figures in found.items() if len(figures) >= LEAST_FOR_MEDIAN}
 
 
 def verdict_of(pairs: Iterable[Pair], *, incomplete: bool, limited: bool) -> Verdict:

@@ -16,6 +16,7 @@ from hosttune.model.hostfields import Problem
 from hosttune.model.pairs import Ends, Port, Tool
 from hosttune.model.platform import RunningGuest
 from hosttune.model.problems import OUTSIDE
+from hosttune.pairs.gpumemory import with_gpus
 from hosttune.reader import Reader
 from hosttune.system import System
 
@@ -36,13 +37,14 @@ def survey(system: System, host: Host, named: Sequence[str] = (), *, version: st
     chosen = [port for name in named for port in _named(system, host, name, addresses)]
     found = tuple(dict.fromkeys(chosen)) if named else _all(system, host, addresses)
     guests = running_guests(host.guests, host.problems)
+    tools = tuple(tool for tool, program in TOOLS.items() if _installed(system, program))
     return Ends(
         host=host.hostname,
         version=version,
         machine=host.boot_id,
         guests=guests,
-        tools=tuple(tool for tool, program in TOOLS.items() if _installed(system, program)),
-        ports=found,
+        tools=tools,
+        ports=with_gpus(system, host, found) if "rdma" in tools else found,
         notes=() if addresses is not None else ("addresses are unknown: `ip -j address show` gave no answer",),
     )
 
