@@ -34,6 +34,7 @@ class Killed(BaseException):
 class World:
     """Hosts by name, each with its rails. `slow`: (host, rail) → part of the rate; `dead`: hosts that never answer.
 
+    `gpus`: (host, rail) → what part of the rate the way to the GPU there lets through, or why it is not measured.
     `guests`: by host. `calls`: how a host calls itself, if otherwise. `shut`: hosts into which nobody gets.
     `killed_at`: (record, so many answers) at which the controller is killed. `asked`: (record, hosts) of every order;
     `jobs`: what each was to do.
@@ -41,6 +42,7 @@ class World:
 
     hosts: Mapping[str, Sequence[str]]
     slow: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    gpus: Mapping[tuple[str, str], float | str] = field(default_factory=dict)
     dead: frozenset[str] = frozenset()
     shut: frozenset[str] = frozenset()
     guests: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -96,17 +98,21 @@ class World:
         if guests and job.get("ends") and not job["disrupt"]:
             store(order, host, record, {"outcome": "refused", "why": "guests are running"}, None)
             return
-        ports = [
-            {"rail": rail, "interface": rail, "address": self.address(host, rail), "rate_gbps": RATE, "state": "up"}
-            for rail in self.hosts[host]
-        ]
+        ports = [port for rail in self.hosts[host] for port in self._ports(host, rail)]
         ends = [self._end(host, end) for end in job.get("ends", ())]
         document = {
             "schema": "hosttune.ends/v1", "host": self.calls.get(host, host), "machine": f"m-{host}", "guests": guests,
-            "tools": ["tcp"],
-            "ports": ports, "ends": ends,
+            "tools": ["tcp", "rdma"], "ports": ports, "ends": ends,
         }  # fmt: skip
         store(order, host, record, {"outcome": "ok"}, json.dumps(document))
+
+    def _ports(self, host: str, rail: str) -> list[dict[str, Any]]:
+        own = {"rail": rail, "interface": rail, "address": self.address(host, rail), "rate_gbps": RATE, "state": "up"}
+        own["rdma"] = f"mlx5_{rail}"
+        way = self.gpus.get((host, rail))
+        if way is None or isinstance(way, str):
+            return [{**own, "gpu_why": way}]
+        return [own, {**own, "rail": f"{rail} gpu", "gpu": {"address": "0000:18:00.0", "maker": "nvidia"}}]
 
     def _end(self, host: str, end: Mapping[str, Any]) -> dict[str, Any]:
         peer, rail, server = self._names[end["peer_address"]], end["rail"], end["role"] == "server"
@@ -114,7 +120,10 @@ class World:
         if peer in self.dead or (host if server else peer) in self.shut:
             return {**head, "outcome": "nobody-came" if server else "no-connection", "why": "nobody there"}
         first, second = sorted((host, peer))
-        part = min(self.slow.get((host, rail), 1.0), self.slow.get((peer, rail), 1.0))
+        parts = [self.slow.get((one, rail.removesuffix(" gpu")), 1.0) for one in (host, peer)]
+        if "gpu" in end:
+            parts += [float(self.gpus[one, rail.removesuffix(" gpu")]) for one in (host, peer)]
+        part = min(parts)
         figure = min(0.97 * RATE * part, end.get("rate_gbps") or RATE)
         return {**head, "outcome": "measured", "gbps": figure, "connection": f"{first}-{second}-{rail}"}
 

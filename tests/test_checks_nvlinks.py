@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 from gpuevidence import A, B, evidence, is_whole, nvidia, of
 from test_gpu_nvml import FakeNvml, everyone, read
 
-from hosttune.gpu.nvidia_links import agreed_links, has_no_counters, links_of_record, links_of_tables
+from hosttune.gpu.nvidia_links import agreed_links, ask_link, has_no_counters, links_of_record, links_of_tables
 from hosttune.gpu.nvidia_topo import parse_nvlink_errors
 from hosttune.model.gpu import Gpu, Mig, Nvlink
 from hosttune.model.validation import CheckResult
@@ -94,6 +95,37 @@ def test_errors_that_came_while_benchmarks_ran(second: dict[str, Any], expected:
     assert judged(gpu(own=links()), gpus_later=later, seconds_later=60.0).outcome == expected
 
 
+NEWER = (
+    "malformed packets", "buffer overruns", "receive errors", "remote receive errors", "general receive errors",
+    "link integrity errors", "link recoveries", "effective errors", "symbol errors",
+)  # fmt: skip
+
+
+def newer(**second: int | None) -> Gpu:
+    """A GPU with NVLink 5: two links, all counters 0 but those of the second link that are given (_ for a space)."""
+    counts = {name.replace("_", " "): count for name, count in second.items()}
+    own = tuple(
+        Nvlink(link=n, active=True, gb_per_s=53.125, errors={**dict.fromkeys(NEWER, 0), **(counts if n else {})})
+        for n in (0, 1)
+    )
+    return gpu(own=own)
+
+
+@pytest.mark.parametrize("name", NEWER)
+def test_nvlink_5_has_counters_of_its_own_and_no_tolerance(name: str) -> None:
+    """DCGM, MonitorNVLink5Fields: an increase of 1 is critical."""
+    key = name.replace(" ", "_")
+    assert judged(newer()).outcome == "pass"
+    had = judged(newer(**{key: 1}))
+    assert had.outcome == "warn"
+    assert f"1 {name} since its driver was loaded (link 1: 1)" in str(had.actual)
+    assert judged(newer(**{key: None})).outcome == "unknown"
+    more = judged(newer(), gpus_later=(newer(**{key: 1}),), seconds_later=60.0)
+    assert more.outcome == "fail"
+    assert judged(newer(), gpus_later=(newer(),), seconds_later=60.0).outcome == "pass"
+    assert judged(newer(), gpus_later=(newer(**{key: None}),), seconds_later=60.0).outcome == "unknown"
+
+
 def test_the_second_look_counts_only_what_is_new() -> None:
     had = gpu(own=links(replays=5))
     assert judged(had, gpus_later=(had,), seconds_later=60.0).outcome == "warn"
@@ -121,8 +153,63 @@ def test_nvidia_smi_has_the_counters_of_each_link() -> None:
     assert links_of_tables(ERRORS, {A: (FULL,)}, own, numbered=True) == {}, "another number of links"
     assert links_of_tables("", {A: (FULL, FULL)}, own, numbered=True) == {}
     lost = ERRORS.replace("\t Link 0: Replay Errors: 0\n", "")
-    assert parse_nvlink_errors(lost, "Replay")[0].links is None
+    assert parse_nvlink_errors(lost, "Replay Errors")[0].links is None
     assert [link.replays for link in links_of_tables(lost, {A: (FULL, FULL)}, own, numbered=True)[A]] == [None, None]
+
+
+# Names of counters as driver 595 prints them of Blackwell's links; those that are not judged are left out here.
+ERRORS_5 = """GPU 0: NVIDIA B200 (UUID: GPU-a)
+\t Link 0: Malformed packet Errors: 0
+\t Link 0: Buffer overrun Errors: 0
+\t Link 0: Rx Errors: 0
+\t Link 0: Rx remote Errors: 0
+\t Link 0: Rx General Errors: 0
+\t Link 0: Local link integrity Errors: 0
+\t Link 0: Tx discards: 0
+\t Link 0: Total link recovery events: 2
+\t Link 0: Effective Errors: 0
+\t Link 0: Effective BER: 15e-255
+\t Link 0: Symbol Errors: 0
+\t Link 0: FEC Errors - 0: 36140749276
+"""
+
+
+def test_nvidia_smi_has_the_counters_of_nvlink_5() -> None:
+    own = (Gpu(address=A, vendor="nvidia", uuid="GPU-a"),)
+    (link,) = links_of_tables(ERRORS_5, {A: (53.125,)}, own, numbered=True)[A]
+    assert link.errors == {**dict.fromkeys(NEWER, 0), "link recoveries": 2}
+    assert link.replays is None
+    lost = ERRORS_5.replace("\t Link 0: Symbol Errors: 0\n", "")
+    (link,) = links_of_tables(lost, {A: (53.125,)}, own, numbered=True)[A]
+    assert link.errors is not None
+    assert link.errors["symbol errors"] is None
+
+
+def test_nvml_is_asked_for_the_counters_of_nvlink_5_where_it_has_no_others() -> None:
+    class Blackwell:
+        """No counter of earlier links; 7 effective errors on every link."""
+
+        def ask(self, name: str, *arguments: Any) -> Any:
+            if name == "nvmlErrorString":
+                return "Not Supported"
+            if name != "nvmlDeviceGetFieldValues":
+                return MISSING
+            [(field, _)] = arguments[1]
+            value = SimpleNamespace(uiVal=53125 if field == 164 else 7 * (field == 219))
+            return [SimpleNamespace(nvmlReturn=3 if field in (161, 162, 163) else 0, valueType=1, value=value)]
+
+        def guard(self, call: Any) -> Any:
+            return call()
+
+    answer = {"link": 0, "state": 1, **ask_link(Blackwell(), "handle", 0)}
+    found = links_of_record([answer], None)
+    assert found == (
+        Nvlink(link=0, active=True, gb_per_s=53.125, errors={**dict.fromkeys(NEWER, 0), "effective errors": 7}),
+    )
+    assert not has_no_counters([answer])
+    none = {**answer, "errors": dict.fromkeys(NEWER, MISSING)}
+    assert has_no_counters([none])
+    assert links_of_record([none], None) is None
 
 
 def test_nvml_has_the_counters_of_each_link() -> None:
@@ -173,3 +260,6 @@ def test_of_two_answers_the_worse_counts() -> None:
     assert merged is not None
     assert (merged[1].replays, merged[1].gb_per_s, merged[1].crc_errors) == (5, 20.0, 0)
     assert agreed_links(links(), links(active=False)) is None
+    five = agreed_links(newer(symbol_errors=2).nvlinks or (), newer(symbol_errors=5, receive_errors=None).nvlinks or ())
+    assert five is not None
+    assert five[1].errors == {**dict.fromkeys(NEWER, 0), "symbol errors": 5}

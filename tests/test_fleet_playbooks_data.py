@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fleethosts import BIN, HOSTTUNE, PLAYBOOKS, Fleet, script, stand_in
 
+from hosttune.checks.expected import of_document
 from hosttune.fleet.results import host_folder
 
 # Argument after argument with a NUL between, then what came on standard input.
@@ -76,6 +77,46 @@ def test_what_an_intent_declares_of_the_network_goes_to_a_validation(tmp_path: P
     fleet.play("validate", code=None)
     assert arguments(tmp_path)[:2] == ["validate", "--expect"]
     assert json.loads((tmp_path / "expect").read_text()) == {"version": 1, "fabric": fabric}
+
+
+# The texts of intents, and what they declare: an MTU, nothing (None), or an error.
+INTENT_FILES: dict[str, tuple[str | None, int | str | None]] = {
+    "block": ("version: 1\nfabric:\n  roce: {mtu: 9000, nics: [0000:19:00.0]}\n", 9000),
+    "flow": ("{version: 1, fabric: {roce: {mtu: 4200}}}\n", 4200),
+    "null": ("version: 1\nfabric: null\nguests: [{name: a, gpus: 1}]\n", None),
+    "without": ("version: 1\nguests: [{name: a, gpus: 1}]\n", None),
+    "missing": (None, "cannot read"),
+    "broken": ("version: [1\n", "is not YAML"),
+    "list": ("- a list\n", "is not a mapping"),
+}
+
+
+def test_an_intent_given_as_a_path_is_read_for_a_validation_too(tmp_path: Path) -> None:
+    """What cannot be read stops the validation: it would be one without what is declared."""
+    hosts = {}
+    for name, (text, _) in INTENT_FILES.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        path = Path(recorder(folder))
+        path.write_text(path.read_text() + f'[ "$2" = --expect ] && cat "$3" > "{folder}/expect"\n')
+        if text is not None:
+            (folder / "intent.yml").write_text(text)
+        hosts[name] = {"hosttune_command": str(path), "hosttune_intent": str(folder / "intent.yml")}
+    fleet = Fleet(tmp_path, hosts, {})
+    fleet.play("validate", code=None)
+    for name, (_, declared) in INTENT_FILES.items():
+        answer = fleet.document(name, "validate")["fleet"]
+        if isinstance(declared, str):
+            assert answer["outcome"] == "bad-input", name
+            assert answer["why"].startswith("hosttune_intent: ")
+            assert declared in answer["why"]
+            assert not (tmp_path / name / "argv").exists()
+            continue
+        assert ("--expect" in arguments(tmp_path / name)) == (declared is not None), name
+        if declared is not None:
+            found = of_document((tmp_path / name / "expect").read_bytes(), "expect")
+            assert found.roce is not None
+            assert (found.roce.mtu, found.devices) == (declared, ())
 
 
 def test_hostile_text_in_a_path_is_one_argument_or_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -15,7 +16,8 @@ from hosttune.archive import open_system
 from hosttune.bench.parse.answer import NotUnderstood
 from hosttune.discovery import discover
 from hosttune.errors import BadInput, CommandFailed
-from hosttune.model.pairs import End, EndResult, Job, Pair, PairsReport
+from hosttune.fleet.pairplan import PairsOptions, PairsPlan, PlannedHost, jobs
+from hosttune.model.pairs import End, EndResult, Job, Pair, PairsReport, Port
 from hosttune.pairs.counters import came, look
 from hosttune.pairs.ends import (
     STALLED,
@@ -323,6 +325,86 @@ def test_an_rdma_device_over_a_bond_belongs_to_the_bond(tmp_path: Path) -> None:
     bond, plain = survey(system, discover(system), ("bond0", "eth0")).ports
     assert (bond.rail, bond.rdma, bond.rate_gbps, bond.link_layer) == ("bond0", "mlx5_bond_0", 200.0, "Ethernet")
     assert (plain.rdma, plain.link_layer) == (None, None)
+
+
+def two_ports(root: Path) -> Path:
+    """One PCI function whose one RDMA device has two ports: the first RoCE, the second InfiniBand (a VPI card)."""
+    device = root / "sys/devices/pci0000:80/0000:82:00.0"
+    rdma = "sys/class/infiniband/mlx4_0"
+    files = {
+        "class": "0x020700", "vendor": "0x15b3", "device": "0x1007", f"{rdma}/ports/1/link_layer": "Ethernet",
+        f"{rdma}/ports/1/state": "4: ACTIVE", f"{rdma}/ports/1/rate": "40 Gb/sec (4X QDR)",
+        f"{rdma}/ports/1/gid_attrs/ndevs/0": "enp1", f"{rdma}/ports/2/link_layer": "InfiniBand",
+        f"{rdma}/ports/2/state": "4: ACTIVE", f"{rdma}/ports/2/rate": "56 Gb/sec (4X FDR)",
+        "sys/class/net/enp1/dev_port": "0", "sys/class/net/enp1/type": "1", "sys/class/net/ibs2/dev_port": "1",
+        "sys/class/net/ibs2/type": "32", "sys/class/net/enp1/operstate": "up", "sys/class/net/ibs2/operstate": "up",
+        ".hosttune/commands/ip-j-address": json.dumps(
+            [{"ifname": name, "addr_info": [{"scope": "global", "local": f"10.0.{number}.1"}]}
+             for number, name in enumerate(("enp1", "ibs2"))]
+        ),
+    }  # fmt: skip
+    for path, text in files.items():
+        at = root / path if "/" in path else device / path
+        at.parent.mkdir(parents=True, exist_ok=True)
+        at.write_text(f"{text}\n")
+    (root / "sys/bus/pci/devices").mkdir(parents=True)
+    (root / "sys/bus/pci/devices/0000:82:00.0").symlink_to("../../../devices/pci0000:80/0000:82:00.0")
+    for folder in ("infiniband/mlx4_0", "net/enp1", "net/ibs2"):
+        (root / "sys/class" / folder / "device").symlink_to("../../../devices/pci0000:80/0000:82:00.0")
+    return root
+
+
+def test_each_of_two_ports_of_an_rdma_device_is_an_end_of_its_own(tmp_path: Path) -> None:
+    system = open_system(str(two_ports(tmp_path)))
+    host = discover(system)
+    first, second = survey(system, host).ports
+    assert (first.rail, first.rdma, first.rdma_port, first.rate_gbps) == ("enp1", "mlx4_0", 1, 40.0)
+    assert (second.rail, second.rdma, second.rdma_port, second.rate_gbps) == ("ibs2", "mlx4_0", 2, 56.0)
+    assert (first.link_layer, second.link_layer) == ("Ethernet", "InfiniBand")
+    assert (first.address, second.address) == ("10.0.0.1", "10.0.1.1")
+    assert survey(system, host, ("mlx4_0/2",)).ports == survey(system, host, ("ibs2",)).ports == (second,)
+    assert survey(system, host, ("mlx4_0", "enp1")).ports == (first, second)
+    with pytest.raises(BadInput, match="no port 'mlx4_0/3'"):
+        survey(system, host, ("mlx4_0/3",))
+
+
+def test_a_port_whose_interface_is_not_known_is_listed_without_one(tmp_path: Path) -> None:
+    """Never measured as another port, and named as not measured: it has no address."""
+    (two_ports(tmp_path) / "sys/class/net/ibs2/dev_port").write_text("0\n")
+    system = open_system(str(tmp_path))
+    found = {port.rail: port for port in survey(system, discover(system)).ports}
+    assert set(found) == {"enp1", "ibs2", "mlx4_0/2"}
+    assert (found["ibs2"].rdma, found["ibs2"].address) == (None, "10.0.1.1")
+    assert (found["mlx4_0/2"].rdma_port, found["mlx4_0/2"].address) == (2, None)
+
+
+def test_an_end_measures_and_counts_on_its_own_port(tmp_path: Path) -> None:
+    end = replace(CLIENT, tool="rdma", rdma="mlx4_0", rdma_port=2, interface=None)
+    words, _ = command(end, 10)
+    at = words.index("-d")
+    assert words[at : at + 2] == ("-d", "mlx4_0")
+    assert words[words.index("-i") + 1] == "2"
+    assert "-i" not in command(replace(end, rdma_port=None), 10)[0]
+    for number, count in ((1, 7), (2, 5)):
+        folder = tmp_path / f"sys/class/infiniband/mlx4_0/ports/{number}/counters"
+        folder.mkdir(parents=True)
+        (folder / "symbol_error").write_text(f"{count}\n")
+    reader = Reader(Capture(str(tmp_path)))
+    assert look(reader, end) == {"mlx4_0/2 symbol_error": 5}
+    assert look(reader, replace(end, rdma_port=None)) == {"mlx4_0/1 symbol_error": 7, "mlx4_0/2 symbol_error": 5}
+    with pytest.raises(BadInput) as caught:
+        check_job(Job(ends=(replace(end, rdma_port=0),)))
+    assert caught.value.where == "job: ends[0].rdma_port"
+
+
+def test_the_two_ends_of_a_rail_may_have_different_port_numbers() -> None:
+    def host(name: str, number: int) -> PlannedHost:
+        port = Port(rail="ibs", interface="ibs", rdma="mlx4_0", rdma_port=number, address=f"10.0.0.{number}")
+        return PlannedHost(host=name, ports=(port,))
+
+    plan = PairsPlan(run="r", at="", options=PairsOptions(tool="rdma"), hosts=(host("a", 1), host("b", 2)))
+    made = msgspec.convert(jobs(plan, ("a", "b"), frozenset(), 2), dict[str, Job])
+    assert [(end.role, end.rdma_port) for name in "ab" for end in made[name].ends] == [("client", 1), ("server", 2)]
 
 
 # --- error counters -------------------------------------------------------------------------------------------------

@@ -74,6 +74,21 @@ def choose(system: System, host: Host) -> Chosen:
     return Chosen(tuple(gpus), left_out, tuple(parts), bench, tuple(unknown))
 
 
+def why_not(system: System, host: Host, gpu: Gpu) -> str | None:
+    """Return why one GPU, as a whole, may not be loaded; None if it may: as `choose`."""
+    unfit = _unfit(gpu, host.index.pci.get(gpu.address))
+    if unfit is not None:
+        return unfit
+    maker = vendor_of(gpu.vendor)
+    if maker is not None and maker.bench is not None and maker.bench.parts(gpu) is not None:
+        return "it is divided into parts, or whether it is, is unknown"
+    try:
+        _refuse_used(system, host, (gpu,))
+    except Refused as error:
+        return error.what
+    return None
+
+
 def _unfit(gpu: Gpu, device: PciDevice | None) -> str | None:
     driver = device.driver if device is not None else None
     maker = vendor_of(gpu.vendor)

@@ -115,7 +115,7 @@ def _read(text: bytes, where: str) -> Host | Plan | Validation | Intent:
     try:
         document: Any = msgspec.json.decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        if re.search(rb"^version:", text, re.MULTILINE):
+        if re.search(rb"^(?:\{ *)?version *:", text, re.MULTILINE):
             return Intent.from_yaml(text, where=where)
         raise BadInput(f"not JSON: {error}", where=where, hint=_WHICH) from error
     schema = document.get("schema") if isinstance(document, dict) else None

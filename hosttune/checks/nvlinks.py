@@ -22,7 +22,7 @@ _ERRORS = Fact(
     tables=True,
 )
 _COUNTERS = {"replays": "replays", "recoveries": "recoveries", "crc_errors": "CRC errors"}
-_FATAL = ("replays", "recoveries")  # DCGM: an increase of these fails, one of CRC errors warns
+_NOT_FATAL = ("crc_errors",)  # DCGM: an increase of these warns, of every other one it fails
 _Found = tuple[str, str]  # outcome, words
 
 
@@ -60,7 +60,13 @@ def _judge(evidence: Evidence, gpu: Gpu, device: PciDevice | None) -> CheckResul
 
 
 def _counts(link: Nvlink) -> dict[str, int | None]:
-    return {name: getattr(link, name) for name in _COUNTERS}
+    """Return the counters of a link by name: the three of NVLinks before 5, or those of NVLink 5."""
+    return dict(link.errors) if link.errors is not None else {name: getattr(link, name) for name in _COUNTERS}
+
+
+def _names(counts: dict[int, dict[str, int | None]]) -> dict[str, str]:
+    """Return the counters of these links, each with its words."""
+    return {name: _COUNTERS.get(name, name) for of in counts.values() for name in of}
 
 
 def _slow(evidence: Evidence, gpu: Gpu, active: list[Nvlink], device_id: str | None) -> Iterator[_Found]:
@@ -96,8 +102,8 @@ def _counted(counts: dict[int, dict[str, int | None]]) -> Iterator[_Found]:
     unread = [str(link) for link, of in counts.items() if None in of.values()]
     if unread:
         yield "unknown", f"the error counters of link {listed(unread, 3)} were not reported"
-    for name, words in _COUNTERS.items():
-        had = {link: count for link, of in counts.items() if (count := of[name])}
+    for name, words in _names(counts).items():
+        had = {link: count for link, of in counts.items() if (count := of.get(name))}
         if had:
             links = listed([f"{link}: {count}" for link, count in had.items()], 4)
             yield "warn", f"{sum(had.values())} {words} since its driver was loaded (link {links})"
@@ -106,17 +112,18 @@ def _counted(counts: dict[int, dict[str, int | None]]) -> Iterator[_Found]:
 def _grown(evidence: Evidence, gpu: Gpu, active: list[Nvlink]) -> Iterator[_Found]:
     """Yield the errors that came between two looks, judged as DCGM does."""
     again = next((one for one in evidence.gpus_later or () if one.address == gpu.address), None)
+    before = {link.link: _counts(link) for link in active}
     later = {link.link: _counts(link) for link in (again.nvlinks if again else None) or ()}
     seconds = max(evidence.seconds_later or 0.0, 1.0)
     limit = table("limits")["nvlink"]["crc_errors_per_second"]
-    lost = [str(link.link) for link in active if None in (*later.get(link.link, {"": None}).values(),)]
+    lost = [str(link) for link, of in before.items() if any(later.get(link, {}).get(name) is None for name in of)]
     if lost:
         yield "unknown", f"the error counters of link {listed(lost, 3)} were not reported again after the benchmarks"
-    for name, words in _COUNTERS.items():
-        grown = {link.link: _growth(getattr(link, name), later.get(link.link, {}).get(name)) for link in active}
+    for name, words in _names(before).items():
+        grown = {link: _growth(of.get(name), later.get(link, {}).get(name)) for link, of in before.items()}
         had = {link: count for link, count in grown.items() if count}
         if had:
-            fatal = name in _FATAL or max(had.values()) >= limit * seconds
+            fatal = name not in _NOT_FATAL or max(had.values()) >= limit * seconds
             links = listed([f"{link}: {count}" for link, count in had.items()], 4)
             text = f"{sum(had.values())} {words} in {seconds:.0f} s of benchmarks (link {links})"
             yield "fail" if fatal else "warn", text
@@ -136,7 +143,8 @@ CHECKS: tuple[Check, ...] = (
         "each GPU with active NVLinks",
         "A link that replays or retrains stalls every collective over it long before it goes down",
         "NVIDIA/DCGM 4.6.0 modules/health/DcgmHealthWatch.cpp (MonitorNVLink4Fields: an increase of replays or"
-        " recoveries fails, one of CRC errors warns, from 100 a second on it fails); nvml.h, NVML_FI_DEV_NVLINK_*",
+        " recoveries fails, one of CRC errors warns, from 100 a second on it fails; MonitorNVLink5Fields: any increase"
+        " fails); nvml.h, NVML_FI_DEV_NVLINK_*",
         nvlink_errors,
         inside=True,
         none="GPU",

@@ -16,12 +16,24 @@ if TYPE_CHECKING:
 
 PAIR_GROUPS = {
     "Which hosts": ("--inventory", "--limit", "--disrupt", "--resume"),
-    "What": ("--tool", "--against", "--floor", "--rounds", "--check", "-e"),
+    "What": ("--tool", "--against", "--floor", "--rounds", "--no-gpu", "--check", "-e"),
     "Limits": ("--seconds", "--rate", "--streams", "--together", "--window", "--port", "--wait", "--forks"),
     "Output": ("--results", "--output"),
 }
 # Options of measuring, by the names of hosttune.fleet.pairplan.PairsOptions.
-_MEASURING = ("tool", "seconds", "rate_gbps", "streams", "rounds", "floor", "against", "port", "wait", "together")
+_MEASURING = (
+    "tool",
+    "seconds",
+    "rate_gbps",
+    "streams",
+    "rounds",
+    "floor",
+    "against",
+    "port",
+    "wait",
+    "together",
+    "gpu",
+)
 
 
 # The options of `fleet pairs` that no other verb has.
@@ -37,6 +49,8 @@ pair_options = with_options(
                  help="Lower than this part is low (default 0.9)."),
     click.option("--against", type=click.Choice(("rate", "median", "both")),
                  help="Part of what: the port's active rate, the fleet's median, or both (default)."),
+    click.option("--no-gpu", "gpu", is_flag=True, flag_value=False, default=None,
+                 help="Not with the memory of GPUs (rdma: also measured where a port's GPU and ib_write_bw can)."),
     click.option("--together", is_flag=True, default=None, help="All ports of a host at once, not one by one."),
     click.option("--port", type=Whole(1024, 65400), metavar="N", help="First TCP port of servers (default 5201)."),
     click.option("--wait", type=Whole(1, 600), metavar="SECONDS", help="How long a sender tries to connect."),

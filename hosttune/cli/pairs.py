@@ -78,8 +78,12 @@ def print_ports(found: Ends, console: Console) -> None:
     say(f"{found.host or 'host'}: tools: {', '.join(found.tools) or 'none'}; running guests: {guests}", console)
     for port in found.ports:
         rate = "rate unknown" if port.rate_gbps is None else f"{port.rate_gbps:g} Gb/s"
-        facts = (port.rdma, port.link_layer, port.state, port.address or "no address", rate)
-        say(f"  {port.rail}: {', '.join(fact for fact in facts if fact)}", console)
+        device = f"{port.rdma}/{port.rdma_port}" if port.rdma and port.rdma_port else port.rdma
+        facts = (device, port.link_layer, port.state, port.address or "no address", rate)
+        gpu = f"with the memory of GPU {port.gpu.address}" if port.gpu else None
+        say(f"  {port.rail}: {', '.join(fact for fact in (*facts, gpu) if fact)}", console)
+        if port.gpu_why:
+            say(f"    not with the memory of its GPU: {port.gpu_why}", console)
     for end in found.ends:
         figure = f"{end.gbps:.4g} Gb/s" if end.gbps is not None else end.why or ""
         say(f"  {end.rail} as {end.role}: {end.outcome} {figure}", console)

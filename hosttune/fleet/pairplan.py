@@ -16,10 +16,10 @@ from hosttune.fleet.answers import has_answer_file, read_document
 from hosttune.fleet.between import Plan, other_names, shared_addresses, unanswered, with_guests
 from hosttune.model.fleet import Answer
 from hosttune.model.listing import some
-from hosttune.model.pairs import End, EndResult, Ends, Pair, PairHost, PairsReport, Port, Tool
+from hosttune.model.pairs import GPU_RAIL, End, EndResult, Ends, Pair, PairHost, PairsReport, Port, Tool
 from hosttune.model.values import Value
 from hosttune.pairs.blame import blame
-from hosttune.pairs.ends import OMIT_SECONDS, SLACK_SECONDS
+from hosttune.pairs.ends import GPU_SECONDS, OMIT_SECONDS, SLACK_SECONDS
 from hosttune.pairs.judging import CUT, FLOOR, Joined, joined, judged, rail_figures, remarks, verdict_of
 from hosttune.pairs.ports import TOOLS
 from hosttune.pairs.schedule import Pairing, minutes, regrouped, rounds
@@ -33,6 +33,7 @@ class PairsOptions(Value, frozen=True, kw_only=True):
     """How a run measures. `seconds` a measurement; `rate_gbps` bounds what is sent; `rounds` None: as many as needed.
 
     `port`: the first TCP port of servers. `wait`: how long a sender tries to connect; None: by the size of a step.
+    `gpu`: with the memory of GPUs too, on the ports that hosts list for it.
     """
 
     tool: Tool = "tcp"
@@ -45,6 +46,7 @@ class PairsOptions(Value, frozen=True, kw_only=True):
     port: int = 5201
     wait: int | None = None
     together: bool = False
+    gpu: bool = True
 
 
 class PlannedHost(Value, frozen=True, kw_only=True):
@@ -85,8 +87,11 @@ class PairsPlan(Plan, frozen=True, kw_only=True, dict=True):
     @property
     def measuring(self) -> float:
         """The seconds that a host measures in one round, if its pair connects: its ports one by one, or at once."""
-        ports = max((len(one.ports) for one in self.hosts if one.outcome == "ok"), default=0)
-        return (self.options.seconds + OMIT_SECONDS) * (min(1, ports) if self.options.together else ports)
+        there = [_measured_ports(one, self.options) for one in self.hosts if one.outcome == "ok"]
+        ports = max(map(len, there), default=0)
+        if self.options.together:  # those with the memory of GPUs after the others
+            ports = max((len({port.gpu is not None for port in of_host}) for of_host in there), default=0)
+        return (self.options.seconds + OMIT_SECONDS) * ports
 
     @property
     def minutes(self) -> float:
@@ -145,12 +150,20 @@ def planned_rounds(hosts: Sequence[PlannedHost], most: int | None) -> tuple[Plan
 
 def rails(plan: PairsPlan, pair: Pairing) -> list[tuple[Port, Port]]:
     """Return the ports of both hosts on each rail that can be measured, by name: what both have, with an address."""
-    first, second = ({p.rail: p for p in plan.by_name[host].ports if _usable(p, plan.options.tool)} for host in pair)
+    first, second = ({p.rail: p for p in _measured_ports(plan.by_name[host], plan.options)} for host in pair)
     return [(first[rail], second[rail]) for rail in sorted(first.keys() & second.keys())]
+
+
+def _measured_ports(one: PlannedHost, options: PairsOptions) -> list[Port]:
+    return [port for port in one.ports if _usable(port, options.tool) and (port.gpu is None or _with_gpus(options))]
 
 
 def _usable(port: Port, tool: Tool) -> bool:
     return port.address is not None and (tool == "tcp" or port.rdma is not None)
+
+
+def _with_gpus(options: PairsOptions) -> bool:
+    return options.tool == "rdma" and options.gpu
 
 
 def other_fabric(first: Port, second: Port) -> bool:
@@ -178,13 +191,15 @@ def jobs(plan: PairsPlan, pair: Pairing, disrupt: frozenset[str], step_hosts: in
                 wait=wait,
                 interface=own.interface,
                 rdma=own.rdma,
+                rdma_port=own.rdma_port,
                 rate_gbps=options.rate_gbps,
                 streams=options.streams,
+                gpu=own.gpu,
             )
             ends[host].append(end)
     return {
         host: {
-            "ends": [{k: v for k, v in msgspec.structs.asdict(end).items() if v is not None} for end in made],
+            "ends": [{k: v for k, v in msgspec.to_builtins(end).items() if v is not None} for end in made],
             "disrupt": host in disrupt,
             "together": options.together,
         }
@@ -198,7 +213,10 @@ def seconds_of(job: Mapping[str, object]) -> float:
     ends = job["ends"]
     assert isinstance(ends, list)
     each = [end["wait"] + OMIT_SECONDS + end["seconds"] + SLACK_SECONDS + 5 for end in ends]
-    return float(30 + (max(each) if job["together"] else sum(each)))
+    of_gpus = [seconds + GPU_SECONDS for seconds, end in zip(each, ends, strict=True) if "gpu" in end]
+    if job["together"]:  # those with the memory of GPUs after the others
+        return float(30 + max(each) + max(of_gpus, default=0))
+    return float(30 + sum(each) + GPU_SECONDS * len(of_gpus))
 
 
 # --- files → pairs -------------------------------------------------------------------------------------------
@@ -242,6 +260,7 @@ def _of_pair(results: str, plan: PairsPlan, planned: PlannedRound, pair: Pairing
             sender=pair[0],
             receiver=pair[1],
             rail=first.rail,
+            memory="host" if first.gpu is None else "gpu",
             round=planned.number,
             state="unknown",
             outcome=what.outcome,
@@ -299,7 +318,7 @@ def report(results: str, plan: PairsPlan, *, check: bool = False, stopped: str |
     options = plan.options
     found = () if check else raw_pairs(results, plan)
     pairs = judged(found, floor=options.floor, against=options.against, limit_gbps=options.rate_gbps)
-    unmeasured, lacking = tuple(_unmeasured(plan)), tuple(_lacking(plan))
+    unmeasured, lacking = tuple(_unmeasured(plan)), (*_lacking(plan), *_without_gpus(plan))
     measured = [planned for planned in plan.rounds if not planned.again]
     there = sum(one.outcome == "ok" for one in plan.hosts)
     limit = tuple(_limits(options, pairs))
@@ -341,7 +360,8 @@ def _limits(options: PairsOptions, pairs: Sequence[Pair]) -> Iterator[str]:
 
 
 def _report_host(one: PlannedHost) -> PairHost:
-    return PairHost(host=one.host, outcome=one.outcome, why=one.why, rails=tuple(port.rail for port in one.ports))
+    rails_ = tuple(port.rail for port in one.ports if port.gpu is None)
+    return PairHost(host=one.host, outcome=one.outcome, why=one.why, rails=rails_)
 
 
 def _unmeasured(plan: PairsPlan) -> Iterator[str]:
@@ -353,7 +373,7 @@ def _unmeasured(plan: PairsPlan) -> Iterator[str]:
                 lacks = "address" if port.address is None else "RDMA device"
                 yield f"{one.host}, port {port.rail}: it has no {lacks} and is not measured"
     for rail, there in _rails(plan).items():
-        if len(there) == 1 < len(hosts):
+        if len(there) == 1 < len(hosts) and not rail.endswith(GPU_RAIL):
             yield f"{there[0]}, port {rail}: no other host has a port of this name; name the ports by hosttune_ports"
     if len(hosts) < 2:
         yield f"{len(hosts)} of {len(plan.hosts)} hosts can be measured: a pair needs two"
@@ -368,11 +388,25 @@ def _lacking(plan: PairsPlan) -> Iterator[str]:
             yield f"rail {rail}: {len(lacking)} of {len(hosts)} hosts have no such port ({some(lacking, 8)})"
 
 
+def _without_gpus(plan: PairsPlan) -> Iterator[str]:
+    """Yield which ports with a GPU on their rail are not measured with its memory, and why."""
+    found: dict[str, list[str]] = {}
+    alone = {rail for rail, there in _rails(plan).items() if len(there) == 1}
+    for one in plan.hosts if plan.options.tool == "rdma" else ():
+        for port in one.ports if one.outcome == "ok" else ():
+            if port.gpu is not None and (not plan.options.gpu or port.rail in alone):
+                why = "no other host has such a port" if plan.options.gpu else "--no-gpu"
+                found.setdefault(why, []).append(f"{one.host} {port.rail.removesuffix(GPU_RAIL)}")
+            elif port.gpu_why is not None:
+                found.setdefault(port.gpu_why, []).append(f"{one.host} {port.rail}")
+    for why, ports in found.items():
+        yield f"GPU memory (GPUDirect) is not measured on {some(ports, 8)}: {why}"
+
+
 def _rails(plan: PairsPlan) -> Mapping[str, list[str]]:
     """Return the rails that can be measured, by name, each with its hosts."""
     found: dict[str, list[str]] = {}
     for one in plan.hosts:
-        for port in one.ports if one.outcome == "ok" else ():
-            if _usable(port, plan.options.tool):
-                found.setdefault(port.rail, []).append(one.host)
+        for port in _measured_ports(one, plan.options) if one.outcome == "ok" else ():
+            found.setdefault(port.rail, []).append(one.host)
     return dict(sorted(found.items()))

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from hosttune.gpu.inside import Inside
+from hosttune.gpu.memory_tests import ROCM
 from hosttune.gpu.vendor import Bench, Hints, Listing, Part, Partitioning, Vendor, awake, fill
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu, Peer
@@ -352,6 +353,7 @@ AMD = Vendor(
         nccl="2",
         library_file="/etc/rccl.conf",
     ),
+    memory_test=ROCM,
     # PyTorch for ROCm uses torch.cuda, and gives each device's PCI address (torch/csrc/cuda/Module.cpp).
     bench=Bench(
         backends=frozenset(("PyTorch",)), parts=_parts, unproven="unproven: not seen on a machine with AMD GPUs"

@@ -13,6 +13,7 @@ import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu.inside import Inside
+from hosttune.gpu.memory_tests import CUDA
 from hosttune.gpu.nvidia_clear import MEMORY_CLEAR
 from hosttune.gpu.nvidia_host import DRIVER, HINTS, NVML, TRACES, lists, parse_nvml, parse_smi_text, parse_smi_xml
 from hosttune.gpu.nvidia_logs import LOGS
@@ -378,5 +379,6 @@ NVIDIA = Vendor(
     generations=GENERATIONS,
     logs=LOGS,
     peer_memory=("nvidia_peermem", "nv_peer_mem"),
+    memory_test=CUDA,
     bench=Bench(backends=frozenset(("PyTorch", "nvbandwidth", "nccl-tests", "DCGM")), parts=_parts, watch="nvidia-smi"),
 )

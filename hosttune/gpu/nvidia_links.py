@@ -1,7 +1,8 @@
 """Speed and errors of each NVLink, from NVML or nvidia-smi → `Gpu.nvlinks`. Pure.
 
 Sources: nvml.h, NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, _RECOVERY, _CRC and NVML_FI_DEV_NVLINK_GET_SPEED (of each link,
-from Hopper on); nvmlDeviceGetNvLinkErrorCounter (before Hopper). Blackwell supports none of these counters.
+from Hopper on); nvmlDeviceGetNvLinkErrorCounter (before Hopper). NVLink 5 (Blackwell) has none of these counters, but
+NVML_FI_DEV_NVLINK_COUNT_*: those are read whose increase NVIDIA's DCGM takes for a fault (MonitorNVLink5Fields).
 """
 
 from __future__ import annotations
@@ -16,8 +17,19 @@ from hosttune.model.values import MAX_SIZE
 
 Raw = Mapping[str, Any]
 _N = TypeVar("_N", int, float)
-_SMI = {"replays": "Replay", "recoveries": "Recovery", "crc_errors": "CRC"}
+_SMI = {"replays": "Replay Errors", "recoveries": "Recovery Errors", "crc_errors": "CRC Errors"}
 _COUNTERS = {"replays": (161, 0), "recoveries": (162, 1), "crc_errors": (163, 2)}  # field, and counter before Hopper
+_NEWER = {  # of NVLink 5: the field, and its name in `nvidia-smi nvlink -e`
+    "malformed packets": (206, "Malformed packet Errors"),
+    "buffer overruns": (207, "Buffer overrun Errors"),
+    "receive errors": (208, "Rx Errors"),
+    "remote receive errors": (209, "Rx remote Errors"),
+    "general receive errors": (210, "Rx General Errors"),
+    "link integrity errors": (211, "Local link integrity Errors"),
+    "link recoveries": (215, "Total link recovery events"),
+    "effective errors": (219, "Effective Errors"),
+    "symbol errors": (221, "Symbol Errors"),
+}
 _SPEED = 164  # Mbyte/s
 # nvml.h, nvmlValueType_t: the member of the union that a value of this type has.
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal")
@@ -35,12 +47,14 @@ class Asker(Protocol):
 
 
 def ask_link(nvml: Asker, handle: object, link: int) -> dict[str, Any]:
-    """Return "speed" (Mbyte/s) and the error counters of one active link."""
+    """Return "speed" (Mbyte/s) and the error counters of one active link; "errors" has those of NVLink 5."""
     names = {"speed": _SPEED, **{name: field for name, (field, _) in _COUNTERS.items()}}
     found = {name: nvml.guard(partial(_field, nvml, handle, field, link)) for name, field in names.items()}
     for name, (_, counter) in _COUNTERS.items():
         if found[name] == _MISSING:
             found[name] = nvml.ask("nvmlDeviceGetNvLinkErrorCounter", handle, link, counter)
+    if all(found[name] == _MISSING for name in _COUNTERS):
+        found["errors"] = {name: nvml.guard(partial(_field, nvml, handle, n, link)) for name, (n, _) in _NEWER.items()}
     return found
 
 
@@ -69,17 +83,29 @@ def links_of_record(links: object, common: int | None) -> tuple[Nvlink, ...] | N
 
 
 def has_no_counters(links: object) -> bool:
-    """Return whether the driver says of every active link that it has none of these counters (Blackwell)."""
+    """Return whether the driver says of every active link that it has no counters at all."""
     every = links if isinstance(links, list) else []
     active = [one for one in every if isinstance(one, dict) and one.get("state") == 1]
-    return bool(active) and all(one.get(name) == _MISSING for one in active for name in _COUNTERS)
+    return bool(active) and all(
+        one.get(name) == _MISSING and not _has_newer(one) for one in active for name in _COUNTERS
+    )
+
+
+def _has_newer(raw: Raw) -> bool:
+    newer = raw.get("errors")
+    return isinstance(newer, dict) and any(newer.get(name, _MISSING) != _MISSING for name in _NEWER)
 
 
 def _link(raw: Raw, common: int | None) -> Nvlink:
     speed = common if raw.get("speed") == _MISSING else _count(raw.get("speed"))
     counts = {name: _count(raw.get(name)) for name in _COUNTERS}
+    newer = {name: _count(raw["errors"].get(name)) for name in _NEWER} if _has_newer(raw) else None
     return Nvlink(
-        link=raw["link"], active=raw.get("state") == 1, gb_per_s=None if speed is None else speed / 1000, **counts
+        link=raw["link"],
+        active=raw.get("state") == 1,
+        gb_per_s=None if speed is None else speed / 1000,
+        errors=newer,
+        **counts,
     )
 
 
@@ -91,21 +117,29 @@ def links_of_tables(
     errors: str, speeds: Mapping[str, tuple[float | None, ...]], gpus: tuple[Gpu, ...], *, numbered: bool
 ) -> dict[str, tuple[Nvlink, ...]]:
     """Return the links by address, from `nvidia-smi nvlink -e` and the speeds of `-s`; none without both."""
+    labels = {**_SMI, **{name: label for name, (_, label) in _NEWER.items()}}
     counts = {
-        name: nvlinks_by_address(parse_nvlink_errors(errors, word), gpus, numbered=numbered)
-        for name, word in _SMI.items()
+        name: nvlinks_by_address(parse_nvlink_errors(errors, label), gpus, numbered=numbered)
+        for name, label in labels.items()
     }
     found: dict[str, tuple[Nvlink, ...]] = {}
     for address in (gpu.address for gpu in gpus):
         lists = {name: of[address] for name, of in counts.items() if address in of}
+        newer = not lists.keys() & _SMI.keys() and bool(lists)
         own = speeds.get(address)
         if own is None or not lists or any(len(numbers) != len(own) for numbers in lists.values()):
             continue
         found[address] = tuple(
-            Nvlink(link=n, active=speed is not None, gb_per_s=speed, **{name: _at(of, n) for name, of in lists.items()})
+            Nvlink(link=n, active=speed is not None, gb_per_s=speed, **_of_tables(lists, n, newer=newer))
             for n, speed in enumerate(own)
         )
     return found
+
+
+def _of_tables(lists: Mapping[str, tuple[float | None, ...]], n: int, *, newer: bool) -> dict[str, Any]:
+    if newer:
+        return {"errors": {name: _at(lists[name], n) if name in lists else None for name in _NEWER}}
+    return {name: _at(of, n) for name, of in lists.items() if name in _SMI}
 
 
 def _at(numbers: Iterable[float | None], place: int) -> int | None:
@@ -125,9 +159,18 @@ def agreed_links(one: tuple[Nvlink, ...], other: tuple[Nvlink, ...]) -> tuple[Nv
             replays=_worse(max, a.replays, b.replays),
             recoveries=_worse(max, a.recoveries, b.recoveries),
             crc_errors=_worse(max, a.crc_errors, b.crc_errors),
+            errors=_worse_of_all(a.errors, b.errors),
         )
         for a, b in zip(one, other, strict=True)
     )
+
+
+def _worse_of_all(
+    a: Mapping[str, int | None] | None, b: Mapping[str, int | None] | None
+) -> Mapping[str, int | None] | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return {name: _worse(max, a.get(name), b.get(name)) for name in {**a, **b}}
 
 
 def _worse(worse: Callable[[_N, _N], _N], a: _N | None, b: _N | None) -> _N | None:

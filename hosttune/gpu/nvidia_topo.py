@@ -140,11 +140,11 @@ def parse_nvlink_status(text: str) -> tuple[NvlinkStatus, ...]:
 
 
 def parse_nvlink_errors(text: str, counter: str) -> tuple[NvlinkStatus, ...]:
-    """Parse one counter ("Replay", "Recovery", "CRC") of `nvidia-smi nvlink -e`: counts in place of GB/s.
+    """Parse one counter of `nvidia-smi nvlink -e` ("Replay Errors", …): counts in place of GB/s.
 
-    NVLinks of Blackwell have other counters, which this form does not have: the links are None.
+    The links are None where there is no such counter: NVLinks of Blackwell have others than those before.
     """
-    return _link_rows(text, rf"{counter} Errors: (?:([0-9]{{1,15}})|N/A)")
+    return _link_rows(text, rf"{re.escape(counter)}: (?:([0-9]{{1,15}})|N/A)")
 
 
 def _link_rows(text: str, value: str) -> tuple[NvlinkStatus, ...]:

@@ -13,6 +13,7 @@ import msgspec
 
 from hosttune.errors import Unreadable
 from hosttune.gpu.inside import Inside
+from hosttune.gpu.memory_tests import MemoryTest
 from hosttune.model.gpu import Gpu, GpuPort, Mig
 from hosttune.model.host import PciDevice, Problem
 from hosttune.model.values import Value
@@ -287,7 +288,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
       driver why nothing is set there.
     - `inside`: what is known about its GPUs in a guest. `traces`: traces of its driver on a host.
     - `logs` read the output of its tools, for a diagnosis.
-    - `peer_memory`: kernel modules that let NICs reach its GPUs' memory.
+    - `peer_memory`: kernel modules that let NICs reach its GPUs' memory. `memory_test`: how bandwidth between hosts is
+      measured with this memory; None: no source says.
     - `generations`: what models of copies and collectives need; the first whose names match counts.
     - `ports`: the network ports that its GPUs carry themselves; None: they carry none.
     - `partitioning`: modes in which a GPU is several devices; None: it has none.
@@ -323,6 +325,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     generations: tuple[Generation, ...] = ()
     logs: tuple[LogReader, ...] = ()
     peer_memory: tuple[str, ...] = ()
+    memory_test: MemoryTest | None = None
     ports: Ports | None = None
     partitioning: Partitioning | None = None
     resets_peers: Mapping[str, str] = {}

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from hosttune.model.values import Value
+from collections.abc import Mapping
+
+from hosttune.model.values import Value, close_mappings
 
 OTHER = "other"  # `Gpu.vendor` of a display whose maker is not a known maker of accelerators
 
@@ -20,7 +22,10 @@ class Peer(Value, frozen=True, kw_only=True):
 
 class Nvlink(Value, frozen=True, kw_only=True):
     """One NVLink of a GPU. `gb_per_s`: in one direction. Errors are counted since the driver was loaded or they were
-    cleared; None is unknown. A link that is not `active` has neither."""
+    cleared; None is unknown. A link that is not `active` has neither.
+
+    `errors`: the counters of NVLink 5 by name, in place of the three others; None: it has those.
+    """
 
     link: int
     active: bool
@@ -28,6 +33,10 @@ class Nvlink(Value, frozen=True, kw_only=True):
     replays: int | None = None
     recoveries: int | None = None
     crc_errors: int | None = None
+    errors: Mapping[str, int | None] | None = None
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "errors")
 
 
 class MigProfile(Value, frozen=True, kw_only=True):

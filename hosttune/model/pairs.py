@@ -13,6 +13,8 @@ ENDS_SCHEMA = "hosttune.ends/v1"
 PAIRS_SCHEMA = "hosttune.pairs/v1"
 Tool = Literal["tcp", "rdma"]
 Role = Literal["server", "client"]
+Memory = Literal["host", "gpu"]
+GPU_RAIL = " gpu"  # behind the name of a rail: its ports, measured with the memory of their GPUs
 
 # What became of one end. `measured` has a figure; the others say why there is none.
 EndOutcome = Literal[
@@ -28,25 +30,42 @@ PairOutcome = Literal[
 PairState = Literal["good", "low", "cut", "unknown"]
 
 
+class GpuMemory(Value, frozen=True, kw_only=True):
+    """A GPU whose memory is sent from and received into. `maker` as in `Gpu.vendor`; `dmabuf`: reached by dma-buf."""
+
+    address: str
+    maker: str
+    uuid: str | None = None
+    dmabuf: bool = False
+
+
 class Port(Value, frozen=True, kw_only=True):
     """A port of a host that can be measured. `rail` is what ports of different hosts have in common, a name.
 
     `address`: its IP address. `rate_gbps`: its active rate. None is unknown. `interface` or `rdma` may be missing.
+    `rdma_port`: the number of this port of the RDMA device, from 1 on. `gpu`: it is this port once more, measured with
+    the memory of the GPU of its rail, and its own rail has GPU_RAIL behind its name. `gpu_why`: why there is no such
+    port although it has a GPU.
     """
 
     rail: str
     interface: str | None = None
     rdma: str | None = None
+    rdma_port: int | None = None
     address: str | None = None
     rate_gbps: float | None = None
     link_layer: str | None = None
     state: str | None = None
+    gpu: GpuMemory | None = None
+    gpu_why: str | None = None
 
 
 class End(Value, frozen=True, kw_only=True):
     """One end of a measurement, for the host that it belongs to: it sends as `client`, or receives as `server`.
 
     `port`: TCP port of the server. `seconds` of measuring; `wait`: how long the client tries to connect.
+    `rdma_port`: the number of the port of the RDMA device `rdma`; None: its only one. `gpu`: with this GPU's memory,
+    not with the host's.
     """
 
     rail: str
@@ -59,8 +78,10 @@ class End(Value, frozen=True, kw_only=True):
     wait: int
     interface: str | None = None
     rdma: str | None = None
+    rdma_port: int | None = None
     rate_gbps: float | None = None
     streams: int = 1
+    gpu: GpuMemory | None = None
 
 
 class Job(Value, frozen=True, kw_only=True):
@@ -132,12 +153,14 @@ class Pair(Value, frozen=True, kw_only=True):
     """Two hosts on a rail: `sender` sends, `receiver` receives. `expected`: below this figure it is low; None: unknown.
 
     `rate_gbps`: the lower active rate of the two ports. `round`: the number of its round, from 1. `errors`: what the
-    two ports counted meanwhile beyond what is allowed, such as "receiver: mlx5_0/1 symbol_error 300".
+    two ports counted meanwhile beyond what is allowed, such as "receiver: mlx5_0/1 symbol_error 300". `memory`: what
+    both ends sent from and received into; "gpu" only on rails that have GPU_RAIL behind their name.
     """
 
     sender: str
     receiver: str
     rail: str
+    memory: Memory = "host"
     round: int
     state: PairState
     outcome: PairOutcome
@@ -151,17 +174,24 @@ class Pair(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         close_lists(self)
 
+    @property
+    def with_host_memory(self) -> tuple[str, str, str]:
+        """Sender, receiver and rail of the same pair with host memory."""
+        return self.sender, self.receiver, self.rail.removesuffix(GPU_RAIL)
+
 
 class Fault(Value, frozen=True, kw_only=True):
     """What explains low and cut pairs: a host (all of its measured ports), one port, a whole rail, or one pair.
 
     `hosts`: whose it is (two for a pair). `bad` of `measured` pairs are low or cut. `suspects`: where it may be
-    instead, if the measurements cannot tell. `words` is the sentence for people.
+    instead, if the measurements cannot tell. `memory` gpu: not the network, but the way between NIC and GPU. `words` is
+    the sentence for people.
     """
 
     kind: Literal["host", "port", "rail", "pair"]
     hosts: tuple[str, ...]
     rail: str | None = None
+    memory: Memory = "host"
     bad: int
     measured: int
     worst_gbps: float | None = None
@@ -193,9 +223,9 @@ class PairsReport(Value, frozen=True, kw_only=True):
     """All pairs of a run.
 
     Verdict: fail if any pair is low or cut, else unknown if anything is, else warn if the rate was limited, only
-    medians were compared, ports sent or received only, hosts lack ports, or ports counted errors, else pass. `rounds`:
-    how many there are; `all_pairs`: whether each pair of hosts is in one of them. `against`: what a figure is compared
-    with. `minutes`: what the rounds were estimated to take.
+    medians were compared, ports sent or received only, hosts lack ports, GPUs were not measured, or ports counted
+    errors, else pass. `rounds`: how many there are; `all_pairs`: whether each pair of hosts is in one of them.
+    `against`: what a figure is compared with. `minutes`: what the rounds were estimated to take.
     """
 
     schema: str = PAIRS_SCHEMA

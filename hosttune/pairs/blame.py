@@ -14,6 +14,9 @@ bad, and a good pair speaks for both of its ports. Unknown pairs say nothing. Th
    ports say nothing of their hosts. So is a rail without any good pair: nothing tells its ports apart.
 5. What is left are bad pairs: the path between two ports. A port of such a pair without any good pair stays a suspect.
 
+Pairs with the memory of GPUs are explained by themselves, in the same way. Those that are bad with host memory too say
+nothing of GPUs; what explains the others is the way between NIC and GPU.
+
 Limits. It needs some other host that is good: if more than half of the ports are bad, or two hosts are all there is,
 figures below the median say little, and suspects or the whole rail are named. A port that is bad only towards half of
 its peers or fewer shows as pairs. With few rounds a port has few pairs, so two bad paths of one port among three can
@@ -27,11 +30,17 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from hosttune.model.listing import some
-from hosttune.model.pairs import Fault, Pair
+from hosttune.model.pairs import GPU_RAIL, Fault, Pair
 
 _LEAST = 2  # bad pairs of a port before it is blamed
 _BAD = ("low", "cut")
+GPU_PATH = (
+    "these pairs are not low with host memory, so it is the way between NIC and GPU: ACS redirect on the ports of their"
+    " switch, ATS, the peer memory module or dma-buf (validate: acs, ats, gpu-rail, guest-gpudirect)"
+)
 PortKey = tuple[str, str]  # (host, rail)
 N = TypeVar("N", bound=Hashable)
 
@@ -50,7 +59,18 @@ class _Matrix:
 
 
 def blame(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
-    """Return what explains the low and cut pairs: hosts, rails, ports, pairs, in this order, each sorted by name."""
+    """Return what explains the low and cut pairs: hosts, rails, ports, pairs, in this order, each sorted by name.
+
+    First the network, from pairs with host memory, then the ways to GPUs.
+    """
+    found = tuple(pairs)
+    of_host = {(pair.sender, pair.receiver, pair.rail): pair.state for pair in found if pair.memory == "host"}
+    of_gpus = [pair for pair in found if pair.memory == "gpu" and of_host.get(pair.with_host_memory) not in _BAD]
+    network = _blamed(pair for pair in found if pair.memory == "host")
+    return (*network, *(replace(one, memory="gpu", words=f"{one.words}; {GPU_PATH}") for one in _blamed(of_gpus)))
+
+
+def _blamed(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
     measured = [pair for pair in pairs if pair.state in ("good", *_BAD)]
     matrix = _matrix(measured)
     blamed = _blamed_ports(matrix)
@@ -215,7 +235,8 @@ def _fault(
 def _subject(kind: str, hosts: tuple[str, ...], rail: str | None) -> str:
     on = f", port {rail}" if rail is not None else ""
     if kind == "rail":
-        return f"rail {rail} (more than half of its ports, or all: a switch, its settings, or what they have in common)"
+        cause = "" if str(rail).endswith(GPU_RAIL) else ": a switch, its settings, or what they have in common"
+        return f"rail {rail} (more than half of its ports, or all{cause})"
     return f"{kind} {' - '.join(hosts)}{on}" if kind == "pair" else f"host {hosts[0]}{on}"
 
 

@@ -20,10 +20,11 @@ _FRAMES = {"rx_crc_errors": "statistics/rx_crc_errors", "carrier_down_count": "c
 
 
 def look(reader: Reader, end: End) -> Counters:
-    """Return the counters of the RDMA device and the interface of an end that its drivers have."""
+    """Return the counters of the RDMA port (of all, if its number is not known) and the interface of an end that its
+    drivers have."""
     found: dict[str, int | None] = {}
     if end.rdma is not None and _NAME.fullmatch(end.rdma):
-        for number in reader.names(f"{RDMA}/{end.rdma}/ports"):
+        for number in (str(end.rdma_port),) if end.rdma_port else reader.names(f"{RDMA}/{end.rdma}/ports"):
             at = f"{RDMA}/{end.rdma}/ports/{number}"
             paths = {name: f"{at}/counters/{name}" for name in PORT_COUNTERS}
             paths |= {name: f"{at}/hw_counters/{name}" for name in HARDWARE_COUNTERS}

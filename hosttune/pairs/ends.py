@@ -21,7 +21,8 @@ from msgspec.structs import replace
 from hosttune.bench.parse.answer import NotUnderstood, document, part, positive
 from hosttune.bench.parse.tools import parse_perftest
 from hosttune.errors import BadInput, CommandFailed
-from hosttune.model.pairs import End, EndOutcome, EndResult, Job
+from hosttune.gpu import vendor_of
+from hosttune.model.pairs import End, EndOutcome, EndResult, GpuMemory, Job
 from hosttune.pairs.counters import Counters, came
 
 Run = Callable[[tuple[str, ...], float], str]  # a command and its time limit in seconds → stdout, or CommandFailed
@@ -48,11 +49,15 @@ _SAID: tuple[tuple[str, EndOutcome], ...] = (
     (r"Couldn't read remote address|Failed to exchange data|ead (?:from|to) socket", "no-connection"),
     (r"the server has terminated", "nobody-came"),
 )
+_NO_REGION = "Couldn't allocate MR"  # perftest: ibv_reg_mr or ibv_reg_dmabuf_mr refused
 _NO_BIND = "unrecognized option '--bind_source_ip'"
 STALLED = "TCP connects, and RDMA carried not one message"
 UNBOUND = "this perftest (before 23.07) cannot bind to one address: the server listened on all of the host's"
-_MOST = {"port": 65535, "seconds": 600, "wait": 600, "streams": 64}
+_MOST = {"port": 65535, "seconds": 600, "wait": 600, "streams": 64, "rdma_port": 255}
+GPU_SECONDS = 10  # more for an end with GPU memory: its driver starts, on a board with eight GPUs in seconds
 _DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_UUID = re.compile(r"GPU-[0-9A-Fa-f-]{1,40}")
 _AGAIN = ("connection-refused", "no-connection")
 _PERFTEST_ENDS = re.compile(
     r"^ *(local|remote) address: +LID (\S+) QPN (\S+) PSN (\S+).*?$(?:\s*^ *GID: *(\S+))?", re.MULTILINE
@@ -68,12 +73,15 @@ def check_job(job: Job) -> None:
             except ValueError as error:
                 raise _bad(number, name, f"not an IP address: {getattr(end, name)[:40]!r}") from error
         for name, most in _MOST.items():
-            if not 1 <= getattr(end, name) <= most:
-                raise _bad(number, name, f"{getattr(end, name)} is not 1 to {most}")
+            value = getattr(end, name)
+            if value is not None and not 1 <= value <= most:
+                raise _bad(number, name, f"{value} is not 1 to {most}")
         if end.rate_gbps is not None and not 0.001 <= end.rate_gbps <= 10_000:
             raise _bad(number, "rate_gbps", "not 0.001 to 10000")
         if end.tool == "rdma" and not _DEVICE.fullmatch(end.rdma or ""):
             raise _bad(number, "rdma", "no name of an RDMA device")
+        if end.gpu is not None and (end.tool != "rdma" or _of_gpu(end.gpu) is None):
+            raise _bad(number, "gpu", "no GPU whose memory ib_write_bw can use")
 
 
 def _bad(number: int, name: str, why: str) -> BadInput:
@@ -85,7 +93,8 @@ def measure(
 ) -> tuple[EndResult, ...]:
     """Measure these ends one after another, or all at once. Returns a result for each; never raises for an end.
 
-    `look` returns the error counters of an end's port; it is called before and after.
+    `look` returns the error counters of an end's port; it is called before and after. All at once: first those with
+    host memory, then those with the memory of GPUs.
     """
 
     def one(end: End) -> EndResult:
@@ -95,8 +104,14 @@ def measure(
             return found
         return replace(found, errors=came(before, look(end), end.seconds))
 
-    with ThreadPoolExecutor(max_workers=max(1, len(ends)) if together else 1) as pool:
-        return tuple(pool.map(one, ends))
+    found: dict[int, EndResult] = {}
+    for gpus in (False, True):  # never at once: both are of the same port
+        part = [(number, end) for number, end in enumerate(ends) if (end.gpu is not None) == gpus or not together]
+        with ThreadPoolExecutor(max_workers=max(1, len(part)) if together else 1) as pool:
+            found |= zip((number for number, _ in part), pool.map(one, (end for _, end in part)), strict=True)
+        if not together:
+            break
+    return tuple(found[number] for number in range(len(ends)))
 
 
 def measure_one(end: End, run: Run) -> EndResult:
@@ -141,7 +156,7 @@ def other_way(interface: str | None, address: str, peer: str, run: Run) -> tuple
 
 def command(end: End, seconds_to_connect: float, *, bound: bool = True) -> tuple[tuple[str, ...], float]:
     """Return the command of an end, and its own time limit in seconds. Not `bound`: for a perftest that cannot."""
-    omit = OMIT_SECONDS if end.tool == "tcp" else 0
+    omit = OMIT_SECONDS if end.tool == "tcp" else GPU_SECONDS if end.gpu is not None else 0
     limit = round(seconds_to_connect + omit + end.seconds + SLACK_SECONDS)
     words = _iperf3(end) if end.tool == "tcp" else _perftest(end, bound=bound)
     return ("timeout", "-k", "2", str(limit), *_MERGED, *words), float(limit)
@@ -159,17 +174,34 @@ def _iperf3(end: End) -> tuple[str, ...]:
 def _perftest(end: End, *, bound: bool) -> tuple[str, ...]:
     """Return `ib_write_bw` (linux-rdma/perftest, its man page): 1 MiB messages, reported in Gb/s, by duration.
 
-    A rate is limited by the program, one message at a time: what a card limits itself is a few fixed rates.
+    A rate is limited by the program, one message at a time: what a card limits itself is a few fixed rates. Which of
+    the port's GIDs it uses it chooses itself (get_best_gid_index of its source: by device and port).
     """
-    words: tuple[str, ...] = (*_BY_LINES, "ib_write_bw", "-d", str(end.rdma), "--report_gbits", "-F", "-s", "1048576")
+    environment, memory = (_of_gpu(end.gpu) if end.gpu is not None else None) or ((), ())
+    words: tuple[str, ...] = (*environment, *_BY_LINES, "ib_write_bw", "-d", str(end.rdma))
+    words += ("--report_gbits", "-F", "-s", "1048576")
+    words += ("-i", str(end.rdma_port)) if end.rdma_port is not None else ()
     words += ("-q", str(end.streams), "-D", str(end.seconds), "-p", str(end.port))
     words += ("--bind_source_ip", end.address) if bound else ()
+    words += memory
     if end.role == "server":
         return words
     if end.rate_gbps is not None:
         words += ("--rate_limit_type", "SW", "--burst_size", "1", "--rate_units", "g")
         words += ("--rate_limit", f"{end.rate_gbps:g}")
     return (*words, end.peer_address)
+
+
+def _of_gpu(gpu: GpuMemory) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Return `env` with its variables, and the words of `ib_write_bw`, for a GPU's memory; None if there are none."""
+    vendor = vendor_of(gpu.maker)
+    test = vendor.memory_test if vendor is not None else None
+    right = _ADDRESS.fullmatch(gpu.address) and (gpu.uuid is None or _UUID.fullmatch(gpu.uuid))
+    chosen = test.chosen(gpu.address, gpu.uuid) if test is not None and right else None
+    if test is None or chosen is None:
+        return None
+    variables = tuple(f"{name}={value}" for name, value in chosen[0].items())
+    return ("env", *variables) if variables else (), (*chosen[1], *((test.dmabuf,) if gpu.dmabuf else ()))
 
 
 def _once(end: End, run: Run, seconds_to_connect: float) -> tuple[EndResult, bool]:
@@ -183,7 +215,7 @@ def _once(end: End, run: Run, seconds_to_connect: float) -> tuple[EndResult, boo
     if unbound:
         argv, limit = command(end, seconds_to_connect, bound=False)
         text, failed = _ran(argv, limit, run)
-    met = _begun(text)
+    met = _begun(text) or (end.gpu is not None and _used(end.gpu, text) is not None)  # it looks for it afterwards
     if failed is not None and failed.reason == "exit status 124" and not met:
         return _alone(end, limit), met
     found = _read(end, text, failed)
@@ -195,12 +227,23 @@ def _read(end: End, text: str, failed: CommandFailed | None) -> EndResult:
     try:
         return parse_iperf3(end, text) if end.tool == "tcp" else parse_ib_write_bw(end, text)
     except NotUnderstood as error:
+        if end.gpu is not None and (lost := _no_memory(end.gpu, text)) is not None:
+            return _result(end, "tool-failed", lost)
         said = _said(text) or _said(failed.reason if failed is not None else "")
         if said is not None:
             return _result(end, said[0], said[1])
         if failed is not None:
             return _result(end, "tool-failed", f"{failed.reason}: {_last(text)}")
         return _result(end, "not-understood", error.what)
+
+
+def _no_memory(gpu: GpuMemory, text: str) -> str | None:
+    """Return what a program said of a GPU's memory that it, or the NIC, cannot use; None if it did not."""
+    vendor = vendor_of(gpu.maker)
+    own = vendor.memory_test.failed if vendor is not None and vendor.memory_test is not None else "$^"
+    found = re.search(rf"^.*(?:{own}|{_NO_REGION}).*$", text, re.MULTILINE)
+    way = "dma-buf" if gpu.dmabuf else "the peer memory module"
+    return f"GPU {gpu.address}, by {way}: {found[0].strip()}" if found else None
 
 
 def _ran(argv: tuple[str, ...], limit: float, run: Run) -> tuple[str, CommandFailed | None]:
@@ -269,6 +312,8 @@ def parse_ib_write_bw(end: End, text: str) -> EndResult:
     Raises NotUnderstood.
     """
     figure = parse_perftest(text, end.rail, stalled=True).samples[0].value
+    if end.gpu is not None and (other := _other_gpu(end.gpu, text)) is not None:
+        return _result(end, "not-understood", other)
     sides = _PERFTEST_ENDS.findall(text)
     local = [part_ for side, *part_ in sides if side == "local"]
     remote = [part_ for side, *part_ in sides if side == "remote"]
@@ -285,6 +330,20 @@ def parse_ib_write_bw(end: End, text: str) -> EndResult:
         seen=_address(remote[0][3]),
         why=None if figure else STALLED,
     )
+
+
+def _other_gpu(gpu: GpuMemory, text: str) -> str | None:
+    """Return why the figure is not one of this GPU's memory, as the program printed it; None if it is."""
+    used = _used(gpu, text)
+    if used is None:
+        return f"ib_write_bw does not say that it used the memory of GPU {gpu.address}"
+    return None if gpu.address.partition(":")[2].startswith(used) else f"it used the GPU at {used}, not {gpu.address}"
+
+
+def _used(gpu: GpuMemory, text: str) -> str | None:
+    """Return the beginning of the address of the GPU that the program says it used; None if it does not say."""
+    vendor = vendor_of(gpu.maker)
+    return vendor.memory_test.used(text) if vendor is not None and vendor.memory_test is not None else None
 
 
 def _address(gid: str) -> str | None:

@@ -1,8 +1,9 @@
 """The two ends of a pair → one pair; a figure → good, low, cut or unknown. Pure functions.
 
 Expected is FLOOR of the lower active rate of the two ports, FLOOR of the median of all pairs whose ports have the same
-rate, and FLOOR of the median of its rail: a port that came up at half of its rate reaches that half. A figure below one
-of them is low. Sources of 0.9 of the port's rate as a floor: Azure's and OCI's health
+rate and memory, and FLOOR of the median of its rail: a port that came up at half of its rate reaches that half. A
+figure below one of them is low. With the memory of GPUs it is low also below FLOOR of the same pair's figure with host memory:
+the two ways differ between NIC and memory alone. Sources of 0.9 of the port's rate as a floor: Azure's and OCI's health
 checks of `ib_write_bw` (380 of 400, 360 of 400 with GPUDirect, 384 of 400, 192 of 200 Gb/s): docs/fleet-pairs.md.
 """
 
@@ -15,7 +16,7 @@ from statistics import median
 from msgspec.structs import replace
 
 from hosttune.model.listing import some
-from hosttune.model.pairs import EndResult, Pair, PairOutcome, PairState, RailFigures
+from hosttune.model.pairs import EndResult, Memory, Pair, PairOutcome, PairState, RailFigures
 from hosttune.model.validation import Verdict
 
 FLOOR = 0.9
@@ -82,17 +83,23 @@ def judged(
 ) -> tuple[Pair, ...]:
     """Return the pairs with state and expected figure. `limit_gbps`: nobody sent more than this."""
     medians = _medians(pairs)
-    return tuple(_judged(pair, medians, floor, against, limit_gbps) for pair in pairs)
+    of_host = {(pair.sender, pair.receiver, pair.rail): pair.gbps for pair in pairs if pair.memory == "host"}
+    return tuple(
+        _judged(pair, medians, floor, against, limit_gbps, of_host.get(pair.with_host_memory)) for pair in pairs
+    )
 
 
 def _judged(
-    pair: Pair, medians: Mapping[float | str | None, float], floor: float, against: Sequence[str], limit: float | None
+    pair: Pair, medians: _Medians, floor: float, against: Sequence[str], limit: float | None, of_host: float | None
 ) -> Pair:
+    """Return a pair with its state. `of_host`: its figure with host memory."""
     if pair.outcome != "measured" or pair.gbps is None:
         return replace(pair, state="cut" if pair.outcome in CUT else "unknown")
-    middles = [medians.get(pair.rate_gbps), medians.get(pair.rail)] if "median" in against else []
     port = pair.rate_gbps if "rate" in against else None
-    known = [floor * value for value in (_least(port, limit), *middles) if value is not None]
+    beside = of_host if pair.memory == "gpu" else None
+    middles = (medians.get((pair.memory, pair.rate_gbps)), medians.get(pair.rail)) if "median" in against else ()
+    figures = (_least(port, limit), *middles, beside)
+    known = [floor * value for value in figures if value is not None]
     expected = max(known, default=None)
     state: PairState = "unknown"
     why = pair.why
@@ -111,14 +118,17 @@ def _least(port: float | None, limit: float | None) -> float | None:
     return port if port is None or limit is None else min(port, limit)
 
 
-def _medians(pairs: Iterable[Pair]) -> Mapping[float | str | None, float]:
-    """Return the median of the measured pairs by the rate of their ports (None: unknown ones), and by their rail."""
-    found: dict[float | str | None, list[float]] = {}
+_Medians = Mapping[tuple[Memory, float | None] | str, float]
+
+
+def _medians(pairs: Iterable[Pair]) -> _Medians:
+    """Return the median of the measured pairs by memory and rate of their ports (None: unknown), and by their rail."""
+    found: dict[tuple[Memory, float | None] | str, list[float]] = {}
     for pair in pairs:
         if pair.outcome == "measured" and pair.gbps is not None:
-            for key in (pair.rate_gbps, pair.rail):
-                found.setdefault(key, []).append(pair.gbps)
-    return {key: median(figures) for key, figures in found.items() if len(figures) >= LEAST_FOR_MEDIAN}
+            for kind in ((pair.memory, pair.rate_gbps), pair.rail):
+                found.setdefault(kind, []).append(pair.gbps)
+    return {kind: median(figures) for kind, figures in found.items() if len(figures) >= LEAST_FOR_MEDIAN}
 
 
 def verdict_of(pairs: Iterable[Pair], *, incomplete: bool, limited: bool) -> Verdict:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hosttune.discovery.portfiles import NET, RDMA, interface_gbps
+from hosttune.discovery.portfiles import NET, RDMA, interface_gbps, link_layer, rdma_rate, state_word
 from hosttune.errors import BadInput, CommandFailed, Unreadable
 from hosttune.model.devices import Nic
 from hosttune.model.host import Host
@@ -15,30 +16,35 @@ from hosttune.model.hostfields import Problem
 from hosttune.model.pairs import Ends, Port, Tool
 from hosttune.model.platform import RunningGuest
 from hosttune.model.problems import OUTSIDE
+from hosttune.pairs.gpumemory import with_gpus
 from hosttune.reader import Reader
 from hosttune.system import System
 
 TOOLS: Mapping[Tool, str] = {"tcp": "iperf3", "rdma": "ib_write_bw"}
 _FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _NO_RAIL = ("", "lo")
+_IPOIB = "32"  # ARPHRD_INFINIBAND
 
 
 def survey(system: System, host: Host, named: Sequence[str] = (), *, version: str | None = None) -> Ends:
-    """Return what this host is and has, without measuring. `named`: its ports by interface (or RDMA device), else all.
+    """Return what this host is and has, without measuring. `named`: its ports by interface, RDMA device (mlx5_0) or
+    port of one (mlx5_0/2), else all.
 
     All: every physical port that is an RDMA port, or a network interface that is up and has an address, but not one
     that the fabric of the GPUs uses. Raises BadInput for a name that the host does not have.
     """
     addresses = addresses_of(system)
-    found = tuple(_named(system, host, name, addresses) for name in named) if named else _all(system, host, addresses)
+    chosen = [port for name in named for port in _named(system, host, name, addresses)]
+    found = tuple(dict.fromkeys(chosen)) if named else _all(system, host, addresses)
     guests = running_guests(host.guests, host.problems)
+    tools = tuple(tool for tool, program in TOOLS.items() if _installed(system, program))
     return Ends(
         host=host.hostname,
         version=version,
         machine=host.boot_id,
         guests=guests,
-        tools=tuple(tool for tool, program in TOOLS.items() if _installed(system, program)),
-        ports=found,
+        tools=tools,
+        ports=with_gpus(system, host, found) if "rdma" in tools else found,
         notes=() if addresses is not None else ("addresses are unknown: `ip -j address show` gave no answer",),
     )
 
@@ -83,64 +89,121 @@ def _best(row: Mapping[str, Any]) -> str | None:
 
 
 def _all(system: System, host: Host, addresses: Mapping[str, str] | None) -> tuple[Port, ...]:
-    ports = []
-    for nic in host.nics:
-        if nic.physfn is not None or nic.fabric_bridge:
-            continue
-        names = nic.interfaces or (("",) if nic.rdma else ())
-        for name in names:
-            port = _port(system, nic, name, addresses)
-            if port.rdma or (port.address and port.state in ("up", "active")):
-                ports.append(port)
-    return tuple(ports)
+    nics = (nic for nic in host.nics if nic.physfn is None and not nic.fabric_bridge)
+    found = (port for nic in nics for port in _of_nic(system, nic, addresses))
+    return tuple(port for port in found if port.rdma or (port.address and port.state in ("up", "active")))
 
 
-def _named(system: System, host: Host, name: str, addresses: Mapping[str, str] | None) -> Port:
-    """Return a port that the operator named. Raises BadInput if there is none."""
-    nic = next((nic for nic in host.nics if name in nic.interfaces or name == nic.rdma), None)
-    if nic is not None:
-        interface = name if name in nic.interfaces else next(iter(nic.interfaces), "")
-        return _port(system, nic, interface, addresses)
+def _named(system: System, host: Host, name: str, addresses: Mapping[str, str] | None) -> tuple[Port, ...]:
+    """Return the ports that the operator named. Raises BadInput if there are none."""
+    nic = next((nic for nic in host.nics if name in nic.interfaces or name.partition("/")[0] == nic.rdma), None)
+    ports = _of_nic(system, nic, addresses) if nic is not None else []
+    own = tuple(port for port in ports if name in (port.interface, f"{port.rdma}/{port.rdma_port}"))
+    if own or (nic is not None and name == nic.rdma):
+        first: dict[int | None, Port] = {}
+        for port in ports:
+            if port.rdma is not None:
+                first.setdefault(port.rdma_port, port)
+        return own or tuple(first.values())
     if "/" in name or name in (".", "..", *_NO_RAIL) or not system.exists(f"{NET}/{name}"):
         raise BadInput(f"no port {name[:40]!r} on this host", where="ports", hint="`ip link` lists the interfaces")
-    return _port(system, None, name, addresses)  # a bond, a VLAN, a virtual interface
+    return (_port(system, None, name, _rdma_over(system, name), addresses),)  # a bond, a VLAN, a virtual interface
 
 
-def _port(system: System, nic: Nic | None, interface: str, addresses: Mapping[str, str] | None) -> Port:
-    alone = nic is not None and len(nic.interfaces) <= 1
-    own = nic.rdma if nic is not None else None
-    rdma = own or _rdma_over(system, interface)
-    layer = nic.link_layer if nic is not None and own else "Ethernet" if rdma else None
+def _of_nic(system: System, nic: Nic, addresses: Mapping[str, str] | None) -> list[Port]:
+    """Return the ports of a network function. If its RDMA device has one port, all interfaces are of this one.
+
+    If it has several, each is a port of its own: that of an interface as far as the kernel says of which, and else
+    without an interface.
+    """
+    numbers = _numbers(system, nic.rdma)
+    if nic.rdma is None or len(numbers) < 2:
+        own = None if nic.rdma is None else (nic.rdma, next(iter(numbers), None))
+        names = nic.interfaces or (("",) if nic.rdma else ())
+        return [_port(system, nic, name, own or _rdma_over(system, name), addresses) for name in names]
+    owners = {number: _interface_of(system, nic, number) for number in numbers}
+    places = {name: (nic.rdma, number) for number, name in owners.items()}
+    found = [_port(system, nic, name, places.get(name), addresses, several=True) for name in nic.interfaces]
+    alone = [number for number, name in owners.items() if name is None or places[name] != (nic.rdma, number)]
+    return found + [_port(system, nic, "", (nic.rdma, number), addresses, several=True) for number in alone]
+
+
+_Place = tuple[str, int | None]  # an RDMA device, and the number of its port
+
+
+def _port(
+    system: System, nic: Nic | None, interface: str, place: _Place | None, addresses: Mapping[str, str] | None, *,
+    several: bool = False,
+) -> Port:  # fmt: skip
+    """Return a port. `several`: its RDMA device has other ports too, so that what is known of the function is of them
+    all."""
+    reader = Reader(system)
+    alone = nic is not None and len(nic.interfaces) <= 1 and not several
+    rdma, number = place or (None, None)
+    layer = nic.link_layer if nic is not None and rdma == nic.rdma else "Ethernet"
+    rate = nic.rate_gbps if nic is not None and alone else interface_gbps(reader, interface) if interface else None
+    state = nic.state if nic is not None and alone else _text(system, interface, "operstate")
+    if several and rdma is not None:
+        at = f"{RDMA}/{rdma}/ports/{number}"
+        layer, state = link_layer(reader, at), state_word(reader, f"{at}/state")
+        rate = rdma_rate(reader, f"{at}/rate")[0] if state == "active" else None  # of one that is down: the lowest
     return Port(
-        rail=interface or own or "",
+        rail=interface or (f"{rdma}/{number}" if several else rdma) or "",
         interface=interface or None,
         rdma=rdma,
+        rdma_port=number,
         address=(addresses or {}).get(interface),
-        rate_gbps=nic.rate_gbps if nic is not None and alone else interface_gbps(Reader(system), interface),
-        link_layer=layer,
-        state=nic.state if nic is not None and alone else _text(system, interface, "operstate"),
+        rate_gbps=rate,
+        link_layer=layer if rdma else None,
+        state=state,
     )
 
 
-def _rdma_over(system: System, interface: str) -> str | None:
-    """Return the RDMA device whose first port uses an interface and is of no PCI function of its own: one over a bond,
-    or the kernel's software one. None if there is none (Documentation/ABI/stable/sysfs-class-infiniband: gid_attrs)."""
+def _numbers(system: System, rdma: str | None) -> tuple[int, ...]:
+    """Return the numbers of the ports of an RDMA device, from 1 on; () if they are not known."""
+    try:
+        names = system.list(f"{RDMA}/{rdma}/ports") if rdma else ()
+    except Unreadable:
+        return ()
+    return tuple(sorted(int(name) for name in names if re.fullmatch("[1-9][0-9]{0,2}", name)))
+
+
+def _interface_of(system: System, nic: Nic, number: int) -> str | None:
+    """Return the interface of one of several ports of an RDMA device; None if it is not known.
+
+    RoCE: that of its first GID (Documentation/ABI/stable/sysfs-class-infiniband: gid_attrs). InfiniBand: the one whose
+    dev_port, counted from 0, is this port (Documentation/ABI/testing/sysfs-class-net; drivers/infiniband/ulp/ipoib).
+    """
+    at = f"{RDMA}/{nic.rdma}/ports/{number}"
+    if link_layer(Reader(system), at) != "InfiniBand":
+        name = _gid_interface(system, nic.rdma or "", number)
+        return name if name in nic.interfaces else None
+    own = [name for name in nic.interfaces if _read(system, f"{NET}/{name}/dev_port") == str(number - 1)]
+    ib = [name for name in own if _read(system, f"{NET}/{name}/type") == _IPOIB]
+    return ib[0] if len(ib) == 1 else None
+
+
+def _rdma_over(system: System, interface: str) -> _Place | None:
+    """Return the RDMA port of an interface that is of no PCI function of its own: one over a bond, or the kernel's
+    software one. None if there is none (Documentation/ABI/stable/sysfs-class-infiniband: gid_attrs)."""
     try:
         names = system.list(RDMA) if interface else ()
     except Unreadable:
         return None
-    return next((name for name in names if _gid_interface(system, name) == interface), None)
+    places = ((name, number) for name in names for number in _numbers(system, name))
+    return next((place for place in places if _gid_interface(system, *place) == interface), None)
 
 
-def _gid_interface(system: System, rdma: str) -> str | None:
+def _gid_interface(system: System, rdma: str, number: int) -> str | None:
+    return _read(system, f"{RDMA}/{rdma}/ports/{number}/gid_attrs/ndevs/0")
+
+
+def _read(system: System, path: str) -> str | None:
     try:
-        return system.read(f"{RDMA}/{rdma}/ports/1/gid_attrs/ndevs/0")
+        return system.read(path)
     except Unreadable:
         return None
 
 
 def _text(system: System, interface: str, name: str) -> str | None:
-    try:
-        return system.read(f"{NET}/{interface}/{name}") if interface else None
-    except Unreadable:
-        return None
+    return _read(system, f"{NET}/{interface}/{name}") if interface else None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hosttune.model.listing import some
-from hosttune.model.pairs import PairsReport
+from hosttune.model.pairs import GPU_RAIL, PairsReport
 from hosttune.report.between_text import first_lines, print_rest, print_top, unmeasured_hosts
 from hosttune.report.branch import count
 from hosttune.report.validation_text import prose
@@ -43,6 +43,9 @@ def occasion(report: PairsReport) -> Iterator[str]:
     yield f"{how}, {count(report.rounds, 'round')} ({extent}), estimated {report.minutes:g} minutes, run {report.run}"
     against = {"rate": "the lower active rate of the two ports", "median": "the median of pairs of the same rate"}
     yield f"low: below {report.floor:g} of {' or of '.join(against[one] for one in report.against)}"
+    if any(pair.memory == "gpu" for pair in report.pairs):
+        rails = f"rails with {GPU_RAIL.strip()} behind their name: both ends with the memory of GPUs (GPUDirect RDMA)"
+        yield f"{rails}; low there also below {report.floor:g} of the same pair with host memory"
 
 
 def rail_lines(report: PairsReport) -> Iterator[str]:

@@ -16,6 +16,7 @@ import signal
 import time
 from collections.abc import Mapping
 
+import yaml
 from ansible import constants as C  # noqa: N812 (what Ansible calls it)
 from ansible import context
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleError
@@ -190,12 +191,29 @@ class ActionModule(ActionBase):
                 carried["floors"] = self._text("hosttune_floors", asked["floors"], beside)
             if asked["against"] is not None:
                 carried["against"] = earlier(path, asked["against"])
-            if isinstance(asked["intent"], Mapping) and asked["intent"].get("fabric"):
-                declared = {"version": asked["intent"].get("version"), "fabric": asked["intent"]["fabric"]}
-                carried["expect"] = VARIABLES.as_json(declared)
+            carried.update(self._declared(asked["intent"], beside))
         if asked["phase"] == "verify":
             carried.update(HANDOVER.carried(os.path.dirname(path), asked["signing"]))
         return carried
+
+    def _declared(self, intent: object, beside: object) -> dict:
+        """What the host's intent declares of its network, for `--expect`; {} if nothing. Raises BadInput.
+
+        Of a file the host reads the text itself, as it does for a plan: YAML has more than one meaning.
+        """
+        if intent is None or isinstance(intent, Mapping):
+            fabric = intent.get("fabric") if intent is not None else None
+            declared = {"version": intent.get("version"), "fabric": fabric} if fabric else None
+            return {"expect": VARIABLES.as_json(declared)} if declared else {}
+        text = self._text("hosttune_intent", intent, beside)
+        try:
+            found = yaml.load(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+        except (yaml.YAMLError, RecursionError) as error:
+            raise BadInput(f"hosttune_intent: {intent} is not YAML: {one_line(str(error))}") from error
+        if not isinstance(found, dict):
+            raise BadInput(f"hosttune_intent: {intent} is not a mapping")
+        nothing = found.get("fabric") in (None, {}, "", "~", "null", "Null", "NULL")
+        return {} if nothing else {"expect": text}
 
     def _text(self, where: str, path: object, beside: object) -> str:
         """A file of the controller, decrypted where ansible-vault has encrypted it. Raises BadInput.
