@@ -107,6 +107,7 @@ def _facts(
     sensors = _sensors(reader, folder)
     caps = sensors and f"{sensors}/power1_cap"
     uncorrected, corrected = read_ras(reader, folder, blocks)
+    temperature, limit = _heat(reader, sensors)
     return Gpu(
         address=address,
         memory_bytes=reader.count(f"{folder}/mem_info_vram_total") or None,
@@ -123,8 +124,8 @@ def _facts(
         ecc_uncorrected=uncorrected,
         ecc_corrected=corrected,
         pcie_replays=reader.count(f"{folder}/pcie_replay_count"),
-        temperature_c=_celsius(reader, sensors and f"{sensors}/temp1_input"),
-        temperature_slowdown_c=_celsius(reader, sensors and f"{sensors}/temp1_crit"),
+        temperature_c=temperature,
+        temperature_slowdown_c=limit,
     )
 
 
@@ -178,8 +179,27 @@ def _counts(text: str) -> dict[str, int | None]:
     return found
 
 
+def _heat(reader: Reader, sensors: str) -> tuple[float | None, float | None]:
+    """Return temperature and limit of the sensor that is nearest to its limit, in degrees; None: unknown.
+
+    amdgpu has three: edge, junction and memory, temp1 to temp3; MI300 has no edge (amdgpu_pm.c,
+    hwmon_attributes_visible). If one of them is not known, it may be the hottest: then only a sensor at its limit
+    is told.
+    """
+    names = filter(None, (re.match(r"temp([1-3])_", name) for name in reader.names(sensors))) if sensors else ()
+    known = [
+        (_celsius(reader, f"{sensors}/temp{one}_input"), _celsius(reader, f"{sensors}/temp{one}_crit"))
+        for one in sorted({name[1] for name in names})
+    ]
+    whole = sorted((limit - now, now, limit) for now, limit in known if now is not None and limit)
+    if whole and (whole[0][0] <= 0 or len(whole) == len(known)):
+        return whole[0][1:]
+    unsure = [now for now, limit in known if now is None or not limit]
+    return (None if not unsure or None in unsure else unsure[0]), None
+
+
 def _celsius(reader: Reader, path: str) -> float | None:
-    thousandths = reader.count(path) if path else None  # a working GPU is not below 0 degrees
+    thousandths = reader.count(path)  # a working GPU is not below 0 degrees
     return None if thousandths is None else thousandths / 1000
 
 
@@ -195,8 +215,8 @@ def read_xgmi(reader: Reader) -> tuple[dict[str, tuple[Peer, ...]], frozenset[st
     left out of the peers if its links, or those of a peer to it, were not read, contradict each other or lead to an
     unknown node. The number of XGMI links of a pair is not reported, so `links` stays unknown.
     """
-    nodes = {int(name): node for name, node in _nodes(reader).items() if number(name, MAX_ID) is not None}
-    places = {key: _place(node) for key, node in nodes.items()}
+    nodes = {name: node for name, node in _nodes(reader).items() if number(name, MAX_ID) is not None}
+    places = {int(name): place for name, place in _places(nodes).items()}
     addresses = {key: address for key, address in places.items() if address}
     here = sorted(set(addresses.values()))
     if len(here) > _MOST_NODES:
@@ -258,6 +278,25 @@ def read_properties(reader: Reader, path: str) -> dict[str, int | None]:
     return numbers
 
 
+def _places(nodes: Mapping[str, Mapping[str, int | None]]) -> dict[str, str | None]:
+    """Return where each node is (see `_place`); the partitions of a divided GPU are all where their GPU is.
+
+    Each partition has a node. On MI300 its number is in the last bits of `location_id`, which are the PCI function's;
+    newer kernels have it in bits 31:28 (kfd_topology.c, kfd_topology_add_device). All have the GPU's `unique_id`.
+    """
+    places = {name: _place(node) for name, node in nodes.items()}
+    gpus: dict[tuple[str, int], str] = {}
+    slots = {
+        name: (place[:-1], unique)
+        for name, place in places.items()
+        if place and (unique := nodes[name].get("unique_id"))
+    }
+    for name, slot in slots.items():
+        place = places[name] or ""
+        gpus[slot] = min(gpus.get(slot, place), place)
+    return {name: gpus[slots[name]] if name in slots else place for name, place in places.items()}
+
+
 def _place(node: Mapping[str, int | None]) -> str | None:
     """Return the PCI address of a node that is a GPU, "" for a CPU (it has no SIMD), None if unknown.
 
@@ -273,7 +312,7 @@ def _place(node: Mapping[str, int | None]) -> str | None:
 
 def _lists(reader: Reader) -> tuple[Listing, ...]:
     """Yield the GPUs of the KFD topology, which leaves out GPUs that cannot compute."""
-    addresses = sorted(address for node in _nodes(reader).values() if (address := _place(node)))
+    addresses = sorted({address for address in _places(_nodes(reader)).values() if address})
     gpus = tuple(Gpu(address=address, vendor="amd") for address in addresses)
     return (Listing(name="the KFD topology", read=NODES, gpus=gpus, whole=False),) if gpus else ()
 

@@ -28,9 +28,12 @@ COLUMNS = ("index", "module_id", "bus_id", "name", "uuid", "memory.total")
 COMMAND = ("hl-smi", "-Q", ",".join(COLUMNS), "-f", "csv,noheader")
 DRIVER = "habanalabs"
 # Power classes in watts, by the name that hl-smi gives a card (docs.habana.ai: HL-325L, HL-338).
-# The least limit is known of one: docs.habana.ai, "System Management Interface Tool", --power-max, Gaudi 3: 450 to 850.
+# The range is known of one. docs.habana.ai, "System Management Interface Tool", --power-max, Gaudi 3: 450 to 850. With
+# drivers 1.18 and 1.20 hl-smi shows 900 (instructlab/instructlab @90ada92, docs/habana-gaudi.md: HL-325; the manual of
+# IBM Cloud for Gaudi 3 in OpenShift clusters: HL-325L).
 POWER_CLASSES = {"HL-325L": 850.0, "HL-338": 600.0}
 LEAST_WATTS = {"HL-325L": 450.0}
+MOST_WATTS = POWER_CLASSES | {"HL-325L": 900.0}
 PORTS_QUERY = "hl-smi-ports"
 PORTS_SECONDS = 10.0  # for one call; a card that hangs must not hold up the others for long
 
@@ -56,11 +59,10 @@ def parse_hl_smi(text: str) -> Answer:
 def _row(row: dict[str, str]) -> Gpu:
     module, memory = row["module_id"], row["memory.total"].partition(" ")[0]
     mebibytes = number(memory, MAX_SIZE >> 20)
-    watts = POWER_CLASSES.get(row["name"])
     return Gpu(
         address=parse_address(row["bus_id"], where=QUERY),
-        power_default_watts=watts,
-        power_max_watts=watts,
+        power_default_watts=POWER_CLASSES.get(row["name"]),
+        power_max_watts=MOST_WATTS.get(row["name"]),
         power_min_watts=LEAST_WATTS.get(row["name"]),
         uuid=None if row["uuid"] in ("", "N/A") else row["uuid"],
         module_id=number(module, MAX_ID),
@@ -81,7 +83,7 @@ def _sysfs(reader: Reader, address: str) -> Gpu:
     return Gpu(
         address=address,
         module_id=reader.identifier(f"{folder}/module_id"),
-        driver_version=reader.text("/sys/module/habanalabs/version") or None,
+        driver_version=reader.text(f"{folder}/driver_ver") or reader.text("/sys/module/habanalabs/version") or None,
         firmware_version=reader.text(f"{folder}/cpucp_ver") or reader.text(f"{folder}/armcp_ver") or None,
         power_limit_watts=None if milliwatts is None else milliwatts / 1e3,
         status=(reader.text(f"{folder}/status") or "").casefold() or None,
