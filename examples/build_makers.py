@@ -4,8 +4,9 @@ Neither host exists. Both are the machine of `build_hgx_h200.py` (its CPUs, memo
 accelerators in place of its GPUs and NVSwitches. From sources: PCI ids (pci.ids), memory sizes, the names and forms of
 the drivers' files (Documentation/ABI/testing/sysfs-driver-habanalabs, Documentation/gpu/amdgpu, kfd_topology.c), the
 form of what hl-smi prints, ports and which of them are external, power limits, partition modes, limits of
-temperature, lines of the KFD topology. Made up: addresses, UUIDs, versions, temperatures, BAR sizes of Gaudi 3 (no
-source has them), and good health. The same source gives the same archives. Run it to write them again:
+temperature, lines of the KFD topology. Made up: addresses, UUIDs, versions, temperatures, names of interfaces, BAR
+sizes of Gaudi 3 (no source has them), and good health. The same source gives the same
+archives. Run it to write them again:
 
     python3 examples/build_makers.py [FOLDER]
 """
@@ -23,7 +24,7 @@ from hgx_h200.tree import GIB, Tree
 
 NOTE = """SYNTHETIC HOST, built from facts by examples/build_makers.py; not a capture of a machine.
 PCI ids, memory, ports, power limits, partition modes and the form of files and outputs: as published.
-Addresses, UUIDs, versions, temperatures, BAR sizes of Gaudi 3, good health: made up.
+Addresses, UUIDs, versions, temperatures, names of interfaces, BAR sizes of Gaudi 3, good health: made up.
 A validation of it shows what the page looks like, and proves nothing about any machine.
 """
 GPUS = tuple(function for function in functions() if function.driver == "nvidia")
@@ -117,6 +118,11 @@ def gaudi3() -> Tree:
         tree.put(f"{at}/accel/accel{number}/dev", f"261:{number}")
         tree.put_all(at, pci_addr=function.address, module_id=module, max_power=850000, status="Operational")
         tree.put_all(at, cpucp_ver="hl-gaudi3-1.24.1-fw-61.4.2", driver_ver="1.24.1-b336d5e")
+        for port in EXTERNAL[module]:
+            interface = f"{at}/net/acc{number}p{port}"
+            tree.put_all(interface, dev_port=port, speed=200000, operstate="up", mtu=9000)
+            tree.link(f"{interface}/device", at)
+            tree.link(f"sys/class/net/acc{number}p{port}", interface)
         uuid = f"01P4-HL3090A0-18-U00000-{number:02d}-00-00"
         rows.append(f"{number}, {module}, {function.address}, HL-325L, {uuid}, 131072 MiB")
         kinds = "".join(f"port {n}:\t{'external' if n in EXTERNAL[module] else 'internal'}\n" for n in range(24))

@@ -91,6 +91,7 @@ def test_what_is_discovered_of_gaudi_3() -> None:
     limits = {(g.power_limit_watts, g.power_default_watts, g.power_min_watts, g.power_max_watts) for g in cards}
     assert limits == {(850.0, 850.0, 450.0, 900.0)}
     assert [nic.rdma for nic in host("gaudi3-8").nics if nic.rdma] == ["mlx5_0"]
+    assert host("gaudi3-8").index.contradicted == {}
 
 
 def test_what_is_discovered_of_mi300x() -> None:
@@ -160,7 +161,11 @@ def at(name: str, gpu: str, file: str) -> str:
 def test_faults_of_a_gaudi_are_told_of_it_alone() -> None:
     sick = change("gaudi3-8", COMMANDS + "hl-smi-ports", "port 4:\tUP", "port 4:\tDOWN")
     sick = sick.put(
-        {at("gaudi3-8", GPUS[1], "max_power"): "600000\n", at("gaudi3-8", GPUS[2], "status"): "malfunction\n"}
+        {
+            at("gaudi3-8", GPUS[1], "max_power"): "600000\n",
+            at("gaudi3-8", GPUS[2], "status"): "malfunction\n",
+            at("gaudi3-8", GPUS[3], "net/acc3p2/speed"): "100000\n",
+        }
     )
     found = validated(sick)
     told = {key: outcome for key, outcome in found.outcomes.items() if outcome == "fail"}
@@ -168,6 +173,9 @@ def test_faults_of_a_gaudi_are_told_of_it_alone() -> None:
     assert {gpu: found.outcomes["power-limit", gpu] for gpu in GPUS[:3]} == dict(
         zip(GPUS, ("pass", "warn", "pass"), strict=False)
     )
+    assert {gpu: found.outcomes["scale-out-ports", gpu] for gpu in GPUS} == {
+        gpu: "warn" if gpu == GPUS[3] else "pass" for gpu in GPUS
+    }
 
 
 def test_what_no_source_tells_of_a_gaudi_is_unknown() -> None:

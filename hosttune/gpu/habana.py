@@ -6,9 +6,12 @@ import contextlib
 import re
 from collections.abc import Iterator
 
+from msgspec import structs
+
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu.inside import Inside
 from hosttune.gpu.vendor import Answer, Bench, Hints, Listing, Part, Ports, Traces, Vendor, always, ask, awake, fill
+from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu, GpuPort
 from hosttune.model.host import PciDevice, Problem
 from hosttune.model.values import MAX_ID, MAX_SIZE, is_address, parse_address
@@ -197,7 +200,29 @@ def _ports(reader: Reader, functions: tuple[PciDevice, ...]) -> dict[str, tuple[
     text = ask(reader, PORTS_QUERY, lambda: None if asleep else "".join(_ask_ports(reader, held)))
     found, problems = parse_ports(text or "")
     reader.problems.extend(problems)
-    return {address: ports for address, ports in found.items() if address in held}
+    return {address: _with_interfaces(reader, address, ports) for address, ports in found.items() if address in held}
+
+
+def _with_interfaces(reader: Reader, address: str, ports: tuple[GpuPort, ...]) -> tuple[GpuPort, ...]:
+    """Return the ports with the interfaces that the driver makes of external ones, and their rates.
+
+    `dev_port` is the port's number (HabanaAI/Setup_and_Install @02f2f85, utils/manage_network_ifs.sh), `speed` is Mb/s
+    (Documentation/ABI/testing/sysfs-class-net). A number that two interfaces have is that of none.
+    """
+    folder = sysfs.function(address, "net")
+    names: dict[int | None, list[str]] = {}
+    for name in reader.names(folder):
+        names.setdefault(reader.count(f"{folder}/{name}/dev_port"), []).append(name)
+
+    def whole(port: GpuPort) -> GpuPort:
+        mine = names.get(port.number, []) if port.kind == "external" else []
+        if len(mine) != 1:
+            return port
+        speed = reader.integer(f"{folder}/{mine[0]}/speed") if port.state == "up" else None
+        rate = speed / 1000 if speed is not None and 0 < speed < 1 << 31 else None
+        return structs.replace(port, interface=mine[0], rate_gbps=rate)
+
+    return tuple(map(whole, ports))
 
 
 def _ask_ports(reader: Reader, addresses: list[str]) -> Iterator[str]:
@@ -267,14 +292,15 @@ HABANA = Vendor(
     },
     inside=Inside(
         note="Gaudi: no persistence or power limit is known inside a guest, and no official sysctl list: only what the"
-        " intent names. hl_qual's PCI test and RDMA PerfTest do not run in a guest; ReportNCheck does, and checks the"
-        " ports. The health screen needs 29000 MiB of 2 MiB pages in the guest"
+        " intent names. hl_qual's PCI test, RDMA PerfTest and hl-smi-async do not run in a guest; ReportNCheck does,"
+        " and checks the ports. The health screen needs 29000 MiB of 2 MiB pages in the guest"
     ),
     # docs.habana.ai: scale-up 21 x 200 Gb/s, scale-out 3 x 200 Gb/s a card (525 and 75 GB/s). No source counts the
     # ports of other devices.
     ports=Ports(
         read=_ports,
         counts={"1060": (21, 3)},
+        external_gbps=200.0,
         tool="hl-smi -n ports, hl-smi -n link",
         mend="look for messages of habanalabs about the port in the kernel log;"
         " /opt/habanalabs/qual/gaudi3/bin/manage_network_ifs.sh --status, --up",
