@@ -82,13 +82,14 @@ def test_a_qsfp_module_tells_each_lane_and_without_its_limits_it_is_unknown() ->
     module = parse_module(QSFP)
     assert (module.kind, module.vendor, module.part, module.copper) == ("QSFP28", "FINISAR CORP", "FTLC9551REPM", False)
     values = {(reading.quantity, reading.lane): reading.value for reading in module.readings}
-    assert values == {
-        ("temperature", None): 45.22,
-        ("voltage", None): 3.3359,
-        **{("bias", lane): value for lane, value in enumerate((8.162, 7.56, 7.796, 7.708), 1)},
-        **{("tx-power", lane): value for lane, value in enumerate((1.0391, 1.0704, 1.0704, 0.9449), 1)},
-        **{("rx-power", lane): value for lane, value in enumerate((0.9603, 0.921, 1.0281, 1.022), 1)},
+    lanes = {
+        "bias": (8.162, 7.56, 7.796, 7.708),
+        "tx-power": (1.0391, 1.0704, 1.0704, 0.9449),
+        "rx-power": (0.9603, 0.921, 1.0281, 1.022),
     }
+    expected: dict[tuple[str, int | None], float] = {("temperature", None): 45.22, ("voltage", None): 3.3359}
+    expected |= {(name, lane): value for name, row in lanes.items() for lane, value in enumerate(row, 1)}
+    assert values == expected
     assert outcome("port-module", told(QSFP)) == "unknown"
 
 

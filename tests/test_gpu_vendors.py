@@ -12,7 +12,7 @@ import pytest
 
 from hosttune.errors import CommandFailed
 from hosttune.gpu import read_gpus
-from hosttune.gpu.amd import NODES, read_xgmi
+from hosttune.gpu.amd_topology import NODES, read_xgmi
 from hosttune.gpu.habana import parse_hl_smi
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import PciDevice
@@ -444,6 +444,33 @@ def test_sensors_and_counters_of_amdgpu(
     )
     gpu, _ = read_gpus(Reader(Archive(written, {}, "test")), pci)
     assert (gpu.power_limit_watts, gpu.temperature_c, gpu.ecc_uncorrected) == (watts, celsius, uncorrected)
+
+
+class Proven(Archive):
+    """A capture in which what is not there is proven to be absent."""
+
+    def lacks(self, path: str) -> bool:
+        return not self.exists(path)
+
+
+@pytest.mark.parametrize(
+    ("system", "own", "version"),
+    [
+        (Archive, b"6.8.5\n", "6.8.5"),
+        (Proven, b"6.8.5\n", "6.8.5"),
+        (Proven, None, "6.9.0-rc5+"),  # as amd-smi printed it on a host with the kernel's own driver
+        (Archive, None, None),  # whether the module has a version was not recorded
+        (Proven, b"", None),
+    ],
+)
+def test_the_kernels_own_driver_has_the_version_of_the_kernel(
+    system: type[Archive], own: bytes | None, version: str | None
+) -> None:
+    files = {"/proc/sys/kernel/osrelease": b"6.9.0-rc5+\n", f"/sys/bus/pci/devices/{ONE}/vendor": b"0x1002\n"}
+    files |= {} if own is None else {"/sys/module/amdgpu/version": own}
+    device = PciDevice(address=ONE, vendor_id="1002", device_id="74a0", class_code="120000", driver="amdgpu")
+    (gpu,) = read_gpus(Reader(system(files, {}, "test")), (device,))
+    assert gpu.driver_version == version
 
 
 @pytest.mark.parametrize(
