@@ -9,9 +9,9 @@ import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from hosttune.gpu.amd_topology import NODES, listed_gpus, read_xgmi
+from hosttune.gpu.amd_topology import NODES, listed_gpus, read_xgmi, render_nodes
 from hosttune.gpu.inside import Inside
-from hosttune.gpu.vendor import Bench, Hints, Listing, Part, Partitioning, Vendor, awake, fill
+from hosttune.gpu.vendor import Bench, Hints, Listing, Part, Partitioning, Traces, Vendor, awake, fill
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import PciDevice
@@ -287,6 +287,7 @@ AMD = Vendor(
     tellers={"amdgpu": "sysfs of amdgpu"},
     hints=HINTS,
     knobs=_knobs,
+    traces=Traces(nodes=render_nodes),
     partitioning=PARTITIONING,
     resets_peers=RESETS_PEERS,
     # NCCL's version number: ROCm/rccl, src/graph/xml.h.

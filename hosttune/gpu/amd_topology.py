@@ -22,12 +22,25 @@ def listed_gpus(reader: Reader) -> list[str]:
     return sorted({address for address in _places(_nodes(reader)).values() if address})
 
 
+def render_nodes(reader: Reader, address: str, driver: str) -> list[str]:
+    """Return the render nodes of a GPU's partitions, which are not in its folder of sysfs (amdgpu_xcp_drv.c)."""
+    if driver != "amdgpu":
+        return []
+    nodes = _nodes(reader)
+    mine = [nodes[name] for name, place in _places(nodes).items() if place == address]
+    minors = [node.get("drm_render_minor") for node in mine]
+    if len(mine) > 1 and not all(minors):
+        reader.problem("partition without a render node", f"{NODES}: {address}", "drm_render_minor was not read")
+    return [f"/dev/dri/renderD{minor}" for minor in minors if minor]
+
+
 def read_xgmi(reader: Reader) -> tuple[dict[str, tuple[Peer, ...]], frozenset[str]]:
     """Return each GPU's peers by address, and the addresses of all GPUs, from the KFD topology.
 
     The kernel lists a link between two GPUs at both of them (kfd_parse_subtype_iolink adds the reverse link). A GPU is
     left out of the peers if its links, or those of a peer to it, were not read, contradict each other or lead to an
-    unknown node. The number of XGMI links of a pair is not reported, so `links` stays unknown.
+    unknown node. The number of XGMI links of a pair stays unknown: bandwidths are 0 in recorded topologies of
+    MI300X.
     """
     nodes = {name: node for name, node in _nodes(reader).items() if number(name, MAX_ID) is not None}
     places = {int(name): place for name, place in _places(nodes).items()}
