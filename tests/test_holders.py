@@ -163,6 +163,23 @@ def test_nodes_of_every_class(tmp_path: Path, entry: str, node: str) -> None:
     assert [(holder.pid, holder.what) for holder in holders(capture(tmp_path), [GPU])] == [(3, node)]
 
 
+@pytest.mark.parametrize(
+    ("entry", "node", "other"),
+    [
+        ("accel/accel3", "/dev/accel/accel_controlD3", "/dev/accel/accel_controlD0"),
+        ("habanalabs/hl3", "/dev/hl_controlD3", "/dev/hl_controlD0"),
+    ],
+)
+def test_a_process_that_controls_a_gaudi_uses_it(tmp_path: Path, entry: str, node: str, other: str) -> None:
+    """Its control node is a virtual device; the maker's script looks there for users."""
+    function(tmp_path, GPU, "habanalabs")
+    (tmp_path / "sys/bus/pci/devices" / GPU / entry).mkdir(parents=True)
+    process(tmp_path, 3, node)
+    process(tmp_path, 4, other)
+    put(tmp_path, "/proc/self/mounts", "")
+    assert [(holder.pid, holder.what) for holder in holders(capture(tmp_path), [GPU])] == [(3, node)]
+
+
 KFD = "/sys/class/kfd/kfd/topology/nodes"
 
 

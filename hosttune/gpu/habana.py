@@ -149,6 +149,21 @@ def _classed(reader: Reader) -> list[str]:
     return sorted(found)
 
 
+def _nodes(reader: Reader, address: str, driver: str) -> list[str]:
+    """Return the control node of an accelerator, which is a virtual device and so not in its folder of sysfs.
+
+    Source: drivers/accel/habanalabs/common/device.c (cdev_sysfs_debugfs_add); older kernels: hl_controlD.
+    """
+    if driver != DRIVER:
+        return []
+    return [
+        f"{place}_controlD{name.removeprefix(start)}"
+        for kind, start, place in (("accel", "accel", "/dev/accel/accel"), ("habanalabs", "hl", "/dev/hl"))
+        for name in reader.names(sysfs.function(address, kind))
+        if re.fullmatch(rf"{start}[0-9]{{1,4}}", name)
+    ]
+
+
 # --- ports -------------------------------------------------------------------------------------------------------
 
 # HabanaAI/Setup_and_Install @b0681c61, utils/intel_gaudi_health_screen/IGNodes.py (Apache-2.0): `-n ports` prints
@@ -305,7 +320,7 @@ HABANA = Vendor(
         mend="look for messages of habanalabs about the port in the kernel log;"
         " /opt/habanalabs/qual/gaudi3/bin/manage_network_ifs.sh --status, --up",
     ),
-    traces=Traces(modules=(DRIVER,), node_classes={"habanalabs": "/dev/"}),
+    traces=Traces(modules=(DRIVER,), nodes=_nodes, node_classes={"habanalabs": "/dev/"}),
     bench=Bench(
         backends=frozenset(("PyTorch for Gaudi",)),
         libraries=("torch", "habana_frameworks"),
