@@ -597,3 +597,11 @@ def test_a_path_is_over_nvlink_if_nvml_and_the_matrix_say_so(tmp_path: Path) -> 
     assert [[peer.kind for peer in gpu.peers or ()] for gpu in read_gpus(reader, tuple(map(nvidia, (A, B, C, D))))] == [
         ["pcie"] * 3
     ] * 4
+
+
+def test_a_card_that_hl_smi_lists_with_two_modules_has_none() -> None:
+    row = "0, 3, 0000:19:00.0, HL-325L, N/A, 131072 MiB\n"
+    answer = parse_hl_smi(row + row.replace("0, 3,", "1, 4,"))
+    assert answer.gpus == ()
+    assert [problem.what for problem in answer.problems] == ["GPU listed twice"]
+    assert [gpu.module_id for gpu in parse_hl_smi(row + row).gpus] == [3]

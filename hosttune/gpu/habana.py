@@ -10,7 +10,21 @@ from msgspec import structs
 
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu.inside import Inside
-from hosttune.gpu.vendor import Answer, Bench, Hints, Listing, Part, Ports, Traces, Vendor, always, ask, awake, fill
+from hosttune.gpu.vendor import (
+    Answer,
+    Bench,
+    Hints,
+    Listing,
+    Part,
+    Ports,
+    Traces,
+    Vendor,
+    always,
+    ask,
+    awake,
+    fill,
+    without_conflicting_gpus,
+)
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu, GpuPort
 from hosttune.model.host import PciDevice, Problem
@@ -56,7 +70,7 @@ def parse_hl_smi(text: str) -> Answer:
             gpus.append(_row(dict(zip(COLUMNS, cells, strict=True))))
         except (ValueError, BadInput):
             problems.append(Problem(what="not a row of hl-smi", where=QUERY, why=f"reads {line[:60]!r}"))
-    return Answer(gpus=tuple(gpus), problems=tuple(problems))
+    return without_conflicting_gpus(Answer(gpus=tuple(gpus), problems=tuple(problems)), "hl-smi")
 
 
 def _row(row: dict[str, str]) -> Gpu:
