@@ -45,9 +45,13 @@ def host(name: str) -> Host:
     return discover(files(name).system())
 
 
-def decided(name: str, which: int) -> Plan:
+def intended(name: str, which: int) -> Intent:
     variables = yaml.safe_load((ROOT / "inventories" / INTENTS[name][which]).read_text())
-    return plan(host(name), Intent.from_json(json.dumps(variables["hosttune_intent"])))
+    return Intent.from_json(json.dumps(variables["hosttune_intent"]))
+
+
+def decided(name: str, which: int) -> Plan:
+    return plan(host(name), intended(name, which))
 
 
 BUILD = """
@@ -127,6 +131,21 @@ def test_halves_of_gaudis_and_a_single_mi300x() -> None:
     assert not [one for one in halves.findings if "can interrupt" in one.text]
     (told,) = (one for one in decided("mi300x-8", 1).findings if "can interrupt" in one.text)
     assert f"{', '.join(GPUS[1:])} are joined with {GPUS[0]}" in told.text
+
+
+def test_a_divided_gpu_is_told_to_the_one_who_plans_a_guest_with_it() -> None:
+    """All eight go to one guest; only the divided one is named, and none where the mode is not known."""
+    told = {}
+    for mode in ("SPX", "CPX", None):
+        there = host("mi300x-8")
+        gpus = tuple(
+            structs.replace(gpu, compute_partition=mode) if gpu.address == GPUS[3] else gpu for gpu in there.gpus
+        )
+        made = plan(structs.replace(there, gpus=gpus), intended("mi300x-8", 0))
+        told[mode] = [one.text for one in made.findings if "is divided" in one.text]
+    assert {mode: len(texts) for mode, texts in told.items()} == {"SPX": 0, "CPX": 1, None: 0}
+    assert f"GPU {GPUS[3]} is divided (CPX)" in told["CPX"][0]
+    assert "set SPX with amd-smi before" in told["CPX"][0]
 
 
 GOOD = {
