@@ -3,8 +3,9 @@
 Neither host exists. Both are the machine of `build_hgx_h200.py` (its CPUs, memory, switches, drives) with other
 accelerators in place of its GPUs and NVSwitches. From sources: PCI ids (pci.ids), memory sizes, the names and forms of
 the drivers' files (Documentation/ABI/testing/sysfs-driver-habanalabs, Documentation/gpu/amdgpu, kfd_topology.c), the
-form of what hl-smi prints, ports, power limits, partition modes. Made up: addresses, UUIDs, versions, temperatures,
-BAR sizes of Gaudi 3 (no source has them), which ports are external, and good health. The same source gives the same
+form of what hl-smi prints, ports and which of them are external, power limits, partition modes, limits of
+temperature, lines of the KFD topology. Made up: addresses, UUIDs, versions, temperatures, names of interfaces, BAR
+sizes of Gaudi 3 (no source has them), and good health. The same source gives the same
 archives. Run it to write them again:
 
     python3 examples/build_makers.py [FOLDER]
@@ -23,7 +24,7 @@ from hgx_h200.tree import GIB, Tree
 
 NOTE = """SYNTHETIC HOST, built from facts by examples/build_makers.py; not a capture of a machine.
 PCI ids, memory, ports, power limits, partition modes and the form of files and outputs: as published.
-Addresses, UUIDs, versions, temperatures, BAR sizes of Gaudi 3, which ports are external, good health: made up.
+Addresses, UUIDs, versions, temperatures, names of interfaces, BAR sizes of Gaudi 3, good health: made up.
 A validation of it shows what the page looks like, and proves nothing about any machine.
 """
 GPUS = tuple(function for function in functions() if function.driver == "nvidia")
@@ -95,8 +96,12 @@ def named(tree: Tree, name: str, product: str, module: str, version: str) -> Non
 
 # --- Gaudi 3 -----------------------------------------------------------------------------------------------------
 
-EXTERNAL = (8, 22, 23)
-MODULES = (3, 1, 2, 0, 6, 7, 4, 5)  # not in bus order, as on real boards
+# Ports for scale-out by module id: HabanaAI/HCL @2ba2428, hcl/src/platform/gaudi3/port_mapping_autogen.cpp.
+EXTERNAL = (
+    *((17, 20, 21), (5, 8, 9), (5, 8, 9), (17, 20, 21)),
+    *((14, 15, 19), (2, 3, 7), (2, 3, 7), (14, 15, 19)),
+)
+MODULES = (1, 3, 2, 6, 0, 7, 5, 4)  # as hl-smi listed the cards of a host (tests/cases/gpu/hl-smi/gaudi3-x8.txt)
 
 
 def gaudi3() -> Tree:
@@ -111,11 +116,16 @@ def gaudi3() -> Tree:
         tree.link(f"sys/class/accel/accel{number}", f"{at}/accel/accel{number}")
         tree.link(f"{at}/accel/accel{number}/device", at)
         tree.put(f"{at}/accel/accel{number}/dev", f"261:{number}")
-        tree.put_all(at, pci_addr=function.address, module_id=module, max_power=850000, status="operational")
-        tree.put(f"{at}/cpucp_ver", "hl-gaudi3-1.24.1-fw-61.4.2")
+        tree.put_all(at, pci_addr=function.address, module_id=module, max_power=850000, status="Operational")
+        tree.put_all(at, cpucp_ver="hl-gaudi3-1.24.1-fw-61.4.2", driver_ver="1.24.1-b336d5e")
+        for port in EXTERNAL[module]:
+            interface = f"{at}/net/acc{number}p{port}"
+            tree.put_all(interface, dev_port=port, speed=200000, operstate="up", mtu=9000)
+            tree.link(f"{interface}/device", at)
+            tree.link(f"sys/class/net/acc{number}p{port}", interface)
         uuid = f"01P4-HL3090A0-18-U00000-{number:02d}-00-00"
         rows.append(f"{number}, {module}, {function.address}, HL-325L, {uuid}, 131072 MiB")
-        kinds = "".join(f"port {n}:\t{'external' if n in EXTERNAL else 'internal'}\n" for n in range(24))
+        kinds = "".join(f"port {n}:\t{'external' if n in EXTERNAL[module] else 'internal'}\n" for n in range(24))
         states = "".join(f"port {n}:\tUP\n" for n in range(24))
         ports.append(f"[{function.address} ports]\n{kinds}[{function.address} link]\n{states}")
     tree.put(".hosttune/commands/hl-smi-q", "\n".join(rows))
@@ -127,7 +137,34 @@ def gaudi3() -> Tree:
 # --- MI300X ------------------------------------------------------------------------------------------------------
 
 NODES = "sys/class/kfd/kfd/topology/nodes"
+UNIQUE = 0x6CF1F9CF00000000
 BLOCKS = ("umc", "sdma", "gfx", "mmhub", "xgmi_wafl")
+# amd/MxGPU-Virtualization, the manual of amd-smi: SLOWDOWN and SHUTDOWN of an MI300X, which has no edge sensor.
+LIMITS = {"temp2_crit": 100000, "temp2_emergency": 110000, "temp3_crit": 95000, "temp3_emergency": 105000}
+# Lines of a node and of a link as an MI300X host has them (tests/cases/gpu/kfd).
+GPU_NODE = """cpu_cores_count 0
+simd_count 1216
+io_links_count 8
+p2p_links_count 0
+gfx_target_version 90402
+vendor_id 4098
+device_id 29857
+location_id {location}
+domain 0
+drm_render_minor {render}
+hive_id 15000000000000000003
+unique_id {unique}
+num_xcc 8"""
+LINK = """type {kind}
+version_major 0
+version_minor 0
+node_from {one}
+node_to {to}
+min_latency 0
+max_latency 0
+recommended_transfer_size 0
+recommended_sdma_engine_id_mask 3
+flags 1"""
 
 
 def mi300x() -> Tree:
@@ -141,7 +178,7 @@ def mi300x() -> Tree:
         tree.put_all(
             at,
             mem_info_vram_total=192 * GIB,
-            unique_id=f"{0x6CF1F9CF00000000 + number:016x}",
+            unique_id=f"{UNIQUE + number:016x}",
             vbios_version="113-M3000100-102",
             pcie_replay_count=0,
             current_compute_partition="SPX",
@@ -150,7 +187,10 @@ def mi300x() -> Tree:
         )
         sensors = f"{at}/hwmon/hwmon{number + 4}"
         caps = {"power1_cap": 750, "power1_cap_default": 750, "power1_cap_min": 0, "power1_cap_max": 750}
-        tree.put_all(sensors, name="amdgpu", temp1_input=41000, temp1_crit=100000)
+        tree.put_all(
+            sensors, name="amdgpu", temp2_label="junction", temp2_input=41000, temp3_label="mem", temp3_input=38000
+        )
+        tree.put_all(sensors, **LIMITS)
         tree.put_all(sensors, **{name: watts * 10**6 for name, watts in caps.items()})
         for block in BLOCKS:
             tree.put(f"{at}/ras/{block}_err_count", "ue: 0\nce: 0")
@@ -162,11 +202,11 @@ def mi300x() -> Tree:
 def _kfd(tree: Tree, number: int, bus: int) -> None:
     """A GPU's node: its place, a link to its CPU (type 2, PCIe) and one to each other GPU (type 11, XGMI)."""
     at = f"{NODES}/{number + 2}"
-    tree.put(f"{at}/properties", f"cpu_cores_count 0\nsimd_count 1216\nlocation_id {bus << 8}\ndomain 0")
+    tree.put(f"{at}/properties", GPU_NODE.format(location=bus << 8, render=128 + 8 * number, unique=UNIQUE + number))
     cpu = 0 if number < 4 else 1
     others = [other + 2 for other in range(8) if other != number]
     for index, (to, kind) in enumerate([(cpu, 2), *((other, 11) for other in others)]):
-        tree.put(f"{at}/io_links/{index}/properties", f"type {kind}\nnode_from {number + 2}\nnode_to {to}")
+        tree.put(f"{at}/io_links/{index}/properties", LINK.format(kind=kind, one=number + 2, to=to))
 
 
 HOSTS: dict[str, Callable[[], Tree]] = {"gaudi3-8": gaudi3, "mi300x-8": mi300x}

@@ -24,8 +24,8 @@ from hosttune.recorded import Capture
 from hosttune.system import System
 
 CASES = Path(__file__).parent / "cases" / "ports" / "ethtool"
-SFP, CMIS, NONSENSE = (
-    CASES.joinpath(name).read_text() for name in ("m-sfp.txt", "m-cmis-400g.txt", "m-sfp-nonsense.txt")
+SFP, CMIS, NONSENSE, QSFP = (
+    CASES.joinpath(f"m-{name}.txt").read_text() for name in ("sfp", "cmis-400g", "sfp-nonsense", "qsfp28")
 )
 SLOW, FAST, NO_LINK = (
     CASES.joinpath(name).read_text() for name in ("i40e-25g-at-10g.txt", "bnxt-10g.txt", "igb-no-link.txt")
@@ -76,6 +76,21 @@ def test_limits_that_contradict_each_other_judge_nothing() -> None:
     got, said = judged("port-module", told(NONSENSE))
     assert got == "unknown"
     assert "contradict each other" in said
+
+
+def test_a_qsfp_module_tells_each_lane_and_without_its_limits_it_is_unknown() -> None:
+    module = parse_module(QSFP)
+    assert (module.kind, module.vendor, module.part, module.copper) == ("QSFP28", "FINISAR CORP", "FTLC9551REPM", False)
+    values = {(reading.quantity, reading.lane): reading.value for reading in module.readings}
+    lanes = {
+        "bias": (8.162, 7.56, 7.796, 7.708),
+        "tx-power": (1.0391, 1.0704, 1.0704, 0.9449),
+        "rx-power": (0.9603, 0.921, 1.0281, 1.022),
+    }
+    expected: dict[tuple[str, int | None], float] = {("temperature", None): 45.22, ("voltage", None): 3.3359}
+    expected |= {(name, lane): value for name, row in lanes.items() for lane, value in enumerate(row, 1)}
+    assert values == expected
+    assert outcome("port-module", told(QSFP)) == "unknown"
 
 
 UNPLUGGED = ethernet(carrier=False, operstate="down", speed_gbps=None)
@@ -150,7 +165,8 @@ def test_the_rates_of_ethtool() -> None:
     assert slow.supported_gbps == (1.0, 10.0, 25.0)
     assert (slow.advertised_gbps, slow.partner_gbps, slow.speed_gbps) == ((1.0, 10.0), None, 10.0)
     down = parse_link_modes(NO_LINK)
-    assert (down.supported_gbps, down.advertised_gbps, down.speed_gbps) == ((0.01, 0.1, 1.0), (), None)
+    assert (down.supported_gbps, down.advertised_gbps, down.speed_gbps) == ((0.01, 0.1, 1.0), (0.01, 0.1, 1.0), None)
+    assert parse_link_modes("\tAdvertised link modes:  Not reported\n").advertised_gbps == ()
     assert parse_link_modes("").supported_gbps is None
 
 

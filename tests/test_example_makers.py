@@ -45,9 +45,13 @@ def host(name: str) -> Host:
     return discover(files(name).system())
 
 
-def decided(name: str, which: int) -> Plan:
+def intended(name: str, which: int) -> Intent:
     variables = yaml.safe_load((ROOT / "inventories" / INTENTS[name][which]).read_text())
-    return plan(host(name), Intent.from_json(json.dumps(variables["hosttune_intent"])))
+    return Intent.from_json(json.dumps(variables["hosttune_intent"]))
+
+
+def decided(name: str, which: int) -> Plan:
+    return plan(host(name), intended(name, which))
 
 
 BUILD = """
@@ -89,8 +93,9 @@ def test_what_is_discovered_of_gaudi_3() -> None:
     assert {gpu.memory_bytes for gpu in cards} == {128 << 30}
     assert sorted(gpu.module_id for gpu in cards if gpu.module_id is not None) == list(range(8))
     limits = {(g.power_limit_watts, g.power_default_watts, g.power_min_watts, g.power_max_watts) for g in cards}
-    assert limits == {(850.0, 850.0, 450.0, 850.0)}
+    assert limits == {(850.0, 850.0, 450.0, 900.0)}
     assert [nic.rdma for nic in host("gaudi3-8").nics if nic.rdma] == ["mlx5_0"]
+    assert host("gaudi3-8").index.contradicted == {}
 
 
 def test_what_is_discovered_of_mi300x() -> None:
@@ -98,6 +103,7 @@ def test_what_is_discovered_of_mi300x() -> None:
     assert [gpu.address for gpu in cards] == GPUS
     assert {gpu.memory_bytes for gpu in cards} == {192 << 30}
     assert {(gpu.compute_partition, gpu.memory_partition) for gpu in cards} == {("SPX", "NPS1")}
+    assert {(gpu.temperature_c, gpu.temperature_slowdown_c) for gpu in cards} == {(38.0, 95.0)}
     for gpu in cards:
         assert [(peer.address, peer.kind) for peer in gpu.peers or ()] == [
             (a, "xgmi") for a in GPUS if a != gpu.address
@@ -125,6 +131,21 @@ def test_halves_of_gaudis_and_a_single_mi300x() -> None:
     assert not [one for one in halves.findings if "can interrupt" in one.text]
     (told,) = (one for one in decided("mi300x-8", 1).findings if "can interrupt" in one.text)
     assert f"{', '.join(GPUS[1:])} are joined with {GPUS[0]}" in told.text
+
+
+def test_a_divided_gpu_is_told_to_the_one_who_plans_a_guest_with_it() -> None:
+    """All eight go to one guest; only the divided one is named, and none where the mode is not known."""
+    told = {}
+    for mode in ("SPX", "CPX", None):
+        there = host("mi300x-8")
+        gpus = tuple(
+            structs.replace(gpu, compute_partition=mode) if gpu.address == GPUS[3] else gpu for gpu in there.gpus
+        )
+        made = plan(structs.replace(there, gpus=gpus), intended("mi300x-8", 0))
+        told[mode] = [one.text for one in made.findings if "is divided" in one.text]
+    assert {mode: len(texts) for mode, texts in told.items()} == {"SPX": 0, "CPX": 1, None: 0}
+    assert f"GPU {GPUS[3]} is divided (CPX)" in told["CPX"][0]
+    assert "set SPX with amd-smi before" in told["CPX"][0]
 
 
 GOOD = {
@@ -157,9 +178,13 @@ def at(name: str, gpu: str, file: str) -> str:
 
 
 def test_faults_of_a_gaudi_are_told_of_it_alone() -> None:
-    sick = change("gaudi3-8", COMMANDS + "hl-smi-ports", "port 5:\tUP", "port 5:\tDOWN")
+    sick = change("gaudi3-8", COMMANDS + "hl-smi-ports", "port 4:\tUP", "port 4:\tDOWN")
     sick = sick.put(
-        {at("gaudi3-8", GPUS[1], "max_power"): "600000\n", at("gaudi3-8", GPUS[2], "status"): "malfunction\n"}
+        {
+            at("gaudi3-8", GPUS[1], "max_power"): "600000\n",
+            at("gaudi3-8", GPUS[2], "status"): "malfunction\n",
+            at("gaudi3-8", GPUS[3], "net/acc3p2/speed"): "100000\n",
+        }
     )
     found = validated(sick)
     told = {key: outcome for key, outcome in found.outcomes.items() if outcome == "fail"}
@@ -167,6 +192,9 @@ def test_faults_of_a_gaudi_are_told_of_it_alone() -> None:
     assert {gpu: found.outcomes["power-limit", gpu] for gpu in GPUS[:3]} == dict(
         zip(GPUS, ("pass", "warn", "pass"), strict=False)
     )
+    assert {gpu: found.outcomes["scale-out-ports", gpu] for gpu in GPUS} == {
+        gpu: "warn" if gpu == GPUS[3] else "pass" for gpu in GPUS
+    }
 
 
 def test_what_no_source_tells_of_a_gaudi_is_unknown() -> None:
@@ -178,17 +206,39 @@ def test_what_no_source_tells_of_a_gaudi_is_unknown() -> None:
     assert told == {"unknown"}
 
 
+NODES = "/sys/class/kfd/kfd/topology/nodes"
+
+
+def partitions(whole: Files, of: int) -> dict[str, str]:
+    """The KFD nodes of seven more partitions of one GPU, as the driver makes them: the number in location_id."""
+    place = int(GPUS[of][5:7], 16) << 8
+    mine = whole.files[f"{NODES}/{of + 2}/properties"].decode().replace("simd_count 1216", "simd_count 152")
+    assert f"location_id {place}\n" in mine
+    nodes = {
+        f"{NODES}/{9 + number}/properties": mine.replace(f"location_id {place}", f"location_id {place + number}")
+        for number in range(1, 8)
+    }
+    for number in range(1, 8):
+        for index in range(8):
+            name = f"io_links/{index}/properties"
+            nodes[f"{NODES}/{9 + number}/{name}"] = whole.files[f"{NODES}/{of + 2}/{name}"].decode()
+    return nodes
+
+
 def test_faults_of_an_mi300x_are_told_of_it() -> None:
-    divided = files("mi300x-8").put(
+    """A divided GPU is one PCI function: its partitions in the KFD topology are no GPUs that were lost."""
+    whole = files("mi300x-8")
+    divided = whole.put(
         {
             at("mi300x-8", GPUS[3], "current_compute_partition"): "CPX\n",
             at("mi300x-8", GPUS[3], "current_memory_partition"): "NPS4\n",
             at("mi300x-8", GPUS[5], "ras/umc_err_count"): "ue: 1\nce: 0\n",
+            **partitions(whole, 3),
         }
     )
-    found = validated(divided)
-    bad = {key: outcome for key, outcome in found.outcomes.items() if key[1] in GPUS and outcome in ("fail", "warn")}
-    assert bad == {("gpu-partition", GPUS[3]): "warn", ("ecc-errors", GPUS[5]): "fail"}
+    found, good = validated(divided), validated(whole)
+    changed = {key: outcome for key, outcome in found.outcomes.items() if good.outcomes.get(key) != outcome}
+    assert changed == {("gpu-partition", GPUS[3]): "warn", ("ecc-errors", GPUS[5]): "fail"}
 
 
 def test_what_a_guest_with_gaudis_is_told_about_tests_that_do_not_run_there() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from gpuevidence import A, B, evidence
+from msgspec import structs
 
 from hosttune.checks import judge
 from hosttune.errors import CommandFailed
@@ -20,7 +21,11 @@ from hosttune.recorded import Archive
 CASE = (Path(__file__).parent / "cases/gpu/hl-smi-ports/gaudi3-x1.txt").read_text()
 KINDS, STATES = (CASE.split("]\n")[n].split("[")[0] for n in (1, 2))
 CARD = "0000:19:00.0"
-UP = tuple(GpuPort(number=n, kind="external" if n in (8, 22, 23) else "internal", state="up") for n in range(24))
+UP = tuple(GpuPort(number=n, kind="external" if n in (5, 8, 9) else "internal", state="up") for n in range(24))
+RATED = tuple(
+    structs.replace(port, interface=f"acc0p{port.number}", rate_gbps=200.0) if port.kind == "external" else port
+    for port in UP
+)
 
 
 def of(text: str) -> tuple[GpuPort, ...]:
@@ -37,6 +42,7 @@ def test_each_port_has_its_kind_and_its_state() -> None:
     ("text", "number", "kind", "state"),
     [
         (CASE.replace("port 3:\tUP", "port 3:\tDOWN"), 3, "internal", "down"),
+        (CASE.replace("port 3:\tUP", "port  3:        UP"), 3, "internal", "up"),  # as Gaudi 2 prints it
         (CASE.replace("port 3:\tUP", "port 3:\tUNKNOWN"), 3, "internal", None),
         (CASE.replace("port 3:\tUP\n", ""), 3, "internal", None),
         (CASE + "port 3:\tDOWN\n", 3, "internal", None),
@@ -121,6 +127,35 @@ def test_a_sleeping_card_is_not_woken(other: PciDevice) -> None:
     assert (found, bool(system.ran)) == (({}, False) if asleep else ({CARD: UP}, True))
 
 
+# --- interfaces --------------------------------------------------------------------------------------------------
+
+
+INTERFACES = {"acc0p8/dev_port": "8", "acc0p8/speed": "200000", "acc0p9/dev_port": "9", "acc0p9/speed": "100000"}
+
+
+@pytest.mark.parametrize(
+    ("files", "text", "told"),
+    [
+        ({}, CASE, {8: ("acc0p8", 200.0), 9: ("acc0p9", 100.0)}),
+        ({"acc0p8/speed": "-1"}, CASE, {8: ("acc0p8", None), 9: ("acc0p9", 100.0)}),
+        ({"acc0p8/speed": "fast"}, CASE, {8: ("acc0p8", None), 9: ("acc0p9", 100.0)}),
+        ({}, CASE.replace("port 9:\tUP", "port 9:\tDOWN"), {8: ("acc0p8", 200.0), 9: ("acc0p9", None)}),
+        ({"acc0p8/dev_port": "9"}, CASE, {}),
+        ({"acc0p8/dev_port": "3"}, CASE, {9: ("acc0p9", 100.0)}),
+        ({"acc0p8/dev_port": ""}, CASE, {9: ("acc0p9", 100.0)}),
+    ],
+)
+def test_interfaces_and_rates_of_external_ports(
+    files: dict[str, str], text: str, told: dict[int, tuple[str, float | None]]
+) -> None:
+    """`dev_port` is the port's number; two with one number are none, and an internal port has none."""
+    here = {f"/sys/bus/pci/devices/{CARD}/net/{name}": v.encode() for name, v in (INTERFACES | files).items()}
+    reader = Reader(Archive({**here, f"/.hosttune/commands/{PORTS_QUERY}": text.encode()}, {}, "test"))
+    assert HABANA.ports is not None
+    ports = HABANA.ports.read(reader, (card(CARD),))[CARD]
+    assert {port.number: (port.interface, port.rate_gbps) for port in ports if port.interface} == told
+
+
 # --- checks ------------------------------------------------------------------------------------------------------
 
 
@@ -143,24 +178,29 @@ def of_card(ports: tuple[GpuPort, ...] | None, device: str = "1060", driver: str
     return told["gpu-ports"][A], told["scale-out-ports"][A]
 
 
-def changed(number: int, **how: str | None) -> tuple[GpuPort, ...]:
-    ports = list(UP)
-    ports[number] = GpuPort(**{"number": number, "kind": ports[number].kind, "state": "up", **how})  # type: ignore[arg-type]
+def changed(number: int, **how: str | float | None) -> tuple[GpuPort, ...]:
+    ports = list(RATED)
+    ports[number] = structs.replace(ports[number], **how)
     return tuple(ports)
 
 
 @pytest.mark.parametrize(
     ("ports", "expected"),
     [
-        (UP, ("pass", "pass")),
+        (RATED, ("pass", "pass")),
         (changed(3, state="down"), ("fail", "pass")),
         (changed(8, state="down"), ("pass", "warn")),
         (changed(3, state=None), ("unknown", "pass")),
         (changed(8, state=None), ("pass", "unknown")),
         (changed(8, kind=None), ("unknown", "unknown")),
-        (UP[1:], ("unknown", "pass")),
-        (UP[:-1], ("pass", "unknown")),
-        ((*UP, GpuPort(number=24, kind="internal", state="up")), ("unknown", "pass")),
+        (changed(8, rate_gbps=100.0), ("pass", "warn")),
+        (changed(8, rate_gbps=400.0), ("pass", "pass")),
+        (changed(8, rate_gbps=None), ("pass", "unknown")),
+        (changed(8, interface=None, rate_gbps=None), ("pass", "unknown")),
+        (changed(8, state="down", rate_gbps=None), ("pass", "warn")),
+        (RATED[1:], ("unknown", "pass")),
+        (RATED[:9] + RATED[10:], ("pass", "unknown")),
+        ((*RATED, GpuPort(number=24, kind="internal", state="up")), ("unknown", "pass")),
         ((*changed(3, state="down"), GpuPort(number=24)), ("fail", "unknown")),
         ((), ("unknown", "unknown")),
         (None, ("unknown", "unknown")),
@@ -171,13 +211,13 @@ def test_ports(ports: tuple[GpuPort, ...] | None, expected: tuple[str, str]) -> 
 
 
 def test_where_no_source_counts_the_ports_none_passes() -> None:
-    assert of_card(UP, device="1063") == ("unknown", "unknown")
+    assert of_card(RATED, device="1063") == ("unknown", "unknown")
     assert of_card(changed(3, state="down"), device="1063") == ("fail", "unknown")
 
 
 def test_ports_of_a_guests_card_are_its_guests_and_of_no_driver_unknown() -> None:
     assert of_card(None, driver="vfio-pci") == ("skip", "skip")
-    assert of_card(UP, driver="nouveau")[0] != "skip"
+    assert of_card(RATED, driver="nouveau")[0] != "skip"
 
 
 def test_each_state_is_told_and_a_hint_says_what_to_do() -> None:
@@ -185,8 +225,16 @@ def test_each_state_is_told_and_a_hint_says_what_to_do() -> None:
     ports = {A: changed(3, state="down")}
     found = evidence(gpu, gpu_ports=ports, host={"pci": (card(A),)})
     (result,) = (one for one in judge(found) if one.check == "gpu-ports")
-    assert (result.expected, result.actual) == ("21 internal ports, each up", "0-2,4-7,9-21 up; 3 down")
+    assert (result.expected, result.actual) == ("21 internal ports, each up", "0-2,4,6-7,10-23 up; 3 down")
     assert re.search("manage_network_ifs.sh --status", result.hint or "")
+
+
+def test_a_slow_port_is_told_by_its_interface() -> None:
+    gpu = Gpu(address=A, vendor="habana", model="Intel Gaudi3", source="habanalabs")
+    found = evidence(gpu, gpu_ports={A: changed(8, rate_gbps=100.0)}, host={"pci": (card(A),)})
+    (result,) = (one for one in judge(found) if one.check == "scale-out-ports")
+    assert result.actual == "acc0p8 (8) at 100 Gb/s"
+    assert "each has 200 Gb/s" in (result.hint or "")
 
 
 def test_gpus_without_ports_of_their_own_have_no_such_result() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from hosttune.errors import CommandFailed
 from hosttune.gpu import read_gpus
-from hosttune.gpu.amd import NODES, read_xgmi
+from hosttune.gpu.amd_topology import NODES, read_xgmi
 from hosttune.gpu.habana import parse_hl_smi
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import PciDevice
@@ -378,6 +378,41 @@ def test_where_the_topology_lacks_a_gpu_of_a_model_the_peers_of_the_others_are_u
     assert ((there.peers is not None), lost.peers) == (known, None)
 
 
+# Partitions of two MI300X in CPX, recorded; and what changes there. The peers that are then known, by GPU.
+DIVIDED = (CASES / "kfd" / "mi300x-cpx.txt").read_text()
+WHOLE = json.loads((CASES / "kfd" / "mi300x-cpx.expected.json").read_text())
+PARTITIONS = {
+    "as recorded": ("", "", WHOLE),
+    "a newer kernel, which has the number in bits 31:28": ("location_id 1281", f"location_id {1 << 28 | 1280}", WHOLE),
+    "one link to the other GPU is gone": ("node_from 3\nnode_to 10", "node_from 3\nnode_to 2", WHOLE),
+    "one link to the other GPU is not XGMI": ("type 11\nversion_major 0\nversion_minor 0\nnode_from 3\nnode_to 10",
+                                             "type 2\nversion_major 0\nversion_minor 0\nnode_from 3\nnode_to 10", {}),
+    "a link of one partition was not read": ("node_from 3\nnode_to 10\n", "", {"0000:27:00.0": WHOLE["0000:27:00.0"]}),
+}  # fmt: skip
+
+
+def recorded(text: str) -> Reader:
+    """A KFD topology from a case: below each line "[PATH]" the contents of this file."""
+    parts = re.split(r"^\[(\S+)\]\n", text, flags=re.MULTILINE)[1:]
+    files = {f"{NODES}/{path}": body.encode() for path, body in zip(parts[::2], parts[1::2], strict=True)}
+    return Reader(Archive(files, {}, "test"))
+
+
+@pytest.mark.parametrize(("old", "new", "known"), PARTITIONS.values(), ids=PARTITIONS.keys())
+def test_partitions_of_a_divided_gpu_are_the_gpu(old: str, new: str, known: dict[str, dict[str, str]]) -> None:
+    assert old in DIVIDED
+    peers, listed = read_xgmi(recorded(DIVIDED.replace(old, new, 1) if old else DIVIDED))
+    assert listed == set(WHOLE)
+    assert {one: {peer.address: peer.kind for peer in others} for one, others in peers.items()} == known
+
+
+@pytest.mark.parametrize("unique", ["3", "0"])
+def test_functions_beside_a_gpu_that_are_not_its_partitions_stay_gpus(unique: str) -> None:
+    """Virtual functions: each is a PCI function, and the driver gives each its own unique_id, or none."""
+    text = DIVIDED.replace("unique_id 16000000000000000001", f"unique_id {unique}", 1)
+    assert read_xgmi(recorded(text))[1] == {*WHOLE, "0000:05:00.1"}
+
+
 SENSORS = {"power1_cap": "300000000", "power1_cap_default": "750000000", "temp1_input": "120000"}
 
 
@@ -387,6 +422,7 @@ SENSORS = {"power1_cap": "300000000", "power1_cap_default": "750000000", "temp1_
         ({}, 300, 120, 0),
         ({"hwmon/hwmon2/power1_cap": "750000000"}, None, None, 0),
         *(({"hwmon/hwmon5/temp1_input": text}, 300, None, 0) for text in ("٤٥٠٠٠", "+45000", "1_2", "-45000")),
+        ({"hwmon/hwmon5/temp1_crit": "130000", "hwmon/hwmon5/temp2_input": "٤"}, 300, None, 0),
         ({"ras/umc_err_count": "ue: 5\nce: 0"}, 300, 120, 5),
         ({"ras/umc_err_count": "ue: 5\nce: 0\nue: 0"}, 300, 120, None),
         ({"ras/umc_err_count": None}, 300, 120, None),  # the other GPU has this block
@@ -408,6 +444,55 @@ def test_sensors_and_counters_of_amdgpu(
     )
     gpu, _ = read_gpus(Reader(Archive(written, {}, "test")), pci)
     assert (gpu.power_limit_watts, gpu.temperature_c, gpu.ecc_uncorrected) == (watts, celsius, uncorrected)
+
+
+class Proven(Archive):
+    """A capture in which what is not there is proven to be absent."""
+
+    def lacks(self, path: str) -> bool:
+        return not self.exists(path)
+
+
+@pytest.mark.parametrize(
+    ("system", "own", "version"),
+    [
+        (Archive, b"6.8.5\n", "6.8.5"),
+        (Proven, b"6.8.5\n", "6.8.5"),
+        (Proven, None, "6.9.0-rc5+"),  # as amd-smi printed it on a host with the kernel's own driver
+        (Archive, None, None),  # whether the module has a version was not recorded
+        (Proven, b"", None),
+    ],
+)
+def test_the_kernels_own_driver_has_the_version_of_the_kernel(
+    system: type[Archive], own: bytes | None, version: str | None
+) -> None:
+    files = {"/proc/sys/kernel/osrelease": b"6.9.0-rc5+\n", f"/sys/bus/pci/devices/{ONE}/vendor": b"0x1002\n"}
+    files |= {} if own is None else {"/sys/module/amdgpu/version": own}
+    device = PciDevice(address=ONE, vendor_id="1002", device_id="74a0", class_code="120000", driver="amdgpu")
+    (gpu,) = read_gpus(Reader(system(files, {}, "test")), (device,))
+    assert gpu.driver_version == version
+
+
+@pytest.mark.parametrize(
+    ("sensors", "told"),
+    [
+        ({"temp2_input": 41, "temp2_crit": 100, "temp3_input": 38, "temp3_crit": 95}, (38, 95)),
+        ({"temp2_input": 41, "temp2_crit": 100, "temp3_input": 99, "temp3_crit": 95}, (99, 95)),
+        ({"temp1_input": 41, "temp1_crit": 100, "temp2_input": 101, "temp2_crit": 100, "temp3_input": 38}, (101, 100)),
+        ({"temp2_input": 41, "temp2_crit": 100, "temp3_crit": 95}, (None, None)),
+        ({"temp2_input": 41, "temp2_crit": 100, "temp3_input": 38}, (38, None)),
+        ({"temp2_input": 41, "temp2_crit": 0}, (41, None)),
+        ({}, (None, None)),
+    ],
+)
+def test_the_sensor_nearest_to_its_limit_counts(
+    sensors: dict[str, int], told: tuple[float | None, float | None]
+) -> None:
+    """MI300 has no edge sensor (temp1); without a value or a limit of one, no other proves that it is cool."""
+    files = {f"/sys/bus/pci/devices/{ONE}/hwmon/hwmon5/{name}": f"{at}000".encode() for name, at in sensors.items()}
+    device = PciDevice(address=ONE, vendor_id="1002", device_id="74a1", class_code="120000", driver="amdgpu")
+    (gpu,) = read_gpus(Reader(Archive(files, {}, "test")), (device,))
+    assert (gpu.temperature_c, gpu.temperature_slowdown_c) == told
 
 
 def test_gaudi_from_sysfs_and_hl_smi(tmp_path: Path) -> None:
@@ -512,3 +597,11 @@ def test_a_path_is_over_nvlink_if_nvml_and_the_matrix_say_so(tmp_path: Path) -> 
     assert [[peer.kind for peer in gpu.peers or ()] for gpu in read_gpus(reader, tuple(map(nvidia, (A, B, C, D))))] == [
         ["pcie"] * 3
     ] * 4
+
+
+def test_a_card_that_hl_smi_lists_with_two_modules_has_none() -> None:
+    row = "0, 3, 0000:19:00.0, HL-325L, N/A, 131072 MiB\n"
+    answer = parse_hl_smi(row + row.replace("0, 3,", "1, 4,"))
+    assert answer.gpus == ()
+    assert [problem.what for problem in answer.problems] == ["GPU listed twice"]
+    assert [gpu.module_id for gpu in parse_hl_smi(row + row).gpus] == [3]

@@ -163,6 +163,53 @@ def test_nodes_of_every_class(tmp_path: Path, entry: str, node: str) -> None:
     assert [(holder.pid, holder.what) for holder in holders(capture(tmp_path), [GPU])] == [(3, node)]
 
 
+@pytest.mark.parametrize(
+    ("entry", "node", "other"),
+    [
+        ("accel/accel3", "/dev/accel/accel_controlD3", "/dev/accel/accel_controlD0"),
+        ("habanalabs/hl3", "/dev/hl_controlD3", "/dev/hl_controlD0"),
+    ],
+)
+def test_a_process_that_controls_a_gaudi_uses_it(tmp_path: Path, entry: str, node: str, other: str) -> None:
+    """Its control node is a virtual device; the maker's script looks there for users."""
+    function(tmp_path, GPU, "habanalabs")
+    (tmp_path / "sys/bus/pci/devices" / GPU / entry).mkdir(parents=True)
+    process(tmp_path, 3, node)
+    process(tmp_path, 4, other)
+    put(tmp_path, "/proc/self/mounts", "")
+    assert [(holder.pid, holder.what) for holder in holders(capture(tmp_path), [GPU])] == [(3, node)]
+
+
+KFD = "/sys/class/kfd/kfd/topology/nodes"
+
+
+def divided(root: Path, *minors: str) -> None:
+    """A GPU of amdgpu in partitions, as the KFD topology has them (cases/gpu/kfd); only the first is in its folder."""
+    function(root, GPU, "amdgpu")
+    (root / "sys/bus/pci/devices" / GPU / "drm/renderD128").mkdir(parents=True)
+    put(root, "/proc/self/mounts", "")
+    place = int(GPU[5:7], 16) << 8
+    for number, minor in enumerate(minors):
+        text = f"simd_count 152\nlocation_id {place + number}\ndomain 0\nunique_id 77\n{minor}"
+        put(root, f"{KFD}/{number}/properties", text)
+
+
+def test_a_process_on_a_partition_of_a_divided_gpu_uses_the_gpu(tmp_path: Path) -> None:
+    divided(tmp_path, *(f"drm_render_minor {minor}\n" for minor in (128, 129, 130)))
+    process(tmp_path, 3, "/dev/kfd", "/dev/dri/renderD130")
+    process(tmp_path, 4, "/dev/kfd", "/dev/dri/renderD136")
+    assert [(holder.pid, holder.what) for holder in holders(capture(tmp_path), [GPU])] == [(3, "/dev/dri/renderD130")]
+
+
+@pytest.mark.parametrize("line", ["", "drm_render_minor many\n"])
+def test_a_partition_whose_render_node_is_unknown_leaves_the_use_unknown(tmp_path: Path, line: str) -> None:
+    divided(tmp_path, "drm_render_minor 128\n", line)
+    process(tmp_path, 3, "/dev/null")
+    found = holders(capture(tmp_path), [GPU])
+    assert {holder.unknown for holder in found} == {True}
+    assert any("drm_render_minor" in holder.text for holder in found)
+
+
 def test_a_partition_counts(tmp_path: Path) -> None:
     function(tmp_path, GPU, "nvme")
     (tmp_path / "sys/bus/pci/devices" / GPU / "nvme/nvme0/nvme0n1").mkdir(parents=True)

@@ -15,6 +15,7 @@ from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet
 
 _INTERNAL, _EXTERNAL = "gpu-ports", "scale-out-ports"
+_SPEED = "/sys/class/net/*/speed"
 _KINDS = {_INTERNAL: "internal", _EXTERNAL: "external"}
 
 
@@ -53,17 +54,23 @@ def _judged(evidence: Evidence, check: str, gpu: Gpu, device: PciDevice | None, 
     counts = ports.counts.get((device.device_id if device else None) or "")
     count = None if counts is None else counts[check == _EXTERNAL]
     expected = f"each {kind} port up" if count is None else f"{count} {kind} ports, each up"
+    expected += f" at {ports.external_gbps:g} Gb/s" if check == _EXTERNAL else ""
     actual = _text(mine)
     down = [port for port in mine if port.state == "down"]
     if down and check == _INTERNAL:
         return failed(check, gpu.address, expected=expected, actual=actual, source=ports.tool, hint=ports.mend)
-    why = _unsure(listed, mine, kind, count)
+    why = _unsure(listed, mine, kind, count) or (_unrated(mine) if check == _EXTERNAL else None)
     if why is not None:
         hint = f"look with: {hints_for(gpu).links}" if evidence.complete else RECORD
         return unknown(check, gpu.address, expected=expected, why=f"{actual}; {why}", hint=hint, source=ports.tool)
     if down:
         hint = f"a port without a cable is down too: cable it, or keep this in mind; {ports.mend}"
         return warned(check, gpu.address, expected=expected, actual=actual, source=ports.tool, hint=hint)
+    slow = [port for port in mine if port.rate_gbps is not None and port.rate_gbps < ports.external_gbps]
+    if slow and check == _EXTERNAL:
+        actual = "; ".join(f"{port.interface} ({port.number}) at {port.rate_gbps:g} Gb/s" for port in slow)
+        hint = f"each has {ports.external_gbps:g} Gb/s: look at the port of its switch, and at the cable"
+        return warned(check, gpu.address, expected=expected, actual=actual, source=_SPEED, hint=hint)
     return passed(check, gpu.address, expected=expected, actual=actual, source=ports.tool)
 
 
@@ -80,6 +87,15 @@ def _unsure(listed: Iterable[GpuPort], mine: list[GpuPort], kind: str, count: in
     if len(mine) != count:
         return f"{len(mine)} listed, and it has {count}"
     return None
+
+
+def _unrated(mine: list[GpuPort]) -> str | None:
+    """Return which external port that is up has no known rate; None if there is none."""
+    nameless = [port for port in mine if port.state == "up" and port.interface is None]
+    if nameless:
+        return f"which interface port {_numbers(nameless)} is, and so its rate, was not read"
+    unread = [port.interface or "" for port in mine if port.state == "up" and port.rate_gbps is None]
+    return f"the rate of {', '.join(unread)} was not read" if unread else None
 
 
 def _text(mine: list[GpuPort]) -> str:
@@ -110,7 +126,7 @@ CHECKS = (
     ),
     Check(
         _EXTERNAL,
-        "Scale-out ports of GPUs are up",
+        "Scale-out ports of GPUs are up, at their rate",
         "each GPU that carries network ports",
         "A job over several hosts is as fast as its worst port; a port without a cable looks the same as a broken one",
         _SOURCE,

@@ -6,16 +6,16 @@ A virtual function (MI300X VF) is a GPU of its own, and so is its physical funct
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from hosttune.gpu.amd_topology import NODES, listed_gpus, read_xgmi, render_nodes
 from hosttune.gpu.inside import Inside
 from hosttune.gpu.memory_tests import ROCM
-from hosttune.gpu.vendor import Bench, Hints, Listing, Part, Partitioning, Vendor, awake, fill
+from hosttune.gpu.vendor import Bench, Hints, Listing, Part, Partitioning, Traces, Vendor, awake, fill
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import PciDevice
-from hosttune.model.values import MAX_ID
 from hosttune.reader import Reader, number
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ MODELS = {
 # The switch on a discrete card (pci.ids: "Navi 10 XL … Port of PCI Express Switch", "Vega 10 PCIe Bridge").
 CARD_SWITCHES = frozenset((("1002", "1478"), ("1002", "1479"), ("1022", "1470"), ("1022", "1471")))
 
-NODES = "/sys/class/kfd/kfd/topology/nodes"
 # Partition modes: drivers/gpu/drm/amd/amdgpu/amdgpu_gfx.c (current_compute_partition), amdgpu_gmc.c
 # (current_memory_partition), aqua_vanjaram.c (modes of the memory that each mode of the compute dies allows).
 COMPUTE_MODES = frozenset(("SPX", "DPX", "TPX", "QPX", "CPX"))
@@ -56,9 +55,6 @@ VALID_MODES = {
     "QPX": ("NPS1", "NPS2", "NPS4"),
     "CPX": ("NPS1", "NPS2", "NPS4"),
 }
-IOLINK_XGMI = 11  # CRAT_IOLINK_TYPE_XGMI, drivers/gpu/drm/amd/amdkfd/kfd_crat.h
-_MOST_NODES = 256  # GPU nodes whose pairs are examined: 8 GPUs in 8 partitions each are 64
-_MAX_U32, _MAX_U64 = (1 << 32) - 1, (1 << 64) - 1  # location_id and domain; any property (kfd_topology.h)
 
 
 def _makes(device: PciDevice, bridge: PciDevice | None) -> bool:
@@ -80,10 +76,20 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
     # If the topology lacks one GPU of a model, the peers of the model's other GPUs are not completely known.
     lacking = {models[address] for address in held - listed} & {models[address] for address in held & listed}
     peers = {address: others for address, others in peers.items() if models.get(address) not in lacking}
-    version = reader.text("/sys/module/amdgpu/version") or None
+    version = _version(reader)
     blocks = _blocks(reader, [device for device in devices if device.address in held])
     facts = {address: _facts(reader, address, version, peers.get(address), blocks[address]) for address in held}
     return tuple(fill(gpu, facts[gpu.address], source="amdgpu") if gpu.address in held else gpu for gpu in gpus)
+
+
+def _version(reader: Reader) -> str | None:
+    """Return the driver's version: the kernel's, where the module has none of its own, because it is a part of it.
+
+    Source: ROCm/amdsmi @0ceca28, src/amd_smi/amd_smi_utils.cc (smi_amdgpu_get_driver_version).
+    """
+    own = "/sys/module/amdgpu/version"
+    version = reader.text(own) or None
+    return reader.text("/proc/sys/kernel/osrelease") or None if version is None and reader.lacks(own) else version
 
 
 def _blocks(reader: Reader, devices: Collection[PciDevice]) -> dict[str, frozenset[str]]:
@@ -108,6 +114,7 @@ def _facts(
     sensors = _sensors(reader, folder)
     caps = sensors and f"{sensors}/power1_cap"
     uncorrected, corrected = read_ras(reader, folder, blocks)
+    temperature, limit = _heat(reader, sensors)
     return Gpu(
         address=address,
         memory_bytes=reader.count(f"{folder}/mem_info_vram_total") or None,
@@ -124,8 +131,8 @@ def _facts(
         ecc_uncorrected=uncorrected,
         ecc_corrected=corrected,
         pcie_replays=reader.count(f"{folder}/pcie_replay_count"),
-        temperature_c=_celsius(reader, sensors and f"{sensors}/temp1_input"),
-        temperature_slowdown_c=_celsius(reader, sensors and f"{sensors}/temp1_crit"),
+        temperature_c=temperature,
+        temperature_slowdown_c=limit,
     )
 
 
@@ -179,8 +186,27 @@ def _counts(text: str) -> dict[str, int | None]:
     return found
 
 
+def _heat(reader: Reader, sensors: str) -> tuple[float | None, float | None]:
+    """Return temperature and limit of the sensor that is nearest to its limit, in degrees; None: unknown.
+
+    amdgpu has three: edge, junction and memory, temp1 to temp3; MI300 has no edge (amdgpu_pm.c,
+    hwmon_attributes_visible). If one of them is not known, it may be the hottest: then only a sensor at its limit
+    is told.
+    """
+    names = filter(None, (re.match(r"temp([1-3])_", name) for name in reader.names(sensors))) if sensors else ()
+    known = [
+        (_celsius(reader, f"{sensors}/temp{one}_input"), _celsius(reader, f"{sensors}/temp{one}_crit"))
+        for one in sorted({name[1] for name in names})
+    ]
+    whole = sorted((limit - now, now, limit) for now, limit in known if now is not None and limit)
+    if whole and (whole[0][0] <= 0 or len(whole) == len(known)):
+        return whole[0][1:]
+    unsure = [now for now, limit in known if now is None or not limit]
+    return (None if not unsure or None in unsure else unsure[0]), None
+
+
 def _celsius(reader: Reader, path: str) -> float | None:
-    thousandths = reader.count(path) if path else None  # a working GPU is not below 0 degrees
+    thousandths = reader.count(path)  # a working GPU is not below 0 degrees
     return None if thousandths is None else thousandths / 1000
 
 
@@ -189,92 +215,9 @@ def _watts(reader: Reader, path: str) -> float | None:
     return None if microwatts is None else microwatts / 1e6
 
 
-def read_xgmi(reader: Reader) -> tuple[dict[str, tuple[Peer, ...]], frozenset[str]]:
-    """Return each GPU's peers by address, and the addresses of all GPUs, from the KFD topology.
-
-    The kernel lists a link between two GPUs at both of them (kfd_parse_subtype_iolink adds the reverse link). A GPU is
-    left out of the peers if its links, or those of a peer to it, were not read, contradict each other or lead to an
-    unknown node. The number of XGMI links of a pair is not reported, so `links` stays unknown.
-    """
-    nodes = {int(name): node for name, node in _nodes(reader).items() if number(name, MAX_ID) is not None}
-    places = {key: _place(node) for key, node in nodes.items()}
-    addresses = {key: address for key, address in places.items() if address}
-    here = sorted(set(addresses.values()))
-    if len(here) > _MOST_NODES:
-        reader.problem("too many GPUs", NODES, f"{len(here)}, at most {_MOST_NODES}: their XGMI links are unknown")
-        return {}, frozenset(here)
-    links: dict[str, dict[str | None, set[int | None]]] = {address: {} for address in here}
-    for key, address in addresses.items():
-        for link in _links(reader, f"{NODES}/{key}"):
-            node_to = link.get("node_to")
-            to = None if node_to is None else places.get(node_to)
-            links[address].setdefault(to, set()).add(link.get("type"))
-    kinds = {(one, other): _kind(links[one].get(other), links[other].get(one)) for one in here for other in here}
-    peers: dict[str, tuple[Peer, ...]] = {}
-    for one in here:
-        others = [other for other in here if other != one]
-        doubtful = [other for other in others if kinds[one, other] is None]
-        if doubtful or None in links[one]:
-            why = f"its links to {doubtful[0] if doubtful else 'a node'} differ at their two ends, or were not read"
-            reader.problem("XGMI links contradicted", f"{NODES}: {one}", f"{why}: which peers it has is unknown")
-        elif links[one]:  # a GPU has at least a link to its CPU: without any link, they were not read
-            peers[one] = tuple(Peer(address=other, kind=kinds[one, other] or "") for other in others)
-    return peers, frozenset(here)
-
-
-def _links(reader: Reader, node: str) -> Iterator[dict[str, int | None]]:
-    for folder in (f"{node}/io_links", f"{node}/p2p_links"):
-        for entry in reader.names(folder):
-            yield read_properties(reader, f"{folder}/{entry}/properties")
-
-
-def _kind(there: Collection[int | None] | None, back: Collection[int | None] | None) -> str | None:
-    """Return what connects two GPUs, by the types of the links that each lists to the other; None if these differ.
-
-    GPUs connected by PCIe list no link, or links of other types.
-    """
-    if there == back == {IOLINK_XGMI}:
-        return "xgmi"
-    return None if {IOLINK_XGMI, None} & {*(there or ()), *(back or ())} else "pcie"
-
-
-def _nodes(reader: Reader) -> dict[str, dict[str, int | None]]:
-    """Return the properties of each node of the KFD topology, by its name, which is its number."""
-    return {name: read_properties(reader, f"{NODES}/{name}/properties") for name in reader.names(NODES)}
-
-
-def read_properties(reader: Reader, path: str) -> dict[str, int | None]:
-    """Return the values of a KFD `properties` file: one "name number" a line.
-
-    None: not a number, or two different ones.
-    """
-    numbers: dict[str, int | None] = {}
-    for line in (reader.text(path) or "").splitlines():
-        name, _, word = line.partition(" ")
-        value = number(word, _MAX_U64)
-        if value is None or numbers.get(name, value) != value:
-            reader.problem("not a property of the KFD topology", path, f"reads {line[:40]!r}")
-            value = None
-        numbers[name] = value
-    return numbers
-
-
-def _place(node: Mapping[str, int | None]) -> str | None:
-    """Return the PCI address of a node that is a GPU, "" for a CPU (it has no SIMD), None if unknown.
-
-    `location_id` is bus << 8 | device << 3 | function, and `domain` its PCI domain (kfd_topology.c).
-    """
-    simd, location, domain = node.get("simd_count"), node.get("location_id"), node.get("domain", 0)
-    if simd == 0:
-        return ""
-    if simd is None or location is None or domain is None or max(location, domain) > _MAX_U32:
-        return None
-    return f"{domain:04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7}"
-
-
 def _lists(reader: Reader) -> tuple[Listing, ...]:
     """Yield the GPUs of the KFD topology, which leaves out GPUs that cannot compute."""
-    addresses = sorted(address for node in _nodes(reader).values() if (address := _place(node)))
+    addresses = listed_gpus(reader)
     gpus = tuple(Gpu(address=address, vendor="amd") for address in addresses)
     return (Listing(name="the KFD topology", read=NODES, gpus=gpus, whole=False),) if gpus else ()
 
@@ -345,6 +288,7 @@ AMD = Vendor(
     tellers={"amdgpu": "sysfs of amdgpu"},
     hints=HINTS,
     knobs=_knobs,
+    traces=Traces(nodes=render_nodes),
     partitioning=PARTITIONING,
     resets_peers=RESETS_PEERS,
     # NCCL's version number: ROCm/rccl, src/graph/xml.h.

@@ -6,9 +6,26 @@ import contextlib
 import re
 from collections.abc import Iterator
 
+from msgspec import structs
+
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu.inside import Inside
-from hosttune.gpu.vendor import Answer, Bench, Hints, Listing, Part, Ports, Traces, Vendor, always, ask, awake, fill
+from hosttune.gpu.vendor import (
+    Answer,
+    Bench,
+    Hints,
+    Listing,
+    Part,
+    Ports,
+    Traces,
+    Vendor,
+    always,
+    ask,
+    awake,
+    fill,
+    without_conflicting_gpus,
+)
+from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu, GpuPort
 from hosttune.model.host import PciDevice, Problem
 from hosttune.model.values import MAX_ID, MAX_SIZE, is_address, parse_address
@@ -28,9 +45,12 @@ COLUMNS = ("index", "module_id", "bus_id", "name", "uuid", "memory.total")
 COMMAND = ("hl-smi", "-Q", ",".join(COLUMNS), "-f", "csv,noheader")
 DRIVER = "habanalabs"
 # Power classes in watts, by the name that hl-smi gives a card (docs.habana.ai: HL-325L, HL-338).
-# The least limit is known of one: docs.habana.ai, "System Management Interface Tool", --power-max, Gaudi 3: 450 to 850.
+# The range is known of one. docs.habana.ai, "System Management Interface Tool", --power-max, Gaudi 3: 450 to 850. With
+# drivers 1.18 and 1.20 hl-smi shows 900 (instructlab/instructlab @90ada92, docs/habana-gaudi.md: HL-325; the manual of
+# IBM Cloud for Gaudi 3 in OpenShift clusters: HL-325L).
 POWER_CLASSES = {"HL-325L": 850.0, "HL-338": 600.0}
 LEAST_WATTS = {"HL-325L": 450.0}
+MOST_WATTS = POWER_CLASSES | {"HL-325L": 900.0}
 PORTS_QUERY = "hl-smi-ports"
 PORTS_SECONDS = 10.0  # for one call; a card that hangs must not hold up the others for long
 
@@ -50,17 +70,16 @@ def parse_hl_smi(text: str) -> Answer:
             gpus.append(_row(dict(zip(COLUMNS, cells, strict=True))))
         except (ValueError, BadInput):
             problems.append(Problem(what="not a row of hl-smi", where=QUERY, why=f"reads {line[:60]!r}"))
-    return Answer(gpus=tuple(gpus), problems=tuple(problems))
+    return without_conflicting_gpus(Answer(gpus=tuple(gpus), problems=tuple(problems)), "hl-smi")
 
 
 def _row(row: dict[str, str]) -> Gpu:
     module, memory = row["module_id"], row["memory.total"].partition(" ")[0]
     mebibytes = number(memory, MAX_SIZE >> 20)
-    watts = POWER_CLASSES.get(row["name"])
     return Gpu(
         address=parse_address(row["bus_id"], where=QUERY),
-        power_default_watts=watts,
-        power_max_watts=watts,
+        power_default_watts=POWER_CLASSES.get(row["name"]),
+        power_max_watts=MOST_WATTS.get(row["name"]),
         power_min_watts=LEAST_WATTS.get(row["name"]),
         uuid=None if row["uuid"] in ("", "N/A") else row["uuid"],
         module_id=number(module, MAX_ID),
@@ -81,7 +100,7 @@ def _sysfs(reader: Reader, address: str) -> Gpu:
     return Gpu(
         address=address,
         module_id=reader.identifier(f"{folder}/module_id"),
-        driver_version=reader.text("/sys/module/habanalabs/version") or None,
+        driver_version=reader.text(f"{folder}/driver_ver") or reader.text("/sys/module/habanalabs/version") or None,
         firmware_version=reader.text(f"{folder}/cpucp_ver") or reader.text(f"{folder}/armcp_ver") or None,
         power_limit_watts=None if milliwatts is None else milliwatts / 1e3,
         status=(reader.text(f"{folder}/status") or "").casefold() or None,
@@ -144,6 +163,21 @@ def _classed(reader: Reader) -> list[str]:
     return sorted(found)
 
 
+def _nodes(reader: Reader, address: str, driver: str) -> list[str]:
+    """Return the control node of an accelerator, which is a virtual device and so not in its folder of sysfs.
+
+    Source: drivers/accel/habanalabs/common/device.c (cdev_sysfs_debugfs_add); older kernels: hl_controlD.
+    """
+    if driver != DRIVER:
+        return []
+    return [
+        f"{place}_controlD{name.removeprefix(start)}"
+        for kind, start, place in (("accel", "accel", "/dev/accel/accel"), ("habanalabs", "hl", "/dev/hl"))
+        for name in reader.names(sysfs.function(address, kind))
+        if re.fullmatch(rf"{start}[0-9]{{1,4}}", name)
+    ]
+
+
 # --- ports -------------------------------------------------------------------------------------------------------
 
 # HabanaAI/Setup_and_Install @b0681c61, utils/intel_gaudi_health_screen/IGNodes.py (Apache-2.0): `-n ports` prints
@@ -195,7 +229,29 @@ def _ports(reader: Reader, functions: tuple[PciDevice, ...]) -> dict[str, tuple[
     text = ask(reader, PORTS_QUERY, lambda: None if asleep else "".join(_ask_ports(reader, held)))
     found, problems = parse_ports(text or "")
     reader.problems.extend(problems)
-    return {address: ports for address, ports in found.items() if address in held}
+    return {address: _with_interfaces(reader, address, ports) for address, ports in found.items() if address in held}
+
+
+def _with_interfaces(reader: Reader, address: str, ports: tuple[GpuPort, ...]) -> tuple[GpuPort, ...]:
+    """Return the ports with the interfaces that the driver makes of external ones, and their rates.
+
+    `dev_port` is the port's number (HabanaAI/Setup_and_Install @02f2f85, utils/manage_network_ifs.sh), `speed` is Mb/s
+    (Documentation/ABI/testing/sysfs-class-net). A number that two interfaces have is that of none.
+    """
+    folder = sysfs.function(address, "net")
+    names: dict[int | None, list[str]] = {}
+    for name in reader.names(folder):
+        names.setdefault(reader.count(f"{folder}/{name}/dev_port"), []).append(name)
+
+    def whole(port: GpuPort) -> GpuPort:
+        mine = names.get(port.number, []) if port.kind == "external" else []
+        if len(mine) != 1:
+            return port
+        speed = reader.integer(f"{folder}/{mine[0]}/speed") if port.state == "up" else None
+        rate = speed / 1000 if speed is not None and 0 < speed < 1 << 31 else None
+        return structs.replace(port, interface=mine[0], rate_gbps=rate)
+
+    return tuple(map(whole, ports))
 
 
 def _ask_ports(reader: Reader, addresses: list[str]) -> Iterator[str]:
@@ -265,19 +321,20 @@ HABANA = Vendor(
     },
     inside=Inside(
         note="Gaudi: no persistence or power limit is known inside a guest, and no official sysctl list: only what the"
-        " intent names. hl_qual's PCI test and RDMA PerfTest do not run in a guest; ReportNCheck does, and checks the"
-        " ports. The health screen needs 29000 MiB of 2 MiB pages in the guest"
+        " intent names. hl_qual's PCI test, RDMA PerfTest and hl-smi-async do not run in a guest; ReportNCheck does,"
+        " and checks the ports. The health screen needs 29000 MiB of 2 MiB pages in the guest"
     ),
     # docs.habana.ai: scale-up 21 x 200 Gb/s, scale-out 3 x 200 Gb/s a card (525 and 75 GB/s). No source counts the
     # ports of other devices.
     ports=Ports(
         read=_ports,
         counts={"1060": (21, 3)},
+        external_gbps=200.0,
         tool="hl-smi -n ports, hl-smi -n link",
         mend="look for messages of habanalabs about the port in the kernel log;"
         " /opt/habanalabs/qual/gaudi3/bin/manage_network_ifs.sh --status, --up",
     ),
-    traces=Traces(modules=(DRIVER,), node_classes={"habanalabs": "/dev/"}),
+    traces=Traces(modules=(DRIVER,), nodes=_nodes, node_classes={"habanalabs": "/dev/"}),
     bench=Bench(
         backends=frozenset(("PyTorch for Gaudi",)),
         libraries=("torch", "habana_frameworks"),

@@ -184,12 +184,14 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
     """The network ports that a maker's GPUs carry themselves.
 
     `read(reader, functions)` returns the ports that were listed, by address. `counts`: by device id, how many internal
-    and external ports a GPU has; a GPU without an entry has ports, and no source says how many.
+    and external ports a GPU has; a GPU without an entry has ports, and no source says how many. `external_gbps`: the
+    rate of an external one, in Gb/s.
     `tool`: the command that lists them; `mend`: what to do about a port that is down.
     """
 
     read: Callable[[Reader, tuple[PciDevice, ...]], Mapping[str, tuple[GpuPort, ...]]]
     counts: Mapping[str, tuple[int, int]]
+    external_gbps: float
     tool: str
     mend: str
 

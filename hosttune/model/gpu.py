@@ -74,12 +74,15 @@ class Mig(Value, frozen=True, kw_only=True):
 class GpuPort(Value, frozen=True, kw_only=True):
     """A network port that a GPU carries itself.
 
-    `kind`: "internal" (to other GPUs of its board) or "external" (scale-out). `state`: "up" or "down". None is unknown.
+    `kind`: "internal" (to other GPUs of its board) or "external" (scale-out). `state`: "up" or "down". `interface`: its
+    network interface in the kernel, which only external ones have; `rate_gbps` is that one's. None is unknown.
     """
 
     number: int
     kind: str | None = None
     state: str | None = None
+    interface: str | None = None
+    rate_gbps: float | None = None
 
 
 class Gpu(Value, frozen=True, kw_only=True):

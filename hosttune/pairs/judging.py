@@ -2,9 +2,10 @@
 
 Expected is FLOOR of the lower active rate of the two ports, FLOOR of the median of all pairs whose ports have the same
 rate and memory, and FLOOR of the median of its rail: a port that came up at half of its rate reaches that half. A
-figure below one of them is low. With the memory of GPUs it is low also below FLOOR of the same pair's figure with host memory:
-the two ways differ between NIC and memory alone. Sources of 0.9 of the port's rate as a floor: Azure's and OCI's health
-checks of `ib_write_bw` (380 of 400, 360 of 400 with GPUDirect, 384 of 400, 192 of 200 Gb/s): docs/fleet-pairs.md.
+figure below one of them is low. With the memory of GPUs it is low also below FLOOR of the same pair's figure with host
+memory: the two ways differ between NIC and memory alone. Sources of 0.9 of the port's rate as a floor: Azure's and
+OCI's health checks of `ib_write_bw` (380 of 400, 360 of 400 with GPUDirect, 384 of 400, 192 of 200 Gb/s):
+docs/fleet-pairs.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hosttune.domain.elements import version_of
-from hosttune.gpu import inside, reset_touches, vendor_of
+from hosttune.gpu import hints_for, inside, reset_touches, vendor_of
 from hosttune.guest.nccl import is_gpu, is_nic
 from hosttune.model.host import Host, Tuned
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
@@ -33,9 +33,24 @@ def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Itera
         doubt = vendor.reset_doubts.get((function.device_id if function else None) or "") if vendor else None
         if doubt is not None:
             yield Finding(level="warn", text=f"GPU {device.address}: {doubt}", where=where)
+    yield from _in_parts(catalogue, guest, where)
     yield from _divided(catalogue, guest, where)
     yield from _slow_start(host, catalogue, guest, where)
     yield from _emulated_ports(catalogue, guest, where)
+
+
+def _in_parts(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
+    """Yield the GPUs that are several devices now. No source says which mode a GPU has after its guest's reset."""
+    for address in (device.address for device in guest.devices):
+        gpu = catalogue.gpus.get(address)
+        modes = vendor.partitioning if gpu and (vendor := vendor_of(gpu.vendor)) else None
+        if gpu is None or modes is None or gpu.compute_partition in (None, modes.whole):
+            continue
+        text = (
+            f"GPU {address} is divided ({gpu.compute_partition}): no source says whether the guest gets one device or"
+            f" several: set {modes.whole} with {hints_for(gpu).tool} before, or look at its mode in the guest"
+        )
+        yield Finding(level="warn", text=text, where=where)
 
 
 def _divided(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
