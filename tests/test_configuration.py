@@ -106,6 +106,7 @@ EXPECTED = {
     "kernel-arguments": "intel_iommu=on iommu=pt ro root=*", "gpu-bar": "16384 MiB", "drive-firmware": "GDC5602Q",
     f"nic-firmware {NIC}": "28.39.1002", f"nic-firmware {PLAIN}": "3.30, 0x8000079c",
     f"nic-virtual-functions {NIC}": "16",
+    "devices": "1 x 10de:2335, 1 x 144d:a824, 1 x 15b3:1021, 1 x 8086:1521",
 }  # fmt: skip
 
 
@@ -128,6 +129,7 @@ LOST = {
     "kernel-arguments": "proc/cmdline", "drive-firmware": "sys/class/nvme/nvme0/firmware_rev",
     f"nic-firmware {NIC}": "sys/class/infiniband/mlx5_0/fw_ver",
     f"nic-firmware {PLAIN}": ".hosttune/commands/ethtool-i-eth7",
+    "devices": f"sys/devices/pci0000:00/{GPU}/device",
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ drivers/nvme/host/sysfs.c; Documentation/ABI/stable/sysfs-class-infiniband; incl
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from hosttune.discovery.cpuinfo import read_cpuinfo, values_of
@@ -185,6 +186,7 @@ def _of_host(evidence: Evidence) -> Iterator[Fact]:
         "sockets": (_sockets(host), f"{sysfs.CPUS}/cpu*/topology/physical_package_id"),
         "numa-nodes-per-socket": (_nodes_per_socket(host), f"{sysfs.NODES}/node*/cpulist"),
         "smt": (_smt(host), f"{sysfs.CPUS}/smt"),
+        "devices": (_devices(host), sysfs.PCI_DEVICES),
         "frequency-driver": (cpu.scaling_driver if cpu else None, f"{sysfs.CPUS}/cpu*/cpufreq/scaling_driver"),
         "iommu": (_iommu(host), f"{sysfs.IOMMU_GROUPS}/*/type"),
         "interrupt-remapping": (_yes(host.iommu.interrupt_remapping if host.iommu else None), "/proc/interrupts"),
@@ -217,6 +219,19 @@ def _nodes_per_socket(host: Host) -> str | None:
 def _smt(host: Host) -> str | None:
     active = host.cpu_model.smt_active if host.cpu_model is not None else None
     return None if active is None else "on" if active else "off"
+
+
+def _devices(host: Host) -> str | None:
+    """Return how many GPUs, network devices and NVMe drives there are of each vendor and device; none virtual.
+
+    No value if the devices are not known, or the ids of one.
+    """
+    there = {gpu.address for gpu in host.gpus} | {nic.address for nic in host.nics} | {one.address for one in host.nvme}
+    functions = [host.index.pci.get(address) for address in there]
+    ids = [one.ids if one is not None else None for one in functions if one is None or one.physfn is None]
+    if not host.pci or None in ids:
+        return None
+    return ", ".join(f"{number} x {kind}" for kind, number in sorted(Counter(filter(None, ids)).items())) or "none"
 
 
 def _iommu(host: Host) -> str | None:

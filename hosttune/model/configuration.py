@@ -66,6 +66,7 @@ def _kinds() -> Iterable[FactKind]:
         ("c-states", "host", "the idle states that CPU 0 has", None),
         ("frequency-driver", "host", "the driver that sets the CPUs' clock", None),
         ("memory-modules", "host", "the number of memory modules by size and configured speed", None),
+        ("devices", "host", "the number of GPUs, network devices and NVMe drives by vendor and device", None),
         ("iommu", "host", "whether the IOMMU is on, and the default type of its domains", None),
         ("interrupt-remapping", "host", "whether the IOMMU remaps interrupts", None),
         ("lockdown", "host", "the kernel's lockdown, which secure boot may switch on", None),
