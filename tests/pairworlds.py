@@ -36,7 +36,7 @@ class World:
 
     `gpus`: (host, rail) → what part of the rate the way to the GPU there lets through, or why it is not measured.
     `guests`: by host. `calls`: how a host calls itself, if otherwise. `shut`: hosts into which nobody gets.
-    `killed_at`: (record, so many answers) at which the controller is killed. `asked`: (record, hosts) of every order;
+    `down`: (host, rail). `killed_at`: (record, so many answers) at which the controller is killed. `asked`: (record, hosts) of every order;
     `jobs`: what each was to do.
     """
 
@@ -45,6 +45,7 @@ class World:
     gpus: Mapping[tuple[str, str], float | str] = field(default_factory=dict)
     dead: frozenset[str] = frozenset()
     shut: frozenset[str] = frozenset()
+    down: frozenset[tuple[str, str]] = frozenset()
     guests: Mapping[str, Sequence[str]] = field(default_factory=dict)
     calls: Mapping[str, str] = field(default_factory=dict)
     killed_at: tuple[str, int] | None = None
@@ -107,7 +108,8 @@ class World:
         store(order, host, record, {"outcome": "ok"}, json.dumps(document))
 
     def _ports(self, host: str, rail: str) -> list[dict[str, Any]]:
-        own = {"rail": rail, "interface": rail, "address": self.address(host, rail), "rate_gbps": RATE, "state": "up"}
+        own = {"rail": rail, "interface": rail, "address": self.address(host, rail), "rate_gbps": RATE}
+        own["state"] = "down" if (host, rail) in self.down else "up"
         own["rdma"] = f"mlx5_{rail}"
         way = self.gpus.get((host, rail))
         if way is None or isinstance(way, str):

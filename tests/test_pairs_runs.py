@@ -286,3 +286,11 @@ def test_metrics_do_not_judge_pairs(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "--metrics" in told.err
     assert run([*report, "-o", "json"]) == 0
     assert PairsReport.from_json(capsys.readouterr().out).verdict == "pass"
+
+
+def test_a_port_that_is_down_is_named_and_never_measured_through_another_one(tmp_path: Path) -> None:
+    world = World(same(4, rails=2), down=frozenset({("h0002", "r1")}))
+    done = measure(world, tmp_path)
+    assert done.report.verdict == "unknown"
+    assert "h0002, port r1: it is down and is not measured" in done.report.notes
+    assert {pair.rail for pair in done.report.pairs if "h0002" in (pair.sender, pair.receiver)} == {"r0"}

@@ -27,6 +27,7 @@ from hosttune.pairs.schedule import Pairing, minutes, regrouped, rounds
 PORTS_RECORD = "pairs-ports"
 NO_ANSWER = ("no-connection", "connection-refused")  # these pairs are tried once more, the other way round
 Against = Literal["rate", "median"]
+_DOWN = ("down", "lowerlayerdown", "dormant", "notpresent")  # operstate (Documentation/networking/operstates.rst)
 
 
 class PairsOptions(Value, frozen=True, kw_only=True):
@@ -159,7 +160,18 @@ def _measured_ports(one: PlannedHost, options: PairsOptions) -> list[Port]:
 
 
 def _usable(port: Port, tool: Tool) -> bool:
-    return port.address is not None and (tool == "tcp" or port.rdma is not None)
+    return _against(port, tool) is None
+
+
+def _against(port: Port, tool: Tool) -> str | None:
+    """Return why a port is not measured; None if it can be. TCP to the address of an interface that is down may go
+    through another one of the same network.
+    """
+    if port.address is None:
+        return "it has no address"
+    if tool == "tcp":
+        return f"it is {port.state}" if port.state in _DOWN else None
+    return "it has no RDMA device" if port.rdma is None else None
 
 
 def _with_gpus(options: PairsOptions) -> bool:
@@ -369,9 +381,9 @@ def _unmeasured(plan: PairsPlan) -> Iterator[str]:
     hosts = [one for one in plan.hosts if one.outcome == "ok"]
     for one in hosts:
         for port in one.ports:
-            if not _usable(port, plan.options.tool):
-                lacks = "address" if port.address is None else "RDMA device"
-                yield f"{one.host}, port {port.rail}: it has no {lacks} and is not measured"
+            against = _against(port, plan.options.tool)
+            if against is not None:
+                yield f"{one.host}, port {port.rail}: {against} and is not measured"
     for rail, there in _rails(plan).items():
         if len(there) == 1 < len(hosts) and not rail.endswith(GPU_RAIL):
             yield f"{there[0]}, port {rail}: no other host has a port of this name; name the ports by hosttune_ports"

@@ -30,8 +30,8 @@ def survey(system: System, host: Host, named: Sequence[str] = (), *, version: st
     """Return what this host is and has, without measuring. `named`: its ports by interface, RDMA device (mlx5_0) or
     port of one (mlx5_0/2), else all.
 
-    All: every physical port that is an RDMA port, or a network interface that is up and has an address, but not one
-    that the fabric of the GPUs uses. Raises BadInput for a name that the host does not have.
+    All: every physical port that is an RDMA port, or a network interface that has an address, but not one that the
+    fabric of the GPUs uses. Raises BadInput for a name that the host does not have.
     """
     addresses = addresses_of(system)
     chosen = [port for name in named for port in _named(system, host, name, addresses)]
@@ -91,7 +91,7 @@ def _best(row: Mapping[str, Any]) -> str | None:
 def _all(system: System, host: Host, addresses: Mapping[str, str] | None) -> tuple[Port, ...]:
     nics = (nic for nic in host.nics if nic.physfn is None and not nic.fabric_bridge)
     found = (port for nic in nics for port in _of_nic(system, nic, addresses))
-    return tuple(port for port in found if port.rdma or (port.address and port.state in ("up", "active")))
+    return tuple(port for port in found if port.rdma or port.address)
 
 
 def _named(system: System, host: Host, name: str, addresses: Mapping[str, str] | None) -> tuple[Port, ...]:
