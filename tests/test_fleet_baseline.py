@@ -477,7 +477,7 @@ def test_the_gate_through_the_real_playbooks(tmp_path: Path) -> None:
     path = tmp_path / "b.yml"
     path.write_text("version: 2\n")
     refused = stubs.fleet("apply", "--waves", "1", "--baseline", str(path), code=2)
-    assert "version 2 is not known" in refused.stderr
+    assert "is not known" in refused.stderr
     assert (stubs.calls(), stubs.record()) == ([], [])
     path.write_text(written(facts()))
     done = stubs.fleet("apply", "--waves", "1", "--baseline", str(path), code=1)
