@@ -106,7 +106,7 @@ class Agent:
         self._ran: Mapping[int, Seen] | None = None
         self._verdict = ""
         self._bad: Mapping[str, str] = {}
-        self._written = True
+        self._unwritten = ""
         self._stopping: str | None = None
         self._looking = False
 
@@ -253,20 +253,20 @@ class Agent:
         return seen if self._stopping is None else None
 
     def _put(self, seen: SeenHost | Failed, *, first: bool) -> None:
-        """Write the textfile. If that fails later on, it is said once, and tried again at each look."""
+        """Write the textfile. If that fails later on, each reason is said once, and it is tried again at each look."""
         try:
             if self.textfile:
                 self.write(self.textfile, seen.text)
         except BadInput as error:
             if first:
                 raise
-            if self._written:
+            if error.what != self._unwritten:
                 self.say(f"{error.what} ({error.where}): {error.hint}; the file grows old until then")
-            self._written = False
+            self._unwritten = error.what
             return
-        if not self._written:
+        if self._unwritten:
             self.say(f"{self.textfile} is written again")
-        self._written = True
+        self._unwritten = ""
 
     def _tell(self, seen: SeenHost) -> None:
         """Say what has changed since the last look."""
