@@ -20,8 +20,10 @@ from grafana_foundation_sdk.models import prometheus as queries
 SOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 HOST = 'instance="$instance"'
 GOOD, MIDDLE, BAD, NEUTRAL = "green", "yellow", "red", "blue"
-COLOURS = {"pass": GOOD, "warn": MIDDLE, "fail": BAD, "unknown": "purple", "old": "purple", "silent": "purple",
-           "none": NEUTRAL, "applied": GOOD, "pending-reboot": MIDDLE, "unfinished": BAD, "needs-person": BAD}  # fmt: skip
+COLOURS = {
+    **{"pass": GOOD, "warn": MIDDLE, "fail": BAD, "unknown": "purple", "old": "purple", "silent": "purple"},
+    **{"none": NEUTRAL, "applied": GOOD, "pending-reboot": MIDDLE, "unfinished": BAD, "needs-person": BAD},
+}
 
 
 def pages() -> Mapping[str, str]:
