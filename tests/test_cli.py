@@ -351,6 +351,17 @@ def test_a_host_document_that_is_none(cli: Cli, tmp_path: Path, document: str, e
     assert said["where"].startswith(str(path))
 
 
+def test_a_document_of_hosttune_in_the_place_of_another_one(cli: Cli, tmp_path: Path) -> None:
+    """What to do is to give the right one; only one of an older version is to be written again."""
+    path = tmp_path / "x.json"
+    for schema, remedy in (("hosttune.plan/v1", "give a hosttune.host/v1 document"), ("hosttune.host/v9", "write it")):
+        path.write_text(json.dumps({"schema": schema}))
+        assert refused(cli, "discover", "--host", str(path))["do"].startswith(remedy)
+    for verb in ("pairs", "collective"):  # as a job it was taken for an empty one: nothing was measured, exit code 0
+        assert refused(cli, verb, "-f", str(path))["error"] == "not a job: it has 'schema'"
+    assert "only `hosttune apply --dry-run` works" in refused(cli, "revert", "--root", "@example", code=3)["do"]
+
+
 def test_a_host_document_of_nulls_is_an_empty_host(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "host.json"
     path.write_text('{"schema": "hosttune.host/v1", "cpus": null, "pci": null, "gpus": null, "problems": null}')
