@@ -20,8 +20,10 @@ from grafana_foundation_sdk.models import prometheus as queries
 SOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 HOST = 'instance="$instance"'
 GOOD, MIDDLE, BAD, NEUTRAL = "green", "yellow", "red", "blue"
-COLOURS = {"pass": GOOD, "warn": MIDDLE, "fail": BAD, "unknown": "purple", "none": NEUTRAL, "applied": GOOD,
-           "pending-reboot": MIDDLE, "unfinished": BAD, "needs-person": BAD}  # fmt: skip
+COLOURS = {
+    **{"pass": GOOD, "warn": MIDDLE, "fail": BAD, "unknown": "purple", "old": "purple", "silent": "purple"},
+    **{"none": NEUTRAL, "applied": GOOD, "pending-reboot": MIDDLE, "unfinished": BAD, "needs-person": BAD},
+}
 
 
 def pages() -> Mapping[str, str]:
@@ -82,8 +84,7 @@ def host() -> db.Dashboard:
 def fleet() -> db.Dashboard:
     """Return the dashboard of all hosts."""
     page = _page("hosttune: the fleet", "hosttune-fleet").with_row(db.Row("Hosts"))
-    page = page.with_panel(_names("Hosts by verdict", "count by (verdict) (hosttune_validation_verdict == 1)",
-                                  "{{verdict}}", values=True))  # fmt: skip
+    page = page.with_panel(_names("Hosts by verdict", "hosttune:hosts_by_verdict", "{{verdict}}", values=True))
     silent = 'up{job="hosttune"} == 1 unless on (instance, job) hosttune_run_timestamp_seconds'
     page = page.with_panel(_number("Hosts that cannot be scraped", 'count(up{job="hosttune"} == 0) or vector(0)',
                                    steps=(1, 1)))  # fmt: skip
@@ -95,10 +96,8 @@ def fleet() -> db.Dashboard:
     page = page.with_panel(_number(
         "Hosts whose GPUs nobody expects",
         'count(hosttune_source_readable{source="expected-devices"} == 0) or vector(0)', steps=(1, 1)))  # fmt: skip
-    page = page.with_panel(_table("Verdict of each host", "hosttune_validation_verdict == 1",
-                                  ("instance", "verdict")))  # fmt: skip
-    page = page.with_panel(_lines("Hosts by verdict", "count by (verdict) (hosttune_validation_verdict == 1)",
-                                  "{{verdict}}"))  # fmt: skip
+    page = page.with_panel(_table("Verdict of each host", "hosttune:host_verdict", ("instance", "verdict")))
+    page = page.with_panel(_lines("Hosts by verdict", "hosttune:hosts_by_verdict", "{{verdict}}"))
     page = page.with_panel(_table("Oldest metrics", "topk(20, time() - hosttune_run_timestamp_seconds)",
                                   ("instance", "verb", "Value")))  # fmt: skip
     page = page.with_row(db.Row("What is wrong"))

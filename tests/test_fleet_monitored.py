@@ -12,7 +12,7 @@ from test_fleet_report import GOOD, answered, of
 
 from hosttune.cli import run
 from hosttune.errors import BadInput
-from hosttune.fleet.monitored import read_metrics
+from hosttune.fleet.monitored import QUERY, read_metrics
 from hosttune.fleet.overview import Asked, report_of
 from hosttune.model.fleet import FleetReport
 
@@ -105,6 +105,16 @@ def test_losing_any_line_makes_no_host_better(tmp_path: Path) -> None:
 
 def test_hosts_that_are_not_in_the_report_are_named(tmp_path: Path) -> None:
     assert report(tmp_path, TEXT, "good").notes == ("metrics of 2 hosts that are not in this report: sick, stale",)
+
+
+def test_the_page_asks_prometheus_for_what_is_read_and_no_more() -> None:
+    assert f"'match[]={QUERY}'" in (Path(__file__).parent.parent / "docs/report.md").read_text()
+    asked = re.compile(QUERY.partition('"')[2].rpartition('"')[0])
+    names = {match[1] for match in re.finditer(r"^(hosttune_[a-z_]+)", TEXT, re.MULTILINE)}
+    assert {name for name in names if asked.fullmatch(name)} == {
+        *("hosttune_run_timestamp_seconds", "hosttune_validation_verdict"),
+        *("hosttune_check_status", "hosttune_setting_drift"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import yaml
 from exposed import lines, needs_promtool, promtool, text_of
 from test_metrics_hosts import EXAMPLE, whole
 
+from hosttune.checks import checks
 from hosttune.metrics.families import FAMILIES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,6 +44,18 @@ def cases() -> tuple[tuple[str, dict[str, Any]], ...]:
 @needs_promtool
 def test_every_case_of_every_rule() -> None:
     code, said = promtool("test", "rules", *map(str, CASES))
+    assert (code, said.count("SUCCESS")) == (0, len(CASES)), said
+
+
+@needs_promtool
+def test_no_alert_loses_a_label_that_the_operator_gave_the_host(tmp_path: Path) -> None:
+    """Where alerts go is often decided by such a label (a cluster, a rack). The list of hosts alone has none."""
+    copies = [tmp_path / path.name for path in CASES]
+    for path, copy in zip(CASES, copies, strict=True):
+        head, *found = path.read_text().replace("../rules/hosttune.yml", str(RULES)).split("\n  - name: ")
+        text = "\n  - name: ".join([head, *(case for case in found if case.partition("\n")[0].endswith("fires"))])
+        copy.write_text(text.replace('instance="a",job="hosttune"', 'instance="a",job="hosttune",rack="7"'))
+    code, said = promtool("test", "rules", *map(str, copies))
     assert (code, said.count("SUCCESS")) == (0, len(CASES)), said
 
 
@@ -91,6 +104,12 @@ def test_the_rules_read_metrics_that_there_are() -> None:
         text = re.sub(r"(\bby|\bon|\bignoring|\bgroup_left)\s*\([^)]*\)|\{[^}]*\}", "", text)
         names = set(re.findall(r"\b(?:hosttune|node|up)[\w:]*", text))
         assert names <= known | recorded, rule
+
+
+def test_the_rules_name_checks_that_there_are() -> None:
+    named = re.findall(r'\bcheck[!=~]+"([^"]+)"', " ".join(rule["expr"] for rule in rules()))
+    assert named
+    assert {one for names in named for one in names.split("|")} <= {check.id for check in checks()}
 
 
 def test_what_is_unknown_has_an_alert() -> None:

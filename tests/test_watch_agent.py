@@ -240,9 +240,27 @@ def test_a_source_that_cannot_be_opened_is_told_once_and_the_interval_goes_on() 
     assert tries[-1] - tries[-2] > 30, "asked less and less often"
 
 
+def test_a_source_of_something_that_the_host_does_not_have_is_not_missed() -> None:
+    """Else HosttuneEventsMissed would fire for ever on a host without libvirt; once it is installed, it counts."""
+    rows: list[list[Event] | str] = [[] for _ in range(400)]
+    openers: list[Source | NoSource] = [NoSource("script", "not installed", absent=True), Script(rows)]
+
+    def opener() -> Source:
+        one = openers.pop(0)
+        if isinstance(one, NoSource):
+            raise one
+        return one
+
+    looks, said = Looks([GOOD]), list[str]()
+    assert agent(looks, opener, said).run() == 0
+    assert looks.states[0].up == {}
+    assert looks.states[-1].up == {"script": True}
+    assert sum("not installed" in line for line in said) == 1
+
+
 def test_a_textfile_that_cannot_be_written_later_is_told_once_and_tried_again() -> None:
     written: list[str] = []
-    answers = iter([None, "full", "full", None])
+    answers = iter([None, "full", "full", "read-only", None])
 
     def write(path: str, text: str) -> None:
         if (why := next(answers, None)) is not None:
@@ -253,7 +271,7 @@ def test_a_textfile_that_cannot_be_written_later_is_told_once_and_tried_again() 
     rows: list[list[Event] | str] = [[Event("script", "x", f"device {n}")] if n % 8 == 0 else [] for n in range(60)]
     looks = Looks([GOOD])
     agent(looks, lambda: Script(rows), said, write=write).run()
-    assert sum("full" in line for line in said) == 1
+    assert [sum(why in line for line in said) for why in ("full", "read-only")] == [1, 1]
     assert said.count("/nowhere/a.prom is written again") == 1
     assert len(written) >= 2
 
@@ -305,6 +323,18 @@ def test_what_is_kept_and_what_is_given_up() -> None:
     assert looks.states[2].corrections == {"corrected": 1, "failed": 0}
     assert any(state.given_up == (("resume-latency", "cpus 0-3"),) for state in looks.states)
     assert looks.states[-1].refused
+
+
+def test_what_was_given_up_and_is_as_applied_again_is_no_longer_told() -> None:
+    """Else HosttuneKeepGaveUp would fire until the agent is restarted: with nothing drifted, nothing is kept anew."""
+    given_up = Keeping((Kept("thp", "host", "given-up", "corrected 2 times within 10 minutes"),), refused="lock held")
+    looks = Looks([Seen(text="d\n", verdict="fail", drifted=True), GOOD])
+    rows: list[list[Event] | str] = [[Event("script", "x", f"device {n}")] if n % 8 == 0 else [] for n in range(40)]
+    agent(looks, lambda: Script(rows), [], keep=lambda: given_up).run()
+    assert looks.states[1].given_up == (("thp", "host"),)
+    assert looks.states[1].refused
+    assert looks.states[-1].given_up == ()
+    assert not looks.states[-1].refused
 
 
 def test_a_signal_ends_a_look_that_takes_long_and_nothing_is_written() -> None:

@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -76,6 +77,14 @@ def test_events_through_libvirt_python(libvirtd: Libvirtd) -> None:
             assert lines == [[what, subject.removeprefix("guest ")] for what, subject in WANTED]
         finally:
             child.kill()
+
+
+@pytest.mark.skipif(find_spec("libvirt") is not None, reason="libvirt-python is installed")
+def test_a_host_without_libvirt_is_one_that_has_no_guests_to_tell_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(NoSource, match="neither libvirt-python nor virsh is installed") as caught:
+        Guests()
+    assert caught.value.absent
 
 
 def test_no_daemon_is_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

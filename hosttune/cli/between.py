@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from hosttune.fleet.between import Done
     from hosttune.model.collective import CollectiveReport
     from hosttune.model.pairs import PairsReport
+    from hosttune.model.values import Value
 
-J = TypeVar("J")
+J = TypeVar("J", bound="Value")
 FORMATS = ("text", "json", "html")
 
 
@@ -99,6 +100,7 @@ def show_past(results: str, run_id: str | None, output: str, metrics: str | None
 def read_job(path: str | None, kind: type[J], verb: str) -> J:
     """Return the job in a file that `fleet VERB` wrote; the empty one without a path. Raises BadInput."""
     import msgspec
+    from msgspec.structs import fields
 
     from hosttune.model.jsontext import plain_json
     from hosttune.state import load_text
@@ -108,6 +110,8 @@ def read_job(path: str | None, kind: type[J], verb: str) -> J:
     hint = f"`hosttune fleet {verb}` writes it"
     text = load_text(path, what="a job (JSON)", size="intent")
     head = plain_json(text, where=path, hint=hint, once=True)
+    if isinstance(head, dict) and (others := sorted(head.keys() - {one.encode_name for one in fields(kind)})):
+        raise BadInput(f"not a job: it has {shown(others[0][:60])!r}", where=path, hint=hint)
     try:
         return msgspec.convert(head, kind)
     except (msgspec.ValidationError, RecursionError) as error:

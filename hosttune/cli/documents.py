@@ -7,6 +7,7 @@ import click
 from hosttune.cli.commands import Command, host_options, read_host
 from hosttune.cli.output import emit, emit_page, shown, tell
 from hosttune.errors import BadInput
+from hosttune.model.text import either
 
 DOCUMENTS = (
     *("host", "plan", "intent", "result", "validation", "fleet", "handover"),
@@ -59,10 +60,13 @@ def write_plain_text(text: str) -> None:
     tell(shown(text))
 
 
-@click.command(cls=Command)
-@click.argument("name", type=click.Choice(DOCUMENTS))
+@click.command(
+    cls=Command,
+    help=f"Print the JSON Schema of a document.\n\nNAME is {either(DOCUMENTS)}.\n\n\b\nhosttune schema host",
+)
+@click.argument("name", type=click.Choice(DOCUMENTS), metavar="NAME")
 def schema(name: str) -> None:
-    """Print the JSON Schema of a document."""
+    """Print the schema."""
     import msgspec
 
     from hosttune.model.collective import CollectiveReport, Member

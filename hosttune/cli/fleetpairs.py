@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hosttune.cli.between import end, show_pairs
-from hosttune.cli.commands import Seconds, Whole, progress, with_options
+from hosttune.cli.commands import Number, Whole, progress, with_options
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ _MEASURING = (
 pair_options = with_options(
     click.option("--tool", type=click.Choice(("tcp", "rdma")), help="iperf3 (tcp, the default) or ib_write_bw."),
     click.option("--seconds", type=Whole(1, 600), metavar="N", help="Duration of a measurement (default 5)."),
-    click.option("--rate", "rate_gbps", type=Seconds(0.001, 10000), metavar="GBITS",
+    click.option("--rate", "rate_gbps", type=Number(0.001, 10000), metavar="GBITS",
                  help="Send at most this, in Gb/s. No pair then proves a port's full rate."),
     click.option("--streams", type=Whole(1, 64), metavar="N", help="TCP streams or queue pairs (default 1)."),
     click.option("--rounds", type=Whole(1, 10000), metavar="N",
                  help="At most so many rounds (default: all pairs up to 32 hosts, 8 above)."),
-    click.option("--floor", type=Seconds(0.01, 1), metavar="PART",
+    click.option("--floor", type=Number(0.01, 1), metavar="PART",
                  help="Lower than this part is low (default 0.9)."),
     click.option("--against", type=click.Choice(("rate", "median", "both")),
                  help="Part of what: the port's active rate, the fleet's median, or both (default)."),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 import click
 from click.core import ParameterSource
 
-from hosttune.cli.commands import Command, Group, completing, host_options, progress
+from hosttune.cli.commands import Command, Group, Whole, completing, host_options, progress
 from hosttune.cli.output import emit, emit_page, exiting, shown, tell, write
 from hosttune.errors import BadInput
 
@@ -30,7 +30,9 @@ OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), def
               help="Hand over the devices of this stopped guest.")  # fmt: skip
 @click.option("--erase", multiple=True, metavar="SERIAL",
               help="Erase the drive with this serial number (repeatable); or BDF=SERIAL.")  # fmt: skip
-@click.option("--level", type=click.IntRange(1, 2), default=1, show_default=True, help="The level of the validation.")
+@click.option(
+    "--level", type=Whole(1, 2), metavar="N", default=1, show_default=True, help="The level of the validation."
+)
 @click.option("--to-vfio", is_flag=True, help="Return the devices to vfio-pci, whichever driver they were on.")
 @click.option("--test-guest", metavar="IMAGE",
               help="Test GPUs that no driver of the host can take in guests of this image.")  # fmt: skip

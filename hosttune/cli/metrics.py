@@ -50,11 +50,11 @@ def metrics(root: str | None, document: str | None, guest: bool, expect: str | N
         write_textfile(textfile, text)
 
 
-def refuse_captured(place: object, origin: str | None) -> None:
+def refuse_captured(place: object, origin: str | None, *, else_: str = "the metrics go to stdout") -> None:
     """Refuse a captured host: its metrics in the folder of this machine's collector would be taken for this machine's.
 
-    Raises Refused.
+    `else_`: what happens without a textfile. Raises Refused.
     """
     if getattr(place, "captured", True) and not getattr(place, "scratch", False):
         what = "a captured host cannot be written to a textfile: its metrics would count as this machine's"
-        raise Refused(what, where=origin or "--textfile", hint="leave out --textfile: the metrics go to stdout")
+        raise Refused(what, where=origin or "--textfile", hint=f"leave out --textfile: {else_}")

@@ -16,11 +16,15 @@ def usage_error(error: click.UsageError) -> BadInput:
         hint = did_you_mean(error.option_name, _options(error.ctx), see)
         return BadInput(f"no option {error.option_name!r}", where="command line", hint=hint)
     param = error.param if isinstance(error, click.BadParameter) else None
-    if param is None or isinstance(error, click.MissingParameter):
+    if param is not None and isinstance(error, click.MissingParameter):
+        hint = _takes(param, "")
+        what = f"Missing argument {param.human_readable_name!r}" if hint else error.format_message()
+        return BadInput(what, where="command line", hint=f"{hint}; {see}" if hint else see)
+    if param is None:
         return BadInput(error.format_message(), where="command line", hint=see)
     where = param.human_readable_name if isinstance(param, click.Argument) else max(param.opts, key=len)
     hint = _takes(param, error.message)
-    return BadInput(error.message.removesuffix("."), where=where, hint=f"{hint}; {see}" if hint else see)
+    return BadInput(_what(param, error.message), where=where, hint=f"{hint}; {see}" if hint else see)
 
 
 def _options(context: click.Context | None) -> list[str]:
@@ -28,6 +32,17 @@ def _options(context: click.Context | None) -> list[str]:
     params = [*context.command.get_params(context)] if context else []
     shown = [param for param in params if isinstance(param, click.Option) and not param.hidden]
     return [name for param in shown for name in param.opts if name.startswith("--")]
+
+
+def _what(param: click.Parameter, message: str) -> str:
+    """Return what is wrong with an option's value. click writes limits as `0<=x<=3`."""
+    given, beyond, _ = message.partition(" is not in the range ")
+    limits = param.type
+    if not beyond or not isinstance(limits, click.IntRange | click.FloatRange):
+        return message.removesuffix(".")
+    if limits.min is not None and limits.max is not None:
+        return f"{given} is not from {limits.min} to {limits.max}"
+    return f"{given} is less than {limits.min}" if limits.max is None else f"{given} is more than {limits.max}"
 
 
 def _takes(param: click.Parameter, message: str) -> str:

@@ -70,7 +70,7 @@ def check_textfile_option(system: System | None, textfile: str | None, origin: s
     from hosttune.metrics import check_textfile
 
     if textfile is not None:
-        refuse_captured(system, origin)
+        refuse_captured(system, origin, else_="the agent then only says what it sees")
         check_textfile(textfile)
     elif system is not None and (not system.captured or system.scratch):
         hint = "add --textfile /var/lib/prometheus/node-exporter/hosttune.prom, in the folder that node_exporter reads"

@@ -88,7 +88,8 @@ def _own_pci_ids() -> bytes | None:
 
 def _check_is_host(system: System) -> None:
     if not (system.exists("/sys") or system.exists("/proc")):
-        raise BadInput("no host: it holds neither sys/ nor proc/", where=system.origin, hint="capture a host into it")
+        hint = "give the directory that holds them, or a tar of it (hosttune capture writes one)"
+        raise BadInput("no host: it holds neither sys/ nor proc/", where=system.origin, hint=hint)
 
 
 def _read_tuned(reader: Reader, settings: Mapping[str, str], arch: str | None) -> Tuned | None:

@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 CHECK = "monitored"
 _FRESH_MINUTES = 15  # as the alert HosttuneStale (monitoring/rules/hosttune.yml)
 _USED = (f.RUN_TIMESTAMP.name, f.VERDICT.name, f.CHECK_STATUS.name, f.SETTING_DRIFT.name)
-_ASK = (
-    "curl -G PROMETHEUS:9090/federate --data-urlencode 'match[]={__name__=~\"hosttune_.+\"}' > FILE"
-    " (docs/monitoring.md)"
-)
+# All series of 2,000 hosts would be more than the limit of the file, and work for Prometheus: only these are read.
+QUERY = f'{{__name__=~"{"|".join(_USED)}"}}'
+_ASK = f"curl -G http://PROMETHEUS:9090/federate --data-urlencode 'match[]={QUERY}' > FILE (docs/report.md)"
 _VERDICTS: tuple[Verdict, ...] = ("fail", "unknown", "warn", "pass")
 _EXPECTED = "metrics of this host, at most 15 minutes old, with the verdict pass"
 

@@ -15,7 +15,7 @@ from hosttune.model.configuration import FACT_KINDS, KIND, normal_value, sane, s
 from hosttune.model.hints import did_you_mean
 from hosttune.model.text import refuse_unwritable
 from hosttune.model.values import Value, close_lists, close_mappings, to_builtins, to_json
-from hosttune.model.yamltext import load_yaml
+from hosttune.model.yamltext import check_version, load_yaml
 
 DECLARED_VERSION = 1
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
@@ -73,10 +73,7 @@ class Declared(Part, frozen=True, kw_only=True):
         document = load_yaml(text, where)
         if not isinstance(document, dict):
             raise BadInput("not a mapping", where=where, hint="hosttune fleet baseline writes one")
-        version = document.get("version")
-        if version != DECLARED_VERSION or isinstance(version, bool):
-            what = "no version" if version is None else f"version {str(version)[:40]!r} is not known"
-            raise BadInput(what, where=f"{where}: version", hint=f"write `version: {DECLARED_VERSION}`")
+        check_version(document, DECLARED_VERSION, "a declared baseline (docs/fleet-uniformity.md)", where)
         refuse_unwritable(document, where)
         try:
             found = msgspec.convert(document, cls)

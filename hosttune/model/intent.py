@@ -22,7 +22,7 @@ from hosttune.model.values import (
     to_json,
     without_nulls,
 )
-from hosttune.model.yamltext import load_yaml
+from hosttune.model.yamltext import check_version, load_yaml
 
 INTENT_VERSION = 1
 LEAST_MEMORY = 1 << 20  # bytes; firmware alone takes more. Less is a number whose unit was forgotten
@@ -136,13 +136,7 @@ class Intent(Part, frozen=True, kw_only=True):
 def _convert(document: object, where: str) -> Intent:
     if not isinstance(document, dict):
         raise BadInput("not a mapping", where=where, hint="begin with `version: 1`")
-    version = document.get("version")
-    if version != INTENT_VERSION or isinstance(version, bool):
-        raise BadInput(
-            "no version" if version is None else f"version {version!r} is not known",
-            where=f"{where}: version",
-            hint=f"write `version: {INTENT_VERSION}`",
-        )
+    check_version(document, INTENT_VERSION, "an intent (docs/intent.md)", where)
     refuse_surrogates(document, where)
     try:
         intent = msgspec.convert(without_nulls(document, Intent), Intent)

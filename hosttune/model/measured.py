@@ -16,7 +16,7 @@ import msgspec
 from hosttune.errors import BadInput
 from hosttune.model.text import refuse_surrogates
 from hosttune.model.values import Value, close_lists, close_mappings, to_json, without_nulls
-from hosttune.model.yamltext import load_yaml
+from hosttune.model.yamltext import check_version, load_yaml
 
 MEASURED_VERSION = 1
 # The metrics of the document, and the dimension of each.
@@ -155,10 +155,7 @@ class Measured(Part, frozen=True, kw_only=True):
         document = load_yaml(text, where)
         if not isinstance(document, dict):
             raise BadInput("not a mapping", where=where, hint="begin with `version: 1`")
-        version = document.get("version")
-        if version != MEASURED_VERSION or isinstance(version, bool):
-            what = "no version" if version is None else f"version {version!r} is not known"
-            raise BadInput(what, where=f"{where}: version", hint=f"write `version: {MEASURED_VERSION}`")
+        check_version(document, MEASURED_VERSION, "measured figures (docs/diagnose.md)", where)
         refuse_surrogates(document, where)
         try:
             found = msgspec.convert(without_nulls(document, cls), cls)

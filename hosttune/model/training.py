@@ -10,7 +10,7 @@ import msgspec
 from hosttune.errors import BadInput
 from hosttune.model.text import refuse_surrogates
 from hosttune.model.values import Value, close_lists, without_nulls
-from hosttune.model.yamltext import load_yaml
+from hosttune.model.yamltext import check_version, load_yaml
 
 TRAINING_VERSION = 1
 
@@ -73,8 +73,9 @@ class Training(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def from_yaml(cls, text: str | bytes, *, where: str = "training") -> Training:
         """Read the document. Raises BadInput with the path of the key that is wrong."""
         document = load_yaml(text, where)
-        if not isinstance(document, dict) or document.get("version") != TRAINING_VERSION:
-            raise BadInput("no version 1", where=f"{where}: version", hint=f"write `version: {TRAINING_VERSION}`")
+        if not isinstance(document, dict):
+            raise BadInput("not a mapping", where=where, hint="begin with `version: 1`")
+        check_version(document, TRAINING_VERSION, "a training run (docs/models.md)", where)
         refuse_surrogates(document, where)
         try:
             found = msgspec.convert(without_nulls(document, cls), cls)

@@ -317,10 +317,11 @@ def from_json(kind: type[T], text: str | bytes, *, schema: str, where: str) -> T
     head = plain_json(text, where=where, hint=f"give a {schema} document", once=True)
     found = head.get("schema") if isinstance(head, dict) else None
     if found != schema:
+        older = isinstance(found, str) and found.partition("/")[0] == schema.partition("/")[0]
         raise BadInput(
             f"not a {schema} document" if found is None else f"a document of schema {found!r}, not {schema!r}",
             where=where,
-            hint="write it again with this version of hosttune",
+            hint="write it again with this version of hosttune" if older else f"give a {schema} document",
         )
     try:
         return msgspec.convert(without_nulls(head, kind), kind)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hosttune.errors import BadInput
 from hosttune.model.jsontext import MAX_DEPTH, plain_json
 from hosttune.model.limits import check_size, limit
+from hosttune.model.text import visible
 
 _PLAIN = (
     (re.compile(r"~|null|Null|NULL|"), lambda text: None),
@@ -49,7 +50,21 @@ def load_yaml(text: str | bytes, where: str, *, fast: bool = True) -> Any:
     try:
         return _document(yaml.parse(text, Loader=loader), limit("values of an intent"))
     except (yaml.YAMLError, _Refused, UnicodeError, ValueError) as error:
-        raise BadInput(f"not a YAML document: {error}", where=where, hint="correct the syntax") from error
+        why = re.sub(r'in "<[a-z ]+>", ', "at ", str(error))
+        raise BadInput(f"not a YAML document: {why}", where=where, hint="correct the syntax") from error
+
+
+def check_version(document: Mapping[Any, Any], wanted: int, what: str, where: str) -> None:
+    """Raise BadInput unless the document has this `version`. One that hosttune wrote for something else is named.
+
+    `what`: the document that is wanted, with its article.
+    """
+    version, schema = document.get("version"), document.get("schema")
+    if isinstance(schema, str) and schema.startswith("hosttune."):
+        raise BadInput(f"a document {visible(schema[:60])}, not {what}", where=where, hint=f"give {what}")
+    if version != wanted or isinstance(version, bool):
+        found = "no version" if version is None else f"version {visible(repr(version)[:60])} is not known"
+        raise BadInput(found, where=f"{where}: version", hint=f"write `version: {wanted}`")
 
 
 def _document(events: Iterator[Any], most: int) -> Any:

@@ -115,7 +115,7 @@ def writable_store(site: Site) -> Store:
         raise Refused(
             "a captured host cannot be changed",
             where=site.system.origin,
-            hint="run it on the host itself, or try it there with --dry-run",
+            hint="run it on the host itself; here only `hosttune apply --dry-run` works",
         )
     if not site.system.captured and os.geteuid() != 0:
         raise Refused("not root", where="this machine", hint="run it as root")

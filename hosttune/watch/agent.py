@@ -63,6 +63,7 @@ class _Slot:
     retry_at: float = 0.0
     tries: int = 0
     told: str = ""
+    absent: bool = False
     events: int = 0
     lost: int = 0
 
@@ -105,7 +106,7 @@ class Agent:
         self._ran: Mapping[int, Seen] | None = None
         self._verdict = ""
         self._bad: Mapping[str, str] = {}
-        self._written = True
+        self._unwritten = ""
         self._stopping: str | None = None
         self._looking = False
 
@@ -175,12 +176,12 @@ class Agent:
             if slot.source is not None or self.clock() < slot.retry_at:
                 continue
             try:
-                slot.source = slot.opener()
+                slot.source, slot.absent = slot.opener(), False
             except NoSource as error:
                 self._closed(slot, error)
 
     def _closed(self, slot: _Slot, error: NoSource) -> None:
-        slot.source = None
+        slot.source, slot.absent = None, error.absent
         slot.retry_at = self.clock() + _RETRY[min(slot.tries, len(_RETRY) - 1)]
         slot.tries += 1
         if slot.told != error.why:
@@ -231,7 +232,9 @@ class Agent:
             self.say(f"the host could not be read: {seen.why}; its state is unknown")
         if seen is not None:
             self._put(seen, first=first)
-        if self.keep is not None and isinstance(seen, SeenHost) and seen.drifted and self._keep_turn(self.keep):
+        if isinstance(seen, SeenHost) and not seen.drifted:
+            self._kept = Keeping()  # what was given up or refused is as applied now
+        elif self.keep is not None and isinstance(seen, SeenHost) and self._keep_turn(self.keep):
             again = self._ask()
             if again is not None:
                 self._put(again, first=first)
@@ -250,20 +253,20 @@ class Agent:
         return seen if self._stopping is None else None
 
     def _put(self, seen: SeenHost | Failed, *, first: bool) -> None:
-        """Write the textfile. If that fails later on, it is said once, and tried again at each look."""
+        """Write the textfile. If that fails later on, each reason is said once, and it is tried again at each look."""
         try:
             if self.textfile:
                 self.write(self.textfile, seen.text)
         except BadInput as error:
             if first:
                 raise
-            if self._written:
+            if error.what != self._unwritten:
                 self.say(f"{error.what} ({error.where}): {error.hint}; the file grows old until then")
-            self._written = False
+            self._unwritten = error.what
             return
-        if not self._written:
+        if self._unwritten:
             self.say(f"{self.textfile} is written again")
-        self._written = True
+        self._unwritten = ""
 
     def _tell(self, seen: SeenHost) -> None:
         """Say what has changed since the last look."""
@@ -285,7 +288,7 @@ class Agent:
             self.notifier.send(f"STATUS={self._status()}")
 
     def _status(self) -> str:
-        closed = [slot.name for slot in self._slots if not slot.up]
+        closed = [slot.name for slot in self._slots if not slot.up and not slot.absent]
         events = f"; no events of {', '.join(closed)}" if closed else ""
         return f"verdict {self._verdict or 'unknown'}{events}"
 
@@ -296,7 +299,7 @@ class Agent:
             failed=False,
             events={slot.name: slot.events for slot in self._slots},
             lost={slot.name: slot.lost for slot in self._slots},
-            up={slot.name: slot.up for slot in self._slots},
+            up={slot.name: slot.up for slot in self._slots if not slot.absent},
             cpu_seconds=self._own.cpu_seconds,
             resident_bytes=self._own.resident_bytes,
             keeping=self.keep is not None,

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Sequence
@@ -47,6 +48,8 @@ class Guests(Source):
     def __init__(self) -> None:
         uri = os.environ.get(URI_VARIABLE) or DEFAULT_URI
         library = find_spec("libvirt") is not None
+        if not library and shutil.which("virsh") is None:  # discovery takes this for a host without libvirt, too
+            raise NoSource(NAME, "neither libvirt-python nor virsh is installed", absent=True)
         self._connected = False
         self._since = None if library else time.monotonic()
         self._reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -10,11 +10,15 @@ from hosttune.watch.core import Event
 
 
 class NoSource(HosttuneError):
-    """A source cannot be opened here, or has ended: what it would show is found at the next interval."""
+    """A source cannot be opened here, or has ended: what it would show is found at the next interval.
 
-    def __init__(self, name: str, why: str) -> None:
+    `absent`: the host has nothing that it could show, so that nothing is missed.
+    """
+
+    def __init__(self, name: str, why: str, *, absent: bool = False) -> None:
         super().__init__(f"no events of {name}: {why}", where=name, hint="changes are found at the next interval")
         self.why = why
+        self.absent = absent
 
 
 class Source(ABC):
