@@ -13,7 +13,7 @@ import applyroots
 import msgspec
 import pytest
 from applyroots import GPU, STATE, Cli, Root, block
-from coursekills import ASKED, DRIVE, NIC, passing_all, root_of
+from coursekills import ASKED, DRIVE, NIC, config, passing_all, root_of
 from courses import Wiped, handed, here, passing, states, steps, with_guest
 from cutshort import put
 from handovers import SIGNER, Keys
@@ -177,12 +177,22 @@ def test_a_gpu_whose_only_reset_leaves_state() -> None:
     assert (method_of(("flr", "bus"), {}), method_of(None, {})) == ("flr", None)
 
 
-def test_a_device_that_does_not_answer_after_its_reset(small: Path) -> None:
+@pytest.mark.parametrize(
+    ("start", "says", "outcome"),
+    [
+        (b"\xff" * 8, "reads all ones", "failed"),
+        (b"\x4d\x14\x0a\xa8" + b"\xff" * 4, "reads all ones", "failed"),
+        (b"\x4d\x14\x05\xa8", "it was 144d:a80a before its reset, and says that it is 144d:a805", "failed"),
+        (b"\x4d\x14", "cannot be read", "unknown"),
+    ],
+)
+def test_a_device_that_does_not_answer_as_before_its_reset(small: Path, start: bytes, says: str, outcome: str) -> None:
+    """The kernel keeps the ids that it read at boot: a device whose firmware did not start shows only here."""
     config = small / f"sys/devices/pci0000:c0/{DRIVE}/config"
-    config.write_bytes(b"\xff\xff" + config.read_bytes()[2:])
+    config.write_bytes(start + (config.read_bytes()[len(start) :] if outcome == "failed" else b""))
     found = handed(small, ASKED, validate=passing_all)
-    assert ("reset", "failed") in steps(found)
-    assert "reads all ones" in why(found, "reset")
+    assert (steps(found)[1], driver(small, DRIVE)) == (("reset", outcome), "vfio-pci")
+    assert says in why(found, "reset")
 
 
 @pytest.mark.parametrize("outcome", ["unknown"])
@@ -297,6 +307,10 @@ class Meanwhile(Wiped):
         """See Cleaning."""
 
         def erase() -> HandoverStep:
+            if self.what == "swapped" and target.address == NIC:  # when the drive has been erased
+                put(self.root, f"/sys/devices/pci0000:c0/{DRIVE}/device", "0xbeef\n")
+            if self.what == "put in again" and target.address == NIC:
+                put(self.root, f"/.hosttune/commands/device-link-{DRIVE}", "4712")
             if self.what == "released" and target.address == DRIVE:
                 release(str(self.root / STATE), DRIVE, "somebody needs it")
             if self.what == "opened":
@@ -339,6 +353,34 @@ def test_a_device_that_is_opened_meanwhile_is_not_touched_again(small: Path) -> 
     with pytest.raises(Refused, match="fdisk"):
         handed(small, ASKED, validate=passing_all)
     shutil.rmtree(small / "proc/77")
+    assert handed(small, ASKED, validate=passing_all).clean
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [("swapped", "another device is there: it was '0000:c1:00.0 144d:a80a"), ("put in again", "it was taken out")],
+)
+def test_another_device_is_never_clean_by_what_was_done_to_the_first(small: Path, what: str, says: str) -> None:
+    """The slot has another drive after the erasure: of another model, or of the same one, which only its link tells."""
+    put(small, f"/.hosttune/commands/device-link-{DRIVE}", "4711")
+    found = handed(small, ASKED, Meanwhile(small, what), passing_all)
+    assert (steps(found), found.clean) == (DONE, False)
+    assert states(small) == {DRIVE: "quarantined", NIC: "clean"}
+    reason = read_register(str(small / STATE)).record(DRIVE)
+    assert reason is not None
+    assert says in reason.why
+
+
+def test_another_device_in_the_place_of_a_quarantined_one_is_not_handed_over(small: Path) -> None:
+    """It would take the other one's place in the register, which is free wherever it is now; and the guest had that."""
+    handed(small, ASKED, Wiped("unknown"), passing_all)
+    put(small, f"/sys/devices/pci0000:c0/{DRIVE}/device", "0xbeef\n")
+    (small / f"sys/devices/pci0000:c0/{DRIVE}/config").write_bytes(config("010802", "beef"))
+    before = read_register(str(small / STATE))
+    with pytest.raises(Refused, match=f"another device is at {DRIVE} now"):
+        handed(small, ASKED, validate=passing_all)
+    assert read_register(str(small / STATE)) == before
+    release(str(small / STATE), DRIVE, "it was taken out")
     assert handed(small, ASKED, validate=passing_all).clean
 
 

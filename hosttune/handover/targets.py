@@ -22,6 +22,7 @@ from hosttune.planning.inventory.devices import identity, read_catalogue
 from hosttune.register import read_register
 from hosttune.settings.drivers import VFIO, Driver
 from hosttune.transaction.applied import applied_plans
+from hosttune.transaction.guards import same_device
 from hosttune.transaction.site import Site, refuse_open
 
 NVME_DRIVER = "nvme"
@@ -83,6 +84,7 @@ def chosen(site: Site, host: Host, asked: Asked) -> tuple[Target, ...]:
     """Return the devices of a hand-over, in the order of addresses. Raises BadInput, Refused; changes nothing."""
     register = read_register(site.store.folder) if site.store is not None else _register_of(host)
     addresses = _named(host, register, asked)
+    _refuse_replaced(host, register, addresses)
     refuse_open(site.transactions())
     owners = {address: _owner(site, host, register, address) for address in addresses}
     _refuse_used(site, host, addresses)
@@ -132,6 +134,17 @@ def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
         what = f"guest {name} has no PCI device" if guest is not None else f"no guest {name} is defined here"
         raise BadInput(what, where="--guest", hint="virsh list --all shows the guests; or name devices: --device BDF")
     return found
+
+
+def _refuse_replaced(host: Host, register: Register, addresses: Iterable[str]) -> None:
+    """Raise Refused for an address of which another device is quarantined: that one would not be quarantined any more."""
+    catalogue = read_catalogue(host)
+    for known in (one for one in register.quarantined if one.address in addresses):
+        now = identity(catalogue, known.address, host)
+        if not same_device(known.identity, now):
+            what = f"another device is at {known.address} now: {known.identity!r} is quarantined there, and it is {now!r}"
+            hint = f"put the quarantined device back, or free it: hosttune handover release {known.address} --why TEXT"
+            raise Refused(what, where=known.address, hint=hint)
 
 
 def _owner(site: Site, host: Host, register: Register, address: str) -> tuple[str, str] | None:
