@@ -127,6 +127,15 @@ def test_a_device_of_the_hosts_driver_stays_quarantined_unless_it_goes_to_vfio(t
     assert (again.clean, driver(small, DRIVE)) == (True, "vfio-pci")
 
 
+def test_a_device_without_a_driver_stays_quarantined_unless_it_goes_to_vfio(small: Path) -> None:
+    """A driver could be bound to it and unbound again: nothing would show that."""
+    (small / f"sys/devices/pci0000:c0/{DRIVE}/driver").unlink()
+    assert any("stays quarantined: without a driver uses by the host" in line for line in lines_of(here(small), ASKED))
+    found = handed(small, ASKED, validate=passing_all)
+    assert (steps(found), found.clean, states(small)[DRIVE]) == (DONE, False, "quarantined")
+    assert handed(small, msgspec.structs.replace(ASKED, to_vfio=True), validate=passing_all).clean
+
+
 def test_a_device_that_is_bound_anew_after_its_return_voids_the_statement(small: Path) -> None:
     put(small, f"/.hosttune/commands/driver-link-{DRIVE}", "4711")
     found = handed(small, ASKED, validate=passing_all)

@@ -90,7 +90,8 @@ def live_device(host: Host, address: str, firmware: Mapping[str, str] | None) ->
 def epoch_of(host: Host, address: str) -> tuple[int | None, str]:
     """Return the epoch of a device, or (None, why it is unknown).
 
-    On a driver of the host, any process of the host can use a device, which nothing records.
+    On a driver of the host, any process of the host can use a device, which nothing records. Without a driver nothing
+    shows that one was bound to it, and unbound again.
     """
     function = host.index.pci.get(address)
     state = host.handover
@@ -98,7 +99,9 @@ def epoch_of(host: Host, address: str) -> tuple[int | None, str]:
         return None, "it is not in the PCI tree"
     if function.driver_unknown:
         return None, "its driver is unknown"
-    if function.driver is not None and "vfio" not in function.driver:
+    if function.driver is None:
+        return None, "no driver has it: whether one had it since is not recorded"
+    if "vfio" not in function.driver:
         return None, f"it is on {function.driver}: uses by processes of the host are not recorded"
     if state is None:
         return None, "the register of devices cannot be read (as root: see the problems of hosttune discover)"
