@@ -462,12 +462,24 @@ def test_a_drive_that_another_guest_shares(small: Path) -> None:
         handed(small, ASKED)
 
 
+def test_a_drive_that_another_guest_may_share(small: Path) -> None:
+    """Its definition cannot be read: it may have the drive too."""
+    put(small, "/.hosttune/commands/virsh-dumpxml-other", "<domain>")
+    put(small, "/.hosttune/commands/virsh-list", " Id Name State\n---\n - vm shut off\n - other shut off\n")
+    with pytest.raises(Refused, match="that a stopped guest had it is not known") as refused:
+        handed(small, ASKED)
+    assert "cannot be read: other" in str(refused.value.hint)
+
+
 def test_a_guest_that_runs_and_libvirt_that_cannot_be_asked(small: Path) -> None:
     put(small, "/.hosttune/commands/virsh-list", " Id   Name   State\n------\n 1    vm     running\n")
     with pytest.raises(Refused, match="guest vm is running"):
         handed(small, ASKED)
     with pytest.raises(Refused, match="guest vm has it and is running"):
         handed(small, Asked(devices=(NIC,)))
+    put(small, "/.hosttune/commands/virsh-list", " Id   Name   State\n------\n -    vm     an oracle\n")
+    with pytest.raises(Refused, match="guest vm is in an unknown state"):
+        handed(small, ASKED)
     for path in (small / ".hosttune/commands").glob("virsh-*"):
         path.unlink()
     with pytest.raises(Refused, match="libvirt cannot be asked"):

@@ -12,7 +12,7 @@ from hosttune.errors import BadInput, Refused
 from hosttune.gpu import maker_of, reset_touches, vendor_of
 from hosttune.gpu.vendor import MemoryClear
 from hosttune.holders import holders
-from hosttune.hypervisor import is_active
+from hosttune.hypervisor import may_run, unread_guests
 from hosttune.model import sysfs
 from hosttune.model.host import Host
 from hosttune.model.pci import PciDevice
@@ -26,6 +26,7 @@ from hosttune.transaction.guards import same_device
 from hosttune.transaction.site import Site, refuse_open
 
 NVME_DRIVER = "nvme"
+_UNSURE = "in an unknown state"
 _BRIDGE, _NVME_CLASS = "06", "0108"
 # Driver of a physical network function -> of its virtual ones: mlx5_core_pci_table (mlx5/core/main.c) has both;
 # iavf_pci_tbl (iavf_main.c): the adaptive VF is that of ice and i40e.
@@ -123,9 +124,9 @@ def _named(host: Host, register: Register, asked: Asked) -> tuple[str, ...]:
 def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
     """Return the devices of a guest: of its definition, or those that it had when their hand-over began."""
     guest = next((one for one in host.guests or () if one.name == name), None)
-    if guest is not None and is_active(guest.state):
+    if guest is not None and may_run(guest.state):
         raise Refused(
-            f"guest {name} is {guest.state}", where="--guest", hint=f"shut it down first: virsh shutdown {name}"
+            f"guest {name} is {guest.state or _UNSURE}", where="--guest", hint=f"shut it down first: virsh shutdown {name}"
         )
     begun = [one.address for one in register.quarantined if one.guest == name]
     addresses = [*(guest.devices if guest is not None else ()), *begun]
@@ -153,6 +154,8 @@ def _owner(site: Site, host: Host, register: Register, address: str) -> tuple[st
     if record is not None and record.state == "quarantined" and record.guest is not None:
         return record.guest, f"guest {record.guest}, recorded when its hand-over began"
     defined = [guest.name for guest in host.guests or () if address in guest.devices]
+    if unread_guests(host):
+        return None  # another guest may have it too
     if len(defined) == 1:
         return defined[0], f"guest {defined[0]}, from its definition"
     if defined:
@@ -165,10 +168,10 @@ def _owner(site: Site, host: Host, register: Register, address: str) -> tuple[st
 def _refuse_used(site: Site, host: Host, addresses: Sequence[str]) -> None:
     """Raise Refused for devices that a running guest or a process uses, or of which that cannot be told."""
     lines = [
-        f"{address}: guest {guest.name} has it and is {guest.state}: shut it down first"
+        f"{address}: guest {guest.name} has it and is {guest.state or _UNSURE}: shut it down first"
         for address in addresses
         for guest in host.guests or ()
-        if address in guest.devices and is_active(guest.state)
+        if address in guest.devices and may_run(guest.state)
     ]
     lines += _touched(host, addresses)
     kept = {gpu.address: Driver.of(gpu.address).kept_open(host) for gpu in host.gpus if gpu.address in addresses}
@@ -193,11 +196,11 @@ def _touched(host: Host, addresses: Sequence[str]) -> list[str]:
         alike = [one.address for one in touching if one.vendor == gpu.vendor and one.address not in addresses]
         joined = [other for other in alike if gpu.peers is None or other in peers]
         lines += [
-            f"{other}: guest {guest.name} has it and is {guest.state}, and a reset of {gpu.address} can interrupt it:"
-            " shut it down first"
+            f"{other}: guest {guest.name} has it and is {guest.state or _UNSURE}, and a reset of {gpu.address} can"
+            " interrupt it: shut it down first"
             for other in joined
             for guest in host.guests or ()
-            if other in guest.devices and is_active(guest.state)
+            if other in guest.devices and may_run(guest.state)
         ]
     return lines
 
@@ -234,6 +237,8 @@ def _serials(
             raise Refused(f"drive {drive} is not named to be erased", where="--erase", hint=hint)
         if owners[drive] is None:
             hint = "the stopped guest's definition, or a plan that is applied, must have it, and no other guest"
+            unread = ", ".join(one.name for one in unread_guests(host))
+            hint += f"; which devices these guests have cannot be read: {unread}" if unread else ""
             raise Refused(f"drive {drive}: that a stopped guest had it is not known", where=drive, hint=hint)
     return named
 
