@@ -81,7 +81,18 @@ def test_the_first_start_makes_the_folder(state: Path, call: Call) -> None:
     assert (state / "handover").stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("operation", ["start", "started", "stopped", "release", "migrate", "restore"])
+def test_a_function_of_a_pool_is_known_at_the_start(state: Path, call: Call) -> None:
+    """libvirt chooses it after "prepare"; the definition then has it, as one of an interface of the type hostdev."""
+    pool = PLAIN.replace("</devices>", "<interface type='network'><source network='vfs'/></interface></devices>")
+    assert (call(pool).returncode, call(pool, "start").returncode, recorded(state)) == (0, 0, [])
+    assert call(XML, "start").returncode == 0
+    assert [row[:2] for row in recorded(state)] == [[OTHER, "guest"]]
+    (state / QUARANTINED).write_text(quarantine_list([OTHER]))
+    done = call(XML, "start")
+    assert (done.returncode, f"{OTHER} is quarantined" in done.stderr, len(recorded(state))) == (1, True, 1)
+
+
+@pytest.mark.parametrize("operation", ["started", "stopped", "release", "migrate", "restore"])
 def test_only_a_start_counts(operation: str, state: Path, call: Call) -> None:
     assert call(XML, operation).returncode == 0
     assert recorded(state) == []
