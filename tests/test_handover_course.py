@@ -151,6 +151,8 @@ def test_a_device_that_is_bound_anew_after_its_return_voids_the_statement(small:
     assert told() == set()
     put(small, f"/.hosttune/commands/driver-link-{DRIVE}", "4712")
     assert told() == {(DRIVE, "driver")}
+    put(small, "/.hosttune/unreadable", f"/.hosttune/commands/driver-link-{DRIVE}\tInput/output error\n")
+    assert told() == {(DRIVE, "unknown")}
 
 
 def test_without_the_hook_nothing_is_freed(small: Path) -> None:
@@ -237,6 +239,17 @@ def test_what_was_not_tested(small: Path) -> None:
         raise RuntimeError("a defect")
 
     assert why(handed(small, ASKED, validate=broken), "tested").endswith("a defect")
+
+
+def test_firmware_that_cannot_be_read(small: Path) -> None:
+    """The hand-over goes on to its end, and the device stays quarantined."""
+    unread = f"/sys/devices/pci0000:c0/{DRIVE}/nvme/nvme0/firmware_rev\tInput/output error\n"
+    put(small, "/.hosttune/unreadable", unread)
+    found = handed(small, ASKED, validate=passing_all)
+    assert (steps(found), states(small)) == (DONE, {DRIVE: "quarantined", NIC: "clean"})
+    reason = read_register(str(small / STATE)).record(DRIVE)
+    assert reason is not None
+    assert "the statement does not know its firmware" in reason.why
 
 
 def test_firmware_that_changed_between_two_hand_overs(small: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hosttune.errors import BadInput
+from hosttune.errors import BadInput, Unreadable
 from hosttune.handover.network.tools import versions
 from hosttune.journal import in_force
 from hosttune.model import sysfs
@@ -118,8 +118,15 @@ def read_firmware(system: System, host: Host, address: str) -> Mapping[str, str]
     """Return the firmware versions of a device that its own driver has now; None if they cannot be read.
 
     Empty for a virtual function, which has none of its own. Sources: the maker's driver for a GPU; `firmware_rev`
-    (drivers/nvme/host/sysfs.c); `hosttune.handover.network.tools`. Raises Unreadable.
+    (drivers/nvme/host/sysfs.c); `hosttune.handover.network.tools`.
     """
+    try:
+        return _firmware_now(system, host, address)
+    except Unreadable:
+        return None
+
+
+def _firmware_now(system: System, host: Host, address: str) -> Mapping[str, str] | None:
     function = host.index.pci.get(address)
     if function is None:
         return None

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from hosttune.errors import Unreadable
 from hosttune.handover.binding import binding_of
 from hosttune.handover.statement import Unread, applied_values, epoch_of, known_firmware, live_device
 from hosttune.holders import DeviceUser, holders
@@ -45,8 +46,15 @@ def live_of(site: Site, host: Host, statement: Statement, *, document: bool = Fa
         users=() if document else holders(site.system, tuple(one for one in addresses if one in host.index.pci)),
         applied=None if document else applied_values(site),
         firmware={address: known_firmware(system, host, address) for address in addresses},
-        bindings={} if document else {address: binding_of(site.system, address) for address in addresses},
+        bindings={} if document else {address: _binding_now(site, address) for address in addresses},
     )
+
+
+def _binding_now(site: Site, address: str) -> str | None:
+    try:
+        return binding_of(site.system, address)
+    except Unreadable:
+        return None
 
 
 def verification(
