@@ -35,9 +35,9 @@ class Answering(Scratch):
         self.answers, self.asked = answers, list[str]()
 
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
-        assert argv[1:3] == ("-m", TARGET.search)
-        assert (argv[4], len(bytes.fromhex(argv[5]))) == (TARGET.address, 16)
-        self.asked.append(argv[3])
+        assert argv[1:4] == ("-P", "-m", TARGET.search)
+        assert (argv[5], len(bytes.fromhex(argv[6]))) == (TARGET.address, 16)
+        self.asked.append(argv[4])
         answer = self.answers[len(self.asked) - sum(one == "reset" for one in self.asked) - 1]
         return answer if isinstance(answer, str) else json.dumps(answer)
 

@@ -86,7 +86,7 @@ def _judged(evidence: dict[str, Any], memory_bytes: int) -> HandoverStep:
 
 def ask(system: System, module: str, task: str, address: str, pattern: str) -> dict[str, Any]:
     """Return the answer of the program that searches a GPU's memory. Raises CommandFailed."""
-    argv = (sys.executable, "-m", module, task, address, pattern)
+    argv = (sys.executable, "-P", "-m", module, task, address, pattern)
     text = system.change(argv, timeout=LIMIT_SECONDS / 3)
     try:
         answer = json.loads(text)
