@@ -15,7 +15,6 @@ from hosttune.errors import BadInput, CommandFailed, Refused
 from hosttune.handover.erasing import erase, erasing, forget_erasing, hold_back, survey
 from hosttune.model.handover import HandoverStep
 
-
 NOTHING_TO_READ = "it has no namespace, so that nothing could be read back: make one (nvme create-ns)"
 
 

@@ -126,7 +126,9 @@ def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
     guest = next((one for one in host.guests or () if one.name == name), None)
     if guest is not None and may_run(guest.state):
         raise Refused(
-            f"guest {name} is {guest.state or _UNSURE}", where="--guest", hint=f"shut it down first: virsh shutdown {name}"
+            f"guest {name} is {guest.state or _UNSURE}",
+            where="--guest",
+            hint=f"shut it down first: virsh shutdown {name}",
         )
     begun = [one.address for one in register.quarantined if one.guest == name]
     addresses = [*(guest.devices if guest is not None else ()), *begun]
@@ -143,7 +145,9 @@ def _refuse_replaced(host: Host, register: Register, addresses: Iterable[str]) -
     for known in (one for one in register.quarantined if one.address in addresses):
         now = identity(catalogue, known.address, host)
         if not same_device(known.identity, now):
-            what = f"another device is at {known.address} now: {known.identity!r} is quarantined there, and it is {now!r}"
+            what = (
+                f"another device is at {known.address} now: {known.identity!r} is quarantined there, and it is {now!r}"
+            )
             hint = f"put the quarantined device back, or free it: hosttune handover release {known.address} --why TEXT"
             raise Refused(what, where=known.address, hint=hint)
 
