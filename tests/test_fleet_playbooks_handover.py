@@ -47,7 +47,7 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def test_nothing_is_given_back_without_a_valid_statement(tmp_path: Path) -> None:
-    """The first wave: void, not clean, of another machine, another one verified, and what could not be signed, which is not begun."""
+    """The first wave: void, not clean, of another machine, another one verified, not to be signed, so not begun."""
     void, unclean = Between(tmp_path, "void"), Between(tmp_path, "unclean", outcome="failed")
     foreign, later = Between(tmp_path, "foreign"), Between(tmp_path, "later")
     void.boots()

@@ -324,9 +324,7 @@ class Course:
             if not same_device(one.identity, now):
                 found[one.address] = f"another device is there: it was {one.identity!r}, and is {now!r}"
             elif binding.place_of(self.site.system, one.address) != self.places.get(one.address):
-                found[one.address] = (
-                    "it was taken out during the hand-over, and put in again or another one in its place"
-                )
+                found[one.address] = "it was taken out meanwhile, and put in again or another one in its place"
         return found
 
     def _handed(self, host: Host, target: Target) -> HandedDevice:

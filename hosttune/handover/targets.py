@@ -125,11 +125,8 @@ def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
     """Return the devices of a guest: of its definition, or those that it had when their hand-over began."""
     guest = next((one for one in host.guests or () if one.name == name), None)
     if guest is not None and may_run(guest.state):
-        raise Refused(
-            f"guest {name} is {guest.state or _UNSURE}",
-            where="--guest",
-            hint=f"shut it down first: virsh shutdown {name}",
-        )
+        hint = f"shut it down first: virsh shutdown {name}"
+        raise Refused(f"guest {name} is {guest.state or _UNSURE}", where="--guest", hint=hint)
     begun = [one.address for one in register.quarantined if one.guest == name]
     addresses = [*(guest.devices if guest is not None else ()), *begun]
     found = tuple(dict.fromkeys(one for one in addresses if is_address(one)))
@@ -140,14 +137,12 @@ def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
 
 
 def _refuse_replaced(host: Host, register: Register, addresses: Iterable[str]) -> None:
-    """Raise Refused for an address of which another device is quarantined: that one would not be quarantined any more."""
+    """Raise Refused for an address where another device is quarantined: that one would not be, any more."""
     catalogue = read_catalogue(host)
     for known in (one for one in register.quarantined if one.address in addresses):
         now = identity(catalogue, known.address, host)
         if not same_device(known.identity, now):
-            what = (
-                f"another device is at {known.address} now: {known.identity!r} is quarantined there, and it is {now!r}"
-            )
+            what = f"another device is at {known.address} now: quarantined is {known.identity!r}, and it is {now!r}"
             hint = f"put the quarantined device back, or free it: hosttune handover release {known.address} --why TEXT"
             raise Refused(what, where=known.address, hint=hint)
 
