@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -196,7 +197,19 @@ class Host(System):
 
 STATE = "/var/lib/hosttune"
 FILE = {PLACE: hook_text(STATE) or ""}
-DAEMON = {"/run/virtqemud.pid": "42\n", "/proc/42/comm": "virtqemud\n"}
+STARTED = "42 (a) b) S" + " 0" * 18 + " {ticks} 0\n"
+
+
+def daemon(seconds: int = 1700000010) -> dict[str, str]:
+    """virtqemud, that was started then by the clock as it is set now."""
+    ticks = STARTED.format(ticks=1000 * os.sysconf("SC_CLK_TCK"))
+    return {
+        "/run/virtqemud.pid": "42\n", "/proc/42/comm": "virtqemud\n", "/proc/42/stat": ticks,
+        "/proc/stat": f"cpu 1 2\nbtime {seconds - 1000}\n",
+    }  # fmt: skip
+
+
+DAEMON = daemon()
 HOOK = {PLACE: "1700000000.500000000 755\n"}
 
 
@@ -211,6 +224,10 @@ HOOK = {PLACE: "1700000000.500000000 755\n"}
         ({**FILE, **DAEMON}, {**HOOK, "/run/virtqemud.pid": "1700000000.4"}, False, "virtqemud has run since before"),
         ({**FILE, **DAEMON}, {**HOOK, "/run/virtqemud.pid": "1700000000.5"}, False, "virtqemud has run since before"),
         ({**FILE, **DAEMON}, {**HOOK, "/run/virtqemud.pid": "1700000000.6"}, True, None),
+        # The clock was set after the daemon or the hook was there: one of the two times tells.
+        ({**FILE, **daemon(1699990000)}, {**HOOK, "/run/virtqemud.pid": "1700000000.6"}, False, "has run since before"),
+        ({**FILE, **daemon(1700090000)}, {**HOOK, "/run/virtqemud.pid": "1700000000.4"}, False, "has run since before"),
+        ({**FILE, **DAEMON, "/proc/42/stat": "42 (a)"}, {**HOOK, "/run/virtqemud.pid": "1700000000.6"}, None, None),
         ({**FILE, **DAEMON, "/proc/42/comm": "bash\n"}, HOOK, True, None),  # a stale file of a daemon that ended
         ({**FILE, **DAEMON}, HOOK, None, None),
         (FILE, {}, None, None),
@@ -222,3 +239,4 @@ def test_recording(files: Mapping[str, str], stats: Mapping[str, str], active: b
     assert (found.active if found else None) == active
     assert (why or "") in ((found.why if found else None) or "")
     assert (found is None or found.why is None) == (why is None)
+    assert (found.since if found else None) == ("1700000000.500000000" if active else None)

@@ -88,6 +88,9 @@ STATES: Mapping[str, tuple[Mapping[str, Any], list[tuple[str, str]]]] = {
     "starts not recorded": (
         {"recording": Recording(active=False, why="no hook"), "epochs": None}, [(GPU, "unknown"), (DRIVE, "unknown")],
     ),
+    "another hook": (
+        {"recording": Recording(active=True, since="2")}, [(GPU, "unknown"), (DRIVE, "unknown")],
+    ),
     "hook unreadable": ({"recording": None}, [(GPU, "unknown"), (DRIVE, "unknown")]),
     "quarantined": ({"devices": (record(GPU, state="quarantined"), record(DRIVE))}, [(GPU, "quarantined")]),
     "released": ({"devices": (record(GPU, state="released", who="root"), record(DRIVE))}, [(GPU, "released")]),

@@ -127,11 +127,8 @@ class Course:
         with record.state_lock(self.store):
             record_devices(self.store.folder, records)
         host = self.tools.discover()
-        epochs = {one.address: _recorded_epoch(host, one.address) for one in records}
         with record.state_lock(self.store):
-            record_devices(
-                self.store.folder, [msgspec.structs.replace(one, epoch=epochs[one.address]) for one in records]
-            )
+            record_devices(self.store.folder, [_with_epoch(host, one) for one in records])
         for target in self.targets:
             self._step(target, "quarantined", _REGISTER_SECONDS, 1.0, partial(self._quarantined, target))
 
@@ -350,10 +347,13 @@ class Course:
         )  # fmt: skip
 
 
-def _recorded_epoch(host: Host, address: str) -> int | None:
-    """Return how often a device of the register was started, whichever driver has it; None if that is unknown."""
+def _with_epoch(host: Host, one: DeviceRecord) -> DeviceRecord:
+    """Return a record with how often its device was started, whichever driver has it; without, if that is unknown."""
     state = host.handover
-    return (state.epochs or {}).get(address) if state is not None else None
+    if state is None or state.recording is None:
+        return one
+    epoch = (state.epochs or {}).get(one.address)
+    return msgspec.structs.replace(one, epoch=epoch, recorded_since=state.recording.since)
 
 
 @contextlib.contextmanager

@@ -105,12 +105,15 @@ def epoch_of(host: Host, address: str) -> tuple[int | None, str]:
         return None, f"it is on {function.driver}: uses by processes of the host are not recorded"
     if state is None:
         return None, "the register of devices cannot be read (as root: see the problems of hosttune discover)"
-    if state.register.record(address) is None:
+    record = state.register.record(address)
+    if record is None:
         return None, "the register does not have it"
     if state.recording is None or not state.recording.active:
         why = state.recording.why if state.recording else None
         return None, f"starts by other programs are not recorded: {why or 'the hook of libvirt cannot be read'}"
-    found = (state.epochs or {}).get(address)
+    if state.recording.since != record.recorded_since:
+        return None, "libvirt's hook was installed anew since: a start in between was not recorded"
+    found = state.counted(record)
     return found, "" if found is not None else "the record of starts cannot be read"
 
 

@@ -307,8 +307,8 @@ def _number(host: Host, begun: DeviceRecord | None) -> str | None:
     """Return the number to go on with; None to begin anew: unless it is known that no guest was started since."""
     if begun is None or begun.epoch is None:
         return None
-    epochs = (host.handover.epochs if host.handover is not None else None) or {}
-    return begun.handover if epochs.get(begun.address) == begun.epoch else None
+    now = host.handover.counted(begun) if host.handover is not None else None
+    return begun.handover if now == begun.epoch else None
 
 
 def _unused(host: Host, record: DeviceRecord | None) -> bool:
@@ -316,8 +316,7 @@ def _unused(host: Host, record: DeviceRecord | None) -> bool:
     state = host.handover
     if record is None or record.state != "clean" or record.epoch is None or state is None:
         return False
-    recorded = state.recording is not None and state.recording.active
-    return recorded and (state.epochs or {}).get(record.address) == record.epoch
+    return state.counted(record) == record.epoch
 
 
 def _own_driver(site: Site, host: Host, function: PciDevice, of_kind: str) -> str | None:
