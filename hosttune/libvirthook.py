@@ -18,6 +18,7 @@ from hosttune.system import System
 
 PLACE = "/etc/libvirt/hooks/qemu.d/hosttune"
 MODE = 0o755
+_INEXACT = 2.0  # seconds: the kernel tells its boot to the second
 # The file that each daemon writes when it starts, before it looks for hooks (remote_daemon.c, virPidFileAcquirePath).
 DAEMONS = {"libvirtd": "/run/libvirtd.pid", "virtqemud": "/run/virtqemud.pid"}
 _PATH = r"/[A-Za-z0-9_.+-]+(?:/[A-Za-z0-9_.+-]+)*"  # no characters that a shell would interpret
@@ -58,7 +59,7 @@ def _not_called(system: System, changed: str, mode: str) -> str | None:
         if not pid.isdecimal() or (system.read(f"/proc/{pid}/comm") or "").strip() != name:
             continue  # it does not run: it finds the hook when it starts
         (started,) = _stat(system, "%.9Y", path)
-        if float(started) <= float(changed) or _started(system, pid) + 1 <= float(changed):
+        if float(started) <= float(changed) or _started(system, pid) + _INEXACT <= float(changed):
             return f"{name} has run since before the hook was installed: restart it (running guests go on)"
     return None
 
