@@ -61,6 +61,18 @@ parent_of() {
     echo "${place##*/}"
 }
 
+# The virtual functions of a function: who has it can reach what they have left.
+functions_of() {
+    for name in $(ls "/sys/bus/pci/devices/$1" 2>/dev/null); do
+        case $name in
+        virtfn*)
+            place=$(readlink "/sys/bus/pci/devices/$1/$name")
+            echo "${place##*/}"
+            ;;
+        esac
+    done
+}
+
 # A hand-over's own test guest may have the quarantined devices that it is to test: its file has its name and UUID, then
 # the devices. hosttune makes both for each start anew, and removes the file with the guest.
 is_tested() {
@@ -110,6 +122,11 @@ for device in $devices; do
 done
 for line in $lines; do
     refuse_quarantined "${line%,*}"
+done
+for device in $devices; do
+    for function in $(functions_of "$device"); do
+        refuse_quarantined "$function"
+    done
 done
 for line in $lines; do
     record "${line%,*}" "${line#*,}"

@@ -123,6 +123,24 @@ def test_a_quarantined_device_does_not_start(state: Path, call: Call) -> None:
     assert call(XML).returncode == 0
 
 
+def test_a_function_does_not_start_while_a_virtual_one_of_it_is_quarantined(
+    state: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in planning: they belong together."""
+    for name, text in {
+        "ls": f'[ "$1" = /sys/bus/pci/devices/{GPU} ] && echo "class virtfn0"',
+        "readlink": f'case $1 in */{GPU}/virtfn0) echo ../{VF} ;; esac',
+    }.items():
+        (state / name).write_text(f"#!/bin/sh\n{text}\n")
+        (state / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{state}:{os.environ['PATH']}")
+    (state / QUARANTINED).write_text(quarantine_list([VF]))
+    done = call(XML)
+    assert (done.returncode, f"{VF} is quarantined" in done.stderr, recorded(state)) == (1, True, [])
+    (state / QUARANTINED).write_text(quarantine_list(["0000:41:00.5"]))
+    assert (call(XML).returncode, len(recorded(state))) == (0, 2)
+
+
 def test_a_start_that_cannot_be_recorded_is_refused(state: Path, call: Call) -> None:
     (state / STARTS).mkdir()
     done = call(XML)
