@@ -68,6 +68,8 @@ def test_memory_that_reads_as_zeros_before_and_after(tmp_path: Path) -> None:
         (0, {"nonzero": 4096}, "unknown"),  # what the last tenant, or the driver, has left
         (2, {"nonzero": 1}, "unknown"),
         (0, {"nonzero": None}, "unknown"),
+        (0, {"nonzero": False}, "unknown"),
+        (2, {"found": False}, "unknown"),
         (2, {"found": 3}, "failed"),
         (2, {"found": None}, "unknown"),
         (1, {"seen": False}, "unknown"),  # what is read is not what was written: zeros mean nothing
