@@ -129,7 +129,7 @@ def test_a_function_does_not_start_while_a_virtual_one_of_it_is_quarantined(
     """As in planning: they belong together."""
     for name, text in {
         "ls": f'[ "$1" = /sys/bus/pci/devices/{GPU} ] && echo "class virtfn0"',
-        "readlink": f'case $1 in */{GPU}/virtfn0) echo ../{VF} ;; esac',
+        "readlink": f"case $1 in */{GPU}/virtfn0) echo ../{VF} ;; esac",
     }.items():
         (state / name).write_text(f"#!/bin/sh\n{text}\n")
         (state / name).chmod(0o755)
