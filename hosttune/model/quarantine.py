@@ -1,6 +1,6 @@
 """What hosttune's register knows of devices between two tenants: a part of the host document.
 
-The register is `handover/register.json` in the state directory (`hosttune.handover.register`); `Host.handover` has what
+The register is `handover/register.json` in the state directory (`hosttune.register`); `Host.handover` has what
 planning and verification need of it.
 """
 
