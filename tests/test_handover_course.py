@@ -467,6 +467,17 @@ def test_a_drive_that_no_stopped_guest_had(small: Path) -> None:
     assert handed(small, Asked(devices=(NIC,)), validate=passing_all).clean  # nothing of it is erased by its serial
 
 
+def test_a_guest_with_a_mediated_device_is_not_handed_over_in_part(small: Path) -> None:
+    mdev = "<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><address uuid='{}'/></source></hostdev>"
+    xml = (small / ".hosttune/commands/virsh-dumpxml-vm").read_text()
+    known = mdev.format("c2177883-f1bb-47f0-914d-32a22e3a8804")
+    put(small, "/.hosttune/commands/virsh-dumpxml-vm", xml.replace("</devices>", f"{known}</devices>"))
+    with pytest.raises(Refused, match="guest vm has mediated devices, which cannot be handed over: c2177883"):
+        handed(small, ASKED)
+    assert states(small) == {}
+    assert handed(small, Asked(devices=(NIC,)), validate=passing_all).clean
+
+
 def test_a_drive_that_another_guest_shares(small: Path) -> None:
     xml = (small / ".hosttune/commands/virsh-dumpxml-vm").read_text()
     put(small, "/.hosttune/commands/virsh-dumpxml-other", xml.replace("<name>vm<", "<name>other<"))

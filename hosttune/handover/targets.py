@@ -127,6 +127,9 @@ def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
     if guest is not None and may_run(guest.state):
         hint = f"shut it down first: virsh shutdown {name}"
         raise Refused(f"guest {name} is {guest.state or _UNSURE}", where="--guest", hint=hint)
+    if guest is not None and guest.mdevs:
+        what = f"guest {name} has mediated devices, which cannot be handed over: {', '.join(guest.mdevs)}"
+        raise Refused(what, where="--guest", hint="hand over the function that they are of, and the others, by --device")
     begun = [one.address for one in register.quarantined if one.guest == name]
     addresses = [*(guest.devices if guest is not None else ()), *begun]
     found = tuple(dict.fromkeys(one for one in addresses if is_address(one)))
