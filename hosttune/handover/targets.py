@@ -129,7 +129,8 @@ def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
         raise Refused(f"guest {name} is {guest.state or _UNSURE}", where="--guest", hint=hint)
     if guest is not None and guest.mdevs:
         what = f"guest {name} has mediated devices, which cannot be handed over: {', '.join(guest.mdevs)}"
-        raise Refused(what, where="--guest", hint="hand over the function that they are of, and the others, by --device")
+        hint = "name the function that they are of, and the other devices: --device BDF"
+        raise Refused(what, where="--guest", hint=hint)
     begun = [one.address for one in register.quarantined if one.guest == name]
     addresses = [*(guest.devices if guest is not None else ()), *begun]
     found = tuple(dict.fromkeys(one for one in addresses if is_address(one)))
