@@ -315,9 +315,9 @@ class Course:
 
     def _replaced(self, host: Host) -> Mapping[str, str]:
         """Return why the device at an address is not the one that was quarantined, for each of which that holds."""
-        found = {}
+        found, catalogue = {}, read_catalogue(host)
         for one in self.targets:
-            now = identity(read_catalogue(host), one.address, host)
+            now = identity(catalogue, one.address, host)
             if not same_device(one.identity, now):
                 found[one.address] = f"another device is there: it was {one.identity!r}, and is {now!r}"
             elif binding.place_of(self.site.system, one.address) != self.places.get(one.address):
