@@ -4,7 +4,8 @@
 # libvirt calls this as: hosttune GUEST OPERATION SUB-OPERATION EXTRA, with the guest's definition on standard input
 # (https://libvirt.org/hooks.html). "prepare" comes before every start, also a restore and an incoming migration, and
 # before any device is touched. A failure here makes libvirt refuse the start: a start that is not recorded would leave a
-# statement valid that is not.
+# statement valid that is not. Which function an interface of a network has (a pool of virtual functions) libvirt decides
+# after that: the definition has it at "start", before QEMU runs.
 folder=@STATE@/handover
 starts=$folder/starts
 quarantined=$folder/quarantined
@@ -12,7 +13,11 @@ test_guest=$folder/test-guest
 umask 077
 set -f
 definition=$(cat)
-[ "$2" = prepare ] || exit 0
+case "$2" in
+prepare) only= ;;
+start) only=interface ;;
+*) exit 0 ;;
+esac
 
 fail() {
     echo "hosttune: guest $guest: $1" >&2
@@ -22,7 +27,7 @@ fail() {
 # One word for each host device: the address of a function, or mdev: and a UUID; * for an address that lacks a part.
 # Only what is in <source> is of the host. libvirt writes addresses as domain='0x0000' bus='0x41' and so on.
 devices_of() {
-    awk '
+    awk -v only="$only" '
         function part(name) {
             if (!match($0, "[ \t\n]" name "=[\"\047](0x)?[0-9a-fA-F-]+")) return ""
             found = substr($0, RSTART + length(name) + 3, RLENGTH - length(name) - 3)
@@ -30,6 +35,9 @@ devices_of() {
             return tolower(found)
         }
         BEGIN { RS = "<" }
+        /^interface[ \t\n>]/ { within = "interface" }
+        /^\/interface[ \t\n]*>/ { within = "" }
+        only != "" && within != only { next }
         /^source[ \t\n>]/ { inside = ($0 !~ /\/>/) }
         /^\/source[ \t\n]*>/ { inside = 0 }
         inside && /^address[ \t\n]/ {
@@ -51,6 +59,18 @@ parent_of() {
     *) place=$(readlink "/sys/bus/pci/devices/$1/physfn") ;;
     esac
     echo "${place##*/}"
+}
+
+# The virtual functions of a function: who has it can reach what they have left.
+functions_of() {
+    for name in $(ls "/sys/bus/pci/devices/$1" 2>/dev/null); do
+        case $name in
+        virtfn*)
+            place=$(readlink "/sys/bus/pci/devices/$1/$name")
+            echo "${place##*/}"
+            ;;
+        esac
+    done
 }
 
 # A hand-over's own test guest may have the quarantined devices that it is to test: its file has its name and UUID, then
@@ -102,6 +122,11 @@ for device in $devices; do
 done
 for line in $lines; do
     refuse_quarantined "${line%,*}"
+done
+for device in $devices; do
+    for function in $(functions_of "$device"); do
+        refuse_quarantined "$function"
+    done
 done
 for line in $lines; do
     record "${line%,*}" "${line#*,}"

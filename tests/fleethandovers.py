@@ -6,6 +6,7 @@ Everything after it is real: the signature on the controller, and the verificati
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from courses import Wiped, handed
 from fleethosts import HOSTTUNE, Fleet, script
 from handovers import SIGNER, Keys
 
+from hosttune.model.verification import VERIFICATION_SCHEMA
+
 COMMAND = """echo "$1 $2" >> {log}
 case "$*" in *--dry-run*) exec {hosttune} "$@" ;; esac
 case "$1 $2" in
-  "handover verify") exec {hosttune} "$@" ;;
+  "handover verify") {verify} ;;
   "handover "*) cat {statement}; exit {code} ;;
   *) {other} ;;
 esac"""
@@ -30,13 +33,14 @@ class Between:
         self.folder, self.name = folder, name
         self.root = folder / "handed" / name
         self.done = folder / f"{name}-done.json"
-        self.log = folder / f"{name}-log"
+        self.log, self.verify = folder / f"{name}-log", f'exec {HOSTTUNE} "$@"'
         self.clean = handed(root_of(self.root), ASKED, Wiped(outcome), passing_all, out=str(self.done)).clean
 
     def variables(self, other: str = "exit 9") -> dict[str, Any]:
         """The variables of the host in an inventory; `other`: shell for any other command."""
         code = 0 if self.clean else 1
-        text = COMMAND.format(log=self.log, hosttune=HOSTTUNE, statement=self.done, code=code, other=other)
+        text = COMMAND.format(log=self.log, hosttune=HOSTTUNE, statement=self.done, code=code, other=other,
+                              verify=self.verify)  # fmt: skip
         return {
             "hosttune_root": str(self.root), "hosttune_handover": [DRIVE, NIC], "hosttune_erase": ["S1"],
             "hosttune_command": script(self.folder / f"{self.name}-command", text),
@@ -45,6 +49,12 @@ class Between:
     def asked(self) -> list[str]:
         """The commands that reached the host, in order."""
         return self.log.read_text().splitlines() if self.log.exists() else []
+
+    def verifies(self, answer: Mapping[str, object]) -> None:
+        """The host says of any statement that this one is valid."""
+        kept = self.folder / f"{self.name}-verified"
+        kept.write_text(json.dumps({"schema": VERIFICATION_SCHEMA, "verdict": "valid", "about": "host", **answer}))
+        self.verify = f"cat {kept}"
 
     def boots(self) -> None:
         """The host boots: every statement about it is void."""

@@ -104,12 +104,13 @@ def virtual_root(base: Path, left: Mapping[str, Any] = LEFT) -> Path:
     }  # fmt: skip
     for name, text in plain.items():
         put(root, f"{folder}/{name}", f"{text}\n")
-    (root / f"{folder[1:]}/config").write_bytes(config("020000", "a2dd"))
+    hardware = b"\xff" * 4 + config("020000", "a2dd")[4:]  # a virtual function has no ids of its own there
+    (root / f"{folder[1:]}/config").write_bytes(hardware)
     second = "0000:c3:00.2"  # another virtual function, which the host keeps: its driver is theirs
     other = f"/sys/devices/pci0000:c0/{second}"
     for name, text in plain.items():
         put(root, f"{other}/{name}", "(null)\n" if name == "driver_override" else f"{text}\n")
-    (root / f"{other[1:]}/config").write_bytes(config("020000", "a2dd"))
+    (root / f"{other[1:]}/config").write_bytes(hardware)
     for place, to in {
         f"{folder}/physfn": physical, f"{other}/physfn": physical, f"{physical}/virtfn0": folder,
         f"{physical}/virtfn1": other,

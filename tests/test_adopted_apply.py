@@ -28,13 +28,16 @@ from hosttune.errors import BadInput, CommandFailed, HosttuneError, Refused
 from hosttune.hypervisor.adopted import AdoptedDefinition, is_domain_name
 from hosttune.machine import Machine
 from hosttune.model.intent import Intent
-from hosttune.model.plan import AdoptedGuest, Cell, Plan, Topology
+from hosttune.model.plan import AdoptedGuest, Cell, Device, Plan, Topology
+from hosttune.model.quarantine import DeviceRecord
 from hosttune.model.result import Result
 from hosttune.model.values import to_json
 from hosttune.planning.adopting import Definition, adopt, change_definition, saved_plan
+from hosttune.register import record_devices
 from hosttune.scratch import Scratch
 from hosttune.transaction import Options, applied_plans, apply_plan, recover, rehearse_apply, revert, status
 from hosttune.transaction.applying import Declined
+from hosttune.transaction.guards import check_quarantine
 from hosttune.transaction.guests import definition_change
 from hosttune.transaction.steps import TODO, Prepared, Step
 
@@ -66,6 +69,16 @@ def defined(root: Path) -> str:
 
 def outcomes(result: Result) -> list[tuple[str, str]]:
     return [(entry.action, entry.outcome) for entry in result.entries]
+
+
+def test_a_guest_with_a_quarantined_device_is_left_alone(root: Path) -> None:
+    device = Device(address="0000:41:00.0", kind="gpu", guest_cell=0, guest_address="0000:01:00.0", identity="i")
+    adopted = replace(ADOPTED, guest=replace(ADOPTED.guest, devices=(device,)))
+    kept = DeviceRecord(address=device.address, identity="i", state="quarantined", since="now", why="hand-over 1")
+    record_devices(str(root / "var/lib/hosttune"), (kept,))
+    with pytest.raises(Refused, match=f"{device.address} is quarantined"):
+        check_quarantine(plan_of(adopted), host(), site_on(root).store)
+    check_quarantine(plan_of(ADOPTED), host(), site_on(root).store)
 
 
 # --- what it does ----------------------------------------------------------------------------------------------

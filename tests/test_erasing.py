@@ -15,6 +15,8 @@ from hosttune.errors import BadInput, CommandFailed, Refused
 from hosttune.handover.erasing import erase, erasing, forget_erasing, hold_back, survey
 from hosttune.model.handover import HandoverStep
 
+NOTHING_TO_READ = "it has no namespace, so that nothing could be read back: make one (nvme create-ns)"
+
 
 @pytest.fixture
 def drive(tmp_path: Path) -> FakeDrive:
@@ -196,7 +198,8 @@ def test_a_drive_that_refuses(drive: FakeDrive, state: str, said: str, outcome: 
             "it has no sanitize (SANICAP 0x0), and a format does not reach 4096 bytes of it that no namespace has "
             "(UNVMCAP)",
         ),
-        ({"media": {}}, "it has no sanitize (SANICAP 0x0), and no namespace that a format could erase"),
+        ({"media": {}}, NOTHING_TO_READ),
+        ({"media": {}, "sanicap": 2}, NOTHING_TO_READ),  # its log alone could not be checked
     ],
 )
 def test_what_a_drive_cannot_do(drive: FakeDrive, state: str, facts: dict[str, Any], why: str) -> None:
@@ -352,6 +355,23 @@ def test_a_namespace_that_another_controller_shares(drive: FakeDrive, state: str
     drive.add_controller("nvme1", 2, OTHER)
     refused(drive, state, f"shares its NVM subsystem with {OTHER}")
     assert run(drive, state, belonging=(ADDRESS, OTHER)).outcome == "done"
+
+
+def test_another_drive_in_the_place_of_a_second_controller_gets_no_command(tmp_path: Path, state: str) -> None:
+    """A namespace is formatted through the controller that has it: that one is asked, not only the first."""
+    drive = FakeDrive(tmp_path / "host", namespaces=2)
+    drive.cmic, drive.controllers, drive.sanicap = 0b10, (1, 2), 0
+    drive.add_controller("nvme1", 2, OTHER)
+    drive._list_ns = lambda argv: {"nsid_list": [{"nsid": int(argv[2][-1]) + 1}]}  # type: ignore[method-assign]
+
+    def swap(words: tuple[str, ...]) -> None:
+        if words[1] == "id-ctrl":
+            drive.serial = "S6CKNE0T999999" if words[2] == "/dev/nvme1" else SERIAL
+
+    drive.hook = swap
+    with pytest.raises(Refused, match="S6CKNE0T999999"):
+        run(drive, state, belonging=(ADDRESS, OTHER))
+    assert [words[2] for words in drive.starts] == ["/dev/nvme0"]
 
 
 def test_a_controller_of_another_subsystem_does_not_matter(drive: FakeDrive, state: str) -> None:

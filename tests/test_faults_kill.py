@@ -41,10 +41,12 @@ from hosttune.transaction.site import Site
 
 HERE = Path(__file__).parent
 # No settings, and never undone: killed in tests/test_handover_kills.py, test_handover_network_kills.py,
-# test_handover_kills_erasing.py, test_handover_testguest.py, test_erasing.py. A search of memory leaves nothing behind.
+# test_handover_kills_erasing.py, test_handover_memoryclear.py, test_handover_testguest.py, test_erasing.py. A search of
+# memory leaves nothing behind.
 HAND_OVER = (
     "hosttune.handover.resets",
     "hosttune.handover.gpumemory",
+    "hosttune.handover.memoryclear",
     "hosttune.handover.network.virtual",
     "hosttune.handover.partitions",
     "hosttune.handover.erasing.holdback",

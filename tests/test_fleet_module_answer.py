@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -94,3 +95,12 @@ def test_an_end_that_fits_its_document(
     answer: ModuleType, phase: str, gate: str | None, code: int, facts: dict[str, object], word: str
 ) -> None:
     assert answer.outcome_of({"phase": phase, "gate": gate}, False, code, facts, "")[0] == word
+
+
+@pytest.mark.parametrize(
+    "predicate", [{"devices": ["0000:41:00.0"]}, {"devices": [{"steps": [3]}]}, {"devices": 3}, [], None]
+)
+def test_a_statement_of_any_form_is_no_traceback(answer: ModuleType, predicate: object) -> None:
+    out = json.dumps({**answer.STATEMENT, "predicate": predicate})
+    said = answer.meant({"phase": "course"}, {"exit_code": 0, "out": out, "err": ""}, check=False, diff=False)
+    assert (said["outcome"], "document" in said) == ("unknown", False)

@@ -225,7 +225,8 @@ def test_the_hook_is_installed_by_an_action_and_taken_back(cli: Cli, plan: Path,
     (drift,) = cli.json("status", code=1)["drift"]
     assert drift["actual"] == "of another version or state directory"
     recording = json.loads(handover(cli, "status", "-o", "json")[1])["recording"]
-    assert recording == {"active": False, "why": f"{PLACE} is not what this hosttune writes there"}
+    assert recording["why"] == f"{PLACE} is not what this hosttune writes there"
+    assert recording["active"] is False
     cli.json("revert", "--force")
     assert not hook.exists()
     cli.root.put(PLACE[1:], "#!/bin/sh\nexit 0\n")

@@ -13,7 +13,7 @@ import applyroots
 import msgspec
 import pytest
 from applyroots import GPU, STATE, Cli, Root, block
-from coursekills import ASKED, DRIVE, NIC, passing_all, root_of
+from coursekills import ASKED, DRIVE, NIC, config, passing_all, root_of
 from courses import Wiped, handed, here, passing, states, steps, with_guest
 from cutshort import put
 from handovers import SIGNER, Keys
@@ -127,6 +127,15 @@ def test_a_device_of_the_hosts_driver_stays_quarantined_unless_it_goes_to_vfio(t
     assert (again.clean, driver(small, DRIVE)) == (True, "vfio-pci")
 
 
+def test_a_device_without_a_driver_stays_quarantined_unless_it_goes_to_vfio(small: Path) -> None:
+    """A driver could be bound to it and unbound again: nothing would show that."""
+    (small / f"sys/devices/pci0000:c0/{DRIVE}/driver").unlink()
+    assert any("stays quarantined: without a driver uses by the host" in line for line in lines_of(here(small), ASKED))
+    found = handed(small, ASKED, validate=passing_all)
+    assert (steps(found), found.clean, states(small)[DRIVE]) == (DONE, False, "quarantined")
+    assert handed(small, msgspec.structs.replace(ASKED, to_vfio=True), validate=passing_all).clean
+
+
 def test_a_device_that_is_bound_anew_after_its_return_voids_the_statement(small: Path) -> None:
     put(small, f"/.hosttune/commands/driver-link-{DRIVE}", "4711")
     found = handed(small, ASKED, validate=passing_all)
@@ -142,6 +151,8 @@ def test_a_device_that_is_bound_anew_after_its_return_voids_the_statement(small:
     assert told() == set()
     put(small, f"/.hosttune/commands/driver-link-{DRIVE}", "4712")
     assert told() == {(DRIVE, "driver")}
+    put(small, "/.hosttune/unreadable", f"/.hosttune/commands/driver-link-{DRIVE}\tInput/output error\n")
+    assert told() == {(DRIVE, "unknown")}
 
 
 def test_without_the_hook_nothing_is_freed(small: Path) -> None:
@@ -177,12 +188,22 @@ def test_a_gpu_whose_only_reset_leaves_state() -> None:
     assert (method_of(("flr", "bus"), {}), method_of(None, {})) == ("flr", None)
 
 
-def test_a_device_that_does_not_answer_after_its_reset(small: Path) -> None:
+@pytest.mark.parametrize(
+    ("start", "says", "outcome"),
+    [
+        (b"\xff" * 8, "reads all ones", "failed"),
+        (b"\x4d\x14\x0a\xa8" + b"\xff" * 4, "reads all ones", "failed"),
+        (b"\x4d\x14\x05\xa8", "it was 144d:a80a before its reset, and says that it is 144d:a805", "failed"),
+        (b"\x4d\x14", "cannot be read", "unknown"),
+    ],
+)
+def test_a_device_that_does_not_answer_as_before_its_reset(small: Path, start: bytes, says: str, outcome: str) -> None:
+    """The kernel keeps the ids that it read at boot: a device whose firmware did not start shows only here."""
     config = small / f"sys/devices/pci0000:c0/{DRIVE}/config"
-    config.write_bytes(b"\xff\xff" + config.read_bytes()[2:])
+    config.write_bytes(start + (config.read_bytes()[len(start) :] if outcome == "failed" else b""))
     found = handed(small, ASKED, validate=passing_all)
-    assert ("reset", "failed") in steps(found)
-    assert "reads all ones" in why(found, "reset")
+    assert (steps(found)[1], driver(small, DRIVE)) == (("reset", outcome), "vfio-pci")
+    assert says in why(found, "reset")
 
 
 @pytest.mark.parametrize("outcome", ["unknown"])
@@ -218,6 +239,17 @@ def test_what_was_not_tested(small: Path) -> None:
         raise RuntimeError("a defect")
 
     assert why(handed(small, ASKED, validate=broken), "tested").endswith("a defect")
+
+
+def test_firmware_that_cannot_be_read(small: Path) -> None:
+    """The hand-over goes on to its end, and the device stays quarantined."""
+    unread = f"/sys/devices/pci0000:c0/{DRIVE}/nvme/nvme0/firmware_rev\tInput/output error\n"
+    put(small, "/.hosttune/unreadable", unread)
+    found = handed(small, ASKED, validate=passing_all)
+    assert (steps(found), states(small)) == (DONE, {DRIVE: "quarantined", NIC: "clean"})
+    reason = read_register(str(small / STATE)).record(DRIVE)
+    assert reason is not None
+    assert "the statement does not know its firmware" in reason.why
 
 
 def test_firmware_that_changed_between_two_hand_overs(small: Path) -> None:
@@ -297,6 +329,10 @@ class Meanwhile(Wiped):
         """See Cleaning."""
 
         def erase() -> HandoverStep:
+            if self.what == "swapped" and target.address == NIC:  # when the drive has been erased
+                put(self.root, f"/sys/devices/pci0000:c0/{DRIVE}/device", "0xbeef\n")
+            if self.what == "put in again" and target.address == NIC:
+                put(self.root, f"/.hosttune/commands/device-link-{DRIVE}", "4712")
             if self.what == "released" and target.address == DRIVE:
                 release(str(self.root / STATE), DRIVE, "somebody needs it")
             if self.what == "opened":
@@ -339,6 +375,34 @@ def test_a_device_that_is_opened_meanwhile_is_not_touched_again(small: Path) -> 
     with pytest.raises(Refused, match="fdisk"):
         handed(small, ASKED, validate=passing_all)
     shutil.rmtree(small / "proc/77")
+    assert handed(small, ASKED, validate=passing_all).clean
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [("swapped", "another device is there: it was '0000:c1:00.0 144d:a80a"), ("put in again", "it was taken out")],
+)
+def test_another_device_is_never_clean_by_what_was_done_to_the_first(small: Path, what: str, says: str) -> None:
+    """The slot has another drive after the erasure: of another model, or of the same one, which only its link tells."""
+    put(small, f"/.hosttune/commands/device-link-{DRIVE}", "4711")
+    found = handed(small, ASKED, Meanwhile(small, what), passing_all)
+    assert (steps(found), found.clean) == (DONE, False)
+    assert states(small) == {DRIVE: "quarantined", NIC: "clean"}
+    reason = read_register(str(small / STATE)).record(DRIVE)
+    assert reason is not None
+    assert says in reason.why
+
+
+def test_another_device_in_the_place_of_a_quarantined_one_is_not_handed_over(small: Path) -> None:
+    """It would take the other one's place in the register, which is free wherever it is now; and the guest had that."""
+    handed(small, ASKED, Wiped("unknown"), passing_all)
+    put(small, f"/sys/devices/pci0000:c0/{DRIVE}/device", "0xbeef\n")
+    (small / f"sys/devices/pci0000:c0/{DRIVE}/config").write_bytes(config("010802", "beef"))
+    before = read_register(str(small / STATE))
+    with pytest.raises(Refused, match=f"another device is at {DRIVE} now"):
+        handed(small, ASKED, validate=passing_all)
+    assert read_register(str(small / STATE)) == before
+    release(str(small / STATE), DRIVE, "it was taken out")
     assert handed(small, ASKED, validate=passing_all).clean
 
 
@@ -403,6 +467,17 @@ def test_a_drive_that_no_stopped_guest_had(small: Path) -> None:
     assert handed(small, Asked(devices=(NIC,)), validate=passing_all).clean  # nothing of it is erased by its serial
 
 
+def test_a_guest_with_a_mediated_device_is_not_handed_over_in_part(small: Path) -> None:
+    mdev = "<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><address uuid='{}'/></source></hostdev>"
+    xml = (small / ".hosttune/commands/virsh-dumpxml-vm").read_text()
+    known = mdev.format("c2177883-f1bb-47f0-914d-32a22e3a8804")
+    put(small, "/.hosttune/commands/virsh-dumpxml-vm", xml.replace("</devices>", f"{known}</devices>"))
+    with pytest.raises(Refused, match="guest vm has mediated devices, which cannot be handed over: c2177883"):
+        handed(small, ASKED)
+    assert states(small) == {}
+    assert handed(small, Asked(devices=(NIC,)), validate=passing_all).clean
+
+
 def test_a_drive_that_another_guest_shares(small: Path) -> None:
     xml = (small / ".hosttune/commands/virsh-dumpxml-vm").read_text()
     put(small, "/.hosttune/commands/virsh-dumpxml-other", xml.replace("<name>vm<", "<name>other<"))
@@ -411,12 +486,24 @@ def test_a_drive_that_another_guest_shares(small: Path) -> None:
         handed(small, ASKED)
 
 
+def test_a_drive_that_another_guest_may_share(small: Path) -> None:
+    """Its definition cannot be read: it may have the drive too."""
+    put(small, "/.hosttune/commands/virsh-dumpxml-other", "<domain>")
+    put(small, "/.hosttune/commands/virsh-list", " Id Name State\n---\n - vm shut off\n - other shut off\n")
+    with pytest.raises(Refused, match="that a stopped guest had it is not known") as refused:
+        handed(small, ASKED)
+    assert "cannot be read: other" in str(refused.value.hint)
+
+
 def test_a_guest_that_runs_and_libvirt_that_cannot_be_asked(small: Path) -> None:
     put(small, "/.hosttune/commands/virsh-list", " Id   Name   State\n------\n 1    vm     running\n")
     with pytest.raises(Refused, match="guest vm is running"):
         handed(small, ASKED)
     with pytest.raises(Refused, match="guest vm has it and is running"):
         handed(small, Asked(devices=(NIC,)))
+    put(small, "/.hosttune/commands/virsh-list", " Id   Name   State\n------\n -    vm     an oracle\n")
+    with pytest.raises(Refused, match="guest vm is in an unknown state"):
+        handed(small, ASKED)
     for path in (small / ".hosttune/commands").glob("virsh-*"):
         path.unlink()
     with pytest.raises(Refused, match="libvirt cannot be asked"):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from applyroots import STATE, Root
 from coursekills import ASKED, DRIVE, NIC, passing_all, root_of
@@ -22,6 +23,7 @@ from hosttune.handover.erasing import erasing, held_back
 from hosttune.handover.running import Handed, Options, hand_over
 from hosttune.handover.targets import Asked, Target
 from hosttune.model.host import Host
+from hosttune.register import read_register, record_devices
 from hosttune.transaction.site import Site, site_of
 
 assert ADDRESS == DRIVE
@@ -170,6 +172,17 @@ def test_an_erasure_that_had_ended_does_not_count_after_a_start(drive: GuestsDri
     cut_before_the_test(drive)
     starts = Path(drive.root) / STATE / "handover/starts"
     starts.write_text(f"{starts.read_text()}{DRIVE} guest 2026-01-01T00:00:00Z vm\n")
+    assert handed(drive).clean
+    assert len(drive.starts) == 2
+
+
+def test_an_erasure_that_had_ended_does_not_count_with_another_hook(drive: GuestsDrive) -> None:
+    """It was taken out and installed again: a guest may have been started with the drive in between."""
+    cut_before_the_test(drive)
+    state = str(Path(drive.root) / STATE)
+    known = read_register(state).record(DRIVE)
+    assert known is not None
+    record_devices(state, (msgspec.structs.replace(known, recorded_since="1700000000.5"),))
     assert handed(drive).clean
     assert len(drive.starts) == 2
 

@@ -35,9 +35,9 @@ class Answering(Scratch):
         self.answers, self.asked = answers, list[str]()
 
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
-        assert argv[1:3] == ("-m", TARGET.search)
-        assert (argv[4], len(bytes.fromhex(argv[5]))) == (TARGET.address, 16)
-        self.asked.append(argv[3])
+        assert argv[1:4] == ("-P", "-m", TARGET.search)
+        assert (argv[5], len(bytes.fromhex(argv[6]))) == (TARGET.address, 16)
+        self.asked.append(argv[4])
         answer = self.answers[len(self.asked) - sum(one == "reset" for one in self.asked) - 1]
         return answer if isinstance(answer, str) else json.dumps(answer)
 
@@ -68,6 +68,8 @@ def test_memory_that_reads_as_zeros_before_and_after(tmp_path: Path) -> None:
         (0, {"nonzero": 4096}, "unknown"),  # what the last tenant, or the driver, has left
         (2, {"nonzero": 1}, "unknown"),
         (0, {"nonzero": None}, "unknown"),
+        (0, {"nonzero": False}, "unknown"),
+        (2, {"found": False}, "unknown"),
         (2, {"found": 3}, "failed"),
         (2, {"found": None}, "unknown"),
         (1, {"seen": False}, "unknown"),  # what is read is not what was written: zeros mean nothing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -81,7 +82,18 @@ def test_the_first_start_makes_the_folder(state: Path, call: Call) -> None:
     assert (state / "handover").stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("operation", ["start", "started", "stopped", "release", "migrate", "restore"])
+def test_a_function_of_a_pool_is_known_at_the_start(state: Path, call: Call) -> None:
+    """libvirt chooses it after "prepare"; the definition then has it, as one of an interface of the type hostdev."""
+    pool = PLAIN.replace("</devices>", "<interface type='network'><source network='vfs'/></interface></devices>")
+    assert (call(pool).returncode, call(pool, "start").returncode, recorded(state)) == (0, 0, [])
+    assert call(XML, "start").returncode == 0
+    assert [row[:2] for row in recorded(state)] == [[OTHER, "guest"]]
+    (state / QUARANTINED).write_text(quarantine_list([OTHER]))
+    done = call(XML, "start")
+    assert (done.returncode, f"{OTHER} is quarantined" in done.stderr, len(recorded(state))) == (1, True, 1)
+
+
+@pytest.mark.parametrize("operation", ["started", "stopped", "release", "migrate", "restore"])
 def test_only_a_start_counts(operation: str, state: Path, call: Call) -> None:
     assert call(XML, operation).returncode == 0
     assert recorded(state) == []
@@ -109,6 +121,24 @@ def test_a_quarantined_device_does_not_start(state: Path, call: Call) -> None:
     assert recorded(state) == []
     (state / QUARANTINED).write_text(quarantine_list(["0000:41:00.1"]))
     assert call(XML).returncode == 0
+
+
+def test_a_function_does_not_start_while_a_virtual_one_of_it_is_quarantined(
+    state: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in planning: they belong together."""
+    for name, text in {
+        "ls": f'[ "$1" = /sys/bus/pci/devices/{GPU} ] && echo "class virtfn0"',
+        "readlink": f"case $1 in */{GPU}/virtfn0) echo ../{VF} ;; esac",
+    }.items():
+        (state / name).write_text(f"#!/bin/sh\n{text}\n")
+        (state / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{state}:{os.environ['PATH']}")
+    (state / QUARANTINED).write_text(quarantine_list([VF]))
+    done = call(XML)
+    assert (done.returncode, f"{VF} is quarantined" in done.stderr, recorded(state)) == (1, True, [])
+    (state / QUARANTINED).write_text(quarantine_list(["0000:41:00.5"]))
+    assert (call(XML).returncode, len(recorded(state))) == (0, 2)
 
 
 def test_a_start_that_cannot_be_recorded_is_refused(state: Path, call: Call) -> None:
@@ -185,7 +215,19 @@ class Host(System):
 
 STATE = "/var/lib/hosttune"
 FILE = {PLACE: hook_text(STATE) or ""}
-DAEMON = {"/run/virtqemud.pid": "42\n", "/proc/42/comm": "virtqemud\n"}
+STARTED = "42 (a) b) S" + " 0" * 18 + " {ticks} 0\n"
+
+
+def daemon(seconds: int = 1700000010) -> dict[str, str]:
+    """virtqemud, that was started then by the clock as it is set now."""
+    ticks = STARTED.format(ticks=1000 * os.sysconf("SC_CLK_TCK"))
+    return {
+        "/run/virtqemud.pid": "42\n", "/proc/42/comm": "virtqemud\n", "/proc/42/stat": ticks,
+        "/proc/stat": f"cpu 1 2\nbtime {seconds - 1000}\n",
+    }  # fmt: skip
+
+
+DAEMON = daemon()
 HOOK = {PLACE: "1700000000.500000000 755\n"}
 
 
@@ -200,6 +242,10 @@ HOOK = {PLACE: "1700000000.500000000 755\n"}
         ({**FILE, **DAEMON}, {**HOOK, "/run/virtqemud.pid": "1700000000.4"}, False, "virtqemud has run since before"),
         ({**FILE, **DAEMON}, {**HOOK, "/run/virtqemud.pid": "1700000000.5"}, False, "virtqemud has run since before"),
         ({**FILE, **DAEMON}, {**HOOK, "/run/virtqemud.pid": "1700000000.6"}, True, None),
+        # The clock was set after the daemon or the hook was there: one of the two times tells.
+        ({**FILE, **daemon(1699990000)}, {**HOOK, "/run/virtqemud.pid": "1700000000.6"}, False, "has run since before"),
+        ({**FILE, **daemon(1700090000)}, {**HOOK, "/run/virtqemud.pid": "1700000000.4"}, False, "has run since before"),
+        ({**FILE, **DAEMON, "/proc/42/stat": "42 (a)"}, {**HOOK, "/run/virtqemud.pid": "1700000000.6"}, None, None),
         ({**FILE, **DAEMON, "/proc/42/comm": "bash\n"}, HOOK, True, None),  # a stale file of a daemon that ended
         ({**FILE, **DAEMON}, HOOK, None, None),
         (FILE, {}, None, None),
@@ -211,3 +257,4 @@ def test_recording(files: Mapping[str, str], stats: Mapping[str, str], active: b
     assert (found.active if found else None) == active
     assert (why or "") in ((found.why if found else None) or "")
     assert (found is None or found.why is None) == (why is None)
+    assert (found.since if found else None) == ("1700000000.500000000" if active else None)

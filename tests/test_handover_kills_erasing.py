@@ -81,10 +81,10 @@ class MortalGpu(Mortal):
     searches: list[str]
 
     def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
-        if argv[1:3] != ("-m", "hosttune.gpu.nvidia_memory"):
+        if argv[2:4] != ("-m", "hosttune.gpu.nvidia_memory"):
             return super().change(argv, timeout=timeout, stdin=stdin)
-        self.point(f"search {argv[3]}")
-        self.searches.append(argv[3])
+        self.point(f"search {argv[4]}")
+        self.searches.append(argv[4])
         size = discover(Scratch(self.root)).index.gpus[GPU].memory_bytes
         assert size is not None
         return json.dumps({"bytes": size, "total": size, "found": 0, "nonzero": 0, "seen": True})

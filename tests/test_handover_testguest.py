@@ -530,7 +530,7 @@ def test_what_the_guest_answers(root: Path) -> None:
         """A guest in which the program answers."""
 
         def change(self, argv: tuple[str, ...], *, timeout: float = 60.0, stdin: str | None = None) -> str:
-            assert argv[2:] == ("hosttune.gpu.nvidia_memory", "write", GPU, "00" * 16)
+            assert argv[3:] == ("hosttune.gpu.nvidia_memory", "write", GPU, "00" * 16)
             return '{"bytes": 5, "total": 6, "seen": true}'
 
     order = Order(nonce="ab", task="write", devices=(OrderedDevice(address=GPU),), pattern="00" * 16)

@@ -15,7 +15,8 @@ from hosttune.handover.statement import Unread
 from hosttune.handover.verify import verification
 from hosttune.holders import DeviceUser
 from hosttune.model.handover import Statement
-from hosttune.model.host import Host, RunningGuest
+from hosttune.model.host import Host, Problem, RunningGuest
+from hosttune.model.problems import NO_DEFINITION
 from hosttune.model.quarantine import Recording
 from hosttune.model.verification import Reason, RevokedList
 
@@ -38,6 +39,7 @@ def test_a_statement_of_an_unchanged_host_is_valid() -> None:
 
 FUNCTION = {one.address: one for one in host().pci}
 RUNNING = RunningGuest(name="next", state="running", devices=(GPU,))
+UNREAD = Problem(what=NO_DEFINITION, where="guest next", why="its XML is cut")
 CHANGES: Mapping[str, tuple[Mapping[str, Any], list[tuple[str, str]]]] = {
     "another host": ({"hostname": "node2"}, [("host", "host")]),
     "another boot": ({"boot_id": BOOT[:-1] + "2"}, [(GPU, "unknown"), (DRIVE, "unknown"), ("host", "boot")]),
@@ -56,7 +58,17 @@ CHANGES: Mapping[str, tuple[Mapping[str, Any], list[tuple[str, str]]]] = {
         [(GPU, "driver"), (GPU, "unknown")],
     ),
     "a guest that has it": ({"guests": (RUNNING,)}, [(GPU, "in-use")]),
+    "a guest whose state is unknown": (
+        {"guests": (msgspec.structs.replace(RUNNING, state=None),)}, [(GPU, "unknown")],
+    ),
     "a guest that is only defined": ({"guests": (msgspec.structs.replace(RUNNING, state="shut off"),)}, []),
+    "a guest that may have it": (
+        {"guests": (msgspec.structs.replace(RUNNING, devices=()),), "problems": (UNREAD,)},
+        [(GPU, "unknown"), (DRIVE, "unknown")],
+    ),
+    "one that is shut off": (
+        {"guests": (msgspec.structs.replace(RUNNING, devices=(), state="shut off"),), "problems": (UNREAD,)}, [],
+    ),
     "libvirt unknown": ({"guests": None}, [(GPU, "unknown"), (DRIVE, "unknown")]),
     "register unknown": ({"handover": None}, [(GPU, "unknown"), (DRIVE, "unknown")]),
 }  # fmt: skip
@@ -75,6 +87,9 @@ STATES: Mapping[str, tuple[Mapping[str, Any], list[tuple[str, str]]]] = {
     "epoch unknown": ({"epochs": {DRIVE: 0}}, [(GPU, "unknown")]),
     "starts not recorded": (
         {"recording": Recording(active=False, why="no hook"), "epochs": None}, [(GPU, "unknown"), (DRIVE, "unknown")],
+    ),
+    "another hook": (
+        {"recording": Recording(active=True, since="2")}, [(GPU, "unknown"), (DRIVE, "unknown")],
     ),
     "hook unreadable": ({"recording": None}, [(GPU, "unknown"), (DRIVE, "unknown")]),
     "quarantined": ({"devices": (record(GPU, state="quarantined"), record(DRIVE))}, [(GPU, "quarantined")]),

@@ -93,6 +93,13 @@ def test_only_a_few_rooms_touch_files_and_processes() -> None:
     assert doors(ROOT / "hosttune" / "system.py")  # the search finds what it looks for
 
 
+def test_programs_of_ours_do_not_import_from_the_working_directory() -> None:
+    """hosttune runs as root in any directory: a json.py that somebody left there must not be run."""
+    words = r'sys\.executable,\s*"(-[^"]*)"'
+    found = [one for path in (ROOT / "hosttune").rglob("*.py") for one in re.findall(words, path.read_text())]
+    assert (len(found) > 4, set(found)) == (True, {"-P"})
+
+
 PATHS = ("/sys/bus/pci/d", "/sys/kernel/iommu_groups", "/sys/devices/system/cpu", "/sys/devices/system/node")
 
 

@@ -81,7 +81,7 @@ def _argv(
     library: str, ask: Ask, kinds: frozenset[str], gpus: str, where: dict[str, dict[str, object]], budget: float
 ) -> tuple[str, ...]:
     return (
-        *(sys.executable, "-m", "hosttune.bench.gpu_child", "--library", library, "--level", str(ask.level)),
+        *(sys.executable, "-P", "-m", "hosttune.bench.gpu_child", "--library", library, "--level", str(ask.level)),
         *("--gpus", gpus, "--kinds", ",".join(sorted(kinds)), "--places", json.dumps(where)),
         *("--seconds", f"{ask.seconds:g}", "--budget", f"{_with_burn(ask, budget):g}"),
     )

@@ -41,7 +41,7 @@ def _memory(ask: Ask, groups: frozenset[str]) -> tuple[Command, ...]:
     budget = 15 + pairs * (1.0 if ask.level == 1 else 10.0)
     nodes = json.dumps({"cpus": {str(node): list(found) for node, found in cpus.items()}, "memory": memory})
     argv = (
-        *(sys.executable, "-m", "hosttune.bench.memory_child", "--nodes", nodes),
+        *(sys.executable, "-P", "-m", "hosttune.bench.memory_child", "--nodes", nodes),
         *("--run-seconds", f"{seconds:g}", "--budget", f"{budget:g}"),
     )
     return (Command(argv, child.parse, budget + 15, ("memory-copy",), "every pair of nodes"),)

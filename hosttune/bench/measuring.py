@@ -174,7 +174,7 @@ def _mentions_metric(answer: Answer, metric: str) -> bool:
 
 def _lacking(system: System, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return those packages that the children's interpreter cannot import. None of them is imported."""
-    found = system.run((sys.executable, "-c", _FIND, *names), timeout=30).split()
+    found = system.run((sys.executable, "-P", "-c", _FIND, *names), timeout=30).split()
     return tuple(name for name in names if name not in found)
 
 

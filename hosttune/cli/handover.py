@@ -15,6 +15,9 @@ from hosttune.cli.output import emit, emit_page, exiting, shown, tell, write
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
+    from hosttune.handover.running import Here
+    from hosttune.handover.targets import Asked
+    from hosttune.handover.testguest import TestGuest
     from hosttune.model.validation import Validation
     from hosttune.transaction.site import Site
 
@@ -74,13 +77,10 @@ def handover(
     hosttune handover release 0000:41:00.0 --why "goes back to the maker"
     """
     if context.invoked_subcommand is not None:
-        given = [name for name in context.params if context.get_parameter_source(name) is not ParameterSource.DEFAULT]
-        if given:
-            hint = f"write it after {context.invoked_subcommand}, or leave it out"
-            raise BadInput(f"an option before {context.invoked_subcommand}", where="command line", hint=hint)
+        _refuse_options(context)
         return
     from hosttune.cli.transaction import place
-    from hosttune.handover.running import Options, hand_over, lines_of
+    from hosttune.handover.running import Options, hand_over
     from hosttune.handover.targets import Asked
     from hosttune.model.values import parse_address
 
@@ -89,19 +89,9 @@ def handover(
         guest=guest, erase=erase, level=level, to_vfio=to_vfio,
     )  # fmt: skip
     here = place(root, document)
-    inside = None
-    if test_guest is not None:
-        from hosttune.handover.testguest import TestGuest, read_image
-
-        inside = TestGuest(image=read_image(here[0].system, test_guest), firmware=test_firmware)
+    inside = _test_guest(here[0], test_guest, test_firmware)
     if dry_run:
-        lines = lines_of(here, asked, inside)
-        if output == "json":
-            from hosttune.model.result import Result
-
-            emit(Result(host=here[0].hostname, verb="handover", exit_code=0, notes=lines).to_json())
-        else:
-            emit("\n".join(shown(line) for line in lines))
+        _tell_plan(here, asked, inside, output)
         return
     options = Options(out, None, _validating(here[0]), waiting(yes, sys.stdin), inside)
     done = hand_over(here, asked, options, _asking(yes), progress())
@@ -112,6 +102,34 @@ def handover(
             from hosttune.report.handover_text import print_handed
 
             emit_page(lambda page: print_handed(done.statement, done.path, page))
+
+
+def _refuse_options(context: click.Context) -> None:
+    """Raise BadInput for an option that stands before a command of the group."""
+    given = [name for name in context.params if context.get_parameter_source(name) is not ParameterSource.DEFAULT]
+    if given:
+        hint = f"write it after {context.invoked_subcommand}, or leave it out"
+        raise BadInput(f"an option before {context.invoked_subcommand}", where="command line", hint=hint)
+
+
+def _test_guest(site: Site, image: str | None, firmware: Literal["efi", "bios"]) -> TestGuest | None:
+    if image is None:
+        return None
+    from hosttune.handover.testguest import TestGuest, read_image
+
+    return TestGuest(image=read_image(site.system, image), firmware=firmware)
+
+
+def _tell_plan(here: Here, asked: Asked, inside: TestGuest | None, output: str) -> None:
+    """Print what would be done with each device."""
+    from hosttune.handover.running import lines_of
+    from hosttune.model.result import Result
+
+    lines = lines_of(here, asked, inside)
+    if output == "json":
+        emit(Result(host=here[0].hostname, verb="handover", exit_code=0, notes=lines).to_json())
+    else:
+        emit("\n".join(shown(line) for line in lines))
 
 
 def _validating(site: Site) -> Callable[[int], Validation]:

@@ -11,6 +11,7 @@ from hosttune.discovery.libvirtd import STATES, RawDomain
 from hosttune.errors import BadInput
 from hosttune.hugetlbfs import default_page_bytes
 from hosttune.model.host import GuestMemory, RunningGuest, VcpuPin
+from hosttune.model.problems import NO_DEFINITION
 from hosttune.model.values import CpuSet
 from hosttune.reader import Reader
 
@@ -27,18 +28,18 @@ def read_guest(reader: Reader, domain: RawDomain, run: Collection[str]) -> Runni
     """
     domain = _with_known_state(reader, domain, run)
     if domain.xml is None:
-        reader.problem("no definition", domain.name, "what this guest holds is unknown")
+        reader.problem(NO_DEFINITION, domain.name, "what this guest holds is unknown")
         return RunningGuest(name=domain.name, state=domain.state)
     from hosttune.domain.reader import read_domain
 
     try:
         facts = read_domain(domain.xml, where=f"guest {domain.name}")
     except BadInput as error:
-        reader.problem("no definition", error.where, f"{error.what}: what this guest holds is unknown")
+        reader.problem(NO_DEFINITION, error.where, f"{error.what}: what this guest holds is unknown")
         return RunningGuest(name=domain.name, state=domain.state)
     if facts.name != domain.name:
         why = f"its definition names {facts.name!r}: what this guest holds is unknown"
-        reader.problem("no definition", domain.name, why)
+        reader.problem(NO_DEFINITION, domain.name, why)
         return RunningGuest(name=domain.name, state=domain.state)
     memory = _memory(reader, facts)
     sizes = {part.page_bytes for part in memory}

@@ -1,9 +1,15 @@
-"""Between two tenants: the register of quarantined devices, the statement, its signature and its verification.
+"""Between two tenants: the course of a hand-over, the statement, its signature and its verification.
 
-- `register`: which devices no guest may have, and which were returned clean (`hosttune.register`).
-- `statement`: the statement of a hand-over, and the same facts read again from the live host.
-- `signing`: the signature, through `ssh-keygen`; on the controller, never on a host.
-- `verify`: whether a statement is valid here and now, with every reason if not.
+- `running`: `hosttune handover` as one call. `targets`: which devices, whose they were, what refuses them. `course`:
+  the steps of one hand-over; `record`: its journal.
+- Of the steps: `remains` (what a tenant can have left), `binding` (drivers), `resets`, `memoryclear` (what a GPU's
+  maker says), `partitions` (NVSwitch), `cleaning` (erasing, by kind: `erasing/`, `gpumemory`, `network/`), `testing`,
+  `testguest/`, `covering` (would the statement hold).
+- `statement`: the statement, and the same facts read again from the live host. `signing`, `dsse`: the signature,
+  through `ssh-keygen`; on the controller, never on a host. `verify`: whether a statement is valid here and now, with
+  every reason if not. `kept`, `revoked`: statements and lists of revoked keys that a host keeps.
+- `calls`, `notes`: one function for each other command.
 
-docs/handover.md leads an operator through it; docs/threats.md says what is proven against whom.
+The register of quarantined devices is `hosttune.register`, the record of starts `hosttune.starts`. docs/handover.md
+leads an operator through it; docs/threats.md says what is proven against whom.
 """

@@ -36,6 +36,16 @@ def binding_of(system: System, address: str) -> str | None:
     return system.query(f"driver-link-{address}", lambda: system.link_number(path))
 
 
+def place_of(system: System, address: str) -> str | None:
+    """Return what tells a device from each other one that was at its address since the boot; None if unknown.
+
+    The kernel makes the link in /sys/bus/pci/devices when it finds a device, also one that is put in again
+    (drivers/base/bus.c, bus_add_device).
+    """
+    path = sysfs.function(address)
+    return system.query(f"device-link-{address}", lambda: system.link_number(path))
+
+
 def hold(system: System, address: str) -> str | None:
     """Give a device to vfio-pci, or to no driver where it has no IOMMU group. Return which. Raises WriteFailed."""
     grouped = system.link(sysfs.function(address, "iommu_group")) is not None

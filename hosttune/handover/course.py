@@ -30,9 +30,11 @@ from hosttune.model.handover import STEPS, HandedDevice, HandoverStep, Statement
 from hosttune.model.host import Host
 from hosttune.model.quarantine import DeviceRecord
 from hosttune.model.validation import Validation
+from hosttune.planning.inventory.devices import identity, read_catalogue
 from hosttune.register import now, read_register, record_devices
 from hosttune.settings.function import driver_of
 from hosttune.state import mode_of, save
+from hosttune.transaction.guards import same_device
 from hosttune.transaction.site import Site
 from hosttune.transaction.writing import Say
 
@@ -57,7 +59,10 @@ class Tools:
 
 @dataclass
 class Course:
-    """One hand-over that runs. `steps`: of each device so far. `stopped`: devices that go no further, and why."""
+    """One hand-over that runs. `steps`: of each device so far. `stopped`: devices that go no further, and why.
+
+    `places`: what tells each device from another one that is put in its place (`binding.place_of`).
+    """
 
     site: Site
     store: Store
@@ -73,9 +78,11 @@ class Course:
     firmware: dict[str, Mapping[str, str] | None] = field(default_factory=dict)
     validation: Validation | str | None = None
     refused: list[str] = field(default_factory=list)
+    places: Mapping[str, str | None] = field(init=False)
     guest: GuestSteps | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        self.places = {one.address: binding.place_of(self.site.system, one.address) for one in self.targets}
         wanted = self.tools.test_guest
         inside = guest_targets(self.site.system, self.targets, wanted)
         if wanted is not None and inside:
@@ -120,11 +127,8 @@ class Course:
         with record.state_lock(self.store):
             record_devices(self.store.folder, records)
         host = self.tools.discover()
-        epochs = {one.address: _recorded_epoch(host, one.address) for one in records}
         with record.state_lock(self.store):
-            record_devices(
-                self.store.folder, [msgspec.structs.replace(one, epoch=epochs[one.address]) for one in records]
-            )
+            record_devices(self.store.folder, [_with_epoch(host, one) for one in records])
         for target in self.targets:
             self._step(target, "quarantined", _REGISTER_SECONDS, 1.0, partial(self._quarantined, target))
 
@@ -292,9 +296,8 @@ class Course:
         if validation is None and self.guest is not None:
             validation = self.guest.validation
         statement = statement_of(self.site, host, devices, validation)
-        why = uncovered(
-            self.site, host, statement, {one.address: self.firmware.get(one.address) for one in self.targets}
-        )
+        firmware = {one.address: self.firmware.get(one.address) for one in self.targets}
+        why = {**uncovered(self.site, host, statement, firmware), **self._replaced(host)}
         if why:
             kept = [msgspec.structs.replace(one, state="quarantined") if one.address in why else one for one in devices]
             statement = Statement.of(msgspec.structs.replace(statement.predicate, devices=tuple(kept)))
@@ -309,6 +312,17 @@ class Course:
         clean = all(one.state == "clean" for one in statement.predicate.devices)
         self.journal.write("closed", state="applied" if clean else "kept")
         return statement
+
+    def _replaced(self, host: Host) -> Mapping[str, str]:
+        """Return why the device at an address is not the one that was quarantined, for each of which that holds."""
+        found, catalogue = {}, read_catalogue(host)
+        for one in self.targets:
+            now = identity(catalogue, one.address, host)
+            if not same_device(one.identity, now):
+                found[one.address] = f"another device is there: it was {one.identity!r}, and is {now!r}"
+            elif binding.place_of(self.site.system, one.address) != self.places.get(one.address):
+                found[one.address] = "it was taken out meanwhile, and put in again or another one in its place"
+        return found
 
     def _handed(self, host: Host, target: Target) -> HandedDevice:
         done = list(self.steps.get(target.address, ()))
@@ -333,10 +347,13 @@ class Course:
         )  # fmt: skip
 
 
-def _recorded_epoch(host: Host, address: str) -> int | None:
-    """Return how often a device of the register was started, whichever driver has it; None if that is unknown."""
+def _with_epoch(host: Host, one: DeviceRecord) -> DeviceRecord:
+    """Return a record with how often its device was started, whichever driver has it; without, if that is unknown."""
     state = host.handover
-    return (state.epochs or {}).get(address) if state is not None else None
+    if state is None or state.recording is None:
+        return one
+    epoch = (state.epochs or {}).get(one.address)
+    return msgspec.structs.replace(one, epoch=epoch, recorded_since=state.recording.since)
 
 
 @contextlib.contextmanager

@@ -75,18 +75,23 @@ def _judged(evidence: dict[str, Any], memory_bytes: int) -> HandoverStep:
         size = evidence[name].get("bytes")
         if type(size) is not int or not _LEAST * memory_bytes <= size <= memory_bytes:
             return _step("unknown", evidence, f"{name}: {size} of {memory_bytes} bytes: not all of its memory")
-    if evidence["written"].get("seen") is not True or left != 0:
+    if evidence["written"].get("seen") is not True or not _is_zero(left):
         return _step("unknown", evidence, "the pattern was not seen in the memory that it was written to")
     for name in ("found", "found_after"):
         data = evidence[name].get("nonzero")
-        if data != 0:
+        if not _is_zero(data):
             return _step("unknown", evidence, f"{name}: {data} bytes are not zero, and whose they are is unknown")
     return _step("done", evidence)
 
 
+def _is_zero(value: object) -> bool:
+    """Return whether an answer is the number 0; false is none."""
+    return type(value) is int and value == 0
+
+
 def ask(system: System, module: str, task: str, address: str, pattern: str) -> dict[str, Any]:
     """Return the answer of the program that searches a GPU's memory. Raises CommandFailed."""
-    argv = (sys.executable, "-m", module, task, address, pattern)
+    argv = (sys.executable, "-P", "-m", module, task, address, pattern)
     text = system.change(argv, timeout=LIMIT_SECONDS / 3)
     try:
         answer = json.loads(text)

@@ -21,6 +21,7 @@ from hosttune.settings.function import driver_of
 from hosttune.system import System
 
 LIMIT_SECONDS, ESTIMATE_SECONDS = 90.0, 5.0  # the kernel waits up to 60 s for the device to answer again
+_HEADER, _STATUS = 8, slice(4, 8)  # bytes: the ids, then command and status, never all ones where a device answers
 # In this order. `pm` is left out: the PCI standard does not say that it clears what is in a device.
 _CLEARING = ("device_specific", "acpi", "flr", "af_flr", "bus")
 
@@ -55,20 +56,31 @@ def reset(system: System, target: Target) -> HandoverStep:
         system.forget()
         if (system.read(choice) or "").split() != list(target.methods or ()):
             system.write(choice, " ".join(target.methods or ()))
-    answer = (system.read_bytes(sysfs.function(target.address, "config")) or b"")[:2]
+    answer = (system.read_bytes(sysfs.function(target.address, "config")) or b"")[:_HEADER]
     evidence = {
         "offered": list(target.methods or ()),
         "reset_method": used[0],
         "kernel": "the write to reset succeeded",
         "seconds": round(time.monotonic() - began, 1),
-        "vendor": answer[::-1].hex() or None,
+        "ids": f"{answer[1::-1].hex()}:{answer[3:1:-1].hex()}" if len(answer) == _HEADER else None,
     }
-    if answer in (b"", b"\xff\xff"):
-        why = (
-            "its configuration space cannot be read" if not answer else "it does not answer any more: it reads all ones"
-        )
-        return _step("unknown" if not answer else "failed", method, evidence, why)
-    return _step("done", method, evidence)
+    if len(answer) < _HEADER:
+        return _step("unknown", method, evidence, "its configuration space cannot be read")
+    wrong = _wrong(target, answer, evidence["ids"])
+    return _step("failed" if wrong else "done", method, evidence, wrong)
+
+
+def _wrong(target: Target, answer: bytes, ids: object) -> str | None:
+    """Return why a device is not as before its reset, by the beginning of its configuration space.
+
+    A virtual function reads all ones as its ids (PCI Express Base Specification 5.0, 9.3.4.1.1 and 9.3.4.1.2).
+    """
+    if answer[_STATUS] == b"\xff" * 4 or (target.physical is None and answer[:2] == b"\xff\xff"):
+        return "it does not answer any more: it reads all ones"
+    before = target.identity.split(" ")[1]
+    if target.physical is None and "?" not in before and ids != before:
+        return f"it was {before} before its reset, and says that it is {ids}: its firmware may not have started"
+    return None
 
 
 def _lacking(target: Target) -> str:

@@ -135,8 +135,9 @@ def _lines(
         active = active_partitions(host, one.address) if one.kind == "gpu" else ()
         for number in active:
             yield f"{one.address}: fabric partition {number} is active: deactivated after the reset (fmpm -d {number})"
-        if one.back is not None and "vfio" not in one.back:
-            yield f"{one.address} {_UNRECORDED.format(driver=one.back)}"
+        if one.back is None or "vfio" not in one.back:
+            where = "without a driver" if one.back is None else f"on {one.back}"
+            yield f"{one.address} {_UNRECORDED.format(where=where)}"
     found = recording(site, host)
     if found is None or not found.active:
         why = found.why if found is not None else "the hook of libvirt cannot be read"
@@ -154,6 +155,6 @@ def _middle(one: Target, erased: str, level: int, inside: TestGuest | None) -> t
 
 
 _UNRECORDED = (
-    f"stays quarantined: on {{driver}} uses by the host are not recorded, so that no statement about it can hold"
+    f"stays quarantined: {{where}} uses by the host are not recorded, so that no statement about it can hold"
     f" (--to-vfio returns it to {VFIO})"
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hosttune.errors import BadInput
+from hosttune.errors import BadInput, Unreadable
 from hosttune.handover.network.tools import versions
 from hosttune.journal import in_force
 from hosttune.model import sysfs
@@ -90,7 +90,8 @@ def live_device(host: Host, address: str, firmware: Mapping[str, str] | None) ->
 def epoch_of(host: Host, address: str) -> tuple[int | None, str]:
     """Return the epoch of a device, or (None, why it is unknown).
 
-    On a driver of the host, any process of the host can use a device, which nothing records.
+    On a driver of the host, any process of the host can use a device, which nothing records. Without a driver nothing
+    shows that one was bound to it, and unbound again.
     """
     function = host.index.pci.get(address)
     state = host.handover
@@ -98,16 +99,21 @@ def epoch_of(host: Host, address: str) -> tuple[int | None, str]:
         return None, "it is not in the PCI tree"
     if function.driver_unknown:
         return None, "its driver is unknown"
-    if function.driver is not None and "vfio" not in function.driver:
+    if function.driver is None:
+        return None, "no driver has it: whether one had it since is not recorded"
+    if "vfio" not in function.driver:
         return None, f"it is on {function.driver}: uses by processes of the host are not recorded"
     if state is None:
         return None, "the register of devices cannot be read (as root: see the problems of hosttune discover)"
-    if state.register.record(address) is None:
+    record = state.register.record(address)
+    if record is None:
         return None, "the register does not have it"
     if state.recording is None or not state.recording.active:
         why = state.recording.why if state.recording else None
         return None, f"starts by other programs are not recorded: {why or 'the hook of libvirt cannot be read'}"
-    found = (state.epochs or {}).get(address)
+    if state.recording.since != record.recorded_since:
+        return None, "libvirt's hook was installed anew since: a start in between was not recorded"
+    found = state.counted(record)
     return found, "" if found is not None else "the record of starts cannot be read"
 
 
@@ -115,8 +121,15 @@ def read_firmware(system: System, host: Host, address: str) -> Mapping[str, str]
     """Return the firmware versions of a device that its own driver has now; None if they cannot be read.
 
     Empty for a virtual function, which has none of its own. Sources: the maker's driver for a GPU; `firmware_rev`
-    (drivers/nvme/host/sysfs.c); `hosttune.handover.network.tools`. Raises Unreadable.
+    (drivers/nvme/host/sysfs.c); `hosttune.handover.network.tools`.
     """
+    try:
+        return _firmware_now(system, host, address)
+    except Unreadable:
+        return None
+
+
+def _firmware_now(system: System, host: Host, address: str) -> Mapping[str, str] | None:
     function = host.index.pci.get(address)
     if function is None:
         return None

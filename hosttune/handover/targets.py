@@ -12,7 +12,7 @@ from hosttune.errors import BadInput, Refused
 from hosttune.gpu import maker_of, reset_touches, vendor_of
 from hosttune.gpu.vendor import MemoryClear
 from hosttune.holders import holders
-from hosttune.hypervisor import is_active
+from hosttune.hypervisor import may_run, unread_guests
 from hosttune.model import sysfs
 from hosttune.model.host import Host
 from hosttune.model.pci import PciDevice
@@ -22,9 +22,11 @@ from hosttune.planning.inventory.devices import identity, read_catalogue
 from hosttune.register import read_register
 from hosttune.settings.drivers import VFIO, Driver
 from hosttune.transaction.applied import applied_plans
+from hosttune.transaction.guards import same_device
 from hosttune.transaction.site import Site, refuse_open
 
 NVME_DRIVER = "nvme"
+_UNSURE = "in an unknown state"
 _BRIDGE, _NVME_CLASS = "06", "0108"
 # Driver of a physical network function -> of its virtual ones: mlx5_core_pci_table (mlx5/core/main.c) has both;
 # iavf_pci_tbl (iavf_main.c): the adaptive VF is that of ice and i40e.
@@ -83,6 +85,7 @@ def chosen(site: Site, host: Host, asked: Asked) -> tuple[Target, ...]:
     """Return the devices of a hand-over, in the order of addresses. Raises BadInput, Refused; changes nothing."""
     register = read_register(site.store.folder) if site.store is not None else _register_of(host)
     addresses = _named(host, register, asked)
+    _refuse_replaced(host, register, addresses)
     refuse_open(site.transactions())
     owners = {address: _owner(site, host, register, address) for address in addresses}
     _refuse_used(site, host, addresses)
@@ -121,10 +124,13 @@ def _named(host: Host, register: Register, asked: Asked) -> tuple[str, ...]:
 def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
     """Return the devices of a guest: of its definition, or those that it had when their hand-over began."""
     guest = next((one for one in host.guests or () if one.name == name), None)
-    if guest is not None and is_active(guest.state):
-        raise Refused(
-            f"guest {name} is {guest.state}", where="--guest", hint=f"shut it down first: virsh shutdown {name}"
-        )
+    if guest is not None and may_run(guest.state):
+        hint = f"shut it down first: virsh shutdown {name}"
+        raise Refused(f"guest {name} is {guest.state or _UNSURE}", where="--guest", hint=hint)
+    if guest is not None and guest.mdevs:
+        what = f"guest {name} has mediated devices, which cannot be handed over: {', '.join(guest.mdevs)}"
+        hint = "name the function that they are of, and the other devices: --device BDF"
+        raise Refused(what, where="--guest", hint=hint)
     begun = [one.address for one in register.quarantined if one.guest == name]
     addresses = [*(guest.devices if guest is not None else ()), *begun]
     found = tuple(dict.fromkeys(one for one in addresses if is_address(one)))
@@ -134,12 +140,25 @@ def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
     return found
 
 
+def _refuse_replaced(host: Host, register: Register, addresses: Iterable[str]) -> None:
+    """Raise Refused for an address where another device is quarantined: that one would not be, any more."""
+    catalogue = read_catalogue(host)
+    for known in (one for one in register.quarantined if one.address in addresses):
+        now = identity(catalogue, known.address, host)
+        if not same_device(known.identity, now):
+            what = f"another device is at {known.address} now: quarantined is {known.identity!r}, and it is {now!r}"
+            hint = f"put the quarantined device back, or free it: hosttune handover release {known.address} --why TEXT"
+            raise Refused(what, where=known.address, hint=hint)
+
+
 def _owner(site: Site, host: Host, register: Register, address: str) -> tuple[str, str] | None:
     """Return the guest that had a device, and how that is known; None if it is not. Raises BadInput."""
     record = register.record(address)
     if record is not None and record.state == "quarantined" and record.guest is not None:
         return record.guest, f"guest {record.guest}, recorded when its hand-over began"
     defined = [guest.name for guest in host.guests or () if address in guest.devices]
+    if unread_guests(host):
+        return None  # another guest may have it too
     if len(defined) == 1:
         return defined[0], f"guest {defined[0]}, from its definition"
     if defined:
@@ -152,10 +171,10 @@ def _owner(site: Site, host: Host, register: Register, address: str) -> tuple[st
 def _refuse_used(site: Site, host: Host, addresses: Sequence[str]) -> None:
     """Raise Refused for devices that a running guest or a process uses, or of which that cannot be told."""
     lines = [
-        f"{address}: guest {guest.name} has it and is {guest.state}: shut it down first"
+        f"{address}: guest {guest.name} has it and is {guest.state or _UNSURE}: shut it down first"
         for address in addresses
         for guest in host.guests or ()
-        if address in guest.devices and is_active(guest.state)
+        if address in guest.devices and may_run(guest.state)
     ]
     lines += _touched(host, addresses)
     kept = {gpu.address: Driver.of(gpu.address).kept_open(host) for gpu in host.gpus if gpu.address in addresses}
@@ -180,11 +199,11 @@ def _touched(host: Host, addresses: Sequence[str]) -> list[str]:
         alike = [one.address for one in touching if one.vendor == gpu.vendor and one.address not in addresses]
         joined = [other for other in alike if gpu.peers is None or other in peers]
         lines += [
-            f"{other}: guest {guest.name} has it and is {guest.state}, and a reset of {gpu.address} can interrupt it:"
-            " shut it down first"
+            f"{other}: guest {guest.name} has it and is {guest.state or _UNSURE}, and a reset of {gpu.address} can"
+            " interrupt it: shut it down first"
             for other in joined
             for guest in host.guests or ()
-            if other in guest.devices and is_active(guest.state)
+            if other in guest.devices and may_run(guest.state)
         ]
     return lines
 
@@ -221,6 +240,8 @@ def _serials(
             raise Refused(f"drive {drive} is not named to be erased", where="--erase", hint=hint)
         if owners[drive] is None:
             hint = "the stopped guest's definition, or a plan that is applied, must have it, and no other guest"
+            unread = ", ".join(one.name for one in unread_guests(host))
+            hint += f"; which devices these guests have cannot be read: {unread}" if unread else ""
             raise Refused(f"drive {drive}: that a stopped guest had it is not known", where=drive, hint=hint)
     return named
 
@@ -290,8 +311,8 @@ def _number(host: Host, begun: DeviceRecord | None) -> str | None:
     """Return the number to go on with; None to begin anew: unless it is known that no guest was started since."""
     if begun is None or begun.epoch is None:
         return None
-    epochs = (host.handover.epochs if host.handover is not None else None) or {}
-    return begun.handover if epochs.get(begun.address) == begun.epoch else None
+    now = host.handover.counted(begun) if host.handover is not None else None
+    return begun.handover if now == begun.epoch else None
 
 
 def _unused(host: Host, record: DeviceRecord | None) -> bool:
@@ -299,8 +320,7 @@ def _unused(host: Host, record: DeviceRecord | None) -> bool:
     state = host.handover
     if record is None or record.state != "clean" or record.epoch is None or state is None:
         return False
-    recorded = state.recording is not None and state.recording.active
-    return recorded and (state.epochs or {}).get(record.address) == record.epoch
+    return state.counted(record) == record.epoch
 
 
 def _own_driver(site: Site, host: Host, function: PciDevice, of_kind: str) -> str | None:

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from hosttune.errors import Unreadable
 from hosttune.handover.binding import binding_of
 from hosttune.handover.statement import Unread, applied_values, epoch_of, known_firmware, live_device
 from hosttune.holders import DeviceUser, holders
-from hosttune.hypervisor import is_active
+from hosttune.hypervisor import is_active, may_run, unread_guests
 from hosttune.model.handover import CLOCKS, LONGEST, HandedDevice, Predicate, Statement, digest_of, time_of
 from hosttune.model.host import Host
 from hosttune.model.values import FrozenMap, Value, value_text
@@ -45,8 +46,15 @@ def live_of(site: Site, host: Host, statement: Statement, *, document: bool = Fa
         users=() if document else holders(site.system, tuple(one for one in addresses if one in host.index.pci)),
         applied=None if document else applied_values(site),
         firmware={address: known_firmware(system, host, address) for address in addresses},
-        bindings={} if document else {address: binding_of(site.system, address) for address in addresses},
+        bindings={} if document else {address: _binding_now(site, address) for address in addresses},
     )
+
+
+def _binding_now(site: Site, address: str) -> str | None:
+    try:
+        return binding_of(site.system, address)
+    except Unreadable:
+        return None
 
 
 def verification(
@@ -193,9 +201,15 @@ def _use(address: str, host: Host) -> Iterable[Reason]:
         yield _about(address, "released", f"{record.who} released it at {record.since}: {record.why}")
     if host.guests is None:
         yield _about(address, "unknown", "libvirt cannot be asked whether a guest has it")
+    unread = unread_guests(host)
     for guest in host.guests or ():
         if address in guest.devices and is_active(guest.state):
             yield _about(address, "in-use", f"guest {guest.name} has it and is {guest.state}")
+        elif address in guest.devices and may_run(guest.state):
+            yield _about(address, "unknown", f"guest {guest.name} has it, and whether that runs {_UNREADABLE}")
+        elif guest in unread and may_run(guest.state):
+            text = f"whether guest {guest.name} has it, which is not shut off: its definition {_UNREADABLE}"
+            yield _about(address, "unknown", text)
 
 
 def _missing(device: HandedDevice, host: Host) -> Reason:

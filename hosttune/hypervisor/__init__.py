@@ -8,19 +8,28 @@ a file system for its pages; `daemon.LibvirtRestart`, whether libvirt has found 
 
 from hosttune.hypervisor.access import unreachable
 from hosttune.hypervisor.checks import ready, startable
-from hosttune.hypervisor.connection import is_active, process_of, read_definition, read_state
+from hosttune.hypervisor.connection import (
+    is_active,
+    may_run,
+    process_of,
+    read_definition,
+    read_state,
+    unread_guests,
+)
 from hosttune.hypervisor.running import verify_running
 from hosttune.hypervisor.texts import canonical, xml_difference
 
 __all__ = [
     "canonical",
     "is_active",
+    "may_run",
     "process_of",
     "read_definition",
     "read_state",
     "ready",
     "startable",
     "unreachable",
+    "unread_guests",
     "verify_running",
     "xml_difference",
 ]

@@ -16,6 +16,8 @@ from hosttune.discovery.libvirtd import DEFAULT_URI, URI_VARIABLE
 from hosttune.discovery.processes import pid_of
 from hosttune.domain.definitions import without_secrets
 from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
+from hosttune.model.host import Host, RunningGuest
+from hosttune.model.problems import NO_DEFINITION
 from hosttune.reader import Reader
 from hosttune.system import System
 
@@ -77,6 +79,17 @@ def is_active(state: str | None) -> bool:
     A crashed guest may have, so it counts.
     """
     return state is not None and state != SHUT_OFF
+
+
+def may_run(state: str | None) -> bool:
+    """Return whether a guest in this state has its devices now, or may have them: the state is unknown (None)."""
+    return state != SHUT_OFF
+
+
+def unread_guests(host: Host) -> tuple[RunningGuest, ...]:
+    """Return the guests whose definition cannot be read: which devices they have is unknown."""
+    places = [one.where for one in host.problems if one.what == NO_DEFINITION]
+    return tuple(one for one in host.guests or () if any(one.name in where for where in places))
 
 
 def process_of(system: System, name: str) -> int | None:

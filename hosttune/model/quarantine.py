@@ -1,6 +1,6 @@
 """What hosttune's register knows of devices between two tenants: a part of the host document.
 
-The register is `handover/register.json` in the state directory (`hosttune.handover.register`); `Host.handover` has what
+The register is `handover/register.json` in the state directory (`hosttune.register`); `Host.handover` has what
 planning and verification need of it.
 """
 
@@ -28,6 +28,7 @@ class DeviceRecord(Value, frozen=True, kw_only=True):
     - `boot_id`, `epoch`, `driver`, `firmware`: as they were when it was returned. Firmware can only be read while the
       host's driver has the device; it counts as read as long as boot and epoch are the same. `firmware` None: unknown;
       empty: the device has none of its own (a virtual function). `binding`: to that driver, None: unknown.
+    - `recorded_since`: of the hook that recorded starts when `epoch` was read (`Recording.since`).
     """
 
     address: str
@@ -44,6 +45,7 @@ class DeviceRecord(Value, frozen=True, kw_only=True):
     driver: str | None = None
     firmware: Mapping[str, str] | None = None
     binding: str | None = None
+    recorded_since: str | None = None
 
     def __post_init__(self) -> None:
         close_mappings(self, "firmware")
@@ -81,10 +83,14 @@ class Register(Value, frozen=True, kw_only=True):
 
 
 class Recording(Value, frozen=True, kw_only=True):
-    """Whether starts of guests by other programs are recorded (libvirt's hook). `why`: the reason if not."""
+    """Whether starts of guests by other programs are recorded (libvirt's hook). `why`: the reason if not.
+
+    `since`: when the hook was installed, or last changed in any way, in seconds; None: unknown, and on captured hosts.
+    """
 
     active: bool
     why: str | None = None
+    since: str | None = None
 
 
 class HandoverState(Value, frozen=True, kw_only=True):
@@ -107,3 +113,9 @@ class HandoverState(Value, frozen=True, kw_only=True):
     def register(self) -> Register:
         """The register."""
         return Register(devices=self.devices)
+
+    def counted(self, record: DeviceRecord) -> int | None:
+        """Return the epoch of a device, if every start was recorded since it was noted in its record; else None."""
+        if self.recording is None or not self.recording.active or self.recording.since != record.recorded_since:
+            return None
+        return (self.epochs or {}).get(record.address)

@@ -65,8 +65,9 @@ def check_quarantine(plan: Plan, host: Host, store: Store | None) -> None:
     from hosttune.planning.inventory.quarantine import quarantined_devices
 
     register = read_register(store.folder) if store is not None else None
+    guests = (*plan.guests, *(adopted.guest for adopted in plan.adoptions))
     named = {
-        *(device.address for guest in plan.guests for device in guest.devices),
+        *(device.address for guest in guests for device in guest.devices),
         *(one.gpu for guest in plan.guests for one in guest.mig),
         *(action.target for action in plan.actions),
     }

@@ -159,7 +159,8 @@ class ActionModule(ActionBase):
         except TooLate:
             return {"outcome": "slow", "why": f"the host gave no answer within {seconds:g} s"}
         if "out" in found:
-            return ANSWER.meant(arguments, found, check=answer["check"], diff=self._task.diff)
+            told = ANSWER.meant(arguments, found, check=answer["check"], diff=self._task.diff)
+            return HANDOVER.of_this(os.path.dirname(path), told) if asked["phase"] == "verify" else told
         return found if "outcome" in found else broken(found)
 
     def _known(self, variables: dict) -> dict:

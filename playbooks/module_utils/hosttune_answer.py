@@ -47,6 +47,9 @@ def meant(asked: dict, found: dict, *, check: bool, diff: bool) -> dict:
         answer = judged(asked, check, code, found["out"].encode("utf-8"), err)
     except NoAnswer as stop:
         answer = {"outcome": stop.outcome, "why": str(stop), "changed": False}
+    except (AttributeError, KeyError, TypeError) as error:  # a host can answer anything
+        why = f"the document is not of its schema's form: {error}"
+        answer = {"outcome": "unknown", "why": why[:300], "changed": False}
     if diff and answer["changed"]:
         answer["diff"] = difference(json.loads(answer["document"]))
     return {**answer, "exit_code": code, "stderr": err}

@@ -142,6 +142,21 @@ def foreign(folder: str, statement: Mapping, things: list[str]) -> str | None:
     return None
 
 
+def of_this(folder: str, answer: dict) -> dict:
+    """The answer of a host that verified; unknown, if what it found valid is not the statement that it was sent."""
+    if answer.get("outcome") != "ok":
+        return answer
+    found = json.loads(answer["document"])
+    predicate = json.loads(content(os.path.join(folder, STATEMENT), "the statement"))["predicate"]
+    sent = {name: predicate.get(name) for name in ("host", "issued_at", "expires_at")}
+    sent["devices"] = [one["address"] for one in predicate["devices"]]
+    other = [name for name, value in sent.items() if found.get(name) != value]
+    if not other:
+        return answer
+    why = f"it verified another statement: its {', '.join(other)} is not that of the one that was sent"
+    return {"outcome": "unknown", "why": why, "changed": False, "exit_code": answer.get("exit_code")}
+
+
 def carried(folder: str, texts: Mapping) -> dict:
     """What the host needs to verify its statement: texts, and bytes in base64. Raises Unfit."""
     found = {

@@ -128,10 +128,10 @@ class _Course:
     def _digests(self, one: Namespace) -> tuple[str, ...]:
         return readback.digests(self._system, one.device, one.form.bytes, self._state.key, one.nsid)
 
-    def _recheck(self) -> None:
-        """Ask the drive for its serial number, immediately before a command. Raises Refused, CommandFailed."""
+    def _recheck(self, drive: Drive) -> None:
+        """Ask the controller that gets a command for its serial number, just before. Raises Refused, CommandFailed."""
         name = belonging.controller_of(self._system, self._state.order)
-        belonging.refuse_other_serial(self._state.order, self._drive.identity())
+        belonging.refuse_other_serial(self._state.order, drive.identity())
         if name != self._drive.name:
             what = f"{self._state.order.address} was {self._drive.name}, and is {name} now"
             raise Refused(what, where=self._state.order.address, hint="run the hand-over again")
@@ -176,7 +176,7 @@ class _Course:
 
         If it gives no answer, it may have taken the command: it counts as sent, and the log tells.
         """
-        self._recheck()
+        self._recheck(self._drive)
         try:
             self._drive.sanitize(run.cdw10)
         except CommandFailed as error:
@@ -224,7 +224,7 @@ class _Course:
             drive = Drive(self._system, one.controller)
             self._wait_for_format(drive, one)
             self._keep(phase="sending")
-            self._recheck()
+            self._recheck(drive)
             try:
                 drive.erase_namespace(one.nsid, one.form, self._seen.ses, self._seen.limit_seconds)
             except CommandFailed as error:

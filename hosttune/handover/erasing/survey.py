@@ -19,6 +19,7 @@ from hosttune.handover.erasing.nvme import (
     SanitizeLog,
 )
 from hosttune.handover.erasing.progress import Order
+from hosttune.handover.erasing.readback import BLOCK
 from hosttune.model.values import Value
 from hosttune.system import System
 
@@ -114,6 +115,8 @@ def look(system: System, order: Order) -> Survey:
 
 def _with_method(drive: Drive, order: Order, identity: Identity, namespaces: tuple[Namespace, ...]) -> Survey:
     plain = Survey(address=order.address, controller=drive.name, identity=identity, method=None, namespaces=namespaces)
+    if not any(one.form.bytes >= BLOCK for one in namespaces):
+        return replace(plain, why="it has no namespace, so that nothing could be read back: make one (nvme create-ns)")
     for bit, action, method, limit in _ACTIONS:
         if identity.sanicap & bit:
             log = drive.sanitize_log()
@@ -138,8 +141,6 @@ def _format_lacks(identity: Identity, namespaces: tuple[Namespace, ...]) -> str 
     """Return why a format cannot erase all of a drive: it reaches only what is in a namespace now."""
     if not identity.formats:
         return f"no format (OACS {identity.oacs:#x})"
-    if not namespaces:
-        return "no namespace that a format could erase"
     if identity.manages_namespaces and identity.unvmcap != 0:
         amount = "an unknown amount" if identity.unvmcap is None else f"{identity.unvmcap} bytes"
         return f"a format does not reach {amount} of it that no namespace has (UNVMCAP)"
