@@ -36,8 +36,8 @@ class World:
 
     `gpus`: (host, rail) → what part of the rate the way to the GPU there lets through, or why it is not measured.
     `guests`: by host. `calls`: how a host calls itself, if otherwise. `shut`: hosts into which nobody gets.
-    `down`: (host, rail). `killed_at`: (record, so many answers) at which the controller is killed. `asked`: (record, hosts) of every order;
-    `jobs`: what each was to do.
+    `down`: (host, rail). `killed_at`: (record, so many answers) at which the controller is killed.
+    `asked`: (record, hosts) of every order; `jobs`: what each was to do.
     """
 
     hosts: Mapping[str, Sequence[str]]
