@@ -120,7 +120,7 @@ def _lines(
             erased = "compare addresses and firmware configuration"
             if one.physical is not None:
                 folder = site.store.folder if site.store is not None else ""
-                erased = f"put its settings back ({network.goes_back_to(folder, one)})"
+                erased = f"put its settings back ({network.goes_back_to(site.system, folder, one, one.physical)})"
         words = [
             f"{one.address} ({one.kind}{f', of guest {one.guest}' if one.guest else ''}): quarantine",
             f"reset ({method}{asks})" if method else "no reset that clears it: it stays quarantined",

@@ -1,7 +1,8 @@
 """What is kept of a network function between hand-overs, to be compared with: `handover/network-BDF.json` in the state.
 
 `before` is what a hand-over compares with: as it was when the function was last clean, as a person accepted it
-(`handover release`), or, if there is none of these, as it was found when its first hand-over began. `seen` is what the
+(`handover release`), as it was before its last guest was started (`atstart`), or, if there is none of these, as it was
+found when its first hand-over began. `seen` is what the
 newest hand-over read.
 """
 
@@ -21,7 +22,7 @@ from hosttune.starts import FOLDER
 from hosttune.state import load, mode_of, save
 
 SCHEMA = "hosttune.network-function/v1"
-Origin = Literal["clean", "accepted", "found"]
+Origin = Literal["clean", "accepted", "start", "found"]
 
 
 class Facts(Value, frozen=True, kw_only=True):

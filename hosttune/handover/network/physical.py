@@ -16,13 +16,14 @@ from typing import Any
 
 import msgspec
 
-from hosttune.handover.network import tools
+from hosttune.handover.network import atstart, tools
 from hosttune.handover.network.known import Before, Facts, keep, known
 from hosttune.handover.network.tools import Configuration, Interface
 from hosttune.handover.targets import Target
 from hosttune.model import sysfs
 from hosttune.model.handover import HandoverStep, digest_of
 from hosttune.register import now
+from hosttune.settings.function import driver_of
 from hosttune.system import System
 
 LIMIT_SECONDS, ESTIMATE_SECONDS = 300.0, 10.0
@@ -32,12 +33,34 @@ _INFINIBAND = "infiniband"
 
 
 def first_look(system: System, folder: str, target: Target, number: int) -> None:
-    """Keep what the firmware configuration is before anything is done, if nothing is known of it. Raises BadInput."""
+    """Keep what is to be compared with, before anything is done, unless a hand-over or a person settled it.
+
+    That is the record of the guest's start, else the firmware configuration as it is now. Raises BadInput, Unreadable,
+    WriteFailed.
+    """
     found = known(folder, target.address, target.identity)
-    if found.before is None:
+    settled = found.before is not None and found.before.origin in ("clean", "accepted")
+    started = None if settled else at_start(system, folder, target)
+    if started is not None:
+        keep(folder, msgspec.structs.replace(found, before=started))
+    elif found.before is None:
         read, _ = tools.configuration(system, target.address, None)
         if read is not None:
             keep(folder, msgspec.structs.replace(found, before=_found(Facts(configuration=read), number)))
+    atstart.forget(folder, target.address)
+
+
+def at_start(system: System, folder: str, target: Target) -> Before | None:
+    """Return what a function was like before its guest was started; None without its firmware configuration."""
+    start = atstart.recorded(system, folder, target.address)
+    if start is None:
+        return None
+    there = start.machine
+    read, _ = tools.configuration(there, target.address, driver_of(there, target.address))
+    interfaces = [tools.interface_of(there, name) for name in tools.names_of(there, target.address, "net")]
+    addresses, unknown = _addresses(there, target.address, interfaces)
+    facts = Facts(addresses=None if unknown else addresses, configuration=read)
+    return start.before(facts) if read is not None else None
 
 
 def _found(facts: Facts, number: int) -> Before:
@@ -132,7 +155,7 @@ def _differences(facts: Facts, before: Before) -> Iterable[str]:
         changes = ", ".join(f"{one} was {_shown(was, one)}, and is {_shown(now_, one)}" for one in names[:_MOST_NAMED])
         rest = f", and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         yield f"its firmware configuration changed ({before.text}): {changes}{rest}; {_back(was, names)}"
-    elif before.origin == "found" and now_.pending:
+    elif before.origin in ("start", "found") and now_.pending:
         listed = ", ".join(f"{one}: {_shown(now_, one)}" for one in now_.pending[:_MOST_NAMED])
         yield (
             f"its firmware configuration is about to change, and whether the tenant did that is not known: {listed};"
