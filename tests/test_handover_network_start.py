@@ -155,6 +155,14 @@ def test_a_clean_hand_over_counts_more_than_a_start_for_the_firmware(physical: P
     assert not record(physical, NIC).exists()
 
 
+def test_firmware_that_the_first_tenant_flashed_is_seen(physical: Path) -> None:
+    start_guest(physical)
+    put(physical, f"/sys/devices/pci0000:c0/{NIC}/infiniband/mlx5_0/fw_ver", "28.41.1000\n")
+    step = erased(run(physical))
+    assert step.outcome == "failed"
+    assert "firmware fw_ver was 28.40.1000, and is 28.41.1000 (as it was before guest vm was" in str(step.why)
+
+
 def test_addresses_are_recorded_where_the_hosts_driver_has_the_function(physical: Path) -> None:
     start_guest(physical)
     target = Target(address=NIC, kind="nic", identity="i")

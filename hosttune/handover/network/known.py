@@ -29,15 +29,17 @@ class Facts(Value, frozen=True, kw_only=True):
     """What was read of a function.
 
     - `addresses`: what is burnt in, by name ("permanent address", "node_guid"). `configuration`: of its firmware.
-    - `settings`: of a virtual function, as its physical one keeps them. None: not read, or it has none of its own.
+    - `settings`: of a virtual function, as its physical one keeps them. `firmware`: versions, before a start; the
+      register has those of each hand-over. None: not read, or it has none of its own.
     """
 
     addresses: Mapping[str, str] | None = None
     configuration: Configuration | None = None
     settings: Mapping[str, str | int | bool] | None = None
+    firmware: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        close_mappings(self, "addresses", "settings")
+        close_mappings(self, "addresses", "settings", "firmware")
 
 
 class Before(Value, frozen=True, kw_only=True):

@@ -59,7 +59,8 @@ def at_start(system: System, folder: str, target: Target) -> Before | None:
     read, _ = tools.configuration(there, target.address, driver_of(there, target.address))
     interfaces = [tools.interface_of(there, name) for name in tools.names_of(there, target.address, "net")]
     addresses, unknown = _addresses(there, target.address, interfaces)
-    facts = Facts(addresses=None if unknown else addresses, configuration=read)
+    firmware = tools.versions(there, target.address)
+    facts = Facts(addresses=None if unknown else addresses, configuration=read, firmware=firmware)
     return start.before(facts) if read is not None else None
 
 
@@ -77,7 +78,8 @@ def step(system: System, folder: str, target: Target, driver: str | None, number
     before = _filled(kept.before, facts, number)
     keep(folder, msgspec.structs.replace(kept, before=before, seen=facts))
     evidence = _evidence(interfaces, facts, before, kept.before, tools.waiting(system, target.address))
-    failed = [*_left(interfaces), *_differences(facts, before), *_waiting(evidence)]
+    firmware = _other_firmware(system, target.address, before)
+    failed = [*_left(interfaces), *_differences(facts, before), *firmware, *_waiting(evidence)]
     if failed:
         return _step("failed", evidence, "; ".join(failed))
     unknown += [lacking] if lacking else []
@@ -94,6 +96,7 @@ def _filled(before: Before | None, facts: Facts, number: int) -> Before:
     merged = Facts(
         addresses=old.addresses if old.addresses is not None else facts.addresses,
         configuration=old.configuration if old.configuration is not None else facts.configuration,
+        firmware=old.firmware,
     )
     return msgspec.structs.replace(before, facts=merged)
 
@@ -161,6 +164,14 @@ def _differences(facts: Facts, before: Before) -> Iterable[str]:
             f"its firmware configuration is about to change, and whether the tenant did that is not known: {listed};"
             f" {_back(now_, now_.pending)}"
         )
+
+
+def _other_firmware(system: System, address: str, before: Before) -> Iterable[str]:
+    """Yield the versions of the firmware that are not as they were before the guest was started."""
+    old, new = before.facts.firmware or {}, tools.versions(system, address) or {}
+    for name in sorted(old):
+        if old[name] != new.get(name):
+            yield f"firmware {name} was {old[name]}, and is {new.get(name, 'not told')} ({before.text})"
 
 
 def _shown(found: Configuration, name: str) -> str:
