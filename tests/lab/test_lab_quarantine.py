@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sweeps import FULL
 
 from hosttune.libvirthook import PLACE, hook_text
 from lab.machine import LabMachine
@@ -77,10 +78,13 @@ def test_what_a_nic_was_like_before_its_first_start_is_recorded_once(lab: LabMac
         assert (refused.status, "in use" in refused.errors) == (1, True), refused.errors
         assert lab.shell(f"stat -c %s {RECORD}").strip() == "0"
 
-        # What the tenant changed is no record when it starts again, and the hand-over finds it.
+        # What the tenant changed is no record when it starts again.
         lab.shell(f"virsh destroy {OWNER}; cp -p {KEPT} {RECORD}; cat >{TABLE}", stdin=ROW.format("True(1)"))
         lab.shell(f"virsh start {OWNER}; virsh destroy {OWNER}; cmp {RECORD} {KEPT}")
-        code, statement, errors = found.hand_over(f"--device {NIC} --to-vfio")
+        if not FULL:
+            return
+
+        code, statement, errors = found.hand_over(f"--device {NIC} --to-vfio")  # finds it
         assert code == 1, errors
         assert statement is not None
         (device,) = statement["predicate"]["devices"]
