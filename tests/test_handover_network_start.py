@@ -122,8 +122,16 @@ def test_guids_that_were_recorded_are_known(tmp_path: Path) -> None:
     assert step.evidence["wanted"]["node guid"] == guid
 
 
+def compared(root: Path) -> str:
+    """What a hand-over would compare with, as `--dry-run` says it."""
+    (line,) = (one for one in lines_of(here(root), ASKED) if one.startswith(NIC))
+    return line.partition("compare addresses and firmware configuration (")[2].partition(")")[0]
+
+
 def test_a_firmware_configuration_that_the_first_tenant_changed_and_booted_is_seen(physical: Path) -> None:
+    assert compared(physical) == "as it is found, after the tenant: nothing was recorded"
     start_guest(physical)
+    assert compared(physical).startswith("as it was before guest vm was started at 20")
     answer(physical, f"mstconfig-{NIC}", CHANGED)
     for _ in range(2):  # it is not forgotten by the next hand-over
         step = erased(run(physical))
@@ -136,6 +144,7 @@ def test_a_firmware_configuration_that_the_first_tenant_changed_and_booted_is_se
     calls.release(here(physical), NIC, "the operator set it")
     accepted = run(physical)
     assert accepted.clean, erased(accepted).why
+    assert compared(physical) == "as of hand-over 3"
 
 
 def test_without_a_record_it_is_as_the_hand_over_finds_it(physical: Path) -> None:

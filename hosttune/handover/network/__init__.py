@@ -8,7 +8,7 @@
 """
 
 from hosttune.handover.network.known import settle
-from hosttune.handover.network.physical import ESTIMATE_SECONDS, LIMIT_SECONDS, first_look
+from hosttune.handover.network.physical import ESTIMATE_SECONDS, LIMIT_SECONDS, compared_with, first_look
 from hosttune.handover.network.physical import step as compare
 from hosttune.handover.network.virtual import first_look as first_look_of_virtual
 from hosttune.handover.network.virtual import goes_back_to, remove_all
@@ -18,6 +18,7 @@ __all__ = [
     "ESTIMATE_SECONDS",
     "LIMIT_SECONDS",
     "compare",
+    "compared_with",
     "first_look",
     "first_look_of_virtual",
     "goes_back_to",

@@ -39,18 +39,29 @@ def first_look(system: System, folder: str, target: Target, number: int) -> None
     WriteFailed.
     """
     found = known(folder, target.address, target.identity)
-    settled = found.before is not None and found.before.origin in ("clean", "accepted")
-    started = None if settled else at_start(system, folder, target)
-    if started is not None:
-        keep(folder, msgspec.structs.replace(found, before=started))
-    elif found.before is None:
+    before = _recorded(system, folder, target)
+    if before is None:
         read, _ = tools.configuration(system, target.address, None)
-        if read is not None:
-            keep(folder, msgspec.structs.replace(found, before=_found(Facts(configuration=read), number)))
+        before = _found(Facts(configuration=read), number) if read is not None else None
+    if before != found.before:
+        keep(folder, msgspec.structs.replace(found, before=before))
     atstart.forget(folder, target.address)
 
 
-def at_start(system: System, folder: str, target: Target) -> Before | None:
+def compared_with(system: System, folder: str, target: Target) -> str:
+    """Return what a hand-over compares a function with, in words. Raises BadInput, Unreadable."""
+    before = _recorded(system, folder, target)
+    return before.text if before is not None else "as it is found, after the tenant: nothing was recorded"
+
+
+def _recorded(system: System, folder: str, target: Target) -> Before | None:
+    """Return what a hand-over or a person settled, else the record of the guest's start, else what was found before."""
+    before = known(folder, target.address, target.identity).before
+    settled = before is not None and before.origin in ("clean", "accepted")
+    return before if settled else _at_start(system, folder, target) or before
+
+
+def _at_start(system: System, folder: str, target: Target) -> Before | None:
     """Return what a function was like before its guest was started; None without its firmware configuration."""
     start = atstart.recorded(system, folder, target.address)
     if start is None:
