@@ -109,3 +109,4 @@ def hooked(lab: LabMachine) -> Iterator[None]:
         lab.shell(f"{guests}; rm -rf {STATE} {PLACE} {TOOL} {TABLE} {KEPT}; systemctl restart libvirtd", check=False)
         back = f"cd /sys/bus/pci; echo >devices/{NIC}/driver_override; echo {NIC} >devices/{NIC}/driver/unbind"
         lab.shell(f"{back}; echo {NIC} >drivers_probe", check=False)
+    assert lab.shell(f"basename $(readlink /sys/bus/pci/devices/{NIC}/driver)").strip() == "e1000e"
