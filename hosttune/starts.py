@@ -23,6 +23,7 @@ OWN_STARTS = f"{FOLDER}/own-starts"
 TEST_GUEST = f"{FOLDER}/test-guest"  # the guest of a hand-over that may have quarantined devices, for the hook
 REVOKED = f"{FOLDER}/revoked"  # every list of revoked keys that this host was given
 SIGNED = f"{FOLDER}/signed"  # statements that were valid here, with their signatures
+_SECOND = 19  # characters of a time to its seconds, in UTC
 GUEST, FUNCTION, HANDOVER = "guest", "function", "hand-over"
 
 
@@ -37,6 +38,31 @@ def count_starts(text: str, address: str, physical: str | None = None) -> int:
     The start of a guest that has the physical function ends its virtual functions, so that it counts for them too.
     """
     return sum(1 for line in text.split("\n") if line and _is_about(line.split(" ", 2), address, physical))
+
+
+def no_start_before(starts: str, own: str, address: str, physical: str | None = None) -> bool:
+    """Return whether no start with a device is recorded since it was last quarantined, or ever if it never was.
+
+    `starts`, `own`: the contents of the two records. `physical`: as in `count_starts`.
+    """
+    since, started = "", False
+    for line in starts.split("\n"):
+        words = line.split(" ", 3)
+        if _is_quarantine(words, address):
+            since, started = words[2][:_SECOND], False
+        else:
+            started = started or bool(line and _is_about(words, address, physical))
+    mine = [words for line in own.split("\n") if line and _is_about(words := line.split(" ", 3), address, physical)]
+    return not started and not any(len(words) < 3 or words[2][:_SECOND] >= since for words in mine)
+
+
+def count_quarantines(starts: str, address: str) -> int:
+    """Return how often a device was quarantined, by the record of starts."""
+    return sum(1 for line in starts.split("\n") if _is_quarantine(line.split(" ", 3), address))
+
+
+def _is_quarantine(words: list[str], address: str) -> bool:
+    return words[:2] == [address, HANDOVER] and len(words) > 2
 
 
 def _is_about(words: list[str], address: str, physical: str | None) -> bool:

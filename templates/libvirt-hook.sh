@@ -6,15 +6,21 @@
 # before any device is touched. A failure here makes libvirt refuse the start: a start that is not recorded would leave a
 # statement valid that is not. Which function an interface of a network has (a pool of virtual functions) libvirt decides
 # after that: the definition has it at "start", before QEMU runs.
+#
+# Before the first start with a network function since it was last handed over, what it is like then is kept for its next
+# hand-over. That only reads, takes 10 seconds at most, and never makes a start fail. `hosttune apply` calls this with the
+# operation "look", for that alone, before it starts a guest. At "start" it is too late: libvirt has set the function.
+sys=/sys
 folder=@STATE@/handover
 starts=$folder/starts
 quarantined=$folder/quarantined
 test_guest=$folder/test-guest
+looks=$folder/looks.$$
 umask 077
 set -f
 definition=$(cat)
-case "$2" in
-prepare) only= ;;
+case $2 in
+prepare | look) only= ;;
 start) only=interface ;;
 *) exit 0 ;;
 esac
@@ -53,20 +59,20 @@ devices_of() {
 parent_of() {
     case $1 in
     mdev:*)
-        place=$(readlink -f "/sys/bus/mdev/devices/${1#mdev:}") || place=
+        place=$(readlink -f "$sys/bus/mdev/devices/${1#mdev:}") || place=
         place=${place%/*}
         ;;
-    *) place=$(readlink "/sys/bus/pci/devices/$1/physfn") ;;
+    *) place=$(readlink "$sys/bus/pci/devices/$1/physfn") ;;
     esac
     echo "${place##*/}"
 }
 
 # The virtual functions of a function: who has it can reach what they have left.
 functions_of() {
-    for name in $(ls "/sys/bus/pci/devices/$1" 2>/dev/null); do
+    for name in $(ls "$sys/bus/pci/devices/$1" 2>/dev/null); do
         case $name in
         virtfn*)
-            place=$(readlink "/sys/bus/pci/devices/$1/$name")
+            place=$(readlink "$sys/bus/pci/devices/$1/$name")
             echo "${place##*/}"
             ;;
         esac
@@ -103,6 +109,144 @@ record() {
     printf '%s %s %s %s\n' "$1" "$2" "$when" "$guest" >>"$starts" || fail "its start cannot be recorded in $starts"
 }
 
+# --- what network functions are like before the guest has them ---
+
+# One part of a record: a path of the machine, or of a command's answer, then its lines, each after a space. A file that
+# cannot be read and a command that fails have none.
+part() {
+    place=$1
+    shift
+    text=$("$@") || return 0
+    printf ': %s\n' "$place"
+    printf '%s\n' "$text" | sed 's/^/ /'
+}
+
+answer() {
+    name=$1
+    shift
+    part "/.hosttune/commands/$name" timeout -k 1 5 "$@"
+}
+
+look_at_interface() {
+    part "$1/net/$2/address" cat "$1/net/$2/address"
+    for file in addr_assign_type phys_port_name phys_switch_id; do
+        part "$sys/class/net/$2/$file" cat "$sys/class/net/$2/$file"
+    done
+    answer "ip-link-$2" ip -j -d link show dev "$2"
+}
+
+# A virtual function: its number, and what the interfaces of its physical function keep for it.
+look_at_virtual() {
+    for link in $(find "$2/" -maxdepth 1 -name 'virtfn*' -lname "*/$1" -printf '%f\n'); do
+        echo "> $2/$link $sys/bus/pci/devices/$1"
+    done
+    for interface in $(ls "$2/net"); do
+        look_at_interface "$2" "$interface"
+    done
+}
+
+# A physical function: its addresses, and the configuration and the versions of its firmware. The elements of arrays are
+# shown only if they are asked for by name.
+look_at_physical() {
+    at=$sys/bus/pci/devices/$1
+    driver=$(readlink "$at/driver")
+    [ -z "$driver" ] || echo "> $at/driver $sys/bus/pci/drivers/${driver##*/}"
+    for interface in $(ls "$at/net"); do
+        look_at_interface "$at" "$interface"
+        answer "ethtool-P-$interface" ethtool -P "$interface"
+        answer "ethtool-i-$interface" ethtool -i "$interface"
+    done
+    for rdma in $(ls "$at/infiniband"); do
+        for file in node_guid sys_image_guid fw_ver; do
+            part "$at/infiniband/$rdma/$file" cat "$at/infiniband/$rdma/$file"
+        done
+    done
+    for program in mstconfig mlxconfig; do
+        table=$(answer "$program-$1" "$program" -e -d "$1" q)
+        [ -n "$table" ] || continue
+        printf '%s\n' "$table"
+        arrays=$(printf '%s\n' "$table" | awk '$NF ~ /^Array\[/ {
+            at = 1
+            while ($at ~ /^([*]|RO|[*]RO)$/) at++
+            print $at substr($NF, 6)
+        }')
+        [ -z "$arrays" ] || answer "$program-arrays-$1" "$program" -e -d "$1" q $arrays
+        break
+    done
+    answer "devlink-info-$1" devlink -j dev info "pci/$1"
+    answer "devlink-param-$1" devlink -j dev param show "pci/$1"
+}
+
+look_at() {
+    echo "hosttune-start 1"
+    echo "at $when"
+    echo "sizes $sizes"
+    echo "guest $guest"
+    for file in vendor device subsystem_vendor subsystem_device; do
+        part "$sys/bus/pci/devices/$1/$file" cat "$sys/bus/pci/devices/$1/$file"
+    done
+    physical=$(readlink "$sys/bus/pci/devices/$1/physfn")
+    if [ -n "$physical" ]; then
+        look_at_virtual "$1" "$sys/bus/pci/devices/${physical##*/}"
+    else
+        look_at_physical "$1"
+    fi
+    echo end
+}
+
+# The VFIO nodes that processes have open, and a last line if that can be told.
+opened() (
+    set +f
+    find --version >/dev/null || exit 0
+    find /proc/[0-9]*/fd -lname '/dev/vfio/*' -printf '%l\n'
+    echo looked
+)
+
+# Whether a guest may have a function now, by what was open before and after it was read.
+is_taken() {
+    [ "$(grep -csx looked "$2")" = 2 ] || return 0
+    group=$(readlink "$sys/bus/pci/devices/$1/iommu_group")
+    nodes=$(ls "$sys/bus/pci/devices/$1/vfio-dev" 2>/dev/null | sed 's,^,devices/,')
+    for name in "${group##*/}" "noiommu-${group##*/}" $nodes; do
+        grep -qsxF -e "/dev/vfio/$name" "$2" && return 0
+    done
+    return 1
+}
+
+# An empty record in place of one that is not whole, or was read too late: later starts are not looked at. What reads is
+# another process, without libvirt's pipes, for which libvirt would wait: so this function must not be redirected either.
+look_at_all() {
+    wanted=
+    for line in $lines; do
+        case $(cat "$sys/bus/pci/devices/${line%,*}/class" 2>/dev/null),${line#*,} in 0x02*,guest) ;; *) continue ;; esac
+        grep -qsxF -e "${line%,*}" "$quarantined" || [ -e "$folder/start-${line%,*}" ] || wanted="$wanted ${line%,*}"
+    done
+    [ -n "$wanted" ] && mkdir "$looks" 2>/dev/null || return 0
+    sizes="$(cat "$starts" 2>/dev/null | wc -c) $(cat "$folder/own-starts" 2>/dev/null | wc -c)"
+    {
+        opened >"$looks/opened"
+        for device in $wanted; do
+            look_at "$device" >"$looks/$device" &
+        done
+        wait
+        opened >>"$looks/opened"
+        printf "" >"$looks/ended"
+    } </dev/null >/dev/null 2>&1 &
+    tenths=0
+    while [ ! -e "$looks/ended" ] && [ $tenths -lt 100 ]; do
+        sleep 0.1
+        tenths=$((tenths + 1))
+    done
+    for device in $wanted; do
+        if [ ! -e "$looks/ended" ] || is_taken "$device" "$looks/opened"; then
+            rm -f "$looks/$device"
+            printf "" >"$looks/$device" # not ":", whose failure would end a shell
+        fi
+        mv "$looks/$device" "$folder/start-$device" 2>/dev/null
+    done
+    rm -rf "$looks"
+}
+
 mkdir -p "$folder" # before the first hand-over there is none; a failure shows when the line is written
 guest=$(printf '%s' "$1" | tr -s '[:space:]' ' ')
 when=$(date -u +%Y-%m-%dT%H:%M:%SZ)
@@ -120,14 +264,16 @@ for device in $devices; do
         parent=$(parent_of "$parent")
     done
 done
-for line in $lines; do
+[ "$2" = look ] || for line in $lines; do
     refuse_quarantined "${line%,*}"
 done
-for device in $devices; do
+[ "$2" = look ] || for device in $devices; do
     for function in $(functions_of "$device"); do
         refuse_quarantined "$function"
     done
 done
+[ "$2" = start ] || look_at_all
+[ "$2" = look ] && exit 0
 for line in $lines; do
     record "${line%,*}" "${line#*,}"
 done

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from applyroots import STATE
 from coursekills import DRIVE, HOST_DRIVER, HOSTS_NIC, NIC, config, definition, root_of
 from courses import Wiped, passing
 from cutshort import put
 
 from hosttune.handover.cleaning import Cleaning, Erasure, Work
 from hosttune.handover.targets import Target
+from hosttune.libvirthook import hook_text
 from hosttune.model.validation import Validation
 from hosttune.scratch import Scratch
 from hosttune.system import COMMANDS
@@ -184,3 +187,38 @@ def row(root: Path) -> dict[str, Any]:
     """What the physical function keeps for the virtual one."""
     found: dict[str, Any] = json.loads((root / ".hosttune/commands/ip-link-up0").read_text())[0]["vfinfo_list"][0]
     return found
+
+
+# What answers for a host's tools: the root's recorded answers. `find` says of processes what the root has as "opened".
+_TOOL = """#!/bin/sh
+case ${{0##*/}} in
+ip) name=ip-link-$6 ;;
+ethtool) name=ethtool$1-$2 ;;
+mstconfig) name=mstconfig-${{5:+arrays-}}$3 ;;
+devlink) [ "$3" = info ] && name=devlink-info-${{4#pci/}} || name=devlink-param-${{5#pci/}} ;;
+find) case "$*" in *'/dev/vfio/'*) name=opened ;; *) exec /usr/bin/find "$@" ;; esac ;;
+esac
+exec cat {root}/.hosttune/commands/$name
+"""
+
+
+def start_guest(root: Path, operation: str = "prepare", *, guest: str = "vm", script: str | None = None) -> str:
+    """Call the hook as libvirt does before it starts the root's guest; return what it says on stderr.
+
+    `script`: another text of the hook. The start must not fail.
+    """
+    tools = root.parent / f"{root.name}-tools"
+    tools.mkdir(exist_ok=True)
+    for name in ("ip", "ethtool", "mstconfig", "mlxconfig", "devlink", "find"):
+        (tools / name).write_text(_TOOL.format(root=root))
+        (tools / name).chmod(0o755)
+    text = script or hook_text(str(root / STATE)) or ""
+    done = subprocess.run(
+        ["sh", "-c", text.replace("sys=/sys\n", f"sys={root}/sys\n"), "hosttune", guest, operation, "begin", "-"],
+        input=(root / COMMANDS[1:] / "virsh-dumpxml-vm").read_text(), capture_output=True, text=True, check=False,
+        env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    for record in (root / STATE / "handover").glob("start-*"):
+        record.write_text(record.read_text().replace(f"{root}/sys", "/sys"))
+    return done.stderr

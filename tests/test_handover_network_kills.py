@@ -13,7 +13,20 @@ from coursekills import ASKED, DRIVE, course, judged, killed, neither
 from courses import states
 from cutshort import KilledError
 from faultkills import memory_folder
-from networkroots import VIRTUAL, NetworkOnly, Uplink, function, passing_all, physical_root, row, virtual_root
+from networkroots import (
+    LEFT,
+    VIRTUAL,
+    NetworkOnly,
+    Uplink,
+    answer,
+    function,
+    link,
+    passing_all,
+    physical_root,
+    row,
+    start_guest,
+    virtual_root,
+)
 from sweeps import FULL, sample
 from test_handover_kills_erasing import Mortal
 
@@ -41,6 +54,7 @@ def network(site: Site) -> tuple[Result, int]:
 @pytest.mark.skipif(not FULL, reason="only in a full sweep: `make test` is at its budget")
 def test_killed_anywhere_a_physical_function_is_quarantined_or_covered(folder: Path) -> None:
     start, root = physical_root(folder / "start"), folder / "root"
+    start_guest(start)
     whole = killed(start, root, 0, network)
     assert (whole.code, whole.strays) == (0, 0)
     assert judged(root, network) == []
@@ -72,7 +86,10 @@ def run(system: MortalUplink, at: int = -1) -> Handed | None:
 
 
 def test_killed_while_it_puts_settings_back(folder: Path) -> None:
-    start, root = virtual_root(folder / "start"), folder / "root"
+    hosts = function(0, "b8:59:9f:00:00:01", vlan_list=[{"vlan": 100, "qos": 0}])
+    start, root = virtual_root(folder / "start", hosts), folder / "root"
+    start_guest(start)
+    answer(start, "ip-link-up0", link("up0", vfinfo_list=[LEFT, function(1)]))
 
     def fresh() -> MortalUplink:
         shutil.rmtree(root, ignore_errors=True)
@@ -94,6 +111,6 @@ def test_killed_while_it_puts_settings_back(folder: Path) -> None:
         again = run(MortalUplink(str(root)))
         if again is None or not again.clean or states(root) != dict.fromkeys(devices, "clean"):
             wrong.append(f"{place}: a second hand-over ends with {states(root)}")
-        if row(root) != function(0, vlan_list=[{"vlan": 0, "qos": 0}]):
+        if row(root) != hosts:
             wrong.append(f"{place}: its settings are {row(root)}")
     assert wrong == []

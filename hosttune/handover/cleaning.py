@@ -24,6 +24,7 @@ from hosttune.settings.function import driver_of
 from hosttune.transaction.site import Site
 
 _NO_DRIVER = "the host's driver does not have the device"
+_SWITCH = "what an NVSwitch keeps over a reset cannot be read, and no source says that a reset clears the rest"
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,8 @@ class Cleaning:
             return _unless_left(work, target, step)
         if target.kind == "nic":
             return _unless_left(work, target, _network(work, target))
+        if target.kind == "nvswitch":
+            return _answer("not-supported", _SWITCH)
         return _answer("not-supported", f"hosttune knows no way to erase a device of the kind {target.kind}")
 
     def _drive(self, work: Work, target: Target) -> Erasure:

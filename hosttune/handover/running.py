@@ -23,6 +23,7 @@ from hosttune.model.validation import Validation
 from hosttune.model.values import Value
 from hosttune.settings.drivers import VFIO
 from hosttune.state import save
+from hosttune.system import System
 from hosttune.transaction.applying import Declined
 from hosttune.transaction.signals import interruptible
 from hosttune.transaction.site import Site, writable_store
@@ -117,10 +118,8 @@ def _lines(
         asks = memoryclear.announced(site.system, one)
         erased = f"erase serial number {one.serial}" if one.serial else "erase"
         if one.kind == "nic":
-            erased = "compare addresses and firmware configuration"
-            if one.physical is not None:
-                folder = site.store.folder if site.store is not None else ""
-                erased = f"put its settings back ({network.goes_back_to(folder, one)})"
+            folder = site.store.folder if site.store is not None else ""
+            erased = _compared(site.system, folder, one)
         words = [
             f"{one.address} ({one.kind}{f', of guest {one.guest}' if one.guest else ''}): quarantine",
             f"reset ({method}{asks})" if method else "no reset that clears it: it stays quarantined",
@@ -142,6 +141,13 @@ def _lines(
     if found is None or not found.active:
         why = found.why if found is not None else "the hook of libvirt cannot be read"
         yield f"every device stays quarantined: starts of guests are not recorded: {why} (setting libvirt_hook: true)"
+
+
+def _compared(system: System, folder: str, one: Target) -> str:
+    """Return what is done about the settings of a network function."""
+    if one.physical is not None:
+        return f"put its settings back ({network.goes_back_to(system, folder, one, one.physical)})"
+    return f"compare addresses and firmware configuration ({network.compared_with(system, folder, one)})"
 
 
 def _middle(one: Target, erased: str, level: int, inside: TestGuest | None) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from hosttune.transaction.site import Site, refuse_open
 
 NVME_DRIVER = "nvme"
 _UNSURE = "in an unknown state"
-_BRIDGE, _NVME_CLASS = "06", "0108"
+_BRIDGE, _NVME_CLASS, _SWITCH = "06", "0108", "nvswitch"
 # Driver of a physical network function -> of its virtual ones: mlx5_core_pci_table (mlx5/core/main.c) has both;
 # iavf_pci_tbl (iavf_main.c): the adaptive VF is that of ice and i40e.
 _OF_VIRTUAL = {"mlx5_core": "mlx5_core", "ice": "iavf", "i40e": "iavf"}
@@ -113,7 +113,7 @@ def _named(host: Host, register: Register, asked: Asked) -> tuple[str, ...]:
         if function is None:
             hint = "hosttune discover lists the devices of this host"
             raise BadInput(f"no device {address}", where="--device", hint=hint)
-        if (function.class_code or "").startswith(_BRIDGE):
+        if (function.class_code or "").startswith(_BRIDGE) and kind_of(host, address) != _SWITCH:
             raise BadInput(f"{address} is a bridge", where="--device", hint="name the devices below it")
         if function.boot_display:
             hint = "the host's console needs it"
@@ -180,32 +180,40 @@ def _refuse_used(site: Site, host: Host, addresses: Sequence[str]) -> None:
     kept = {gpu.address: Driver.of(gpu.address).kept_open(host) for gpu in host.gpus if gpu.address in addresses}
     lines += [f"{address}: {why}" for address, why in kept.items() if why]
     if not site.system.captured or site.system.scratch:
-        lines += [one.text for one in holders(site.system, addresses)]
+        switches = any(kind_of(host, one) == _SWITCH for one in addresses)
+        joined = [gpu.address for gpu in host.gpus if switches and gpu.address not in addresses]
+        lines += [one.text for one in holders(site.system, (*addresses, *joined))]
     if lines:
         what = "in use:\n" + "\n".join(f"  {line}" for line in lines)
         raise Refused(what, where="this host", hint="stop what uses it, then try again; nothing was changed")
 
 
 def _touched(host: Host, addresses: Sequence[str]) -> list[str]:
-    """Return which guests run with a GPU that the reset of another one, which is handed over, can interrupt.
+    """Return which guests run with a GPU that the reset of another device, which is handed over, can interrupt.
 
-    How GPUs are joined is known only while their maker's driver holds them: unknown counts as joined.
+    How GPUs are joined is known only while their maker's driver holds them: unknown counts as joined. NVSwitches join
+    all GPUs.
     """
     touching = [gpu for gpu in host.gpus if reset_touches(gpu, host.index.pci.get(gpu.address))]
-    lines = []
+    switches = [one for one in addresses if kind_of(host, one) == _SWITCH]
+    lines = [line for gpu in host.gpus if switches for line in _running(host, gpu.address, switches[0])]
     for gpu in (gpu for gpu in touching if gpu.address in addresses):
         maker = vendor_of(gpu.vendor)
         peers = {peer.address for peer in gpu.peers or () if maker is not None and peer.kind == maker.link}
         alike = [one.address for one in touching if one.vendor == gpu.vendor and one.address not in addresses]
         joined = [other for other in alike if gpu.peers is None or other in peers]
-        lines += [
-            f"{other}: guest {guest.name} has it and is {guest.state or _UNSURE}, and a reset of {gpu.address} can"
-            " interrupt it: shut it down first"
-            for other in joined
-            for guest in host.guests or ()
-            if other in guest.devices and may_run(guest.state)
-        ]
+        lines += [line for other in joined for line in _running(host, other, gpu.address)]
     return lines
+
+
+def _running(host: Host, address: str, reset: str) -> list[str]:
+    """Return one line for each guest that runs with a device, which the reset of another device can interrupt."""
+    return [
+        f"{address}: guest {guest.name} has it and is {guest.state or _UNSURE}, and a reset of {reset} can"
+        " interrupt it: shut it down first"
+        for guest in host.guests or ()
+        if address in guest.devices and may_run(guest.state)
+    ]
 
 
 def _serials(
@@ -260,7 +268,7 @@ def kind_of(host: Host, address: str) -> str:
     if function is not None and (function.class_code or "").startswith(_NVME_CLASS):
         return "nvme"
     if any(one.address == address for one in host.nvswitches):
-        return "nvswitch"
+        return _SWITCH
     if function is not None and (function.class_code or "").startswith("02"):
         return "nic"
     return "other"
@@ -278,7 +286,8 @@ def _target(
     function, record = host.index.pci[address], register.record(address)
     begun = record if record is not None and record.state == "quarantined" else None
     kind = kind_of(host, address)
-    maker = maker_of(function.vendor_id) if kind == "gpu" else None
+    resets_of = maker_of(function.vendor_id) if kind in ("gpu", _SWITCH) else None
+    maker = resets_of if kind == "gpu" else None
     return Target(
         address=address,
         kind=kind,
@@ -294,7 +303,7 @@ def _target(
         serial=serial,
         firmware=record.firmware if record is not None and record.state != "released" else None,
         methods=function.reset_methods,
-        weak=maker.weak_resets if maker else {},
+        weak=resets_of.weak_resets if resets_of else {},
         search=maker.memory_search if maker else "",
         memory_clear=maker.memory_clear if maker else None,
     )

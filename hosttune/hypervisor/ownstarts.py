@@ -10,22 +10,27 @@ import time
 from collections.abc import Iterable, Mapping
 
 from hosttune.domain.reader import read_domain
-from hosttune.errors import BadInput
+from hosttune.errors import BadInput, HosttuneError
 from hosttune.hypervisor.connection import read_definition
+from hosttune.libvirthook import hook_text
 from hosttune.model import sysfs
 from hosttune.starts import FUNCTION, GUEST, OWN_STARTS, REGISTER, start_line
 from hosttune.system import STATE_INSIDE, System, state_directory
 
 _MODE = 0o600
+_LOOK_SECONDS = 20.0  # the hook itself ends after 10
+_NETWORK = "0x02"  # the beginning of the class of a network function
 _EVERY = "*"  # in place of an address: it counts for every device
 
 
 def record_start(system: System, name: str) -> None:
     """Record that a guest is about to start with its devices. Raises WriteFailed, Unreadable.
 
-    Where no device was ever in a hand-over, no epoch matters and nothing is written.
+    Where no device was ever in a hand-over, no epoch matters and no start is written. What its network functions are
+    like now is kept for their hand-over.
     """
     folder = STATE_INSIDE if system.captured else state_directory()
+    _look(system, folder, name)
     if system.exists(f"{folder}/{REGISTER}"):
         _record(system, folder, name, _devices(system, name))
 
@@ -37,6 +42,25 @@ def record_devices_start(system: System, name: str, addresses: Iterable[str]) ->
     for address in tuple(found):
         _with_parent(system, address, found)
     _record(system, folder, name, found)
+
+
+def _look(system: System, folder: str, name: str) -> None:
+    """Let the hook's script record what the network functions of a guest are like, before the guest has them.
+
+    Where the hook is installed, it finds that this is done. Whatever fails leaves no record, and the start goes on.
+    """
+    text = hook_text(folder)
+    try:
+        xml = read_definition(system, name)
+        if text is None or xml is None:
+            return
+        devices = [one.source for one in read_domain(xml, where=f"guest {name}").hostdevs if one.kind == "pci"]
+        classes = [system.read(sysfs.function(one, "class")) or "" for one in devices if one]
+        if any(one.startswith(_NETWORK) for one in classes):
+            argv = ("sh", "-c", text, "hosttune", name, "look", "begin", "-")
+            system.change(argv, timeout=_LOOK_SECONDS, stdin=xml)
+    except HosttuneError:
+        return
 
 
 def _record(system: System, folder: str, name: str, devices: Mapping[str, str]) -> None:

@@ -52,6 +52,9 @@ LIMITS: Mapping[str, Limit] = {
     "statement": Limit(4 * MIB, "bytes", "16 devices with their evidence, and 2,000 applied settings, are 400 KiB"),
     "answer of a test guest": Limit(4 * MIB, "bytes", "a validation of 8 GPUs with its samples is some 300 KiB"),
     "starts": Limit(16 * MIB, "bytes", "one line of 80 bytes for each device of each start of a guest"),
+    "record of a start": Limit(
+        4 * MIB, "bytes", "a NIC's firmware configuration is 12 KiB, the settings of 256 virtual functions are 100 KiB"
+    ),
     "configuration": Limit(64 * KIB, "bytes", "every key with its value is 1 KiB"),
     "fleet's floors": Limit(256 * KIB, "bytes", "the shipped tables are 20 KiB"),
     # hosts, discovered or in a document

@@ -1,13 +1,14 @@
 """Network functions between two tenants: what their firmware keeps, and what the host's driver keeps of a virtual one.
 
 - `tools`: what `ip`, `devlink`, `mstconfig` and `ethtool` answer; nothing here writes firmware configuration.
+- `atstart`: what a function was like before its last guest got it, as the hook of libvirt recorded it.
 - `known`: what is kept of a function between hand-overs, to be compared with.
 - `physical`: the step that shows what a physical function was left with.
 - `virtual`: the settings that its physical function keeps for a virtual one, and how they are put back.
 """
 
 from hosttune.handover.network.known import settle
-from hosttune.handover.network.physical import ESTIMATE_SECONDS, LIMIT_SECONDS, first_look
+from hosttune.handover.network.physical import ESTIMATE_SECONDS, LIMIT_SECONDS, compared_with, first_look
 from hosttune.handover.network.physical import step as compare
 from hosttune.handover.network.virtual import first_look as first_look_of_virtual
 from hosttune.handover.network.virtual import goes_back_to, remove_all
@@ -17,6 +18,7 @@ __all__ = [
     "ESTIMATE_SECONDS",
     "LIMIT_SECONDS",
     "compare",
+    "compared_with",
     "first_look",
     "first_look_of_virtual",
     "goes_back_to",

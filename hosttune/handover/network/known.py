@@ -1,7 +1,8 @@
 """What is kept of a network function between hand-overs, to be compared with: `handover/network-BDF.json` in the state.
 
 `before` is what a hand-over compares with: as it was when the function was last clean, as a person accepted it
-(`handover release`), or, if there is none of these, as it was found when its first hand-over began. `seen` is what the
+(`handover release`), as it was before its last guest was started (`atstart`), or, if there is none of these, as it was
+found when its first hand-over began. `seen` is what the
 newest hand-over read.
 """
 
@@ -21,22 +22,24 @@ from hosttune.starts import FOLDER
 from hosttune.state import load, mode_of, save
 
 SCHEMA = "hosttune.network-function/v1"
-Origin = Literal["clean", "accepted", "found"]
+Origin = Literal["clean", "accepted", "start", "found"]
 
 
 class Facts(Value, frozen=True, kw_only=True):
     """What was read of a function.
 
     - `addresses`: what is burnt in, by name ("permanent address", "node_guid"). `configuration`: of its firmware.
-    - `settings`: of a virtual function, as its physical one keeps them. None: not read, or it has none of its own.
+    - `settings`: of a virtual function, as its physical one keeps them. `firmware`: versions, before a start; the
+      register has those of each hand-over. None: not read, or it has none of its own.
     """
 
     addresses: Mapping[str, str] | None = None
     configuration: Configuration | None = None
     settings: Mapping[str, str | int | bool] | None = None
+    firmware: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        close_mappings(self, "addresses", "settings")
+        close_mappings(self, "addresses", "settings", "firmware")
 
 
 class Before(Value, frozen=True, kw_only=True):

@@ -16,13 +16,14 @@ from typing import Any
 
 import msgspec
 
-from hosttune.handover.network import tools
+from hosttune.handover.network import atstart, tools
 from hosttune.handover.network.known import Before, Facts, keep, known
 from hosttune.handover.network.tools import Configuration, Interface
 from hosttune.handover.targets import Target
 from hosttune.model import sysfs
 from hosttune.model.handover import HandoverStep, digest_of
 from hosttune.register import now
+from hosttune.settings.function import driver_of
 from hosttune.system import System
 
 LIMIT_SECONDS, ESTIMATE_SECONDS = 300.0, 10.0
@@ -32,12 +33,46 @@ _INFINIBAND = "infiniband"
 
 
 def first_look(system: System, folder: str, target: Target, number: int) -> None:
-    """Keep what the firmware configuration is before anything is done, if nothing is known of it. Raises BadInput."""
+    """Keep what is to be compared with, before anything is done, unless a hand-over or a person settled it.
+
+    That is the record of the guest's start, else the firmware configuration as it is now. Raises BadInput, Unreadable,
+    WriteFailed.
+    """
     found = known(folder, target.address, target.identity)
-    if found.before is None:
+    before = _recorded(system, folder, target)
+    if before is None:
         read, _ = tools.configuration(system, target.address, None)
-        if read is not None:
-            keep(folder, msgspec.structs.replace(found, before=_found(Facts(configuration=read), number)))
+        before = _found(Facts(configuration=read), number) if read is not None else None
+    if before != found.before:
+        keep(folder, msgspec.structs.replace(found, before=before))
+    atstart.forget(folder, target.address)
+
+
+def compared_with(system: System, folder: str, target: Target) -> str:
+    """Return what a hand-over compares a function with, in words. Raises BadInput, Unreadable."""
+    before = _recorded(system, folder, target)
+    return before.text if before is not None else "as it is found, after the tenant: nothing was recorded"
+
+
+def _recorded(system: System, folder: str, target: Target) -> Before | None:
+    """Return what a hand-over or a person settled, else the record of the guest's start, else what was found before."""
+    before = known(folder, target.address, target.identity).before
+    settled = before is not None and before.origin in ("clean", "accepted")
+    return before if settled else _at_start(system, folder, target) or before
+
+
+def _at_start(system: System, folder: str, target: Target) -> Before | None:
+    """Return what a function was like before its guest was started; None without its firmware configuration."""
+    start = atstart.recorded(system, folder, target.address)
+    if start is None:
+        return None
+    there = start.machine
+    read, _ = tools.configuration(there, target.address, driver_of(there, target.address))
+    interfaces = [tools.interface_of(there, name) for name in tools.names_of(there, target.address, "net")]
+    addresses, unknown = _addresses(there, target.address, interfaces)
+    firmware = tools.versions(there, target.address)
+    facts = Facts(addresses=None if unknown else addresses, configuration=read, firmware=firmware)
+    return start.before(facts) if read is not None else None
 
 
 def _found(facts: Facts, number: int) -> Before:
@@ -54,7 +89,8 @@ def step(system: System, folder: str, target: Target, driver: str | None, number
     before = _filled(kept.before, facts, number)
     keep(folder, msgspec.structs.replace(kept, before=before, seen=facts))
     evidence = _evidence(interfaces, facts, before, kept.before, tools.waiting(system, target.address))
-    failed = [*_left(interfaces), *_differences(facts, before), *_waiting(evidence)]
+    firmware = _other_firmware(system, target.address, before)
+    failed = [*_left(interfaces), *_differences(facts, before), *firmware, *_waiting(evidence)]
     if failed:
         return _step("failed", evidence, "; ".join(failed))
     unknown += [lacking] if lacking else []
@@ -71,6 +107,7 @@ def _filled(before: Before | None, facts: Facts, number: int) -> Before:
     merged = Facts(
         addresses=old.addresses if old.addresses is not None else facts.addresses,
         configuration=old.configuration if old.configuration is not None else facts.configuration,
+        firmware=old.firmware,
     )
     return msgspec.structs.replace(before, facts=merged)
 
@@ -132,12 +169,20 @@ def _differences(facts: Facts, before: Before) -> Iterable[str]:
         changes = ", ".join(f"{one} was {_shown(was, one)}, and is {_shown(now_, one)}" for one in names[:_MOST_NAMED])
         rest = f", and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         yield f"its firmware configuration changed ({before.text}): {changes}{rest}; {_back(was, names)}"
-    elif before.origin == "found" and now_.pending:
+    elif before.origin in ("start", "found") and now_.pending:
         listed = ", ".join(f"{one}: {_shown(now_, one)}" for one in now_.pending[:_MOST_NAMED])
         yield (
             f"its firmware configuration is about to change, and whether the tenant did that is not known: {listed};"
             f" {_back(now_, now_.pending)}"
         )
+
+
+def _other_firmware(system: System, address: str, before: Before) -> Iterable[str]:
+    """Yield the versions of the firmware that are not as they were before the guest was started."""
+    old, new = before.facts.firmware or {}, tools.versions(system, address) or {}
+    for name in sorted(old):
+        if old[name] != new.get(name):
+            yield f"firmware {name} was {old[name]}, and is {new.get(name, 'not told')} ({before.text})"
 
 
 def _shown(found: Configuration, name: str) -> str:

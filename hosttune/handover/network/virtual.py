@@ -1,10 +1,11 @@
 """The settings that a physical function keeps for a virtual one: read, put back, and read again.
 
 They outlive the guest: address, VLAN, rates, spoof check, link state, trust, RSS query, GUIDs. They are put back to
-what they were when the function was last clean (or was accepted), else to what the kernel begins with: no address of
-its own, no VLAN, no limits, link state auto, no trust (net/core/rtnetlink.c, struct ifla_vf_info), and the spoof check
-that the driver begins with. What else a tenant can have made lives in the driver of the virtual function, in the guest,
-or in the function itself, and is gone with the guest, the unbind and the reset.
+what they were before its last guest was started, or when the function was last clean (or was accepted), else to what
+the kernel begins with: no address of its own, no VLAN, no limits, link state auto, no trust (net/core/rtnetlink.c,
+struct ifla_vf_info), and the spoof check that the driver begins with. What else a tenant can have made lives in the
+driver of the virtual function, in the guest, or in the function itself, and is gone with the guest, the unbind and the
+reset.
 
 Forms: iproute2, ip/ipaddress.c (print_vfinfo): vlan, qos and rates that are 0 may be left out; ip-link(8) (vf NUM).
 """
@@ -19,7 +20,7 @@ import msgspec
 
 from hosttune.child import in_child
 from hosttune.handover.binding import refuse_users
-from hosttune.handover.network import tools
+from hosttune.handover.network import atstart, tools
 from hosttune.handover.network.known import Before, Facts, keep, known
 from hosttune.handover.targets import Target
 from hosttune.model import sysfs
@@ -48,12 +49,33 @@ _DEFAULTS = "the kernel's defaults: nothing was recorded before the tenant"
 
 
 def first_look(system: System, folder: str, target: Target, physical: str) -> None:
-    """Keep the settings of a function that no guest can have had since it was clean: they are the host's own."""
-    place, _ = _place(system, target.address, physical) if target.unused else (None, "")
-    settings = read(system, *place) if place is not None else None
-    if settings is not None:
-        before = Before(facts=Facts(settings=settings), origin="clean", text=_HOSTS, at=now_())
+    """Keep the settings that the host gave a function: those from before its guest was started.
+
+    If no guest can have had it since it was clean, they are those that it has now. Raises BadInput, Unreadable,
+    WriteFailed.
+    """
+    if target.unused:
+        settings = _read(system, target.address, physical)
+        before = None
+        if settings is not None:
+            before = Before(facts=Facts(settings=settings), origin="clean", text=_HOSTS, at=now_())
+    else:
+        before = at_start(system, folder, target, physical)
+    if before is not None:
         keep(folder, msgspec.structs.replace(known(folder, target.address, target.identity), before=before))
+    atstart.forget(folder, target.address)
+
+
+def at_start(system: System, folder: str, target: Target, physical: str) -> Before | None:
+    """Return the settings of a function from before its guest was started; None if no record counts that has them."""
+    start = atstart.recorded(system, folder, target.address, physical)
+    settings = _read(start.machine, target.address, physical) if start is not None else None
+    return start.before(Facts(settings=settings)) if start is not None and settings is not None else None
+
+
+def _read(system: System, address: str, physical: str) -> Settings | None:
+    place, _ = _place(system, address, physical)
+    return read(system, *place) if place is not None else None
 
 
 def step(system: System, folder: str, target: Target, physical: str) -> HandoverStep:
@@ -68,6 +90,7 @@ def step(system: System, folder: str, target: Target, physical: str) -> Handover
         return _step("unknown", {"physical_function": physical}, why)
     kept = known(folder, target.address, target.identity)
     before = kept.before
+    used = before if before is not None and before.facts.settings is not None else None
     want, missing = _wanted(left, before, driver_of(system, physical))
     for words in _commands(left, want):
         system.change(("ip", "link", "set", "dev", interface, "vf", str(number), *words))
@@ -79,7 +102,8 @@ def step(system: System, folder: str, target: Target, physical: str) -> Handover
         "number": number,
         "left": dict(left),
         "wanted": dict(want),
-        "wanted_from": before.text if before is not None and before.facts.settings is not None else _DEFAULTS,
+        "wanted_from": used.text if used is not None else _DEFAULTS,
+        "recorded": used.at if used is not None else None,
         "now": None if now is None else dict(now),
     }
     if now is None:
@@ -94,11 +118,11 @@ def step(system: System, folder: str, target: Target, physical: str) -> Handover
     return _step("unknown" if missing else "done", evidence, "; ".join(missing) or None)
 
 
-def goes_back_to(folder: str, target: Target) -> str:
-    """Return what the settings of a virtual function go back to, in words. Raises BadInput."""
-    before = known(folder, target.address, target.identity).before
+def goes_back_to(system: System, folder: str, target: Target, physical: str) -> str:
+    """Return what the settings of a virtual function go back to, in words. Raises BadInput, Unreadable."""
     if target.unused:
         return "what they are now: no guest was started with it since its last hand-over"
+    before = at_start(system, folder, target, physical) or known(folder, target.address, target.identity).before
     return before.text if before is not None and before.facts.settings is not None else _DEFAULTS
 
 
