@@ -284,6 +284,15 @@ def test_a_quarantined_function_is_not_looked_at(virtual: Path) -> None:
     assert not record(virtual).exists()
 
 
+def test_a_function_that_libvirt_has_already_set_is_not_looked_at(virtual: Path) -> None:
+    """A function of a network's pool is known at "start", after libvirt gave it the guest's address."""
+    path = virtual / ".hosttune/commands/virsh-dumpxml-vm"
+    path.write_text(path.read_text().replace("<hostdev", "<interface").replace("</hostdev", "</interface"))
+    start_guest(virtual, "start")
+    assert not record(virtual).exists()
+    assert f"{VIRTUAL} guest" in (virtual / STATE / "handover/starts").read_text()
+
+
 # --- the start goes on -------------------------------------------------------------------------------------------
 
 
