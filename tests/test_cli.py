@@ -120,6 +120,12 @@ def test_a_plan_with_an_unplaced_guest_is_printed_not_saved_and_exits_1(cli: Cli
     assert not target.exists()
 
 
+def test_where_no_guest_is_placed_nothing_is_printed_in_the_place_of_its_definition(cli: Cli) -> None:
+    code, out, err = cli("plan", "--root", EXAMPLE, "--gpu", GPU, "--vcpus", "4000", "-o", "xml")
+    assert (code, out) == (1, "")
+    assert "guest gpu-guest: NOT PLACED" in err
+
+
 def test_the_carried_intent_of_a_plan_gives_that_plan_again(cli: Cli, tmp_path: Path) -> None:
     _, first, _ = cli("plan", "--root", EXAMPLE, "--gpu", GPU, "--vcpus", "8", "--memory", "32GiB", "-o", "json")
     carried = tmp_path / "intent.json"

@@ -7,6 +7,7 @@ import json
 import socket
 from pathlib import Path
 
+import pytest
 from applyroots import Root
 from fleethosts import Fleet, fleet, lone
 from test_fleet_playbooks_waves import DONE, FAILS, PASSED, canned, hook, instead, logged, reboot, says
@@ -48,6 +49,17 @@ def test_a_host_that_is_given_back_says_so(tmp_path: Path) -> None:
     fleet.play("apply", "--limit", "h1", undrain=hook(tmp_path, "undrain"))
     assert fleet.outcomes("undrain") == {"h1": "ok"}
     assert fleet.document("h1", "undrain")["fleet"]["changed"] is False
+
+
+@pytest.mark.parametrize(("outcome", "subject"), [("warn", "0000:41:00.0"), ("unknown", "host")])
+def test_a_host_between_two_tenants_is_not_given_back_by_a_change(tmp_path: Path, outcome: str, subject: str) -> None:
+    """A failed hand-over left it drained: a wave of another verb does not end that."""
+    row = {"check": "device-quarantined", "subject": subject, "outcome": outcome}
+    fleet = canned(tmp_path, validate=says({**PASSED, "results": [*PASSED["results"], row]}))
+    played = fleet.play("apply", "--limit", "h1", code=2, undrain=hook(tmp_path, "undrain"))
+    assert f"not given back: quarantined: {subject}." in played.out
+    assert (fleet.outcomes("apply"), fleet.outcomes("undrain")) == ({"h1": "ok"}, {"h1": "unknown"})
+    assert "undrain h1" not in logged(tmp_path)
 
 
 def test_an_undrain_that_fails_leaves_the_host_to_be_given_back(tmp_path: Path) -> None:

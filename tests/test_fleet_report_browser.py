@@ -77,7 +77,7 @@ def test_a_verdict_is_shown_alone_and_all_again(
     assert chromium.run(SHOWN) == len(report.hosts)
     chromium.click("#filters input[value=fail]")
     assert chromium.run(SHOWN) == counted(report, "fail") > 0
-    assert chromium.run(SAID) == f"{counted(report, 'fail')} of {len(report.hosts)} hosts are shown."
+    assert chromium.run(SAID) == f"Shown: {counted(report, 'fail')} of {len(report.hosts)} hosts."
     chromium.click("#filters input[value=unknown]")
     assert chromium.run(SHOWN) == counted(report, "fail") + counted(report, "unknown")
     chromium.click("#filters button[type=reset]")

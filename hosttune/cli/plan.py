@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hosttune.cli.commands import Command, Whole, completing, host_options, read_host
-from hosttune.cli.output import emit, exiting, page_text, tell
+from hosttune.cli.output import emit, exiting, page_text, tell, write
 from hosttune.cli.planned import chosen, save_plan
 from hosttune.errors import BadInput
 
@@ -129,7 +129,7 @@ def plan(
     if out is not None:
         save_plan(decided, out)
     with exiting(context, 1 if decided.unplaced else 0):
-        emit(text)
+        (write if output == "xml" and decided.unplaced else emit)(text)  # stdout is a definition, or empty
         if out is None and root is None and document is None:
             save_plan(decided, None)
 
@@ -302,7 +302,7 @@ def as_option(error: BadInput, *, named: bool) -> BadInput:
 
 
 def plan_text(decided: Plan, host: Host, output: str, name: str | None, annotate: bool, mig: str | None = None) -> str:
-    """Return a plan as it is printed. If a guest is unplaced there is no XML, but the text, which gives the reason.
+    """Return a plan as it is printed. If a guest is unplaced there is no XML, but text with the reason (for stderr).
 
     Raises BadInput.
     """

@@ -267,6 +267,8 @@ class ActionModule(ActionBase):
             result["diff"] = found["diff"]
         if asked.get("phase") == "discover":
             result["running_guests"] = found.get("running_guests")
+        if asked.get("phase") == "validate":
+            result["quarantined"] = found.get("quarantined")
         if path is not None:
             result["file"] = path
         if document is not None and (path is None or asked["keep"]):

@@ -255,6 +255,11 @@ reboot_required:
   type: bool
   returned: phases apply, status, revert and recover
   sample: false
+quarantined:
+  description: Addresses of the devices between two tenants, "host" where that is unknown. Null without a document.
+  type: list
+  elements: str
+  returned: phase validate
 running_guests:
   description: Names of the guests that are not shut off. Null where that is unknown.
   type: list

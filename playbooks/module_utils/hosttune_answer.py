@@ -135,7 +135,7 @@ def read(asked: dict, out: bytes, check: bool) -> dict:
 
 
 def facts(asked: dict, check: bool, document: dict, err: str) -> dict:
-    """What playbooks go by: changed, verdict, pending reboot, running guests."""
+    """What playbooks go by: changed, verdict, pending reboot, running guests, quarantined devices."""
     phase, entries = asked["phase"], document.get("entries") or []
     answer = {"changed": False, "sealed": "fleet" in document}
     if phase == "discover":
@@ -144,6 +144,7 @@ def facts(asked: dict, check: bool, document: dict, err: str) -> dict:
         answer["changed"] = any(line.startswith("plan saved: ") for line in err.splitlines())
     elif phase in ("validate", "handover"):
         answer["verdict"] = document["verdict"]
+        answer["quarantined"] = quarantined(document)
     elif phase in ("course", "verify"):
         answer["changed"] = phase == "course"
     else:
@@ -152,6 +153,12 @@ def facts(asked: dict, check: bool, document: dict, err: str) -> dict:
         answer["changed"] = (ours if phase == "revert" else planned) if check else bool(document.get("changed"))
         answer["reboot_required"] = document.get("reboot_required")
     return answer
+
+
+def quarantined(document: dict) -> list[str]:
+    """The devices that a validation found between two tenants; the host itself, if that is unknown."""
+    rows = [row for row in document["results"] if row.get("check") == "device-quarantined"]
+    return [str(row.get("subject")) for row in rows if row.get("outcome") not in ("pass", "skip")]
 
 
 def devices(document: dict) -> list[dict]:

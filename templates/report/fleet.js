@@ -41,8 +41,9 @@
     visible = order.filter((n) => passes(n, wanted, text));
     const keep = new Set(visible);
     bodies.forEach((body, n) => { if (body.hidden === keep.has(n)) body.hidden = !keep.has(n); });
+    const hosts = bodies.length === 1 ? " host" : " hosts";
     const all = visible.length === bodies.length;
-    shown.textContent = all ? "All " + bodies.length + " hosts are shown." : visible.length + " of " + bodies.length + " hosts are shown.";
+    shown.textContent = "Shown: " + (all ? "all " : visible.length + " of ") + bodies.length + hosts + ".";
     redraw();
   }
 
