@@ -344,7 +344,8 @@ def test_both_are_gone(host: LabMachine, reverted: Ran) -> None:
     restarts = {action for action in kept if action.startswith("libvirt-restart:")}
     assert kept == dict.fromkeys(ended | restarts, "already")
     assert host.shell("virsh list --all --name").split() == []
-    assert set(host.shell(f"ls {STATE}").split()) == {"gpus.json", "lock", "plan.json", "transactions"}
+    assert set(host.shell(f"ls {STATE}").split()) == {"gpus.json", "handover", "lock", "plan.json", "transactions"}
+    assert host.shell(f"ls {STATE}/handover").split() == [f"start-{NIC}"]  # as it was then, for its next hand-over
 
 
 def test_the_host_is_as_before(host: LabMachine, before: Before, reverted: Ran) -> None:
