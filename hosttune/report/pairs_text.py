@@ -41,7 +41,8 @@ def occasion(report: PairsReport) -> Iterator[str]:
     extent = "all pairs" if report.all_pairs else "not all pairs: each host with as many others as there are rounds"
     how = "iperf3 (TCP)" if report.tool == "tcp" else "ib_write_bw (RDMA)"
     yield f"{how}, {count(report.rounds, 'round')} ({extent}), estimated {report.minutes:g} minutes, run {report.run}"
-    against = {"rate": "the lower active rate of the two ports", "median": "the median of pairs of the same rate"}
+    median = "the median of pairs of the same rate, or of the same rail"
+    against = {"rate": "the lower active rate of the two ports", "median": median}
     yield f"low: below {report.floor:g} of {' or of '.join(against[one] for one in report.against)}"
     if any(pair.memory == "gpu" for pair in report.pairs):
         rails = f"rails with {GPU_RAIL.strip()} behind their name: both ends with the memory of GPUs (GPUDirect RDMA)"
