@@ -10,7 +10,7 @@
     print(hosttune.validate().verdict)
     hosttune.revert()
 
-Every value is immutable. Sizes are in bytes, CPU lists texts such as "0-3,8", PCI
+Every value is immutable. A `Place` is a text or a `pathlib.Path`. Sizes are in bytes, CPU lists texts such as "0-3,8", PCI
 addresses texts such as "0000:41:00.0", None is unknown. An error is a `HosttuneError` with `what`, `where` and
 `hint`: BadInput for what cannot be read or makes no sense, Refused for what a guard refuses.
 
@@ -19,8 +19,9 @@ Importing the package imports nothing else: each function imports what it needs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from hosttune.errors import BadInput, HosttuneError, Refused
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from hosttune.model.validation import Validation
 
 __version__ = "0.1.0"
+
+Place: TypeAlias = str | os.PathLike[str]
+"""A file or a directory, as a text or a `pathlib.Path`."""
 
 __all__ = [
     "BadInput",
@@ -54,7 +58,7 @@ __all__ = [
 ]
 
 
-def discover(root: str | None = None) -> Host:
+def discover(root: Place | None = None) -> Host:
     """Discover a host: its CPUs, memory, PCI functions, GPUs, guests, and what could not be read (`problems`).
 
     Changes nothing. What the kernel refused or what sources disagree on is a problem in the document, not an error.
@@ -73,10 +77,10 @@ def discover(root: str | None = None) -> Host:
     from hosttune.archive import open_system
     from hosttune.discovery import discover as read
 
-    return read(open_system(root))
+    return read(open_system(_text(root)))
 
 
-def capture(path: str, root: str | None = None, *, say: Callable[[str], None] = lambda text: None) -> Host:
+def capture(path: Place, root: Place | None = None, *, say: Callable[[str], None] = lambda text: None) -> Host:
     """Write a capture of a host: all that discovery and validation read, without what identifies the machine.
 
     `discover` and the other functions take it as `root` and find the same host. Only its owner may read the file; look
@@ -101,7 +105,7 @@ def capture(path: str, root: str | None = None, *, say: Callable[[str], None] = 
     from hosttune.archive import open_system
     from hosttune.recording import write_capture
 
-    return write_capture(open_system(root), path, say)
+    return write_capture(open_system(_text(root)), os.fspath(path), say)
 
 
 def plan(host: Host, intent: Intent) -> Plan:
@@ -153,7 +157,7 @@ def domain_xml(plan: Plan, name: str) -> str:
 
 def apply(
     plan: Plan | Intent | None = None,
-    root: str | None = None,
+    root: Place | None = None,
     *,
     dry_run: bool = False,
     guests: bool = True,
@@ -200,7 +204,7 @@ def apply(
     from hosttune.transaction.site import open_site
 
     return calls.apply(
-        open_site(root),
+        open_site(_text(root)),
         lambda: plan,
         Options(guests=guests, start=start, disrupt=frozenset(disrupt)),
         confirm=lambda todo: confirm(calls.change_lines(todo)),
@@ -209,7 +213,7 @@ def apply(
     )
 
 
-def status(root: str | None = None) -> Result:
+def status(root: Place | None = None) -> Result:
     """What is applied on a machine, what has drifted from it, what waits for a reboot. Changes nothing.
 
     Parameters:
@@ -229,10 +233,10 @@ def status(root: str | None = None) -> Result:
     from hosttune.handover import notes
     from hosttune.transaction.site import open_site
 
-    return notes.status(open_site(root))
+    return notes.status(open_site(_text(root)))
 
 
-def revert(root: str | None = None, *, force: bool = False, say: Callable[[str], None] = lambda text: None) -> Result:
+def revert(root: Place | None = None, *, force: bool = False, say: Callable[[str], None] = lambda text: None) -> Result:
     """Put everything back to what it was before hosttune changed it: all finished transactions, newest first.
 
     Parameters:
@@ -255,11 +259,11 @@ def revert(root: str | None = None, *, force: bool = False, say: Callable[[str],
     from hosttune.transaction import calls
     from hosttune.transaction.site import open_site
 
-    return calls.revert(open_site(root), say, force=force)
+    return calls.revert(open_site(_text(root)), say, force=force)
 
 
 def recover(
-    root: str | None = None,
+    root: Place | None = None,
     *,
     force: bool = False,
     disrupt: Collection[str] = (),
@@ -286,11 +290,11 @@ def recover(
     from hosttune.transaction import calls
     from hosttune.transaction.site import open_site
 
-    return calls.recover(open_site(root), say, force=force, disrupt=disrupt)
+    return calls.recover(open_site(_text(root)), say, force=force, disrupt=disrupt)
 
 
 def validate(
-    root: str | Host | None = None,
+    root: Place | Host | None = None,
     *,
     level: int = 0,
     guest: bool = False,
@@ -348,8 +352,12 @@ def validate(
         peers=tuple(peers),
         floors=floors,
     )
-    place = open_system(root) if root is None or isinstance(root, str) else root
+    place = open_system(_text(root)) if root is None or isinstance(root, str | os.PathLike) else root
     return check(place, request, say=say, tell=say).validation
+
+
+def _text(root: Place | None) -> str | None:
+    return None if root is None else os.fspath(root)
 
 
 def __getattr__(name: str) -> object:

@@ -30,7 +30,7 @@ from hosttune.scrub import Scrub
 
 HOSTS = Path(__file__).parent / "hosts"
 REAL = sorted(
-    path for path in HOSTS.glob("*/*.tar.*") if path.parent.name in ("derived", "ghw", "h200", "hwloc", "lscpu")
+    path for path in HOSTS.glob("*/*.tar.*") if path.parent.name in ("derived", "ghw", "h100", "h200", "hwloc", "lscpu")
 )
 
 UUID = "4c4c4544-0043-5910-8052-b4c04f4d3732"

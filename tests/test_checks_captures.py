@@ -24,7 +24,7 @@ from hosttune.model.validation import CheckResult, verdict_of
 
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden" / "validate"
-FOLDERS = ("derived", "ghw", "h200", "hwloc", "lscpu")
+FOLDERS = ("derived", "ghw", "h100", "h200", "hwloc", "lscpu")
 ARCHIVES = {
     f"{folder}-{path.name.partition('.tar.')[0]}": path
     for folder in FOLDERS

@@ -27,6 +27,15 @@ def test_a_captured_host_is_rehearsed_and_never_changed() -> None:
     assert any(line.startswith("write /sys/") for line in told.writes)
 
 
+def test_a_place_may_be_a_path(tmp_path: Path) -> None:
+    """All functions take it; `validate` took it for a host document and ended in an AttributeError."""
+    assert hosttune.discover(EXAMPLE) == hosttune.discover(str(EXAMPLE))
+    assert hosttune.validate(EXAMPLE).results == hosttune.validate(str(EXAMPLE)).results
+    assert hosttune.status(EXAMPLE).entries == ()
+    copy = hosttune.capture(tmp_path / "copy.tar.gz", EXAMPLE)
+    assert copy.gpus == hosttune.discover(tmp_path / "copy.tar.gz").gpus
+
+
 def test_who_confirms_sees_each_change_and_can_decline(root: Root) -> None:
     seen: list[str] = []
     before = root.tree()
