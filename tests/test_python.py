@@ -33,7 +33,9 @@ def test_a_place_may_be_a_path(tmp_path: Path) -> None:
     assert hosttune.validate(EXAMPLE).results == hosttune.validate(str(EXAMPLE)).results
     assert hosttune.status(EXAMPLE).entries == ()
     copy = hosttune.capture(tmp_path / "copy.tar.gz", EXAMPLE)
-    assert copy.gpus == hosttune.discover(tmp_path / "copy.tar.gz").gpus
+    assert [gpu.address for gpu in copy.gpus] == [
+        gpu.address for gpu in hosttune.discover(tmp_path / "copy.tar.gz").gpus
+    ]
 
 
 def test_who_confirms_sees_each_change_and_can_decline(root: Root) -> None:
