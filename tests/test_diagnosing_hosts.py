@@ -262,3 +262,11 @@ def test_faults_in_the_files_of_a_capture(pristine: Path, tmp_path: Path) -> Non
     assert between_of_tree(ats)[0] == "ats-off"
     redirect_nowhere(clean)
     assert not {"acs-redirect", "ats-off"} & set(between_of_tree(clean))
+
+
+def test_a_series_of_sizes_without_its_host_names_no_cause() -> None:
+    """Nothing is known of the host, so each figure is unknown; the small messages of a series are slower on every one."""
+    measured, _ = merge([("validation", of_validation(validation(), None))])
+    found = diagnose(measured)
+    assert {one.verdict for one in found.figures if one.metric.startswith("all-reduce")} == {"unknown"}
+    assert found.causes == ()

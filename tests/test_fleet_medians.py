@@ -276,3 +276,13 @@ def test_the_command_line_takes_the_floors(tmp_path: Path) -> None:
 
     (tmp_path / "floors.toml").write_text(fleet_of(MEASURED))
     assert read_fleet(str(tmp_path / "floors.toml")) == fleet_of(MEASURED)
+
+
+@pytest.mark.parametrize("text", ["", floors_toml(())])
+def test_the_command_line_refuses_floors_that_compare_nothing(tmp_path: Path, text: str) -> None:
+    from hosttune.cli.validate import read_fleet
+    from hosttune.errors import BadInput
+
+    (tmp_path / "floors.toml").write_text(text)
+    with pytest.raises(BadInput, match="no floors in it"):
+        read_fleet(str(tmp_path / "floors.toml"))

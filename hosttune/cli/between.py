@@ -28,7 +28,7 @@ between_options = with_options(
     inventory_options,
     click.option("--window", metavar="HH:MM-HH:MM", help="Begin steps only in this time of the day, local time."),
     click.option("--disrupt", multiple=True, metavar="HOST",
-                 help="Measure on this host though guests run, or may run, on it (repeatable)."),
+                 help="Measure on this host even if guests run, or may run, on it (repeatable)."),
     click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True,
                  help="Format of the report."),
 )  # fmt: skip

@@ -31,8 +31,8 @@ def collective(root: str | None, document: str | None, job: str | None, output: 
     """List what this host has for collectives; take part in one.
 
     Without -f nothing is measured. A host with running guests takes part only if the job says so (exit 3): it loads the
-    network and the GPUs. GPUs that are in use are refused. The part ends by its own time limit, and as soon as another
-    host of its group is gone.
+    network and the GPUs. GPUs that are in use are refused. The measurement ends after a time limit of
+    its own, and as soon as another host of its group is gone.
 
     \b
     hosttune collective

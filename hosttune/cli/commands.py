@@ -37,7 +37,7 @@ COMMANDS = {
     "lint": ("lint", "Find what is wrong with existing domain XML on its host."),
     "lint-env": ("lint_env", "Judge the variables of an environment: harmful, useless, right or unknown."),
     "metrics": ("metrics", "Write this host's state as metrics for Prometheus."),
-    "pairs": ("pairs", "List this host's ports; measure its end between hosts."),
+    "pairs": ("pairs", "List this host's ports; take part in measuring between hosts."),
     "plan": ("plan", "Decide where guests run and which settings the host needs."),
     "predict": ("predicting", "Say what a host, a plan or a guest can reach, and why."),
     "recover": ("transaction", "Roll back an interrupted apply or revert."),

@@ -50,6 +50,12 @@ def results_option(command: F) -> F:
                         help="Keep each host's answers here, as HOST/PHASE.json.")(command)  # fmt: skip
 
 
+def answers_option(command: F) -> F:
+    """Add --results for a command that asks no host: where the answers of earlier runs are."""
+    return click.option("--results", metavar="DIR", default=RESULTS, show_default=True,
+                        help="The folder of the hosts' answers.")(command)  # fmt: skip
+
+
 def output_option(command: F) -> F:
     """Add -o: the format of the report."""
     return click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True,
@@ -149,9 +155,9 @@ def validate(context: click.Context, /, **asked: Any) -> None:
 def handover(context: click.Context, /, **asked: Any) -> None:
     """Check that every host is fit for its next tenant, or hand named devices over.
 
-    A full validation, no leftovers; an unknown result fails. Hosts whose inventory names devices or a guest
-    (hosttune_handover) hand them over instead, in waves: erased (hosttune_erase), tested, the statement signed on this
-    machine and verified on the host, and only then given back (hosttune_undrain).
+    Validates in full and looks for what the last tenant left; an unknown result fails. Hosts whose inventory names
+    devices or a guest (hosttune_handover) hand them over instead, in waves: erased (hosttune_erase), tested, the
+    statement signed on this machine and verified on the host, and only then given back (hosttune_undrain).
     """
     run(context, "handover", asked)
 
@@ -203,7 +209,7 @@ def revert(context: click.Context, /, **asked: Any) -> None:
 
 
 @fleet.command(cls=Command)
-@results_option
+@answers_option
 @click.option("--run", "run_id", metavar="ID", help="The report of this run (default: the last one).")
 @click.option("--verb", type=click.Choice(("discover", "plan", "apply", "validate", "handover", "course", "revert")),
               help="Instead of a run: the last answer of each host to this command (course: hand-overs).")  # fmt: skip
@@ -249,7 +255,7 @@ def last_answers(
 
 
 @fleet.command(cls=Command)
-@results_option
+@answers_option
 @click.option("--run", "run_id", metavar="ID", help="The medians of this run (default: the last one).")
 def floors(results: str, run_id: str | None) -> None:
     """Print the fleet's medians as floors, for validate --fleet."""

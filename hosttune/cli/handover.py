@@ -38,11 +38,11 @@ OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), def
 )
 @click.option("--to-vfio", is_flag=True, help="Return the devices to vfio-pci, whichever driver they were on.")
 @click.option("--test-guest", metavar="IMAGE",
-              help="Test GPUs that no driver of the host can take in guests of this image.")  # fmt: skip
+              help="Test GPUs for which the host has no driver, inside guests made from this image.")  # fmt: skip
 @click.option("--test-firmware", type=click.Choice(["efi", "bios"]), default="efi", show_default=True,
               help="The firmware that boots this image.")  # fmt: skip
 @click.option("--out", metavar="FILE", help="Write the statement there, besides the copy in the state directory.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation. It erases nothing: see --erase.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation. Drives also need --erase.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done with each device; change nothing.")
 @OUTPUT
 @click.pass_context
@@ -189,7 +189,7 @@ def status(root: str | None, document: str | None, output: str) -> None:
 @handover.command(cls=Command)
 @click.argument("order", metavar="ORDER")
 def inside(order: str) -> None:
-    """Do what a test guest is asked: run by its seed, inside the guest.
+    """Run the tests of --test-guest; its seed starts this, inside the guest.
 
     ORDER is the file that the seed of `handover --test-guest` brings. Prints the answer as one line of JSON.
     """
@@ -252,7 +252,7 @@ def verify(
     """Say whether a statement is valid on this host, now.
 
     Reads FILE.sig beside FILE. Exit code 0: valid; 1: void, with every reason. With --host the answer is about a
-    document, and opens no gate.
+    document, not about the host as it is now: no reason to give a device to a tenant.
     """
     from hosttune.cli.transaction import place
     from hosttune.handover import calls

@@ -26,8 +26,9 @@ WHAT = "a libvirt domain XML"
 @click.argument("guests", nargs=-1, metavar="[FILE|NAME]...", shell_complete=completing("files_or_guests"))
 @click.option("--all", "every", is_flag=True, help="All guests that libvirt defines here.")
 @click.option("--fail-on", type=click.Choice(["warn", "error"]), default="warn", show_default=True,
-              help="The least level that causes exit code 1.")  # fmt: skip
-@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
+              help="The lowest level that causes exit code 1.")  # fmt: skip
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True,
+              help="What to print.")  # fmt: skip
 @click.pass_context
 def lint(
     context: click.Context,

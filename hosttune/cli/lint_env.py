@@ -13,14 +13,15 @@ FORMATS = ("text", "json")
 @click.command("lint-env", cls=Command)
 @host_options
 @click.argument("path", metavar="FILE")
-@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True,
+              help="What to print.")  # fmt: skip
 @click.pass_context
 def lint_env(context: click.Context, /, root: str | None, document: str | None, path: str, output: str) -> None:
     """Judge the variables of an environment: harmful, useless, right or unknown.
 
     FILE (- is standard input) is a shell script, a Dockerfile, nccl.conf, or a YAML list. Each line gets a reason and
     its source; what has none is unknown. Exits 1 if a line is harmful. Without --host or --root only the file is
-    read; with them, what the host has sharpens the verdict.
+    read; with them, the verdicts take into account what the host has.
 
     \b
     hosttune lint-env train.sh

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
               help="What to print.")  # fmt: skip
 def pairs(root: str | None, document: str | None, job: str | None, output: str) -> None:
-    """List this host's ports; measure its end between hosts.
+    """List this host's ports; take part in measuring between hosts.
 
     Without -f nothing is measured. A host with running guests measures only if the job says so (exit 3): it loads the
-    network. Programs bind to one address, take one connection, and end by their own time limit.
+    network. The programs bind to one address, take one connection, and end after a time limit of their own.
 
     \b
     hosttune pairs

@@ -29,7 +29,7 @@ FORMATS = ("text", "json", "md", "html")
 @click.option("--guest", "name", metavar="NAME", help="This guest only: of the plan, or one that libvirt has here.")
 @click.option("--training", metavar="FILE", help="A training run instead (YAML or JSON): MFU, gradients, scaling.")
 @click.option("--hosts", type=Whole(1, 65536), metavar="N", default=1, show_default=True,
-              help="So many hosts of this kind work together.")  # fmt: skip
+              help="How many hosts of this kind work together.")  # fmt: skip
 @click.option("--between", metavar="A,B", multiple=True,
               help="Show the path between these devices: GPU, NIC or 'node N' (repeatable).")  # fmt: skip
 @click.option("--measured", metavar="FILE", help="The roof as measured: figures of this host (YAML or JSON).")

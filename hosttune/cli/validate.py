@@ -117,14 +117,19 @@ def read_expectation(path: str | None) -> Expectation | None:
 
 
 def read_fleet(path: str | None) -> str | None:
-    """Return the text of a fleet's own floors, None if not given. Raises BadInput, also for implausible floors."""
+    """Return the text of a fleet's own floors, None if not given.
+
+    Raises BadInput, also for implausible floors, and for none: a file that was cut off would compare nothing.
+    """
     if path is None:
         return None
     from hosttune.bench.baselines import with_fleet
     from hosttune.state import load_text
 
     text = load_text(path, what="your fleet's floors (TOML)", size="fleet's floors")
-    with_fleet(text, path)
+    if not any(row.own for row in with_fleet(text, path).baselines):
+        hint = "make it with hosttune fleet floors, after hosttune fleet validate --level 1"
+        raise BadInput("no floors in it", where=path, hint=hint)
     return text
 
 

@@ -88,7 +88,7 @@ def _library(system: System, python: str, notes: list[str], variables: Mapping[s
         lines = [line.strip() for line in error.output.splitlines() if line.strip()]
         notes.append(f"no PyTorch for {python}: {lines[-1] if lines else error.reason}"[:_MOST_TEXT])
     except Refused as error:
-        notes.append(f"no PyTorch is known: {error.what}")
+        notes.append(f"PyTorch was not looked for: {error.what}")
     except (ValueError, msgspec.ValidationError) as error:
         notes.append(f"what PyTorch has for {python} cannot be read: {error}"[:_MOST_TEXT])
     return None

@@ -16,7 +16,11 @@ _STYLES = {"quarantined": "error", "released": "warn", "clean": "plain"}
 
 def print_verification(found: Verification, console: Console) -> None:
     """Print whether a statement is valid, about what, and every reason why it is void."""
-    place = "the host document, not of a live host: it opens no gate" if found.about == "document" else "this host"
+    place = (
+        "the host document, not of a live host: no reason to give a device to a tenant"
+        if found.about == "document"
+        else "this host"
+    )
     say(f"{found.verdict}, by the state of {place}", console, "strong" if found.verdict == "valid" else "error")
     told = f"host {found.host or '?'}, {count(len(found.devices), 'device')}, signer {found.signer}, "
     told += f"issued {found.issued_at}, expires {found.expires_at or 'never signed'}"
