@@ -265,7 +265,7 @@ def test_faults_in_the_files_of_a_capture(pristine: Path, tmp_path: Path) -> Non
 
 
 def test_a_series_of_sizes_without_its_host_names_no_cause() -> None:
-    """Nothing is known of the host, so each figure is unknown; the small messages of a series are slower on every one."""
+    """Nothing is known of the host, so each figure is unknown; in every series small messages are slower."""
     measured, _ = merge([("validation", of_validation(validation(), None))])
     found = diagnose(measured)
     assert {one.verdict for one in found.figures if one.metric.startswith("all-reduce")} == {"unknown"}

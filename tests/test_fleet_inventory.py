@@ -109,6 +109,17 @@ def test_a_script_that_fails_is_told(tmp_path: Path) -> None:
         read_inventory([str(path)], None)
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_would_be_read_without_end_is_refused(tmp_path: Path, kind: str) -> None:
+    """Ansible waits for a pipe that nobody writes to, and reads /dev/zero until memory ends."""
+    source = "/dev/null"
+    if kind == "pipe":
+        source = str(tmp_path / "pipe")
+        os.mkfifo(source)
+    with pytest.raises(BadInput, match="neither a file nor a directory"):
+        read_inventory([source], None)
+
+
 def test_a_file_that_is_not_there_is_told_without_asking_ansible(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no such inventory") as refused:
         read_inventory([str(tmp_path / "none.yml")], None)

@@ -162,7 +162,7 @@ def scopes(host: Host, intent: str | None, plan: str | None, name: str | None, h
     elif name is not None:
         found = {guest.name: Scope(guest.name, guest.devices, hosts) for guest in host.guests or ()}
     else:
-        return [Scope(host.hostname or "host", None, hosts)]
+        return [Scope(host.hostname or "unnamed host", None, hosts)]
     if name is not None:
         if name not in found:
             known = ", ".join(found) or "none is known"

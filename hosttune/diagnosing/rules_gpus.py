@@ -249,7 +249,7 @@ def small_messages(case: Case) -> Finding | None:
 
 
 def _measured_larger(case: Case, one: Judged) -> bool:
-    """Whether a figure that cannot be judged is one of a series of sizes: that its smallest ones are low is no fault."""
+    """Whether a figure that cannot be judged has a larger size beside it: small ones are low in every series."""
     alike = [other.figure for other in case.figures if other.figure.metric == one.figure.metric]
     largest = max((other.size_bytes or 0 for other in alike if other.subject == one.figure.subject), default=0)
     return one.verdict == "unknown" and (one.figure.size_bytes or 0) < largest

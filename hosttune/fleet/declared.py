@@ -58,7 +58,11 @@ def judged(declared: Declared, hardware: HostHardware | None, facts: Sequence[Fa
     wanted = next((one for one in declared.hosts if (one.product, one.gpus) == (model.product, model.gpus)), None)
     if wanted is None:
         gpus = ", ".join(model.gpus) or "no GPU"
-        return (_unknown(CHECK, "host", "a machine model of the baseline", f"{model.product or 'unknown'}, {gpus}"),)
+        return (
+            _unknown(
+                CHECK, "host", "a machine model of the baseline", f"{model.product or 'machine model unknown'}, {gpus}"
+            ),
+        )
     return tuple(_results(wanted, facts))
 
 
@@ -192,7 +196,9 @@ def baseline_text(spreads: Iterable[Spread], *, source: str) -> str:
 def _model_lines(model: MachineModel, spreads: Sequence[Spread]) -> Iterator[str]:
     values = {(one.fact, one.kind): _to_declare(one) for one in spreads}
     if model.product is None or not any(value for value in values.values()):
-        yield f"  # nothing to declare of {_comment(model.product or 'machines of unknown model')}"
+        gpus = ", ".join(model.gpus) or "no GPU"
+        name = model.product or "machine model unknown"
+        yield f"  # nothing to declare: {_comment(f'{name}, {gpus}')}"
         return
     order = {name: place for place, name in enumerate(FACT_KINDS)}
     ordered = sorted(spreads, key=lambda one: (one.kind or "", order[one.fact]))

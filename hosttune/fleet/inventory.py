@@ -60,12 +60,11 @@ class Inventory:
 def read_inventory(sources: Sequence[str], limit: str | None, vault: Sequence[str] = ()) -> Inventory:
     """Return the hosts of these inventories that match `limit`.
 
-    Raises BadInput if a file is missing or cannot be read, if a pattern matches no host or group, or if no host is
-    left. Does not raise CommandFailed.
+    Raises BadInput if a file is missing, cannot be read or is none (a pipe, a device), if a pattern matches no host or
+    group, or if no host is left. Does not raise CommandFailed.
     """
     for source in sources:
-        if "," not in source and not os.path.exists(source):
-            raise BadInput(f"no such inventory: {source}", where="-i", hint="give a file, a directory, or HOST,")
+        _check_source(source)
     given = [word for source in sources for word in ("-i", source)]
     limited = ["--limit", limit] if limit is not None else []
     output = _ask("ansible", ["all", "--list-hosts", *given, *limited, *vault], sources, limit)
@@ -75,6 +74,17 @@ def read_inventory(sources: Sequence[str], limit: str | None, vault: Sequence[st
     refuse_names(hosts)
     listed = _ask("ansible-inventory", ["--list", *given, *vault], sources, limit)
     return Inventory(hosts, groups_of(listed, hosts), between_tenants(listed))
+
+
+def _check_source(source: str) -> None:
+    """Raise BadInput for a path that is not there, or that ansible would wait for or never stop reading."""
+    if "," in source:
+        return
+    if not os.path.exists(source):
+        raise BadInput(f"no such inventory: {source}", where="-i", hint="give a file, a directory, or HOST,")
+    if not os.path.isfile(source) and not os.path.isdir(source):
+        hint = "write it to a file: ansible reads an inventory more than once"
+        raise BadInput(f"neither a file nor a directory: {source}", where="-i", hint=hint)
 
 
 def _hosts(output: str, sources: Sequence[str]) -> tuple[str, ...]:

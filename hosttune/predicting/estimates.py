@@ -192,8 +192,9 @@ def _between(question: Question, shape: Shape, hosts: int) -> Estimate:
     formula = "flat ring g·b; most g·b·k(n-1) ÷ (n(k-1))"
     if host is None:
         return _missing("GB/s", formula, formulas.NETWORK_SOURCE, "the number of NICs or their rate")
+    ports = "port" if shape.nics == 1 else "ports"
     because: tuple[str, ...] = (
-        f"{shape.nics} ports × {shape.nic_gb_per_s:g} GB/s = {host:g} GB/s a host, {hosts} hosts",
+        f"{shape.nics} {ports} × {shape.nic_gb_per_s:g} GB/s = {host:g} GB/s a host, {hosts} hosts",
     )
     bound = formulas.flat(host) if question.flat else formulas.hierarchical(host, hosts, per_host)
     if shape.links == 0:  # what enters a GPU goes over its slot
