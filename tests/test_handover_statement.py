@@ -18,7 +18,7 @@ import pytest
 from handovers import DONE, DRIVE, GPU, SIGNER, Keys, statement
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sweeps import examples
+from sweeps import examples, sample
 
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.handover.dsse import envelope_of
@@ -237,6 +237,37 @@ def test_every_list_of_revoked_keys_counts(keys: Keys, file: Path, tmp_path: Pat
         with pytest.raises(BadInput, match="not a list of revoked keys") as raised:
             found(keys.revoked, bad)
         assert raised.value.where == str(bad)
+
+
+@pytest.mark.parametrize("left", [b"", b"\n", bytes(100), b"# ours\n" + bytes(80)])
+def test_a_list_of_revoked_keys_that_lost_its_contents_is_an_error(
+    keys: Keys, file: Path, tmp_path: Path, left: bytes
+) -> None:
+    """What a copy that broke off, or a crash, leaves; ssh-keygen finds no key revoked by it."""
+    sign(str(file), str(keys.key), DAY, at=NOW)
+    lost = tmp_path / "lost"
+    lost.write_bytes(left)
+    with pytest.raises(BadInput, match="an empty list of revoked keys, or one with zero bytes") as raised:
+        signature_reasons(file.read_bytes(), f"{file}{SUFFIX}", str(keys.signers), SIGNER, (str(lost),))
+    assert raised.value.where == str(lost)
+
+
+def test_no_beginning_of_a_list_makes_a_revoked_key_good(keys: Keys, file: Path, tmp_path: Path) -> None:
+    """A KRL without its sections is one without keys, and cannot be told from it: its head of 44 bytes alone."""
+    sign(str(file), str(keys.key), DAY, at=NOW)
+    try:
+        keys.revoke(keys.other, keys.key)
+        whole, cut, good = keys.revoked.read_bytes(), tmp_path / "cut", []
+        for length in sample("a list of revoked keys that is cut", range(len(whole)), 12):
+            cut.write_bytes(whole[:length])
+            try:
+                told = signature_reasons(file.read_bytes(), f"{file}{SUFFIX}", str(keys.signers), SIGNER, (str(cut),))
+            except BadInput:
+                continue
+            good += [length] if not told else []
+    finally:
+        keys.revoke()
+    assert set(good) <= {44}
 
 
 def test_only_clean_devices_are_signed(keys: Keys, file: Path) -> None:

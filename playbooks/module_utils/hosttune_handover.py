@@ -60,8 +60,9 @@ def refuse_incomplete(asked: Mapping, texts: Mapping) -> None:
     if asked.get("results") is None:
         raise Unfit("hosttune_results is not set: there is no place for the statement")
     for name in ("key", "signers", "revoked"):
-        if texts.get(name):
-            content(texts[name], f"hosttune_{name}")
+        data = content(texts[name], f"hosttune_{name}") if texts.get(name) else None
+        if data is not None and not data.strip(b" \t\r\n\0"):
+            raise Unfit(f"hosttune_{name}: {texts[name]} is empty")
 
 
 def content(path: str, name: str) -> bytes:
