@@ -65,6 +65,31 @@ def refuse_incomplete(asked: Mapping, texts: Mapping) -> None:
             raise Unfit(f"hosttune_{name}: {texts[name]} is empty")
 
 
+def refuse_shared(extra: Mapping) -> None:
+    """Raise Unfit for devices that extra variables name: these are the same for every host, and win over its own."""
+    for name in ("hosttune_handover", "hosttune_erase"):
+        if name in extra:
+            raise Unfit(f"{name} is an extra variable (-e), so the same for every host: write it for each host")
+
+
+def mark_drained(phase: str, given: object, answer: dict, path: str) -> None:
+    """Note in a host's record `undrain` that a hand-over left it drained, until one gives it back."""
+    ended = isinstance(given, Mapping) and given.get("outcome") == "ok"
+    if not ended and (phase == "course" or left_drained(path)):
+        answer["left_by"] = "hand-over"
+
+
+def left_drained(path: str) -> bool:
+    """Whether a record `undrain` says that a hand-over left the host drained; so also if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return json.load(file)["fleet"].get("left_by") is not None
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return True
+
+
 def content(path: str, name: str) -> bytes:
     """The bytes of a file on the controller. Raises Unfit."""
     real = os.path.abspath(os.path.expanduser(path))
