@@ -95,7 +95,7 @@ def hosttunes(data: bytes) -> set[tuple[str, str]] | None:
     except BadInput:
         return None
     answer = verification(found, live(host()), (), SIGNER, at=NOW)
-    reasons = {(one.subject, one.reason) for one in answer.reasons if one.reason in OWN}
+    reasons: set[tuple[str, str]] = {(one.subject, one.reason) for one in answer.reasons if one.reason in OWN}
     kinds = {reason for _, reason in reasons}
     assert refused(lambda: refuse_forged(found, "x")) == ("subject" in kinds)
     assert refused(lambda: refuse_unclean(found, "x")) == bool(kinds & {"no-device", "not-clean"})
