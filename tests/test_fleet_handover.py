@@ -201,6 +201,9 @@ def test_a_statement_is_valid_only_as_the_host_verified_it_and_until_it_expires(
     assert states(tmp_path) == [("expiring", ())] * 2
     folder(tmp_path, verified=verified(soon), expires=late)  # signed again since, and not verified
     assert states(tmp_path)[0] == ("void", ("it is not the statement that the host verified",))
+    for other in ({"host": "node2"}, {"devices": (GPU,)}, {"issued_at": "2026-01-01T00:00:01+00:00"}):
+        folder(tmp_path, verified=msgspec.structs.replace(verified(late), **other), expires=late)
+        assert states(tmp_path)[0] == ("void", ("it is not the statement that the host verified",))
     boot = Reason(reason="boot", subject="host", text="boot id: was a, and is b")
     folder(tmp_path, verified=verified(late, boot), expires=late)
     assert states(tmp_path) == [("void", ("boot id: was a, and is b",))] * 2

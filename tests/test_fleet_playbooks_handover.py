@@ -48,16 +48,18 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def test_nothing_is_given_back_without_a_valid_statement(tmp_path: Path) -> None:
-    """The first wave: void, not clean, of another machine, another one verified, not to be signed, so not begun."""
+    """The first wave: void, not clean, of another machine or time, another one verified, not signable, so not begun."""
     void, unclean = Between(tmp_path, "void"), Between(tmp_path, "unclean", outcome="failed")
     foreign, later = Between(tmp_path, "foreign"), Between(tmp_path, "later")
     void.boots()
     never = script(tmp_path / "never", f"touch {tmp_path}/reached")
     strange = Between(tmp_path, "strange")
     strange.verifies({"host": "scratch", "devices": ["0000:41:00.0"], "issued_at": "x", "expires_at": "x"})
+    older = Between(tmp_path, "older")
+    older.states("2026-01-01T00:00:00+00:00")
     base = {"hosttune_handover": ["0000:41:00.0"], "hosttune_command": never}
     unusable = {name: {**base, **variables} for name, (variables, _) in UNUSABLE.items()}
-    fleet = fleet_of(tmp_path, [void, unclean, foreign, strange], **unusable)
+    fleet = fleet_of(tmp_path, [void, unclean, foreign, strange, older], **unusable)
     fleet.hosts["later"] = later.variables()  # type: ignore[index]
     (fleet.results / "foreign").mkdir(parents=True)
     (fleet.results / "foreign/discover.json").write_text(json.dumps({"hostname": "scratch", "digest": "e" * 64}))
@@ -67,12 +69,20 @@ def test_nothing_is_given_back_without_a_valid_statement(tmp_path: Path) -> None
     assert "The gate of the wave" in played.out
 
     bad = dict.fromkeys(UNUSABLE, "bad-input")
-    assert fleet.outcomes("course") == {"void": "ok", "unclean": "no", "foreign": "ok", "strange": "ok", **bad}
+    assert fleet.outcomes("course") == {
+        "void": "ok",
+        "unclean": "no",
+        "foreign": "ok",
+        "strange": "ok",
+        "older": "ok",
+        **bad,
+    }
     for name, (_, why) in UNUSABLE.items():
         assert why in fleet.document(name, "course")["fleet"]["why"]
     assert not (tmp_path / "reached").exists()
     assert "erased is failed" in fleet.document("unclean", "course")["fleet"]["why"]
-    assert fleet.outcomes("sign") == {"void": "ok", "foreign": "refused", "strange": "ok"}
+    assert fleet.outcomes("sign") == {"void": "ok", "foreign": "refused", "strange": "ok", "older": "refused"}
+    assert "it is an older one, or a clock is wrong" in fleet.document("older", "sign")["fleet"]["why"]
     assert "the machine of the statement is" in fleet.document("foreign", "sign")["fleet"]["why"]
     assert fleet.outcomes("verify") == {"void": "no", "strange": "unknown"}
     why = fleet.document("strange", "verify")["fleet"]["why"]
