@@ -332,6 +332,8 @@ def test_a_dsse_envelope_has_the_same_bytes(keys: Keys, file: Path) -> None:
     for bad in (keys.key.with_suffix(".pub"), keys.signers):
         with pytest.raises(BadInput, match="not a key for a DSSE envelope"):
             envelope_of(file.read_text(), str(bad))
+    sign(str(file), str(keys.key), DAY, at=NOW)
+    assert not Path(f"{file}.dsse.json").exists()  # it was of the text with the earlier expiry
 
 
 def test_an_envelope_needs_its_library(keys: Keys, file: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from hosttune.errors import BadInput, CommandFailed, HosttuneError
+from hosttune.files import remove_file
 from hosttune.machine import run_command
 from hosttune.model.handover import CLOCKS, LONGEST, Statement, time_of
 from hosttune.model.verification import Reason
@@ -75,7 +76,18 @@ def sign(path: str, key: str, expires: timedelta, *, at: datetime | None = None,
     save(path + SUFFIX, signature)
     if envelope is not None:
         save(path + envelopes.SUFFIX, envelope)
+    else:
+        _remove_older(path + envelopes.SUFFIX)
     return signed
+
+
+def _remove_older(path: str) -> None:
+    """Remove the envelope of the text that was signed before: it has another expiry. Raises BadInput."""
+    try:
+        remove_file(path)
+    except OSError as error:
+        hint = "remove it: it is an envelope of what was signed before"
+        raise BadInput(f"cannot remove {path}: {error.strerror}", where=path, hint=hint) from error
 
 
 def _sign(text: str, key: str) -> str:
