@@ -40,6 +40,20 @@ def count_starts(text: str, address: str, physical: str | None = None) -> int:
     return sum(1 for line in text.split("\n") if line and _is_about(line.split(" ", 2), address, physical))
 
 
+def starts_mark(starts: str, own: str, address: str, physical: str | None = None) -> str:
+    """Return what tells the lines about a device from any others, however many there are: their sha256.
+
+    `starts`, `own`: the contents of the two records. Where one was lost and written anew, the number can be as before.
+    """
+    import hashlib
+
+    def lines_of(text: str) -> str:
+        lines = (line.rstrip() for line in text.split("\n") if line)
+        return "\n".join(line for line in lines if _is_about(line.split(" ", 2), address, physical))
+
+    return hashlib.sha256(f"{lines_of(starts)}\0{lines_of(own)}".encode()).hexdigest()
+
+
 def no_start_before(starts: str, own: str, address: str, physical: str | None = None) -> bool:
     """Return whether no start with a device is recorded since it was last quarantined, or ever if it never was.
 

@@ -91,7 +91,10 @@ is_tested() {
 }
 
 refuse_quarantined() {
-    [ -e "$quarantined" ] || return 0
+    if [ ! -e "$quarantined" ]; then # the register is never written without it
+        [ -e "$folder/register.json" ] && fail "$quarantined is missing: no device may start (docs/handover.md)"
+        return 0
+    fi
     if [ "$1" = "*" ]; then
         [ -s "$quarantined" ] && fail "one of its devices cannot be read, and devices of this host are quarantined"
         return 0

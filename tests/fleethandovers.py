@@ -56,6 +56,12 @@ class Between:
         kept.write_text(json.dumps({"schema": VERIFICATION_SCHEMA, "verdict": "valid", "about": "host", **answer}))
         self.verify = f"cat {kept}"
 
+    def states(self, issued_at: str) -> None:
+        """The host states what it has done as issued at another time."""
+        document = json.loads(self.done.read_text())
+        document["predicate"]["issued_at"] = issued_at
+        self.done.write_text(json.dumps(document))
+
     def boots(self) -> None:
         """The host boots: every statement about it is void."""
         path = self.root / "proc/sys/kernel/random/boot_id"

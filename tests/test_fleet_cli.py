@@ -226,9 +226,12 @@ def test_no_secret_is_in_the_record_and_no_file_is_left_elsewhere(stubs: Stubs) 
 
 
 def test_a_playbook_that_does_not_work_is_told(stubs: Stubs) -> None:
-    done = stubs.fleet("discover", "--", "-e", "@/nowhere/vars.yml", code=1)
+    """A file of variables that ansible-vault has encrypted, and no password for it."""
+    (stubs.folder / "vars.yml").write_text("$ANSIBLE_VAULT;1.1;AES256\n3132\n")
+    done = stubs.fleet("discover", "--", "-e", "@vars.yml", code=1)
     assert "stopped: ansible contacted no host" in done.stderr
-    assert "/nowhere/vars.yml" in done.stderr
+    assert "vars.yml" in done.stderr
+    stubs.fleet("discover", "--", "-e", "@/nowhere/vars.yml", code=2)
 
 
 # --- runs that are cut off -----------------------------------------------------------------------------------

@@ -139,10 +139,23 @@ def test_hosts_that_name_devices() -> None:
         between_tenants("[]")
 
 
-@pytest.mark.parametrize("text", ["hosttune_handover=vm", "hosttune_erase=S1", '{"hosttune_erase": ["S1"]}'])
-def test_devices_are_never_named_for_all_hosts_at_once(text: str) -> None:
-    with pytest.raises(BadInput, match="cannot be given as a variable of the run"):
-        check_variable(text)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hosttune_handover=vm", "hosttune_erase=S1", 'x=1 hosttune_erase="S1"', '{"hosttune_erase": ["S1"]}',
+        "{hosttune_handover: vm}", "{'x': 1, 'hosttune_erase': [S1]}", '{"hosttune\\u005ferase": ["S1"]}',
+    ],
+)  # fmt: skip
+def test_devices_are_never_named_for_all_hosts_at_once(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "more.yml"
+    file.write_text(text if text.startswith("{") else f"x: !unsafe y\n{text.split()[-1].replace('=', ': ')}\n")
+    for given in (text, f"@{file}"):
+        with pytest.raises(BadInput, match="cannot be given as a variable of the run"):
+            check_variable(given)
+    for harmless in ('{"x": "hosttune_erase"}', "x=hosttune_erase", "my_hosttune_erase=S1", "[hosttune_erase]"):
+        check_variable(harmless)
+    with pytest.raises(BadInput, match="not YAML"):
+        check_variable("{hosttune_erase: [")
 
 
 def test_waves_are_taken(tmp_path: Path) -> None:
@@ -188,6 +201,9 @@ def test_a_statement_is_valid_only_as_the_host_verified_it_and_until_it_expires(
     assert states(tmp_path) == [("expiring", ())] * 2
     folder(tmp_path, verified=verified(soon), expires=late)  # signed again since, and not verified
     assert states(tmp_path)[0] == ("void", ("it is not the statement that the host verified",))
+    for other in ({"host": "node2"}, {"devices": (GPU,)}, {"issued_at": "2026-01-01T00:00:01+00:00"}):
+        folder(tmp_path, verified=msgspec.structs.replace(verified(late), **other), expires=late)
+        assert states(tmp_path)[0] == ("void", ("it is not the statement that the host verified",))
     boot = Reason(reason="boot", subject="host", text="boot id: was a, and is b")
     folder(tmp_path, verified=verified(late, boot), expires=late)
     assert states(tmp_path) == [("void", ("boot id: was a, and is b",))] * 2

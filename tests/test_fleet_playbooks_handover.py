@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from fleethandovers import Between, fleet_of, statement
 from fleethosts import script
-from test_fleet_playbooks_waves import PASSED, hook, logged, says
+from handovers import SIGNER
+from test_fleet_playbooks_waves import DONE, PASSED, hook, logged, says
 
 pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no OpenSSH client")
 
@@ -47,16 +48,18 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def test_nothing_is_given_back_without_a_valid_statement(tmp_path: Path) -> None:
-    """The first wave: void, not clean, of another machine, another one verified, not to be signed, so not begun."""
+    """The first wave: void, not clean, of another machine or time, another one verified, not signable, so not begun."""
     void, unclean = Between(tmp_path, "void"), Between(tmp_path, "unclean", outcome="failed")
     foreign, later = Between(tmp_path, "foreign"), Between(tmp_path, "later")
     void.boots()
     never = script(tmp_path / "never", f"touch {tmp_path}/reached")
     strange = Between(tmp_path, "strange")
     strange.verifies({"host": "scratch", "devices": ["0000:41:00.0"], "issued_at": "x", "expires_at": "x"})
+    older = Between(tmp_path, "older")
+    older.states("2026-01-01T00:00:00+00:00")
     base = {"hosttune_handover": ["0000:41:00.0"], "hosttune_command": never}
     unusable = {name: {**base, **variables} for name, (variables, _) in UNUSABLE.items()}
-    fleet = fleet_of(tmp_path, [void, unclean, foreign, strange], **unusable)
+    fleet = fleet_of(tmp_path, [void, unclean, foreign, strange, older], **unusable)
     fleet.hosts["later"] = later.variables()  # type: ignore[index]
     (fleet.results / "foreign").mkdir(parents=True)
     (fleet.results / "foreign/discover.json").write_text(json.dumps({"hostname": "scratch", "digest": "e" * 64}))
@@ -66,12 +69,20 @@ def test_nothing_is_given_back_without_a_valid_statement(tmp_path: Path) -> None
     assert "The gate of the wave" in played.out
 
     bad = dict.fromkeys(UNUSABLE, "bad-input")
-    assert fleet.outcomes("course") == {"void": "ok", "unclean": "no", "foreign": "ok", "strange": "ok", **bad}
+    assert fleet.outcomes("course") == {
+        "void": "ok",
+        "unclean": "no",
+        "foreign": "ok",
+        "strange": "ok",
+        "older": "ok",
+        **bad,
+    }
     for name, (_, why) in UNUSABLE.items():
         assert why in fleet.document(name, "course")["fleet"]["why"]
     assert not (tmp_path / "reached").exists()
     assert "erased is failed" in fleet.document("unclean", "course")["fleet"]["why"]
-    assert fleet.outcomes("sign") == {"void": "ok", "foreign": "refused", "strange": "ok"}
+    assert fleet.outcomes("sign") == {"void": "ok", "foreign": "refused", "strange": "ok", "older": "refused"}
+    assert "it is an older one, or a clock is wrong" in fleet.document("older", "sign")["fleet"]["why"]
     assert "the machine of the statement is" in fleet.document("foreign", "sign")["fleet"]["why"]
     assert fleet.outcomes("verify") == {"void": "no", "strange": "unknown"}
     why = fleet.document("strange", "verify")["fleet"]["why"]
@@ -79,3 +90,43 @@ def test_nothing_is_given_back_without_a_valid_statement(tmp_path: Path) -> None
     assert "boot id" in fleet.document("void", "verify")["fleet"]["why"]
     assert set(fleet.outcomes("undrain").values()) == {"unknown"}
     assert sorted(path.parent.name for path in fleet.results.glob("*/statement.json.sig")) == ["strange", "void"]
+
+
+def test_devices_that_extra_variables_name_are_no_host_s(tmp_path: Path) -> None:
+    """They win over the inventory's, and would be erased on every host that has such a drive."""
+    one = Between(tmp_path, "h1")
+    fleet = fleet_of(tmp_path, [one])
+    fleet.play("handover", code=2, erase=["S1"], undrain=hook(tmp_path, "undrain"))
+    assert (one.asked(), logged(tmp_path), fleet.outcomes("course")) == ([], [], {"h1": "bad-input"})
+    why = fleet.document("h1", "course")["fleet"]["why"]
+    assert why.startswith("hosttune_erase is an extra variable (-e), so the same for every host")
+
+
+OTHER = "\n".join(
+    f"[ $1 = {verb} ] && {{ {says(document)}\n}}"
+    for verb, document in {"validate": PASSED, "apply": DONE, "status": DONE}.items()
+)
+
+
+def test_what_a_hand_over_left_drained_only_a_hand_over_gives_back(tmp_path: Path) -> None:
+    """It ended well on the host, which has no quarantined device then, and its statement was found void."""
+    one = Between(tmp_path, "h1")
+    fleet = fleet_of(tmp_path, [one])
+    fleet.hosts["h1"].update(one.variables(OTHER))
+    undrain = hook(tmp_path, "undrain")
+    fleet.variables["hosttune_identity"] = "nobody@example.com"
+    fleet.play("handover", code=2, undrain=undrain)
+    assert (fleet.outcomes("course"), fleet.outcomes("verify")) == ({"h1": "ok"}, {"h1": "no"})
+    for _ in "again", "and again":
+        played = fleet.play("apply", code=2, undrain=undrain)
+        assert "not given back: a hand-over that did not end with a valid statement left it drained" in played.out
+        assert (fleet.outcomes("apply"), fleet.outcomes("undrain")) == ({"h1": "ok"}, {"h1": "unknown"})
+    assert logged(tmp_path) == []
+
+    fleet.variables["hosttune_identity"] = SIGNER
+    fleet.play("handover", undrain=undrain, keep_course=True)
+    fleet.play("apply", undrain=undrain)
+    assert logged(tmp_path) == ["undrain h1"] * 2
+    (fleet.results / "h1/undrain.json").write_text("{}")
+    fleet.play("apply", code=2, undrain=undrain)
+    assert logged(tmp_path) == ["undrain h1"] * 2

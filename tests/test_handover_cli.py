@@ -252,8 +252,9 @@ def handed(cli: Cli, plan: Path, tmp_path: Path) -> Path:
     assert (device.driver, device.epoch, device.state) == ("vfio-pci", 1, "clean")
     path = tmp_path / "statement.json"
     path.write_text(statement_of(site_of(system), host, [device]).to_json())
-    changes: dict[str, Any] = {"state": "clean", "boot_id": host.boot_id, "epoch": 1, "driver": "vfio-pci"}
-    clean = msgspec.structs.replace(record, since=now(), firmware=firmware, **changes)
+    changes: dict[str, Any] = {"state": "clean", "boot_id": host.boot_id, "driver": "vfio-pci"}
+    assert host.handover is not None
+    clean = host.handover.noted(msgspec.structs.replace(record, since=now(), firmware=firmware, **changes))
     record_devices(str(cli.root.path / STATE), (clean,))
     return path
 
@@ -358,6 +359,15 @@ def test_a_list_of_revoked_keys_counts_from_when_the_host_was_given_it(
 
     there = sorted((cli.root.path / STATE / "handover/revoked").iterdir())
     assert len(there) == 2
+    for path in there:  # neither is what its name says
+        whole = path.read_bytes()
+        path.write_bytes(b"# none\n")
+        told = ["--signers", str(keys.signers), "--identity", SIGNER]
+        assert run(["handover", "verify", "--root", str(cli.root.path), str(handed), *told]) == 2
+        found = block(cli._capsys.readouterr().err)
+        assert (found["where"], "was changed since it was kept" in found["error"]) == (str(path), True)
+        assert shown(cli)[0] == "unknown"
+        path.write_bytes(whole)
     for path in there:
         path.unlink()
     outcome, _, expiry, (note,) = shown(cli)
@@ -389,9 +399,13 @@ def test_a_start_that_the_hook_recorded(cli: Cli, handed: Path, keys: Keys) -> N
     assert before.startswith(f"{GPU} hand-over 20")
     cli.root.put(starts, f"{before}{OTHER_GPU} {line}")
     assert verified_quietly(cli, keys, handed) == 0
-    for text in (f"{before}{GPU} {line}", f"{before}* {line}", f"{before}{GPU}", ""):  # the last: the file was lost
+    for text in (f"{before}{GPU} {line}", f"{before}* {line}", f"{before}{GPU}"):
         cli.root.put(starts, text)
         assert void(cli, keys, handed) == {"started", "unknown"}
+    # The file was lost; then also written anew by a start, so that there are as many lines as before.
+    for text in ("", f"{GPU} {line}"):
+        cli.root.put(starts, text)
+        assert void(cli, keys, handed) == {"unknown"}
     cli.root.put(starts, before)
     assert verified_quietly(cli, keys, handed) == 0
     cli.root.put(".hosttune/unreadable", f"{PLACE}\tEIO\n")

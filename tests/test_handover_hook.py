@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from hosttune.errors import CommandFailed, Unreadable
 from hosttune.libvirthook import PLACE, hook_text, recording_of
+from hosttune.model.quarantine import DeviceRecord
+from hosttune.register import now, record_devices
 from hosttune.starts import QUARANTINED, STARTS, count_starts, quarantine_list, start_line
 from hosttune.system import System
 
@@ -121,6 +123,18 @@ def test_a_quarantined_device_does_not_start(state: Path, call: Call) -> None:
     assert recorded(state) == []
     (state / QUARANTINED).write_text(quarantine_list(["0000:41:00.1"]))
     assert call(XML).returncode == 0
+
+
+def test_a_list_that_was_lost_frees_nothing(state: Path, call: Call) -> None:
+    """The register is there, so the list was: it is written first."""
+    record = DeviceRecord(address=OTHER, identity=OTHER, state="quarantined", since=now(), why="hand-over 1")
+    record_devices(str(state), (record,))
+    (state / QUARANTINED).unlink()
+    done = call(XML)
+    assert (done.returncode, f"{state / QUARANTINED} is missing" in done.stderr) == (1, True)
+    assert call(PLAIN).returncode == 0
+    record_devices(str(state), ())
+    assert f"{OTHER} is quarantined" in call(XML).stderr
 
 
 def test_a_function_does_not_start_while_a_virtual_one_of_it_is_quarantined(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from handovers import DONE, DRIVE, GPU, SIGNER, Keys, statement
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sweeps import examples
+from sweeps import examples, sample
 
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.handover.dsse import envelope_of
@@ -238,6 +239,37 @@ def test_every_list_of_revoked_keys_counts(keys: Keys, file: Path, tmp_path: Pat
         assert raised.value.where == str(bad)
 
 
+@pytest.mark.parametrize("left", [b"", b"\n", bytes(100), b"# ours\n" + bytes(80)])
+def test_a_list_of_revoked_keys_that_lost_its_contents_is_an_error(
+    keys: Keys, file: Path, tmp_path: Path, left: bytes
+) -> None:
+    """What a copy that broke off, or a crash, leaves; ssh-keygen finds no key revoked by it."""
+    sign(str(file), str(keys.key), DAY, at=NOW)
+    lost = tmp_path / "lost"
+    lost.write_bytes(left)
+    with pytest.raises(BadInput, match="an empty list of revoked keys, or one with zero bytes") as raised:
+        signature_reasons(file.read_bytes(), f"{file}{SUFFIX}", str(keys.signers), SIGNER, (str(lost),))
+    assert raised.value.where == str(lost)
+
+
+def test_no_beginning_of_a_list_makes_a_revoked_key_good(keys: Keys, file: Path, tmp_path: Path) -> None:
+    """A KRL without its sections is one without keys, and cannot be told from it: its head of 44 bytes alone."""
+    sign(str(file), str(keys.key), DAY, at=NOW)
+    try:
+        keys.revoke(keys.other, keys.key)
+        whole, cut, good = keys.revoked.read_bytes(), tmp_path / "cut", []
+        for length in sample("a list of revoked keys that is cut", range(len(whole)), 12):
+            cut.write_bytes(whole[:length])
+            try:
+                told = signature_reasons(file.read_bytes(), f"{file}{SUFFIX}", str(keys.signers), SIGNER, (str(cut),))
+            except BadInput:
+                continue
+            good += [length] if not told else []
+    finally:
+        keys.revoke()
+    assert set(good) <= {44}
+
+
 def test_only_clean_devices_are_signed(keys: Keys, file: Path) -> None:
     step = msgspec.structs.replace(DONE[3], outcome="not-supported", why="no sanitize, no format")
     (gpu, drive) = statement().predicate.devices
@@ -281,8 +313,8 @@ def test_a_clock_that_is_behind_the_statement_signs_nothing(keys: Keys, file: Pa
 
 
 def test_a_dsse_envelope_has_the_same_bytes(keys: Keys, file: Path) -> None:
-    dsse = pytest.importorskip("securesystemslib.dsse")
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+    from securesystemslib import dsse
     from securesystemslib.signer import SSlibKey
 
     sign(str(file), str(keys.key), DAY, at=NOW, dsse=True)
@@ -300,14 +332,23 @@ def test_a_dsse_envelope_has_the_same_bytes(keys: Keys, file: Path) -> None:
     for bad in (keys.key.with_suffix(".pub"), keys.signers):
         with pytest.raises(BadInput, match="not a key for a DSSE envelope"):
             envelope_of(file.read_text(), str(bad))
+    sign(str(file), str(keys.key), DAY, at=NOW)
+    assert not Path(f"{file}.dsse.json").exists()  # it was of the text with the earlier expiry
 
 
-@pytest.mark.skipif(find_spec("securesystemslib") is not None, reason="it is installed here")
-def test_an_envelope_needs_its_library(keys: Keys, file: Path) -> None:
+def test_an_envelope_needs_its_library(keys: Keys, file: Path, tmp_path: Path) -> None:
+    """A Python that finds another thing under its name: nothing is signed."""
+    (tmp_path / "shadow").mkdir()
+    (tmp_path / "shadow/securesystemslib.py").touch()
     before = file.read_text()
-    with pytest.raises(BadInput) as error:
-        sign(str(file), str(keys.key), DAY, dsse=True)
-    assert (error.value.where, file.read_text()) == ("--dsse", before)
+    words = ["handover", "sign", str(file), "--key", str(keys.key), "--expires", "1h", "--dsse"]
+    done = subprocess.run(
+        [sys.executable, "-m", "hosttune", *words], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "shadow")},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is not installed\nwhere: --dsse\n   do: pip install 'hosttune[dsse]'" in done.stderr
+    assert (file.read_text(), Path(f"{file}{SUFFIX}").exists()) == (before, False)
 
 
 @pytest.mark.parametrize("text", ["", "24", "0h", "-1h", "1w", "24 h", "99999d", "31d", "1h1m", "١h"])

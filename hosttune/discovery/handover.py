@@ -11,8 +11,10 @@ from hosttune.model.pci import PciDevice
 from hosttune.model.quarantine import DeviceRecord, HandoverState, Register
 from hosttune.model.values import to_json
 from hosttune.reader import Reader
-from hosttune.starts import FOLDER, OWN_STARTS, REGISTER, REGISTER_ANSWER, STARTS, count_starts
+from hosttune.starts import FOLDER, OWN_STARTS, REGISTER, REGISTER_ANSWER, STARTS, count_starts, starts_mark
 from hosttune.system import COMMANDS, STATE_INSIDE, state_directory
+
+_Counted = tuple[dict[str, int] | None, dict[str, str] | None]
 
 
 def read_handover(reader: Reader, pci: Sequence[PciDevice]) -> HandoverState | None:
@@ -55,8 +57,8 @@ def _state(reader: Reader, folder: str, pci: Sequence[PciDevice]) -> HandoverSta
 
     recording = recording_of(system, folder)
     recorded = recording is not None and recording.active
-    epochs = _epochs(reader, folder, register, pci) if recorded else None
-    return HandoverState(devices=register.devices, epochs=epochs, recording=recording)
+    epochs, marks = _counted(reader, folder, register, pci) if recorded else (None, None)
+    return HandoverState(devices=register.devices, epochs=epochs, starts=marks, recording=recording)
 
 
 def _register(reader: Reader, path: str) -> Register | None:
@@ -95,16 +97,26 @@ def _brief(state: HandoverState | None) -> str | None:
     return to_json(Register(devices=found)) if found else None
 
 
-def _epochs(reader: Reader, folder: str, register: Register, pci: Sequence[PciDevice]) -> dict[str, int] | None:
+def _counted(reader: Reader, folder: str, register: Register, pci: Sequence[PciDevice]) -> _Counted:
+    """Return the epoch of each device, and the mark of the lines that were counted; (None, None): they are unknown.
+
+    A device without an epoch is one of which lines are missing: there are fewer than its record in the register has
+    counted, or as many, and others.
+    """
     texts = []
     for name in (STARTS, OWN_STARTS):
         known = len(reader.problems)
         text = reader.text(f"{folder}/{name}")
         if len(reader.problems) > known or (text is not None and len(text) > limit("starts")):
-            return None
+            return None, None
         texts.append(text or "")
     physical = {one.address: one.physfn for one in pci}
-    return {
-        one.address: sum(count_starts(text, one.address, physical.get(one.address)) for text in texts)
-        for one in register.devices
-    }
+    epochs, marks = {}, {}
+    for one in register.devices:
+        parent = physical.get(one.address)
+        count = sum(count_starts(text, one.address, parent) for text in texts)
+        mark = starts_mark(texts[0], texts[1], one.address, parent)
+        least = one.epoch or 0
+        if count > least or (count == least and one.starts in (None, mark)):
+            epochs[one.address], marks[one.address] = count, mark
+    return epochs, marks

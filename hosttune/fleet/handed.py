@@ -16,7 +16,7 @@ from hosttune.errors import BadInput
 from hosttune.fleet.gate import COURSE
 from hosttune.fleet.results import answer_path, read_file
 from hosttune.model.fleet import Answer, HandedLine
-from hosttune.model.handover import Statement, time_of
+from hosttune.model.handover import Predicate, Statement, time_of
 from hosttune.model.validation import CheckResult, Outcome
 from hosttune.model.verification import StatementState, Verification
 
@@ -48,7 +48,7 @@ def handed_of(
             return ()
         statement = Statement.from_json(data, where=path)
         until = statement.predicate.expires_at
-        why = _not_valid(results, host, answers, until, at or datetime.now(UTC))
+        why = _not_valid(results, host, answers, statement.predicate, at or datetime.now(UTC))
         soon = until is not None and time_of(until, path) - (at or datetime.now(UTC)) < _SOON
     except (BadInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ()
@@ -63,7 +63,7 @@ def handed_of(
 
 
 def _not_valid(
-    results: str, host: str, answers: Mapping[str, Answer], until: str | None, at: datetime
+    results: str, host: str, answers: Mapping[str, Answer], stated: Predicate, at: datetime
 ) -> tuple[str, ...]:
     """Return why a statement is void; empty if the host has verified it in this run, and it has not expired."""
     for phase, word in (("sign", "not signed"), ("verify", "not verified on the host")):
@@ -76,7 +76,9 @@ def _not_valid(
     if found is None or not found.opens_gates or answers["verify"].outcome != "ok":
         reasons = [one.text for one in found.reasons] if found is not None else []
         return tuple(dict.fromkeys(reasons)) or ("not verified on the host",)
-    if until is None or until != found.expires_at:
+    until = stated.expires_at
+    mine = (stated.host, tuple(one.address for one in stated.devices), stated.issued_at, until)
+    if until is None or mine != (found.host, found.devices, found.issued_at, found.expires_at):
         return ("it is not the statement that the host verified",)
     return (f"expired at {until}",) if time_of(until, path) <= at else ()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hosttune.errors import BadInput
+from hosttune.state import load_text
 
 _FLAGS = frozenset(("-b", "--become", "-D", "--diff", "--force-handlers", "--flush-cache", "--verbose"))
 _VAULT = ("--vault-id", "--vault-password-file", "--vault-pass-file")
@@ -75,15 +76,37 @@ def _refused(what: str, hint: str) -> BadInput:
 
 
 def check_variable(text: str, *, where: str = "-e") -> None:
-    """Check an extra variable. Raises BadInput if hosttune fleet itself sets the variable."""
-    name = text.partition("=")[0].strip()
-    if name in PER_HOST or any(f'"{one}"' in text for one in PER_HOST):
-        hint = "write it for each host in the inventory"
-        raise BadInput("devices to be handed over cannot be given as a variable of the run", where=where, hint=hint)
-    if name in RESERVED:
-        option = name.removeprefix("hosttune_")
-        hint = "it is the command's own" if option in ("run", "course", "keep_course") else f"use --{option}"
-        raise BadInput(f"{name} cannot be given as a variable", where=where, hint=hint)
+    """Check extra variables: KEY=VALUE words, a mapping (YAML or JSON), or @FILE of one. Raises BadInput.
+
+    Those that hosttune fleet itself sets are refused, and devices, which are never the same for every host. A file that
+    ansible-vault has encrypted is not read here; the playbook refuses devices in it.
+    """
+    for name in _names(text, where):
+        if name in PER_HOST:
+            hint = "write it for each host in the inventory"
+            raise BadInput("devices to be handed over cannot be given as a variable of the run", where=where, hint=hint)
+        if name in RESERVED:
+            option = name.removeprefix("hosttune_")
+            hint = "it is the command's own" if option in ("run", "course", "keep_course") else f"use --{option}"
+            raise BadInput(f"{name} cannot be given as a variable", where=where, hint=hint)
+
+
+def _names(text: str, where: str) -> Sequence[str]:
+    """Return the names of extra variables, as Ansible reads them (ansible.utils.vars.load_extra_vars)."""
+    if text.startswith("@"):
+        text = load_text(text[1:], what="a file of variables (YAML or JSON)")
+        if text.startswith("$ANSIBLE_VAULT;"):
+            return ()
+    elif text.lstrip()[:1] not in ("{", "["):
+        return [word.partition("=")[0].strip("\"'") for word in text.split() if "=" in word]
+    import yaml
+
+    try:  # only the names: values may have tags of Ansible's own
+        found = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, RecursionError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInput(f"variables that are not YAML: {reason}", where=where, hint="write KEY=VALUE") from error
+    return [str(name.value) for name, _ in found.value] if isinstance(found, yaml.MappingNode) else ()
 
 
 def vault(words: Sequence[str]) -> tuple[str, ...]:

@@ -128,7 +128,7 @@ class Course:
             record_devices(self.store.folder, records)
         host = self.tools.discover()
         with record.state_lock(self.store):
-            record_devices(self.store.folder, [_with_epoch(host, one) for one in records])
+            record_devices(self.store.folder, [host.handover.noted(one) if host.handover else one for one in records])
         for target in self.targets:
             self._step(target, "quarantined", _REGISTER_SECONDS, 1.0, partial(self._quarantined, target))
 
@@ -340,20 +340,12 @@ class Course:
         if device.state != "clean":
             text = why.get(device.address) or "; ".join(device.unclean)
             return msgspec.structs.replace(known, why=f"hand-over {self.number}: {text}"[:500])
+        starts = (host.handover.starts or {}).get(device.address) if host.handover else None
         return msgspec.structs.replace(
             known, state="clean", since=now(), why=f"hand-over {self.number}", step=None, identity=device.identity,
-            boot_id=host.boot_id, epoch=device.epoch, driver=device.driver, firmware=device.firmware,
+            starts=starts, boot_id=host.boot_id, epoch=device.epoch, driver=device.driver, firmware=device.firmware,
             binding=binding.binding_of(self.site.system, device.address),
         )  # fmt: skip
-
-
-def _with_epoch(host: Host, one: DeviceRecord) -> DeviceRecord:
-    """Return a record with how often its device was started, whichever driver has it; without, if that is unknown."""
-    state = host.handover
-    if state is None or state.recording is None:
-        return one
-    epoch = (state.epochs or {}).get(one.address)
-    return msgspec.structs.replace(one, epoch=epoch, recorded_since=state.recording.since)
 
 
 @contextlib.contextmanager

@@ -36,9 +36,14 @@ def remember(store: Store, path: str) -> None:
 
 
 def lists(store: Store | None) -> tuple[str, ...]:
-    """Return the paths of the lists that are kept. Raises OSError."""
+    """Return the paths of the lists that are kept. Raises OSError; BadInput for one that is not what its name says."""
     folder = os.path.join(store.folder, REVOKED) if store is not None else ""
-    return tuple(os.path.join(folder, name) for name in names_ending(folder, "")) if os.path.lexists(folder) else ()
+    found = tuple(os.path.join(folder, name) for name in names_ending(folder, "")) if os.path.lexists(folder) else ()
+    for path in found:
+        if hashlib.sha256(load(path, what="revoked keys")).hexdigest() != os.path.basename(path):
+            hint = "remove it, and give the host the controller's list again (handover verify --keep --revoked FILE)"
+            raise BadInput("a list of revoked keys that was changed since it was kept", where=path, hint=hint)
+    return found
 
 
 def given(paths: Iterable[str], now: str | None = None) -> tuple[RevokedList, ...]:

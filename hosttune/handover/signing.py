@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from hosttune.errors import BadInput, CommandFailed, HosttuneError
+from hosttune.files import remove_file
 from hosttune.machine import run_command
 from hosttune.model.handover import CLOCKS, LONGEST, Statement, time_of
 from hosttune.model.verification import Reason
@@ -22,6 +23,7 @@ from hosttune.state import load, save
 NAMESPACE = "hosttune-handover"
 SUFFIX = ".sig"
 SECONDS = 60.0  # of one call; a key on a token waits to be touched
+_KRL = b"SSHKRL\n\0"  # how a KRL begins (PROTOCOL.krl)
 _DURATION = r"([1-9][0-9]{0,4})(m|h|d)"
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 _INSTALL = "install OpenSSH's client (openssh-client), 8.9 or newer"
@@ -74,7 +76,18 @@ def sign(path: str, key: str, expires: timedelta, *, at: datetime | None = None,
     save(path + SUFFIX, signature)
     if envelope is not None:
         save(path + envelopes.SUFFIX, envelope)
+    else:
+        _remove_older(path + envelopes.SUFFIX)
     return signed
+
+
+def _remove_older(path: str) -> None:
+    """Remove the envelope of the text that was signed before: it has another expiry. Raises BadInput."""
+    try:
+        remove_file(path)
+    except OSError as error:
+        hint = "remove it: it is an envelope of what was signed before"
+        raise BadInput(f"cannot remove {path}: {error.strerror}", where=path, hint=hint) from error
 
 
 def _sign(text: str, key: str) -> str:
@@ -109,7 +122,7 @@ def signature_reasons(
     """
     load(signers, what="a file of allowed signers (--signers)")
     for path in revoked:
-        load(path, what="revoked keys (--revoked)")
+        _list(path)
     if not os.path.isfile(signature):
         return (Reason(reason="no-signature", subject="statement", text=f"there is no {signature}"),)
     text = data.decode()
@@ -131,13 +144,28 @@ def signature_reasons(
 
 def check_list(path: str) -> None:
     """Raise BadInput for a file that ssh-keygen takes for neither a KRL nor public keys: it accepts nothing with it."""
-    lines = load(path, what="revoked keys").split(b"\n")
-    if all(not line.strip() or line.lstrip().startswith(b"#") for line in lines):
-        return  # no key is revoked
+    if _says_none(_list(path)):
+        return
     place = ("-f", os.path.abspath(path))
     if _failure(("-Q", "-l", *place), "") is not None and _failure(("-l", *place), "") is not None:
         hint = "give a KRL (ssh-keygen -k), or a file with a public key on each line"
         raise BadInput("not a list of revoked keys", where=path, hint=hint)
+
+
+def _list(path: str) -> bytes:
+    """Return the bytes of a list of revoked keys. Raises BadInput for one that has lost what it had.
+
+    ssh-keygen finds no key revoked by a file that a copy or a crash left empty, or full of zeros.
+    """
+    data = load(path, what="revoked keys (--revoked)")
+    if not data.startswith(_KRL) and (b"\0" in data or not data.strip()):
+        hint = "copy it again; if no key is revoked, give a KRL without keys (ssh-keygen -k -f FILE), or a comment (#)"
+        raise BadInput("an empty list of revoked keys, or one with zero bytes in its text", where=path, hint=hint)
+    return data
+
+
+def _says_none(data: bytes) -> bool:
+    return all(not line.strip() or line.lstrip().startswith(b"#") for line in data.split(b"\n"))
 
 
 def _failure(arguments: tuple[str, ...], text: str) -> str | None:

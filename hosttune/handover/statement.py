@@ -114,7 +114,7 @@ def epoch_of(host: Host, address: str) -> tuple[int | None, str]:
     if state.recording.since != record.recorded_since:
         return None, "libvirt's hook was installed anew since: a start in between was not recorded"
     found = state.counted(record)
-    return found, "" if found is not None else "the record of starts cannot be read"
+    return found, "" if found is not None else "the record of starts cannot be read, or lines of it are missing"
 
 
 def read_firmware(system: System, host: Host, address: str) -> Mapping[str, str] | None:

@@ -161,8 +161,8 @@ def _of_device(device: HandedDevice, live: Live) -> Iterable[Reason]:
     if now["epoch"] is None:
         yield _about(address, "unknown", f"whether it was started since is unknown: {why}")
     elif device.epoch is not None and now["epoch"] != device.epoch:
-        text = f"a guest was started with it since (epoch {device.epoch}, now {now['epoch']})"
-        yield _about(address, "started", text)
+        epochs = f"epoch {device.epoch}, now {now['epoch']}"
+        yield _about(address, "started", f"a guest was started with it since, or it was handed over again ({epochs})")
     yield from _use(address, host)
 
 

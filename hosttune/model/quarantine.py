@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+import msgspec
+
 from hosttune.errors import BadInput
 from hosttune.model.values import Value, close_lists, close_mappings, from_json, is_address
 
@@ -28,7 +30,8 @@ class DeviceRecord(Value, frozen=True, kw_only=True):
     - `boot_id`, `epoch`, `driver`, `firmware`: as they were when it was returned. Firmware can only be read while the
       host's driver has the device; it counts as read as long as boot and epoch are the same. `firmware` None: unknown;
       empty: the device has none of its own (a virtual function). `binding`: to that driver, None: unknown.
-    - `recorded_since`: of the hook that recorded starts when `epoch` was read (`Recording.since`).
+    - `recorded_since`: of the hook that recorded starts when `epoch` was read (`Recording.since`). `starts`: what the
+      lines that were counted for `epoch` were (`hosttune.starts.starts_mark`); None: not noted.
     """
 
     address: str
@@ -46,6 +49,7 @@ class DeviceRecord(Value, frozen=True, kw_only=True):
     firmware: Mapping[str, str] | None = None
     binding: str | None = None
     recorded_since: str | None = None
+    starts: str | None = None
 
     def __post_init__(self) -> None:
         close_mappings(self, "firmware")
@@ -97,22 +101,30 @@ class HandoverState(Value, frozen=True, kw_only=True):
     """The register of a host, and the epochs of its devices.
 
     - `epochs`: how often each device of the register was given to a guest that started, by address; a device that is
-      not in it has no known epoch.
+      not in it has no known epoch. `starts`: what the lines that were counted are (`hosttune.starts.starts_mark`).
     - `recording` None: it is not known whether starts by other programs are recorded.
     """
 
     devices: tuple[DeviceRecord, ...] = ()
     epochs: Mapping[str, int] | None = None
+    starts: Mapping[str, str] | None = None
     recording: Recording | None = None
 
     def __post_init__(self) -> None:
         close_lists(self)
-        close_mappings(self, "epochs")
+        close_mappings(self, "epochs", "starts")
 
     @property
     def register(self) -> Register:
         """The register."""
         return Register(devices=self.devices)
+
+    def noted(self, record: DeviceRecord) -> DeviceRecord:
+        """Return a record with the epoch of its device as it is now, whichever driver has it; without, if unknown."""
+        if self.recording is None:
+            return record
+        epoch, starts = ((one or {}).get(record.address) for one in (self.epochs, self.starts))
+        return msgspec.structs.replace(record, epoch=epoch, starts=starts, recorded_since=self.recording.since)
 
     def counted(self, record: DeviceRecord) -> int | None:
         """Return the epoch of a device, if every start was recorded since it was noted in its record; else None."""

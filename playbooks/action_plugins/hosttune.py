@@ -113,6 +113,8 @@ class ActionModule(ActionBase):
             asked.update(read_options(read, asked["phase"], level_for_this=for_this))
             if asked["phase"] in OF_COURSE and "answer" not in self._task.args:
                 self._prepare(asked, read, path)
+            if asked["record"] == "undrain" and path is not None:
+                HANDOVER.mark_drained(asked["phase"], self._task.args.get("answer"), answer, path)
             if asked["phase"] == "sign" and "answer" not in self._task.args:
                 found = HANDOVER.sign(os.path.dirname(path), asked["signing"], asked["named"])
             else:
@@ -127,6 +129,9 @@ class ActionModule(ActionBase):
         asked["signing"] = {name: text_of(name, read(name)) for name in SIGNING}
         asked["named"] = HANDOVER.named(read("handover"), "handover")
         HANDOVER.refuse_incomplete(asked, asked["signing"])
+        HANDOVER.refuse_shared(load_extra_vars(self._loader))
+        if self._task.check_mode and asked["phase"] == "sign":
+            raise BadInput("nothing is signed in check mode")
         erase = HANDOVER.named(read("erase"), "erase")
         inside = text_of("test_guest", read("test_guest"))
         asked["words"] = HANDOVER.words(asked["named"], erase, asked["to_vfio"], asked["level"], inside)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import datetime
 import json
 import os
 import re
@@ -21,6 +22,7 @@ STATEMENT, SIGNATURE = "statement.json", "statement.json.sig"
 ADDRESS = re.compile(r"[0-9A-Fa-f]{1,8}:[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}\.[0-7]")
 WORDS = {0: "ok", 1: "no", 2: "bad-input", 3: "refused", 70: "internal"}
 SIGN_SECONDS = 120
+CLOCKS = datetime.timedelta(hours=1)  # how far a host's clock may differ from this one
 MOST_BYTES = 4 << 20  # of a statement, of a list of signers, of revoked keys
 
 
@@ -60,8 +62,34 @@ def refuse_incomplete(asked: Mapping, texts: Mapping) -> None:
     if asked.get("results") is None:
         raise Unfit("hosttune_results is not set: there is no place for the statement")
     for name in ("key", "signers", "revoked"):
-        if texts.get(name):
-            content(texts[name], f"hosttune_{name}")
+        data = content(texts[name], f"hosttune_{name}") if texts.get(name) else None
+        if data is not None and not data.strip(b" \t\r\n\0"):
+            raise Unfit(f"hosttune_{name}: {texts[name]} is empty")
+
+
+def refuse_shared(extra: Mapping) -> None:
+    """Raise Unfit for devices that extra variables name: these are the same for every host, and win over its own."""
+    for name in ("hosttune_handover", "hosttune_erase"):
+        if name in extra:
+            raise Unfit(f"{name} is an extra variable (-e), so the same for every host: write it for each host")
+
+
+def mark_drained(phase: str, given: object, answer: dict, path: str) -> None:
+    """Note in a host's record `undrain` that a hand-over left it drained, until one gives it back."""
+    ended = isinstance(given, Mapping) and given.get("outcome") == "ok"
+    if not ended and (phase == "course" or left_drained(path)):
+        answer["left_by"] = "hand-over"
+
+
+def left_drained(path: str) -> bool:
+    """Whether a record `undrain` says that a hand-over left the host drained; so also if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return json.load(file)["fleet"].get("left_by") is not None
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return True
 
 
 def content(path: str, name: str) -> bytes:
@@ -96,7 +124,8 @@ def keep(folder: str, text: str) -> None:
 def sign(folder: str, texts: Mapping, things: list[str]) -> dict:
     """Sign the statement of a host on the controller: an outcome, and why. Raises Unfit."""
     path = os.path.join(folder, STATEMENT)
-    other = foreign(folder, json.loads(content(path, "the statement")), things)
+    stated = json.loads(content(path, "the statement"))
+    other = foreign(folder, stated, things) or untimely(folder, stated)
     if other is not None:
         return {"outcome": "refused", "why": other}
     beside = os.path.join(os.path.dirname(sys.executable), "hosttune")
@@ -140,6 +169,27 @@ def foreign(folder: str, statement: Mapping, things: list[str]) -> str | None:
         if recorded is not None and stated != recorded:
             return f"the {name} of the statement is {stated}, and fleet discover recorded {recorded} for this host"
     return None
+
+
+def untimely(folder: str, statement: Mapping) -> str | None:
+    """Why a statement was not made by the hand-over that this controller asked for, by the times; None if it was.
+
+    A host whose clock is far behind would find its statement valid for so much longer; an older one of its own was made
+    before something that has happened since.
+    """
+    try:
+        with open(os.path.join(folder, "course.json"), encoding="utf-8") as file:
+            asked = json.load(file)["fleet"]
+        began = datetime.datetime.strptime(asked["started"], "%Y-%m-%dT%H:%M:%S%z")
+        ended = began + datetime.timedelta(seconds=asked["seconds"])
+        issued = datetime.datetime.fromisoformat(statement["predicate"]["issued_at"])
+        early, late = issued < began - CLOCKS, issued > ended + CLOCKS
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        return f"whether the statement is of this hand-over cannot be told: {error!r}"[:300]
+    if not early and not late:
+        return None
+    when = f"before {began.isoformat()}, when its hand-over began" if early else "after its hand-over had ended"
+    return f"the statement was issued at {issued.isoformat()}, {when}: it is an older one, or a clock is wrong"
 
 
 def of_this(folder: str, answer: dict) -> dict:
