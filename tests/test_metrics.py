@@ -341,7 +341,8 @@ def test_of_very_many_statements_and_guests_the_good_ones_are_left_out() -> None
     far, soon = "2026-12-24T00:00:00Z", "2026-11-24T12:00:00Z"
     kept = [statement(n, "valid", far) for n in range(30)]
     kept += [statement(40, "valid", soon), statement(41, "void", soon)]
-    foreign: dict[str, float | None] = {f"g{n:02}": 0.0 for n in range(30)} | {"loud": 99.0, "unread": None}
+    foreign: dict[str, float | None] = {f"g{n:02}": 0.0 for n in range(30)}
+    foreign.update({"loud": 99.0, "unread": None})
     text = text_of(evidence(statements=tuple(kept)), None, foreign_cpu_seconds=foreign)
     found = values(text)
     assert value(found, "hosttune_handover_expiry_timestamp_seconds", device="0000:29:00.0") == 0

@@ -109,7 +109,7 @@ def of_a_host(tmp_path: Path) -> None:
     service = configparser.ConfigParser(interpolation=None, strict=False)
     service.optionxform = str  # type: ignore[method-assign,assignment]
     service.read(tmp_path / "units" / "hosttune-watch.service")
-    assert service["Service"]["ReadWritePaths"] == str(folder)
+    assert service["Service"]["ReadWritePaths"] == f"-{folder}"
     assert service["Service"]["ExecStart"] == f"/opt/x/bin/hosttune watch --textfile {folder}/hosttune.prom"
     options = (tmp_path / "etc/default/prometheus-node-exporter").read_text()
     assert options == f'# by hand\nARGS="--collector.textfile.directory={folder} --web.listen-address=:9100"\n'
@@ -145,3 +145,14 @@ def test_what_cannot_work_is_said(tmp_path: Path, variables: dict[str, Any], con
     assert sum(one["failed"] for one in counts.values()) == 1, text
     assert says in text
     assert os.path.exists("/nowhere") is False
+
+
+@whole_sweep
+@pytest.mark.parametrize("options", ["ARGS='--web.listen-address=:9100'", 'ARGS="--collector.textfile.directory=/x"'])
+def test_a_node_exporter_that_would_not_read_the_folder_is_said(tmp_path: Path, options: str) -> None:
+    place = Place(tmp_path)
+    (tmp_path / "etc/default/prometheus-node-exporter").write_text(f"{options}\n")
+    text, counts = place.play("--limit", "gpu1")
+    assert counts["gpu1"]["failed"] == 1, text
+    assert f"does not name {tmp_path}/textfiles" in " ".join(text.split())
+    assert not list((tmp_path / "units").iterdir())

@@ -522,7 +522,7 @@ def test_the_unit_calls_the_agent_as_it_can_be_called_and_waits_for_its_looks() 
     program, verb, *options = unit["ExecStart"].split()
     assert (program, verb) == ("/opt/hosttune/bin/hosttune", "watch")
     given = watch.make_context("watch", options).params
-    assert os.path.dirname(given["textfile"]) == unit["ReadWritePaths"]
+    assert f"-{os.path.dirname(given['textfile'])}" == unit["ReadWritePaths"]
     assert (unit["Type"], unit["KillMode"], unit["Restart"]) == ("notify", "mixed", "always")
     assert int(unit["WatchdogSec"]) >= 2 * LIMIT_SECONDS + 60  # a look, a turn of --keep, one more look
     assert int(unit["TimeoutStartSec"]) > LIMIT_SECONDS
