@@ -40,7 +40,8 @@ class Place:
         (root / "etc/prometheus/prometheus.yml").write_text(PROMETHEUS)
         (root / "etc/default/prometheus-node-exporter").write_text('# by hand\nARGS="--web.listen-address=:9100"\n')
 
-    def play(self, *options: str, **variables: Any) -> tuple[str, dict[str, dict[str, int]]]:
+    def play(self, *options: str, first: Path | None = None, **variables: Any) -> tuple[str, dict[str, dict[str, int]]]:
+        """Run the playbook. `first`: a folder of programs that are found before those of the machine."""
         local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
         found = {
             **{"hosttune_textfiles": str(self.root / "textfiles"), "hosttune_command": "/opt/x/bin/hosttune"},
@@ -56,7 +57,11 @@ class Place:
         inventory.write_text(json.dumps({"all": {"hosts": hosts, "children": groups, "vars": found}}))
         tool = Path(sys.executable).with_name("ansible-playbook")
         environment = {
-            **{"PATH": f"{tool.parent}:{PATH}", "LC_ALL": "C.UTF-8", "HOME": str(self.root / "home")},
+            **{
+                "PATH": f"{first or tool.parent}:{tool.parent}:{PATH}",
+                "LC_ALL": "C.UTF-8",
+                "HOME": str(self.root / "home"),
+            },
             **{"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
         }
         done = subprocess.run(
@@ -156,3 +161,30 @@ def test_a_node_exporter_that_would_not_read_the_folder_is_said(tmp_path: Path, 
     assert counts["gpu1"]["failed"] == 1, text
     assert f"does not name {tmp_path}/textfiles" in " ".join(text.split())
     assert not list((tmp_path / "units").iterdir())
+
+
+# Says that each unit runs and is enabled until it was stopped and disabled, and keeps what it was asked.
+SYSTEMCTL = """#!/bin/sh
+echo "$@" >>{log}
+case "$*" in
+*show*) echo LoadState=loaded; echo UnitFileState=enabled
+  if grep -q "^stop $(echo "$*" | grep -o 'hosttune-[a-z.]*')" {log}; then echo ActiveState=inactive
+  else echo ActiveState=active; fi ;;
+*is-enabled*) ! grep -q "^disable $(echo "$*" | grep -o 'hosttune-[a-z.]*')" {log} && echo enabled ;;
+esac
+"""
+
+
+@whole_sweep
+def test_the_timer_is_ended_where_the_agent_is_installed(tmp_path: Path) -> None:
+    place, log = Place(tmp_path), tmp_path / "asked"
+    (tmp_path / "units" / "hosttune-metrics.timer").touch()
+    tool = tmp_path / "bin" / "systemctl"
+    tool.parent.mkdir()
+    tool.write_text(SYSTEMCTL.format(log=log))
+    tool.chmod(0o755)
+    text, counts = place.play("--limit", "gpu1", first=tool.parent, hosttune_monitoring_start=True)
+    assert counts["gpu1"]["failed"] == 0, text
+    asked = log.read_text().splitlines()
+    assert {"stop hosttune-metrics.timer", "disable hosttune-metrics.timer"} <= set(asked)
+    assert "restart hosttune-watch.service" in asked
