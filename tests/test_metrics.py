@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -26,6 +26,7 @@ from hosttune.model.intent import Intent
 from hosttune.model.quarantine import DeviceRecord, HandoverState
 from hosttune.model.result import Drift, Entry, OpenTransaction, Result
 from hosttune.model.validation import CheckResult, Outcome, Sample, Validation
+from hosttune.model.verification import Verification
 
 ROOT = Path(__file__).resolve().parent.parent
 NASTY = 'a"b\\c\nd\re\x1b[31m\ud800é' + HOSTILE
@@ -328,6 +329,27 @@ def test_never_more_than_300_series_and_what_is_left_out_is_counted() -> None:
     assert len(found) == MOST_SERIES
     assert (value(found, "hosttune_series_omitted") or 0) > 1000
     assert len(of(found, "hosttune_watch_x")) == 30
+
+
+def test_of_very_many_statements_and_guests_the_good_ones_are_left_out() -> None:
+    def statement(n: int, verdict: Literal["valid", "void"], expires_at: str) -> Verification:
+        return Verification(
+            verdict=verdict, about="host", host=None, signer="a", devices=(f"0000:{n:02x}:00.0",), issued_at=far,
+            expires_at=expires_at,
+        )  # fmt: skip
+
+    far, soon = "2026-12-24T00:00:00Z", "2026-11-24T12:00:00Z"
+    kept = [statement(n, "valid", far) for n in range(30)]
+    kept += [statement(40, "valid", soon), statement(41, "void", soon)]
+    foreign: dict[str, float | None] = {f"g{n:02}": 0.0 for n in range(30)}
+    foreign.update({"loud": 99.0, "unread": None})
+    text = text_of(evidence(statements=tuple(kept)), None, foreign_cpu_seconds=foreign)
+    found = values(text)
+    assert value(found, "hosttune_handover_expiry_timestamp_seconds", device="0000:29:00.0") == 0
+    assert value(found, "hosttune_handover_expiry_timestamp_seconds", device="0000:28:00.0") == 1795521600
+    assert value(found, "hosttune_foreign_cpu_seconds_total", guest="loud") == 99
+    assert of(found, "hosttune_foreign_cpu_seconds_total", guest="unread")
+    assert len(of(found, "hosttune_foreign_cpu_seconds_total")) == 16
 
 
 def test_the_same_values_give_the_same_text() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -325,6 +326,29 @@ def test_what_is_kept_and_what_is_given_up() -> None:
     assert looks.states[-1].refused
 
 
+def test_systemd_hears_of_the_agent_before_each_look_and_each_correction() -> None:
+    """Each of the three may take a minute, and WatchdogSec= is three."""
+    done: list[str] = []
+
+    class Told(Notifier):
+        def send(self, *lines: str) -> None:
+            done.extend(line for line in lines if line == "WATCHDOG=1")
+
+    class Noted(Looks):
+        def look(self, state: State, foreign: Mapping[str, float | None]) -> Seen | Failed:
+            done.append("look")
+            return super().look(state, foreign)
+
+    def keep() -> Keeping:
+        done.append("keep")
+        return Keeping((Kept("thp", "host", "corrected"),))
+
+    looks = Noted([Seen(text="d\n", verdict="fail", drifted=True), GOOD])
+    agent(looks, lambda: Script([[], []]), [], keep=keep, notifier=Told({})).run()
+    assert [one for one in done if one != "WATCHDOG=1"][:3] == ["look", "keep", "look"]
+    assert all(before == "WATCHDOG=1" for before, one in itertools.pairwise(done) if one != "WATCHDOG=1")
+
+
 def test_what_was_given_up_and_is_as_applied_again_is_no_longer_told() -> None:
     """Else HosttuneKeepGaveUp would fire until the agent is restarted: with nothing drifted, nothing is kept anew."""
     given_up = Keeping((Kept("thp", "host", "given-up", "corrected 2 times within 10 minutes"),), refused="lock held")
@@ -498,7 +522,7 @@ def test_the_unit_calls_the_agent_as_it_can_be_called_and_waits_for_its_looks() 
     program, verb, *options = unit["ExecStart"].split()
     assert (program, verb) == ("/opt/hosttune/bin/hosttune", "watch")
     given = watch.make_context("watch", options).params
-    assert os.path.dirname(given["textfile"]) == unit["ReadWritePaths"]
+    assert f"-{os.path.dirname(given['textfile'])}" == unit["ReadWritePaths"]
     assert (unit["Type"], unit["KillMode"], unit["Restart"]) == ("notify", "mixed", "always")
     assert int(unit["WatchdogSec"]) >= 2 * LIMIT_SECONDS + 60  # a look, a turn of --keep, one more look
     assert int(unit["TimeoutStartSec"]) > LIMIT_SECONDS

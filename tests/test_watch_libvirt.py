@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
+import socket
 import subprocess
+import threading
 import time
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -61,22 +65,86 @@ def test_events_through_virsh(libvirtd: Libvirtd, monkeypatch: pytest.MonkeyPatc
     source.close()
 
 
-def test_events_through_libvirt_python(libvirtd: Libvirtd) -> None:
+class Door:
+    """A socket in front of libvirtd's that can be closed with all its connections, as a daemon that ends does."""
+
+    def __init__(self, libvirtd: Libvirtd) -> None:
+        self.path, self._real = libvirtd.directory / "door", str(libvirtd.directory / "libvirt" / "libvirt-sock")
+        self._open: list[socket.socket] = []
+        self.open()
+
+    def open(self) -> None:
+        """Take connections."""
+        self.path.unlink(missing_ok=True)
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(str(self.path))
+        self._listening.listen()
+        threading.Thread(target=self._accept, args=(self._listening,), daemon=True).start()
+
+    def close(self) -> None:
+        """End all connections, and refuse new ones."""
+        for one in (self._listening, *self._open):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        self._open.clear()
+
+    def _accept(self, listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                outside, inside = listening.accept()[0], socket.socket(socket.AF_UNIX)
+                self._open += [outside, inside]
+                inside.connect(self._real)
+                for pair in ((outside, inside), (inside, outside)):
+                    threading.Thread(target=self._forward, args=pair, daemon=True).start()
+
+    @staticmethod
+    def _forward(one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(65536):
+                other.sendall(data)
+            other.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def listening(uri: str) -> Iterator[Callable[[], list[str]]]:
+    """The child of an interpreter that has libvirt-python; a call returns its next line."""
     packages = str(Path(msgspec.__file__).parent.parent)
     path = os.pathsep.join((str(ROOT), packages))
     python = python_with_libvirt(path)
     if python is None:
         pytest.skip("no python3 here has libvirt (Debian: python3-libvirt): only the way through virsh is proven")
-    argv = [python, "-c", LISTEN, uri_of(libvirtd)]
+    argv = [python, "-c", LISTEN, uri]
     with subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True) as child:
+        out = child.stdout
+        assert out is not None
         try:
-            assert child.stdout is not None
-            assert json.loads(child.stdout.readline()) == ["opened", ""]
-            change(libvirtd)
-            lines = [json.loads(child.stdout.readline()) for _ in WANTED]
-            assert lines == [[what, subject.removeprefix("guest ")] for what, subject in WANTED]
+            yield lambda: json.loads(out.readline())
         finally:
             child.kill()
+
+
+def test_events_through_libvirt_python(libvirtd: Libvirtd) -> None:
+    with listening(uri_of(libvirtd)) as line:
+        assert line() == ["opened", ""]
+        change(libvirtd)
+        assert [line() for _ in WANTED] == [[what, subject.removeprefix("guest ")] for what, subject in WANTED]
+
+
+def test_a_libvirtd_that_restarts_is_told_and_its_events_come_again(libvirtd: Libvirtd) -> None:
+    door = Door(libvirtd)
+    try:
+        with listening(f"qemu+unix:///session?socket={door.path}") as line:
+            assert line() == ["opened", ""]
+            for _ in range(2):
+                door.close()
+                assert line() == ["closed", ""]
+                door.open()
+                assert line() == ["opened", ""], "told once, however often it was tried"
+                change(libvirtd)
+                assert [line()[0] for _ in WANTED] == [what for what, _ in WANTED]
+    finally:
+        door.close()
 
 
 @pytest.mark.skipif(find_spec("libvirt") is not None, reason="libvirt-python is installed")

@@ -183,6 +183,7 @@ SAID = [
     ("event 'lifecycle' for domain 'vm one': Started Booted", "started", "guest vm one"),
     ("event 'lifecycle' for domain vm: Stopped Failed", "stopped", "guest vm"),  # libvirt before 8.5
     ("event 'device-removed' for domain 'vm': hostdev0", "device-removed", "guest vm"),
+    ("event 'lifecycle' for domain 'vm':  ", "lifecycle", "guest vm"),
     ('["started", "vm one"]', "started", "guest vm one"),
     ('["closed", ""]', "closed", "host"),
     ('["broken', LOST, "host"),

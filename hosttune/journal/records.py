@@ -20,7 +20,10 @@ OPEN_STATES = ("applying", "reverting")
 
 
 class Header(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The first line: it identifies the transaction."""
+    """The first line: it identifies the transaction.
+
+    `uptime`: seconds since the boot, where how long ago it was must not depend on a clock that people set.
+    """
 
     schema: str
     number: int
@@ -31,6 +34,7 @@ class Header(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     digest: str | None = None
     boot_id: str | None = None
     machine: str | None = None  # which machine it is, even after its CPUs were replaced
+    uptime: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class Line(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from hosttune import __version__
@@ -100,7 +101,8 @@ def _groups(observed: Observed) -> Iterable[Group]:
 
 
 def _foreign(seconds: Mapping[str, float | None]) -> Group:
-    return f.FOREIGN_CPU, tuple(Point(labels={"guest": guest}, value=value) for guest, value in seconds.items())
+    most_first = sorted(seconds.items(), key=lambda row: (-(math.inf if row[1] is None else row[1]), row[0]))
+    return f.FOREIGN_CPU, tuple(Point(labels={"guest": guest}, value=value) for guest, value in most_first)
 
 
 def _within(always: Sequence[Group], groups: Iterable[Group]) -> tuple[list[Group], int]:

@@ -109,7 +109,10 @@ def handover_group(evidence: Evidence) -> Group:
 
 
 def expiry_group(evidence: Evidence) -> Group:
-    """Return when the statement about each device expires. A device without one that is kept here has no point."""
+    """Return when the statement about each device expires: void and unknown ones first, then the soonest.
+
+    A device without one that is kept here has no point.
+    """
     found = {
         address: 0.0 if one.verdict == "void" else _seconds(one.expires_at)
         for one in evidence.statements or ()
@@ -118,7 +121,8 @@ def expiry_group(evidence: Evidence) -> Group:
     lost = [one for one in evidence.problems if one.what == UNREAD_STATEMENT]
     unknown = [one.address for one in (evidence.host.handover or HandoverState()).devices if lost]
     points = dict.fromkeys(unknown) | found
-    return f.HANDOVER_EXPIRY, tuple(Point(labels={"device": one}, value=value) for one, value in points.items())
+    soonest_first = sorted(points.items(), key=lambda row: (row[1] or 0.0, row[0]))
+    return f.HANDOVER_EXPIRY, tuple(Point(labels={"device": one}, value=value) for one, value in soonest_first)
 
 
 def _clean(record: DeviceRecord, boot_id: str | None, epochs: Mapping[str, int]) -> float | None:

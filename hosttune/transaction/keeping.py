@@ -58,12 +58,19 @@ def knob_to_keep(kind: str, target: str) -> str | None:
     return own[0].name if len(own) == 1 and own[0].kept else None
 
 
-def keep(site: Site, say: Say, now: Callable[[], float] = time.time) -> Keeping:
+def since_boot() -> float:
+    """Return the seconds since the boot, those of a suspend too. Nobody sets this clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def keep(
+    site: Site, say: Say, now: Callable[[], float] = time.time, uptime: Callable[[], float] = since_boot
+) -> Keeping:
     """Correct what has drifted, as far as that may be. Raises Refused for a place that cannot be changed at all.
 
-    `now`: seconds since the epoch. A lock that is held, an unfinished transaction or an unreadable journal ends the
-    turn with nothing done. Each setting is a transaction of its own, as after a boot: if one fails, it is rolled back,
-    and the others stay.
+    `now`: seconds since the epoch, `uptime`: since the boot. A lock that is held, an unfinished transaction or an
+    unreadable journal ends the turn with nothing done. Each setting is a transaction of its own, as after a boot: if
+    one fails, it is rolled back, and the others stay.
     """
     store = writable_store(site)
     try:
@@ -72,12 +79,38 @@ def keep(site: Site, say: Say, now: Callable[[], float] = time.time) -> Keeping:
             refuse_open(transactions)
             if left_alone(transactions):
                 return Keeping(refused="a revert left settings alone that something else had changed")
-            return _turn(site, store, transactions, say, now())
+            return _turn(site, store, transactions, say, _Moment(site.boot_id, now(), uptime()))
     except Refused as error:
         return Keeping(refused=f"{error.what} ({error.where})")
 
 
-def _turn(site: Site, store: Store, transactions: Sequence[Transaction], say: Say, now: float) -> Keeping:
+class _Moment(NamedTuple):
+    """A turn's boot, its seconds since the epoch and since the boot."""
+
+    boot_id: str | None
+    now: float
+    uptime: float
+
+    def age(self, transaction: Transaction) -> float:
+        """Return how many seconds ago a correction was.
+
+        In this boot by the clock that nobody sets. One of an earlier boot is at least as old as this boot. Else one of
+        the future is of now.
+        """
+        header = transaction.header
+        known = header.boot_id is not None and self.boot_id is not None
+        then = header.uptime
+        if known and header.boot_id == self.boot_id and isinstance(then, float) and then <= self.uptime:
+            return self.uptime - then
+        least = self.uptime if known and header.boot_id != self.boot_id else 0.0
+        try:
+            at = calendar.timegm(time.strptime(header.at, "%Y-%m-%dT%H:%M:%SZ"))
+        except ValueError:
+            return least
+        return max(least, self.now - at)
+
+
+def _turn(site: Site, store: Store, transactions: Sequence[Transaction], say: Say, now: _Moment) -> Keeping:
     _forget_old(site, store, transactions, now)
     number = 1 + max((one.header.number for one in transactions), default=0)
     candidates = (one for one in in_force(transactions).values() if knob_to_keep(one.kind, one.target))
@@ -88,7 +121,7 @@ def _turn(site: Site, store: Store, transactions: Sequence[Transaction], say: Sa
         if (limit := _limit(ages)) is not None:
             found.append(Kept(record.kind, record.target, "given-up", limit))
             continue
-        done, interrupted = _correct(site, store, number, record, say)
+        done, interrupted = _correct(site, store, number, record, say, now.uptime)
         if done is None:
             continue
         found.append(done)
@@ -99,14 +132,17 @@ def _turn(site: Site, store: Store, transactions: Sequence[Transaction], say: Sa
     return Keeping(tuple(found))
 
 
-def _correct(site: Site, store: Store, number: int, record: Record, say: Say) -> tuple[Kept | None, bool]:
+def _correct(
+    site: Site, store: Store, number: int, record: Record, say: Say, uptime: float
+) -> tuple[Kept | None, bool]:
     """Set one record's value again. Return (None, False) if nothing is left to write, else (what was done, stopped)."""
     one = prepare(site.system, [step_of(record, "drifted, and kept (hosttune watch --keep)")], {})[0]
     if one.verdict != TODO:
         return None, False
     journal = store.begin(
-        number, verb=KEPT, version=__version__, host=site.hostname, boot_id=site.boot_id, machine=site.machine
-    )
+        number, verb=KEPT, version=__version__, host=site.hostname, boot_id=site.boot_id, machine=site.machine,
+        uptime=round(uptime, 1),
+    )  # fmt: skip
     try:
         carried = carry_out(site.system, journal, [one], say)
     finally:
@@ -117,21 +153,13 @@ def _correct(site: Site, store: Store, number: int, record: Record, say: Say) ->
     return Kept(record.kind, record.target, "corrected" if good else "failed", why), carried.interrupted
 
 
-def _corrections(transactions: Sequence[Transaction], now: float) -> dict[tuple[str, str], list[float]]:
-    """Return the ages of the corrections, in seconds, by kind and target. One of the future (a set clock) is of now."""
+def _corrections(transactions: Sequence[Transaction], now: _Moment) -> dict[tuple[str, str], list[float]]:
+    """Return the ages of the corrections, in seconds, by kind and target."""
     ages: dict[tuple[str, str], list[float]] = {}
     for one in transactions:
         for record in one.records if one.header.verb == KEPT else ():
-            ages.setdefault((record.kind, record.target), []).append(_age(one, now))
+            ages.setdefault((record.kind, record.target), []).append(now.age(one))
     return ages
-
-
-def _age(transaction: Transaction, now: float) -> float:
-    try:
-        at = calendar.timegm(time.strptime(transaction.header.at, "%Y-%m-%dT%H:%M:%SZ"))
-    except ValueError:
-        return 0.0
-    return max(0.0, now - at)
 
 
 def _limit(ages: Sequence[float]) -> str | None:
@@ -143,7 +171,7 @@ def _limit(ages: Sequence[float]) -> str | None:
     return None
 
 
-def _forget_old(site: Site, store: Store, transactions: Sequence[Transaction], now: float) -> None:
+def _forget_old(site: Site, store: Store, transactions: Sequence[Transaction], now: _Moment) -> None:
     """Delete the journals of corrections that no longer count, but for the newest of a setting in this boot.
 
     A revert needs that one, to know the value that hosttune wrote last.
@@ -153,5 +181,5 @@ def _forget_old(site: Site, store: Store, transactions: Sequence[Transaction], n
     for one in transactions:
         needed = any(newest[record.kind, record.target] is one for record in one.records if one.header.verb == KEPT)
         same_boot = one.header.boot_id == site.boot_id
-        if one.header.verb == KEPT and _age(one, now) >= _LONGEST and not (needed and same_boot):
+        if one.header.verb == KEPT and now.age(one) >= _LONGEST and not (needed and same_boot):
             store.forget(one)

@@ -243,6 +243,7 @@ class Agent:
         """Make a look; None if a signal has ended the agent meanwhile."""
         if self._stopping is not None:
             return None
+        self.notifier.send("WATCHDOG=1")  # with --keep there are two looks and a transaction in one turn of the loop
         self._looking = True
         try:
             seen = self.looker.look(self._state(), self._foreign)
@@ -335,6 +336,7 @@ class Agent:
     def _keep_turn(self, keep: Callable[[], Keeping]) -> bool:
         """Make one turn of --keep. Return whether something was written, so that the host must be read again."""
         before = self._kept
+        self.notifier.send("WATCHDOG=1")
         try:
             self._kept = keep()
         except HosttuneError as error:

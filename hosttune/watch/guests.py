@@ -127,8 +127,8 @@ def event_of_line(text: str) -> Event | None:
             return Event(NAME, str(what)[:40], f"guest {name}" if name else HOST)
     if match := _VIRSH.match(text):
         kind, name, rest = match.groups()
-        word = rest.split()[0].lower() if kind == "lifecycle" and rest else kind
-        return Event(NAME, word, f"guest {name}")
+        words = rest.split() if kind == "lifecycle" else []
+        return Event(NAME, words[0].lower() if words else kind, f"guest {name}")
     return Event(NAME, LOST)
 
 

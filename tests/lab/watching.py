@@ -135,6 +135,15 @@ def agent_runs(lab: LabMachine, interval: int) -> Iterator[Agent]:
         )
 
 
+def keeping_drop_in(interval: int) -> str:
+    """The drop-in of docs/watch.md for --keep, with the path of this machine's program and this interval."""
+    page = (TREE / "docs/watch.md").read_text().partition("## Keeping settings")[2]
+    found = re.search(r"(?m)^    \[Service\]\n(?:    .*\n)+", page)
+    assert found is not None
+    text = re.sub("(?m)^    ", "", found[0]).replace("/opt/hosttune/bin/hosttune", PROGRAM)
+    return text.replace("--textfile", f"--interval {interval} --textfile")
+
+
 def seconds_of_validate(lab: LabMachine) -> float:
     """How long a whole `hosttune validate` takes there now, by the host's own clock."""
     before, after = lab.shell("date +%s.%N; hosttune validate >/dev/null; date +%s.%N", check=False).split()
