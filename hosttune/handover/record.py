@@ -45,12 +45,23 @@ def last_course(store: Store) -> Transaction | None:
 
 def original_methods(store: Store, address: str, now: tuple[str, ...] | None) -> tuple[str, ...] | None:
     """Return the reset methods that a device had before a hand-over that was cut off left it with one of them."""
-    last = last_course(store)
-    for record in last.records if last is not None and last.state in OPEN_STATES else ():
-        if record.target == address and isinstance(record.old, Mapping):
-            kept = tuple(record.old.get("reset_methods") or ())
-            return kept if now is not None and set(now) < set(kept) else now
+    for course in reversed(store.inside(FOLDER).transactions()):
+        for record in course.records:
+            if record.target == address and isinstance(record.old, Mapping):
+                kept = tuple(record.old.get("reset_methods") or ())
+                left = course.state in OPEN_STATES and now is not None and set(now) < set(kept)
+                return kept if left else now
     return now
+
+
+def running_with(store: Store, address: str) -> int | None:
+    """Return the number of the hand-over that a process carries out now with a device; None if there is none."""
+    if not store.inside(FOLDER).is_locked():
+        return None
+    last = last_course(store)
+    if last is None or last.state not in OPEN_STATES or all(one.target != address for one in last.records):
+        return None
+    return last.header.number
 
 
 @contextlib.contextmanager
