@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import msgspec
@@ -130,7 +131,8 @@ def release(here: Here, address: str, why: str) -> DeviceRecord:
         freed = release_device(store.folder, address, why)
         forget_erasing(store.folder, address)
         let_go(system, address)
-        restore_methods(system, address, original_methods(store, address, methods_now(system, address)))
+        with contextlib.suppress(Refused):  # a journal that cannot be read keeps no device quarantined
+            restore_methods(system, address, original_methods(store, address, methods_now(system, address)))
         settle(store.folder, address, freed.identity, "accepted", f"as a person released it: {freed.why}")
         return freed
 
