@@ -60,7 +60,11 @@ class Cleaning:
         self._clock = clock
 
     def before_anything(self, site: Site, target: Target, number: int) -> None:
-        """Keep what a device is like before anything is done to it, where that can be read. Raises HosttuneError."""
+        """Keep what a device is like before anything is done to it, where that can be read. Raises HosttuneError.
+
+        A drive is kept from udev already here: after a power cut the host's driver finds it at the boot.
+        """
+        self.before_driver(site, target)
         if target.kind != "nic" or site.store is None:
             return
         if target.physical is not None:

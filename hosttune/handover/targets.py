@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from hosttune.errors import BadInput, Refused
 from hosttune.gpu import maker_of, reset_touches, vendor_of
 from hosttune.gpu.vendor import MemoryClear
+from hosttune.handover.serials import check_serial
 from hosttune.holders import holders
 from hosttune.hypervisor import may_run, unread_guests
 from hosttune.model import sysfs
 from hosttune.model.host import Host
 from hosttune.model.pci import PciDevice
 from hosttune.model.quarantine import DeviceRecord, Register
-from hosttune.model.values import Value, address_key, is_address
+from hosttune.model.values import Value, address_key, is_address, parse_address
 from hosttune.planning.inventory.devices import identity, read_catalogue
 from hosttune.register import read_register
 from hosttune.settings.drivers import VFIO, Driver
@@ -224,14 +225,15 @@ def _serials(
     A drive on vfio-pci does not show its serial number. It is read again before anything is sent to the drive.
     """
     drives = [address for address in addresses if kind_of(host, address) == "nvme"]
-    wanted = [one.strip() for one in given]
-    named = {address: serial for one in wanted for address, found, serial in (one.partition("="),) if found}
-    plain = [one for one in wanted if "=" not in one]
+    named, plain = _given(given)
     for drive in drives:
         known = _serial_now(site, drive)
         if drive not in named and known in plain:
             named[drive] = str(known)
             plain.remove(str(known))
+        if known is not None and named.get(drive, known) != known:
+            what = f"drive {drive} has the serial number {known!r}, not {named[drive]!r}"
+            raise Refused(what, where="--erase", hint="look which drive is there now; nothing was changed")
     unknown = [drive for drive in drives if drive not in named and _serial_now(site, drive) is None]
     if len(unknown) == len(plain) == 1:
         named[unknown[0]] = plain.pop()
@@ -252,6 +254,23 @@ def _serials(
             hint += f"; which devices these guests have cannot be read: {unread}" if unread else ""
             raise Refused(f"drive {drive}: that a stopped guest had it is not known", where=drive, hint=hint)
     return named
+
+
+def _given(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return (the serial numbers that were given with an address, the others). Raises BadInput."""
+    named: dict[str, str] = {}
+    plain: list[str] = []
+    for one in given:
+        address, found, serial = one.partition("=")
+        serial = check_serial(serial if found else one)
+        if not found:
+            plain.append(serial)
+            continue
+        address = parse_address(address.strip(), where="--erase")
+        if address in named:
+            raise BadInput(f"{address} is named twice", where="--erase", hint="give each drive one serial number")
+        named[address] = serial
+    return named, plain
 
 
 def _serial_now(site: Site, address: str) -> str | None:
