@@ -11,17 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from hosttune.errors import BadInput, Refused
 from hosttune.gpu import maker_of, reset_touches, vendor_of
 from hosttune.gpu.vendor import MemoryClear
-from hosttune.handover.serials import check_serial
+from hosttune.handover.serials import check_serial, serial_now
 from hosttune.holders import holders
 from hosttune.hypervisor import may_run, unread_guests
-from hosttune.model import sysfs
 from hosttune.model.host import Host
 from hosttune.model.pci import PciDevice
-from hosttune.model.quarantine import DeviceRecord, Register
+from hosttune.model.quarantine import DeviceRecord, Register, drive_mark
 from hosttune.model.values import Value, address_key, is_address, parse_address
 from hosttune.planning.inventory.devices import identity, read_catalogue
 from hosttune.register import read_register
 from hosttune.settings.drivers import VFIO, Driver
+from hosttune.system import System
 from hosttune.transaction.applied import applied_plans
 from hosttune.transaction.guards import same_device
 from hosttune.transaction.site import Site, refuse_open
@@ -86,7 +86,7 @@ def chosen(site: Site, host: Host, asked: Asked) -> tuple[Target, ...]:
     """Return the devices of a hand-over, in the order of addresses. Raises BadInput, Refused; changes nothing."""
     register = read_register(site.store.folder) if site.store is not None else _register_of(host)
     addresses = _named(host, register, asked)
-    _refuse_replaced(host, register, addresses)
+    _refuse_replaced(site, host, register, addresses)
     refuse_open(site.transactions())
     owners = {address: _owner(site, host, register, address) for address in addresses}
     _refuse_used(site, host, addresses)
@@ -141,11 +141,22 @@ def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
     return found
 
 
-def _refuse_replaced(host: Host, register: Register, addresses: Iterable[str]) -> None:
+def identity_now(system: System, host: Host, address: str) -> str:
+    """Return the identity of a device, of a drive with the serial number that the host's driver shows."""
+    serial = serial_now(system, address)
+    return " ".join([identity(read_catalogue(host), address, host), *([drive_mark(serial)] if serial else [])])
+
+
+def joined(before: str, now: str) -> str:
+    """Return the identity of a device as it is now, with what was known of it before and is not told now."""
+    names = {word.partition("=")[0] for word in now.split(" ")[2:]}
+    return " ".join([now, *(word for word in before.split(" ")[2:] if word.partition("=")[0] not in names)])
+
+
+def _refuse_replaced(site: Site, host: Host, register: Register, addresses: Iterable[str]) -> None:
     """Raise Refused for an address where another device is quarantined: that one would not be, any more."""
-    catalogue = read_catalogue(host)
     for known in (one for one in register.quarantined if one.address in addresses):
-        now = identity(catalogue, known.address, host)
+        now = identity_now(site.system, host, known.address)
         if not same_device(known.identity, now):
             what = f"another device is at {known.address} now: quarantined is {known.identity!r}, and it is {now!r}"
             hint = f"put the quarantined device back, or free it: hosttune handover release {known.address} --why TEXT"
@@ -227,14 +238,14 @@ def _serials(
     drives = [address for address in addresses if kind_of(host, address) == "nvme"]
     named, plain = _given(given)
     for drive in drives:
-        known = _serial_now(site, drive)
+        known = serial_now(site.system, drive)
         if drive not in named and known in plain:
             named[drive] = str(known)
             plain.remove(str(known))
         if known is not None and named.get(drive, known) != known:
             what = f"drive {drive} has the serial number {known!r}, not {named[drive]!r}"
             raise Refused(what, where="--erase", hint="look which drive is there now; nothing was changed")
-    unknown = [drive for drive in drives if drive not in named and _serial_now(site, drive) is None]
+    unknown = [drive for drive in drives if drive not in named and serial_now(site.system, drive) is None]
     if len(unknown) == len(plain) == 1:
         named[unknown[0]] = plain.pop()
     elif plain and unknown:
@@ -273,12 +284,6 @@ def _given(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return named, plain
 
 
-def _serial_now(site: Site, address: str) -> str | None:
-    folder = sysfs.function(address, "nvme")
-    names = site.system.list(folder)
-    return (site.system.read(f"{folder}/{names[0]}/serial") or "").strip() or None if len(names) == 1 else None
-
-
 def kind_of(host: Host, address: str) -> str:
     """Return the kind of a device, as in plans."""
     function = host.index.pci.get(address)
@@ -310,7 +315,7 @@ def _target(
     return Target(
         address=address,
         kind=kind,
-        identity=begun.identity if begun else identity(read_catalogue(host), address, host),
+        identity=begun.identity if begun else identity_now(site.system, host, address),
         guest=owner[0] if owner else None,
         owner=owner[1] if owner else None,
         back=VFIO if asked.to_vfio else begun.driver if begun else _driver_now(function),
