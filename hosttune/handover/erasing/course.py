@@ -51,8 +51,9 @@ class _Waiting(Exception):
 def erase(system: System, folder: str, order: Order, clock: Clock | None = None) -> HandoverStep:
     """Erase a drive, or go on where an earlier call of the same hand-over was cut off; return the step `erased`.
 
-    `folder`: the state directory. A result that is final is kept there, and given again for the same drive. Not final
-    is only "unknown" because of the time limit: then call again.
+    `folder`: the state directory. A result that is final is kept there, and given again for the same drive; "done" only
+    if the drive says that nothing was written since, else it is erased anew. Not final is only "unknown" because of the
+    time limit: then call again.
 
     Raises Refused, with nothing sent to the drive, if it must not be erased; CommandFailed if nvme-cli is missing or
     fails before the erasing command; BadInput if the state directory cannot be written.
@@ -64,8 +65,11 @@ def erase(system: System, folder: str, order: Order, clock: Clock | None = None)
         what = f"an erasure of the drive with serial number {known.order.serial!r} was begun at {order.address}"
         raise Refused(what, where=order.address, hint="name that serial number, or begin a new hand-over")
     if known is not None and known.step is not None:
-        belonging.refuse_other_serial(order, Drive(system, belonging.controller_of(system, order)).identity())
-        return known.step
+        drive = Drive(system, belonging.controller_of(system, order))
+        belonging.refuse_other_serial(order, drive.identity())
+        if known.step.outcome != "done" or _is_still_erased(drive, known.step):
+            return known.step
+        known = None
     seen = survey(system, order) if known is None else look(system, order)
     begun = _begin(order, seen) if known is None else known
     course = _Course(system, folder, begun, seen, clock or Clock())
@@ -76,6 +80,12 @@ def erase(system: System, folder: str, order: Order, clock: Clock | None = None)
             except (InUse, Unreadable) as error:
                 raise belonging.claim_refused(order, error) from error
         return course.run()
+
+
+def _is_still_erased(drive: Drive, step: HandoverStep) -> bool:
+    """Return whether nothing was written since a sanitize: Global Data Erased is still set. A format has no log."""
+    then = (step.evidence or {}).get("log_after")
+    return then is not None and drive.sanitize_log().shown == then
 
 
 def _begin(order: Order, seen: Survey) -> Progress:
