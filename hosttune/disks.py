@@ -6,7 +6,7 @@ A separate module because every discovery imports it and must start fast.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from hosttune.model import sysfs
 from hosttune.reader import Reader
@@ -15,6 +15,11 @@ _DEVICES = sysfs.PCI_DEVICES
 _BLOCK = "/sys/class/block"
 _BTRFS = "/sys/fs/btrfs"
 _ZFS = "/proc/spl/kstat/zfs"
+_NVME = "/sys/class/nvme"
+_EXPORTED = "/sys/kernel/config/nvmet/subsystems"
+_TARGETS = "/sys/kernel/config/target/core"
+_LOOP = re.compile(r"loop[0-9]+")
+_FILE = re.compile(r"\bFile: (/\S+)")
 _NAMESPACE = r"nvme([0-9]+)(?:c[0-9]+)?n([0-9]+)"
 _CONTROLLER = r"nvme[0-9]+"
 
@@ -51,8 +56,8 @@ def partitions(reader: Reader, disk: str) -> list[str]:
 
 
 def block_uses(reader: Reader) -> dict[str, str]:
-    """Return the block devices that are mounted or used for swap, by name and by "major:minor", with a text for each
-    use.
+    """Return the block devices that are mounted, used for swap or by the kernel itself, by name and by "major:minor",
+    with a text for each use.
 
     If the list of mounts cannot be read, this is a problem, because a disk that looks free could be given away.
     """
@@ -75,7 +80,47 @@ def block_uses(reader: Reader) -> dict[str, str]:
     for volume in reader.names(_BTRFS):  # mounted volumes; the mount names only one of several devices
         for name in reader.names(f"{_BTRFS}/{volume}/devices"):
             uses.setdefault(name, "part of a btrfs file system")
+    for name, use in _kernel_uses(reader):
+        uses.setdefault(name, use)
     return uses
+
+
+def _kernel_uses(reader: Reader) -> Iterator[tuple[str, str]]:
+    """Yield the disks and partitions that the kernel itself has open without a claim, by name, with a text.
+
+    They have no holder in sysfs, no process has them open, and O_EXCL does not find them: drivers/block/loop.c
+    (loop_configure keeps the file of losetup), drivers/nvme/target/io-cmd-bdev.c and passthru.c (opened without a
+    holder), drivers/target/target_core_file.c (filp_open).
+    """
+    for name in reader.names(_BLOCK):
+        if _LOOP.fullmatch(name):
+            backing = reader.text(f"{_BLOCK}/{name}/loop/backing_file")
+            yield from ((disk, f"is behind {name}") for disk in _named(reader, backing))
+    for subsystem in reader.names(_EXPORTED):
+        path = f"{_EXPORTED}/{subsystem}"
+        use = f"exported over NVMe-oF as {subsystem}"
+        for number in reader.names(f"{path}/namespaces"):
+            yield from ((disk, use) for disk in _enabled(reader, f"{path}/namespaces/{number}"))
+        for controller in _enabled(reader, f"{path}/passthru"):
+            heads = map(namespace_of, reader.names(f"{_NVME}/{controller}"))
+            yield from ((head, use) for head in heads if head)
+    for kind in reader.names(_TARGETS):
+        for name in reader.names(f"{_TARGETS}/{kind}") if kind.startswith("fileio_") else ():
+            found = _FILE.search(reader.text(f"{_TARGETS}/{kind}/{name}/info") or "")
+            yield from ((disk, f"exported over SCSI as {name}") for disk in _named(reader, found and found[1]))
+
+
+def _enabled(reader: Reader, path: str) -> Iterable[str]:
+    """Return the device of a namespace or controller of the kernel's NVMe target, unless it is not enabled."""
+    return () if reader.text(f"{path}/enable") == "0" else _named(reader, reader.text(f"{path}/device_path"))
+
+
+def _named(reader: Reader, path: str | None) -> Iterable[str]:
+    """Return the kernel's name of a device node, also by a link to it as in /dev/disk."""
+    if path is None or not path.startswith("/dev/"):
+        return ()
+    path = path.removesuffix(" (deleted)")
+    return (reader.link_name(path) or path.removeprefix("/dev/"),)
 
 
 def disk_uses(reader: Reader, disk: str, uses: Mapping[str, str]) -> list[str]:

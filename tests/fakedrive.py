@@ -1,7 +1,8 @@
 """An NVMe drive behind the seam, written from the text of the NVM Express Base Specification 1.4, not from the product.
 
 What it follows, by section of 1.4: 5.24 (Sanitize command: a drive that supports the action and runs no sanitize starts
-one in the background and then completes the command; while one runs, another is aborted with Sanitize In Progress),
+one in the background and then completes the command; while one runs, another is aborted with Sanitize In Progress;
+after one without AUSE has failed, one with AUSE is aborted with Sanitize Failed),
 5.14.1.16.2 (Sanitize Status log page: SPROG, SSTAT, SCDW10; SCDW10 is that of the command that started the operation in
 SSTAT), 8.15 (Sanitize Operations: user data of all namespaces; continues after a power loss or a reset; reads are
 aborted while it runs and after it failed in restricted mode), 5.23 (Format NVM: secure erase of one namespace; Invalid
@@ -166,6 +167,8 @@ class FakeDrive(Scratch):
             raise CommandFailed(argv, "exit status 2", "NVMe status: Invalid Field in Command(0x4002)")
         if self.sstat == 2 or (self.ends_at is not None):
             raise CommandFailed(argv, "exit status 1", "NVMe status: Sanitize In Progress(0x1d)")
+        if self.sstat == 3 and not self.scdw10 & 8 and "ause" in options:
+            raise CommandFailed(argv, "exit status 1", "NVMe status: Sanitize Failed(0x1c)")
         self.starts.append(argv)
         self.ends_at = self.time.now + self.seconds
         if not self.stale:

@@ -160,6 +160,17 @@ def test_an_erasure_that_had_ended_counts_after_a_cut(drive: GuestsDrive) -> Non
     assert erasing(f"{drive.root}/{STATE}", DRIVE) is None
 
 
+@pytest.mark.parametrize("how", ["sanitize", "format"])
+def test_an_erasure_that_had_ended_does_not_count_after_a_write(drive: GuestsDrive, how: str) -> None:
+    """A program of the host wrote: a sanitize shows it (NVM Express Base Specification, Global Data Erased)."""
+    drive.sanicap = {"sanitize": 0b11, "format": 0}[how]
+    cut_before_the_test(drive)
+    drive.media[1][3] = b"the host's" * 409 + b"......"
+    drive.erased = 0
+    found = handed(drive)
+    assert (found.clean, len(drive.starts), drive.media[1][3]) == (True, 2, bytes(4096))
+
+
 def test_an_erasure_that_had_ended_says_nothing_of_another_drive(drive: GuestsDrive) -> None:
     cut_before_the_test(drive)
     drive.serial = "S2"

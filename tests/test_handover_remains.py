@@ -82,3 +82,12 @@ def test_memory_that_a_file_keeps(system: System, tmp_path: Path) -> None:
     system.forget()
     with pytest.raises(Unreadable):
         memory_left(system, "vm")
+
+
+def test_memory_that_libvirt_saved_or_dumped(system: System, tmp_path: Path) -> None:
+    folder = "/var/lib/libvirt/qemu"
+    for name in ("save/vm.save", "dump/3-vm-2026-01-31-12:00:59", "dump/4-vm-2-2026-01-31-12:00:59", "dump/notes"):
+        put(tmp_path, f"{folder}/{name}", "")
+    assert memory_left(system, "vm") == [f"{folder}/save/vm.save", f"{folder}/dump/3-vm-2026-01-31-12:00:59"]
+    assert memory_left(system, "vm-2") == [f"{folder}/dump/4-vm-2-2026-01-31-12:00:59"]
+    assert memory_left(system, "notes") == []

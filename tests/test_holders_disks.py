@@ -52,3 +52,44 @@ def test_a_member_of_an_imported_pool(root: Path) -> None:
     assert uses(root) == []
     put(root, "/run/udev/data/b259:2", "E:ID_FS_TYPE=ext4\nE:ID_FS_LABEL=tank\n")
     assert uses(root) == []
+
+
+def test_a_loop_device_over_a_disk(root: Path) -> None:
+    """The kernel keeps the disk open for it, and O_EXCL on the disk succeeds (Linux 6.18, losetup of util-linux)."""
+    put(root, "/sys/class/block/loop0/dev", "7:0\n")
+    assert uses(root) == []
+    put(root, "/sys/class/block/loop1/loop/backing_file", "/dev/nvme1n1p1\n")
+    assert uses(root) == ["nvme1n1p1 is behind loop1"]
+    put(root, "/sys/class/block/loop1/loop/backing_file", "/dev/nvme1n1 (deleted)\n")
+    assert uses(root) == ["nvme1n1 is behind loop1"]
+    put(root, "/sys/class/block/loop1/loop/backing_file", "/srv/nvme1n1\n")
+    assert uses(root) == []
+
+
+def test_a_disk_that_the_kernel_exports(root: Path) -> None:
+    """Source of the files: drivers/nvme/target/configfs.c."""
+    folder = "/sys/kernel/config/nvmet/subsystems/backup"
+    link = root / "dev/disk/by-id/nvme-A"
+    link.parent.mkdir(parents=True)
+    link.symlink_to("../../nvme1n1")
+    put(root, f"{folder}/namespaces/10/device_path", "/dev/disk/by-id/nvme-A\n")
+    put(root, f"{folder}/namespaces/10/enable", "0\n")
+    put(root, f"{folder}/passthru/enable", "0\n")
+    assert uses(root) == []
+    put(root, f"{folder}/namespaces/10/enable", "1\n")
+    assert uses(root) == ["nvme1n1 exported over NVMe-oF as backup"]
+    put(root, f"{folder}/namespaces/10/enable", "0\n")
+    put(root, "/sys/class/nvme/nvme4/nvme1c4n1/size", "1\n")
+    put(root, f"{folder}/passthru/device_path", "/dev/nvme4\n")
+    assert uses(root) == []
+    put(root, f"{folder}/passthru/enable", "1\n")
+    assert uses(root) == ["nvme1n1 exported over NVMe-oF as backup"]
+
+
+def test_a_disk_behind_a_file_of_the_kernels_scsi_target(root: Path) -> None:
+    """Source of the text: drivers/target/target_core_file.c, fd_show_configfs_dev_params."""
+    text = "Status: ACTIVATED  Max Queue Depth: 0  SectorSize: 512  HwMaxSectors: 16384\n"
+    text += "        TCM FILEIO ID: 0        File: /dev/nvme1n1  Size: 1073741824  Mode: O_DSYNC Async: 0\n"
+    put(root, "/sys/kernel/config/target/core/alua/lu_gps", "")
+    put(root, "/sys/kernel/config/target/core/fileio_0/disk1/info", text)
+    assert uses(root) == ["nvme1n1 exported over SCSI as disk1"]

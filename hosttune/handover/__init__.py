@@ -1,7 +1,7 @@
 """Between two tenants: the course of a hand-over, the statement, its signature and its verification.
 
-- `running`: `hosttune handover` as one call. `targets`: which devices, whose they were, what refuses them. `course`:
-  the steps of one hand-over; `record`: its journal.
+- `running`: `hosttune handover` as one call. `targets`: which devices, whose they were, what refuses them; `serials`:
+  of drives. `course`: the steps of one hand-over; `record`: its journal; `timelimits`: how long a step may take.
 - Of the steps: `remains` (what a tenant can have left), `binding` (drivers), `resets`, `memoryclear` (what a GPU's
   maker says), `partitions` (NVSwitch), `cleaning` (erasing, by kind: `erasing/`, `gpumemory`, `network/`), `testing`,
   `testguest/`, `covering` (would the statement hold).

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import msgspec
 
 from hosttune.errors import BadInput, Refused
-from hosttune.handover.erasing import let_go
+from hosttune.handover.erasing import forget_erasing, let_go
 from hosttune.handover.kept import keep as keep_statement
 from hosttune.handover.kept import kept
 from hosttune.handover.network import settle
-from hosttune.handover.record import course_status, state_lock
+from hosttune.handover.record import course_status, original_methods, running_with, state_lock
+from hosttune.handover.resets import methods_now, restore_methods
 from hosttune.handover.revoked import given, lists, remember
 from hosttune.handover.signing import SUFFIX, check_list, signature_reasons
 from hosttune.handover.statement import epoch_of
@@ -115,11 +117,22 @@ def recording(site: Site, host: Host) -> Recording | None:
 
 
 def release(here: Here, address: str, why: str) -> DeviceRecord:
-    """Free a quarantined device, as a person decided. Raises BadInput, Refused."""
-    store = writable_store(here[0])
+    """Free a quarantined device, as a person decided. Raises BadInput, Refused.
+
+    What a hand-over that was cut off has left goes with it: the rules of udev, the one reset method, and where an
+    erasure stood, which proves nothing from now on.
+    """
+    store, system = writable_store(here[0]), here[0].system
     with store.locked():
+        number = running_with(store, address)
+        if number is not None:
+            hint = "wait until it ends, or end it with Ctrl-C first: the device stays quarantined"
+            raise Refused(f"hand-over {number} works on {address} now", where=address, hint=hint)
         freed = release_device(store.folder, address, why)
-        let_go(here[0].system, address)
+        forget_erasing(store.folder, address)
+        let_go(system, address)
+        with contextlib.suppress(Refused):  # a journal that cannot be read keeps no device quarantined
+            restore_methods(system, address, original_methods(store, address, methods_now(system, address)))
         settle(store.folder, address, freed.identity, "accepted", f"as a person released it: {freed.why}")
         return freed
 

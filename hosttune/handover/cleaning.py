@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hosttune.errors import HosttuneError
-from hosttune.handover import gpumemory, network, remains
+from hosttune.handover import gpumemory, network, remains, timelimits
 from hosttune.handover.erasing import (
     Clock,
     Order,
@@ -60,7 +60,11 @@ class Cleaning:
         self._clock = clock
 
     def before_anything(self, site: Site, target: Target, number: int) -> None:
-        """Keep what a device is like before anything is done to it, where that can be read. Raises HosttuneError."""
+        """Keep what a device is like before anything is done to it, where that can be read. Raises HosttuneError.
+
+        A drive is kept from udev already here: after a power cut the host's driver finds it at the boot.
+        """
+        self.before_driver(site, target)
         if target.kind != "nic" or site.store is None:
             return
         if target.physical is not None:
@@ -108,7 +112,7 @@ class Cleaning:
         if target.kind == "nvme" and target.serial is not None:
             return _unless_left(work, target, self._drive(work, target))
         if target.kind == "gpu":
-            step = Erasure(lambda: _gpu(work, target), gpumemory.LIMIT_SECONDS, gpumemory.ESTIMATE_SECONDS)
+            step = Erasure(lambda: _gpu(work, target), *timelimits.of_memory(work.site.system, target))
             return _unless_left(work, target, step)
         if target.kind == "nic":
             return _unless_left(work, target, _network(work, target))
@@ -137,7 +141,7 @@ class Cleaning:
                 limit, estimate = found.limit_seconds, found.estimate_seconds
             except HosttuneError:
                 pass  # the erasure says it
-        return Erasure(lambda: erase(site.system, folder, order, self._clock), limit, estimate)
+        return Erasure(lambda: erase(site.system, folder, order, self._clock), *timelimits.of_drive(limit, estimate))
 
 
 def _unless_left(work: Work, target: Target, erasure: Erasure) -> Erasure:

@@ -18,12 +18,12 @@ import msgspec
 from hosttune import __version__
 from hosttune.child import in_child
 from hosttune.errors import HosttuneError, Refused
-from hosttune.handover import binding, memoryclear, record, remains, resets, testing
+from hosttune.handover import binding, memoryclear, record, remains, resets, testing, timelimits
 from hosttune.handover.cleaning import Cleaning, Work
 from hosttune.handover.covering import uncovered
 from hosttune.handover.partitions import WAIT_SECONDS, Confirm, Partitions
 from hosttune.handover.statement import handed_device, read_firmware, statement_of
-from hosttune.handover.targets import Target
+from hosttune.handover.targets import Target, identity_now, joined
 from hosttune.handover.testguest import GuestSteps, Session, TestGuest, guest_targets
 from hosttune.journal import Journal, JournalFailed, Store
 from hosttune.model.handover import STEPS, HandedDevice, HandoverStep, Statement, StepName
@@ -38,7 +38,6 @@ from hosttune.transaction.guards import same_device
 from hosttune.transaction.site import Site
 from hosttune.transaction.writing import Say
 
-_REGISTER_SECONDS = 30.0
 _FOUND = "validation "  # the beginning of a child's answer that has one
 
 
@@ -95,8 +94,8 @@ class Course:
         self._quarantine()
         self._reset()
         for target in self._left():
-            limit = binding.LIMIT_SECONDS + self._waiting(target)
-            self._step(target, "taken-back", limit, binding.ESTIMATE_SECONDS, self._take_back(target))
+            limit, estimate = timelimits.of_binding()
+            self._step(target, "taken-back", limit + self._waiting(target), estimate, self._take_back(target))
         for target in self._left():
             back = self._is(target, "taken-back")
             work = Work(self.site, self.targets, self.number, self.tools.discover, partial(self._again, target))
@@ -108,8 +107,8 @@ class Course:
         self._test()
         self._reset()
         for target in self._left():
-            limit = binding.LIMIT_SECONDS + self._waiting(target)
-            self._step(target, "returned", limit, binding.ESTIMATE_SECONDS, self._give_back(target))
+            limit, estimate = timelimits.of_binding()
+            self._step(target, "returned", limit + self._waiting(target), estimate, self._give_back(target))
         return self._finish()
 
     # --- steps -----------------------------------------------------------------------------------------------
@@ -130,7 +129,7 @@ class Course:
         with record.state_lock(self.store):
             record_devices(self.store.folder, [host.handover.noted(one) if host.handover else one for one in records])
         for target in self.targets:
-            self._step(target, "quarantined", _REGISTER_SECONDS, 1.0, partial(self._quarantined, target))
+            self._step(target, "quarantined", *timelimits.of_quarantine(target), partial(self._quarantined, target))
 
     def _quarantined(self, target: Target) -> HandoverStep:
         """Return the step of a device that is in the register, and what became of its guest's memory."""
@@ -144,9 +143,8 @@ class Course:
 
     def _reset(self) -> None:
         for target in self._left():
-            limit, estimate = memoryclear.times(self.site.system, target)
-            work = partial(self._one_reset, target)
-            found = self._step(target, "reset", resets.LIMIT_SECONDS + limit, resets.ESTIMATE_SECONDS + estimate, work)
+            times = timelimits.of_reset(self.site.system, target)
+            found = self._step(target, "reset", *times, partial(self._one_reset, target))
             if found.outcome != "done":
                 self.stopped[target.address] = f"its reset is {found.outcome}: {found.why}"
         if self.guest is not None:
@@ -189,10 +187,24 @@ class Course:
             self.tools.cleaning.before_driver(self.site, target)
             with record.state_lock(self.store):
                 found = binding.take_back(self.site.system, target)
+            if found.outcome == "done":
+                self._recognize(target)
             opened = self._partitions.open(target) if found.outcome == "done" else None
             return closed.told(found, opened)
 
         return work
+
+    def _recognize(self, target: Target) -> None:
+        """Record the UUID or the serial number that its driver shows: by it, it is known again at another address."""
+        if target.kind not in ("gpu", "nvme"):
+            return
+        now = identity_now(self.site.system, self.tools.discover(), target.address)
+        with record.state_lock(self.store):
+            known = next((one for one in self._records() if one.address == target.address), None)
+            if known is not None and known.state == "quarantined" and same_device(known.identity, now):
+                record_devices(
+                    self.store.folder, (msgspec.structs.replace(known, identity=joined(known.identity, now)),)
+                )
 
     def _give_back(self, target: Target) -> Callable[[], HandoverStep]:
         def work() -> HandoverStep:

@@ -3,7 +3,7 @@
 The same form as the journal of a transaction (`hosttune.journal`), in a folder of its own, so that `recover` and
 `revert` leave it alone: a hand-over is not rolled back but ended by another `hosttune handover`. A step is a record of
 kind "handover" with the device as its target and the step's name as its action. Its `old` has what was found before,
-its `new` the limit and the estimate, its `after` method and evidence.
+its `new` the limit, the estimate and when it began, its `after` method and evidence.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hosttune.errors import Refused
+from hosttune.errors import BadInput, Refused
 from hosttune.files import make_folder
+from hosttune.handover.erasing import erasing
 from hosttune.handover.targets import Target
 from hosttune.journal import OPEN_STATES, Journal, Record, Store, Transaction
 from hosttune.model.handover import HandoverStep
 from hosttune.model.values import to_builtins
 from hosttune.model.verification import CourseStatus, CourseStep
+from hosttune.register import now
 from hosttune.starts import FOLDER
 from hosttune.state import mode_of
 from hosttune.transaction.site import Site
 
 VERB, KIND = "handover", "handover"
-_WAIT_SECONDS = 30.0  # for another hosttune that changes this host
+WAIT_SECONDS = 30.0  # for another hosttune that changes this host
 
 
 def courses(store: Store) -> Store:
@@ -45,16 +47,27 @@ def last_course(store: Store) -> Transaction | None:
 
 def original_methods(store: Store, address: str, now: tuple[str, ...] | None) -> tuple[str, ...] | None:
     """Return the reset methods that a device had before a hand-over that was cut off left it with one of them."""
-    last = last_course(store)
-    for record in last.records if last is not None and last.state in OPEN_STATES else ():
-        if record.target == address and isinstance(record.old, Mapping):
-            kept = tuple(record.old.get("reset_methods") or ())
-            return kept if now is not None and set(now) < set(kept) else now
+    for course in reversed(store.inside(FOLDER).transactions()):
+        for record in course.records:
+            if record.target == address and isinstance(record.old, Mapping):
+                kept = tuple(record.old.get("reset_methods") or ())
+                left = course.state in OPEN_STATES and now is not None and set(now) < set(kept)
+                return kept if left else now
     return now
 
 
+def running_with(store: Store, address: str) -> int | None:
+    """Return the number of the hand-over that a process carries out now with a device; None if there is none."""
+    if not store.inside(FOLDER).is_locked():
+        return None
+    last = last_course(store)
+    if last is None or last.state not in OPEN_STATES or all(one.target != address for one in last.records):
+        return None
+    return last.header.number
+
+
 @contextlib.contextmanager
-def state_lock(store: Store, seconds: float = _WAIT_SECONDS) -> Iterator[None]:
+def state_lock(store: Store, seconds: float = WAIT_SECONDS) -> Iterator[None]:
     """Hold the lock of a store, which another hosttune may hold for a short time. Raises Refused after `seconds`."""
     deadline = time.monotonic() + seconds
     with contextlib.ExitStack() as stack:
@@ -76,7 +89,7 @@ def begin_step(
     journal.write(
         "intent", step=number, kind=KIND, target=target.address, actions=(name,), scope="runtime", needed=True,
         old={"reset_methods": list(target.methods or ()), "back": target.back, "guest": target.guest},
-        new={"limit_seconds": limit, "estimate_seconds": estimate},
+        new={"limit_seconds": limit, "estimate_seconds": estimate, "began": now()},
     )  # fmt: skip
 
 
@@ -97,17 +110,18 @@ def course_status(site: Site) -> CourseStatus | None:
     if site.store is None or last is None:
         return None
     path = statement_path(site.store.folder, last.header.number)
+    folder = site.store.folder
     return CourseStatus(
         number=last.header.number,
         began=last.header.at,
         running=site.store.inside(FOLDER).is_locked(),
         ended=last.state in ("applied", "kept"),
         statement=path if os.path.exists(path) else None,
-        steps=tuple(_course_step(one) for one in last.records),
+        steps=tuple(_course_step(folder, one) for one in last.records),
     )
 
 
-def _course_step(one: Record) -> CourseStep:
+def _course_step(folder: str, one: Record) -> CourseStep:
     times = one.new if isinstance(one.new, Mapping) else {}
     return CourseStep(
         address=one.target,
@@ -116,4 +130,15 @@ def _course_step(one: Record) -> CourseStep:
         why=one.why,
         limit_seconds=times.get("limit_seconds"),
         estimate_seconds=times.get("estimate_seconds"),
+        began=times.get("began"),
+        percent=_percent(folder, one.target) if one.outcome is None and one.actions == ("erased",) else None,
     )
+
+
+def _percent(folder: str, address: str) -> int | None:
+    """Return how much of a drive's sanitize is done; None if that is not known."""
+    try:
+        known = erasing(folder, address)
+    except BadInput:
+        return None
+    return known.percent if known is not None else None

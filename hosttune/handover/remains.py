@@ -4,12 +4,14 @@ Memory: when a guest has ended, its pages are the kernel's. It zeroes a page bef
 mm/memory.c (do_anonymous_page: a zeroed folio), mm/hugetlb.c (hugetlb_no_page: clear_huge_page, folio_zero_user since
 6.11), mm/shmem.c (shmem_get_folio_gfp clears). hosttune zeroes nothing. Only a file that was left, in hugetlbfs or in
 libvirt's folder of memory files, keeps pages with their contents: libvirt makes ID-NAME of at most 20 characters of the
-name there, and removes it at the guest's end (src/qemu/qemu_process.c, virDomainDefGetShortName).
+name there, and removes it at the guest's end (src/qemu/qemu_process.c, virDomainDefGetShortName). All of a guest's
+memory is also in what libvirt saved or dumped of it: NAME.save (virsh managedsave: qemuDomainManagedSavePath) and
+ID-NAME-TIME (on_crash: getAutoDumpPath, both src/qemu/qemu_driver.c), at the places of an unchanged qemu.conf.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
 
 from hosttune.errors import Unreadable
 from hosttune.handover.targets import Target
@@ -19,6 +21,8 @@ from hosttune.system import System
 
 _MOUNTS, _MDEVS = "/proc/self/mounts", "/sys/bus/mdev/devices"
 _RAM = "/var/lib/libvirt/qemu/ram"
+_SAVED, _DUMPED = "/var/lib/libvirt/qemu/save", "/var/lib/libvirt/qemu/dump"
+_WHEN = r"-[0-9]{4}(?:-[0-9]{2}){3}(?::[0-9]{2}){2}$"  # the end of a dump's name: -2026-01-31-12:00:59
 _SHORT = 20  # characters of a guest's name in its folder
 ZEROED = "freed at the guest's end, and zeroed by the kernel before a program gets them"
 
@@ -48,17 +52,21 @@ def parts_left(system: System, host: Host, target: Target) -> tuple[list[str], l
 
 
 def memory_left(system: System, guest: str) -> list[str]:
-    """Return the folders that may have files with the memory of a guest that has ended. Raises Unreadable."""
+    """Return the files and folders that may have the memory of a guest that has ended. Raises Unreadable."""
     text = system.read(_MOUNTS)
     if text is None:
         raise Unreadable(_MOUNTS, "it does not exist: where huge pages are mounted is unknown")
     mounted = [words[1] for line in text.splitlines() for words in (line.split(" "),) if words[2:3] == ["hugetlbfs"]]
-    return list(_folders_of(system, guest, [*(f"{one}/libvirt/qemu" for one in dict.fromkeys(mounted)), _RAM]))
+    places = [*(f"{one}/libvirt/qemu" for one in dict.fromkeys(mounted)), _RAM]
+    saved = f"{_SAVED}/{guest}.save"
+    return [
+        *(f"{place}/{name}" for place in places for name in system.list(place) if _is_of(name, guest)),
+        *([saved] if system.exists(saved) else []),
+        *(f"{_DUMPED}/{name}" for name in system.list(_DUMPED) if _is_of(re.sub(_WHEN, "", name), guest)),
+    ]
 
 
-def _folders_of(system: System, guest: str, places: Iterable[str]) -> Iterable[str]:
-    for place in places:
-        for name in system.list(place):
-            number, _, short = name.partition("-")
-            if number.isdecimal() and short == guest[:_SHORT]:
-                yield f"{place}/{name}"
+def _is_of(name: str, guest: str) -> bool:
+    """Return whether libvirt's short name of a guest can be that of this one."""
+    number, _, short = name.partition("-")
+    return number.isdecimal() and short == guest[:_SHORT]

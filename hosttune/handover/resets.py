@@ -54,8 +54,7 @@ def reset(system: System, target: Target) -> HandoverStep:
         in_child(lambda: system.write(path, "1"), LIMIT_SECONDS, path)
     finally:
         system.forget()
-        if (system.read(choice) or "").split() != list(target.methods or ()):
-            system.write(choice, " ".join(target.methods or ()))
+        restore_methods(system, target.address, target.methods)
     answer = (system.read_bytes(sysfs.function(target.address, "config")) or b"")[:_HEADER]
     evidence = {
         "offered": list(target.methods or ()),
@@ -68,6 +67,19 @@ def reset(system: System, target: Target) -> HandoverStep:
         return _step("unknown", method, evidence, "its configuration space cannot be read")
     wrong = _wrong(target, answer, evidence["ids"])
     return _step("failed" if wrong else "done", method, evidence, wrong)
+
+
+def methods_now(system: System, address: str) -> tuple[str, ...] | None:
+    """Return the reset methods that the kernel would use for a function now; None if it does not say."""
+    text = system.read(sysfs.function(address, "reset_method"))
+    return None if text is None else tuple(text.split())
+
+
+def restore_methods(system: System, address: str, methods: Sequence[str] | None) -> None:
+    """Give a function its reset methods back. Raises WriteFailed."""
+    now = methods_now(system, address)
+    if now is not None and now != tuple(methods or ()):
+        system.write(sysfs.function(address, "reset_method"), " ".join(methods or ()))
 
 
 def _wrong(target: Target, answer: bytes, ids: object) -> str | None:

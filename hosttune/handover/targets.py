@@ -11,16 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from hosttune.errors import BadInput, Refused
 from hosttune.gpu import maker_of, reset_touches, vendor_of
 from hosttune.gpu.vendor import MemoryClear
+from hosttune.handover.serials import check_serial, serial_now
 from hosttune.holders import holders
 from hosttune.hypervisor import may_run, unread_guests
-from hosttune.model import sysfs
 from hosttune.model.host import Host
 from hosttune.model.pci import PciDevice
-from hosttune.model.quarantine import DeviceRecord, Register
-from hosttune.model.values import Value, address_key, is_address
+from hosttune.model.quarantine import DeviceRecord, Register, drive_mark
+from hosttune.model.values import Value, address_key, is_address, parse_address
 from hosttune.planning.inventory.devices import identity, read_catalogue
 from hosttune.register import read_register
 from hosttune.settings.drivers import VFIO, Driver
+from hosttune.system import System
 from hosttune.transaction.applied import applied_plans
 from hosttune.transaction.guards import same_device
 from hosttune.transaction.site import Site, refuse_open
@@ -85,7 +86,7 @@ def chosen(site: Site, host: Host, asked: Asked) -> tuple[Target, ...]:
     """Return the devices of a hand-over, in the order of addresses. Raises BadInput, Refused; changes nothing."""
     register = read_register(site.store.folder) if site.store is not None else _register_of(host)
     addresses = _named(host, register, asked)
-    _refuse_replaced(host, register, addresses)
+    _refuse_replaced(site, host, register, addresses)
     refuse_open(site.transactions())
     owners = {address: _owner(site, host, register, address) for address in addresses}
     _refuse_used(site, host, addresses)
@@ -140,11 +141,22 @@ def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
     return found
 
 
-def _refuse_replaced(host: Host, register: Register, addresses: Iterable[str]) -> None:
+def identity_now(system: System, host: Host, address: str) -> str:
+    """Return the identity of a device, of a drive with the serial number that the host's driver shows."""
+    serial = serial_now(system, address)
+    return " ".join([identity(read_catalogue(host), address, host), *([drive_mark(serial)] if serial else [])])
+
+
+def joined(before: str, now: str) -> str:
+    """Return the identity of a device as it is now, with what was known of it before and is not told now."""
+    names = {word.partition("=")[0] for word in now.split(" ")[2:]}
+    return " ".join([now, *(word for word in before.split(" ")[2:] if word.partition("=")[0] not in names)])
+
+
+def _refuse_replaced(site: Site, host: Host, register: Register, addresses: Iterable[str]) -> None:
     """Raise Refused for an address where another device is quarantined: that one would not be, any more."""
-    catalogue = read_catalogue(host)
     for known in (one for one in register.quarantined if one.address in addresses):
-        now = identity(catalogue, known.address, host)
+        now = identity_now(site.system, host, known.address)
         if not same_device(known.identity, now):
             what = f"another device is at {known.address} now: quarantined is {known.identity!r}, and it is {now!r}"
             hint = f"put the quarantined device back, or free it: hosttune handover release {known.address} --why TEXT"
@@ -224,15 +236,16 @@ def _serials(
     A drive on vfio-pci does not show its serial number. It is read again before anything is sent to the drive.
     """
     drives = [address for address in addresses if kind_of(host, address) == "nvme"]
-    wanted = [one.strip() for one in given]
-    named = {address: serial for one in wanted for address, found, serial in (one.partition("="),) if found}
-    plain = [one for one in wanted if "=" not in one]
+    named, plain = _given(given)
     for drive in drives:
-        known = _serial_now(site, drive)
+        known = serial_now(site.system, drive)
         if drive not in named and known in plain:
             named[drive] = str(known)
             plain.remove(str(known))
-    unknown = [drive for drive in drives if drive not in named and _serial_now(site, drive) is None]
+        if known is not None and named.get(drive, known) != known:
+            what = f"drive {drive} has the serial number {known!r}, not {named[drive]!r}"
+            raise Refused(what, where="--erase", hint="look which drive is there now; nothing was changed")
+    unknown = [drive for drive in drives if drive not in named and serial_now(site.system, drive) is None]
     if len(unknown) == len(plain) == 1:
         named[unknown[0]] = plain.pop()
     elif plain and unknown:
@@ -254,10 +267,21 @@ def _serials(
     return named
 
 
-def _serial_now(site: Site, address: str) -> str | None:
-    folder = sysfs.function(address, "nvme")
-    names = site.system.list(folder)
-    return (site.system.read(f"{folder}/{names[0]}/serial") or "").strip() or None if len(names) == 1 else None
+def _given(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return (the serial numbers that were given with an address, the others). Raises BadInput."""
+    named: dict[str, str] = {}
+    plain: list[str] = []
+    for one in given:
+        address, found, serial = one.partition("=")
+        serial = check_serial(serial if found else one)
+        if not found:
+            plain.append(serial)
+            continue
+        address = parse_address(address.strip(), where="--erase")
+        if address in named:
+            raise BadInput(f"{address} is named twice", where="--erase", hint="give each drive one serial number")
+        named[address] = serial
+    return named, plain
 
 
 def kind_of(host: Host, address: str) -> str:
@@ -291,7 +315,7 @@ def _target(
     return Target(
         address=address,
         kind=kind,
-        identity=begun.identity if begun else identity(read_catalogue(host), address, host),
+        identity=begun.identity if begun else identity_now(site.system, host, address),
         guest=owner[0] if owner else None,
         owner=owner[1] if owner else None,
         back=VFIO if asked.to_vfio else begun.driver if begun else _driver_now(function),

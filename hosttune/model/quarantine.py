@@ -19,12 +19,17 @@ REGISTER_SCHEMA = "hosttune.handover-register/v1"
 RegisterState = Literal["quarantined", "clean", "released"]
 
 
+def drive_mark(serial: str) -> str:
+    """Return a drive's serial number as a part of its identity, which has no spaces."""
+    return f"serial={serial.strip().replace('%', '%25').replace(' ', '%20')}"
+
+
 class DeviceRecord(Value, frozen=True, kw_only=True):
     """One device of the register.
 
     - `state`: "quarantined": no guest gets it; "clean": every step of its last hand-over is done, and it was returned;
       "released": a person freed it (`who`, `why`), so it never counts as clean.
-    - `identity`: as in plans, when it was recorded.
+    - `identity`: as in plans, when it was recorded; of a GPU or drive with what its driver showed later (`drive_mark`).
     - `since`: the time of the last change, ISO 8601 in UTC; `why`: the reason; `guest`: its last guest, if known.
     - `step`: the last step that was begun. `handover`: the number of the course that it belongs to.
     - `boot_id`, `epoch`, `driver`, `firmware`: as they were when it was returned. Firmware can only be read while the
@@ -103,16 +108,18 @@ class HandoverState(Value, frozen=True, kw_only=True):
     - `epochs`: how often each device of the register was given to a guest that started, by address; a device that is
       not in it has no known epoch. `starts`: what the lines that were counted are (`hosttune.starts.starts_mark`).
     - `recording` None: it is not known whether starts by other programs are recorded.
+    - `serials`: of the drives that the host's driver has, by address; None: not read, since no device is quarantined.
     """
 
     devices: tuple[DeviceRecord, ...] = ()
     epochs: Mapping[str, int] | None = None
     starts: Mapping[str, str] | None = None
     recording: Recording | None = None
+    serials: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         close_lists(self)
-        close_mappings(self, "epochs", "starts")
+        close_mappings(self, "epochs", "starts", "serials")
 
     @property
     def register(self) -> Register:

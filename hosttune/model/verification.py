@@ -102,7 +102,10 @@ class DeviceStatus(Value, frozen=True, kw_only=True):
 
 
 class CourseStep(Value, frozen=True, kw_only=True):
-    """One step of a hand-over. `outcome` None: it has not ended. Times in seconds; None: unknown."""
+    """One step of a hand-over. `outcome` None: it has not ended. Times in seconds; None: unknown.
+
+    `began`: ISO 8601 in UTC. `percent`: of a drive's sanitize that runs.
+    """
 
     address: str
     step: str
@@ -110,6 +113,8 @@ class CourseStep(Value, frozen=True, kw_only=True):
     why: str | None = None
     limit_seconds: float | None = None
     estimate_seconds: float | None = None
+    began: str | None = None
+    percent: int | None = None
 
 
 class CourseStatus(Value, frozen=True, kw_only=True):

@@ -77,8 +77,10 @@ def _print_course(found: CourseStatus, console: Console) -> None:
 def _times(one: CourseStep) -> str:
     if one.outcome is not None:
         return ""
+    since = [f"since {one.began}"] if one.began is not None else []
     times = (("about", one.estimate_seconds), ("at most", one.limit_seconds))
-    return ", ".join(f"{word} {seconds:.0f} s" for word, seconds in times if seconds is not None)
+    told = [f"{word} {seconds:.0f} s" for word, seconds in times if seconds is not None]
+    return ", ".join([*since, *told, *([f"{one.percent} % done"] if one.percent is not None else [])])
 
 
 def print_handed(found: Statement, path: str, console: Console) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -20,6 +21,9 @@ from hosttune.register import now
 from hosttune.system import System
 
 _STALE_SECONDS = 120.0  # a drive writes its log before it answers the command: much longer than it can need
+_READ_SECONDS = 600.0  # to read all places of a drive, before or after; they take seconds
+_LEAST_FORMAT = 600.0  # a format that has begun has at least so long, also near the limit
+SPARE_SECONDS = 2 * _READ_SECONDS + _LEAST_FORMAT  # a step may take so much longer than the limit of the erasure
 _TRIES = 3  # to read the log, when a reading fails
 _UNSUPPORTED = ("invalid command opcode", "invalid_opcode")  # nvme-cli's words for status 1, in 2.x and 1.x
 
@@ -47,8 +51,9 @@ class _Waiting(Exception):
 def erase(system: System, folder: str, order: Order, clock: Clock | None = None) -> HandoverStep:
     """Erase a drive, or go on where an earlier call of the same hand-over was cut off; return the step `erased`.
 
-    `folder`: the state directory. A result that is final is kept there, and given again for the same drive. Not final
-    is only "unknown" because of the time limit: then call again.
+    `folder`: the state directory. A result that is final is kept there, and given again for the same drive; "done" only
+    if the drive says that nothing was written since, else it is erased anew. Not final is only "unknown" because of the
+    time limit: then call again.
 
     Raises Refused, with nothing sent to the drive, if it must not be erased; CommandFailed if nvme-cli is missing or
     fails before the erasing command; BadInput if the state directory cannot be written.
@@ -60,8 +65,11 @@ def erase(system: System, folder: str, order: Order, clock: Clock | None = None)
         what = f"an erasure of the drive with serial number {known.order.serial!r} was begun at {order.address}"
         raise Refused(what, where=order.address, hint="name that serial number, or begin a new hand-over")
     if known is not None and known.step is not None:
-        belonging.refuse_other_serial(order, Drive(system, belonging.controller_of(system, order)).identity())
-        return known.step
+        drive = Drive(system, belonging.controller_of(system, order))
+        belonging.refuse_other_serial(order, drive.identity())
+        if known.step.outcome != "done" or _is_still_erased(drive, known.step):
+            return known.step
+        known = None
     seen = survey(system, order) if known is None else look(system, order)
     begun = _begin(order, seen) if known is None else known
     course = _Course(system, folder, begun, seen, clock or Clock())
@@ -72,6 +80,12 @@ def erase(system: System, folder: str, order: Order, clock: Clock | None = None)
             except (InUse, Unreadable) as error:
                 raise belonging.claim_refused(order, error) from error
         return course.run()
+
+
+def _is_still_erased(drive: Drive, step: HandoverStep) -> bool:
+    """Return whether nothing was written since a sanitize: Global Data Erased is still set. A format has no log."""
+    then = (step.evidence or {}).get("log_after")
+    return then is not None and drive.sanitize_log().shown == then
 
 
 def _begin(order: Order, seen: Survey) -> Progress:
@@ -107,6 +121,7 @@ class _Course:
                 )
             if self._state.phase == "surveyed":
                 self._digest()
+                self._begun = self._clock.monotonic()
             if self._state.phase != "reading":
                 step = self._format() if self._seen.action is None else self._sanitize(self._seen.action)
                 if step is not None:
@@ -119,14 +134,24 @@ class _Course:
     # --- before ----------------------------------------------------------------------------------------------
 
     def _digest(self) -> None:
+        read = self._digests()
         found = tuple(
-            Digests(nsid=one.nsid, bytes=one.form.bytes, digests=",".join(self._digests(one)))
+            Digests(nsid=one.nsid, bytes=one.form.bytes, digests=",".join(read[one.nsid]))
             for one in self._seen.namespaces
         )
         self._keep(phase="digested", before=found)
 
-    def _digests(self, one: Namespace) -> tuple[str, ...]:
-        return readback.digests(self._system, one.device, one.form.bytes, self._state.key, one.nsid)
+    def _digests(self) -> Mapping[int, tuple[str, ...]]:
+        """Return the digests of all namespaces, by id. What is not read in time counts as unread."""
+        until = self._clock.monotonic() + _READ_SECONDS
+
+        def late() -> bool:
+            return self._clock.monotonic() > until
+
+        return {
+            one.nsid: readback.digests(self._system, one.device, one.form.bytes, self._state.key, one.nsid, late)
+            for one in self._seen.namespaces
+        }
 
     def _recheck(self, drive: Drive) -> None:
         """Ask the controller that gets a command for its serial number, just before. Raises Refused, CommandFailed."""
@@ -208,8 +233,12 @@ class _Course:
         estimate = self._seen.estimate_seconds or 600.0
         self._clock.sleep(min(60.0, max(1.0, estimate / 100)))
 
+    def _left(self) -> float:
+        """Return how many seconds are left to the limit."""
+        return self._seen.limit_seconds - (self._clock.monotonic() - self._begun)
+
     def _refuse_late(self, stands: str) -> None:
-        if self._clock.monotonic() - self._begun > self._seen.limit_seconds:
+        if self._left() < 0:
             what = f"not ended within {self._seen.limit_seconds:.0f} s ({stands})"
             raise _Waiting(f"{what}: call again to wait on")
 
@@ -223,10 +252,11 @@ class _Course:
                 continue
             drive = Drive(self._system, one.controller)
             self._wait_for_format(drive, one)
+            self._refuse_late(f"namespace {one.nsid} is not formatted")
             self._keep(phase="sending")
             self._recheck(drive)
             try:
-                drive.erase_namespace(one.nsid, one.form, self._seen.ses, self._seen.limit_seconds)
+                drive.erase_namespace(one.nsid, one.form, self._seen.ses, max(_LEAST_FORMAT, self._left()))
             except CommandFailed as error:
                 if error.reason.startswith("no answer"):
                     raise _Waiting(f"the format of namespace {one.nsid} has not ended: {error.reason}") from error
@@ -259,8 +289,7 @@ class _Course:
         if current != sizes:
             return self._end("unknown", f"its namespaces were {sizes} (bytes by id), and are {current}", log=log)
         before = {one.nsid: tuple(one.digests.split(",")) if one.bytes else () for one in self._state.before}
-        after = {one.nsid: self._digests(one) for one in self._seen.namespaces}
-        found = readback.compare(self._state.key, sizes, before, after)
+        found = readback.compare(self._state.key, sizes, before, self._digests())
         if found.same:
             why = f"{found.same} of {found.with_data} blocks still have their old data, first {found.first_same}"
             return self._end("failed", why, log=log, compared=found)

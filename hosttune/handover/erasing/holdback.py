@@ -22,13 +22,13 @@ from __future__ import annotations
 import re
 
 from hosttune.errors import BadInput, WriteFailed
+from hosttune.handover.serials import check_serial
 from hosttune.model.values import is_address
 from hosttune.system import System
 
 FOLDER = "/etc/udev/rules.d"
 _NAME = r"00-hosttune-handover-(.+)\.rules"  # before every rule that reads a disk
 _UDEV_RUNS = "/run/udev/control"
-_SERIAL = r"[A-Za-z0-9][A-Za-z0-9 ._:+/-]{0,19}"  # no character that udev's patterns know: * ? [ ] | " \ $ %
 MARK = "HOSTTUNE_HANDOVER"
 
 _RULES = """\
@@ -83,11 +83,7 @@ def held_back(system: System) -> tuple[str, ...]:
 
 
 def _rules(address: str, serial: str) -> str:
-    serial = serial.strip()
-    if not re.fullmatch(_SERIAL, serial):
-        hint = "a serial number has at most 20 letters, digits and . _ : + / - or spaces"
-        raise BadInput(f"{serial[:40]!r} is not a serial number of a drive", where="--erase", hint=hint)
-    return _RULES.format(address=address, serial=serial, mark=MARK)
+    return _RULES.format(address=address, serial=check_serial(serial), mark=MARK)
 
 
 def _path(address: str) -> str:

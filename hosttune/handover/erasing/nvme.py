@@ -192,10 +192,12 @@ def command_dword(action: int, before: SanitizeLog) -> int:
     """Return CDW10 of a Sanitize command that differs from the last one's, so that the log shows which one it is about.
 
     It is restricted (a failed sanitize leaves nothing readable), except where the last command was the same: then the
-    exit is unrestricted, which changes nothing else of a successful sanitize.
+    exit is unrestricted, which changes nothing else of a successful sanitize. After a failure it is always restricted,
+    since a drive aborts an unrestricted one after a restricted one has failed (NVM Express Base Specification 1.4,
+    5.24); there the log shows a new operation by its status.
     """
     word = action | (1 << 4 if action == OVERWRITE else 0)  # OWPASS 1
-    return word | AUSE if word == before.cdw10 else word
+    return word | AUSE if word == before.cdw10 and before.status != FAILED else word
 
 
 def _understood(argv: tuple[str, ...], parse: Callable[[Any], T], plain: Any) -> T:

@@ -4,8 +4,8 @@ The log alone proves little: "completed" stays from the last operation, and Glob
 that was never written. What proves a new operation is a log that changed with our command. Its CDW10 is chosen to
 differ from the one in the log before (`nvme.command_dword`), and the drive writes it into the log when it starts the
 operation, before it answers the command; or the operation was seen running after the drive had taken our command,
-because a drive refuses a second one while one runs. Source: NVM Express Base Specification 1.4 and 2.0, Sanitize
-command, Sanitize Status log page, Sanitize Operations.
+because a drive refuses a second one while one runs; or the operation before had failed, and the one in the log has not.
+Source: NVM Express Base Specification 1.4 and 2.0, Sanitize command, Sanitize Status log page, Sanitize Operations.
 """
 
 from __future__ import annotations
@@ -80,7 +80,12 @@ def _is_own(run: Run, log: SanitizeLog) -> bool:
     """
     if run.shows is not None:
         return log.cdw10 == run.shows
-    if log.cdw10 == run.cdw10 and log.cdw10 != run.before.cdw10:
+    if log.cdw10 == run.cdw10 and (log.cdw10 != run.before.cdw10 or _has_left_failure(run, log)):
         return True
     same_action = log.cdw10 & _ACTION == run.cdw10 & _ACTION
     return same_action and run.sent and log.status == RUNNING and run.before.status != RUNNING
+
+
+def _has_left_failure(run: Run, log: SanitizeLog) -> bool:
+    """Return whether the operation in the log before had failed, and the one in this log runs or has completed."""
+    return run.before.status == FAILED and log.status in (RUNNING, COMPLETED, COMPLETED_DEALLOCATED)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from hosttune.errors import HosttuneError
-from hosttune.handover import gpumemory, remains, testing
+from hosttune.handover import gpumemory, remains, testing, timelimits
 from hosttune.handover.cleaning import Erasure
 from hosttune.handover.targets import Target
 from hosttune.handover.testguest.order import Unanswered, in_host
@@ -58,8 +58,8 @@ class GuestSteps:
 
     def erasure(self, target: Target, reset: Callable[[], HandoverStep]) -> Erasure:
         """Return the step that searches a GPU's memory. `reset`: resets it on vfio-pci."""
-        limit = gpumemory.LIMIT_SECONDS + 3 * BOOT_SECONDS
-        return Erasure(lambda: self._erase(target, reset), limit, gpumemory.ESTIMATE_SECONDS + 3 * BOOT_ESTIMATE)
+        limit, estimate = timelimits.of_memory(self.session.site.system, target)
+        return Erasure(lambda: self._erase(target, reset), limit + 3 * BOOT_SECONDS, estimate + 3 * BOOT_ESTIMATE)
 
     def _erase(self, target: Target, reset: Callable[[], HandoverStep]) -> HandoverStep:
         if target.kind != "gpu" or not target.search:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from hosttune.model.host import Host
-from hosttune.model.quarantine import DeviceRecord, Register
+from hosttune.model.quarantine import DeviceRecord, Register, drive_mark
 
 _OF_ONE_DEVICE = ("serial=", "uuid=")  # parts of an identity that no other device has
 
@@ -35,6 +35,8 @@ def _places(host: Host, record: DeviceRecord) -> Iterator[str]:
     for gpu in host.gpus if marks else ():
         if marks & {f"serial={gpu.serial}", f"uuid={gpu.uuid}"} and gpu.address != record.address:
             yield gpu.address
+    serials = (host.handover.serials if host.handover else None) or {}
+    yield from (address for address, serial in serials.items() if drive_mark(serial) in marks)
 
 
 def _relatives(host: Host, address: str) -> Iterator[str]:
