@@ -51,6 +51,7 @@ class Fleet:
     kill_at: int | None = None
     interrupt_at: int | None = None
     dead: bool = False
+    full: bool = False  # hosts are asked, and their answers cannot be written
     befores: dict[str, int] = field(default_factory=dict)
     well: set[str] = field(default_factory=set)
     well_then: list[frozenset[str]] = field(default_factory=list)
@@ -60,6 +61,8 @@ class Fleet:
         self.orders.append(order)
         if self.dead:
             return Played(4, False, ("[ERROR]: the playbook is broken",))
+        if self.full:
+            return Played(2, False, ())
         for host in order.hosts:
             if len(self.asked) == self.interrupt_at:
                 stop.now()

@@ -188,7 +188,7 @@ def test_a_host_without_guests_has_nothing_to_judge(cli: Cli, root: Path) -> Non
         (("--host", "host.json", "gone.xml"), "cannot read gone.xml"),
         (("--root", "ROOT", "web"), "no file and no guest 'web'"),
         (("--root", "ROOT", "one-gup"), "do: did you mean one-gpu? libvirt has one-gpu, two-cells"),
-        (("--root", "EMPTY", "--all"), "which guests are defined is unknown"),
+        (("--root", "EMPTY", "--all"), "do: give XML files: the capture does not hold what libvirt answered"),
         (("clean.xml", "-o", "xml"), "is not one of"),
     ],
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fleetresults import RUN, write
+from msgspec.structs import replace
 
 import hosttune
 from hosttune.cli import output
@@ -71,6 +72,19 @@ def test_plans_are_shown_by_group_of_alike_hosts(tmp_path: Path, capsys: pytest.
     ]
     assert f"  guest g: 4 vCPUs, 8 GiB in 1 GiB pages; node 0; gpu {GPU}" in lines
     assert any(line.startswith("  guest g: NOT PLACED: ") for line in lines)
+
+
+def test_plans_with_errors_are_counted_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan that was made is a success, even where its guest cannot start: the reader must not stop at PASS."""
+    host = hosttune.discover("@example")
+    groupless = replace(host, pci=tuple(replace(one, iommu_group=None) for one in host.pci))
+    intent = hosttune.Intent.from_yaml(f"{{version: 1, guests: [{{name: g, gpus: [{GPU}], vcpus: 4, memory: 8GiB}}]}}")
+    for name in HOSTS:
+        answered(tmp_path, name, "plan", hosttune.plan(groupless if name == "h05" else host, intent))
+    show_plans(str(tmp_path), RUN, HOSTS, check=False)
+    assert capsys.readouterr().out.endswith("\n\n1 plan of 16 with errors: see to them before fleet apply\n")
+    show_plans(str(tmp_path), RUN, HOSTS[:5], check=False)
+    assert "with errors" not in capsys.readouterr().out
 
 
 def line_of(warnings: int) -> HostLine:

@@ -130,6 +130,12 @@ def test_files_of_another_run_prove_nothing(results: Path) -> None:
     assert len(silent.orders) == 1
 
 
+def test_a_results_folder_that_takes_no_answer_is_not_said_to_be_hosts_that_were_not_contacted(results: Path) -> None:
+    done = begin(rollout_of(results, "apply", HOSTS), results, Fleet(full=True))
+    why = f"no host's answer is in {results}: ansible ended with 2; see whether files can be written there"
+    assert (done.exit_code, done.stopped) == (1, why)
+
+
 def test_another_run_over_a_hosts_file_does_not_unprove_a_recorded_host(results: Path) -> None:
     fleet = Fleet(script={"h001": [("apply", "no")]})
     rollout = rollout_of(results, "apply", HOSTS)

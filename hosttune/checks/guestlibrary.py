@@ -19,7 +19,7 @@ _DIRECT_ID = "guest-gpudirect"
 _LOCK_ID = "guest-memlock"
 _DMABUF = (5, 12)  # Linux: dma-buf of other drivers in RDMA memory regions (ib_umem_dmabuf)
 _AGAIN = (
-    "systemctl restart hosttune-guest writes it anew; a file without its first line is left alone: move it away first"
+    "systemctl restart hosttune-guest writes it again; a file without its first line is left alone: move it away first"
 )
 
 

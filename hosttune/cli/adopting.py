@@ -115,7 +115,7 @@ def _definitions(host: Host, request: Request) -> Iterator[Definition]:
         from hosttune.cli.lint import defined
 
         system = open_system(request.root)
-        yield from (_each(system, name) for name in defined(host))
+        yield from (_each(system, name) for name in defined(host, request.root))
     elif request.names:
         system = open_system(request.root)
         yield from (_named(system, host, name) for name in request.names)

@@ -115,11 +115,17 @@ def show_changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> Non
 
 
 def show_plans(results: str, run: str, hosts: Sequence[str], *, check: bool) -> None:
-    """Print the plans, those of alike hosts once."""
+    """Print the plans, those of alike hosts once, and how many have errors: a plan can be made and still not work."""
     from hosttune.fleet.rehearsal import plans
+    from hosttune.report.branch import count
+    from hosttune.report.fleet_changes import has_errors
 
-    for lines, alike in plans(results, run, hosts, check=check).items():
+    found = plans(results, run, hosts, check=check)
+    for lines, alike in found.items():
         emit(shown("\n  ".join([f"\nplan of {hosts_text(alike, hosts)}", *lines])))
+    wrong = sum(len(alike) for lines, alike in found.items() if has_errors(lines))
+    if wrong:
+        emit(f"\n{count(wrong, 'plan')} of {sum(map(len, found.values()))} with errors: see to them before fleet apply")
 
 
 def hosts_text(hosts: Sequence[str], of: Sequence[str]) -> str:

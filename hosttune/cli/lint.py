@@ -81,7 +81,7 @@ def gather(root: str | None, document: str | None, guests: Sequence[str], every:
         hint = "give XML files, or --root with a capture"
         raise BadInput("a host document holds no definitions of guests", where="--host", hint=hint)
     host = host or hosttune.discover(root)
-    wanted = dict.fromkeys(guests) if not every else dict.fromkeys(defined(host))
+    wanted = dict.fromkeys(guests) if not every else dict.fromkeys(defined(host, root))
     return host, [files[one] if one in files else of_name(root, host, one) for one in wanted]
 
 
@@ -98,10 +98,11 @@ def of_file(path: str) -> Definition:
     return Definition(path, load(path, what=WHAT, size="domain XML"))
 
 
-def defined(host: Host) -> list[str]:
+def defined(host: Host, root: str | None) -> list[str]:
     """Return the names of the guests that libvirt knows. Raises BadInput if that is unknown."""
     if host.guests is None:
-        hint = "start libvirt's daemon, or give XML files"
+        captured = "give XML files: the capture does not hold what libvirt answered"
+        hint = "start libvirt's daemon, or give XML files" if root is None else captured
         raise BadInput("which guests are defined is unknown: libvirt was not asked", where="libvirt", hint=hint)
     return [guest.name for guest in host.guests]
 
@@ -113,7 +114,7 @@ def of_name(root: str | None, host: Host, name: str) -> Definition:
     from hosttune.linting import Definition
     from hosttune.model.hints import did_you_mean
 
-    known = defined(host)
+    known = defined(host, root)
     if name not in known:
         hint = f"libvirt has {', '.join(known) or 'no guests'}; a path of a file has a '/' or ends in .xml"
         what = f"no file and no guest {name!r}"

@@ -181,8 +181,16 @@ def _ask_wave(
             return INTERRUPTED
         if not any(answered):
             messages += played.messages
-            return f"ansible contacted no host: {first_error(played.messages) or f'it ended with {played.code}'}"
+            return _why_unanswered(played, order.results)
     return None
+
+
+def _why_unanswered(played: Played, results: str) -> str:
+    """Return why no host of an ansible has an answer. One that ran to its end may have changed hosts: say no more."""
+    error = first_error(played.messages)
+    if error is not None:
+        return f"ansible contacted no host: {error}"
+    return f"no host's answer is in {results}: ansible ended with {played.code}; see whether files can be written there"
 
 
 def _orders(rollout: Rollout, hosts: Sequence[str]) -> Iterator[Order]:

@@ -112,7 +112,7 @@ def epoch_of(host: Host, address: str) -> tuple[int | None, str]:
         why = state.recording.why if state.recording else None
         return None, f"starts by other programs are not recorded: {why or 'the hook of libvirt cannot be read'}"
     if state.recording.since != record.recorded_since:
-        return None, "libvirt's hook was installed anew since: a start in between was not recorded"
+        return None, "libvirt's hook was installed again since: a start in between was not recorded"
     found = state.counted(record)
     return found, "" if found is not None else "the record of starts cannot be read, or lines of it are missing"
 

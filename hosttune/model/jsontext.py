@@ -37,7 +37,7 @@ def plain_json(
     try:
         data = text.encode() if isinstance(text, str) else text
         if sum(map(data.count, (b",", b"[", b"{"))) > most:
-            raise BadInput(f"more than {most:,} values", where=where, hint="no such document has so many")
+            raise BadInput(f"more than {most:,} values", where=where, hint="no such document has this many")
         document = msgspec.json.decode(data)
     except UnicodeError as error:
         raise BadInput(f"not valid Unicode: {error}", where=where, hint="write it in UTF-8") from error

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hosttune.model.plan import Plan, PlannedGuest
 from hosttune.model.result import Result
 from hosttune.model.values import format_size
 from hosttune.report.branch import count
 from hosttune.report.result_text import setting_text, short_lists, short_value
 from hosttune.report.values import setting_value
+
+_ERROR = "error: "
 
 
 def change_lines(result: Result) -> tuple[str, ...]:
@@ -36,6 +40,11 @@ def plan_lines(plan: Plan) -> tuple[str, ...]:
     lines.append(f"{count(len(plan.actions), 'action')} ({needed} needed, {reboots} with a reboot)")
     lines += [f"{finding.level}: {finding.text}" for finding in plan.findings if finding.level != "info"]
     return tuple(lines)
+
+
+def has_errors(lines: Sequence[str]) -> bool:
+    """Whether the lines of a plan have a finding of the level error."""
+    return any(line.startswith(_ERROR) for line in lines)
 
 
 def _guest(guest: PlannedGuest) -> str:

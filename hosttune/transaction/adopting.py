@@ -161,6 +161,6 @@ def _refuse_managed(name: str, adopted: AdoptedGuest | None, xml: str) -> None:
     """Refuse a guest under another manager, unless the plan was saved with consent to that. Raises Refused."""
     managers = managers_of(XmlText(xml.encode()))
     if managers and not (adopted and adopted.consent and set(managers) <= set(adopted.managers)):
-        what = f"{' and '.join(managers)} manages guest {name!r} and writes its definition anew"
+        what = f"{' and '.join(managers)} manages guest {name!r} and writes its definition again"
         hint = f"make the change there; to change it here nevertheless: hosttune plan --adopt {name} --yes"
         raise Refused(what, where=f"guest {name}: metadata", hint=hint)

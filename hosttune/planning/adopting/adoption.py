@@ -212,7 +212,7 @@ def _unplaced(host: Host, draft: Draft) -> Adoption:
 
 def _managed(managers: Sequence[str], name: str) -> Iterator[Finding]:
     for manager in managers:
-        what = f"{manager} manages this guest and writes its definition anew: make the change there"
+        what = f"{manager} manages this guest and writes its definition again: make the change there"
         yield Finding(level="warn", text=what, where=f"guest {name}: metadata")
 
 
