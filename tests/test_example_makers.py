@@ -129,6 +129,10 @@ def test_halves_of_gaudis_and_a_single_mi300x() -> None:
     halves = decided("gaudi3-8", 1)
     assert [[d.address for d in guest.devices] for guest in halves.guests] == [GPUS[:4], GPUS[4:]]
     assert not [one for one in halves.findings if "can interrupt" in one.text]
+    ports = [one for one in halves.findings if "network ports of their own" in one.text]
+    assert [(one.level, one.where) for one in ports] == [("warn", f"guest {one.name}") for one in halves.guests]
+    assert f"whether the ports to {', '.join(GPUS[4:])} are cut" in ports[0].text
+    assert not [one for one in decided("gaudi3-8", 0).findings if "network ports of their own" in one.text]
     (told,) = (one for one in decided("mi300x-8", 1).findings if "can interrupt" in one.text)
     assert f"{', '.join(GPUS[1:])} are joined with {GPUS[0]}" in told.text
 
