@@ -88,9 +88,9 @@ def _joined_by_ports(catalogue: Catalogue, guest: PlannedGuest, where: str) -> I
         mine, others = [one for one in board if one in own], [one for one in board if one not in own]
         if mine and others:
             text = (
-                f"{len(mine)} of {len(board)} GPUs that are joined by network ports of their own: no source says whether"
-                f" the ports to {', '.join(sorted(others)[:8])} are cut from the guest, nor whether they are up in it;"
-                " where tenants must be apart, give all of them to one guest"
+                f"{len(mine)} of {len(board)} GPUs that are joined by network ports of their own: no source says"
+                f" whether the ports to {', '.join(sorted(others)[:8])} are cut from the guest, nor whether they are up"
+                " in it; where tenants must be apart, give all of them to one guest"
             )
             yield Finding(level="warn", text=text, where=where)
 
