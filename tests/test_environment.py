@@ -294,6 +294,26 @@ def test_forms_of_schedulers_containers_and_shells(text: str) -> None:
     assert set_by(text) == [(1, "NCCL_ALGO", "Ring"), (1, "B", "c")]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"NCCL_ALGO": "Ring", "B": "c"}',
+        'runtime_env={"env_vars": {"NCCL_ALGO": "Ring", "B": "c"}}',
+        "env_vars: {NCCL_ALGO: Ring, B: c}",
+        "os.environ.update({'NCCL_ALGO': 'Ring', 'B': \"c\"})",
+    ],
+)
+def test_mappings_on_one_line(text: str) -> None:
+    assert set_by(text) == [(1, "NCCL_ALGO", "Ring"), (1, "B", "c")]
+
+
+@pytest.mark.parametrize(
+    "text", ['os.environ.setdefault("NCCL_ALGO", "Ring")', "os.putenv('NCCL_ALGO','Ring')  # why", "NCCL_ALGO: Ring"]
+)
+def test_calls_of_python(text: str) -> None:
+    assert set_by(text) == [(1, "NCCL_ALGO", "Ring")]
+
+
 def test_a_list_of_slurm_has_no_comma_in_a_value() -> None:
     assert set_by("#SBATCH --export=ALL,NCCL_IB_HCA=mlx5_0,mlx5_1") == [(1, "NCCL_IB_HCA", "mlx5_0")]
 
@@ -443,7 +463,8 @@ def test_any_bytes_are_read_or_refused() -> None:
     "text",
     ["A=" + "," * 900_000, "A: " + " " * 900_000 + "x", " " * 900_000 + "x=1", "NCCL_IB_HCA=" + "a," * 400_000,
      "\n".join(["A" * 50 + " # "] * 19_000),
-     ("b" * 50 + "\\\n") * 19_000, "- " * 450_000, ("NCCL_IB_HCA=" + ",:" * 2000 + "\n") * 240],
+     ("b" * 50 + "\\\n") * 19_000,
+     ("{A: " * 4_000 + "\n") * 60, ("{A:'" * 4_000 + "\n") * 60, "- " * 450_000, ("NCCL_IB_HCA=" + ",:" * 2000 + "\n") * 240],
 )  # fmt: skip
 def test_the_largest_texts_take_little_time(text: str) -> None:
     before = time.process_time()

@@ -34,6 +34,11 @@ _YAML_VALUE = re.compile(r"value:(.*)")
 _YAML_BOTH = re.compile(rf"(?:-\s*)?\{{\s*name:\s*[\"']?({_NAME})[\"']?\s*,\s*value:([^{{}}]*)\}},?(?:\s+#.*)?")
 _YAML_PAIR = re.compile(r"(?:-\s*)?[\"']?([A-Z][A-Z0-9_]*)[\"']?\s*:\s(.*)")
 _YAML_HEAD = re.compile(r"(?:-\s*)?[\"']?[A-Za-z][A-Za-z0-9_.-]*[\"']?:(?:\s*[{\[|>])?\s*(?:#.*)?")
+# Of a mapping on one line, in JSON, YAML or Python; each part is short, so that no pattern looks far.
+_IN_BRACES = re.compile(
+    r"[{,]\s{0,20}[\"']?([A-Z][A-Z0-9_]{0,63})[\"']?\s{0,20}:\s{0,20}(\"[^\"]{0,4096}\"|'[^']{0,4096}'|[^,{}\"']{0,4096})"
+)
+_PYTHON_CALL = re.compile(rf"os\.(?:environ\.setdefault|putenv)\(\s*[\"']({_NAME})[\"']\s*,(.*)\)(?:\s*#.*)?")
 _DEFAULT = re.compile(rf"\$\{{({_NAME}):?=.*\}}", re.DOTALL)  # of the command ":", as in  : "${{A:=b}}"
 _PYTHON = re.compile(rf"os\.environ\[\s*[\"']({_NAME})[\"']\s*\]\s*=(.*)")
 _SCHEDULER = re.compile(r"#(?:SBATCH|PBS) ")  # of a script's own lines, which sbatch(1), qsub(1) read as options
@@ -164,9 +169,18 @@ def _line(number: int, line: str) -> list[Setting]:
     if _NOTHING.fullmatch(line) or len(line) > LONGEST_LINE:
         return []
     line = _SCHEDULER.sub("", line, count=1) if _SCHEDULER.match(line) else line
-    if pair := _PYTHON.fullmatch(line) or _YAML_BOTH.fullmatch(line) or _YAML_PAIR.fullmatch(line):
+    if (
+        pair := _PYTHON.fullmatch(line)
+        or _PYTHON_CALL.fullmatch(line)
+        or _YAML_BOTH.fullmatch(line)
+        or _YAML_PAIR.fullmatch(line)
+    ):
         return [Setting(number, pair[1], _unquoted(pair[2]))]
-    return [one for words in _commands(line) for one in _shell(number, words)]
+    found = [one for words in _commands(line) for one in _shell(number, words)]
+    if any(one.name != (one.name or "").lower() for one in found):
+        return found
+    # NAME={"A": "b"} of Python looks like an assignment of a shell.
+    return [Setting(number, pair[1], _unquoted(pair[2])) for pair in _IN_BRACES.finditer(line)] or found
 
 
 def _unquoted(text: str) -> str:
