@@ -330,6 +330,31 @@ def test_an_ethernet_function_without_the_rdma_device_of_its_like(
     assert expected != "warn" or f"no RDMA device, and {B}, of the same model, has one" in (found.actual or "")
 
 
+OLD = "28.36.1010"
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        ((None, None), "pass"),  # the driver tells none
+        ((OLD, OLD, OLD), "pass"),
+        ((OLD, "28.39.1002"), "warn"),  # which of two is the right one, nothing tells
+        ((OLD, "28.39.1002", "28.39.1002"), "warn"),
+        (("28.39.1002", "28.39.1002", OLD), "pass"),  # the other one's result says it
+        ((None, OLD), "unknown"),
+        ((OLD, None), "unknown"),
+    ],
+)
+def test_cards_of_a_model_have_one_firmware(versions: tuple[str | None, ...], expected: str) -> None:
+    places = (A, B, "0000:3b:00.0")
+    ports = {at: infiniband(firmware=version) for at, version in zip(places, versions, strict=False)}
+    found = one(evidence(ports), "port-state")
+    assert found.outcome == expected
+    lost = evidence({at: None if at == places[-1] else port for at, port in ports.items()})
+    assert versions[0] is None or len(ports) < 3 or one(lost, "port-state").outcome == "unknown"
+    assert expected != "warn" or f"firmware {OLD}; other cards of its model have 28.39.1002" in (found.actual or "")
+
+
 def test_a_card_for_guests_has_no_rdma_device_here() -> None:
     found = evidence({A: ethernet(), B: None}, **ETHERNET)
     pci = (found.host.pci[0], msgspec.structs.replace(found.host.pci[1], driver="vfio-pci"))

@@ -464,7 +464,8 @@ def test_any_bytes_are_read_or_refused() -> None:
     ["A=" + "," * 900_000, "A: " + " " * 900_000 + "x", " " * 900_000 + "x=1", "NCCL_IB_HCA=" + "a," * 400_000,
      "\n".join(["A" * 50 + " # "] * 19_000),
      ("b" * 50 + "\\\n") * 19_000,
-     ("{A: " * 4_000 + "\n") * 60, ("{A:'" * 4_000 + "\n") * 60, "- " * 450_000, ("NCCL_IB_HCA=" + ",:" * 2000 + "\n") * 240],
+     ("{A: " * 4_000 + "\n") * 60, ("{A:'" * 4_000 + "\n") * 60,
+     "- " * 450_000, ("NCCL_IB_HCA=" + ",:" * 2000 + "\n") * 240],
 )  # fmt: skip
 def test_the_largest_texts_take_little_time(text: str) -> None:
     before = time.process_time()

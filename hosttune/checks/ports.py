@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from hosttune.checks.check import Check, skipped, unknown
@@ -36,6 +37,7 @@ _RATE = "port-rate"
 _UNASSIGNED = frozenset((0, 0xFFFF))  # InfiniBand Architecture volume 1, 4.1.3: reserved, and the permissive LID
 _UP = "each port that is set up has a link, and on InfiniBand an address from the subnet manager"
 _DEVICE = "load its driver's RDMA module, look for its messages in the kernel log, and compare: rdma link; rdma dev"
+_UPDATE = "bring the cards of a model to one firmware (mlxfwmanager, or the maker's tool), then reset them or reboot"
 _MANAGER = "start the subnet manager (opensm, or the one of the switch), or look whether it can reach this port: sminfo"
 
 
@@ -58,7 +60,8 @@ def _state(evidence: Evidence, judged: Judged) -> CheckResult:
     found = [*not_known(judged)]
     found += [one for port in judged.rdma if known[port.name] == LINKED for one in _managed(port)]
     found += [Found("unknown", f"{name}: {_words(judged, name)}") for name, link in known.items() if link == UNKNOWN]
-    found += _without_rdma(judged) if LINKED in known.values() else ()
+    if LINKED in known.values():
+        found += [*_without_rdma(judged), *_firmware(judged)]
     others = judged.cards.any_linked(judged.cards.alike(judged)) if judged.rdma else False
     dead = [name for name, link in known.items() if link == NO_LINK]
     off = [name for name, link in known.items() if link == OFF]
@@ -133,6 +136,28 @@ def _without_rdma(judged: Judged) -> Iterator[Found]:
         yield Found("warn", f"no RDMA device, and {listed(having, 3)}, of the same model, has one", _DEVICE)
     elif silent:
         yield Found("unknown", f"no RDMA device; whether {listed(silent, 3)}, of the same model, has one is not known")
+
+
+def _firmware(judged: Judged) -> Iterator[Found]:
+    """Yield that its RDMA device runs another firmware than most cards of its model here."""
+    cards, own = judged.cards, _versions(judged)
+    having = {address: cards.judged(address) for address in cards.alike(judged) if cards.rdma_names(address) != ()}
+    seen = {address: _versions(one) if one is not None else () for address, one in having.items()}
+    theirs, unread = list(seen.values()), [address for address, versions in seen.items() if not versions]
+    if not judged.rdma or not any([own, *theirs]):
+        return  # it has no RDMA device, or its driver tells none
+    (most, count), *rest = Counter([own, *theirs]).most_common()
+    if not own:
+        yield Found("unknown", "its firmware was not read, which other cards of its model show")
+    elif unread:
+        yield Found("unknown", f"the firmware of {listed(unread, 3)}, of the same model, was not read")
+    elif rest and (own != most or any(other == count for _, other in rest)):
+        shown = listed(sorted({version for versions in theirs for version in versions if version not in own}), 3)
+        yield Found("warn", f"firmware {', '.join(own)}; other cards of its model have {shown}", _UPDATE)
+
+
+def _versions(judged: Judged) -> tuple[str, ...]:
+    return tuple(sorted({port.firmware for port in judged.rdma if port.firmware}))
 
 
 def _words(judged: Judged, name: str) -> str:
