@@ -24,7 +24,7 @@ READ = "/sys/class/infiniband/*/ports, /sys/class/net"
 NVSENTINEL = "NVIDIA, NVSentinel NIC Health Monitor (docs.nvidia.com/nvsentinel)"
 CABLE = (
     "reseat or swap the cable or transceiver, try another port of the switch, and look at that port's own state there;"
-    " a port that is not used: ip link set NAME down"
+    " a port that is not used: ip link set NAME down (InfiniBand: mlxlink -d DEVICE --port_state dn)"
 )
 LOOK = "rdma link; ip -d link show"
 
