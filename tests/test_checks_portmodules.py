@@ -168,6 +168,9 @@ def test_the_rates_of_ethtool() -> None:
     assert (down.supported_gbps, down.advertised_gbps, down.speed_gbps) == ((0.01, 0.1, 1.0), (0.01, 0.1, 1.0), None)
     assert parse_link_modes("\tAdvertised link modes:  Not reported\n").advertised_gbps == ()
     assert parse_link_modes("").supported_gbps is None
+    # The one rate whose name has no duplex (net/ethtool/common.c, link_mode_names).
+    fec = parse_link_modes("\tSupported link modes:   10000baseKR/Full\n\t                        10000baseR_FEC\n")
+    assert fec.supported_gbps == (10.0,)
 
 
 @pytest.mark.parametrize(

@@ -246,6 +246,8 @@ def test_whose_ports_are_judged(more: dict[str, Any], expected: str | None) -> N
 # --- rate --------------------------------------------------------------------------------------------------------
 
 HALF = infiniband(rate_gbps=200.0, width=2)
+SDR_RATE: dict[str, Any] = {"rate_gbps": 10.0, "width": 4, "speed": "SDR"}  # rate_show: also of a speed without a name
+SDR = infiniband(**SDR_RATE)
 JUMBO = NicPorts(rdma=ROCE.rdma, interfaces=(interface(mtu=9000),))
 NO_MTU = NicPorts(rdma=ROCE.rdma, interfaces=(interface(mtu=None),))
 
@@ -261,6 +263,10 @@ NO_MTU = NicPorts(rdma=ROCE.rdma, interfaces=(interface(mtu=None),))
         (infiniband(), None, "unknown"),
         (infiniband(), infiniband(rate_gbps=None), "unknown"),
         (infiniband(rate_gbps=None), infiniband(), "unknown"),
+        (SDR, SDR, "unknown"),  # alike, and none of them proven
+        (SDR, infiniband(), "unknown"),
+        (infiniband(), SDR, "unknown"),
+        (infiniband(**{**SDR_RATE, "speed": None}), DEAD_IB, "unknown"),  # kernels that name no speed
         (DEAD_IB, infiniband(), "skip"),
         (ethernet(), ethernet(), "pass"),
         (ethernet(speed_gbps=1.0), ethernet(), "warn"),
@@ -288,6 +294,72 @@ def test_each_port_of_a_function_is_compared_with_the_same_port_of_the_other_car
     assert outcome(evidence({A: both(), B: both()}), "port-rate") == "pass"
     assert outcome(evidence({A: both(rate_gbps=200.0, width=2), B: both()}), "port-rate") == "warn"
     assert outcome(evidence({A: both(**POLLING), B: both()}), "port-rate") == "pass", "port-state tells that"
+
+
+def test_sdr_may_be_a_speed_that_the_kernel_has_no_name_for() -> None:
+    found = one(evidence({A: SDR, B: SDR}), "port-rate")
+    assert "mlx5_0/1 shows 10 Gb/s (4X SDR), as the kernel does also" in (found.actual or "")
+    assert "mlxlink" in (found.hint or "")
+    before, after = evidence({A: infiniband()}), infiniband(**SDR_RATE)
+    again = msgspec.structs.replace(before, ports_later={A: after}, seconds_later=60.0)
+    assert outcome(again, "port-errors") == "fail", "it was faster before, with a name"
+
+
+ETHERNET: dict[str, Any] = {"device": {"class_code": "020000"}}
+BONDED = NicPorts(rdma=(rdma("mlx5_bond_0", layer="ethernet", lid=0, sm_lid=0),), interfaces=(interface(),))
+
+
+@pytest.mark.parametrize(
+    ("ports", "expected"),
+    [
+        ({A: ethernet(), B: ethernet()}, "pass"),  # none has RDMA
+        ({A: ethernet(), B: ROCE}, "warn"),  # mlx5_ib has failed at one of two cards
+        ({A: SET_DOWN, B: ROCE}, "skip"),  # nothing can use it
+        ({A: ethernet(), B: None}, "unknown"),
+        ({A: ethernet(), B: NicPorts(rdma=None, interfaces=(interface(),))}, "unknown"),
+        ({A: ROCE, B: ethernet()}, "pass"),  # B's result says it
+        ({A: ethernet(), B1: ROCE}, "pass"),  # another port of another card
+        ({A1: BONDED, A: ethernet(), B: ROCE}, "pass"),  # the bond's RDMA device is at the card's other function
+    ],
+)
+def test_an_ethernet_function_without_the_rdma_device_of_its_like(
+    ports: dict[str, NicPorts | None], expected: str
+) -> None:
+    found = one(evidence(ports, **ETHERNET), "port-state")
+    assert found.outcome == expected
+    assert expected != "warn" or f"no RDMA device, and {B}, of the same model, has one" in (found.actual or "")
+
+
+OLD = "28.36.1010"
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        ((None, None), "pass"),  # the driver tells none
+        ((OLD, OLD, OLD), "pass"),
+        ((OLD, "28.39.1002"), "warn"),  # which of two is the right one, nothing tells
+        ((OLD, "28.39.1002", "28.39.1002"), "warn"),
+        (("28.39.1002", "28.39.1002", OLD), "pass"),  # the other one's result says it
+        ((None, OLD), "unknown"),
+        ((OLD, None), "unknown"),
+    ],
+)
+def test_cards_of_a_model_have_one_firmware(versions: tuple[str | None, ...], expected: str) -> None:
+    places = (A, B, "0000:3b:00.0")
+    ports = {at: infiniband(firmware=version) for at, version in zip(places, versions, strict=False)}
+    found = one(evidence(ports), "port-state")
+    assert found.outcome == expected
+    lost = evidence({at: None if at == places[-1] else port for at, port in ports.items()})
+    assert versions[0] is None or len(ports) < 3 or one(lost, "port-state").outcome == "unknown"
+    assert expected != "warn" or f"firmware {OLD}; other cards of its model have 28.39.1002" in (found.actual or "")
+
+
+def test_a_card_for_guests_has_no_rdma_device_here() -> None:
+    found = evidence({A: ethernet(), B: None}, **ETHERNET)
+    pci = (found.host.pci[0], msgspec.structs.replace(found.host.pci[1], driver="vfio-pci"))
+    host = msgspec.structs.replace(found.host, pci=pci)
+    assert outcome(msgspec.structs.replace(found, host=host), "port-state") == "pass"
 
 
 def test_an_infiniband_function_without_its_rdma_device_is_told() -> None:
@@ -359,6 +431,19 @@ def test_errors_since_boot(ports: NicPorts, expected: str) -> None:
 
 def test_what_is_not_judged_is_told() -> None:
     assert "rx_missed_errors 50" in (one(evidence({A: framed(rx_missed_errors=50)}), "port-errors").actual or "")
+
+
+def test_counters_of_other_drivers_are_told_and_none_of_them_is_a_pass_by_itself() -> None:
+    """bnxt_re, irdma and EFA keep no counters with a limit: what passes then is the interface alone."""
+    port = rdma("bnxt_re0", layer="ethernet", counters={"rx_roce_discards": 7, "rx_roce_errors": 0})
+    found = one(evidence({A: NicPorts(rdma=(port,), interfaces=(interface(),))}), "port-errors")
+    assert found.outcome == "pass"
+    said = "bnxt_re0/1: rx_roce_discards 7; the driver of bnxt_re0/1 keeps none of the RDMA counters that have a limit"
+    assert found.actual == said
+    alone = one(evidence({A: NicPorts(rdma=(port,), interfaces=())}), "port-errors")
+    assert (alone.outcome, alone.actual) == (
+        "skip", f"its driver keeps no counters of its ports that have a limit: {said}"
+    )  # fmt: skip
 
 
 def test_a_rate_needs_the_time_since_boot() -> None:
@@ -548,6 +633,15 @@ def test_files_of_a_port(name: str, text: str, field: str, value: object) -> Non
     nic = Host(nics=(Nic(address=address("mlx5_1")),))
     ports = read_ports(Reader(system), nic)[address("mlx5_1")].rdma or ()
     assert getattr(ports[0], field) == value
+
+
+def test_counters_that_are_told_are_read_where_the_driver_keeps_them() -> None:
+    at = f"/sys/devices/pci0000:00/{address('mlx5_1')}/infiniband/mlx5_1/ports/1/hw_counters"
+    nic = Host(nics=(Nic(address=address("mlx5_1")),))
+    for text, kept in (("7\n", {"rx_roce_discards": 7}), ("?\n", {})):
+        host = h100().put({f"{at}/rx_roce_discards": text})
+        ports = read_ports(Reader(host.system()), nic)[address("mlx5_1")].rdma or ()
+        assert {name: ports[0].counters.get(name) for name in ports[0].counters if "roce_d" in name} == kept
 
 
 def test_two_places_show_that_an_ethernet_nic_has_no_rdma() -> None:

@@ -115,6 +115,23 @@ def test_a_port_that_is_down_has_no_rate(tmp_path: Path) -> None:
     assert (nic.rate_gbps, nic.state) == (None, "down")
 
 
+@pytest.mark.parametrize("text", ["10 Gb/sec (4X SDR)", "10 Gb/sec (4X)"])
+def test_a_speed_that_the_kernel_may_have_no_name_for_is_unknown(tmp_path: Path, text: str) -> None:
+    """rate_show: "default to SDR for invalid rates": an XDR port of 800 Gb/s, to an older kernel."""
+    rdma(tmp_path, "mlx5_0", ("InfiniBand", "4: ACTIVE", text))
+    (nic,) = read_nics(reader_of(tmp_path), (NIC,))
+    assert (nic.rate_gbps, nic.state) == (None, "active")
+
+
+@pytest.mark.parametrize(("speed", "rate"), [("400000", 400.0), ("-1", None)])
+def test_the_rate_of_a_roce_port_is_that_of_its_interface(tmp_path: Path, speed: str, rate: float | None) -> None:
+    """ib_get_eth_speed names no rate above 100 Gb/s without the number of lanes (bnxt_re, irdma on older kernels)."""
+    rdma(tmp_path, "bnxt_re0", ("Ethernet", "4: ACTIVE", "100 Gb/sec (4X EDR)"))
+    interface(tmp_path, "ens1f0np0", speed=speed)
+    (nic,) = read_nics(reader_of(tmp_path), (NIC,))
+    assert (nic.rdma, nic.rate_gbps, nic.state) == ("bnxt_re0", rate, "active")
+
+
 def test_roce_is_ethernet_with_an_rdma_device(tmp_path: Path) -> None:
     rdma(tmp_path, "mlx5_bond_0", ("Ethernet", "4: ACTIVE", "200 Gb/sec (2X NDR)"))
     interface(tmp_path, "ens1f0np0", speed="200000")

@@ -143,6 +143,21 @@ def test_a_name_without_a_rule_is_unknown() -> None:
         ("UCX_TLS=rc,cuda", "unknown"),
         ("UCX_TLS=rc", "harmful"),
         ("OMP_NUM_THREADS=1", "useless"),
+        ("GLOO_SOCKET_IFNAME=^lo,docker0", "harmful"),  # NCCL's form: Gloo looks for an interface called ^lo
+        ("GLOO_SOCKET_IFNAME==eth0", "harmful"),
+        ("GLOO_SOCKET_IFNAME=eth0", "unknown"),
+        ("FI_EFA_USE_DEVICE_RDMA=0", "harmful"),
+        ("FI_EFA_USE_DEVICE_RDMA=1", "unknown"),
+        ("FI_PROVIDER=efa", "unknown"),
+        ("NCCL_CHECK_MODE=DEBUG_GLOBAL", "harmful"),
+        ("NCCL_LEGACY_CUDA_REGISTER=1", "harmful"),
+        ("NCCL_P2P_PXN_LEVEL=2", "useless"),
+        ("NCCL_MNNVL_ENABLE=0", "unknown"),
+        ("HIP_LAUNCH_BLOCKING=1", "harmful"),
+        ("AMD_SERIALIZE_KERNEL=3", "harmful"),
+        ("HSA_ENABLE_SDMA=0", "unknown"),
+        ("TORCH_NCCL_AVOID_RECORD_STREAMS=1", "useless"),
+        ("HABANA_VISIBLE_DEVICES=all", "unknown"),
     ],
 )
 def test_the_verdict_depends_on_the_value(text: str, verdict: str) -> None:
@@ -216,6 +231,18 @@ def test_the_form_of_nccl_conf(line: str, verdict: str, why: str) -> None:
     assert why in found.why
 
 
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [("NCCL_DEBUG=WARN", "harmful"), ("NCCL_IB_HCA==mlx5_0,mlx5_1", "harmful"), ("NCCL_IB_DISABLE=0", "useless")],
+)
+def test_a_carriage_return_in_nccl_conf(line: str, verdict: str) -> None:
+    """param.cc takes it away since 2.30; before, it is a part of a name, and a number ends there."""
+    found = one(f"# a comment\r\n\r\n{line}\r\n", where="/etc/nccl.conf")
+    assert (found.line, found.value, found.verdict) == (3, line.partition("=")[2], verdict)
+    assert verdict != "harmful" or "before 2.30" in found.why
+    assert "\r" not in str(one(f"{line}\r\n").value)
+
+
 def test_the_first_line_of_nccl_conf_counts() -> None:
     lines = judge("NCCL_DEBUG=TRACE\nNCCL_ALGO=Ring\nNCCL_DEBUG=WARN\n", where="/etc/nccl.conf").lines
     assert [line.verdict for line in lines] == ["harmful", "harmful", "useless"]
@@ -224,6 +251,76 @@ def test_the_first_line_of_nccl_conf_counts() -> None:
         "harmful",
         "right",
     ]
+
+
+# --- forms that give a variable another value than they seem to -------------------------------------------------
+
+
+def test_a_backslash_within_a_word_joins_its_two_parts() -> None:
+    assert set_by("export NCCL_IB_DISABLE=\\\n1\n") == [(1, "NCCL_IB_DISABLE", "1")]
+    assert one("export NCCL_IB_DISABLE=\\\n1\n").verdict == "harmful"
+    assert set_by("A=b\\\nC=d\n") == [(1, "A", "bC=d")]  # a blank was forgotten: that is what the shell reads
+    assert set_by("-x A=b\\\n  -x C=d \\\n") == [(1, "A", "b"), (2, "C", "d")]
+
+
+@pytest.mark.parametrize("text", ["NCCL_IB_DISABLE= 1", "export NCCL_IB_DISABLE= 1", "NCCL_ALGO= RING"])
+def test_a_blank_after_the_equals_sign_leaves_the_value_open(text: str) -> None:
+    """A shell sets nothing and runs a command called 1; `docker run --env-file` sets " 1", which is 1."""
+    found = one(text)
+    assert (found.value, found.verdict) == ("", "unknown")
+    assert "a blank stands after =" in found.why
+
+
+def test_a_variable_that_is_emptied_for_a_command_is_empty() -> None:
+    assert one("CUDA_VISIBLE_DEVICES= ./train").verdict == "harmful"
+    assert one("CUDA_VISIBLE_DEVICES= python x.py").verdict == "harmful"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "srun --export ALL,NCCL_ALGO=Ring,B=c x",
+        "#PBS -v NCCL_ALGO=Ring,B=c",
+        "apptainer exec --env NCCL_ALGO=Ring,B=c x.sif ./x",
+        "/usr/bin/singularity run --env=NCCL_ALGO=Ring,B=c x.sif",
+        'mpirun --mca mca_base_env_list "NCCL_ALGO=Ring;B=c" ./x',
+        "(export NCCL_ALGO=Ring B=c; ./x)",
+        "exec env NCCL_ALGO=Ring B=c ./x",
+        "nohup env NCCL_ALGO=Ring B=c ./x &",
+        "local NCCL_ALGO=Ring B=c",
+    ],
+)
+def test_forms_of_schedulers_containers_and_shells(text: str) -> None:
+    assert set_by(text) == [(1, "NCCL_ALGO", "Ring"), (1, "B", "c")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"NCCL_ALGO": "Ring", "B": "c"}',
+        'runtime_env={"env_vars": {"NCCL_ALGO": "Ring", "B": "c"}}',
+        "env_vars: {NCCL_ALGO: Ring, B: c}",
+        "os.environ.update({'NCCL_ALGO': 'Ring', 'B': \"c\"})",
+    ],
+)
+def test_mappings_on_one_line(text: str) -> None:
+    assert set_by(text) == [(1, "NCCL_ALGO", "Ring"), (1, "B", "c")]
+
+
+@pytest.mark.parametrize(
+    "text", ['os.environ.setdefault("NCCL_ALGO", "Ring")', "os.putenv('NCCL_ALGO','Ring')  # why", "NCCL_ALGO: Ring"]
+)
+def test_calls_of_python(text: str) -> None:
+    assert set_by(text) == [(1, "NCCL_ALGO", "Ring")]
+
+
+def test_a_list_of_slurm_has_no_comma_in_a_value() -> None:
+    assert set_by("#SBATCH --export=ALL,NCCL_IB_HCA=mlx5_0,mlx5_1") == [(1, "NCCL_IB_HCA", "mlx5_0")]
+
+
+def test_apptainers_prefix_is_the_variable_inside() -> None:
+    found = one("export APPTAINERENV_NCCL_IB_DISABLE=1")
+    assert (found.name, found.verdict) == ("APPTAINERENV_NCCL_IB_DISABLE", "harmful")
 
 
 # --- a host ---------------------------------------------------------------------------------------------------------
@@ -263,6 +360,11 @@ PLAIN = Nic(address="0000:11:00.0", kind="ethernet", interfaces=("eno1",))
         ("NCCL_SOCKET_IFNAME==eno", host_with(PLAIN), "harmful"),
         ("NCCL_SOCKET_IFNAME=eth0", host_with(PLAIN), "harmful"),
         ("NCCL_SOCKET_IFNAME=bond0", host_with(PLAIN), "unknown"),  # a bond is not in the host document
+        ("GLOO_SOCKET_IFNAME=eno1", host_with(PLAIN), "right"),
+        ("GLOO_SOCKET_IFNAME=eno", host_with(PLAIN), "harmful"),  # no prefix
+        ("GLOO_SOCKET_IFNAME=bond0", host_with(PLAIN), "unknown"),
+        ("CUDA_VISIBLE_DEVICES=0,1", host_with(vendor="amd"), "unknown"),  # HIP reads it
+        ("CUDA_VISIBLE_DEVICES=", host_with(), "harmful"),
         ("NCCL_P2P_DISABLE=1", host_with(gpus=1), "useless"),
         ("NCCL_ALGO=Ring", host_with(vendor="habana"), "useless"),
         ("HCCL_OVER_OFI=1", host_with(), "useless"),
@@ -360,7 +462,10 @@ def test_any_bytes_are_read_or_refused() -> None:
 @pytest.mark.parametrize(
     "text",
     ["A=" + "," * 900_000, "A: " + " " * 900_000 + "x", " " * 900_000 + "x=1", "NCCL_IB_HCA=" + "a," * 400_000,
-     "\n".join(["A" * 50 + " # "] * 19_000), "- " * 450_000, ("NCCL_IB_HCA=" + ",:" * 2000 + "\n") * 240],
+     "\n".join(["A" * 50 + " # "] * 19_000),
+     ("b" * 50 + "\\\n") * 19_000,
+     ("{A: " * 4_000 + "\n") * 60, ("{A:'" * 4_000 + "\n") * 60,
+     "- " * 450_000, ("NCCL_IB_HCA=" + ",:" * 2000 + "\n") * 240],
 )  # fmt: skip
 def test_the_largest_texts_take_little_time(text: str) -> None:
     before = time.process_time()

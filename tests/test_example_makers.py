@@ -8,13 +8,16 @@ import sys
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from applyroots import unpack
 from damage import Files, load, validated
 from msgspec import structs
 from test_example import contents
 
+from hosttune.cli import run
 from hosttune.discovery import discover
 from hosttune.errors import Refused
 from hosttune.gpu.habana import HABANA
@@ -129,6 +132,10 @@ def test_halves_of_gaudis_and_a_single_mi300x() -> None:
     halves = decided("gaudi3-8", 1)
     assert [[d.address for d in guest.devices] for guest in halves.guests] == [GPUS[:4], GPUS[4:]]
     assert not [one for one in halves.findings if "can interrupt" in one.text]
+    ports = [one for one in halves.findings if "network ports of their own" in one.text]
+    assert [(one.level, one.where) for one in ports] == [("warn", f"guest {one.name}") for one in halves.guests]
+    assert f"whether the ports to {', '.join(GPUS[4:])} are cut" in ports[0].text
+    assert not [one for one in decided("gaudi3-8", 0).findings if "network ports of their own" in one.text]
     (told,) = (one for one in decided("mi300x-8", 1).findings if "can interrupt" in one.text)
     assert f"{', '.join(GPUS[1:])} are joined with {GPUS[0]}" in told.text
 
@@ -146,6 +153,40 @@ def test_a_divided_gpu_is_told_to_the_one_who_plans_a_guest_with_it() -> None:
     assert {mode: len(texts) for mode, texts in told.items()} == {"SPX": 0, "CPX": 1, None: 0}
     assert f"GPU {GPUS[3]} is divided (CPX)" in told["CPX"][0]
     assert "set SPX with amd-smi before" in told["CPX"][0]
+
+
+ROUTES = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"  # none
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plan_is_applied_judged_and_reverted(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All eight for one guest, as a scratch root. The cards' own interfaces are up, and nobody uses them."""
+    root = unpack(EXAMPLES / f"{name}.tar.xz", tmp_path / "root")
+    drivers = {gpu: root / "sys/bus/pci/devices" / gpu / "driver" for gpu in GPUS}
+    before = {gpu: place.resolve().name for gpu, place in drivers.items()}
+    there, made = ("--root", str(root)), str(tmp_path / "plan.json")
+    (root / "proc/net").mkdir(exist_ok=True)
+
+    def call(*words: str) -> dict[str, Any]:
+        code = run([*words, *there, "-o", "json"])
+        out, err = capsys.readouterr()
+        assert (code, err.replace(f"plan saved: {made}\n", "")) == (0, "")
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+    call("plan", "--gpus", "8", "--out", made)
+    if name == "gaudi3-8":  # whether an interface that is up has an address is unknown without the routes
+        assert run(["apply", made, "--yes", *there]) == 3
+        assert "acc0p5 is up" in capsys.readouterr().err
+    (root / "proc/net/route").write_text(ROUTES)
+    done = call("apply", made, "--yes")
+    assert {place.resolve().name for place in drivers.values()} == {"vfio-pci"}
+    assert {entry["outcome"] for entry in done["entries"]} <= {"done", "already", "pending"}
+    found = call("validate")
+    held = {row["subject"]: row["outcome"] for row in found["results"] if row["check"] == "gpu-driver"}
+    assert (found["verdict"], held) == ("warn", dict.fromkeys(GPUS, "skip"))
+    call("revert")
+    assert {gpu: place.resolve().name for gpu, place in drivers.items()} == before
 
 
 GOOD = {

@@ -15,6 +15,7 @@ from hosttune.gpu.habana import HABANA, PORTS_QUERY, parse_ports
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu, GpuPort
 from hosttune.model.host import PciDevice
+from hosttune.model.validation import CheckResult
 from hosttune.reader import Reader
 from hosttune.recorded import Archive
 
@@ -218,6 +219,39 @@ def test_where_no_source_counts_the_ports_none_passes() -> None:
 def test_ports_of_a_guests_card_are_its_guests_and_of_no_driver_unknown() -> None:
     assert of_card(None, driver="vfio-pci") == ("skip", "skip")
     assert of_card(RATED, driver="nouveau")[0] != "skip"
+
+
+def board(drivers: list[str], down: int, hypervisor: bool | None = None) -> CheckResult:
+    """The result of the first of several cards, of whose internal ports some are down."""
+    addresses = [f"0000:{number:02x}:00.0" for number in range(0x19, 0x19 + len(drivers))]
+    gpus = tuple(Gpu(address=one, vendor="habana", model="Intel Gaudi3", source="habanalabs") for one in addresses)
+    inner = [port.number for port in RATED if port.kind == "internal"][:down]
+    ports = tuple(structs.replace(port, state="down") if port.number in inner else port for port in RATED)
+    pci = tuple(card(one, driver) for one, driver in zip(addresses, drivers, strict=True))
+    found = evidence(*gpus, gpu_ports={addresses[0]: ports}, host={"pci": pci, "hypervisor": hypervisor})
+    return next(one for one in judge(found) if (one.check, one.subject) == ("gpu-ports", addresses[0]))
+
+
+@pytest.mark.parametrize(
+    ("drivers", "down", "hypervisor", "expected"),
+    [
+        (["habanalabs"] * 8, 1, None, "fail"),
+        (["habanalabs"] * 4 + ["vfio-pci"] * 4, 0, None, "pass"),
+        (["habanalabs"] * 4 + ["vfio-pci"] * 4, 12, None, "unknown"),  # three to each card of a guest
+        (["habanalabs"] * 4 + ["vfio-pci"] * 4, 13, None, "fail"),  # one more than lead there
+        (["habanalabs"] * 4, 12, True, "unknown"),  # a guest with half of a board
+        (["habanalabs"] * 4, 13, True, "fail"),
+        (["habanalabs"] * 8, 1, True, "fail"),
+        (["habanalabs"], 21, True, "unknown"),
+        (["habanalabs"] * 4, 12, None, "fail"),  # cards that are lost are no cards of a guest
+    ],
+)
+def test_ports_to_cards_that_another_machine_drives(
+    drivers: list[str], down: int, hypervisor: bool | None, expected: str
+) -> None:
+    result = board(drivers, down, hypervisor)
+    assert result.outcome == expected
+    assert expected != "unknown" or "GPUs of its board are not driven here" in (result.actual or "")
 
 
 def test_each_state_is_told_and_a_hint_says_what_to_do() -> None:

@@ -519,6 +519,14 @@ def test_a_number_of_hl_smi_that_is_none_is_unknown(digits: str) -> None:
     assert (gpu.module_id, gpu.memory_bytes) == (None, None)
 
 
+@pytest.mark.parametrize(
+    ("cell", "memory"), [("131072 MiB", 128 << 30), ("131072", 128 << 30), ("128 GiB", None), ("131072 MB", None)]
+)
+def test_memory_of_hl_smi_in_another_unit_is_unknown(cell: str, memory: int | None) -> None:
+    (gpu,) = parse_hl_smi(f"0, 3, 0000:19:00.0, HL-325L, N/A, {cell}").gpus
+    assert gpu.memory_bytes == memory
+
+
 def test_nvml_and_nvidia_smi_of_one_capture_are_compared(tmp_path: Path) -> None:
     text = (
         (H200 / "nvidia-smi-q-x4.xml").read_text().replace("<remapped_row_pending>No", "<remapped_row_pending>Yes", 1)

@@ -18,11 +18,12 @@ from hosttune.guest import guest_files
 from hosttune.model.devices import Nic
 from hosttune.model.evidence import UNLIMITED, Evidence, RdmaAccess
 from hosttune.model.gpu import Gpu
-from hosttune.model.guestplan import ExpectedLibrary, GuestPlan
+from hosttune.model.guestplan import UCX_FILE, ExpectedLibrary, GuestPlan
 from hosttune.model.host import Host, PciDevice, Problem
 from hosttune.model.intent import Intent, Network
 from hosttune.model.networkintent import Fabric, Roce
 from hosttune.model.plan import PlannedGuest
+from hosttune.model.ports import NicPorts, RdmaPort
 from hosttune.model.validation import CheckResult
 from hosttune.reader import Reader
 from hosttune.recorded import Capture
@@ -219,9 +220,10 @@ PATH = "/etc/nccl.conf"
 def checked(text: str | None, *names: str | None, **changes: Any) -> CheckResult:
     nics = tuple(Nic(address=address, rdma=name) for address, name in zip(NICS, names, strict=True))
     plan = GuestPlan(name="a", library=ExpectedLibrary(path=PATH, topology=TOPOLOGY, nics=NICS))
-    fields: dict[str, Any] = {"guest_plan": plan, "library_files": {PATH: text}, "host": Host(nics=nics)} | changes
-    (found,) = (one for one in judge(Evidence(inside=True, **fields)) if one.check == "guest-library-file")
-    return found
+    files = {PATH: text, "/root/.nccl.conf": None}
+    fields: dict[str, Any] = {"guest_plan": plan, "library_files": files, "host": Host(nics=nics)} | changes
+    found = [one for one in judge(Evidence(inside=True, **fields)) if one.check == "guest-library-file"]
+    return next(one for one in found if one.subject != UCX_FILE)
 
 
 def test_the_file_of_the_plan_passes() -> None:
@@ -244,6 +246,62 @@ def test_any_other_file_fails(text: str | None, actual: str) -> None:
     found = checked(text, "mlx5_0", "mlx5_1")
     assert (found.outcome, found.actual) == ("fail", actual)
     assert "hosttune-guest" in (found.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("own", "outcome"),
+    [
+        (None, "pass"),
+        ("# nothing\n", "pass"),
+        ("NCCL_IB_HCA==mlx5_0,mlx5_1\n", "pass"),  # as the plan says
+        ("NCCL_ALGO=Ring\n", "warn"),
+        ("NCCL_IB_HCA=mlx5\n", "warn"),
+        ("not a setting\n", "pass"),
+    ],
+)
+def test_the_file_of_the_user_comes_first(own: str | None, outcome: str) -> None:
+    """NCCL reads ~/.nccl.conf before /etc/nccl.conf, and the first one counts."""
+    found = checked(GOOD, "mlx5_0", "mlx5_1", library_files={PATH: GOOD, "/root/.nccl.conf": own})
+    assert found.outcome == outcome
+    assert outcome != "warn" or "/root/.nccl.conf comes first for root" in (found.actual or "")
+    assert checked(GOOD, "mlx5_0", "mlx5_1", library_files={PATH: GOOD}).outcome == "unknown"
+
+
+def ports_of(*names: str | None, each: int = 1) -> dict[str, NicPorts]:
+    return {
+        at: NicPorts(rdma=tuple(RdmaPort(device=name, number=n + 1) for n in range(each)) if name else ())
+        for at, name in zip(NICS, names, strict=True)
+    }
+
+
+UCX = "# why\nUCX_NET_DEVICES=mlx5_0:1,mlx5_1:1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "ports", "outcome"),
+    [
+        (UCX, ports_of("mlx5_0", "mlx5_1"), "pass"),
+        (UCX, ports_of("mlx5_0", "mlx5_2"), "fail"),  # renamed since the last boot
+        (UCX, ports_of("mlx5_0", "mlx5_1", each=2), "fail"),
+        (UCX + "UCX_TLS=tcp\n", ports_of("mlx5_0", "mlx5_1"), "fail"),
+        ("# No UCX_NET_DEVICES: no port\n", ports_of("mlx5_0", "mlx5_1"), "fail"),
+        (None, ports_of("mlx5_0", "mlx5_1"), "fail"),
+        (UCX, ports_of("mlx5_0", None), "unknown"),
+        (UCX, {}, "unknown"),
+        (UCX, None, "unknown"),
+        ("unread", ports_of("mlx5_0", "mlx5_1"), "unknown"),
+    ],
+)
+def test_the_devices_of_ucx_are_those_of_the_plan(
+    text: str | None, ports: dict[str, NicPorts] | None, outcome: str
+) -> None:
+    plan = GuestPlan(name="a", library=ExpectedLibrary(path=PATH, topology=TOPOLOGY, nics=NICS))
+    files = {} if text == "unread" else {UCX_FILE: text}
+    found = judge(Evidence(inside=True, guest_plan=plan, library_files=files, ports=ports, host=Host()))
+    assert [one.outcome for one in found if one.subject == UCX_FILE] == [outcome]
+    none = GuestPlan(name="a", library=ExpectedLibrary(path=PATH, topology=TOPOLOGY))
+    found = judge(Evidence(inside=True, guest_plan=none, library_files=files, ports=ports, host=Host()))
+    assert not [one for one in found if one.subject == UCX_FILE], "the plan gives it no NIC"
 
 
 def test_the_socket_interface_and_the_traffic_class_are_compared() -> None:
@@ -280,8 +338,12 @@ def test_the_files_are_read_only_on_a_planned_guest(tmp_path: Path) -> None:
     reader = Reader(Capture(str(tmp_path)))
     assert read_library_files(reader, Host()) is None
     (tmp_path / "etc/hosttune-guest/expected.json").write_text("{}")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root/.nccl.conf").write_text("NCCL_ALGO=Ring\n")
+    (tmp_path / "etc/hosttune-guest/ucx.env").write_text(UCX)
     found = read_library_files(Reader(Capture(str(tmp_path))), Host())
     assert found is not None
+    assert (found["/root/.nccl.conf"], found[UCX_FILE]) == ("NCCL_ALGO=Ring\n", UCX)
     assert found["/etc/nccl.conf"] == GOOD  # byte for byte: a blank at the end would be part of a value
 
 

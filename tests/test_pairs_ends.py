@@ -337,6 +337,7 @@ def two_ports(root: Path) -> Path:
         f"{rdma}/ports/1/gid_attrs/ndevs/0": "enp1", f"{rdma}/ports/2/link_layer": "InfiniBand",
         f"{rdma}/ports/2/state": "4: ACTIVE", f"{rdma}/ports/2/rate": "56 Gb/sec (4X FDR)",
         "sys/class/net/enp1/dev_port": "0", "sys/class/net/enp1/type": "1", "sys/class/net/ibs2/dev_port": "1",
+        "sys/class/net/enp1/speed": "25000",  # RoCE has its interface's rate
         "sys/class/net/ibs2/type": "32", "sys/class/net/enp1/operstate": "up", "sys/class/net/ibs2/operstate": "up",
         ".hosttune/commands/ip-j-address": json.dumps(
             [{"ifname": name, "addr_info": [{"scope": "global", "local": f"10.0.{number}.1"}]}
@@ -358,7 +359,7 @@ def test_each_of_two_ports_of_an_rdma_device_is_an_end_of_its_own(tmp_path: Path
     system = open_system(str(two_ports(tmp_path)))
     host = discover(system)
     first, second = survey(system, host).ports
-    assert (first.rail, first.rdma, first.rdma_port, first.rate_gbps) == ("enp1", "mlx4_0", 1, 40.0)
+    assert (first.rail, first.rdma, first.rdma_port, first.rate_gbps) == ("enp1", "mlx4_0", 1, 25.0)
     assert (second.rail, second.rdma, second.rdma_port, second.rate_gbps) == ("ibs2", "mlx4_0", 2, 56.0)
     assert (first.link_layer, second.link_layer) == ("Ethernet", "InfiniBand")
     assert (first.address, second.address) == ("10.0.0.1", "10.0.1.1")
@@ -366,6 +367,13 @@ def test_each_of_two_ports_of_an_rdma_device_is_an_end_of_its_own(tmp_path: Path
     assert survey(system, host, ("mlx4_0", "enp1")).ports == (first, second)
     with pytest.raises(BadInput, match="no port 'mlx4_0/3'"):
         survey(system, host, ("mlx4_0/3",))
+
+
+def test_a_rate_that_the_kernel_may_not_know_is_no_rate(tmp_path: Path) -> None:
+    """An older kernel shows SDR for XDR: 0.9 times 10 Gb/s would be a pass for a port of 800."""
+    (two_ports(tmp_path) / "sys/class/infiniband/mlx4_0/ports/2/rate").write_text("10 Gb/sec (4X SDR)\n")
+    system = open_system(str(tmp_path))
+    assert survey(system, discover(system)).ports[1].rate_gbps is None
 
 
 def test_a_port_whose_interface_is_not_known_is_listed_without_one(tmp_path: Path) -> None:

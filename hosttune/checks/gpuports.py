@@ -57,9 +57,16 @@ def _judged(evidence: Evidence, check: str, gpu: Gpu, device: PciDevice | None, 
     expected += f" at {ports.external_gbps:g} Gb/s" if check == _EXTERNAL else ""
     actual = _text(mine)
     down = [port for port in mine if port.state == "down"]
-    if down and check == _INTERNAL:
+    elsewhere = _elsewhere(evidence, gpu, device, count, ports) if check == _INTERNAL else 0
+    if check == _INTERNAL and len(down) > elsewhere * ports.between:
         return failed(check, gpu.address, expected=expected, actual=actual, source=ports.tool, hint=ports.mend)
-    why = _unsure(listed, mine, kind, count) or (_unrated(mine) if check == _EXTERNAL else None)
+    why = None
+    if down and elsewhere:
+        why = (
+            f"{elsewhere} GPUs of its board are not driven here, and {ports.between} ports lead to each:"
+            " whether those that are down are such ports is not known"
+        )
+    why = why or _unsure(listed, mine, kind, count) or (_unrated(mine) if check == _EXTERNAL else None)
     if why is not None:
         hint = f"look with: {hints_for(gpu).links}" if evidence.complete else RECORD
         return unknown(check, gpu.address, expected=expected, why=f"{actual}; {why}", hint=hint, source=ports.tool)
@@ -72,6 +79,21 @@ def _judged(evidence: Evidence, check: str, gpu: Gpu, device: PciDevice | None, 
         hint = f"each has {ports.external_gbps:g} Gb/s: look at the port of its switch, and at the cable"
         return warned(check, gpu.address, expected=expected, actual=actual, source=_SPEED, hint=hint)
     return passed(check, gpu.address, expected=expected, actual=actual, source=ports.tool)
+
+
+def _elsewhere(evidence: Evidence, gpu: Gpu, device: PciDevice | None, count: int | None, ports: Ports) -> int:
+    """Return how many GPUs of its board another machine drives: those for guests, and in a guest those it has not.
+
+    Only what is shown counts: a GPU that is lost is not taken for one of them.
+    """
+    index = evidence.host.index
+    if count is None or device is None:
+        return 0
+    like = [index.pci.get(one.address) for one in index.accelerators if one.vendor == gpu.vendor]
+    alike = [one for one in like if one is not None and one.device_id == device.device_id]
+    if evidence.host.hypervisor:
+        return max(0, count // ports.between + 1 - len(alike))
+    return sum(for_vfio(one.driver) for one in alike)
 
 
 def _unsure(listed: Iterable[GpuPort], mine: list[GpuPort], kind: str, count: int | None) -> str | None:

@@ -9,7 +9,7 @@ from hosttune.checks.check import Check, failed, passed, skipped, unknown, warne
 from hosttune.checks.facts import HOST
 from hosttune.gpu import VENDORS
 from hosttune.model.evidence import UNLIMITED, Evidence, RdmaAccess
-from hosttune.model.guestplan import PLACE, UNREADABLE, ExpectedLibrary
+from hosttune.model.guestplan import OWN_FILES, PLACE, UCX_FILE, UNREADABLE, ExpectedLibrary
 from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult
 
@@ -37,6 +37,8 @@ def guest_library_file(evidence: Evidence) -> Iterable[CheckResult]:
         yield skipped(_ID, HOST, "its plan has no settings for a collectives library")
     else:
         yield _file(evidence, plan.library)
+        if plan.library.nics:
+            yield _ucx(evidence, plan.library)
 
 
 def _file(evidence: Evidence, library: ExpectedLibrary) -> CheckResult:
@@ -63,7 +65,39 @@ def _file(evidence: Evidence, library: ExpectedLibrary) -> CheckResult:
         return unknown(_ID, path, expected=expected, why=why, hint="ls /sys/bus/virtio/drivers/virtio_net", source=path)
     if found != wanted:
         return failed(_ID, path, expected=expected, actual=actual, source=path, hint=_AGAIN)
+    first = OWN_FILES.get(path, path)
+    if first not in files:
+        why = f"whether {first}, which the library reads before it, replaces a setting is not known"
+        return unknown(_ID, path, expected=expected, why=why, hint=f"as root: cat {first}", source=path)
+    replaced = settings_of(files[first] or "")
+    if first != path and any(wanted.get(name) != value for name, value in replaced.items()):
+        actual += f"; {first} comes first for root: {', '.join(f'{name}={value}' for name, value in replaced.items())}"
+        hint = f"take out of {first} what the plan does not say; hosttune lint-env {first} judges its lines"
+        return warned(_ID, path, expected=expected, actual=actual, source=first, hint=hint)
     return passed(_ID, path, expected=expected, actual=actual, source=path)
+
+
+def _ucx(evidence: Evidence, library: ExpectedLibrary) -> CheckResult:
+    """Return the result for the file of UCX's devices, which nothing reads by itself: all ports of the planned NICs."""
+    files, ports = evidence.library_files or {}, []
+    expected = "UCX_NET_DEVICES with each port of the planned NICs"
+    for address in library.nics:
+        found = (evidence.ports or {}).get(address)
+        if found is None or not found.rdma:
+            why = f"the RDMA ports of {address} are unknown"
+            hint = "load the NIC's RDMA driver, then systemctl restart hosttune-guest"
+            return unknown(_ID, UCX_FILE, expected=expected, why=why, hint=hint, source=UCX_FILE)
+        ports += [f"{port.device}:{port.number}" for port in found.rdma]
+    expected = f"UCX_NET_DEVICES={','.join(ports)}"
+    if UCX_FILE not in files:
+        why, hint = "it could not be read", f"read {UCX_FILE}"
+        return unknown(_ID, UCX_FILE, expected=expected, why=why, hint=hint, source=UCX_FILE)
+    text = files[UCX_FILE]
+    actual = ", ".join(f"{name}={value}" for name, value in settings_of(text or "").items())
+    if actual != expected:
+        actual = actual or ("no such file" if text is None else "no setting")
+        return failed(_ID, UCX_FILE, expected=expected, actual=actual, source=UCX_FILE, hint=_AGAIN)
+    return passed(_ID, UCX_FILE, expected=expected, actual=actual, source=UCX_FILE)
 
 
 def guest_rdma_nodes(evidence: Evidence) -> Iterable[CheckResult]:
@@ -193,7 +227,7 @@ CHECKS = (
     Check(
         id=_ID,
         title="The collectives library has the plan's settings",
-        subjects="the library's settings file, where the guest's plan names one",
+        subjects="the library's settings file and that of UCX's devices, where the guest's plan names them",
         why="a setting of a guide in this file holds for every program: NICs unused, or an algorithm forced",
         source="the guest's plan (docs/guest.md); NVIDIA/nccl, src/misc/param.cc",
         judge=guest_library_file,

@@ -24,7 +24,7 @@ READ = "/sys/class/infiniband/*/ports, /sys/class/net"
 NVSENTINEL = "NVIDIA, NVSentinel NIC Health Monitor (docs.nvidia.com/nvsentinel)"
 CABLE = (
     "reseat or swap the cable or transceiver, try another port of the switch, and look at that port's own state there;"
-    " a port that is not used: ip link set NAME down"
+    " a port that is not used: ip link set NAME down (InfiniBand: mlxlink -d DEVICE --port_state dn)"
 )
 LOOK = "rdma link; ip -d link show"
 
@@ -227,6 +227,13 @@ class Cards:
             self._links[address] = self._linked(address)
         return self._links[address]
 
+    def rdma_names(self, address: str) -> tuple[str, ...] | None:
+        """Return the RDMA devices of a function; () for one that is free or for guests, None if they are not known."""
+        if self._not_held(address):
+            return ()
+        judged = self.judged(address)
+        return None if judged is None or judged.ports.rdma is None else tuple({port.device for port in judged.rdma})
+
     def judged(self, address: str) -> Judged | None:
         """Return a function with its ports; None if it or they are not known."""
         nic, ports = self._nics.get(address), (self._evidence.ports or {}).get(address)
@@ -235,13 +242,19 @@ class Cards:
             return None
         return Judged(nic, device, ports, self)
 
-    def _linked(self, address: str) -> bool | None:
+    def _not_held(self, address: str) -> bool:
+        """Return whether it is known that no driver of this machine holds a function."""
         index = self._evidence.host.index
         device = index.pci.get(address)
-        if address in self._nics and device is not None and address not in index.contradicted:
-            free = device.driver is None and lacks(self._evidence, sysfs.function(address, "driver"))
-            if free or for_vfio(device.driver):
-                return False
+        if address not in self._nics or device is None or address in index.contradicted:
+            return False
+        return for_vfio(device.driver) or (
+            device.driver is None and lacks(self._evidence, sysfs.function(address, "driver"))
+        )
+
+    def _linked(self, address: str) -> bool | None:
+        if self._not_held(address):
+            return False
         judged = self.judged(address)
         if judged is None:
             return None

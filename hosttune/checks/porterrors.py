@@ -44,8 +44,9 @@ def _errors(evidence: Evidence, judged: Judged) -> CheckResult:
         found += _lost_links(evidence, judged, one)
     if evidence.ports_later is not None:
         found += _between(evidence, judged, later)
-    if not found and not any(one.counters for one in _all(judged.ports)):
-        return skipped(_ERRORS, judged.address, "its driver keeps no counters of its ports")
+    if not found and not any(one.counters for one in judged.interfaces) and len(_bare(judged)) == len(judged.rdma):
+        told = f": {_shown(judged)}" if any(port.counters for port in judged.rdma) else ""
+        return skipped(_ERRORS, judged.address, f"its driver keeps no counters of its ports that have a limit{told}")
     return result_of_worst(_ERRORS, judged, _FEW, found, _shown(judged))
 
 
@@ -57,6 +58,12 @@ def _own(judged: Judged) -> list[RdmaPort | Interface]:
     return _all(NicPorts(rdma=judged.rdma, interfaces=judged.interfaces))
 
 
+def _bare(judged: Judged) -> list[str]:
+    """Return the RDMA ports whose driver keeps none of the counters that are judged."""
+    limited = {row["name"] for row in table("ports")["rdma"]}
+    return [port.name for port in judged.rdma if limited.isdisjoint(port.counters)]
+
+
 def _shown(judged: Judged) -> str:
     """Return the counters above 0 in words, those that are not judged too."""
     parts = [
@@ -65,7 +72,9 @@ def _shown(judged: Judged) -> str:
         for name, count in one.counters.items()
         if count and name not in ("rx_bytes", "carrier_down_count")
     ]
-    return listed(parts, 8) or "none"
+    bare = _bare(judged)
+    said = f"; the driver of {listed(bare, 3)} keeps none of the RDMA counters that have a limit" if bare else ""
+    return f"{listed(parts, 8) or 'none'}{said}"
 
 
 def _counted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from hosttune.checks.check import Check, skipped, unknown
@@ -28,12 +29,15 @@ from hosttune.checks.p2p import one_switch
 from hosttune.checks.porterrors import CHECKS as ERROR_CHECKS
 from hosttune.model.evidence import Evidence
 from hosttune.model.ports import RdmaPort
+from hosttune.model.rates import believed_gbps
 from hosttune.model.validation import CheckResult
 
 _MOST_GPUS = 64  # of which it is told that a port is their rail
 _RATE = "port-rate"
 _UNASSIGNED = frozenset((0, 0xFFFF))  # InfiniBand Architecture volume 1, 4.1.3: reserved, and the permissive LID
 _UP = "each port that is set up has a link, and on InfiniBand an address from the subnet manager"
+_DEVICE = "load its driver's RDMA module, look for its messages in the kernel log, and compare: rdma link; rdma dev"
+_UPDATE = "bring the cards of a model to one firmware (mlxfwmanager, or the maker's tool), then reset them or reboot"
 _MANAGER = "start the subnet manager (opensm, or the one of the switch), or look whether it can reach this port: sminfo"
 
 
@@ -56,6 +60,8 @@ def _state(evidence: Evidence, judged: Judged) -> CheckResult:
     found = [*not_known(judged)]
     found += [one for port in judged.rdma if known[port.name] == LINKED for one in _managed(port)]
     found += [Found("unknown", f"{name}: {_words(judged, name)}") for name, link in known.items() if link == UNKNOWN]
+    if LINKED in known.values():
+        found += [*_without_rdma(judged), *_firmware(judged)]
     others = judged.cards.any_linked(judged.cards.alike(judged)) if judged.rdma else False
     dead = [name for name, link in known.items() if link == NO_LINK]
     off = [name for name, link in known.items() if link == OFF]
@@ -114,6 +120,46 @@ def _dead(evidence: Evidence, judged: Judged, dead: list[str], others: bool | No
     return Found("warn", text, CABLE)
 
 
+def _without_rdma(judged: Judged) -> Iterator[Found]:
+    """Yield that an Ethernet function has no RDMA device although the same function of another card of its model has
+    one: collectives leave this rail out. A bond's ports have one RDMA device together, at one of the card's functions.
+    """
+    if judged.ports.rdma != () or judged.device.vendor_id in SOFTWARE:
+        return
+    cards = judged.cards
+    if any("bond" in name for address in cards.on_card(judged) for name in cards.rdma_names(address) or ()):
+        return
+    alike = {address: cards.rdma_names(address) for address in cards.alike(judged)}
+    having = [address for address, names in alike.items() if names]
+    silent = [address for address, names in alike.items() if names is None]
+    if having:
+        yield Found("warn", f"no RDMA device, and {listed(having, 3)}, of the same model, has one", _DEVICE)
+    elif silent:
+        yield Found("unknown", f"no RDMA device; whether {listed(silent, 3)}, of the same model, has one is not known")
+
+
+def _firmware(judged: Judged) -> Iterator[Found]:
+    """Yield that its RDMA device runs another firmware than most cards of its model here."""
+    cards, own = judged.cards, _versions(judged)
+    having = {address: cards.judged(address) for address in cards.alike(judged) if cards.rdma_names(address) != ()}
+    seen = {address: _versions(one) if one is not None else () for address, one in having.items()}
+    theirs, unread = list(seen.values()), [address for address, versions in seen.items() if not versions]
+    if not judged.rdma or not any([own, *theirs]):
+        return  # it has no RDMA device, or its driver tells none
+    (most, count), *rest = Counter([own, *theirs]).most_common()
+    if not own:
+        yield Found("unknown", "its firmware was not read, which other cards of its model show")
+    elif unread:
+        yield Found("unknown", f"the firmware of {listed(unread, 3)}, of the same model, was not read")
+    elif rest and (own != most or any(other == count for _, other in rest)):
+        shown = listed(sorted({version for versions in theirs for version in versions if version not in own}), 3)
+        yield Found("warn", f"firmware {', '.join(own)}; other cards of its model have {shown}", _UPDATE)
+
+
+def _versions(judged: Judged) -> tuple[str, ...]:
+    return tuple(sorted({port.firmware for port in judged.rdma if port.firmware}))
+
+
 def _words(judged: Judged, name: str) -> str:
     """Return a port in words: "mlx5_0/1 active, linkup, firmware 28.39.1002"."""
     port = next((one for one in judged.rdma if one.name == name), None)
@@ -129,6 +175,7 @@ def _words(judged: Judged, name: str) -> str:
 # --- rate --------------------------------------------------------------------------------------------------------
 
 _LIKE = "full duplex, and the rate (on RoCE also the MTU) of the same port of the other cards of its model"
+_ASK = "ibstat, or mlxlink -d DEVICE as root, asks the port itself"
 _SLOWER = "look at the cable, the transceiver and the switch's port: one of them holds the rate down; compare with {0}"
 
 
@@ -149,8 +196,12 @@ def _rate(evidence: Evidence, judged: Judged) -> CheckResult:
         return skipped(_RATE, judged.address, "a virtual device: it has no rate of its own")
     rates = _rates(judged)
     found = [*not_known(judged), *_duplex(judged, known)]
-    found += [Found("unknown", f"the rate of {name} was not read") for name, (rate, _) in rates.items() if rate is None]
-    text = ", ".join(f"{name} {shown}" for name, (_, shown) in rates.items())
+    found += [
+        Found("unknown", shown if shown.startswith(name) else f"the rate of {name} was not read", _ASK)
+        for name, (rate, shown) in rates.items()
+        if rate is None
+    ]
+    text = ", ".join(shown if shown.startswith(name) else f"{name} {shown}" for name, (_, shown) in rates.items())
     own = sorted((rate for rate, _ in rates.values() if rate is not None), reverse=True)
     like = {address: _fastest_first(judged.cards, address) for address in judged.cards.alike(judged)}
     silent = [address for address, those in like.items() if those is None]
@@ -160,7 +211,8 @@ def _rate(evidence: Evidence, judged: Judged) -> CheckResult:
         of = max(faster, key=lambda address: faster[address])
         found.append(Found("warn", f"{text}; {of}, of the same model, runs at {faster[of]:g} Gb/s", _SLOWER.format(of)))
     elif silent:
-        found.append(Found("unknown", f"{text}; the rate of {listed(silent, 3)}, of the same model, is not known"))
+        own_too = "" if None in (rate for rate, _ in rates.values()) else f"{text}; "
+        found.append(Found("unknown", f"{own_too}the rate of {listed(silent, 3)}, of the same model, is not known"))
     elif (small := _smaller(judged, list(like))) is not None:
         found.append(small)
     elif not found and not any(like.values()):
@@ -181,7 +233,11 @@ def _rates(judged: Judged) -> dict[str, tuple[float | None, str]]:
     for port in judged.rdma:
         if known[port.name] == LINKED and not (port.layer != IB and judged.interfaces):
             lanes = f" ({port.width}X {port.speed})" if port.width and port.speed else ""
-            found[port.name] = port.rate_gbps, f"{port.rate_gbps or 0:g} Gb/s{lanes}"
+            shown = f"{port.rate_gbps or 0:g} Gb/s{lanes}"
+            rate = believed_gbps(port.layer, port.rate_gbps, port.speed)
+            if rate is None and port.rate_gbps is not None:
+                shown = f"{port.name} shows {shown}, as the kernel does also for a speed that it has no name for"
+            found[port.name] = rate, shown
     for one in judged.interfaces:
         if known[one.name] == LINKED:
             found[one.name] = one.speed_gbps, f"{one.speed_gbps or 0:g} Gb/s"

@@ -19,6 +19,7 @@ from hosttune.gpu.bridges import MARK, bridges_among, has_bridges, may_be_bridge
 from hosttune.holders import ROUTES, network_use
 from hosttune.model import sysfs
 from hosttune.model.host import Nic, Nvme, NvSwitch, PciDevice
+from hosttune.model.rates import believed_gbps
 from hosttune.reader import Reader
 
 _DEVICES = sysfs.PCI_DEVICES
@@ -93,6 +94,8 @@ def _nic(
     layer = next((layer for layer, _, _ in ports if layer), None)
     if ports:
         state, rate = _best_port(ports)
+        if interfaces and all(of == "Ethernet" for of, _, _ in ports) and state == "active":
+            rate = _interface_state(reader, interfaces)[1]
     else:
         state, rate = _interface_state(reader, interfaces)
     return Nic(
@@ -124,13 +127,16 @@ _Port = tuple[str | None, str | None, float | None]  # link layer, state, Gb/s
 def _rdma_ports(reader: Reader, rdma: str) -> list[_Port]:
     """Return every port of an RDMA device.
 
-    A port that is down shows the lowest possible rate. That is not its real rate, so it is left out.
+    A port that is down shows the lowest possible rate. That is not its real rate, so it is left out. The rate of a RoCE
+    port is its interface's (`_nic`): what is shown here is the next rate that InfiniBand has a name for, and with some
+    kernels at most 100 Gb/s (drivers/infiniband/core/verbs.c, ib_get_eth_speed).
     """
     ports: list[_Port] = []
     for number in reader.names(f"{RDMA}/{rdma}/ports"):
         path = f"{RDMA}/{rdma}/ports/{number}"
         layer, state = link_layer(reader, path), state_word(reader, f"{path}/state")
-        rate = rdma_rate(reader, f"{path}/rate")[0] if state == "active" else None
+        rate, _, speed = rdma_rate(reader, f"{path}/rate") if state == "active" else (None, None, None)
+        rate = believed_gbps(layer, rate, speed)
         ports.append((layer if layer in ("InfiniBand", "Ethernet") else None, state, rate))
     return ports
 

@@ -30,7 +30,7 @@ _NAMED = re.compile(
     rf"({'|'.join(_QUANTITIES)})(?: (high|low) (alarm|warning)( threshold)?)? ?(?:\((?:Channel|Chan) ([1-9][0-9]?)\))?"
 )
 _NUMBER = re.compile(r"(-?[0-9]{1,6}(?:\.[0-9]{1,4})?) (?:degrees C|V|mA|mW)\b.*")
-_MODE = re.compile(r"([0-9]{1,8})base[A-Za-z0-9_.-]+/(?:Full|Half)")
+_MODE = re.compile(r"([0-9]{1,8})base(?:[A-Za-z0-9_.-]+/(?:Full|Half)|R_FEC)")  # net/ethtool/common.c: 10000baseR_FEC
 _SPEED = re.compile(r"([0-9]{1,8})Mb/s")
 _COPPER = ("Copper cable", "Passive Cable", "Active Cable", "passive Cu")  # of technology or type: no optics to watch
 

@@ -10,7 +10,7 @@ import re
 
 from hosttune.gpu import VENDORS
 from hosttune.model.evidence import UNLIMITED, RdmaAccess
-from hosttune.model.guestplan import LIBRARY_FILES, PLACE
+from hosttune.model.guestplan import LIBRARY_FILES, OWN_FILES, PLACE, UCX_FILE
 from hosttune.model.host import Host
 from hosttune.reader import Reader
 
@@ -19,11 +19,14 @@ _LIMITS = "/proc/self/limits"
 
 
 def read_library_files(reader: Reader, host: Host) -> dict[str, str | None] | None:
-    """Return the settings files of collectives libraries by path, byte for byte; None if this is no planned guest."""
+    """Return the settings files of collectives libraries, those of the user root, and that of UCX.
+
+    By path, byte for byte; None if this is no planned guest.
+    """
     if not reader.exists(PLACE):
         return None
     found: dict[str, str | None] = {}
-    for path in LIBRARY_FILES:
+    for path in (*LIBRARY_FILES, *OWN_FILES.values(), UCX_FILE):
         data = reader.data(path)
         if data is not None or reader.lacks(path):
             found[path] = None if data is None else data.decode("utf-8", "replace")

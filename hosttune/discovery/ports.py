@@ -24,6 +24,13 @@ PORT_COUNTERS = (
     *("local_link_integrity_errors", "excessive_buffer_overrun_errors", "port_rcv_remote_physical_errors"),
 )
 HARDWARE_COUNTERS = ("rnr_nak_retry_err", "local_ack_timeout_err", "roce_slow_restart")
+# Told where a driver keeps them, and not judged: no source has a bound. drivers/infiniband/hw/bnxt_re/hw_counters.c;
+# drivers/infiniband/hw/mlx5/counters.c.
+TOLD_COUNTERS = (
+    *("max_retry_exceeded", "oos_drop_count", "recoverable_errors", "rnr_naks_rcvd", "rx_roce_discards"),
+    *("rx_roce_errors", "seq_err_naks_rcvd", "to_retransmits", "unrecoverable_err"),
+    *("out_of_sequence", "packet_seq_err", "req_transport_retries_exceeded"),
+)
 STATISTICS = ("rx_errors", "rx_crc_errors", "rx_missed_errors", "rx_dropped", "tx_errors", "rx_bytes")
 _MOST_PORTS = 256  # of one RDMA device: its port number has 8 bits
 _UP = 0x1  # IFF_UP, linux/if.h
@@ -80,7 +87,11 @@ def _port(reader: Reader, device: str, number: str) -> RdmaPort:
     layer = link_layer(reader, at)
     rate, width, speed = rdma_rate(reader, f"{at}/rate")
     counters = _counters(reader, f"{at}/counters", PORT_COUNTERS)
-    counters |= _counters(reader, f"{at}/hw_counters", HARDWARE_COUNTERS)
+    hardware = f"{at}/hw_counters"
+    counters |= _counters(reader, hardware, HARDWARE_COUNTERS)
+    kept = set(reader.names(hardware))
+    told = {name: reader.count(f"{hardware}/{name}") for name in TOLD_COUNTERS if name in kept}
+    counters |= {name: value for name, value in told.items() if value is not None}
     return RdmaPort(
         device=device,
         number=int(number),

@@ -18,6 +18,8 @@ from hosttune.model.values import Value
 
 LONGEST = 4096  # of a value; lists of 64 devices have some 1,000 characters
 _FORM = "NVIDIA/nccl, src/misc/param.cc, setEnvFile"
+# Apptainer sets NAME inside of its container for APPTAINERENV_NAME outside (apptainer.org, user guide, Environment).
+_CONTAINER = re.compile(r"^(?:APPTAINER|SINGULARITY)ENV_")
 _COMPUTED = re.compile(r"\$|`")
 _NUMBER = re.compile(r"\s*([+-]?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))")
 
@@ -105,7 +107,9 @@ def _verdict(setting: Setting, host: Host | None) -> tuple[Verdict, str, str | N
         return "harmful", setting.fault, _FORM
     if setting.behind is not None:
         return "useless", f"line {setting.behind} sets it before, and the first one counts", _FORM
-    rule = rules().get(setting.name)
+    if setting.doubt is not None:
+        return "unknown", setting.doubt, None
+    rule = rules().get(_CONTAINER.sub("", setting.name, count=1))
     if rule is None:
         return "unknown", "no source is known that says what it does", None
     source = source_text(rule.source)

@@ -92,6 +92,11 @@ def _interface_there(host: Host, value: str) -> bool | None:
     return False if any(re.match(r"en[opsx]|eth|ib", one) for one in lost) else None
 
 
+def _whole_names_there(host: Host, value: str) -> bool | None:
+    """As `_interface_there`, of a list that is compared by whole names."""
+    return _interface_there(host, f"={value}")
+
+
 def _cpus(host: Host) -> set[int] | None:
     return {cpu.id for cpu in host.cpus} or None
 
@@ -137,6 +142,8 @@ FACTS: Mapping[str, Callable[[Host, str], bool | None]] = {
     "ucx-missing": lambda host, value: _no(_ucx_there(host, value)),
     "interface-there": _interface_there,
     "interface-missing": lambda host, value: _no(_interface_there(host, value)),
+    "whole-interface-there": _whole_names_there,
+    "whole-interface-missing": lambda host, value: _no(_whole_names_there(host, value)),
     "cpu-missing": _cpu_missing,
     "too-many-threads": _too_many_threads,
 }

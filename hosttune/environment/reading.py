@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from hosttune.errors import BadInput
@@ -21,29 +21,43 @@ LONGEST_LINE = 16_384  # the longest commands of guides have some 2,000 characte
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
 _PLAIN = re.compile(rf"{_NAME}")
-_SETTERS = ("export", "unset", "declare", "typeset", "ENV", "env", "sudo")
-_KEYWORDS = ("if", "then", "else", "do", "{", "$", "RUN", "!")  # what stands before a command
+_INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
+_SETTERS = ("export", "unset", "declare", "typeset", "local", "readonly", "ENV", "env", "sudo")
+# What stands before a command.
+_KEYWORDS = ("if", "then", "else", "do", "{", "$", "RUN", "!", "(", "time", "exec", "nohup")
+# A word after "NAME=" and a blank that looks like the value, not like a command.
+_STRAY = re.compile(r"[-+=^]?(?:[0-9A-Z_,:.]+|true|false|yes|no|on|off)")
+_CONTAINERS = ("singularity", "apptainer")  # their --env is a list: A=b,C=d
 # Lines are stripped before they are compared with these; no pattern can take more than linear time.
 _YAML_NAME = re.compile(rf"(?:-\s*)?name:\s*[\"']?({_NAME})[\"']?(?:\s+#.*)?")
 _YAML_VALUE = re.compile(r"value:(.*)")
 _YAML_BOTH = re.compile(rf"(?:-\s*)?\{{\s*name:\s*[\"']?({_NAME})[\"']?\s*,\s*value:([^{{}}]*)\}},?(?:\s+#.*)?")
 _YAML_PAIR = re.compile(r"(?:-\s*)?[\"']?([A-Z][A-Z0-9_]*)[\"']?\s*:\s(.*)")
 _YAML_HEAD = re.compile(r"(?:-\s*)?[\"']?[A-Za-z][A-Za-z0-9_.-]*[\"']?:(?:\s*[{\[|>])?\s*(?:#.*)?")
+# Of a mapping on one line, in JSON, YAML or Python; each part is short, so that no pattern looks far.
+_IN_BRACES = re.compile(
+    r"[{,]\s{0,20}[\"']?([A-Z][A-Z0-9_]{0,63})[\"']?\s{0,20}:\s{0,20}(\"[^\"]{0,4096}\"|'[^']{0,4096}'|[^,{}\"']{0,4096})"
+)
+_PYTHON_CALL = re.compile(rf"os\.(?:environ\.setdefault|putenv)\(\s*[\"']({_NAME})[\"']\s*,(.*)\)(?:\s*#.*)?")
+_DEFAULT = re.compile(rf"\$\{{({_NAME}):?=.*\}}", re.DOTALL)  # of the command ":", as in  : "${{A:=b}}"
 _PYTHON = re.compile(rf"os\.environ\[\s*[\"']({_NAME})[\"']\s*\]\s*=(.*)")
-_SLURM = "#SBATCH "  # of a script's own lines, which sbatch(1) reads as options
-_NOTHING = re.compile(rf"(?:#(?!{_SLURM[1:]}).*|//.*)?")
+_SCHEDULER = re.compile(r"#(?:SBATCH|PBS) ")  # of a script's own lines, which sbatch(1), qsub(1) read as options
+_NOTHING = re.compile(r"(?:#(?!SBATCH |PBS ).*|//.*)?")
 _END = re.compile(r"\s#.*$")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A variable and the line that sets it. `name` None: the line was not understood. `fault`: see `_fault`. `behind`:
-    the line of a library's own file that sets the same one before."""
+    """A variable and the line that sets it. `name` None: the line was not understood. `fault`: see `_fault`.
+
+    `doubt`: why its value is not known. `behind`: the line of a library's own file that sets the same one before.
+    """
 
     line: int
     name: str | None
     value: str | None
     fault: str | None = None
+    doubt: str | None = None
     behind: int | None = None
 
 
@@ -65,7 +79,8 @@ def settings(text: str, where: str) -> tuple[Setting, ...]:
 def _configuration(text: str) -> Iterator[Setting]:
     """Yield the lines of nccl.conf as the library reads them: nothing is trimmed, # counts in column 1 only."""
     first: dict[str, int] = {}
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, whole in enumerate(text.split("\n"), 1):
+        line = whole.removesuffix("\r")
         if not line or line.startswith("#"):
             continue
         name, equals, value = line.partition("=")
@@ -76,7 +91,10 @@ def _configuration(text: str) -> Iterator[Setting]:
             yield Setting(number, name, value, behind=behind)
             continue
         bare = name.split()[-1] if name.split() else ""
-        yield Setting(number, bare if _PLAIN.fullmatch(bare) else name, value, _fault(name, value))
+        fault = _fault(name, value)
+        if fault is None and line != whole and not _INTEGER.fullmatch(value):  # strtoll(3) stops at the CR
+            fault = "the line ends with CR LF: NCCL before 2.30 takes the CR for a part of the value"
+        yield Setting(number, bare if _PLAIN.fullmatch(bare) else name, value, fault)
 
 
 def _fault(name: str, value: str) -> str | None:
@@ -115,14 +133,25 @@ def _anything(text: str) -> Iterator[Setting]:
 
 
 def _chains(text: str) -> Iterator[list[tuple[int, str]]]:
-    """Yield lines with their numbers, together where a backslash at the end joins the next one."""
+    """Yield lines with their numbers, together where a backslash at the end joins the next one.
+
+    They are one line if no blank is around the backslash: it is within a word then.
+    """
     chain: list[tuple[int, str]] = []
+    within = False
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.rstrip()
-        chain.append((number, bare.removesuffix("\\").strip()))
-        if not bare.endswith("\\"):
+        body = bare.removesuffix("\\")
+        if within and not line[:1].isspace():
+            first, before = chain.pop()
+            longer = before if len(before) > LONGEST_LINE else before + body  # such a line is not understood anyway
+            chain.append((first, longer.strip()))
+        else:
+            chain.append((number, body.strip()))
+        if bare == body:
             yield chain
             chain = []
+        within = bare != body and body == body.rstrip() != ""
     if chain:
         yield chain
 
@@ -139,10 +168,19 @@ def _silent(line: str) -> bool:
 def _line(number: int, line: str) -> list[Setting]:
     if _NOTHING.fullmatch(line) or len(line) > LONGEST_LINE:
         return []
-    line = line.removeprefix(_SLURM)
-    if pair := _PYTHON.fullmatch(line) or _YAML_BOTH.fullmatch(line) or _YAML_PAIR.fullmatch(line):
+    line = _SCHEDULER.sub("", line, count=1) if _SCHEDULER.match(line) else line
+    if (
+        pair := _PYTHON.fullmatch(line)
+        or _PYTHON_CALL.fullmatch(line)
+        or _YAML_BOTH.fullmatch(line)
+        or _YAML_PAIR.fullmatch(line)
+    ):
         return [Setting(number, pair[1], _unquoted(pair[2]))]
-    return [one for words in _commands(line) for one in _shell(number, words)]
+    found = [one for words in _commands(line) for one in _shell(number, words)]
+    if any(one.name != (one.name or "").lower() for one in found):
+        return found
+    # NAME={"A": "b"} of Python looks like an assignment of a shell.
+    return [Setting(number, pair[1], _unquoted(pair[2])) for pair in _IN_BRACES.finditer(line)] or found
 
 
 def _unquoted(text: str) -> str:
@@ -164,6 +202,7 @@ def _commands(line: str) -> Iterator[list[str]]:
     for word in words:
         if word.startswith("#"):
             break
+        word = word.removeprefix("(") if not command else word
         if set(word) <= set(";&|"):
             yield command
             command = []
@@ -177,13 +216,27 @@ def _shell(number: int, words: list[str]) -> Iterator[Setting]:
     first, rest = (words[0], words[1:]) if words else ("", [])
     if first in ("setenv", "ENV") and len(rest) == 2 and _PLAIN.fullmatch(rest[0]):
         yield Setting(number, rest[0], rest[1])
+    elif first == ":":
+        for default in filter(None, map(_DEFAULT.fullmatch, rest)):
+            yield Setting(number, default[1], default[0])
     elif first in _SETTERS:
-        for word in rest:
-            yield from _assigned(number, word, alone=first in ("export", "unset"))
+        for n, word in enumerate(rest):
+            yield from _doubted(_assigned(number, word, alone=first in ("export", "unset")), rest[n + 1 :])
     elif first not in ("echo", "printf"):
-        for word in takewhile(_ASSIGNMENT.fullmatch, words[1:] if first == "-" else words):
-            yield from _assigned(number, word)
+        own = words[1:] if first == "-" else words
+        for n, word in enumerate(takewhile(_ASSIGNMENT.fullmatch, own)):
+            yield from _doubted(_assigned(number, word), own[n + 1 :])
         yield from _options(number, words)
+
+
+def _doubted(found: Iterator[Setting], after: list[str]) -> Iterator[Setting]:
+    """Yield settings; one such as "NAME= 1" is empty in a shell, and 1 in a file of variables."""
+    for one in found:
+        if one.value == "" and len(after) == 1 and _STRAY.fullmatch(after[0]):
+            why = f"a blank stands after =: in a shell it is empty, in a file of variables {after[0]!r}"
+            yield replace(one, doubt=why)
+        else:
+            yield one
 
 
 def _assigned(number: int, word: str, *, alone: bool = False) -> Iterator[Setting]:
@@ -197,16 +250,29 @@ def _assigned(number: int, word: str, *, alone: bool = False) -> Iterator[Settin
 
 
 def _options(number: int, words: list[str]) -> Iterator[Setting]:
-    """Yield what options of mpirun and docker set: -x A=b, -e A=b, --env=A=b, -genv A b."""
+    """Yield what options of mpirun, docker, Slurm, PBS and Apptainer set: -x A=b, -e A=b, --env=A=b, -genv A b."""
+    several = any(word.rpartition("/")[2] in _CONTAINERS for word in words[:3])
     for n, word in enumerate(words):
         option, equals, value = word.partition("=")
         after = words[n + 1 : n + 3]
         if option == "--env" and equals:
-            yield from _assigned(number, value, alone=True)
-        elif option == "--export" and equals:  # srun(1), sbatch(1): a list
-            for one in value.split(","):
+            yield from _listed(number, value) if several else _assigned(number, value, alone=True)
+        elif option == "--export" and (equals or after):  # srun(1), sbatch(1): a list
+            yield from _listed(number, value if equals else after[0])
+        elif n == 0 and word == "-v" and after:  # qsub(1), in lines of a script: a list
+            yield from _listed(number, after[0])
+        elif word == "mca_base_env_list" and after:  # Open MPI: a list
+            for one in after[0].split(";"):
                 yield from _assigned(number, one)
         elif word in ("-genv", "-env") and len(after) == 2 and _PLAIN.fullmatch(after[0]):
             yield Setting(number, after[0], after[1])
+        elif word == "--env" and after and several:
+            yield from _listed(number, after[0])
         elif word in ("-x", "-e", "--env") and after:
             yield from _assigned(number, after[0], alone=word == "-x")
+
+
+def _listed(number: int, text: str) -> Iterator[Setting]:
+    """Yield the variables of a list "ALL,A=b,C=d". A comma always separates: none can be in a value."""
+    for one in text.split(","):
+        yield from _assigned(number, one)

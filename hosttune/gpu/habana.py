@@ -74,8 +74,8 @@ def parse_hl_smi(text: str) -> Answer:
 
 
 def _row(row: dict[str, str]) -> Gpu:
-    module, memory = row["module_id"], row["memory.total"].partition(" ")[0]
-    mebibytes = number(memory, MAX_SIZE >> 20)
+    module, (memory, _, unit) = row["module_id"], row["memory.total"].partition(" ")
+    mebibytes = number(memory, MAX_SIZE >> 20) if unit in ("", "MiB") else None
     return Gpu(
         address=parse_address(row["bus_id"], where=QUERY),
         power_default_watts=POWER_CLASSES.get(row["name"]),
@@ -330,6 +330,7 @@ HABANA = Vendor(
         read=_ports,
         counts={"1060": (21, 3)},
         external_gbps=200.0,
+        between=3,  # HabanaAI/HCL @2ba2428, port_mapping_autogen.cpp
         tool="hl-smi -n ports, hl-smi -n link",
         mend="look for messages of habanalabs about the port in the kernel log;"
         " /opt/habanalabs/qual/gaudi3/bin/manage_network_ifs.sh --status, --up",

@@ -185,13 +185,15 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
 
     `read(reader, functions)` returns the ports that were listed, by address. `counts`: by device id, how many internal
     and external ports a GPU has; a GPU without an entry has ports, and no source says how many. `external_gbps`: the
-    rate of an external one, in Gb/s.
+    rate of an external one, in Gb/s. `between`: how many internal ports join two GPUs of a board with such counts, each
+    of which is joined with every other.
     `tool`: the command that lists them; `mend`: what to do about a port that is down.
     """
 
     read: Callable[[Reader, tuple[PciDevice, ...]], Mapping[str, tuple[GpuPort, ...]]]
     counts: Mapping[str, tuple[int, int]]
     external_gbps: float
+    between: int
     tool: str
     mend: str
 

@@ -14,6 +14,9 @@ GUEST_SCHEMA = "hosttune.guest/v1"
 UNREADABLE = "the guest's own plan is unreadable"  # a problem of the evidence
 PLACE = "/etc/hosttune-guest/expected.json"
 LIBRARY_FILES = ("/etc/nccl.conf", "/etc/rccl.conf")  # those that a plan can name
+# What the library reads before them, of the user root; a setting in it counts, and not the plan's (src/misc/param.cc).
+OWN_FILES = {"/etc/nccl.conf": "/root/.nccl.conf", "/etc/rccl.conf": "/root/.rccl.conf"}
+UCX_FILE = "/etc/hosttune-guest/ucx.env"
 
 
 class ExpectedCell(Value, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from hosttune.model.hostfields import Problem
 from hosttune.model.pairs import Ends, Port, Tool
 from hosttune.model.platform import RunningGuest
 from hosttune.model.problems import OUTSIDE
+from hosttune.model.rates import believed_gbps
 from hosttune.pairs.gpumemory import with_gpus
 from hosttune.reader import Reader
 from hosttune.system import System
@@ -146,7 +147,11 @@ def _port(
     if several and rdma is not None:
         at = f"{RDMA}/{rdma}/ports/{number}"
         layer, state = link_layer(reader, at), state_word(reader, f"{at}/state")
-        rate = rdma_rate(reader, f"{at}/rate")[0] if state == "active" else None  # of one that is down: the lowest
+        if state != "active":  # one that is down shows the lowest
+            rate = None
+        elif layer != "Ethernet" or not interface:  # RoCE: that of its interface (discovery/devices)
+            shown, _, speed = rdma_rate(reader, f"{at}/rate")
+            rate = believed_gbps(layer, shown, speed)
     return Port(
         rail=interface or (f"{rdma}/{number}" if several else rdma) or "",
         interface=interface or None,

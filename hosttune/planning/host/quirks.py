@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hosttune.domain.elements import version_of
-from hosttune.gpu import hints_for, inside, reset_touches, vendor_of
+from hosttune.gpu import VENDORS, hints_for, inside, reset_touches, vendor_of
 from hosttune.guest.nccl import is_gpu, is_nic
 from hosttune.model.host import Host, Tuned
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
@@ -35,6 +35,7 @@ def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Itera
             yield Finding(level="warn", text=f"GPU {device.address}: {doubt}", where=where)
     yield from _in_parts(catalogue, guest, where)
     yield from _divided(catalogue, guest, where)
+    yield from _joined_by_ports(catalogue, guest, where)
     yield from _slow_start(host, catalogue, guest, where)
     yield from _emulated_ports(catalogue, guest, where)
 
@@ -75,6 +76,23 @@ def _divided(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[
         else:
             continue
         return  # one GPU of the guest stands for all
+
+
+def _joined_by_ports(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
+    """Yield GPUs whose own network ports join them with GPUs that the guest has not."""
+    own = {device.address for device in guest.devices}
+    for vendor in VENDORS:
+        if vendor.ports is None:
+            continue
+        board = [address for address, gpu in catalogue.gpus.items() if gpu.vendor == vendor.name]
+        mine, others = [one for one in board if one in own], [one for one in board if one not in own]
+        if mine and others:
+            text = (
+                f"{len(mine)} of {len(board)} GPUs that are joined by network ports of their own: no source says"
+                f" whether the ports to {', '.join(sorted(others)[:8])} are cut from the guest, nor whether they are up"
+                " in it; where tenants must be apart, give all of them to one guest"
+            )
+            yield Finding(level="warn", text=text, where=where)
 
 
 def _slow_start(host: Host, catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
