@@ -92,6 +92,36 @@ def test_slow_paths_are_pairs_beside_slow_ports(data: st.DataObject) -> None:
     assert told(pairs) == {("port", (f"h{bad}",), "r1"), ("pair", names, "r0")}
 
 
+@settings(max_examples=examples(60, full=3000), deadline=None)
+@given(st.data())
+def test_a_healthy_port_is_never_blamed_however_many_are_bad_and_unknown(data: st.DataObject) -> None:
+    """Few hosts or many, up to all but one of them bad, up to half of the pairs unknown. Every bad pair is explained."""
+    hosts = data.draw(st.integers(3, 16) | st.integers(33, 60))
+    rails = data.draw(st.integers(1, 4))
+    bad = data.draw(st.sets(st.integers(0, hosts - 1), max_size=hosts - 1))
+    ports = data.draw(st.sets(st.tuples(st.integers(0, hosts - 1), st.integers(0, rails - 1)), max_size=4))
+    slow = {(host, rail): 0.4 for host in bad for rail in range(rails)} | dict.fromkeys(ports, 0.4)
+    unknown = data.draw(st.sampled_from([0, 0.1, 0.3, 0.5]))
+    pairs = made(hosts, rails, slow, seed=data.draw(st.integers(0, 999)), unknown=unknown)
+    faults = blame(pairs)
+    for fault in faults:
+        if fault.kind in ("host", "port"):
+            own = range(rails) if fault.rail is None else [int(fault.rail[1:])]
+            assert all((int(fault.hosts[0][1:]), rail) in slow for rail in own), fault.words
+    for pair in pairs:
+        ends = {pair.sender, pair.receiver}
+        named = [f for f in faults if f.rail in (None, pair.rail) and (not f.hosts or ends & set(f.hosts))]
+        assert bool([f for f in named if f.kind != "pair" or set(f.hosts) == ends]) or pair.state in ("good", "unknown")
+
+
+def test_of_three_hosts_none_is_named_while_the_pair_of_the_others_is_unknown() -> None:
+    """h1 may be bad, or both of the others are."""
+    pairs = [pair for pair in made(3, 1, {(1, 0): 0.4}) if {pair.sender, pair.receiver} != {"h0", "h2"}]
+    assert {kind for kind, _, _ in told(tuple(pairs))} == {"pair"}
+    assert {fault.suspects for fault in blame(pairs)} == {("h0 port r0", "h1 port r0"), ("h1 port r0", "h2 port r0")}
+    assert told(made(3, 1, {(1, 0): 0.4})) == {("port", ("h1",), "r0")}
+
+
 def test_a_rail_of_which_most_ports_are_slow_is_the_rail() -> None:
     pairs = made(10, 3, {(host, 1): 0.5 for host in range(7)} | {(9, rail): 0.2 for rail in range(3)})
     assert told(pairs) == {("rail", (), "r1"), ("host", ("h9",), None)}

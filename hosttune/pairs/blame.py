@@ -3,8 +3,9 @@
 A pair is as fast as the slower of its two ports and of the path between them. So one bad port makes all of its pairs
 bad, and a good pair speaks for both of its ports. Unknown pairs say nothing. The method:
 
-1. Greedy cover. While there is a port with at least two bad pairs, and with more bad than good ones among its pairs
-   with ports that are not blamed, the one with the most such bad pairs is blamed.
+1. Greedy cover. A bad pair counts against a port only if the other port is good in another pair: else the other one,
+   or both, may be at fault. While there is a port with at least two such bad pairs, and with more of them than good ones
+   among its pairs with ports that are not blamed, the one with the most of them is blamed.
 2. A port that has, among its pairs with ports that are not blamed in the end, no more bad than good ones is not blamed
    after all: others explain its bad pairs.
 3. The same cover once more over what is left, with the two directions of a port apart: a port that is bad only when it
@@ -17,8 +18,9 @@ bad, and a good pair speaks for both of its ports. Unknown pairs say nothing. Th
 Pairs with the memory of GPUs are explained by themselves, in the same way. Those that are bad with host memory too say
 nothing of GPUs; what explains the others is the way between NIC and GPU.
 
-Limits. It needs some other host that is good: if more than half of the ports are bad, or two hosts are all there is,
-figures below the median say little, and suspects or the whole rail are named. A port that is bad only towards half of
+Limits. It needs two other ports that are good: where there are none (two hosts alone, nearly all ports bad, many pairs
+unknown), suspects or the whole rail are named. If more than half of the ports are bad, figures below the median say
+little. A port that is bad only towards half of
 its peers or fewer shows as pairs. With few rounds a port has few pairs, so two bad paths of one port among three can
 look like the port.
 """
@@ -47,14 +49,19 @@ N = TypeVar("N", bound=Hashable)
 
 @dataclass(frozen=True)
 class _Matrix:
-    """The measured pairs of each port."""
+    """The measured pairs of each port. `cleared`: the ports that have a good pair."""
 
     pairs: Mapping[PortKey, Sequence[Pair]]
+    cleared: frozenset[PortKey]
+
+    def counts(self, pair: Pair, port: PortKey) -> bool:
+        """Whether a pair says something of this port: it is good, or the other port is good in another pair."""
+        return pair.state not in _BAD or _other(pair, port) in self.cleared
 
     def clean(self, port: PortKey, blamed: Iterable[PortKey]) -> tuple[int, int]:
-        """Return (bad, all) of the port's pairs with ports that are not blamed."""
+        """Return (bad, all) of the port's pairs that count, with ports that are not blamed."""
         without = frozenset(blamed)
-        found = [pair for pair in self.pairs[port] if _other(pair, port) not in without]
+        found = [pair for pair in self.pairs[port] if _other(pair, port) not in without and self.counts(pair, port)]
         return sum(pair.state in _BAD for pair in found), len(found)
 
 
@@ -92,7 +99,8 @@ def _matrix(measured: Iterable[Pair]) -> _Matrix:
     for pair in measured:
         for port in _ends(pair):
             found.setdefault(port, []).append(pair)
-    return _Matrix(found)
+    good = frozenset(port for port, pairs in found.items() if any(pair.state == "good" for pair in pairs))
+    return _Matrix(found, good)
 
 
 def _ends(pair: Pair) -> tuple[PortKey, PortKey]:
@@ -112,7 +120,7 @@ def _blamed_ports(matrix: _Matrix) -> frozenset[PortKey]:
     """Return the ports of the steps 1 to 3."""
     several = {rail for rail, ports in _by_rail(matrix).items() if len(ports) > 2}  # of two ports none is told apart
     known = {port: tuple(found) for port, found in matrix.pairs.items() if port[1] in several}
-    blamed = set(_cover(known, lambda node: node))
+    blamed = set(_cover(known, lambda node: node, matrix.counts))
     for port in sorted(blamed):
         bad, there = matrix.clean(port, blamed - {port})
         if there and 2 * bad <= there:
@@ -122,19 +130,23 @@ def _blamed_ports(matrix: _Matrix) -> frozenset[PortKey]:
         for pair in found if port not in blamed else ():
             if _other(pair, port) not in blamed:
                 ways.setdefault((port, "sends" if pair.sender == port[0] else "receives"), []).append(pair)
-    return frozenset(blamed | {port for port, _ in _cover(ways, lambda node: node[0])})
+    return frozenset(blamed | {port for port, _ in _cover(ways, lambda node: node[0], matrix.counts)})
 
 
-def _cover(pairs: Mapping[N, Sequence[Pair]], port_of: Callable[[N], PortKey]) -> set[N]:
+def _cover(
+    pairs: Mapping[N, Sequence[Pair]], port_of: Callable[[N], PortKey], counting: Callable[[Pair, PortKey], bool]
+) -> set[N]:
     """Return the nodes that a greedy cover takes: most bad pairs first, more bad than good ones of what is left.
 
-    A node is a port, or a port in one direction. A pair has a node at each end. Counts are kept up to date, so that the
-    time grows with the pairs.
+    A node is a port, or a port in one direction. A pair has a node at each end; `counting`: whether it says something
+    of a port. Counts are kept up to date, so that the time grows with the pairs.
     """
-    counts = {node: [sum(p.state in _BAD for p in found), len(found)] for node, found in pairs.items()}
+    counts: dict[N, list[int]] = {}
     at: dict[int, list[N]] = {}
     for node, found in pairs.items():
-        for pair in found:
+        own = [pair for pair in found if counting(pair, port_of(node))]
+        counts[node] = [sum(pair.state in _BAD for pair in own), len(own)]
+        for pair in own:
             at.setdefault(id(pair), []).append(node)
     taken: set[N] = set()
     while True:
@@ -145,7 +157,7 @@ def _cover(pairs: Mapping[N, Sequence[Pair]], port_of: Callable[[N], PortKey]) -
         taken.add(worst)
         del counts[worst]
         for pair in pairs[worst]:
-            for node in at[id(pair)]:
+            for node in at.get(id(pair), ()):
                 if node in counts:
                     counts[node][0] -= pair.state in _BAD
                     counts[node][1] -= 1
