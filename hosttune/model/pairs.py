@@ -183,12 +183,13 @@ class Pair(Value, frozen=True, kw_only=True):
 class Fault(Value, frozen=True, kw_only=True):
     """What explains low and cut pairs: a host (all of its measured ports), one port, a whole rail, or one pair.
 
+    group: hosts that are good with each other and bad with the others, so what is between them and the others is.
     `hosts`: whose it is (two for a pair). `bad` of `measured` pairs are low or cut. `suspects`: where it may be
     instead, if the measurements cannot tell. `memory` gpu: not the network, but the way between NIC and GPU. `words` is
     the sentence for people.
     """
 
-    kind: Literal["host", "port", "rail", "pair"]
+    kind: Literal["host", "port", "rail", "group", "pair"]
     hosts: tuple[str, ...]
     rail: str | None = None
     memory: Memory = "host"

@@ -10,10 +10,12 @@ bad, and a good pair speaks for both of its ports. Unknown pairs say nothing. Th
    after all: others explain its bad pairs.
 3. The same cover once more over what is left, with the two directions of a port apart: a port that is bad only when it
    sends, or only when it receives.
-4. A host of which at least two ports are blamed, and no other port has a good pair, is blamed itself. If of the other
+4. Blamed ports of a rail that are good with each other are no bad ports: what is bad is the way between this group and
+   the others, such as a link between two switches, two subnets or a firewall. The group is blamed, and not its ports.
+5. A host of which at least two ports are blamed, and no other port has a good pair, is blamed itself. If of the other
    hosts more than half of the ports on a rail are blamed, and this is not so on all rails, the rail is blamed, and its
    ports say nothing of their hosts. So is a rail without any good pair: nothing tells its ports apart.
-5. What is left are bad pairs: the path between two ports. A port of such a pair without any good pair stays a suspect.
+6. What is left are bad pairs: the path between two ports. A port of such a pair without any good pair stays a suspect.
 
 Pairs with the memory of GPUs are explained by themselves, in the same way. Those that are bad with host memory too say
 nothing of GPUs; what explains the others is the way between NIC and GPU.
@@ -38,6 +40,7 @@ from hosttune.model.listing import some
 from hosttune.model.pairs import GPU_RAIL, Fault, Pair
 
 _LEAST = 2  # bad pairs of a port before it is blamed
+_FEW = 0.2  # of the pairs of a group with others may be good
 _BAD = ("low", "cut")
 GPU_PATH = (
     "these pairs are not low with host memory, so it is the way between NIC and GPU: ACS redirect on the ports of their"
@@ -66,7 +69,7 @@ class _Matrix:
 
 
 def blame(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
-    """Return what explains the low and cut pairs: hosts, rails, ports, pairs, in this order, each sorted by name.
+    """Return what explains the low and cut pairs: hosts, rails, groups, ports, pairs, in this order, each sorted by name.
 
     First the network, from pairs with host memory, then the ways to GPUs.
     """
@@ -81,16 +84,21 @@ def _blamed(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
     measured = [pair for pair in pairs if pair.state in ("good", *_BAD)]
     matrix = _matrix(measured)
     blamed = _blamed_ports(matrix)
+    groups = _groups(matrix, blamed)
+    blamed = blamed.difference(*groups)
     rails = _blamed_rails(matrix, blamed, _blamed_hosts(matrix, blamed, frozenset()))
     hosts = _blamed_hosts(matrix, blamed, rails)
     ports = sorted(port for port in blamed if port[0] not in hosts and port[1] not in rails)
     explained = blamed | {port for port in matrix.pairs if port[1] in rails or port[0] in hosts}
     left = [pair for pair in measured if pair.state in _BAD and not explained.intersection(_ends(pair))]
+    across = {group: [pair for pair in left if len(group.intersection(_ends(pair))) == 1] for group in groups}
+    between = {id(pair) for found in across.values() for pair in found}
     return (
         *(_fault("host", (host,), None, _of(measured, host, None)) for host in sorted(hosts)),
         *(_fault("rail", (), rail, [pair for pair in measured if pair.rail == rail]) for rail in sorted(rails)),
+        *_group_faults(across),
         *(_fault("port", (host,), rail, matrix.pairs[host, rail]) for host, rail in ports),
-        *_pair_faults(matrix, measured, left),
+        *_pair_faults(matrix, measured, [pair for pair in left if id(pair) not in between]),
     )
 
 
@@ -163,6 +171,43 @@ def _cover(
                     counts[node][1] -= 1
 
 
+def _groups(matrix: _Matrix, blamed: frozenset[PortKey]) -> list[frozenset[PortKey]]:
+    """Return the blamed ports of a rail that are connected by good pairs: with each other mostly good, with the others
+    nearly always bad. A bad port is bad with another bad one, too; one that is bad in one direction is not always bad.
+    """
+    left, found = set(blamed), []
+    while left:
+        todo = [min(left)]
+        group: set[PortKey] = set()
+        while todo:
+            port = todo.pop()
+            group.add(port)
+            good = {_other(pair, port) for pair in matrix.pairs[port] if pair.state == "good"}
+            todo += (good & left) - group
+        left -= group
+        inside, across = Counter[str](), Counter[str]()
+        for port in group:
+            for pair in matrix.pairs[port]:
+                other = _other(pair, port)
+                (inside if other in group else across)[pair.state] += other in group or other not in blamed
+        if len(group) > 1 and 2 * inside["good"] > inside.total() and across["good"] < _FEW * across.total():
+            found.append(frozenset(group))
+    return found
+
+
+def _group_faults(across: Mapping[frozenset[PortKey], Sequence[Pair]]) -> list[Fault]:
+    """Return the faults of groups by hosts, then by rail."""
+    by_hosts: dict[tuple[str, ...], dict[str, Sequence[Pair]]] = {}
+    for group, pairs in across.items():
+        if pairs:
+            by_hosts.setdefault(tuple(sorted({host for host, _ in group})), {})[next(iter(group))[1]] = pairs
+    return [
+        _fault("group", hosts, rail, pairs)
+        for hosts, found in sorted(by_hosts.items())
+        for rail, pairs in sorted(found.items())
+    ]
+
+
 def _blamed_hosts(matrix: _Matrix, blamed: frozenset[PortKey], rails: frozenset[str]) -> frozenset[str]:
     """Return the hosts of which two ports or more are blamed, and no other one has a good pair; `rails` say nothing."""
     bad = Counter(host for host, rail in blamed if rail not in rails)
@@ -233,7 +278,7 @@ def _fault(
     if suspects:
         words += f"; or it is {some(suspects, 8)}: nothing good was measured there"
     return Fault(
-        kind=kind,  # type: ignore[arg-type]  # the four kinds are written above
+        kind=kind,  # type: ignore[arg-type]  # the five kinds are written above
         hosts=hosts,
         rail=rail,
         bad=len(bad),
@@ -246,6 +291,8 @@ def _fault(
 
 def _subject(kind: str, hosts: tuple[str, ...], rail: str | None) -> str:
     on = f", port {rail}" if rail is not None else ""
+    if kind == "group":
+        return f"between {some(hosts, 8)} and the others{on} (a link between switches, a subnet, a firewall)"
     if kind == "rail":
         cause = "" if str(rail).endswith(GPU_RAIL) else ": a switch, its settings, or what they have in common"
         return f"rail {rail} (more than half of its ports, or all{cause})"
