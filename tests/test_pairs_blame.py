@@ -96,7 +96,7 @@ def test_slow_paths_are_pairs_beside_slow_ports(data: st.DataObject) -> None:
 @settings(max_examples=examples(60, full=3000), deadline=None)
 @given(st.data())
 def test_a_healthy_port_is_never_blamed_however_many_are_bad_and_unknown(data: st.DataObject) -> None:
-    """Few hosts or many, up to all but one of them bad, up to half of the pairs unknown. All bad pairs are explained."""
+    """Few hosts or many, up to all but one of them bad, half of the pairs unknown. All bad pairs are explained."""
     hosts = data.draw(st.integers(3, 16) | st.integers(33, 60))
     rails = data.draw(st.integers(1, 4))
     bad = data.draw(st.sets(st.integers(0, hosts - 1), max_size=hosts - 1))

@@ -4,8 +4,8 @@ A pair is as fast as the slower of its two ports and of the path between them. S
 bad, and a good pair speaks for both of its ports. Unknown pairs say nothing. The method:
 
 1. Greedy cover. A bad pair counts against a port only if the other port is good in another pair: else the other one,
-   or both, may be at fault. While there is a port with at least two such bad pairs, and with more of them than good ones
-   among its pairs with ports that are not blamed, the one with the most of them is blamed.
+   or both, may be at fault. While there is a port with at least two such bad pairs, and with more of them than good
+   ones among its pairs with ports that are not blamed, the one with the most of them is blamed.
 2. A port that has, among its pairs with ports that are not blamed in the end, no more bad than good ones is not blamed
    after all: others explain its bad pairs.
 3. The same cover once more over what is left, with the two directions of a port apart: a port that is bad only when it
@@ -69,7 +69,7 @@ class _Matrix:
 
 
 def blame(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
-    """Return what explains the low and cut pairs: hosts, rails, groups, ports, pairs, in this order, each sorted by name.
+    """Return what explains the low and cut pairs: hosts, rails, groups, ports, pairs, in this order, each by name.
 
     First the network, from pairs with host memory, then the ways to GPUs.
     """
