@@ -160,6 +160,8 @@ def test_a_named_host_is_measured_though_guests_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [(lambda one: replace(one, machine="boot-other"), "another machine answers"),
+     (lambda one: replace(one, machine=None), "does not say any more which machine"),
+     (lambda one: replace(one, timings=(replace(one.timings[0], seconds=()), *one.timings[1:])), "contradict"),
      (lambda one: replace(one, group="other"), "another group"),
      (lambda one: replace(one, ranks=3), "3 ranks, not 16"),
      (lambda one: replace(one, timings=one.timings[:1]), "contradict")],
@@ -171,6 +173,27 @@ def test_an_answer_of_somebody_else_has_no_figure(spoil: Any, said: str, tmp_pat
     report = run(tmp_path, Fabric(spoil=other, factor=within), 2, options={"first": 2}).report
     assert {one.state for one in report.groups} == {"unknown"}
     assert said in text(report)
+
+
+def test_a_size_that_every_host_left_out_is_unknown_and_its_scaling_has_one_base(tmp_path: Path) -> None:
+    """With 24 ranks an all-gather has some bytes less than what was asked for: it is the same row of the scaling."""
+
+    def without_the_largest(host: str, found: Member) -> Member:
+        return replace(found, timings=tuple(one for one in found.timings if one.size_bytes < 1 << 30))
+
+    report = run(tmp_path / "left", Fabric(spoil=without_the_largest, factor=within), 2, options={"first": 2}).report
+    assert (report.verdict, [one.state for one in report.groups]) == ("unknown", ["unknown"])
+    assert "all-reduce of 1073741824 bytes has no figure" in text(report)
+
+    def rounded(host: str, found: Member) -> Member:
+        timings = tuple(
+            replace(one, size_bytes=one.size_bytes // 4 // one.ranks * 4 * one.ranks) for one in found.timings
+        )
+        return replace(found, timings=timings)
+
+    report = run(tmp_path / "part", Fabric(spoil=rounded, factor=within), 3, options={"first": 2}).report
+    assert {row.size_bytes for row in report.scaling} == set(OPTIONS.sizes)
+    assert [row.base_hosts for row in report.scaling if row.hosts == 3] == [2, 2]
 
 
 def test_check_measures_nothing(tmp_path: Path) -> None:
