@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -270,3 +271,19 @@ def test_a_host_that_is_slow_by_itself_needs_no_search(tmp_path: Path) -> None:
     report = run(tmp_path, fabric, 4).report
     assert [(one.kind, one.hosts, one.bad) for one in report.faults] == [("alone", ("gpu-2",), 1)]
     assert [group.state for group in report.groups if group.hosts == ("gpu-2",)] == ["low", "low"]  # it was repeated
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda plan: plan["steps"][0]["groups"][0].update(hosts=["x"]), lambda plan: plan["steps"][0].update(groups=[]),
+     lambda plan: plan["steps"].extend(plan["steps"]), lambda plan: plan.update(ranks=0),
+     lambda plan: plan.update(hosts=[]), lambda plan: plan["options"].update(sizes=[])],
+)  # fmt: skip
+def test_a_plan_that_contradicts_itself_is_bad_input(damage: Any, tmp_path: Path) -> None:
+    done = run(tmp_path, Fabric(factor=within), 2)
+    path = tmp_path / "collective-plan.json"
+    plan = json.loads(path.read_text())
+    damage(plan)
+    path.write_text(json.dumps(plan))
+    with pytest.raises(BadInput, match="the plan contradicts itself"):
+        report_of_past(str(tmp_path), done.report.run)

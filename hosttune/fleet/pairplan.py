@@ -13,7 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from hosttune.fleet.between import Plan, other_names, shared_addresses, unanswered, with_guests
+from hosttune.fleet.between import Plan
+from hosttune.fleet.membership import groups_of_known_hosts, other_names, shared_addresses, unanswered, with_guests
 from hosttune.model.fleet import Answer
 from hosttune.model.pairs import End, Ends, Port, Tool
 from hosttune.model.values import Value
@@ -82,6 +83,16 @@ class PairsPlan(Plan, frozen=True, kw_only=True, dict=True):
     def by_name(self) -> Mapping[str, PlannedHost]:
         """The hosts by name."""
         return {one.host: one for one in self.hosts}
+
+    def contradiction(self) -> str | None:
+        """Return what in it contradicts itself; None if nothing does."""
+        if len(self.by_name) != len(self.hosts) or len({one.number for one in self.rounds}) != len(self.rounds):
+            return "a host or a round is there twice"
+        if self.cores < 1 or self.most_hosts < 2:
+            return f"{self.cores} cores, {self.most_hosts} hosts at once"
+        known = [one.host for one in self.hosts if one.outcome == "ok"]
+        found = (groups_of_known_hosts(one.pairs, known) for one in self.rounds)
+        return next((why for why in found if why is not None), None)
 
     @property
     def measuring(self) -> float:
