@@ -205,21 +205,7 @@ def test_the_command_itself_through_ansible(fleet: SshFleet, tmp_path: Path) -> 
         hosts[host.name] = {"hosttune_command": into, "hosttune_ports": ["eth0"]}
     shared = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     (tmp_path / "inventory.yml").write_text(json.dumps({"all": {"hosts": hosts, "vars": shared}}))
-    words = [
-        *HOSTTUNE,
-        "fleet",
-        "pairs",
-        "-i",
-        "inventory.yml",
-        "--seconds",
-        "1",
-        "--rate",
-        "0.1",
-        "--floor",
-        "0.4",
-        "-o",
-        "json",
-    ]
+    words = [*HOSTTUNE, "fleet", "pairs", "-i", "inventory.yml", "--seconds", "1", "--rate", "0.1", "-o", "json"]
     words += ["--disrupt", "gpu-3", "--disrupt", "gpu-4", "--floor", "0.4"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=200, check=False)
     report = PairsReport.from_json(done.stdout or done.stderr)
