@@ -97,6 +97,16 @@ def test_a_host_that_names_a_port_twice_is_not_measured(tmp_path: Path) -> None:
     assert "two of its ports have the name 'r0'" in (host.why or "")
 
 
+@pytest.mark.parametrize("address", ["eth0", "", "10.1.0.256", "-c"])
+def test_an_address_that_is_none_goes_to_no_peer(tmp_path: Path, address: str) -> None:
+    """A peer would refuse the job, and be asked no more: one host would cost all others their pairs."""
+    report = told(tmp_path, "h0000", listed=lambda document: document["ports"][0].update(address=address))
+    assert report.verdict == "unknown"
+    assert f"h0000, port r0: {address!r} is no IP address and is not measured" in report.notes
+    assert {pair.state for pair in report.pairs} == {"good"}
+    assert len(report.pairs) == 3
+
+
 def test_counters_that_were_not_read_are_no_pass(tmp_path: Path) -> None:
     report = told(tmp_path, "h0003", measured=of_ends(errors=None))
     assert (report.verdict, {pair.state for pair in report.pairs}) == ("warn", {"good"})

@@ -6,6 +6,7 @@ files of its round, RESULTS/HOST/pairs-NNN.json. So a report can be made, and a 
 
 from __future__ import annotations
 
+import ipaddress
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -184,6 +185,8 @@ def not_measured(port: Port, tool: Tool) -> str | None:
     """
     if port.address is None:
         return "it has no address"
+    if not _is_address(port.address):
+        return f"{port.address[:40]!r} is no IP address"  # the peer would refuse its job, and be lost to the run
     if tool == "tcp":
         return f"it is {port.state}" if port.state in _DOWN else None
     return "it has no RDMA device" if port.rdma is None else None
@@ -191,6 +194,14 @@ def not_measured(port: Port, tool: Tool) -> str | None:
 
 def _with_gpus(options: PairsOptions) -> bool:
     return options.tool == "rdma" and options.gpu
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def hosts_by_rail(hosts: Sequence[PlannedHost], options: PairsOptions) -> Mapping[str, list[str]]:
