@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 import msgspec  # noqa: E402 (this checkout's hosttune first)
 
 from hosttune.collective.expected import expected, machines  # noqa: E402
-from hosttune.collective.judging import Standard, figures, joined, judged  # noqa: E402
+from hosttune.collective.judging import Standard, Wanted, figures, joined, judged  # noqa: E402
 from hosttune.model.collective import HostGroup, Member, Task  # noqa: E402
 
 _MAIN = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from hosttune.cli import main; main()"
@@ -148,7 +148,8 @@ def _show(options: argparse.Namespace, names: tuple[str, ...], answers: dict[str
     if len(answers) < len(names):
         return 1
     ranks = len(names) * options.ranks
-    found = joined(f"bench/{os.getpid()}/0", ranks, answers)
+    sizes = tuple(map(int, options.sizes.split(",")))
+    found = joined(Wanted(f"bench/{os.getpid()}/0", ranks, ("all-reduce", "all-gather"), sizes, 5), answers)
     tcp = msgspec.structs.replace(listed, rdma=False, place=None)
     of = machines([tcp], options.ranks, options.on)  # NCCL has nothing but the loopback here
     group = HostGroup(

@@ -37,7 +37,7 @@ class World:
     `gpus`: (host, rail) → what part of the rate the way to the GPU there lets through, or why it is not measured.
     `guests`: by host. `calls`: how a host calls itself, if otherwise. `shut`: hosts into which nobody gets.
     `down`: (host, rail). `killed_at`: (record, so many answers) at which the controller is killed.
-    `asked`: (record, hosts) of every order; `jobs`: what each was to do.
+    `lies`: changes a host's document of a record. `asked`: (record, hosts) of every order; `jobs`: what each was to do.
     """
 
     hosts: Mapping[str, Sequence[str]]
@@ -54,6 +54,7 @@ class World:
     asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     jobs: list[Mapping[str, Any]] = field(default_factory=list)
     before: Callable[[Order, Stop], None] = lambda order, stop: None
+    lies: Callable[[str, str, dict[str, Any]], None] = lambda host, record, document: None
 
     def __post_init__(self) -> None:
         self._numbers = {name: number for number, name in enumerate(self.hosts)}
@@ -105,6 +106,7 @@ class World:
             "schema": "hosttune.ends/v1", "host": self.calls.get(host, host), "machine": f"m-{host}", "guests": guests,
             "tools": ["tcp", "rdma"], "ports": ports, "ends": ends,
         }  # fmt: skip
+        self.lies(host, record, document)
         store(order, host, record, {"outcome": "ok"}, json.dumps(document))
 
     def _ports(self, host: str, rail: str) -> list[dict[str, Any]]:
@@ -127,7 +129,8 @@ class World:
             parts += [float(self.gpus[one, rail.removesuffix(" gpu")]) for one in (host, peer)]
         part = min(parts)
         figure = min(0.97 * RATE * part, end.get("rate_gbps") or RATE)
-        return {**head, "outcome": "measured", "gbps": figure, "connection": f"{first}-{second}-{rail}"}
+        name = f"{first}-{second}-{rail}"
+        return {**head, "outcome": "measured", "gbps": figure, "connection": name, "errors": {}}
 
 
 def same(count: int, rails: int = 1) -> dict[str, tuple[str, ...]]:

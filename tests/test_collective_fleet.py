@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,8 @@ def test_a_named_host_is_measured_though_guests_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [(lambda one: replace(one, machine="boot-other"), "another machine answers"),
+     (lambda one: replace(one, machine=None), "does not say any more which machine"),
+     (lambda one: replace(one, timings=(replace(one.timings[0], seconds=()), *one.timings[1:])), "contradict"),
      (lambda one: replace(one, group="other"), "another group"),
      (lambda one: replace(one, ranks=3), "3 ranks, not 16"),
      (lambda one: replace(one, timings=one.timings[:1]), "contradict")],
@@ -171,6 +174,27 @@ def test_an_answer_of_somebody_else_has_no_figure(spoil: Any, said: str, tmp_pat
     report = run(tmp_path, Fabric(spoil=other, factor=within), 2, options={"first": 2}).report
     assert {one.state for one in report.groups} == {"unknown"}
     assert said in text(report)
+
+
+def test_a_size_that_every_host_left_out_is_unknown_and_its_scaling_has_one_base(tmp_path: Path) -> None:
+    """With 24 ranks an all-gather has some bytes less than what was asked for: it is the same row of the scaling."""
+
+    def without_the_largest(host: str, found: Member) -> Member:
+        return replace(found, timings=tuple(one for one in found.timings if one.size_bytes < 1 << 30))
+
+    report = run(tmp_path / "left", Fabric(spoil=without_the_largest, factor=within), 2, options={"first": 2}).report
+    assert (report.verdict, [one.state for one in report.groups]) == ("unknown", ["unknown"])
+    assert "all-reduce of 1073741824 bytes has no figure" in text(report)
+
+    def rounded(host: str, found: Member) -> Member:
+        timings = tuple(
+            replace(one, size_bytes=one.size_bytes // 4 // one.ranks * 4 * one.ranks) for one in found.timings
+        )
+        return replace(found, timings=timings)
+
+    report = run(tmp_path / "part", Fabric(spoil=rounded, factor=within), 3, options={"first": 2}).report
+    assert {row.size_bytes for row in report.scaling} == set(OPTIONS.sizes)
+    assert [row.base_hosts for row in report.scaling if row.hosts == 3] == [2, 2]
 
 
 def test_check_measures_nothing(tmp_path: Path) -> None:
@@ -247,3 +271,19 @@ def test_a_host_that_is_slow_by_itself_needs_no_search(tmp_path: Path) -> None:
     report = run(tmp_path, fabric, 4).report
     assert [(one.kind, one.hosts, one.bad) for one in report.faults] == [("alone", ("gpu-2",), 1)]
     assert [group.state for group in report.groups if group.hosts == ("gpu-2",)] == ["low", "low"]  # it was repeated
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda plan: plan["steps"][0]["groups"][0].update(hosts=["x"]), lambda plan: plan["steps"][0].update(groups=[]),
+     lambda plan: plan["steps"].extend(plan["steps"]), lambda plan: plan.update(ranks=0),
+     lambda plan: plan.update(hosts=[]), lambda plan: plan["options"].update(sizes=[])],
+)  # fmt: skip
+def test_a_plan_that_contradicts_itself_is_bad_input(damage: Any, tmp_path: Path) -> None:
+    done = run(tmp_path, Fabric(factor=within), 2)
+    path = tmp_path / "collective-plan.json"
+    plan = json.loads(path.read_text())
+    damage(plan)
+    path.write_text(json.dumps(plan))
+    with pytest.raises(BadInput, match="the plan contradicts itself"):
+        report_of_past(str(tmp_path), done.report.run)

@@ -123,6 +123,26 @@ def test_a_bad_network_between_good_hosts_is_no_host() -> None:
     assert [len(one) for step in planted.steps[4:] for one in step].count(4) >= 1  # it was repeated
 
 
+@pytest.mark.parametrize("hosts", range(3, 9))
+def test_one_bad_link_names_no_host(hosts: int) -> None:
+    """h0 and h1, say, are good with everybody else: whichever groups are measured first, neither is at fault."""
+    for a in range(hosts):
+        for b in range(a):
+            for slow in ((), [number for number in range(hosts) if number not in (a, b)][2:3]):
+                for first in (1, 2, hosts):
+                    found = Planted(hosts, slow, cut=[(a, b)]).run(first)
+                    assert found.slow <= {f"h{number:04}" for number in slow}, ((a, b), first, found)
+
+
+@pytest.mark.parametrize("hosts", [4, 6, 9, 12])
+def test_many_slow_hosts_are_found_while_two_are_good(hosts: int) -> None:
+    for seed in range(40 if FULL else 8):
+        chance = random.Random(seed)
+        slow = chance.sample(range(hosts), chance.randint(1, hosts - 2))
+        found = Planted(hosts, slow).run(chance.choice([1, 2]))
+        assert found.slow == {f"h{number:04}" for number in slow}, (slow, found)
+
+
 def test_a_host_that_is_bad_by_itself_is_named_so() -> None:
     planted = Planted(4, [2], alone=[2])
     found = planted.run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,11 +10,12 @@ from collectivehosts import member, seconds_of
 from msgspec.structs import replace
 
 from hosttune.collective.expected import expected, machines
-from hosttune.collective.judging import Standard, busbw, figures, joined, judged, scaling, verdict_of
+from hosttune.collective.judging import Standard, Wanted, busbw, figures, joined, judged, scaling, verdict_of
 from hosttune.model.collective import HostGroup, Member, Timing
 from hosttune.predicting.formulas import Estimate
 
 MIB = 1 << 20
+WANTED = Wanted("g", 16, ("all-reduce",), (256 * MIB,), 1)
 
 
 def timing(rate: float, ranks: int = 16, size: int = 256 * MIB, **changes: Any) -> Timing:
@@ -48,7 +50,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
 
 
 def test_hosts_that_agree_have_figures() -> None:
-    found = joined("g", 16, {"a": answer("a", timing(380)), "b": answer("b", timing(380))})
+    found = joined(WANTED, {"a": answer("a", timing(380)), "b": answer("b", timing(380))})
     assert (found.outcome, len(found.timings)) == ("measured", 1)
     (figure,) = figures(found.timings)
     assert figure.busbw == pytest.approx(380)
@@ -67,7 +69,7 @@ def test_hosts_that_agree_have_figures() -> None:
      ({"outcome": "listed"}, "not-understood", "did not take part")],
 )  # fmt: skip
 def test_an_answer_that_is_not_of_this_group_has_no_figure(changes: dict[str, Any], outcome: str, said: str) -> None:
-    found = joined("g", 16, {"a": answer("a", timing(380)), "b": replace(answer("b", timing(380)), **changes)})
+    found = joined(WANTED, {"a": answer("a", timing(380)), "b": replace(answer("b", timing(380)), **changes)})
     assert found.outcome == outcome
     assert said in str(found.why)
     assert found.timings == ()
@@ -80,7 +82,7 @@ def test_wrong_values_count_whatever_the_speed_and_the_cause_comes_before_what_f
         "b": answer("b", outcome="member-lost", why="a ended"),
         "c": answer("c", timing(900), outcome="wrong", why="NaN at rank 17"),
     }
-    found = joined("g", 16, answers)
+    found = joined(WANTED, answers)
     assert (found.outcome, found.why) == ("wrong", "c: NaN at rank 17")
     (judged_,) = judged([group(1, "a", "b", "c", outcome="wrong", figures=())], Standard(lambda *_: None))
     assert judged_.state == "failed"
@@ -91,9 +93,7 @@ def standard(**changes: Any) -> Standard:
 
 
 def replace_standard(of: Standard, **changes: Any) -> Standard:
-    from dataclasses import replace as changed
-
-    return changed(of, **changes)
+    return dataclasses.replace(of, **changes)
 
 
 @pytest.mark.parametrize(
@@ -176,3 +176,43 @@ def test_small_messages_are_not_judged_beside_large_ones() -> None:
     (found,) = judged([group(380, "a", "b", figures=small)], standard())
     assert found.state == "good"
     assert [one.state for one in found.figures] == ["unknown", "good"]
+
+
+def test_an_all_gather_is_judged_by_the_size_that_was_asked_for() -> None:
+    """Of 24 ranks each has the same part of the buffer, so that it has 32 bytes less than 32 MiB."""
+    size, ranks = 32 * MIB, 24
+    less = size // 4 // ranks * ranks * 4
+    assert less < size
+    wanted = Wanted("g", ranks, ("all-reduce", "all-gather"), (size,), 1)
+    fast = timing(1.2, ranks, size)
+    slow = timing(1, ranks, less, kind="all-gather", seconds=(seconds_of("all-gather", ranks, less, 0.001),))
+    found = joined(wanted, {"a": answer("a", fast, slow, ranks=ranks)})
+    assert [(one.kind, one.size_bytes) for one in found.timings] == [("all-reduce", size), ("all-gather", size)]
+    of = HostGroup(step=1, purpose="series", hosts=("a", "b", "c"), ranks=ranks, outcome="measured",
+                   figures=figures(found.timings))  # fmt: skip
+    (judged_,) = judged([of], Standard(lambda *_: None, least=1.1))
+    assert [one.state for one in judged_.figures] == ["good", "low"]
+
+
+@pytest.mark.parametrize(
+    "timings",
+    [(timing(380, seconds=()),), (timing(380, seconds=(0.0,)),), (timing(380, seconds=(-1.0,)),),
+     (timing(380, seconds=(1e-300,)),), (timing(380, seconds=(0.01, 0.01)),), (timing(380, size=1 << 62),),
+     (timing(380, size=-1),), (timing(380, size=16 * MIB),), (timing(380), timing(380)),
+     (timing(380, kind="all-gather"),)],
+)  # fmt: skip
+def test_times_that_cannot_be_or_were_not_asked_for_are_no_figure(timings: tuple[Timing, ...]) -> None:
+    """One host alone has nobody who contradicts it."""
+    for hosts in ("a", "ab"):
+        found = joined(WANTED, {host: answer(host, *timings) for host in hosts})
+        assert (found.outcome, found.timings) == ("not-understood", ())
+
+
+def test_a_group_with_a_size_that_was_left_out_is_not_good() -> None:
+    """A collective that is slow enough does not fit into its time."""
+    both = dataclasses.replace(WANTED, sizes=(256 * MIB, 1024 * MIB))
+    found = joined(both, {"a": answer("a", timing(380))})
+    assert (found.outcome, found.left_out) == ("measured", (f"all-reduce of {1024 * MIB} bytes",))
+    (judged_,) = judged([group(380, "a", "b", left_out=found.left_out)], standard())
+    assert (judged_.state, judged_.why) == ("unknown", f"all-reduce of {1024 * MIB} bytes has no figure")
+    assert judged([group(100, "a", "b", left_out=found.left_out)], standard())[0].state == "low"

@@ -232,6 +232,15 @@ def test_lists_and_ranges(name: str, wanted: object, value: str, outcome: str) -
     assert outcomes(declaring(name, wanted), facts({name: value})) == {f"declared-{name}": {outcome}}
 
 
+def test_a_device_whose_fact_is_not_there_is_unknown_though_its_seven_peers_are_as_declared() -> None:
+    """It is known by its other facts, or by the machine's list of GPUs."""
+    for lost in (["vbios"], [name for name, kind in FACT_KINDS.items() if kind.of == "gpu"]):
+        fewer = tuple(msgspec.structs.replace(one, subjects=GPUS[1:]) if one.name in lost else one for one in facts())
+        results = [one for one in judged(WHOLE, H200, fewer) if one.outcome != "pass"]
+        assert {one.check for one in results} == {f"declared-{name}" for name in lost}
+        assert {(one.subject, one.outcome, one.actual) for one in results} == {(GPUS[0], "unknown", "not known")}
+
+
 def test_what_is_not_declared_is_not_judged() -> None:
     assert outcomes(declaring("kernel", VALUES["kernel"]), facts({"vbios": "other", "smt": None})) == {
         "declared-kernel": {"pass"}

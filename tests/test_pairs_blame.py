@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from sweeps import examples
 
 from hosttune.model.pairs import Pair
@@ -90,6 +91,64 @@ def test_slow_paths_are_pairs_beside_slow_ports(data: st.DataObject) -> None:
     pairs = made(hosts, 2, {(bad, 1): 0.5}, [(first, second, 0)])
     names = tuple(sorted((f"h{first}", f"h{second}")))
     assert told(pairs) == {("port", (f"h{bad}",), "r1"), ("pair", names, "r0")}
+
+
+@settings(max_examples=examples(60, full=3000), deadline=None)
+@given(st.data())
+def test_a_healthy_port_is_never_blamed_however_many_are_bad_and_unknown(data: st.DataObject) -> None:
+    """Few hosts or many, up to all but one of them bad, half of the pairs unknown. All bad pairs are explained."""
+    hosts = data.draw(st.integers(3, 16) | st.integers(33, 60))
+    rails = data.draw(st.integers(1, 4))
+    bad = data.draw(st.sets(st.integers(0, hosts - 1), max_size=hosts - 1))
+    ports = data.draw(st.sets(st.tuples(st.integers(0, hosts - 1), st.integers(0, rails - 1)), max_size=4))
+    slow = {(host, rail): 0.4 for host in bad for rail in range(rails)} | dict.fromkeys(ports, 0.4)
+    unknown = data.draw(st.sampled_from([0, 0.1, 0.3, 0.5]))
+    pairs = made(hosts, rails, slow, seed=data.draw(st.integers(0, 999)), unknown=unknown)
+    faults = blame(pairs)
+    for fault in faults:
+        if fault.kind in ("host", "port"):
+            own = range(rails) if fault.rail is None else [int(fault.rail[1:])]
+            assert all((int(fault.hosts[0][1:]), rail) in slow for rail in own), fault.words
+    for pair in pairs:
+        ends = {pair.sender, pair.receiver}
+        named = [f for f in faults if f.rail in (None, pair.rail) and (not f.hosts or ends & set(f.hosts))]
+        assert bool([f for f in named if f.kind != "pair" or set(f.hosts) == ends]) or pair.state in ("good", "unknown")
+
+
+def test_of_three_hosts_none_is_named_while_the_pair_of_the_others_is_unknown() -> None:
+    """h1 may be bad, or both of the others are."""
+    pairs = [pair for pair in made(3, 1, {(1, 0): 0.4}) if {pair.sender, pair.receiver} != {"h0", "h2"}]
+    assert {kind for kind, _, _ in told(tuple(pairs))} == {"pair"}
+    assert {fault.suspects for fault in blame(pairs)} == {("h0 port r0", "h1 port r0"), ("h1 port r0", "h2 port r0")}
+    assert told(made(3, 1, {(1, 0): 0.4})) == {("port", ("h1",), "r0")}
+
+
+@pytest.mark.parametrize(("hosts", "behind", "good"), [(8, 4, 0.0), (32, 16, 0.0), (24, 3, 0.1), (60, 20, 0.1)])
+def test_a_bad_link_between_switches_is_no_fault_of_the_hosts_behind_it(hosts: int, behind: int, good: float) -> None:
+    """Each host is good with those at its own switch. h1 has a bad port besides."""
+    chance = random.Random(hosts)
+
+    def spoilt(pair: Pair) -> Pair:
+        places = [int(host[1:]) < behind for host in (pair.sender, pair.receiver)]
+        slow = pair.rail == "r0" and places[0] != places[1] and chance.random() >= good
+        return replace(pair, gbps=(pair.gbps or 0.0) * (0.4 if slow else 1.0))
+
+    pairs = judged([spoilt(pair) for pair in made(hosts, 2, {(1, 1): 0.4})], floor=0.9, against=("rate", "median"))
+    group, port = blame(pairs)
+    sides = {frozenset(f"h{n}" for n in range(behind)), frozenset(f"h{n}" for n in range(behind, hosts))}
+    assert (group.kind, group.rail, frozenset(group.hosts) in sides) == ("group", "r0", True), group.words
+    assert group.words.startswith(f"between {group.hosts[0]}, ")
+    assert "and the others, port r0 (a link between switches" in group.words
+    assert (port.kind, port.hosts, port.rail) == ("port", ("h1",), "r1")
+
+
+def test_two_ports_that_are_bad_in_opposite_directions_are_no_group() -> None:
+    """h2 sends badly, h5 receives badly: h5 to h2 is good."""
+    pairs = [
+        replace(pair, gbps=90.0) if pair.sender == "h2" or pair.receiver == "h5" else pair for pair in made(7, 1, {})
+    ]
+    found = judged(pairs, floor=0.9, against=("rate", "median"))
+    assert told(found) == {("port", ("h2",), "r0"), ("port", ("h5",), "r0")}
 
 
 def test_a_rail_of_which_most_ports_are_slow_is_the_rail() -> None:

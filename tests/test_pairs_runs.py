@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace as changed
@@ -15,7 +17,8 @@ from sweeps import sample
 
 from hosttune.cli import run
 from hosttune.errors import BadInput
-from hosttune.fleet.between import in_window, other_names
+from hosttune.fleet.between import in_window
+from hosttune.fleet.membership import other_names
 from hosttune.fleet.pairplan import PairsOptions
 from hosttune.model.pairs import PairsReport
 
@@ -294,3 +297,31 @@ def test_a_port_that_is_down_is_named_and_never_measured_through_another_one(tmp
     assert done.report.verdict == "unknown"
     assert "h0002, port r1: it is down and is not measured" in done.report.notes
     assert {pair.rail for pair in done.report.pairs if "h0002" in (pair.sender, pair.receiver)} == {"r0"}
+
+
+DAMAGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a host that is not there": lambda plan: plan["rounds"][0].update(pairs=[["x", "h0000"]]),
+    "a host against itself": lambda plan: plan["rounds"][0].update(pairs=[["h0000", "h0000"]]),
+    "a round twice": lambda plan: plan["rounds"].extend(plan["rounds"]),
+    "a host twice": lambda plan: plan["hosts"].extend(plan["hosts"]),
+    "no host": lambda plan: plan.update(hosts=[]),
+    "no core": lambda plan: plan.update(cores=0),
+    "a host that was refused": lambda plan: plan["hosts"][0].update(outcome="refused"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_plan_that_contradicts_itself_is_bad_input(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measure(World(same(3)), tmp_path)
+    path = tmp_path / "pairs-plan.json"
+    plan = json.loads(path.read_text())
+    DAMAGES[name](plan)
+    path.write_text(json.dumps(plan))
+    assert run(["fleet", "report", "--results", str(tmp_path)]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "the plan contradicts itself" in told.err
+    with pytest.raises(BadInput, match="contradicts itself"):
+        measure(World(same(3)), tmp_path, resume=True)

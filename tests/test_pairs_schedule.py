@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosttune.pairs.schedule import ALL_PAIRS, DEFAULT_ROUNDS, minutes, regrouped, rounds, steps
+from hosttune.pairs.schedule import ALL_PAIRS, DEFAULT_ROUNDS, completing, minutes, regrouped, rounds, steps
 
 Rounds = tuple[tuple[tuple[str, str], ...], ...]
 
@@ -73,6 +73,27 @@ def test_any_pairs_are_put_into_rounds(pairs: list[tuple[str, str]]) -> None:
     made = regrouped(pairs)
     assert no_host_twice(made)
     assert sorted(pair for one in made for pair in one) == sorted(set(pairs))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(33, 150), st.lists(st.sets(st.integers(0, 149), min_size=2, max_size=60), min_size=1, max_size=5))
+def test_hosts_with_rails_that_few_have_meet_on_them(count: int, some_hosts: list[set[int]]) -> None:
+    """On every rail each host meets all others, or at least half as many as there are rounds."""
+    made = rounds(names(count))
+    groups = [[name for number, name in enumerate(names(count)) if number in one] for one in some_hosts]
+    more = completing(made, groups)
+    assert no_host_twice(more)
+    pairs = [frozenset(pair) for one in (*made, *more) for pair in one]
+    assert len(pairs) == len(set(pairs))
+    for group in groups:
+        for host in group:
+            met = sum(host in pair and pair <= set(group) for pair in pairs)
+            assert met >= min(len(group) - 1, DEFAULT_ROUNDS // 2)
+
+
+def test_hosts_that_have_the_same_rails_get_no_more_rounds() -> None:
+    assert completing(rounds(names(100)), [names(100)] * 8) == ()
+    assert completing(rounds(names(101)), [names(101)]) == ()
 
 
 def test_few_hosts_and_steps() -> None:

@@ -4,15 +4,15 @@ A collective is as fast as its slowest member. So a good group speaks for all of
 least one host that is at fault, or the network between them is. The search leaves hosts out: the suspects of a bad
 group are halved, each half is measured together with hosts that are known to be good, and so on (adaptive group
 testing: F. K. Hwang, "A method for detecting all defective members in a population by group testing", JASA 67, 1972).
-Several slow hosts are found the same way: both halves stay bad. A host is named only after two bad groups with
-different good hosts, and only if no group with it was good; a group that no host explains is measured once more. Pure
-functions.
+Several slow hosts are found the same way: both halves stay bad. A host is named only after two bad groups or more that
+have no good host in common, and only if no group with it was good: else one bad link to that good host may be all there
+is. A group that no host explains is measured once more. Pure functions.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 from math import ceil, log2
@@ -76,7 +76,8 @@ class Findings:
     `cleared`: hosts of a good group of two or more. `alone`: hosts that were bad by themselves, twice. `slow`: hosts
     that are named. `together`: groups that were bad twice, though each of their hosts is cleared; not those that hold
     another such group. `unexplained`: other bad groups without a named host, with those of their hosts that are not
-    cleared. `doubtful`: hosts that were bad by themselves, once.
+    cleared. `doubtful`: hosts that were bad by themselves, once. `always`: by host that alone is not cleared in its
+    groups, the others that were in all of them: a bad link to one of these may be all there is.
     """
 
     cleared: frozenset[str]
@@ -85,6 +86,7 @@ class Findings:
     together: tuple[frozenset[str], ...]
     unexplained: tuple[tuple[frozenset[str], frozenset[str]], ...]
     doubtful: tuple[frozenset[str], ...]
+    always: Mapping[str, frozenset[str]]
 
 
 def findings(trials: Sequence[Trial]) -> Findings:
@@ -96,8 +98,8 @@ def findings(trials: Sequence[Trial]) -> Findings:
     alone = frozenset(host for one in single if times[one] >= _PROOFS for host in one)
     cleared = frozenset(host for trial in many if trial.bad is False for host in trial.hosts)
     bad = sorted((trial.hosts for trial in many if trial.bad), key=lambda one: (len(one), sorted(one)))
-    proofs = Counter(host for one in bad if len(one - cleared) == 1 for host in one - cleared)
-    slow = frozenset(host for host, count in proofs.items() if count >= _PROOFS) - alone
+    always = _always_beside(bad, cleared)
+    slow = frozenset(host for host, others in always.items() if not others) - alone
     together: list[frozenset[str]] = []
     left = []
     for one in bad:
@@ -108,7 +110,17 @@ def findings(trials: Sequence[Trial]) -> Findings:
         else:
             left.append((one, one - cleared))
     doubtful = tuple(one for one in single if times[one] < _PROOFS)
-    return Findings(cleared, alone, slow, tuple(together), tuple(left), doubtful)
+    return Findings(cleared, alone, slow, tuple(together), tuple(left), doubtful, always)
+
+
+def _always_beside(bad: Iterable[frozenset[str]], cleared: frozenset[str]) -> dict[str, frozenset[str]]:
+    """Return, of each host that alone is not cleared in a bad group, the others that are in all such groups."""
+    found: dict[str, frozenset[str]] = {}
+    for one in bad:
+        if len(one - cleared) == 1:
+            (host,) = one - cleared
+            found[host] = found.get(host, one) & one & cleared
+    return found
 
 
 def most_steps(hosts: int) -> int:
@@ -195,12 +207,17 @@ def _with_good(
     place: dict[str, int],
     used: set[str],
 ) -> Iterator[frozenset[str]]:
-    """Yield groups of these hosts with cleared ones, of the size if so many are free, that were not asked for yet."""
+    """Yield groups of these hosts with cleared ones, of the size if so many are free, that were not asked for yet.
+
+    One host alone gets others than those that were in all of its bad groups, or half of them.
+    """
     if not part:
         return
     good = [
         host for host in sorted(place, key=place.__getitem__) if host in found.cleared and host not in {*used, *part}
     ]
+    if len(part) == 1 and (always := found.always.get(part[0])):
+        good = [host for host in good if host not in always] or good[: len(good) // 2]
     more = min(max(size - len(part), 1 if len(part) == 1 else 0), len(good))
     if len(part) + more < 2:
         return

@@ -23,6 +23,7 @@ from hosttune.model.collective import (
     Scaling,
     Timing,
 )
+from hosttune.model.listing import some
 from hosttune.model.validation import Verdict
 from hosttune.predicting.formulas import Estimate
 
@@ -30,6 +31,8 @@ FLOOR = 0.9
 SMALL_BYTES = 32 << 20  # below, time is mostly latency, and the formulas of `predicting` do not hold
 LEAST_FOR_MEDIAN = 3  # groups of the same number of hosts; with fewer no figure is unusual
 _SAME = 0.01  # the times of one operation are agreed on by all ranks
+_BYTES = 4  # of a number
+_SHORTEST, _LONGEST = 1e-9, 1e5  # seconds that an operation may have taken
 _ABOVE = 1.02  # times the bound: no such machine can give more
 _FACTORS: Mapping[Kind, int] = {"all-reduce": 2, "all-gather": 1}
 # The collective did not work between hosts that answered.
@@ -52,19 +55,34 @@ def busbw(kind: Kind, ranks: int, size_bytes: int, seconds: float) -> float:
 
 @dataclass(frozen=True)
 class Joined:
-    """What became of a group: its outcome, the figures of each run, why there are none, and who is accused."""
+    """What became of a group: its outcome, the figures of each run, why there are none, who is accused, and what was
+    asked for and has no figure."""
 
     outcome: GroupOutcome
     timings: tuple[Timing, ...] = ()
     why: str | None = None
     accused: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
-def joined(name: str, ranks: int, answers: Mapping[str, Member]) -> Joined:
-    """Return what became of a group from the answers of all of its hosts. `name`: the group's; `ranks`: of all hosts.
+@dataclass(frozen=True)
+class Wanted:
+    """What a group was asked for: its name, the ranks of all of its hosts, and each of `kinds` at each of `sizes`."""
 
-    There are figures only if every host measured in this very group, with this number of ranks, the same times.
+    name: str
+    ranks: int
+    kinds: tuple[Kind, ...]
+    sizes: tuple[int, ...]
+    runs: int
+
+
+def joined(wanted: Wanted, answers: Mapping[str, Member]) -> Joined:
+    """Return what became of a group from the answers of all of its hosts.
+
+    There are figures only if every host measured in this very group, with this number of ranks, the same times, and
+    nothing else than was asked for. `left_out` says what has no figure.
     """
+    name, ranks = wanted.name, wanted.ranks
     for host, member in answers.items():
         if member.group != name:
             return Joined("not-understood", why=f"{host}: its answer is of another group")
@@ -79,7 +97,23 @@ def joined(name: str, ranks: int, answers: Mapping[str, Member]) -> Joined:
             return Joined("not-understood", why=f"{first[0]} and {host} contradict each other")
     if not first[1].timings or any(member.ranks is None for member in answers.values()):
         return Joined("not-understood", why=f"{first[0]}: no figure")
-    return Joined("measured", first[1].timings)
+    return _as_asked(wanted, first[0], first[1].timings)
+
+
+def _as_asked(wanted: Wanted, host: str, timings: Sequence[Timing]) -> Joined:
+    """Return the times by the sizes that were asked for: all ranks have equal parts of a buffer, so it may be less."""
+    found: dict[tuple[Kind, int], Timing] = {}
+    for one in timings:
+        size = min(wanted.sizes, key=lambda asked: abs(asked - one.size_bytes))
+        if one.kind not in wanted.kinds or abs(size - one.size_bytes) >= _BYTES * wanted.ranks:
+            return Joined("not-understood", why=f"{host}: {one.kind} of {one.size_bytes} bytes was not asked for")
+        if (one.kind, size) in found or len(one.seconds) != wanted.runs:
+            return Joined("not-understood", why=f"{host}: {one.kind} of {size} bytes does not have {wanted.runs} times")
+        if not all(_SHORTEST <= seconds <= _LONGEST for seconds in one.seconds):
+            return Joined("not-understood", why=f"{host}: {one.kind} of {size} bytes has times that cannot be")
+        found[one.kind, size] = replace(one, size_bytes=size)
+    missing = [f"{kind} of {size} bytes" for size in wanted.sizes for kind in wanted.kinds if (kind, size) not in found]
+    return Joined("measured", tuple(found.values()), left_out=tuple(missing))
 
 
 def _cause(bad: Mapping[str, Member]) -> Joined:
@@ -171,7 +205,10 @@ def _judged(group: HostGroup, standard: Standard, medians: Mapping[tuple[str, in
     counted = [one for one in found if one.size_bytes >= min(SMALL_BYTES, largest)]
     states = [one.state for one in counted]
     why = next((one.why for one in counted if one.state in ("low", "unknown") and one.why), group.why)
-    state: GroupState = "low" if "low" in states else "unknown" if "unknown" in states else "good"
+    if group.left_out and not why:
+        why = f"{some(group.left_out, 2)} has no figure"
+    unknown = "unknown" in states or group.left_out
+    state: GroupState = "low" if "low" in states else "unknown" if unknown else "good"
     return replace(group, state=state, figures=found, why=why)
 
 

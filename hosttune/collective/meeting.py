@@ -154,7 +154,7 @@ def _stranger(task: Task, met: Met, said: Mapping[str, Any]) -> str | None:
         return f"{str(said.get('host'))[:60]!r} is not a host of this group"
     host, machine = task.hosts[index], said.get("machine")
     wanted = task.machines[index] if task.machines else None
-    if None not in (wanted, machine) and wanted != machine:
+    if wanted is not None and wanted != machine:
         return f"{host} was restarted, or another machine answers in its place, since it was listed"
     if said.get("ranks") != task.ranks:
         return f"{host} comes with {said.get('ranks')} ranks, not {task.ranks}"

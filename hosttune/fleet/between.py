@@ -39,7 +39,6 @@ from hosttune.fleet.run import Request, check_request, interruptible, order_of, 
 from hosttune.fleet.runner import Event, Order, Played, Stop, first_error, play, playbook
 from hosttune.fleet.waves import shards
 from hosttune.jsonlines import JsonLines
-from hosttune.model.fleet import Answer
 from hosttune.model.listing import some
 from hosttune.model.values import Value, to_json
 from hosttune.report.branch import count
@@ -58,6 +57,10 @@ class Plan(Value, frozen=True, kw_only=True):
     run: str
     at: str
     options: Value
+
+    def contradiction(self) -> str | None:
+        """Return what in it contradicts itself, as of a file that was changed; None if nothing does."""
+        raise NotImplementedError
 
 
 class Report(Protocol):
@@ -319,7 +322,11 @@ def read_plan(results: str, kind: type[PlanT], run: str) -> PlanT | None:
         found = msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInput(f"the plan cannot be read: {error}", where=path, hint="begin a new run") from error
-    return found if found.run == run and found.schema == kind.SCHEMA else None
+    if found.run != run or found.schema != kind.SCHEMA:
+        return None
+    if (why := found.contradiction()) is not None:
+        raise BadInput(f"the plan contradicts itself: {why}", where=path, hint="begin a new run")
+    return found
 
 
 def write_plan(results: str, plan: Plan) -> None:
@@ -334,49 +341,3 @@ def report_of_past(verb: Verb[OptionsT, PlanT, ReportT], results: str, run: str)
         path = os.path.join(results, verb.plan.FILE)
         raise BadInput(f"no plan of the run {run}", where=path, hint="begin a new run")
     return verb.report(results, plan)
-
-
-# --- which hosts cannot be measured ----------------------------------------------------------------------------
-
-
-def unanswered(answer: Answer) -> tuple[str, str]:
-    """Return (outcome, why) of a host that gave no document."""
-    return answer.outcome if answer.outcome != "ok" else "unknown", answer.why or "no document"
-
-
-def with_guests(host: str, guests: Sequence[str] | None) -> str:
-    """Return why a host with guests is not measured. `guests` None: they are unknown."""
-    running = "unknown" if guests is None else f"running: {some(guests, 5)}"
-    return f"its guests are {running}; --disrupt {host} would load its network"
-
-
-def shared_addresses(addresses: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return why hosts are not measured that have an address which another has too. `addresses`: of each host."""
-    owners: dict[str, set[str]] = {}
-    for host, own in addresses.items():
-        for address in own:
-            owners.setdefault(address, set()).add(host)
-    found = {}
-    for host, own in addresses.items():
-        shared = sorted(address for address in own if len(owners[address]) > 1)
-        if shared:
-            others = some(sorted(owners[shared[0]] - {host}), 3)
-            found[host] = (
-                f"{others} has its address {shared[0]} too: the same machine, or an address that is there twice"
-            )
-    return found
-
-
-def other_names(said: Mapping[str, str | None]) -> dict[str, str]:
-    """Return why hosts are not measured that call themselves as another host of the run is called: what is measured
-    would be told of the wrong one. `said`: by host, the name that it gave. Domains are not compared."""
-    known = {_short(host): host for host in said}
-    return {
-        host: f"it calls itself {name}, which is another host here: the inventory leads to the wrong machine"
-        for host, name in said.items()
-        if name and _short(name) != _short(host) and _short(name) in known
-    }
-
-
-def _short(name: str) -> str:
-    return name.lower().partition(".")[0]

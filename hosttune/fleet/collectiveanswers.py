@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from hosttune.collective.expected import Machines, expected, machines
 from hosttune.collective.groups import Findings, Trial, counts, findings, search, series
-from hosttune.collective.judging import Standard, figures, joined, judged, scaling, settled, verdict_of
+from hosttune.collective.judging import Standard, Wanted, figures, joined, judged, scaling, settled, verdict_of
 from hosttune.fleet.answers import has_answer_file, read_document
 from hosttune.fleet.collectiveplan import (
     CollectivePlan,
@@ -101,12 +101,22 @@ def _group(
                 made, outcome="refused" if answer.outcome == "refused" else "host-lost", why=f"{host}: {answer.why}"
             )
         before = listed.get(host)
-        if None not in (before, member.machine) and before != member.machine:
-            why = f"{host}: it was restarted, or another machine answers in its place, since it was listed"
+        if before is not None and before != member.machine:
+            why = "it was restarted, or another machine answers in its place, since it was listed"
+            why = f"{host}: {why if member.machine is not None else 'it does not say any more which machine it is'}"
             return replace(made, outcome="host-lost", why=why)
         answers[host] = member
-    found = joined(group_name(plan.run, step, number), ranks, answers)
-    return replace(made, outcome=found.outcome, figures=figures(found.timings), accused=found.accused, why=found.why)
+    options = plan.options
+    wanted = Wanted(group_name(plan.run, step, number), ranks, options.kinds, options.sizes, options.runs)
+    found = joined(wanted, answers)
+    return replace(
+        made,
+        outcome=found.outcome,
+        figures=figures(found.timings),
+        accused=found.accused,
+        why=found.why,
+        left_out=found.left_out,
+    )
 
 
 def report(results: str, plan: CollectivePlan, *, check: bool = False, stopped: str | None = None) -> CollectiveReport:

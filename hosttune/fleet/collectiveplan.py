@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from hosttune.collective.groups import counts
 from hosttune.collective.judging import FLOOR
-from hosttune.fleet.between import Plan, other_names, shared_addresses, unanswered, with_guests
+from hosttune.fleet.between import Plan
+from hosttune.fleet.membership import groups_of_known_hosts, other_names, shared_addresses, unanswered, with_guests
 from hosttune.model.collective import Device, Kind, Member, Purpose, Task
 from hosttune.model.fleet import Answer
 from hosttune.model.values import Value
@@ -24,6 +25,7 @@ from hosttune.report.branch import count
 LIST_RECORD = "collective-hosts"
 SIZES = (32 << 20, 256 << 20, 1 << 30)  # the formulas of `predicting` begin at 32 MiB
 KINDS: tuple[Kind, ...] = ("all-reduce", "all-gather")
+_MOST_RANKS = 64  # of a host
 _COMMAND_SECONDS = 30  # of the command itself, besides waiting and measuring
 
 
@@ -106,6 +108,17 @@ class CollectivePlan(Plan, frozen=True, kw_only=True):
     def last(self) -> int:
         """The most hosts of a group."""
         return min(len(self.names), self.most_hosts, self.options.last or len(self.names))
+
+    def contradiction(self) -> str | None:
+        """Return what in it contradicts itself; None if nothing does."""
+        if len({one.host for one in self.hosts}) != len(self.hosts):
+            return "a host is there twice"
+        if len({one.number for one in self.steps}) != len(self.steps) or not all(one.groups for one in self.steps):
+            return "a step is there twice, or without groups"
+        if not 1 <= self.ranks <= _MOST_RANKS or self.most_hosts < 2 or not self.options.sizes:
+            return f"{self.ranks} ranks, {self.most_hosts} hosts at once, {len(self.options.sizes)} sizes"
+        found = (groups_of_known_hosts((g.hosts for g in one.groups), self.members) for one in self.steps)
+        return next((why for why in found if why is not None), None)
 
     def wait(self, hosts: int) -> int:
         """Return how long the hosts of a step wait: ansible reaches the last one later than the first."""

@@ -63,16 +63,17 @@ def judged(declared: Declared, hardware: HostHardware | None, facts: Sequence[Fa
                 CHECK, "host", "a machine model of the baseline", f"{model.product or 'machine model unknown'}, {gpus}"
             ),
         )
-    return tuple(_results(wanted, facts))
+    return tuple(_results(wanted, facts, hardware))
 
 
-def _results(wanted: DeclaredHosts, facts: Sequence[Fact]) -> Iterator[CheckResult]:
+def _results(wanted: DeclaredHosts, facts: Sequence[Fact], hardware: HostHardware) -> Iterator[CheckResult]:
     by_name = grouped((fact.name, fact) for fact in facts)
     for name, value in wanted.facts.items():
         yield _result(name, "host", value, by_name.get(name, ()))
     for devices in wanted.devices:
+        there = tuple(_devices(devices.kind, facts, hardware))
         for name, value in devices.facts.items():
-            given: dict[str, list[Fact]] = {}
+            given: dict[str, list[Fact]] = {address: [] for address in there}
             for fact in by_name.get(name, ()):
                 if fact.kind in (None, devices.kind):  # a device of unknown ids may be of this kind
                     for address in fact.subjects:
@@ -81,6 +82,17 @@ def _results(wanted: DeclaredHosts, facts: Sequence[Fact]) -> Iterator[CheckResu
                 yield _result(name, address, value, of_device)
             if not given:
                 yield _unknown(f"declared-{name}", devices.kind, wanted_words(value), "no device of this kind was seen")
+
+
+def _devices(kind: str, facts: Sequence[Fact], hardware: HostHardware) -> Iterator[str]:
+    """Yield the addresses of the devices of a kind that the host has, whichever of their facts it gives."""
+    kinds = {address[:LONGEST_NAME]: fact.kind for fact in facts if fact.kind is not None for address in fact.subjects}
+    yield from (address for address, own in kinds.items() if own == kind)
+    yield from (
+        address
+        for address, (_, ids) in hardware.hardware.gpus.items()
+        if address not in kinds and ids is not None and kind.startswith(f"{ids} ")
+    )
 
 
 def _result(name: str, subject: str, wanted: Wanted, facts: Sequence[Fact]) -> CheckResult:

@@ -1,4 +1,4 @@
-"""The plan of a run of `pairs`: its hosts with their ports, its rounds, and from the hosts' files the report.
+"""The plan of a run of `pairs`: its hosts with their ports, its rounds, and the jobs of each host.
 
 RESULTS/pairs-plan.json is written whole before anything is measured. What became of a pair is only in the two hosts'
 files of its round, RESULTS/HOST/pairs-NNN.json. So a report can be made, and a run resumed, whenever it ended.
@@ -6,23 +6,23 @@ files of its round, RESULTS/HOST/pairs-NNN.json. So a report can be made, and a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import ipaddress
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Literal
 
 import msgspec
 
-from hosttune.fleet.answers import has_answer_file, read_document
-from hosttune.fleet.between import Plan, other_names, shared_addresses, unanswered, with_guests
+from hosttune.fleet.between import Plan
+from hosttune.fleet.membership import groups_of_known_hosts, other_names, shared_addresses, unanswered, with_guests
 from hosttune.model.fleet import Answer
-from hosttune.model.listing import some
-from hosttune.model.pairs import GPU_RAIL, End, EndResult, Ends, Pair, PairHost, PairsReport, Port, Tool
+from hosttune.model.pairs import End, Ends, Port, Tool
 from hosttune.model.values import Value
-from hosttune.pairs.blame import blame
 from hosttune.pairs.ends import GPU_SECONDS, OMIT_SECONDS, SLACK_SECONDS
-from hosttune.pairs.judging import CUT, FLOOR, Joined, joined, judged, rail_figures, remarks, verdict_of
+from hosttune.pairs.judging import FLOOR
 from hosttune.pairs.ports import TOOLS
-from hosttune.pairs.schedule import Pairing, minutes, regrouped, rounds
+from hosttune.pairs.schedule import ALL_PAIRS, Pairing, completing, minutes, rounds
 
 PORTS_RECORD = "pairs-ports"
 NO_ANSWER = ("no-connection", "connection-refused")  # these pairs are tried once more, the other way round
@@ -85,10 +85,20 @@ class PairsPlan(Plan, frozen=True, kw_only=True, dict=True):
         """The hosts by name."""
         return {one.host: one for one in self.hosts}
 
+    def contradiction(self) -> str | None:
+        """Return what in it contradicts itself; None if nothing does."""
+        if len(self.by_name) != len(self.hosts) or len({one.number for one in self.rounds}) != len(self.rounds):
+            return "a host or a round is there twice"
+        if self.cores < 1 or self.most_hosts < 2:
+            return f"{self.cores} cores, {self.most_hosts} hosts at once"
+        known = [one.host for one in self.hosts if one.outcome == "ok"]
+        found = (groups_of_known_hosts(one.pairs, known) for one in self.rounds)
+        return next((why for why in found if why is not None), None)
+
     @property
     def measuring(self) -> float:
         """The seconds that a host measures in one round, if its pair connects: its ports one by one, or at once."""
-        there = [_measured_ports(one, self.options) for one in self.hosts if one.outcome == "ok"]
+        there = [measured_ports(one, self.options) for one in self.hosts if one.outcome == "ok"]
         ports = max(map(len, there), default=0)
         if self.options.together:  # those with the memory of GPUs after the others
             ports = max((len({port.gpu is not None for port in of_host}) for of_host in there), default=0)
@@ -132,43 +142,51 @@ def _planned(host: str, answer: Answer, ends: Ends | None, tool: Tool, disrupt: 
         outcome, why = "not-installed", f"{TOOLS[tool]} is not installed"
     elif ends.guests != () and host not in disrupt:
         outcome, why = "refused", with_guests(host, ends.guests)
+    elif twice := [rail for rail, number in Counter(port.rail for port in ends.ports).items() if number > 1]:
+        outcome, why = "unknown", f"two of its ports have the name {twice[0][:40]!r}: its answer contradicts itself"
     elif not ends.ports:
         outcome, why = "no-port", "; ".join(("no port that is up and has an address", *ends.notes))
     return PlannedHost(host=host, outcome=outcome, why=why or None, machine=ends.machine, ports=ends.ports)
 
 
-def planned_rounds(hosts: Sequence[PlannedHost], most: int | None) -> tuple[PlannedRound, ...]:
+def planned_rounds(hosts: Sequence[PlannedHost], options: PairsOptions) -> tuple[PlannedRound, ...]:
     """Return the rounds of the hosts that can be measured. Pairs without a common rail stay: they are named.
 
-    Of two hosts each sends in one of two rounds. Of more, each sends to some and receives from others.
+    Of two hosts each sends in one of two rounds. Of more, each sends to some and receives from others. Where not all
+    pairs are measured, hosts with rails that few others have get rounds of their own, unless a bound was given.
     """
     names = [one.host for one in hosts if one.outcome == "ok"]
-    made = rounds(names, most)
-    if len(names) == 2 and most != 1:
+    made = rounds(names, options.rounds)
+    if len(names) == 2 and options.rounds != 1:
         made += tuple(tuple((receiver, sender) for sender, receiver in one) for one in made)
+    if len(names) > ALL_PAIRS and options.rounds is None:
+        made += completing(made, hosts_by_rail(hosts, options).values())
     return tuple(PlannedRound(number=number, pairs=pairs) for number, pairs in enumerate(made, 1))
 
 
 def rails(plan: PairsPlan, pair: Pairing) -> list[tuple[Port, Port]]:
     """Return the ports of both hosts on each rail that can be measured, by name: what both have, with an address."""
-    first, second = ({p.rail: p for p in _measured_ports(plan.by_name[host], plan.options)} for host in pair)
+    first, second = ({p.rail: p for p in measured_ports(plan.by_name[host], plan.options)} for host in pair)
     return [(first[rail], second[rail]) for rail in sorted(first.keys() & second.keys())]
 
 
-def _measured_ports(one: PlannedHost, options: PairsOptions) -> list[Port]:
+def measured_ports(one: PlannedHost, options: PairsOptions) -> list[Port]:
+    """Return the ports of a host that can be measured."""
     return [port for port in one.ports if _usable(port, options.tool) and (port.gpu is None or _with_gpus(options))]
 
 
 def _usable(port: Port, tool: Tool) -> bool:
-    return _against(port, tool) is None
+    return not_measured(port, tool) is None
 
 
-def _against(port: Port, tool: Tool) -> str | None:
+def not_measured(port: Port, tool: Tool) -> str | None:
     """Return why a port is not measured; None if it can be. TCP to the address of an interface that is down may go
     through another one of the same network.
     """
     if port.address is None:
         return "it has no address"
+    if not _is_address(port.address):
+        return f"{port.address[:40]!r} is no IP address"  # the peer would refuse its job, and be lost to the run
     if tool == "tcp":
         return f"it is {port.state}" if port.state in _DOWN else None
     return "it has no RDMA device" if port.rdma is None else None
@@ -176,6 +194,23 @@ def _against(port: Port, tool: Tool) -> str | None:
 
 def _with_gpus(options: PairsOptions) -> bool:
     return options.tool == "rdma" and options.gpu
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def hosts_by_rail(hosts: Sequence[PlannedHost], options: PairsOptions) -> Mapping[str, list[str]]:
+    """Return the rails that can be measured, by name, each with its hosts."""
+    found: dict[str, list[str]] = {}
+    for one in hosts:
+        for port in measured_ports(one, options) if one.outcome == "ok" else ():
+            found.setdefault(port.rail, []).append(one.host)
+    return dict(sorted(found.items()))
 
 
 def other_fabric(first: Port, second: Port) -> bool:
@@ -231,194 +266,6 @@ def seconds_of(job: Mapping[str, object]) -> float:
     return float(30 + sum(each) + GPU_SECONDS * len(of_gpus))
 
 
-# --- files → pairs -------------------------------------------------------------------------------------------
-
-
 def record_name(number: int) -> str:
     """Return the name of a host's file of a round."""
     return f"pairs-{number:03}"
-
-
-def raw_pairs(results: str, plan: PairsPlan) -> tuple[Pair, ...]:
-    """Return every pair of the plan on every rail, from the files, not judged yet.
-
-    A pair that did not connect, and did the other way round in another round, is `one-way`.
-    """
-    found: dict[tuple[str, str, str], Pair] = {}
-    worked: dict[tuple[str, str, str], Pair] = {}  # by those who would be sender and receiver the other way round
-    for planned in plan.rounds:
-        for pair in planned.pairs:
-            for one in _of_pair(results, plan, planned, pair):
-                if not planned.again:
-                    found[one.sender, one.receiver, one.rail] = one
-                if one.outcome == "measured":
-                    worked[one.receiver, one.sender, one.rail] = one
-    for key, one in found.items():
-        if one.outcome in NO_ANSWER and (back := worked.get(key)) is not None:
-            why = f"only {back.sender} to {back.receiver} connects ({back.gbps:.3g} Gb/s)"
-            found[key] = msgspec.structs.replace(one, outcome="one-way", why=why)
-    return tuple(found.values())
-
-
-def _of_pair(results: str, plan: PairsPlan, planned: PlannedRound, pair: Pairing) -> Iterator[Pair]:
-    answers = [_host_ends(results, plan, host, planned.number) for host in pair]
-    for first, second in rails(plan, pair):
-        rates = [port.rate_gbps for port in (first, second)]
-        if other_fabric(first, second):
-            what = Joined("wrong-fabric", why=f"{first.link_layer} and {second.link_layer}")
-        else:
-            what = _joined(pair, answers, first.rail)
-        yield Pair(
-            sender=pair[0],
-            receiver=pair[1],
-            rail=first.rail,
-            memory="host" if first.gpu is None else "gpu",
-            round=planned.number,
-            state="unknown",
-            outcome=what.outcome,
-            gbps=what.gbps,
-            rate_gbps=None if None in rates else min(rate for rate in rates if rate is not None),
-            retransmits=what.retransmits,
-            errors=what.errors,
-            why=what.why,
-        )
-
-
-_Answered = tuple[Answer, Mapping[tuple[str, str], EndResult] | None]
-
-
-def _host_ends(results: str, plan: PairsPlan, host: str, number: int) -> _Answered:
-    """Return (the answer, its ends by rail and role). A host that was restarted or replaced has none."""
-    answer, ends = read_document(results, host, record_name(number), plan.run, Ends)
-    if ends is None:
-        return answer, None
-    machine = plan.by_name[host].machine
-    if None not in (machine, ends.machine) and machine != ends.machine:
-        why = "it was restarted, or another machine answers in its place, since its ports were listed"
-        return msgspec.structs.replace(answer, outcome="unknown", why=why), None
-    return answer, {(one.rail, one.role): one for one in ends.ends}
-
-
-def _joined(pair: Pairing, answers: Sequence[_Answered], rail: str) -> Joined:
-    for host, (answer, ends) in zip(pair, answers, strict=True):
-        if ends is None:
-            word = "refused" if answer.outcome == "refused" else "host-lost"
-            asked = has_answer_file(answer)
-            return Joined(word if asked else "not-asked", why=f"{host}: {answer.why}" if asked else None)  # type: ignore[arg-type]
-    (_, sender), (_, receiver) = answers
-    assert sender is not None
-    assert receiver is not None
-    return joined(sender.get((rail, "client")), receiver.get((rail, "server")))
-
-
-def again(results: str, plan: PairsPlan) -> tuple[PlannedRound, ...]:
-    """Return rounds in which those who did not connect try the other way round; none for pairs that have tried."""
-    tried = {pair for planned in plan.rounds for pair in planned.pairs}
-    found = [(p.receiver, p.sender) for p in raw_pairs(results, plan) if p.outcome in NO_ANSWER]
-    made = regrouped(pair for pair in found if pair not in tried)
-    first = max((planned.number for planned in plan.rounds), default=0) + 1
-    return tuple(PlannedRound(number=number, pairs=pairs, again=True) for number, pairs in enumerate(made, first))
-
-
-def settled(results: str, plan: PairsPlan, planned: PlannedRound, pair: Pairing) -> bool:
-    """Whether the files of this run say of every rail of a pair that it was measured, or that the network cut it."""
-    return all(one.outcome == "measured" or one.outcome in CUT for one in _of_pair(results, plan, planned, pair))
-
-
-def report(results: str, plan: PairsPlan, *, check: bool = False, stopped: str | None = None) -> PairsReport:
-    """Return the report of a plan from the files. `check`: nothing was measured, and all of it is unknown."""
-    options = plan.options
-    found = () if check else raw_pairs(results, plan)
-    pairs = judged(found, floor=options.floor, against=options.against, limit_gbps=options.rate_gbps)
-    unmeasured, lacking = tuple(_unmeasured(plan)), (*_lacking(plan), *_without_gpus(plan))
-    measured = [planned for planned in plan.rounds if not planned.again]
-    there = sum(one.outcome == "ok" for one in plan.hosts)
-    limit = tuple(_limits(options, pairs))
-    return PairsReport(
-        run=plan.run,
-        at=plan.at,
-        tool=options.tool,
-        check=check,
-        against=options.against,
-        floor=options.floor,
-        rate_limit_gbps=options.rate_gbps,
-        verdict=verdict_of(
-            pairs, incomplete=bool(unmeasured) or there < len(plan.hosts), limited=bool(limit or lacking)
-        ),
-        rounds=len(measured),
-        all_pairs=len({frozenset(pair) for one in measured for pair in one.pairs}) == there * (there - 1) // 2,
-        minutes=round(plan.minutes, 1),
-        hosts=tuple(_report_host(one) for one in plan.hosts),
-        rails=rail_figures(pairs),
-        faults=blame(pairs),
-        pairs=pairs,
-        notes=(*unmeasured, *lacking, *limit, *remarks(found)),
-        stopped=stopped,
-    )
-
-
-def _limits(options: PairsOptions, pairs: Sequence[Pair]) -> Iterator[str]:
-    """Yield what good figures leave open."""
-    if options.rate_gbps is not None:
-        yield f"at most {options.rate_gbps:g} Gb/s were sent: no port's full rate is proven"
-    if "rate" not in options.against:
-        yield "compared with the median alone: a fleet that is slow as a whole is not seen"
-    measured = [pair for pair in pairs if pair.outcome == "measured"]
-    sent, got = ({(getattr(pair, role), pair.rail) for pair in measured} for role in ("sender", "receiver"))
-    for words, ports in (("receive", sent - got), ("send", got - sent)):
-        if ports:
-            named = some([f"{host} port {rail}" for host, rail in sorted(ports)], 8)
-            yield f"not measured whether these {words} well, too: {named}; more rounds give both directions"
-
-
-def _report_host(one: PlannedHost) -> PairHost:
-    rails_ = tuple(port.rail for port in one.ports if port.gpu is None)
-    return PairHost(host=one.host, outcome=one.outcome, why=one.why, rails=rails_)
-
-
-def _unmeasured(plan: PairsPlan) -> Iterator[str]:
-    """Yield what is not measured although its host is: ports without an address, and ports that no other host has."""
-    hosts = [one for one in plan.hosts if one.outcome == "ok"]
-    for one in hosts:
-        for port in one.ports:
-            against = _against(port, plan.options.tool)
-            if against is not None:
-                yield f"{one.host}, port {port.rail}: {against} and is not measured"
-    for rail, there in _rails(plan).items():
-        if len(there) == 1 < len(hosts) and not rail.endswith(GPU_RAIL):
-            yield f"{there[0]}, port {rail}: no other host has a port of this name; name the ports by hosttune_ports"
-    if len(hosts) < 2:
-        yield f"{len(hosts)} of {len(plan.hosts)} hosts can be measured: a pair needs two"
-
-
-def _lacking(plan: PairsPlan) -> Iterator[str]:
-    """Yield the rails that some hosts do not have: they have fewer ports, or lost one."""
-    hosts = [one.host for one in plan.hosts if one.outcome == "ok"]
-    for rail, there in _rails(plan).items():
-        lacking = [host for host in hosts if host not in set(there)]
-        if lacking and len(there) > 1:
-            yield f"rail {rail}: {len(lacking)} of {len(hosts)} hosts have no such port ({some(lacking, 8)})"
-
-
-def _without_gpus(plan: PairsPlan) -> Iterator[str]:
-    """Yield which ports with a GPU on their rail are not measured with its memory, and why."""
-    found: dict[str, list[str]] = {}
-    alone = {rail for rail, there in _rails(plan).items() if len(there) == 1}
-    for one in plan.hosts if plan.options.tool == "rdma" else ():
-        for port in one.ports if one.outcome == "ok" else ():
-            if port.gpu is not None and (not plan.options.gpu or port.rail in alone):
-                why = "no other host has such a port" if plan.options.gpu else "--no-gpu"
-                found.setdefault(why, []).append(f"{one.host} {port.rail.removesuffix(GPU_RAIL)}")
-            elif port.gpu_why is not None:
-                found.setdefault(port.gpu_why, []).append(f"{one.host} {port.rail}")
-    for why, ports in found.items():
-        yield f"GPU memory (GPUDirect) is not measured on {some(ports, 8)}: {why}"
-
-
-def _rails(plan: PairsPlan) -> Mapping[str, list[str]]:
-    """Return the rails that can be measured, by name, each with its hosts."""
-    found: dict[str, list[str]] = {}
-    for one in plan.hosts:
-        for port in _measured_ports(one, plan.options) if one.outcome == "ok" else ():
-            found.setdefault(port.rail, []).append(one.host)
-    return dict(sorted(found.items()))

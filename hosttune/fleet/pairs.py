@@ -13,7 +13,7 @@ from datetime import datetime
 
 import msgspec
 
-from hosttune.fleet import between, pairplan
+from hosttune.fleet import between, pairanswers, pairplan
 from hosttune.fleet.answers import read_document
 from hosttune.fleet.between import Asked, Course, Done, Player, Verb, run_between
 from hosttune.fleet.inventory import Inventory, read_inventory
@@ -61,7 +61,7 @@ def _planned(course: Course[PairsOptions], hosts: Sequence[str]) -> tuple[str | 
         at=now(),
         options=options,
         hosts=planned,
-        rounds=pairplan.planned_rounds(planned, options.rounds),
+        rounds=pairplan.planned_rounds(planned, options),
         most_hosts=course.most_hosts,
         cores=os.cpu_count() or 1,
     )
@@ -71,7 +71,7 @@ def _planned(course: Course[PairsOptions], hosts: Sequence[str]) -> tuple[str | 
 def _measured(course: Course[PairsOptions], plan: PairsPlan) -> tuple[str | None, PairsPlan]:
     """Measure all rounds, then those that did not connect the other way round."""
     stopped = _rounds(course, plan, plan.rounds)
-    more = pairplan.again(course.results, plan) if stopped is None else ()
+    more = pairanswers.again(course.results, plan) if stopped is None else ()
     if more:
         plan = msgspec.structs.replace(plan, rounds=(*plan.rounds, *more))
         between.write_plan(course.results, plan)
@@ -85,7 +85,7 @@ def _rounds(course: Course[PairsOptions], plan: PairsPlan, rounds: Sequence[Plan
 
 def _round(course: Course[PairsOptions], plan: PairsPlan, planned: PlannedRound) -> str | None:
     """Measure the pairs of a round that no file settles. Returns why it stopped, or None."""
-    todo = [pair for pair in planned.pairs if not pairplan.settled(course.results, plan, planned, pair)]
+    todo = [pair for pair in planned.pairs if not pairanswers.settled(course.results, plan, planned, pair)]
     for step in steps(todo, plan.most_hosts):
         live = [pair for pair in step if not course.lost.keys() & set(pair)]
         if not live:
@@ -109,4 +109,4 @@ def _step(course: Course[PairsOptions], plan: PairsPlan, planned: PlannedRound, 
     return course.measure(pairplan.record_name(planned.number), made, seconds, f"{of}: {len(pairs)} pairs")
 
 
-_PAIRS = Verb("pairs", PairsPlan, _planned, _measured, pairplan.report)
+_PAIRS = Verb("pairs", PairsPlan, _planned, _measured, pairanswers.report)

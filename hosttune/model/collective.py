@@ -185,7 +185,7 @@ class GroupFigure(Value, frozen=True, kw_only=True):
 
 class HostGroup(Value, frozen=True, kw_only=True):
     """Hosts that did collectives together. `step`: groups of one step ran at once. `repeated`: a later step measured
-    the same hosts again, and that counts."""
+    the same hosts again, and that counts. `left_out`: what was asked for and has no figure."""
 
     step: int
     purpose: Purpose
@@ -196,6 +196,7 @@ class HostGroup(Value, frozen=True, kw_only=True):
     figures: tuple[GroupFigure, ...] = ()
     accused: tuple[str, ...] = ()
     why: str | None = None
+    left_out: tuple[str, ...] = ()
     repeated: bool = False
 
 

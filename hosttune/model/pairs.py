@@ -153,8 +153,8 @@ class Pair(Value, frozen=True, kw_only=True):
     """Two hosts on a rail: `sender` sends, `receiver` receives. `expected`: below this figure it is low; None: unknown.
 
     `rate_gbps`: the lower active rate of the two ports. `round`: the number of its round, from 1. `errors`: what the
-    two ports counted meanwhile beyond what is allowed, such as "receiver: mlx5_0/1 symbol_error 300". `memory`: what
-    both ends sent from and received into; "gpu" only on rails that have GPU_RAIL behind their name.
+    two ports counted meanwhile beyond what is allowed, such as "receiver: mlx5_0/1 symbol_error 300"; None: not known.
+    `memory`: what both ends sent from and received into; "gpu" only on rails that have GPU_RAIL behind their name.
     """
 
     sender: str
@@ -168,7 +168,7 @@ class Pair(Value, frozen=True, kw_only=True):
     expected: float | None = None
     rate_gbps: float | None = None
     retransmits: int | None = None
-    errors: tuple[str, ...] = ()
+    errors: tuple[str, ...] | None = ()
     why: str | None = None
 
     def __post_init__(self) -> None:
@@ -183,12 +183,13 @@ class Pair(Value, frozen=True, kw_only=True):
 class Fault(Value, frozen=True, kw_only=True):
     """What explains low and cut pairs: a host (all of its measured ports), one port, a whole rail, or one pair.
 
+    group: hosts that are good with each other and bad with the others, so what is between them and the others is.
     `hosts`: whose it is (two for a pair). `bad` of `measured` pairs are low or cut. `suspects`: where it may be
     instead, if the measurements cannot tell. `memory` gpu: not the network, but the way between NIC and GPU. `words` is
     the sentence for people.
     """
 
-    kind: Literal["host", "port", "rail", "pair"]
+    kind: Literal["host", "port", "rail", "group", "pair"]
     hosts: tuple[str, ...]
     rail: str | None = None
     memory: Memory = "host"
@@ -224,7 +225,7 @@ class PairsReport(Value, frozen=True, kw_only=True):
 
     Verdict: fail if any pair is low or cut, else unknown if anything is, else warn if the rate was limited, only
     medians were compared, ports sent or received only, hosts lack ports, GPUs were not measured, or ports counted
-    errors, else pass. `rounds`: how many there are; `all_pairs`: whether each pair of hosts is in one of them.
+    errors or did not tell, else pass. `rounds`: how many there are; `all_pairs`: whether each pair of hosts is in one.
     `against`: what a figure is compared with. `minutes`: what the rounds were estimated to take.
     """
 

@@ -3,22 +3,26 @@
 A pair is as fast as the slower of its two ports and of the path between them. So one bad port makes all of its pairs
 bad, and a good pair speaks for both of its ports. Unknown pairs say nothing. The method:
 
-1. Greedy cover. While there is a port with at least two bad pairs, and with more bad than good ones among its pairs
-   with ports that are not blamed, the one with the most such bad pairs is blamed.
+1. Greedy cover. A bad pair counts against a port only if the other port is good in another pair: else the other one,
+   or both, may be at fault. While there is a port with at least two such bad pairs, and with more of them than good
+   ones among its pairs with ports that are not blamed, the one with the most of them is blamed.
 2. A port that has, among its pairs with ports that are not blamed in the end, no more bad than good ones is not blamed
    after all: others explain its bad pairs.
 3. The same cover once more over what is left, with the two directions of a port apart: a port that is bad only when it
    sends, or only when it receives.
-4. A host of which at least two ports are blamed, and no other port has a good pair, is blamed itself. If of the other
+4. Blamed ports of a rail that are good with each other are no bad ports: what is bad is the way between this group and
+   the others, such as a link between two switches, two subnets or a firewall. The group is blamed, and not its ports.
+5. A host of which at least two ports are blamed, and no other port has a good pair, is blamed itself. If of the other
    hosts more than half of the ports on a rail are blamed, and this is not so on all rails, the rail is blamed, and its
    ports say nothing of their hosts. So is a rail without any good pair: nothing tells its ports apart.
-5. What is left are bad pairs: the path between two ports. A port of such a pair without any good pair stays a suspect.
+6. What is left are bad pairs: the path between two ports. A port of such a pair without any good pair stays a suspect.
 
 Pairs with the memory of GPUs are explained by themselves, in the same way. Those that are bad with host memory too say
 nothing of GPUs; what explains the others is the way between NIC and GPU.
 
-Limits. It needs some other host that is good: if more than half of the ports are bad, or two hosts are all there is,
-figures below the median say little, and suspects or the whole rail are named. A port that is bad only towards half of
+Limits. It needs two other ports that are good: where there are none (two hosts alone, nearly all ports bad, many pairs
+unknown), suspects or the whole rail are named. If more than half of the ports are bad, figures below the median say
+little. A port that is bad only towards half of
 its peers or fewer shows as pairs. With few rounds a port has few pairs, so two bad paths of one port among three can
 look like the port.
 """
@@ -36,6 +40,7 @@ from hosttune.model.listing import some
 from hosttune.model.pairs import GPU_RAIL, Fault, Pair
 
 _LEAST = 2  # bad pairs of a port before it is blamed
+_FEW = 0.2  # of the pairs of a group with others may be good
 _BAD = ("low", "cut")
 GPU_PATH = (
     "these pairs are not low with host memory, so it is the way between NIC and GPU: ACS redirect on the ports of their"
@@ -47,19 +52,24 @@ N = TypeVar("N", bound=Hashable)
 
 @dataclass(frozen=True)
 class _Matrix:
-    """The measured pairs of each port."""
+    """The measured pairs of each port. `cleared`: the ports that have a good pair."""
 
     pairs: Mapping[PortKey, Sequence[Pair]]
+    cleared: frozenset[PortKey]
+
+    def counts(self, pair: Pair, port: PortKey) -> bool:
+        """Whether a pair says something of this port: it is good, or the other port is good in another pair."""
+        return pair.state not in _BAD or _other(pair, port) in self.cleared
 
     def clean(self, port: PortKey, blamed: Iterable[PortKey]) -> tuple[int, int]:
-        """Return (bad, all) of the port's pairs with ports that are not blamed."""
+        """Return (bad, all) of the port's pairs that count, with ports that are not blamed."""
         without = frozenset(blamed)
-        found = [pair for pair in self.pairs[port] if _other(pair, port) not in without]
+        found = [pair for pair in self.pairs[port] if _other(pair, port) not in without and self.counts(pair, port)]
         return sum(pair.state in _BAD for pair in found), len(found)
 
 
 def blame(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
-    """Return what explains the low and cut pairs: hosts, rails, ports, pairs, in this order, each sorted by name.
+    """Return what explains the low and cut pairs: hosts, rails, groups, ports, pairs, in this order, each by name.
 
     First the network, from pairs with host memory, then the ways to GPUs.
     """
@@ -74,16 +84,21 @@ def _blamed(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
     measured = [pair for pair in pairs if pair.state in ("good", *_BAD)]
     matrix = _matrix(measured)
     blamed = _blamed_ports(matrix)
+    groups = _groups(matrix, blamed)
+    blamed = blamed.difference(*groups)
     rails = _blamed_rails(matrix, blamed, _blamed_hosts(matrix, blamed, frozenset()))
     hosts = _blamed_hosts(matrix, blamed, rails)
     ports = sorted(port for port in blamed if port[0] not in hosts and port[1] not in rails)
     explained = blamed | {port for port in matrix.pairs if port[1] in rails or port[0] in hosts}
     left = [pair for pair in measured if pair.state in _BAD and not explained.intersection(_ends(pair))]
+    across = {group: [pair for pair in left if len(group.intersection(_ends(pair))) == 1] for group in groups}
+    between = {id(pair) for found in across.values() for pair in found}
     return (
         *(_fault("host", (host,), None, _of(measured, host, None)) for host in sorted(hosts)),
         *(_fault("rail", (), rail, [pair for pair in measured if pair.rail == rail]) for rail in sorted(rails)),
+        *_group_faults(across),
         *(_fault("port", (host,), rail, matrix.pairs[host, rail]) for host, rail in ports),
-        *_pair_faults(matrix, measured, left),
+        *_pair_faults(matrix, measured, [pair for pair in left if id(pair) not in between]),
     )
 
 
@@ -92,7 +107,8 @@ def _matrix(measured: Iterable[Pair]) -> _Matrix:
     for pair in measured:
         for port in _ends(pair):
             found.setdefault(port, []).append(pair)
-    return _Matrix(found)
+    good = frozenset(port for port, pairs in found.items() if any(pair.state == "good" for pair in pairs))
+    return _Matrix(found, good)
 
 
 def _ends(pair: Pair) -> tuple[PortKey, PortKey]:
@@ -112,7 +128,7 @@ def _blamed_ports(matrix: _Matrix) -> frozenset[PortKey]:
     """Return the ports of the steps 1 to 3."""
     several = {rail for rail, ports in _by_rail(matrix).items() if len(ports) > 2}  # of two ports none is told apart
     known = {port: tuple(found) for port, found in matrix.pairs.items() if port[1] in several}
-    blamed = set(_cover(known, lambda node: node))
+    blamed = set(_cover(known, lambda node: node, matrix.counts))
     for port in sorted(blamed):
         bad, there = matrix.clean(port, blamed - {port})
         if there and 2 * bad <= there:
@@ -122,19 +138,23 @@ def _blamed_ports(matrix: _Matrix) -> frozenset[PortKey]:
         for pair in found if port not in blamed else ():
             if _other(pair, port) not in blamed:
                 ways.setdefault((port, "sends" if pair.sender == port[0] else "receives"), []).append(pair)
-    return frozenset(blamed | {port for port, _ in _cover(ways, lambda node: node[0])})
+    return frozenset(blamed | {port for port, _ in _cover(ways, lambda node: node[0], matrix.counts)})
 
 
-def _cover(pairs: Mapping[N, Sequence[Pair]], port_of: Callable[[N], PortKey]) -> set[N]:
+def _cover(
+    pairs: Mapping[N, Sequence[Pair]], port_of: Callable[[N], PortKey], counting: Callable[[Pair, PortKey], bool]
+) -> set[N]:
     """Return the nodes that a greedy cover takes: most bad pairs first, more bad than good ones of what is left.
 
-    A node is a port, or a port in one direction. A pair has a node at each end. Counts are kept up to date, so that the
-    time grows with the pairs.
+    A node is a port, or a port in one direction. A pair has a node at each end; `counting`: whether it says something
+    of a port. Counts are kept up to date, so that the time grows with the pairs.
     """
-    counts = {node: [sum(p.state in _BAD for p in found), len(found)] for node, found in pairs.items()}
+    counts: dict[N, list[int]] = {}
     at: dict[int, list[N]] = {}
     for node, found in pairs.items():
-        for pair in found:
+        own = [pair for pair in found if counting(pair, port_of(node))]
+        counts[node] = [sum(pair.state in _BAD for pair in own), len(own)]
+        for pair in own:
             at.setdefault(id(pair), []).append(node)
     taken: set[N] = set()
     while True:
@@ -145,10 +165,47 @@ def _cover(pairs: Mapping[N, Sequence[Pair]], port_of: Callable[[N], PortKey]) -
         taken.add(worst)
         del counts[worst]
         for pair in pairs[worst]:
-            for node in at[id(pair)]:
+            for node in at.get(id(pair), ()):
                 if node in counts:
                     counts[node][0] -= pair.state in _BAD
                     counts[node][1] -= 1
+
+
+def _groups(matrix: _Matrix, blamed: frozenset[PortKey]) -> list[frozenset[PortKey]]:
+    """Return the blamed ports of a rail that are connected by good pairs: with each other mostly good, with the others
+    nearly always bad. A bad port is bad with another bad one, too; one that is bad in one direction is not always bad.
+    """
+    left, found = set(blamed), []
+    while left:
+        todo = [min(left)]
+        group: set[PortKey] = set()
+        while todo:
+            port = todo.pop()
+            group.add(port)
+            good = {_other(pair, port) for pair in matrix.pairs[port] if pair.state == "good"}
+            todo += (good & left) - group
+        left -= group
+        inside, across = Counter[str](), Counter[str]()
+        for port in group:
+            for pair in matrix.pairs[port]:
+                other = _other(pair, port)
+                (inside if other in group else across)[pair.state] += other in group or other not in blamed
+        if len(group) > 1 and 2 * inside["good"] > inside.total() and across["good"] < _FEW * across.total():
+            found.append(frozenset(group))
+    return found
+
+
+def _group_faults(across: Mapping[frozenset[PortKey], Sequence[Pair]]) -> list[Fault]:
+    """Return the faults of groups by hosts, then by rail."""
+    by_hosts: dict[tuple[str, ...], dict[str, Sequence[Pair]]] = {}
+    for group, pairs in across.items():
+        if pairs:
+            by_hosts.setdefault(tuple(sorted({host for host, _ in group})), {})[next(iter(group))[1]] = pairs
+    return [
+        _fault("group", hosts, rail, pairs)
+        for hosts, found in sorted(by_hosts.items())
+        for rail, pairs in sorted(found.items())
+    ]
 
 
 def _blamed_hosts(matrix: _Matrix, blamed: frozenset[PortKey], rails: frozenset[str]) -> frozenset[str]:
@@ -221,7 +278,7 @@ def _fault(
     if suspects:
         words += f"; or it is {some(suspects, 8)}: nothing good was measured there"
     return Fault(
-        kind=kind,  # type: ignore[arg-type]  # the four kinds are written above
+        kind=kind,  # type: ignore[arg-type]  # the five kinds are written above
         hosts=hosts,
         rail=rail,
         bad=len(bad),
@@ -234,6 +291,8 @@ def _fault(
 
 def _subject(kind: str, hosts: tuple[str, ...], rail: str | None) -> str:
     on = f", port {rail}" if rail is not None else ""
+    if kind == "group":
+        return f"between {some(hosts, 8)} and the others{on} (a link between switches, a subnet, a firewall)"
     if kind == "rail":
         cause = "" if str(rail).endswith(GPU_RAIL) else ": a switch, its settings, or what they have in common"
         return f"rail {rail} (more than half of its ports, or all{cause})"

@@ -23,6 +23,7 @@ from hosttune.model.validation import Verdict
 FLOOR = 0.9
 LEAST_FOR_MEDIAN = 3  # measured pairs; with fewer no figure is unusual
 _SAME = 0.05  # the two ends' figures of one connection may differ by this part
+_ABOVE = 1.05  # times the port's rate: no port carries more; what is above was measured for seconds, with buffers
 CUT: frozenset[PairOutcome] = frozenset(
     ("no-connection", "connection-refused", "one-way", "no-route", "wrong-fabric", "other-peer")
 )
@@ -38,7 +39,7 @@ class Joined:
     gbps: float | None = None
     why: str | None = None
     retransmits: int | None = None
-    errors: tuple[str, ...] = ()
+    errors: tuple[str, ...] | None = ()
 
 
 def joined(client: EndResult | None, server: EndResult | None) -> Joined:
@@ -51,7 +52,7 @@ def joined(client: EndResult | None, server: EndResult | None) -> Joined:
         return Joined("host-lost", why="one of the two hosts gave no answer")
     if server.outcome in _SERVERS_OWN:
         return Joined(server.outcome, why=f"receiver: {server.why}")  # type: ignore[arg-type]  # _SERVERS_OWN
-    if client.outcome == "measured" and client.connection is None:
+    if client.outcome == "measured" and not client.connection:
         return Joined("not-understood", why="the sender's output does not name its connection")
     if client.outcome == "measured" and server.outcome == "measured":
         return _both(client, server)
@@ -67,16 +68,18 @@ def joined(client: EndResult | None, server: EndResult | None) -> Joined:
 def _both(client: EndResult, server: EndResult) -> Joined:
     if client.connection != server.connection:
         return Joined("other-peer", why="sender and receiver were connected, but not to each other")
-    if client.gbps is None or server.gbps is None:
-        return Joined("not-understood", why="an end without a figure")
+    if client.gbps is None or server.gbps is None or min(client.gbps, server.gbps) < 0:
+        return Joined("not-understood", why="an end without a figure, or with one below 0")
     if abs(client.gbps - server.gbps) > _SAME * max(client.gbps, server.gbps):
         return Joined("not-understood", why=f"the ends contradict each other: {client.gbps:g} and {server.gbps:g} Gb/s")
     return Joined("measured", min(client.gbps, server.gbps), server.why, client.retransmits, _errors(client, server))
 
 
-def _errors(client: EndResult, server: EndResult) -> tuple[str, ...]:
+def _errors(client: EndResult, server: EndResult) -> tuple[str, ...] | None:
+    """Return what both ports counted; None if they counted nothing as far as is known, and of one of them it is not."""
     ends = (("sender", client.errors or {}), ("receiver", server.errors or {}))
-    return tuple(f"{role}: {name} {count}" for role, errors in ends for name, count in errors.items())
+    found = tuple(f"{role}: {name} {count}" for role, errors in ends for name, count in errors.items())
+    return None if not found and None in (client.errors, server.errors) else found
 
 
 def judged(
@@ -106,6 +109,8 @@ def _judged(
     why = pair.why
     if pair.gbps == 0 or (expected is not None and pair.gbps < expected):
         state = "low"  # 0 is low even where all others are 0, too
+    elif port is not None and pair.gbps > port * _ABOVE:
+        why = f"{pair.gbps:.4g} Gb/s is above the active rate of {port:g}: it took another way, or this rate is wrong"
     elif "rate" in against and port is None:
         why = "the active rate of a port is unknown"
     elif expected is None:
@@ -135,7 +140,7 @@ def _medians(pairs: Iterable[Pair]) -> _Medians:
 def verdict_of(pairs: Iterable[Pair], *, incomplete: bool, limited: bool) -> Verdict:
     """Return the verdict. `incomplete`: hosts or ports are not measured; `limited`: so that it is no pass.
 
-    Errors that ports counted while they were measured are no pass either.
+    Errors that ports counted while they were measured, or that are not known, are no pass either.
     """
     found = tuple(pairs)
     states = {pair.state for pair in found}
@@ -143,7 +148,7 @@ def verdict_of(pairs: Iterable[Pair], *, incomplete: bool, limited: bool) -> Ver
         return "fail"
     if not states or incomplete or "unknown" in states:
         return "unknown"
-    limited = limited or any(pair.errors for pair in found)
+    limited = limited or any(pair.errors != () for pair in found)
     return "warn" if limited else "pass"
 
 

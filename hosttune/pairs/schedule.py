@@ -8,6 +8,7 @@ different one in each round, and the pairs connect all hosts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from math import gcd
 
@@ -71,6 +72,27 @@ def _chosen(there: int, wanted: int) -> tuple[int, ...]:
     if common != 1 and wanted > 1:
         taken[-1] = next(n for n in range(1, there) if gcd(there, n - taken[0]) == 1 and n not in taken)
     return tuple(taken)
+
+
+def completing(made: Iterable[Sequence[Pairing]], rails: Iterable[Sequence[str]]) -> tuple[tuple[Pairing, ...], ...]:
+    """Return more rounds for hosts with rails that few have. `made`: the rounds that there are; `rails`: hosts of each.
+
+    On each of its rails a host meets all other hosts if these are few, else half as many as there are rounds in `made`.
+    """
+    rounds_there = tuple(made)
+    there = {frozenset(pair) for pairs in rounds_there for pair in pairs}
+    more: list[Pairing] = []
+    for hosts in dict.fromkeys(tuple(one) for one in rails if len(one) > 1):
+        few = len(hosts) - 1 <= len(rounds_there)
+        wanted = len(hosts) - 1 if few else len(rounds_there) // 2
+        own = frozenset(hosts)
+        met = Counter(host for pair in there if pair <= own for host in pair)
+        for pair in (pair for one in rounds(hosts, len(rounds_there) + 1) for pair in one):
+            if frozenset(pair) not in there and min(met[host] for host in pair) < wanted:
+                more.append(pair)
+                there.add(frozenset(pair))
+                met.update(pair)
+    return regrouped(more)
 
 
 def regrouped(pairs: Iterable[Pairing]) -> tuple[tuple[Pairing, ...], ...]:

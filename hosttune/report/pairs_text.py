@@ -72,8 +72,9 @@ def unmeasured(report: PairsReport) -> Iterator[str]:
 
 def counted(report: PairsReport) -> Iterator[str]:
     """Yield what ports counted while their pair was measured, worst pairs first."""
-    found = sorted((pair for pair in report.pairs if pair.errors), key=lambda pair: -len(pair.errors))
-    lines = [f"errors: {pair.sender} to {pair.receiver} on {pair.rail}: {some(pair.errors, 4)}" for pair in found]
+    found = [(pair, pair.errors) for pair in report.pairs if pair.errors]
+    found.sort(key=lambda one: -len(one[1]))
+    lines = [f"errors: {one.sender} to {one.receiver} on {one.rail}: {some(errors, 4)}" for one, errors in found]
     yield from first_lines(lines, "pairs with errors")
 
 

@@ -1,0 +1,63 @@
+"""Which hosts of an inventory cannot be measured with others, and why. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from hosttune.model.fleet import Answer
+from hosttune.model.listing import some
+
+
+def unanswered(answer: Answer) -> tuple[str, str]:
+    """Return (outcome, why) of a host that gave no document."""
+    return answer.outcome if answer.outcome != "ok" else "unknown", answer.why or "no document"
+
+
+def with_guests(host: str, guests: Sequence[str] | None) -> str:
+    """Return why a host with guests is not measured. `guests` None: they are unknown."""
+    running = "unknown" if guests is None else f"running: {some(guests, 5)}"
+    return f"its guests are {running}; --disrupt {host} would load its network"
+
+
+def shared_addresses(addresses: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return why hosts are not measured that have an address which another has too. `addresses`: of each host."""
+    owners: dict[str, set[str]] = {}
+    for host, own in addresses.items():
+        for address in own:
+            owners.setdefault(address, set()).add(host)
+    found = {}
+    for host, own in addresses.items():
+        shared = sorted(address for address in own if len(owners[address]) > 1)
+        if shared:
+            others = some(sorted(owners[shared[0]] - {host}), 3)
+            found[host] = (
+                f"{others} has its address {shared[0]} too: the same machine, or an address that is there twice"
+            )
+    return found
+
+
+def other_names(said: Mapping[str, str | None]) -> dict[str, str]:
+    """Return why hosts are not measured that call themselves as another host of the run is called: what is measured
+    would be told of the wrong one. `said`: by host, the name that it gave. Domains are not compared."""
+    known = {_short(host): host for host in said}
+    return {
+        host: f"it calls itself {name}, which is another host here: the inventory leads to the wrong machine"
+        for host, name in said.items()
+        if name and _short(name) != _short(host) and _short(name) in known
+    }
+
+
+def _short(name: str) -> str:
+    return name.lower().partition(".")[0]
+
+
+def groups_of_known_hosts(groups: Iterable[Sequence[str]], known: Iterable[str]) -> str | None:
+    """Return what is wrong with groups that measure at once: a host that is not known, or that is there twice."""
+    there, seen = set(known), set[str]()
+    for host in (host for group in groups for host in group):
+        if host not in there or host in seen:
+            return (
+                f"host {host[:60]!r} is {'twice in one step' if host in seen else 'in a step, and not to be measured'}"
+            )
+        seen.add(host)
+    return None
