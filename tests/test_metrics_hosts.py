@@ -120,7 +120,14 @@ def _no_more(was: float, now: float) -> bool:
     return now <= was
 
 
+def _no_less(was: float, now: float) -> bool:
+    return now >= was
+
+
 _FIGURES = {
+    "hosttune_devices_expected": _no_less,
+    "hosttune_guest_placement_violations": _no_less,
+    "hosttune_handover_valid": _no_more,
     "hosttune_pcie_link_speed_gts": _same,
     "hosttune_pcie_link_width": _same,
     "hosttune_devices": _no_more,
