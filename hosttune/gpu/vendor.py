@@ -373,10 +373,7 @@ def ask(reader: Reader, name: str, live: Callable[[], str | None]) -> str | None
 
 
 def fill(gpu: Gpu, more: Gpu, *, source: str | None = None) -> Gpu:
-    """Return `gpu` with its missing facts taken from `more`. Known facts stay.
-
-    `source` names where `more` came from.
-    """
+    """Return `gpu` with its missing facts taken from `more`, which came from `source`. Known facts stay."""
     changes: dict[str, object] = {}
     for name in gpu.__struct_fields__:
         own, other = getattr(gpu, name), getattr(more, name)
