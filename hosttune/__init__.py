@@ -11,8 +11,8 @@
     hosttune.revert()
 
 Every value is immutable. A `Place` is a text or a `pathlib.Path`. Sizes are in bytes, CPU lists texts such as
-"0-3,8", PCI addresses texts such as "0000:41:00.0", None is unknown. An error is a `HosttuneError` with `what`, `where` and
-`hint`: BadInput for what cannot be read or makes no sense, Refused for what a guard refuses.
+"0-3,8", PCI addresses texts such as "0000:41:00.0", None is unknown. An error is a `HosttuneError` with `what`, `where`
+and `hint`: BadInput for what cannot be read or makes no sense, Refused for what a guard refuses.
 
 Importing the package imports nothing else: each function imports what it needs.
 """
