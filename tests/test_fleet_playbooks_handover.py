@@ -124,6 +124,12 @@ def test_what_a_hand_over_left_drained_only_a_hand_over_gives_back(tmp_path: Pat
     assert logged(tmp_path) == []
 
     fleet.variables["hosttune_identity"] = SIGNER
+    path = fleet.results / "h1/statement.json"
+    whole = path.read_text()
+    path.write_text(whole[:99])
+    fleet.play("handover", code=2, undrain=undrain, keep_course=True)
+    assert "statement.json is not a statement" in fleet.document("h1", "sign")["fleet"]["why"]
+    path.write_text(whole)
     fleet.play("handover", undrain=undrain, keep_course=True)
     fleet.play("apply", undrain=undrain)
     assert logged(tmp_path) == ["undrain h1"] * 2

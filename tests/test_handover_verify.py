@@ -186,6 +186,21 @@ def test_a_document_says_so_and_does_not_know_what_is_applied() -> None:
     assert verification(signed, live(host(), applied={}), (), SIGNER, at=NOW).opens_gates
 
 
+def test_a_longer_address_is_another_device() -> None:
+    """One behind a VMD controller has a domain of five digits, which can end as the other one's."""
+    near, far = GPU, f"1{GPU}"
+    reasons = (
+        Reason(reason="quarantined", subject=far, text="far"), Reason(reason="boot", subject="host", text="host"),
+        Reason(reason="unknown", subject=f"{far}, {near}", text="both"),
+    )  # fmt: skip
+    answer = verification(statement(), live(host()), (), SIGNER, at=NOW)
+    answer = msgspec.structs.replace(answer, devices=(near, far), reasons=reasons)
+    assert [[one.text for one in answer.of(address)] for address in (near, far)] == [
+        ["host", "both"], ["far", "host", "both"],
+    ]  # fmt: skip
+    assert (answer.state(near), answer.state(far)) == ("void", "quarantined")
+
+
 FIELDS = [f"devices.{n}.{name}" for n in (0, 1) for name in ("address", "identity", "driver", "firmware", "epoch")]
 
 

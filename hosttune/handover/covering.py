@@ -33,7 +33,7 @@ def uncovered(
     for one in verification(statement, live, (), "").reasons:
         if one.reason in (_COMES_WITH_THE_SIGNATURE, _ENDS_WITH_THE_COURSE):
             continue
-        mine = [address for address in addresses if address in one.subject]  # users that are unknown name all
+        mine = [address for address in addresses if address in one.addresses]  # users that are unknown name all
         for address in mine or ([] if one.subject in host.index.pci else addresses):
             why.setdefault(address, []).append(one.text)
     return {address: "; ".join(dict.fromkeys(texts)) for address, texts in why.items()}

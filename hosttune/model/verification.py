@@ -30,6 +30,11 @@ class Reason(Value, frozen=True, kw_only=True):
     subject: str
     text: str
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The words of the subject: users that are unknown name several devices ("0000:41:00.0, 0000:c1:00.0")."""
+        return tuple(self.subject.split(", "))
+
 
 class RevokedList(Value, frozen=True, kw_only=True):
     """A list of revoked keys: the digest of its bytes, and when the host was last given it, ISO 8601 in UTC."""
@@ -63,8 +68,8 @@ class Verification(Value, frozen=True, kw_only=True):
 
     def of(self, address: str) -> tuple[Reason, ...]:
         """Return the reasons that are about a device, the host or the whole statement."""
-        others = [one for one in self.devices if one != address]
-        return tuple(one for one in self.reasons if address in one.subject or not any(o in one.subject for o in others))
+        others = {one for one in self.devices if one != address}
+        return tuple(one for one in self.reasons if address in one.addresses or not others & set(one.addresses))
 
     def state(self, address: str) -> StatementState:
         """Return what a device of the statement has from it."""

@@ -124,8 +124,11 @@ def keep(folder: str, text: str) -> None:
 def sign(folder: str, texts: Mapping, things: list[str]) -> dict:
     """Sign the statement of a host on the controller: an outcome, and why. Raises Unfit."""
     path = os.path.join(folder, STATEMENT)
-    stated = json.loads(content(path, "the statement"))
-    other = foreign(folder, stated, things) or untimely(folder, stated)
+    try:
+        stated = json.loads(content(path, "the statement"))
+        other = foreign(folder, stated, things) or untimely(folder, stated)
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise Unfit(f"{path} is not a statement: {error}"[:300]) from error
     if other is not None:
         return {"outcome": "refused", "why": other}
     beside = os.path.join(os.path.dirname(sys.executable), "hosttune")
