@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -210,7 +211,10 @@ def test_start(cli: Cli, plan: Path) -> None:
 
 
 def answered(root: Root, plan: Path, answer: bytes) -> tuple[int, str]:
-    """Exit code and terminal of an apply whose prompt is answered."""
+    """Exit code and terminal of an apply whose prompt is answered.
+
+    Ctrl-C is pressed until it ends: Python's readline does not see one between its prompt and its wait for input.
+    """
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(ROOT)
@@ -218,13 +222,19 @@ def answered(root: Root, plan: Path, answer: bytes) -> tuple[int, str]:
         signal.alarm(60)  # whatever happens, nobody waits for it for good
         program = "from hosttune.cli import main; main()"
         os.execv(sys.executable, [sys.executable, "-c", program, "apply", "--root", str(root.path), str(plan)])
-    text = b""
+    text, answered_once, left = b"", False, False
     try:
-        while chunk := os.read(terminal, 4096):
+        while True:
+            if not select.select([terminal], [], [], 1)[0]:
+                if left:
+                    os.write(terminal, answer)
+                continue
+            if not (chunk := os.read(terminal, 4096)):
+                break
             text += chunk
-            if b"[y/N]" in text and answer:
+            if b"[y/N]" in text and not answered_once:
                 os.write(terminal, answer)
-                answer = b""
+                answered_once, left = True, answer == b"\x03"
     except OSError:  # EIO: the child has closed its side
         pass
     os.close(terminal)
