@@ -124,9 +124,12 @@ class Course:
             for one in self.targets
         ]  # fmt: skip
         with record.state_lock(self.store):
+            for one in (one for one in self.targets if one.again):
+                self._held(one)
             record_devices(self.store.folder, records)
         host = self.tools.discover()
         with record.state_lock(self.store):
+            records = [self._held(one) for one in self.targets]
             record_devices(self.store.folder, [host.handover.noted(one) if host.handover else one for one in records])
         for target in self.targets:
             self._step(target, "quarantined", *timelimits.of_quarantine(target), partial(self._quarantined, target))
@@ -282,11 +285,15 @@ class Course:
     def _mark(self, target: Target, name: StepName) -> None:
         """Record in the register which step begins. Raises Refused if the device is no longer quarantined."""
         with record.state_lock(self.store):
-            known = next((one for one in self._records() if one.address == target.address), None)
-            if known is None or known.state != "quarantined":
-                hint = "somebody released it: name it in a hand-over again"
-                raise Refused(f"{target.address} is not quarantined any more", where=self.journal.path, hint=hint)
-            record_devices(self.store.folder, (msgspec.structs.replace(known, step=name),))
+            record_devices(self.store.folder, (msgspec.structs.replace(self._held(target), step=name),))
+
+    def _held(self, target: Target) -> DeviceRecord:
+        """Return the register's record of a device. Raises Refused if it is no longer quarantined."""
+        known = next((one for one in self._records() if one.address == target.address), None)
+        if known is None or known.state != "quarantined":
+            hint = "somebody released it: name it in a hand-over again"
+            raise Refused(f"{target.address} is not quarantined any more", where=self.journal.path, hint=hint)
+        return known
 
     def _records(self) -> Sequence[DeviceRecord]:
         return read_register(self.store.folder).devices
