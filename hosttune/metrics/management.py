@@ -102,8 +102,7 @@ def handover_group(evidence: Evidence) -> Group:
     """Return whether each device of the register is still as clean as when it was returned."""
     state = evidence.host.handover or HandoverState()
     points = (
-        Point(labels={"device": one.address}, value=_clean(one, evidence.host.boot_id, state))
-        for one in state.devices
+        Point(labels={"device": one.address}, value=_clean(one, evidence.host.boot_id, state)) for one in state.devices
     )
     return f.HANDOVER_VALID, tuple(sorted(points, key=lambda point: point.value == 1))
 
