@@ -23,7 +23,7 @@ from hosttune.handover.cleaning import Cleaning, Work
 from hosttune.handover.covering import uncovered
 from hosttune.handover.partitions import WAIT_SECONDS, Confirm, Partitions
 from hosttune.handover.statement import handed_device, read_firmware, statement_of
-from hosttune.handover.targets import Target, identity_now, joined
+from hosttune.handover.targets import Target, identity_now, joined, refuse_other
 from hosttune.handover.testguest import GuestSteps, Session, TestGuest, guest_targets
 from hosttune.journal import Journal, JournalFailed, Store
 from hosttune.model.handover import STEPS, HandedDevice, HandoverStep, Statement, StepName
@@ -198,16 +198,18 @@ class Course:
         return work
 
     def _recognize(self, target: Target) -> None:
-        """Record the UUID or the serial number that its driver shows: by it, it is known again at another address."""
+        """Record the UUID or the serial number that its driver shows: by it, it is known again at another address.
+
+        Raises Refused if it is not the device that is quarantined: that one would be free, wherever it is now.
+        """
         if target.kind not in ("gpu", "nvme"):
             return
         now = identity_now(self.site.system, self.tools.discover(), target.address)
         with record.state_lock(self.store):
-            known = next((one for one in self._records() if one.address == target.address), None)
-            if known is not None and known.state == "quarantined" and same_device(known.identity, now):
-                record_devices(
-                    self.store.folder, (msgspec.structs.replace(known, identity=joined(known.identity, now)),)
-                )
+            known = self._held(target)
+            refuse_other(known, now)
+            found = msgspec.structs.replace(known, identity=joined(known.identity, now))
+            record_devices(self.store.folder, (found,))
 
     def _give_back(self, target: Target) -> Callable[[], HandoverStep]:
         def work() -> HandoverStep:
