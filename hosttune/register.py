@@ -8,7 +8,7 @@ number or UUID where these are known. Callers that change the register hold the 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 
 import msgspec
@@ -18,7 +18,16 @@ from hosttune.files import append_line, make_folder, sync_folder
 from hosttune.forgotten import caller
 from hosttune.model.quarantine import DeviceRecord, Register
 from hosttune.model.values import address_key, to_json
-from hosttune.starts import FOLDER, HANDOVER, QUARANTINED, REGISTER, STARTS, quarantine_list, start_line
+from hosttune.starts import (
+    FOLDER,
+    HANDOVER,
+    QUARANTINED,
+    REGISTER,
+    STARTS,
+    count_quarantines,
+    quarantine_list,
+    start_line,
+)
 from hosttune.state import load, mode_of, save
 
 MOST_WHY = 500  # characters
@@ -40,7 +49,8 @@ def record_devices(folder: str, records: Iterable[DeviceRecord]) -> Register:
     before = read_register(folder)
     records = tuple(records)
     kept = {one.address for one in before.quarantined}
-    for address in (one.address for one in records if one.state == "quarantined" and one.address not in kept):
+    held = {one.address for one in records if one.state == "quarantined"}
+    for address in sorted((held - kept) | _uncounted(folder, held & kept)):
         _count(folder, address)
     known = {one.address: one for one in before.devices} | {one.address: one for one in records}
     after = Register(devices=tuple(known[address] for address in sorted(known, key=address_key)))
@@ -49,6 +59,20 @@ def record_devices(folder: str, records: Iterable[DeviceRecord]) -> Register:
     _write(folder, REGISTER, to_json(after))
     _write(folder, QUARANTINED, quarantine_list(held))
     return after
+
+
+def _uncounted(folder: str, addresses: Collection[str]) -> set[str]:
+    """Return which quarantined devices have lost the line that tells it, so that their epoch would be 0.
+
+    Of a record that cannot be read nothing is said: then the epochs are unknown too.
+    """
+    path = os.path.join(folder, STARTS)
+    try:
+        there = addresses and os.path.lexists(path)
+        text = load(path, what="the record of starts", size="starts").decode("utf-8", "replace") if there else ""
+    except BadInput:
+        return set()
+    return {address for address in addresses if not count_quarantines(text, address)}
 
 
 def _count(folder: str, address: str) -> None:

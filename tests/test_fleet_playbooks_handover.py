@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -9,9 +10,13 @@ from typing import Any
 
 import pytest
 from fleethandovers import Between, fleet_of, statement
-from fleethosts import script
+from fleethosts import PLAYBOOKS, script
 from handovers import SIGNER
 from test_fleet_playbooks_waves import DONE, PASSED, hook, logged, says
+
+from hosttune.handover.erasing import SPARE_SECONDS
+from hosttune.handover.erasing.survey import _ACTIONS
+from hosttune.handover.testing import LIMIT_SECONDS
 
 pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no OpenSSH client")
 
@@ -100,6 +105,41 @@ def test_devices_that_extra_variables_name_are_no_host_s(tmp_path: Path) -> None
     assert (one.asked(), logged(tmp_path), fleet.outcomes("course")) == ([], [], {"h1": "bad-input"})
     why = fleet.document("h1", "course")["fleet"]["why"]
     assert why.startswith("hosttune_erase is an extra variable (-e), so the same for every host")
+
+
+def loaded(name: str) -> Any:
+    """A module of the playbooks, as the controller loads it."""
+    spec = importlib.util.spec_from_file_location(name, PLAYBOOKS / "module_utils" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("drives", [0, 1, 2, 3])
+def test_a_hand_over_may_take_as_long_as_the_host_lets_its_drives_take(drives: int) -> None:
+    """The controller would otherwise stop a hand-over whose drive overwrites itself, and call that slow."""
+    longest = max(limit for *_, limit in _ACTIONS) + SPARE_SECONDS
+    allowed = loaded("hosttune_handover").seconds([f"S{number}" for number in range(drives)])
+    assert drives * longest + LIMIT_SECONDS[2] < allowed < 7 * 86400
+
+
+def test_more_drives_than_a_week_is_long_for_take_less_than_a_week() -> None:
+    assert loaded("hosttune_handover").seconds([f"S{number}" for number in range(99)]) < 7 * 86400
+
+
+def test_a_hand_over_that_is_stopped_says_what_becomes_of_it(tmp_path: Path) -> None:
+    one, other, given = (Between(tmp_path, name) for name in ("h1", "h2", "h3"))
+    waits = {**one.variables(), "hosttune_command": script(tmp_path / "waits", "sleep 60"), "hosttune_timeout": 1}
+    fleet = fleet_of(tmp_path, [other], h1=waits, h3={**given.variables(), "hosttune_timeout": 99})
+    played = fleet.play("handover", "-vv", code=2, waves=[3])
+    assert fleet.outcomes("course") == {"h1": "slow", "h2": "ok", "h3": "ok"}
+    why = fleet.document("h1", "course")["fleet"]["why"]
+    assert why.startswith("no answer within 1 s: a device that was not returned yet stays quarantined, and an erasure")
+    limits = {"h1: course: may take 1 s", "h2: course: may take 217800 s", "h2: verify: may take 300 s",
+              "h3: course: may take 99 s"}  # fmt: skip
+    assert {one for one in limits if one in played.out} == limits
 
 
 OTHER = "\n".join(

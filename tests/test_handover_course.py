@@ -23,6 +23,7 @@ from hosttune.cli import run
 from hosttune.discovery import discover
 from hosttune.errors import BadInput, Refused
 from hosttune.handover import record
+from hosttune.handover.calls import release as release_by_call
 from hosttune.handover.cleaning import Erasure, Work
 from hosttune.handover.remains import ZEROED
 from hosttune.handover.resets import method_of
@@ -34,8 +35,11 @@ from hosttune.handover.verify import live_of, verification
 from hosttune.journal import Store
 from hosttune.libvirthook import PLACE
 from hosttune.model.handover import HandoverStep
+from hosttune.model.host import Host
 from hosttune.model.validation import Validation
+from hosttune.model.values import to_json
 from hosttune.register import read_register, release
+from hosttune.starts import REGISTER, STARTS
 
 root = applyroots.root
 cli = applyroots.cli
@@ -412,6 +416,54 @@ def test_a_device_that_is_released_meanwhile_stays_released(small: Path) -> None
     assert states(small) == {DRIVE: "released", NIC: "quarantined"}
     found = json.loads(status_of(small))["course"]
     assert (found["ended"], found["running"]) == (False, False)
+
+
+@pytest.mark.parametrize("when", ["asked", "read again"])
+def test_a_device_that_is_released_before_its_first_step_stays_released(small: Path, when: str) -> None:
+    """While a person is asked, or the host is read again: nothing is in the journal yet that would refuse it."""
+    handed(small, ASKED, Wiped("unknown"), passing_all)
+    site, discover_again = here(small)
+    looks: list[bool] = []
+
+    def free() -> bool:
+        return release_by_call((site, discover_again), DRIVE, "its data is needed").state == "released"
+
+    def look() -> Host:
+        looks.append(len(looks) == 1 and when == "read again" and free())
+        return discover_again()
+
+    options = Options(None, Wiped(), passing_all)
+    with pytest.raises(Refused, match="not quarantined any more"):
+        hand_over((site, look), ASKED, options, lambda lines: when != "asked" or free(), lambda line: None)
+    assert (states(small)[DRIVE], driver(small, DRIVE)) == ("released", "vfio-pci")
+
+
+def test_a_lost_record_of_starts_shows_after_a_hand_over_that_was_begun_before(small: Path) -> None:
+    """Its epoch would be 0, as after a second loss, with a start in between."""
+    handed(small, ASKED, Wiped("unknown"), passing_all)
+    starts = small / STATE / STARTS
+    starts.unlink()
+    found = handed(small, ASKED, validate=passing_all)
+    assert [(one.state, one.epoch) for one in found.statement.predicate.devices] == [("clean", 1)] * 2
+    starts.unlink()
+    site, look = here(small)
+    answer = verification(found.statement, live_of(site, look(), found.statement), (), "")
+    assert {(one.subject, one.reason) for one in answer.reasons if one.subject != "statement"} == {
+        (DRIVE, "unknown"), (NIC, "unknown"),
+    }  # fmt: skip
+
+
+def test_an_epoch_of_0_is_none(small: Path) -> None:
+    """A register as it was written when a lost record could end so: nothing shows whether more was lost since."""
+    found = handed(small, ASKED, validate=passing_all)
+    (small / STATE / STARTS).unlink()
+    path = small / STATE / REGISTER
+    register = read_register(str(small / STATE))
+    none = (msgspec.structs.replace(one, epoch=0, starts=None) for one in register.devices)
+    path.write_text(to_json(msgspec.structs.replace(register, devices=tuple(none))))
+    _, look = here(small)
+    state = look().handover
+    assert (found.clean, state is not None and state.epochs) == (True, {})
 
 
 def test_two_hand_overs_at_once(small: Path, capsys: pytest.CaptureFixture[str]) -> None:

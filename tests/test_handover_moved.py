@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from applyroots import STATE
 from coursekills import DRIVE, passing_all, root_of
-from courses import Wiped, handed, here, states
+from courses import Wiped, handed, here, states, steps
 from cutshort import put
 
 from hosttune.archive import open_system
@@ -111,3 +111,35 @@ def test_what_was_known_of_a_device_stays_known() -> None:
         "0000:41:00.0 10de:2335 sub=10de:18be uuid=GPU-1 machine=m serial=165"
     )
     assert joined("0000:41:00.0 10de:2335", before) == before
+
+
+class Swapped(OnTheDriver):
+    """Another drive of the same model is in the slot. What is erased is proven."""
+
+    def __init__(self, root: Path, serial: str) -> None:
+        super().__init__(root)
+        self.outcome, self.serial = "done", serial
+
+    def before_driver(self, site: Site, target: Target) -> None:
+        """See Cleaning."""
+        if read_step(self.root) == ["taken-back"]:
+            shows(self.root, DRIVE, self.serial)
+
+
+@pytest.mark.parametrize("named", ["OTHER", SERIAL])
+def test_another_drive_of_its_model_does_not_make_a_quarantined_one_clean(root: Path, named: str) -> None:
+    """On vfio-pci the two look alike. The one that was taken out has its last tenant's data, wherever it is now."""
+    shutil.rmtree((root / "sys/bus/pci/devices" / DRIVE).resolve() / "nvme")
+    before = read_register(str(root / STATE)).record(DRIVE)
+    assert before is not None
+    asked = Asked(devices=(DRIVE,), erase=(named,))
+    if named == "OTHER":
+        with pytest.raises(Refused, match=f"quarantined at {DRIVE} is .* serial=S6CK%20NE0%20T1', not 'OTHER'"):
+            handed(root, asked, Swapped(root, "OTHER"), passing_all)
+    else:
+        found = handed(root, asked, Swapped(root, "OTHER"), passing_all)
+        assert (steps(found, DRIVE)[2], found.clean) == (("taken-back", "failed"), False)
+        assert f"another device is at {DRIVE} now" in found.refused[0]
+    after = read_register(str(root / STATE)).record(DRIVE)
+    assert after is not None
+    assert (after.state, after.identity) == ("quarantined", before.identity)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,17 @@ def test_a_reset_method_that_a_cut_left_is_put_back_by_a_release(root: Path) -> 
     left_with_one_method(root)
     calls.release(here(root), DRIVE, "goes back to the maker")
     assert (states(root)[DRIVE], methods(root)) == ("released", ["flr", "bus"])
+
+
+@pytest.mark.parametrize("names", [5, "bus flr", {"bus": 1}, None])
+def test_a_journal_without_a_list_of_reset_methods_changes_none(root: Path, names: object) -> None:
+    left_with_one_method(root)
+    (path,) = (root / STATE / "handover/transactions").iterdir()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    changed = [{**one, "old": {**one["old"], "reset_methods": names}} if "old" in one else one for one in lines]
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in changed))
+    assert calls.release(here(root), DRIVE, "goes back to the maker").state == "released"
+    assert methods(root) == ["bus"]
 
 
 def test_where_an_erasure_stood_is_forgotten_by_a_release(root: Path) -> None:

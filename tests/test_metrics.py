@@ -23,7 +23,7 @@ from hosttune.model.evidence import STATE, Evidence, Health, KernelEvent
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import DeviceSource, LinkEnd, Problem, SeenDevice
 from hosttune.model.intent import Intent
-from hosttune.model.quarantine import DeviceRecord, HandoverState
+from hosttune.model.quarantine import DeviceRecord, HandoverState, Recording
 from hosttune.model.result import Drift, Entry, OpenTransaction, Result
 from hosttune.model.validation import CheckResult, Outcome, Sample, Validation
 from hosttune.model.verification import Verification
@@ -271,7 +271,7 @@ def test_a_guest_that_cannot_be_read_is_not_well_placed() -> None:
 
 
 def record(address: str, **more: Any) -> DeviceRecord:
-    facts: dict[str, Any] = {"state": "clean", "boot_id": "b", "epoch": 3} | more
+    facts: dict[str, Any] = {"state": "clean", "boot_id": "b", "epoch": 3, "recorded_since": "1.5"} | more
     return DeviceRecord(address=address, identity="", since="", why="", **facts)
 
 
@@ -283,11 +283,18 @@ def test_a_device_is_clean_only_as_long_as_its_boot_and_epoch_are_the_same() -> 
         record("0000:04:00.0", boot_id="a"),
         record("0000:05:00.0", epoch=None),
     )
-    state = HandoverState(devices=records, epochs=dict.fromkeys((one.address for one in records), 3))
-    found = values(text_of(evidence(host(handover=state, boot_id="b")), None))
-    devices = (one.label("device") for one in of(found, "hosttune_handover_valid"))
-    valid = {one[5:7]: value(found, "hosttune_handover_valid", device=one) for one in devices}
-    assert valid == {"01": 1, "02": 0, "03": 0, "04": 0, "05": None}
+
+    def valid(recording: Recording | None) -> dict[str, float | None]:
+        epochs = dict.fromkeys((one.address for one in records), 3)
+        state = HandoverState(devices=records, epochs=epochs, recording=recording)
+        found = values(text_of(evidence(host(handover=state, boot_id="b")), None))
+        devices = (one.label("device") for one in of(found, "hosttune_handover_valid"))
+        return {one[5:7]: value(found, "hosttune_handover_valid", device=one) for one in devices}
+
+    assert valid(Recording(active=True, since="1.5")) == {"01": 1, "02": 0, "03": 0, "04": 0, "05": None}
+    # The hook was installed again since, does not record, or cannot be read: a start in between is in no record.
+    for other in (Recording(active=True, since="2.5"), Recording(active=False, why="it is not installed"), None):
+        assert valid(other) == {"01": None, "02": 0, "03": 0, "04": 0, "05": None}
 
 
 def test_the_last_measurement_and_its_floors() -> None:

@@ -153,14 +153,34 @@ def test_what_cannot_work_is_said(tmp_path: Path, variables: dict[str, Any], con
 
 
 @whole_sweep
-@pytest.mark.parametrize("options", ["ARGS='--web.listen-address=:9100'", 'ARGS="--collector.textfile.directory=/x"'])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "ARGS='--web.listen-address=:9100'",
+        'ARGS="--collector.textfile.directory=/x"',
+        '# ARGS="--collector.textfile.directory={folder}"\nARGS="--collector.textfile.directory=/x"',
+        'ARGS="--collector.textfile.directory={folder}-of-others"',
+    ],
+)
 def test_a_node_exporter_that_would_not_read_the_folder_is_said(tmp_path: Path, options: str) -> None:
     place = Place(tmp_path)
-    (tmp_path / "etc/default/prometheus-node-exporter").write_text(f"{options}\n")
+    (tmp_path / "etc/default/prometheus-node-exporter").write_text(options.format(folder=tmp_path / "textfiles") + "\n")
     text, counts = place.play("--limit", "gpu1")
     assert counts["gpu1"]["failed"] == 1, text
     assert f"does not name {tmp_path}/textfiles" in " ".join(text.split())
     assert not list((tmp_path / "units").iterdir())
+
+
+@whole_sweep
+@pytest.mark.parametrize(
+    "options", ["ARGS='--collector.textfile.directory={folder}'", "ARGS=--collector.textfile.directory={folder}/"]
+)
+def test_a_node_exporter_that_reads_the_folder_by_another_form_is_left_as_it_is(tmp_path: Path, options: str) -> None:
+    place = Place(tmp_path)
+    path = tmp_path / "etc/default/prometheus-node-exporter"
+    path.write_text(text := options.format(folder=tmp_path / "textfiles"))
+    said, counts = place.play("--limit", "gpu1")
+    assert (counts["gpu1"]["failed"], path.read_text()) == (0, text), said
 
 
 # Says that each unit runs and is enabled until it was stopped and disabled, and keeps what it was asked.

@@ -116,8 +116,8 @@ def _brief(state: HandoverState | None) -> str | None:
 def _counted(reader: Reader, folder: str, register: Register, pci: Sequence[PciDevice]) -> _Counted:
     """Return the epoch of each device, and the mark of the lines that were counted; (None, None): they are unknown.
 
-    A device without an epoch is one of which lines are missing: there are fewer than its record in the register has
-    counted, or as many, and others.
+    A device without an epoch is one of which lines are missing: there are none, though each has that of its quarantine,
+    or fewer than its record in the register has counted, or as many, and others.
     """
     texts = []
     for name in (STARTS, OWN_STARTS):
@@ -133,6 +133,6 @@ def _counted(reader: Reader, folder: str, register: Register, pci: Sequence[PciD
         count = sum(count_starts(text, one.address, parent) for text in texts)
         mark = starts_mark(texts[0], texts[1], one.address, parent)
         least = one.epoch or 0
-        if count > least or (count == least and one.starts in (None, mark)):
+        if count > least or (count and count == least and one.starts in (None, mark)):
             epochs[one.address], marks[one.address] = count, mark
     return epochs, marks

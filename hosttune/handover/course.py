@@ -23,7 +23,7 @@ from hosttune.handover.cleaning import Cleaning, Work
 from hosttune.handover.covering import uncovered
 from hosttune.handover.partitions import WAIT_SECONDS, Confirm, Partitions
 from hosttune.handover.statement import handed_device, read_firmware, statement_of
-from hosttune.handover.targets import Target, identity_now, joined
+from hosttune.handover.targets import Target, identity_now, joined, refuse_other
 from hosttune.handover.testguest import GuestSteps, Session, TestGuest, guest_targets
 from hosttune.journal import Journal, JournalFailed, Store
 from hosttune.model.handover import STEPS, HandedDevice, HandoverStep, Statement, StepName
@@ -124,9 +124,12 @@ class Course:
             for one in self.targets
         ]  # fmt: skip
         with record.state_lock(self.store):
+            for one in (one for one in self.targets if one.again):
+                self._held(one)
             record_devices(self.store.folder, records)
         host = self.tools.discover()
         with record.state_lock(self.store):
+            records = [self._held(one) for one in self.targets]
             record_devices(self.store.folder, [host.handover.noted(one) if host.handover else one for one in records])
         for target in self.targets:
             self._step(target, "quarantined", *timelimits.of_quarantine(target), partial(self._quarantined, target))
@@ -195,16 +198,18 @@ class Course:
         return work
 
     def _recognize(self, target: Target) -> None:
-        """Record the UUID or the serial number that its driver shows: by it, it is known again at another address."""
+        """Record the UUID or the serial number that its driver shows: by it, it is known again at another address.
+
+        Raises Refused if it is not the device that is quarantined: that one would be free, wherever it is now.
+        """
         if target.kind not in ("gpu", "nvme"):
             return
         now = identity_now(self.site.system, self.tools.discover(), target.address)
         with record.state_lock(self.store):
-            known = next((one for one in self._records() if one.address == target.address), None)
-            if known is not None and known.state == "quarantined" and same_device(known.identity, now):
-                record_devices(
-                    self.store.folder, (msgspec.structs.replace(known, identity=joined(known.identity, now)),)
-                )
+            known = self._held(target)
+            refuse_other(known, now)
+            found = msgspec.structs.replace(known, identity=joined(known.identity, now))
+            record_devices(self.store.folder, (found,))
 
     def _give_back(self, target: Target) -> Callable[[], HandoverStep]:
         def work() -> HandoverStep:
@@ -282,11 +287,15 @@ class Course:
     def _mark(self, target: Target, name: StepName) -> None:
         """Record in the register which step begins. Raises Refused if the device is no longer quarantined."""
         with record.state_lock(self.store):
-            known = next((one for one in self._records() if one.address == target.address), None)
-            if known is None or known.state != "quarantined":
-                hint = "somebody released it: name it in a hand-over again"
-                raise Refused(f"{target.address} is not quarantined any more", where=self.journal.path, hint=hint)
-            record_devices(self.store.folder, (msgspec.structs.replace(known, step=name),))
+            record_devices(self.store.folder, (msgspec.structs.replace(self._held(target), step=name),))
+
+    def _held(self, target: Target) -> DeviceRecord:
+        """Return the register's record of a device. Raises Refused if it is no longer quarantined."""
+        known = next((one for one in self._records() if one.address == target.address), None)
+        if known is None or known.state != "quarantined":
+            hint = "somebody released it: name it in a hand-over again"
+            raise Refused(f"{target.address} is not quarantined any more", where=self.journal.path, hint=hint)
+        return known
 
     def _records(self) -> Sequence[DeviceRecord]:
         return read_register(self.store.folder).devices

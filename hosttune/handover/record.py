@@ -50,7 +50,8 @@ def original_methods(store: Store, address: str, now: tuple[str, ...] | None) ->
     for course in reversed(store.inside(FOLDER).transactions()):
         for record in course.records:
             if record.target == address and isinstance(record.old, Mapping):
-                kept = tuple(record.old.get("reset_methods") or ())
+                names = record.old.get("reset_methods")
+                kept = tuple(names) if isinstance(names, (list, tuple)) else ()
                 left = course.state in OPEN_STATES and now is not None and set(now) < set(kept)
                 return kept if left else now
     return now

@@ -91,6 +91,7 @@ def chosen(site: Site, host: Host, asked: Asked) -> tuple[Target, ...]:
     owners = {address: _owner(site, host, register, address) for address in addresses}
     _refuse_used(site, host, addresses)
     serials = _serials(site, host, addresses, asked.erase, owners)
+    _refuse_other_serial(register, serials)
     return tuple(_target(site, host, register, one, owners[one], serials.get(one), asked) for one in addresses)
 
 
@@ -156,11 +157,25 @@ def joined(before: str, now: str) -> str:
 def _refuse_replaced(site: Site, host: Host, register: Register, addresses: Iterable[str]) -> None:
     """Raise Refused for an address where another device is quarantined: that one would not be, any more."""
     for known in (one for one in register.quarantined if one.address in addresses):
-        now = identity_now(site.system, host, known.address)
-        if not same_device(known.identity, now):
-            what = f"another device is at {known.address} now: quarantined is {known.identity!r}, and it is {now!r}"
-            hint = f"put the quarantined device back, or free it: hosttune handover release {known.address} --why TEXT"
-            raise Refused(what, where=known.address, hint=hint)
+        refuse_other(known, identity_now(site.system, host, known.address))
+
+
+def refuse_other(known: DeviceRecord, now: str) -> None:
+    """Raise Refused if the device that is quarantined at an address is not the one that is there now."""
+    if not same_device(known.identity, now):
+        what = f"another device is at {known.address} now: quarantined is {known.identity!r}, and it is {now!r}"
+        hint = f"put the quarantined device back, or free it: hosttune handover release {known.address} --why TEXT"
+        raise Refused(what, where=known.address, hint=hint)
+
+
+def _refuse_other_serial(register: Register, serials: Mapping[str, str]) -> None:
+    """Raise Refused if another drive is to be erased than the one that is quarantined at its address."""
+    for known in (one for one in register.quarantined if one.address in serials):
+        marks = [word for word in known.identity.split(" ") if word.startswith("serial=")]
+        if marks and marks != [drive_mark(serials[known.address])]:
+            what = f"quarantined at {known.address} is {known.identity!r}, not {serials[known.address]!r}"
+            hint = f"put that drive back, or free it: hosttune handover release {known.address} --why TEXT"
+            raise Refused(what, where="--erase", hint=hint)
 
 
 def _owner(site: Site, host: Host, register: Register, address: str) -> tuple[str, str] | None:

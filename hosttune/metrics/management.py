@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 
 from hosttune.bench.baselines import with_fleet
@@ -102,8 +102,7 @@ def handover_group(evidence: Evidence) -> Group:
     """Return whether each device of the register is still as clean as when it was returned."""
     state = evidence.host.handover or HandoverState()
     points = (
-        Point(labels={"device": one.address}, value=_clean(one, evidence.host.boot_id, state.epochs or {}))
-        for one in state.devices
+        Point(labels={"device": one.address}, value=_clean(one, evidence.host.boot_id, state)) for one in state.devices
     )
     return f.HANDOVER_VALID, tuple(sorted(points, key=lambda point: point.value == 1))
 
@@ -125,14 +124,15 @@ def expiry_group(evidence: Evidence) -> Group:
     return f.HANDOVER_EXPIRY, tuple(Point(labels={"device": one}, value=value) for one, value in soonest_first)
 
 
-def _clean(record: DeviceRecord, boot_id: str | None, epochs: Mapping[str, int]) -> float | None:
+def _clean(record: DeviceRecord, boot_id: str | None, state: HandoverState) -> float | None:
+    """Return 0 if it was used since, by what is recorded; None if a start may not have been recorded."""
     if record.state != "clean":
         return 0
-    now = (boot_id, epochs.get(record.address))
+    now = (boot_id, (state.epochs or {}).get(record.address))
     then = (record.boot_id, record.epoch)
     if any(None not in pair and pair[0] != pair[1] for pair in zip(now, then, strict=True)):
         return 0
-    return None if None in (*now, *then) else 1
+    return None if None in (*now, *then) or state.counted(record) is None else 1
 
 
 # --- measurements --------------------------------------------------------------------------------------------

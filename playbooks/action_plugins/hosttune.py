@@ -36,7 +36,11 @@ PHASES = (
 )
 OF_COURSE = ("course", "sign", "verify")
 VALIDATIONS = ("validate", "handover")
-SECONDS = {"apply": 3600.0, "revert": 3600.0, "recover": 3600.0, "course": 43200.0}  # other phases: 300, and by level
+SECONDS = {
+    "apply": 3600.0,
+    "revert": 3600.0,
+    "recover": 3600.0,
+}  # a hand-over: by its drives; else by level
 LEVEL_SECONDS = (300.0, 1800.0, 7200.0, 14400.0)
 TEXTS = ("root", "against", "gate", "floors", "version")
 SIGNING = ("key", "expires", "signers", "identity", "revoked", "controller_command")
@@ -136,6 +140,8 @@ class ActionModule(ActionBase):
         inside = text_of("test_guest", read("test_guest"))
         asked["words"] = HANDOVER.words(asked["named"], erase, asked["to_vfio"], asked["level"], inside)
         if asked["phase"] == "course" and not self._task.check_mode:
+            if read("timeout") is None:
+                asked["timeout"] = HANDOVER.seconds(erase)
             try:
                 HANDOVER.begin(os.path.dirname(path))
             except OSError as error:
@@ -152,6 +158,7 @@ class ActionModule(ActionBase):
             arguments["gate"] = "either"
         store(path, asked, {**answer, "outcome": "unknown", "why": ASKED}, None)
         seconds = asked["timeout"] + LATE_SECONDS
+        Display().vv(f"{answer['host']}: {asked['phase']}: may take {asked['timeout']:g} s", host=answer["host"])
         try:
             with late(seconds):
                 found = self._execute_module("hosttune", arguments, task_vars=self._known(variables))
@@ -162,7 +169,9 @@ class ActionModule(ActionBase):
         except AnsibleError as error:
             return {"outcome": "unknown", "why": one_line(str(error))}
         except TooLate:
-            return {"outcome": "slow", "why": f"the host gave no answer within {seconds:g} s"}
+            found = {"outcome": "slow", "why": f"the host gave no answer within {seconds:g} s"}
+        if asked["phase"] == "course" and found.get("outcome") == "slow" and not answer["check"]:
+            found["why"] = f"{found['why']}: {HANDOVER.LATER}"
         if "out" in found:
             told = ANSWER.meant(arguments, found, check=answer["check"], diff=self._task.diff)
             return HANDOVER.of_this(os.path.dirname(path), told) if asked["phase"] == "verify" else told

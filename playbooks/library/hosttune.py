@@ -91,7 +91,8 @@ options:
     description:
       - Seconds that the command may take. After that it is stopped (a transaction is then rolled back), and
         the outcome is C(slow). Default 300; 3600 to apply, revert and recover; 1800, 7200 and 14400 for
-        levels 1, 2 and 3.
+        levels 1, 2 and 3; 43200 for a hand-over of named devices, and 174600 more for each drive of I(erase) (561600
+        at most). A hand-over that is stopped leaves what was not returned quarantined.
     type: float
   version:
     description:

@@ -23,6 +23,13 @@ ADDRESS = re.compile(r"[0-9A-Fa-f]{1,8}:[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}\.[0-7]
 WORDS = {0: "ok", 1: "no", 2: "bad-input", 3: "refused", 70: "internal"}
 SIGN_SECONDS = 120
 CLOCKS = datetime.timedelta(hours=1)  # how far a host's clock may differ from this one
+# How long a hand-over may take: the host has a limit for each step, and this controller must not come before it. A
+# drive has 48.5 hours: an overwrite of which it tells no time.
+STEPS_SECONDS, DRIVE_SECONDS, MOST_SECONDS = 43200.0, 174600.0, 6.5 * 86400.0
+LATER = (
+    "a device that was not returned yet stays quarantined, and an erasure that a drive has begun goes on there:"
+    " hosttune fleet handover --retry waits for it"
+)
 MOST_BYTES = 4 << 20  # of a statement, of a list of signers, of revoked keys
 
 
@@ -37,6 +44,11 @@ def named(value: object, name: str) -> list[str]:
     if bad or any("\0" in one or one.startswith("-") for one in found):
         raise Unfit(f"hosttune_{name} is not a list of texts: {value!r:.80}")
     return [one.strip() for one in found]
+
+
+def seconds(erase: list[str]) -> float:
+    """How long a hand-over may take that erases these drives, one after the other."""
+    return min(MOST_SECONDS, STEPS_SECONDS + DRIVE_SECONDS * len(set(erase)))
 
 
 def words(things: list[str], erase: list[str], to_vfio: bool, level: int, inside: str | None = None) -> list[str]:
