@@ -5,6 +5,7 @@ playbooks write them (RESULTS/HOST/PHASE.json with the key `fleet`). No host was
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import msgspec
 
 from hosttune.checks import judge
 from hosttune.discovery.evidence import gather
+from hosttune.fleet.record import Asked, Ended, Line, Members, RecordedRun, RunBegun, Stopped, past_run
 from hosttune.fleet.results import host_folder
 from hosttune.model.fleet import Answer
 from hosttune.model.host import Host
@@ -48,6 +50,19 @@ LOST: tuple[tuple[str, str], ...] = (
     ("not-installed", "/opt/hosttune/bin/hosttune is not there"),
     ("unknown", "the output is cut after 4096 bytes"),
 )
+
+
+def recorded(waves: Sequence[Sequence[str]], *, asked: int, verb: str = "apply") -> RecordedRun:
+    """A run as its record has it that ended in order after so many of its waves."""
+    hosts = sum(map(len, waves))
+    began = RunBegun(run=RUN, at="2026-03-01T09:30:00+00:00", verb=verb, version="0.1.0", hosts=hosts, waves=("1",))
+    lines: list[Line] = [began]
+    lines += [Members(run=RUN, wave=number, hosts=tuple(those)) for number, those in enumerate(waves, 1)]
+    lines += [Asked(run=RUN, at=began.at, wave=number, hosts=len(waves[number - 1])) for number in range(1, asked + 1)]
+    lines += [Stopped(run=RUN, at=began.at, why="it stopped")] if asked < len(waves) else []
+    found = past_run((*lines, Ended(run=RUN, at=began.at, exit_code=1)))
+    assert found is not None
+    return found
 
 
 @cache
