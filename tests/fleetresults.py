@@ -4,6 +4,7 @@ playbooks write them (RESULTS/HOST/PHASE.json with the key `fleet`). No host was
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Sequence
 from functools import cache
@@ -11,15 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from rich.console import Console
 
 from hosttune.checks import judge
 from hosttune.discovery.evidence import gather
 from hosttune.fleet.record import Asked, Ended, Line, Members, RecordedRun, RunBegun, Stopped, past_run
 from hosttune.fleet.results import host_folder
-from hosttune.model.fleet import Answer
+from hosttune.model.fleet import Answer, FleetReport
 from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult, Sample, Validation, verdict_of
 from hosttune.model.values import to_builtins
+from hosttune.report.fleet_html import html
+from hosttune.report.fleet_md import markdown
+from hosttune.report.fleet_text import print_fleet
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "hgx-h200-8.tar.xz"
 RUN = "20260301T093000Z-1"
@@ -63,6 +68,13 @@ def recorded(waves: Sequence[Sequence[str]], *, asked: int, verb: str = "apply")
     found = past_run((*lines, Ended(run=RUN, at=began.at, exit_code=1)))
     assert found is not None
     return found
+
+
+def formats(report: FleetReport) -> list[str]:
+    """The report as JSON, text, Markdown and HTML, each in one line."""
+    out = io.StringIO()
+    print_fleet(report, Console(file=out, width=100))
+    return [" ".join(text.split()) for text in (report.to_json(), out.getvalue(), markdown(report), html(report))]
 
 
 @cache

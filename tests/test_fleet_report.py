@@ -12,6 +12,7 @@ import pytest
 from fleetresults import (
     HOSTILE_NAMES,
     RUN,
+    example,
     fleet,
     names,
     recorded,
@@ -21,6 +22,7 @@ from fleetresults import (
     write_validation,
 )
 
+import hosttune
 from hosttune.errors import BadInput
 from hosttune.fleet.overview import MOST_TEXT, MOST_TOLD, Asked, report_of
 from hosttune.fleet.results import answer_path, host_folder
@@ -164,7 +166,8 @@ def test_a_verb_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_verbs_without_a_validation_are_judged_by_their_answer(
     verb: str, outcome: str, verdict: str, tmp_path: Path
 ) -> None:
-    write(tmp_path, answered(phase=verb, outcome=outcome))
+    planned = hosttune.plan(example()[0], hosttune.Intent.from_yaml("version: 1")) if verb == "plan" else None
+    write(tmp_path, answered(phase=verb, outcome=outcome), planned)
     assert one(tmp_path, asked=Asked(verb, run=RUN)).verdict == verdict
 
 

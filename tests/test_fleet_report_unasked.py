@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fleetresults import RUN, recorded, write
+from fleetresults import RUN, formats, recorded, write
 from fleetsim import Fleet, Killed, begin, go_on, names, rollout_of, with_shard
 from fleetsim import write as answered
-from rich.console import Console
 
 from hosttune.fleet.overview import Asked, report_of
 from hosttune.fleet.reporting import report_of_past
 from hosttune.fleet.results import RECORD
-from hosttune.model.fleet import Answer, AnswerOutcome, FleetReport, Wave
-from hosttune.report.fleet_html import html
-from hosttune.report.fleet_md import markdown
-from hosttune.report.fleet_text import print_fleet
+from hosttune.model.fleet import Answer, AnswerOutcome, Wave
 
 WAVES = (Wave(number=1, hosts=1, passed=True), Wave(number=2, hosts=1, passed=None))
 
@@ -66,13 +61,6 @@ def said(results: Path, run: str | None = None) -> dict[str, str | None]:
     report = report_of_past(str(results), run)
     assert all(line.verdict in ("unknown", "fail") for line in report.hosts)
     return {line.host: line.told[0].actual for line in report.hosts}
-
-
-def formats(report: FleetReport) -> list[str]:
-    """The report as JSON, text, Markdown and HTML, each in one line."""
-    out = io.StringIO()
-    print_fleet(report, Console(file=out, width=100))
-    return [" ".join(text.split()) for text in (report.to_json(), out.getvalue(), markdown(report), html(report))]
 
 
 def test_a_host_whose_answers_are_lost_after_the_run_was_asked_in_every_format(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from hosttune.fleet.hardware import HostHardware, machine_of, read_machine
 from hosttune.fleet.medians import Hardware, Row, fleet_medians, rows_of
 from hosttune.fleet.missing import HINTS, hint_of_unknown, told, why_unanswered
 from hosttune.fleet.record import RecordedRun
+from hosttune.fleet.rehearsal import of_plan
 from hosttune.fleet.results import answer_path, host_folder, read_file
 from hosttune.fleet.uniformity import Gathering
 from hosttune.model.declared import Declared
@@ -70,11 +71,15 @@ class Asked:
 
 @dataclass(frozen=True)
 class _Seen:
-    """The content of a host's files: the answers that are used, and the validation that gives the verdict."""
+    """The content of a host's files: the answers that are used, and the validation that gives the verdict.
+
+    `planned`: the errors of its plan.
+    """
 
     answers: tuple[Answer, ...]
     validation: Validation | None
     handed: tuple[HandedLine, ...] = ()
+    planned: tuple[CheckResult, ...] = ()
 
 
 def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
@@ -149,7 +154,8 @@ def _look(results: str, host: str, asked: Asked) -> _Seen:
             found[judge] = msgspec.structs.replace(found[judge], outcome="unknown", why=doubt)
     kept = [answer for phase, answer in found.items() if phase == asked.verb or has_answer_file(answer)]
     stated = asked.verb == COURSE and not asked.check
-    return _Seen(tuple(kept), validation, handed_of(results, host, found) if stated else ())
+    planned = of_plan(results, host, found["plan"]) if asked.verb == "plan" else ()
+    return _Seen(tuple(kept), validation, handed_of(results, host, found) if stated else (), planned)
 
 
 def judge_of(verb: str, *, check: bool = False) -> str | None:
@@ -191,7 +197,8 @@ def _line(
     course = next((one for one in seen.answers if one.phase == COURSE and not asked.check), None)
     monitored = () if asked.metrics is None else (asked.metrics.of(host),)
     held = () if asked.declared is None or seen.validation is None else of_validation(asked.declared, seen.validation)
-    results = (*_results_of_answers(seen, made, asked), *results_of(handed, course), *monitored, *held, *made)
+    own = (*results_of(handed, course), *seen.planned, *monitored, *held, *made)
+    results = (*_results_of_answers(seen, made, asked), *own)
     notable = [one for one in worst_first(results) if one.outcome not in ("pass", "skip")]
     worse = (seen.validation.worse or ()) if seen.validation is not None else ()
     hardware = machine.hardware if machine is not None else Hardware({})
