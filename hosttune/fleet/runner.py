@@ -29,7 +29,7 @@ _GRACE_SECONDS = 15.0  # time for ansible to end its workers after an interrupt,
 _PLAYBOOKS = {"course": "handover"}  # where it is not named as the verb
 _POLL_SECONDS = 1  # how often ansible-runner calls the function that can stop it
 _MOST_LINES = 12  # of ansible's messages outside of tasks
-_ERRORS = ("[ERROR]", "ERROR!", "fatal:", "Traceback")
+_ERRORS = ("[ERROR]", "ERROR!", "fatal:", "Traceback", "ansible-playbook: error:")
 _TASK_EVENTS = frozenset(("runner_on_ok", "runner_on_failed", "runner_on_unreachable", "runner_on_skipped"))
 
 
