@@ -145,6 +145,7 @@ class Fabric:
     spoil: Callable[[str, Member], Member] = lambda host, found: found
     before: Callable[[Order, Stop], None] = lambda order, stop: None
     factor: Callable[[str, frozenset[str]], float] = lambda record, hosts: 1.0
+    full: str | None = None  # the record whose answers cannot be written
     asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     tasks: list[Mapping[str, Task]] = field(default_factory=list)
 
@@ -158,6 +159,8 @@ class Fabric:
         jobs: Any = order.variables.get("hosttune_collective_jobs", {})
         tasks = {host: task for host in order.hosts if (task := convert(jobs.get(host, {}), CollectiveJob).task)}
         self.tasks.append(tasks)
+        if self.full == record:
+            return Played(2, False, ())
         dead = {host for host in order.hosts if self.dies.get(host) == record}
         for host in order.hosts:
             if host in dead:

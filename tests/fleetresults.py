@@ -4,20 +4,27 @@ playbooks write them (RESULTS/HOST/PHASE.json with the key `fleet`). No host was
 
 from __future__ import annotations
 
+import io
 import random
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from rich.console import Console
 
 from hosttune.checks import judge
 from hosttune.discovery.evidence import gather
+from hosttune.fleet.record import Asked, Ended, Line, Members, RecordedRun, RunBegun, Stopped, past_run
 from hosttune.fleet.results import host_folder
-from hosttune.model.fleet import Answer
+from hosttune.model.fleet import Answer, FleetReport
 from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult, Sample, Validation, verdict_of
 from hosttune.model.values import to_builtins
+from hosttune.report.fleet_html import html
+from hosttune.report.fleet_md import markdown
+from hosttune.report.fleet_text import print_fleet
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "hgx-h200-8.tar.xz"
 RUN = "20260301T093000Z-1"
@@ -48,6 +55,26 @@ LOST: tuple[tuple[str, str], ...] = (
     ("not-installed", "/opt/hosttune/bin/hosttune is not there"),
     ("unknown", "the output is cut after 4096 bytes"),
 )
+
+
+def recorded(waves: Sequence[Sequence[str]], *, asked: int, verb: str = "apply") -> RecordedRun:
+    """A run as its record has it that ended in order after so many of its waves."""
+    hosts = sum(map(len, waves))
+    began = RunBegun(run=RUN, at="2026-03-01T09:30:00+00:00", verb=verb, version="0.1.0", hosts=hosts, waves=("1",))
+    lines: list[Line] = [began]
+    lines += [Members(run=RUN, wave=number, hosts=tuple(those)) for number, those in enumerate(waves, 1)]
+    lines += [Asked(run=RUN, at=began.at, wave=number, hosts=len(waves[number - 1])) for number in range(1, asked + 1)]
+    lines += [Stopped(run=RUN, at=began.at, why="it stopped")] if asked < len(waves) else []
+    found = past_run((*lines, Ended(run=RUN, at=began.at, exit_code=1)))
+    assert found is not None
+    return found
+
+
+def formats(report: FleetReport) -> list[str]:
+    """The report as JSON, text, Markdown and HTML, each in one line."""
+    out = io.StringIO()
+    print_fleet(report, Console(file=out, width=100))
+    return [" ".join(text.split()) for text in (report.to_json(), out.getvalue(), markdown(report), html(report))]
 
 
 @cache

@@ -52,6 +52,8 @@ class Fleet:
     interrupt_at: int | None = None
     dead: bool = False
     full: bool = False  # hosts are asked, and their answers cannot be written
+    said: tuple[str, ...] = ()  # what ansible says then
+    begun: bool = False  # and whether its tasks are heard of
     befores: dict[str, int] = field(default_factory=dict)
     well: set[str] = field(default_factory=set)
     well_then: list[frozenset[str]] = field(default_factory=list)
@@ -62,7 +64,7 @@ class Fleet:
         if self.dead:
             return Played(4, False, ("[ERROR]: the playbook is broken",))
         if self.full:
-            return Played(2, False, ())
+            return Played(2, False, self.said, self.begun)
         for host in order.hosts:
             if len(self.asked) == self.interrupt_at:
                 stop.now()

@@ -37,6 +37,7 @@ class World:
     `gpus`: (host, rail) → what part of the rate the way to the GPU there lets through, or why it is not measured.
     `guests`: by host. `calls`: how a host calls itself, if otherwise. `shut`: hosts into which nobody gets.
     `down`: (host, rail). `killed_at`: (record, so many answers) at which the controller is killed.
+    `full`: the record whose answers cannot be written.
     `lies`: changes a host's document of a record. `asked`: (record, hosts) of every order; `jobs`: what each was to do.
     """
 
@@ -54,6 +55,7 @@ class World:
     asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     jobs: list[Mapping[str, Any]] = field(default_factory=list)
     before: Callable[[Order, Stop], None] = lambda order, stop: None
+    full: str | None = None
     lies: Callable[[str, str, dict[str, Any]], None] = lambda host, record, document: None
 
     def __post_init__(self) -> None:
@@ -73,6 +75,8 @@ class World:
         jobs = order.variables.get("hosttune_pairs_jobs", {})
         self.asked.append((record, order.hosts))
         self.jobs.append(jobs)
+        if self.full == record:
+            return Played(2, False, ("[WARNING]: a key of ansible.cfg is deprecated",))
         took = CONNECT_SECONDS
         for number, host in enumerate(order.hosts):
             if self.killed_at == (record, number):

@@ -228,6 +228,35 @@ def test_an_interrupted_run_resumes_with_what_is_left(tmp_path: Path) -> None:
     assert [asked for _, asked in again.asked] == [hosts(4)]
 
 
+@pytest.mark.parametrize("full", ["collective-hosts", "collective-001"])
+def test_a_results_folder_that_takes_no_answer_is_not_said_to_be_hosts_that_were_not_contacted(
+    full: str, tmp_path: Path
+) -> None:
+    done = run(tmp_path, Fabric(factor=within, full=full), 4)
+    assert (
+        done.stopped
+        == f"no host's answer is in {tmp_path}: ansible ended with 2; see whether files can be written there"
+    )
+    assert (done.report.verdict, done.exit_code) == ("unknown", 1)
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_a_fleet_of_which_no_host_answers_is_unknown(check: bool, tmp_path: Path) -> None:
+    fabric = Fabric(dies=dict.fromkeys(hosts(4), "collective-hosts"))
+    done = run(tmp_path, fabric, 4, check=check)
+    assert (done.report.verdict, done.stopped) == ("unknown", None)
+    assert {one.outcome for one in done.report.hosts} == {"died"}
+    assert "no collective" in text(done.report)
+
+
+def test_a_host_that_does_not_say_which_machine_it_is_gives_no_pass(tmp_path: Path) -> None:
+    assert run(tmp_path / "known", Fabric(factor=within), 4).report.verdict == "pass"
+    report = run(tmp_path / "unknown", Fabric(factor=within, says={"gpu-2": {"machine": None}}), 4).report
+    assert report.verdict == "unknown"
+    assert {group.state for group in report.groups} == {"good"}
+    assert any(note.startswith("gpu-2 did not say which machine they are") for note in report.notes)
+
+
 def test_noise_once_is_a_warning(tmp_path: Path) -> None:
     """The group of all hosts is low once, each of them is good in another one, and together they are when repeated."""
     bad = {"collective-004"}

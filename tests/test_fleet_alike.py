@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from fleetresults import RUN, write
+from fleetresults import RUN, formats, write
 from msgspec.structs import replace
 
 import hosttune
 from hosttune.cli import output
 from hosttune.cli.fleetrun import show_changes, show_plans
+from hosttune.fleet.overview import Asked, report_of
 from hosttune.model.fleet import Answer, FleetReport, HostLine
 from hosttune.model.result import Entry, Result
-from hosttune.report.fleet_groups import meaning
+from hosttune.report.fleet_groups import meaning, troubles
 
 HOSTS = tuple(f"h{n:02}" for n in range(16))
 GPU = "0000:41:00.0"
@@ -85,6 +87,29 @@ def test_plans_with_errors_are_counted_last(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr().out.endswith("\n\n1 plan of 16 with errors: see to them before fleet apply\n")
     show_plans(str(tmp_path), RUN, HOSTS[:5], check=False)
     assert "with errors" not in capsys.readouterr().out
+    of_all, of_some = (report_of(str(tmp_path), hosts, Asked("plan", run=RUN)) for hosts in (HOSTS, HOSTS[:5]))
+    assert (of_all.verdict, of_some.verdict) == ("warn", "pass")
+    assert meaning(of_some) == "Every host succeeded."
+    said = "Every host succeeded. 1 plan of 16 with errors: see to them before fleet apply."
+    assert meaning(of_all) == said
+    (trouble,) = troubles(of_all)
+    assert (trouble.hosts, trouble.outcome) == (("h05",), "warn")
+    assert (trouble.actual or "").startswith("no IOMMU groups are visible")
+    for text in formats(of_all):
+        assert said in text or '"plan-errors": "warn"' in text
+        assert "no IOMMU groups are visible" in text
+
+
+def test_a_plan_that_cannot_be_read_is_no_success(tmp_path: Path) -> None:
+    host = hosttune.discover("@example")
+    intent = hosttune.Intent.from_yaml(f"{{version: 1, guests: [{{name: g, gpus: [{GPU}], vcpus: 4, memory: 8GiB}}]}}")
+    answered(tmp_path, "h00", "plan", hosttune.plan(host, intent))
+    path = tmp_path / "h00" / "plan.json"
+    document = json.loads(path.read_text())
+    for damaged in ({**document, "guests": 7}, {**document, "schema": "x"}, {"fleet": document["fleet"]}):
+        path.write_text(json.dumps(damaged))
+        (line,) = report_of(str(tmp_path), ["h00"], Asked("plan", run=RUN)).hosts
+        assert (line.verdict, line.told[0].actual) == ("unknown", "the plan beside the answer cannot be read")
 
 
 def line_of(warnings: int) -> HostLine:

@@ -17,6 +17,7 @@ from fleetstub import HOSTTUNE, Stubs, end, until
 from hosttune.cli import run
 from hosttune.cli.commands import command
 from hosttune.fleet.record import Line
+from hosttune.fleet.reporting import report_of_past
 from hosttune.fleet.results import host_folder
 from hosttune.fleet.waves import DEFAULT
 from hosttune.model.fleet import AnswerOutcome
@@ -232,6 +233,20 @@ def test_a_playbook_that_does_not_work_is_told(stubs: Stubs) -> None:
     assert "stopped: ansible contacted no host" in done.stderr
     assert "vars.yml" in done.stderr
     stubs.fleet("discover", "--", "-e", "@/nowhere/vars.yml", code=2)
+
+
+def test_a_folder_that_takes_no_answer_is_not_said_to_be_hosts_that_were_not_contacted(stubs: Stubs) -> None:
+    """Ansible tells an error of its task, and it has run that task for the host."""
+    stubs.results.mkdir()
+    (stubs.results / "a").touch()
+    done = stubs.fleet("apply", "--waves", "1", code=1)
+    assert "no host's answer is in" in done.stderr
+    assert "contacted no host" not in done.stdout + done.stderr
+    told = {line.host: line.told[0].actual for line in report_of_past(str(stubs.results)).hosts}
+    assert told == {
+        "a": "asked, and there is no answer of its apply: what it did is unknown",
+        **dict.fromkeys("bcd", "not asked: the run stopped before"),
+    }
 
 
 # --- runs that are cut off -----------------------------------------------------------------------------------

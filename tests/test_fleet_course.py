@@ -124,7 +124,7 @@ def test_files_of_another_run_prove_nothing(results: Path) -> None:
     begin(rollout_of(results, "apply", HOSTS, run="old"), results, Fleet())
     silent = Fleet(dead=True)
     done = begin(rollout_of(results, "apply", HOSTS, run="new"), results, silent)
-    assert done.host_statuses["h000"].line == "h000: before: unknown: no answer of this run"
+    assert done.host_statuses["h000"].line == "h000: before: unknown: ansible contacted no host"
     assert done.stopped == "ansible contacted no host: [ERROR]: the playbook is broken"
     assert done.exit_code == 1
     assert len(silent.orders) == 1
@@ -134,6 +134,10 @@ def test_a_results_folder_that_takes_no_answer_is_not_said_to_be_hosts_that_were
     done = begin(rollout_of(results, "apply", HOSTS), results, Fleet(full=True))
     why = f"no host's answer is in {results}: ansible ended with 2; see whether files can be written there"
     assert (done.exit_code, done.stopped) == (1, why)
+    for said, begun in ((("[WARNING]: a key is deprecated",), False), (("[ERROR]: late", ""), True)):
+        done = begin(rollout_of(results, "apply", HOSTS), results, Fleet(full=True, said=said, begun=begun))
+        assert done.stopped is not None
+        assert done.stopped.startswith(f"no host's answer is in {results}: ansible ended with 2")
 
 
 def test_another_run_over_a_hosts_file_does_not_unprove_a_recorded_host(results: Path) -> None:

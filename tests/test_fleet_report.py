@@ -12,14 +12,17 @@ import pytest
 from fleetresults import (
     HOSTILE_NAMES,
     RUN,
+    example,
     fleet,
     names,
+    recorded,
     validation,
     write,
     write_discovered,
     write_validation,
 )
 
+import hosttune
 from hosttune.errors import BadInput
 from hosttune.fleet.overview import MOST_TEXT, MOST_TOLD, Asked, report_of
 from hosttune.fleet.results import answer_path, host_folder
@@ -163,7 +166,8 @@ def test_a_verb_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_verbs_without_a_validation_are_judged_by_their_answer(
     verb: str, outcome: str, verdict: str, tmp_path: Path
 ) -> None:
-    write(tmp_path, answered(phase=verb, outcome=outcome))
+    planned = hosttune.plan(example()[0], hosttune.Intent.from_yaml("version: 1")) if verb == "plan" else None
+    write(tmp_path, answered(phase=verb, outcome=outcome), planned)
     assert one(tmp_path, asked=Asked(verb, run=RUN)).verdict == verdict
 
 
@@ -246,7 +250,8 @@ def test_a_rehearsal_is_judged_by_its_own_file_alone(tmp_path: Path) -> None:
 def test_hosts_that_a_stopped_run_did_not_reach_are_unknown_and_one_line(tmp_path: Path) -> None:
     applied(tmp_path, outcome="no")
     waves = (Wave(number=1, hosts=1, passed=False, why=("a: apply: no",)), Wave(number=2, hosts=9))
-    asked = Asked("apply", run=RUN, waves=waves, stopped="the gate of wave 1 is shut")
+    record = recorded([["a"], names(9)], asked=1)
+    asked = Asked("apply", run=RUN, waves=waves, stopped="the gate of wave 1 is shut", record=record)
     report = report_of(str(tmp_path), ["a", *names(9)], asked)
     assert [line.verdict for line in report.hosts] == ["fail"] + ["unknown"] * 9
     (group,) = [trouble for trouble in troubles(report) if trouble.outcome == "unknown"]
@@ -356,6 +361,13 @@ def stopped_run(folder: Path) -> FleetReport:
         str(folder),
         hosts,
         Asked(
-            "apply", run=RUN, waves=waves, wave_of=wave_of, stopped=stopped, at="2026-03-01T10:00:00Z", version="0.1.0"
+            "apply",
+            run=RUN,
+            waves=waves,
+            wave_of=wave_of,
+            stopped=stopped,
+            at="2026-03-01T10:00:00Z",
+            version="0.1.0",
+            record=recorded([hosts[:1], hosts[1:4], hosts[4:]], asked=2),
         ),
     )

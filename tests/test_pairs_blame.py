@@ -172,6 +172,41 @@ def test_a_bad_host_is_the_host_though_only_one_other_has_a_port_on_its_last_rai
     assert told(pairs) == {("host", ("h1",), None)}
 
 
+def unknown_on(pairs: Sequence[Pair], host: str, rails: Collection[str]) -> tuple[Pair, ...]:
+    """The pairs, those of a host on these rails without a figure."""
+    return tuple(
+        replace(pair, state="unknown", gbps=None)
+        if host in (pair.sender, pair.receiver) and pair.rail in rails
+        else pair
+        for pair in pairs
+    )
+
+
+@pytest.mark.parametrize("unknown", [1, 6])
+def test_two_bad_ports_of_a_host_whose_other_ports_are_unknown_are_two_ports(unknown: int) -> None:
+    """Nothing is known of the others: they may be good."""
+    rails = 2 + unknown
+    pairs = made(12, rails, {(3, 0): 0.5, (3, 1): 0.5})
+    ports = {("port", ("h3",), "r0"), ("port", ("h3",), "r1")}
+    assert told(unknown_on(pairs, "h3", [f"r{rail}" for rail in range(2, rails)])) == told(pairs) == ports
+    of_gpus = [replace(pair, memory="gpu", rail=f"{pair.rail} gpu") for pair in pairs if pair.rail in ("r0", "r1")]
+    good = [replace(pair, state="good") for pair in pairs if pair.rail in ("r0", "r1")]
+    # On r2 it is low with host memory too, which says nothing of the GPU there.
+    third = [pair for pair in made(12, 3, {(3, 2): 0.5}) if pair.rail == "r2"]
+    third += [replace(pair, memory="gpu", rail="r2 gpu") for pair in third]
+    found = {(one.kind, one.rail) for one in blame([*good, *of_gpus, *third]) if one.memory == "gpu"}
+    assert found == {("port", "r0 gpu"), ("port", "r1 gpu")}
+
+
+def test_a_host_is_the_host_though_some_of_its_pairs_are_unknown() -> None:
+    pairs = made(12, 3, {(3, rail): 0.5 for rail in range(3)})
+    some_left = [
+        replace(pair, state="unknown", gbps=None) if {"h3", "h5"} == {pair.sender, pair.receiver} else pair
+        for pair in pairs
+    ]
+    assert told(tuple(some_left)) == {("host", ("h3",), None)}
+
+
 def test_most_hosts_slow_are_still_named_by_the_ports_rate() -> None:
     """12 of 20: the median is low as well, the rate of the port is not."""
     pairs = made(20, 2, {(host, rail): 0.5 for host in range(12) for rail in range(2)})

@@ -212,6 +212,16 @@ def iperf3(**changes: Any) -> str:
     return json.dumps({"start": {"cookie": "abc", "connected": []}, "end": {"sum_received": got, "sum_sent": {}}})
 
 
+@pytest.mark.parametrize("end", [CLIENT, SERVER])
+def test_iperf3_must_have_measured_as_long_as_was_asked(end: End) -> None:
+    """A program that stops early has a true rate of the first moments, which is not that of the port."""
+    took = {seconds: {"seconds": seconds, "bytes": seconds * 125e6} for seconds in (0.05, 1.7, 1.994, 2.4, 9.0)}
+    for short in (0.05, 1.7):
+        with pytest.raises(NotUnderstood, match=f"it measured {short:g} s, and not 2"):
+            parse_iperf3(end, iperf3(**took[short]))
+    assert [parse_iperf3(end, iperf3(**took[whole])).gbps for whole in (1.994, 2.4, 9.0)] == [1.0] * 3
+
+
 def test_iperf3s_figures_must_agree() -> None:
     assert parse_iperf3(CLIENT, iperf3()).gbps == 1.0
     for wrong in ({"bits_per_second": 2e9}, {"bytes": 0}, {"seconds": "x"}):

@@ -107,6 +107,28 @@ def test_an_address_that_is_none_goes_to_no_peer(tmp_path: Path, address: str) -
     assert len(report.pairs) == 3
 
 
+@pytest.mark.parametrize("machine", [None, ""])
+def test_a_host_that_does_not_say_which_machine_it_is_gives_no_pass(tmp_path: Path, machine: str | None) -> None:
+    """Were it known, a restart would cost the host its pairs: not to know it must not be better."""
+
+    def nobody(document: dict[str, Any]) -> None:
+        document.update(machine=machine)
+
+    report = told(tmp_path, "h0002", listed=nobody, measured=nobody)
+    assert (report.verdict, {pair.state for pair in report.pairs}) == ("unknown", {"good"})
+    assert any(note.startswith("h0002 did not say which machine they are") for note in report.notes)
+
+
+def test_a_results_folder_that_takes_no_answer_is_not_said_to_be_hosts_that_were_not_contacted(tmp_path: Path) -> None:
+    """Hosts listed their ports and measured, and the folder is full: they were contacted."""
+    for full in ("pairs-ports", "pairs-001"):
+        world = World(same(4), full=full)
+        done = measure(world, tmp_path / full)
+        why = f"no host's answer is in {tmp_path / full}: ansible ended with 2; see whether files can be written there"
+        assert (done.stopped, done.report.stopped, done.exit_code) == (why, why, 1)
+        assert done.report.verdict == "unknown"
+
+
 def test_counters_that_were_not_read_are_no_pass(tmp_path: Path) -> None:
     report = told(tmp_path, "h0003", measured=of_ends(errors=None))
     assert (report.verdict, {pair.state for pair in report.pairs}) == ("warn", {"good"})

@@ -38,8 +38,9 @@ def machines(members: Sequence[Member], ranks: int, device: Device) -> Machines:
     alike = bool(wirings) and all(one == wirings[0] for one in wirings)
     rates = [member.place.rate_gbps if member.place is not None else None for member in members]
     known = [rate for rate in rates if rate is not None]
+    least = min(known) if known and len(known) == len(rates) else None
     tcp = all(member.rdma is False or _switched_off(member.environment) for member in members)
-    return Machines(wirings[0] if alike else None, ranks, device, tcp, min(known) if len(known) == len(rates) else None)
+    return Machines(wirings[0] if alike else None, ranks, device, tcp, least)
 
 
 def _switched_off(variables: Mapping[str, str]) -> bool:

@@ -36,7 +36,7 @@ from hosttune.fleet.record import (
 from hosttune.fleet.results import held, read_file, replace_file
 from hosttune.fleet.rollout import INTERRUPTED
 from hosttune.fleet.run import Request, check_request, interruptible, order_of, past_of, with_recorded_request
-from hosttune.fleet.runner import Event, Order, Played, Stop, first_error, play, playbook
+from hosttune.fleet.runner import Event, Order, Played, Stop, play, playbook
 from hosttune.fleet.waves import shards
 from hosttune.jsonlines import JsonLines
 from hosttune.model.listing import some
@@ -140,7 +140,7 @@ class Course(Generic[OptionsT]):
             self.tell(f"{self.verb}: {what} of {count(len(shard), 'host')}")
             played = self._ask(record, shard, variables)
             answers = (read_answer(self.results, host, record, self.run) for host in shard)
-            stopped = _why_stopped(played, answered=any(map(has_answer_file, answers)))
+            stopped = self._why_stopped(played, answered=any(map(has_answer_file, answers)))
             if stopped is not None:
                 return stopped
         return None
@@ -167,7 +167,13 @@ class Course(Generic[OptionsT]):
             if answer.outcome != "ok":
                 self.lost[host] = answer.why or answer.outcome
                 self.tell(f"{self.verb}: {host}: {answer.outcome}: {answer.why}; it is asked no more")
-        return _why_stopped(played, answered=any(map(has_answer_file, answers)))
+        return self._why_stopped(played, answered=any(map(has_answer_file, answers)))
+
+    def _why_stopped(self, played: Played, *, answered: bool) -> str | None:
+        """Return why a run cannot go on after hosts were asked; None if it can. `answered`: any of them did."""
+        if played.stopped:
+            return INTERRUPTED
+        return None if answered else played.why_unanswered(self.results)
 
     def _ask(self, record: str, hosts: Sequence[str], variables: Mapping[str, object]) -> Played:
         named = {f"hosttune_{name}": value for name, value in variables.items() if value is not None}
@@ -288,15 +294,6 @@ def _carried_out(
         journal.add(encode(Stopped(run=course.run, at=now(), why=stopped)))
     journal.add(encode(Ended(run=course.run, at=now(), exit_code=done.exit_code)))
     return done
-
-
-def _why_stopped(played: Played, *, answered: bool) -> str | None:
-    """Return why a run cannot go on after hosts were asked; None if it can. `answered`: any of them did."""
-    if played.stopped:
-        return INTERRUPTED
-    if not answered:
-        return f"ansible contacted no host: {first_error(played.messages) or f'it ended with {played.code}'}"
-    return None
 
 
 def in_window(window: str | None, at: datetime, seconds: float) -> bool:

@@ -22,6 +22,7 @@ from hosttune.fleet.collectiveplan import (
     record_name,
     series_minutes,
 )
+from hosttune.fleet.membership import unwatched
 from hosttune.model.collective import CollectiveFault, CollectiveHost, CollectiveReport, HostGroup, Member
 from hosttune.model.listing import some
 from hosttune.report.branch import count
@@ -127,7 +128,7 @@ def report(results: str, plan: CollectivePlan, *, check: bool = False, stopped: 
     there = {len(group.hosts) for group in groups if group.outcome == "measured" or group.state == "failed"}
     missing = [number for number in wanted if number not in there]
     found = findings(_trials(groups))
-    incomplete = bool(missing) or not wanted or len(plan.names) < len(plan.hosts)
+    incomplete = bool(missing) or not wanted or len(plan.names) < len(plan.hosts) or any(_unwatched(plan))
     return CollectiveReport(
         run=plan.run,
         at=plan.at,
@@ -156,6 +157,10 @@ def _limits(plan: CollectivePlan) -> Iterable[str]:
         yield "compared with other groups of this fleet alone: a fleet that is slow as a whole is not seen"
     if machines(members, plan.ranks, options.device).tcp and any(member.rdma is not False for member in members):
         yield "RDMA is switched off by the environment: figures are compared with those of TCP"
+
+
+def _unwatched(plan: CollectivePlan) -> Iterable[str]:
+    return unwatched({host: member.machine for host, member in plan.members.items()})
 
 
 def _report_host(one: PlannedMember) -> CollectiveHost:
@@ -207,6 +212,7 @@ def _notes(
     results: str, plan: CollectivePlan, groups: Sequence[HostGroup], wanted: Sequence[int], *, check: bool
 ) -> Iterable[str]:
     yield from _limits(plan)
+    yield from _unwatched(plan)
     if not wanted:
         yield f"{count(len(plan.names), 'host')} with {plan.ranks} ranks each: no collective"
     if len(plan.names) > plan.last:

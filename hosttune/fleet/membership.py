@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hosttune.model.fleet import Answer
 from hosttune.model.listing import some
@@ -49,6 +49,19 @@ def other_names(said: Mapping[str, str | None]) -> dict[str, str]:
 
 def _short(name: str) -> str:
     return name.lower().partition(".")[0]
+
+
+def unwatched(machines: Mapping[str, str | None]) -> Iterator[str]:
+    """Yield which hosts did not say which machine they are: a restart, or another machine in their place, is not seen.
+
+    `machines`: by host that is measured, the identity that it gave when it was listed.
+    """
+    silent = [host for host, machine in machines.items() if not machine]
+    if silent:
+        yield (
+            f"{some(silent, 8)} did not say which machine they are (boot id): whether the same ones answered to the end"
+            " is unknown"
+        )
 
 
 def groups_of_known_hosts(groups: Iterable[Sequence[str]], known: Iterable[str]) -> str | None:

@@ -21,6 +21,9 @@ from hosttune.fleet.gate import COURSE, PHASES, WAVES, phases
 from hosttune.fleet.handed import handed_of, results_of
 from hosttune.fleet.hardware import HostHardware, machine_of, read_machine
 from hosttune.fleet.medians import Hardware, Row, fleet_medians, rows_of
+from hosttune.fleet.missing import HINTS, hint_of_unknown, told, why_unanswered
+from hosttune.fleet.record import RecordedRun
+from hosttune.fleet.rehearsal import of_plan
 from hosttune.fleet.results import answer_path, host_folder, read_file
 from hosttune.fleet.uniformity import Gathering
 from hosttune.model.declared import Declared
@@ -49,7 +52,7 @@ class Asked:
 
     `check`: it was a dry run, and the files are HOST/PHASE.check.json. `run` None: the run that wrote the files last.
     `metrics`: what Prometheus knows of the hosts now; each then has a result of its own. `declared`: the baseline that
-    hosts are held to; each fact of it is a result.
+    hosts are held to; each fact of it is a result. `record`: the run as it recorded itself; None: not known.
     """
 
     verb: str
@@ -63,15 +66,20 @@ class Asked:
     version: str | None = None
     metrics: Monitored | None = None
     declared: Declared | None = None
+    record: RecordedRun | None = None
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """The content of a host's files: the answers that are used, and the validation that gives the verdict."""
+    """The content of a host's files: the answers that are used, and the validation that gives the verdict.
+
+    `planned`: the errors of its plan.
+    """
 
     answers: tuple[Answer, ...]
     validation: Validation | None
     handed: tuple[HandedLine, ...] = ()
+    planned: tuple[CheckResult, ...] = ()
 
 
 def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
@@ -146,7 +154,8 @@ def _look(results: str, host: str, asked: Asked) -> _Seen:
             found[judge] = msgspec.structs.replace(found[judge], outcome="unknown", why=doubt)
     kept = [answer for phase, answer in found.items() if phase == asked.verb or has_answer_file(answer)]
     stated = asked.verb == COURSE and not asked.check
-    return _Seen(tuple(kept), validation, handed_of(results, host, found) if stated else ())
+    planned = of_plan(results, host, found["plan"]) if asked.verb == "plan" else ()
+    return _Seen(tuple(kept), validation, handed_of(results, host, found) if stated else (), planned)
 
 
 def judge_of(verb: str, *, check: bool = False) -> str | None:
@@ -188,7 +197,8 @@ def _line(
     course = next((one for one in seen.answers if one.phase == COURSE and not asked.check), None)
     monitored = () if asked.metrics is None else (asked.metrics.of(host),)
     held = () if asked.declared is None or seen.validation is None else of_validation(asked.declared, seen.validation)
-    results = (*_results_of_answers(seen, made, asked), *results_of(handed, course), *monitored, *held, *made)
+    own = (*results_of(handed, course), *seen.planned, *monitored, *held, *made)
+    results = (*_results_of_answers(seen, made, asked), *own)
     notable = [one for one in worst_first(results) if one.outcome not in ("pass", "skip")]
     worse = (seen.validation.worse or ()) if seen.validation is not None else ()
     hardware = machine.hardware if machine is not None else Hardware({})
@@ -202,7 +212,7 @@ def _line(
         devices=machine.devices if machine is not None else None,
         wave=asked.wave_of.get(host),
         groups=tuple(asked.groups.get(host, ())),
-        answers=seen.answers,
+        answers=tuple(_told(answer, asked) for answer in seen.answers),
         checks=_checks(results, shared),
         counts={outcome: sum(one.outcome == outcome for one in results) for outcome in (*_OUTCOMES, "skip")},
         told=tuple(_kept(one, shared) for one in notable[:MOST_TOLD]),
@@ -213,6 +223,11 @@ def _line(
         causes=why.causes,
         handed=handed,
     )
+
+
+def _told(answer: Answer, asked: Asked) -> Answer:
+    """Return an answer with its reason as the report tells it."""
+    return msgspec.structs.replace(answer, why=told(answer, asked.record, asked.stopped))
 
 
 def _short(one: HandedLine) -> HandedLine:
@@ -288,15 +303,14 @@ def _no_answer(subject: str, why: str, hint: str) -> CheckResult:
 
 
 def _result(answer: Answer, asked: Asked) -> CheckResult:
-    why = answer.why or f"the answer is {answer.outcome}"
-    if not has_answer_file(answer) and asked.stopped:
-        return _no_answer("host", "not asked: the run stopped before", "fix what stopped the run, then run --resume")
-    if not has_answer_file(answer) and _to_come(answer.host, asked):
-        return _no_answer("host", "not asked: the run has not come to its wave", "go on with --resume")
+    if not has_answer_file(answer):
+        return _no_answer("host", *why_unanswered(answer, asked.record, asked.stopped))
+    why = told(answer, asked.record, asked.stopped) or f"the answer is {answer.outcome}"
+    hint = hint_of_unknown(answer) if answer.outcome == "unknown" else HINTS[answer.outcome]
     if answer.outcome not in ("unknown", "no"):
         why = f"{answer.outcome}: {why}"
     if answer.outcome not in _NEGATIVE or answer.phase in ("before", judge_of(asked.verb, check=asked.check)):
-        return _no_answer("host" if answer.phase == asked.verb else answer.phase, why, HINTS[answer.outcome])
+        return _no_answer("host" if answer.phase == asked.verb else answer.phase, why, hint)
     return CheckResult(
         check=answer.phase,
         subject="host",
@@ -304,31 +318,8 @@ def _result(answer: Answer, asked: Asked) -> CheckResult:
         expected="done",
         actual=why,
         source=f"exit code {answer.exit_code}" if answer.exit_code is not None else None,
-        hint=HINTS[answer.outcome],
+        hint=hint,
     )
-
-
-def _to_come(host: str, asked: Asked) -> bool:
-    """Return whether the host belongs to a wave that was not started: --retry skips such hosts."""
-    number = asked.wave_of.get(host)
-    return any(wave.number == number and wave.passed is None for wave in asked.waves)
-
-
-# What to do about each answer that is not ok. Exit codes: hosttune's own (1, 2, 3, 4, 70).
-HINTS: Mapping[str, str] = {
-    "no": "read the host's own result file: it says what does not fit or was reverted",
-    "bad-input": "correct the intent or the variables of this host",
-    "refused": "see what the guard names (a busy device, a stale plan); if a transaction is unfinished, add --recover",
-    "needs-person": "log in: a revert failed; look at hosttune status, then run hosttune recover",
-    "internal": "a bug in hosttune: keep the result file and report it",
-    "unreachable": "check power, network, ssh port, user and keys of the host, then run again with --retry",
-    "slow": "look at the load of the host, or give a longer --timeout; then run again with --retry",
-    "died": "look at the host's kernel log and whether it restarted; then go on, after apply or revert with --recover",
-    "disk-full": "free space on the host (state directory and temporary files), then run again with --retry",
-    "wrong-version": "run the bootstrap playbook: all hosts need the controller's version of hosttune",
-    "not-installed": "run the bootstrap playbook on the host",
-    "unknown": "run again with --retry; if it stays so, run the command on the host by hand",
-}  # fmt: skip
 
 
 def _verdict(seen: _Seen, asked: Asked, results: Sequence[CheckResult]) -> Verdict:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from hosttune.fleet.answers import has_answer_file, read_document
+from hosttune.fleet.membership import unwatched
 from hosttune.fleet.pairplan import (
     PairsOptions,
     PairsPlan,
@@ -131,7 +132,7 @@ def report(results: str, plan: PairsPlan, *, check: bool = False, stopped: str |
     options = plan.options
     found = () if check else raw_pairs(results, plan)
     pairs = judged(found, floor=options.floor, against=options.against, limit_gbps=options.rate_gbps)
-    unmeasured, lacking = tuple(_unmeasured(plan)), (*_lacking(plan), *_without_gpus(plan))
+    unmeasured, lacking = (*_unmeasured(plan), *_unwatched(plan)), (*_lacking(plan), *_without_gpus(plan))
     measured = [planned for planned in plan.rounds if not planned.again]
     there = sum(one.outcome == "ok" for one in plan.hosts)
     limit = tuple(_limits(options, pairs))
@@ -194,6 +195,10 @@ def _unmeasured(plan: PairsPlan) -> Iterator[str]:
     yield from _in_no_round(plan)
     if len(hosts) < 2:
         yield f"{len(hosts)} of {len(plan.hosts)} hosts can be measured: a pair needs two"
+
+
+def _unwatched(plan: PairsPlan) -> Iterator[str]:
+    return unwatched({one.host: one.machine for one in plan.hosts if one.outcome == "ok"})
 
 
 def _in_no_round(plan: PairsPlan) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import msgspec
@@ -20,6 +20,8 @@ from hosttune.model.declared import Declared
 from hosttune.model.fleet import AnswerOutcome
 from hosttune.model.validation import Verdict
 from hosttune.model.values import Value, to_builtins
+
+NOT_CONTACTED = "ansible contacted no host"
 
 
 class RunBegun(Value, frozen=True, kw_only=True, tag="began", tag_field="event"):
@@ -147,7 +149,11 @@ def decode(data: bytes, *, where: str = "run.jsonl") -> tuple[Line, ...]:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run as recorded. `done`: the last line of each host; `gates`: the last of each wave. Waves count from 1."""
+    """A run as recorded. `done`: the last line of each host; `gates`: the last of each wave. Waves count from 1.
+
+    `last`: the last line of each host under any gate; of one that was asked, the last of those. `cut`: an attempt of
+    the run has no end in the record, so hosts may have been asked that have no line.
+    """
 
     began: RunBegun
     gate: Gate
@@ -157,11 +163,18 @@ class RecordedRun:
     asked: frozenset[int] = frozenset()
     stopped: str | None = None
     exit_code: int | None = None
+    last: Mapping[str, Done] = field(default_factory=dict)
+    cut: bool = False
 
     @property
     def run(self) -> str:
         """The run's id."""
         return self.began.run
+
+    @cached_property
+    def begun_hosts(self) -> frozenset[str]:
+        """The hosts of all waves that have begun."""
+        return frozenset(host for number in self.asked for host in self.members.get(number, ()))
 
     @property
     def whole(self) -> bool:
@@ -182,14 +195,19 @@ def past_run(lines: tuple[Line, ...], verb: str | None = None, run: str | None =
     members: dict[int, tuple[str, ...]] = {}
     done: dict[str, Done] = {}
     gates: dict[int, GateRecord] = {}
+    last: dict[str, Done] = {}
+    cut = False
     for line in lines:
         if line.run != past.run:
             continue
+        cut = cut or (isinstance(line, Resumed) and past.exit_code is None)
         match line:
             case Members():
                 members[line.wave] = line.hosts
             case Done():
                 done[line.host] = line
+                if line.why != NOT_CONTACTED or line.host not in last:
+                    last[line.host] = line
             case GateRecord():
                 gates[line.wave] = line
             case Resumed() if line.gate != past.gate:
@@ -197,7 +215,8 @@ def past_run(lines: tuple[Line, ...], verb: str | None = None, run: str | None =
                 past = replace(past, **_passing(past, line))
             case _:
                 past = replace(past, **_passing(past, line))
-    return replace(past, members=members, done=done, gates=gates)
+    cut = cut or past.exit_code is None
+    return replace(past, members=members, done=done, gates=gates, last=last, cut=cut)
 
 
 def _passing(past: RecordedRun, line: Line) -> dict[str, Any]:

@@ -10,10 +10,12 @@ import msgspec
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import read_answer
 from hosttune.fleet.gate import COURSE
+from hosttune.fleet.missing import HINTS
 from hosttune.fleet.results import answer_path, read_file
-from hosttune.model.fleet import AnswerOutcome
+from hosttune.model.fleet import PLAN_ERRORS, Answer, AnswerOutcome
 from hosttune.model.plan import Plan
 from hosttune.model.result import Result
+from hosttune.model.validation import CheckResult
 from hosttune.report.fleet_changes import change_lines, plan_lines
 
 T = TypeVar("T", Plan, Result)
@@ -55,6 +57,27 @@ def plans(results: str, run: str, hosts: Sequence[str], *, check: bool) -> dict[
         if plan is not None:
             found.setdefault(plan_lines(plan), []).append(host)
     return found
+
+
+def of_plan(results: str, host: str, answer: Answer) -> tuple[CheckResult, ...]:
+    """Return the errors among the findings of a host's plan as results: a plan can be made and still not work.
+
+    One that cannot be read is unknown.
+    """
+    if answer.outcome not in ("ok", "no") or answer.run is None:
+        return ()
+    plan = _document(Plan, results, host, "plan", answer.run, check=answer.check, outcomes=("ok", "no"))
+    if plan is None:
+        why = "the plan beside the answer cannot be read"
+        return (CheckResult(check=PLAN_ERRORS, subject="host", outcome="unknown", actual=why, hint=HINTS["unknown"]),)
+    return tuple(
+        CheckResult(
+            check=PLAN_ERRORS, subject=one.where or "host", outcome="warn", expected="a plan without errors",
+            actual=one.text, source="plan.json", hint="see to it before fleet apply",
+        )
+        for one in plan.findings
+        if one.level == "error"
+    )  # fmt: skip
 
 
 def rehearsals(results: str, verb: str, run: str, hosts: Sequence[str]) -> Iterator[tuple[tuple[str, ...], Result]]:

@@ -10,6 +10,7 @@ from hosttune.fleet.inventory import Inventory
 from hosttune.fleet.overview import Asked, report_of
 from hosttune.fleet.record import RecordedRun
 from hosttune.fleet.results import hosts_in
+from hosttune.fleet.rollout import Rollout
 from hosttune.fleet.run import FleetRun, read_past
 from hosttune.model.fleet import FleetReport, Wave
 
@@ -33,8 +34,17 @@ def report_of_run(done: FleetRun) -> FleetReport:
         at=done.at,
         version=__version__,
         declared=rollout.declared,
+        record=_record_of(rollout),
     )
     return report_of(rollout.order.results, rollout.hosts, asked)
+
+
+def _record_of(rollout: Rollout) -> RecordedRun | None:
+    """Return what a run has recorded; None if it cannot be read any more: the report must not fail by it."""
+    try:
+        return read_past(rollout.order.results, None, rollout.run)
+    except BadInput:
+        return None
 
 
 def report_of_past(results: str, run: str | None = None, metrics: Monitored | None = None) -> FleetReport:
@@ -59,6 +69,7 @@ def report_of_past(results: str, run: str | None = None, metrics: Monitored | No
         version=past.began.version,
         metrics=metrics,
         declared=past.began.declared,
+        record=past,
     )
     return report_of(results, [host for number in sorted(past.members) for host in past.members[number]], asked)
 

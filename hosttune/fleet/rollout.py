@@ -16,6 +16,7 @@ from hosttune.fleet.answers import has_answer_file, read_answer
 from hosttune.fleet.declared import kept_to
 from hosttune.fleet.gate import COURSE, ONLY_IF_ASKED, WAVES, Gate, HostStatus, exit_code, judge, phases, status_of
 from hosttune.fleet.record import (
+    NOT_CONTACTED,
     Asked,
     Done,
     Ended,
@@ -29,7 +30,7 @@ from hosttune.fleet.record import (
     now,
 )
 from hosttune.fleet.results import RECORD, forget
-from hosttune.fleet.runner import Event, Order, Played, Stop, first_error, play
+from hosttune.fleet.runner import Event, Order, Played, Stop, play
 from hosttune.fleet.waves import cut, shards
 from hosttune.jsonlines import JsonLines
 from hosttune.model.declared import Declared
@@ -168,6 +169,7 @@ def _ask_wave(
     todo = [host for host in hosts if host not in host_statuses]
     if todo and not run_services.stop.asked:
         run_services.add(Asked(run=rollout.run, at=now(), wave=number, hosts=len(todo)))
+        run_services.journal.sync()  # else a power cut makes hosts that were changed hosts that were not asked
     for order in _orders(rollout, todo):
         if run_services.stop.asked:
             return INTERRUPTED
@@ -176,21 +178,16 @@ def _ask_wave(
             for phase in _OUTDATED:
                 forget(order.results, host, phase)
         played = run_services.player(order, run_services.heard, run_services.stop)
-        answered = [_read_host_status(rollout, number, host, host_statuses, run_services) for host in shard]
+        untouched = played.contacted_none
+        answered = [
+            _read_host_status(rollout, number, host, host_statuses, run_services, untouched=untouched) for host in shard
+        ]
         if played.stopped:
             return INTERRUPTED
         if not any(answered):
             messages += played.messages
-            return _why_unanswered(played, order.results)
+            return played.why_unanswered(order.results)
     return None
-
-
-def _why_unanswered(played: Played, results: str) -> str:
-    """Return why no host of an ansible has an answer. One that ran to its end may have changed hosts: say no more."""
-    error = first_error(played.messages)
-    if error is not None:
-        return f"ansible contacted no host: {error}"
-    return f"no host's answer is in {results}: ansible ended with {played.code}; see whether files can be written there"
 
 
 def _orders(rollout: Rollout, hosts: Sequence[str]) -> Iterator[Order]:
@@ -216,10 +213,21 @@ def _measured(rollout: Rollout, host: str) -> bool:
 
 
 def _read_host_status(
-    rollout: Rollout, number: int, host: str, host_statuses: dict[str, HostStatus], run_services: RunServices
+    rollout: Rollout,
+    number: int,
+    host: str,
+    host_statuses: dict[str, HostStatus],
+    run_services: RunServices,
+    *,
+    untouched: bool,
 ) -> bool:
-    """Read the status of a host from its files, record and report it. Returns whether it has any file of this run."""
+    """Read the status of a host from its files, record and report it. Returns whether it has any file of this run.
+
+    `untouched`: it is known that no host was contacted.
+    """
     host_status, asked = status_of_host(rollout, host)
+    if untouched and not asked:
+        host_status = replace(host_status, why=NOT_CONTACTED)
     host_statuses[host] = host_status
     if asked or not run_services.stop.asked:  # a host that an interrupted ansible did not reach has nothing to record
         run_services.add(done_line(rollout.run, number, host_status))

@@ -22,12 +22,14 @@ from hosttune.assets import folder
 from hosttune.errors import BadInput
 from hosttune.fleet.environment import environment, options_in_config
 from hosttune.fleet.inventory import not_installed, tool
+from hosttune.fleet.record import NOT_CONTACTED
 from hosttune.fleet.results import ASKING, limit_file
 
 _GRACE_SECONDS = 15.0  # time for ansible to end its workers after an interrupt, before it is killed
 _PLAYBOOKS = {"course": "handover"}  # where it is not named as the verb
 _POLL_SECONDS = 1  # how often ansible-runner calls the function that can stop it
 _MOST_LINES = 12  # of ansible's messages outside of tasks
+_ERRORS = ("[ERROR]", "ERROR!", "fatal:", "Traceback", "ansible-playbook: error:")
 _TASK_EVENTS = frozenset(("runner_on_ok", "runner_on_failed", "runner_on_unreachable", "runner_on_skipped"))
 
 
@@ -63,11 +65,28 @@ class Event:
 
 @dataclass(frozen=True)
 class Played:
-    """The end of an ansible-playbook: its exit code, whether it was stopped, and its messages outside of tasks."""
+    """The end of an ansible-playbook: its exit code, whether it was stopped, and its messages outside of tasks.
+
+    `begun`: a task has begun on a host.
+    """
 
     code: int | None
     stopped: bool
     messages: tuple[str, ...]
+    begun: bool = False
+
+    @property
+    def contacted_none(self) -> bool:
+        """Whether it is known that no host was contacted: ansible told an error, and no task had begun."""
+        return not self.begun and any(line.startswith(_ERRORS) for line in self.messages)
+
+    def why_unanswered(self, results: str) -> str:
+        """Return why no host has an answer. Hosts that were contacted may have been changed: say no more."""
+        if self.contacted_none:
+            return f"{NOT_CONTACTED}: {first_error(self.messages)}"
+        error = first_error(self.messages) if any(line.startswith(_ERRORS) for line in self.messages) else None
+        ended = f"ansible ended with {self.code}" + (f" ({error})" if error is not None else "")
+        return f"no host's answer is in {results}: {ended}; see whether files can be written there"
 
 
 class Stop:
@@ -120,6 +139,13 @@ def play(order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
     except ImportError as error:
         raise not_installed() from error
     messages: deque[str] = deque(maxlen=_MOST_LINES)
+    begun = False
+
+    def hear(event: Event) -> None:
+        nonlocal begun
+        begun = True
+        heard(event)
+
     with tempfile.TemporaryDirectory(prefix="hosttune-fleet-") as private:  # 0700: it holds the variables
         limit = limit_file(private, order.hosts)
         done = ansible_runner.run(
@@ -131,13 +157,13 @@ def play(order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
             extravars=dict(order.variables),
             envvars=environment(os.environ, options_in_config(os.environ)),
             settings={"pexpect_timeout": _POLL_SECONDS, "suppress_output_file": True},
-            event_handler=lambda event: _pass_event(event, heard, messages, stop),
+            event_handler=lambda event: _pass_event(event, hear, messages, stop),
             status_handler=lambda _, runner_config: _forget_command(runner_config.artifact_dir),
             cancel_callback=stop.overdue,
             quiet=True,
         )
     stop.over()
-    return Played(done.rc, stop.asked, tuple(messages))
+    return Played(done.rc, stop.asked, tuple(messages), begun)
 
 
 def _forget_command(folder: str) -> None:
@@ -186,5 +212,4 @@ def _task_event(kind: str, data: Mapping[str, Any]) -> Event:
 
 def first_error(messages: Sequence[str]) -> str | None:
     """Return the first error among ansible's messages outside of tasks, else the last message, None without any."""
-    marks = ("[ERROR]", "ERROR!", "fatal:", "Traceback")
-    return next((line for line in messages if line.startswith(marks)), messages[-1] if messages else None)
+    return next((line for line in messages if line.startswith(_ERRORS)), messages[-1] if messages else None)

@@ -13,6 +13,7 @@ from hosttune.model.values import Value, close_lists, close_mappings, from_json,
 from hosttune.model.verification import StatementState
 
 FLEET_SCHEMA = "hosttune.fleet/v1"
+PLAN_ERRORS = "plan-errors"  # the check whose results are the errors among the findings of a plan
 
 # ok: exit code 0 and a complete document. The next five are hosttune's exit codes 1, 2, 3, 4 and 70. The others say why
 # there is no answer to trust; `unknown` covers everything else, such as an answer that is missing, empty or cut.

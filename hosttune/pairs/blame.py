@@ -12,7 +12,8 @@ bad, and a good pair speaks for both of its ports. Unknown pairs say nothing. Th
    sends, or only when it receives.
 4. Blamed ports of a rail that are good with each other are no bad ports: what is bad is the way between this group and
    the others, such as a link between two switches, two subnets or a firewall. The group is blamed, and not its ports.
-5. A host of which at least two ports are blamed, and no other port has a good pair, is blamed itself. If of the other
+5. A host of which at least two ports are blamed, and no other port has a good pair or is unknown in all of its pairs,
+   is blamed itself. If of the other
    hosts more than half of the ports on a rail are blamed, and this is not so on all rails, the rail is blamed, and its
    ports say nothing of their hosts. So is a rail without any good pair: nothing tells its ports apart.
 6. What is left are bad pairs: the path between two ports. A port of such a pair without any good pair stays a suspect.
@@ -52,10 +53,12 @@ N = TypeVar("N", bound=Hashable)
 
 @dataclass(frozen=True)
 class _Matrix:
-    """The measured pairs of each port. `cleared`: the ports that have a good pair."""
+    """The measured pairs of each port. `cleared`: the ports that have a good pair. `unknown`: those without a measured
+    one."""
 
     pairs: Mapping[PortKey, Sequence[Pair]]
     cleared: frozenset[PortKey]
+    unknown: frozenset[PortKey]
 
     def counts(self, pair: Pair, port: PortKey) -> bool:
         """Whether a pair says something of this port: it is good, or the other port is good in another pair."""
@@ -75,14 +78,19 @@ def blame(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
     """
     found = tuple(pairs)
     of_host = {(pair.sender, pair.receiver, pair.rail): pair.state for pair in found if pair.memory == "host"}
-    of_gpus = [pair for pair in found if pair.memory == "gpu" and of_host.get(pair.with_host_memory) not in _BAD]
+    of_gpus = [
+        replace(pair, state="unknown") if of_host.get(pair.with_host_memory) in _BAD else pair
+        for pair in found
+        if pair.memory == "gpu"
+    ]
     network = _blamed(pair for pair in found if pair.memory == "host")
     return (*network, *(replace(one, memory="gpu", words=f"{one.words}; {GPU_PATH}") for one in _blamed(of_gpus)))
 
 
 def _blamed(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
-    measured = [pair for pair in pairs if pair.state in ("good", *_BAD)]
-    matrix = _matrix(measured)
+    there = tuple(pairs)
+    measured = [pair for pair in there if pair.state in ("good", *_BAD)]
+    matrix = _matrix(measured, there)
     blamed = _blamed_ports(matrix)
     groups = _groups(matrix, blamed)
     blamed = blamed.difference(*groups)
@@ -102,13 +110,13 @@ def _blamed(pairs: Iterable[Pair]) -> tuple[Fault, ...]:
     )
 
 
-def _matrix(measured: Iterable[Pair]) -> _Matrix:
+def _matrix(measured: Iterable[Pair], there: Iterable[Pair]) -> _Matrix:
     found: dict[PortKey, list[Pair]] = {}
     for pair in measured:
         for port in _ends(pair):
             found.setdefault(port, []).append(pair)
     good = frozenset(port for port, pairs in found.items() if any(pair.state == "good" for pair in pairs))
-    return _Matrix(found, good)
+    return _Matrix(found, good, frozenset(port for pair in there for port in _ends(pair)) - found.keys())
 
 
 def _ends(pair: Pair) -> tuple[PortKey, PortKey]:
@@ -209,14 +217,17 @@ def _group_faults(across: Mapping[frozenset[PortKey], Sequence[Pair]]) -> list[F
 
 
 def _blamed_hosts(matrix: _Matrix, blamed: frozenset[PortKey], rails: frozenset[str]) -> frozenset[str]:
-    """Return the hosts of which two ports or more are blamed, and no other one has a good pair; `rails` say nothing."""
+    """Return the hosts of which two ports or more are blamed, and no other one has a good pair or is unknown; `rails`
+    say nothing.
+    """
     bad = Counter(host for host, rail in blamed if rail not in rails)
     good = {
         port[0]
         for port, found in matrix.pairs.items()
         if port not in blamed and port[1] not in rails and any(pair.state == "good" for pair in found)
     }
-    return frozenset(host for host, number in bad.items() if number >= _LEAST and host not in good)
+    unknown = {host for host, rail in matrix.unknown if rail not in rails}
+    return frozenset(host for host, number in bad.items() if number >= _LEAST and host not in good | unknown)
 
 
 def _blamed_rails(matrix: _Matrix, blamed: frozenset[PortKey], hosts: frozenset[str]) -> frozenset[str]:

@@ -55,6 +55,7 @@ STALLED = "TCP connects, and RDMA carried not one message"
 UNBOUND = "this perftest (before 23.07) cannot bind to one address: the server listened on all of the host's"
 _MOST = {"port": 65535, "seconds": 600, "wait": 600, "streams": 64, "rdma_port": 255}
 GPU_SECONDS = 10  # more for an end with GPU memory: its driver starts, on a board with eight GPUs in seconds
+_LEAST_TIME = 0.9  # of the seconds asked for; iperf3 itself ends within 1 % of them, or later
 _DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _UUID = re.compile(r"GPU-[0-9A-Fa-f-]{1,40}")
@@ -286,6 +287,8 @@ def parse_iperf3(end: End, text: str) -> EndResult:
     bits, bytes_, seconds = (positive(got.get(key), "iperf3", key) for key in ("bits_per_second", "bytes", "seconds"))
     if abs(bits * seconds / 8 - bytes_) > 0.02 * bytes_:
         raise NotUnderstood("iperf3", "rate, bytes and time contradict each other")
+    if seconds < _LEAST_TIME * end.seconds:  # a burst of what buffers and the first moments let through
+        raise NotUnderstood("iperf3", f"it measured {seconds:g} s, and not {end.seconds}")
     cookie = start.get("cookie")
     sent = over.get("sum_sent")
     again_sent = sent.get("retransmits") if isinstance(sent, dict) and end.role == "client" else None

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from hosttune.model.fleet import AnswerOutcome, FleetReport, HostLine, Median, Outlier, Wave
+from hosttune.model.fleet import PLAN_ERRORS, AnswerOutcome, FleetReport, HostLine, Median, Outlier, Wave
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import Value, grouped
 from hosttune.report.branch import count
@@ -128,12 +128,21 @@ def meaning(report: FleetReport) -> str:
     if report.verdict == "fail":
         unfit = "failed" if unchecked else "must not go to a tenant"
         lost = f" {count(number_of['unknown'], 'host')} unknown: that is not a pass." if number_of["unknown"] else ""
-        return f"{count(number_of['fail'], 'host')} {unfit}.{lost}"
+        return f"{count(number_of['fail'], 'host')} {unfit}.{lost}{_plans_with_errors(report)}"
+    errors = _plans_with_errors(report)
+    warned_of = "." if errors else "; the warnings may cost performance."
     return {
-        "unknown": f"No host failed, but {count(number_of['unknown'], 'host')} unknown: that is not a pass.",
-        "warn": f"Every host {'succeeded' if unchecked else 'is fit for use'}; the warnings may cost performance.",
+        "unknown": f"No host failed, but {count(number_of['unknown'], 'host')} unknown: that is not a pass.{errors}",
+        "warn": f"Every host {'succeeded' if unchecked else 'is fit for use'}{warned_of}{errors}",
         "pass": _success(judged, warned),
     }[report.verdict]
+
+
+def _plans_with_errors(report: FleetReport) -> str:
+    """Return how many plans have errors: a plan that was made is a success, and its guests may still not start."""
+    wrong = sum(line.checks.get(PLAN_ERRORS) == "warn" for line in report.hosts)
+    made = sum(one.phase == "plan" and one.outcome in ("ok", "no") for line in report.hosts for one in line.answers)
+    return f" {count(wrong, 'plan')} of {made} with errors: see to them before fleet apply." if wrong else ""
 
 
 def _success(judged: bool, warned: int) -> str:
