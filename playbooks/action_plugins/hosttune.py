@@ -113,7 +113,9 @@ class ActionModule(ActionBase):
             asked.update(read_place(read))
             answer.update(phase=asked["record"], run=asked["run"])
             path = place(asked, answer)
-            if asked["record"] == "undrain" and path is not None:  # before any option is refused, which is stored there too
+            if (
+                asked["record"] == "undrain" and path is not None
+            ):  # first: an option that is refused is stored there too
                 HANDOVER.mark_drained(asked["phase"], self._task.args.get("answer"), answer, path)
             for_this = "level" in self._task.args or "hosttune_level" in load_extra_vars(self._loader)
             asked.update(read_options(read, asked["phase"], level_for_this=for_this))
