@@ -157,6 +157,8 @@ def test_what_a_hand_over_left_drained_only_a_hand_over_gives_back(tmp_path: Pat
     fleet.variables["hosttune_identity"] = "nobody@example.com"
     fleet.play("handover", code=2, undrain=undrain)
     assert (fleet.outcomes("course"), fleet.outcomes("verify")) == ({"h1": "ok"}, {"h1": "no"})
+    fleet.play("apply", code=2, undrain=undrain, timeout="soon", keep_before=True)
+    assert (fleet.outcomes("apply"), fleet.outcomes("undrain")) == ({"h1": "bad-input"}, {"h1": "bad-input"})
     for _ in "again", "and again":
         played = fleet.play("apply", code=2, undrain=undrain)
         assert "not given back: a hand-over that did not end with a valid statement left it drained" in played.out

@@ -240,6 +240,20 @@ def test_a_release_lets_udev_have_the_drive(drive: GuestsDrive) -> None:
     assert [one["record"]["state"] for one in document["devices"]] == ["released", "quarantined"]
 
 
+def test_a_damaged_record_of_an_erasure_fails_that_drive_alone(drive: GuestsDrive) -> None:
+    """The hand-over ends, the other device is clean, and a release removes the file."""
+    root = Path(drive.root)
+    put(root, f"/{STATE}/handover/erase-{DRIVE}.json", "{")
+    found = handed(drive)
+    assert (dict(steps(found))["erased"], drive.starts, states(root)) == (
+        "failed", [], {DRIVE: "quarantined", NIC: "clean"},
+    )  # fmt: skip
+    course = json.loads(calls.status(place(drive)).to_json())["course"]
+    assert course["ended"] is True
+    calls.release(place(drive), DRIVE, "handed over again")
+    assert handed(drive).clean
+
+
 def test_udev_that_cannot_be_told_keeps_the_driver_away(drive: GuestsDrive) -> None:
     put(Path(drive.root), "/run/udev/control", "")
     failing = drive.change

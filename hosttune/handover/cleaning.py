@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hosttune.errors import HosttuneError
+from hosttune.errors import BadInput, HosttuneError
 from hosttune.handover import gpumemory, network, remains, timelimits
 from hosttune.handover.erasing import (
     Clock,
@@ -101,7 +102,10 @@ class Cleaning:
             network.settle(site.store.folder, target.address, target.identity, "clean", text)
         if site.store is None or target.kind != "nvme":
             return
-        known = erasing(site.store.folder, target.address)
+        try:
+            known = erasing(site.store.folder, target.address)
+        except BadInput:
+            return  # damaged: the erasure has said it, and it stays until a release
         if known is not None and known.step is not None:
             forget_erasing(site.store.folder, target.address)
 
@@ -131,16 +135,14 @@ class Cleaning:
             owner=target.owner,
             belonging=tuple(one.address for one in work.targets),
         )
-        known = erasing(folder, target.address)
-        if known is not None and known.order.handover != order.handover:
-            known = None  # of an earlier hand-over: `erase` begins anew
-        limit, estimate = (None, None) if known is None else (known.limit_seconds, known.estimate_seconds)
-        if known is None:
-            try:
+        limit, estimate = None, None
+        with contextlib.suppress(HosttuneError):  # the erasure says it
+            known = erasing(folder, target.address)
+            if known is None or known.order.handover != order.handover:  # of an earlier one: `erase` begins anew
                 found = survey(site.system, order)
                 limit, estimate = found.limit_seconds, found.estimate_seconds
-            except HosttuneError:
-                pass  # the erasure says it
+            else:
+                limit, estimate = known.limit_seconds, known.estimate_seconds
         return Erasure(lambda: erase(site.system, folder, order, self._clock), *timelimits.of_drive(limit, estimate))
 
 

@@ -113,12 +113,14 @@ class ActionModule(ActionBase):
             asked.update(read_place(read))
             answer.update(phase=asked["record"], run=asked["run"])
             path = place(asked, answer)
+            if (
+                asked["record"] == "undrain" and path is not None
+            ):  # first: an option that is refused is stored there too
+                HANDOVER.mark_drained(asked["phase"], self._task.args.get("answer"), answer, path)
             for_this = "level" in self._task.args or "hosttune_level" in load_extra_vars(self._loader)
             asked.update(read_options(read, asked["phase"], level_for_this=for_this))
             if asked["phase"] in OF_COURSE and "answer" not in self._task.args:
                 self._prepare(asked, read, path)
-            if asked["record"] == "undrain" and path is not None:
-                HANDOVER.mark_drained(asked["phase"], self._task.args.get("answer"), answer, path)
             if asked["phase"] == "sign" and "answer" not in self._task.args:
                 found = HANDOVER.sign(os.path.dirname(path), asked["signing"], asked["named"])
             else:
