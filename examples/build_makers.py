@@ -3,7 +3,7 @@
 Neither host exists. Both are the machine of `build_hgx_h200.py` (its CPUs, memory, switches, drives) with other
 accelerators in place of its GPUs and NVSwitches. From sources: PCI ids (pci.ids), memory sizes, the names and forms of
 the drivers' files (Documentation/ABI/testing/sysfs-driver-habanalabs, Documentation/gpu/amdgpu, kfd_topology.c), the
-form of what hl-smi prints, ports and which of them are external, power limits, partition modes, limits of
+forms of what hl-smi and amd-smi print, ports and which of them are external, power limits, partition modes, limits of
 temperature, lines of the KFD topology. Made up: addresses, UUIDs, versions, temperatures, names of interfaces, BAR
 sizes of Gaudi 3 (no source has them), and good health. The same source gives the same
 archives. Run it to write them again:
@@ -13,6 +13,7 @@ archives. Run it to write them again:
 
 from __future__ import annotations
 
+import json
 import struct
 import sys
 from collections.abc import Callable
@@ -138,6 +139,7 @@ def gaudi3() -> Tree:
 
 NODES = "sys/class/kfd/kfd/topology/nodes"
 UNIQUE = 0x6CF1F9CF00000000
+IMAGE, DRIVER = "113-M3000100-102", "6.14.14"
 BLOCKS = ("umc", "sdma", "gfx", "mmhub", "xgmi_wafl")
 # amd/MxGPU-Virtualization, the manual of amd-smi: SLOWDOWN and SHUTDOWN of an MI300X, which has no edge sensor.
 LIMITS = {"temp2_crit": 100000, "temp2_emergency": 110000, "temp3_crit": 95000, "temp3_emergency": 105000}
@@ -167,6 +169,56 @@ recommended_sdma_engine_id_mask 3
 flags 1"""
 
 
+def watts(amount: int) -> dict[str, object]:
+    """A power as amd-smi prints it."""
+    return {"value": amount, "unit": "W"}
+
+
+def degrees(amount: int) -> dict[str, object]:
+    """A temperature as amd-smi prints it."""
+    return {"value": amount, "unit": "C"}
+
+
+def static(number: int, function: Function) -> dict[str, object]:
+    """What `amd-smi static --json` of ROCm 7.2.1 prints of a GPU (tests/cases/gpu/amd-smi), the main parts of it."""
+    return {
+        "gpu": number,
+        "asic": {
+            "market_name": "AMD Instinct MI300X",
+            "vendor_id": "0x1002",
+            "device_id": "0x74a1",
+            "asic_serial": f"0x{UNIQUE + number:016X}",
+            "oam_id": number,
+            "target_graphics_version": "gfx942",
+        },
+        "bus": {"bdf": function.address, "max_pcie_width": 16, "max_pcie_speed": {"value": 32, "unit": "GT/s"}},
+        "ifwi": {"name": "AMD MI300X", "build_date": "N/A", "part_number": IMAGE, "version": "N/A"},
+        "limit": {
+            "ppt0": {
+                "max_power_limit": watts(750),
+                "min_power_limit": watts(0),
+                "socket_power_limit": watts(750),
+            },
+            "ppt1": {"max_power_limit": "N/A", "min_power_limit": "N/A", "socket_power_limit": "N/A"},
+            "slowdown_edge_temperature": "N/A",
+            "slowdown_hotspot_temperature": degrees(100),
+            "slowdown_vram_temperature": degrees(95),
+            "shutdown_edge_temperature": "N/A",
+            "shutdown_hotspot_temperature": degrees(110),
+            "shutdown_vram_temperature": degrees(105),
+        },
+        "driver": {"name": "amdgpu", "version": DRIVER},
+        "board": {"product_serial": f"SCRUBBED-{number:08d}", "product_name": "AMD Instinct MI300X OAM"},
+        "ras": {
+            "eeprom_version": "0x10000",
+            "bad_page_threshold": 128,
+            "bad_page_threshold_exceeded": "False",
+            "poison_schema": "ENABLED",
+        },
+        "vram": {"type": "HBM", "size": {"value": 192 << 10, "unit": "MB"}},
+    }
+
+
 def mi300x() -> Tree:
     """Eight MI300X in SPX and NPS1, joined by XGMI, each with a ConnectX-7 below its switch."""
     tree = build()
@@ -179,7 +231,7 @@ def mi300x() -> Tree:
             at,
             mem_info_vram_total=192 * GIB,
             unique_id=f"{UNIQUE + number:016x}",
-            vbios_version="113-M3000100-102",
+            vbios_version=IMAGE,
             pcie_replay_count=0,
             current_compute_partition="SPX",
             available_compute_partition="SPX, DPX, QPX, CPX",
@@ -195,7 +247,9 @@ def mi300x() -> Tree:
         for block in BLOCKS:
             tree.put(f"{at}/ras/{block}_err_count", "ue: 0\nce: 0")
         _kfd(tree, number, int(function.address[5:7], 16))
-    named(tree, "example-mi300x", "MI300X", "amdgpu", "6.14.14")
+    printed = {"gpu_data": [static(number, function) for number, function in enumerate(GPUS)]}
+    tree.files[".hosttune/commands/amd-smi-static"] = f"{json.dumps(printed, indent=4)}\n".encode()
+    named(tree, "example-mi300x", "MI300X", "amdgpu", DRIVER)
     return tree
 
 

@@ -253,6 +253,7 @@ _LINES = (
     "nvidia-smi-nvlink-e",
     "hl-smi-q",
     "hl-smi-ports",
+    "amd-smi-static",
     "virsh-list",
 )
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from hosttune.errors import BadInput
+from hosttune.gpu.amd_smi import parse_amd_smi
 from hosttune.gpu.habana import parse_hl_smi
 from hosttune.gpu.mig import parse_mig_placements, parse_mig_profiles
 from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
@@ -40,6 +41,7 @@ GOLDEN: tuple[tuple[str, Path, Callable[[str], object]], ...] = (
     ("nvml/h200-x1", H200 / "nvml.json", lambda text: parse_nvml(text, only="0000:00:06.0")),
     ("nvml/h200-x1-health", CASES / "nvml" / "h200-x1-health.json", parse_nvml),
     *((f"hl-smi/{path.stem}", path, parse_hl_smi) for path in sorted((CASES / "hl-smi").glob("*.txt"))),
+    *((f"amd-smi/{path.stem}", path, parse_amd_smi) for path in sorted((CASES / "amd-smi").glob("*.txt"))),
 )
 
 

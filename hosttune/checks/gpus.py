@@ -70,7 +70,8 @@ def _answers(evidence: Evidence, gpu: Gpu, own: str, expected: str) -> CheckResu
     is_reported = gpu.source not in (None, "sysfs") or gpu.driver_version is not None
     version = gpu.driver_version or loaded or "of unknown version"
     vendor, hints = vendor_of(gpu.vendor), hints_for(gpu)
-    if is_reported and vendor is not None and vendor.queries and None in (loaded, gpu.driver_version):
+    needed = (gpu.driver_version, *((loaded,) if vendor is not None and vendor.module_version else ()))
+    if is_reported and vendor is not None and vendor.queries and None in needed:
         lacking = "its module's version" if loaded is None else "its library's version"
         why = f"{own} {version}; {lacking} was not read, and both must agree"
         hint = f"compare /sys/module/{own}/version with {hints.tool}"

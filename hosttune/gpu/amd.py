@@ -1,4 +1,4 @@
-"""AMD GPUs (1002): Instinct, Radeon Pro. Facts come from amdgpu's sysfs files and the KFD topology; no tool is run.
+"""AMD GPUs (1002): Instinct, Radeon Pro. Facts come from amdgpu's sysfs files and the KFD topology, beside `amd-smi`.
 
 A virtual function (MI300X VF) is a GPU of its own, and so is its physical function, which the SR-IOV host driver holds.
 """
@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from hosttune.gpu.amd_smi import QUERY, listings, with_static
 from hosttune.gpu.amd_topology import NODES, listed_gpus, read_xgmi, render_nodes
 from hosttune.gpu.inside import Inside
 from hosttune.gpu.memory_tests import ROCM
@@ -79,6 +80,7 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
     version = _version(reader)
     blocks = _blocks(reader, [device for device in devices if device.address in held])
     facts = {address: _facts(reader, address, version, peers.get(address), blocks[address]) for address in held}
+    facts = with_static(reader, devices, facts)
     return tuple(fill(gpu, facts[gpu.address], source="amdgpu") if gpu.address in held else gpu for gpu in gpus)
 
 
@@ -216,10 +218,11 @@ def _watts(reader: Reader, path: str) -> float | None:
 
 
 def _lists(reader: Reader) -> tuple[Listing, ...]:
-    """Yield the GPUs of the KFD topology, which leaves out GPUs that cannot compute."""
+    """Return the GPUs that amd-smi listed, and those of the KFD topology, which leaves out GPUs that cannot compute."""
     addresses = listed_gpus(reader)
     gpus = tuple(Gpu(address=address, vendor="amd") for address in addresses)
-    return (Listing(name="the KFD topology", read=NODES, gpus=gpus, whole=False),) if gpus else ()
+    topology = (Listing(name="the KFD topology", read=NODES, gpus=gpus, whole=False),) if gpus else ()
+    return (*listings(reader), *topology)
 
 
 # Sources: amd/MxGPU-Virtualization, release 9.4.0.K (MI300X in guests: SPX with NPS1, CPX with NPS4; XGMI between 8
@@ -240,6 +243,7 @@ TELLS = frozenset(
     (
         *("driver_version", "ecc_corrected", "ecc_uncorrected", "peers", "pcie_replays", "power_default_watts"),
         *("power_limit_watts", "temperature_c", "temperature_slowdown_c", "compute_partition", "memory_partition"),
+        "unrepairable_memory",
     )
 )
 
@@ -281,11 +285,13 @@ AMD = Vendor(
     models=MODELS,
     makes=_makes,
     enrich=_enrich,
+    queries=(QUERY,),
     driver="amdgpu",
+    module_version=False,
     tells=TELLS,
     link="xgmi",
     lists=_lists,
-    tellers={"amdgpu": "sysfs of amdgpu"},
+    tellers={"amdgpu": "sysfs of amdgpu"},  # amd-smi contradicts, and adds little
     hints=HINTS,
     knobs=_knobs,
     traces=Traces(nodes=render_nodes),

@@ -308,6 +308,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     queries: tuple[str, ...] = ()
     compared: tuple[str, ...] = ()
     driver: str = ""
+    module_version: bool = True  # the driver has a version of its own; one that is part of the kernel may have none
     tells: frozenset[str] = frozenset()
     fabric: bool = False
     link: str = ""
