@@ -126,7 +126,13 @@ def write(text: str) -> None:
 
 def say(error: HosttuneError) -> None:
     """Write an error to stderr as one block: what, where, what to do."""
-    write(f"error: {shown(error.what)}\nwhere: {shown(error.where)}\n   do: {shown(error.hint)}")
+    lines = (("error", error.what), ("where", error.where.replace("\n", "\\n")), ("do", error.hint))
+    write("\n".join(f"{name:>5}: {_indented(shown(text))}" for name, text in lines))
+
+
+def _indented(text: str) -> str:
+    """Return text with its later lines indented: a line break in a file's name must not begin a line of the block."""
+    return text.replace("\n", "\n       ")
 
 
 def shown(text: str) -> str:
