@@ -131,8 +131,10 @@ def say(error: HosttuneError) -> None:
 
 
 def _indented(text: str) -> str:
-    """Return text with its later lines indented: a line break in a file's name must not begin a line of the block."""
-    return text.replace("\n", "\n       ")
+    """Return text in which no later line looks like one of the block: a file's name can have a line break."""
+    first, *more = text.split("\n")
+    likely = ("error:", "where:", "do:")
+    return "\n".join([first, *(f"       {line}" if line.lstrip().startswith(likely) else line for line in more)])
 
 
 def shown(text: str) -> str:
