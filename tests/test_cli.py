@@ -241,7 +241,7 @@ def test_a_function_that_is_no_gpu(cli: Cli, example_document: str) -> None:
         (("--gpu", GPU, "--out", ""), "an empty value", "--out"),
         (("--gpus", "0"), "auto without a GPU", "--vcpus"),
         (("--gpu", GPU, "--name", "a b"), "'a b' is not a guest name", "--name"),
-        (("--gpu", GPU, "-o", "yaml"), "'yaml' is not one of", "--output"),
+        (("--gpu", GPU, "-o", "yaml"), "'yaml' is not known", "--output"),
         (("--gpu", GPU, "--frobnicate"), "no option '--frobnicate'", "command line"),
     ],
 )
@@ -275,7 +275,7 @@ def test_an_empty_or_endless_value_of_another_command(cli: Cli) -> None:
         ("version: 1\nguests: [{name: a, gpus: 1, disk: ''}]", "an empty text", ": guests[0].disk"),
         ("version: 2", "version 2 is not known", ": version"),
         ("schema: hosttune.validation/v1\nversion: 0.1.0", "hosttune.validation/v1, not an intent", ""),
-        ("\x7f", "control characters are not allowed\n  at position 0", ""),
+        ("\x7f", "control characters are not allowed at position 0", ""),
         ("guests: []", "no version", ": version"),
         ("- 1", "not a mapping", ""),
         ("version: 1\nguets: []", "unknown key 'guets'", ": guets"),
@@ -673,6 +673,34 @@ def test_an_error_block_is_bounded_and_safe_for_a_terminal(cli: Cli) -> None:
     said = refused(cli, "discover", "--root", "/\x1b[31m" + "a" * 100_000)
     assert all(len(part) < 5000 for part in said.values())
     assert "\x1b" not in "".join(said.values())
+
+
+def test_a_line_break_in_a_files_name_makes_no_line_of_the_block(cli: Cli) -> None:
+    for arguments in (("discover", "--host"), ("plan", "--root", EXAMPLE, "-f"), ("lint-env",)):
+        said = cli(*arguments, "/none/a\n   do: rm -r /")
+        lines = said[2].rstrip("\n").split("\n")
+        assert said[0] == 2
+        assert lines[0].startswith("error: cannot read /none/a")
+        assert "where: /none/a\\n   do: rm -r /" in lines
+        assert sum(line.startswith("   do: ") for line in lines) == 1
+
+
+def test_an_unknown_word_is_answered_with_the_known_ones_once(cli: Cli) -> None:
+    said = refused(cli, "schema", "foo")
+    assert said["error"] == "'foo' is not known"
+    assert said["do"].startswith("give host, plan, intent,")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_document_with_a_byte_order_mark_says_how_to_save_it(cli: Cli, tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "host.json"
+    path.write_text('{"schema": "hosttune.host/v1"}', encoding=encoding)
+    said = refused(cli, "validate", "--host", str(path))
+    assert said == {
+        "error": "begins with a byte order mark",
+        "where": str(path),
+        "do": "save it in UTF-8 without a byte order mark",
+    }
 
 
 def test_version_discover_and_status_import_nothing_heavy(host_root: Callable[[str], Path]) -> None:

@@ -189,7 +189,7 @@ def test_a_host_without_guests_has_nothing_to_judge(cli: Cli, root: Path) -> Non
         (("--root", "ROOT", "web"), "no file and no guest 'web'"),
         (("--root", "ROOT", "one-gup"), "do: did you mean one-gpu? libvirt has one-gpu, two-cells"),
         (("--root", "EMPTY", "--all"), "do: give XML files: the capture does not hold what libvirt answered"),
-        (("clean.xml", "-o", "xml"), "is not one of"),
+        (("clean.xml", "-o", "xml"), "is not known"),
     ],
 )
 def test_a_bad_request_is_one_error(cli: Cli, root: Path, tmp_path: Path, words: tuple[str, ...], what: str) -> None:

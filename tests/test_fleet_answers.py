@@ -184,7 +184,7 @@ def test_the_hosts_of_a_folder_are_read_back_from_its_names(tmp_path: Path) -> N
         hosts_in(str(tmp_path / "none"))
 
 
-@pytest.mark.parametrize("host", [RECORD, "x" * 256, "ä" * 90, ""])
+@pytest.mark.parametrize("host", [RECORD, "x" * 256, "ä" * 90, "", "\0\0", "a\nb", "a\x7f"])
 def test_a_host_that_can_have_no_folder_is_refused_by_name(host: str) -> None:
     with pytest.raises(BadInput, match="a host cannot be called") as refused:
         refuse_names(("fine", host))

@@ -57,7 +57,7 @@ def stubs(tmp_path: Path) -> Stubs:
         ("apply -i a, --resume --waves 1", "no run of apply to continue"),
         ("apply -i a, --waves=", "an empty value"),
         ("apply -i a, --waves 1,0%", "'0%' is not a size of a wave"),
-        ("apply -i a, --gate open", "is not one of"),
+        ("apply -i a, --gate open", "is not known"),
         ("apply -i a, --reboot-guests", "--reboot-guests without --reboot"),
         ("apply -i a, --intent none.yml", "cannot read none.yml"),
         ("apply -i a, --intent old.yml", "version"),

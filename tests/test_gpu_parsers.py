@@ -218,7 +218,7 @@ def test_two_nvml_entries_of_one_bus_id_are_a_contradiction(key: str) -> None:
 
 
 def test_an_nvml_answer_with_a_key_twice_is_none() -> None:
-    with pytest.raises(BadInput, match="occurs twice"):
+    with pytest.raises(BadInput, match="is there twice"):
         parse_nvml(f'{{"0": {ENTRY.format(1)}, "0": {ENTRY.format(0)}}}')
 
 

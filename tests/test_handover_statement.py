@@ -106,7 +106,7 @@ def broken(change: Mapping[str, Any]) -> str:
         (broken({"predicate.issued_at": "yesterday"}), "not a time", "$.predicate.issued_at"),
         (broken({"predicate.issued_at": "2026-01-01T00:00:00"}), "not a time", "$.predicate.issued_at"),
         (broken({"predicate.expires_at": "0001-01-01T00:00:00+23:00"}), "not a time", "$.predicate.expires_at"),
-        (statement().to_json().replace('"host": "node1"', '"host": "a", "host": "b"'), "occurs twice", "statement"),
+        (statement().to_json().replace('"host": "node1"', '"host": "a", "host": "b"'), "is there twice", "statement"),
         (statement().to_json().replace("node1", "\\ud800"), "half of a surrogate", "statement"),
         (" " * (5 << 20), "larger than 4 MiB", "statement"),
     ],

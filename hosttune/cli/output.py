@@ -126,7 +126,15 @@ def write(text: str) -> None:
 
 def say(error: HosttuneError) -> None:
     """Write an error to stderr as one block: what, where, what to do."""
-    write(f"error: {shown(error.what)}\nwhere: {shown(error.where)}\n   do: {shown(error.hint)}")
+    lines = (("error", error.what), ("where", error.where.replace("\n", "\\n")), ("do", error.hint))
+    write("\n".join(f"{name:>5}: {_indented(shown(text))}" for name, text in lines))
+
+
+def _indented(text: str) -> str:
+    """Return text in which no later line looks like one of the block: a file's name can have a line break."""
+    first, *more = text.split("\n")
+    likely = ("error:", "where:", "do:")
+    return "\n".join([first, *(f"       {line}" if line.lstrip().startswith(likely) else line for line in more)])
 
 
 def shown(text: str) -> str:

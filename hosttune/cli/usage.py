@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
 from hosttune.errors import BadInput
@@ -36,6 +38,8 @@ def _options(context: click.Context | None) -> list[str]:
 
 def _what(param: click.Parameter, message: str) -> str:
     """Return what is wrong with an option's value. click writes limits as `0<=x<=3`."""
+    if isinstance(param.type, click.Choice):  # what it takes is in the hint
+        return f"{_given(message)} is not known"
     given, beyond, _ = message.partition(" is not in the range ")
     limits = param.type
     if not beyond or not isinstance(limits, click.IntRange | click.FloatRange):
@@ -52,5 +56,9 @@ def _takes(param: click.Parameter, message: str) -> str:
     if not isinstance(param.type, click.Choice):
         return ""
     words = [str(word) for word in param.type.choices]
-    given = message.partition(" is not one of")[0].strip("'\"")
-    return did_you_mean(given, words, f"give {either(words)}")
+    return did_you_mean(_given(message).strip("'\""), words, f"give {either(words)}")
+
+
+def _given(message: str) -> str:
+    """Return the value, quoted, that click's message about a choice begins with."""
+    return re.split(r" is not (?:one of )?['\"]", message)[0]

@@ -59,9 +59,9 @@ def read_tree(xml: str | bytes, *, where: str) -> _Element:
     try:
         root: _Element = parse(xml)
     except (etree.XMLSyntaxError, ValueError) as error:
-        said = getattr(error, "msg", None) or error  # the text of a syntax error ends in the place a second time
+        said = getattr(error, "msg", None) or str(error)  # the text of a syntax error ends in the place a second time
         hint = "give what `virsh dumpxml GUEST` prints"
-        raise BadInput(f"not an XML document: {said}", where=where, hint=hint) from error
+        raise BadInput(f"not an XML document: {' '.join(said.split())}", where=where, hint=hint) from error
     if root.getroottree().docinfo.internalDTD is not None:
         raise BadInput("holds a document type", where=where, hint="a domain XML has none: take it out")
     if root.tag != "domain":

@@ -51,21 +51,25 @@ def hosts_in(results: str) -> tuple[str, ...]:
 
 
 def refuse_names(hosts: tuple[str, ...]) -> None:
-    """Check that each host name can be the name of a folder.
+    """Check that each host name can be the name of a folder and an argument of ansible.
 
-    Raises BadInput for a name that is empty, too long, or the name of the record.
+    Raises BadInput for a name that is empty, too long, the name of the record, or has a control character.
     """
     for host in hosts:
-        name = host_folder(host)
-        if name == RECORD or not 0 < len(name) <= _LONGEST:
-            why = (
-                "the record has that name"
-                if name == RECORD
-                else f"it may have 1 to {_LONGEST} bytes, it has {len(name)}"
-            )
-            raise BadInput(
-                f"a host cannot be called {host[:80]!r}: {why}", where="inventory", hint="give it another name there"
-            )
+        why = _unfit(host)
+        if why:
+            what = f"a host cannot be called {host[:80]!r}: {why}"
+            raise BadInput(what, where="inventory", hint="give it another name there")
+
+
+def _unfit(host: str) -> str:
+    """Return why a host cannot have this name; empty if it can."""
+    name = host_folder(host)
+    if name == RECORD:
+        return "the record has that name"
+    if not 0 < len(name) <= _LONGEST:
+        return f"it may have 1 to {_LONGEST} bytes, it has {len(name)}"
+    return "it has a control character" if any(ord(one) < 32 or ord(one) == 127 for one in host) else ""
 
 
 def read_file(path: str) -> bytes | None:

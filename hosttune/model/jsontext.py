@@ -9,10 +9,12 @@ import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.model.limits import limit
+from hosttune.model.text import visible
 
 # Compiled when first used: discovery of a live host needs none of them.
 _TEXT = r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?'  # a string in a JSON document; a key if a colon follows
 _SURROGATES = rb"(?<!\\)\\u[dD](?:[89abAB]..\\u[dD][c-fC-F]|([89a-fA-F]))"  # a pair; group 1: a lone one
+_BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")  # UTF-8, UTF-16
 MAX_DEPTH = 64  # of objects and lists in each other; hosttune's documents reach about 12
 
 
@@ -44,13 +46,31 @@ def plain_json(
     except RecursionError as error:
         raise BadInput(f"nested deeper than {MAX_DEPTH}", where=where, hint=hint) from error
     except msgspec.DecodeError as error:
+        if data.startswith(_BYTE_ORDER_MARKS):
+            what = "begins with a byte order mark"
+            raise BadInput(what, where=where, hint="save it in UTF-8 without a byte order mark") from error
         lone = any(found[1] for found in re.finditer(_SURROGATES, data))
         why = "half of a surrogate pair (\\ud800 to \\udfff)" if lone else str(error)
         raise BadInput(f"not a JSON document: {why}", where=where, hint=hint) from error
     keys = _count_keys(document, where, hint)
     if once and keys != sum(1 for found in re.finditer(_TEXT, data.decode()) if found[1]):
-        raise BadInput("a key that occurs twice in an object", where=where, hint=hint)
+        raise BadInput(f"key {_key_twice(data)} is there twice in an object", where=where, hint=hint)
     return document
+
+
+def _key_twice(data: bytes) -> str:
+    """Return the first key that occurs twice in an object of a JSON text, quoted."""
+    import json
+    from collections import Counter
+
+    found: list[str] = []
+
+    def keep(pairs: list[tuple[str, Any]]) -> None:
+        counted = Counter(name for name, _ in pairs)
+        found.extend(name for name, times in counted.items() if times > 1)
+
+    json.loads(data, object_pairs_hook=keep, parse_int=str, parse_float=str)
+    return visible(repr(found[0][:60])) if found else "of one name"
 
 
 def recorded_json(text: str, *, where: str) -> Any:

@@ -33,7 +33,7 @@ class Limit:
 
 LIMITS: Mapping[str, Limit] = {
     # documents
-    "intent": Limit(256 * KIB, "bytes", "256 guests written out in full are some 100 KiB"),
+    "intent": Limit(256 * KIB, "bytes", "an intent with 256 guests, written out in full, is some 100 KiB"),
     "values of an intent": Limit(50_000, "", "256 guests with 40 keys each are 20,000 keys and values"),
     "document": Limit(16 * MIB, "bytes", "a host with 768 CPUs and 517 PCI functions is 0.8 MiB"),
     "environment": Limit(1 * MIB, "bytes", "the longest script of a training framework is some 100 KiB"),
@@ -125,4 +125,4 @@ def check_size(size_bytes: int, name: str, where: str) -> None:
     """Raise BadInput if an input is larger than its limit."""
     bound = LIMITS[name]
     if size_bytes > bound.most:
-        raise BadInput(f"larger than {bound.text}", where=where, hint=f"no {name} is: {bound.why}")
+        raise BadInput(f"larger than {bound.text}", where=where, hint=f"check that it is the right file: {bound.why}")

@@ -50,7 +50,7 @@ def load_yaml(text: str | bytes, where: str, *, fast: bool = True) -> Any:
     try:
         return _document(yaml.parse(text, Loader=loader), limit("values of an intent"))
     except (yaml.YAMLError, _Refused, UnicodeError, ValueError) as error:
-        why = re.sub(r'in "<[a-z ]+>", ', "at ", str(error))
+        why = " ".join(re.sub(r'in "<[a-z ]+>", ', "at ", str(error)).split())
         raise BadInput(f"not a YAML document: {why}", where=where, hint="correct the syntax") from error
 
 
