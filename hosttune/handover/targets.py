@@ -252,15 +252,15 @@ def _serials(
     """
     drives = [address for address in addresses if kind_of(host, address) == "nvme"]
     named, plain = _given(given)
-    for drive in drives:
-        known = serial_now(site.system, drive)
+    shown = {drive: serial_now(site.system, drive) for drive in drives}
+    for drive, known in shown.items():
         if drive not in named and known in plain:
             named[drive] = str(known)
             plain.remove(str(known))
         if known is not None and named.get(drive, known) != known:
             what = f"drive {drive} has the serial number {known!r}, not {named[drive]!r}"
             raise Refused(what, where="--erase", hint="look which drive is there now; nothing was changed")
-    unknown = [drive for drive in drives if drive not in named and serial_now(site.system, drive) is None]
+    unknown = [drive for drive in drives if drive not in named and shown[drive] is None]
     if len(unknown) == len(plain) == 1:
         named[unknown[0]] = plain.pop()
     elif plain and unknown:
