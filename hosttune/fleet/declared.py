@@ -57,12 +57,7 @@ def judged(declared: Declared, hardware: HostHardware | None, facts: Sequence[Fa
     model = model_of(hardware)
     wanted = next((one for one in declared.hosts if (one.product, one.gpus) == (model.product, model.gpus)), None)
     if wanted is None:
-        gpus = ", ".join(model.gpus) or "no GPU"
-        return (
-            _unknown(
-                CHECK, "host", "a machine model of the baseline", f"{model.product or 'machine model unknown'}, {gpus}"
-            ),
-        )
+        return (_unknown(CHECK, "host", "a machine model of the baseline", _model_words(model)),)
     return tuple(_results(wanted, facts, hardware))
 
 
@@ -205,12 +200,14 @@ def baseline_text(spreads: Iterable[Spread], *, source: str) -> str:
     return "\n".join(blocks) + "\n"
 
 
+def _model_words(model: MachineModel) -> str:
+    return f"{model.product or 'machine model unknown'}, {', '.join(model.gpus) or 'no GPU'}"
+
+
 def _model_lines(model: MachineModel, spreads: Sequence[Spread]) -> Iterator[str]:
     values = {(one.fact, one.kind): _to_declare(one) for one in spreads}
     if model.product is None or not any(value for value in values.values()):
-        gpus = ", ".join(model.gpus) or "no GPU"
-        name = model.product or "machine model unknown"
-        yield f"  # nothing to declare: {_comment(f'{name}, {gpus}')}"
+        yield f"  # nothing to declare: {_comment(_model_words(model))}"
         return
     order = {name: place for place, name in enumerate(FACT_KINDS)}
     ordered = sorted(spreads, key=lambda one: (one.kind or "", order[one.fact]))
