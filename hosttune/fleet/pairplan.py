@@ -25,7 +25,6 @@ from hosttune.pairs.ports import TOOLS
 from hosttune.pairs.schedule import ALL_PAIRS, Pairing, completing, minutes, rounds
 
 PORTS_RECORD = "pairs-ports"
-NO_ANSWER = ("no-connection", "connection-refused")  # these pairs are tried once more, the other way round
 Against = Literal["rate", "median"]
 _DOWN = ("down", "lowerlayerdown", "dormant", "notpresent")  # operstate (Documentation/networking/operstates.rst)
 

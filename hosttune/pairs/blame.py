@@ -13,9 +13,9 @@ bad, and a good pair speaks for both of its ports. Unknown pairs say nothing. Th
 4. Blamed ports of a rail that are good with each other are no bad ports: what is bad is the way between this group and
    the others, such as a link between two switches, two subnets or a firewall. The group is blamed, and not its ports.
 5. A host of which at least two ports are blamed, and no other port has a good pair or is unknown in all of its pairs,
-   is blamed itself. If of the other
-   hosts more than half of the ports on a rail are blamed, and this is not so on all rails, the rail is blamed, and its
-   ports say nothing of their hosts. So is a rail without any good pair: nothing tells its ports apart.
+   is blamed itself. If of the other hosts more than half of the ports on a rail are blamed, and this is not so on all
+   rails, the rail is blamed, and its ports say nothing of their hosts. So is a rail without any good pair: nothing
+   tells its ports apart.
 6. What is left are bad pairs: the path between two ports. A port of such a pair without any good pair stays a suspect.
 
 Pairs with the memory of GPUs are explained by themselves, in the same way. Those that are bad with host memory too say
@@ -23,9 +23,8 @@ nothing of GPUs; what explains the others is the way between NIC and GPU.
 
 Limits. It needs two other ports that are good: where there are none (two hosts alone, nearly all ports bad, many pairs
 unknown), suspects or the whole rail are named. If more than half of the ports are bad, figures below the median say
-little. A port that is bad only towards half of
-its peers or fewer shows as pairs. With few rounds a port has few pairs, so two bad paths of one port among three can
-look like the port.
+little. A port that is bad only towards half of its peers or fewer shows as pairs. With few rounds a port has few pairs,
+so two bad paths of one port among three can look like the port.
 """
 
 from __future__ import annotations
