@@ -39,6 +39,9 @@ def without(tree: Tree, function: Function) -> None:
     for number in [name.rpartition("/")[2] for name in tree.files if name.startswith(f"{at}/msi_irqs/")]:
         for name in [name for name in tree.files if name.startswith(f"proc/irq/{number}/")]:
             del tree.files[name]
+    inside = f"{at}/infiniband/"
+    for device in {name.removeprefix(inside).split("/")[0] for name in tree.files if name.startswith(inside)}:
+        tree.files.pop(f".hosttune/commands/smpquery-portinfo-{device}-1", None)
     for names in (tree.files, tree.links):
         for name in [name for name in names if name.startswith(f"{at}/") or f"/{function.address}" in name]:
             del names[name]

@@ -279,6 +279,7 @@ def _answer(name: str, answer: str, scrub: Scrub) -> bytes | None:
     from hosttune.discovery.kernellog import strip_log
     from hosttune.discovery.libvirtd import strip_facts, strip_xml
     from hosttune.discovery.portdetails import MODULE, strip_module
+    from hosttune.discovery.portinfo import PORT_INFO, strip_port_info
     from hosttune.discovery.roce import DEVINFO, strip_devinfo
 
     text: str | None = answer
@@ -292,6 +293,8 @@ def _answer(name: str, answer: str, scrub: Scrub) -> bytes | None:
         text = strip_module(answer)
     elif name.startswith(DEVINFO):
         text = strip_devinfo(answer)
+    elif name.startswith(PORT_INFO):
+        text = strip_port_info(answer)
     return None if text is None else scrub.contents(COMMANDS + name, text.encode())
 
 

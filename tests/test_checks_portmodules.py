@@ -1,4 +1,4 @@
-"""What ethtool tells of Ethernet ports: rates that they support, and modules judged by their own limits.
+"""What ethtool tells of Ethernet ports: modules judged by their own limits, and how it is read.
 
 The texts are real (tests/cases/ports/PROVENANCE.md); faults are made by changing one line of them.
 """
@@ -157,66 +157,7 @@ def test_a_module_that_does_not_answer(detail: PortDetail | None, ports: NicPort
     assert outcome("port-module", detail, ports) == expected
 
 
-# --- capability --------------------------------------------------------------------------------------------------
-
-
-def test_the_rates_of_ethtool() -> None:
-    slow = parse_link_modes(SLOW)
-    assert slow.supported_gbps == (1.0, 10.0, 25.0)
-    assert (slow.advertised_gbps, slow.partner_gbps, slow.speed_gbps) == ((1.0, 10.0), None, 10.0)
-    down = parse_link_modes(NO_LINK)
-    assert (down.supported_gbps, down.advertised_gbps, down.speed_gbps) == ((0.01, 0.1, 1.0), (0.01, 0.1, 1.0), None)
-    assert parse_link_modes("\tAdvertised link modes:  Not reported\n").advertised_gbps == ()
-    assert parse_link_modes("").supported_gbps is None
-    # The one rate whose name has no duplex (net/ethtool/common.c, link_mode_names).
-    fec = parse_link_modes("\tSupported link modes:   10000baseKR/Full\n\t                        10000baseR_FEC\n")
-    assert fec.supported_gbps == (10.0,)
-
-
-@pytest.mark.parametrize(
-    ("modes", "speed", "expected"),
-    [
-        (FAST, 10.0, "pass"),
-        (SLOW, 10.0, "warn"),
-        (SLOW, 25.0, "unknown"),  # sysfs and ethtool contradict each other
-        (SLOW, None, "unknown"),
-        (changed(FAST, "Speed", "25000Mb/s"), 25.0, "unknown"),  # more than it supports
-        (changed(FAST, "Speed", None), 10.0, "unknown"),
-        (FAST.replace("10000baseT/Full", "garbled"), 10.0, "unknown"),
-        ("", 10.0, "unknown"),
-    ],
-)
-def test_a_rate_below_what_the_port_supports_is_told(modes: str, speed: float | None, expected: str) -> None:
-    assert outcome("port-capability", told(modes=modes), ethernet(speed_gbps=speed)) == expected
-
-
-def test_what_both_ends_offer_is_told() -> None:
-    assert judged("port-capability", told(modes=SLOW))[1] == (
-        f"{NAME} runs at 10 Gb/s and supports 25; it offers at most 10; what its partner can is not known"
-    )
-    partner = SLOW + "\tLink partner advertised link modes:  10000baseSR/Full\n"
-    assert judged("port-capability", told(modes=partner))[1].endswith("; its partner offers at most 10")
-
-
-@pytest.mark.parametrize(
-    ("detail", "ports", "expected"),
-    [
-        (None, None, "unknown"),
-        (told(modes_error="not installed"), None, "skip"),
-        (told(modes_error="netlink error: Operation not supported"), None, "skip"),
-        (told(modes=NO_LINK), UNPLUGGED, "skip"),
-        (told(modes=FAST), ethernet(carrier=None), "unknown"),
-        (told(modes=FAST), NicPorts(rdma=(), interfaces=None), "unknown"),
-        (told(modes=FAST), infiniband(), "skip"),
-        (
-            told(modes=FAST.replace("1000baseT/Full\n\t                        10000baseT/Full", "Not reported", 1)),
-            None,
-            "skip",
-        ),
-    ],
-)
-def test_a_port_that_tells_no_capability(detail: PortDetail | None, ports: NicPorts | None, expected: str) -> None:
-    assert outcome("port-capability", detail, ports) == expected
+# --- both -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_virtual_device_has_neither() -> None:

@@ -69,6 +69,7 @@ def _write_infiniband(tree: Tree, function: Function, number: int) -> None:
     _port(tree, port, link_layer="InfiniBand", lid=f"{number + 2:#x}", sm_lid="0x1", **up)
     tree.link(f"{at}/device", f"sys/devices/{function.path}")
     tree.link(f"sys/class/infiniband/{name}", at)
+    tree.put(f".hosttune/commands/smpquery-portinfo-{name}-1", _PORT_INFO)
     mac = ":".join(("00",) * 18 + ("02", f"{number:02x}"))
     _interface(tree, function, f"ibp{_bus(function)}s0", type=32, address=mac, operstate="up", flags="0x1043",
                carrier=1, mtu=4092)  # fmt: skip
@@ -97,6 +98,19 @@ def _write_ethernet(tree: Tree, function: Function, number: int) -> None:
     tree.put(f".hosttune/commands/ethtool-m-{name}", _module() if up else no_module)
 
 
+# The form of smpquery(8), portinfo: what a port of NDR supports.
+_PORT_INFO = """LinkWidthEnabled:................1X or 4X or 2X
+LinkWidthSupported:..............1X or 4X or 2X
+LinkWidthActive:.................4X
+LinkSpeedSupported:..............2.5 Gbps or 5.0 Gbps or 10.0 Gbps
+LinkState:.......................Active
+PhysLinkState:...................LinkUp
+LinkSpeedActive:.................Extended speed
+LinkSpeedEnabled:................2.5 Gbps or 5.0 Gbps or 10.0 Gbps
+CapabilityMask2:.................0x7f2
+LinkSpeedExtActive:..............106.25 Gbps
+LinkSpeedExtSupported:...........14.0625 Gbps or 25.78125 Gbps or 53.125 Gbps or 106.25 Gbps
+LinkSpeedExtEnabled:.............14.0625 Gbps or 25.78125 Gbps or 53.125 Gbps or 106.25 Gbps"""
 # The form of ethtool(8), NAME and -m NAME; the module is made up, without a serial number.
 _LINK = """Settings for {name}:
 \tSupported ports: [ FIBRE ]

@@ -36,6 +36,7 @@ FAMILIES: tuple[str, ...] = (
     "gpupartition",
     "health",
     "ports",
+    "portcapability",
     "portmodules",
     "roce",
     "rails",

@@ -47,6 +47,7 @@ READERS: tuple[tuple[str, str, str], ...] = (
     ("ports", "ports", "read_ports"),
     ("configuration", "configuration", "read_configuration"),
     ("port_details", "portdetails", "read_port_details"),
+    ("port_info", "portinfo", "read_port_info"),
     ("roce", "roce", "read_roce"),
 )
 _UNITS = tuple(

@@ -9,12 +9,13 @@ traffic class" of its manual; the kernel's mlx5 has neither. mlnx_qos is of the 
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Callable
 
+from hosttune.discovery.answers import tool_answer, unchanged
 from hosttune.discovery.portfiles import NET, RDMA
 from hosttune.discovery.ports import represents
-from hosttune.errors import BadInput, CommandFailed
+from hosttune.errors import BadInput
 from hosttune.model.host import Host, Nic
 from hosttune.model.jsontext import recorded_json
 from hosttune.model.ports import RoceState
@@ -24,7 +25,6 @@ DEVINFO = "ibv-devinfo-"  # and the RDMA device: the name of the answer about it
 V2 = "RoCE v2"  # drivers/infiniband/core/cache.c, gid_type_str
 _PRIORITIES = tuple(str(number) for number in range(8))
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
-_SECONDS = 10.0
 _MOST_GIDS = 1024
 _TRUST = re.compile(r"^Priority trust state: (dscp|pcp)\s*$", re.MULTILINE)
 _PFC = re.compile(r"PFC configuration:\s*\n\s*priority:?((?:\s+[0-9])+)\s*\n\s*enabled:?((?:\s+[01])+)\s*(?:\n|$)")
@@ -157,7 +157,7 @@ def parse_active_mtu(text: str) -> int | None:
 
 
 def _active_mtu(reader: Reader, device: str, why: dict[str, str]) -> int | None:
-    text, error = _answer(reader, f"{DEVINFO}{device}", ("ibv_devinfo", "-d", device))
+    text, error = _answer(reader, f"{DEVINFO}{device}", ("ibv_devinfo", "-d", device), strip_devinfo)
     found = parse_active_mtu(text or "")
     if found is None:
         why["active_mtu"] = f"ibv_devinfo: {error or 'not understood'}"
@@ -172,22 +172,12 @@ def _member(text: str, name: str) -> object:
     return document.get(name) if isinstance(document, dict) else None
 
 
-def _answer(reader: Reader, query: str, argv: tuple[str, ...]) -> tuple[str | None, str | None]:
+def _answer(
+    reader: Reader, query: str, argv: tuple[str, ...], keep: Callable[[str], str] = unchanged
+) -> tuple[str | None, str | None]:
     """Return a command's text, or why there is none."""
-    text = reader.query(query, lambda: _ask(reader, argv))
-    error = _member(text, "error") if text and text.startswith('{"error"') else None
-    if text is None or isinstance(error, str):
-        return None, error[:120] if isinstance(error, str) else "not recorded"
-    return text, None
-
-
-def _ask(reader: Reader, argv: tuple[str, ...]) -> str:
-    try:
-        text = reader.system.run(argv, timeout=_SECONDS)
-    except CommandFailed as error:
-        lines = error.output.strip().splitlines() or [error.reason]
-        return json.dumps({"error": lines[-1] if error.reason.startswith("exit") else error.reason})
-    return strip_devinfo(text) if argv[0] == "ibv_devinfo" else text
+    text, error = tool_answer(reader, query, argv, keep)
+    return text, error if text is not None or error else "not recorded"
 
 
 def strip_devinfo(text: str) -> str:

@@ -10,7 +10,7 @@ from hosttune.model.guestplan import GuestPlan
 from hosttune.model.host import Host, Problem
 from hosttune.model.networkintent import Roce
 from hosttune.model.plan import Plan
-from hosttune.model.ports import NicPorts, PortDetail, RoceState
+from hosttune.model.ports import NicPorts, PortDetail, PortInfo, RoceState
 from hosttune.model.result import Result
 from hosttune.model.validation import Validation
 from hosttune.model.values import Value, close_lists, close_mappings
@@ -171,6 +171,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     - `loaded_links`: by GPU, speed (GT/s) and width of its link, read while data was copied over it (from level 1 on).
     - `ports`: the ports of each physical network function, by address.
     - `port_details`: by network interface, what ethtool tells of it; no entry: it was not asked.
+    - `port_info`: by InfiniBand port ("mlx5_0/1"), which lanes and speeds it supports; no entry: it was not asked.
     - `roce`: by address of a NIC, how its RoCE port is set; no entry: it has none, or that is not known.
     - `declared_roce`: what a document that the caller names declares of RoCE ports; it counts before the plans'.
     - `ports_later`, `gpus_later`: the same and the GPUs, `seconds_later` seconds later, after the benchmarks.
@@ -199,6 +200,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     gpus_later: tuple[Gpu, ...] | None = None
     seconds_later: float | None = None
     port_details: Mapping[str, PortDetail] | None = None
+    port_info: Mapping[str, PortInfo] | None = None
     roce: Mapping[str, RoceState] | None = None
     declared_roce: Roce | None = None
     guest_plan: GuestPlan | None = None  # what this machine should find as a guest; None: not known
@@ -210,4 +212,4 @@ class Evidence(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         close_lists(self)
         close_mappings(self, "bar_limits", "gpu_ports", "loaded_links", "library_files")
-        close_mappings(self, "ports", "ports_later", "port_details", "roce")
+        close_mappings(self, "ports", "ports_later", "port_details", "port_info", "roce")

@@ -130,6 +130,23 @@ class PortDetail(Value, frozen=True, kw_only=True):
     module_error: str | None = None
 
 
+class PortInfo(Value, frozen=True, kw_only=True):
+    """Which lanes and speeds an InfiniBand port supports, and which are enabled. None is unknown.
+
+    `widths`: numbers of lanes. `lane_gbps`: Gb/s of one lane, as the kernel counts them (100 for NDR). `error`: the
+    tool's words where it told nothing.
+    """
+
+    widths: tuple[int, ...] | None = None
+    lane_gbps: tuple[float, ...] | None = None
+    widths_enabled: tuple[int, ...] | None = None
+    lane_gbps_enabled: tuple[float, ...] | None = None
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+
 class RoceState(Value, frozen=True, kw_only=True):
     """How a RoCE port is set. None is unknown; `why` has the reason by field, as far as there is one.
 
