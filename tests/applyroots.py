@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import unpacking
 
 from hosttune.cli import run
 
@@ -41,12 +41,7 @@ OUTCOMES = {"done", "already", "clamped", "ignored", "stuck", "failed", "reverte
 
 def unpack(archive: Path, target: Path) -> Path:
     """A capture as a scratch root: marked as one, with a machine id where the capture has none."""
-    with tarfile.open(archive) as tar:
-        if hasattr(tarfile, "fully_trusted_filter"):  # our own archives; Python 3.11.2 knows no filters
-            tar.extraction_filter = staticmethod(tarfile.fully_trusted_filter)
-        tar.extractall(target)
-    inner = [path for path in target.iterdir() if path.is_dir()]
-    root = inner[0] if not (target / "sys").is_dir() and len(inner) == 1 else target
+    root = unpacking.unpack(archive, target)
     for name, text in ((".hosttune/scratch", ""), ("etc/machine-id", "0123456789abcdef0123456789abcdef\n")):
         path = root / name
         path.parent.mkdir(exist_ok=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import applyroots
 import pytest
 import sweeps
+import unpacking
 from hypothesis import settings
 
 HOSTS = Path(__file__).parent / "hosts"
@@ -91,14 +91,7 @@ def host_root(tmp_path_factory: pytest.TempPathFactory, unpacked: dict[str, Path
     def unpack(name: str) -> Path:
         if name not in unpacked:
             archive = next(p for p in sorted(HOSTS.glob(f"{name}.tar.*")))
-            target = tmp_path_factory.mktemp("host")
-            with tarfile.open(archive) as tar:
-                if hasattr(tarfile, "fully_trusted_filter"):  # our own archives; Python 3.11.2 knows no filters
-                    tar.extraction_filter = staticmethod(tarfile.fully_trusted_filter)
-                tar.extractall(target)
-            inner = [p for p in target.iterdir() if p.is_dir()]
-            nested = not (target / "sys").is_dir() and len(inner) == 1
-            unpacked[name] = inner[0] if nested else target
+            unpacked[name] = unpacking.unpack(archive, tmp_path_factory.mktemp("host"))
         return unpacked[name]
 
     return unpack

@@ -7,12 +7,12 @@ import json
 import os
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from unpacking import unpack
 
 from hosttune.cli import run
 
@@ -81,15 +81,10 @@ def changed(path: str, target: Path, **fields: Any) -> str:
 
 
 def test_discover_prints_the_same_document_from_tar_and_from_directory(cli: Cli, tmp_path: Path) -> None:
-    with tarfile.open(EXAMPLE) as tar:
-        if hasattr(tarfile, "fully_trusted_filter"):
-            tar.extraction_filter = staticmethod(tarfile.fully_trusted_filter)
-        tar.extractall(tmp_path)
-    inner = next(p for p in tmp_path.iterdir() if p.is_dir())
+    folder = str(unpack(Path(EXAMPLE), tmp_path))
     code, from_tar, err = cli("discover", "-o", "json", "--root", EXAMPLE)
     assert (code, err) == (0, "")
     assert json.loads(from_tar)["schema"] == "hosttune.host/v1"
-    folder = str(inner if not (tmp_path / "sys").is_dir() else tmp_path)
     assert cli("discover", "-o", "json", "--root", folder) == (0, from_tar, "")
 
 

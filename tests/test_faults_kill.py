@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -233,6 +234,7 @@ CHANGES = re.compile(
 EFFECTS = re.compile(rf"\b(?:system|self\._?system|behind)\.({'|'.join(effect_names())})\(")
 
 
+@cache
 def code_of(path: Path) -> str:
     """A module without its comments and texts."""
     return ast.unparse(_WithoutTexts().visit(ast.parse(path.read_text())))
@@ -268,10 +270,10 @@ def test_only_settings_change_a_system() -> None:
     assert len(callers) > 10
 
 
-def _imported(module: str) -> set[str]:
+@cache
+def _imported(module: str) -> frozenset[str]:
     place = PRODUCT.parent / module.replace(".", "/")
     path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     tree = ast.parse(path.read_text()) if path.exists() else ast.parse("")
-    return {
-        node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module != module
-    } - {""}
+    imports = (node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    return frozenset(imports) - {"", module}

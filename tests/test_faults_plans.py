@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,6 +28,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 from sweeps import FULL, examples, sample
+from unpacking import unpack
 
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.model.host import Cpu, Host, NumaNode
@@ -60,10 +60,7 @@ guests:
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A scratch root of a captured machine with an H200, given what it lacked: an IOMMU group, an answering libvirt."""
     root = tmp_path_factory.mktemp("machine")
-    with tarfile.open(HERE / "hosts/h200/vm-x1.tar.gz") as tar:
-        if hasattr(tarfile, "fully_trusted_filter"):  # our own archive; Python 3.11.2 knows no filters
-            tar.extraction_filter = staticmethod(tarfile.fully_trusted_filter)
-        tar.extractall(root)
+    unpack(HERE / "hosts/h200/vm-x1.tar.gz", root)
     files = {
         ".hosttune/scratch": "",
         ".hosttune/commands/virsh-list": " Id   Name   State\n--------------------\n",

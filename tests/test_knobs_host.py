@@ -5,12 +5,12 @@ Hosts are synthetic (tests/planhosts.py); the last test carries a plan out on th
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from planhosts import Card, build_host, intent_of
+from unpacking import unpack
 
 import hosttune
 from hosttune.knobs.registry import all_knobs
@@ -164,8 +164,7 @@ guests: [{name: g, gpus: ["0000:41:00.0"], nics: ["0000:42:00.0"], vcpus: 8, mem
 
 def detuned(root: Path) -> Scratch:
     """The example host with some things as firmware may leave them."""
-    with tarfile.open(EXAMPLE) as archive:
-        archive.extractall(root, filter="tar")
+    unpack(EXAMPLE, root)
     (root / ".hosttune").mkdir(exist_ok=True)
     (root / ".hosttune/scratch").touch()
     devices = root / "sys/bus/pci/devices"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from cutshort import KilledError, Noted, put_link, scratch_root
 from hypothesis import given
 from hypothesis import strategies as st
 from pcitrees import Tree
+from unpacking import unpack
 
 import hosttune
 from hosttune.errors import BadInput, Unreadable, WriteFailed
@@ -265,10 +265,7 @@ def test_an_address_is_written_as_the_kernel_does(target: str) -> None:
 
 
 def test_a_plan_s_values_are_those_that_the_settings_read(tmp_path: Path) -> None:
-    with tarfile.open(EXAMPLE) as tar:
-        if hasattr(tarfile, "fully_trusted_filter"):
-            tar.extraction_filter = staticmethod(tarfile.fully_trusted_filter)
-        tar.extractall(tmp_path)
+    unpack(EXAMPLE, tmp_path)
     system = Scratch(str(scratch_root(tmp_path)))
     plan = hosttune.plan(
         hosttune.discover(str(tmp_path)), hosttune.Intent.from_yaml("version: 1\nguests: [{name: g, gpus: 2}]")

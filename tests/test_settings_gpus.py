@@ -16,6 +16,7 @@ import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from unpacking import unpack
 
 import hosttune
 from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
@@ -175,10 +176,7 @@ def test_a_pending_mig_mode_is_never_the_wanted_one(tmp_path: Path, nvml_json: s
 
 def test_only_the_named_gpu_changes_and_discovery_sees_it(tmp_path: Path) -> None:
     root = tmp_path / "host"
-    with tarfile.open(EXAMPLES / "hgx-h200-8.tar.xz") as tar:
-        if hasattr(tarfile, "fully_trusted_filter"):
-            tar.extraction_filter = staticmethod(tarfile.fully_trusted_filter)
-        tar.extractall(root)
+    unpack(EXAMPLES / "hgx-h200-8.tar.xz", root)
     (root / ".hosttune/scratch").touch()
     system = Scratch(str(root))
     some = (SXM, "0000:18:00.0", "0000:04:00.0")  # the last is the board's console
