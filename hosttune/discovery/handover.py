@@ -16,8 +16,6 @@ from hosttune.reader import Reader
 from hosttune.starts import FOLDER, OWN_STARTS, REGISTER, REGISTER_ANSWER, STARTS, count_starts, starts_mark
 from hosttune.system import COMMANDS, STATE_INSIDE, state_directory
 
-_NVME = "0108"  # class of NVMe drives
-
 _Counted = tuple[dict[str, int] | None, dict[str, str] | None]
 
 
@@ -69,7 +67,7 @@ def _state(reader: Reader, folder: str, pci: Sequence[PciDevice]) -> HandoverSta
 def _serials(reader: Reader, pci: Sequence[PciDevice]) -> dict[str, str]:
     """Return the serial numbers of the drives that the host's driver has, by address."""
     found = {}
-    for address in (one.address for one in pci if (one.class_code or "").startswith(_NVME)):
+    for address in (one.address for one in pci if one.is_nvme):
         controller, _ = nvme_names(reader, address)
         serial = reader.text(sysfs.function(address, f"nvme/{controller}/serial")) if controller is not None else None
         if serial:
