@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from hosttune.disks import nvme_names
+from hosttune.disks import drive_serial
 from hosttune.errors import BadInput
-from hosttune.model import sysfs
 from hosttune.model.limits import limit
 from hosttune.model.pci import PciDevice
 from hosttune.model.quarantine import DeviceRecord, HandoverState, Register
@@ -66,13 +65,8 @@ def _state(reader: Reader, folder: str, pci: Sequence[PciDevice]) -> HandoverSta
 
 def _serials(reader: Reader, pci: Sequence[PciDevice]) -> dict[str, str]:
     """Return the serial numbers of the drives that the host's driver has, by address."""
-    found = {}
-    for address in (one.address for one in pci if one.is_nvme):
-        controller, _ = nvme_names(reader, address)
-        serial = reader.text(sysfs.function(address, f"nvme/{controller}/serial")) if controller is not None else None
-        if serial:
-            found[address] = serial
-    return found
+    drives = [one.address for one in pci if one.is_nvme]
+    return {drive: serial for drive in drives if (serial := drive_serial(reader.names, reader.text, drive))}
 
 
 def _register(reader: Reader, path: str) -> Register | None:
