@@ -1,4 +1,4 @@
-"""What the host uses its disks for, and the names of an NVMe controller's namespaces. Reads only.
+"""What the host uses its disks for, the names of an NVMe controller's namespaces, its serial number. Reads only.
 
 A separate module because every discovery imports it and must start fast.
 """
@@ -6,7 +6,7 @@ A separate module because every discovery imports it and must start fast.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from hosttune.model import sysfs
 from hosttune.reader import Reader
@@ -34,6 +34,16 @@ def nvme_names(reader: Reader, address: str) -> tuple[str | None, tuple[str, ...
     if controller is not None:
         below += reader.names(f"{path}/nvme/{controller}")
     return controller, tuple(dict.fromkeys(head for name in below if (head := namespace_of(name))))
+
+
+def drive_serial(names: Callable[[str], Sequence[str]], read: Callable[[str], str | None], address: str) -> str | None:
+    """Return the serial number that the host's nvme driver shows; None if it does not have the drive.
+
+    `names` and `read`: of a System, where what the kernel refuses is an error, or of a Reader, where it is a problem.
+    """
+    folder = sysfs.function(address, "nvme")
+    found = names(folder)
+    return (read(f"{folder}/{found[0]}/serial") or "").strip() or None if len(found) == 1 else None
 
 
 def namespace_of(name: str) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from hosttune.checks.check import skipped, unknown
 from hosttune.checks.data import table
 from hosttune.gpu import maker_of, nvswitches
-from hosttune.model import platform, sysfs
+from hosttune.model import pciclass, platform, sysfs
 from hosttune.model.evidence import LIBVIRT_ANSWER, Evidence
 from hosttune.model.gpu import OTHER, Gpu
 from hosttune.model.host import Host, Nic, Nvme, NvSwitch, PciDevice, RunningGuest, SeenDevice
@@ -23,6 +23,7 @@ from hosttune.model.values import CpuSet, address_key, grouped, parse_cpus
 # States in which a guest holds its memory and devices (libvirt virDomainState); a crashed guest still holds both.
 RUNNING = platform.RUNNING | {"crashed"}
 _MOST_WITHOUT_SWITCH = 3  # most GPUs linked to one GPU on a board without NVSwitches (HGX A100 and H100, 4 GPUs)
+_COMPUTE = (pciclass.DISPLAY_3D, pciclass.ACCELERATOR)  # a display with a screen may be the console of a board
 # Vendors of devices that are software: virtio, QEMU, VMware, Google, Microsoft.
 SOFTWARE = ("1af4", "1b36", "15ad", "1ae0", "1414")
 HOST = "host"  # the subject of results about the machine as a whole
@@ -61,7 +62,7 @@ def lost_gpus(host: Host) -> tuple[Gpu, ...]:
                 model=known.model or seen.model,
             )
     for device in host.pci:
-        if device.responds is False and (device.class_code or "").startswith(("0302", "12")):
+        if device.responds is False and (device.class_code or "").startswith(_COMPUTE):
             vendor = _maker(device.vendor_id) or OTHER
             found.setdefault(device.address, Gpu(address=device.address, vendor=vendor, model=device.device_name))
     return tuple(found[address] for address in sorted(found, key=address_key))

@@ -19,7 +19,6 @@ from hosttune.errors import HosttuneError
 if TYPE_CHECKING:
     from hosttune.system import System
 
-_CLASSES = ("0x03", "0x12")  # displays and accelerators (PCI Code and ID Assignment Specification)
 _SECONDS = 2.0
 # click's script for bash, with one difference: bash divides words at colons, and an address has colons. Here these
 # parts are joined again, and of each answer only the part after the last typed colon replaces what was typed there.
@@ -102,10 +101,12 @@ def _system(context: click.Context) -> System:
 
 
 def _gpus(system: System) -> Iterator[str]:
+    from hosttune.model.pciclass import GPUS, in_sysfs
     from hosttune.model.sysfs import PCI_DEVICES, function
 
+    classes = in_sysfs(*GPUS)
     for address in sorted(system.list(PCI_DEVICES)):
-        if (system.read(function(address, "class")) or "").startswith(_CLASSES):
+        if (system.read(function(address, "class")) or "").startswith(classes):
             yield address
 
 

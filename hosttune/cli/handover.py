@@ -15,7 +15,7 @@ from hosttune.cli.output import emit, emit_page, exiting, shown, tell, write
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
-    from hosttune.handover.running import Here
+    from hosttune.handover.running import Handed, Here
     from hosttune.handover.targets import Asked
     from hosttune.handover.testguest import TestGuest
     from hosttune.model.validation import Validation
@@ -95,13 +95,7 @@ def handover(
         return
     options = Options(out, None, _validating(here[0]), waiting(yes, sys.stdin), inside)
     done = hand_over(here, asked, options, _asking(yes), progress())
-    with exiting(context, 3 if done.refused else 0 if done.clean else 1):
-        if output == "json":
-            emit(done.statement.to_json())
-        else:
-            from hosttune.report.handover_text import print_handed
-
-            emit_page(lambda page: print_handed(done.statement, done.path, page))
+    _finish(context, output, done)
 
 
 def _refuse_options(context: click.Context) -> None:
@@ -130,6 +124,17 @@ def _tell_plan(here: Here, asked: Asked, inside: TestGuest | None, output: str) 
         emit(Result(host=here[0].hostname, verb="handover", exit_code=0, notes=lines).to_json())
     else:
         emit("\n".join(shown(line) for line in lines))
+
+
+def _finish(context: click.Context, output: str, done: Handed) -> None:
+    """Print the statement and exit: 0 clean, 1 not clean, 3 refused."""
+    with exiting(context, 3 if done.refused else 0 if done.clean else 1):
+        if output == "json":
+            emit(done.statement.to_json())
+        else:
+            from hosttune.report.handover_text import print_handed
+
+            emit_page(lambda page: print_handed(done.statement, done.path, page))
 
 
 def _validating(site: Site) -> Callable[[int], Validation]:

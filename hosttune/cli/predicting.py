@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from hosttune.predicting import Scope
 
 FORMATS = ("text", "json", "md", "html")
+
+
+class OwnPeaks(NamedTuple):
+    """What was measured: "memory" in GB/s and number types in TFLOP/s, and the model of the GPU, None if not known."""
+
+    peaks: dict[str, float]
+    gpu: str | None
 
 
 @click.command(cls=Command)
@@ -71,11 +78,9 @@ def predict(
         raise BadInput("both --file and --plan", where="command line", hint="give one of the two")
     host = read_host(root, document)
     if own is not None:
-        from hosttune.predicting.training import check_same_gpu
-
-        for model in {gpu.model for gpu in host.index.accelerators}:
-            check_same_gpu(model, own[1], host.hostname or "the host")
-    asked = replace_all(scopes(host, intent, plan, name, hosts), between=pairs(between), measured=own and own[0])
+        check_measured_here(own, host)
+    measured_here = own.peaks if own is not None else None
+    asked = replace_all(scopes(host, intent, plan, name, hosts), between=pairs(between), measured=measured_here)
     show([predicted(host, scope) for scope in asked], output, host)
 
 
@@ -97,8 +102,16 @@ def pairs(between: Sequence[str]) -> list[tuple[str, str]]:
     return found
 
 
-def peaks_of_host(measured: str | None, validation: str | None) -> tuple[dict[str, float], str | None] | None:
-    """Return (the peaks that a file shows, its GPU's model), None if no file is given. Raises BadInput."""
+def check_measured_here(own: OwnPeaks, host: Host) -> None:
+    """Refuse peaks of another model of GPU than the host has. Raises BadInput."""
+    from hosttune.predicting.training import check_same_gpu
+
+    for model in {gpu.model for gpu in host.index.accelerators}:
+        check_same_gpu(model, own.gpu, host.hostname or "the host")
+
+
+def peaks_of_host(measured: str | None, validation: str | None) -> OwnPeaks | None:
+    """Return the peaks that a file shows, None if no file is given. Raises BadInput."""
     if measured is None and validation is None:
         return None
     if measured is not None and validation is not None:
@@ -107,10 +120,10 @@ def peaks_of_host(measured: str | None, validation: str | None) -> tuple[dict[st
 
     path = measured or validation or ""
     ((_, found),) = gathered(None, measured, validation, ())
-    return measured_peaks(found, path), found.setup.gpu
+    return OwnPeaks(measured_peaks(found, path), found.setup.gpu)
 
 
-def of_training(path: str, others: Sequence[str | None], own: tuple[dict[str, float], str | None] | None) -> Prediction:
+def of_training(path: str, others: Sequence[str | None], own: OwnPeaks | None) -> Prediction:
     """Return what the file of --training can be. Raises BadInput, also beside options that choose a host or guest."""
     from hosttune.model.training import Training
     from hosttune.predicting.training import check_same_gpu, predict_training
@@ -121,8 +134,8 @@ def of_training(path: str, others: Sequence[str | None], own: tuple[dict[str, fl
         raise BadInput("--training beside a host or guest", where="command line", hint=hint)
     training = Training.from_yaml(load(path, what="a training run", size="intent"), where=path)
     if own is not None:
-        check_same_gpu(training.gpu, own[1], path)
-    return predict_training(training, path, own=own and own[0])
+        check_same_gpu(training.gpu, own.gpu, path)
+    return predict_training(training, path, own=own.peaks if own is not None else None)
 
 
 def show(found: Sequence[Prediction], output: str, host: Host | None = None) -> None:

@@ -17,13 +17,12 @@ from hosttune.disks import block_uses, disk_uses, nvme_names
 from hosttune.gpu import nvswitches
 from hosttune.gpu.bridges import MARK, bridges_among, has_bridges, may_be_bridge
 from hosttune.holders import ROUTES, network_use
-from hosttune.model import sysfs
+from hosttune.model import pciclass, sysfs
 from hosttune.model.host import Nic, Nvme, NvSwitch, PciDevice
 from hosttune.model.rates import believed_gbps
 from hosttune.reader import Reader
 
 _DEVICES = sysfs.PCI_DEVICES
-_NIC_CLASSES = ("0200", "0207", "0280")
 
 
 # --- network -------------------------------------------------------------------------------------------------
@@ -39,7 +38,7 @@ def read_nics(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Nic, ...]:
     not count as use, because RDMA networks have addresses too. It makes the function `busy`: apply takes no function
     from an interface that is up and has an address or a route.
     """
-    devices = [device for device in pci if (device.class_code or "")[:4] in _NIC_CLASSES]
+    devices = [device for device in pci if (device.class_code or "").startswith(pciclass.NICS)]
     if not devices:
         return ()
     interfaces = by_address(reader, NET)
@@ -115,10 +114,10 @@ def _nic(
 def _kind(device: PciDevice, layer: str | None, interfaces: tuple[str, ...]) -> str | None:
     if layer is not None:
         return layer.lower()
-    code = (device.class_code or "")[:4]
-    if code == "0207":
+    code = device.class_code or ""
+    if code.startswith(pciclass.INFINIBAND):
         return "infiniband"
-    return "ethernet" if code == "0200" or interfaces else None
+    return "ethernet" if code.startswith(pciclass.ETHERNET) or interfaces else None
 
 
 _Port = tuple[str | None, str | None, float | None]  # link layer, state, Gb/s
@@ -210,7 +209,7 @@ def read_nvme(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Nvme, ...]:
     `in_use` None means that no mount, swap or holder (device mapper, md) names a namespace. If the list of mounts
     cannot be read, that is a problem, because a disk that only looks free could be given away.
     """
-    devices = [device for device in pci if (device.class_code or "")[:4] == "0108"]
+    devices = [device for device in pci if device.is_nvme]
     found = [_controller(reader, device) for device in devices]
     if not any(nvme.namespaces for nvme in found):
         return tuple(found)

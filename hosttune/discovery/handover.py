@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from hosttune.disks import nvme_names
+from hosttune.disks import drive_serial
 from hosttune.errors import BadInput
-from hosttune.model import sysfs
 from hosttune.model.limits import limit
 from hosttune.model.pci import PciDevice
 from hosttune.model.quarantine import DeviceRecord, HandoverState, Register
@@ -15,8 +14,6 @@ from hosttune.model.values import to_json
 from hosttune.reader import Reader
 from hosttune.starts import FOLDER, OWN_STARTS, REGISTER, REGISTER_ANSWER, STARTS, count_starts, starts_mark
 from hosttune.system import COMMANDS, STATE_INSIDE, state_directory
-
-_NVME = "0108"  # class of NVMe drives
 
 _Counted = tuple[dict[str, int] | None, dict[str, str] | None]
 
@@ -68,13 +65,8 @@ def _state(reader: Reader, folder: str, pci: Sequence[PciDevice]) -> HandoverSta
 
 def _serials(reader: Reader, pci: Sequence[PciDevice]) -> dict[str, str]:
     """Return the serial numbers of the drives that the host's driver has, by address."""
-    found = {}
-    for address in (one.address for one in pci if (one.class_code or "").startswith(_NVME)):
-        controller, _ = nvme_names(reader, address)
-        serial = reader.text(sysfs.function(address, f"nvme/{controller}/serial")) if controller is not None else None
-        if serial:
-            found[address] = serial
-    return found
+    drives = [one.address for one in pci if one.is_nvme]
+    return {drive: serial for drive in drives if (serial := drive_serial(reader.names, reader.text, drive))}
 
 
 def _register(reader: Reader, path: str) -> Register | None:

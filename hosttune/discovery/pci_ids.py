@@ -6,11 +6,12 @@ from functools import lru_cache
 
 from hosttune.discovery.pci_files import FunctionFiles, hex_digits
 from hosttune.gpu import model_of, nvswitches
+from hosttune.model import pciclass
 from hosttune.pciconfig import ConfigFacts, decode
 
 NO_CONFIG = ConfigFacts()
 _ASLEEP = ConfigFacts()  # of a device that reading it would wake
-_GPU_CLASSES = ("03", "12")  # display, processing accelerator
+_MATTER = (*pciclass.GPUS, pciclass.NETWORK, pciclass.NVME)
 _UNCORE = ("08", "11")  # system peripherals, signal processing
 
 Ids = tuple[str | None, str | None, str | None]  # vendor, device, class
@@ -19,8 +20,7 @@ Ids = tuple[str | None, str | None, str | None]  # vendor, device, class
 @lru_cache(maxsize=128)  # hundreds of functions have the same ids
 def matters(vendor: str | None, device: str | None, class_code: str | None) -> bool:
     """Return whether guests or tuning need a function of these ids and this class."""
-    kind = class_code or ""
-    return kind[:2] in ("03", "12", "02") or kind[:4] == "0108" or nvswitches.is_known(vendor, device)
+    return (class_code or "").startswith(_MATTER) or nvswitches.is_known(vendor, device)
 
 
 def is_uncore(class_code: str | None) -> bool:
@@ -74,9 +74,9 @@ def _why_doubtful(files: FunctionFiles, config: ConfigFacts, filed: Ids, ids: Id
     """
     header = (config.vendor_id, config.device_id, config.class_code)
     vendor, device, kind = ids
-    if vendor is None and (kind.startswith(_GPU_CLASSES) if kind else device is not None):
+    if vendor is None and (kind.startswith(pciclass.GPUS) if kind else device is not None):
         return "who made it could not be read"
-    is_gpu = kind is not None and kind.startswith(_GPU_CLASSES)
+    is_gpu = kind is not None and kind.startswith(pciclass.GPUS)
     if not is_gpu and (model := model_of(vendor, device)):
         return f"its class reads {kind or 'nothing'}, its ids are those of {model}"
     if None in header:

@@ -14,6 +14,7 @@ from msgspec.structs import asdict, replace
 
 from hosttune.discovery.pci_function import Figures, Function
 from hosttune.gpu.idling import IDLING_DRIVERS
+from hosttune.model import pciclass
 from hosttune.model.host import Link, LinkEnd
 from hosttune.model.pci import link_shape
 from hosttune.model.values import grouped, slot_of
@@ -71,7 +72,7 @@ class Links:
         set_pcie_port_type()): a port below a link faces up, a port below an upstream port faces down.
         """
         kind = function.config.port_type
-        if kind in _BRIDGES_FACE_DOWN or (function.class_code or "")[:4] != "0604":
+        if kind in _BRIDGES_FACE_DOWN or not (function.class_code or "").startswith(pciclass.PCI_BRIDGE):
             return _BRIDGES_FACE_DOWN.get(kind or "", False)
         above = self._functions.get(function.parent or "")
         return kind != "upstream-port" if above is None else not self._is_above_link(above)
@@ -155,7 +156,7 @@ def _lower(device: Function, port: Function, best_speed: float, best_width: int)
     if own.width == best_width:
         if device.runtime_status == "suspended":
             return "idle", f"{lower}; the device is suspended"
-        if (device.class_code or "")[:2] in ("03", "12") and device.driver in IDLING_DRIVERS:
+        if (device.class_code or "").startswith(pciclass.GPUS) and device.driver in IDLING_DRIVERS:
             return "idle", f"{lower}; {device.driver} may slow an idle link: read it again under load"
     return "degraded", lower
 

@@ -43,7 +43,7 @@ def read_settings(reader: Reader, pci: Sequence[PciDevice]) -> dict[str, str]:
     """Return values by path: ASPM (GPU and NIC links, policy), halt polling, irqbalance, NVMe queues, sysctl."""
     values = {path: reader.text(path) for path in (*_FILES, *paths_to_read())}
     for device in pci:
-        if device.is_display or (device.class_code or "").startswith("02"):
+        if device.is_display or device.is_network:
             folder = sysfs.function(device.address, "link")
             values |= {f"{folder}/{name}": reader.text(f"{folder}/{name}") for name in reader.names(folder)}
     for path, ban in irqbalance_bans(reader.text):

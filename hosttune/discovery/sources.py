@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from hosttune.gpu import VENDORS, maker_of, nvswitches
 from hosttune.gpu.vendor import Listing, Vendor
-from hosttune.model import sysfs
+from hosttune.model import pciclass, sysfs
 from hosttune.model.host import DeviceSource, Host, PciDevice, Problem, SeenDevice
 from hosttune.model.platform import RUNNING
 from hosttune.model.values import address_key, grouped
@@ -40,7 +40,8 @@ _OWN = r"(/virtio[0-9]+)?(/(net|infiniband|nvme)/[^/]+)?"
 _APPLE = "106b"  # its NVMe drives have class 0180 (drivers/nvme/host/pci.c)
 # Classes with network ports, besides known accelerators: network, co-processors, wireless, old InfiniBand, memory,
 # unspecified.
-_WITH_PORTS = ("02", "0b", "0d", "0c06", "05", "00", "ff")
+_WITH_PORTS = (pciclass.NETWORK, "0b", "0d", "0c06", "05", "00", "ff")
+_INTERFACED = (pciclass.STORAGE, pciclass.NETWORK)  # classes whose drivers make folders in the function's own
 _MOST_NAMED = 8
 _MOST_TOLD = 64  # maximum number of devices that get a problem of their own
 
@@ -132,9 +133,9 @@ def _is_another(seen: SeenDevice, function: PciDevice) -> bool:
     if seen.kind == "nvswitch":
         return not is_switch
     if seen.kind == "nvme":
-        return code[:4] != "0108" and function.vendor_id != _APPLE
-    has_ports = code.startswith(_WITH_PORTS) or (code.startswith("12") and maker_of(function.vendor_id) is not None)
-    return seen.kind == "nic" and not has_ports
+        return not function.is_nvme and function.vendor_id != _APPLE
+    known = code.startswith(pciclass.ACCELERATOR) and maker_of(function.vendor_id) is not None
+    return seen.kind == "nic" and not (known or code.startswith(_WITH_PORTS))
 
 
 def _is_held_otherwise(seen: SeenDevice, function: PciDevice) -> bool:
@@ -321,7 +322,7 @@ def _interfaced(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource
     """
     seen = []
     for address, device in tree.items():
-        if device.driver is None and (device.class_code or "02")[:2] in ("01", "02"):
+        if device.driver is None and (device.class_code or pciclass.NETWORK).startswith(_INTERFACED):
             here = reader.names(f"{TREE}/{address}")
             seen += [
                 SeenDevice(address=address, kind=kind, driver="nvme" if kind == "nvme" else _HOSTS_OWN)

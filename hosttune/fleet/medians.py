@@ -1,4 +1,4 @@
-"""Statistics over a fleet: medians, outliers, and floors for `hosttune validate --fleet`. Pure functions.
+"""Statistics over a fleet: medians, outliers, and floors for `hosttune validate --fleet`. Pure.
 
 For each metric and device model: the median and the median absolute deviation (MAD). One figure is the median of the
 runs of one subject (a GPU, a pair of GPUs) on one host. A figure is an outlier if its modified z-score
@@ -14,7 +14,7 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -96,6 +96,32 @@ def fleet_medians(hosts: Iterable[tuple[str, Sequence[Row]]]) -> tuple[tuple[Med
         if one.hosts >= FEWEST_HOSTS:
             outliers += _outliers(one, by_kind[kind])
     return tuple(medians), tuple(sorted(outliers, key=_far_first))
+
+
+class Figures:
+    """The figures of a fleet, host by host. `medians` compares them, `notes` says of how many hosts they are not."""
+
+    def __init__(self) -> None:
+        self._hosts: list[tuple[str, tuple[Row, ...]]] = []
+        self._strange = 0
+
+    def add(self, host: str, samples: Sequence[Sample], hardware: Hardware | None) -> None:
+        """Add a host. `hardware` None: it is not known, so that no figure has a model. Nothing measured: left out."""
+        if samples:
+            self._strange += hardware is None
+            self._hosts.append((host, rows_of(samples, hardware or Hardware({}))))
+
+    def medians(self) -> tuple[tuple[Median, ...], tuple[Outlier, ...]]:
+        """Return (the median and MAD of every kind, the outliers), as `fleet_medians`."""
+        return fleet_medians(self._hosts)
+
+    def notes(self) -> Iterator[str]:
+        """Yield what cannot be compared, and why."""
+        if self._strange:
+            yield (
+                f"{self._strange} of {len(self._hosts)} measured hosts have no host document beside their results, so "
+                "that their figures are not compared: run `hosttune fleet discover` into the same folder"
+            )
 
 
 def floors_toml(medians: Iterable[Median], *, run: str | None = None, at: str | None = None) -> str:

@@ -20,7 +20,7 @@ from hosttune.fleet.declared import of_validation
 from hosttune.fleet.gate import COURSE, PHASES, WAVES, phases
 from hosttune.fleet.handed import handed_of, results_of
 from hosttune.fleet.hardware import HostHardware, machine_of, read_machine
-from hosttune.fleet.medians import Hardware, Row, fleet_medians, rows_of
+from hosttune.fleet.medians import Figures, Hardware
 from hosttune.fleet.missing import HINTS, hint_of_unknown, told, why_unanswered
 from hosttune.fleet.record import RecordedRun
 from hosttune.fleet.rehearsal import of_plan
@@ -82,6 +82,61 @@ class _Seen:
     planned: tuple[CheckResult, ...] = ()
 
 
+class _Hosts:
+    """What the report says of the hosts, gathered one host after the other.
+
+    `unexplained`: what to measure next, of hosts that are low without a cause.
+    """
+
+    def __init__(self, results: str, asked: Asked) -> None:
+        self._results, self._asked = results, asked
+        self._standard = shipped()
+        self._shared: dict[str, str] = {}
+        self._named: dict[str, list[str]] = {}  # hosts by the digest of their machine
+        self._undiagnosed = 0
+        self.lines: list[HostLine] = []
+        self.figures, self.facts = Figures(), Gathering()
+        self.unexplained: dict[str, str] = {}
+
+    def add(self, host: str) -> None:
+        """Read the files of a host. Its documents are dropped: memory must not grow with the fleet."""
+        seen = _look(self._results, host, self._asked)
+        validation = seen.validation
+        own = machine_of(validation) if validation is not None else None
+        machine = own or read_machine(self._results, host)
+        self.facts.add(host, machine, validation.configuration if validation is not None else None)
+        why = self._diagnosed(host, validation) if validation is not None else Diagnosed()
+        self.lines.append(_line(host, seen, machine, self._asked, self._shared, why))
+        if validation is not None:
+            self.figures.add(host, validation.samples, machine.hardware if machine is not None else None)
+            if validation.machine is not None and validation.machine.digest:
+                self._named.setdefault(validation.machine.digest, []).append(host)
+
+    def _diagnosed(self, host: str, validation: Validation) -> Diagnosed:
+        """Return why a host's figures are low; nothing where that cannot be told."""
+        why = diagnose_host(self._results, host, validation, self._standard)
+        self._undiagnosed += why is None
+        if why is not None and why.low and not why.causes:
+            self.unexplained[host] = _cut("; ".join(why.next))
+        return why or Diagnosed()
+
+    def notes(self) -> Iterator[str]:
+        """Yield what a person must know of the hosts as a whole."""
+        yield from self.figures.notes()
+        if self._undiagnosed:
+            why = "too many of them, or they cannot be read"
+            yield f"the figures of {self._undiagnosed} hosts are not diagnosed: {why}"
+        for hosts in self._named.values():  # an intended host was not contacted
+            if len(hosts) > 1:
+                yield (
+                    f"the same machine (machine id, CPUs and nodes) answered as {some(hosts, 5)}: look for an address "
+                    "that is listed twice in the inventory, or for a machine id that was cloned"
+                )
+        yield from self.facts.notes()
+        if self._asked.metrics is not None:
+            yield from self._asked.metrics.strangers([line.host for line in self.lines])
+
+
 def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
     """Return the report over these hosts, in this order, from the files in the folder `results`.
 
@@ -90,44 +145,19 @@ def report_of(results: str, hosts: Iterable[str], asked: Asked) -> FleetReport:
     """
     if asked.verb not in PHASES:
         raise BadInput(f"no verb {asked.verb!r}", where="fleet report", hint=f"one of {', '.join(PHASES)}")
-    shared: dict[str, str] = {}
-    lines: list[HostLine] = []
-    figures: list[tuple[str, tuple[Row, ...]]] = []
-    strange = 0
-    named: dict[str, list[str]] = {}
-    standard = shipped()
-    undiagnosed, unexplained = 0, dict[str, str]()
-    facts = Gathering()
+    found = _Hosts(results, asked)
     for host in hosts:
-        seen = _look(results, host, asked)
-        own = machine_of(seen.validation) if seen.validation is not None else None
-        if seen.validation is not None and seen.validation.machine is not None and seen.validation.machine.digest:
-            named.setdefault(seen.validation.machine.digest, []).append(host)
-        machine = own or read_machine(results, host)
-        facts.add(host, machine, seen.validation.configuration if seen.validation is not None else None)
-        why = diagnose_host(results, host, seen.validation, standard) if seen.validation is not None else Diagnosed()
-        undiagnosed += why is None
-        if why is not None and why.low and not why.causes:
-            unexplained[host] = _cut("; ".join(why.next))
-        lines.append(_line(host, seen, machine, asked, shared, why or Diagnosed()))
-        if seen.validation is not None and seen.validation.samples:
-            strange += machine is None
-            figures.append((host, rows_of(seen.validation.samples, machine.hardware if machine else Hardware({}))))
-    medians, outliers = fleet_medians(figures)
+        found.add(host)
+    medians, outliers = found.figures.medians()
     return FleetReport(
         **_of_run(asked),
-        verdict=_worst(line.verdict for line in lines) if lines else "unknown",
-        hosts=tuple(lines),
+        verdict=_worst(line.verdict for line in found.lines) if found.lines else "unknown",
+        hosts=tuple(found.lines),
         medians=medians,
         outliers=outliers,
-        causes=groups_of(lines, unexplained),
-        uniformity=facts.spreads(),
-        notes=(
-            *_notes(len(figures), strange, undiagnosed),
-            *_twice(named),
-            *facts.notes(),
-            *(asked.metrics.strangers([line.host for line in lines]) if asked.metrics is not None else ()),
-        ),
+        causes=groups_of(found.lines, found.unexplained),
+        uniformity=found.facts.spreads(),
+        notes=tuple(found.notes()),
     )
 
 
@@ -367,23 +397,3 @@ def _kept(one: CheckResult, shared: dict[str, str]) -> CheckResult:
 
 def _cut(text: str) -> str:
     return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} … ({len(text) - MOST_TEXT} more characters)"
-
-
-def _notes(measured: int, strange: int, undiagnosed: int) -> Iterator[str]:
-    if strange:
-        yield (
-            f"{strange} of {measured} measured hosts have no host document beside their results, so that their figures "
-            "are not compared: run `hosttune fleet discover` into the same folder"
-        )
-    if undiagnosed:
-        yield f"the figures of {undiagnosed} hosts are not diagnosed: too many of them, or they cannot be read"
-
-
-def _twice(named: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield a note for each machine that answered under several names: an intended host was not contacted."""
-    for hosts in named.values():
-        if len(hosts) > 1:
-            yield (
-                f"the same machine (machine id, CPUs and nodes) answered as {some(hosts, 5)}: look for an address that "
-                "is listed twice in the inventory, or for a machine id that was cloned"
-            )

@@ -14,7 +14,7 @@ from hosttune.gpu.amd_topology import NODES, listed_gpus, read_xgmi, render_node
 from hosttune.gpu.inside import Inside
 from hosttune.gpu.memory_tests import ROCM
 from hosttune.gpu.vendor import Bench, Hints, Listing, Part, Partitioning, Traces, Vendor, awake, fill
-from hosttune.model import sysfs
+from hosttune.model import pciclass, sysfs
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import PciDevice
 from hosttune.reader import Reader, number
@@ -63,7 +63,7 @@ def _makes(device: PciDevice, bridge: PciDevice | None) -> bool:
 
     Any other function of class 03xx is graphics built into a CPU, or a board's console (ES1000, Rage XL).
     """
-    if (device.class_code or "").startswith("12") or device.device_id in MODELS:
+    if (device.class_code or "").startswith(pciclass.ACCELERATOR) or device.device_id in MODELS:
         return True
     return bridge is not None and (bridge.vendor_id, bridge.device_id) in CARD_SWITCHES
 

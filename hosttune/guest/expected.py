@@ -7,6 +7,7 @@ import msgspec
 from hosttune.guest.libraries import library
 from hosttune.guest.nccl import is_gpu, is_nic
 from hosttune.guest.places import ids_of
+from hosttune.model import pciclass
 from hosttune.model.guestplan import ExpectedCell, ExpectedDevice, ExpectedPair, GuestPlan
 from hosttune.model.host import PciDevice
 from hosttune.model.index import DeviceIndex
@@ -74,7 +75,7 @@ def guest_tree(guest: PlannedGuest) -> dict[str, PciDevice]:
     functions = {
         _address(port): PciDevice(
             address=_address(port),
-            class_code="060400",
+            class_code=f"{pciclass.PCI_BRIDGE}00",
             port_type=_PORTS[port.model],
             parent=_parent(by_index, port.bus),
             numa_node=_node(by_index, port.bus),

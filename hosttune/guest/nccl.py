@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from hosttune.gpu import inside
 from hosttune.gpu.inside import NCCL_FOLDER
 from hosttune.guest.places import ids_of
+from hosttune.model import pciclass
 from hosttune.model.pcitree import locality_switches
 from hosttune.model.plan import Cell, Device, PciController, PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus, slot_of
@@ -25,10 +26,8 @@ if TYPE_CHECKING:
 FILE = "virtualTopology.xml"
 PLACE = f"{NCCL_FOLDER}/{FILE}"
 NOWHERE = "-1"  # the word of the kernel and of NCCL for a device without a node
-_BRIDGE = "060400"
-_CLASSES = {"gpu": "030200", "nic": "020000"}  # if the host does not report the class
-_GPU_CLASSES = ("03", "12")
-_NIC_CLASSES = ("02",)
+_BRIDGE = f"{pciclass.PCI_BRIDGE}00"
+_CLASSES = {"gpu": f"{pciclass.DISPLAY_3D}00", "nic": f"{pciclass.ETHERNET}00"}  # if the host does not report the class
 _GROUP_BITS = 32
 _ABSENT = "ffff:ff"  # a bus that no guest has, because q35 has one PCI domain
 
@@ -67,12 +66,12 @@ def mask(cpus: CpuSet, width: int) -> str:
 
 def is_gpu(device: Device) -> bool:
     """Whether a passed function is a GPU: a whole one or a virtual function of one."""
-    return device.kind == "gpu" or (device.kind == "vf" and (device.class_code or "")[:2] in _GPU_CLASSES)
+    return device.kind == "gpu" or (device.kind == "vf" and (device.class_code or "").startswith(pciclass.GPUS))
 
 
 def is_nic(device: Device) -> bool:
     """Whether a passed function is a NIC: a whole one or a virtual function of one."""
-    return device.kind == "nic" or (device.kind == "vf" and (device.class_code or "")[:2] in _NIC_CLASSES)
+    return device.kind == "nic" or (device.kind == "vf" and (device.class_code or "").startswith(pciclass.NETWORK))
 
 
 def _vcpus(guest: PlannedGuest) -> int:

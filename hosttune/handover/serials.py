@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from hosttune.disks import drive_serial
 from hosttune.errors import BadInput
-from hosttune.model import sysfs
 from hosttune.system import System
 
 # NVM Express: 20 characters of ASCII. No character that the patterns of udev know (* ? [ ] | " \\ $ %), and no "=".
@@ -22,7 +22,5 @@ def check_serial(text: str) -> str:
 
 
 def serial_now(system: System, address: str) -> str | None:
-    """Return the serial number that the host's nvme driver shows; None if it does not have the drive."""
-    folder = sysfs.function(address, "nvme")
-    names = system.list(folder)
-    return (system.read(f"{folder}/{names[0]}/serial") or "").strip() or None if len(names) == 1 else None
+    """Return the serial number that the host's nvme driver shows (see `drive_serial`). Raises Unreadable."""
+    return drive_serial(system.list, system.read, address)

@@ -139,7 +139,7 @@ def _firmware_now(system: System, host: Host, address: str) -> Mapping[str, str]
     if gpu is not None:
         inforom = {} if gpu.inforom_version is None else {"inforom": gpu.inforom_version}
         return None if gpu.firmware_version is None else FrozenMap({"vbios": gpu.firmware_version, **inforom})
-    if (function.class_code or "").startswith("02"):
+    if function.is_network:
         return versions(system, address)
     place = sysfs.function(address, "nvme")
     texts = {name: system.read(f"{place}/{name}/firmware_rev") for name in system.list(place)}

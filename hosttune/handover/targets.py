@@ -28,7 +28,7 @@ from hosttune.transaction.site import Site, refuse_open
 
 NVME_DRIVER = "nvme"
 _UNSURE = "in an unknown state"
-_BRIDGE, _NVME_CLASS, _SWITCH = "06", "0108", "nvswitch"
+_BRIDGE, _SWITCH = "06", "nvswitch"
 # Driver of a physical network function -> of its virtual ones: mlx5_core_pci_table (mlx5/core/main.c) has both;
 # iavf_pci_tbl (iavf_main.c): the adaptive VF is that of ice and i40e.
 _OF_VIRTUAL = {"mlx5_core": "mlx5_core", "ice": "iavf", "i40e": "iavf"}
@@ -304,11 +304,11 @@ def kind_of(host: Host, address: str) -> str:
     function = host.index.pci.get(address)
     if address in host.index.gpus:
         return "gpu"
-    if function is not None and (function.class_code or "").startswith(_NVME_CLASS):
+    if function is not None and function.is_nvme:
         return "nvme"
     if any(one.address == address for one in host.nvswitches):
         return _SWITCH
-    if function is not None and (function.class_code or "").startswith("02"):
+    if function is not None and function.is_network:
         return "nic"
     return "other"
 

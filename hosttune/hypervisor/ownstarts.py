@@ -13,13 +13,13 @@ from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.hypervisor.connection import read_definition
 from hosttune.libvirthook import hook_text
-from hosttune.model import sysfs
+from hosttune.model import pciclass, sysfs
 from hosttune.starts import FUNCTION, GUEST, OWN_STARTS, REGISTER, start_line
 from hosttune.system import STATE_INSIDE, System, state_directory
 
 _MODE = 0o600
 _LOOK_SECONDS = 20.0  # the hook itself ends after 10
-_NETWORK = "0x02"  # the beginning of the class of a network function
+_NETWORK = pciclass.in_sysfs(pciclass.NETWORK)
 _EVERY = "*"  # in place of an address: it counts for every device
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hosttune.model import pciclass
 from hosttune.model.values import Value
 
 
@@ -165,9 +166,19 @@ class PciDevice(Value, frozen=True, kw_only=True):
 
         A bridge is never passed to a guest and never counted in a group.
         """
-        return (self.class_code or "")[:4] in ("0600", "0604")
+        return (self.class_code or "").startswith(pciclass.BRIDGES)
 
     @property
     def is_display(self) -> bool:
         """Whether it is a display (03xx) or processing accelerator (12xx). The host document lists these as GPUs."""
-        return (self.class_code or "")[:2] in ("03", "12")
+        return (self.class_code or "").startswith(pciclass.GPUS)
+
+    @property
+    def is_network(self) -> bool:
+        """Whether it is a network function (02xx). The host document lists the usual ones as NICs."""
+        return (self.class_code or "").startswith(pciclass.NETWORK)
+
+    @property
+    def is_nvme(self) -> bool:
+        """Whether it is an NVMe controller (class 01 08)."""
+        return (self.class_code or "").startswith(pciclass.NVME)

@@ -61,19 +61,9 @@ def plan(
     guest name is in use. A guest that does not fit is in `unplaced`, with reasons.
     """
     check_settings(intent, where)
-    taken = {guest.name for guest in host.guests or ()}
     context = context or read_field(host, intent.reserve, may_boot_pages(intent))
     check_mig(context, intent, where)
-    wants: list[GuestRequest] = []
-    for i, guest in enumerate(intent.guests):
-        if guest.name in taken:
-            raise BadInput(
-                f"a guest named {guest.name!r} exists on this host",
-                where=f"{where}: guests[{i}].name",
-                hint="choose another name",
-            )
-        wants.append(guest_request_of(context, guest, f"{where}: guests[{i}]"))
-    check_apart(context, wants)
+    wants = _wants(host, context, intent, where)
     placed, unplaced, findings = _place(context, intent, wants, place)
     guests, known = host_findings(host, context.catalogue, tuple(placed))
     actions, of_actions = plan_actions(host, intent, context.resources, context.memory, context.catalogue, guests)
@@ -88,6 +78,22 @@ def plan(
         actions=actions,
         findings=(*known, *context.resources.findings, *findings, *of_actions, *tuned_findings(host, actions)),
     )
+
+
+def _wants(host: Host, context: PlanningContext, intent: Intent, where: str) -> list[GuestRequest]:
+    """Return what each guest of the intent may have. Raises BadInput: see `plan`."""
+    taken = {guest.name for guest in host.guests or ()}
+    wants: list[GuestRequest] = []
+    for i, guest in enumerate(intent.guests):
+        if guest.name in taken:
+            raise BadInput(
+                f"a guest named {guest.name!r} exists on this host",
+                where=f"{where}: guests[{i}].name",
+                hint="choose another name",
+            )
+        wants.append(guest_request_of(context, guest, f"{where}: guests[{i}]"))
+    check_apart(context, wants)
+    return wants
 
 
 def _place(

@@ -27,7 +27,7 @@ from hosttune.report.judged import (
 from hosttune.report.page import page_templates
 from hosttune.report.picture.route import pictures_of
 from hosttune.report.prediction_text import sources_of
-from hosttune.report.roofline import Plot, Roof, roofline
+from hosttune.report.roofline import Plot, Roof, Run, roofline
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -74,7 +74,7 @@ def diagnosis_html(found: Diagnosis, host: Host | None = None, name: str | None 
     )
 
 
-def plots_of(roofs: Sequence[GpuRoof], runs: Sequence[tuple[float | None, float, str]] = ()) -> tuple[Plot, ...]:
+def plots_of(roofs: Sequence[GpuRoof], runs: Sequence[Run] = ()) -> tuple[Plot, ...]:
     """Return a roofline for each roof; none where its memory or its products are not known."""
     plots = (
         roofline(
@@ -95,17 +95,20 @@ def plots_of(roofs: Sequence[GpuRoof], runs: Sequence[tuple[float | None, float,
     return tuple(plot for plot in plots if plot is not None)
 
 
-def runs_of(found: Prediction) -> list[tuple[float | None, float, str]]:
-    """Return the place of a training run under the roofline: operations per byte, TFLOP/s of a GPU, text.
+def runs_of(found: Prediction) -> list[Run]:
+    """Return the place of a training run under the roofline.
 
     One far right of the ridge is drawn at the right end (None), so that the ridge stays in the middle.
     """
     return [
-        (one.intensity if one.intensity is not None and one.intensity < _FAR else None, one.value,
-         f"{one.subject}: {one.value:,.4g} {one.unit}")
+        Run(
+            intensity=one.intensity if one.intensity is not None and one.intensity < _FAR else None,
+            tflops=one.value,
+            text=f"{one.subject}: {one.value:,.4g} {one.unit}",
+        )
         for one in found.figures
         if one.metric == "roofline" and one.value
-    ]  # fmt: skip
+    ]
 
 
 def drawn(host: Host | None, paths: Sequence[DevicePath]) -> list[Drawn]:

@@ -47,6 +47,14 @@ class Roof(Value, frozen=True, kw_only=True):
         close_mappings(self, "compute", "own")
 
 
+class Run(Value, frozen=True, kw_only=True):
+    """Other work than a product: operations per byte (None: drawn at the right end), TFLOP/s of a GPU, words."""
+
+    intensity: float | None
+    tflops: float
+    text: str
+
+
 class Dot(Value, frozen=True, kw_only=True):
     """A measured product or a run: its position in the plot, its description, and words beside it."""
 
@@ -120,13 +128,11 @@ def rooflines(found: Iterable[Measure], roofs: Mapping[str, Roof], sides: Mappin
     return tuple(plot for plot in plots if plot)
 
 
-def roofline(
-    found: Iterable[Measure], roof: Roof, sides: Mapping[str, int], runs: Iterable[tuple[float | None, float, str]] = ()
-) -> Plot | None:
+def roofline(found: Iterable[Measure], roof: Roof, sides: Mapping[str, int], runs: Iterable[Run] = ()) -> Plot | None:
     """Return the plot of one GPU model. None if its memory bandwidth or any product is unknown.
 
     The host's own roof is what was measured, or `roof.own`. A product of unknown side is drawn at the right end, where
-    compute limits every product. `runs`: other work as (operations per byte, TFLOP/s of a GPU, text).
+    compute limits every product.
     """
     found, runs = tuple(found), tuple(runs)
     products = [(one, match[1]) for one in found if (match := _GEMM.fullmatch(one.metric)) and one.median]
@@ -141,10 +147,9 @@ def roofline(
         *(one.median or 0.0 for one, _ in products),
         *(own[kind] for kind in kinds if kind in own),
     ]
-    top = max(*levels, *(rate for _, rate, _ in runs), 0.0)
+    top = max(*levels, *(run.tflops for run in runs), 0.0)
     known = {kind: intensity(kind, sides[kind]) for _, kind in products if kind in sides}
-    reach = [*known.values(), *(at for at, _, _ in runs if at), top / memory]
-    axes = _Axes(low_x=1.0, high_x=max(reach) * 3, low_y=memory * 0.5, high_y=top * 2)
+    axes = _axes(memory, top, [*known.values(), *(run.intensity for run in runs if run.intensity)])
     own_is = MEASURED if measured_roof(found) else roof.own_is
     lines = [*_grid(axes), *_roofs(axes, memory, peaks), *_own(axes, memory, own, own_is, top)]
     return Plot(
@@ -152,10 +157,7 @@ def roofline(
         lines=tuple(_apart(lines)),
         dots=(
             *(_dot(axes, one, kind, known.get(kind)) for one, kind in products),
-            *(
-                Dot(x=axes.x(at or axes.high_x / 1.2), y=axes.y(max(rate, axes.low_y)), text=text, label=text)
-                for at, rate, text in runs
-            ),
+            *(_run_dot(axes, run) for run in runs),
         ),
         rows=(
             *_copy_row(own, roof),
@@ -175,6 +177,14 @@ def measured_roof(found: Iterable[Measure]) -> dict[str, float]:
         if one.median and (match or one.metric == COPY):
             groups.setdefault(match[1] if match else "memory", []).append(one.median)
     return {name: median(values) for name, values in groups.items()} if set(groups) - {"memory"} else {}
+
+
+def _axes(memory: float, top: float, intensities: Iterable[float]) -> _Axes:
+    """Return axes that show the highest roof or figure (`top`), all operations per byte, and where the roofs bend.
+
+    `memory`: TFLOP/s at one operation a byte.
+    """
+    return _Axes(low_x=1.0, high_x=max([*intensities, top / memory]) * 3, low_y=memory * 0.5, high_y=top * 2)
 
 
 def _ridge(own: Mapping[str, float], peaks: Mapping[str, float], memory: float) -> str:
@@ -261,6 +271,11 @@ def _dot(axes: _Axes, one: Measure, kind: str, at: float | None) -> Dot:
     value = one.median or axes.low_y
     text = f"{kind.upper()} on {one.subject}: {number(value)} {one.unit}"
     return Dot(x=axes.x(at or axes.high_x / 1.2), y=axes.y(max(value, axes.low_y)), text=text)
+
+
+def _run_dot(axes: _Axes, run: Run) -> Dot:
+    x, y = axes.x(run.intensity or axes.high_x / 1.2), axes.y(max(run.tflops, axes.low_y))
+    return Dot(x=x, y=y, text=run.text, label=run.text)
 
 
 def _row(kind: str, own: Mapping[str, float], peaks: Mapping[str, float], sides: Mapping[str, int]) -> Row:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
-from hosttune.model import sysfs
+from hosttune.model import pciclass, sysfs
 from hosttune.model.host import Host
 from hosttune.model.values import FrozenMap
 from hosttune.settings.function import DEVICES, OfFunction, driver_of
@@ -27,6 +27,7 @@ UDEV_RULES = "/etc/udev/rules.d/10-hosttune-vfio.rules"  # before 80-drivers.rul
 _UDEV_RUNS = "/run/udev/control"  # `udevadm settle` checks the same file
 _SETTLE_SECONDS = 10
 _NVIDIA = "0x10de"
+_BRIDGES = pciclass.in_sysfs(*pciclass.BRIDGES)
 _MOST_FUNCTIONS = 0xFFFF  # NumVFs is a 16-bit register (SR-IOV 1.1, 3.3.7)
 _NAME = re.compile(r"[A-Za-z0-9_.:+-]{1,64}")
 _IDS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
@@ -142,7 +143,7 @@ class Driver(OfHolder):
         held = driver_of(system, self.target)
         if held == "nvidia" and system.link(f"{self.path}/physfn") is not None:
             raise WriteFailed(self.path, "a vGPU's virtual function stays with nvidia, which is its VFIO driver too")
-        if (system.read(f"{self.path}/class") or "").startswith(("0x0600", "0x0604")):
+        if (system.read(f"{self.path}/class") or "").startswith(_BRIDGES):
             raise WriteFailed(self.path, "a bridge stays with the host: VFIO gives away endpoints only")
         functions = virtual_functions(system, self.target)
         if functions:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from hosttune.domain.facts import DomainFacts, GuestCell
 from hosttune.errors import BadInput
+from hosttune.model import pciclass
 from hosttune.model.host import Host
 from hosttune.model.intent import CellRequest, GuestIntent
 from hosttune.model.limits import check_count
@@ -43,8 +44,8 @@ def guest_intent_of(host: Host, facts: DomainFacts, where: str) -> GuestIntent:
     return GuestIntent(
         name=facts.name or "",
         gpus=gpus or None,
-        nics=_of_class(host, found, "02") or None,
-        nvme=_of_class(host, found, "0108") or None,
+        nics=_of_class(host, found, pciclass.NETWORK) or None,
+        nvme=_of_class(host, found, pciclass.NVME) or None,
         vcpus=facts.vcpus,
         memory=facts.memory_bytes or 0,
         numa=_cells(facts) or ("auto" if gpus else 1),
@@ -121,7 +122,7 @@ def _kept(host: Host, facts: DomainFacts) -> Iterator[str]:
 
 def _planned(host: Host, address: str) -> bool:
     device = host.index.pci.get(address)
-    return address in host.index.gpus or bool(device and (device.class_code or "").startswith(("02", "0108")))
+    return address in host.index.gpus or bool(device and (device.is_network or device.is_nvme))
 
 
 def _of_class(host: Host, addresses: tuple[str, ...], prefix: str) -> tuple[str, ...]:

@@ -206,14 +206,15 @@ def _devices(
 
 def _kind(context: PlanningContext, address: str) -> str:
     device = context.catalogue.pci.get(address)
-    class_code = (device.class_code if device else None) or ""
     if device and device.physfn:
         return "vf"
     if address in context.catalogue.gpus:
         return "gpu"
     if address in context.catalogue.nvswitches:
         return "nvswitch"
-    return "nic" if class_code.startswith("02") else "nvme" if class_code.startswith("0108") else "other"
+    if device is None:
+        return "other"
+    return "nic" if device.is_network else "nvme" if device.is_nvme else "other"
 
 
 def _name(context: PlanningContext, address: str) -> str | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from hosttune.errors import BadInput
 from hosttune.gpu.bridges import KeptFunction, kept_bridges
+from hosttune.model import pciclass
 from hosttune.model.gpu import Gpu
 from hosttune.model.hints import did_you_mean_address
 from hosttune.model.host import Host, PciDevice
@@ -125,7 +126,7 @@ def named_devices(catalogue: Catalogue, addresses: tuple[str, ...], kind: str, w
 
     Raises BadInput: one does not exist; the error lists what exists.
     """
-    prefix = {"nic": "02", "nvme": "0108"}[kind]
+    prefix = {"nic": pciclass.NETWORK, "nvme": pciclass.NVME}[kind]
     have = [d.address for d in catalogue.pci.values() if (d.class_code or "").startswith(prefix)]
     result = []
     for text in addresses:
