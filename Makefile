@@ -12,7 +12,7 @@ PACKAGES_TEST := libvirt-daemon-system libvirt-clients python3-libvirt qemu-syst
 # The HTML report is clicked through in a browser where the distribution has one as a package (Debian; Ubuntu has a snap).
 PACKAGES_BROWSER := chromium chromium-driver
 # Hosts of a fleet are network namespaces that answer over real ssh.
-PACKAGES_SSH := openssh-server openssh-client iproute2 iptables iperf3
+PACKAGES_SSH := openssh-server openssh-client iproute2 iputils-ping iptables iperf3
 # promtool checks the alerts; the whole sweep runs their queries, and lets an emulated host fire them. Only the programs are
 # wanted: they are unpacked, not installed, so that no service starts.
 PACKAGES_PROMETHEUS := prometheus prometheus-node-exporter prometheus-alertmanager

@@ -92,7 +92,7 @@ class World:
         each = []
         for end in job.get("ends", ()):
             waits = self._names[end["peer_address"]] in self.dead
-            each.append(end["wait"] if waits else end["seconds"] + 1)
+            each.append(end["wait"] if waits else end["seconds"] + 1.5)
         total = max(each, default=0) if job.get("together") else sum(each)
         return COMMAND_SECONDS + total
 
@@ -134,7 +134,14 @@ class World:
         part = min(parts)
         figure = min(0.97 * RATE * part, end.get("rate_gbps") or RATE)
         name = f"{first}-{second}-{rail}"
-        return {**head, "outcome": "measured", "gbps": figure, "connection": name, "errors": {}}
+        return {
+            **head,
+            "outcome": "measured",
+            "gbps": figure,
+            "connection": name,
+            "errors": {},
+            "path_mtu": {"state": "not-asked" if "gpu" in end else "whole", "bytes": 9000},
+        }
 
 
 def same(count: int, rails: int = 1) -> dict[str, tuple[str, ...]]:

@@ -17,7 +17,7 @@ from hosttune.bench.parse.answer import NotUnderstood
 from hosttune.discovery import discover
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.fleet.pairplan import PairsOptions, PairsPlan, PlannedHost, jobs
-from hosttune.model.pairs import End, EndResult, Job, Pair, PairsReport, Port
+from hosttune.model.pairs import End, EndResult, Job, Pair, PairsReport, PathMtu, Port
 from hosttune.pairs.counters import came, look
 from hosttune.pairs.ends import (
     STALLED,
@@ -217,7 +217,7 @@ def test_iperf3_must_have_measured_as_long_as_was_asked(end: End) -> None:
     """A program that stops early has a true rate of the first moments, which is not that of the port."""
     took = {seconds: {"seconds": seconds, "bytes": seconds * 125e6} for seconds in (0.05, 1.7, 1.994, 2.4, 9.0)}
     for short in (0.05, 1.7):
-        with pytest.raises(NotUnderstood, match=f"it measured {short:g} s, and not 2"):
+        with pytest.raises(NotUnderstood, match=f"it measured {short:g} s instead of 2"):
             parse_iperf3(end, iperf3(**took[short]))
     assert [parse_iperf3(end, iperf3(**took[whole])).gbps for whole in (1.994, 2.4, 9.0)] == [1.0] * 3
 
@@ -253,7 +253,7 @@ def test_another_way_to_the_peer_is_the_wrong_fabric_and_nothing_is_sent() -> No
 
     found = measure_one(CLIENT, run)
     assert (found.outcome, asked) == ("wrong-fabric", ["ip"])
-    assert "mgmt0, not r0" in str(found.why)
+    assert "leaves by mgmt0, not by r0" in str(found.why)
 
     def none(argv: tuple[str, ...], limit: float) -> str:
         raise CommandFailed(argv, "exit status 2", "RTNETLINK answers: Network is unreachable")
@@ -476,7 +476,10 @@ def test_an_end_that_counted_errors_says_so_and_its_pair_is_no_pass() -> None:
     assert blind.errors is None
     what = joined(result("client"), replace(result("server"), errors=end.errors))
     assert (what.outcome, what.errors) == ("measured", ("receiver: r0 rx_crc_errors 2",))
-    good = Pair(sender="a", receiver="b", rail="r0", round=1, state="good", outcome="measured", errors=what.errors)
+    good = Pair(
+        sender="a", receiver="b", rail="r0", round=1, state="good", outcome="measured", errors=what.errors,
+        path_mtu=PathMtu(state="whole"),
+    )  # fmt: skip
     assert verdict_of((good,), incomplete=False, limited=False) == "warn"
     assert verdict_of((replace(good, errors=()),), incomplete=False, limited=False) == "pass"
     report = PairsReport(run="r", pairs=(good,))

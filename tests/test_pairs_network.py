@@ -22,6 +22,7 @@ from hosttune.fleet.pairs import PairsRequest, PairsRun, run_pairs
 from hosttune.fleet.run import Request
 from hosttune.fleet.runner import Order
 from hosttune.model.pairs import Pair, PairsReport
+from hosttune.report.pairs_text import smaller_paths
 
 NAMES = ("gpu-1", "gpu-2", "gpu-3", "gpu-4")
 # Little of the processor: what is found is a part of the limit, not of what this machine can do.
@@ -78,6 +79,22 @@ def test_a_limited_and_a_lossy_link_are_found(fleet: SshFleet, tmp_path: Path) -
         quiet(*one.space.inside("iptables", "-F"))
     quiet(*limited.space.inside("tc", "qdisc", "del", "dev", "eth0", "root"))  # type: ignore[union-attr]
     quiet(*fleet.controller.inside("tc", "qdisc", "del", "dev", limited.port, "root"))
+
+
+def test_a_path_that_is_smaller_than_a_port_is_told_though_the_figure_is_good(fleet: SshFleet, tmp_path: Path) -> None:
+    """gpu-1 has jumbo frames, and the switch has not: TCP goes by the peer's size, and nothing else shows it."""
+    first = fleet.hosts[0]
+    assert first.space is not None
+    quiet(*first.space.inside("ip", "link", "set", "eth0", "mtu", "9000"))
+    found = measure(fleet, tmp_path, Player(fleet), names=("gpu-1", "gpu-4"))
+    quiet(*first.space.inside("ip", "link", "set", "eth0", "mtu", "1500"))  # as it was, for the next test
+    of_sender = {pair.sender: (pair.state, pair.path_mtu.state, pair.path_mtu.bytes) for pair in found.report.pairs}
+    assert of_sender == {"gpu-1": ("good", "smaller", 9000), "gpu-4": ("good", "whole", 1500)}, found.report.to_json()
+    assert found.report.verdict == "warn"
+    assert list(smaller_paths(found.report)) == [
+        "MTU of the path on eth0: packets of 9000 bytes do not arrive whole, small ones do: the peer's port or a switch"
+        " has less (gpu-1 to gpu-4)"
+    ]
 
 
 @pytest.mark.skipif(not FULL, reason="7 s of CPU time: part of the full sweep (HOSTTUNE_SWEEP=full)")

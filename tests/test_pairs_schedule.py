@@ -62,9 +62,9 @@ def test_a_thousand_hosts_take_minutes() -> None:
     made = rounds(names(1000))
     assert len(made) == DEFAULT_ROUNDS
     assert connected(made, names(1000))
-    assert 2 < minutes(made, 200, 3, 16) < 8
-    assert 10 < minutes(made, 200, 8 * 3, 16) < 30
-    assert minutes(made, 200, 3, 1) > minutes(made, 200, 3, 16)
+    assert 2 < minutes(made, 200, 3.5, 16) < 8
+    assert 10 < minutes(made, 200, 8 * 3.5, 16) < 30
+    assert minutes(made, 200, 3.5, 1) > minutes(made, 200, 3.5, 16)
 
 
 @settings(max_examples=40, deadline=None)

@@ -72,6 +72,7 @@ def _of_pair(results: str, plan: PairsPlan, planned: PlannedRound, pair: Pairing
             rate_gbps=None if None in rates else min(rate for rate in rates if rate is not None),
             retransmits=what.retransmits,
             errors=what.errors,
+            path_mtu=what.path_mtu,
             why=what.why,
         )
 
@@ -169,11 +170,22 @@ def _limits(options: PairsOptions, pairs: Sequence[Pair]) -> Iterator[str]:
     blind = [f"{pair.sender} to {pair.receiver} on {pair.rail}" for pair in measured if pair.errors is None]
     if blind:
         yield f"error counters of a port were not read: {some(blind, 8)}"
+    yield from _paths_not_known(measured)
     sent, got = ({(getattr(pair, role), pair.rail) for pair in measured} for role in ("sender", "receiver"))
     for words, ports in (("receive", sent - got), ("send", got - sent)):
         if ports:
             named = some([f"{host} port {rail}" for host, rail in sorted(ports)], 8)
             yield f"not measured whether these {words} well, too: {named}; more rounds give both directions"
+
+
+def _paths_not_known(measured: Sequence[Pair]) -> Iterator[str]:
+    found: dict[str, list[str]] = {}
+    for pair in measured:
+        if pair.path_mtu.state == "unknown":
+            named = f"{pair.sender} to {pair.receiver} on {pair.rail}"
+            found.setdefault(pair.path_mtu.why or "the sender did not tell", []).append(named)
+    for why, names in found.items():
+        yield f"whether packets of the ports' MTU arrive whole is not known: {why} ({some(names, 8)})"
 
 
 def _report_host(one: PlannedHost) -> PairHost:

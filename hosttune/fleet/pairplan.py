@@ -21,6 +21,7 @@ from hosttune.model.pairs import End, Ends, Port, Tool
 from hosttune.model.values import Value
 from hosttune.pairs.ends import GPU_SECONDS, OMIT_SECONDS, SLACK_SECONDS
 from hosttune.pairs.judging import FLOOR
+from hosttune.pairs.pathmtu import MOST_SECONDS, USUAL_SECONDS
 from hosttune.pairs.ports import TOOLS
 from hosttune.pairs.schedule import ALL_PAIRS, Pairing, completing, minutes, rounds
 
@@ -101,7 +102,7 @@ class PairsPlan(Plan, frozen=True, kw_only=True, dict=True):
         ports = max(map(len, there), default=0)
         if self.options.together:  # those with the memory of GPUs after the others
             ports = max((len({port.gpu is not None for port in of_host}) for of_host in there), default=0)
-        return (self.options.seconds + OMIT_SECONDS) * ports
+        return (self.options.seconds + OMIT_SECONDS + USUAL_SECONDS) * ports
 
     @property
     def minutes(self) -> float:
@@ -258,7 +259,7 @@ def seconds_of(job: Mapping[str, object]) -> float:
     """Return the most seconds that a job may take, with half a minute for the command itself."""
     ends = job["ends"]
     assert isinstance(ends, list)
-    each = [end["wait"] + OMIT_SECONDS + end["seconds"] + SLACK_SECONDS + 5 for end in ends]
+    each = [end["wait"] + OMIT_SECONDS + end["seconds"] + SLACK_SECONDS + MOST_SECONDS + 5 for end in ends]
     of_gpus = [seconds + GPU_SECONDS for seconds, end in zip(each, ends, strict=True) if "gpu" in end]
     if job["together"]:  # those with the memory of GPUs after the others
         return float(30 + max(each) + max(of_gpus, default=0))

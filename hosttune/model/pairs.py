@@ -99,11 +99,22 @@ class Job(Value, frozen=True, kw_only=True):
         close_lists(self)
 
 
+class PathMtu(Value, frozen=True, kw_only=True):
+    """Whether packets of `bytes`, the MTU of the sender's interface, reach the receiver undivided.
+
+    not-asked: the port is one of InfiniBand, or was asked with host memory. `why`: the reason for smaller and unknown.
+    """
+
+    state: Literal["whole", "smaller", "unknown", "not-asked"] = "unknown"
+    bytes: int | None = None
+    why: str | None = None
+
+
 class EndResult(Value, frozen=True, kw_only=True):
     """What became of one end. `connection` is the same text at both ends of one connection and nowhere else.
 
     `gbps`: what the receiver got. `seen`: the address of the peer as this end saw it. `errors`: by port and counter,
-    what this end's port counted meanwhile beyond what is allowed; None: not known.
+    what this end's port counted meanwhile beyond what is allowed; None: not known. `path_mtu`: of the sender alone.
     """
 
     rail: str
@@ -114,6 +125,7 @@ class EndResult(Value, frozen=True, kw_only=True):
     seen: str | None = None
     retransmits: int | None = None
     errors: Mapping[str, int] | None = None
+    path_mtu: PathMtu = PathMtu()
     why: str | None = None
 
     def __post_init__(self) -> None:
@@ -154,7 +166,8 @@ class Pair(Value, frozen=True, kw_only=True):
 
     `rate_gbps`: the lower active rate of the two ports. `round`: the number of its round, from 1. `errors`: what the
     two ports counted meanwhile beyond what is allowed, such as "receiver: mlx5_0/1 symbol_error 300"; None: not known.
-    `memory`: what both ends sent from and received into; "gpu" only on rails that have GPU_RAIL behind their name.
+    `path_mtu`: whether the path carries packets as large as the sender's MTU. `memory`: what both ends sent from and
+    received into; "gpu" only on rails that have GPU_RAIL behind their name.
     """
 
     sender: str
@@ -169,6 +182,7 @@ class Pair(Value, frozen=True, kw_only=True):
     rate_gbps: float | None = None
     retransmits: int | None = None
     errors: tuple[str, ...] | None = ()
+    path_mtu: PathMtu = PathMtu()
     why: str | None = None
 
     def __post_init__(self) -> None:
@@ -224,8 +238,9 @@ class PairsReport(Value, frozen=True, kw_only=True):
     """All pairs of a run.
 
     Verdict: fail if any pair is low or cut, else unknown if anything is, else warn if the rate was limited, only
-    medians were compared, ports sent or received only, hosts lack ports, GPUs were not measured, or ports counted
-    errors or did not tell, else pass. `rounds`: how many there are; `all_pairs`: whether each pair of hosts is in one.
+    medians were compared, ports sent or received only, hosts lack ports, GPUs were not measured, ports counted errors
+    or did not tell, or a path has a smaller MTU than its port or did not tell, else pass. `rounds`: how many there are;
+    `all_pairs`: whether each pair of hosts is in one.
     `against`: what a figure is compared with. `minutes`: what the rounds were estimated to take.
     """
 

@@ -22,8 +22,9 @@ from hosttune.bench.parse.answer import NotUnderstood, document, part, positive
 from hosttune.bench.parse.tools import parse_perftest
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu import vendor_of
-from hosttune.model.pairs import End, EndOutcome, EndResult, GpuMemory, Job
+from hosttune.model.pairs import End, EndOutcome, EndResult, GpuMemory, Job, PathMtu
 from hosttune.pairs.counters import Counters, came
+from hosttune.pairs.pathmtu import path_mtu
 
 Run = Callable[[tuple[str, ...], float], str]  # a command and its time limit in seconds → stdout, or CommandFailed
 SLACK_SECONDS = 6  # of a program beside waiting and measuring: it connects, exchanges results, ends
@@ -51,7 +52,7 @@ _SAID: tuple[tuple[str, EndOutcome], ...] = (
 )
 _NO_REGION = "Couldn't allocate MR"  # perftest: ibv_reg_mr or ibv_reg_dmabuf_mr refused
 _NO_BIND = "unrecognized option '--bind_source_ip'"
-STALLED = "TCP connects, and RDMA carried not one message"
+STALLED = "TCP connects, but no message of RDMA arrives"
 UNBOUND = "this perftest (before 23.07) cannot bind to one address: the server listened on all of the host's"
 _MOST = {"port": 65535, "seconds": 600, "wait": 600, "streams": 64, "rdma_port": 255}
 GPU_SECONDS = 10  # more for an end with GPU memory: its driver starts, on a board with eight GPUs in seconds
@@ -59,6 +60,7 @@ _LEAST_TIME = 0.9  # of the seconds asked for; iperf3 itself ends within 1 % of 
 _DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _UUID = re.compile(r"GPU-[0-9A-Fa-f-]{1,40}")
+_ON_THE_WAY = ("measured", "no-connection", "tool-failed")  # packets may have got lost because they are too large
 _AGAIN = ("connection-refused", "no-connection")
 _PERFTEST_ENDS = re.compile(
     r"^ *(local|remote) address: +LID (\S+) QPN (\S+) PSN (\S+).*?$(?:\s*^ *GID: *(\S+))?", re.MULTILINE
@@ -101,11 +103,12 @@ def measure(
     def one(end: End) -> EndResult:
         before = look(end) if look is not None else {}
         found = measure_one(end, run)
-        if look is None or not before:
-            return found
-        after = look(end)
-        # A counter that cannot be read any more may have counted anything.
-        return replace(found, errors=came(before, after, end.seconds) if before.keys() <= after.keys() else None)
+        if look is not None and before:
+            after = look(end)
+            # A counter that cannot be read any more may have counted anything.
+            known = before.keys() <= after.keys()
+            found = replace(found, errors=came(before, after, end.seconds) if known else None)
+        return found if end.role == "server" else replace(found, path_mtu=_path_mtu(end, found, run))
 
     found: dict[int, EndResult] = {}
     for gpus in (False, True):  # never at once: both are of the same port
@@ -134,6 +137,13 @@ def measure_one(end: End, run: Run) -> EndResult:
         time.sleep(_RETRY_SECONDS)
 
 
+def _path_mtu(end: End, found: EndResult, run: Run) -> PathMtu:
+    """Return what path this end had; not asked again for the memory of a GPU, which has the same one."""
+    if end.gpu is not None:
+        return PathMtu(state="not-asked")
+    return path_mtu(end, run) if found.outcome in _ON_THE_WAY else PathMtu()
+
+
 def wrong_way(end: End, run: Run) -> tuple[EndOutcome, str] | None:
     """Return why packets from the end's address to its peer would not leave through its port; None if they do."""
     return other_way(end.interface, end.address, end.peer_address, run)
@@ -149,12 +159,12 @@ def other_way(interface: str | None, address: str, peer: str, run: Run) -> tuple
     except CommandFailed as error:
         text = _last(error.output) or error.reason
         mine = re.search(r"Invalid argument|Cannot assign", text)  # the address is not (any more) one of this host
-        return ("wrong-fabric" if mine else "no-route"), f"no way from {address} to {peer}: {text}"
+        return ("wrong-fabric" if mine else "no-route"), f"no route from {address} to {peer}: {text}"
     except (ValueError, AttributeError, TypeError, KeyError):
-        return "not-understood", "`ip -j route get` gave no answer that can be read"
+        return "not-understood", "`ip -j route get` gave an answer that cannot be read"
     if device == interface:
         return None
-    return "wrong-fabric", f"the way from {address} to {peer} is {device}, not {interface}"
+    return "wrong-fabric", f"the route from {address} to {peer} leaves by {device}, not by {interface}"
 
 
 def command(end: End, seconds_to_connect: float, *, bound: bool = True) -> tuple[tuple[str, ...], float]:
@@ -288,7 +298,7 @@ def parse_iperf3(end: End, text: str) -> EndResult:
     if abs(bits * seconds / 8 - bytes_) > 0.02 * bytes_:
         raise NotUnderstood("iperf3", "rate, bytes and time contradict each other")
     if seconds < _LEAST_TIME * end.seconds:  # a burst of what buffers and the first moments let through
-        raise NotUnderstood("iperf3", f"it measured {seconds:g} s, and not {end.seconds}")
+        raise NotUnderstood("iperf3", f"it measured {seconds:g} s instead of {end.seconds}")
     cookie = start.get("cookie")
     sent = over.get("sum_sent")
     again_sent = sent.get("retransmits") if isinstance(sent, dict) and end.role == "client" else None

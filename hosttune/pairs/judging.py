@@ -17,7 +17,7 @@ from statistics import median
 from msgspec.structs import replace
 
 from hosttune.model.listing import some
-from hosttune.model.pairs import EndResult, Memory, Pair, PairOutcome, PairState, RailFigures
+from hosttune.model.pairs import EndResult, Memory, Pair, PairOutcome, PairState, PathMtu, RailFigures
 from hosttune.model.validation import Verdict
 
 FLOOR = 0.9
@@ -30,6 +30,8 @@ CUT: frozenset[PairOutcome] = frozenset(
 # If the server could not listen, what the client met there says nothing about the network.
 _SERVERS_OWN = ("port-busy", "wrong-fabric", "no-route", "not-installed", "tool-failed", "not-understood")
 
+_NOT_TOLD = PathMtu()
+
 
 @dataclass(frozen=True)
 class Joined:
@@ -40,6 +42,7 @@ class Joined:
     why: str | None = None
     retransmits: int | None = None
     errors: tuple[str, ...] | None = ()
+    path_mtu: PathMtu = _NOT_TOLD
 
 
 def joined(client: EndResult | None, server: EndResult | None) -> Joined:
@@ -62,7 +65,8 @@ def joined(client: EndResult | None, server: EndResult | None) -> Joined:
         return Joined("not-understood", why=f"receiver: {server.outcome}: {server.why}")
     if client.outcome == "nobody-came":
         return Joined("not-understood", why="the sender's answer is that of a receiver")
-    return Joined(client.outcome, why=f"sender: {client.why}")
+    smaller = f"; {client.path_mtu.why}" if client.path_mtu.state == "smaller" else ""
+    return Joined(client.outcome, why=f"sender: {client.why}{smaller}", path_mtu=client.path_mtu)
 
 
 def _both(client: EndResult, server: EndResult) -> Joined:
@@ -72,7 +76,8 @@ def _both(client: EndResult, server: EndResult) -> Joined:
         return Joined("not-understood", why="an end without a figure, or with one below 0")
     if abs(client.gbps - server.gbps) > _SAME * max(client.gbps, server.gbps):
         return Joined("not-understood", why=f"the ends contradict each other: {client.gbps:g} and {server.gbps:g} Gb/s")
-    return Joined("measured", min(client.gbps, server.gbps), server.why, client.retransmits, _errors(client, server))
+    figure, errors = min(client.gbps, server.gbps), _errors(client, server)
+    return Joined("measured", figure, server.why, client.retransmits, errors, client.path_mtu)
 
 
 def _errors(client: EndResult, server: EndResult) -> tuple[str, ...] | None:
@@ -140,7 +145,8 @@ def _medians(pairs: Iterable[Pair]) -> _Medians:
 def verdict_of(pairs: Iterable[Pair], *, incomplete: bool, limited: bool) -> Verdict:
     """Return the verdict. `incomplete`: hosts or ports are not measured; `limited`: so that it is no pass.
 
-    Errors that ports counted while they were measured, or that are not known, are no pass either.
+    Errors that ports counted while they were measured, or that are not known, are no pass either, nor is a path that
+    does not carry packets as large as its ports send, or of which this is not known.
     """
     found = tuple(pairs)
     states = {pair.state for pair in found}
@@ -148,7 +154,7 @@ def verdict_of(pairs: Iterable[Pair], *, incomplete: bool, limited: bool) -> Ver
         return "fail"
     if not states or incomplete or "unknown" in states:
         return "unknown"
-    limited = limited or any(pair.errors != () for pair in found)
+    limited = limited or any(pair.errors != () or pair.path_mtu.state in ("smaller", "unknown") for pair in found)
     return "warn" if limited else "pass"
 
 

@@ -8,7 +8,15 @@ from hosttune.assets import folder
 from hosttune.model.pairs import Fault, Pair, PairsReport
 from hosttune.report.heatmaps import STEPS, Cell, Matrix, cell_step, colour_range
 from hosttune.report.page import page_templates
-from hosttune.report.pairs_text import counted, headline, measured_hosts, occasion, rail_lines, unmeasured
+from hosttune.report.pairs_text import (
+    counted,
+    headline,
+    measured_hosts,
+    occasion,
+    rail_lines,
+    smaller_paths,
+    unmeasured,
+)
 
 MOST_IN_MAP = 128  # hosts; above, only those with a pair that is not good, as many as fit
 DENSE = 10  # hosts; above, cells are small and names of columns stand upright
@@ -30,7 +38,7 @@ def html(report: PairsReport) -> str:
             occasion=tuple(occasion(report)),
             matrices=maps(report),
             rails=tuple(rail_lines(report)),
-            unmeasured=(*counted(report), *unmeasured(report), *report.notes),
+            unmeasured=(*counted(report), *smaller_paths(report), *unmeasured(report), *report.notes),
             style=Markup(style),
         )
     )

@@ -21,7 +21,7 @@ def print_pairs(report: PairsReport, console: Console) -> None:
     print_top(report, headline(report), occasion(report), console)
     for line in rail_lines(report):
         prose(line, 0, console)
-    print_rest((*counted(report), *unmeasured(report), *report.notes), console)
+    print_rest((*counted(report), *smaller_paths(report), *unmeasured(report), *report.notes), console)
 
 
 def headline(report: PairsReport) -> str:
@@ -76,6 +76,16 @@ def counted(report: PairsReport) -> Iterator[str]:
     found.sort(key=lambda one: -len(one[1]))
     lines = [f"errors: {one.sender} to {one.receiver} on {one.rail}: {some(errors, 4)}" for one, errors in found]
     yield from first_lines(lines, "pairs with errors")
+
+
+def smaller_paths(report: PairsReport) -> Iterator[str]:
+    """Yield the paths that do not carry packets as large as the sender's MTU, alike ones together."""
+    found: dict[tuple[str, str | None], list[str]] = {}
+    for pair in report.pairs:
+        if pair.path_mtu.state == "smaller":
+            found.setdefault((pair.rail, pair.path_mtu.why), []).append(f"{pair.sender} to {pair.receiver}")
+    for (rail, why), names in found.items():
+        yield f"MTU of the path on {rail}: {why}: the peer's port or a switch has less ({some(names, 8)})"
 
 
 def measured_hosts(report: PairsReport) -> list[str]:

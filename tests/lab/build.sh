@@ -27,6 +27,7 @@ PACKAGES=(
   apparmor # libvirt confines guests by it where it is installed, as it is on every Debian server
   linux-image-amd64 initramfs-tools grub-pc fdisk
   irqbalance psmisc strace
+  iputils-ping # whether the path between two hosts carries packets of full size
   perftest # RDMA between two hosts, over the kernel's software device (rdma_rxe)
   python3-apt # Ansible asks it what is installed
 )
