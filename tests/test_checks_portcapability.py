@@ -106,19 +106,37 @@ def line(text: str, name: str, value: str | None) -> str:
 _TO_NDR = "14.0625 Gbps or 25.78125 Gbps or 53.125 Gbps or 106.25 Gbps"
 NDR = line(line(card(HDR), "LinkSpeedExtSupported", _TO_NDR), "LinkSpeedExtEnabled", _TO_NDR)
 XDR = NDR + "LinkSpeedExtSupported2:..........212.5 Gbps\nLinkSpeedExtEnabled2:............212.5 Gbps\n"
+_SIGNALS = {"FDR": "14.0625 Gbps", "EDR": "25.78125 Gbps", "HDR": "53.125 Gbps", "NDR": "106.25 Gbps"}
+
+
+def running(text: str, width: int, speed: str) -> str:
+    """The text of a port that has this width and this speed."""
+    text = line(text, "LinkWidthActive", f"{width}X")
+    if speed == "XDR":
+        none = line(text, "LinkSpeedExtActive", "No Extended Speed")
+        return none + "LinkSpeedExtActive2:.............212.5 Gbps\n"
+    return line(text, "LinkSpeedExtActive", _SIGNALS[speed])
+
+
 SPEEDS = (2.5, 5.0, 10.0, 14.0, 25.0, 50.0, 100.0, 200.0)
 
 
 def test_speeds_and_lanes_are_read_as_the_kernel_counts_them() -> None:
     found = parse_port_info(HDR)
     assert found == PortInfo(
-        widths=(1, 2, 4, 8, 12), lane_gbps=SPEEDS[:6], widths_enabled=(1, 4), lane_gbps_enabled=SPEEDS[:6]
+        widths=(1, 2, 4, 8, 12), lane_gbps=SPEEDS[:6], widths_enabled=(1, 4), lane_gbps_enabled=SPEEDS[:6], gbps=200.0
     )
+    assert parse_port_info(HDR_AT_EDR).gbps == 100.0
+    assert parse_port_info(running(XDR, 4, "XDR")).gbps == 800.0
+    fdr10 = line(line(HDR, "LinkSpeedExtActive", "No Extended Speed"), "LinkWidthActive", "1X")
+    assert parse_port_info(fdr10).gbps == 10.0
+    older = line(fdr10, "LinkSpeedActive", "Extended speed")  # it has a speed that the tool does not print
+    assert parse_port_info(older).gbps is None
     assert parse_port_info(HDR_AT_EDR).lane_gbps_enabled == (2.5, 5.0, 10.0, 25.0)
     assert (parse_port_info(NDR).lane_gbps, parse_port_info(XDR).lane_gbps) == (SPEEDS[:7], SPEEDS)
     old = line(line(HDR, "LinkSpeedExtSupported", "0"), "LinkSpeedExtEnabled", "Extended link speeds disabled")
     assert (parse_port_info(old).lane_gbps, parse_port_info(old).lane_gbps_enabled) == (SPEEDS[:3], SPEEDS[:3])
-    assert parse_port_info(card(HDR, "4X (IBA extension)")).widths == (4,)
+    assert parse_port_info(line(card(HDR, "4X (IBA extension)"), "LinkWidthEnabled", "4X")).widths == (4,)
 
 
 @pytest.mark.parametrize(
@@ -132,10 +150,27 @@ def test_speeds_and_lanes_are_read_as_the_kernel_counts_them() -> None:
         ("CapabilityMask2", None),
         ("CapabilityMask2", "0x830"),  # it has speeds from XDR on, and this tool does not print them
         ("CapabilityMask2", "?"),
+        ("CapabilityMask2", "0x3?"),
+        ("LinkSpeedExtSupported", "14.0625 Gbps or 25.78125 Gbps"),  # and more is enabled
+        ("LinkSpeedSupported", "2.5 Gbps"),
+        ("LinkSpeedExtEnabled", None),
+        ("LinkSpeedEnabled", None),
     ],
 )
 def test_a_list_that_is_not_whole_is_unknown(name: str, value: str | None) -> None:
     assert parse_port_info(line(HDR, name, value)).lane_gbps is None
+
+
+def test_a_width_that_is_enabled_and_not_supported_is_a_damaged_text() -> None:
+    assert parse_port_info(line(HDR, "LinkWidthSupported", "1X or 2X")).widths is None
+    assert parse_port_info(line(HDR, "LinkWidthEnabled", None)).widths is None
+
+
+def test_a_speed_without_a_name_is_told_apart_from_one_that_was_not_read() -> None:
+    assert parse_port_info(line(HDR, "LinkSpeedExtSupported", "53.125 Gbps or undefined (20)")).unnamed
+    assert parse_port_info(line(HDR, "CapabilityMask2", "0x830")).unnamed
+    assert not parse_port_info(line(HDR, "CapabilityMask2", None)).unnamed
+    assert not parse_port_info(running(XDR, 4, "XDR")).unnamed
 
 
 def test_a_line_that_is_there_twice_is_unknown() -> None:
@@ -166,8 +201,11 @@ def test_infiniband_ports_are_asked_at_the_port_itself(tmp_path: Path) -> None:
     assert system.asked == [tuple(command.split())]
     for reason, output, error in (
         ("not installed", "", "not installed"),
-        ("exit status 255", "smpquery: iberror: failed: Failed to open 'mlx5_0' port '1'\n", "smpquery: iberror:"
-         " failed: Failed to open 'mlx5_0' port '1'"),
+        # What smpquery writes to stderr where ib_umad is not loaded, each time with another number of its process.
+        ("exit status 255", "ibwarn: [3554] get_abi_version: can't read ABI version from"
+         " /sys/class/infiniband_mad/abi_version (No such file or directory): is ib_umad module loaded?\n"
+         "ibwarn: [3554] mad_rpc_open_port: can't open UMAD port (mlx5_0:1)\n",
+         "mad_rpc_open_port: can't open UMAD port (mlx5_0:1)"),
     ):  # fmt: skip
         no = CommandFailed(tuple(command.split()), reason, output)
         assert read_port_info(Reader(Asked(tmp_path, {command: no})), host) == {"mlx5_0/1": PortInfo(error=error)}
@@ -186,6 +224,8 @@ def test_infiniband_ports_are_asked_at_the_port_itself(tmp_path: Path) -> None:
 
 
 def judged_ib(text: str | PortInfo | None, *, inside: bool = False, **port: Any) -> tuple[str, str]:
+    if isinstance(text, str) and "LinkSpeedExtActive" in text and port.get("speed") in (*_SIGNALS, "XDR"):
+        text = running(text, port["width"], port["speed"])
     info = parse_port_info(text) if isinstance(text, str) else text
     infos = {"mlx5_0/1": info} if info is not None else {}
     found = ports_evidence({A: infiniband(**port)}, port_info=infos, inside=inside)
@@ -233,17 +273,40 @@ def test_what_a_slow_port_supports_and_has_enabled_is_told() -> None:
     )
 
 
-def test_a_port_without_a_link_and_one_in_a_guest_that_does_not_answer_are_not_judged() -> None:
+def test_a_port_without_a_link_and_a_virtual_function_of_a_guest_are_not_judged() -> None:
     found = ports_evidence({A: DEAD_IB}, port_info={"mlx5_0/1": parse_port_info(NDR)})
     assert one(found, "port-capability").outcome == "skip"
-    refused = PortInfo(error="smpquery: iberror: failed: Failed to open 'mlx5_0' port '1'")
-    assert judged_ib(refused, inside=True)[0] == "skip"
+    refused = PortInfo(error="mad_rpc_open_port: can't open UMAD port (mlx5_0:1)")
+    assert judged_ib(refused, inside=True)[0] == "unknown"  # a whole card of a guest, asked without root
     assert judged_ib(None, inside=True)[0] == "unknown"
+    found = ports_evidence({A: infiniband()}, device={"device_id": "101e"}, port_info={}, inside=True)
+    assert one(found, "port-capability").outcome == "skip"  # a virtual function
+
+
+def test_what_to_do_is_said_of_an_answer_that_is_not_there() -> None:
+    def hint(info: PortInfo) -> str:
+        found = ports_evidence({A: infiniband()}, port_info={"mlx5_0/1": info})
+        return one(found, "port-capability").hint or ""
+
+    assert hint(PortInfo(error="mad_rpc_open_port: can't open UMAD port (mlx5_0:1)")) == (
+        "as root: modprobe ib_umad; smpquery -C mlx5_0 -P 1 -D portinfo 0 1"
+    )
+    assert hint(PortInfo(error="no answer within 10 s")) == "as root: smpquery -C mlx5_0 -P 1 -D portinfo 0 1"
+    assert hint(PortInfo(unnamed=True)) == "a newer infiniband-diags; XDR needs 49 or newer"
+
+
+def test_a_rate_that_sysfs_and_the_port_contradict_is_unknown() -> None:
+    found = ports_evidence({A: infiniband()}, port_info={"mlx5_0/1": parse_port_info(running(NDR, 1, "NDR"))})
+    result = one(found, "port-capability")
+    assert (result.outcome, result.actual) == ("unknown", "mlx5_0/1: sysfs shows 400 Gb/s, smpquery 100")
 
 
 def test_each_port_of_a_card_counts() -> None:
     two = NicPorts(rdma=(rdma(), rdma(number=2, rate_gbps=100.0, speed="EDR")), interfaces=())
-    infos = {"mlx5_0/1": parse_port_info(NDR), "mlx5_0/2": parse_port_info(NDR)}
+    infos = {
+        "mlx5_0/1": parse_port_info(running(NDR, 4, "NDR")),
+        "mlx5_0/2": parse_port_info(running(NDR, 4, "EDR")),
+    }
     result = one(ports_evidence({A: two}, port_info=infos), "port-capability")
     assert (result.outcome, result.actual) == (
         "warn",

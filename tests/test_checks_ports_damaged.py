@@ -6,6 +6,7 @@ The captured hosts of the other sweeps have no RoCE port; the texts are real (te
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -74,6 +75,9 @@ SICK: Mapping[str, str] = {
     f"{COMMANDS}/ethtool-eth0": MODES.replace("Speed: 10000", "Speed: 1000"),
     f"{NET}/speed": "1000\n",
     f"{IB_PORT}/rate": "56 Gb/sec (4X FDR)\n",
+    f"{COMMANDS}/smpquery-portinfo-mlx5_1-1": HDR.replace(
+        "ExtActive:..............53.125", "ExtActive:..............14.0625"
+    ),
 }
 
 
@@ -135,10 +139,19 @@ def test_no_line_of_an_answer_that_is_lost_improves_anything(sick: bool) -> None
     whole = SICK if sick else HEALTHY
     for name in ("ethtool-m-eth0", "mlnx-qos-eth0", "smpquery-portinfo-mlx5_1-1"):
         lines = whole[f"{COMMANDS}/{name}"].splitlines(keepends=True)
-        for n in range(0, len(lines), 1 if name.startswith("mlnx") else 4):
+        for n in range(0, len(lines), 4 if name.startswith("ethtool") else 1):
             found = outcomes({**whole, f"{COMMANDS}/{name}": "".join(lines[:n] + lines[n + 1 :])})
             for check, outcome in found.items():
                 assert not improved(before(sick)[check], outcome), (check, lines[n])
+
+
+@pytest.mark.parametrize("sick", [False, True])
+def test_an_answer_of_smpquery_that_is_cut_off_at_a_word_improves_nothing(sick: bool) -> None:
+    name = f"{COMMANDS}/smpquery-portinfo-mlx5_1-1"
+    whole = SICK if sick else HEALTHY
+    for at in [found.start() for found in re.finditer(r" or |\n|\.\.+", whole[name])]:
+        found = outcomes({**whole, name: whole[name][:at]})
+        assert not improved(before(sick)[IB], found[IB]), whole[name][:at][-80:]
 
 
 def test_the_checks_are_those_of_the_product() -> None:

@@ -49,7 +49,7 @@ def unlinked(name: str, linked: str) -> OfPort | None:
     return None if linked == LINKED else of_port("skip", f"{name} has no link: see port-state")
 
 
-def unanswered(name: str, command: str, package: str, error: str | None, linked: str) -> OfPort:
+def unanswered(name: str, command: str, package: str, error: str | None, linked: str, hint: str = "") -> OfPort:
     """Return what follows from an answer of `command` about a port that is not there. `package` has the tool."""
     tool = command.partition(" ")[0]
     if error is None:
@@ -60,4 +60,4 @@ def unanswered(name: str, command: str, package: str, error: str | None, linked:
         return of_port("skip", f"the driver of {name} does not tell it: {error}")
     if linked not in (LINKED, UNKNOWN):
         return of_port("skip", f"{name} has no link, and nothing answers there: {error}")
-    return of_port("unknown", f"{command}: {error}", f"as root: {command}")
+    return of_port("unknown", f"{command}: {error}", hint or f"as root: {command}")

@@ -16,6 +16,9 @@ from hosttune.model.validation import CheckResult
 _CAPABILITY = "port-capability"
 _ALL = "each port with a link at the fastest rate that it supports"
 _SOURCE = "/sys/class/net/*/speed, ethtool NAME; /sys/class/infiniband/*/ports/*/rate, smpquery portinfo"
+# Virtual functions in a guest (drivers/net/ethernet/mellanox/mlx5/core/main.c, mlx5_core_pci_table): they answer for no
+# port.
+_VIRTUAL = frozenset(("15b3", device) for device in ("1014", "1016", "1018", "101a", "101c", "101e", "a2d3"))
 _SPLIT = 2  # lanes: a card limited to half of its rate has all lanes at half the speed, or two at the full one
 
 
@@ -36,9 +39,8 @@ def _judge(evidence: Evidence, judged: Judged) -> CheckResult:
         return skipped(_CAPABILITY, judged.address, "neither an Ethernet nor an InfiniBand port")
     details, infos = evidence.port_details or {}, evidence.port_info or {}
     ports = [_ethernet(one, known[one.name], details.get(one.name, PortDetail())) for one in judged.interfaces]
-    ports += [
-        _infiniband(port, known[port.name], infos.get(port.name, PortInfo()), evidence.inside) for port in infiniband
-    ]
+    virtual = (judged.device.vendor_id, judged.device.device_id) in _VIRTUAL
+    ports += [_infiniband(port, known[port.name], infos.get(port.name, PortInfo()), virtual) for port in infiniband]
     return result_of_ports(_CAPABILITY, judged, _ALL, ports, doubts=doubts, source=_SOURCE)
 
 
@@ -86,21 +88,28 @@ def _slower(name: str, speed: float, most: float, modes: LinkModes) -> str:
 # --- InfiniBand --------------------------------------------------------------------------------------------------
 
 
-def _infiniband(port: RdmaPort, linked: str, info: PortInfo, inside: bool) -> OfPort:
+def _infiniband(port: RdmaPort, linked: str, info: PortInfo, virtual: bool) -> OfPort:
     """Judge a port by PortInfo, which lists widths and speeds, but not which of them go together."""
     name = port.name
     if (without := unlinked(name, linked)) is not None:
         return without
+    if virtual:
+        return of_port("skip", f"{name}: a virtual function; hosttune validate on its host judges the port")
     command = f"smpquery -C {port.device} -P {port.number} -D portinfo 0 {port.number}"
-    if info.error is not None and inside:
-        return of_port("skip", f"{name}: in a guest, virtual functions do not answer smpquery: {info.error}")
     if info == PortInfo() or info.error is not None:
-        return unanswered(name, command, "infiniband-diags", info.error, linked)
+        hint = f"as root: modprobe ib_umad; {command}" if "UMAD" in (info.error or "") else ""
+        return unanswered(name, command, "infiniband-diags", info.error, linked, hint)
     rate = believed_gbps(port.layer, port.rate_gbps, port.speed)
     if rate is None:
         return of_port("unknown", f"the rate of {name} was not read, or is not proven: see port-rate")
-    if not info.widths or not info.lane_gbps:
-        return of_port("unknown", f"which lanes and speeds {name} supports was not read", f"as root: {command}")
+    if info.unnamed:
+        hint = "a newer infiniband-diags; XDR needs 49 or newer"
+        return of_port("unknown", f"smpquery has no name for a speed or width that {name} supports", hint)
+    if not info.widths or not info.lane_gbps or info.gbps is None:
+        return of_port("unknown", f"which lanes and speeds {name} supports cannot be read", f"as root: {command}")
+    if rate != info.gbps:
+        text = f"{name}: sysfs shows {rate:g} Gb/s, smpquery {info.gbps:g}"
+        return of_port("unknown", text, f"as root: {command}; cat /sys/class/infiniband/{port.device}/ports/*/rate")
     most = max(info.widths) * max(info.lane_gbps)
     if rate >= most:
         return _fastest(name, rate, most)

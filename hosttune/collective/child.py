@@ -86,7 +86,7 @@ def _pass_on(ranks: Sequence[tuple[int, int]], deadline: float) -> None:
     while running and failure is None:
         ready, _, _ = select.select(list(running), [], [], max(0.0, deadline - time.monotonic()))
         if not ready:
-            failure = {"failed": "no end within its time", "late": True}
+            failure = {"failed": "it did not end in its time", "late": True}
         for reader in ready:
             chunk = os.read(reader, 1 << 16)
             *whole, buffers[reader] = (buffers[reader] + chunk).split(b"\n")

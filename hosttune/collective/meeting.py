@@ -183,7 +183,7 @@ def _join(task: Task, machine: str | None, deadline: float) -> Met:
             if time.monotonic() + _RETRY_SECONDS < deadline:
                 time.sleep(_RETRY_SECONDS)
                 continue
-            why = f"{first} was there, and the group did not come together: {error}"
+            why = f"{first} was there, and the group did not connect: {error}"
             raise NotMet("nobody-came", why, (first,)) from error
         break
     if said.get("go") != task.group:

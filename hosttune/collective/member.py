@@ -89,7 +89,7 @@ class _Course:
         if self.failed is not None or self.lost is not None:
             return self.failed or self.lost or ("not-understood", None, ())
         if not self.done:
-            return "tool-failed", "the measuring process ended without an end", ()
+            return "tool-failed", "the measuring process ended before its last line", ()
         if not self.timings:
             return "not-understood", "; ".join(self.notes[:2]) or "no figure", ()
         return "measured", None, ()
@@ -172,7 +172,7 @@ def _follow(course: _Course, met: Met, process: Child) -> None:
             if not ready and course.lost is not None:
                 return
             if not ready:
-                course.failed = ("collective-failed", f"no end within {course.task.seconds} s", ())
+                course.failed = ("collective-failed", f"it did not end within {course.task.seconds} s", ())
             for key, _ in sorted(ready, key=lambda one: one[0].data is not None):
                 if key.data is not None:
                     selector.unregister(key.data[1])
@@ -240,7 +240,7 @@ def _began(course: _Course, said: Mapping[str, Any]) -> None:
         course.failed = ("not-understood", f"the group has {course.ranks} ranks, not {wanted}", ())
     there = [part for part in (f"torch {said['torch']}", f"nccl {said['nccl']}") if part.split()[1] != "None"]
     if task.library is not None and any(part not in task.library for part in there):
-        course.failed = ("other-version", f"here is {', '.join(there)}, the group has {task.library}", ())
+        course.failed = ("other-version", f"this host has {', '.join(there)}, the group uses {task.library}", ())
 
 
 def _timed(course: _Course, said: Mapping[str, Any]) -> None:

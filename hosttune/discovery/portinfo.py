@@ -33,6 +33,15 @@ _LANES = {
     **{"53.125 Gbps": 50.0, "106.25 Gbps": 100.0, "212.5 Gbps": 200.0},
 }
 _NONE = "0"  # no extended speed
+_UNNAMED = "undefined ("  # libibmad: a bit that it has no name for
+_STATES = ("Supported", "Enabled")
+# The speed that a port has, in the order in which one counts, and the words for none of its list.
+_ACTIVE = (
+    ("LinkSpeedExtActive2", "No Extended Speed 2"),
+    ("LinkSpeedExtActive", "No Extended Speed"),
+    ("LinkSpeedActive", "Extended speed"),
+)
+_PROCESS = r"^ibwarn: \[[0-9]+\] "  # libibmad's warnings begin with the number of the process
 _EXTENDED_SPEEDS_2 = 0x0800  # CapabilityMask2: IsExtendedSpeeds2Supported, in which the speeds from XDR on are told
 _HEX = r"0x([0-9a-f]{1,4})"
 
@@ -56,29 +65,38 @@ def _read(reader: Reader, device: str, number: str) -> PortInfo:
     # By the direct route "0", which ends at the port itself: it needs no subnet manager.
     argv = ("smpquery", "-C", device, "-P", number, "-D", "portinfo", "0", number)
     text, error = tool_answer(reader, f"{PORT_INFO}{device}-{number}", argv, strip_port_info)
-    return PortInfo(error=error) if text is None else parse_port_info(text)
+    if text is not None:
+        return parse_port_info(text)
+    return PortInfo(error=re.sub(_PROCESS, "", error) if error else None)
 
 
 def strip_port_info(text: str) -> str:
     """Return the lines of PortInfo that tell of the link; an error as it is."""
-    if text.startswith("{"):
+    if text.startswith('{"error"'):
         return text
     return "".join(line for line in text.splitlines(keepends=True) if _LINE.fullmatch(line.strip()))
 
 
 def parse_port_info(text: str) -> PortInfo:
-    """Return the speeds and lanes of `smpquery portinfo`. A line that is missing, there twice, or has a word that is
-    not known makes its list None."""
+    """Return the speeds and lanes of `smpquery portinfo`.
+
+    A line that is missing, there twice, or has a word that is not known makes its list None. So does a list of what is
+    enabled that is not a part of what is supported: a text that was cut off or damaged contradicts itself.
+    """
     rows: dict[str, str | None] = {}
     for line in text.splitlines()[:_MOST_LINES]:
         match = _LINE.fullmatch(line.strip())
         if match:
             rows[match[1]] = None if match[1] in rows else match[2].strip()
+    widths, widths_enabled = (_listed(rows.get(f"LinkWidth{state}"), _WIDTHS) for state in _STATES)
+    lanes, lanes_enabled = (_lanes(rows, state) for state in _STATES)
     return PortInfo(
-        widths=_listed(rows.get("LinkWidthSupported"), _WIDTHS),
-        lane_gbps=_lanes(rows, "Supported"),
-        widths_enabled=_listed(rows.get("LinkWidthEnabled"), _WIDTHS),
-        lane_gbps_enabled=_lanes(rows, "Enabled"),
+        widths=widths if widths_enabled is not None and {*widths_enabled} <= {*(widths or ())} else None,
+        lane_gbps=lanes if lanes_enabled is not None and {*lanes_enabled} <= {*(lanes or ())} else None,
+        widths_enabled=widths_enabled,
+        lane_gbps_enabled=lanes_enabled,
+        gbps=_rate(rows),
+        unnamed=any(_UNNAMED in (words or "") for words in rows.values()) or _has_second(rows) is True,
     )
 
 
@@ -89,16 +107,31 @@ def _lanes(rows: Mapping[str, str | None], state: str) -> tuple[float, ...] | No
     """
     lists = [rows.get(f"LinkSpeed{state}"), rows.get(f"LinkSpeedExt{state}")]
     third = f"LinkSpeedExt{state}2"
-    if third in rows:
-        lists.append(rows[third])
-    else:
-        mask = re.match(_HEX, rows.get("CapabilityMask2") or "")
-        lists.append(None if mask is None or int(mask[1], 16) & _EXTENDED_SPEEDS_2 else _NONE)
+    lists.append(rows[third] if third in rows else _NONE if _has_second(rows) is False else None)
     if lists[1] == "Extended link speeds disabled" and state == "Enabled":
         lists[1] = _NONE
     found = [() if words == _NONE and at else _listed(words, _LANES) for at, words in enumerate(lists)]
     known = [values for values in found if values is not None]
     return tuple(sorted(value for values in known for value in values)) if len(known) == len(found) else None
+
+
+def _has_second(rows: Mapping[str, str | None]) -> bool | None:
+    """Return whether the port has speeds of a third list that the tool did not print; None if that is not known."""
+    if "LinkSpeedExtSupported2" in rows:
+        return False
+    mask = re.fullmatch(_HEX, rows.get("CapabilityMask2") or "")
+    return bool(int(mask[1], 16) & _EXTENDED_SPEEDS_2) if mask else None
+
+
+def _rate(rows: Mapping[str, str | None]) -> float | None:
+    """Return the rate that the port has in Gb/s: its lanes, and the first speed that is one of the three lists."""
+    width = _WIDTHS.get(rows.get("LinkWidthActive") or "")
+    for name, none in _ACTIVE:
+        words = rows.get(name, none)
+        if words != none:
+            lane = _LANES.get(words or "")
+            return lane * width if lane is not None and width is not None else None
+    return None
 
 
 def _listed(words: str | None, known: Mapping[str, Number]) -> tuple[Number, ...] | None:

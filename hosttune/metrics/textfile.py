@@ -90,8 +90,8 @@ def _unwritable(path: str, error: OSError) -> BadInput:
         errno.EACCES: "run it as root, or as the owner of the folder",
         errno.EPERM: "run it as root, or as the owner of the folder",
         errno.EROFS: "the file system is read-only: " + _FOLDER,
-        errno.ENOSPC: "free space on that disk; the file of before stays, and its metrics grow old",
-        errno.EDQUOT: "free space on that disk; the file of before stays, and its metrics grow old",
+        errno.ENOSPC: "free space on that disk; the earlier file stays, and its metrics get old",
+        errno.EDQUOT: "free space on that disk; the earlier file stays, and its metrics get old",
     }
     hint = hints.get(error.errno or 0, _FOLDER)
     return BadInput(f"cannot write {path}: {error.strerror}", where=path, hint=hint)

@@ -131,16 +131,18 @@ class PortDetail(Value, frozen=True, kw_only=True):
 
 
 class PortInfo(Value, frozen=True, kw_only=True):
-    """Which lanes and speeds an InfiniBand port supports, and which are enabled. None is unknown.
+    """Which lanes and speeds an InfiniBand port supports, which are enabled, and which it has. None is unknown.
 
-    `widths`: numbers of lanes. `lane_gbps`: Gb/s of one lane, as the kernel counts them (100 for NDR). `error`: the
-    tool's words where it told nothing.
+    `widths`: numbers of lanes. `lane_gbps`: Gb/s of one lane, as the kernel counts them (100 for NDR). `gbps`: the rate
+    that it has now. `unnamed`: the tool has no name for one of them. `error`: its words where it told nothing.
     """
 
     widths: tuple[int, ...] | None = None
     lane_gbps: tuple[float, ...] | None = None
     widths_enabled: tuple[int, ...] | None = None
     lane_gbps_enabled: tuple[float, ...] | None = None
+    gbps: float | None = None
+    unnamed: bool = False
     error: str | None = None
 
     def __post_init__(self) -> None:

@@ -249,7 +249,7 @@ def test_a_watch_that_stops(watch: Watch) -> None:
 
 @fault
 def test_a_watch_killed_in_the_middle_of_a_write(watch: Watch) -> None:
-    """Killed when it syncs the temporary file: the file of before stays whole, and systemd starts another one."""
+    """Killed when it syncs the temporary file: the earlier file stays whole, and systemd starts another one."""
     lab = watch.lab
     process = lab.shell(f"systemctl show {UNIT} -p MainPID --value").strip()
     lab.shell(
@@ -272,7 +272,7 @@ def test_a_full_disk(watch: Watch) -> None:
     watch.lab.shell(f"dd if=/dev/zero of={FOLDER}/filler bs=4k", check=False)
     try:
         watch.found(Wanted("HosttuneStale"), extra=5 * INTERVAL + 1)
-        assert "# HELP hosttune_" in watch.lab.shell(f"head -1 {TEXTFILE}"), "the file of before stays"
+        assert "# HELP hosttune_" in watch.lab.shell(f"head -1 {TEXTFILE}"), "the earlier file stays"
     finally:
         watch.lab.shell(f"rm {FOLDER}/filler")
     watch.over()
