@@ -136,6 +136,15 @@ def test_counters_that_were_not_read_are_no_pass(tmp_path: Path) -> None:
     assert sum(pair.errors is None for pair in report.pairs) == 3
 
 
+@pytest.mark.parametrize("told_path", [{"state": "not-asked"}, {"state": "whole"}, {}])
+def test_a_path_that_a_host_does_not_tell_of_is_no_pass(tmp_path: Path, told_path: dict[str, Any]) -> None:
+    report = told(tmp_path, "h0003", measured=of_ends(path_mtu=told_path))
+    assert (report.verdict, {pair.state for pair in report.pairs}) == ("warn", {"good"})
+    assert any(
+        note.startswith("whether packets of the ports' MTU arrive whole is not known: ") for note in report.notes
+    )
+
+
 def test_above_32_hosts_a_rail_of_three_hosts_is_measured(tmp_path: Path) -> None:
     """By 8 rounds of 60 hosts they would hardly meet each other."""
     hosts = {name: ("r0", "r1") if name in ("h0004", "h0017", "h0031") else ("r0",) for name in same(60)}

@@ -172,7 +172,7 @@ def _follow(course: _Course, met: Met, process: Child) -> None:
             if not ready and course.lost is not None:
                 return
             if not ready:
-                course.failed = ("collective-failed", f"it did not end within {course.task.seconds} s", ())
+                course.failed = ("collective-failed", f"it did not end in {course.task.seconds} s", ())
             for key, _ in sorted(ready, key=lambda one: one[0].data is not None):
                 if key.data is not None:
                     selector.unregister(key.data[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -23,7 +24,7 @@ from hosttune.fleet.pairplan import (
 )
 from hosttune.model.fleet import Answer
 from hosttune.model.listing import some
-from hosttune.model.pairs import GPU_RAIL, EndResult, Ends, Pair, PairHost, PairsReport, Port
+from hosttune.model.pairs import GPU_RAIL, EndResult, Ends, Pair, PairHost, PairsReport, PathMtu, Port
 from hosttune.pairs.blame import blame
 from hosttune.pairs.judging import CUT, Joined, joined, judged, rail_figures, remarks, verdict_of
 from hosttune.pairs.schedule import Pairing, regrouped
@@ -60,6 +61,9 @@ def _of_pair(results: str, plan: PairsPlan, planned: PlannedRound, pair: Pairing
             what = Joined("wrong-fabric", why=f"{first.link_layer} and {second.link_layer}")
         else:
             what = _joined(pair, answers, first.rail)
+            if what.path_mtu.state == "not-asked" and first.gpu is None and first.link_layer != "InfiniBand":
+                untold = PathMtu(why="the sender did not ask, and its port is not known to be one of InfiniBand")
+                what = dataclasses.replace(what, path_mtu=untold)
         yield Pair(
             sender=pair[0],
             receiver=pair[1],

@@ -22,6 +22,7 @@ from hosttune.model.validation import Verdict
 
 FLOOR = 0.9
 LEAST_FOR_MEDIAN = 3  # measured pairs; with fewer no figure is unusual
+_MOST_WORDS = 300  # characters of a reason that a host gives
 _SAME = 0.05  # the two ends' figures of one connection may differ by this part
 _ABOVE = 1.05  # times the port's rate: no port carries more; what is above was measured for seconds, with buffers
 CUT: frozenset[PairOutcome] = frozenset(
@@ -65,8 +66,9 @@ def joined(client: EndResult | None, server: EndResult | None) -> Joined:
         return Joined("not-understood", why=f"receiver: {server.outcome}: {server.why}")
     if client.outcome == "nobody-came":
         return Joined("not-understood", why="the sender's answer is that of a receiver")
-    smaller = f"; {client.path_mtu.why}" if client.path_mtu.state == "smaller" else ""
-    return Joined(client.outcome, why=f"sender: {client.why}{smaller}", path_mtu=client.path_mtu)
+    path = _path(client)
+    smaller = f"; {path.why}" if path.state == "smaller" else ""
+    return Joined(client.outcome, why=f"sender: {client.why}{smaller}", path_mtu=path)
 
 
 def _both(client: EndResult, server: EndResult) -> Joined:
@@ -77,7 +79,17 @@ def _both(client: EndResult, server: EndResult) -> Joined:
     if abs(client.gbps - server.gbps) > _SAME * max(client.gbps, server.gbps):
         return Joined("not-understood", why=f"the ends contradict each other: {client.gbps:g} and {server.gbps:g} Gb/s")
     figure, errors = min(client.gbps, server.gbps), _errors(client, server)
-    return Joined("measured", figure, server.why, client.retransmits, errors, client.path_mtu)
+    return Joined("measured", figure, server.why, client.retransmits, errors, _path(client))
+
+
+def _path(client: EndResult) -> PathMtu:
+    """Return what the sender says of its path; nothing is known of it if it does not name the MTU."""
+    told, why = client.path_mtu, (client.path_mtu.why or "")[:_MOST_WORDS] or None
+    if told.state in ("whole", "smaller") and not told.bytes:
+        return PathMtu(why="the sender does not name the MTU of its port")
+    if told.state == "smaller" and why is None:
+        why = f"packets of {told.bytes} bytes do not arrive whole"
+    return replace(told, why=why)
 
 
 def _errors(client: EndResult, server: EndResult) -> tuple[str, ...] | None:

@@ -84,8 +84,11 @@ def smaller_paths(report: PairsReport) -> Iterator[str]:
     for pair in report.pairs:
         if pair.path_mtu.state == "smaller":
             found.setdefault((pair.rail, pair.path_mtu.why), []).append(f"{pair.sender} to {pair.receiver}")
-    for (rail, why), names in found.items():
-        yield f"MTU of the path on {rail}: {why}: the peer's port or a switch has less ({some(names, 8)})"
+    lines = [
+        f"MTU of the path on {rail}: {why}: the peer's port or a switch has less ({some(names, 8)})"
+        for (rail, why), names in found.items()
+    ]
+    yield from first_lines(lines, "paths")
 
 
 def measured_hosts(report: PairsReport) -> list[str]:
