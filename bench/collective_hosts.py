@@ -44,9 +44,9 @@ def main() -> int:
     running = [
         subprocess.Popen(
             COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={**environment, "NCCL_HOSTID": name},
+            env={**environment, "NCCL_HOSTID": name, **_own_gpus(options, index)},
         )
-        for name in names
+        for index, name in enumerate(names)
     ]  # fmt: skip
     for process, job in zip(running, jobs, strict=True):
         time.sleep(options.apart)  # each looks who uses the GPU: on one machine they would see each other do so
@@ -80,8 +80,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--apart", type=float, default=3.0, help="seconds between the starts of two hosts")
+    parser.add_argument("--own-gpus", action="store_true", help="each host sees GPUs that no other host sees")
     parser.add_argument("--die", action="store_true")
     return parser.parse_args()
+
+
+def _own_gpus(options: argparse.Namespace, index: int) -> dict[str, str]:
+    """Return the variable that shows a host its own GPUs alone."""
+    first = index * options.ranks
+    numbers = range(first, first + options.ranks)
+    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, numbers))} if options.own_gpus else {}
 
 
 def _ask(job: dict[str, object], environment: dict[str, str]) -> subprocess.Popen[str]:
