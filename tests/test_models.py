@@ -136,6 +136,26 @@ def test_what_is_shipped_predicts_every_point(point: dict[str, Any]) -> None:
     assert got.bound >= point["value"]
 
 
+# GB/s of two GPUs of 18 links in guests (medians of 5, NCCL 2.28.9, NVLS off, 2026-11-24), by MiB.
+TWO_GPUS = {
+    ("NVIDIA H100 80GB HBM3", "all-reduce-busbw"): {32: 221.7, 256: 296.0, 1024: 324.8, 4096: 339.6},
+    ("NVIDIA H100 80GB HBM3", "all-gather-busbw"): {32: 171.7, 256: 241.1, 1024: 268.3, 4096: 286.8},
+    ("NVIDIA H200", "all-reduce-busbw"): {32: 241.8, 256: 299.8, 1024: 329.7, 4096: 346.0},
+    ("NVIDIA H200", "all-gather-busbw"): {32: 183.7, 256: 245.0, 1024: 270.1, 4096: 302.9},
+}
+
+
+@pytest.mark.parametrize(("gpu", "metric"), TWO_GPUS)
+def test_two_healthy_gpus_are_not_called_low_and_half_of_their_links_are(gpu: str, metric: str) -> None:
+    for mib, measured in TWO_GPUS[gpu, metric].items():
+        got = estimate(Question(metric, 2, 1, mib << 20), shape({"gpu": gpu, "ranks": 2}))
+        assert got.typical is not None
+        low = got.low_below * got.typical
+        assert measured > low, (mib, low)
+        if mib >= 256:
+            assert measured / 2 < low, (mib, low)
+
+
 def without_switch(found: Shape) -> Any:
     import msgspec
 

@@ -13,6 +13,7 @@ from hosttune.predicting.shape import Shape, is_card
 # A figure below this part of the typical one is low. Collectives of large messages repeat within 5 %; GEMM depends on
 # clocks and on the shape of the matrices; copies over PCIe are 0.76 to 0.88 of the link by its generation.
 _STEADY, _LOOSE, _COPIES = 0.9, 0.85, 0.8
+_PAIR_GATHERS, _PAIR_GATHERS_SMALL = 0.65, 0.5  # all-gather of two GPUs: above 128 MiB, and up to that
 # Of the bound, where no typical figure has a source: copies over PCIe 3.0 and 4.0 reach 0.76 to 0.8 of the link, and
 # the part of a peak that H200 reaches is 0.72 to 0.885.
 _LEAST_COPY, _LEAST_PEAK = 0.65, 0.6
@@ -155,22 +156,29 @@ def _within(question: Question, shape: Shape) -> Estimate:
     if ranks == 2:
         part = min(part, formulas.PAIR_RING_PART)
     large, typical, formula, source = _ring_or_switch(question.size_bytes, ranks, links_rate, part, generation, reduces)
-    return Estimate("GB/s", formula, source, bound, typical, because, _least(question, _LOOSE), 0.05, large=large)
+    return Estimate(
+        "GB/s", formula, source, bound, typical, because, _least(question, _LOOSE, pair=ranks == 2), 0.05, large=large
+    )
 
 
-def _least(question: Question, gathers: float) -> float:
+def _least(question: Question, gathers: float, *, pair: bool = False) -> float:
     """Return the part of the typical figure below which a collective is low.
 
     The time of a small message depends on the version of the library: 8 A100 of nccl-tests give 0.73 of the formula at
     8 MiB and 0.82 at 32 MiB. `gathers`: of an all-gather. No ring's part was fitted to one within a host: the same
-    machine gives 0.87 of the formula at 512 MiB.
+    machine gives 0.87 of the formula at 512 MiB. `pair`: of two GPUs. Two H100 and two H200 of 18 links give 0.72 of it
+    in an all-gather of 256 MiB, 0.79 at 1 GiB and 0.84 to 0.89 at 4 GiB, and 0.88 in an all-reduce of 256 MiB (NCCL
+    2.28.9, 2026-11-24): their formula was fitted to large all-reduces.
     """
     size = question.size_bytes
+    reduces = question.metric == "all-reduce-busbw"
     if size and size < 32 << 20:
         return 0.0  # outside of the formula's range: no figure is called low
     if size and size <= 128 << 20:
-        return 0.7
-    return _STEADY if question.metric == "all-reduce-busbw" else gathers
+        return 0.7 if reduces or not pair else _PAIR_GATHERS_SMALL
+    if pair and reduces:
+        return _COPIES if size and size <= 512 << 20 else _STEADY
+    return _STEADY if reduces else _PAIR_GATHERS if pair else gathers
 
 
 def _ring_or_switch(
