@@ -22,7 +22,6 @@ from hosttune.pairs.counters import came, look
 from hosttune.pairs.ends import (
     STALLED,
     UNBOUND,
-    Run,
     check_job,
     command,
     measure,
@@ -33,6 +32,7 @@ from hosttune.pairs.ends import (
 )
 from hosttune.pairs.judging import joined, judged, verdict_of
 from hosttune.pairs.ports import survey
+from hosttune.pairs.programs import Run
 from hosttune.reader import Reader
 from hosttune.recorded import Capture
 from hosttune.report.pairs_text import counted

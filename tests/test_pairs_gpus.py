@@ -21,10 +21,11 @@ from hosttune.fleet.pairplan import PairsOptions, seconds_of
 from hosttune.model.host import Host
 from hosttune.model.pairs import End, GpuMemory, Job, Pair, Port
 from hosttune.pairs.blame import blame
-from hosttune.pairs.ends import GPU_SECONDS, Run, check_job, command, measure_one
+from hosttune.pairs.ends import GPU_SECONDS, check_job, command, measure_one
 from hosttune.pairs.ends import measure as measure_ends
 from hosttune.pairs.judging import joined, judged
 from hosttune.pairs.ports import survey
+from hosttune.pairs.programs import Run
 
 CASES = Path(__file__).parent / "cases/pairs/ib_write_bw"
 HELP = (CASES / "help.txt").read_text()

@@ -86,8 +86,10 @@ def test_a_path_that_is_smaller_than_a_port_is_told_though_the_figure_is_good(fl
     first = fleet.hosts[0]
     assert first.space is not None
     quiet(*first.space.inside("ip", "link", "set", "eth0", "mtu", "9000"))
-    found = measure(fleet, tmp_path, Player(fleet), names=("gpu-1", "gpu-4"))
-    quiet(*first.space.inside("ip", "link", "set", "eth0", "mtu", "1500"))  # as it was, for the next test
+    try:
+        found = measure(fleet, tmp_path, Player(fleet), names=("gpu-1", "gpu-4"))
+    finally:  # as it was, for the next test
+        quiet(*first.space.inside("ip", "link", "set", "eth0", "mtu", "1500"))
     of_sender = {pair.sender: (pair.state, pair.path_mtu.state, pair.path_mtu.bytes) for pair in found.report.pairs}
     assert of_sender == {"gpu-1": ("good", "smaller", 9000), "gpu-4": ("good", "whole", 1500)}, found.report.to_json()
     assert found.report.verdict == "warn"

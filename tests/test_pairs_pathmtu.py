@@ -12,9 +12,10 @@ from test_pairs_ends import CLIENT, SERVER, iperf3, result
 from hosttune.errors import CommandFailed
 from hosttune.fleet.pairplan import seconds_of
 from hosttune.model.pairs import GpuMemory, Pair, PathMtu
-from hosttune.pairs.ends import Run, measure
+from hosttune.pairs.ends import measure
 from hosttune.pairs.judging import joined, verdict_of
 from hosttune.pairs.pathmtu import path_mtu
+from hosttune.pairs.programs import Run
 
 # Printed by ping of iputils 20221126 (Debian 12) between network namespaces.
 ANSWERED = "3 packets transmitted, 3 received, 0% packet loss, time 401ms\n"

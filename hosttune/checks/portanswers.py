@@ -42,13 +42,6 @@ def result_of_ports(
     return result_of_worst(check, judged, expected, faults, good, source=source)
 
 
-def unlinked(name: str, linked: str) -> OfPort | None:
-    """Return what is said of a port without a link, or whose link is not known; None for one with a link."""
-    if linked == UNKNOWN:
-        return of_port("unknown", f"whether {name} has a link is not known")
-    return None if linked == LINKED else of_port("skip", f"{name} has no link: see port-state")
-
-
 def unanswered(name: str, command: str, package: str, error: str | None, linked: str, hint: str = "") -> OfPort:
     """Return what follows from an answer of `command` about a port that is not there. `package` has the tool."""
     tool = command.partition(" ")[0]

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from hosttune.checks.check import Check, skipped
 from hosttune.checks.facts import SOFTWARE
-from hosttune.checks.nics import IB, Found, Judged, each_nic, links, not_known
-from hosttune.checks.portanswers import OfPort, of_port, result_of_ports, unanswered, unlinked
+from hosttune.checks.nics import IB, LINKED, UNKNOWN, Found, Judged, each_nic, links, not_known
+from hosttune.checks.portanswers import OfPort, of_port, result_of_ports, unanswered
 from hosttune.model.evidence import Evidence
 from hosttune.model.ports import Interface, LinkModes, PortDetail, PortInfo, RdmaPort
 from hosttune.model.rates import believed_gbps
@@ -44,12 +44,19 @@ def _judge(evidence: Evidence, judged: Judged) -> CheckResult:
     return result_of_ports(_CAPABILITY, judged, _ALL, ports, doubts=doubts, source=_SOURCE)
 
 
+def _unlinked(name: str, linked: str) -> OfPort | None:
+    """Return what is said of a port without a link, or whose link is not known; None for one with a link."""
+    if linked == UNKNOWN:
+        return of_port("unknown", f"whether {name} has a link is not known")
+    return None if linked == LINKED else of_port("skip", f"{name} has no link: see port-state")
+
+
 # --- Ethernet ----------------------------------------------------------------------------------------------------
 
 
 def _ethernet(interface: Interface, linked: str, detail: PortDetail) -> OfPort:
     name, speed, modes = interface.name, interface.speed_gbps, detail.modes
-    if (without := unlinked(name, linked)) is not None:
+    if (without := _unlinked(name, linked)) is not None:
         return without
     if modes is None:
         return unanswered(name, f"ethtool {name}", "ethtool", detail.modes_error, linked)
@@ -91,7 +98,7 @@ def _slower(name: str, speed: float, most: float, modes: LinkModes) -> str:
 def _infiniband(port: RdmaPort, linked: str, info: PortInfo, virtual: bool) -> OfPort:
     """Judge a port by PortInfo, which lists widths and speeds, but not which of them go together."""
     name = port.name
-    if (without := unlinked(name, linked)) is not None:
+    if (without := _unlinked(name, linked)) is not None:
         return without
     if virtual:
         return of_port("skip", f"{name}: a virtual function; hosttune validate on its host judges the port")

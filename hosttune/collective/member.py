@@ -23,7 +23,8 @@ from hosttune.collective.launch import Child, child
 from hosttune.collective.meeting import Met, NotMet, hear, meet
 from hosttune.errors import BadInput
 from hosttune.model.collective import Member, MemberOutcome, Task, Timing
-from hosttune.pairs.ends import Run, other_way
+from hosttune.pairs.ends import other_way
+from hosttune.pairs.programs import Run
 
 # Variables that libraries for collectives, and what carries them, read. They are kept, and recorded.
 _VARIABLES = re.compile(

@@ -25,12 +25,10 @@ from hosttune.gpu import vendor_of
 from hosttune.model.pairs import End, EndOutcome, EndResult, GpuMemory, Job, PathMtu
 from hosttune.pairs.counters import Counters, came
 from hosttune.pairs.pathmtu import path_mtu
+from hosttune.pairs.programs import Run, bounded
 
-Run = Callable[[tuple[str, ...], float], str]  # a command and its time limit in seconds → stdout, or CommandFailed
 SLACK_SECONDS = 6  # of a program beside waiting and measuring: it connects, exchanges results, ends
 OMIT_SECONDS = 1  # of TCP's slow start, sent before the figure begins (iperf3 -O)
-# What a program says as an error stands behind its document, so that neither hides the other.
-_MERGED = ("sh", "-c", 'exec "$@" 2>&1', "sh")
 # `ib_write_bw` says by lines that a peer is there; what it holds back when its time limit ends it would be lost.
 _BY_LINES = ("stdbuf", "-oL")
 _RETRY_SECONDS = 0.4
@@ -172,7 +170,7 @@ def command(end: End, seconds_to_connect: float, *, bound: bool = True) -> tuple
     omit = OMIT_SECONDS if end.tool == "tcp" else GPU_SECONDS if end.gpu is not None else 0
     limit = round(seconds_to_connect + omit + end.seconds + SLACK_SECONDS)
     words = _iperf3(end) if end.tool == "tcp" else _perftest(end, bound=bound)
-    return ("timeout", "-k", "2", str(limit), *_MERGED, *words), float(limit)
+    return bounded(limit, *words), float(limit)
 
 
 def _iperf3(end: End) -> tuple[str, ...]:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from collections.abc import Callable
 
 from hosttune.errors import CommandFailed
 from hosttune.model.pairs import End, PathMtu
+from hosttune.pairs.programs import KILL_SECONDS, Run, bounded
 
 _HEADERS = {4: 28, 6: 48}  # bytes of IP and ICMP (RFC 791, RFC 8200, RFC 792, RFC 4443)
 _SMALL = 64
@@ -22,11 +22,9 @@ _LEAST, _MOST = 576, 65535  # RFC 791: what every host takes; the largest packet
 _PACKETS = 3
 _LIMIT_SECONDS = 6  # of one ping: 0.4 s of sending, and 1 s for the last answer
 USUAL_SECONDS = 0.5  # if the first ping is answered; 2.8 if none is
-MOST_SECONDS = 3 * (_LIMIT_SECONDS + 1)
+MOST_SECONDS = 3 * (_LIMIT_SECONDS + KILL_SECONDS)
 _SUMMARY = re.compile(r"^([0-9]{1,3}) packets transmitted, ([0-9]{1,3}) received", re.MULTILINE)
 _KNOWN = re.compile(r'"mtu": ?([0-9]{2,5})\b')  # in "metrics" of `ip -j route get`: of the route, or learned
-
-Run = Callable[[tuple[str, ...], float], str]
 
 
 def path_mtu(end: End, run: Run) -> PathMtu:
@@ -75,9 +73,9 @@ def _answers(end: End, size: int, run: Run) -> int:
     """Return how many packets of this size are answered. Raises _NoAnswerError if ping does not say it."""
     payload = str(size - _HEADERS[ipaddress.ip_address(end.peer_address).version])
     words = ("ping", "-n", "-q", "-M", "do", "-s", payload, "-c", str(_PACKETS), "-i", "0.2", "-W", "1")
-    argv = ("timeout", "-k", "1", str(_LIMIT_SECONDS), "sh", "-c", 'exec "$@" 2>&1', "sh", *words)
+    argv = bounded(_LIMIT_SECONDS, *words, "-I", end.address, end.peer_address)
     try:
-        text, failed = run((*argv, "-I", end.address, end.peer_address), _LIMIT_SECONDS + 5.0), ""
+        text, failed = run(argv, _LIMIT_SECONDS + 5.0), ""
     except CommandFailed as error:
         text, failed = error.output, error.reason
     found = _SUMMARY.search(text)

@@ -14,6 +14,7 @@ from hosttune.predicting.shape import Shape, is_card
 # clocks and on the shape of the matrices; copies over PCIe are 0.76 to 0.88 of the link by its generation.
 _STEADY, _LOOSE, _COPIES = 0.9, 0.85, 0.8
 _PAIR_GATHERS, _PAIR_GATHERS_SMALL = 0.65, 0.5  # all-gather of two GPUs: above 128 MiB, and up to that
+_PAIR_REDUCES = 0.8  # all-reduce of two GPUs: up to 512 MiB
 # Of the bound, where no typical figure has a source: copies over PCIe 3.0 and 4.0 reach 0.76 to 0.8 of the link, and
 # the part of a peak that H200 reaches is 0.72 to 0.885.
 _LEAST_COPY, _LEAST_PEAK = 0.65, 0.6
@@ -177,7 +178,7 @@ def _least(question: Question, gathers: float, *, pair: bool = False) -> float:
     if size and size <= 128 << 20:
         return 0.7 if reduces or not pair else _PAIR_GATHERS_SMALL
     if pair and reduces:
-        return _COPIES if size and size <= 512 << 20 else _STEADY
+        return _PAIR_REDUCES if size and size <= 512 << 20 else _STEADY
     return _STEADY if reduces else _PAIR_GATHERS if pair else gathers
 
 
