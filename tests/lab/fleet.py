@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from lab.hardware import TREE
 from lab.machine import LabMachine
 
-FLEET_SECONDS = 1500
-REBOOT_SECONDS = 400  # for one that never comes up to fail here, with what Ansible says
+FLEET_SECONDS = 2700
+REBOOT_SECONDS = 1000  # for one that never comes up to fail here, with what Ansible says; two boot beside a third host
 # What the operator does at the two ends of a host's change: ask the host for its boot, write that down here.
 HOOK = """
 - name: Which boot
@@ -69,6 +69,11 @@ class Asked(NamedTuple):
     def waves(self) -> list[bool | None]:
         """What the gate behind each wave said; None: it was not reached."""
         return [wave["passed"] for wave in self.report["waves"]]
+
+    @property
+    def story(self) -> str:
+        """What the run printed and why each wave's gate stayed shut: for whoever reads of a failure."""
+        return "\n".join([self.errors[-20_000:], *(str(wave.get("why")) for wave in self.report["waves"])])
 
     @property
     def hooks(self) -> list[tuple[str, str]]:

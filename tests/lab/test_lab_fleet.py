@@ -29,7 +29,7 @@ def test_discover_and_plan_answer_for_both(rollout: Rollout) -> None:
 def test_a_host_with_a_running_guest_is_not_rebooted(rollout: Rollout) -> None:
     """What can be set is set, and the host is not given back: its reboot is still to come."""
     asked = rollout.guarded
-    assert (asked.status, asked.waves) == (1, [False, None])
+    assert (asked.status, asked.waves) == (1, [False, None]), asked.story
     outcomes = asked.outcomes(CANARY)
     assert outcomes == {"before": outcomes["before"], "apply": "ok", "status": "refused", "undrain": "unknown"}
     assert asked.answer(CANARY, "apply")["reboot_required"] is True
@@ -44,7 +44,7 @@ def test_a_host_with_a_running_guest_is_not_rebooted(rollout: Rollout) -> None:
 def test_the_gate_stays_shut_behind_a_host_that_got_worse(rollout: Rollout) -> None:
     """Nothing of ours is amiss on it: the boot was as planned, and something else is worse than it was."""
     asked = rollout.broken
-    assert (asked.status, asked.waves) == (1, [False, None])
+    assert (asked.status, asked.waves) == (1, [False, None]), asked.story
     outcomes = asked.outcomes(CANARY)
     assert (outcomes["apply"], outcomes["status"], outcomes["validate"]) == ("ok", "ok", "no")
     assert asked.files[CANARY]["validate"]["worse"] == ["ksm host: pass -> warn, 1"]
@@ -68,7 +68,7 @@ def test_the_second_host_is_untouched_until_then(rollout: Rollout) -> None:
 
 def test_once_mended_the_run_goes_on_and_ends(rollout: Rollout) -> None:
     asked = rollout.done
-    assert (asked.status, asked.waves, asked.report["stopped"]) == (0, [True, True], None)
+    assert (asked.status, asked.waves, asked.report["stopped"]) == (0, [True, True], None), asked.story
     for host in (CANARY, SECOND):
         outcomes = asked.outcomes(host)
         assert (outcomes["apply"], outcomes["validate"]) == ("ok", "ok")
@@ -106,7 +106,7 @@ def test_one_run_asked_all_that(rollout: Rollout) -> None:
 def test_a_revert_of_both_at_once_reboots_them(rollout: Rollout) -> None:
     """In one wave, which takes less time. Reverts in several: test_fleet_ssh and test_fleet_playbooks_waves."""
     asked = rollout.reverted
-    assert (asked.status, asked.waves, asked.report["stopped"]) == (0, [True], None)
+    assert (asked.status, asked.waves, asked.report["stopped"]) == (0, [True], None), asked.story
     for host in (CANARY, SECOND):
         assert [hook for hook, name in asked.hooks if name == host] == [DRAIN, UNDRAIN]
         outcomes = asked.outcomes(host)
