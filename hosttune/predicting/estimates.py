@@ -13,8 +13,6 @@ from hosttune.predicting.shape import Shape, is_card
 # A figure below this part of the typical one is low. Collectives of large messages repeat within 5 %; GEMM depends on
 # clocks and on the shape of the matrices; copies over PCIe are 0.76 to 0.88 of the link by its generation.
 _STEADY, _LOOSE, _COPIES = 0.9, 0.85, 0.8
-_PAIR_GATHERS, _PAIR_GATHERS_SMALL = 0.65, 0.5  # all-gather of two GPUs: above 128 MiB, and up to that
-_PAIR_REDUCES = 0.8  # all-reduce of two GPUs: up to 512 MiB
 # Of the bound, where no typical figure has a source: copies over PCIe 3.0 and 4.0 reach 0.76 to 0.8 of the link, and
 # the part of a peak that H200 reaches is 0.72 to 0.885.
 _LEAST_COPY, _LEAST_PEAK = 0.65, 0.6
@@ -92,11 +90,13 @@ def _pair(question: Question, shape: Shape) -> Estimate:
     return _missing("GB/s", "links × rate", formulas.ON_GPU_SOURCE, "how two GPUs are connected")
 
 
-def _on_gpu(peak: str, part: float, unit: str, formula: str) -> Callable[[Question, Shape], Estimate]:
+def _on_gpu(
+    peak: str, part: float, unit: str, formula: str, source: str = formulas.ON_GPU_SOURCE
+) -> Callable[[Question, Shape], Estimate]:
     def model(question: Question, shape: Shape) -> Estimate:
         rate = shape.peaks.get(peak)
         if rate is None:
-            return _missing(unit, formula, formulas.ON_GPU_SOURCE, f"the peak of this GPU ({peak})")
+            return _missing(unit, formula, source, f"the peak of this GPU ({peak})")
         because: tuple[str, ...] = (f"peak {rate:g} {unit}, dense" if unit != "GB/s" else f"memory {rate:g} GB/s",)
         typical = rate * part if _measured(shape) else None
         if typical is None:
@@ -104,7 +104,7 @@ def _on_gpu(peak: str, part: float, unit: str, formula: str) -> Callable[[Questi
         elif unit != "GB/s" and is_card(shape.gpu):  # products take all the power that the board has
             typical = None
             because += ("the known points are of boards of 700 W, not of cards",)
-        return Estimate(unit, formula, formulas.ON_GPU_SOURCE, rate, typical, because, _LOOSE, at_least=_LEAST_PEAK)
+        return Estimate(unit, formula, source, rate, typical, because, _LOOSE, at_least=_LEAST_PEAK)
 
     return model
 
@@ -149,37 +149,46 @@ def _within(question: Question, shape: Shape) -> Estimate:
     reduces = reducing and question.metric == "all-reduce-busbw"
     bound = max(1.0, 2 * (ranks - 1) / (ranks + 1)) * peak if reduces else peak
     because = (f"{ranks} GPUs, B = {shape.links} links × {generation.link_gb_per_s:g} = {links_rate:.1f} GB/s",)
-    part = generation.ring_part
+    part = _ring_part(generation, ranks)
     if part is None or shape.switched is not True:
-        because += ("no source for what a ring reaches on this GPU",)
+        because += ("no source for what a ring of this many such GPUs reaches",)
         least = 0.5 if shape.switched else None
         return Estimate("GB/s", "bound: all links of a GPU", formulas.RING_SOURCE, bound, None, because, at_least=least)
-    if ranks == 2:
-        part = min(part, formulas.PAIR_RING_PART)
     large, typical, formula, source = _ring_or_switch(question.size_bytes, ranks, links_rate, part, generation, reduces)
-    return Estimate(
-        "GB/s", formula, source, bound, typical, because, _least(question, _LOOSE, pair=ranks == 2), 0.05, large=large
-    )
+    low_below = _least(question, _least_gather(question.size_bytes, ranks))
+    return Estimate("GB/s", formula, source, bound, typical, because, low_below, 0.05, large=large)
 
 
-def _least(question: Question, gathers: float, *, pair: bool = False) -> float:
-    """Return the part of the typical figure below which a collective is low.
+def _ring_part(generation: Generation, ranks: int) -> float | None:
+    """Return the part of links × rate that a ring of so many GPUs reaches; None without a source."""
+    if ranks > 2:
+        return generation.ring_part
+    return formulas.PAIR_RING_PART if generation.measured else None
+
+
+def _least(question: Question, gathers: float) -> float:
+    """Return the part of the typical figure below which a collective is low. `gathers`: that of a large all-gather.
 
     The time of a small message depends on the version of the library: 8 A100 of nccl-tests give 0.73 of the formula at
-    8 MiB and 0.82 at 32 MiB. `gathers`: of an all-gather. No ring's part was fitted to one within a host: the same
-    machine gives 0.87 of the formula at 512 MiB. `pair`: of two GPUs. Two H100 and two H200 of 18 links give 0.72 of it
-    in an all-gather of 256 MiB, 0.79 at 1 GiB and 0.84 to 0.89 at 4 GiB, and 0.88 in an all-reduce of 256 MiB (NCCL
-    2.28.9, 2026-11-24): their formula was fitted to large all-reduces.
+    8 MiB and 0.82 at 32 MiB.
     """
     size = question.size_bytes
-    reduces = question.metric == "all-reduce-busbw"
     if size and size < 32 << 20:
         return 0.0  # outside of the formula's range: no figure is called low
     if size and size <= 128 << 20:
-        return 0.7 if reduces or not pair else _PAIR_GATHERS_SMALL
-    if pair and reduces:
-        return _PAIR_REDUCES if size and size <= 512 << 20 else _STEADY
-    return _STEADY if reduces else _PAIR_GATHERS if pair else gathers
+        return min(0.7, gathers)
+    return _STEADY if question.metric == "all-reduce-busbw" else gathers
+
+
+def _least_gather(size_bytes: float | None, ranks: int) -> float:
+    """Return that part for an all-gather within a host. The formulas were fitted to all-reduces.
+
+    Healthy H200 and H100 in guests (NCCL 2.28.9, tests/cases/models/healthy.json) reach of it: four 0.86 of 256 MiB
+    and 0.91 to 0.96 of more; two 0.71 to 0.77 of 32 MiB, 0.80 of 512 MiB and 0.84 to 0.89 of 4 GiB.
+    """
+    if ranks == 2:
+        return 0.6 if size_bytes and size_bytes <= 128 << 20 else 0.7
+    return 0.8 if size_bytes and size_bytes <= 512 << 20 else _LOOSE
 
 
 def _ring_or_switch(
@@ -253,7 +262,7 @@ _MODELS: Mapping[str, Callable[[Question, Shape], Estimate]] = {
     "p2p": _pair,
     "device-copy": _on_gpu("memory", formulas.DEVICE_COPY_PART, "GB/s", "0.885 of the memory bandwidth"),
     "gemm-bf16": _on_gpu("bf16", formulas.BF16_PART, "TFLOP/s", "0.81 of the dense peak"),
-    "gemm-fp8": _on_gpu("fp8", formulas.FP8_PART, "TFLOP/s", "0.72 of the dense peak"),
+    "gemm-fp8": _on_gpu("fp8", formulas.FP8_PART, "TFLOP/s", "0.76 of the dense peak", formulas.FP8_SOURCE),
     "all-reduce-busbw": _collective,
     "all-gather-busbw": _collective,
     "rdma-write": _port,

@@ -29,15 +29,24 @@ def pcie_gb_per_s(speed_gts: float, width: int) -> float | None:
 
 
 # --- within a GPU, and from one to another -----------------------------------------------------------------------
-PAIR_PART, DEVICE_COPY_PART, BF16_PART, FP8_PART = 394.5 / 450, 4247 / 4800, 797.5 / 989.5, 1433 / 1979
+PAIR_PART, DEVICE_COPY_PART, BF16_PART = 394.5 / 450, 4247 / 4800, 797.5 / 989.5
+FP8_PART = 1506 / 1979  # the median of nine H200, 1,433 to 1,542
 ON_GPU_SOURCE = f"peak: data sheet (baselines/roofline.toml); part: {MEASURED}"
+FP8_SOURCE = (
+    "peak: data sheet (baselines/roofline.toml); part: measured on nine H200 SXM in guests, driver 580.159.04,"
+    " 2026-11-20 to 26 (1,433 to 1,542)"
+)
 
 # --- collectives within a host -------------------------------------------------------------------------------------
 # NCCL's own price of a collective in seconds (NVIDIA/nccl src/graph/tuning.cc, baseLat and hwLat, Ring/Simple): once,
 # and for each step over NVLink, PCI or a network.
 BASE_SECONDS = 8.4e-6
 STEP_SECONDS = {"nvlink": 3.4e-6, "pcie": 5.7e-6, "network": 9.6e-6}
-PAIR_RING_PART = 342 / 370.8  # 2 H200, all links of one pair: measured by us, 341 to 343
+# All links of one pair, fitted to 2 H200 and 2 H100, which we measured from 256 MiB to 8 GiB. Two GPUs also lose more
+# time than the steps take: 122 us from 256 MiB on, less for smaller messages, about as the root of their size (41 us at
+# 32 MiB, 55 at 64, 82 at 128). No source says why.
+PAIR_RING_PART = 343.5 / 370.8
+PAIR_SECONDS, PAIR_SECONDS_FROM_BYTES = 122e-6, 256 << 20
 RING_SOURCE = (
     f"links × NCCL's rate of a link (NVIDIA/nccl@5067397 src/graph/topo.h); time of the steps: its src/graph/tuning.cc;"
     f" parts: {ML_ENGINEERING} and {MEASURED}"
@@ -48,6 +57,8 @@ SWITCH_SOURCE = f"derived from {ML_ENGINEERING}: within 2 % on the points of 5 t
 def ring(links_gb_per_s: float, part: float, ranks: int, size_bytes: float | None) -> float:
     """Return the bus bandwidth of an all-reduce over a ring: S·2(n-1)/n ÷ (S·2(n-1)/n ÷ rB + α₀ + 2(n-1)·α)."""
     seconds = BASE_SECONDS + 2 * (ranks - 1) * STEP_SECONDS["nvlink"]
+    if ranks == 2 and size_bytes:
+        seconds = max(seconds, PAIR_SECONDS * min(1.0, size_bytes / PAIR_SECONDS_FROM_BYTES) ** 0.5)
     return at_size(links_gb_per_s * part, 2 * (ranks - 1) / ranks, seconds, size_bytes)
 
 
