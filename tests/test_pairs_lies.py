@@ -35,6 +35,18 @@ def outcomes(report: PairsReport, host: str) -> set[tuple[str, str]]:
     return {(pair.outcome, pair.state) for pair in report.pairs if host in (pair.sender, pair.receiver)}
 
 
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    "end", [{"why": LONG}, {"errors": {LONG: 1}}, {"outcome": "tool-failed", "why": LONG}, {"path_mtu": {"why": LONG}}]
+)
+def test_texts_of_any_length_stay_short_in_the_report(tmp_path: Path, end: dict[str, Any]) -> None:
+    report = told(tmp_path, "h0002", measured=of_ends(**end))
+    assert "x" * 300 in report.to_json()
+    assert "x" * 301 not in report.to_json()
+
+
 @pytest.mark.parametrize(
     "change",
     [

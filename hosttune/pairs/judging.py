@@ -54,6 +54,7 @@ def joined(client: EndResult | None, server: EndResult | None) -> Joined:
     """
     if client is None or server is None:
         return Joined("host-lost", why="one of the two hosts gave no answer")
+    client, server = _shortened(client), _shortened(server)
     if server.outcome in _SERVERS_OWN:
         return Joined(server.outcome, why=f"receiver: {server.why}")  # type: ignore[arg-type]  # _SERVERS_OWN
     if client.outcome == "measured" and not client.connection:
@@ -71,6 +72,13 @@ def joined(client: EndResult | None, server: EndResult | None) -> Joined:
     return Joined(client.outcome, why=f"sender: {client.why}{smaller}", path_mtu=path)
 
 
+def _shortened(end: EndResult) -> EndResult:
+    """Return what a host says of an end, its texts no longer than a report can show."""
+    errors = end.errors and {name[:_MOST_WORDS]: count for name, count in end.errors.items()}
+    path = replace(end.path_mtu, why=(end.path_mtu.why or "")[:_MOST_WORDS] or None)
+    return replace(end, why=(end.why or "")[:_MOST_WORDS] or None, errors=errors, path_mtu=path)
+
+
 def _both(client: EndResult, server: EndResult) -> Joined:
     if client.connection != server.connection:
         return Joined("other-peer", why="sender and receiver were connected, but not to each other")
@@ -84,7 +92,7 @@ def _both(client: EndResult, server: EndResult) -> Joined:
 
 def _path(client: EndResult) -> PathMtu:
     """Return what the sender says of its path; nothing is known of it if it does not name the MTU."""
-    told, why = client.path_mtu, (client.path_mtu.why or "")[:_MOST_WORDS] or None
+    told, why = client.path_mtu, client.path_mtu.why
     if told.state in ("whole", "smaller") and not told.bytes:
         return PathMtu(why="the sender does not name the MTU of its port")
     if told.state == "smaller" and why is None:
