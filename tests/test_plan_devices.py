@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from planhosts import Card, Held, build_host, intent_of
 
 from hosttune.errors import BadInput
@@ -108,6 +110,46 @@ def test_a_count_prefers_an_equally_near_port_that_apply_can_take() -> None:
     told = f"{NIC}: eth0 is up and has an address: apply will refuse until the interface is taken down"
     assert told not in said(one, "warn")
     assert told in said(both, "warn")
+
+
+def switched_host(nics: tuple[int, ...], on_board: int) -> tuple[Json, list[str]]:
+    """A host of two nodes with one GPU and so many NICs below each switch, and NICs on the board; the GPUs.
+
+    Switches with even numbers are on node 0. The first NICs are those of the board, on node 0.
+    """
+    cards = [Card(f"0000:01:00.{i}", 0, kind="nic", group=i) for i in range(on_board)]
+    for switch, count in enumerate(nics):
+        bus, node = 0x20 + 8 * switch, switch % 2
+        cards.append(Card(f"0000:{bus + 1:02x}:00.0", node, group=100 + bus))
+        cards += [Card(f"0000:{bus + 2 + n:02x}:00.0", node, kind="nic", group=100 + bus + 1 + n) for n in range(count)]
+    host = build_host(cards=cards, memory_gib=64)
+    for switch, count in enumerate(nics):
+        bus = 0x20 + 8 * switch
+        above = f"0000:{bus:02x}:00.0"
+        bridge = next(row for row in host["pci"] if row["class_code"] == "060400")
+        host["pci"].append({**bridge, "address": above, "numa_node": switch % 2})
+        for n in range(1, count + 2):
+            row(host, f"0000:{bus + n:02x}:00.0")["parent"] = above
+    return host, [f"0000:{0x21 + 8 * switch:02x}:00.0" for switch in range(len(nics))]
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=6).map(tuple), st.integers(0, 3), st.data())
+@settings(max_examples=40, deadline=None)
+def test_each_gpu_gets_a_nic_of_its_own_switch(nics: tuple[int, ...], on_board: int, data: st.DataObject) -> None:
+    host, gpus = switched_host(nics, on_board)
+    mine = sorted(data.draw(st.sets(st.sampled_from(gpus), min_size=1)))
+    got = passed(decide(host, gpus=mine, nics=len(mine), vcpus=8, memory="8GiB"))
+    above = {entry["address"]: entry["parent"] for entry in host["pci"]}
+    assert sorted(str(above[nic]) for nic in got if nic not in mine) == sorted(str(above[gpu]) for gpu in mine)
+
+
+def test_of_equally_near_nics_the_faster_comes_first() -> None:
+    ports = [NIC, "0000:51:00.0"]
+    host = build_host(cards=[Card(a, kind="nic", group=g) for a, g in zip(ports, [4, 5], strict=True)])
+    row(host, NIC)["link"] |= {"max_speed_gts": 5.0, "max_width": 2}
+    assert passed(decide(host, nics=1)) == [ports[1]]
+    row(host, ports[1])["link"] = None
+    assert passed(decide(host, nics=1)) == [NIC]
 
 
 def test_what_goes_along_with_counted_devices_is_told() -> None:

@@ -5,6 +5,7 @@ Pure. A search decides amounts. Here they become addresses, cores, final `auto` 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -20,7 +21,8 @@ from hosttune.planning.inventory.cores import fits
 from hosttune.planning.inventory.sizing import Claims, PlanningContext, enlarge
 from hosttune.planning.mig.guest import plan_mig_guest
 from hosttune.planning.mig.instances import mig_share
-from hosttune.planning.request.nearest import nearest
+from hosttune.planning.request.nearest import can_be_counted, dealt, remoteness
+from hosttune.planning.request.resource_pool import Kind
 from hosttune.planning.search.branch_and_bound import Found
 from hosttune.planning.search.problem import Problem
 
@@ -122,29 +124,36 @@ class Builder:
         taken: set[str],
         later: Sequence[int],
     ) -> list[str]:
-        """Return NICs or drives, as many from each node as was decided; each GPU in turn takes the nearest free one.
+        """Return NICs or drives, as many from each node as was decided, the nearest pairs of device and GPU first.
 
         Devices of one node have the same cost. So any of them can be used that was not given to a later guest.
         """
         placement = self._placements[which]
-        kinds = self._stock.of((which, what, 0))
-        needed: dict[tuple[int | None, ...], int] = {}
+        kinds = {kind.index: kind for kind in self._stock.of((which, what, 0))}
+        needed = Counter[tuple[int | None, ...]]()
         for index, count in placement.picks:
-            if any(kind.index == index for kind in kinds):
-                home = self._stock.kind(index).trait.node, *self._stock.kind(index).trait.along
-                needed[home] = needed.get(home, 0) + count
-        chosen: list[str] = []
+            if index in kinds:
+                needed[_home(kinds[index])] += count
         gone = {*taken, *own, *(address for i in later for address in self._wants[i].named)}
-        for home, count in needed.items():
-            for _ in range(count):
-                pool: list[str] = []
-                for kind in kinds:
-                    free = [a for (a,) in kind.bundles if a not in gone and a not in chosen]
-                    spare = len(free) - sum(n for i in later for k, n in self._placements[i].picks if k == kind.index)
-                    pool += free if (kind.trait.node, *kind.trait.along) == home and spare > 0 else []
-                gpu = gpus[len(chosen) % len(gpus)] if gpus else None
-                found = nearest(context, pool, gpu, placement.nodes, (*own, *chosen))
-                chosen += [] if found is None else [found]
+        kind_of = {device: kind for kind in kinds.values() for (device,) in kind.bundles if device not in gone}
+        spare = Counter(kind.index for kind in kind_of.values())
+        for i in later:
+            spare.subtract(dict(self._placements[i].picks))
+        chosen: list[str] = []
+
+        def claim(device: str) -> bool:
+            kind = kind_of[device]
+            may = needed[_home(kind)] > 0 and spare[kind.index] > 0
+            if not may or not can_be_counted(context, device, (*own, *chosen)):
+                return False
+            needed[_home(kind)] -= 1
+            spare[kind.index] -= 1
+            chosen.append(device)
+            return True
+
+        pairs: list[tuple[str, str | None]] = [(device, gpu) for device in kind_of for gpu in gpus or (None,)]
+        pairs.sort(key=lambda pair: remoteness(context, pair[0], pair[1], placement.nodes))
+        dealt(pairs, needed.total(), claim)
         return chosen
 
     def _claims_of_later(self, later: Sequence[int]) -> Mapping[int, Claims]:
@@ -160,6 +169,11 @@ class Builder:
                     before.sharers + sizes.short,
                 )
         return found
+
+
+def _home(kind: Kind) -> tuple[int | None, ...]:
+    """Return the nodes that decide what a NIC or drive costs."""
+    return kind.trait.node, *kind.trait.along
 
 
 def _service(placed: Placed) -> CpuSet:

@@ -6,7 +6,8 @@ smaller node distance. A device that the host itself needs is never chosen by co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from hosttune.model.intent import NicRequest
 from hosttune.model.values import address_key
@@ -19,12 +20,31 @@ def shared_bridges(catalogue: Catalogue, a: str, b: str) -> int:
     return len(set(catalogue.above(a)) & set(catalogue.above(b)))
 
 
-def _remoteness(
+def dealt(
+    ranked: Sequence[tuple[str, str | None]], count: int, take: Callable[[str], bool]
+) -> list[tuple[str, str | None]]:
+    """Return (device, GPU) pairs, at most `count`: no GPU has a second device before every GPU has had a turn.
+
+    `ranked`: devices with GPUs, the nearest pair first. `take` says whether a device can still be taken, and takes it.
+    """
+    found: list[tuple[str, str | None]] = []
+    gone: set[str] = set()
+    for turn in range(1, count + 1):
+        served: Counter[str | None] = Counter(gpu for _, gpu in found)
+        for device, gpu in ranked:
+            if len(found) < count and device not in gone and served[gpu] < turn and take(device):
+                found.append((device, gpu))
+                gone.add(device)
+                served[gpu] += 1
+    return found
+
+
+def remoteness(
     context: PlanningContext, device: str, gpu: str | None, nodes: Sequence[int]
-) -> tuple[int, int, bool, tuple[int, ...]]:
+) -> tuple[int, int, bool, float, tuple[int, ...]]:
     """Return a sort key, nearest first: shared bridges with the GPU, then node distance (unknown is farthest).
 
-    Of equally near devices, those that apply can take at once come first.
+    Of equally near devices, those that apply can take at once come first, then those whose PCIe link can do more.
     """
     node = context.catalogue.node(device)
     homes = [context.catalogue.node(gpu)] if gpu else list(nodes)
@@ -33,7 +53,10 @@ def _remoteness(
     if node is not None and known:
         distance = min(context.resources.distance(home, node) for home in known)
     shared = shared_bridges(context.catalogue, device, gpu) if gpu else 0
-    return -shared, distance, device in context.catalogue.busy, address_key(device)
+    function = context.catalogue.pci.get(device)
+    link = function.link if function else None
+    able = (link.max_speed_gts or 0) * (link.max_width or 0) if link else 0
+    return -shared, distance, device in context.catalogue.busy, -able, address_key(device)
 
 
 def can_be_counted(context: PlanningContext, device: str, taken: tuple[str, ...]) -> bool:
@@ -44,14 +67,6 @@ def can_be_counted(context: PlanningContext, device: str, taken: tuple[str, ...]
         and catalogue.in_use.keys().isdisjoint((device, *catalogue.virtuals.get(device, ())))
         and not close_groups(catalogue, (*taken, device)).conflicts
     )
-
-
-def nearest(
-    context: PlanningContext, pool: Iterable[str], gpu: str | None, nodes: Sequence[int], taken: tuple[str, ...]
-) -> str | None:
-    """Return the device of the pool that is nearest to a GPU, or to the nodes; None if none can be given away."""
-    left = (device for device in pool if can_be_counted(context, device, taken))
-    return min(left, key=lambda device: _remoteness(context, device, gpu, nodes), default=None)
 
 
 def free_nics(context: PlanningContext, request: NicRequest) -> list[str]:

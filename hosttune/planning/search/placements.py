@@ -17,7 +17,7 @@ from hosttune.planning.inventory.cores import cores_needed, fits
 from hosttune.planning.inventory.shape import CellDemand, Shape
 from hosttune.planning.inventory.sizing import Sizes, base_cells, shapes
 from hosttune.planning.mig.instances import MigSlot, mig_share
-from hosttune.planning.request.nearest import shared_bridges
+from hosttune.planning.request.nearest import dealt, shared_bridges
 from hosttune.planning.request.resource_pool import slots_use
 from hosttune.planning.search.fragmentation import Fragmentation
 from hosttune.planning.search.lazy_sequence import LazySequence
@@ -29,6 +29,7 @@ from hosttune.planning.search.selections import Node, Partial, Picks, Selection,
 WORK_OF_A_SELECTION = 40  # cost of one choice of GPUs; one placement costs 1
 NO_GPUS: tuple[str, ...] = ()
 MOST_FAMILIES = 20_000  # families considered for one placement, before the rest of its level is left out
+MOST_DEALT = 64  # ways of equal cost to take NICs and drives that are compared GPU by GPU
 MOST_COMPARED = 512  # families of equal rank that are searched for a placement that breaks up less
 
 
@@ -351,12 +352,37 @@ class PlacementStream:
                 several = ways_to_take(kinds, self._view.left, count)
                 ways = [(*a, *b) for a in ways for b in several]
         found = [(way, self._cost(cut, nodes, way)) for way in ways]
+        gpus = cut.selection.gpus
         if len(found) > 1:
-            found.sort(key=lambda way: (way[1], -self._beside(way[0], cut.selection.gpus)))
+            found.sort(key=lambda way: (way[1], -self._most_beside(way[0], gpus)))
+            alike = [way for way in found[:MOST_DEALT] if way[1] == found[0][1]]
+            if len(alike) > 1 and len(gpus) > 1:
+                found[: len(alike)] = sorted(alike, key=lambda way: -self._beside(way[0], gpus))
         return found
 
     def _beside(self, picks: Picks, gpus: tuple[str, ...]) -> int:
-        """Return how near NICs and drives are to these GPUs on the PCIe tree: the number of bridges that they share."""
+        """Return how near NICs and drives are to these GPUs on the PCIe tree: the number of bridges that they share.
+
+        Each device counts for one GPU, and no GPU has two before every other has had one.
+        """
+        left: dict[int, int] = {}
+        of_kind: dict[str, int] = {}
+        for index, count in picks:
+            left[index] = count
+            of_kind |= {device: index for bundle in self._stock.kind(index).bundles for device in bundle}
+
+        def take(device: str) -> bool:
+            left[of_kind[device]] -= 1
+            return left[of_kind[device]] >= 0
+
+        near: dict[tuple[str, str | None], int] = {
+            (device, gpu): shared_bridges(self._field.catalogue, device, gpu) for device in of_kind for gpu in gpus
+        }
+        ranked = sorted(near, key=lambda pair: -near[pair])
+        return sum(near[pair] for pair in dealt(ranked, sum(count for _, count in picks), take))
+
+    def _most_beside(self, picks: Picks, gpus: tuple[str, ...]) -> int:
+        """Return a bound on that, which costs less: each device counts for the GPU that is nearest to it."""
         most = 0
         for index, count in picks:
             key = index, gpus
