@@ -106,7 +106,8 @@ class PlacementStream:
         guest = self._want.guest
         self._auto = not isinstance(guest.numa, tuple) and "auto" in (guest.vcpus, guest.memory)
         self._roomy: dict[int, bool] = {}
-        self._shared: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+        self._shared: dict[tuple[int, tuple[str, ...]], dict[tuple[str, str | None], int]] = {}
+        self._nearest: dict[tuple[int, tuple[str, ...]], list[int]] = {}
         self._numbers = numbers()
         self._cut_off = False
         self._drawn = LazySequence(self._draw())
@@ -375,9 +376,9 @@ class PlacementStream:
             left[of_kind[device]] -= 1
             return left[of_kind[device]] >= 0
 
-        near: dict[tuple[str, str | None], int] = {
-            (device, gpu): shared_bridges(self._field.catalogue, device, gpu) for device in of_kind for gpu in gpus
-        }
+        near: dict[tuple[str, str | None], int] = {}
+        for index, _ in picks:
+            near |= self._shared_with(index, gpus)
         ranked = sorted(near, key=lambda pair: -near[pair])
         return sum(near[pair] for pair in dealt(ranked, sum(count for _, count in picks), take))
 
@@ -386,14 +387,24 @@ class PlacementStream:
         most = 0
         for index, count in picks:
             key = index, gpus
-            if key not in self._shared:
-                devices = (address for bundle in self._stock.kind(index).bundles for address in bundle)
-                nearest = (
-                    max((shared_bridges(self._field.catalogue, d, gpu) for gpu in gpus), default=0) for d in devices
-                )
-                self._shared[key] = sorted(nearest, reverse=True)
-            most += sum(self._shared[key][:count])
+            if key not in self._nearest:
+                nearest: dict[str, int] = {}
+                for (device, _), bridges in self._shared_with(index, gpus).items():
+                    nearest[device] = max(bridges, nearest.get(device, 0))
+                self._nearest[key] = sorted(nearest.values(), reverse=True)
+            most += sum(self._nearest[key][:count])
         return most
+
+    def _shared_with(self, index: int, gpus: tuple[str, ...]) -> dict[tuple[str, str | None], int]:
+        """Return how many bridges each device of a kind shares with each of these GPUs."""
+        key = index, gpus
+        if key not in self._shared:
+            devices = (address for bundle in self._stock.kind(index).bundles for address in bundle)
+            above = self._field.catalogue
+            self._shared[key] = {
+                (device, gpu): shared_bridges(above, device, gpu) for device in devices for gpu in gpus
+            }
+        return self._shared[key]
 
     def _cost(self, cut: _Cut, nodes: tuple[int, ...], picks: Picks) -> int:
         """Return what devices add, with everything that goes along; each function counts once."""
