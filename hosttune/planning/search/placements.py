@@ -17,10 +17,10 @@ from hosttune.planning.inventory.cores import cores_needed, fits
 from hosttune.planning.inventory.shape import CellDemand, Shape
 from hosttune.planning.inventory.sizing import Sizes, base_cells, shapes
 from hosttune.planning.mig.instances import MigSlot, mig_share
-from hosttune.planning.request.nearest import dealt, shared_bridges
 from hosttune.planning.request.resource_pool import slots_use
 from hosttune.planning.search.fragmentation import Fragmentation
 from hosttune.planning.search.lazy_sequence import LazySequence
+from hosttune.planning.search.nearness import Nearness
 from hosttune.planning.search.node_sets import CellCosts, Cells, NodeSet, node_sets
 from hosttune.planning.search.problem import Problem
 from hosttune.planning.search.rank import NEXT, Rank, plus
@@ -106,8 +106,7 @@ class PlacementStream:
         guest = self._want.guest
         self._auto = not isinstance(guest.numa, tuple) and "auto" in (guest.vcpus, guest.memory)
         self._roomy: dict[int, bool] = {}
-        self._shared: dict[tuple[int, tuple[str, ...]], dict[tuple[str, str | None], int]] = {}
-        self._nearest: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+        self._nearness = Nearness(self._field.catalogue, self._stock)
         self._numbers = numbers()
         self._cut_off = False
         self._drawn = LazySequence(self._draw())
@@ -355,56 +354,11 @@ class PlacementStream:
         found = [(way, self._cost(cut, nodes, way)) for way in ways]
         gpus = cut.selection.gpus
         if len(found) > 1:
-            found.sort(key=lambda way: (way[1], -self._most_beside(way[0], gpus)))
+            found.sort(key=lambda way: (way[1], -self._nearness.most(way[0], gpus)))
             alike = [way for way in found[:MOST_DEALT] if way[1] == found[0][1]]
             if len(alike) > 1 and len(gpus) > 1:
-                found[: len(alike)] = sorted(alike, key=lambda way: -self._beside(way[0], gpus))
+                found[: len(alike)] = sorted(alike, key=lambda way: -self._nearness.exact(way[0], gpus))
         return found
-
-    def _beside(self, picks: Picks, gpus: tuple[str, ...]) -> int:
-        """Return how near NICs and drives are to these GPUs on the PCIe tree: the number of bridges that they share.
-
-        Each device counts for one GPU, and no GPU has two before every other has had one.
-        """
-        left: dict[int, int] = {}
-        of_kind: dict[str, int] = {}
-        for index, count in picks:
-            left[index] = count
-            of_kind |= {device: index for bundle in self._stock.kind(index).bundles for device in bundle}
-
-        def take(device: str) -> bool:
-            left[of_kind[device]] -= 1
-            return left[of_kind[device]] >= 0
-
-        near: dict[tuple[str, str | None], int] = {}
-        for index, _ in picks:
-            near |= self._shared_with(index, gpus)
-        ranked = sorted(near, key=lambda pair: -near[pair])
-        return sum(near[pair] for pair in dealt(ranked, sum(count for _, count in picks), take))
-
-    def _most_beside(self, picks: Picks, gpus: tuple[str, ...]) -> int:
-        """Return a bound on that, which costs less: each device counts for the GPU that is nearest to it."""
-        most = 0
-        for index, count in picks:
-            key = index, gpus
-            if key not in self._nearest:
-                nearest: dict[str, int] = {}
-                for (device, _), bridges in self._shared_with(index, gpus).items():
-                    nearest[device] = max(bridges, nearest.get(device, 0))
-                self._nearest[key] = sorted(nearest.values(), reverse=True)
-            most += sum(self._nearest[key][:count])
-        return most
-
-    def _shared_with(self, index: int, gpus: tuple[str, ...]) -> dict[tuple[str, str | None], int]:
-        """Return how many bridges each device of a kind shares with each of these GPUs."""
-        key = index, gpus
-        if key not in self._shared:
-            devices = (address for bundle in self._stock.kind(index).bundles for address in bundle)
-            above = self._field.catalogue
-            self._shared[key] = {
-                (device, gpu): shared_bridges(above, device, gpu) for device in devices for gpu in gpus
-            }
-        return self._shared[key]
 
     def _cost(self, cut: _Cut, nodes: tuple[int, ...], picks: Picks) -> int:
         """Return what devices add, with everything that goes along; each function counts once."""
