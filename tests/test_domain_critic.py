@@ -227,6 +227,12 @@ def test_one_fault_is_named(edits: list[tuple[str, str]], level: str, text: str,
     assert [(finding.level, finding.where) for finding in found] == [(level, f"vm.xml: {where}")]
 
 
+@pytest.mark.parametrize(("gib", "found"), [(2048, False), (2049, True)])
+def test_memory_that_fills_its_node_is_no_fault(gib: int, found: bool) -> None:
+    texts = [one.text for one in faults(ONE_GPU, ("memory='67108864'", f"memory='{gib << 20}'"))]
+    assert any("bound to node 0, which has 2 TiB" in text for text in texts) == found
+
+
 def test_memory_devices_are_no_contradiction() -> None:
     """They count in <memory>, in no cell, and need a maxMemory; less than the cells is wrong even so."""
     room = ("  <currentMemory", "  <maxMemory slots='4' unit='GiB'>256</maxMemory>\n  <currentMemory")
