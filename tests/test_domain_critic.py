@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from domain_faults import faults, host_of
+from domain_faults import criticise, faults, host_of
 from domain_shapes import MANY_VCPUS, ONE_GPU, SHAPES, TWO_CELLS, changed, emulated, pins_of
 
 from hosttune.errors import BadInput
-from hosttune.linting import criticise
 from hosttune.model.host import Cpu, Host, NumaNode, PciDevice
 
 
