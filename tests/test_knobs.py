@@ -23,6 +23,7 @@ from hosttune.model.values import to_json
 from hosttune.planning import plan as make_plan
 from hosttune.scratch import Scratch
 from hosttune.settings.files import Form, OneFile
+from hosttune.settings.memory import Ksm
 from hosttune.transaction.kinds import kinds, setting_of
 from hosttune.tuned import WantedSetting, tuned_conflicts
 
@@ -47,11 +48,16 @@ def test_the_table_of_the_manual_is_made_of_the_declarations(request: pytest.Fix
         assert table == made
 
 
-@pytest.mark.parametrize("knob", all_knobs().values(), ids=lambda knob: knob.name)
+SWITCH = file_knob(Ksm, name="s", profiles=HOST, value=0, values=(), numbers=range(2), sets="", why="", source="")
+
+
+@pytest.mark.parametrize("knob", [*all_knobs().values(), SWITCH], ids=lambda knob: knob.name)
 def test_a_row_names_values_that_an_intent_may_give(knob: Knob[Any]) -> None:
     named = [yaml.safe_load(word) for word in re.findall(r"`([^`]+)`", knob.row.split("|")[4])]
     assert named
     assert knob.value is None or named[0] == knob.value
+    single = re.findall(r"`([^`]+)`", knob.row.split("|")[4].partition("any number from")[0])
+    assert len(set(single)) == len(single)
     assert all(knob.accepts(value) for value in named)
     assert {repr(value) for value in knob.values} <= {repr(value) for value in named}
 
