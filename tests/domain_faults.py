@@ -5,7 +5,7 @@ from __future__ import annotations
 from domain_shapes import GIB, SHAPES, changed, plan_of
 
 from hosttune.domain import domain_xml
-from hosttune.linting import criticise
+from hosttune.linting import Definition, lint
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Cpu, Host, HugePages, NumaNode, PciDevice
 from hosttune.model.lint import LintFinding
@@ -44,6 +44,11 @@ def xml_of(guest: PlannedGuest, *edits: tuple[str, str]) -> str:
         assert old in xml, old
         xml = xml.replace(old, new)
     return xml
+
+
+def criticise(host: Host, xml: str | bytes, *, where: str) -> tuple[LintFinding, ...]:
+    """What is wrong with one XML on this host."""
+    return lint(host, (Definition(where, xml),))
 
 
 def findings(guest: PlannedGuest, *edits: tuple[str, str], host: Host | None = None) -> tuple[LintFinding, ...]:

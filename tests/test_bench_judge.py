@@ -41,6 +41,7 @@ def verdict(
 def test_the_median_against_the_floor_and_what_was_measured_elsewhere() -> None:
     assert verdict(GOOD).outcome == "pass"
     assert verdict((50.0,) * 5).outcome == "warn"  # above the floor of 48, below what an H200 gives
+    assert [verdict((value,) * 5).outcome for value in (48.0, 47.99)] == ["warn", "fail"]
     failed = verdict((40.0, 40.1, 39.9, 40.2, 40.0))
     assert failed.outcome == "fail"
     assert "median 40 GB/s of 5 runs, 39.9 to 40.2" in str(failed.actual)
@@ -206,6 +207,8 @@ def test_less_time_is_better() -> None:
 def test_within_noise() -> None:
     assert change(GOOD, GOOD).verdict == "within noise"
     assert change((50.0, 55.0, 45.0, 52.0, 48.0), (53.0, 58.0, 47.0, 54.0, 51.0)).verdict == "within noise"
+    one_between = change((50.0, 51.0, 52.0, 53.0, 55.0), (54.0, 56.0, 57.0, 58.0, 59.0))
+    assert one_between.verdict == "within noise"  # by chance in 1.6 %
     small = change((55.00, 55.01, 55.02, 55.03, 55.04), (55.20, 55.21, 55.22, 55.23, 55.24))
     assert small.verdict == "within noise"  # surely different, by 0.4 %
 

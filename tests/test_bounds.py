@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from domain_faults import criticise
 
 import hosttune
 from hosttune.archive import open_root
@@ -22,7 +23,6 @@ from hosttune.cli import run
 from hosttune.discovery import discover
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput
-from hosttune.linting import criticise
 from hosttune.model.jsontext import plain_json
 from hosttune.model.limits import LIMITS, limit
 from hosttune.model.yamltext import load_yaml

@@ -418,6 +418,7 @@ def framed(**counts: int | None) -> NicPorts:
         (framed(rx_crc_errors=1, rx_bytes=0), "warn"),
         (ethernet(speed_gbps=None, counters={**QUIET, "rx_crc_errors": 9}), "unknown"),  # 8 or 800 are allowed
         (ethernet(speed_gbps=1.0, counters={**QUIET, "rx_crc_errors": 9}), "pass"),
+        (ethernet(speed_gbps=10.0, counters={**QUIET, "rx_crc_errors": 9}), "warn"),
         (ethernet(speed_gbps=None, counters={**QUIET, "rx_crc_errors": 900}), "warn"),
         (framed(rx_crc_errors=None), "unknown"),
         (framed(rx_bytes=None), "unknown"),

@@ -137,6 +137,24 @@ def test_one_fault_is_named(fault: str) -> None:
     assert names(found)[:1] == [cause]
 
 
+UNREAD = {"transport": None, "gpudirect_rdma": None}
+# (cause, what does not show it, what just does): figures and observations
+LIMITS: list[tuple[str, tuple[dict[str, float], dict[str, Any]], tuple[dict[str, float], dict[str, Any]]]] = [
+    ("power-cap", ({"gemm-bf16": 520}, {"power_limit_watts": 693}), ({"gemm-bf16": 520}, {"power_limit_watts": 692})),
+    ("socket-transport-instead-of-ib", ({"between": 80.0}, UNREAD), ({"between": 79.9}, UNREAD)),  # of 400 GB/s
+    ("pcie-max-read-request", ({"between": 150.0}, {"max_read_request_bytes": 4096}),
+     ({"between": 150.0}, {"max_read_request_bytes": 2048})),
+    ("impossible-figure", ({"rdma-write": 404}, {}), ({"rdma-write": 405}, {})),  # of 400 Gb/s
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("cause", "inside", "outside"), LIMITS)
+def test_where_a_cause_begins(
+    cause: str, inside: tuple[dict[str, float], dict[str, Any]], outside: tuple[dict[str, float], dict[str, Any]]
+) -> None:
+    assert [cause in names(diagnosed(changed(*one))) for one in (inside, outside)] == [False, True]
+
+
 # --- every other rule, on what is known of a machine of its own ---------------------------------------------------
 
 A100 = {"gpu": "NVIDIA A100-SXM4-80GB", "gpus_per_host": 8, "nvswitch": True}

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from domain_faults import faults, host_of
+from domain_faults import criticise, faults, host_of
 from domain_shapes import MANY_VCPUS, ONE_GPU, SHAPES, TWO_CELLS, changed, emulated, pins_of
 
 from hosttune.errors import BadInput
-from hosttune.linting import criticise
 from hosttune.model.host import Cpu, Host, NumaNode, PciDevice
 
 
@@ -225,6 +224,12 @@ def test_an_odd_guest_is_not_blamed_for_its_threads() -> None:
 def test_one_fault_is_named(edits: list[tuple[str, str]], level: str, text: str, where: str) -> None:
     found = [finding for finding in faults(ONE_GPU, *edits) if text in finding.text]
     assert [(finding.level, finding.where) for finding in found] == [(level, f"vm.xml: {where}")]
+
+
+@pytest.mark.parametrize(("gib", "found"), [(2048, False), (2049, True)])
+def test_memory_that_fills_its_node_is_no_fault(gib: int, found: bool) -> None:
+    texts = [one.text for one in faults(ONE_GPU, ("memory='67108864'", f"memory='{gib << 20}'"))]
+    assert any("bound to node 0, which has 2 TiB" in text for text in texts) == found
 
 
 def test_memory_devices_are_no_contradiction() -> None:

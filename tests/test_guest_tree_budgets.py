@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from domain_faults import criticise
 from domain_shapes import TWO_CELLS, cells_of, changed, plan_of
 from guest_tree_oracle import Nccl, Tree, host_grade, merged
 from guestplans import everything, gpu, laid, nic, only, skeleton, witnesses
@@ -21,7 +22,6 @@ from sweeps import examples
 from hosttune.domain import domain_xml
 from hosttune.guest import guest_files
 from hosttune.guest.nccl import FILE
-from hosttune.linting import criticise
 from hosttune.model.host import Host
 from hosttune.model.plan import Device, Plan
 from hosttune.model.values import parse_cpus

@@ -390,3 +390,11 @@ def test_only_a_start_since_the_last_quarantine_is_earlier(lines: list[tuple[str
     own = "".join(line for line in text.splitlines(keepends=True) if HANDOVER not in line)
     assert no_start_before(text, own, VIRTUAL, HOSTS_NIC) == no_start_before(text, "", VIRTUAL, HOSTS_NIC)
     assert not no_start_before(text, "torn", VIRTUAL, HOSTS_NIC)
+
+
+@pytest.mark.parametrize(("time", "first"), [("00:59", True), ("01:00", False), ("01:01", False)])
+def test_an_own_start_in_the_second_of_the_quarantine_counts(time: str, first: bool) -> None:
+    """Which of the two came first is unknown."""
+    quarantined = start_line(VIRTUAL, HANDOVER, "2026-01-01T00:01:00Z", "-")
+    own = start_line(VIRTUAL, GUEST, f"2026-01-01T00:{time}Z", "vm")
+    assert no_start_before(quarantined, own, VIRTUAL) == first

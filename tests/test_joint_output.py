@@ -12,6 +12,7 @@ import joint_sizes
 import pytest
 from applyroots import EXAMPLE, block
 from batch_cases import case
+from domain_faults import criticise
 from libvirtd import PACKAGES
 from lxml import etree
 from plan_facts import Json
@@ -19,7 +20,6 @@ from plan_facts import Json
 import hosttune
 from hosttune.cli import run
 from hosttune.domain import differences, domain_xml, read_domain
-from hosttune.linting import criticise
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan

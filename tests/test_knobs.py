@@ -1,29 +1,27 @@
-"""Declared knobs: the manual's table is made of them, their kinds take their values, and one module adds another."""
+"""Declared knobs: the manual's table is made of them, their kinds take their values; one declaration adds another."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-import applyroots
 import pytest
 import yaml
-from applyroots import Cli, outcomes
 from planhosts import Card, build_host, intent_of
 
 from hosttune.errors import BadInput
-from hosttune.knobs import files
-from hosttune.knobs.files import file_knob, register, unregister
+from hosttune.knobs.actions import actions_for
+from hosttune.knobs.files import KNOBS, file_knob, paths_to_read
 from hosttune.knobs.knob import HOST, Knob
 from hosttune.knobs.registry import all_knobs
 from hosttune.model.host import Host, Tuned, TunedKey
 from hosttune.model.intent import Intent
-from hosttune.model.plan import Plan
+from hosttune.model.plan import Action, Plan
 from hosttune.model.values import to_json
 from hosttune.planning import plan as make_plan
+from hosttune.scratch import Scratch
 from hosttune.settings.files import Form, OneFile
 from hosttune.settings.memory import Ksm
 from hosttune.transaction.kinds import kinds, setting_of
@@ -32,10 +30,6 @@ from hosttune.tuned import WantedSetting, tuned_conflicts
 MANUAL = Path(__file__).parent.parent / "docs" / "intent.md"
 HEAD = "| name | in profiles | what it sets | values, the profile's first |\n|---|---|---|---|\n"
 GPU, DRIVE, NIC = "0000:41:00.0", "0000:c1:00.0", "0000:81:00.0"
-
-root = applyroots.root
-cli = applyroots.cli
-plan = applyroots.plan
 
 
 # --- the manual ----------------------------------------------------------------------------------------------
@@ -54,11 +48,16 @@ def test_the_table_of_the_manual_is_made_of_the_declarations(request: pytest.Fix
         assert table == made
 
 
-@pytest.mark.parametrize("knob", all_knobs().values(), ids=lambda knob: knob.name)
+SWITCH = file_knob(Ksm, name="s", profiles=HOST, value=0, values=(), numbers=range(2), sets="", why="", source="")
+
+
+@pytest.mark.parametrize("knob", [*all_knobs().values(), SWITCH], ids=lambda knob: knob.name)
 def test_a_row_names_values_that_an_intent_may_give(knob: Knob[Any]) -> None:
     named = [yaml.safe_load(word) for word in re.findall(r"`([^`]+)`", knob.row.split("|")[4])]
     assert named
     assert knob.value is None or named[0] == knob.value
+    single = re.findall(r"`([^`]+)`", knob.row.split("|")[4].partition("any number from")[0])
+    assert len(set(single)) == len(single)
     assert all(knob.accepts(value) for value in named)
     assert {repr(value) for value in knob.values} <= {repr(value) for value in named}
 
@@ -125,81 +124,49 @@ TOY = file_knob(
     why="what was used a moment ago is needed again",
     source="Documentation/admin-guide/mm/multigen_lru",
 )
-ACTION = f"{Toy.kind}:{Toy.path}"
-INTENT = "version: 1\nprofile: none\nsettings: {lru_protection_ms: %s}\nguests: []\n"
 
 
-@pytest.fixture
-def toy() -> Iterator[None]:
-    register(TOY)
-    yield
-    unregister(TOY.name)
+def test_its_file_is_read_and_written(tmp_path: Path) -> None:
+    assert paths_to_read((TOY, *KNOBS)) == (Toy.path,)  # those of KNOBS are read into fields of the host document
+    for name, text in ((".hosttune/scratch", ""), (Toy.path[1:], "0\n")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    system, setting = Scratch(str(tmp_path)), Toy.of(Toy.path)
+    assert setting.read(system) == 0
+    setting.check(500)
+    setting.write(system, 500)
+    assert setting.read(system) == 500
+    with pytest.raises(BadInput, match="invalid value 10001"):
+        setting.check(10_001)
 
 
-def wanting(value: Any, tmp_path: Path) -> str:
-    path = tmp_path / "intent.yaml"
-    path.write_text(INTENT % value)
-    return str(path)
+def test_a_profile_brings_it_and_the_intent_keeps_it_away() -> None:
+    host = Host(settings={Toy.path: "0\n"})
 
+    def of(**top: Any) -> list[tuple[str, Any, Any, str]]:
+        intent = Intent.from_json(to_json({"version": 1, "guests": [], **top}))
+        found = [one for one in actions_for(intent, (TOY,), (host,)) if isinstance(one, Action)]
+        return [(action.id, action.current, action.want, action.why) for action in found]
 
-def test_a_registered_knob_is_planned_applied_watched_and_reverted(cli: Cli, toy: None, tmp_path: Path) -> None:
-    file = Toy.path.removeprefix("/")
-    cli.root.put(file, "0\n")
-    host = json.loads(cli("discover", "-o", "json")[1])
-    assert host["settings"][Toy.path] == "0"
-    wanted = wanting(500, tmp_path)
-    found = json.loads(cli("plan", "-f", wanted, "-o", "json")[1])
-    assert [(action["id"], action["current"], action["want"]) for action in found["actions"]] == [(ACTION, 0, 500)]
-
-    assert outcomes(cli.json("apply", "--intent", wanted, "--yes"))[ACTION] == "done"
-    assert cli.root.get(file).strip() == "500"
-    assert cli.json("apply", "--intent", wanted, "--yes")["changed"] is False
-    status = cli.json("status")
-    assert outcomes(status)[ACTION] == "done"
-    assert status["drift"] == []
-
-    cli.root.put(file, "7\n")
-    assert [(drift["action"], drift["expected"], drift["actual"]) for drift in cli.json("status", code=1)["drift"]] == [
-        (ACTION, 500, 7)
-    ]
-    cli.root.put(file, "500\n")
-    assert outcomes(cli.json("revert"))[ACTION] == "reverted"
-    assert cli.root.get(file).strip() == "0"
-
-
-def test_a_profile_brings_it_and_the_intent_keeps_it_away(toy: None) -> None:
-    def of(**top: Any) -> list[tuple[Any, Any, str]]:
-        host = build_host() | {"settings": {Toy.path: "0\n"}}
-        made = make_plan(Host.from_json(to_json(host)), Intent.from_json(to_json({"version": 1, "guests": [], **top})))
-        return [(action.current, action.want, action.why) for action in made.actions if action.kind == Toy.kind]
-
-    assert of(profile="host") == [(0, 1000, TOY.why)]
+    name = f"{Toy.kind}:{Toy.path}"
+    assert of(profile="host") == [(name, 0, 1000, TOY.why)]
     assert of(profile="host", settings={TOY.name: 0}) == []
     assert of(profile="host", settings={TOY.name: "keep"}) == of(profile="guest") == []
-    assert of(settings={TOY.name: 20}) == [(0, 20, f"asked for by name: settings.{TOY.name}")]
-    with pytest.raises(BadInput, match="invalid value 10001") as error:
-        of(settings={TOY.name: 10_001})
-    assert error.value.hint == "allowed: a whole number from 0 to 10000, true, false, keep"
+    assert of(settings={TOY.name: 20}) == [(name, 0, 20, f"asked for by name: settings.{TOY.name}")]
+    assert [TOY.accepts(value) for value in (0, 10_000, 10_001, True)] == [True, True, False, True]
+    assert TOY.allowed == "a whole number from 0 to 10000, true, false, keep"
 
 
-def test_the_manual_would_list_it(toy: None) -> None:
-    assert all_knobs()[TOY.name].row == (
+def test_the_manual_would_list_it() -> None:
+    assert TOY.row == (
         "| `lru_protection_ms` | host | pages used within these ms are kept | `1000`, any number from `0` to `10000` |"
     )
 
 
-def test_what_tuned_sets_otherwise_is_seen(toy: None) -> None:
+def test_what_tuned_sets_otherwise_is_seen() -> None:
     key = TunedKey(plugin="sysfs", key=Toy.path, value="5", where="tuned.conf", sure=True)
     tuned = Tuned(profiles=("mine",), keys=(key,))
     assert [
         tuned_conflict.how for tuned_conflict in tuned_conflicts(tuned, (WantedSetting(Toy.kind, Toy.path, 500),), ())
     ] == ["otherwise"]
     assert not list(tuned_conflicts(tuned, (WantedSetting(Toy.kind, Toy.path, 5),), ()))
-
-
-def test_a_name_or_kind_that_is_taken_is_refused(toy: None) -> None:
-    with pytest.raises(ValueError, match="lru_protection_ms"):
-        register(TOY)
-    with pytest.raises(ValueError, match="kind ksm is taken"):
-        register(file_knob(Ksm, name="another", profiles=HOST, value=2, sets="s", why="w", source="s"))
-    assert files.file_knobs()[-1] is TOY

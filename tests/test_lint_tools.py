@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from domain_faults import host_of
+from domain_faults import criticise, host_of
 from libvirtd import Libvirtd, libvirtd
 from lxml import etree
 from test_linting import compare
 from test_plan_xml import SCHEMA, hosts
 
-from hosttune.linting import criticise, rules
+from hosttune.linting import rules
 from hosttune.model.host import Host
 
 __all__ = ["hosts", "libvirtd"]

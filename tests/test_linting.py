@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from domain_faults import findings, host_of
+from domain_faults import criticise, findings, host_of
 from domain_shapes import ONE_GPU, changed, plan_of
 from test_plan_xml import hosts
 
 from hosttune.domain import domain_xml
 from hosttune.errors import BadInput
-from hosttune.linting import Definition, criticise, lint, rules
+from hosttune.linting import Definition, lint, rules
 from hosttune.model.host import (
     CpuModel,
     DomainCapabilities,

@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Iterator
 
 import pytest
+from domain_faults import criticise
 from domain_shapes import SHAPES, changed, plan_of
 from lxml import etree
 from test_plan_xml import CASES, hosts, planned
 
 from hosttune.assets import folder
 from hosttune.domain import domain_xml
-from hosttune.linting import criticise
 from hosttune.model.host import (
     Host,
     Iommu,

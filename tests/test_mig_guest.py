@@ -6,13 +6,13 @@ import uuid
 from typing import Any
 
 import pytest
+from domain_faults import criticise
 from domain_shapes import plan_of
 from mighosts import A, B, field_of, functions_of, gpu_row, guest_of, mig_host, parts_of, pci_row, planned, vgpu_row
 
 from hosttune.domain import domain_xml, read_domain
 from hosttune.errors import BadInput
 from hosttune.gpu.mig_tables import offer_of, resolve, vgpu_suffix, vgpu_type_name
-from hosttune.linting import criticise
 from hosttune.model.gpu import Gpu, Mig, MigProfile
 from hosttune.model.host import PciDevice
 from hosttune.model.intent import Intent

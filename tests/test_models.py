@@ -166,7 +166,10 @@ HEALTHY = [
 
 @pytest.mark.parametrize("machine", [machine for _, machine in HEALTHY], ids=[name for name, _ in HEALTHY])
 def test_healthy_gpus_are_not_called_low_and_half_of_what_they_reach_is(machine: dict[str, Any]) -> None:
-    """Typical figures within 5 % for all but all-gathers, to which no formula was fitted, and messages up to 32 MiB."""
+    """Typical figures within 5 % for all but all-gathers, to which no formula was fitted, and messages up to 32 MiB.
+
+    Of messages of 32 to 128 MiB, which depend more on the version of the library, a third is called low.
+    """
     found = without_nvls(shape(machine))
     for figure in machine["figures"]:
         metric, mib, measured = figure["metric"], figure.get("mib", 0), figure["value"]
@@ -174,8 +177,7 @@ def test_healthy_gpus_are_not_called_low_and_half_of_what_they_reach_is(machine:
         assert got.typical is not None
         low = got.low_below * got.typical
         assert measured > low, (figure, low)
-        if mib == 0 or mib >= 256:
-            assert measured / 2 < low, (figure, low)
+        assert measured / (2 if mib == 0 or mib >= 256 else 3) < low, (figure, low)
         if metric != "all-gather-busbw" and mib != 32:
             assert measured == pytest.approx(got.typical, rel=0.05), figure
 

@@ -142,6 +142,19 @@ def test_a_bad_link_between_switches_is_no_fault_of_the_hosts_behind_it(hosts: i
     assert (port.kind, port.hosts, port.rail) == ("port", ("h1",), "r1")
 
 
+@pytest.mark.parametrize(("every", "kinds"), [(6, {"group"}), (4, {"port"})])
+def test_a_group_is_bad_with_at_least_four_of_five_others(every: int, kinds: set[str]) -> None:
+    """Three hosts are good with each other and with every sixth, or every fourth, of the 24 others."""
+
+    def spoilt(pair: Pair) -> Pair:
+        sender, receiver = (int(host[1:]) for host in (pair.sender, pair.receiver))
+        slow = (sender < 3) != (receiver < 3) and (sender + receiver) % every
+        return replace(pair, gbps=(pair.gbps or 0.0) * (0.4 if slow else 1.0))
+
+    found = judged([spoilt(pair) for pair in made(27, 1, {})], floor=0.9, against=("rate", "median"))
+    assert {kind for kind, _, _ in told(found)} == kinds
+
+
 def test_two_ports_that_are_bad_in_opposite_directions_are_no_group() -> None:
     """h2 sends badly, h5 receives badly: h5 to h2 is good."""
     pairs = [
@@ -149,6 +162,14 @@ def test_two_ports_that_are_bad_in_opposite_directions_are_no_group() -> None:
     ]
     found = judged(pairs, floor=0.9, against=("rate", "median"))
     assert told(found) == {("port", ("h2",), "r0"), ("port", ("h5",), "r0")}
+
+
+@pytest.mark.parametrize(("bad", "kinds"), [(2, {"pair"}), (3, {"port"})])
+def test_a_port_that_is_bad_towards_half_of_its_peers_shows_as_pairs(bad: int, kinds: set[str]) -> None:
+    pairs = made(9, 1, {})
+    slow = [pair for pair in pairs if pair.sender == "h3"][:bad]  # it sends to four
+    spoilt = [replace(pair, gbps=90.0) if pair in slow else pair for pair in pairs]
+    assert {kind for kind, _, _ in told(judged(spoilt, floor=0.9, against=("rate", "median")))} == kinds
 
 
 def test_a_rail_of_which_most_ports_are_slow_is_the_rail() -> None:

@@ -17,10 +17,12 @@ from sweeps import sample
 
 from hosttune.cli import run
 from hosttune.errors import BadInput
-from hosttune.fleet.between import in_window
+from hosttune.fleet.between import Done, in_window
 from hosttune.fleet.membership import other_names
 from hosttune.fleet.pairplan import PairsOptions
+from hosttune.model.collective import CollectiveReport
 from hosttune.model.pairs import PairsReport
+from hosttune.model.validation import Verdict
 
 SLOW = {("h0001", "r1"): 0.5, ("h0003", "r0"): 0.3}
 ROUNDS, HOSTS = 5, 5  # of five hosts each waits once
@@ -131,6 +133,26 @@ def test_a_window_may_include_midnight() -> None:
     assert not fits(0, 59, 61)
     assert not fits(22, 59, 1)
     assert in_window("06:00-06:00", datetime(2026, 3, 2, 5, 59), 60)  # the whole day
+
+
+@pytest.mark.parametrize(
+    ("stopped", "check", "codes"),  # of pass, warn, fail and unknown
+    [
+        (None, False, (0, 0, 1, 1)),
+        (None, True, (0, 0, 0, 0)),  # only planned
+        ("the time window is over", False, (1, 1, 1, 1)),
+        ("no host answered", True, (1, 1, 1, 1)),
+        ("interrupted", False, (130, 130, 130, 130)),
+        ("interrupted", True, (130, 130, 130, 130)),
+    ],
+)
+@pytest.mark.parametrize("kind", [PairsReport, CollectiveReport])
+def test_the_exit_code_of_each_verdict(
+    kind: type[PairsReport] | type[CollectiveReport], stopped: str | None, check: bool, codes: tuple[int, ...]
+) -> None:
+    verdicts: tuple[Verdict, ...] = ("pass", "warn", "fail", "unknown")
+    reports = (kind(run="1", check=check, verdict=verdict, stopped=stopped) for verdict in verdicts)
+    assert tuple(Done(report, stopped).exit_code for report in reports) == codes
 
 
 @pytest.mark.parametrize("window", ["22-23", "24:00-01:00", "22:00", "22:00-23:60", ""])

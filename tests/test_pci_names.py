@@ -10,7 +10,6 @@ from pcitrees import Tree
 
 from hosttune.discovery import pci_names
 from hosttune.discovery.pci import read_pci
-from hosttune.model.host import PciDevice
 from hosttune.reader import Reader
 from hosttune.recorded import Capture
 
@@ -87,18 +86,3 @@ def test_lookup_in_a_large_file_finds_every_id() -> None:
         last = vendor
         lines += [f"\t{device}  {device_name}", f"\t\t{device} {vendor}  a board"]
     assert pci_names.lookup("\n".join(lines).encode(), named) == named
-
-
-def test_a_subset_gives_the_same_names() -> None:
-    devices = (
-        PciDevice(address="0000:00:01.0", vendor_id="8086", device_id="352a"),
-        PciDevice(address="0000:01:00.0", vendor_id="10de", device_id="2335"),
-        PciDevice(address="0000:02:00.0", vendor_id="10de", device_id="9999"),
-        PciDevice(address="0000:03:00.0"),
-    )
-    small = pci_names.subset(IDS, devices)
-    ids = [(d.vendor_id, d.device_id) for d in devices if d.vendor_id and d.device_id]
-    assert small == (
-        b"10de  NVIDIA Corporation\n\t2335  GH100 [H200 SXM 141GB]\n8086  Intel Corporation\n\t352a  Root Port\n"
-    )
-    assert pci_names.lookup(small, ids) == pci_names.lookup(IDS, ids)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from domain_faults import criticise
 from domain_shapes import changed
 from libvirtd import PACKAGES, Argv, Libvirtd, libvirtd
 from lxml import etree
@@ -21,7 +22,6 @@ from planhosts import GIB, Card, Held, Shape, build_host
 
 import hosttune
 from hosttune.domain import differences, domain_xml, read_domain, same_guest
-from hosttune.linting import criticise
 from hosttune.model.gpu import Fabric
 from hosttune.model.host import CpuModel, Host
 from hosttune.model.intent import Intent

@@ -105,6 +105,12 @@ def test_82_percent_mfu_is_refused() -> None:
     assert "above 1" in refused(tokens_per_second=5e6)[0]
 
 
+def test_a_claimed_mfu_that_is_a_tenth_off_is_refused() -> None:
+    """Tokens and parameters give 0.398."""
+    assert values(predicted(claims={"mfu": 0.43}))["mfu"] == pytest.approx(0.398, abs=1e-3)
+    assert refused(claims={"mfu": 0.45})[0] == "an MFU of 0.45 is claimed, tokens and parameters give 0.40"
+
+
 def test_the_peak_with_sparsity_is_refused() -> None:
     what, _ = refused(claims={"peak_tflops": 1979})
     assert "the peak with 2:4 sparsity; dense products have 989.5" in what

@@ -2,7 +2,7 @@
 
 Names only decorate the host document, but a replayed capture must give the same document everywhere. So `pci` uses only
 the file of the machine (or capture) that it reads. A caller that wants this machine's names for a capture without a
-file passes `load(Machine())` explicitly. `subset` returns the lines that a capture has to keep.
+file passes `load(Machine())` explicitly.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import re
 from collections.abc import Iterable
 
 from hosttune.errors import Unreadable
-from hosttune.model.host import PciDevice
 from hosttune.system import System
 
-# A capture must hold one of these files, so that its own names are used. `subset` writes the first.
+# A capture must hold one of these files, so that its own names are used.
 PATHS = (
     "/usr/share/misc/pci.ids",
     "/usr/share/hwdata/pci.ids",
@@ -63,23 +62,6 @@ def lookup(data: bytes | None, ids: Iterable[tuple[str, str]]) -> dict[tuple[str
         at = _find(data, start, stop, device.encode(), _DEVICE_LINE)
         named[vendor, device] = (_name(data, start, end), _name(data, at, stop))
     return named
-
-
-def subset(data: bytes, devices: Iterable[PciDevice]) -> bytes:
-    """Return the lines of pci.ids that name these devices, as a pci.ids of its own.
-
-    `lookup` finds the same names in it.
-    """
-    ids = {(d.vendor_id, d.device_id) for d in devices if d.vendor_id and d.device_id}
-    lines: list[str] = []
-    last = None
-    for (vendor, device), (vendor_name, device_name) in lookup(data, sorted(ids)).items():
-        if vendor != last and vendor_name is not None:
-            lines.append(f"{vendor}  {vendor_name}")
-        last = vendor
-        if device_name is not None:
-            lines.append(f"\t{device}  {device_name}")
-    return ("\n".join(lines) + "\n").encode()
 
 
 def _inflate(data: bytes) -> bytes | None:

@@ -159,22 +159,18 @@ def report(results: str, plan: PairsPlan, *, check: bool = False, stopped: str |
         rails=rail_figures(pairs),
         faults=blame(pairs),
         pairs=pairs,
-        notes=(*unmeasured, *lacking, *limit, *remarks(found)),
+        notes=(*unmeasured, *lacking, *limit, *_not_read(pairs), *remarks(found)),
         stopped=stopped,
     )
 
 
 def _limits(options: PairsOptions, pairs: Sequence[Pair]) -> Iterator[str]:
-    """Yield what good figures leave open."""
+    """Yield what good figures leave open, besides what each pair says by itself (`verdict_of`)."""
     if options.rate_gbps is not None:
         yield f"at most {options.rate_gbps:g} Gb/s were sent: no port's full rate is proven"
     if "rate" not in options.against:
         yield "compared with the median alone: a fleet that is slow as a whole is not seen"
     measured = [pair for pair in pairs if pair.outcome == "measured"]
-    blind = [f"{pair.sender} to {pair.receiver} on {pair.rail}" for pair in measured if pair.errors is None]
-    if blind:
-        yield f"error counters of a port were not read: {some(blind, 8)}"
-    yield from _paths_not_known(measured)
     sent, got = ({(getattr(pair, role), pair.rail) for pair in measured} for role in ("sender", "receiver"))
     for words, ports in (("receive", sent - got), ("send", got - sent)):
         if ports:
@@ -182,7 +178,12 @@ def _limits(options: PairsOptions, pairs: Sequence[Pair]) -> Iterator[str]:
             yield f"not measured whether these {words} well, too: {named}; more rounds give both directions"
 
 
-def _paths_not_known(measured: Sequence[Pair]) -> Iterator[str]:
+def _not_read(pairs: Sequence[Pair]) -> Iterator[str]:
+    """Yield what hosts did not tell of the pairs that they measured."""
+    measured = [pair for pair in pairs if pair.outcome == "measured"]
+    blind = [f"{pair.sender} to {pair.receiver} on {pair.rail}" for pair in measured if pair.errors is None]
+    if blind:
+        yield f"error counters of a port were not read: {some(blind, 8)}"
     found: dict[str, list[str]] = {}
     for pair in measured:
         if pair.path_mtu.state == "unknown":

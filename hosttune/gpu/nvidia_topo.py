@@ -23,14 +23,6 @@ _MOST_LINKS = 18  # of one GPU (nvml.h, NVML_NVLINK_MAX_LINKS)
 _AFFINITY = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 
 
-class Affinity(Value, frozen=True, kw_only=True):
-    """The affinity columns of one GPU as printed: "" for an empty cell, "N/A" unchanged, None without the column."""
-
-    cpus: str | None = None
-    numa: str | None = None
-    gpu_numa: str | None = None
-
-
 class TopoMatrix(Value, frozen=True, kw_only=True):
     """The matrix: `paths[A][B]` is the word in row A, column B ("NV18", "PIX", "SYS"…), without the diagonal.
 
@@ -40,11 +32,10 @@ class TopoMatrix(Value, frozen=True, kw_only=True):
     gpus: tuple[str, ...]
     nics: tuple[str, ...]
     paths: Mapping[str, Mapping[str, str]]
-    affinity: Mapping[str, Affinity]
     legend: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        close_mappings(self, "paths", "affinity", "legend")
+        close_mappings(self, "paths", "legend")
 
 
 class NvlinkStatus(Value, frozen=True, kw_only=True):
@@ -67,13 +58,11 @@ def parse_topo_matrix(text: str) -> TopoMatrix | None:
     top = next((i for i, line in enumerate(lines) if re.match(r"\s+GPU0\b", line)), None)
     if top is None:
         return None
-    headings = [(match[0], match.start()) for match in _HEADING.finditer(lines[top])]
-    devices = [name for name, _ in headings if name not in _AFFINITY]
+    devices = [name for name in _HEADING.findall(lines[top]) if name not in _AFFINITY]
     rows = [cells[0] for line in lines if _words(cells := line.split(), devices) is not None]
     if len(set(rows)) != len(rows) or len(set(devices)) != len(devices):
         return None
     paths: dict[str, Mapping[str, str]] = {}
-    affinity: dict[str, Affinity] = {}
     for line in lines[top + 1 :]:
         cells = line.split()
         if not cells or cells[0] not in devices:
@@ -82,11 +71,9 @@ def parse_topo_matrix(text: str) -> TopoMatrix | None:
         if words is None:
             continue
         paths[cells[0]] = {name: word for name, word in zip(devices, words, strict=True) if word != "X"}
-        if cells[0].startswith("GPU"):
-            affinity[cells[0]] = _affinity(line, headings, len(devices))
     gpus = tuple(name for name in devices if name.startswith("GPU"))
     nics = tuple(name for name in devices if name not in gpus)
-    return TopoMatrix(gpus=gpus, nics=nics, paths=paths, affinity=affinity, legend=_legend(lines))
+    return TopoMatrix(gpus=gpus, nics=nics, paths=paths, legend=_legend(lines))
 
 
 def _words(cells: list[str], devices: list[str]) -> list[str] | None:
@@ -94,36 +81,6 @@ def _words(cells: list[str], devices: list[str]) -> list[str] | None:
     words = cells[1 : len(devices) + 1]
     whole = bool(cells) and cells[0] in devices and len(words) == len(devices) and all(map(_PATH.fullmatch, words))
     return words if whole else None
-
-
-def _affinity(line: str, headings: list[tuple[str, int]], devices: int) -> Affinity:
-    """Return the cells after the matrix. A cell may be empty, so counting words is not enough.
-
-    With tabs, the cells are in order, with one empty cell before the last because its heading is two tabs wide. With
-    spaces, each cell starts under its heading, or further right after a long cell.
-    """
-    columns = [(name, start) for name, start in headings if name in _AFFINITY]
-    if "\t" in line:
-        cells = line.split("\t")[devices + 1 :]
-        values = [cell.strip() for cell in cells[:2]]
-        if len(columns) > 2:
-            values.append(next((cell.strip() for cell in reversed(cells[2:]) if cell.strip()), ""))
-    else:
-        values = _by_position(line, columns, devices)
-    named = dict(zip((name for name, _ in columns), values + [""] * len(columns), strict=False))
-    return Affinity(cpus=named.get("CPU Affinity"), numa=named.get("NUMA Affinity"), gpu_numa=named.get("GPU NUMA ID"))
-
-
-def _by_position(line: str, columns: list[tuple[str, int]], devices: int) -> list[str]:
-    words = [(match[0], match.start()) for match in re.finditer(r"\S+", line)][devices + 1 :]
-    if len(words) >= len(columns):
-        return [word for word, _ in words]
-    values = [""] * len(columns)
-    for word, start in words:
-        under = [i for i, (_, column) in enumerate(columns) if column <= start + 1]
-        if under:
-            values[under[-1]] = word
-    return values
 
 
 def _legend(lines: list[str]) -> Mapping[str, str] | None:

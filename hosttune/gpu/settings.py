@@ -95,10 +95,9 @@ class GpuPersistence(GpuSetting, FreesDevice):
 
 
 class GpuPowerLimit(GpuSetting):
-    """The power limit in watts, within the range of the board."""
+    """The power limit in watts, within the range of the board. A reset, or unloading the driver, undoes it."""
 
     kind: ClassVar[str] = POWER_LIMIT
-    reset_by: ClassVar[str] = "a reboot, a reset of the GPU, or its driver being unloaded"
 
     @staticmethod
     def of_gpu(gpu: Gpu) -> float | None:
@@ -154,13 +153,14 @@ class GpuComputeMode(GpuSetting):
 
 
 class GpuEcc(GpuSetting, TakesDevice):
-    """Whether the GPU's memory is ECC-protected. Value: true or false. `read` returns the mode after the next reset."""
+    """Whether the GPU's memory is ECC-protected. Value: true or false. `read` returns the mode after the next reset.
+
+    The GPU keeps it itself (InfoROM).
+    """
 
     kind: ClassVar[str] = ECC
     scope: ClassVar[str] = BOOT
     disruptive: ClassVar[bool] = True
-    persisted_by: ClassVar[str] = "the GPU itself (its InfoROM)"
-    reset_by: ClassVar[str] = "nothing"
 
     @staticmethod
     def of_gpu(gpu: Gpu) -> bool | None:
@@ -196,7 +196,6 @@ class GpuMigMode(GpuSetting, TakesDevice):
     kind: ClassVar[str] = MIG_MODE
     limit_seconds: ClassVar[float | None] = 180.0  # it may reset the GPU
     disruptive: ClassVar[bool] = True
-    reset_by: ClassVar[str] = "maybe a reboot"
 
     @staticmethod
     def of_gpu(gpu: Gpu) -> str | None:

@@ -55,8 +55,6 @@ class LiveAffinity(WrittenTogether):
     kind: ClassVar[str] = "live-affinity"
     stage: ClassVar[int] = GUEST_STAGE
     may_stop_midway: ClassVar[bool] = True  # one thread after the other
-    persisted_by: ClassVar[str] = "the guest's definition, from its next start"
-    reset_by: ClassVar[str] = "the guest's stop"
 
     @classmethod
     def of(cls, target: str) -> Self:

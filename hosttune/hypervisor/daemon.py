@@ -103,7 +103,6 @@ class LibvirtRestart(Disturbing, Remediable):
     scope: ClassVar[str] = FILE
     stage: ClassVar[int] = KEEP_STAGE
     undone_later: ClassVar[bool] = False
-    persisted_by: ClassVar[str] = "the mount: libvirt finds it at every later start"
 
     @classmethod
     def of(cls, target: str) -> Self:

@@ -84,8 +84,6 @@ class GuestDefinition(Setting, Explains):
     scope: ClassVar[str] = FILE
     stage: ClassVar[int] = GUEST_STAGE
     none_is_value: ClassVar[bool] = True
-    persisted_by: ClassVar[str] = "libvirt"
-    reset_by: ClassVar[str] = "virsh edit, virsh undefine"
 
     def facts_of(self, value: Any) -> DomainFacts:
         """Return what a value says of the guest. Raises BadInput unless it is domain XML of the target."""

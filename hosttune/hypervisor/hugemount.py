@@ -44,8 +44,6 @@ class Mount(NowAndAtBoot, ServedByOthers):
     stage: ClassVar[int] = KEEP_STAGE
     none_is_value: ClassVar[bool] = True
     may_stop_midway: ClassVar[bool] = True  # the unit's file may exist before the unit is enabled and started
-    persisted_by: ClassVar[str] = "itself: it is a systemd unit"
-    reset_by: ClassVar[str] = "nothing but a revert"
 
     @classmethod
     def of(cls, target: str) -> Self:

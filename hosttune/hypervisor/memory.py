@@ -58,8 +58,6 @@ class LiveMemory(Gradual, NeedsName):
     stage: ClassVar[int] = GUEST_STAGE
     last_of_stage: ClassVar[bool] = True  # after its threads, so that what it touches from then on is near them
     may_stop_midway: ClassVar[bool] = True  # one page after the other
-    persisted_by: ClassVar[str] = "the guest's definition, from its next start"
-    reset_by: ClassVar[str] = "the guest's stop"
 
     @classmethod
     def of(cls, target: str) -> Self:

@@ -33,7 +33,6 @@ class GuestState(Setting):
     stage: ClassVar[int] = START_STAGE
     may_stop_midway: ClassVar[bool] = True  # libvirt continues a start without its caller; the guest is "paused" then
     undone_later: ClassVar[bool] = False
-    persisted_by: ClassVar[str] = "nothing: start it again, or virsh autostart"
 
     @classmethod
     def of(cls, target: str) -> Self:

@@ -2,8 +2,7 @@
 
 Declare its kind (a `OneFile`: kind, path, form, values) and its knob (`file_knob`), and put the knob into `KNOBS`. Then
 discovery reads the file, a plan compares the value, apply writes it and reads it back, status and validation check that
-it is unchanged, `revert` restores the previous value, and the manual lists the knob. A program that uses hosttune as a
-library calls `register` instead.
+it is unchanged, `revert` restores the previous value, and the manual lists the knob.
 """
 
 from __future__ import annotations
@@ -73,32 +72,9 @@ KSM = file_knob(
 KNOBS: tuple[Knob[Host], ...] = (THP, NUMA_BALANCING, KSM)
 # The current value of these is in a field of the host document, which has its own reader.
 _IN_THE_DOCUMENT = frozenset((Thp.path, NumaBalancing.path, Ksm.path))
-_REGISTERED: dict[str, Knob[Host]] = {}
 
 
-def register(knob: Knob[Host]) -> None:
-    """Add a knob of a file from outside this module.
-
-    Raises ValueError: a knob of this name or kind exists already.
-    """
-    if not issubclass(knob.setting, OneFile):
-        raise ValueError(f"knob {knob.name}: {knob.setting.__name__} is not a kind of one file")  # noqa: TRY004
-    if any(knob.name == one.name or knob.setting.kind == one.setting.kind for one in file_knobs()):
-        raise ValueError(f"knob {knob.name}: its name or its kind {knob.setting.kind} is taken")
-    _REGISTERED[knob.name] = knob
-
-
-def unregister(name: str) -> None:
-    """Remove a registered knob."""
-    del _REGISTERED[name]
-
-
-def file_knobs() -> tuple[Knob[Host], ...]:
-    """Return the knobs of files, those of this module first."""
-    return (*KNOBS, *_REGISTERED.values())
-
-
-def paths_to_read() -> tuple[str, ...]:
+def paths_to_read(knobs: Iterable[Knob[Host]] = KNOBS) -> tuple[str, ...]:
     """Return the files whose text discovery puts into `Host.settings`."""
-    paths = (knob.setting.path for knob in file_knobs() if issubclass(knob.setting, OneFile))
+    paths = (knob.setting.path for knob in knobs if issubclass(knob.setting, OneFile))
     return tuple(path for path in paths if path not in _IN_THE_DOCUMENT)

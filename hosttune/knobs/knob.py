@@ -106,7 +106,7 @@ class Knob(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
         own = () if self.value is None or self.value in self.values else (self.value,)
         values = (*own, *sorted(self.values, key=lambda value: value != self.value))
         few = self.numbers if self.numbers is not None and len(self.numbers) < 3 else ()
-        made = [f"`{_yaml(value)}`" for value in (*values, *few)]
+        made = list(dict.fromkeys(f"`{_yaml(value)}`" for value in (*values, *few)))
         if self.numbers is not None and not few:
             made.append(f"any number from `{self.numbers[0]}` to `{self.numbers[-1]}`")
         takes = self.takes or ", ".join(made)

@@ -21,7 +21,7 @@ def all_knobs() -> Mapping[str, Knob[Any]]:
     found: tuple[Knob[Any], ...] = (
         *cpus.KNOBS,
         *interrupts.KNOBS,
-        *files.file_knobs(),
+        *files.KNOBS,
         *kernelargs.KNOBS,
         *pcie.KNOBS,
         *storage.KNOBS,
@@ -77,7 +77,7 @@ def plan_host_knobs(ctx: KnobContext) -> Iterator[Action | Finding]:
     `iommu_passthrough` and `boot_pages` are planned by `hosttune.planning`, with the IOMMU and the guests' pages.
     """
     if not _no_guest_fits(ctx):
-        yield from actions_for(ctx.intent, files.file_knobs(), (ctx.host,))
+        yield from actions_for(ctx.intent, files.KNOBS, (ctx.host,))
         yield from storage.plan_queues(ctx)
         yield from actions_for(ctx.intent, sysctl.KNOBS, (ctx.host,))
         yield from actions_for(ctx.intent, kernelargs.AS_GIVEN, (ctx,))

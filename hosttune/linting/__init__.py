@@ -3,7 +3,7 @@
 Above the planner, whose arithmetic (MMIO window, partitions, address width) the rules use, so that both agree.
 """
 
-from hosttune.linting.judge import Definition, criticise, lint, rules
+from hosttune.linting.judge import Definition, lint, rules
 from hosttune.linting.rule import Rule
 
-__all__ = ["Definition", "Rule", "criticise", "lint", "rules"]
+__all__ = ["Definition", "Rule", "lint", "rules"]

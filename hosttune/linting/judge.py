@@ -61,11 +61,6 @@ def lint(host: Host, definitions: Sequence[Definition]) -> tuple[LintFinding, ..
     return tuple(sorted(found, key=lambda one: LEVELS.index(one.level)))
 
 
-def criticise(host: Host, xml: str | bytes, *, where: str) -> tuple[LintFinding, ...]:
-    """Return what is wrong with one XML on this host. See `lint`."""
-    return lint(host, (Definition(where, xml),))
-
-
 def _read(definition: Definition) -> tuple[Definition, DomainFacts, _Element]:
     root = read_tree(definition.xml, where=definition.file)
     guest = domain_facts(root, where=definition.file)

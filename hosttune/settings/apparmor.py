@@ -23,8 +23,6 @@ class AppArmorRule(ServedByOthers):
     scope: ClassVar[str] = FILE
     stage: ClassVar[int] = KEEP_STAGE
     none_is_value: ClassVar[bool] = True
-    persisted_by: ClassVar[str] = "itself: it is a line of a file"
-    reset_by: ClassVar[str] = "nothing but a revert"
 
     @classmethod
     def of(cls, target: str) -> Self:

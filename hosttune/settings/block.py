@@ -33,7 +33,6 @@ class NvmeQueue(Setting):
     kind: ClassVar[str] = "nvme-queue"
     limit_seconds: ClassVar[float | None] = 60.0  # the kernel drains the queue first; a faulty drive may never finish
     may_stop_midway: ClassVar[bool] = True  # a new scheduler sets its own queue depth
-    reset_by: ClassVar[str] = "a reset of the drive, a reboot"
 
     @classmethod
     def of(cls, target: str) -> Self:

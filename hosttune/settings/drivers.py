@@ -56,7 +56,6 @@ class Driver(OfHolder):
     none_is_value: ClassVar[bool] = True
     may_stop_midway: ClassVar[bool] = True
     hides_device: ClassVar[bool] = True  # GPU makers' tools cannot see a device on vfio-pci
-    persisted_by: ClassVar[str] = "a udev rule for its address"
 
     def check(self, value: Any) -> None:
         """See Setting."""
@@ -152,7 +151,8 @@ class Driver(OfHolder):
 
 
 class SriovVfs(OfHolder):
-    """The number of virtual functions of a physical function. `sriov_drivers_autoprobe` is not changed.
+    """The number of virtual functions of a physical function. `sriov_drivers_autoprobe` is not changed. A reload of the
+    device's driver undoes it.
 
     The kernel changes the number only from or to 0 (drivers/pci/iov.c: EBUSY; more than `sriov_totalvfs`: ERANGE). So a
     change to another number first removes all virtual functions. NVMe functions also need resources (nvme virt-mgmt).
@@ -161,7 +161,6 @@ class SriovVfs(OfHolder):
     kind: ClassVar[str] = "sriov-vfs"
     limit_seconds: ClassVar[float | None] = 120.0  # drivers probe every new function
     may_stop_midway: ClassVar[bool] = True
-    reset_by: ClassVar[str] = "a reboot, or a reload of the device's driver"
 
     def check(self, value: Any) -> None:
         """See Setting."""

@@ -104,8 +104,6 @@ class DropIn(Setting):
     stage: ClassVar[int] = KEEP_STAGE
     none_is_value: ClassVar[bool] = True
     may_stop_midway: ClassVar[bool] = True  # a unit's file may exist before the unit is enabled
-    persisted_by: ClassVar[str] = "itself: it is a file"
-    reset_by: ClassVar[str] = "nothing but a revert"
 
     @classmethod
     def of(cls, target: str) -> Self:

@@ -45,7 +45,6 @@ class IrqAffinity(OfFunction):
     kind: ClassVar[str] = "irq-affinity"
     stage: ClassVar[int] = AFTER_START_STAGE
     may_stop_midway: ClassVar[bool] = True
-    reset_by: ClassVar[str] = "the guest's stop"
 
     def check(self, value: Any) -> None:
         """See Setting."""
@@ -166,8 +165,6 @@ class IrqbalanceBan(Setting):
     scope: ClassVar[str] = FILE
     none_is_value: ClassVar[bool] = True
     may_stop_midway: ClassVar[bool] = True
-    persisted_by: ClassVar[str] = "its own files"
-    reset_by: ClassVar[str] = "nothing"
 
     @classmethod
     def of(cls, target: str) -> Self:

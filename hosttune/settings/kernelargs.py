@@ -36,8 +36,6 @@ class KernelArguments(WrittenTogether):
     stage: ClassVar[int] = KEEP_STAGE
     none_is_value: ClassVar[bool] = True
     may_stop_midway: ClassVar[bool] = True
-    persisted_by: ClassVar[str] = "the boot loader's configuration"
-    reset_by: ClassVar[str] = "nothing but a revert, and a reboot after it"
 
     @classmethod
     def of(cls, target: str) -> Self:

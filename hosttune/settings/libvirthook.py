@@ -24,8 +24,6 @@ class LibvirtHook(Setting):
     scope: ClassVar[str] = FILE
     stage: ClassVar[int] = KEEP_STAGE
     none_is_value: ClassVar[bool] = True
-    persisted_by: ClassVar[str] = "itself: it is a file"
-    reset_by: ClassVar[str] = "nothing but a revert"
 
     @classmethod
     def of(cls, target: str) -> Self:

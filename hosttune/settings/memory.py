@@ -27,7 +27,6 @@ class HugePages(MayGiveLess, Remediable):
     kind: ClassVar[str] = "hugepages"
     limit_seconds: ClassVar[float | None] = 300.0  # the kernel moves memory to get contiguous pages
     may_stop_midway: ClassVar[bool] = True  # a signal stops the kernel (mm/hugetlb.c, set_max_huge_pages)
-    persisted_by: ClassVar[str] = "the boot unit; for certain only as kernel arguments (settings.boot_pages)"
 
     @classmethod
     def of(cls, target: str) -> Self:

@@ -40,9 +40,7 @@ _GROUPS = sysfs.IOMMU_GROUPS
 
 
 class OfRegister(OfFunction):
-    """Base class of settings in a function's configuration space."""
-
-    reset_by: ClassVar[str] = "a reset of the function (of a virtual machine's device: whenever it is opened), a reboot"
+    """Base class of settings in a function's configuration space. A reset of the function undoes them."""
 
     def facts(self, system: System) -> ConfigFacts:
         """Return the facts in the function's configuration space; none for a virtual function, whose control bits are

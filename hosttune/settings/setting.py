@@ -28,7 +28,7 @@ class Setting(ABC):
 
     `scope`: "runtime" (lost at a reboot), "file" (stays), "boot" (staged in a file, takes effect at the next boot).
     `limit_seconds`: how long a write may take; the write is then made in a child process, because it can hang in the
-    kernel. `persisted_by` and `reset_by` describe in a few words what makes it persistent and what resets it.
+    kernel.
     """
 
     kind: ClassVar[str] = ""
@@ -41,8 +41,6 @@ class Setting(ABC):
     last_of_stage: ClassVar[bool] = False  # after the others of its stage, also in a rollback
     undone_later: ClassVar[bool] = True  # False: rolled back within its own transaction, never by a later revert
     rehearsed_briefly: ClassVar[bool] = False  # a rehearsal shows size and digest of its files, not their text
-    persisted_by: ClassVar[str] = "the boot unit"
-    reset_by: ClassVar[str] = "a reboot"
 
     def __init__(self, target: str) -> None:
         self.target: Final = target

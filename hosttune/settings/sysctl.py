@@ -1,7 +1,8 @@
 """A kernel parameter below /proc/sys, set now and in a drop-in of hosttune. Target: its name ("vm.zone_reclaim_mode").
 
 Only the names listed here are allowed. Value: the text, if both have the same; otherwise {"now": text, "boot": text or
-null}, with "boot" from the line of the drop-in. sysctl.d(5): files are read at boot, in the order of their names.
+null}, with "boot" from the line of the drop-in. sysctl.d(5): files are read at boot, in the order of their names; the
+last one wins.
 """
 
 from __future__ import annotations
@@ -32,8 +33,6 @@ class Sysctl(NowAndAtBoot):
 
     kind: ClassVar[str] = "sysctl"
     scope: ClassVar[str] = FILE
-    persisted_by: ClassVar[str] = DROP_IN
-    reset_by: ClassVar[str] = "a file of sysctl.d(5) whose name comes later"
 
     @classmethod
     def of(cls, target: str) -> Self:

@@ -1,8 +1,8 @@
 """The vGPU type of a virtual function that its maker's own VFIO driver holds. Target: the function's PCI address.
 
 Value: the type's number as text, "0" for none. The numbers of types depend on this host's driver and are read from
-`creatable_vgpu_types`. Source: NVIDIA virtual GPU software documentation, "Creating an NVIDIA vGPU on a Linux with KVM
-Hypervisor that Uses a Vendor-Specific VFIO Framework".
+`creatable_vgpu_types`. `sriov-manage -d` of the GPU undoes it. Source: NVIDIA virtual GPU software documentation,
+"Creating an NVIDIA vGPU on a Linux with KVM Hypervisor that Uses a Vendor-Specific VFIO Framework".
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ class VgpuType(OfFunction):
 
     kind: ClassVar[str] = "vgpu-type"
     limit_seconds: ClassVar[float | None] = 60.0  # the driver asks its manager
-    reset_by: ClassVar[str] = "a reboot, or sriov-manage -d of its GPU"
 
     @property
     def file(self) -> str:

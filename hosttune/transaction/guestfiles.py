@@ -42,8 +42,6 @@ class FilesOfGuest(Setting):
     none_is_value: ClassVar[bool] = True
     may_stop_midway: ClassVar[bool] = True
     rehearsed_briefly: ClassVar[bool] = True  # the seed's texts contain the bundle a second time
-    persisted_by: ClassVar[str] = "the state directory"
-    reset_by: ClassVar[str] = "nothing but a revert"
 
     @classmethod
     def of(cls, target: str) -> Self:

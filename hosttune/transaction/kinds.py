@@ -17,7 +17,7 @@ from hosttune.hypervisor.definition import Guest
 from hosttune.hypervisor.hugemount import Mount
 from hosttune.hypervisor.memory import LiveMemory
 from hosttune.hypervisor.state import GuestState
-from hosttune.knobs.files import file_knobs
+from hosttune.knobs.files import KNOBS
 from hosttune.settings.apparmor import AppArmorRule
 from hosttune.settings.aspm import Aspm
 from hosttune.settings.block import NvmeQueue
@@ -45,7 +45,7 @@ _CLASSES: tuple[type[Setting], ...] = (
 
 def kinds() -> Mapping[str, type[Setting]]:
     """Return every kind by its name in a plan. Kinds with one file each come from their knobs."""
-    return {cls.kind: cls for cls in (*_CLASSES, *(knob.setting for knob in file_knobs()))}
+    return {cls.kind: cls for cls in (*_CLASSES, *(knob.setting for knob in KNOBS))}
 
 
 def kind_class(kind: str, where: str) -> type[Setting]:
