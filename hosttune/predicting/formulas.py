@@ -32,6 +32,7 @@ def pcie_gb_per_s(speed_gts: float, width: int) -> float | None:
 PAIR_PART, DEVICE_COPY_PART, BF16_PART = 394.5 / 450, 4247 / 4800, 797.5 / 989.5
 FP8_PART = 1506 / 1979  # the median of nine H200, 1,433 to 1,542
 ON_GPU_SOURCE = f"peak: data sheet (baselines/roofline.toml); part: {MEASURED}"
+PAIR_SOURCE = "peak: data sheet (baselines/roofline.toml)"
 FP8_SOURCE = (
     "peak: data sheet (baselines/roofline.toml); part: measured on nine H200 SXM in guests, driver 580.159.04,"
     " 2026-11-20 to 26 (1,433 to 1,542)"
