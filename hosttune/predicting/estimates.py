@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from hosttune.gpu import Generation
+from hosttune.gpu import Generation, maker_of_model
 from hosttune.predicting import formulas
 from hosttune.predicting.formulas import Estimate
 from hosttune.predicting.shape import Shape, is_card
@@ -58,16 +58,30 @@ def _copy(question: Question, shape: Shape) -> Estimate:
         return _missing("GB/s", "R · W · encoding ÷ 8; 0.88 of it", formulas.COPY_SOURCE, "the GPU's slot")
     speed, width = shape.slot
     because: tuple[str, ...] = (f"slot of {speed:g} GT/s x{width}: {rate:.1f} GB/s",)
-    known = speed == formulas.COPY_GTS and shape.generation is not None
+    other = _of_other_gpus(shape)
+    known = speed == formulas.COPY_GTS and other is None
     typical = rate * formulas.COPY_PART if known and not question.far else None
-    if not known:
+    if speed != formulas.COPY_GTS:
         because += ("the known points are of PCIe 5.0 slots",)
+    if other is not None:
+        because += (other,)
     if question.far:
         because += ("memory of the far node: no source says how much such hosts reach",)
     return Estimate(
         "GB/s", "bound R · W · encoding ÷ 8; typical 0.88 of it", formulas.COPY_SOURCE, rate, typical, because,
         _COPIES, 0.02, _LEAST_COPY,
     )  # fmt: skip
+
+
+def _of_other_gpus(shape: Shape) -> str | None:
+    """Return why the known points of copies are not of GPUs like this one; None if they are."""
+    if shape.generation is not None:
+        return None
+    if shape.gpu is None:
+        return "not known: the model of the GPU; the known points are not of every maker's"
+    maker = maker_of_model(shape.gpu)
+    other = maker is not None and not maker.generations
+    return f"the known points are of {'GPUs of another maker' if other else 'other models of GPUs'}"
 
 
 def _pair(question: Question, shape: Shape) -> Estimate:
