@@ -69,9 +69,10 @@ def pair_estimate(shape: Shape, count: int | None, kind: str | None = None) -> E
 def _by_kind(shape: Shape, kind: str) -> Estimate:
     """Return the bound that the data sheet has for any two such GPUs; without one, what is missing."""
     name, peak = _NAMES.get(kind, kind), shape.peaks.get("pair")
-    formula, source = "links × rate", formulas.PAIR_SOURCE
+    formula, source = "links × rate", formulas.PEAK_SOURCE
     if peak is None:
-        because = (f"not known: how many {name} links join the two, or the rate of one",)
+        rate = shape.generation.link_peak_gb_per_s if shape.generation else None
+        because = (f"not known: the number {'of' if rate else 'and rate of'} the {name} links between the two",)
         return Estimate("GB/s", formula, source, because=because)
     because = (f"{name} between the two, {peak:g} GB/s one direction",)
     return Estimate("GB/s", f"bound {formula}", source, peak, None, because, at_least=None)

@@ -12,6 +12,7 @@ from hosttune.bench.baselines import Standard, shipped_peaks
 from hosttune.gpu import Generation
 from hosttune.model.host import Host, Nic
 from hosttune.model.prediction import PredictedFigure, Prediction
+from hosttune.predicting import formulas
 from hosttune.predicting.estimates import Question, estimate
 from hosttune.predicting.formulas import Estimate
 from hosttune.predicting.pairs import join
@@ -102,7 +103,9 @@ def _of_gpu(host: Host, address: str, standard: Standard) -> Iterator[PredictedF
         yield _row(metric, address, estimate(Question(metric), shape))
     sustained = estimate(Question("gemm-bf16"), shape)
     because = (*sustained.because, "typical: depends on power and cooling of this board; no source")
-    yield _row("gemm-bf16-sustained", address, replace(sustained, typical=None, because=because))
+    formula, source = f"bound: {formulas.DENSE}", formulas.PEAK_SOURCE
+    sustained = replace(sustained, typical=None, because=because, formula=formula, source=source)
+    yield _row("gemm-bf16-sustained", address, sustained)
 
 
 def _pairs(host: Host, gpus: Sequence[str], standard: Standard) -> Iterator[PredictedFigure]:

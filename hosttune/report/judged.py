@@ -164,8 +164,9 @@ def predicted_charts(figures: Iterable[PredictedFigure]) -> tuple[FigureChart, .
 
 def _predicted_bar(words: str, one: PredictedFigure, axis: float) -> FigureBar:
     shown = one.value if one.value is not None else one.typical
-    unknown = one.bound is None and one.value is None
-    bound = "" if one.bound is None else f"at most {number(one.bound)}"
+    unknown = shown is None and one.bound is None
+    no_bound = "" if unknown or one.value is not None else "bound unknown"
+    bound = no_bound if one.bound is None else f"at most {number(one.bound)}"
     typical = "" if one.value is None or one.typical is None else f"typical {number(one.typical)}"
     return FigureBar(
         name=words,

@@ -8,7 +8,7 @@ from hosttune.model.devicepath import DevicePath
 from hosttune.model.diagnosis import Diagnosis
 from hosttune.model.prediction import PredictedFigure, Prediction
 from hosttune.model.roof import GpuRoof
-from hosttune.model.values import format_size
+from hosttune.model.values import format_size, grouped
 from hosttune.report.judged import alike, roof_rows
 
 
@@ -20,15 +20,18 @@ def prediction_text(found: Prediction) -> str:
         if rows[0].bound is None or rows[0].value is not None:
             lines += [f"  {'':20} {why}" for why in rows[0].because]
     lines += [*roof_lines(found.roofs), *path_lines(found.paths)]
-    lines += ["", "formulas and sources:"]
-    lines += [f"  {metric}: {formula} ({source})" for metric, formula, source in sources_of(found.figures)]
+    sources = sources_of(found.figures)
+    lines += ["", "formulas and sources:"] if sources else []
+    lines += [f"  {metrics}: {formula} ({source})" for metrics, formula, source in sources]
     lines += [f"note: {note}" for note in found.notes]
     return "\n".join(lines)
 
 
 def sources_of(figures: Iterable[PredictedFigure]) -> tuple[tuple[str, str, str], ...]:
-    """Return (metric, formula, source) of the figures that have any, each once."""
-    return tuple(dict.fromkeys((one.metric, one.formula, one.source) for one in figures if one.bound or one.value))
+    """Return (metrics, formula, source) of the figures that have any; metrics that share both are together."""
+    known = (one for one in figures if one.bound or one.typical or one.value)
+    groups = grouped(((one.formula, one.source), one.metric) for one in known)
+    return tuple((", ".join(dict.fromkeys(metrics)), *key) for key, metrics in groups.items())
 
 
 def roof_lines(roofs: Iterable[GpuRoof]) -> Iterator[str]:
@@ -54,7 +57,7 @@ def _values(one: PredictedFigure) -> str:
         most = f", at most {one.bound:,.4g}" if one.bound is not None and one.bound != one.value else ""
         return f"{one.value:,.4g} {one.unit}".rstrip() + most
     if one.bound is None:
-        return "unknown"
+        return "unknown" if one.typical is None else f"typical {one.typical:,.4g} {one.unit}, bound unknown"
     typical = "typical unknown" if one.typical is None else f"typical {one.typical:,.4g}"
     return f"{typical}, at most {one.bound:,.4g} {one.unit}"
 
