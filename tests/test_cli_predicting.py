@@ -134,6 +134,13 @@ def test_formulas_have_no_part_where_no_typical_figure_is_known(cli: Cli) -> Non
     assert len(set(sources.splitlines())) == len(sources.splitlines())
 
 
+def test_an_unknown_roof_is_unknown_once(cli: Cli) -> None:
+    _, out, _ = cli("predict", "--root", str(ROOT / "examples/mi300x-8.tar.xz"))
+    assert "memory, read + written unknown, data sheet 5,300 GB/s\n" in out
+    _, out, _ = cli("predict", "--root", EXAMPLE)
+    assert "memory, read + written 4,247 GB/s (by the model, not measured), data sheet 4,800 GB/s\n" in out
+
+
 def test_without_figures_no_sources_are_announced(cli: Cli) -> None:
     code, out, _ = cli("predict", "--host", "host.json", **{"host.json": {"schema": "hosttune.host/v1"}})
     assert (code, out) == (0, "unnamed host: what to expect\n")

@@ -35,9 +35,9 @@ def sources_of(figures: Iterable[PredictedFigure]) -> tuple[tuple[str, str, str]
 
 
 def roof_lines(roofs: Iterable[GpuRoof]) -> Iterator[str]:
-    """Yield this host's own roof beside the data sheet's, and whether it was measured."""
+    """Yield this host's own roof beside the data sheet's, and whether it was measured where it is known."""
     for gpu, what, own, peak, how in roof_rows(roofs):
-        yield f"roof of {gpu}: {what:22} {own} ({how}), data sheet {peak}"
+        yield f"roof of {gpu}: {what:22} {own}{f' ({how})' if how else ''}, data sheet {peak}"
 
 
 def path_lines(paths: Iterable[DevicePath]) -> Iterator[str]:
