@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -132,6 +133,13 @@ def test_formulas_have_no_part_where_no_typical_figure_is_known(cli: Cli) -> Non
     sources = out.partition("formulas and sources:\n")[2]
     assert "  device-copy: 0.885 of the memory bandwidth (" in sources
     assert len(set(sources.splitlines())) == len(sources.splitlines())
+
+
+def test_values_of_any_length_leave_the_columns_aligned(cli: Cli) -> None:
+    _, out, _ = cli("predict", "--root", str(ROOT / "examples/mi300x-8.tar.xz"))
+    rows = [line for line in out.splitlines() if " alike: " in line]
+    assert any("at most 1,307 TFLOP/s" in line for line in rows)
+    assert {len(line) - len(re.sub(r"^.*?  (?=[0-9]+ alike)", "", line)) for line in rows} == {63}
 
 
 def test_an_unknown_roof_is_unknown_once(cli: Cli) -> None:

@@ -15,8 +15,10 @@ from hosttune.report.judged import alike, roof_rows
 def prediction_text(found: Prediction) -> str:
     """Return one line a figure; figures of several devices that are alike share one line. Then formulas and sources."""
     lines = [f"{found.of or 'host'}: what to expect"]
-    for subjects, rows in alike(found.figures):
-        lines.append(f"  {rows[0].metric:20} {_values(rows[0]):36} {subjects}")
+    groups = alike(found.figures)
+    width = max((len(_values(rows[0])) for _, rows in groups), default=0)
+    for subjects, rows in groups:
+        lines.append(f"  {rows[0].metric:20} {_values(rows[0]):{width}}  {subjects}")
         if rows[0].bound is None or rows[0].value is not None:
             lines += [f"  {'':20} {why}" for why in rows[0].because]
     lines += [*roof_lines(found.roofs), *path_lines(found.paths)]
