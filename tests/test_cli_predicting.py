@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hosttune import discover
+from hosttune.bench.baselines import shipped_peaks
 from hosttune.cli import run
 from hosttune.diagnosing import diagnose
 from hosttune.model.diagnosis import Diagnosis
@@ -96,6 +99,59 @@ def test_a_host_without_anything_known_predicts_nothing(cli: Cli) -> None:
     bare = {"schema": "hosttune.host/v1", "hostname": "bare"}
     code, out, _ = cli("predict", "--host", "host.json", "-o", "json", **{"host.json": bare})
     assert (code, json.loads(out)["figures"]) == (0, [])
+
+
+def test_a_reason_names_only_what_is_missing() -> None:
+    host = discover(str(ROOT / "examples/mi300x-8.tar.xz"))
+    found = {one.subject: one.because for one in predict(host, Scope("host")).figures if "all-reduce" in one.metric}
+    missing = "how many links a GPU has and the rate of a link, as collectives count it"
+    assert found["8 GPUs, 1 GiB"] == (f"not known: {missing}",)
+    peaks = {name: replace(row, values={}) for name, row in shipped_peaks().peaks.items()}
+    rows = predict(host, Scope("host"), replace(shipped_peaks(), peaks=peaks)).figures
+    pair = next(one for one in rows if one.metric == "p2p")
+    assert pair.because == ("not known: the number and rate of the XGMI links between the two",)
+
+
+def test_a_figure_without_a_bound_is_shown(cli: Cli) -> None:
+    root = str(ROOT / "tests/hosts/derived/oci-bm-gpu-a100-b4-nps4.tar.xz")
+    code, out, _ = cli("predict", "--root", root, "--hosts", "2")
+    assert code == 0
+    assert "all-reduce-busbw     typical 3.5 GB/s, bound unknown" in out
+    assert "not known: the number of NICs and the rate of a NIC, so there is no bound" in out
+    _, page, _ = cli("predict", "--root", root, "--hosts", "2", "-o", "html")
+    assert '<b>3.50</b><span class="range">bound unknown</span>' in page
+
+
+def test_formulas_have_no_part_where_no_typical_figure_is_known(cli: Cli) -> None:
+    _, out, _ = cli("predict", "--root", str(ROOT / "examples/mi300x-8.tar.xz"))
+    sources = out.partition("formulas and sources:\n")[2]
+    assert "  h2d, d2h: bound R · W · encoding ÷ 8 (PCI Express Base Specification)\n" in sources
+    assert "  device-copy: bound: the memory bandwidth (peak: data sheet" in sources
+    assert "  gemm-bf16, gemm-fp8, gemm-bf16-sustained: bound: the dense peak (" in sources
+    assert not any(words in sources for words in ("0.88", "0.81", "0.76"))
+    _, out, _ = cli("predict", "--root", EXAMPLE)
+    sources = out.partition("formulas and sources:\n")[2]
+    assert "  device-copy: 0.885 of the memory bandwidth (" in sources
+    assert len(set(sources.splitlines())) == len(sources.splitlines())
+
+
+def test_values_of_any_length_leave_the_columns_aligned(cli: Cli) -> None:
+    _, out, _ = cli("predict", "--root", str(ROOT / "examples/mi300x-8.tar.xz"))
+    rows = [line for line in out.splitlines() if " alike: " in line]
+    assert any("at most 1,307 TFLOP/s" in line for line in rows)
+    assert {len(line) - len(re.sub(r"^.*?  (?=[0-9]+ alike)", "", line)) for line in rows} == {63}
+
+
+def test_an_unknown_roof_is_unknown_once(cli: Cli) -> None:
+    _, out, _ = cli("predict", "--root", str(ROOT / "examples/mi300x-8.tar.xz"))
+    assert "memory, read + written unknown, data sheet 5,300 GB/s\n" in out
+    _, out, _ = cli("predict", "--root", EXAMPLE)
+    assert "memory, read + written 4,247 GB/s (by the model, not measured), data sheet 4,800 GB/s\n" in out
+
+
+def test_without_figures_no_sources_are_announced(cli: Cli) -> None:
+    code, out, _ = cli("predict", "--host", "host.json", **{"host.json": {"schema": "hosttune.host/v1"}})
+    assert (code, out) == (0, "unnamed host: what to expect\n")
 
 
 def test_predict_is_fast_enough_beside_discovery() -> None:

@@ -18,10 +18,11 @@ from hosttune.diagnosing.merging import merge
 from hosttune.model.diagnosis import Diagnosis
 from hosttune.model.gpu import Mig
 from hosttune.model.host import Host, Link, LinkEnd
-from hosttune.model.measured import Measured
+from hosttune.model.measured import Figure, Measured
 from hosttune.model.validation import Sample, Validation
 
 EXAMPLE = str(Path(__file__).resolve().parent.parent / "examples/hgx-h200-8.tar.xz")
+HOSTS = Path(__file__).resolve().parent / "hosts/h200"
 HOST = discover(EXAMPLE)
 GPU = "0000:18:00.0"
 replace = msgspec.structs.replace
@@ -182,6 +183,29 @@ def test_a_validation_and_its_host_from_files(tmp_path: Path, capsys: pytest.Cap
 
 NIC = "0000:19:00.0"  # beside the first GPU, below the same switch
 ATS, ACS, REQUEST_REDIRECT = 0x0F, 0x0D, 1 << 2
+
+
+def test_a_validation_alone_asks_for_its_host_and_groups_what_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["diagnose", "--validation", str(HOSTS / "vm-x4-level1.json")]
+    assert run([*given, "-o", "json"]) == 0
+    found = Diagnosis.from_json(capsys.readouterr().out)
+    assert len(found.figures) == 51
+    assert found.next[0] == "give its host, with --host FILE or --root CAPTURE: 42 of 51 figures need it"
+    assert "8 figures (h2d, d2h): not known: the GPU's slot" in found.next
+    assert "12 figures (p2p): not known: how two GPUs are connected" in found.next
+    assert "memory-copy: node0->node0: no model of this metric has a source" in found.next
+    assert len({one.why for one in found.figures}) == len(found.next) - 1
+    assert run([*given, "--root", str(HOSTS / "vm-x4.tar.gz"), "-o", "json"]) == 0
+    known = Diagnosis.from_json(capsys.readouterr().out)
+    assert sum(one.verdict == "expected" for one in known.figures) == 42
+    assert not any("--root" in line for line in known.next)
+
+
+def test_reasons_that_are_left_out_are_counted() -> None:
+    rows = [Figure(metric="h2d", subject=f"GPU {n}", value=1.0, unit=f"unit{n // 2}") for n in range(40)]
+    found = diagnose(Measured(version=1, figures=tuple(rows)), hostless=True)
+    assert found.next[0] == "2 figures (h2d): unit0 does not measure bytes per second: the figure cannot be compared"
+    assert (len(found.next), found.next[-1]) == (17, "and 8 more figures, for 4 other reasons")
 
 
 def written(root: Path, address: str, name: str, content: str | bytes) -> None:

@@ -145,6 +145,24 @@ def test_another_shape_has_a_bound_and_no_borrowed_figure(capture: str) -> None:
     assert all("unknown" in text for _, text, _ in rows)
 
 
+@pytest.mark.parametrize(
+    ("example", "named", "why"),
+    [
+        ("mi300x-8", None, ("the known points are of GPUs of another maker",)),
+        ("gaudi3-8", None, ("the known points are of GPUs of another maker",)),
+        ("hgx-h200-8", "NVIDIA Q100", ("the known points are of other models of GPUs",)),
+        ("hgx-h200-8", "NVIDIA H200", ()),
+    ],
+)
+def test_a_copy_without_a_typical_figure_has_its_own_reason(example: str, named: str | None, why: tuple[str]) -> None:
+    host = hosttune.discover(str(HERE.parent / f"examples/{example}.tar.xz"))
+    model = {} if named is None else {"model": named}
+    host = replace(host, gpus=tuple(replace(gpu, **model) for gpu in host.gpus))
+    near = next(one for one in predict(host, Scope("host")).figures if one.metric == "h2d")
+    assert near.because == ("slot of 32 GT/s x16: 63.0 GB/s", *why)
+    assert (near.typical is None) == bool(why)
+
+
 def test_a_guest_without_whole_gpus_has_no_figures() -> None:
     intent = hosttune.Intent.from_yaml("version: 1\nguests: [{name: web, gpus: 0, vcpus: 4, memory: 8GiB}]")
     assert with_expectations(hosttune.plan(HOST, intent), HOST).expected == ()

@@ -13,14 +13,21 @@ from hosttune.predicting import Scope, predict
 from hosttune.report.judged_html import prediction_html
 
 pytestmark = needs_browser
-_OUTSIDE = """[...document.querySelectorAll(".judged .num b, .judged .range, .roof th, .roof td")].filter(one => {
+_OUTSIDE = """[...document.querySelectorAll(
+  ".judged .num b, .judged .range, .judged tbody th, .formulas th, .roof th, .roof td")].filter(one => {
   const text = document.createRange(); text.selectNodeContents(one);
   return text.getBoundingClientRect().right > one.closest("td, th").getBoundingClientRect().right + 1;
 }).map(one => one.textContent)"""
-_CUT = """[...document.querySelectorAll(".roof th")].filter(one => {
-  const text = document.createRange(); text.selectNodeContents(one);
-  return text.getClientRects().length > one.textContent.trim().split(/\\s+/).length;
-}).map(one => one.textContent)"""
+_CUT = """[...document.querySelectorAll(
+  ".roof th, .judged tbody th, .formulas th, .hops th, .hops td")].flatMap(one => {
+  const texts = document.createTreeWalker(one, NodeFilter.SHOW_TEXT), found = [];
+  while (texts.nextNode()) for (const word of texts.currentNode.data.matchAll(/[^\\s/-]+/g)) {
+    const part = document.createRange();
+    part.setStart(texts.currentNode, word.index); part.setEnd(texts.currentNode, word.index + word[0].length);
+    if (part.getClientRects().length > 1) found.push(word[0]);
+  }
+  return found;
+})"""
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from hosttune.diagnosing.paths import low_paths
 from hosttune.errors import BadInput
 from hosttune.model.devicepath import DevicePath
 from hosttune.model.diagnosis import Diagnosis
+from hosttune.model.gpu import Peer
 from hosttune.model.host import Host
 from hosttune.model.measured import Figure, Measured
 from hosttune.model.prediction import Prediction
@@ -53,7 +54,9 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def without_links(host: Host) -> Host:
-    return replace(host, gpus=tuple(replace(gpu, peers=()) for gpu in host.gpus))
+    """The host whose GPUs reach each other over PCIe alone."""
+    peers = tuple(Peer(address=gpu.address, kind="pcie") for gpu in host.gpus)
+    return replace(host, gpus=tuple(replace(gpu, peers=peers) for gpu in host.gpus))
 
 
 def slow_host() -> Host:
@@ -130,6 +133,40 @@ def test_what_is_not_known_is_said_and_never_guessed() -> None:
     nowhere = replace(host, pci=tuple(replace(one, numa_node=None) for one in host.pci))
     (hop,) = path_between(nowhere, ends[0], ends[-1]).hops
     assert hop.words == "through the CPU; the nodes are not known"
+
+
+def derived(name: str) -> Host:
+    return discover(str(ROOT / f"tests/hosts/derived/{name}.tar.xz"))
+
+
+def test_the_path_of_a_pair_has_the_bound_of_its_figure() -> None:
+    hosts = [derived("xe9680-8xh100-lspci"), discover(str(ROOT / "examples/mi300x-8.tar.xz")), without_links(HOST)]
+    for host, bound in zip(hosts, (450.0, 64.0, 63.02), strict=True):
+        found = predict(host, Scope("host"))
+        p2p = {one.bound for one in found.figures if one.metric == "p2p"}
+        assert p2p == {bound}
+        most = found.paths[0].at_most_gb_per_s
+        assert most is not None
+        assert most == bound if found.paths[0].hops[0].kind == "links" else most <= bound
+
+
+@pytest.mark.parametrize("name", ["oci-bm-gpu-a100-b4-nps4", "amd-mi300x-8-vm", "gaudi3-8"])
+def test_gpus_whose_links_were_not_read_have_no_bound_of_pcie(name: str) -> None:
+    host = discover(str(ROOT / "examples/gaudi3-8.tar.xz")) if name == "gaudi3-8" else derived(name)
+    found = predict(host, Scope("host"))
+    path = found.paths[0]
+    assert {one.bound for one in found.figures if one.metric == "p2p"} == {None}
+    assert (path.at_most_gb_per_s, path.slowest) == (None, None)
+    assert path.notes[0].startswith("not known: whether links join these GPUs; the path is that over PCIe")
+    assert "not known how fast" in prediction_html([found], host)
+
+
+def test_gpus_that_never_have_links_use_pcie() -> None:
+    gpus = tuple(replace(gpu, model="NVIDIA L40S", peers=None, nvlinks_active=None) for gpu in HOST.gpus)
+    pci = tuple(replace(one, device_id="26b9") if one.address in HOST.index.gpus else one for one in HOST.pci)
+    path = path_between(replace(HOST, gpus=gpus, pci=pci, nvswitches=(), fabric=None), GPU, FAR)
+    assert path.at_most_gb_per_s == 40.0
+    assert [hop.kind for hop in path.hops] == ["pcie", "pcie", "socket", "pcie", "pcie"]
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,8 @@ def diagnose(
 
     host = read_host(root, document) if root is not None or document is not None else None
     merged, doubts = merge(gathered(host, measured, validation, logs))
-    found = judged(merged, complaining=validation is None)
+    hostless = validation is not None and host is None
+    found = judged(merged, complaining=validation is None, hostless=hostless)
     paths = low_paths(found, host) if host is not None else ()
     found = msgspec.structs.replace(found, problems=(*doubts, *found.problems), paths=paths)
     bad = bool(found.causes) or any(one.verdict in ("low", "impossible") for one in found.figures)

@@ -21,6 +21,7 @@ from hosttune.model.diagnosis import GRADES, Cause, Diagnosis, Doubt
 from hosttune.model.limits import check_count
 from hosttune.model.measured import Figure, Measured, Observations
 from hosttune.model.roof import GpuRoof
+from hosttune.model.values import grouped
 from hosttune.predicting.roofs import OWN_METRICS, roof_of
 from hosttune.predicting.shape import Shape, shape_of, slot_of
 
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 _CERTAIN = ("proven", "observed", "fits")  # enough to name a cause where no figure is known to be low
 _SPREAD = 1.25  # runs of one figure on one machine are nearer to each other
+_MOST_REASONS = 16  # why figures are unknown
 _MOST_CAUSES, _ENOUGH = 6, 3  # so many are shown; causes that are only possible fill up to three
 
 
@@ -56,10 +58,13 @@ def measured_peaks(measured: Measured, where: str) -> dict[str, float]:
     return found
 
 
-def diagnose(measured: Measured, standard: Standard | None = None, *, complaining: bool = True) -> Diagnosis:
+def diagnose(
+    measured: Measured, standard: Standard | None = None, *, complaining: bool = True, hostless: bool = False
+) -> Diagnosis:
     """Return verdicts and causes for a document. Raises BadInput for too many figures.
 
     `complaining` False: observations without figures are no complaint of speed; only faults of the machine are named.
+    `hostless`: the figures are a validation's, whose host could be given and was not.
     """
     check_count(len(measured.figures), "figures of a diagnosis", "figures")
     measured, problems = without_contradictions(measured)
@@ -70,7 +75,7 @@ def diagnose(measured: Measured, standard: Standard | None = None, *, complainin
     return Diagnosis(
         figures=tuple(one.shown() for one in figures),
         causes=tuple(_cause(rank, rule, finding) for rank, (rule, finding) in enumerate(found, 1)),
-        next=_next(case, found),
+        next=tuple(_next(case, found, hostless=hostless)),
         problems=problems,
         roofs=_roofs(shape, figures),
     )
@@ -139,17 +144,33 @@ def _cause(rank: int, rule: Rule, finding: Finding) -> Cause:
     )
 
 
-def _next(case: Case, found: Sequence[tuple[Rule, Finding]]) -> tuple[str, ...]:
-    """Return what to measure or to read where a figure could not be judged, or no cause is certain."""
-    lines = [f"{one.name}: {one.why}" for one in case.figures if one.verdict == "unknown"][:16]
+def _next(case: Case, found: Sequence[tuple[Rule, Finding]], *, hostless: bool) -> Iterator[str]:
+    """Yield what to give, to measure or to read where a figure could not be judged, or no cause is certain."""
+    unknown = [one for one in case.figures if one.verdict == "unknown"]
+    if hostless and (lacking := sum(map(_lacks_inputs, unknown))):
+        yield f"give its host, with --host FILE or --root CAPTURE: {lacking} of {len(case.figures)} figures need it"
+    yield from _reasons(unknown)
     low = [one.name for one in case.figures if one.verdict == "low"]
     if low and not found:
-        lines.append(
-            f"no rule explains {', '.join(low[:4])}: measure with hosttune validate --level 1 and diagnose that"
-        )
+        yield f"no rule explains {', '.join(low[:4])}: measure with hosttune validate --level 1 and diagnose that"
     elif low and found[0][1].grade not in ("proven", "observed"):
-        lines.append(f"to be sure: {found[0][0].confirm}")
-    return tuple(lines)
+        yield f"to be sure: {found[0][0].confirm}"
+
+
+def _lacks_inputs(one: Judged) -> bool:
+    """Return whether the model of a figure could not be asked, because facts of its machine are not known."""
+    return one.estimate is not None and one.bound is None and bool(one.estimate.formula)
+
+
+def _reasons(unknown: Sequence[Judged]) -> Iterator[str]:
+    """Yield a line for each reason why figures are unknown, and how many figures have further reasons."""
+    reasons = grouped((one.why, one) for one in unknown)
+    for why, rows in list(reasons.items())[:_MOST_REASONS]:
+        metrics = ", ".join(dict.fromkeys(one.figure.metric for one in rows))
+        yield f"{rows[0].name}: {why}" if len(rows) == 1 else f"{len(rows)} figures ({metrics}): {why}"
+    left = list(reasons.values())[_MOST_REASONS:]
+    if left:
+        yield f"and {sum(map(len, left))} more figures, for {len(left)} other reasons"
 
 
 # --- contradictions ------------------------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ from hosttune.model.limits import check_count
 from hosttune.reader import Reader
 
 __all__ = [
-    "VENDORS", "Generation", "generation_of", "hints_for", "inside", "maker_of", "model_names", "model_of", "read_gpus",
+    "VENDORS", "Generation", "generation_of", "hints_for", "inside", "maker_of", "maker_of_model",
+    "model_names", "model_of", "read_gpus",
     "reset_touches", "vendor_of",
 ]  # fmt: skip
 
@@ -111,6 +112,11 @@ def reset_touches(gpu: Gpu, function: PciDevice | None) -> str:
 def maker_of(vendor_id: str | None) -> Vendor | None:
     """Return the maker with this PCI vendor id ("10de"); None for any other id."""
     return next((vendor for vendor in VENDORS if vendor.vendor_id == vendor_id), None)
+
+
+def maker_of_model(model: str) -> Vendor | None:
+    """Return the maker whose table has a GPU of this name; None if no table has it."""
+    return next((vendor for vendor in VENDORS if model in vendor.models.values()), None)
 
 
 def inside(vendor_id: str | None) -> Inside:

@@ -30,8 +30,9 @@ class Hop(Value, frozen=True, kw_only=True):
 
 
 class DevicePath(Value, frozen=True, kw_only=True):
-    """The links from `start` to `end`, in order. `at_most_gb_per_s`: the slowest known link, None if none is known.
+    """The links from `start` to `end`, in order. `at_most_gb_per_s`: the slowest known link.
 
+    None if no link is known, or if data may go another way: between GPUs whose own links were not read.
     `notes`: what is not known, or makes the path longer than it could be.
     """
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from hosttune.gpu import Generation
+from hosttune.gpu import Generation, maker_of_model
 from hosttune.predicting import formulas
 from hosttune.predicting.formulas import Estimate
 from hosttune.predicting.shape import Shape, is_card
@@ -58,16 +58,30 @@ def _copy(question: Question, shape: Shape) -> Estimate:
         return _missing("GB/s", "R · W · encoding ÷ 8; 0.88 of it", formulas.COPY_SOURCE, "the GPU's slot")
     speed, width = shape.slot
     because: tuple[str, ...] = (f"slot of {speed:g} GT/s x{width}: {rate:.1f} GB/s",)
-    known = speed == formulas.COPY_GTS and shape.generation is not None
+    other = _of_other_gpus(shape)
+    known = speed == formulas.COPY_GTS and other is None
     typical = rate * formulas.COPY_PART if known and not question.far else None
-    if not known:
+    if speed != formulas.COPY_GTS:
         because += ("the known points are of PCIe 5.0 slots",)
+    if other is not None:
+        because += (other,)
     if question.far:
         because += ("memory of the far node: no source says how much such hosts reach",)
-    return Estimate(
-        "GB/s", "bound R · W · encoding ÷ 8; typical 0.88 of it", formulas.COPY_SOURCE, rate, typical, because,
-        _COPIES, 0.02, _LEAST_COPY,
-    )  # fmt: skip
+    formula, source = "bound R · W · encoding ÷ 8", formulas.PCIE_SOURCE
+    if typical is not None:
+        formula, source = f"{formula}; typical 0.88 of it", formulas.COPY_SOURCE
+    return Estimate("GB/s", formula, source, rate, typical, because, _COPIES, 0.02, _LEAST_COPY)
+
+
+def _of_other_gpus(shape: Shape) -> str | None:
+    """Return why the known points of copies are not of GPUs like this one; None if they are."""
+    if shape.generation is not None:
+        return None
+    if shape.gpu is None:
+        return "not known: the model of the GPU; the known points are not of every maker's"
+    maker = maker_of_model(shape.gpu)
+    other = maker is not None and not maker.generations
+    return f"the known points are of {'GPUs of another maker' if other else 'other models of GPUs'}"
 
 
 def _pair(question: Question, shape: Shape) -> Estimate:
@@ -78,21 +92,21 @@ def _pair(question: Question, shape: Shape) -> Estimate:
         typical = peak * formulas.PAIR_PART if shape.switched and _measured(shape) else None
         least = _LEAST_PEAK if shape.switched else None  # without switches a pair can be joined by few of the links
         because: tuple[str, ...] = (f"{shape.links} links, {peak:g} GB/s one direction",)
-        return Estimate(
-            "GB/s", "bound links × rate; typical 0.877 of it", formulas.ON_GPU_SOURCE, peak, typical, because, _LOOSE,
-            at_least=least,
-        )  # fmt: skip
+        formula, source = "bound links × rate", formulas.PEAK_SOURCE
+        if typical is not None:
+            formula, source = f"{formula}; typical 0.877 of it", formulas.ON_GPU_SOURCE
+        return Estimate("GB/s", formula, source, peak, typical, because, _LOOSE, at_least=least)
     if shape.links == 0 and shape.slot_gb_per_s:
         because = (f"no links between GPUs; slot {shape.slot_gb_per_s:.1f} GB/s",)
-        return Estimate(
-            "GB/s", "bound R · W · encoding ÷ 8", "PCI Express Base Specification", shape.slot_gb_per_s, None, because
-        )
+        return Estimate("GB/s", "bound R · W · encoding ÷ 8", formulas.PCIE_SOURCE, shape.slot_gb_per_s, None, because)
     return _missing("GB/s", "links × rate", formulas.ON_GPU_SOURCE, "how two GPUs are connected")
 
 
 def _on_gpu(
-    peak: str, part: float, unit: str, formula: str, source: str = formulas.ON_GPU_SOURCE
+    peak: str, part: float, unit: str, words: str, whole: str, source: str = formulas.ON_GPU_SOURCE
 ) -> Callable[[Question, Shape], Estimate]:
+    formula = f"{words} of {whole}"
+
     def model(question: Question, shape: Shape) -> Estimate:
         rate = shape.peaks.get(peak)
         if rate is None:
@@ -104,7 +118,8 @@ def _on_gpu(
         elif unit != "GB/s" and is_card(shape.gpu):  # products take all the power that the board has
             typical = None
             because += ("the known points are of boards of 700 W, not of cards",)
-        return Estimate(unit, formula, source, rate, typical, because, _LOOSE, at_least=_LEAST_PEAK)
+        shown = (formula, source) if typical is not None else (f"bound: {whole}", formulas.PEAK_SOURCE)
+        return Estimate(unit, *shown, rate, typical, because, _LOOSE, at_least=_LEAST_PEAK)
 
     return model
 
@@ -124,7 +139,11 @@ def _collective(question: Question, shape: Shape) -> Estimate:
 
 def _over_tcp(shape: Shape) -> Estimate:
     host = shape.host_gb_per_s
-    because = ("the known point is of one machine's loopback: expect this order of magnitude, not this figure",)
+    because: tuple[str, ...] = (
+        "the known point is of one machine's loopback: expect this order of magnitude, not this figure",
+    )
+    if host is None:
+        because += (f"not known: {_missing_of_ports(shape)}, so there is no bound",)
     return Estimate(
         "GB/s", "about 3.5 GB/s whatever the ports can do", formulas.TCP_SOURCE, host,
         min(formulas.TCP_GB_PER_S, host) if host else formulas.TCP_GB_PER_S, because, 1 - formulas.TCP_WIDTH,
@@ -138,13 +157,11 @@ def _within(question: Question, shape: Shape) -> Estimate:
         return _missing("GB/s", "none", formulas.RING_SOURCE, "a second GPU: bus bandwidth of one GPU is 0")
     if shape.links == 0 and shape.slot_gb_per_s:
         because: tuple[str, ...] = (f"no links between GPUs; slot {shape.slot_gb_per_s:.1f} GB/s",)
-        return Estimate(
-            "GB/s", "bound R · W · encoding ÷ 8", "PCI Express Base Specification", shape.slot_gb_per_s, None, because
-        )
+        return Estimate("GB/s", "bound R · W · encoding ÷ 8", formulas.PCIE_SOURCE, shape.slot_gb_per_s, None, because)
     generation, links_rate = shape.generation, shape.links_gb_per_s
     peak = shape.links_peak_gb_per_s
     if not ranks or generation is None or links_rate is None or peak is None:
-        return _missing("GB/s", "r · B", formulas.RING_SOURCE, "the number of GPUs or the rate of their links")
+        return _missing("GB/s", "r · B", formulas.RING_SOURCE, _missing_of_ring(ranks, shape))
     reducing = generation.switch_part is not None and shape.switched is True
     reduces = reducing and question.metric == "all-reduce-busbw"
     bound = max(1.0, 2 * (ranks - 1) / (ranks + 1)) * peak if reduces else peak
@@ -157,6 +174,30 @@ def _within(question: Question, shape: Shape) -> Estimate:
     large, typical, formula, source = _ring_or_switch(question.size_bytes, ranks, links_rate, part, generation, reduces)
     low_below = _least(question, _least_gather(question.size_bytes, ranks))
     return Estimate("GB/s", formula, source, bound, typical, because, low_below, 0.05, large=large)
+
+
+def _missing_of_ring(ranks: int | None, shape: Shape) -> str:
+    """Return which inputs of a collective within a host are not known."""
+    links, generation = shape.links, shape.generation
+    rates = (generation.link_gb_per_s, generation.link_peak_gb_per_s) if generation else (None, None)
+    lacking = {
+        "the number of GPUs": not ranks,
+        "how many links a GPU has": links is None,
+        "the rate of a link, as collectives count it": links != 0 and rates[0] is None,
+        "the rate of a link, by its data sheet": links != 0 and rates[0] is not None and rates[1] is None,
+        "the GPU's slot": links == 0,
+    }
+    return _both(word for word, lacks in lacking.items() if lacks)
+
+
+def _missing_of_ports(shape: Shape) -> str:
+    """Return which facts of a host's ports are not known."""
+    lacking = {"the number of NICs": not shape.nics, "the rate of a NIC": not shape.nic_gb_per_s}
+    return _both(word for word, lacks in lacking.items() if lacks)
+
+
+def _both(words: Iterable[str]) -> str:
+    return " and ".join(words)
 
 
 def _ring_part(generation: Generation, ranks: int) -> float | None:
@@ -209,7 +250,7 @@ def _between(question: Question, shape: Shape, hosts: int) -> Estimate:
     per_host = shape.per_host or (question.ranks // hosts if question.ranks and question.ranks % hosts == 0 else None)
     formula = "flat ring g·b; most g·b·k(n-1) ÷ (n(k-1))"
     if host is None:
-        return _missing("GB/s", formula, formulas.NETWORK_SOURCE, "the number of NICs or their rate")
+        return _missing("GB/s", formula, formulas.NETWORK_SOURCE, _missing_of_ports(shape))
     ports = "port" if shape.nics == 1 else "ports"
     because: tuple[str, ...] = (
         f"{shape.nics} {ports} × {shape.nic_gb_per_s:g} GB/s = {host:g} GB/s a host, {hosts} hosts",
@@ -220,7 +261,7 @@ def _between(question: Question, shape: Shape, hosts: int) -> Estimate:
     reduces = shape.generation is not None and shape.generation.switch_part is not None and shape.switched
     if shape.nic_kind == "ethernet":
         because += ("the known points are of RDMA; none is of other Ethernet",)
-        return Estimate("GB/s", formula, formulas.NETWORK_SOURCE, bound, None, because)
+        return Estimate("GB/s", "bound g·b·k(n-1) ÷ (n(k-1))", formulas.PORTS_SOURCE, bound, None, because)
     low_below = _least(question, _STEADY)
     if hosts == 2 and reduces and per_host and per_host > 2 and not question.flat:
         typical = bound * formulas.HIERARCHICAL_PART
@@ -260,9 +301,9 @@ _MODELS: Mapping[str, Callable[[Question, Shape], Estimate]] = {
     "h2d": _copy,
     "d2h": _copy,
     "p2p": _pair,
-    "device-copy": _on_gpu("memory", formulas.DEVICE_COPY_PART, "GB/s", "0.885 of the memory bandwidth"),
-    "gemm-bf16": _on_gpu("bf16", formulas.BF16_PART, "TFLOP/s", "0.81 of the dense peak"),
-    "gemm-fp8": _on_gpu("fp8", formulas.FP8_PART, "TFLOP/s", "0.76 of the dense peak", formulas.FP8_SOURCE),
+    "device-copy": _on_gpu("memory", formulas.DEVICE_COPY_PART, "GB/s", "0.885", formulas.MEMORY),
+    "gemm-bf16": _on_gpu("bf16", formulas.BF16_PART, "TFLOP/s", "0.81", formulas.DENSE),
+    "gemm-fp8": _on_gpu("fp8", formulas.FP8_PART, "TFLOP/s", "0.76", formulas.DENSE, formulas.FP8_SOURCE),
     "all-reduce-busbw": _collective,
     "all-gather-busbw": _collective,
     "rdma-write": _port,

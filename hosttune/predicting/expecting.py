@@ -17,7 +17,8 @@ from hosttune.model.prediction import Expectation, PredictedFigure, WorsePlaceme
 from hosttune.model.values import CpuSet
 from hosttune.predicting import formulas
 from hosttune.predicting.estimates import Question, estimate
-from hosttune.predicting.predict import Scope, pair_estimate, predict
+from hosttune.predicting.pairs import pair_estimate
+from hosttune.predicting.predict import Scope, predict
 from hosttune.predicting.shape import of_host
 
 _COPIES = ("h2d", "d2h")

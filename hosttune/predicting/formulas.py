@@ -18,6 +18,7 @@ _OLD_GTS, _MOST_GTS = 5.0, 32.0
 PCIE_SPEEDS = (2.5, 5.0, 8.0, 16.0, 32.0)
 PCIE_WIDTHS = (1, 2, 4, 8, 16)
 COPY_PART, COPY_GTS = 0.88, 32.0  # pinned copies: 55.1 to 55.5 of 63.0 GB/s, PCIe 5.0
+PCIE_SOURCE = "PCI Express Base Specification"
 COPY_SOURCE = f"link rate and encoding: PCI Express Base Specification; 0.88: {ML_ENGINEERING} (55.4, 55.1) and {MEASURED} (55.5, 55.4)"  # noqa: E501
 
 
@@ -32,6 +33,8 @@ def pcie_gb_per_s(speed_gts: float, width: int) -> float | None:
 PAIR_PART, DEVICE_COPY_PART, BF16_PART = 394.5 / 450, 4247 / 4800, 797.5 / 989.5
 FP8_PART = 1506 / 1979  # the median of nine H200, 1,433 to 1,542
 ON_GPU_SOURCE = f"peak: data sheet (baselines/roofline.toml); part: {MEASURED}"
+MEMORY, DENSE = "the memory bandwidth", "the dense peak"
+PEAK_SOURCE = "peak: data sheet (baselines/roofline.toml)"
 FP8_SOURCE = (
     "peak: data sheet (baselines/roofline.toml); part: measured on nine H200 SXM in guests, driver 580.159.04,"
     " 2026-11-20 to 26 (1,433 to 1,542)"
@@ -80,8 +83,9 @@ def in_switch(links_gb_per_s: float, part: float, ranks: int) -> float:
 FLAT_PART = 0.957
 # A hierarchical collective over two hosts: 320 of 375 (2 × 8 H100 with 4 CX-7). A single point.
 HIERARCHICAL_PART = 320 / 375
+PORTS_SOURCE = "bounds: bytes that must cross the ports of a host"
 NETWORK_SOURCE = (
-    "bounds: bytes that must cross the ports of a host; 0.957: stas00/ml-engineering@744d01e (381.8 of 400), nccl-tests"
+    f"{PORTS_SOURCE}; 0.957: stas00/ml-engineering@744d01e (381.8 of 400), nccl-tests"
     " issue 119 (95.74 of 100), nccl issue 949 (48 of 50); 0.853: nccl-tests issue 380 (320 of 375)"
 )
 RDMA_PART = 0.96  # 24 of 25 GB/s (nccl-tests issue 119) and 390 of 400 Gb/s (Azure, nd96isr_mi300x_v5.conf, line 56)

@@ -12,20 +12,21 @@ from itertools import combinations, pairwise
 
 import msgspec
 
-from hosttune.bench.baselines import Standard, pair_links
+from hosttune.bench.baselines import Standard, shipped_peaks
 from hosttune.errors import BadInput
 from hosttune.gpu import generation_of
 from hosttune.model.devicepath import DevicePath, Hop
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, Link, Nic, PciDevice
 from hosttune.predicting.formulas import pcie_gb_per_s
+from hosttune.predicting.pairs import Join, join
 from hosttune.predicting.shape import of_host
 
 _REDIRECT, _DIRECT = "ReqRedir", "DirectTrans"
 _MOST_PAIRS = 2016  # pairs of 64 GPUs
 
 
-def path_between(host: Host, one: str, other: str) -> DevicePath:
+def path_between(host: Host, one: str, other: str, standard: Standard | None = None) -> DevicePath:
     """Return the path between two GPUs, or a GPU and a NIC (to its network port), or a GPU and "node N", its memory.
 
     Raises BadInput for an address that is neither a GPU nor a NIC of this host, and for twice the same.
@@ -38,19 +39,21 @@ def path_between(host: Host, one: str, other: str) -> DevicePath:
             )
     if one == other:
         raise BadInput(f"both ends are {one}", where="--between", hint="give two devices")
-    gpu, gpu_2 = _gpu(host, one), _gpu(host, other)
-    linked = _linked(host, gpu, gpu_2) if gpu is not None and gpu_2 is not None else None
-    if linked is not None:
-        return _marked(one, other, [linked], [])
+    joined = None
+    if _gpu(host, one) is not None and _gpu(host, other) is not None:
+        joined = join(host, one, other, standard or shipped_peaks())
+        if joined.linked:
+            return _marked(one, other, [_links(one, other, joined)], [])
     hops, notes = _over_pcie(host, one, other)
     first, last = _nic(host, one), _nic(host, other)
     hops = [*([_port(first, last=False)] if first else []), *hops, *([_port(last, last=True)] if last else [])]
     if host.hypervisor:
         notes.append("this machine is a guest: the bridges that it shows are not those of the board")
-    return _marked(one, other, hops, notes)
+    found = _marked(one, other, hops, notes)
+    return found if joined is None or joined.linked is False else _perhaps(found)
 
 
-def worst_paths(host: Host, addresses: Iterable[str]) -> tuple[DevicePath, ...]:
+def worst_paths(host: Host, addresses: Iterable[str], standard: Standard | None = None) -> tuple[DevicePath, ...]:
     """Return the slowest path between two of these GPUs, and the slowest from one of them to its nearest RDMA NIC."""
     inside = set(addresses)
     gpus = [gpu.address for gpu in host.index.accelerators if gpu.address in inside]
@@ -62,7 +65,7 @@ def worst_paths(host: Host, addresses: Iterable[str]) -> tuple[DevicePath, ...]:
     pairs = list(combinations(gpus, 2))
     found = []
     if pairs and len(pairs) <= _MOST_PAIRS:
-        found.append(min((path_between(host, *pair) for pair in pairs), key=_speed))
+        found.append(min((path_between(host, *pair, standard) for pair in pairs), key=_speed))
     if nics:
         near = [path_between(host, gpu, nearest(host, gpu, nics)) for gpu in gpus]
         found += [min(near, key=_speed)] if near else []
@@ -113,18 +116,18 @@ def _marked(one: str, other: str, hops: Sequence[Hop], notes: Sequence[str]) -> 
     return DevicePath(start=one, end=other, at_most_gb_per_s=least, hops=tuple(marked), notes=(*notes, *words))
 
 
-def _linked(host: Host, one: Gpu, other: Gpu) -> Hop | None:
-    """Return the links between two GPUs, None if the path is PCIe or not known to be anything else."""
-    peer = next((peer for peer in one.peers or () if peer.address == other.address), None)
-    if peer is None or peer.kind == "pcie":
-        return None
-    count = pair_links(host, [one.address, other.address]).get(f"{one.address}->{other.address}")
-    generation = generation_of(one.model)
-    rate = generation.link_peak_gb_per_s if generation else None
-    switched = ", over switches" if host.nvswitches or host.fabric is not None else ""
-    words = f"{count} links{switched}" if count else f"links{switched}, number not known"
-    carried = round(count * rate, 1) if count and rate else None
-    return Hop(kind="links", start=one.address, end=other.address, gb_per_s=carried, words=words)
+def _links(one: str, other: str, joined: Join) -> Hop:
+    rate = joined.estimate.bound
+    carried = None if rate is None else round(rate, 1)
+    return Hop(kind="links", start=one, end=other, gb_per_s=carried, words=joined.words)
+
+
+def _perhaps(path: DevicePath) -> DevicePath:
+    """Return the path over PCIe of two GPUs that links may join: it bounds nothing then, and says so."""
+    most = "" if path.at_most_gb_per_s is None else f", which carries at most {path.at_most_gb_per_s:g} GB/s"
+    words = f"not known: whether links join these GPUs; the path is that over PCIe{most}"
+    hops = tuple(msgspec.structs.replace(hop, slowest=False) for hop in path.hops)
+    return msgspec.structs.replace(path, at_most_gb_per_s=None, hops=hops, notes=(words, *path.notes))
 
 
 def _port(nic: Nic, *, last: bool) -> Hop:

@@ -8,12 +8,14 @@ from itertools import combinations
 
 import msgspec
 
-from hosttune.bench.baselines import Standard, pair_links, shipped_peaks
+from hosttune.bench.baselines import Standard, shipped_peaks
 from hosttune.gpu import Generation
 from hosttune.model.host import Host, Nic
 from hosttune.model.prediction import PredictedFigure, Prediction
+from hosttune.predicting import formulas
 from hosttune.predicting.estimates import Question, estimate
 from hosttune.predicting.formulas import Estimate
+from hosttune.predicting.pairs import join
 from hosttune.predicting.paths import path_between, worst_paths
 from hosttune.predicting.roofs import roofs_of
 from hosttune.predicting.shape import Shape, of_host, slot_at
@@ -60,8 +62,8 @@ def predict(host: Host, scope: Scope, standard: Standard | None = None) -> Predi
         *_ports(host, nics),
         *_unknown(drives, _nodes(host, scope)),
     ]
-    asked = [path_between(host, *pair) for pair in scope.between]
-    paths = asked or worst_paths(host, [*gpus, *(nic.address for nic in nics)])
+    asked = [path_between(host, *pair, standard) for pair in scope.between]
+    paths = asked or worst_paths(host, [*gpus, *(nic.address for nic in nics)], standard)
     roofs = roofs_of(host, gpus, standard, scope.measured)
     return Prediction(of=scope.of, figures=tuple(found), notes=notes, paths=tuple(paths), roofs=roofs)
 
@@ -101,42 +103,25 @@ def _of_gpu(host: Host, address: str, standard: Standard) -> Iterator[PredictedF
         yield _row(metric, address, estimate(Question(metric), shape))
     sustained = estimate(Question("gemm-bf16"), shape)
     because = (*sustained.because, "typical: depends on power and cooling of this board; no source")
-    yield _row("gemm-bf16-sustained", address, replace(sustained, typical=None, because=because))
-
-
-def pair_estimate(shape: Shape, count: int | None) -> Estimate:
-    """Return what a pair of GPUs can reach; `count` links join it (0: PCIe; None: not known). `shape`: of one GPU."""
-    if count:
-        shape = replace(shape, links=count, peaks=_part(shape, count), switched=True)
-    elif count == 0 or not shape.switched:  # behind switches every pair has all links
-        shape = replace(shape, links=count)
-    return estimate(Question("p2p"), shape)
+    formula, source = f"bound: {formulas.DENSE}", formulas.PEAK_SOURCE
+    sustained = replace(sustained, typical=None, because=because, formula=formula, source=source)
+    yield _row("gemm-bf16-sustained", address, sustained)
 
 
 def _pairs(host: Host, gpus: Sequence[str], standard: Standard) -> Iterator[PredictedFigure]:
-    links = pair_links(host, gpus)
     if len(gpus) * (len(gpus) - 1) // 2 > _MOST_PAIRS:
         return
-    shapes = {address: of_host(host, (address,), standard) for address in gpus}
+    price = of_host(host, (), standard).socket_gb_per_s
     for one, other in combinations(gpus, 2):
-        count, shape = links.get(f"{one}->{other}"), shapes[one]
+        joined = join(host, one, other, standard)
         nodes = [host.index.pci[address].numa_node if address in host.index.pci else None for address in (one, other)]
-        found = pair_estimate(shape, count)
-        if count == 0 and None not in nodes and nodes[0] != nodes[1]:
-            price = shape.socket_gb_per_s
+        found = joined.estimate
+        if joined.count == 0 and None not in nodes and nodes[0] != nodes[1]:
             words = f"the pair is on nodes {nodes[0]} and {nodes[1]}" + (
                 f"; the library counts {price:g} GB/s for the link between sockets" if price else ""
             )
             found = replace(found, because=(*found.because, words))
         yield _row("p2p", f"{one}->{other}", found)
-
-
-def _part(shape: Shape, count: int) -> dict[str, float]:
-    """Return the peaks, with that of the links scaled to the number of links that join a pair."""
-    total = shape.links_peak_gb_per_s
-    if total is None or not shape.links or "pair" in shape.peaks:
-        return dict(shape.peaks)
-    return {**shape.peaks, "pair": total * min(1.0, count / shape.links)}
 
 
 def _collectives(shape: Shape, count: int, hosts: int) -> Iterator[PredictedFigure]:

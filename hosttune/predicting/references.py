@@ -17,7 +17,7 @@ from hosttune.bench.modelled import Model, Modelled
 from hosttune.model.host import Host
 from hosttune.predicting.estimates import Question, estimate
 from hosttune.predicting.formulas import Estimate
-from hosttune.predicting.predict import pair_estimate
+from hosttune.predicting.pairs import pair_estimate
 from hosttune.predicting.shape import Shape, of_host
 
 # Metrics of a validation -> metrics of a prediction. What the models do not know keeps the shipped reference.

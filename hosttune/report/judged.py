@@ -164,8 +164,9 @@ def predicted_charts(figures: Iterable[PredictedFigure]) -> tuple[FigureChart, .
 
 def _predicted_bar(words: str, one: PredictedFigure, axis: float) -> FigureBar:
     shown = one.value if one.value is not None else one.typical
-    unknown = one.bound is None and one.value is None
-    bound = "" if one.bound is None else f"at most {number(one.bound)}"
+    unknown = shown is None and one.bound is None
+    no_bound = "" if unknown or one.value is not None else "bound unknown"
+    bound = no_bound if one.bound is None else f"at most {number(one.bound)}"
     typical = "" if one.value is None or one.typical is None else f"typical {number(one.typical)}"
     return FigureBar(
         name=words,
@@ -217,16 +218,16 @@ def _percent(value: float | None, axis: float) -> float | None:
 
 
 def roof_rows(roofs: Iterable[GpuRoof]) -> list[tuple[str, str, str, str, str]]:
-    """Return (GPU, what, this host's own, data sheet's peak, how the own is known) of each roof, as text."""
+    """Return (GPU, what, this host's own, data sheet's peak, how the own is known, "" if it is not) of each roof."""
     rows = []
     for roof in roofs:
-        how = OWN_WORDS.get(roof.own_is or "", "not known")
+        how = OWN_WORDS.get(roof.own_is or "", "")
         for name, peak in roof.peaks.items():
             if name not in roof.own and name not in ("memory", "bf16", "fp8"):
                 continue
             what, unit = ("memory, read + written", "GB/s") if name == "memory" else (name.upper(), "TFLOP/s")
             own = roof.own.get(name)
-            known = (f"{number(own)} {unit}", how) if own else ("unknown", "not known")
+            known = (f"{number(own)} {unit}", how) if own else ("unknown", "")
             rows.append((roof.gpu, what, known[0], f"{number(peak)} {unit}", known[1]))
             ridge, memory = roof.ridge(name), roof.peaks.get("memory")
             if name != "memory" and ridge is not None and memory:

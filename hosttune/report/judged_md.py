@@ -74,7 +74,7 @@ def diagnosis_md(found: Diagnosis) -> str:
         blocks += ["## Figures", figure_table(found.figures)]
     blocks += [*roofs_md(found.roofs), *paths_md(found.paths)]
     if found.next:
-        blocks += ["## What to measure next", _items(found.next)]
+        blocks += ["## What is not known, and what to do next", _items(found.next)]
     if found.problems:
         rows = tuple((doubt.where, doubt.what, doubt.why) for doubt in found.problems)
         blocks += ["## Not used", table(("where", "what", "why"), rows)]

@@ -8,33 +8,38 @@ from hosttune.model.devicepath import DevicePath
 from hosttune.model.diagnosis import Diagnosis
 from hosttune.model.prediction import PredictedFigure, Prediction
 from hosttune.model.roof import GpuRoof
-from hosttune.model.values import format_size
+from hosttune.model.values import format_size, grouped
 from hosttune.report.judged import alike, roof_rows
 
 
 def prediction_text(found: Prediction) -> str:
     """Return one line a figure; figures of several devices that are alike share one line. Then formulas and sources."""
     lines = [f"{found.of or 'host'}: what to expect"]
-    for subjects, rows in alike(found.figures):
-        lines.append(f"  {rows[0].metric:20} {_values(rows[0]):36} {subjects}")
+    groups = alike(found.figures)
+    width = max((len(_values(rows[0])) for _, rows in groups), default=0)
+    for subjects, rows in groups:
+        lines.append(f"  {rows[0].metric:20} {_values(rows[0]):{width}}  {subjects}")
         if rows[0].bound is None or rows[0].value is not None:
             lines += [f"  {'':20} {why}" for why in rows[0].because]
     lines += [*roof_lines(found.roofs), *path_lines(found.paths)]
-    lines += ["", "formulas and sources:"]
-    lines += [f"  {metric}: {formula} ({source})" for metric, formula, source in sources_of(found.figures)]
+    sources = sources_of(found.figures)
+    lines += ["", "formulas and sources:"] if sources else []
+    lines += [f"  {metrics}: {formula} ({source})" for metrics, formula, source in sources]
     lines += [f"note: {note}" for note in found.notes]
     return "\n".join(lines)
 
 
 def sources_of(figures: Iterable[PredictedFigure]) -> tuple[tuple[str, str, str], ...]:
-    """Return (metric, formula, source) of the figures that have any, each once."""
-    return tuple(dict.fromkeys((one.metric, one.formula, one.source) for one in figures if one.bound or one.value))
+    """Return (metrics, formula, source) of the figures that have any; metrics that share both are together."""
+    known = (one for one in figures if one.bound or one.typical or one.value)
+    groups = grouped(((one.formula, one.source), one.metric) for one in known)
+    return tuple((", ".join(dict.fromkeys(metrics)), *key) for key, metrics in groups.items())
 
 
 def roof_lines(roofs: Iterable[GpuRoof]) -> Iterator[str]:
-    """Yield this host's own roof beside the data sheet's, and whether it was measured."""
+    """Yield this host's own roof beside the data sheet's, and whether it was measured where it is known."""
     for gpu, what, own, peak, how in roof_rows(roofs):
-        yield f"roof of {gpu}: {what:22} {own} ({how}), data sheet {peak}"
+        yield f"roof of {gpu}: {what:22} {own}{f' ({how})' if how else ''}, data sheet {peak}"
 
 
 def path_lines(paths: Iterable[DevicePath]) -> Iterator[str]:
@@ -54,7 +59,7 @@ def _values(one: PredictedFigure) -> str:
         most = f", at most {one.bound:,.4g}" if one.bound is not None and one.bound != one.value else ""
         return f"{one.value:,.4g} {one.unit}".rstrip() + most
     if one.bound is None:
-        return "unknown"
+        return "unknown" if one.typical is None else f"typical {one.typical:,.4g} {one.unit}, bound unknown"
     typical = "typical unknown" if one.typical is None else f"typical {one.typical:,.4g}"
     return f"{typical}, at most {one.bound:,.4g} {one.unit}"
 
