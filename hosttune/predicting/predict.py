@@ -122,7 +122,7 @@ def _pairs(host: Host, gpus: Sequence[str], standard: Standard) -> Iterator[Pred
         count, shape = links.get(f"{one}->{other}"), shapes[one]
         nodes = [host.index.pci[address].numa_node if address in host.index.pci else None for address in (one, other)]
         found = pair_estimate(shape, count)
-        if count == 0 and None not in nodes and nodes[0] != nodes[1]:
+        if count == 0 and None not in nodes and host.home(nodes[0]) != host.home(nodes[1]):
             price = shape.socket_gb_per_s
             words = f"the pair is on nodes {nodes[0]} and {nodes[1]}" + (
                 f"; the library counts {price:g} GB/s for the link between sockets" if price else ""
