@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from hosttune.domain import elements
 from hosttune.domain.facts import Controller, HostDevice
@@ -12,7 +13,7 @@ from hosttune.linting.guest_on_host import GuestOnHost, bus_of, named
 from hosttune.linting.rule import ERROR, PCI, WARN, Fault, Need, rule, unknown
 from hosttune.model.values import format_size
 from hosttune.planning.inventory.width import AddressWidth, address_width
-from hosttune.planning.pcie.window import DEFAULT_HOLE, add_bars, firmware_of, own_window, size_window
+from hosttune.planning.pcie.window import DEFAULT_HOLE, Firmware, add_bars, firmware_of, own_window, size_window
 
 _CONTROLLER = "/domain/devices/controller"
 _HOLE = f"{_CONTROLLER}[@index='0']/pcihole64"
@@ -220,7 +221,8 @@ def pci_hole64(scene: GuestOnHost) -> Iterator[Fault]:
     right="the guest's firmware opens a window that holds the BARs of the passed devices",
     why="BARs without an address: the GPU is there, and its driver fails (BAR0 is 0M @ 0x0)",
     source="edk2 OvmfPkg PlatformInitLib/MemDetect.c; SeaBIOS src/fw/pciinit.c",
-    remedy="write <os firmware='efi'> and <cpu mode='host-passthrough'>, or a larger opt/ovmf/X-PciMmio64Mb",
+    remedy="write <os firmware='efi'> and <cpu mode='host-passthrough'> with the feature pdpe1gb, if the host has it,"
+    " or a larger opt/ovmf/X-PciMmio64Mb",
     needs=(PCI, BARS),
     applies=lambda scene: scene.x86 and scene.may_have_gpus and scene.guest.firmware in ("efi", "bios"),
 )
@@ -228,7 +230,7 @@ def firmware_window(scene: GuestOnHost) -> Iterator[Fault]:
     """Compare the window that the firmware opens, by the planner's arithmetic, with the BARs."""
     devices = [source for source in scene.sources if source in scene.pci]
     kind = scene.guest.firmware or ""
-    firmware = firmware_of(scene.host, kind, "kvm" if scene.kvm else "tcg")
+    firmware = _firmware(scene)
     width, memory = _guest_width(scene), _memory(scene)
     window = size_window(scene.facts.catalogue, devices, memory, width, firmware)
     need = window.mmio64_bytes or 0
@@ -245,6 +247,10 @@ def firmware_window(scene: GuestOnHost) -> Iterator[Fault]:
     written = (_WINDOW.fullmatch(value) for option, value in scene.qemu_options if option == "-fw_cfg")
     asked = max((int(match[1]) << 20 for match in written if match), default=0)
     if max(own, asked) >= need:
+        less = replace(firmware, one_gib_pages=False)
+        refusal = size_window(scene.facts.catalogue, devices, memory, width, less).refusal
+        if firmware.one_gib_pages is None and refusal and scene.kvm:
+            yield unknown(f"whether the guest's CPU has 1 GiB pages (pdpe1gb) is unknown; without: {refusal}", _OS)
         return
     unsure = width.bits is None or firmware.sizes_by_width is None or firmware.one_gib_pages is None
     if unsure and doubt:
@@ -252,6 +258,20 @@ def firmware_window(scene: GuestOnHost) -> Iterator[Fault]:
         return
     text = f"the firmware's window is {format_size(max(own, asked))}, and the BARs need {format_size(need)}"
     yield Fault(f"{text}{f': {doubt}' if doubt else ''}", _OS, ERROR if max(own, asked) < scene.bars_bytes else WARN)
+
+
+def _firmware(scene: GuestOnHost) -> Firmware:
+    """Return the guest's firmware; it uses fewer address bits if the guest's CPU has no 1 GiB pages.
+
+    QEMU shows a guest on KVM no feature that the host's CPU lacks; which of them a named model or host-model has, the
+    XML does not say.
+    """
+    firmware = firmware_of(scene.host, scene.guest.firmware or "", "kvm" if scene.kvm else "tcg")
+    policy = dict(scene.guest.cpu.features).get("pdpe1gb")
+    if policy in ("disable", "forbid"):
+        return replace(firmware, one_gib_pages=False)
+    sure = not scene.kvm or scene.takes_host_cpu or policy in ("require", "force")
+    return firmware if sure or not firmware.one_gib_pages else replace(firmware, one_gib_pages=None)
 
 
 def _memory(scene: GuestOnHost) -> int:
