@@ -53,13 +53,19 @@ class Libvirtd:
 
     def virsh(self, *arguments: str) -> str:
         """What virsh prints; fails the test with virsh's own words otherwise."""
-        argv = ("virsh", "-q", "-c", "qemu:///session", *arguments)
-        result = subprocess.run(
-            [*_as_user(), *argv], env=_environment(self.directory), capture_output=True, text=True, timeout=120
-        )
+        result = self._run(arguments)
         if result.returncode != 0:
-            pytest.fail(f"{' '.join(argv)}: {result.stderr.strip()}")
+            pytest.fail(f"{' '.join(result.args)}: {result.stderr.strip()}")
         return result.stdout
+
+    def refusal(self, *arguments: str) -> str | None:
+        """Why virsh fails; None if it does not."""
+        result = self._run(arguments)
+        return result.stderr.strip() if result.returncode else None
+
+    def _run(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        argv = (*_as_user(), "virsh", "-q", "-c", "qemu:///session", *arguments)
+        return subprocess.run(argv, env=_environment(self.directory), capture_output=True, text=True, timeout=120)
 
     def file(self, name: str, text: str) -> str:
         path = self.directory / name

@@ -91,6 +91,16 @@ class HostFacts:
         found: int | None = table.get(str(b))
         return found
 
+    def home(self, node: int) -> int:
+        """[plan] a device on a node without CPUs counts for the nearest that has some, at a tie the lowest."""
+        with_cpus = [n for n in self.nodes if self.node_cores(n)]
+        return node if node in with_cpus else min(with_cpus, key=lambda n: (self.distance(n, node) or 0, n))
+
+    def device_home(self, address: str) -> int | None:
+        """The node that a device counts for, None when unknown."""
+        node = self.device_node(address)
+        return None if node is None else self.home(node)
+
     def group(self, address: str) -> set[str] | None:
         """Non-bridge functions of the device's IOMMU group; None when no group was read."""
         number = self.pci[address].get("iommu_group")

@@ -103,9 +103,9 @@ def _gpu_choices(facts: HostFacts, asked: Json) -> list[tuple[int | None, ...]] 
     return sorted({tuple(sorted(c, key=key)) for c in combinations(usable, wanted)}, key=lambda c: tuple(map(key, c)))
 
 
-def _known(gpus: Iterable[int | None]) -> Nodes:
-    """The nodes that hold one of these GPUs."""
-    return tuple(sorted({node for node in gpus if node is not None}))
+def _known(facts: HostFacts, gpus: Iterable[int | None]) -> Nodes:
+    """The nodes with CPUs that one of these GPUs counts for."""
+    return tuple(sorted({facts.home(node) for node in gpus if node is not None}))
 
 
 class _Search:
@@ -208,8 +208,8 @@ class _Search:
         if not any(self._even(nodes, sure=False) for nodes in every):
             return Verdict(False)
         surely = any(
-            self.asked["vcpus"] % max(1, len(_known(gpus))) == 0
-            and any(self._even(nodes, sure=True) for nodes in every if len(nodes) >= len(_known(gpus)))
+            self.asked["vcpus"] % max(1, len(_known(self.facts, gpus))) == 0
+            and any(self._even(nodes, sure=True) for nodes in every if len(nodes) >= len(_known(self.facts, gpus)))
             for gpus in choices
         )
         accepted: set[Fraction] = set()
@@ -221,7 +221,7 @@ class _Search:
 
     def _choice(self, gpus: tuple[int | None, ...], *, one: bool, fallback: str, sure: bool) -> Choice | None:
         """Best cells for these GPUs under one reading: `one` = one cell where "one cell with …" may apply."""
-        own, vcpus = _known(gpus), self.asked["vcpus"]
+        own, vcpus = _known(self.facts, gpus), self.asked["vcpus"]
         few_cores = -(-vcpus // self.width) < len(own)  # "one cell ... with too few cores"
         may_be_nvswitch = few_cores or None in gpus or vcpus % max(1, len(own)) != 0
         anywhere = list(combinations(self.room, 1))
@@ -244,14 +244,15 @@ class _Search:
     def auto(self, choices: list[tuple[int | None, ...]]) -> Verdict:
         """Decided only where each GPU's node has a free core, memory and a share of at least one core."""
         facts = self.facts
-        nodes_of = {row["address"]: facts.device_node(row["address"]) for row in facts.document.get("gpus") or []}
+        nodes_of = [facts.device_home(row["address"]) for row in facts.document.get("gpus") or []]
         for gpus in choices:
-            for node in gpus:
+            homes = [None if node is None else facts.home(node) for node in gpus]
+            for node in homes:
                 if node is None or not (limits := self.memory[node]) or limits[0] < GIB:
                     return OPEN
-                there = sum(place == node for place in nodes_of.values())
-                if self.room[node] * gpus.count(node) < there * (self.width if self.by_thread else 1):
+                there = sum(place == node for place in nodes_of)
+                if self.room[node] * homes.count(node) < there * (self.width if self.by_thread else 1):
                     return OPEN
         if self.asked.get("numa", "auto") != "auto" or self.asked.get("memory", "auto") != "auto":
             return OPEN
-        return Verdict(True, frozenset({min(self._value(gpus, _known(gpus)) for gpus in choices)}))
+        return Verdict(True, frozenset({min(self._value(gpus, _known(facts, gpus)) for gpus in choices)}))

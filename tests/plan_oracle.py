@@ -311,14 +311,14 @@ def _auto(guest: GuestFacts) -> Found:
     """[intent] auto = the node's unreserved CPUs and memory ÷ its GPUs × this guest's there, rounded down."""
     host, nodes = guest.host, [min(ids(cell["host_nodes"])) for cell in guest.cells]
     gpus = {g["address"]: g.get("vendor", "other") for g in host.document.get("gpus") or []}
-    mine = Counter(host.device_node(d["address"]) for d in guest.devices if d["address"] in gpus)
+    mine = Counter(host.device_home(d["address"]) for d in guest.devices if d["address"] in gpus)
     kept = host.housekeeping(guest.cores_per_node, hidden_counts=True)
     widths = {len(core) for core in host.cores.values()}
     plain = kept is not None and not host.hidden and len(widths) == 1 and set(nodes) == set(mine)
     if not plain or isinstance(guest.asked.get("numa"), list):
         return
     counted = {a for a, vendor in gpus.items() if vendor != "other" or a in named(guest.asked)}
-    parts = {n: Fraction(mine[n], sum(host.device_node(a) == n for a in counted) or 1) for n in nodes}
+    parts = {n: Fraction(mine[n], sum(host.device_home(a) == n for a in counted) or 1) for n in nodes}
     if guest.asked.get("vcpus", "auto") == "auto":
         yield from _auto_vcpus(guest, parts, kept or set(), min(widths))
     if guest.asked.get("memory", "auto") == "auto":

@@ -264,7 +264,7 @@ def small_shapes(draw: st.DrawFn) -> Shape:
     nodes = draw(st.integers(1, 4))
     shape = Shape(
         nodes=nodes,
-        cores_per_node=[draw(st.sampled_from([1, 2, 3, 4, 5, 5])) for _ in range(nodes)],
+        cores_per_node=[draw(st.sampled_from([1, 2, 3, 4, 5, 5, 0][: 6 + (n > 0)])) for n in range(nodes)],
         threads=draw(st.sampled_from([1, 2, 2, 4])),
         numbering=draw(st.sampled_from(["block", "adjacent", "interleaved"])),
         llc_cores=draw(st.sampled_from([1, 2, 8])),

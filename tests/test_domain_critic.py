@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
-from domain_faults import criticise, faults, host_of
+from domain_faults import criticise, faults, host_of, xml_of
 from domain_shapes import MANY_VCPUS, ONE_GPU, SHAPES, TWO_CELLS, changed, emulated, pins_of
 
 from hosttune.errors import BadInput
@@ -376,3 +377,51 @@ def test_no_domain_xml_is_bad_input() -> None:
 def test_the_emulated_twin_has_the_same_faults() -> None:
     edit = ("vcpu='1' cpuset='3'", "vcpu='1' cpuset='40'")
     assert faults(emulated(ONE_GPU), edit) == faults(ONE_GPU, edit)
+
+
+def _tune(text: str) -> list[tuple[str, str]]:
+    return [("<cputune>", f"<cputune>{text}")]
+
+
+def _current(count: int) -> list[tuple[str, str]]:
+    return [("<vcpu placement='static'>", f"<vcpu placement='static' current='{count}'>")]
+
+
+LOOSE = [(f"<vcpupin vcpu='{vcpu}' cpuset='{vcpu + 2}'/>", "") for vcpu in range(4, 16)]
+OFF = "<vcpus>" + "".join(f"<vcpu id='{n}' enabled='{'no' if n == 3 else 'yes'}'/>" for n in range(16)) + "</vcpus>"
+
+
+@pytest.mark.parametrize(
+    ("edits", "texts"),
+    [
+        (_tune("<period>100000</period><quota>1000</quota>"), ["each vCPU may run 1000 of 100000 microseconds, "]),
+        (_tune("<quota>50000</quota>"), ["each vCPU may run 50000 of 100000 microseconds, which is 50 % of a CPU"]),
+        (_tune("<period>100000</period><quota>99999</quota>"), ["each vCPU may run 99999 of"]),
+        (_tune("<period>100000</period><quota>100000</quota>"), []),
+        (_tune("<quota>150000</quota>"), []),
+        (_tune("<period>1000</period>"), []),
+        (_tune("<period>1000</period><quota>-1</quota>"), []),
+        (_tune("<quota>0</quota>"), []),
+        (_tune("<global_quota>400000</global_quota>"), ["all threads of the guest together may run 400000 of 100000"]),
+        (_tune("<global_quota>1600000</global_quota>"), []),
+        (_tune("<emulator_period>20000</emulator_period><emulator_quota>10000</emulator_quota>"), ["the emulator thr"]),
+        (_tune("<iothread_period>20000</iothread_period><iothread_quota>10000</iothread_quota>"), ["each I/O thread"]),
+        ([*_tune("<iothread_quota>10000</iothread_quota>"), ("<iothreads>1</iothreads>", "")], []),
+        (_current(4), ["vCPUs 4-15 of 16 are off when the guest starts: their pinned CPUs do nothing"]),
+        (_current(16), []),
+        ([*_current(4), *LOOSE], []),
+        ([("<iothreads>", f"{OFF}<iothreads>")], ["vCPUs 3 of 16 are off"]),
+    ],
+)
+def test_vcpus_that_are_kept_from_their_cpus(edits: list[tuple[str, str]], texts: list[str]) -> None:
+    found = [one for one in faults(ONE_GPU, *edits) if one.rule in ("cpu-quota", "vcpus-off")]
+    assert [one.level for one in found] == ["warn"] * len(texts)
+    assert all(text in one.text for text, one in zip(texts, found, strict=True)), found
+
+
+def test_a_quota_of_a_guest_without_cpus_of_its_own_is_as_its_operator_wants() -> None:
+    pins = [(f"<vcpupin vcpu='{vcpu}' cpuset='{vcpu + 2}'/>", "") for vcpu in range(16)]
+    xml = xml_of(ONE_GPU, *pins, *_tune("<quota>1000</quota>"))
+    assert "cpu-quota" in {one.rule for one in criticise(host_of(), xml, where="vm.xml")}, "it has a GPU"
+    xml = re.sub("<hostdev.*</hostdev>", "", xml, flags=re.DOTALL)
+    assert "cpu-quota" not in {one.rule for one in criticise(host_of(), xml, where="vm.xml")}

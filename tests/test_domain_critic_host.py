@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from domain_faults import faults, host_of
+from domain_faults import faults, findings, host_of
 from domain_shapes import GIB, ONE_GPU, changed
 
-from hosttune.model.host import Bar, CpuModel, Host, Nic, Nvme, RunningGuest, VcpuPin
+from hosttune.model.host import Bar, CpuModel, Host, Nic, Nvme, RunningGuest, VcpuPin, Virtualization
 
 
 def with_bars(bits: int | None = 46, bar_bytes: int = 2048 * GIB) -> Host:
@@ -91,6 +91,63 @@ def test_windows_of_unknown_needs_are_no_fault() -> None:
     assert faults(ONE_GPU, CUSTOM, ("<maxphysaddr mode='passthrough'/>", ""), host=with_bars(bits=36, bar_bytes=1)) == (
         faults(ONE_GPU, CUSTOM, ("<maxphysaddr mode='passthrough'/>", ""))
     )
+
+
+def pages_of(*, host: bool | None) -> Host:
+    """A host with BARs of 512 GiB, whose CPU has 1 GiB pages, has none, or of which that is unknown."""
+    flags = None if host is None else ("vmx", "pdpe1gb") if host else ("vmx",)
+    model = CpuModel(vendor="GenuineIntel", physical_address_bits=52, flags=flags)
+    stack = Virtualization(libvirt_version="10.0.0", qemu_version="8.2.0")
+    return changed(with_bars(bar_bytes=512 * GIB), cpu_model=model, virtualization=stack)
+
+
+def feature(policy: str) -> tuple[str, str]:
+    return (
+        "<maxphysaddr mode='passthrough'/>",
+        f"<maxphysaddr mode='passthrough'/><feature policy='{policy}' name='pdpe1gb'/>",
+    )
+
+
+HOST_MODEL = ("<cpu mode='host-passthrough'", "<cpu mode='host-model'")
+NAMED = ("<cpu mode='host-passthrough'", "<cpu mode='custom'")
+WITHOUT = "40 address bits (the most that the firmware uses) reach only 1 TiB"
+UNSURE = "whether the CPU has 1 GiB pages is unknown"
+ASKED = (
+    "</devices>",
+    "</devices><commandline xmlns='http://libvirt.org/schemas/domain/qemu/1.0'><arg value='-fw_cfg'/>"
+    "<arg value='name=opt/ovmf/X-PciMmio64Mb,string=1048576'/></commandline>",
+)
+
+
+@pytest.mark.parametrize(
+    ("host", "edits", "expected"),
+    [
+        (True, [], None),
+        (False, [], ("warn", WITHOUT)),
+        (None, [], ("info", UNSURE)),
+        (True, [feature("disable")], ("warn", WITHOUT)),
+        (True, [feature("forbid")], ("warn", WITHOUT)),
+        (None, [feature("disable")], ("warn", WITHOUT)),
+        (True, [feature("optional")], None),
+        (True, [feature("require")], None),
+        (False, [feature("force")], ("warn", WITHOUT)),
+        (True, [HOST_MODEL], ("info", UNSURE)),
+        (True, [NAMED], ("info", UNSURE)),
+        (True, [NAMED, ASKED], ("info", "1 GiB pages (pdpe1gb) is unknown; without: BARs of 512.00 GiB need")),
+        (True, [ASKED], None),
+        (False, [HOST_MODEL], ("warn", WITHOUT)),
+        (True, [NAMED, feature("require")], None),
+        (True, [NAMED, feature("force")], None),
+        (True, [NAMED, feature("disable")], ("warn", WITHOUT)),
+    ],
+)
+def test_the_firmware_uses_fewer_bits_if_the_guests_cpu_has_no_1_gib_pages(
+    host: bool | None, edits: list[tuple[str, str]], expected: tuple[str, str] | None
+) -> None:
+    found = [f for f in findings(ONE_GPU, *edits, host=pages_of(host=host)) if f.rule == "firmware-window"]
+    assert [f.level for f in found] == ([expected[0]] if expected else [])
+    assert expected is None or expected[1] in found[0].text
+    assert [f.judged for f in found] == ([expected[0] == "warn"] if expected else [])
 
 
 def holder(**fields: object) -> Host:

@@ -16,7 +16,18 @@ from hypothesis import strategies as st
 from plan_facts import Json
 from plan_optimum import judge, objective
 from plan_oracle import same_bytes, violations
-from planhosts import Card, Held, Shape, build_host, intent_of, small_intents, small_shapes, wild_intents, wild_shapes
+from planhosts import (
+    Card,
+    Held,
+    Shape,
+    build_host,
+    distance_tables,
+    intent_of,
+    small_intents,
+    small_shapes,
+    wild_intents,
+    wild_shapes,
+)
 from sweeps import examples
 
 from hosttune.errors import BadInput
@@ -72,6 +83,31 @@ def test_one_guest_is_placed_exactly_when_it_fits_and_as_near_as_it_can_be(data:
         assert placed == verdict.placed, document["unplaced"]
     if placed and verdict.objectives:
         assert objective(host, document["guests"][0]) in verdict.objectives
+
+
+@quick
+@given(st.data())
+def test_a_guest_has_no_more_cells_than_nodes_with_cpus_that_its_gpus_are_nearest_to(data: st.DataObject) -> None:
+    """Node 0 and some others have CPUs, and each of them room for the whole guest; the rest has only memory."""
+    nodes = data.draw(st.integers(2, 5))
+    cores = [8, *(data.draw(st.sampled_from([0, 0, 8])) for _ in range(nodes - 1))]
+    table = data.draw(distance_tables(nodes))
+    places = data.draw(st.lists(st.integers(0, nodes - 1), min_size=1, max_size=4))
+    cards = [Card(f"0000:{0x21 + 16 * i:02x}:00.0", node, group=i) for i, node in enumerate(places)]
+    host = build_host(nodes=nodes, cores_per_node=cores, distances=table, cards=cards)
+    size = data.draw(st.sampled_from([{"vcpus": 12, "memory": "12GiB"}, {}]))
+    named = data.draw(st.lists(st.sampled_from(cards), min_size=1, unique=True))
+    document = planned(*_noted(host, intent_of(gpus=[card.address for card in named], **size)))
+    with_cpus = [node for node in range(nodes) if cores[node]]
+    homes = {
+        card.node if cores[card.node or 0] else min(with_cpus, key=lambda n: (table[n][card.node or 0], n))
+        for card in named
+    }
+    (guest,) = document["guests"]
+    assert {int(cell["host_nodes"]) for cell in guest["cells"]} == homes
+    moved = {card.address for card in named if not cores[card.node or 0]}
+    said = [f["text"] for f in document["findings"] if "which has no CPU" in f["text"]]
+    assert {text.split()[0] for text in said} == moved
 
 
 def test_the_same_plan_in_another_process() -> None:

@@ -109,7 +109,7 @@ BUILT = {
     "nodes-4": Shape(nodes=4, cards=cards(8, 4)),
     "nodes-8": Shape(nodes=8, cards=cards(8, 8), numbering="interleaved"),
     "wide": Shape(cores_per_node=96, memory_gib=512, cards=cards(2, 2)),
-    "far": Shape(cores_per_node=(8, 0), cards=(Card("0000:21:00.0", 1, group=1, bar_bytes=256 * GIB),)),
+    "far": Shape(cores_per_node=(8, 1), cards=(Card("0000:21:00.0", 1, group=1, bar_bytes=256 * GIB),)),
     "unknown": Shape(cards=(*cards(1, 1), Card("0000:31:00.0", None, group=9, bar_bytes=256 * GIB))),
     "crowded": Shape(nodes=1, cards=cards(1, 1), guests=(Held(pins=(1, 2, 3, 4, 5, 6, 7)),)),
     "held": Shape(cards=cards(4, 2), guests=(Held(pins=(1, 17), devices=("0000:21:00.0",), memory_bytes=GIB),)),

@@ -59,15 +59,18 @@ def _numa(
     if not guest.devices:
         return skipped(_NUMA, guest.name, "it has no host device")
     defined = ExpectedGuest.of_definition(guest, only_node=only_node(host))
-    devices = _nodes(of_device.get(address) for address in guest.devices)
+    own = _nodes(of_device.get(address) for address in guest.devices)
+    devices = _nodes(map(host.home, own))  # a device on a node without CPUs counts for the nearest that has
     cpus = _nodes(_cpu_nodes(host, defined))
     memory = CpuSet(node for part in defined.memory or () for node in part.nodes)
     floats = _floats(host, defined)
-    actual = f"vCPUs on node {cpus or '?'}, memory on node {memory or '?'}, devices on node {devices or '?'}"
+    actual = f"vCPUs on node {cpus or '?'}, memory on node {memory or '?'}, devices on node {own or '?'}"
+    if bare := own - devices:
+        actual += f" (node {bare} has no CPU, node {_nodes(map(host.home, bare))} is the nearest that has)"
     if floats:
         actual = f"its vCPUs float over the host; {actual}"
-    without = _nodes(of_device.get(address) for address in guest.devices if address in gpus) - cpus
-    if devices and cpus and (cpus - devices or memory - devices or without):
+    without = _nodes(host.home(of_device.get(address)) for address in guest.devices if address in gpus) - cpus
+    if devices and cpus and (cpus - devices or memory - devices - own or without):
         actual += f"; no vCPU on node {without}, where it has GPUs" if without else ""
         hint = _PLACE.format(guest.name)
         return failed(_NUMA, guest.name, expected=expected, actual=actual, source=_LIBVIRT, hint=hint)

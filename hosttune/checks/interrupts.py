@@ -45,7 +45,9 @@ def _judge(evidence: Evidence, check: str, device: PciDevice) -> CheckResult:
     else:
         taken = CpuSet(cpu for cpus in pinned(evidence).values() for cpu in cpus)
         allowed = (near or CpuSet(cpu.id for cpu in evidence.host.cpus)) - taken
-        expected = f"CPUs of node {device.numa_node} that no vCPU has" if near else "CPUs that no vCPU has"
+        expected = (
+            f"CPUs of node {evidence.host.home(device.numa_node)} that no vCPU has" if near else "CPUs that no vCPU has"
+        )
     if device.irqs is None:
         why = refused(evidence, "/proc/irq", device.address) or "its interrupts were not read"
         hint = f"look with: ls /sys/bus/pci/devices/{device.address}/msi_irqs"
@@ -77,9 +79,10 @@ def _place(irq: Irq) -> CpuSet | None:
 
 
 def _near(evidence: Evidence, device: PciDevice) -> CpuSet:
-    if device.numa_node is None:
+    home = evidence.host.home(device.numa_node)
+    if home is None:
         return CpuSet()
-    return CpuSet(cpu.id for cpu in evidence.host.cpus if cpu.numa_node == device.numa_node)
+    return CpuSet(cpu.id for cpu in evidence.host.cpus if cpu.numa_node == home)
 
 
 def irqbalance(evidence: Evidence) -> Iterable[CheckResult]:

@@ -42,7 +42,7 @@ def _affinity(place: PassedDevice, _: bool) -> Iterable[Change]:
     A device has no interrupts before its guest starts.
     """
     service = parse_cpus(place.guest.emulator_cpus)
-    node = place.device.host_node
+    node = place.ctx.host.home(place.device.host_node)
     near = service & place.ctx.node_cpus.get(node, service) if node is not None else service
     yield Change(place.device.address, None, str(near or service))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.planning.inventory.vcpus import LAST_XAPIC_ID, last_apic_id, needs_iommu
 
 _CPU = "/domain/cpu"
+_TUNE = "/domain/cputune"
 _TOPOLOGY = "/domain/cpu/topology"
 _CELLS = "/domain/cpu/numa/cell"
 _IOMMU = "/domain/devices/iommu"
@@ -42,6 +44,61 @@ def cpu_model(scene: GuestOnHost) -> Iterator[Fault]:
     elif cpu.migratable is not False and scene.given:
         text = f"mode {cpu.mode} without migratable='off': QEMU hides the invariant TSC from the guest"
         yield Fault(text, _CPU)
+
+
+_PERIOD = 100_000  # microseconds: the kernel's own period, if none is written
+_LIMITED = (
+    ("", "each vCPU"),
+    ("iothread_", "each I/O thread"),
+    ("emulator_", "the emulator threads together"),
+    ("global_", "all threads of the guest together"),
+)
+
+
+@rule(
+    "cpu-quota",
+    WARN,
+    f"{_TUNE}/quota",
+    right="no quota keeps a guest from its CPUs",
+    why="the kernel stops its threads for the rest of each period, although their CPUs are free",
+    source="libvirt formatdomain, CPU Tuning, quota; Linux admin-guide/cgroup-v2, cpu.max",
+    remedy="take the quota out, or write -1; to give less, give fewer vCPUs",
+    applies=lambda scene: scene.demanding,
+)
+def cpu_quota(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find quotas below a whole CPU for each thread that they limit; 0 and less are none."""
+    for prefix, who in _LIMITED:
+        quota, period = (_microseconds(scene, f"{prefix}{name}") for name in ("quota", "period"))
+        cpus = scene.guest.vcpus - len(scene.off) if prefix == "global_" else 1
+        if quota <= 0 or quota >= cpus * (period or _PERIOD) or (prefix == "iothread_" and not scene.guest.iothreads):
+            continue
+        part = 100 * quota / (period or _PERIOD)
+        text = f"{who} may run {quota} of {period or _PERIOD} microseconds, which is {part:.3g} % of a CPU"
+        yield Fault(text + (f", for {cpus} vCPUs" if cpus > 1 else ""), f"{_TUNE}/{prefix}quota")
+
+
+def _microseconds(scene: GuestOnHost, name: str) -> int:
+    """Return a period or quota; 0 where none is written. libvirt refuses what is no number."""
+    text = (scene.root.findtext(f"cputune/{name}") or "").strip()
+    return int(text) if re.fullmatch("-?[0-9]{1,18}", text) else 0
+
+
+@rule(
+    "vcpus-off",
+    WARN,
+    "/domain/vcpu",
+    right="all vCPUs that have a host CPU of their own are on when the guest starts",
+    why="the guest does not see them, and their CPUs are kept from others for nothing",
+    source="libvirt formatdomain, CPU Allocation: vcpu (current), vcpus",
+    remedy="leave current out, or give the guest only the vCPUs that it is to have",
+    applies=lambda scene: bool(scene.off),
+)
+def vcpus_off(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find vCPUs with one host CPU each that are off at the start. Without pins they may be room to plug in more."""
+    idle = CpuSet(vcpu for vcpu in scene.off if len(scene.pins.get(vcpu, ())) == 1)
+    if idle:
+        text = f"vCPUs {idle} of {scene.guest.vcpus} are off when the guest starts: their pinned CPUs do nothing"
+        yield Fault(text, "/domain/vcpus" if scene.written("vcpus/vcpu") else "/domain/vcpu")
 
 
 @rule(

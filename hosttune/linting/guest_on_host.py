@@ -239,8 +239,8 @@ class GuestOnHost:
 
     @cached_property
     def gpu_nodes(self) -> CpuSet:
-        """Return the known NUMA nodes of the passed GPUs."""
-        return CpuSet(node for node in map(self.device_node, self.gpus) if node is not None)
+        """Return the known NUMA nodes that the passed GPUs count for."""
+        return CpuSet(node for node in map(self.home_of, self.gpus) if node is not None)
 
     @cached_property
     def passed(self) -> tuple[HostDevice, ...]:
@@ -296,6 +296,10 @@ class GuestOnHost:
         """Return the NUMA node of a passed function; None if the host does not know it."""
         known = self.pci.get(device.source or "")
         return known.numa_node if known else None
+
+    def home_of(self, device: HostDevice) -> int | None:
+        """Return the node that a passed function counts for: its own, or the nearest with CPUs if that has none."""
+        return self.host.home(self.device_node(device))
 
     @cached_property
     def _policies(self) -> dict[int, CpuSet | None]:

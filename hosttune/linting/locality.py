@@ -24,6 +24,13 @@ def _gpus(scene: GuestOnHost) -> tuple[HostDevice, ...]:
     return tuple({gpu.source: gpu for gpu in scene.gpus}.values())
 
 
+def _place(scene: GuestOnHost, gpu: HostDevice) -> str:
+    """Return the node of a GPU for a message, with its file, and the nearest with CPUs if that has none."""
+    node, home = scene.device_node(gpu), scene.home_of(gpu)
+    near = "" if home == node else f", which has no CPU (node {home} is the nearest that has)"
+    return f"{gpu.source} is on node {node} ({_DEVICES}/{gpu.source}/numa_node){near}"
+
+
 def _without_node(scene: GuestOnHost, where: str) -> Iterator[Fault]:
     """Yield the GPUs whose node is unknown, if the host can have several."""
     lost = [gpu.source for gpu in _gpus(scene) if scene.device_node(gpu) is None]
@@ -46,7 +53,7 @@ def gpu_vcpus(scene: GuestOnHost) -> Iterator[Fault]:
     """Find GPUs whose node has no vCPUs, and flat guests with vCPUs on nodes without a GPU."""
     cells = len(scene.guest.cells)
     for gpu in _gpus(scene):
-        node = scene.device_node(gpu)
+        node = scene.home_of(gpu)
         cell = scene.cell_of(gpu) if cells > 1 else None
         vcpus = scene.vcpu_nodes(cell)
         if node is None or not vcpus:
@@ -54,8 +61,7 @@ def gpu_vcpus(scene: GuestOnHost) -> Iterator[Fault]:
         # A guest of several cells may have vCPUs on other nodes; a guest without cells sees no difference between them.
         if node not in vcpus or (cells < 2 and vcpus - scene.gpu_nodes):
             who = "the vCPUs" if cell is None else f"the vCPUs of cell {cell}"
-            text = f"{gpu.source} is on node {node} ({_DEVICES}/{gpu.source}/numa_node), {who} run on nodes {vcpus}"
-            yield Fault(f"vCPUs off the GPU's node: {text}", _PINS)
+            yield Fault(f"vCPUs off the GPU's node: {_place(scene, gpu)}, {who} run on nodes {vcpus}", _PINS)
     yield from _without_node(scene, _PINS)
 
 
@@ -82,13 +88,13 @@ def gpu_memory(scene: GuestOnHost) -> Iterator[Fault]:
             memory = CpuSet(n for c in cells for n in scene.memory_nodes(c) or ())
         else:
             memory = scene.memory_nodes(cell) or CpuSet()
-        spill = memory - scene.gpu_nodes if len(cells) < 2 else CpuSet()
-        if memory and (node not in memory or spill):
+        # A node without CPUs can have memory, which is near its GPU, too.
+        near = CpuSet(n for n in (node, scene.home_of(gpu)) if n is not None)
+        beside = CpuSet(n for one in scene.gpus if (n := scene.device_node(one)) is not None) | scene.gpu_nodes
+        spill = memory - beside if len(cells) < 2 else CpuSet()
+        if memory and (not near & memory or spill):
             who = "the memory" if cell is None else f"the memory of cell {cell}"
-            text = (
-                f"{gpu.source} is on node {node} ({_DEVICES}/{gpu.source}/numa_node), {who} comes from nodes {memory}"
-            )
-            yield Fault(f"memory off the GPU's node: {text}", _NUMATUNE)
+            yield Fault(f"memory off the GPU's node: {_place(scene, gpu)}, {who} comes from nodes {memory}", _NUMATUNE)
     yield from _without_node(scene, _NUMATUNE)
 
 
@@ -133,7 +139,7 @@ def device_cell(scene: GuestOnHost) -> Iterator[Fault]:
     loose = [
         device
         for device in each(scene)
-        if (node := scene.device_node(device)) is not None and node in near and scene.cell_of(device) is None
+        if (node := scene.home_of(device)) is not None and node in near and scene.cell_of(device) is None
     ]
     if not loose:
         return

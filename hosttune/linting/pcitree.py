@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from hosttune.domain import elements
 from hosttune.domain.facts import Controller, HostDevice
+from hosttune.domain.xml import Malformed, pci_address
 from hosttune.linting.devices import each
 from hosttune.linting.guest_on_host import GuestOnHost, bus_of, named
 from hosttune.linting.rule import ERROR, PCI, WARN, Fault, Need, rule, unknown
-from hosttune.model.values import format_size
+from hosttune.model.values import format_size, grouped
 from hosttune.planning.inventory.width import AddressWidth, address_width
-from hosttune.planning.pcie.window import DEFAULT_HOLE, add_bars, firmware_of, own_window, size_window
+from hosttune.planning.pcie.window import DEFAULT_HOLE, Firmware, add_bars, firmware_of, own_window, size_window
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
 
 _CONTROLLER = "/domain/devices/controller"
 _HOLE = f"{_CONTROLLER}[@index='0']/pcihole64"
@@ -21,6 +27,7 @@ _OS = "/domain/os"
 _EXPANDER = "pcie-expander-bus"
 _BUSES = 256
 _PORTS = ("pcie-root-port", "pcie-switch-downstream-port")
+_PCI_BRIDGES = ("pci-bridge", "pcie-to-pci-bridge")
 _LOW_MEMORY = 2 << 30  # most memory that q35 places below 4 GiB, the rest above (QEMU hw/i386/pc_q35.c)
 _FOUR_GIB = 4 << 30
 _WINDOW = re.compile(r"name=opt/ovmf/X-PciMmio64Mb,string=([0-9]{1,12})")
@@ -53,6 +60,88 @@ def device_twice(scene: GuestOnHost) -> Iterator[Fault]:
         if count > 1:
             text = f"{source} is passed {count} times: libvirt refuses (Hostdev already exists)"
             yield Fault(text, f"/domain/devices/hostdev[{source}]")
+
+
+def _seats(scene: GuestOnHost) -> Iterator[tuple[_Element, str | None]]:
+    """Yield each device with a guest PCI address, and the address; None where the address is not one.
+
+    libvirt takes slot 0 of bus 0 for not written, and shows the first serial port a second time as <console>.
+    """
+    for element in scene.root.iterfind("devices/*"):
+        target = element.find("target")
+        twin = element.tag == "console" and (target is None or target.get("type", "serial") == "serial")
+        if twin or element.get("model") == "none":
+            continue
+        try:
+            address = pci_address(element.find("address"))
+        except Malformed:
+            yield element, None
+        else:
+            if address is not None and not address.startswith("0000:00:00."):
+                yield element, address
+
+
+def _called(element: _Element) -> str:
+    """Return the name of a device for a message."""
+    if element.tag == "controller":
+        words = ("controller", element.get("index"), f"({element.get('model') or element.get('type')})")
+        return " ".join(word for word in words if word)
+    source = pci_address(element.find("source/address")) if element.get("type") in ("pci", "hostdev") else None
+    target = element.find("target")
+    name = source or (target.get("dev") if target is not None else None)
+    return f"{element.tag} {name}" if name else str(element.tag)
+
+
+def _path_of(element: _Element) -> str:
+    """Return the XML path of a device: a passed one by its address on the host, any other by its place."""
+    if element.tag == "hostdev" and element.get("type") == "pci":
+        return f"/domain/devices/hostdev[{pci_address(element.find('source/address'))}]"
+    place = 1 + sum(1 for _ in element.itersiblings(str(element.tag), preceding=True))
+    return f"/domain/devices/{element.tag}[{place}]"
+
+
+@rule(
+    "address-twice",
+    ERROR,
+    "/domain/devices",
+    right="no two devices have the same guest PCI address",
+    why="libvirt refuses the definition",
+    source="libvirt src/conf/domain_addr.c (virDomainPCIAddressReserveAddrInternal)",
+    remedy="give each device a slot or a function of its own, or leave the <address> out: libvirt then chooses one",
+)
+def address_twice(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find addresses that several devices have, controllers included. Functions of one slot are different addresses."""
+    for address, devices in grouped((address, one) for one, address in _seats(scene) if address).items():
+        if len(devices) > 1:
+            text = f"{named(map(_called, devices))} are at {address}: libvirt refuses (double use of PCI address)"
+            yield Fault(text, _path_of(devices[-1]))
+
+
+@rule(
+    "address-slot",
+    ERROR,
+    "/domain/devices",
+    right="each device has a slot that its bus has",
+    why="libvirt refuses the definition",
+    source="libvirt src/conf/domain_addr.c (virDomainPCIAddressBusSetModel)",
+    remedy="write slot 0x00 behind a port, 0x01 to 0x1f on a PCI bridge, or leave the <address> out",
+)
+def address_slot(scene: GuestOnHost) -> Iterator[Fault]:
+    """Compare slots with those of the bus: a port has slot 0 only, a bridge of PCI devices has no slot 0."""
+    for element, address in _seats(scene):
+        if address is None:
+            yield Fault(f"{_called(element)}: its <address> is no PCI address: libvirt refuses", _path_of(element))
+            continue
+        slot = int(address.split(":")[2].partition(".")[0], 16)
+        bus = scene.by_index.get(bus_of(address))
+        model = bus.model if bus else None
+        where = f"bus {bus_of(address):#04x} ({model})"
+        if model in _PORTS and slot:
+            text = f"{_called(element)} is at {address}, but {where} has slot 0 only: libvirt refuses"
+            yield Fault(text, _path_of(element))
+        elif model in _PCI_BRIDGES and not slot:
+            text = f"{_called(element)} is at {address}, but the slots of {where} begin at 1: libvirt refuses"
+            yield Fault(text, _path_of(element))
 
 
 @rule(
@@ -220,7 +309,8 @@ def pci_hole64(scene: GuestOnHost) -> Iterator[Fault]:
     right="the guest's firmware opens a window that holds the BARs of the passed devices",
     why="BARs without an address: the GPU is there, and its driver fails (BAR0 is 0M @ 0x0)",
     source="edk2 OvmfPkg PlatformInitLib/MemDetect.c; SeaBIOS src/fw/pciinit.c",
-    remedy="write <os firmware='efi'> and <cpu mode='host-passthrough'>, or a larger opt/ovmf/X-PciMmio64Mb",
+    remedy="write <os firmware='efi'> and <cpu mode='host-passthrough'> with the feature pdpe1gb, if the host has it,"
+    " or a larger opt/ovmf/X-PciMmio64Mb",
     needs=(PCI, BARS),
     applies=lambda scene: scene.x86 and scene.may_have_gpus and scene.guest.firmware in ("efi", "bios"),
 )
@@ -228,7 +318,7 @@ def firmware_window(scene: GuestOnHost) -> Iterator[Fault]:
     """Compare the window that the firmware opens, by the planner's arithmetic, with the BARs."""
     devices = [source for source in scene.sources if source in scene.pci]
     kind = scene.guest.firmware or ""
-    firmware = firmware_of(scene.host, kind, "kvm" if scene.kvm else "tcg")
+    firmware = _firmware(scene)
     width, memory = _guest_width(scene), _memory(scene)
     window = size_window(scene.facts.catalogue, devices, memory, width, firmware)
     need = window.mmio64_bytes or 0
@@ -245,6 +335,10 @@ def firmware_window(scene: GuestOnHost) -> Iterator[Fault]:
     written = (_WINDOW.fullmatch(value) for option, value in scene.qemu_options if option == "-fw_cfg")
     asked = max((int(match[1]) << 20 for match in written if match), default=0)
     if max(own, asked) >= need:
+        less = replace(firmware, one_gib_pages=False)
+        refusal = size_window(scene.facts.catalogue, devices, memory, width, less).refusal
+        if firmware.one_gib_pages is None and refusal and scene.kvm:
+            yield unknown(f"whether the guest's CPU has 1 GiB pages (pdpe1gb) is unknown; without: {refusal}", _OS)
         return
     unsure = width.bits is None or firmware.sizes_by_width is None or firmware.one_gib_pages is None
     if unsure and doubt:
@@ -252,6 +346,20 @@ def firmware_window(scene: GuestOnHost) -> Iterator[Fault]:
         return
     text = f"the firmware's window is {format_size(max(own, asked))}, and the BARs need {format_size(need)}"
     yield Fault(f"{text}{f': {doubt}' if doubt else ''}", _OS, ERROR if max(own, asked) < scene.bars_bytes else WARN)
+
+
+def _firmware(scene: GuestOnHost) -> Firmware:
+    """Return the guest's firmware; it uses fewer address bits if the guest's CPU has no 1 GiB pages.
+
+    QEMU shows a guest on KVM no feature that the host's CPU lacks; which of them a named model or host-model has, the
+    XML does not say.
+    """
+    firmware = firmware_of(scene.host, scene.guest.firmware or "", "kvm" if scene.kvm else "tcg")
+    policy = dict(scene.guest.cpu.features).get("pdpe1gb")
+    if policy in ("disable", "forbid"):
+        return replace(firmware, one_gib_pages=False)
+    sure = not scene.kvm or scene.takes_host_cpu or policy in ("require", "force")
+    return firmware if sure or not firmware.one_gib_pages else replace(firmware, one_gib_pages=None)
 
 
 def _memory(scene: GuestOnHost) -> int:

@@ -8,9 +8,11 @@ of `gpu` and `vgpu` can be imported from here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 
 from hosttune.model.devices import DeviceSource, Nic, Nvme, NvSwitch, SeenDevice
+from hosttune.model.homes import homes_of
 from hosttune.model.hostfields import HOST_SCHEMA, HostFields, Problem
 from hosttune.model.index import DeviceIndex
 from hosttune.model.pci import Acs, Bar, Irq, Link, LinkEnd, LinkFigures, PciDevice
@@ -45,6 +47,17 @@ class Host(HostFields, frozen=True, kw_only=True, dict=True):  # dict: for the c
         """The devices by address, slot and bridge. Computed on first use."""
         used: tuple[Nic | Nvme, ...] = (*self.nics, *self.nvme)
         return DeviceIndex(self.pci, self.gpus, used, self.sources or (), self.guests or ())
+
+    def home(self, node: int | None) -> int | None:
+        """Return the node that a device on this node counts for: itself, or the nearest with CPUs if it has none.
+
+        A node that is unknown, none of the host's, or without a known nearest one is returned as it is.
+        """
+        return None if node is None else self._homes.get(node, node)
+
+    @cached_property
+    def _homes(self) -> Mapping[int, int]:
+        return homes_of(self.numa_nodes, self.cpus)
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "host document") -> Host:

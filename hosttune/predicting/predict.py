@@ -116,7 +116,7 @@ def _pairs(host: Host, gpus: Sequence[str], standard: Standard) -> Iterator[Pred
         joined = join(host, one, other, standard)
         nodes = [host.index.pci[address].numa_node if address in host.index.pci else None for address in (one, other)]
         found = joined.estimate
-        if joined.count == 0 and None not in nodes and nodes[0] != nodes[1]:
+        if joined.count == 0 and None not in nodes and host.home(nodes[0]) != host.home(nodes[1]):
             words = f"the pair is on nodes {nodes[0]} and {nodes[1]}" + (
                 f"; the library counts {price:g} GB/s for the link between sockets" if price else ""
             )

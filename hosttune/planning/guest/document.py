@@ -162,9 +162,11 @@ def _cells_of(context: PlanningContext, devices: Devices) -> dict[str, int | Non
 
 def _cell_of(context: PlanningContext, address: str, nodes: tuple[int, ...]) -> int | None:
     """Return the guest cell of a device: the one on its node, else on the nearest node; None if its node is unknown."""
-    node = context.catalogue.node(address)
+    node, home = context.catalogue.node(address), context.home(address)
     if node is None or node not in context.resources.nodes:
         return None
+    if home in nodes:
+        return nodes.index(home)
     return min(range(len(nodes)), key=lambda cell: (context.resources.distance(nodes[cell], node), cell))
 
 

@@ -159,7 +159,14 @@ def _affinity(context: PlanningContext, decision: Decision, address: str, say: S
     if node is None or node not in context.resources.nodes:
         what = "GPU " if address in decision.choice.gpus else ""
         say("warn", f"the NUMA node of {what}{address} is unknown: it did not influence the placement")
-    elif node not in nodes:
+        return
+    home = context.resources.home(node)
+    if home != node and home is not None and context.resources.cpu_nodes_known:
+        measured = context.resources.has_all_distances((home, node))
+        near = f", at distance {context.resources.distance(home, node)}" if measured else ""
+        why = f"it counts for node {home}, the nearest that has{near}"
+        say("info", f"{address} is on node {node}, which has no CPU that a guest can use: {why}")
+    if node not in nodes and home not in nodes:
         known = [context.resources.distance(n, node) for n in nodes if context.resources.has_all_distances((n, node))]
         near = f"at distance {min(known)}" if known else "at an unknown distance"
         say("warn", f"{address} is on node {node}, where the guest has no cell: its nearest is {near}")
@@ -217,10 +224,10 @@ def _size(context: PlanningContext, decision: Decision, say: Say) -> None:
 
 def _shortfall(context: PlanningContext, choice: Choice) -> tuple[str, str]:
     """Return why an `auto` guest is smaller than its share: what its nodes and those of its GPUs have to give."""
-    homes = (context.catalogue.node(address) for address in choice.gpus)
-    nodes = {*choice.nodes, *(home for home in homes if home in context.resources.nodes)}
+    homes = (context.home(address) for address in choice.gpus)
+    nodes = {*choice.nodes, *(home for home in homes if home is not None)}
     level, parts = "info", []
-    for node in sorted(n for n in nodes if n is not None):
+    for node in sorted(nodes):
         resources = context.resources.nodes[node]
         memory = context.memory.get(node)
         size = resources.info.memory_bytes if resources.info else None

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from hosttune.model.homes import home_nodes, table_of
 from hosttune.model.host import Cpu, Host, NumaNode, RunningGuest
 from hosttune.model.intent import Reserve
 from hosttune.model.plan import Finding
@@ -87,6 +88,17 @@ class Resources:
     def distance(self, a: int, b: int) -> int:
         """Return the distance between two nodes; the kernel's default if the table lacks it (`has_all_distances`)."""
         return self.distances.get((a, b), LOCAL_DISTANCE if a == b else REMOTE_DISTANCE)
+
+    @cached_property
+    def _homes(self) -> Mapping[int, int]:
+        return home_nodes(self.nodes, [node.id for node in self.nodes.values() if node.cores], self.distances)
+
+    def home(self, node: int | None) -> int | None:
+        """Return the node that a device on this node counts for: itself, or the nearest with usable CPUs.
+
+        None if the node is unknown, or if it has no usable CPU and its nearest is unknown.
+        """
+        return None if node is None else self._homes.get(node)
 
     def has_all_distances(self, nodes: Iterable[int]) -> bool:
         """Return whether the host's own table has every distance among these nodes, both ways and to themselves."""
@@ -214,15 +226,6 @@ def _reserve(cores: list[Core], count: int, boot_core: int | None, held: CpuSet)
     return reserved
 
 
-def _distances(host: Host) -> dict[tuple[int, int], int]:
-    table = {}
-    for node in host.numa_nodes:
-        for other, distance in (node.distances or {}).items():  # a document edited by hand can have any keys
-            if distance > 0 and other.isdecimal():
-                table[node.id, int(other)] = distance
-    return table
-
-
 def read_resources(host: Host, reserve: Reserve) -> Resources:
     """Return everything that a guest could take on this host, without the shares of the host and of existing guests."""
     cores, findings = find_cores(host)
@@ -246,7 +249,7 @@ def read_resources(host: Host, reserve: Reserve) -> Resources:
         free = [core for core in here if core.id not in kept and not taken.intersection(core.siblings)]
         spare = CpuSet(cpu for core in here if core.id not in kept for cpu in core.cpus) - taken
         nodes[node] = NodeResources(node, tuple(here), tuple(reserved), tuple(free), spare, infos.get(node))
-    distances = _distances(host)
+    distances = table_of(host.numa_nodes)
     with_cpus = {core.node for core in cores}
     if any((a, b) not in distances for a in with_cpus for b in with_cpus if a != b):
         text = f"distances between nodes are unknown: {REMOTE_DISTANCE} is assumed, as the kernel does"

@@ -61,8 +61,12 @@ class PlanningContext:
 
     @cached_property
     def countable(self) -> Mapping[str, int | None]:
-        """The GPUs by which `auto` divides a node, each with its node."""
-        return {gpu.address: self.catalogue.node(gpu.address) for gpu in countable_gpus(self.host, self.catalogue)}
+        """The GPUs by which `auto` divides a node, each with the node that it counts for."""
+        return {gpu.address: self.home(gpu.address) for gpu in countable_gpus(self.host, self.catalogue)}
+
+    def home(self, address: str) -> int | None:
+        """Return the node that a device counts for: its own, or the nearest with CPUs; None = unknown."""
+        return self.resources.home(self.catalogue.node(address))
 
     @cached_property
     def thread_options(self) -> tuple[int, ...]:
@@ -84,11 +88,11 @@ Parts = Mapping[str, Fraction]  # the part of each GPU that a guest has
 
 def auto_share(context: PlanningContext, gpus: tuple[str, ...], parts: Parts | None = None) -> Share:
     """Return the `auto` share of a guest with these GPUs (at least one), or with `parts` of them."""
-    counted = {**context.countable, **{address: context.catalogue.node(address) for address in gpus}}
+    counted = {**context.countable, **{address: context.home(address) for address in gpus}}
     total = Counter(counted.values())
     by_node: dict[int | None, Fraction] = {}
     for address in gpus:
-        home = context.catalogue.node(address)
+        home = context.home(address)
         by_node[home] = by_node.get(home, Fraction(0)) + (parts or {}).get(address, Fraction(1))
     own_gpus = sum(by_node.values(), Fraction(0))
     barren = nothing_to_share(context, gpus)
@@ -122,9 +126,12 @@ def nothing_to_share(context: PlanningContext, gpus: tuple[str, ...]) -> str | N
         node = context.catalogue.node(address)
         if node is None or node not in context.resources.nodes:
             return f"the node of {address} is unknown"
-        if not context.resources.nodes[node].assignable:
-            return f"node {node} has no core to share"
-        if node in context.memory and (reason := context.memory[node].nothing_to_share):
+        home = context.resources.home(node)
+        if home is None:
+            return f"node {node} has no CPU, and which node with CPUs is nearest to it is unknown"
+        if not context.resources.nodes[home].assignable:
+            return f"node {home} has no core to share"
+        if home in context.memory and (reason := context.memory[home].nothing_to_share):
             return reason
     return None
 
@@ -141,14 +148,16 @@ class Base:
 def base_cells(context: PlanningContext, guest: GuestIntent, gpus: tuple[str, ...]) -> Base:
     """Return the cells as the intent says; `auto`: one cell on each node that has one of the GPUs.
 
-    One cell on any node if there are no GPUs, their nodes are unknown, or there are fewer cores than nodes.
+    No cell can be on a node without CPUs: its GPUs count for the nearest node that has. One cell on any node if there
+    are no GPUs, their nodes are unknown, or there are fewer cores than nodes.
     """
     if isinstance(guest.numa, tuple):
         return Base(len(guest.numa), False)
     if isinstance(guest.numa, int):
         return Base(guest.numa, False)
-    known = {node for node in map(context.catalogue.node, gpus) if node is not None and node in context.resources.nodes}
-    if not gpus or any(context.catalogue.node(address) not in known for address in gpus):
+    homes = [context.home(address) for address in gpus]
+    known = {home for home in homes if home is not None}
+    if not gpus or None in homes:
         return Base(1, True)
     if isinstance(guest.vcpus, int) and cores_needed(guest.vcpus, context.resources.threads_per_core) < len(known):
         return Base(1, True)

@@ -60,7 +60,7 @@ class Fragments:
         return Fragmentation(partitions=lost(self._field.catalogue.fabric, gpus), room=self._no_room)
 
     def of_cell(self, cell: CellDemand, shape: Shape, node: int, taken: Mapping[int | None, int]) -> Fragmentation:
-        """Return what a cell breaks up on a node; `taken`: the number of GPUs that its guest has on each node."""
+        """Return what a cell breaks up on a node; `taken`: its guest's GPUs by the node they count for."""
         key = node, cell.vcpus, shape.threads, shape.share_cores
         if key not in self._caches:
             self._caches[key] = caches_of(self._field.resources.nodes[node], cell.vcpus, shape)

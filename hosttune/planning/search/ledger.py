@@ -263,7 +263,8 @@ def _twins(context: PlanningContext, resource_pool: ResourcePool) -> dict[int, T
         places = [*places, resource_pool.threads[node], *(index for _, index in here)]
         gpus = [address for address in context.catalogue.gpus if context.catalogue.node(address) == node]
         cut = tuple(address for address in gpus if instances_of(address) in resource_pool.parts)
-        looks = (tuple(mark for mark, _ in here), resources.distance(node, node), _size(context, node), cut)
+        without = tuple(n for n in ids if n != node and resources.home(n) == node)  # nodes without CPUs near it alone
+        looks = (tuple(mark for mark, _ in here), resources.distance(node, node), _size(context, node), cut, without)
         group = next((n for n, other in firsts if other == looks and _has_same_distances(context, ids, node, n)), None)
         if group is None:
             firsts.append((node, looks))
@@ -276,7 +277,7 @@ def _size(context: PlanningContext, node: int) -> object:
     memory = context.memory.get(node)
     pools = [(page, memory.pages_free(page)) for page in sorted(memory.pools)] if memory else []
     countable = countable_gpus(context.host, context.catalogue)
-    gpus = sum(context.catalogue.node(gpu.address) == node for gpu in countable)
+    gpus = sum(context.home(gpu.address) == node for gpu in countable)
     room = (memory.assignable_bytes, memory.creatable_bytes is None, memory.short_now) if memory else None
     return len(context.resources.nodes[node].assignable), room, tuple(pools), gpus
 

@@ -214,7 +214,7 @@ class PlacementStream:
         own = level == 0 and self._selections.has_own_nodes
         able = frozenset[Node]().union(*map(self._able, self._selections.spreads())) if own else frozenset[Node]()
         for one in found:
-            if own and not able.issuperset(one.nodes):
+            if own and not able.issuperset(map(self._field.resources.home, one.nodes)):
                 continue
             if isinstance(one, Partial) or one.mixed == mixed:
                 busy = one.busy if isinstance(one, Selection) else 0
@@ -279,7 +279,7 @@ class PlacementStream:
             return
         later = plus(cut.rank, NEXT)
         yield (later, ()), replace(cut, rank=later)
-        shape, taken = sizes.shape, Counter(cut.selection.nodes)
+        shape, taken = sizes.shape, Counter(map(self._field.resources.home, cut.selection.nodes))
         twin = [i > 0 and cell == shape.cells[i - 1] for i, cell in enumerate(shape.cells)]
         rooms: list[Mapping[int, Fragmentation]] = []
         for i, cell in enumerate(shape.cells):

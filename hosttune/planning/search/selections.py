@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, combinations, islice
 
@@ -86,6 +86,7 @@ class Selections:
         nodes = list(resources.nodes)
         self._near = {a: min((resources.distance(a, b) for b in nodes if b != a), default=0) for a in nodes}
         self._nearest = min(self._near.values(), default=0)
+        self._beside = min(self._own, self._nearest)  # of a GPU whose node may have no CPUs, to its nearest cell
         self._pools = [self._pool(part) for part in range(len(gpu_pools(self._want)))]
         self.has_own_nodes = self._may_be_own()
 
@@ -209,9 +210,10 @@ class Selections:
             cells = self._cells(found, level)
             return self._on_any_nodes(taken, range(cells, cells + 1))
         taken = Counter({node: count for node, count in found.taken if node is not None})
-        if level or not self.has_own_nodes or self._few_cores(len(taken) + 1):
+        fewest = self._fewest(found)
+        if level or not self.has_own_nodes or self._few_cores(len(self._homes(taken)) + fewest):
             return self._on_any_nodes(taken, self._possible_cells(found, level), found)
-        return min(self._on_own_nodes(taken, found.left, more) for more in range(self._fewest(found), found.left + 1))
+        return min(self._on_own_nodes(taken, found.left, more) for more in range(fewest, found.left + 1))
 
     def _possible_cells(self, part: Partial, level: int) -> range:
         """Return the numbers of cells of a guest with these GPUs and more."""
@@ -220,14 +222,24 @@ class Selections:
             cells = numa if isinstance(numa, int) else 1
             return range(cells, cells + 1)
         most = len(part.taken) + part.left
-        unknown = part.pool[-1][0] is None or any(node is None for node in part.nodes)
-        fewest = 1 if unknown or self._few_cores(most) else len(part.taken) + self._fewest(part)
+        unknown = any(self._field.resources.home(node) is None for node in (part.pool[-1][0], *part.nodes))
+        fewest = 1 if unknown or self._few_cores(most) else len(self._homes(part.nodes)) + self._fewest(part)
         return range(fewest + extra, most + extra + 1)
 
+    def _homes(self, nodes: Iterable[Node]) -> set[Node]:
+        """Return the nodes that GPUs on these nodes count for."""
+        return set(map(self._field.resources.home, nodes))
+
     def _fewest(self, part: Partial) -> int:
-        """Return the least number of nodes that the missing GPUs come from."""
-        found = list(accumulate(sorted(part.rooms[part.at :], reverse=True)))
-        return min(1 + bisect_left(found, part.left), part.left)
+        """Return the least number of nodes that the missing GPUs count for, besides those of the GPUs that it has."""
+        rooms: Counter[Node] = Counter()
+        for (node, _), room in islice(zip(part.pool, part.rooms, strict=True), part.at, None):
+            rooms[self._field.resources.home(node)] += room
+        left = part.left - sum(rooms.pop(home, 0) for home in self._homes(part.nodes))
+        if left <= 0:
+            return 0
+        found = list(accumulate(sorted(rooms.values(), reverse=True)))
+        return min(1 + bisect_left(found, left), left)
 
     def _few_cores(self, nodes: int) -> bool:
         """Return whether a guest has fewer cores than nodes with its GPUs, so that it gets a single cell."""
@@ -240,16 +252,15 @@ class Selections:
         return base_cells(self._field, self._want.guest, selection.gpus).cells + max(0, level - self.has_own_nodes)
 
     def _on_own_nodes(self, taken: Counter[int], left: int, more: int) -> int:
-        """Return a bound for a cell on each node with GPUs; `left` GPUs come from `more` other nodes."""
+        """Return a bound for a cell on each node that GPUs count for; `left` GPUs add `more` nodes."""
         distance, unit = self._field.resources.distance, self._problem.unit
-        cells = len(taken) + more
+        own = sorted(home for home in self._homes(taken) if home is not None)
+        cells = len(own) + more
         nearest, near = self._nearest, self._near
-        known = sum(count * distance(cell, node) for node, count in taken.items() for cell in taken)
+        known = sum(count * distance(cell, node) for node, count in taken.items() for cell in own)
         known += sum(count * more * near[node] for node, count in taken.items())
-        to_come = left * (self._own + (cells - 1) * nearest)
-        pairs = sum(distance(a, b) for a, b in combinations(sorted(taken), 2)) + more * sum(
-            near[node] for node in taken
-        )
+        to_come = left * (self._beside + (cells - 1) * nearest)
+        pairs = sum(distance(a, b) for a, b in combinations(own, 2)) + more * sum(near[node] for node in own)
         pairs += more * (more - 1) // 2 * nearest
         return unit * (known + to_come) // cells + unit * pairs
 
