@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from domain_faults import criticise
 from libvirtd import Libvirtd, libvirtd
 
-from hosttune.linting import criticise
 from hosttune.model.host import Host
 
 __all__ = ["libvirtd"]
