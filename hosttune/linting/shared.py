@@ -72,6 +72,8 @@ def device_shared(scene: GuestOnHost) -> Iterator[Fault]:
     """Find devices of other guests; of one that does not run, the two exclude each other only in time."""
     mine = {(device.source or "").casefold(): device for device in scene.given}
     for other in scene.others:
+        if other.guest.unread:
+            yield unknown(f"the devices of guest {other.name} are unknown: its definition cannot be read", _HOSTDEV)
         for source in sorted(mine.keys() & other.devices):
             device, state = mine[source], other.guest.state
             where = scene.place_of(device) if device.kind == "pci" else f"{_HOSTDEV}[@type='mdev']"
@@ -96,6 +98,8 @@ def device_shared(scene: GuestOnHost) -> Iterator[Fault]:
 def cpus_shared(scene: GuestOnHost) -> Iterator[Fault]:
     """Compare CPUs with each other guest: vCPUs need CPUs of their own; other threads may share housekeeping CPUs."""
     for other in scene.others:
+        if other.guest.unread:
+            yield unknown(f"the CPUs of guest {other.name} are unknown: its definition cannot be read", _PINS)
         yield from _cpus(scene, other)
     if scene.others and not CORES.known(scene):
         yield unknown(CORES.why, _PINS)

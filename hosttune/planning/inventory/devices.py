@@ -40,6 +40,7 @@ class Catalogue:
     busy: Mapping[str, str]
     virtuals: Mapping[str, tuple[str, ...]]
     fabric: Fabric
+    foreign_data: Mapping[str, str]  # drives that may hold data of a guest whose definition could not be read: why
     kept: Mapping[str, KeptFunction]  # functions that carry the GPUs' fabric, or possibly carry it
     quarantined: Mapping[str, str]  # why a device between two tenants is not given away
 
@@ -66,9 +67,21 @@ def read_catalogue(host: Host) -> Catalogue:
         busy={nic.address: nic.busy for nic in host.nics if nic.busy is not None},
         virtuals=host.index.virtuals,
         fabric=read_fabric(host),
+        foreign_data=_foreign_data(host),
         kept=kept_bridges(host.pci, host.nics),
         quarantined=quarantined_devices(host),
     )
+
+
+def _foreign_data(host: Host) -> dict[str, str]:
+    """Return why each drive may hold data of a guest whose definition could not be read, by address.
+
+    If such a guest is shut off, it needs other devices only at its next start, which is then refused; data is lost at
+    once.
+    """
+    guest = next((guest.name for guest in host.guests or () if guest.unread), None)
+    why = f"it may hold data of guest {guest}, whose definition is unknown"
+    return {drive.address: why for drive in host.nvme if guest is not None}
 
 
 def countable_gpus(host: Host, catalogue: Catalogue) -> list[Gpu]:
@@ -246,6 +259,8 @@ def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, reque
         yield f"{address} stays with the host: it {catalogue.kept[address].why}"
     if not requested_by_name and address in catalogue.in_use:
         yield f"{address} would have to go to the same guest, and the host uses it ({catalogue.in_use[address]})"
+    if not requested_by_name and address in catalogue.foreign_data:
+        yield f"{address} would have to go to the same guest, and {catalogue.foreign_data[address]}"
     for virtual in catalogue.virtuals.get(address, ()):
         if virtual in catalogue.holders:
             yield f"{_ends(virtual, address)}; guest {catalogue.holders[virtual]} holds it"

@@ -37,10 +37,14 @@ def _remoteness(
 
 
 def can_be_counted(context: PlanningContext, device: str, taken: tuple[str, ...]) -> bool:
-    """Return whether a NIC or drive may be chosen by count with what is taken: the host and guests do not use it."""
+    """Return whether a NIC or drive may be chosen by count with what is taken.
+
+    The host and guests do not use it, and that is known.
+    """
     catalogue = context.catalogue
     return (
         device not in taken
+        and device not in catalogue.foreign_data
         and catalogue.in_use.keys().isdisjoint((device, *catalogue.virtuals.get(device, ())))
         and not close_groups(catalogue, (*taken, device)).conflicts
     )
