@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from domain_faults import faults, host_of
+from domain_faults import faults, findings, host_of
 from domain_shapes import GIB, ONE_GPU, changed
 
 from hosttune.model.host import Bar, CpuModel, Host, Nic, Nvme, RunningGuest, VcpuPin
@@ -207,3 +207,10 @@ def test_a_device_that_the_host_uses(fields: dict[str, object]) -> None:
     (finding,) = faults(ONE_GPU, host=host_of(**fields))
     assert (finding.level, finding.where) == ("error", "vm.xml: /domain/devices/hostdev[0000:41:00.0]")
     assert finding.text == "0000:41:00.0 is in use by the host: mounted on /"
+
+
+def test_a_device_whose_use_is_unknown_is_not_judged() -> None:
+    unread = host_of(nics=(Nic(address="0000:41:00.0", use_unknown="the routes were not read"),))
+    (finding,) = (one for one in findings(ONE_GPU, host=unread) if one.rule == "device-in-use")
+    assert (finding.level, finding.judged) == ("info", False)
+    assert finding.text == "cannot be judged: whether the host uses 0000:41:00.0: the routes were not read"

@@ -109,6 +109,27 @@ def test_a_named_device_that_the_host_uses_is_an_error_finding(kind: str, rows: 
     assert said(result, "error") == [f"{address} is asked for, but the host uses it (mounted on /): apply will refuse"]
 
 
+@pytest.mark.parametrize(("kind", "rows", "address"), [("nvme", "nvme", DRIVE), ("nic", "nics", NIC)])
+def test_a_device_whose_use_is_unknown_is_taken_by_name_only_and_told(kind: str, rows: str, address: str) -> None:
+    host = build_host(cards=[Card(address, kind=kind, group=4)])
+    row(host, address, rows)["use_unknown"] = "the routes were not read"
+    result = decide(host, **{rows: [address]})
+    assert passed(result) == [address]
+    assert said(result, "error") == [
+        f"{address} is asked for, and whether the host uses it is unknown: the routes were not read; if it does, the"
+        " host loses it"
+    ]
+    assert f"| no count takes {address}: the routes were not read" in refused(decide(host, **{rows: 1}))
+
+
+def test_a_companion_whose_use_is_unknown_is_named_and_the_guest_unplaced() -> None:
+    port = "0000:31:00.1"
+    host = build_host(cards=[Card(NIC, kind="nic", group=4), Card(port, kind="nic", group=4)])
+    row(host, port, "nics")["use_unknown"] = "the routes were not read"
+    why = refused(decide(host, nics=[NIC]))
+    assert f"{port} would have to go to the same guest, and the routes were not read" in why
+
+
 def test_a_named_device_that_nobody_uses_is_no_error() -> None:
     host = build_host(cards=[Card(DRIVE, kind="nvme", group=4)])
     assert said(decide(host, nvme=[DRIVE]), "error") == []

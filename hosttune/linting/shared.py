@@ -31,8 +31,11 @@ _STOPPED = ("shut off", "crashed")
 def device_in_use(scene: GuestOnHost) -> Iterator[Fault]:
     """Find NICs and drives that the host needs."""
     for device in each(scene):
-        if use := scene.host.index.in_use.get(device.source or ""):
-            yield Fault(f"{device.source} is in use by the host: {use}", scene.place_of(device))
+        address = device.source or ""
+        if use := scene.host.index.in_use.get(address):
+            yield Fault(f"{address} is in use by the host: {use}", scene.place_of(device))
+        elif why := scene.host.index.use_unknown.get(address):
+            yield unknown(f"whether the host uses {address}: {why}", scene.place_of(device))
 
 
 @rule(

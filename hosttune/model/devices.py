@@ -17,6 +17,7 @@ class Nic(Value, frozen=True, kw_only=True):
     state: str | None = None
     physfn: str | None = None
     in_use: str | None = None  # why the host needs it ("carries the default route"); None: no reason is known
+    use_unknown: str | None = None  # why it is unknown whether the host needs it; None: it is not in doubt
     busy: str | None = None  # why apply does not take it now ("eth0 is up and has an address"); None: none is known
     fabric_bridge: bool | None = None  # carries the GPUs' NVLink fabric; None: not read, or no such GPUs here
 
@@ -29,6 +30,7 @@ class Nvme(Value, frozen=True, kw_only=True):
     controller: str | None = None
     namespaces: tuple[str, ...] = ()
     in_use: str | None = None  # why the host needs it ("mounted on /"); None: no reason is known
+    use_unknown: str | None = None  # why it is unknown whether the host needs it; None: it is not in doubt
 
 
 class NvSwitch(Value, frozen=True, kw_only=True):
