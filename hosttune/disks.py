@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hosttune.model import sysfs
 from hosttune.reader import Reader
 
+MOUNTS = "/proc/self/mounts"
 _DEVICES = sysfs.PCI_DEVICES
 _BLOCK = "/sys/class/block"
 _BTRFS = "/sys/fs/btrfs"
@@ -71,12 +72,9 @@ def block_uses(reader: Reader) -> dict[str, str]:
 
     If the list of mounts cannot be read, this is a problem, because a disk that looks free could be given away.
     """
-    mounts = reader.text("/proc/self/mounts")
-    if mounts is None:
-        mounts = reader.text("/proc/mounts")
-    info = reader.text("/proc/self/mountinfo")
+    mounts, info = _mounts(reader)
     if mounts is None and info is None:
-        reader.problem("mounts unknown", "/proc/self/mounts", "absent; whether an NVMe drive is mounted is not known")
+        reader.problem("mounts unknown", MOUNTS, "absent; whether an NVMe drive is mounted is not known")
     uses: dict[str, str] = {}
     for words in (line.split() for line in (mounts or "").splitlines()):
         for source in words[0].split(":/") if len(words) > 1 and words[0].startswith("/dev/") else ():  # bcachefs: all
@@ -93,6 +91,19 @@ def block_uses(reader: Reader) -> dict[str, str]:
     for name, use in _kernel_uses(reader):
         uses.setdefault(name, use)
     return uses
+
+
+def mounts_known(reader: Reader) -> bool:
+    """Return whether the list of mounts could be read."""
+    return any(text is not None for text in _mounts(reader))
+
+
+def _mounts(reader: Reader) -> tuple[str | None, str | None]:
+    """Return the list of mounts in its two forms, of which one is enough."""
+    mounts = reader.text_once(MOUNTS)
+    if mounts is None:
+        mounts = reader.text_once("/proc/mounts")
+    return mounts, reader.text_once("/proc/self/mountinfo")
 
 
 def _kernel_uses(reader: Reader) -> Iterator[tuple[str, str]]:

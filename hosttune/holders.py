@@ -24,6 +24,7 @@ from hosttune.system import System
 _DEVICES = sysfs.PCI_DEVICES
 _NET = "/sys/class/net"
 ROUTES = "/proc/net/route"
+ROUTES6 = "/proc/net/ipv6_route"
 _UP = 0x1  # IFF_UP, linux/if.h
 # Folder below a function -> where its entries have their nodes (devtmpfs names them so: each class's `devnode`).
 _NODES = {
@@ -265,7 +266,7 @@ def network_use(reader: Reader, interface: str) -> str | None:
     An interface that is only up does not count, because services bring all of them up. Sources: proc_net(5),
     /proc/net/route (interface first) and if_inet6 (scope 20 is link-local, interface last).
     """
-    if not _is_up(reader, interface):
+    if not is_up(reader, interface):
         return None
     above = [name.partition("_")[2] for name in reader.names(f"{_NET}/{interface}") if name.startswith("upper_")]
     if above:
@@ -281,8 +282,10 @@ def network_use(reader: Reader, interface: str) -> str | None:
     return None
 
 
-def _is_up(reader: Reader, interface: str) -> bool:
+def is_up(reader: Reader, interface: str) -> bool | None:
+    """Return whether an interface is up; None if that is unknown (operstate: Documentation/networking/operstates)."""
     flags = reader.integer(f"{_NET}/{interface}/flags", 16)
     if flags is not None:
         return bool(flags & _UP)
-    return reader.text(f"{_NET}/{interface}/operstate") == "up"
+    state = reader.text(f"{_NET}/{interface}/operstate")
+    return None if state in (None, "", "unknown") else state == "up"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +55,22 @@ def test_devices_of_derived_hosts(name: str, host_root: Callable[[str], Path]) -
     assert reader.problems == []
 
 
+def routes_unread(interface: str, file: str = "/proc/net/route", state: str = "is up") -> str:
+    return f"{interface} {state}, and whether it carries a default route is unknown: {file} was not read"
+
+
 def test_devices_of_a_real_host_with_infiniband_and_an_old_nvme(host_root: Callable[[str], Path]) -> None:
     reader = reader_of(host_root("hwloc/32em64t-2n8c+dax+nvme+mic+dimms"))
     pci = read_pci(reader, ())
     assert read_nics(reader, pci) == (
-        Nic(address="0000:02:00.0", kind="ethernet", rate_gbps=1.0, interfaces=("eth0",), state="up"),
+        Nic(
+            address="0000:02:00.0",
+            kind="ethernet",
+            rate_gbps=1.0,
+            interfaces=("eth0",),
+            state="up",
+            use_unknown=routes_unread("eth0"),
+        ),
         Nic(address="0000:02:00.3", kind="ethernet", interfaces=("eth1",), state="down"),
         Nic(
             address="0000:82:00.0",
@@ -69,6 +80,7 @@ def test_devices_of_a_real_host_with_infiniband_and_an_old_nvme(host_root: Calla
             interfaces=("ib0",),
             link_layer="InfiniBand",
             state="active",
+            use_unknown=routes_unread("ib0"),
         ),
     )
     assert read_nvme(reader, pci) == (Nvme(address="0000:00:02.0", controller="nvme0", namespaces=("nvme0n1",)),)
@@ -198,6 +210,70 @@ def test_an_interface_that_apply_would_not_take_is_busy(tmp_path: Path) -> None:
     assert read_nics(reader_of(tmp_path), (NIC,))[0].busy is None
 
 
+ROUTES6 = f"{'0' * 31}1 80 {'0' * 32} 00 {'0' * 32} 00000100 00000001 00000000 00000001 lo"
+
+
+@pytest.mark.parametrize(
+    ("files", "unread"),
+    [
+        ({}, "/proc/net/route"),
+        ({"proc/net/ipv6_route": ROUTES6}, "/proc/net/route"),
+        ({"proc/net/route": ""}, "/proc/net/route"),  # the kernel writes a heading
+        ({"proc/net/route": ROUTES}, "/proc/net/ipv6_route"),
+        ({"proc/net/route": ROUTES, "proc/net/ipv6_route": ROUTES6}, None),
+        ({"proc/net/route": ROUTES, "proc/net/ipv6_route": ""}, None),
+    ],
+)
+def test_without_the_routes_it_is_unknown_whether_the_host_uses_an_interface_that_is_up(
+    tmp_path: Path, files: Mapping[str, str], unread: str | None
+) -> None:
+    interface(tmp_path, "eth0", flags="0x1003")
+    for path, text in files.items():
+        write(tmp_path, path, text)
+    reader = reader_of(tmp_path)
+    (nic,) = read_nics(reader, (NIC,))
+    assert nic.in_use is None
+    assert nic.use_unknown == (unread and routes_unread("eth0", unread))
+    assert [(one.what, one.where) for one in reader.problems] == ([("routes unknown", unread)] if unread else [])
+
+
+@pytest.mark.parametrize(
+    ("files", "state"),
+    [
+        ({"operstate": "up", "flags": "0x1002"}, None),  # down, whatever the link says
+        ({"operstate": "down"}, None),
+        ({"operstate": "down", "flags": "0x1003"}, "is up"),  # its cable may come back, and its routes stay
+        ({"operstate": "unknown"}, "may be up"),
+        ({"operstate": ""}, "may be up"),
+    ],
+)
+def test_only_an_interface_that_may_be_up_is_in_doubt(
+    tmp_path: Path, files: Mapping[str, str], state: str | None
+) -> None:
+    interface(tmp_path, "eth0", **files)
+    reader = reader_of(tmp_path)
+    (nic,) = read_nics(reader, (NIC,))
+    assert nic.use_unknown == (state and routes_unread("eth0", state=state))
+    assert len(reader.problems) == (state is not None)
+
+
+def test_a_host_that_is_proven_to_have_no_ipv6_lacks_no_routes(tmp_path: Path) -> None:
+    class WithoutIpv6(Capture):
+        def lacks(self, path: str) -> bool:
+            return path == "/proc/net/ipv6_route"
+
+    interface(tmp_path, "eth0")
+    write(tmp_path, "proc/net/route", ROUTES)
+    assert read_nics(Reader(WithoutIpv6(str(tmp_path))), (NIC,))[0].use_unknown is None
+
+
+def test_a_port_of_a_bond_is_in_use_without_the_routes_too(tmp_path: Path) -> None:
+    base = interface(tmp_path, "eth0")
+    link(tmp_path, f"{base}/master", "../../../../virtual/net/bond0")
+    (nic,) = read_nics(reader_of(tmp_path), (NIC,))
+    assert (nic.in_use, nic.use_unknown) == ("eth0 belongs to bond0", None)
+
+
 def test_an_ipv6_default_route_counts(tmp_path: Path) -> None:
     interface(tmp_path, "eth0")
     zero = "0" * 32
@@ -267,8 +343,11 @@ def test_a_drive_with_a_longer_name_is_another(tmp_path: Path) -> None:
 def test_unknown_mounts_are_a_problem(tmp_path: Path) -> None:
     nvme(tmp_path, "nvme0n1")
     reader = reader_of(tmp_path)
-    read_nvme(reader, (DISK,))
+    (drive,) = read_nvme(reader, (DISK,))
     assert [(problem.what, problem.where) for problem in reader.problems] == [("mounts unknown", "/proc/self/mounts")]
+    assert drive.use_unknown == "whether nvme0n1 is mounted is unknown: /proc/self/mounts was not read"
+    write(tmp_path, "proc/self/mountinfo", "30 1 8:2 / / rw - ext4 /dev/sda2 rw")
+    assert read_nvme(reader_of(tmp_path), (DISK,))[0].use_unknown is None
 
 
 def test_a_drive_on_vfio_has_an_address_only(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from hosttune.discovery.libvirtd import (
     decode_version,
     read_versions,
     strip_facts,
+    strip_xml,
 )
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.machine import Machine
@@ -120,6 +121,19 @@ def test_each_cell_of_a_guest_has_its_node_and_pages() -> None:
         GuestMemory(node=3, memory_bytes=8 << 30, page_bytes=1 << 30),
     )
     assert guests[0].page_bytes is None
+
+
+def test_the_drive_of_an_nvme_disk_is_a_device_of_the_guest_also_in_a_capture() -> None:
+    """QEMU unbinds it from the host's driver, as a passed device (formatdomain, disk type nvme)."""
+    source = "<address domain='0x0000' bus='0x01' slot='0x00' function='0x0'/>"
+    secret = "<encryption format='luks'><secret type='passphrase' uuid='secret'/></encryption>"
+    disk = f"<disk type='nvme'><source type='pci'>{source}{secret}</source><serial>secret</serial></disk>"
+    xml = PINNED.replace("</devices>", f"{disk}<disk type='file'><source file='/secret'/></disk></devices>")
+    for kept in (xml, strip_xml(xml)):
+        guests, _ = read_guests(recorded(facts_of(domains=[one("tenant a", kept)])))
+        assert guests is not None
+        assert "0000:01:00.0" in guests[0].devices
+    assert "secret" not in (strip_xml(xml) or "secret")
 
 
 def test_pages_of_the_default_size_are_the_hosts() -> None:

@@ -6,7 +6,8 @@ import pytest
 from domain_faults import faults, findings, host_of
 from domain_shapes import GIB, ONE_GPU, changed
 
-from hosttune.model.host import Bar, CpuModel, Host, Nic, Nvme, RunningGuest, VcpuPin, Virtualization
+from hosttune.model.host import Bar, CpuModel, Host, Nic, Nvme, PciDevice, RunningGuest, VcpuPin, Virtualization
+from hosttune.model.lint import LintFinding
 
 
 def with_bars(bits: int | None = 46, bar_bytes: int = 2048 * GIB) -> Host:
@@ -264,3 +265,87 @@ def test_a_device_that_the_host_uses(fields: dict[str, object]) -> None:
     (finding,) = faults(ONE_GPU, host=host_of(**fields))
     assert (finding.level, finding.where) == ("error", "vm.xml: /domain/devices/hostdev[0000:41:00.0]")
     assert finding.text == "0000:41:00.0 is in use by the host: mounted on /"
+
+
+def test_a_device_whose_use_is_unknown_is_not_judged() -> None:
+    unread = host_of(nics=(Nic(address="0000:41:00.0", use_unknown="the routes were not read"),))
+    (finding,) = (one for one in findings(ONE_GPU, host=unread) if one.rule == "device-in-use")
+    assert (finding.level, finding.judged) == ("info", False)
+    assert finding.text == "cannot be judged: whether the host uses 0000:41:00.0: the routes were not read"
+
+
+# --- drives that are disks of the guest --------------------------------------------------------------------------
+
+ROOT_DRIVE, DATA_DRIVE = "0000:01:00.0", "0000:02:00.0"
+NVME_DISK = (
+    "<disk type='nvme' device='disk'><source type='pci' managed='yes' namespace='1'><address domain='0x0000' bus='0x01'"
+    " slot='0x00' function='0x0'/></source><target dev='vda' bus='virtio'/></disk>"
+)
+DRIVES = (
+    Nvme(
+        address=ROOT_DRIVE,
+        namespaces=("nvme0n1", "nvme0n2"),
+        in_use="nvme0n1p1 mounted on /boot/efi; nvme0n1p2 mounted on /",
+    ),
+    Nvme(address=DATA_DRIVE, namespaces=("nvme1n1",)),
+    Nvme(address="0000:03:00.0", namespaces=("nvme10n1",), use_unknown="the mounts were not read"),
+)
+
+
+def with_disk(disk: str, **fields: object) -> tuple[LintFinding, ...]:
+    function = PciDevice(address=ROOT_DRIVE, class_code="010802", iommu_group=90)
+    pci = (*host_of().pci, function, changed(function, address="0000:01:00.1", class_code="0c0330"))
+    return findings(ONE_GPU, ("</devices>", f"{disk}</devices>"), host=host_of(pci=pci, nvme=DRIVES, **fields))
+
+
+def about(found: tuple[LintFinding, ...], rule: str) -> list[tuple[str, str, str]]:
+    return [(one.level, one.text, one.path) for one in found if one.rule == rule]
+
+
+def test_an_nvme_disk_takes_the_drive_as_a_passed_device_does() -> None:
+    other = RunningGuest(name="other", state="running", vcpu_pins=(), devices=(ROOT_DRIVE,))
+    found, path = with_disk(NVME_DISK, guests=(other,)), "/domain/devices/disk[@type='nvme']"
+    assert about(found, "device-in-use") == [
+        ("error", f"{ROOT_DRIVE} is in use by the host: {DRIVES[0].in_use}", path),
+    ]
+    assert about(found, "device-shared") == [("error", f"{ROOT_DRIVE} belongs to guest other (running)", path)]
+    assert any("IOMMU group 90 is split: 0000:01:00.0 passed, 0000:01:00.1 left" in one.text for one in found)
+    assert about(with_disk(NVME_DISK.replace("bus='0x01'", "bus='0x77'")), "device-missing") == [
+        ("error", "0000:77:00.0 does not exist on this host (/sys/bus/pci/devices)", path)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("nvme0n1", "nvme0n1p1 mounted on /boot/efi; nvme0n1p2 mounted on /"),
+        ("nvme0n1p2", "nvme0n1p2 mounted on /"),
+        ("nvme0n1p3", None),  # a partition that the host does not use
+        ("nvme0n2", None),  # another namespace
+        ("nvme1n1", None),
+    ],
+)
+def test_a_block_disk_that_the_host_uses(name: str, use: str | None) -> None:
+    disk = f"<disk type='block' device='disk'><source dev='/dev/{name}'/><target dev='vda' bus='virtio'/></disk>"
+    expected = [("error", f"/dev/{name} is in use by the host: {use}", "/domain/devices/disk[@type='block']")]
+    assert about(with_disk(disk), "device-in-use") == (expected if use else [])
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("/dev/nvme10n1", "the mounts were not read"),
+        ("/dev/disk/by-id/nvme-x", "only NVMe drives by the kernel's names (/dev/nvme0n1) are known"),
+        ("/dev/vg/root", "only NVMe drives by the kernel's names (/dev/nvme0n1) are known"),
+    ],
+)
+def test_a_block_disk_of_which_it_is_unknown(path: str, why: str) -> None:
+    disk = f"<disk type='block' device='disk'><source dev='{path}'/><target dev='vda' bus='virtio'/></disk>"
+    (found,) = about(with_disk(disk), "device-in-use")
+    assert found[:2] == ("info", f"cannot be judged: whether the host uses {path}: {why}")
+
+
+def test_a_whole_namespace_that_is_in_use_is_so_with_its_partitions() -> None:
+    drive = Nvme(address=DATA_DRIVE, namespaces=("nvme1n1",), in_use="nvme1n1 held by md0")
+    assert drive.use_of("nvme1n1p1") == "nvme1n1 held by md0"
+    assert Nvme(address=DATA_DRIVE, namespaces=("nvme1n1",), in_use="mounted on /").use_of("nvme1n1") == "mounted on /"

@@ -155,9 +155,6 @@ def test_a_divided_gpu_is_told_to_the_one_who_plans_a_guest_with_it() -> None:
     assert "set SPX with amd-smi before" in told["CPX"][0]
 
 
-ROUTES = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"  # none
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_plan_is_applied_judged_and_reverted(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All eight for one guest, as a scratch root. The cards' own interfaces are up, and nobody uses them."""
@@ -165,7 +162,8 @@ def test_a_plan_is_applied_judged_and_reverted(name: str, tmp_path: Path, capsys
     drivers = {gpu: root / "sys/bus/pci/devices" / gpu / "driver" for gpu in GPUS}
     before = {gpu: place.resolve().name for gpu, place in drivers.items()}
     there, made = ("--root", str(root)), str(tmp_path / "plan.json")
-    (root / "proc/net").mkdir(exist_ok=True)
+    listed = root / "proc/net/route"
+    routes = listed.read_text()
 
     def call(*words: str) -> dict[str, Any]:
         code = run([*words, *there, "-o", "json"])
@@ -176,9 +174,10 @@ def test_a_plan_is_applied_judged_and_reverted(name: str, tmp_path: Path, capsys
 
     call("plan", "--gpus", "8", "--out", made)
     if name == "gaudi3-8":  # whether an interface that is up has an address is unknown without the routes
+        listed.unlink()
         assert run(["apply", made, "--yes", *there]) == 3
         assert "acc0p5 is up" in capsys.readouterr().err
-    (root / "proc/net/route").write_text(ROUTES)
+        listed.write_text(routes)
     done = call("apply", made, "--yes")
     assert {place.resolve().name for place in drivers.values()} == {"vfio-pci"}
     assert {entry["outcome"] for entry in done["entries"]} <= {"done", "already", "pending"}

@@ -123,6 +123,17 @@ def test_the_same_guest_twice_is_one_guest() -> None:
     assert pair(("<name>second</name>", "<name>one-gpu</name>")) == ()
 
 
+@pytest.mark.parametrize("state", ["running", "shut off"])
+def test_what_a_guest_has_whose_definition_could_not_be_read_cannot_be_judged(state: str) -> None:
+    xml = domain_xml(plan_of(ONE_GPU), "one-gpu")
+    found = criticise(host_of(guests=(RunningGuest(name="old", state=state),)), xml, where="a")
+    shared = [one for one in found if one.rule in ("cpus-shared", "device-shared") and not one.judged]
+    assert [(one.rule, one.level, one.text) for one in shared] == [
+        (rule, "info", f"cannot be judged: the {what} of guest old are unknown: its definition cannot be read")
+        for rule, what in (("device-shared", "devices"), ("cpus-shared", "CPUs"))
+    ]
+
+
 def test_a_definition_that_is_given_replaces_the_hosts() -> None:
     """The host still has the guest's old pins; what counts is the XML beside it."""
     old = RunningGuest(name="second", state="shut off", vcpu_pins=(VcpuPin(vcpu=0, cpus="2"),))

@@ -46,6 +46,59 @@ def refused(result: Plan) -> str:
     return " | ".join(result.unplaced[0].why)
 
 
+# --- guests whose definition could not be read ------------------------------------------------------------------
+
+
+def with_unread(*cards: Card, state: str | None, **known: Any) -> Json:
+    """A host whose guest `old` has only a name and a state, unless more of it is `known`."""
+    return {**build_host(cards=cards), "guests": [{"name": "old", "state": state, **known}]}
+
+
+@pytest.mark.parametrize(
+    ("state", "shown"), [("running", "running"), ("crashed", "crashed"), (None, "state unknown"), ("paused", "paused")]
+)
+def test_beside_a_guest_that_may_run_and_hold_anything_no_guest_is_placed(state: str | None, shown: str) -> None:
+    """Its definition was lost: were it known, the GPU that it has would not be given away."""
+    held = with_unread(Card(GPU, group=4), state=state, devices=[GPU], vcpu_pins=[], memory_bytes=1 << 30)
+    assert f"{GPU} is held by guest old" in refused(decide(held, gpus=1))
+    for wanted in ({"gpus": 1}, {"gpus": [GPU]}, {"gpus": 0}):
+        result = decide(with_unread(Card(GPU, group=4), state=state), **wanted)
+        assert refused(result) == (
+            f"guest old ({shown}) may hold any CPU, memory and device: the definition is unknown"
+        )
+        (error,) = (one for one in result.findings if one.level == "error")
+        assert error.where == "guests: old"
+        assert error.text.startswith(f"which CPUs, memory and devices guest old ({shown}) has is unknown: no guest is")
+        assert "plan with --host" in error.text
+
+
+def test_what_an_operator_writes_of_such_a_guest_is_enough_to_plan_beside_it() -> None:
+    known = with_unread(Card(GPU, group=4), state="running", vcpu_pins=[{"vcpu": 0, "cpus": "5"}])
+    assert passed(decide(known, gpus=1)) == [GPU]
+
+
+def test_such_a_guest_that_is_shut_off_is_an_error_finding_and_its_drives_are_kept() -> None:
+    """It holds nothing now. Its next start is refused if a device is away; data on a drive would be lost."""
+    host = with_unread(Card(GPU, group=4), Card(DRIVE, kind="nvme", group=5), state="shut off")
+    result = decide(host, gpus=1)
+    assert passed(result) == [GPU]
+    (error,) = (one.text for one in result.findings if one.where == "guests: old" and one.level == "error")
+    assert "(shut off) has is unknown: the plan may give them away" in error
+    assert "1 NVMe drives wanted, 0 can be given away" in refused(decide(host, nvme=1))
+    named = decide(host, nvme=[DRIVE])
+    assert passed(named) == [DRIVE]
+    assert said(named, "error") == [
+        f"{DRIVE} is asked for, and it may hold data of guest old, whose definition is unknown: a new guest may"
+        " overwrite it"
+    ]
+
+
+def test_pins_that_are_unknown_are_not_called_absent() -> None:
+    host = {**build_host(), "guests": [{"name": "old", "state": "running", "memory_bytes": 1 << 30}]}
+    warnings = [one.text for one in decide(host).findings if one.where == "guests: old"]
+    assert warnings == ["the CPUs of guest old's vCPUs are unknown: they may run on any CPU"]
+
+
 # --- what the host itself uses -------------------------------------------------------------------------------
 
 
@@ -56,6 +109,27 @@ def test_a_named_device_that_the_host_uses_is_an_error_finding(kind: str, rows: 
     result = decide(host, **{rows: [address]})
     assert passed(result) == [address]
     assert said(result, "error") == [f"{address} is asked for, but the host uses it (mounted on /): apply will refuse"]
+
+
+@pytest.mark.parametrize(("kind", "rows", "address"), [("nvme", "nvme", DRIVE), ("nic", "nics", NIC)])
+def test_a_device_whose_use_is_unknown_is_taken_by_name_only_and_told(kind: str, rows: str, address: str) -> None:
+    host = build_host(cards=[Card(address, kind=kind, group=4)])
+    row(host, address, rows)["use_unknown"] = "the routes were not read"
+    result = decide(host, **{rows: [address]})
+    assert passed(result) == [address]
+    assert said(result, "error") == [
+        f"{address} is asked for, and whether the host uses it is unknown: the routes were not read; if it does, the"
+        " host loses it"
+    ]
+    assert f"| no count takes {address}: the routes were not read" in refused(decide(host, **{rows: 1}))
+
+
+def test_a_companion_whose_use_is_unknown_is_named_and_the_guest_unplaced() -> None:
+    port = "0000:31:00.1"
+    host = build_host(cards=[Card(NIC, kind="nic", group=4), Card(port, kind="nic", group=4)])
+    row(host, port, "nics")["use_unknown"] = "the routes were not read"
+    why = refused(decide(host, nics=[NIC]))
+    assert f"{port} would have to go to the same guest, and the routes were not read" in why
 
 
 def test_a_named_device_that_nobody_uses_is_no_error() -> None:

@@ -152,7 +152,28 @@ def write_proc(tree: Tree) -> None:
         b"30 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw\n"
         b"40 30 259:1 / /boot/efi rw,relatime shared:2 - vfat /dev/nvme0n1p1 rw\n"
     )
+    write_routes(tree)
     tree.put("proc/swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority")
+
+
+def write_routes(tree: Tree) -> None:
+    """Routes as proc_net(5) has them: the first Ethernet port carries the default route of IPv4; IPv6 is link-local."""
+    port, nowhere = "ens2f0np0", "0" * 32
+    heading = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT"
+    rows = (
+        heading,
+        f"{port}\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0",
+        f"{port}\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0",
+    )
+    tree.put("proc/net/route", "\n".join(f"{row:<127}" for row in rows))
+    local, loopback = f"fe80{'0' * 28}", f"{'0' * 31}1"
+    tree.put(
+        "proc/net/ipv6_route",
+        f"{loopback} 80 {nowhere} 00 {nowhere} 00000100 00000001 00000000 00000001       lo\n"
+        f"{local} 40 {nowhere} 00 {nowhere} 00000100 00000001 00000000 00000001 {port}\n"
+        f"{nowhere} 00 {nowhere} 00 {nowhere} ffffffff 00000001 00000000 00200200       lo",
+    )
+    tree.put("proc/net/if_inet6", f"fe80{'0' * 26}01 02 40 20 80 {port}\n{loopback} 01 80 10 80       lo")
 
 
 def write_platform(tree: Tree) -> None:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import msgspec
 
 from hosttune.discovery.portfiles import NET, RDMA, interface_gbps, link_layer, rdma_rate, state_word
-from hosttune.disks import block_uses, disk_uses, nvme_names
+from hosttune.disks import MOUNTS, block_uses, disk_uses, mounts_known, nvme_names
 from hosttune.gpu import nvswitches
 from hosttune.gpu.bridges import MARK, bridges_among, has_bridges, may_be_bridge
-from hosttune.holders import ROUTES, network_use
+from hosttune.holders import ROUTES, ROUTES6, is_up, network_use
 from hosttune.model import pciclass, sysfs
 from hosttune.model.host import Nic, Nvme, NvSwitch, PciDevice
 from hosttune.model.rates import believed_gbps
@@ -36,20 +36,39 @@ def read_nics(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Nic, ...]:
     RDMA port is, or else the state that the port or interface reports ("down", "up", …). `in_use` says that without
     this function the host would lose its default route, or a bond or bridge a member. An address on an interface does
     not count as use, because RDMA networks have addresses too. It makes the function `busy`: apply takes no function
-    from an interface that is up and has an address or a route.
+    from an interface that is up and has an address or a route. If the routes were not read, whether a function with an
+    interface that may be up is in use is unknown (`use_unknown`): a problem, because it could be given away.
     """
     devices = [device for device in pci if (device.class_code or "").startswith(pciclass.NICS)]
     if not devices:
         return ()
     interfaces = by_address(reader, NET)
     rdmas = by_address(reader, RDMA)
-    routed = _routed(reader)
+    routed, unread = _routed(reader)
     bridges = _fabric_bridges(reader, pci)
-    nics = (
+    found = [
         _nic(reader, device, interfaces.get(device.address, ()), rdmas.get(device.address, ()), routed)
         for device in devices
-    )
+    ]
+    nics = [_doubted(reader, nic, unread) for nic in found] if unread is not None else found
+    if unread is not None and any(nic.use_unknown for nic in nics):
+        reader.problem(
+            "routes unknown", unread, "not read; whether a NIC carries the host's default route is not known"
+        )
     return tuple(msgspec.structs.replace(nic, fabric_bridge=bridges.get(nic.address)) for nic in nics)
+
+
+def _doubted(reader: Reader, nic: Nic, unread: str) -> Nic:
+    """Return a NIC with the reason why its use is unknown, if an interface of it may carry a route.
+
+    The kernel takes the routes of an interface that is taken down away (net/ipv4/fib_frontend.c, fib_disable_ip).
+    """
+    name = next((name for name in nic.interfaces if is_up(reader, name) is not False), None)
+    if name is None or nic.in_use is not None:
+        return nic
+    state = "is up" if is_up(reader, name) else "may be up"
+    why = f"{name} {state}, and whether it carries a default route is unknown: {unread} was not read"
+    return msgspec.structs.replace(nic, use_unknown=why)
 
 
 def _fabric_bridges(reader: Reader, pci: tuple[PciDevice, ...]) -> dict[str, bool | None]:
@@ -155,16 +174,21 @@ def _interface_state(reader: Reader, interfaces: tuple[str, ...]) -> tuple[str |
     return state, max(speeds, default=None)
 
 
-def _routed(reader: Reader) -> frozenset[str]:
-    """Return the interfaces that carry a default route of IPv4 or IPv6."""
+def _routed(reader: Reader) -> tuple[frozenset[str], str | None]:
+    """Return the interfaces that carry a default route of IPv4 or IPv6, and the list of routes that was not read.
+
+    Every host lists IPv4 routes, if only in a heading; one without IPv6 has no list of IPv6 routes.
+    """
     found: set[str] = set()
-    for words in (line.split() for line in (reader.text(ROUTES) or "").splitlines()[1:]):
+    routes, routes6 = reader.text(ROUTES), reader.text(ROUTES6)
+    unread = ROUTES if not routes else ROUTES6 if routes6 is None and not reader.lacks(ROUTES6) else None
+    for words in (line.split() for line in (routes or "").splitlines()[1:]):
         if len(words) > 7 and words[1] == words[7] == "00000000":
             found.add(words[0])
-    for words in (line.split() for line in (reader.text("/proc/net/ipv6_route") or "").splitlines()):
+    for words in (line.split() for line in (routes6 or "").splitlines()):
         if len(words) == 10 and words[0] == "0" * 32 and words[1] == "00" and words[9] != "lo":
             found.add(words[9])
-    return frozenset(found)
+    return frozenset(found), unread
 
 
 def _network_use(reader: Reader, interfaces: tuple[str, ...], routed: frozenset[str]) -> str | None:
@@ -207,7 +231,7 @@ def read_nvme(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Nvme, ...]:
     """Return every NVMe controller (class 0108) with its block devices, and why the host needs it if it does.
 
     `in_use` None means that no mount, swap or holder (device mapper, md) names a namespace. If the list of mounts
-    cannot be read, that is a problem, because a disk that only looks free could be given away.
+    cannot be read, that is a problem, because a disk that only looks free could be given away, and `use_unknown`.
     """
     devices = [device for device in pci if device.is_nvme]
     found = [_controller(reader, device) for device in devices]
@@ -230,13 +254,10 @@ def _controller(reader: Reader, device: PciDevice) -> Nvme:
 
 def _with_use(reader: Reader, nvme: Nvme, uses: dict[str, str]) -> Nvme:
     reasons = [reason for name in nvme.namespaces for reason in disk_uses(reader, name, uses)]
-    return Nvme(
-        address=nvme.address,
-        model=nvme.model,
-        controller=nvme.controller,
-        namespaces=nvme.namespaces,
-        in_use="; ".join(dict.fromkeys(reasons)) or None,
-    )
+    in_use = "; ".join(dict.fromkeys(reasons)) or None
+    doubt = in_use is None and not mounts_known(reader)
+    why = f"whether {nvme.namespaces[0]} is mounted is unknown: {MOUNTS} was not read" if doubt else None
+    return msgspec.structs.replace(nvme, in_use=in_use, use_unknown=why)
 
 
 # --- NVSwitch ------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def read_guest(reader: Reader, domain: RawDomain, run: Collection[str]) -> Runni
         memory_bytes=facts.memory_bytes,
         memory=memory,
         page_bytes=sizes.pop() if len(sizes) == 1 else None,
-        devices=tuple(sorted(device.source for device in facts.hostdevs if device.kind == "pci" and device.source)),
+        devices=tuple(sorted(facts.functions)),
         mdevs=tuple(sorted(device.source for device in facts.hostdevs if device.kind == "mdev" and device.source)),
         uuid=facts.uuid,
         starting=domain.starting,

@@ -296,6 +296,10 @@ def strip_xml(xml: str | None) -> str | None:
             continue
         for element in drop:
             child.remove(element)
+    for disk in root.iterfind("devices/disk"):
+        _keep_only(disk, "source")  # a serial number or a secret would be beside it, or in it
+        for source in disk:
+            _keep_only(source, "address")
     for element in list(root.iter("path")):
         element.getparent().remove(element)  # of a memory device
     for element in root.iter():
@@ -303,11 +307,19 @@ def strip_xml(xml: str | None) -> str | None:
     return str(etree.tostring(root, encoding="unicode"))
 
 
+def _keep_only(element: _Element, tag: str) -> None:
+    for child in list(element):
+        if child.tag != tag:
+            element.remove(child)
+
+
 def _is_kept(device: _Element) -> bool:
-    """Return whether a device is a PCI function of the host or belongs to the guest's PCI topology.
+    """Return whether a device is a PCI function of the host, or a disk on one, or belongs to the guest's PCI topology.
 
     SCSI devices are not kept, because they name other hosts.
     """
     if device.tag in ("hostdev", "interface"):
         return device.get("type") in (("pci", "mdev") if device.tag == "hostdev" else ("hostdev",))
+    if device.tag == "disk":
+        return device.get("type") == "nvme"
     return device.tag in _KEPT_DEVICES

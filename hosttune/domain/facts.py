@@ -96,7 +96,10 @@ class HostDevice(Value, frozen=True, kw_only=True):
 
 
 class Disk(Value, frozen=True, kw_only=True):
-    """A disk of the guest. `device` is libvirt's (disk, cdrom, …); None = not written (libvirt: disk)."""
+    """A disk of the guest. `device` is libvirt's (disk, cdrom, …); None = not written (libvirt: disk).
+
+    `function`: the NVMe drive of a disk of type nvme. QEMU drives it through VFIO, so no one else has it meanwhile.
+    """
 
     source: str | None
     target: str | None
@@ -110,6 +113,7 @@ class Disk(Value, frozen=True, kw_only=True):
     guest_address: str | None = None
     device: str | None = None
     readonly: bool = False
+    function: str | None = None
 
 
 class Interface(Value, frozen=True, kw_only=True):
@@ -211,6 +215,12 @@ class DomainFacts(Value, frozen=True, kw_only=True):
     balloon: str | None = None
     iommu: VirtualIommu | None = None
     qemu_arguments: tuple[str, ...] = ()
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """Return the host addresses of all PCI functions that the guest takes: passed ones and drives of its disks."""
+        passed = (one.source for one in self.hostdevs if one.kind == "pci")
+        return tuple(dict.fromkeys(one for one in (*passed, *(disk.function for disk in self.disks)) if one))
 
     @property
     def pins(self) -> dict[int, CpuSet]:

@@ -79,6 +79,7 @@ def _disk(element: _Element) -> Disk:
     driver = element.find("driver")
     order = element.find("boot")
     target = element.find("target")
+    nvme = attribute(element, "type") == "nvme"
     return Disk(
         source=_first(element.find("source"), _SOURCES),
         target=attribute(target, "dev"),
@@ -92,6 +93,7 @@ def _disk(element: _Element) -> Disk:
         guest_address=pci_address(element.find("address")),
         device=attribute(element, "device"),
         readonly=element.find("readonly") is not None,
+        function=pci_address(element.find("source/address")) if nvme else None,
     )
 
 

@@ -17,7 +17,6 @@ from hosttune.discovery.processes import pid_of
 from hosttune.domain.definitions import without_secrets
 from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
 from hosttune.model.host import Host, RunningGuest
-from hosttune.model.problems import NO_DEFINITION
 from hosttune.reader import Reader
 from hosttune.system import System
 
@@ -88,8 +87,7 @@ def may_run(state: str | None) -> bool:
 
 def unread_guests(host: Host) -> tuple[RunningGuest, ...]:
     """Return the guests whose definition cannot be read: which devices they have is unknown."""
-    places = [one.where for one in host.problems if one.what == NO_DEFINITION]
-    return tuple(one for one in host.guests or () if any(one.name in where for where in places))
+    return tuple(one for one in host.guests or () if one.unread)
 
 
 def process_of(system: System, name: str) -> int | None:

@@ -267,6 +267,7 @@ def _held(system: System, ram: GuestRam) -> str | None:
     if ram.private:
         return f"its memory is private (launchSecurity): {NEXT_START}"
     given = [device.source or device.kind for device in ram.facts.hostdevs if device.kind in ("pci", "mdev")]
+    given += [disk.function for disk in ram.facts.disks if disk.function is not None]
     folder = f"/proc/{ram.process}/fd"
     opened = system.list(folder)
     if not opened and not system.scratch:

@@ -82,12 +82,11 @@ def _devices(system: System, name: str) -> dict[str, str]:
     if facts is None:
         return {_EVERY: GUEST}
     found: dict[str, str] = {}
-    for device in facts.hostdevs:
-        if device.kind == "mdev" or (device.kind == "pci" and not device.source):
-            found[_EVERY] = GUEST
-        elif device.kind == "pci" and device.source:
-            found[device.source] = GUEST
-            _with_parent(system, device.source, found)
+    if any(device.kind == "mdev" or (device.kind == "pci" and not device.source) for device in facts.hostdevs):
+        found[_EVERY] = GUEST
+    for address in facts.functions:
+        found[address] = GUEST
+        _with_parent(system, address, found)
     return found
 
 

@@ -36,19 +36,18 @@ def each(scene: GuestOnHost) -> tuple[HostDevice, ...]:
     source=f"{_DEVICES}; {_SOURCE}",
     remedy="name a device of this host: hosttune discover lists them",
     needs=(PCI,),
-    applies=_passed,
+    applies=lambda scene: bool(scene.taken),
 )
 def device_missing(scene: GuestOnHost) -> Iterator[Fault]:
     """Find functions that the host does not have, or that do not answer."""
-    for device in each(scene):
-        found = scene.pci.get(device.source or "")
+    for address, where in scene.taken.items():
+        found = scene.pci.get(address)
         if found is None:
-            text = f"{device.source} does not exist on this host ({_DEVICES})"
-            yield Fault(text, scene.place_of(device))
+            yield Fault(f"{address} does not exist on this host ({_DEVICES})", where)
         elif found.responds is False:
-            yield Fault(f"{device.source} does not answer: it reads all ones ({_DEVICES})", scene.place_of(device))
+            yield Fault(f"{address} does not answer: it reads all ones ({_DEVICES})", where)
         elif found.is_bridge:
-            yield Fault(f"{device.source} is a bridge of the host: no guest can have it", scene.place_of(device))
+            yield Fault(f"{address} is a bridge of the host: no guest can have it", where)
 
 
 @rule(
@@ -174,11 +173,11 @@ def _is_vgpu(scene: GuestOnHost, device: HostDevice) -> bool:
     source=f"{_VFIO}; {_GROUPS}",
     remedy="pass the other functions of the group as well",
     needs=(PCI,),
-    applies=_passed,
+    applies=lambda scene: bool(scene.taken),
 )
 def iommu_group(scene: GuestOnHost) -> Iterator[Fault]:
     """Find groups that are split, and devices that are in no group now."""
-    passed = set(scene.sources)
+    passed = set(scene.taken)
     members: dict[int, set[str]] = {}
     for device in scene.host.pci:
         if device.iommu_group is not None and not device.is_bridge:

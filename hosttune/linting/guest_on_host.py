@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lxml.etree import _Element
 
 _X86 = ("x86_64", "i686")
+_NVME_DISK = "/domain/devices/disk[@type='nvme']"
 _SWITCHES = ("pcie-expander-bus", "pcie-switch-upstream-port")
 
 
@@ -246,6 +247,12 @@ class GuestOnHost:
     def passed(self) -> tuple[HostDevice, ...]:
         """Return the passed PCI functions."""
         return tuple(device for device in self.guest.hostdevs if device.kind == "pci" and device.source)
+
+    @cached_property
+    def taken(self) -> Mapping[str, str]:
+        """Return the XML path of each PCI function that the guest takes: passed ones, and NVMe drives of its disks."""
+        drives = {disk.function: _NVME_DISK for disk in self.guest.disks if disk.function is not None}
+        return {**drives, **{device.source or "": self.place_of(device) for device in self.passed}}
 
     @cached_property
     def sources(self) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ def as_defined(guest: DomainFacts) -> RunningGuest:
         vcpu_pins=tuple(VcpuPin(vcpu=vcpu, cpus=str(cpus)) for vcpu, cpus in sorted(guest.pins.items())),
         emulator_cpus=guest.emulator_cpus,
         iothread_cpus=tuple(pin.cpus for pin in guest.iothread_pins),
-        devices=tuple(device.source for device in guest.hostdevs if device.kind == "pci" and device.source),
+        devices=guest.functions,
         mdevs=tuple(device.source for device in guest.hostdevs if device.kind == "mdev" and device.source),
         uuid=guest.uuid,
     )

@@ -7,32 +7,61 @@ from dataclasses import replace
 
 from hosttune.gpu.bridges import kept_bridges
 from hosttune.linting.devices import each
-from hosttune.linting.guest_on_host import GuestOnHost, OtherGuest
+from hosttune.linting.guest_on_host import GuestOnHost, OtherGuest, named
 from hosttune.linting.rule import CORES, ERROR, GUESTS, INFO, PCI, WARN, Fault, rule, unknown
 from hosttune.model.values import CpuSet
 from hosttune.planning.fabric.partitions import Fabric, blocked, exactly, refusal, unnamed
 
 _PINS = "/domain/cputune/vcpupin"
 _HOSTDEV = "/domain/devices/hostdev"
+_BLOCK = "/domain/devices/disk[@type='block']"
 _STOPPED = ("shut off", "crashed")
+
+
+def _blocks(scene: GuestOnHost) -> list[str]:
+    """Return the block devices of the host that are disks of the guest."""
+    disks = (disk for disk in scene.guest.disks if disk.type == "block" and disk.device in (None, "disk", "lun"))
+    return list(dict.fromkeys(disk.source for disk in disks if disk.source))
 
 
 @rule(
     "device-in-use",
     ERROR,
     _HOSTDEV,
-    right="the host itself does not use a passed device",
-    why="the host loses its disk or its network when the guest starts",
+    right="the host itself does not use a passed device, or a drive that is a disk of the guest",
+    why="the host loses its disk or its network when the guest starts; two that write to one disk destroy it",
     source="/proc/self/mountinfo, /proc/net/route, /sys/class/net",
     remedy="pass another device, or move the host's file systems and addresses away from it",
     needs=(PCI,),
-    applies=lambda scene: bool(scene.passed),
+    applies=lambda scene: bool(scene.taken or _blocks(scene)),
 )
 def device_in_use(scene: GuestOnHost) -> Iterator[Fault]:
     """Find NICs and drives that the host needs."""
-    for device in each(scene):
-        if use := scene.host.index.in_use.get(device.source or ""):
-            yield Fault(f"{device.source} is in use by the host: {use}", scene.place_of(device))
+    for address, where in scene.taken.items():
+        if use := scene.host.index.in_use.get(address):
+            yield Fault(f"{address} is in use by the host: {use}", where)
+        elif why := scene.host.index.use_unknown.get(address):
+            yield unknown(f"whether the host uses {address}: {why}", where)
+    strange = []
+    for path in _blocks(scene):
+        disk = path.removeprefix("/dev/")
+        drive = next((one for one in scene.host.nvme if any(_is_on(disk, name) for name in one.namespaces)), None)
+        if drive is None:
+            strange.append(path)
+        elif use := drive.use_of(disk):
+            yield Fault(f"{path} is in use by the host: {use}", _BLOCK)
+        elif drive.use_unknown:
+            yield unknown(f"whether the host uses {path}: {drive.use_unknown}", _BLOCK)
+    if strange and scene.demanding:  # other guests are judged only by what is known
+        text = (
+            f"whether the host uses {named(strange)}: only NVMe drives by the kernel's names (/dev/nvme0n1) are known"
+        )
+        yield unknown(text, _BLOCK)
+
+
+def _is_on(disk: str, namespace: str) -> bool:
+    """Return whether a block device is a namespace or one of its partitions."""
+    return disk == namespace or (disk.startswith(f"{namespace}p") and disk[len(namespace) + 1 :].isdecimal())
 
 
 @rule(
@@ -66,16 +95,18 @@ def fabric_bridge(scene: GuestOnHost) -> Iterator[Fault]:
     source="libvirt formatdomain, Host device assignment",
     remedy="pass another device: hosttune plan chooses free ones",
     needs=(GUESTS,),
-    applies=lambda scene: bool(scene.given),
+    applies=lambda scene: bool(scene.given or scene.taken),
 )
 def device_shared(scene: GuestOnHost) -> Iterator[Fault]:
     """Find devices of other guests; of one that does not run, the two exclude each other only in time."""
-    mine = {(device.source or "").casefold(): device for device in scene.given}
+    mdevs = ((device.source or "", f"{_HOSTDEV}[@type='mdev']") for device in scene.given if device.kind == "mdev")
+    mine = {source.casefold(): (source, where) for source, where in (*scene.taken.items(), *mdevs)}
     for other in scene.others:
+        if other.guest.unread:
+            yield unknown(f"the devices of guest {other.name} are unknown: its definition cannot be read", _HOSTDEV)
         for source in sorted(mine.keys() & other.devices):
-            device, state = mine[source], other.guest.state
-            where = scene.place_of(device) if device.kind == "pci" else f"{_HOSTDEV}[@type='mdev']"
-            text = f"{device.source} belongs to guest {other.name} ({state or 'state unknown'})"
+            (written, where), state = mine[source], other.guest.state
+            text = f"{written} belongs to guest {other.name} ({state or 'state unknown'})"
             if state in _STOPPED:
                 yield Fault(f"{text}: the two cannot run at the same time", where, WARN)
             else:
@@ -96,6 +127,8 @@ def device_shared(scene: GuestOnHost) -> Iterator[Fault]:
 def cpus_shared(scene: GuestOnHost) -> Iterator[Fault]:
     """Compare CPUs with each other guest: vCPUs need CPUs of their own; other threads may share housekeeping CPUs."""
     for other in scene.others:
+        if other.guest.unread:
+            yield unknown(f"the CPUs of guest {other.name} are unknown: its definition cannot be read", _PINS)
         yield from _cpus(scene, other)
     if scene.others and not CORES.known(scene):
         yield unknown(CORES.why, _PINS)

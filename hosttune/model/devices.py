@@ -17,6 +17,7 @@ class Nic(Value, frozen=True, kw_only=True):
     state: str | None = None
     physfn: str | None = None
     in_use: str | None = None  # why the host needs it ("carries the default route"); None: no reason is known
+    use_unknown: str | None = None  # why it is unknown whether the host needs it; None: it is not in doubt
     busy: str | None = None  # why apply does not take it now ("eth0 is up and has an address"); None: none is known
     fabric_bridge: bool | None = None  # carries the GPUs' NVLink fabric; None: not read, or no such GPUs here
 
@@ -28,7 +29,22 @@ class Nvme(Value, frozen=True, kw_only=True):
     model: str | None = None
     controller: str | None = None
     namespaces: tuple[str, ...] = ()
-    in_use: str | None = None  # why the host needs it ("mounted on /"); None: no reason is known
+    in_use: str | None = None  # why the host needs it ("nvme0n1p2 mounted on /; …"); None: no reason is known
+    use_unknown: str | None = None  # why it is unknown whether the host needs it; None: it is not in doubt
+
+    def use_of(self, disk: str) -> str | None:
+        """Return why the host needs a namespace ("nvme0n1") or a partition of it; None: no reason is known.
+
+        A namespace is in use if a partition of it is, and a partition if its whole namespace is. A reason that names
+        neither is about the whole drive.
+        """
+        whole = next((name for name in self.namespaces if disk == name or disk.startswith(f"{name}p")), disk)
+
+        def is_about(named: str) -> bool:
+            return named in (disk, whole) or not named.startswith("nvme") or named.startswith(f"{disk}p")
+
+        reasons = [reason for reason in (self.in_use or "").split("; ") if reason and is_about(reason.split(" ")[0])]
+        return "; ".join(reasons) or None
 
 
 class NvSwitch(Value, frozen=True, kw_only=True):

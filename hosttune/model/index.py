@@ -69,6 +69,11 @@ class DeviceIndex:
         return {one.address: one.in_use for one in self._used if one.in_use is not None}
 
     @cached_property
+    def use_unknown(self) -> Mapping[str, str]:
+        """Why it is unknown whether the host needs a NIC or a drive, by address. Those without a doubt are left out."""
+        return {one.address: one.use_unknown for one in self._used if one.use_unknown is not None}
+
+    @cached_property
     def holders(self) -> Mapping[str, str]:
         """The guest that has a device, running or only defined. If several have it, the last one."""
         return {address: guest.name for guest in self._guests for address in guest.devices}

@@ -45,6 +45,20 @@ class RunningGuest(Value, frozen=True, kw_only=True):
     starting: bool = False
     next_start: tuple[str, ...] | None = None  # how its next start would differ from what runs; None: unknown
 
+    @property
+    def unread(self) -> bool:
+        """Whether only its name and state are known: its definition could not be read.
+
+        It may have any CPU, memory and device.
+        """
+        amounts = (self.vcpus, self.vcpu_pins, self.emulator_cpus, self.iothread_cpus, self.memory_bytes, self.memory)
+        return not self.devices and not self.mdevs and all(amount is None for amount in amounts)
+
+    @property
+    def may_run(self) -> bool:
+        """Whether it has its devices now, or may have them: its state is unknown."""
+        return self.state != "shut off"
+
 
 class Iommu(Value, frozen=True, kw_only=True):
     """The IOMMU. `present`: the kernel runs one, with groups; `mode`: the default domain type of most groups.

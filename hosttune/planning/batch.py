@@ -23,7 +23,7 @@ from hosttune.planning.inventory.devices import named_devices, named_gpus
 from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.instances import is_vgpu_guest, mig_changes, mig_refusal
 from hosttune.planning.request.candidates import gpu_candidates
-from hosttune.planning.request.nearest import too_few
+from hosttune.planning.request.nearest import free_nics, in_doubt, too_few
 from hosttune.planning.request.resource_pool import GuestRequest, counted_nics, counted_nvme
 from hosttune.planning.search.branch_and_bound import SearchProblem, all_fit, best_of, search_problem
 from hosttune.planning.suggestions import has_room, relaxations, shortage
@@ -172,12 +172,16 @@ def _no_place(context: PlanningContext, want: GuestRequest) -> Unplaced:
         return Unplaced(guest=guest.name, why=candidates.why)
     if is_vgpu_guest(guest):
         return Unplaced(guest=guest.name, why=mig_refusal(context, guest) or shortage(context, guest, candidates))
-    nics = guest.nics.count if isinstance(guest.nics, NicRequest) else guest.nics
+    nics = NicRequest(count=guest.nics) if isinstance(guest.nics, int) else guest.nics
     missing: list[str] = []
-    if isinstance(nics, int):
-        missing += too_few("NICs", nics, len(counted_nics(context, want)), len(context.host.nics))
+    if isinstance(nics, NicRequest):
+        found = len(counted_nics(context, want))
+        missing += too_few("NICs", nics.count, found, len(context.host.nics))
+        missing += in_doubt(context, free_nics(context, nics)) if found < nics.count else ()
     if isinstance(guest.nvme, int):
-        missing += too_few("NVMe drives", guest.nvme, len(counted_nvme(context, want)), len(context.host.nvme))
+        found = len(counted_nvme(context, want))
+        missing += too_few("NVMe drives", guest.nvme, found, len(context.host.nvme))
+        missing += in_doubt(context, [one.address for one in context.host.nvme]) if found < guest.nvme else ()
     room = () if missing and has_room(context, guest, candidates) else shortage(context, guest, candidates)
     return Unplaced(guest=guest.name, why=(*missing, *room))
 

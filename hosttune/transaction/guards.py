@@ -114,7 +114,8 @@ def _touched(system: System, record: Record, held: Mapping[str, DeviceRecord]) -
     if not isinstance(setting, GuestDefinition) or record.old is None:
         return [held[record.target]] if record.target in held else []
     try:
-        sources = [one.source for one in setting.facts_of(record.old).hostdevs if one.source is not None]
+        facts = setting.facts_of(record.old)
+        sources = [*facts.functions, *(one.source for one in facts.hostdevs if one.source is not None)]
     except BadInput:
         return held.values()
     devices = {*sources, *(name for one in sources for name in _parents_of_mdev(system, one))}

@@ -16,7 +16,7 @@ from hosttune.model.host import Host, NumaNode, RunningGuest
 from hosttune.model.intent import GuestIntent, Intent
 from hosttune.model.platform import RUNNING
 from hosttune.model.values import CpuSet
-from hosttune.planning.adopting.request import check_supported, guest_intent_of, pci_devices, refusals
+from hosttune.planning.adopting.request import check_supported, guest_intent_of, refusals
 from hosttune.planning.batch import guest_request_of
 from hosttune.planning.inventory.pages import guest_shares
 from hosttune.planning.inventory.resources import place_cpus
@@ -169,9 +169,10 @@ def _apart(drafts: Sequence[Draft]) -> list[Draft]:
     """Return the drafts; two that have the same device are refused, because they cannot run at once."""
     owners: dict[str, list[str]] = {}
     for one in candidates(drafts):
-        for device in one.facts.hostdevs:
-            if device.source and one.draft.name not in owners.setdefault(device.source, []):
-                owners[device.source].append(one.draft.name)
+        mdevs = (device.source for device in one.facts.hostdevs if device.kind == "mdev" and device.source)
+        for source in (*one.facts.functions, *mdevs):
+            if one.draft.name not in owners.setdefault(source, []):
+                owners[source].append(one.draft.name)
     shared = {source: names for source, names in owners.items() if len(names) > 1}
     return [_refuse_shared(draft, shared) for draft in drafts]
 
@@ -189,7 +190,7 @@ def _refuse_shared(draft: Draft, shared: Mapping[str, list[str]]) -> Draft:
 def _held(free: Host, facts: DomainFacts) -> Iterator[str]:
     """Yield which devices of a definition another guest of the host has."""
     mdevs = {uuid.lower(): guest.name for guest in free.guests or () for uuid in guest.mdevs}
-    holders = {address: free.index.holders.get(address) for address in pci_devices(facts)}
+    holders = {address: free.index.holders.get(address) for address in facts.functions}
     holders |= {one.source: mdevs.get(one.source) for one in facts.hostdevs if one.kind == "mdev" and one.source}
     yield from (f"{source} is held by guest {holder}" for source, holder in holders.items() if holder)
 

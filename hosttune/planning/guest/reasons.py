@@ -177,8 +177,13 @@ def _busy(context: PlanningContext, decision: Decision, address: str, say: Say) 
     catalogue = context.catalogue
     if address in decision.named and address in catalogue.in_use:
         say("error", f"{address} is asked for, but the host uses it ({catalogue.in_use[address]}): apply will refuse")
+    elif address in decision.named and address in catalogue.use_unknown:
+        text = f"{address} is asked for, and whether the host uses it is unknown: {catalogue.use_unknown[address]}"
+        say("error", f"{text}; if it does, the host loses it")
     elif address in catalogue.busy:
         say("warn", f"{address}: {catalogue.busy[address]}: apply will refuse until the interface is taken down")
+    if address in decision.named and address in catalogue.foreign_data:
+        say("error", f"{address} is asked for, and {catalogue.foreign_data[address]}: a new guest may overwrite it")
     virtual = catalogue.virtuals.get(address, ())
     if virtual:
         used = [f"{v} ({catalogue.in_use[v]})" for v in virtual if v in catalogue.in_use]

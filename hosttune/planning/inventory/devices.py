@@ -26,8 +26,9 @@ class Catalogue:
     """The host's devices by address, and who holds them.
 
     `index`: how they are connected, and where sources contradict each other. `holders`: the existing guest that holds a
-    device. `in_use`: why the host itself needs a NIC or drive. `busy`: why apply does not take a NIC now. `virtuals`:
-    the current virtual functions of a physical function. `fabric`: the NVSwitch fabric of the GPUs.
+    device. `in_use`: why the host itself needs a NIC or drive; `use_unknown`: why that is unknown. `busy`: why apply
+    does not take a NIC now. `virtuals`: the current virtual functions of a physical function. `fabric`: the NVSwitch
+    fabric of the GPUs.
     """
 
     index: DeviceIndex
@@ -37,9 +38,11 @@ class Catalogue:
     groups: Mapping[int, tuple[PciDevice, ...]]
     nvswitches: frozenset[str]
     in_use: Mapping[str, str]
+    use_unknown: Mapping[str, str]
     busy: Mapping[str, str]
     virtuals: Mapping[str, tuple[str, ...]]
     fabric: Fabric
+    foreign_data: Mapping[str, str]  # drives that may hold data of a guest whose definition could not be read: why
     kept: Mapping[str, KeptFunction]  # functions that carry the GPUs' fabric, or possibly carry it
     quarantined: Mapping[str, str]  # why a device between two tenants is not given away
 
@@ -63,12 +66,25 @@ def read_catalogue(host: Host) -> Catalogue:
         groups=host.index.groups,
         nvswitches=frozenset(switch.address for switch in host.nvswitches),
         in_use=host.index.in_use,
+        use_unknown=host.index.use_unknown,
         busy={nic.address: nic.busy for nic in host.nics if nic.busy is not None},
         virtuals=host.index.virtuals,
         fabric=read_fabric(host),
+        foreign_data=_foreign_data(host),
         kept=kept_bridges(host.pci, host.nics),
         quarantined=quarantined_devices(host),
     )
+
+
+def _foreign_data(host: Host) -> dict[str, str]:
+    """Return why each drive may hold data of a guest whose definition could not be read, by address.
+
+    If such a guest is shut off, it needs other devices only at its next start, which is then refused; data is lost at
+    once.
+    """
+    guest = next((guest.name for guest in host.guests or () if guest.unread), None)
+    why = f"it may hold data of guest {guest}, whose definition is unknown"
+    return {drive.address: why for drive in host.nvme if guest is not None}
 
 
 def countable_gpus(host: Host, catalogue: Catalogue) -> list[Gpu]:
@@ -246,6 +262,9 @@ def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, reque
         yield f"{address} stays with the host: it {catalogue.kept[address].why}"
     if not requested_by_name and address in catalogue.in_use:
         yield f"{address} would have to go to the same guest, and the host uses it ({catalogue.in_use[address]})"
+    for doubts in (catalogue.use_unknown, catalogue.foreign_data):
+        if not requested_by_name and address in doubts:
+            yield f"{address} would have to go to the same guest, and {doubts[address]}"
     for virtual in catalogue.virtuals.get(address, ()):
         if virtual in catalogue.holders:
             yield f"{_ends(virtual, address)}; guest {catalogue.holders[virtual]} holds it"

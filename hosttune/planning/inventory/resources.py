@@ -193,14 +193,21 @@ def _llc(members: list[Cpu], node: int) -> int:
 def held_by_guests(guests: Iterable[RunningGuest], online: CpuSet) -> tuple[CpuSet, CpuSet, list[Finding]]:
     """Return (vCPU pins, emulator and I/O pins, findings) of existing guests, running or only defined.
 
-    A guest whose pins cover every online CPU is not pinned: it holds no CPU for itself, and there is a finding.
+    A guest whose pins cover every online CPU is not pinned: it holds no CPU for itself, and there is a finding. Of a
+    guest whose definition could not be read, what it holds is unknown: an error.
     """
     vcpus: set[int] = set()
     service: set[int] = set()
     findings = []
     for guest in guests:
+        if guest.unread:
+            findings.append(_unread(guest))
+            continue
         pins = CpuSet().union(*(parse_cpus(pin.cpus) for pin in guest.vcpu_pins or ()))
-        if not pins or pins >= online:
+        if guest.vcpu_pins is None:
+            text = f"the CPUs of guest {guest.name}'s vCPUs are unknown: they may run on any CPU"
+            findings.append(_warn(text, f"guests: {guest.name}"))
+        elif not pins or pins >= online:
             findings.append(
                 _warn(f"guest {guest.name} is not pinned: its vCPUs may run on any CPU", f"guests: {guest.name}")
             )
@@ -210,6 +217,23 @@ def held_by_guests(guests: Iterable[RunningGuest], online: CpuSet) -> tuple[CpuS
         if threads and not threads >= online:
             service |= threads
     return CpuSet(vcpus), CpuSet(service), findings
+
+
+def _unread(guest: RunningGuest) -> Finding:
+    """Return what an operator must know of a guest whose definition could not be read, and how to go on."""
+    mend = "correct its definition (hosttune discover says why it cannot be read)"
+    if guest.may_run:
+        text = (
+            f"which CPUs, memory and devices guest {guest.name} ({guest.state or 'state unknown'}) has is unknown: no"
+            f" guest is placed beside it; {mend}, shut it down, or write what it has into its entry of a host document"
+            " (hosttune discover -o json) and plan with --host"
+        )
+    else:
+        text = (
+            f"which CPUs, memory and devices guest {guest.name} (shut off) has is unknown: the plan may give them away"
+            f" (NVMe drives only by name), and then the two cannot run at the same time; {mend}, or undefine it"
+        )
+    return Finding(level="error", text=text, where=f"guests: {guest.name}")
 
 
 def _reserve(cores: list[Core], count: int, boot_core: int | None, held: CpuSet) -> list[Core]:

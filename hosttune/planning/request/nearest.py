@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from hosttune.model.intent import NicRequest
+from hosttune.model.listing import some
 from hosttune.model.values import address_key
 from hosttune.planning.inventory.devices import Catalogue, close_groups
 from hosttune.planning.inventory.sizing import PlanningContext
@@ -60,11 +61,17 @@ def remoteness(
 
 
 def can_be_counted(context: PlanningContext, device: str, taken: tuple[str, ...]) -> bool:
-    """Return whether a NIC or drive may be chosen by count with what is taken: the host and guests do not use it."""
+    """Return whether a NIC or drive may be chosen by count with what is taken.
+
+    The host and guests do not use it, and that is known.
+    """
     catalogue = context.catalogue
+    ends = (device, *catalogue.virtuals.get(device, ()))
     return (
         device not in taken
-        and catalogue.in_use.keys().isdisjoint((device, *catalogue.virtuals.get(device, ())))
+        and device not in catalogue.foreign_data
+        and catalogue.in_use.keys().isdisjoint(ends)
+        and catalogue.use_unknown.keys().isdisjoint(ends)
         and not close_groups(catalogue, (*taken, device)).conflicts
     )
 
@@ -89,3 +96,10 @@ def too_few(what: str, wanted: int, found: int, have: int) -> list[str]:
         return []
     rest = "the rest are in use, share groups or carry the GPUs' fabric"
     return [f"{wanted} {what} wanted, {found} can be given away ({have} on this host; {rest})"]
+
+
+def in_doubt(context: PlanningContext, pool: Iterable[str]) -> list[str]:
+    """Return which of these devices no count takes because it is unknown who uses them, and why."""
+    doubts = {**context.catalogue.use_unknown, **context.catalogue.foreign_data}
+    found = [address for address in pool if address in doubts]
+    return [f"no count takes {some(found)}: {doubts[found[0]]}"] if found else []
