@@ -375,6 +375,16 @@ def test_a_device_of_a_running_guest_is_not_taken(cli: Cli, plan: Path) -> None:
     assert f"{GPU} is given to guest gpu-guest, which is running" in said["error"]
 
 
+def test_no_device_is_taken_beside_a_running_guest_that_may_have_it(cli: Cli, plan: Path) -> None:
+    """Its definition cannot be read, so the GPU may be its own."""
+    cli.root.put(".hosttune/commands/virsh-list", " Id   Name   State\n----------\n 7    web    running\n")
+    said = refused(cli, str(plan), "--yes", code=3)
+    told = f"{GPU} may be given to guest web, which is running and whose definition cannot be read"
+    assert told in said["error"]
+    assert "--disrupt" in said["do"]
+    assert outcomes(cli.json("apply", str(plan), "--yes", "--disrupt", "web"))[f"driver:{GPU}"] == "done"
+
+
 def test_a_reset_needs_the_name_of_its_gpu(cli: Cli, plan: Path, tmp_path: Path) -> None:
     """ECC takes effect with a reset: neither --yes nor another GPU's name will do."""
     other = "0000:18:00.0"

@@ -55,21 +55,24 @@ def with_unread(*cards: Card, state: str | None, **known: Any) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("state", "shown"), [("running", "running"), ("crashed", "crashed"), (None, "state unknown"), ("paused", "paused")]
+    ("state", "shown", "then"),
+    [
+        ("running", "running", "apply will refuse to take devices"),
+        ("crashed", "crashed", "apply will refuse to take devices"),
+        (None, "state unknown", "apply will refuse to take devices"),
+        ("shut off", "shut off", "the two cannot run at the same time then"),
+    ],
 )
-def test_beside_a_guest_that_may_run_and_hold_anything_no_guest_is_placed(state: str | None, shown: str) -> None:
+def test_a_guest_that_may_hold_anything_is_an_error_finding(state: str | None, shown: str, then: str) -> None:
     """Its definition was lost: were it known, the GPU that it has would not be given away."""
     held = with_unread(Card(GPU, group=4), state=state, devices=[GPU], vcpu_pins=[], memory_bytes=1 << 30)
     assert f"{GPU} is held by guest old" in refused(decide(held, gpus=1))
-    for wanted in ({"gpus": 1}, {"gpus": [GPU]}, {"gpus": 0}):
-        result = decide(with_unread(Card(GPU, group=4), state=state), **wanted)
-        assert refused(result) == (
-            f"guest old ({shown}) may hold any CPU, memory and device: the definition is unknown"
-        )
-        (error,) = (one for one in result.findings if one.level == "error")
-        assert error.where == "guests: old"
-        assert error.text.startswith(f"which CPUs, memory and devices guest old ({shown}) has is unknown: no guest is")
-        assert "plan with --host" in error.text
+    result = decide(with_unread(Card(GPU, group=4), state=state), gpus=1)
+    assert passed(result) == [GPU]
+    (error,) = (one.text for one in result.findings if one.where == "guests: old" and one.level == "error")
+    assert error.startswith(f"which CPUs, memory and devices guest old ({shown}) has is unknown: the plan may give")
+    assert f"(NVMe drives only by name), and {then}; correct its definition" in error
+    assert "plan with --host" in error
 
 
 def test_what_an_operator_writes_of_such_a_guest_is_enough_to_plan_beside_it() -> None:
@@ -77,13 +80,9 @@ def test_what_an_operator_writes_of_such_a_guest_is_enough_to_plan_beside_it() -
     assert passed(decide(known, gpus=1)) == [GPU]
 
 
-def test_such_a_guest_that_is_shut_off_is_an_error_finding_and_its_drives_are_kept() -> None:
-    """It holds nothing now. Its next start is refused if a device is away; data on a drive would be lost."""
-    host = with_unread(Card(GPU, group=4), Card(DRIVE, kind="nvme", group=5), state="shut off")
-    result = decide(host, gpus=1)
-    assert passed(result) == [GPU]
-    (error,) = (one.text for one in result.findings if one.where == "guests: old" and one.level == "error")
-    assert "(shut off) has is unknown: the plan may give them away" in error
+@pytest.mark.parametrize("state", ["running", "shut off"])
+def test_drives_that_may_hold_data_of_such_a_guest_are_kept(state: str) -> None:
+    host = with_unread(Card(DRIVE, kind="nvme", group=5), state=state)
     assert "1 NVMe drives wanted, 0 can be given away" in refused(decide(host, nvme=1))
     named = decide(host, nvme=[DRIVE])
     assert passed(named) == [DRIVE]

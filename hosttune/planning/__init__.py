@@ -20,15 +20,14 @@ nodes. Whole cores are assigned unless `smt: threads` is set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.knobs.registry import check_settings
-from hosttune.model.host import Host, RunningGuest
+from hosttune.model.host import Host
 from hosttune.model.intent import Intent
-from hosttune.model.listing import some
 from hosttune.model.plan import Finding, Plan, PlannedGuest, Unplaced
 from hosttune.planning.batch import Outcome, check_apart, guest_request_of, place_guests
 from hosttune.planning.host.actions import plan_actions
@@ -101,7 +100,9 @@ def _place(
     context: PlanningContext, intent: Intent, wants: Sequence[GuestRequest], place: Place
 ) -> tuple[list[PlannedGuest], list[Unplaced], list[Finding]]:
     """Return the guests that are placed, with the settings inside them, those that are not, and findings about both."""
-    if why := tuple(_refusals(context.host)):
+    arch = context.host.arch
+    if arch is not None and arch not in X86_64:
+        why = (f"this host is {arch}: guests are planned on x86-64 only",)
         return [], [Unplaced(guest=want.guest.name, why=why) for want in wants], []
     outcomes, of_search = place(context, wants) if wants else ((), ())
     placed: list[PlannedGuest] = []
@@ -115,16 +116,3 @@ def _place(
         placed.append(msgspec.structs.replace(result.guest, guest_settings=settings, seed=seed))
         findings += result.findings
     return placed, unplaced, [*findings, *of_search]
-
-
-def _refusals(host: Host) -> Iterator[str]:
-    """Yield why no guest can be placed on this host, whatever it asks for."""
-    if host.arch is not None and host.arch not in X86_64:
-        yield f"this host is {host.arch}: guests are planned on x86-64 only"
-    unread = [f"guest {one.name} ({one.state or 'state unknown'})" for one in host.guests or () if _may_hold_any(one)]
-    if unread:
-        yield f"{some(unread, 6)} may hold any CPU, memory and device: the definition is unknown"
-
-
-def _may_hold_any(guest: RunningGuest) -> bool:
-    return guest.unread and guest.may_run

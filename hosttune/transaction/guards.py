@@ -197,7 +197,12 @@ def _of_guests(host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -
         if setting.kind == "guest" and setting.target in running and setting.target not in disrupt:
             yield f"guest {setting.target} is running: its new definition holds from its next start"
         for guest in running.values():
-            if isinstance(setting, TakesDevice) and setting.target in guest.devices and one.verdict == TODO:
+            if not isinstance(setting, TakesDevice) or one.verdict != TODO:
+                continue
+            if guest.unread and guest.name not in disrupt:
+                unread = f"guest {guest.name}, which is {guest.state} and whose definition cannot be read"
+                yield f"{setting.target} may be given to {unread}: correct it, or shut the guest down"
+            if setting.target in guest.devices:
                 yield f"{setting.target} is given to guest {guest.name}, which is {guest.state}: shut it down first"
 
 

@@ -221,18 +221,13 @@ def held_by_guests(guests: Iterable[RunningGuest], online: CpuSet) -> tuple[CpuS
 
 def _unread(guest: RunningGuest) -> Finding:
     """Return what an operator must know of a guest whose definition could not be read, and how to go on."""
-    mend = "correct its definition (hosttune discover says why it cannot be read)"
-    if guest.may_run:
-        text = (
-            f"which CPUs, memory and devices guest {guest.name} ({guest.state or 'state unknown'}) has is unknown: no"
-            f" guest is placed beside it; {mend}, shut it down, or write what it has into its entry of a host document"
-            " (hosttune discover -o json) and plan with --host"
-        )
-    else:
-        text = (
-            f"which CPUs, memory and devices guest {guest.name} (shut off) has is unknown: the plan may give them away"
-            f" (NVMe drives only by name), and then the two cannot run at the same time; {mend}, or undefine it"
-        )
+    what = f"which CPUs, memory and devices guest {guest.name} ({guest.state or 'state unknown'}) has is unknown"
+    then = "apply will refuse to take devices" if guest.may_run else "the two cannot run at the same time then"
+    text = (
+        f"{what}: the plan may give them away (NVMe drives only by name), and {then}; correct its definition (hosttune"
+        " discover says why it cannot be read), or write what it has into its entry of a host document (hosttune"
+        " discover -o json) and plan with --host"
+    )
     return Finding(level="error", text=text, where=f"guests: {guest.name}")
 
 

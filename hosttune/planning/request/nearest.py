@@ -7,7 +7,7 @@ smaller node distance. A device that the host itself needs is never chosen by co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from hosttune.model.intent import NicRequest
 from hosttune.model.listing import some
