@@ -289,10 +289,23 @@ def test_ecc_as_planned() -> None:
         ({"ecc_uncorrected": 1}, "fail"),
         ({"ecc_uncorrected": 0, "sram_threshold_exceeded": True}, "fail"),
         ({"ecc_uncorrected": 0, "unrepairable_memory": True}, "fail"),
+        ({"ecc_uncorrected": 0, "channel_repair_pending": False, "tpc_repair_pending": False}, "pass"),
+        ({"ecc_uncorrected": 0, "channel_repair_pending": True, "tpc_repair_pending": False}, "fail"),
+        ({"ecc_uncorrected": 0, "channel_repair_pending": False, "tpc_repair_pending": True}, "fail"),
+        ({"channel_repair_pending": True}, "fail"),
+        ({"channel_repair_pending": False}, "unknown"),
     ],
 )
 def test_ecc_errors(facts: dict[str, Any], expected: str) -> None:
     assert outcome("ecc-errors", **facts)[0] == expected
+
+
+def test_a_repair_that_is_pending_is_made_by_a_reset() -> None:
+    facts: dict[str, Any] = {"ecc_uncorrected": 0, "channel_repair_pending": True, "tpc_repair_pending": True}
+    told = of(evidence(nvidia(**facts), nvidia(B, ecc_uncorrected=0)), "ecc-errors", *GPUS)
+    assert told[A].actual == "0 uncorrected, repair of a memory channel pending, repair of a TPC pending"
+    assert (told[A].hint or "").startswith("nvidia-smi --gpu-reset")
+    assert told[B].outcome == "unknown", "its sister reports repairs, and it does not"
 
 
 @pytest.mark.parametrize(
