@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from evidences import (
     NIC,
     ROOT_PORT,
     UP,
+    clocks,
     cpus,
     evidence,
     gpu,
@@ -31,7 +33,9 @@ from evidences import (
 )
 
 from hosttune.checks import checks, judge
-from hosttune.model.evidence import STATE, Evidence
+from hosttune.discovery.clocks import read_clocks
+from hosttune.model.configuration import Fact
+from hosttune.model.evidence import STATE, ClockLimit, Clocks, Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import (
     Acs,
@@ -51,6 +55,8 @@ from hosttune.model.host import (
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Drift, Entry, OpenTransaction, Result
+from hosttune.reader import Reader
+from hosttune.recorded import Capture
 
 MINE = (
     "pcie-link", "numa-affinity", "pcie-payload", "aspm", "bar-size", "cpu-frequency", "cpu-idle", "smt", "hugepages",
@@ -123,6 +129,79 @@ def test_frequency_of_pinned_cpus_only_and_unrecorded_is_unknown() -> None:
     assert outcome("cpu-frequency", evidence(host(cpus=mixed, guests=())), "host")[0] == "warn"
     captured = evidence(host(cpus=cpus(governor=None)), complete=False)
     assert outcome("cpu-frequency", captured, "a")[0] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("limit", "highest", "expected"),
+    [
+        (4_000_000, 4_000_000, "pass"),
+        (3_900_000, 4_000_000, "pass"),  # one step
+        (3_700_000, 2_450_000, "pass"),
+        (800_000, 4_000_000, "warn"),
+        (None, 4_000_000, "unknown"),
+        (800_000, None, "unknown"),
+        (800_000, 0, "unknown"),
+    ],
+)
+def test_a_limit_of_the_clock(limit: int | None, highest: int | None, expected: str) -> None:
+    found = outcome("cpu-frequency", evidence(clocks=clocks(cpus(), limit, highest)), "a")
+    assert found[0] == expected
+    assert ("clock limited to 800 of 4000 MHz" in str(found[1])) is (expected == "warn")
+
+
+def test_limits_of_the_clock_count_on_the_guests_cpus_and_beside_what_else_is_wrong() -> None:
+    mixed = Clocks(limits=(*clocks(cpus()[:2]).limits, *clocks(cpus()[2:3], 800_000).limits), percent=100)
+    only = evidence(host(guests=(guest(pins=(0, 1)),)), clocks=mixed)
+    assert outcome("cpu-frequency", only, "a")[0] == "pass"
+    some = evidence(host(guests=(guest(pins=(0, 2)),)), clocks=mixed)
+    assert outcome("cpu-frequency", some, "a") == (
+        "warn", "performance; clock of CPUs 2 limited to 800 of 4000 MHz",
+    )  # fmt: skip
+    assert outcome("cpu-frequency", evidence(clocks=mixed), "a")[0] == "unknown", "nothing of CPU 6 was read"
+    slow = host(cpus=cpus(governor="powersave"), cpu_model=CpuModel(scaling_driver="acpi-cpufreq"))
+    assert outcome("cpu-frequency", evidence(slow, clocks=clocks(cpus(), 800_000)), "a") == (
+        "fail", "powersave; clock limited to 800 of 4000 MHz",
+    )  # fmt: skip
+    assert outcome("cpu-frequency", evidence(clocks=None), "a")[0] == "unknown"
+
+
+def test_intel_pstates_own_limit_of_all_cpus() -> None:
+    def at(percent: int | None, **more: Any) -> str:
+        found = msgspec.structs.replace(clocks(cpus()), percent=percent)
+        return outcome("cpu-frequency", evidence(clocks=found, **more), "a")[0]
+
+    assert at(20) == "warn"
+    assert at(None) == "pass", "the kernel has no such file"
+    assert at(None, complete=False) == "unknown"
+    other = host(cpu_model=CpuModel(scaling_driver="acpi-cpufreq"))
+    assert at(None, found=other, complete=False) == "pass"
+
+
+def test_turbo_that_is_off_is_said_and_no_fault() -> None:
+    off = Fact(name="boost", value="off", source="/sys/devices/system/cpu/intel_pstate/no_turbo")
+    assert outcome("cpu-frequency", evidence(configuration=(off,)), "a") == (
+        "pass", f"performance; turbo is off ({off.source})",
+    )  # fmt: skip
+
+
+CPUFREQ = "sys/devices/system/cpu/cpu{}/cpufreq"
+
+
+@pytest.mark.parametrize(
+    ("table", "highest"),
+    [(None, 3_700_000), ("2450000 2000000 1500000", 2_450_000), ("2450000 x", None), ("", None)],
+)
+def test_the_highest_clock_is_that_of_the_drivers_table(tmp_path: Path, table: str | None, highest: int | None) -> None:
+    """acpi-cpufreq shows the boost clock, which it cannot set, as cpuinfo_max_freq."""
+    for cpu in range(2):
+        folder = tmp_path / CPUFREQ.format(cpu)
+        folder.mkdir(parents=True)
+        (folder / "scaling_max_freq").write_text("2450000\n")
+        (folder / "cpuinfo_max_freq").write_text("3700000\n")
+        if table is not None:
+            (folder / "scaling_available_frequencies").write_text(f"{table}\n")
+    found = read_clocks(Reader(Capture(str(tmp_path))), host(cpus=cpus(2)))
+    assert found == Clocks(limits=(ClockLimit(cpus="0-1", limit_khz=2_450_000, highest_khz=highest),))
 
 
 def test_what_a_plan_asks_for_is_right() -> None:

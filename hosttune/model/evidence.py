@@ -151,6 +151,24 @@ class RdmaAccess(Value, frozen=True, kw_only=True):
         close_mappings(self, "peer_modules", "open_drivers")
 
 
+class ClockLimit(Value, frozen=True, kw_only=True):
+    """CPUs that have the same limit of their clock, and the highest clock that their driver sets. None is unknown."""
+
+    cpus: str
+    limit_khz: int | None
+    highest_khz: int | None
+
+
+class Clocks(Value, frozen=True, kw_only=True):
+    """The limits of clocks, of CPUs that have a frequency driver.
+
+    `percent`: intel_pstate's limit of all CPUs, in percent of the highest performance.
+    """
+
+    limits: tuple[ClockLimit, ...]
+    percent: int | None = None
+
+
 class Evidence(Value, frozen=True, kw_only=True):
     """Everything that a validation looks at.
 
@@ -208,6 +226,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     library_files: Mapping[str, str | None] | None = None
     rdma_access: RdmaAccess | None = None  # None: not a planned guest
     configuration: tuple[Fact, ...] | None = None  # facts read for comparing hosts; None: not read
+    clocks: Clocks | None = None  # None: not read
 
     def __post_init__(self) -> None:
         close_lists(self)
