@@ -152,7 +152,7 @@ def _limited(evidence: Evidence, found: CheckResult, cpus: Sequence[Cpu], driver
     if percent is not None and percent < 100:
         hint = f"find what sets it, or echo 100 > {sysfs.MAX_PERF_PERCENT}"
         low.append((f"performance of all CPUs limited to {percent} %", hint))
-    elif percent is None and (driver is None or driver.startswith("intel")):
+    elif percent is None and driver in (None, "intel_pstate", "intel_cpufreq"):
         unread += [] if lacks(evidence, sysfs.MAX_PERF_PERCENT) else ["max_perf_pct was not read"]
     boost = next((fact for fact in evidence.configuration or () if fact.name == "boost"), None)
     turbo = [f"turbo is off ({boost.source})"] if boost is not None and boost.value == "off" else []
