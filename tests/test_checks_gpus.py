@@ -199,6 +199,48 @@ def test_a_driver_of_which_one_version_is_known_may_be_mixed() -> None:
     assert outcome("gpu-driver", driver_version="580.1")[0] == "unknown"
 
 
+BOARD = {"subsystem_vendor_id": "10de", "subsystem_device_id": "18be"}
+
+
+def driver_results(gpus: tuple[Gpu, ...], **board: str | None) -> dict[str, tuple[str, str]]:
+    found = evidence(*gpus)
+    functions = tuple(msgspec.structs.replace(one, **(BOARD | board)) for one in found.host.pci)
+    loaded = Platform(modules=(Module(name="nvidia", version="580.1"),))
+    host = msgspec.structs.replace(found.host, pci=functions, platform=loaded)
+    told = of(msgspec.structs.replace(found, host=host), "gpu-driver", *GPUS)
+    return {address: (one.outcome, one.actual or "") for address, one in told.items()}
+
+
+MIB = 1 << 20
+H200_BYTES = 143771 * MIB
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [(H200_BYTES, "pass"), (H200_BYTES * 15 // 16, "pass"), (H200_BYTES // 2, "unknown"), (None, "unknown")],
+)
+def test_a_gpu_with_less_memory_than_another_one_of_its_ids(own: int | None, expected: str) -> None:
+    facts: dict[str, Any] = {"driver_version": "580.1"}
+    told = driver_results((nvidia(memory_bytes=own, **facts), nvidia(B, memory_bytes=H200_BYTES, **facts)))
+    assert (told[A][0], told[B][0]) == (expected, "pass")
+    if expected == "unknown":
+        assert f"143771 MiB of {B}, of the same ids" in told[A][1]
+
+
+def test_memory_is_compared_between_gpus_of_known_ids_that_are_divided_alike() -> None:
+    facts: dict[str, Any] = {"driver_version": "580.1"}
+    half, whole = nvidia(memory_bytes=H200_BYTES // 2, **facts), nvidia(B, memory_bytes=H200_BYTES, **facts)
+    assert driver_results((half, whole))[A][0] == "unknown"
+    assert driver_results((half, whole), subsystem_device_id=None)[A][0] == "pass", "which board it is is unknown"
+    in_mig = msgspec.structs.replace(half, mig=Mig(mode="enabled", pending="enabled"))
+    in_parts = msgspec.structs.replace(half, compute_partition="CPX")
+    assert driver_results((in_mig, whole))[A][0] == "pass"
+    assert driver_results((in_parts, whole))[A][0] == "pass"
+    assert driver_results((msgspec.structs.replace(half, memory_bytes=None),))[A][0] == "pass", (
+        "no other one to compare"
+    )
+
+
 def test_nouveau_fails() -> None:
     found = evidence(Gpu(address=A, vendor="nvidia"), driver="nouveau")
     result = of(found, "gpu-driver", *GPUS)[A]
