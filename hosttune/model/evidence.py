@@ -63,6 +63,7 @@ class Health(Value, frozen=True, kw_only=True):
       could not be read. None as a whole if it is unknown which controllers exist.
     - `aer`: by PCI address, error counts since boot by "correctable", "nonfatal", "fatal" and, if not 0, by kind
       ("correctable:RxErr"). None if it was not recorded. A function without an entry has no counters.
+    - `corrupted_bytes`: memory that the kernel has found corrupted and does not use any more (HardwareCorrupted).
     - `disks`: by PCI address, in the drive's own words.
     """
 
@@ -72,6 +73,7 @@ class Health(Value, frozen=True, kw_only=True):
     events_unread: int = 0
     events_links: bool = False
     edac: Mapping[str, Mapping[str, int | None]] | None = None
+    corrupted_bytes: int | None = None
     uptime_seconds: float | None = None
     aer: Mapping[str, Mapping[str, int]] | None = None
     disks: Mapping[str, Mapping[str, str]] | None = None
