@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hosttune.checks import checks, results_of
-from hosttune.model.evidence import Evidence
+from hosttune.model.evidence import ClockLimit, Clocks, Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import (
     Acs,
@@ -29,6 +29,7 @@ from hosttune.model.host import (
     VcpuPin,
 )
 from hosttune.model.validation import CheckResult
+from hosttune.model.values import CpuSet
 
 GIB = 1 << 30
 ROOT_PORT, UP, DOWN, DOWN_2 = "0000:15:01.0", "0000:16:00.0", "0000:17:00.0", "0000:17:01.0"
@@ -89,6 +90,12 @@ def cpus(count: int = 8, **more: Any) -> tuple[Cpu, ...]:
     return tuple(Cpu(id=n, core=n % cores, **{"numa_node": (n % cores) * 2 // cores, **facts}) for n in range(count))
 
 
+def clocks(of: Iterable[Cpu], limit: int | None = 4_000_000, highest: int | None = 4_000_000) -> Clocks:
+    """The same limit of the clock of all these CPUs, in kHz."""
+    listed = str(CpuSet(cpu.id for cpu in of))
+    return Clocks(limits=(ClockLimit(cpus=listed, limit_khz=limit, highest_khz=highest),), percent=100)
+
+
 def guest(
     name: str = "a", pins: Iterable[int] = (2, 6), devices: tuple[str, ...] = (GPU,), **more: Any
 ) -> RunningGuest:
@@ -131,6 +138,7 @@ def evidence(found: Host | None = None, **more: Any) -> Evidence:
         "irqbalance": True,
         "ksm_pages_shared": 0,
         "bar_limits": {one.address: 0 for one in of.gpus},
+        "clocks": clocks(of.cpus),
     }
     return Evidence(host=of, **(live | more))
 

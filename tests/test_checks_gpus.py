@@ -199,6 +199,48 @@ def test_a_driver_of_which_one_version_is_known_may_be_mixed() -> None:
     assert outcome("gpu-driver", driver_version="580.1")[0] == "unknown"
 
 
+BOARD = {"subsystem_vendor_id": "10de", "subsystem_device_id": "18be"}
+
+
+def driver_results(gpus: tuple[Gpu, ...], **board: str | None) -> dict[str, tuple[str, str]]:
+    found = evidence(*gpus)
+    functions = tuple(msgspec.structs.replace(one, **(BOARD | board)) for one in found.host.pci)
+    loaded = Platform(modules=(Module(name="nvidia", version="580.1"),))
+    host = msgspec.structs.replace(found.host, pci=functions, platform=loaded)
+    told = of(msgspec.structs.replace(found, host=host), "gpu-driver", *GPUS)
+    return {address: (one.outcome, one.actual or "") for address, one in told.items()}
+
+
+MIB = 1 << 20
+H200_BYTES = 143771 * MIB
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [(H200_BYTES, "pass"), (H200_BYTES * 15 // 16, "pass"), (H200_BYTES // 2, "unknown"), (None, "unknown")],
+)
+def test_a_gpu_with_less_memory_than_another_one_of_its_ids(own: int | None, expected: str) -> None:
+    facts: dict[str, Any] = {"driver_version": "580.1"}
+    told = driver_results((nvidia(memory_bytes=own, **facts), nvidia(B, memory_bytes=H200_BYTES, **facts)))
+    assert (told[A][0], told[B][0]) == (expected, "pass")
+    if expected == "unknown":
+        assert f"143771 MiB of {B}, of the same ids" in told[A][1]
+
+
+def test_memory_is_compared_between_gpus_of_known_ids_that_are_divided_alike() -> None:
+    facts: dict[str, Any] = {"driver_version": "580.1"}
+    half, whole = nvidia(memory_bytes=H200_BYTES // 2, **facts), nvidia(B, memory_bytes=H200_BYTES, **facts)
+    assert driver_results((half, whole))[A][0] == "unknown"
+    assert driver_results((half, whole), subsystem_device_id=None)[A][0] == "pass", "which board it is is unknown"
+    in_mig = msgspec.structs.replace(half, mig=Mig(mode="enabled", pending="enabled"))
+    in_parts = msgspec.structs.replace(half, compute_partition="CPX")
+    assert driver_results((in_mig, whole))[A][0] == "pass"
+    assert driver_results((in_parts, whole))[A][0] == "pass"
+    assert driver_results((msgspec.structs.replace(half, memory_bytes=None),))[A][0] == "pass", (
+        "no other one to compare"
+    )
+
+
 def test_nouveau_fails() -> None:
     found = evidence(Gpu(address=A, vendor="nvidia"), driver="nouveau")
     result = of(found, "gpu-driver", *GPUS)[A]
@@ -289,10 +331,23 @@ def test_ecc_as_planned() -> None:
         ({"ecc_uncorrected": 1}, "fail"),
         ({"ecc_uncorrected": 0, "sram_threshold_exceeded": True}, "fail"),
         ({"ecc_uncorrected": 0, "unrepairable_memory": True}, "fail"),
+        ({"ecc_uncorrected": 0, "channel_repair_pending": False, "tpc_repair_pending": False}, "pass"),
+        ({"ecc_uncorrected": 0, "channel_repair_pending": True, "tpc_repair_pending": False}, "fail"),
+        ({"ecc_uncorrected": 0, "channel_repair_pending": False, "tpc_repair_pending": True}, "fail"),
+        ({"channel_repair_pending": True}, "fail"),
+        ({"channel_repair_pending": False}, "unknown"),
     ],
 )
 def test_ecc_errors(facts: dict[str, Any], expected: str) -> None:
     assert outcome("ecc-errors", **facts)[0] == expected
+
+
+def test_a_repair_that_is_pending_is_made_by_a_reset() -> None:
+    facts: dict[str, Any] = {"ecc_uncorrected": 0, "channel_repair_pending": True, "tpc_repair_pending": True}
+    told = of(evidence(nvidia(**facts), nvidia(B, ecc_uncorrected=0)), "ecc-errors", *GPUS)
+    assert told[A].actual == "0 uncorrected, repair of a memory channel pending, repair of a TPC pending"
+    assert (told[A].hint or "").startswith("nvidia-smi --gpu-reset")
+    assert told[B].outcome == "unknown", "its sister reports repairs, and it does not"
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,13 @@ from hosttune.discovery.kernellog import interesting, is_broken, parse_dmesg, pa
 from hosttune.model.evidence import STATE, Evidence, Health, KernelEvent
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Link, Nvme, NvSwitch, PciDevice, Problem
+from hosttune.model.problems import MEMORY_UNSURE
 from hosttune.model.result import Result
 from hosttune.model.validation import CheckResult, Sample, Validation
 
 BAD, SWITCH = "0000:18:00.0", "0000:19:00.0"
 LOGS = Path(__file__).parent / "cases" / "kernel_log"
-QUIET = Health(events=(), events_since=0.0, events_source="dmesg", uptime_seconds=3600.0)
+QUIET = Health(events=(), events_since=0.0, events_source="dmesg", uptime_seconds=3600.0, corrupted_bytes=0)
 
 
 def logged(*events: KernelEvent, **facts: Any) -> Health:
@@ -361,6 +362,36 @@ def test_memory_errors_of_two_sources(
     edac: dict[str, dict[str, int | None]] | None, events: tuple[KernelEvent, ...], expected: str
 ) -> None:
     assert one(evidence(health=logged(*events, edac=edac)), "machine-check", "host").outcome == expected
+
+
+@pytest.mark.parametrize(
+    ("corrupted", "events", "expected"),
+    [
+        (0, (), "pass"),
+        (1 << 30, (), "warn"),
+        (1 << 30, (KernelEvent(kind="mce", severity="nonfatal"),), "fail"),
+        (None, (), "unknown"),
+    ],
+)
+def test_memory_that_the_kernel_found_corrupted(
+    corrupted: int | None, events: tuple[KernelEvent, ...], expected: str
+) -> None:
+    found = one(evidence(health=logged(*events, corrupted_bytes=corrupted)), "machine-check", "host")
+    assert found.outcome == expected
+    assert ("found 1 GiB of memory corrupted" in (found.actual or "")) is bool(corrupted)
+
+
+@pytest.mark.parametrize(("corrupted", "expected"), [(0, "unknown"), (4096, "unknown")])
+def test_memory_errors_where_the_kernels_files_about_memory_contradict_each_other(
+    corrupted: int, expected: str
+) -> None:
+    doubt = Problem(what=MEMORY_UNSURE, where="/sys/devices/system/node", why="the nodes hold 1 GiB, and so on")
+    found = one(
+        evidence(host={"problems": (doubt,)}, health=logged(corrupted_bytes=corrupted)), "machine-check", "host"
+    )
+    assert found.outcome == expected
+    assert "the nodes hold 1 GiB" in (found.actual or "")
+    assert "grep MemTotal" in (found.hint or "")
 
 
 def test_counts_of_memory_errors_that_the_kernel_refuses_are_unknown() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from evidences import (
     NIC,
     ROOT_PORT,
     UP,
+    clocks,
     cpus,
     evidence,
     gpu,
@@ -31,7 +33,9 @@ from evidences import (
 )
 
 from hosttune.checks import checks, judge
-from hosttune.model.evidence import STATE, Evidence
+from hosttune.discovery.clocks import read_clocks
+from hosttune.model.configuration import Fact
+from hosttune.model.evidence import STATE, ClockLimit, Clocks, Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import (
     Acs,
@@ -51,6 +55,8 @@ from hosttune.model.host import (
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Drift, Entry, OpenTransaction, Result
+from hosttune.reader import Reader
+from hosttune.recorded import Capture
 
 MINE = (
     "pcie-link", "numa-affinity", "pcie-payload", "aspm", "bar-size", "cpu-frequency", "cpu-idle", "smt", "hugepages",
@@ -125,6 +131,79 @@ def test_frequency_of_pinned_cpus_only_and_unrecorded_is_unknown() -> None:
     assert outcome("cpu-frequency", captured, "a")[0] == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("limit", "highest", "expected"),
+    [
+        (4_000_000, 4_000_000, "pass"),
+        (3_900_000, 4_000_000, "pass"),  # one step
+        (3_700_000, 2_450_000, "pass"),
+        (800_000, 4_000_000, "warn"),
+        (None, 4_000_000, "unknown"),
+        (800_000, None, "unknown"),
+        (800_000, 0, "unknown"),
+    ],
+)
+def test_a_limit_of_the_clock(limit: int | None, highest: int | None, expected: str) -> None:
+    found = outcome("cpu-frequency", evidence(clocks=clocks(cpus(), limit, highest)), "a")
+    assert found[0] == expected
+    assert ("clock limited to 800 of 4000 MHz" in str(found[1])) is (expected == "warn")
+
+
+def test_limits_of_the_clock_count_on_the_guests_cpus_and_beside_what_else_is_wrong() -> None:
+    mixed = Clocks(limits=(*clocks(cpus()[:2]).limits, *clocks(cpus()[2:3], 800_000).limits), percent=100)
+    only = evidence(host(guests=(guest(pins=(0, 1)),)), clocks=mixed)
+    assert outcome("cpu-frequency", only, "a")[0] == "pass"
+    some = evidence(host(guests=(guest(pins=(0, 2)),)), clocks=mixed)
+    assert outcome("cpu-frequency", some, "a") == (
+        "warn", "performance; clock of CPUs 2 limited to 800 of 4000 MHz",
+    )  # fmt: skip
+    assert outcome("cpu-frequency", evidence(clocks=mixed), "a")[0] == "unknown", "nothing of CPU 6 was read"
+    slow = host(cpus=cpus(governor="powersave"), cpu_model=CpuModel(scaling_driver="acpi-cpufreq"))
+    assert outcome("cpu-frequency", evidence(slow, clocks=clocks(cpus(), 800_000)), "a") == (
+        "fail", "powersave; clock limited to 800 of 4000 MHz",
+    )  # fmt: skip
+    assert outcome("cpu-frequency", evidence(clocks=None), "a")[0] == "unknown"
+
+
+def test_intel_pstates_own_limit_of_all_cpus() -> None:
+    def at(percent: int | None, **more: Any) -> str:
+        found = msgspec.structs.replace(clocks(cpus()), percent=percent)
+        return outcome("cpu-frequency", evidence(clocks=found, **more), "a")[0]
+
+    assert at(20) == "warn"
+    assert at(None) == "pass", "the kernel has no such file"
+    assert at(None, complete=False) == "unknown"
+    other = host(cpu_model=CpuModel(scaling_driver="acpi-cpufreq"))
+    assert at(None, found=other, complete=False) == "pass"
+
+
+def test_turbo_that_is_off_is_said_and_no_fault() -> None:
+    off = Fact(name="boost", value="off", source="/sys/devices/system/cpu/intel_pstate/no_turbo")
+    assert outcome("cpu-frequency", evidence(configuration=(off,)), "a") == (
+        "pass", f"performance; turbo is off ({off.source})",
+    )  # fmt: skip
+
+
+CPUFREQ = "sys/devices/system/cpu/cpu{}/cpufreq"
+
+
+@pytest.mark.parametrize(
+    ("table", "highest"),
+    [(None, 3_700_000), ("2450000 2000000 1500000", 2_450_000), ("2450000 x", None), ("", None)],
+)
+def test_the_highest_clock_is_that_of_the_drivers_table(tmp_path: Path, table: str | None, highest: int | None) -> None:
+    """acpi-cpufreq shows the boost clock, which it cannot set, as cpuinfo_max_freq."""
+    for cpu in range(2):
+        folder = tmp_path / CPUFREQ.format(cpu)
+        folder.mkdir(parents=True)
+        (folder / "scaling_max_freq").write_text("2450000\n")
+        (folder / "cpuinfo_max_freq").write_text("3700000\n")
+        if table is not None:
+            (folder / "scaling_available_frequencies").write_text(f"{table}\n")
+    found = read_clocks(Reader(Capture(str(tmp_path))), host(cpus=cpus(2)))
+    assert found == Clocks(limits=(ClockLimit(cpus="0-1", limit_khz=2_450_000, highest_khz=highest),))
+
+
 def test_what_a_plan_asks_for_is_right() -> None:
     found = host(cpus=cpus(governor="schedutil"), cpu_model=CpuModel(scaling_driver="acpi-cpufreq"))
     plan = planned("governor", "cpus 2,6", "schedutil")
@@ -178,6 +257,8 @@ def pools(total: int | None, free: int | None) -> tuple[NumaNode, ...]:
         ("shut off", 0, 0, "fail"),
         ("shut off", None, None, "unknown"),
         ("running", 8, 0, "pass"),
+        ("running", 7, 0, "unknown"),  # it cannot have 8 of 7
+        ("running", 0, 0, "unknown"),
     ],
 )
 def test_pages_for_a_guest_that_waits(state: str, total: int | None, free: int | None, expected: str) -> None:
@@ -187,6 +268,20 @@ def test_pages_for_a_guest_that_waits(state: str, total: int | None, free: int |
     assert result.outcome == expected
     if expected == "fail":
         assert f"echo {8 + (total or 0) - (free or 0)} > /sys/devices/system/node/node0/" in (result.hint or "")
+
+
+def test_a_guest_that_prefers_a_node_may_have_its_pages_on_another_one() -> None:
+    one = guest(memory=(GuestMemory(node=0, memory_bytes=8 * GIB, page_bytes=GIB),))
+    nodes = (*pools(6, 0), NumaNode(id=1, kind="cpu", hugepages=(HugePages(size_bytes=GIB, total=2, free=0),)))
+    found = judged("hugepages", evidence(host(guests=(one,), numa_nodes=nodes)))
+    assert {result.outcome for result in found.values()} == {"pass"}
+    fewer = (*pools(6, 0), NumaNode(id=1, kind="cpu", hugepages=(HugePages(size_bytes=GIB, total=1, free=0),)))
+    found = judged("hugepages", evidence(host(guests=(one,), numa_nodes=fewer)))
+    assert {subject: result.outcome for subject, result in found.items()} == {
+        "node0 1 GiB": "unknown",
+        "node1 1 GiB": "pass",
+    }
+    assert "running guests hold 8 pages of it, and there are 6" in (found["node0 1 GiB"].actual or "")
 
 
 @pytest.mark.parametrize(
@@ -217,6 +312,14 @@ def test_pages_of_any_node_and_no_pages_at_all() -> None:
     assert outcome("hugepages", evidence(single(guests=(), numa_nodes=pools(0, 0))))[0] == "skip"
     assert outcome("hugepages", evidence(single(guests=None, numa_nodes=pools(0, 0))))[0] == "unknown"
     assert outcome("hugepages", evidence(single(guests=(), numa_nodes=(NumaNode(id=0),))))[0] == "unknown"
+    for unsure in (
+        guest(memory=None),
+        msgspec.structs.replace(one, state=None),
+        msgspec.structs.replace(one, state="paused", starting=True),
+    ):
+        unread = evidence(single(guests=(unsure,), numa_nodes=pools(0, 0)))
+        assert outcome("hugepages", unread)[0] == "unknown", "whether it needs pages is unknown"
+    assert outcome("hugepages", evidence(single(guests=(guest(memory=()),), numa_nodes=pools(0, 0))))[0] == "skip"
     lost = host(guests=(one,), numa_nodes=pools(3, 2))  # some CPUs are on node 1, whose folder is lost
     found = judged("hugepages", evidence(lost))
     assert {subject: result.outcome for subject, result in found.items()} == {

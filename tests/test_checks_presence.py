@@ -121,7 +121,11 @@ def test_a_whole_host_passes_with_every_device() -> None:
 def test_a_source_that_nobody_recorded_says_nothing() -> None:
     found = without(re.escape(MATRIX), "^/sys/kernel/iommu_groups/", "^/sys/bus/pci/drivers/", "^/sys/class/")
     assert bad(found) == {}
-    assert [source.name for source in found.host.sources or ()] == ["nvidia-smi -q -x", "the functions' folders"]
+    assert [source.name for source in found.host.sources or ()] == [
+        "nvidia-smi -q -x",
+        "the count of nvidia-smi -q -x",
+        "the functions' folders",
+    ]
 
 
 def test_a_contradiction_that_a_document_does_not_explain_is_one_still() -> None:
@@ -236,6 +240,32 @@ def test_a_count_that_differs_is_the_hosts() -> None:
     found = without(traces_of(LOST), re.escape(SMI))
     assert result(found, "host").outcome == "fail"
     assert "the topology matrix has 8 GPUs, the PCI tree 7" in (result(found, "host").actual or "")
+
+
+@pytest.mark.parametrize(("count", "expected"), [("9", "fail"), ("8", "pass"), ("7", "unknown"), ("?", "pass")])
+def test_a_tools_own_count_is_compared_with_the_tree(count: str, expected: str) -> None:
+    text = whole()._files[SMI].decode().replace("<attached_gpus>8<", f"<attached_gpus>{count}<")
+    found = result(without(put={SMI: text.encode()}), "host")
+    assert found.outcome == expected
+    if expected != "pass":
+        assert f"the count of nvidia-smi -q -x has {count} GPUs, the PCI tree 8" in (found.actual or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("NVIDIA H100 80GB HBM3", "unknown"),
+        ("NVIDIA H20", "unknown"),
+        ("NVIDIA H200 NVL", "pass"),  # it begins with the name that the id has
+        ("NVIDIA H200 of another board", "pass"),  # not the name of another known model
+        ("NVIDIA H200", "pass"),
+    ],
+)
+def test_a_name_that_is_of_a_model_with_other_ids(name: str, expected: str) -> None:
+    text = whole()._files[SMI].decode().replace("<product_name>NVIDIA H200<", f"<product_name>{name}<", 1)
+    found = result(without(put={SMI: text.encode()}), GPUS[0])
+    assert found.outcome == expected
+    assert (name in (found.actual or "")) is (expected == "unknown")
 
 
 def test_the_kernels_other_list_and_the_nvidia_modules_folder_are_sources() -> None:

@@ -349,3 +349,25 @@ def test_a_state_of_the_fabric_manager_that_stands_twice_is_unknown(root: Path, 
     manager = read_fabric_manager(reader(root), HOST)
     assert manager is not None
     assert (manager.installed, manager.running, manager.state, manager.version) == (True, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected", "doubts"),
+    [
+        ("HardwareCorrupted:     0 kB", 0, 0),
+        ("HardwareCorrupted: 1048576 kB", 1 << 30, 0),
+        ("Hugepagesize:       2048 kB", 0, 0),  # a kernel that does not count it
+        ("HardwareCorrupted:    -4 kB", None, 1),
+        ("HardwareCorrupted:     0 kB\nHardwareCorrupted:     4 kB", None, 1),
+    ],
+)
+def test_memory_that_the_kernel_found_corrupted(tmp_path: Path, line: str, expected: int | None, doubts: int) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text(f"MemTotal:       131072 kB\n{line}\n")
+    read = reader(tmp_path)
+    assert read_health(read, HOST).corrupted_bytes == expected
+    assert [problem.what for problem in read.problems].count("not an amount of memory") == doubts
+
+
+def test_corrupted_memory_is_unknown_without_the_file(tmp_path: Path) -> None:
+    assert read_health(reader(tmp_path), HOST).corrupted_bytes is None

@@ -44,6 +44,7 @@ class Sick:
             "nvmlDeviceGetMarginTemperature": -3,
             "nvmlDeviceGetTotalEccErrors": 4,
             "nvmlDeviceGetRowRemapperHistogram": SimpleNamespace(max=1, high=0, partial=0, low=2, none=1),
+            "nvmlDeviceGetRepairStatus": [1, 0],
             "nvmlErrorString": "Not Supported",
         }
         if name not in answers:
@@ -64,6 +65,7 @@ def test_a_sick_gpu_as_nvml_tells_it() -> None:
     assert (gpu.pcie_replays, gpu.temperature_c, gpu.temperature_margin_c) == (900, 92, -3)
     assert (gpu.ecc_corrected, gpu.ecc_uncorrected, gpu.ecc_uncorrected_lifetime) == (4, 4, 4)
     assert (gpu.remap_banks_low, gpu.remap_banks_none, gpu.sram_threshold_exceeded) == (2, 1, True)
+    assert (gpu.channel_repair_pending, gpu.tpc_repair_pending) == (True, False)
     assert gpu.recovery_action == "reset"
     assert gpu.memory_temperature_c is None
     assert gpu.lacks is not None
@@ -83,9 +85,15 @@ def test_a_gpu_that_is_too_hot_makes_a_document_that_can_be_read() -> None:
 
 @pytest.mark.parametrize("value", [-1, True, "3", 1 << 70, 2.5, None, [], {}])
 def test_a_count_that_is_none_stays_unknown(value: Any) -> None:
-    health = {"pcieReplays": value, "remapBanks": [value, value], "recoveryAction": value}
+    health = {"pcieReplays": value, "remapBanks": [value, value], "repairs": [value, value], "recoveryAction": value}
     (gpu,) = parse_nvml(json.dumps({"0": {"busId": A, "health": health}})).gpus
     assert (gpu.pcie_replays, gpu.remap_banks_none, gpu.recovery_action) == (None, None, None)
+    assert (gpu.channel_repair_pending, gpu.tpc_repair_pending) == (None, None)
+
+
+def test_a_gpu_without_repairs_says_so() -> None:
+    (gpu,) = parse_nvml(json.dumps({"0": {"busId": A, "health": {"repairs": "ERR Not Supported"}}})).gpus
+    assert gpu.lacks == ("channel_repair_pending", "tpc_repair_pending")
 
 
 @pytest.mark.parametrize("health", [None, [], "ERR", 3])

@@ -116,6 +116,16 @@ def test_mig_hides_row_remaps_and_lists_instances_once() -> None:
     assert gpu.memory_bytes == 143771 << 20  # the GPU's own, not a MIG device's
 
 
+@pytest.mark.parametrize(
+    ("word", "pending"), [("No", False), ("Yes", True), ("GPU requires reset", True), ("N/A", None), ("?", None)]
+)
+def test_a_repair_waits_where_the_driver_says_that_the_gpu_requires_a_reset(word: str, pending: bool | None) -> None:
+    inner = f"<channel_repair_pending>{word}</channel_repair_pending><tpc_repair_pending>No</tpc_repair_pending>"
+    (gpu,) = parse_smi_xml(smi(f"<ecc_errors>{inner}</ecc_errors>")).gpus
+    assert (gpu.channel_repair_pending, gpu.tpc_repair_pending) == (pending, False)
+    assert ("channel_repair_pending" in (gpu.lacks or ())) is (word == "N/A")
+
+
 def test_module_id_zero_is_no_module() -> None:
     text = (H200 / "nvidia-smi-q-x1.xml").read_text().replace("<module_id>1<", "<module_id>0<")
     assert parse_smi_xml(text).gpus[0].module_id is None

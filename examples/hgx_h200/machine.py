@@ -14,7 +14,7 @@ def write_cpus(tree: Tree) -> None:
     tree.put_all(base, online=everyone, possible=everyone, present=everyone, offline="", isolated="", nohz_full="")
     tree.put_all(f"{base}/smt", active=1, control="on")
     tree.put_all(f"{base}/cpuidle", current_driver="intel_idle", current_governor="menu")
-    tree.put_all(f"{base}/intel_pstate", status="active", no_turbo=0)
+    tree.put_all(f"{base}/intel_pstate", status="active", no_turbo=0, max_perf_pct=100)
     for cpu in range(CPUS):
         _write_topology(tree, f"{base}/cpu{cpu}", cpu)
         _write_frequency(tree, base, cpu)

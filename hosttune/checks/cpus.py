@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import HOST, lacks, pinned, planned_guests, refused, spread, wanted
+from hosttune.checks.data import table
+from hosttune.checks.facts import HOST, RECORD, lacks, pinned, planned_guests, refused, spread, wanted
 from hosttune.knobs.cpus import ENERGY_PREFERENCE, GOVERNOR, PREFERENCE_DRIVERS
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
@@ -48,7 +51,7 @@ def _asked_for(evidence: Evidence, kind: str, cpus: Sequence[Cpu]) -> set[str]:
 
 
 def cpu_frequency(evidence: Evidence) -> Iterable[CheckResult]:
-    """Check the governor, or the energy preference where the driver supports one."""
+    """Check the governor, or the energy preference where the driver supports one, and the limits of clocks."""
     check = "cpu-frequency"
     model = evidence.host.cpu_model
     driver = model.scaling_driver if model else None
@@ -57,10 +60,11 @@ def cpu_frequency(evidence: Evidence) -> Iterable[CheckResult]:
         if not known:
             yield _no_frequency(evidence, check, subject, cpus)
         elif driver in PREFERENCE_DRIVERS:
-            found = _preference(evidence, check, subject, known, driver or "")
+            found = _limited(evidence, _preference(evidence, check, subject, known, driver or ""), known, driver)
             yield _whole(found, cpus, known, "cpufreq/scaling_governor")
         else:
-            yield _whole(_governor(evidence, check, subject, known, driver), cpus, known, "cpufreq/scaling_governor")
+            found = _limited(evidence, _governor(evidence, check, subject, known, driver), known, driver)
+            yield _whole(found, cpus, known, "cpufreq/scaling_governor")
 
 
 def _whole(found: CheckResult, cpus: Sequence[Cpu], known: Sequence[Cpu], file: str) -> CheckResult:
@@ -136,6 +140,56 @@ def _judged(
         why = f"{spread(values)}: no {kind.replace('-', ' ')} is named {', '.join(sorted(strange))[:40]}"
         return unknown(check, subject, expected=expected, why=why, hint=f"look with: grep . {source}", source=source)
     return warned(check, subject, expected=expected, actual=actual, source=source, hint=hint)
+
+
+def _limited(evidence: Evidence, found: CheckResult, cpus: Sequence[Cpu], driver: str | None) -> CheckResult:
+    """Add what limits clocks. A limit below the highest clock warns, one that was not read is unknown.
+
+    Turbo that is off is only said: operators switch it off on purpose, so that clocks do not vary.
+    """
+    low, unread = _limits(evidence, cpus)
+    percent = evidence.clocks.percent if evidence.clocks else None
+    if percent is not None and percent < 100:
+        hint = f"find what sets it, or echo 100 > {sysfs.MAX_PERF_PERCENT}"
+        low.append((f"performance of all CPUs limited to {percent} %", hint))
+    elif percent is None and driver in (None, "intel_pstate", "intel_cpufreq"):
+        unread += [] if lacks(evidence, sysfs.MAX_PERF_PERCENT) else ["max_perf_pct was not read"]
+    boost = next((fact for fact in evidence.configuration or () if fact.name == "boost"), None)
+    turbo = [f"turbo is off ({boost.source})"] if boost is not None and boost.value == "off" else []
+    said = [*filter(None, [found.actual]), *(text for text, _ in low), *turbo]
+    hint = "; ".join([*filter(None, [found.hint]), *(hint for _, hint in low)])
+    expected = f"{found.expected}, no limit below the highest clock"
+    source = f"{_CPUS}/cpu*/cpufreq/{{scaling,cpuinfo}}_max_freq"
+    if unread and found.outcome not in ("fail", "unknown"):
+        look = f"look with: grep . {source} {sysfs.MAX_PERF_PERCENT}" if evidence.complete else RECORD
+        why = "; ".join([*said, *unread])
+        return unknown(found.check, found.subject, expected=expected, why=why, hint=look, source=source)
+    actual = "; ".join(said)
+    if low and found.outcome == "pass":
+        return warned(found.check, found.subject, expected=expected, actual=actual, source=source, hint=hint)
+    return msgspec.structs.replace(found, actual=actual, hint=hint or None)
+
+
+def _limits(evidence: Evidence, cpus: Sequence[Cpu]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the limits of these CPUs' clocks that are below the highest clock, with a hint; and what was not read."""
+    rows = evidence.clocks.limits if evidence.clocks else ()
+    by_cpu = {cpu: (row.limit_khz, row.highest_khz) for row in rows for cpu in CpuSet.parse(row.cpus)}
+    step = table("limits")["clock"]["step_khz"]
+    low: list[tuple[str, int]] = []
+    unread: list[int] = []
+    for cpu in cpus:
+        limit, highest = by_cpu.get(cpu.id, (None, None))
+        if limit is None or not highest:
+            unread.append(cpu.id)
+        elif limit + step < highest:
+            low.append((f"{limit // 1000} of {highest // 1000} MHz", cpu.id))
+    hint = (
+        "find what sets scaling_max_freq of these CPUs (TuneD, cpupower, a power manager, the firmware), or echo the"
+        " highest clock into it"
+    )
+    whom = "" if len(low) == len(cpus) else f"of CPUs {CpuSet(cpu for _, cpu in low)} "
+    found = [(f"clock {whom}limited to {spread(low)}", hint)] if low else []
+    return found, [f"the limit of the clock of CPUs {CpuSet(unread)} was not read"] if unread else []
 
 
 # --- idle states ---------------------------------------------------------------------------------------------
@@ -255,10 +309,12 @@ def _shared(
 CHECKS = (
     Check(
         id="cpu-frequency",
-        title="CPU governor and energy preference",
+        title="CPU governor, energy preference and limits of the clock",
         subjects="each guest with pinned vCPUs; without any, the host",
         why="a vCPU that waits for its core to speed up delays the GPU that waits for it",
-        source="Linux Documentation/admin-guide/pm: cpufreq, intel_pstate, amd-pstate",
+        source=(
+            "Linux Documentation/admin-guide/pm: cpufreq (scaling_max_freq), intel_pstate (max_perf_pct), amd-pstate"
+        ),
         judge=cpu_frequency,
         for_guests=True,
     ),

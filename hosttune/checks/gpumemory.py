@@ -9,7 +9,7 @@ from functools import partial
 from hosttune.checks.check import Check, skipped
 from hosttune.checks.data import table
 from hosttune.checks.facts import RECORD, accelerators, wanted
-from hosttune.checks.gpufacts import Fact, each_gpu, reset_hint
+from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, not_judged, reset_hint, whole
 from hosttune.gpu import hints_for, vendor_of
 from hosttune.gpu.knobs import ECC
 from hosttune.model.evidence import Evidence
@@ -56,13 +56,31 @@ _ERRORS = Fact(
     "no uncorrected error",
     ("ecc_uncorrected",),
     "nvmlDeviceGetTotalEccErrors",
-    also=("sram_threshold_exceeded", "unrepairable_memory"),
+    also=("sram_threshold_exceeded", "unrepairable_memory", "channel_repair_pending", "tpc_repair_pending"),
 )
 
 
+def ecc_errors(evidence: Evidence) -> Iterable[CheckResult]:
+    """Check uncorrected errors and repairs. A repair that is pending fails even where errors are not counted."""
+
+    def judged(gpu: Gpu, device: PciDevice | None) -> CheckResult:
+        if _repairs(gpu):
+            return _ecc_errors(gpu)
+        return not_judged(evidence, _ERRORS, gpu, device) or whole(evidence, _ERRORS, gpu, _ecc_errors(gpu))
+
+    return every_gpu(evidence, _ERRORS, judged)
+
+
+def _repairs(gpu: Gpu) -> list[str]:
+    """Return the repairs that wait for a reset."""
+    pending = ((gpu.channel_repair_pending, "a memory channel"), (gpu.tpc_repair_pending, "a TPC"))
+    return [f"repair of {part} pending" for flag, part in pending if flag]
+
+
 def _ecc_errors(gpu: Gpu) -> CheckResult:
-    """Judge uncorrected errors since the driver was loaded: any fails; so does memory reported as beyond repair."""
-    parts = [f"{gpu.ecc_uncorrected} uncorrected"]
+    """Judge uncorrected errors since the driver was loaded: any fails; so do memory reported as beyond repair, and a
+    repair that waits for a reset."""
+    parts = [f"{gpu.ecc_uncorrected} uncorrected"] if gpu.ecc_uncorrected is not None else []
     if gpu.ecc_corrected is not None:
         parts.append(f"{gpu.ecc_corrected} corrected since the driver was loaded")
     if gpu.ecc_uncorrected_lifetime:
@@ -75,8 +93,9 @@ def _ecc_errors(gpu: Gpu) -> CheckResult:
         )
         if flag
     ]
-    actual = ", ".join(parts + worn)
-    if worn or gpu.ecc_uncorrected:
+    repairs = _repairs(gpu)
+    actual = ", ".join(parts + worn + repairs)
+    if worn or repairs or gpu.ecc_uncorrected:
         hint = _RMA if worn else "; ".join(filter(None, (reset_hint(gpu), hints_for(gpu).repaired)))
         return _ERRORS.failed(gpu, actual, hint)
     return _ERRORS.passed(gpu, actual)
@@ -213,8 +232,9 @@ CHECKS: tuple[Check, ...] = (
         "No uncorrected memory errors",
         "each GPU that counts them",
         "An uncorrected error has already made a result wrong; memory that cannot be repaired will do so again",
-        f"{_NVML}: nvmlDeviceGetTotalEccErrors; Documentation/gpu/amdgpu/ras.rst; {_REMAP_GUIDE}",
-        partial(each_gpu, fact=_ERRORS, judge=_ecc_errors),
+        f"{_NVML}: nvmlDeviceGetTotalEccErrors, nvmlDeviceGetRepairStatus; Documentation/gpu/amdgpu/ras.rst;"
+        f" {_REMAP_GUIDE}",
+        ecc_errors,
         inside=True,
         none="GPU",
     ),

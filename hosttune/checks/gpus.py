@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.checks.facts import RECORD, accelerators, for_vfio, lacks, wanted
+from hosttune.checks.data import table
+from hosttune.checks.facts import RECORD, accelerators, for_vfio, lacks, model_of, wanted
 from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, not_judged, reset_hint, source, unknown_if_below_others
 from hosttune.gpu import hints_for, vendor_of
+from hosttune.gpu.inside import is_vgpu
 from hosttune.gpu.knobs import POWER_LIMIT
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
@@ -76,6 +78,9 @@ def _answers(evidence: Evidence, gpu: Gpu, own: str, expected: str) -> CheckResu
         why = f"{own} {version}; {lacking} was not read, and both must agree"
         hint = f"compare /sys/module/{own}/version with {hints.tool}"
         return unknown(_DRIVER, gpu.address, expected=expected, why=why, hint=hint)
+    if is_reported and (less := _less_memory(evidence, gpu)) is not None:
+        hint = f"{hints.show} shows the memory of each; look for {hints.lost} in the kernel log; reset the GPU"
+        return unknown(_DRIVER, gpu.address, expected=expected, why=f"{own} {version}; {less}", hint=hint)
     if is_reported:
         answer = source(gpu, "nvmlSystemGetDriverVersion")
         return passed(_DRIVER, gpu.address, expected=expected, actual=f"{own} {version}", source=answer)
@@ -87,6 +92,37 @@ def _answers(evidence: Evidence, gpu: Gpu, own: str, expected: str) -> CheckResu
     why = f"held by {own} {version}, and {hints.reporters} reported it"
     hint = hints.unreported if evidence.complete else RECORD
     return unknown(_DRIVER, gpu.address, expected=expected, why=why, hint=hint)
+
+
+def _less_memory(evidence: Evidence, gpu: Gpu) -> str | None:
+    """Return what the driver reports of this GPU's memory, if it reports much more of another one of the same ids.
+
+    Boards of the same ids have the same memory. GPUs that are divided in another way are not compared.
+    """
+    functions = evidence.host.index.pci
+    own = functions.get(gpu.address)
+    if own is None or None in model_of(own)[:4]:
+        return None
+
+    def divided(one: Gpu) -> tuple[object, ...]:
+        return one.mig_on, is_vgpu(one.model), one.compute_partition, one.memory_partition
+
+    alike = [
+        one
+        for one in accelerators(evidence.host)
+        if (device := functions.get(one.address)) is not None
+        and model_of(device) == model_of(own)
+        and device.driver == own.driver
+        and divided(one) == divided(gpu)
+    ]
+    most = max(alike, key=lambda one: one.memory_bytes or 0, default=gpu)
+    if not most.memory_bytes:
+        return None
+    other = f"{most.memory_bytes >> 20} MiB of {most.address}, of the same ids"
+    if gpu.memory_bytes is None:
+        return f"its memory was not reported, and {other}"
+    less = gpu.memory_bytes < most.memory_bytes - most.memory_bytes // table("limits")["gpu"]["memory_share"]
+    return f"{gpu.memory_bytes >> 20} MiB of memory, and {other}" if less else None
 
 
 _STATUS = Fact("gpu-status", "operational, nothing asked for", ("status",), "")

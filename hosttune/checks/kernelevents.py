@@ -25,11 +25,15 @@ from hosttune.checks.xids import rulings
 from hosttune.gpu import vendor_of
 from hosttune.model.evidence import Evidence, Health, KernelEvent
 from hosttune.model.gpu import Gpu
+from hosttune.model.problems import MEMORY_UNSURE
 from hosttune.model.validation import CheckResult
+from hosttune.model.values import format_size
 
 _XID, _SXID, _MCE = "xid", "sxid", "machine-check"
 _XIDS = "NVIDIA, Xid catalogue (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html)"
 _EDAC = "/sys/devices/system/edac/mc"
+_MEMINFO = "/proc/meminfo"
+_LOOK_AT_MEMORY = f"look with: grep MemTotal {_MEMINFO} /sys/devices/system/node/node*/meminfo"
 _CLEAN = "none since boot"
 
 
@@ -191,21 +195,27 @@ _PART = "ras-mc-ctl --errors or the BMC's event log names the part: memory modul
 def machine_check(evidence: Evidence) -> Iterable[CheckResult]:
     """Check machine checks, errors reported by firmware, and memory errors: uncorrected ones fail, corrected ones warn.
 
-    There are two sources: the log, and EDAC's counters since its driver was loaded. Linux' RAS guide recommends
-    reporting every corrected memory error: such errors indicate a module that begins to fail.
+    There are three sources: the log, EDAC's counters since its driver was loaded, and the memory that the kernel has
+    taken out of use since boot. Linux' RAS guide recommends reporting every corrected memory error: such errors
+    indicate a module that begins to fail. Memory is taken out of use after an uncorrected error, and by programs after
+    many corrected ones (mm/memory-failure.c, soft_offline_page), so alone it warns.
     """
     events = _events(evidence, "mce", "edac")
     counts = (evidence.health.edac if evidence.health else None) or {}
     texts = [f"{_kind(event)}{_when(event)}" for event in events]
     texts += [f"{name} counts {n} {kind}" for name, found in counts.items() for kind, n in found.items() if n]
+    corrupted = evidence.health.corrupted_bytes if evidence.health else None
+    texts += [f"the kernel has found {format_size(corrupted)} of memory corrupted"] if corrupted else []
     hard = any(event.severity != "corrected" for event in events) or any(found.get("ue") for found in counts.values())
     read = _source(evidence.health) + (f", {_EDAC}/mc*/{{ue,ce}}_count" if counts else "")
-    why = _read(evidence) or _uncounted(evidence)
+    read += f", {_MEMINFO} (HardwareCorrupted)" if corrupted else ""
+    why = _read(evidence) or _uncounted(evidence) or _memory_unread(evidence)
     actual = listed(texts)
     if hard:
         yield failed(_MCE, HOST, expected=_CLEAN, actual=actual, source=read, hint=_PART)
     elif why is not None:
-        hint = _hint(evidence) if _read(evidence) else f"cat {_EDAC}/mc*/ue_count as root"
+        hint = f"cat {_EDAC}/mc*/ue_count as root" if _uncounted(evidence) else _LOOK_AT_MEMORY
+        hint = _hint(evidence) if _read(evidence) else hint
         yield unknown(_MCE, HOST, expected=_CLEAN, why=f"{actual}; {why}" if texts else why, hint=hint)
     elif texts:
         yield warned(_MCE, HOST, expected=_CLEAN, actual=actual, source=read, hint=_PART)
@@ -229,6 +239,15 @@ def _uncounted(evidence: Evidence) -> str | None:
     seen = {f"mc{event.code}" for event in _events(evidence, "edac-mc")}
     missing = sorted((seen | set(counts)) - known)
     return f"the error counts of {listed(missing)} could not be read" if missing else None
+
+
+def _memory_unread(evidence: Evidence) -> str | None:
+    """Return why the kernel's own count of corrupted memory is unknown, or why its files about memory are in doubt."""
+    doubt = next((one for one in evidence.host.problems if one.what == MEMORY_UNSURE), None)
+    if doubt is not None:
+        return f"{MEMORY_UNSURE}: {doubt.why}"
+    unread = evidence.health is None or evidence.health.corrupted_bytes is None
+    return refused(evidence, _MEMINFO) or f"{_MEMINFO} could not be read" if unread else None
 
 
 CHECKS: tuple[Check, ...] = (
@@ -256,7 +275,8 @@ CHECKS: tuple[Check, ...] = (
         "host",
         "Uncorrected memory and CPU errors end guests; corrected ones announce them",
         "Linux Documentation/admin-guide/ras.rst (any corrected memory error is to be reported), ABI/testing/"
-        "sysfs-devices-edac; UEFI specification, common platform error record",
+        "sysfs-devices-edac, filesystems/proc.rst (HardwareCorrupted); UEFI specification, common platform error"
+        " record",
         machine_check,
         inside=True,
     ),

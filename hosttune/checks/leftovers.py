@@ -20,7 +20,7 @@ from hosttune.checks.facts import (
     planned_guests,
     undefined,
 )
-from hosttune.checks.memory import page_count_uncertain, unread_pools
+from hosttune.checks.memory import WHO_IS_RIGHT, missing_pages, page_count_uncertain, unread_pools
 from hosttune.model import sysfs
 from hosttune.model.evidence import OF_REGISTER, UNREAD_STATEMENT, Evidence
 from hosttune.model.host import HugePages, NumaNode, PciDevice, RunningGuest
@@ -118,8 +118,13 @@ def leftover_pages(evidence: Evidence) -> Iterable[CheckResult]:
     """Compare the huge pages in use on each node with those of the running guests."""
     nodes = evidence.host.numa_nodes
     every = [(node, pool) for node in nodes for pool in node.hugepages or () if pool.size_bytes]
+    missing = missing_pages(evidence)
     pools = [
-        (node, pool) for node, pool in every if pool.total != 0 or page_count_uncertain(evidence.host, pool.size_bytes)
+        (node, pool)
+        for node, pool in every
+        if pool.total != 0
+        or page_count_uncertain(evidence.host, pool.size_bytes)
+        or not missing.keys().isdisjoint(((node.id, pool.size_bytes), (None, pool.size_bytes)))
     ]
     pools += [(NumaNode(id=node), HugePages(size_bytes=size)) for node, size in unread_pools(evidence.host)]
     if not pools and (not nodes or any(node.hugepages is None for node in nodes)):
@@ -128,10 +133,13 @@ def leftover_pages(evidence: Evidence) -> Iterable[CheckResult]:
     elif not pools:
         yield skipped(_PAGES, HOST, "no huge pages are reserved")
     for node, pool in pools:
-        yield _pool(evidence, node, pool)
+        yield _pool(
+            evidence, node, pool, missing.get((node.id, pool.size_bytes)) or missing.get((None, pool.size_bytes))
+        )
 
 
-def _pool(evidence: Evidence, node: NumaNode, pool: HugePages) -> CheckResult:
+def _pool(evidence: Evidence, node: NumaNode, pool: HugePages, missing: str | None) -> CheckResult:
+    """Judge one pool. `missing`: what running guests have more than there is."""
     subject = f"node {node.id}, {pool.size_bytes >> 10} KiB"
     source = sysfs.pool(node.id, pool.size_bytes)
     expected = "pages in use are those of running guests"
@@ -152,6 +160,9 @@ def _pool(evidence: Evidence, node: NumaNode, pool: HugePages) -> CheckResult:
     if page_count_uncertain(evidence.host, pool.size_bytes):
         why = f"{actual}; /proc/meminfo does not confirm it"
         return unknown(_PAGES, subject, expected=expected, why=why, hint=_ROOT, source=source)
+    if missing is not None:
+        why = f"{used} of {pool.total} in use; {missing}"
+        return unknown(_PAGES, subject, expected=expected, why=why, hint=WHO_IS_RIGHT, source=source)
     return passed(_PAGES, subject, expected=expected, actual=actual, source=source)
 
 

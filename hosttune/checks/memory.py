@@ -11,6 +11,7 @@ from hosttune.checks.facts import (
     RUNNING,
     guests_known,
     lacks,
+    listed,
     named_nodes,
     planned_guests,
     refused,
@@ -18,7 +19,7 @@ from hosttune.checks.facts import (
 )
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
-from hosttune.model.host import Host
+from hosttune.model.host import Host, RunningGuest
 from hosttune.model.problems import PAGES_UNSURE
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import format_size
@@ -33,9 +34,12 @@ _THP, _KSM, _BALANCING = Thp.path, Ksm.path, NumaBalancing.path
 
 
 def hugepages(evidence: Evidence) -> Iterable[CheckResult]:
-    """Check that enough huge pages are reserved for guests that are defined or planned and do not run."""
+    """Check that enough huge pages are reserved for guests that are defined or planned and do not run.
+
+    Where guests that run have more pages than there are, one of the two sources is wrong, and which one is unknown.
+    """
     check = "hugepages"
-    demand = _demand(evidence)
+    demand, missing = _demand(evidence), missing_pages(evidence)
     pools: dict[Pool, tuple[int | None, int | None]] = {
         (node.id, pool.size_bytes): (pool.total, pool.free)
         for node in evidence.host.numa_nodes
@@ -43,11 +47,46 @@ def hugepages(evidence: Evidence) -> Iterable[CheckResult]:
     }
     pools |= dict.fromkeys(unread_pools(evidence.host), (None, None))
     reserved = {key for key, (total, _) in pools.items() if total != 0 or page_count_uncertain(evidence.host, key[1])}
-    keys = sorted({*reserved, *demand}, key=lambda key: (-1 if key[0] is None else key[0], key[1]))
+    keys = sorted({*reserved, *demand, *missing}, key=lambda key: (-1 if key[0] is None else key[0], key[1]))
     if not keys:
         yield _no_pages(evidence, check)
     for key in keys:
-        yield _pool(evidence, check, key, demand.get(key, 0), pools)
+        found = _pool(evidence, check, key, demand.get(key, 0), pools)
+        if key in missing and found.outcome not in ("fail", "unknown"):
+            why, hint = f"{found.actual}; {missing[key]}", WHO_IS_RIGHT
+            found = unknown(
+                check, found.subject, expected=found.expected or "", why=why, hint=hint, source=found.source
+            )
+        yield found
+
+
+WHO_IS_RIGHT = "compare: grep -i huge /proc/meminfo; virsh dumpxml GUEST; grep -l huge /proc/*/numa_maps"
+
+
+def missing_pages(evidence: Evidence) -> dict[Pool, str]:
+    """Return the pools that have fewer pages than running guests hold of them, with both numbers in words.
+
+    A guest that libvirt binds to a node by preference may have its pages elsewhere, so all nodes together must have
+    fewer pages of the size. A guest that is just starting may not have its pages yet.
+    """
+    held: dict[Pool, int] = {}
+    for guest in evidence.host.guests or ():
+        if guest.state in RUNNING and not guest.starting:
+            for key, size in _huge_parts(guest):
+                held[key] = held.get(key, 0) + size // key[1]
+    totals: dict[Pool, int | None] = {}
+    for node in evidence.host.numa_nodes:
+        for pool in node.hugepages or ():
+            totals[node.id, pool.size_bytes] = pool.total
+    found: dict[Pool, str] = {}
+    for (node_id, size), pages in held.items():
+        every = [total for (_, page), total in totals.items() if page == size]
+        known = [total for total in every if total is not None]
+        of_all = sum(count for (_, page), count in held.items() if page == size)
+        own = sum(known) if node_id is None else totals.get((node_id, size)) or 0
+        if len(known) == len(every) and of_all > sum(known) and pages > own:
+            found[node_id, size] = f"running guests hold {pages} pages of it, and there are {own}"
+    return found
 
 
 def unread_pools(host: Host) -> list[tuple[int, int]]:
@@ -64,6 +103,15 @@ def page_count_uncertain(host: Host, page_bytes: int) -> bool:
     return default in (None, page_bytes) and any(problem.what == PAGES_UNSURE for problem in host.problems)
 
 
+def _huge_parts(guest: RunningGuest) -> list[tuple[Pool, int]]:
+    """Return the parts of a guest's memory that are of huge pages: (pool, bytes)."""
+    return [
+        ((part.node, part.page_bytes), part.memory_bytes)
+        for part in guest.memory or ()
+        if part.page_bytes and part.page_bytes > 4096 and part.memory_bytes
+    ]
+
+
 def _demand(evidence: Evidence) -> dict[Pool, int]:
     """Return the bytes that guests which do not run yet will take, by node and page size."""
     demand: dict[Pool, int] = {}
@@ -71,10 +119,8 @@ def _demand(evidence: Evidence) -> dict[Pool, int]:
     for guest in known.values():
         if (guest.state or "running") in RUNNING:
             continue
-        for part in guest.memory or ():
-            if part.page_bytes and part.page_bytes > 4096 and part.memory_bytes:
-                key = part.node, part.page_bytes
-                demand[key] = demand.get(key, 0) + part.memory_bytes
+        for key, size in _huge_parts(guest):
+            demand[key] = demand.get(key, 0) + size
     for name, planned in planned_guests(evidence).items():
         for cell in planned.cells if name not in known and planned.page_bytes else ():
             key = int(cell.host_nodes), planned.page_bytes or 0
@@ -95,6 +141,11 @@ def _no_pages(evidence: Evidence, check: str) -> CheckResult:
         return unknown(
             check, HOST, expected=expected, why="the pools of the nodes are unknown", hint=RECORD, source=source
         )
+    unsure = [guest.name for guest in guests_known(evidence) or () if guest.memory is None or _huge_parts(guest)]
+    if unsure:  # one that asks for some, and of which it is unknown whether it runs, or that is just starting
+        why = f"none are reserved; whether {listed(unsure)} needs some is unknown"
+        hint = "look with: virsh dumpxml GUEST"
+        return unknown(check, HOST, expected=expected, why=why, hint=hint, source=source)
     return skipped(check, HOST, "no guest asks for huge pages, and none are reserved")
 
 

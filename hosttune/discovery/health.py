@@ -1,8 +1,8 @@
 """System → health that hardware and kernel report: kernel log, AER and EDAC counters, drives, clock. Read only.
 
-A capture must hold, as far as the host has them, /proc/uptime, `aer_dev_correctable`, `aer_dev_nonfatal` and
-`aer_dev_fatal` of the PCI functions, `ue_count`, `ce_count`, `size_mb` and `mc_name` of the memory controllers, `state`
-and `hwmon*` below /sys/class/nvme, and the answers `kernel-log`, `nvme-smart-log-NAME` and `adjtimex`.
+A capture must hold, as far as the host has them, /proc/meminfo, /proc/uptime, `aer_dev_correctable`, `aer_dev_nonfatal`
+and `aer_dev_fatal` of the PCI functions, `ue_count`, `ce_count`, `size_mb` and `mc_name` of the memory controllers,
+`state` and `hwmon*` below /sys/class/nvme, and the answers `kernel-log`, `nvme-smart-log-NAME` and `adjtimex`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from hosttune.model import sysfs
 from hosttune.model.evidence import Health
 from hosttune.model.host import Host
 from hosttune.model.jsontext import recorded_json
+from hosttune.model.values import MAX_SIZE
 from hosttune.reader import Reader, number
 
 _DEVICES = sysfs.PCI_DEVICES
 _NVME = "/sys/class/nvme"
+_MEMINFO = "/proc/meminfo"
 _EDAC = "/sys/devices/system/edac/mc"
 _AMD = re.compile(r"F[0-9A-Fa-f]{2}h(_M[0-9A-Fa-f]{2,3}h)?")  # ctl_name, drivers/edac/amd64_edac.c
 _CONTROLLER = re.compile(r"nvme[0-9]{1,5}")
@@ -59,6 +61,7 @@ def read_health(reader: Reader, host: Host) -> Health:
         events_unread=0 if log is None else log.unread,
         events_links=log is not None and log.links,
         edac=_edac(reader, host),
+        corrupted_bytes=_corrupted(reader),
         uptime_seconds=uptime,
         aer=_aer(reader, host, recorded=uptime is not None),
         disks=_disks(reader, host),
@@ -66,6 +69,25 @@ def read_health(reader: Reader, host: Host) -> Health:
         time_source=None if synchronised is None else "adjtimex(2)",
         time_error_seconds=error,
     )
+
+
+def _corrupted(reader: Reader) -> int | None:
+    """Return the bytes of memory that the kernel has found corrupted: HardwareCorrupted of /proc/meminfo, in kB.
+
+    Source: Documentation/filesystems/proc.rst. A kernel without CONFIG_MEMORY_FAILURE has no such line and finds none.
+    """
+    text = reader.text(_MEMINFO)
+    if not text or "MemTotal:" not in text:
+        return None
+    found = re.findall(r"(?m)^HardwareCorrupted:(.*)$", text)
+    amounts = {number(words.removesuffix(" kB").strip(), MAX_SIZE >> 10) for words in found}
+    if not found:
+        return 0
+    amount = amounts.pop() if len(amounts) == 1 else None
+    if amount is None:
+        reader.problem("not an amount of memory", _MEMINFO, f"HardwareCorrupted reads {found[0].strip()[:40]!r}")
+        return None
+    return amount << 10
 
 
 def _uptime(reader: Reader, newest: float) -> float | None:

@@ -15,7 +15,7 @@ from hosttune.hugetlbfs import MOUNTS, default_page_bytes, libvirts_folder, read
 from hosttune.model import sysfs
 from hosttune.model.host import HugePages, Hugetlbfs, MemorySettings, NumaNode
 from hosttune.model.limits import check_count
-from hosttune.model.problems import PAGES_UNSURE
+from hosttune.model.problems import MEMORY_UNSURE, PAGES_UNSURE
 from hosttune.model.values import MAX_SIZE, CpuSet, format_size
 from hosttune.reader import Reader, number
 from hosttune.settings.memory import Ksm, NumaBalancing, Thp
@@ -156,7 +156,7 @@ def _compare_memory(reader: Reader, nodes: Sequence[NumaNode]) -> None:
     sizes = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
     if total and len(sizes) == len(nodes) and abs(sum(sizes) - total) > total // 10:
         why = f"the nodes hold {format_size(sum(sizes))}, /proc/meminfo says {format_size(total)}: nodes kept as read"
-        reader.problem("node memory contradicts the total", _NODES, why)
+        reader.problem(MEMORY_UNSURE, _NODES, why)
 
 
 def _compare_pages(reader: Reader, nodes: Sequence[NumaNode]) -> None:

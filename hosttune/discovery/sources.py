@@ -182,13 +182,34 @@ def _maker(reader: Reader, host: Host, tree: Tree, vendor: Vendor) -> Iterator[D
             continue
         driver = vendor.driver or None
         seen = (
-            SeenDevice(address=gpu.address, kind="gpu", vendor=gpu.vendor, model=gpu.model, driver=driver)
+            SeenDevice(
+                address=gpu.address,
+                kind="gpu",
+                id=_id_by_name(vendor, gpu.model, tree.get(gpu.address)),
+                vendor=gpu.vendor,
+                model=gpu.model,
+                driver=driver,
+            )
             for gpu in listing.gpus
         )
         yield _source(listing.name, listing.read, seen, tree, awake if listing.whole else ())
     if vendor.must_list and awake and not named and not reported:
         name = f"{vendor.driver}'s own list"
         yield DeviceSource(name=name, read="its library, tool or /proc", could=len(awake), lacking=tuple(awake))
+
+
+def _id_by_name(vendor: Vendor, name: str | None, function: PciDevice | None) -> str | None:
+    """Return the ids of the model that a tool names, if the function's own ids are those of another model.
+
+    Only names of known models count, since a maker gives boards of one id several names. None too if one of the two
+    names begins with the words of the other: "NVIDIA H100" and "NVIDIA H100 PCIe".
+    """
+    known = vendor.models.get(function.device_id or "") if function is not None else None
+    ids = [device_id for device_id, model in vendor.models.items() if model == name]
+    if known is None or name is None or not ids:
+        return None
+    words = zip(*(re.split(r"[^A-Za-z0-9]+", text) for text in (known, name)), strict=False)
+    return f"{vendor.vendor_id}:{ids[0]}" if any(one != other for one, other in words) else None
 
 
 def _counted(listing: Listing, count: int, held: int, here: int) -> DeviceSource:

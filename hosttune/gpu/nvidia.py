@@ -240,6 +240,7 @@ def _from_tables(reader: Reader, facts: dict[str, Gpu], listed: Answer, *, all_a
 _LASTING = (
     *("driver_version", "uuid", "serial", "module_id", "ecc", "ecc_pending", "ecc_uncorrected"),
     *("sram_threshold_exceeded", "unrepairable_memory", "retired_pending", "remapped_pending", "remapped_failed"),
+    *("channel_repair_pending", "tpc_repair_pending"),
     *("remapped_uncorrectable", "remapped_correctable", "remap_banks_none"),
     *("fabric_state", "fabric_status", "fabric_health"),
     *("recovery_action", "nvlinks_active", "persistence", "power_limit_watts", "power_default_watts", "compute_mode"),

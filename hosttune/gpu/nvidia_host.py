@@ -41,6 +41,8 @@ def lists(reader: Reader) -> tuple[Listing, ...]:
             continue  # reported where its facts are read
         known = tuple(_seen(gpu) for gpu in answer.gpus if gpu.uuid or gpu.model)  # a lost GPU has neither
         found += [Listing(name=words, read=words, gpus=known)] if known else []
+        if answer.count is not None:
+            found.append(Listing(name=f"the count of {words}", read=words, count=answer.count))
     matrix = _matrix(ask(reader, "nvidia-smi-topo-m", _no_live_answer))
     if matrix is not None:
         found.append(Listing(name="the topology matrix", read="nvidia-smi topo -m", count=len(matrix.gpus)))

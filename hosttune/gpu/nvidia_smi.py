@@ -155,8 +155,9 @@ def parse_smi_xml(text: str) -> Answer:
         raise BadInput(f"not XML: {error}", where="nvidia-smi-q-x", hint="record nvidia-smi -q -x again") from error
     check_count(sum(1 for _ in root.iter("gpu")), MOST, "nvidia-smi-q-x")
     driver = text_of(_one_of((element.text or "").strip() for element in root.iterfind("driver_version")))
+    count = integer_of(_one_of((element.text or "").strip() for element in root.iterfind("attached_gpus")))
     flats = ((gpu.get("id", ""), _flatten(gpu)) for gpu in root.iter("gpu"))
-    return _answer(flats, _XML, driver, "nvidia-smi-q-x")
+    return msgspec.structs.replace(_answer(flats, _XML, driver, "nvidia-smi-q-x"), count=count)
 
 
 def _flatten(top: Element) -> Flat:
@@ -184,6 +185,7 @@ def parse_smi_text(text: str) -> Answer:
     Raises BadInput if there are too many.
     """
     drivers: list[str] = []
+    counts: list[str] = []
     flats: list[tuple[str, Flat]] = []
     stack: list[tuple[int, str]] = []
     for line in text.splitlines():
@@ -195,12 +197,14 @@ def parse_smi_text(text: str) -> Answer:
         indent = len(line) - len(line.lstrip())
         if not indent:
             drivers += [value] if name == "Driver Version" else []
+            counts += [value] if name == "Attached GPUs" else []
         elif flats and name:
             stack = [entry for entry in stack if entry[0] < indent][:_DEPTH]
             stack.append((indent, name))
             flats[-1][1].setdefault("/".join(part for _, part in stack), []).append(value)
     check_count(len(flats), MOST, "nvidia-smi-q")
-    return _answer(flats, _TEXT, text_of(_one_of(drivers)), "nvidia-smi-q")
+    answer = _answer(flats, _TEXT, text_of(_one_of(drivers)), "nvidia-smi-q")
+    return msgspec.structs.replace(answer, count=integer_of(_one_of(counts)))
 
 
 def _one_of(values: Iterable[str]) -> str:

@@ -98,6 +98,11 @@ def _recovery(value: str) -> str | None:
     return {"yes": "reset", "no": "none"}.get(value.casefold(), word_of(value))
 
 
+def _repair(value: str) -> bool | None:
+    """Return whether a repair waits for a reset. A driver that can say no more prints that the GPU requires one."""
+    return True if value.casefold() == "gpu requires reset" else flag_of(value)
+
+
 _BANKS_XML = "remapped_rows/row_remapper_histogram/row_remapper_histogram_"
 _BANKS_TEXT = "Remapped Rows/Bank Remap Availability Histogram/"
 
@@ -207,6 +212,13 @@ ROWS = (
         flag_of,
     ),
     Row("unrepairable_memory", ("ecc_errors/unrepairable_memory",), ("ECC Errors/Unrepairable Memory",), flag_of),
+    Row(
+        "channel_repair_pending",
+        ("ecc_errors/channel_repair_pending",),
+        ("ECC Errors/Channel Repair Pending",),
+        _repair,
+    ),
+    Row("tpc_repair_pending", ("ecc_errors/tpc_repair_pending",), ("ECC Errors/TPC Repair Pending",), _repair),
     Row(
         "retired_pending",
         ("retired_pages/pending_retirement", "retired_pages/pending_blacklist"),

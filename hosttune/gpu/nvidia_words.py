@@ -41,6 +41,7 @@ FABRIC_MISCONFIGURATIONS = {
 # Fields of `Gpu` that NVML and nvidia-smi can report. If a GPU does not have one, it says so (`Gpu.lacks`).
 TELLS = frozenset(
     (
+        *("channel_repair_pending", "tpc_repair_pending"),
         *("application_clock_mhz", "clock_reasons", "compute_mode", "default_application_clock_mhz", "driver_version"),
         *("ecc", "ecc_corrected", "ecc_pending", "ecc_uncorrected", "fabric_state", "nvlinks", "nvlinks_active"),
         *("peers", "pcie_replays", "persistence", "power_default_watts", "power_limit_watts", "processes"),

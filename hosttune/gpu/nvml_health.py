@@ -81,6 +81,7 @@ def ask_health(nvml: Asker, handle: object) -> dict[str, Any]:
         "applicationClockDefault": nvml.ask("nvmlDeviceGetDefaultApplicationsClock", handle, _GRAPHICS),
         "retiredPending": nvml.ask("nvmlDeviceGetRetiredPagesPendingStatus", handle),
         "remapBanks": nvml.guard(partial(_banks, nvml, handle)),
+        "repairs": nvml.ask("nvmlDeviceGetRepairStatus", handle),
         "sramThreshold": nvml.guard(partial(_sram, nvml, handle)),
         "recoveryAction": nvml.guard(partial(_field, nvml, handle, _RECOVERY)),
     }
@@ -127,6 +128,10 @@ def health_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
     banks = health.get("remapBanks")
     if isinstance(banks, list) and len(banks) == 2:
         facts["remap_banks_low"], facts["remap_banks_none"] = map(_number, banks)
+    repairs = health.get("repairs")
+    if isinstance(repairs, list) and len(repairs) == 2:
+        pending = (None if (n := _number(one)) is None else bool(n) for one in repairs)
+        facts["channel_repair_pending"], facts["tpc_repair_pending"] = pending
     action = _number(health.get("recoveryAction"))
     if action is not None:
         known = 0 <= action < len(RECOVERY_ACTIONS)
@@ -154,6 +159,8 @@ def _lacks(raw: Mapping[str, Any], health: Mapping[str, Any]) -> tuple[str, ...]
     """Return the fields for which NVML answers "Not Supported". A fabric state of 0 means the same (nvml.h)."""
     named = {**_NUMBERS, **_FLAGS, "remapBanks": "remap_banks_none", "recoveryAction": "recovery_action"}
     found = {field for name, field in named.items() if health.get(name) == _MISSING}
+    if health.get("repairs") == _MISSING:
+        found.update(("channel_repair_pending", "tpc_repair_pending"))
     for name, fields in _OTHERS.items():
         found.update(fields if raw.get(name) == _MISSING else ())
     fabric = raw.get("fabricInfo")

@@ -27,9 +27,13 @@ MAX_ANSWER = 4 << 20  # characters; nvidia-smi -q -x prints about 30 KB per GPU
 
 
 class Answer(Value, frozen=True, kw_only=True):
-    """What a library or tool reported: partial GPUs in its own order, and problems."""
+    """What a library or tool reported: partial GPUs in its own order, and problems.
+
+    `count`: how many GPUs it says there are, apart from those that it lists; None: it does not say.
+    """
 
     gpus: tuple[Gpu, ...] = ()
+    count: int | None = None
     problems: tuple[Problem, ...] = ()
 
     def by_address(self) -> dict[str, Gpu]:
@@ -52,7 +56,7 @@ def without_conflicting_gpus(answer: Answer, where: str) -> Answer:
         for address in sorted(doubted)
     )
     kept = tuple(gpu for address, gpu in alike.items() if address not in doubted)
-    return Answer(gpus=kept, problems=(*answer.problems, *problems))
+    return msgspec.structs.replace(answer, gpus=kept, problems=(*answer.problems, *problems))
 
 
 class Listing(Value, frozen=True, kw_only=True):

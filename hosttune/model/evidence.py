@@ -63,6 +63,7 @@ class Health(Value, frozen=True, kw_only=True):
       could not be read. None as a whole if it is unknown which controllers exist.
     - `aer`: by PCI address, error counts since boot by "correctable", "nonfatal", "fatal" and, if not 0, by kind
       ("correctable:RxErr"). None if it was not recorded. A function without an entry has no counters.
+    - `corrupted_bytes`: memory that the kernel has found corrupted and does not use any more (HardwareCorrupted).
     - `disks`: by PCI address, in the drive's own words.
     """
 
@@ -72,6 +73,7 @@ class Health(Value, frozen=True, kw_only=True):
     events_unread: int = 0
     events_links: bool = False
     edac: Mapping[str, Mapping[str, int | None]] | None = None
+    corrupted_bytes: int | None = None
     uptime_seconds: float | None = None
     aer: Mapping[str, Mapping[str, int]] | None = None
     disks: Mapping[str, Mapping[str, str]] | None = None
@@ -151,6 +153,24 @@ class RdmaAccess(Value, frozen=True, kw_only=True):
         close_mappings(self, "peer_modules", "open_drivers")
 
 
+class ClockLimit(Value, frozen=True, kw_only=True):
+    """CPUs that have the same limit of their clock, and the highest clock that their driver sets. None is unknown."""
+
+    cpus: str
+    limit_khz: int | None
+    highest_khz: int | None
+
+
+class Clocks(Value, frozen=True, kw_only=True):
+    """The limits of clocks, of CPUs that have a frequency driver.
+
+    `percent`: intel_pstate's limit of all CPUs, in percent of the highest performance.
+    """
+
+    limits: tuple[ClockLimit, ...]
+    percent: int | None = None
+
+
 class Evidence(Value, frozen=True, kw_only=True):
     """Everything that a validation looks at.
 
@@ -208,6 +228,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     library_files: Mapping[str, str | None] | None = None
     rdma_access: RdmaAccess | None = None  # None: not a planned guest
     configuration: tuple[Fact, ...] | None = None  # facts read for comparing hosts; None: not read
+    clocks: Clocks | None = None  # None: not read
 
     def __post_init__(self) -> None:
         close_lists(self)

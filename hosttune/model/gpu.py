@@ -125,6 +125,8 @@ class Gpu(Value, frozen=True, kw_only=True):
     ecc_uncorrected_lifetime: int | None = None
     sram_threshold_exceeded: bool | None = None  # its lifetime SRAM errors exceed the threshold
     unrepairable_memory: bool | None = None
+    channel_repair_pending: bool | None = None  # of a memory channel, made by the next reset
+    tpc_repair_pending: bool | None = None  # of a part of its processors (TPC), made by the next reset
     retired_pending: bool | None = None  # pages that are retired at the next reset (before Ampere)
     remapped_pending: bool | None = None
     remapped_failed: bool | None = None

@@ -12,6 +12,7 @@ PCI_DEVICES = "/sys/bus/pci/devices"
 PCI_DRIVERS = "/sys/bus/pci/drivers"
 IOMMU_GROUPS = "/sys/kernel/iommu_groups"
 CPUS = "/sys/devices/system/cpu"
+MAX_PERF_PERCENT = f"{CPUS}/intel_pstate/max_perf_pct"  # of all CPUs; absent with intel_pstate=per_cpu_perf_limits
 NODES = "/sys/devices/system/node"
 _FUNCTION = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 
