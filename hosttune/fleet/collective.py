@@ -6,6 +6,7 @@ grouped without a host that gives no answer.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -62,6 +63,7 @@ def _planned(course: Course[CollectiveOptions], hosts: Sequence[str]) -> tuple[s
         hosts=planned,
         ranks=collectiveplan.ranks_of(planned, options),
         most_hosts=course.most_hosts,
+        cores=os.cpu_count() or 1,
     )
     return stopped, plan
 

@@ -6,7 +6,6 @@ that step, RESULTS/HOST/collective-NNN.json. So a report can be made, and a run 
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -78,7 +77,7 @@ class PlannedStep(Value, frozen=True, kw_only=True):
 
 
 class CollectivePlan(Plan, frozen=True, kw_only=True):
-    """A run of `collective`. `ranks`: on each host. `most_hosts`: asked at once."""
+    """A run of `collective`. `ranks`: on each host. `most_hosts`: asked at once; `cores`: of the controller."""
 
     FILE = "collective-plan.json"
     SCHEMA = "hosttune.collective-plan/v1"
@@ -88,6 +87,7 @@ class CollectivePlan(Plan, frozen=True, kw_only=True):
     ranks: int = 1
     steps: tuple[PlannedStep, ...] = ()
     most_hosts: int = 200
+    cores: int = 1
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -117,6 +117,8 @@ class CollectivePlan(Plan, frozen=True, kw_only=True):
             return "a step is there twice, or without groups"
         if not 1 <= self.ranks <= _MOST_RANKS or self.most_hosts < 2 or not self.options.sizes:
             return f"{self.ranks} ranks, {self.most_hosts} hosts at once, {len(self.options.sizes)} sizes"
+        if self.cores < 1:
+            return f"{self.cores} cores"
         found = (groups_of_known_hosts((g.hosts for g in one.groups), self.members) for one in self.steps)
         return next((why for why in found if why is not None), None)
 
@@ -263,7 +265,7 @@ def seconds_of(task: Task) -> float:
 
 def step_minutes(plan: CollectivePlan, hosts: int) -> float:
     """Return the most minutes that a step with so many hosts takes, if its hosts meet at once."""
-    return step_seconds(hosts, float(plan.options.seconds), os.cpu_count() or 1) / 60
+    return step_seconds(hosts, float(plan.options.seconds), plan.cores) / 60
 
 
 def series_minutes(plan: CollectivePlan) -> float:
