@@ -19,10 +19,11 @@ from hosttune.model.collective import Device, Kind, Member, Purpose, Task
 from hosttune.model.fleet import Answer
 from hosttune.model.values import Value
 from hosttune.pairs.schedule import START_SECONDS, step_seconds
+from hosttune.predicting.formulas import SMALL_BYTES
 from hosttune.report.branch import count
 
 LIST_RECORD = "collective-hosts"
-SIZES = (32 << 20, 256 << 20, 1 << 30)  # the formulas of `predicting` begin at 32 MiB
+SIZES = (SMALL_BYTES, 256 << 20, 1 << 30)
 KINDS: tuple[Kind, ...] = ("all-reduce", "all-gather")
 _MOST_RANKS = 64  # of a host
 _COMMAND_SECONDS = 30  # of the command itself, besides waiting and measuring

@@ -22,7 +22,7 @@ from hosttune.predicting.formulas import pcie_gb_per_s
 from hosttune.predicting.shape import of_host
 
 _REDIRECT, _DIRECT = "ReqRedir", "DirectTrans"
-_MOST_PAIRS = 2016  # pairs of 64 GPUs
+MOST_PAIRS = 2016  # pairs of 64 GPUs, the most that an intent can name
 
 
 def path_between(host: Host, one: str, other: str) -> DevicePath:
@@ -61,7 +61,7 @@ def worst_paths(host: Host, addresses: Iterable[str]) -> tuple[DevicePath, ...]:
     ]
     pairs = list(combinations(gpus, 2))
     found = []
-    if pairs and len(pairs) <= _MOST_PAIRS:
+    if pairs and len(pairs) <= MOST_PAIRS:
         found.append(min((path_between(host, *pair) for pair in pairs), key=_speed))
     if nics:
         near = [path_between(host, gpu, nearest(host, gpu, nics)) for gpu in gpus]

@@ -14,12 +14,11 @@ from hosttune.model.host import Host, Nic
 from hosttune.model.prediction import PredictedFigure, Prediction
 from hosttune.predicting.estimates import Question, estimate
 from hosttune.predicting.formulas import Estimate
-from hosttune.predicting.paths import path_between, worst_paths
+from hosttune.predicting.paths import MOST_PAIRS, path_between, worst_paths
 from hosttune.predicting.roofs import roofs_of
 from hosttune.predicting.shape import Shape, of_host, slot_at
 
 _SIZES = {"32 MiB": 32 << 20, "256 MiB": 256 << 20, "1 GiB": 1 << 30, "8 GiB": 8 << 30}
-_MOST_PAIRS = 2016  # pairs of 64 GPUs, the most that an intent can name
 NO_SOURCE = "no source"
 
 
@@ -115,7 +114,7 @@ def pair_estimate(shape: Shape, count: int | None) -> Estimate:
 
 def _pairs(host: Host, gpus: Sequence[str], standard: Standard) -> Iterator[PredictedFigure]:
     links = pair_links(host, gpus)
-    if len(gpus) * (len(gpus) - 1) // 2 > _MOST_PAIRS:
+    if len(gpus) * (len(gpus) - 1) // 2 > MOST_PAIRS:
         return
     shapes = {address: of_host(host, (address,), standard) for address in gpus}
     for one, other in combinations(gpus, 2):
