@@ -17,6 +17,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 import msgspec
 
 from hosttune import __version__
+from hosttune.clock import now_text
 from hosttune.errors import BadInput
 from hosttune.fleet import options as handed_on
 from hosttune.fleet.answers import has_answer_file, read_answer
@@ -31,7 +32,6 @@ from hosttune.fleet.record import (
     Stopped,
     encode,
     new_run,
-    now,
 )
 from hosttune.fleet.results import held, read_file, replace_file
 from hosttune.fleet.rollout import INTERRUPTED
@@ -224,7 +224,8 @@ def run_between(
         order = replace(order, check=False, variables={**order.variables, "hosttune_run": run})
         course = Course(verb.name, run, asked, order, stop, player, tell, clock)
         plan = _plan_of_past(verb, course) if past is not None else None
-        for line in _opening(request, inventory, run) if past is None else [Resumed(run=run, at=now(), how="resume")]:
+        again = [Resumed(run=run, at=now_text(), how="resume")]
+        for line in again if past is not None else _opening(request, inventory, run):
             journal.add(encode(line))
         journal.sync()
         return _carried_out(verb, course, plan, inventory, journal)
@@ -245,7 +246,7 @@ def _opening(request: Request, inventory: Inventory, run: str) -> Iterator[Line]
     """Yield the first lines of a new run in the record."""
     yield RunBegun(
         run=run,
-        at=now(),
+        at=now_text(),
         verb=request.verb,
         version=__version__,
         hosts=len(inventory.hosts),
@@ -291,8 +292,8 @@ def _carried_out(
         stopped, plan = verb.measured(course, plan)
     done = Done(verb.report(course.results, plan, check=check, stopped=stopped), stopped)
     if stopped is not None:
-        journal.add(encode(Stopped(run=course.run, at=now(), why=stopped)))
-    journal.add(encode(Ended(run=course.run, at=now(), exit_code=done.exit_code)))
+        journal.add(encode(Stopped(run=course.run, at=now_text(), why=stopped)))
+    journal.add(encode(Ended(run=course.run, at=now_text(), exit_code=done.exit_code)))
     return done
 
 

@@ -13,13 +13,13 @@ from datetime import datetime
 
 import msgspec
 
+from hosttune.clock import now_text
 from hosttune.collective.groups import most_steps
 from hosttune.fleet import between, collectiveanswers, collectiveplan
 from hosttune.fleet.answers import read_document
 from hosttune.fleet.between import Asked, Course, Done, Player, Verb, run_between
 from hosttune.fleet.collectiveplan import LIST_RECORD, CollectiveOptions, CollectivePlan, PlannedStep
 from hosttune.fleet.inventory import Inventory, read_inventory
-from hosttune.fleet.record import now
 from hosttune.fleet.runner import play
 from hosttune.model.collective import CollectiveReport, Member
 
@@ -58,7 +58,7 @@ def _planned(course: Course[CollectiveOptions], hosts: Sequence[str]) -> tuple[s
     planned = collectiveplan.planned_members(listed, options, frozenset(course.asked.disrupt))
     plan = CollectivePlan(
         run=course.run,
-        at=now(),
+        at=now_text(),
         options=options,
         hosts=planned,
         ranks=collectiveplan.ranks_of(planned, options),

@@ -13,12 +13,12 @@ from datetime import datetime
 
 import msgspec
 
+from hosttune.clock import now_text
 from hosttune.fleet import between, pairanswers, pairplan
 from hosttune.fleet.answers import read_document
 from hosttune.fleet.between import Asked, Course, Done, Player, Verb, run_between
 from hosttune.fleet.inventory import Inventory, read_inventory
 from hosttune.fleet.pairplan import PORTS_RECORD, PairsOptions, PairsPlan, PlannedRound
-from hosttune.fleet.record import now
 from hosttune.fleet.runner import play
 from hosttune.model.pairs import Ends, PairsReport
 from hosttune.pairs.schedule import Pairing, step_seconds, steps
@@ -58,7 +58,7 @@ def _planned(course: Course[PairsOptions], hosts: Sequence[str]) -> tuple[str | 
     planned = pairplan.planned_hosts(surveyed, options.tool, frozenset(course.asked.disrupt))
     plan = PairsPlan(
         run=course.run,
-        at=now(),
+        at=now_text(),
         options=options,
         hosts=planned,
         rounds=pairplan.planned_rounds(planned, options),

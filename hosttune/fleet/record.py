@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from hosttune.clock import now_text
 from hosttune.errors import BadInput
 from hosttune.fleet.gate import Gate
 from hosttune.jsonlines import decoded, whole_lines
@@ -111,18 +112,11 @@ class Ended(Value, frozen=True, kw_only=True, tag="ended", tag_field="event"):
     exit_code: int
 
 
-def now() -> str:
-    """Return the current time for a line of the record: UTC, ISO 8601, in whole seconds."""
-    from datetime import UTC, datetime
-
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 def new_run() -> str:
     """Return an id for a run: the readable time, and 4 random bytes in hex so that no two ids are equal."""
     import secrets
 
-    return f"{now().translate({ord(mark): None for mark in '-:'}).partition('+')[0]}-{secrets.token_hex(4)}"
+    return f"{now_text().translate({ord(mark): None for mark in '-:'}).partition('+')[0]}-{secrets.token_hex(4)}"
 
 
 Line = RunBegun | Members | Resumed | Asked | Done | GateRecord | Stopped | Ended

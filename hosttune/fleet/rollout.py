@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from hosttune.clock import now_text
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import has_answer_file, read_answer
 from hosttune.fleet.declared import kept_to
@@ -27,7 +28,6 @@ from hosttune.fleet.record import (
     RunBegun,
     Stopped,
     encode,
-    now,
 )
 from hosttune.fleet.results import RECORD, forget
 from hosttune.fleet.runner import Event, Order, Played, Stop, play
@@ -138,9 +138,9 @@ def carry_out(rollout: Rollout, run_services: RunServices) -> Outcome:
     for host in rollout.hosts:
         host_statuses.setdefault(host, HostStatus(host, why="not asked"))
     if why is not None:
-        run_services.add(Stopped(run=rollout.run, at=now(), why=why))
+        run_services.add(Stopped(run=rollout.run, at=now_text(), why=why))
     outcome = Outcome(host_statuses, tuple(waves), why, tuple(messages))
-    run_services.add(Ended(run=rollout.run, at=now(), exit_code=outcome.exit_code))
+    run_services.add(Ended(run=rollout.run, at=now_text(), exit_code=outcome.exit_code))
     return outcome
 
 
@@ -168,7 +168,7 @@ def _ask_wave(
             host_statuses[host] = HostStatus(host, why=rollout.unasked[host])
     todo = [host for host in hosts if host not in host_statuses]
     if todo and not run_services.stop.asked:
-        run_services.add(Asked(run=rollout.run, at=now(), wave=number, hosts=len(todo)))
+        run_services.add(Asked(run=rollout.run, at=now_text(), wave=number, hosts=len(todo)))
         run_services.journal.sync()  # else a power cut makes hosts that were changed hosts that were not asked
     for order in _orders(rollout, todo):
         if run_services.stop.asked:

@@ -17,6 +17,7 @@ import msgspec
 
 from hosttune import __version__
 from hosttune.child import in_child
+from hosttune.clock import now_text
 from hosttune.errors import HosttuneError, Refused
 from hosttune.handover import binding, memoryclear, record, remains, resets, testing, timelimits
 from hosttune.handover.cleaning import Cleaning, Work
@@ -31,7 +32,7 @@ from hosttune.model.host import Host
 from hosttune.model.quarantine import DeviceRecord
 from hosttune.model.validation import Validation
 from hosttune.planning.inventory.devices import identity, read_catalogue
-from hosttune.register import now, read_register, record_devices
+from hosttune.register import read_register, record_devices
 from hosttune.settings.function import driver_of
 from hosttune.state import mode_of, save
 from hosttune.transaction.guards import same_device
@@ -117,7 +118,7 @@ class Course:
         """Put every device into the register, all in one write, before anything is done to one of them."""
         records = [
             DeviceRecord(
-                address=one.address, identity=one.identity, state="quarantined", since=now(), guest=one.guest,
+                address=one.address, identity=one.identity, state="quarantined", since=now_text(), guest=one.guest,
                 why=f"hand-over {self.number}", step="quarantined", handover=one.handover or str(self.number),
                 driver=one.back, firmware=one.firmware,
             )
@@ -363,7 +364,7 @@ class Course:
             return msgspec.structs.replace(known, why=f"hand-over {self.number}: {text}"[:500])
         starts = (host.handover.starts or {}).get(device.address) if host.handover else None
         return msgspec.structs.replace(
-            known, state="clean", since=now(), why=f"hand-over {self.number}", step=None, identity=device.identity,
+            known, state="clean", since=now_text(), why=f"hand-over {self.number}", step=None, identity=device.identity,
             starts=starts, boot_id=host.boot_id, epoch=device.epoch, driver=device.driver, firmware=device.firmware,
             binding=binding.binding_of(self.site.system, device.address),
         )  # fmt: skip

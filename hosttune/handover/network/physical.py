@@ -16,13 +16,13 @@ from typing import Any
 
 import msgspec
 
+from hosttune.clock import now_text
 from hosttune.handover.network import atstart, tools
 from hosttune.handover.network.known import Before, Facts, keep, known
 from hosttune.handover.network.tools import Configuration, Interface
 from hosttune.handover.targets import Target
 from hosttune.model import sysfs
 from hosttune.model.handover import HandoverStep, digest_of
-from hosttune.register import now
 from hosttune.settings.function import driver_of
 from hosttune.system import System
 
@@ -76,7 +76,7 @@ def _at_start(system: System, folder: str, target: Target) -> Before | None:
 
 
 def _found(facts: Facts, number: int) -> Before:
-    return Before(facts=facts, origin="found", text=f"as hand-over {number} found it, after the tenant", at=now())
+    return Before(facts=facts, origin="found", text=f"as hand-over {number} found it, after the tenant", at=now_text())
 
 
 def step(system: System, folder: str, target: Target, driver: str | None, number: int) -> HandoverStep:

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from hosttune.child import in_child
+from hosttune.clock import now_text
 from hosttune.handover.binding import refuse_users
 from hosttune.handover.network import atstart, tools
 from hosttune.handover.network.known import Before, Facts, keep, known
@@ -26,7 +27,6 @@ from hosttune.handover.targets import Target
 from hosttune.model import sysfs
 from hosttune.model.handover import HandoverStep
 from hosttune.model.values import FrozenMap
-from hosttune.register import now as now_
 from hosttune.settings.drivers import SriovVfs, virtual_functions
 from hosttune.settings.function import driver_of
 from hosttune.system import System
@@ -58,7 +58,7 @@ def first_look(system: System, folder: str, target: Target, physical: str) -> No
         settings = _read(system, target.address, physical)
         before = None
         if settings is not None:
-            before = Before(facts=Facts(settings=settings), origin="clean", text=_HOSTS, at=now_())
+            before = Before(facts=Facts(settings=settings), origin="clean", text=_HOSTS, at=now_text())
     else:
         before = at_start(system, folder, target, physical)
     if before is not None:
