@@ -34,6 +34,11 @@ between_options = with_options(
 )  # fmt: skip
 
 
+def taken(asked: dict[str, Any], kind: type[Value]) -> dict[str, Any]:
+    """Take the options that were given out of `asked`: those with the names of this document's fields."""
+    return {name: value for name in kind.__struct_fields__ if (value := asked.pop(name, None)) not in (None, ())}
+
+
 def end(context: click.Context, done: Done[Any], output: str, show: Callable[[Any, str], None]) -> None:
     """Print the report of a run, and why it stopped, and exit with its exit code."""
     with exiting(context, done.exit_code):
