@@ -18,7 +18,7 @@ from hosttune.bench.parse.answer import Lost
 from hosttune.bench.runs import runs_of
 from hosttune.gpu import maker_of
 from hosttune.gpu.vendor import Hints
-from hosttune.model.validation import CheckResult, Sample, Validation
+from hosttune.model.validation import CheckResult, Outcome, Sample, Validation
 
 FEWEST_RUNS = 5
 UNSTEADY = 0.10  # if the middle half of the runs is wider than this fraction of the median, the figure cannot pass
@@ -219,12 +219,12 @@ def _judged(
     weaker = [row for row in rows if row.kind != "floor" and not _reached(middle, row)]
     behind = own is not None and _behind(middle, own, family)
     uneven = spread(values) > UNSTEADY
-    outcome = "fail" if floors else "warn" if weaker or behind or uneven else "pass"
+    outcome: Outcome = "fail" if floors else "warn" if weaker or behind or uneven else "pass"
     words = actual + (f"; unsteady: the middle half spreads {spread(values):.0%}" if uneven else "")
     return CheckResult(
         check=f"bench-{metric}",
         subject=subject,
-        outcome=outcome,  # type: ignore[arg-type]  # one of the three words above
+        outcome=outcome,
         expected=expected,
         actual=words,
         source=source,

@@ -24,7 +24,7 @@ from hosttune.fleet.pairplan import (
 )
 from hosttune.model.fleet import Answer
 from hosttune.model.listing import some
-from hosttune.model.pairs import GPU_RAIL, EndResult, Ends, Pair, PairHost, PairsReport, PathMtu, Port
+from hosttune.model.pairs import GPU_RAIL, EndResult, Ends, Pair, PairHost, PairOutcome, PairsReport, PathMtu, Port
 from hosttune.pairs.blame import blame
 from hosttune.pairs.judging import CUT, Joined, joined, judged, rail_figures, remarks, verdict_of
 from hosttune.pairs.schedule import Pairing, regrouped
@@ -107,9 +107,9 @@ def _host_ends(results: str, plan: PairsPlan, host: str, number: int) -> _Answer
 def _joined(pair: Pairing, answers: Sequence[_Answered], rail: str) -> Joined:
     for host, (answer, ends) in zip(pair, answers, strict=True):
         if ends is None:
-            word = "refused" if answer.outcome == "refused" else "host-lost"
+            word: PairOutcome = "refused" if answer.outcome == "refused" else "host-lost"
             asked = has_answer_file(answer)
-            return Joined(word if asked else "not-asked", why=f"{host}: {answer.why}" if asked else None)  # type: ignore[arg-type]
+            return Joined(word if asked else "not-asked", why=f"{host}: {answer.why}" if asked else None)
     (_, sender), (_, receiver) = answers
     assert sender is not None
     assert receiver is not None

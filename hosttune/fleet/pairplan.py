@@ -17,7 +17,7 @@ import msgspec
 from hosttune.fleet.between import Plan
 from hosttune.fleet.membership import Planned, groups_of_known_hosts, unanswered, with_guests, without_mistaken
 from hosttune.model.fleet import Answer
-from hosttune.model.pairs import End, Ends, Port, Tool
+from hosttune.model.pairs import End, Ends, Port, Role, Tool
 from hosttune.model.values import Value
 from hosttune.pairs.ends import GPU_SECONDS, OMIT_SECONDS, SLACK_SECONDS
 from hosttune.pairs.judging import FLOOR
@@ -214,10 +214,13 @@ def jobs(plan: PairsPlan, pair: Pairing, disrupt: frozenset[str], step_hosts: in
     for number, ports in enumerate(rails(plan, pair)):
         if other_fabric(*ports):
             continue
-        for host, role, own, peer in ((pair[0], "client", *ports), (pair[1], "server", *ports[::-1])):
+        sides: tuple[tuple[str, Role, Port, Port], ...] = (
+            (pair[0], "client", *ports), (pair[1], "server", *ports[::-1]),
+        )  # fmt: skip
+        for host, role, own, peer in sides:
             end = End(
                 rail=own.rail,
-                role=role,  # type: ignore[arg-type]  # the two roles stand in the line above
+                role=role,
                 tool=options.tool,
                 address=str(own.address),
                 peer_address=str(peer.address),

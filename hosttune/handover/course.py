@@ -27,7 +27,7 @@ from hosttune.handover.statement import handed_device, read_firmware, statement_
 from hosttune.handover.targets import Target, identity_now, joined, refuse_other
 from hosttune.handover.testguest import GuestSteps, Session, TestGuest, guest_targets
 from hosttune.journal import Journal, JournalFailed, Store
-from hosttune.model.handover import STEPS, HandedDevice, HandoverStep, Statement, StepName
+from hosttune.model.handover import STEPS, HandedDevice, HandoverStep, Statement, StepName, StepOutcome
 from hosttune.model.host import Host
 from hosttune.model.quarantine import DeviceRecord
 from hosttune.model.validation import Validation
@@ -142,8 +142,8 @@ class Course:
         left = remains.memory_left(self.site.system, target.guest) if target.guest is not None else None
         facts["memory"] = None if left is None else remains.ZEROED if not left else f"kept in {', '.join(left)}"
         why = f"memory of guest {target.guest} may be kept in {', '.join(left)}: remove them" if left else None
-        outcome = "failed" if left else "done"
-        return HandoverStep(step="quarantined", outcome=outcome, method="register", evidence=facts, why=why)  # type: ignore[arg-type]
+        outcome: StepOutcome = "failed" if left else "done"
+        return HandoverStep(step="quarantined", outcome=outcome, method="register", evidence=facts, why=why)
 
     def _reset(self) -> None:
         for target in self._left():
