@@ -9,7 +9,7 @@ import pytest
 
 from hosttune.fleet.gate import HostStatus
 from hosttune.fleet.live import Display, Lines, Progress, duration, watch
-from hosttune.fleet.runner import Event, Stop, first_error
+from hosttune.fleet.playbook import Event, Stop, first_error
 
 
 class Terminal(io.StringIO):

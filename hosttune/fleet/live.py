@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TextIO
 
 from hosttune.fleet.gate import ONLY_IF_ASKED, PHASES, HostStatus
-from hosttune.fleet.runner import Event
+from hosttune.fleet.playbook import Event
 from hosttune.report.branch import printable
 
 if TYPE_CHECKING:

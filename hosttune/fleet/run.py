@@ -21,10 +21,10 @@ from hosttune.fleet.declared import read_declared
 from hosttune.fleet.gate import COURSE, WAVES, Gate
 from hosttune.fleet.inventory import Inventory, read_inventory, tool
 from hosttune.fleet.live import Progress, watch
+from hosttune.fleet.playbook import Order, Stop, playbook
 from hosttune.fleet.record import Line, RecordedRun, Resumed, RunBegun, decode, encode, new_run, past_run
 from hosttune.fleet.results import RECORD, held, read_file
 from hosttune.fleet.rollout import Outcome, Rollout, RunServices, carry_out, changes, digest, opening, resumed, waves_of
-from hosttune.fleet.runner import Order, Stop, playbook
 from hosttune.fleet.waves import DEFAULT as DEFAULT_WAVES
 from hosttune.fleet.waves import parse_sizes
 from hosttune.jsonlines import JsonLines
