@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
 from hosttune.checks.expected import Forgotten
+from hosttune.clock import now_text
 from hosttune.model.values import Value, from_json, to_json
 from hosttune.state import load, mode_of, save
 
@@ -40,7 +40,7 @@ def forget(folder: str, addresses: Iterable[str], why: str) -> None:
 
     Raises BadInput if the record cannot be read or written.
     """
-    now = datetime.now(UTC).isoformat(timespec="seconds")
+    now = now_text()
     known = {one.address: one for one in read_forgotten(folder)}
     known |= {one: Forgotten(address=one, why=why, who=caller(), at=now) for one in addresses}
     document = _Document(devices=tuple(known[address] for address in sorted(known)))

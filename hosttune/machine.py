@@ -15,9 +15,9 @@ from hosttune.errors import CommandFailed, InUse, Unreadable, WriteFailed
 from hosttune.system import (
     MAX_FILE_BYTES,
     System,
+    clean_name,
     clean_names,
     made_here,
-    printable,
     put_file,
     remove_leftovers_of_file,
     state_directory,
@@ -99,7 +99,7 @@ class Machine(System):
         directory = os.path.dirname(path)
         if target.startswith("../"):
             directory = os.path.realpath(directory)
-        return printable(os.path.normpath(os.path.join(directory, target)))
+        return clean_name(os.path.normpath(os.path.join(directory, target)))
 
     def link_number(self, path: str) -> str | None:
         """See System."""

@@ -15,7 +15,7 @@ from itertools import islice
 from hosttune.descriptors import let_go
 from hosttune.model.limits import LIMITS, check_size, file_limit
 from hosttune.replay import Recorded
-from hosttune.system import MAX_LINKS, SCRATCH, Folder, clean_names, join_link, printable, unless_absent
+from hosttune.system import MAX_LINKS, SCRATCH, Folder, clean_name, clean_names, join_link, unless_absent
 
 _PAGE = 8192  # larger than nearly every file of sysfs
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -173,7 +173,7 @@ class Capture(Recorded):
             self._refuse_lost(f"{real.rstrip('/')}/{name}")
             return None
         self._refuse_link(f"{real.rstrip('/')}/{name}")
-        return printable(self._target(real, target, path))
+        return clean_name(self._target(real, target, path))
 
     def _target(self, directory: str, target: str, path: str) -> str:
         """Return a link's target as a path inside the capture. An absolute target starts at the captured root."""

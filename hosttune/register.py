@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable
-from datetime import UTC, datetime
 
 import msgspec
 
+from hosttune.clock import now_text
 from hosttune.errors import BadInput, Refused, state_remedy
 from hosttune.files import append_line, make_folder, sync_folder
 from hosttune.forgotten import caller
@@ -79,7 +79,7 @@ def _count(folder: str, address: str) -> None:
     """Advance the epoch of a device that is quarantined now. Raises BadInput."""
     path = _place(folder, STARTS)
     try:
-        append_line(path, start_line(address, HANDOVER, now(), "").encode(), mode_of(STARTS))
+        append_line(path, start_line(address, HANDOVER, now_text(), "").encode(), mode_of(STARTS))
     except OSError as error:
         raise BadInput(f"cannot write {path}: {error.strerror}", where=path, hint=state_remedy(error)) from error
 
@@ -106,11 +106,6 @@ def release(folder: str, address: str, why: str) -> DeviceRecord:
     if found is None or found.state != "quarantined":
         known = ", ".join(one.address for one in read_register(folder).quarantined) or "none"
         raise Refused(f"{address} is not quarantined", where=os.path.join(folder, REGISTER), hint=f"these are: {known}")
-    freed = msgspec.structs.replace(found, state="released", since=now(), why=why.strip(), who=caller())
+    freed = msgspec.structs.replace(found, state="released", since=now_text(), why=why.strip(), who=caller())
     record_devices(folder, (freed,))
     return freed
-
-
-def now() -> str:
-    """Return the time, in UTC, as ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -349,7 +349,7 @@ def join_link(directory: str, target: str) -> str | None:
     return "/" + "/".join(parts)
 
 
-def printable(name: str) -> str:
+def clean_name(name: str) -> str:
     """Return a name that fits into every document.
 
     Bytes that are not UTF-8 become U+FFFD (such a file cannot be opened).
@@ -360,7 +360,7 @@ def printable(name: str) -> str:
 def clean_names(names: list[str]) -> list[str]:
     """Return the names of a directory, sorted, each fit for a document."""
     names.sort()
-    return names if all(map(str.isascii, names)) else sorted(map(printable, names))
+    return names if all(map(str.isascii, names)) else sorted(map(clean_name, names))
 
 
 def unless_absent(path: str, error: OSError) -> None:

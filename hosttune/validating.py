@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +16,7 @@ import msgspec
 from hosttune import __version__, history
 from hosttune.checks import judge
 from hosttune.checks.expected import Expectation
+from hosttune.clock import now_text
 from hosttune.discovery.configuration import configuration_of
 from hosttune.discovery.ports import read_ports
 from hosttune.errors import BadInput, Refused
@@ -177,7 +177,7 @@ def decide(
         results=results,
         samples=measured.samples if measured else (),
         facts=dict(measured.facts) if measured else None,
-        at=datetime.now(UTC).isoformat(timespec="seconds") if live else None,
+        at=now_text() if live else None,
         version=__version__,
         machine=_machine(evidence.host, known),
         configuration=configuration_of(evidence),

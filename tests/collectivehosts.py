@@ -14,8 +14,8 @@ from typing import Any
 
 from msgspec import convert, structs
 
+from hosttune.fleet.playbook import Event, Order, Played, Stop
 from hosttune.fleet.results import answer_path
-from hosttune.fleet.runner import Event, Order, Played, Stop
 from hosttune.model.collective import CollectiveJob, Library, Member, MemberOutcome, Place, Task, Timing, Wiring
 
 TORCH = """
@@ -150,7 +150,7 @@ class Fabric:
     tasks: list[Mapping[str, Task]] = field(default_factory=list)
 
     def play(self, order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
-        """As `runner.play`."""
+        """As `playbook.play`."""
         self.before(order, stop)
         if stop.asked:
             return Played(254, True, ())

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from hosttune.checks import judge
 from hosttune.discovery.evidence import gather
-from hosttune.fleet.record import Asked, Ended, Line, Members, RecordedRun, RunBegun, Stopped, past_run
+from hosttune.fleet.record import Ended, Line, Members, RecordedRun, RunBegun, Stopped, WaveBegun, past_run
 from hosttune.fleet.results import host_folder
 from hosttune.model.fleet import Answer, FleetReport
 from hosttune.model.host import Host
@@ -63,7 +63,9 @@ def recorded(waves: Sequence[Sequence[str]], *, asked: int, verb: str = "apply")
     began = RunBegun(run=RUN, at="2026-03-01T09:30:00+00:00", verb=verb, version="0.1.0", hosts=hosts, waves=("1",))
     lines: list[Line] = [began]
     lines += [Members(run=RUN, wave=number, hosts=tuple(those)) for number, those in enumerate(waves, 1)]
-    lines += [Asked(run=RUN, at=began.at, wave=number, hosts=len(waves[number - 1])) for number in range(1, asked + 1)]
+    lines += [
+        WaveBegun(run=RUN, at=began.at, wave=number, hosts=len(waves[number - 1])) for number in range(1, asked + 1)
+    ]
     lines += [Stopped(run=RUN, at=began.at, why="it stopped")] if asked < len(waves) else []
     found = past_run((*lines, Ended(run=RUN, at=began.at, exit_code=1)))
     assert found is not None

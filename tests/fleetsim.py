@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from hosttune.fleet.gate import Gate, HostStatus
+from hosttune.fleet.playbook import Event, Order, Played, Stop
 from hosttune.fleet.record import Line, RecordedRun, Resumed, RunBegun, decode, encode, past_run
 from hosttune.fleet.results import RECORD, answer_path, held
 from hosttune.fleet.rollout import Outcome, Rollout, RunServices, carry_out, opening, resumed, waves_of
-from hosttune.fleet.runner import Event, Order, Played, Stop
 from hosttune.fleet.waves import parse_sizes
 from hosttune.jsonlines import JsonLines
 
@@ -59,7 +59,7 @@ class Fleet:
     well_then: list[frozenset[str]] = field(default_factory=list)
 
     def play(self, order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
-        """As `runner.play`."""
+        """As `playbook.play`."""
         self.orders.append(order)
         if self.dead:
             return Played(4, False, ("[ERROR]: the playbook is broken",))

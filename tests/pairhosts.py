@@ -16,8 +16,8 @@ import pytest
 from namespaces import SEARCH
 from sshhosts import SshFleet
 
+from hosttune.fleet.playbook import Event, Order, Played, Stop
 from hosttune.fleet.results import answer_path
-from hosttune.fleet.runner import Event, Order, Played, Stop
 
 ROOT = Path(__file__).resolve().parent.parent
 # This checkout's hosttune, whichever one the environment has installed.
@@ -45,7 +45,7 @@ class Player:
     jobs: list[Mapping[str, Any]] = field(default_factory=list)
 
     def play(self, order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
-        """As `runner.play`."""
+        """As `playbook.play`."""
         self.before(order, stop)
         if stop.asked:
             return Played(254, True, ())

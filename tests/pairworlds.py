@@ -18,8 +18,8 @@ from pairhosts import store
 from hosttune.fleet.inventory import Inventory
 from hosttune.fleet.pairplan import PairsOptions
 from hosttune.fleet.pairs import PairsRequest, PairsRun, run_pairs
+from hosttune.fleet.playbook import Event, Order, Played, Stop
 from hosttune.fleet.run import Request
-from hosttune.fleet.runner import Event, Order, Played, Stop
 
 RATE = 100.0  # Gb/s of every port
 ANSIBLE_SECONDS, HOST_SECONDS = 0.7, 0.14  # docs/scale.md: CPU time of the controller, to start and for a host
@@ -67,7 +67,7 @@ class World:
         return f"10.{1 + int(rail.lstrip('r'))}.{number // 250}.{1 + number % 250}"
 
     def play(self, order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
-        """As `runner.play`."""
+        """As `playbook.play`."""
         self.before(order, stop)
         if stop.asked:
             return Played(254, True, ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,21 @@ def test_check_measures_nothing(tmp_path: Path) -> None:
     assert "PLAN 8 hosts, groups of 1 → 2 → 4 → 8 hosts; nothing was measured" in text(done.report)
 
 
+def test_a_report_has_the_same_minutes_on_every_machine_that_prints_it(tmp_path: Path) -> None:
+    """The cores are those of the controller that planned: the plan has them, whoever prints the report."""
+    done = run(tmp_path, Fabric(factor=within))
+    path = tmp_path / "collective-plan.json"
+    planned = json.loads(path.read_text())
+    assert planned["cores"] == os.cpu_count()
+    minutes = {}
+    for cores in (1, 100):
+        path.write_text(json.dumps({**planned, "cores": cores}))
+        minutes[cores] = report_of_past(str(tmp_path), done.report.run).minutes
+    waits = {cores: 4 * (2.7 + 0.14 * 8 / cores + 1 + 60) + 2.7 for cores in minutes}  # four steps, docs/scale.md
+    assert minutes == {cores: round(seconds / 60, 1) for cores, seconds in waits.items()}
+    assert minutes[1] > minutes[100]
+
+
 def test_a_step_begins_only_in_its_window_and_the_run_goes_on_later(tmp_path: Path) -> None:
     shut = run(tmp_path, Fabric(), 2, window="13:00-14:00")
     assert (shut.exit_code, shut.report.verdict) == (1, "unknown")
@@ -306,7 +322,8 @@ def test_a_host_that_is_slow_by_itself_needs_no_search(tmp_path: Path) -> None:
     "damage",
     [lambda plan: plan["steps"][0]["groups"][0].update(hosts=["x"]), lambda plan: plan["steps"][0].update(groups=[]),
      lambda plan: plan["steps"].extend(plan["steps"]), lambda plan: plan.update(ranks=0),
-     lambda plan: plan.update(hosts=[]), lambda plan: plan["options"].update(sizes=[])],
+     lambda plan: plan.update(hosts=[]), lambda plan: plan["options"].update(sizes=[]),
+     lambda plan: plan.update(cores=0)],
 )  # fmt: skip
 def test_a_plan_that_contradicts_itself_is_bad_input(damage: Any, tmp_path: Path) -> None:
     done = run(tmp_path, Fabric(factor=within), 2)

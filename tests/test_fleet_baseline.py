@@ -21,11 +21,11 @@ from hosttune.fleet.declared import baseline_text, judged, of_validation
 from hosttune.fleet.hardware import HostHardware
 from hosttune.fleet.medians import Hardware
 from hosttune.fleet.overview import Asked, report_of
+from hosttune.fleet.playbook import Event, Order, Played, Stop
 from hosttune.fleet.record import Ended, Line, Members, Resumed, RunBegun, decode, encode
 from hosttune.fleet.results import RECORD, answer_path
 from hosttune.fleet.rollout import carry_out, resumed
 from hosttune.fleet.run import Request, check_request, past_of
-from hosttune.fleet.runner import Event, Order, Played, Stop
 from hosttune.fleet.uniformity import Gathering
 from hosttune.model.configuration import FACT_KINDS, HOST_SPECIFIC, Fact
 from hosttune.model.declared import Declared, DeclaredHosts

@@ -16,11 +16,14 @@ from fleetstub import HOSTTUNE, Stubs, end, until
 
 from hosttune.cli import run
 from hosttune.cli.commands import command
+from hosttune.fleet.collectiveplan import CollectiveOptions
+from hosttune.fleet.pairplan import PairsOptions
 from hosttune.fleet.record import Line
 from hosttune.fleet.reporting import report_of_past
 from hosttune.fleet.results import host_folder
 from hosttune.fleet.waves import DEFAULT
 from hosttune.model.fleet import AnswerOutcome
+from hosttune.model.values import Value
 
 ROOT = Path(__file__).resolve().parent.parent
 SOME = ("a", "b", "c", "d")
@@ -318,6 +321,19 @@ def test_a_second_run_over_the_same_results_is_refused(stubs: Stubs) -> None:
 
 
 # --- the page ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verb", "kind", "left"), [("pairs", PairsOptions, set()), ("collective", CollectiveOptions, {"runs"})]
+)
+def test_an_option_of_measuring_has_the_name_of_a_field(verb: str, kind: type[Value], left: set[str]) -> None:
+    """By these names they are taken. `left`: fields that no option sets."""
+    fleet = command("fleet")
+    assert isinstance(fleet, click.Group)
+    names = {param.name for param in fleet.commands[verb].params}
+    others = {"inventories", "limit", "extra", "window", "disrupt", "output", "results", "forks", "resume", "check"}
+    assert names - set(kind.__struct_fields__) == {*others, "options"}
+    assert set(kind.__struct_fields__) - names == left
 
 
 def test_the_page_names_every_option_outcome_and_event() -> None:

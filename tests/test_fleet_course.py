@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hosttune.errors import BadInput
-from hosttune.fleet.record import Asked, Done, Ended, GateRecord, Members, Stopped
+from hosttune.fleet.playbook import Event, Order, Played, Stop
+from hosttune.fleet.record import Ended, GateRecord, HostDone, Members, Stopped, WaveBegun
 from hosttune.fleet.results import RECORD
 from hosttune.fleet.rollout import changes, resumed
-from hosttune.fleet.runner import Event, Order, Played, Stop
 
 HOSTS = names(8)  # waves of 1, 2 and 5
 
@@ -39,7 +39,7 @@ def test_waves_are_asked_in_order_and_each_gate_is_recorded(results: Path) -> No
         (2, True),
         (3, True),
     ]
-    assert [line.host for line in lines if isinstance(line, Done)] == HOSTS
+    assert [line.host for line in lines if isinstance(line, HostDone)] == HOSTS
     assert isinstance(lines[-1], Ended)
     assert [wave.passed for wave in done.waves] == [True, True, True]
 
@@ -154,7 +154,7 @@ def test_an_interrupted_run_says_so_and_goes_on(results: Path) -> None:
     fleet = Fleet(interrupt_at=5)
     done = begin(rollout_of(results, "apply", HOSTS), results, fleet)
     assert (done.exit_code, done.stopped) == (130, "interrupted")
-    recorded = [line.host for line in lines_in(results) if isinstance(line, Done)]
+    recorded = [line.host for line in lines_in(results) if isinstance(line, HostDone)]
     assert recorded == HOSTS[:5]  # a host that was not asked has no line
     fleet.interrupt_at = None
     fleet.asked.clear()
@@ -264,7 +264,7 @@ def test_whatever_happens_no_wave_begins_before_the_one_before_is_proven(
         wave_of = {host: number for number, wave in enumerate(rollout.waves) for host in wave}
         for host, well in zip(fleet.asked, fleet.well_then, strict=True):
             assert all(wave_of[other] >= wave_of[host] for other in hosts if other not in well)
-        begun = [line.wave for line in lines_in(results) if isinstance(line, Asked)]
+        begun = [line.wave for line in lines_in(results) if isinstance(line, WaveBegun)]
         passed = {line.wave for line in lines_in(results) if isinstance(line, GateRecord) and line.passed}
         assert begun == sorted(begun)
         assert {number for number in begun if number < max(begun)} <= passed
@@ -286,7 +286,7 @@ class Drained(Fleet):
     die_before = False
 
     def play(self, order: Order, heard: Callable[[Event], None], stop: Stop) -> Played:
-        """As `runner.play`."""
+        """As `playbook.play`."""
         if self.die_before:
             raise Killed
         first = not self.asked

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from hosttune.errors import BadInput, Refused
 from hosttune.fleet.launch import main as launch
 from hosttune.fleet.record import (
-    Asked,
-    Done,
     Ended,
+    HostDone,
     Line,
     Members,
     Resumed,
     RunBegun,
     Stopped,
+    WaveBegun,
     decode,
     encode,
     new_run,
@@ -37,8 +37,8 @@ LINES = (
     BEGAN,
     Members(run="r1", wave=1, hosts=("a",)),
     Members(run="r1", wave=2, hosts=("b\n", "ü{{ c }}")),
-    Asked(run="r1", at=AT, wave=1, hosts=1),
-    Done(run="r1", wave=1, host="a", outcome="slow", phase="apply", why='said "no"\nand went'),
+    WaveBegun(run="r1", at=AT, wave=1, hosts=1),
+    HostDone(run="r1", wave=1, host="a", outcome="slow", phase="apply", why='said "no"\nand went'),
     Stopped(run="r1", at=AT, why="the gate after wave 1 of 2 did not open"),
     Ended(run="r1", at=AT, exit_code=1),
 )
@@ -67,7 +67,7 @@ def test_a_run_is_put_together_from_its_own_lines() -> None:
     other: tuple[Line, ...] = (
         RunBegun(run="r2", at=AT, verb="validate", version="1", hosts=1),
         Members(run="r2", wave=1, hosts=("a",)),
-        Done(run="r2", wave=1, host="a", outcome="ok"),
+        HostDone(run="r2", wave=1, host="a", outcome="ok"),
     )
     past = past_run((*LINES[:5], *other, *LINES[5:]), "apply")
     assert past is not None
@@ -93,7 +93,7 @@ def test_the_last_run_of_the_verb_counts_and_check_mode_is_none() -> None:
 
 
 def test_going_on_takes_back_the_end_and_another_gate_the_proofs() -> None:
-    good = Done(run="r1", wave=1, host="a", outcome="ok")
+    good = HostDone(run="r1", wave=1, host="a", outcome="ok")
     same = past_run((*LINES, good, Resumed(run="r1", at=AT, how="resume")), "apply")
     assert same is not None
     assert (same.stopped, same.exit_code) == (None, None)

@@ -18,6 +18,7 @@ from handovers import DONE, SIGNER, Keys
 
 from hosttune.archive import open_system
 from hosttune.cli import run
+from hosttune.clock import now_text
 from hosttune.discovery import discover
 from hosttune.discovery.handover import _brief
 from hosttune.errors import Refused
@@ -26,7 +27,7 @@ from hosttune.journal import Header, Record, Store, Transaction
 from hosttune.libvirthook import PLACE
 from hosttune.model.quarantine import DeviceRecord, HandoverState
 from hosttune.planning.inventory.devices import identity, read_catalogue
-from hosttune.register import now, read_register, record_devices
+from hosttune.register import read_register, record_devices
 from hosttune.starts import REGISTER_ANSWER
 from hosttune.transaction.guards import refuse_between_tenants
 from hosttune.transaction.site import site_of
@@ -56,7 +57,7 @@ def quarantined(root: Root, address: str = GPU) -> DeviceRecord:
     """Put a device of the root into its register, as the course does before anything else."""
     host = discover(open_system(str(root.path)))
     who = identity(read_catalogue(host), address, host)
-    record = DeviceRecord(address=address, identity=who, state="quarantined", since=now(), why="hand-over 1")
+    record = DeviceRecord(address=address, identity=who, state="quarantined", since=now_text(), why="hand-over 1")
     record_devices(str(root.path / STATE), (record,))
     return record
 
@@ -151,7 +152,7 @@ def test_what_of_a_quarantined_device_is_not_undone(
     change = Record(
         step=1, kind=kind, target=target, actions=(), scope="runtime", needed=True, old=old, new="x", outcome="done"
     )
-    header = Header(schema="", number=1, verb="apply", version="0", at=now())
+    header = Header(schema="", number=1, verb="apply", version="0", at=now_text())
     done = Transaction(header=header, records=(change,), state="applied", path="x")
     system = open_system(str(tmp_path))
     if refused:
@@ -164,7 +165,7 @@ def test_what_of_a_quarantined_device_is_not_undone(
 
 
 def held(address: str, state: Any = "quarantined") -> DeviceRecord:
-    return DeviceRecord(address=address, identity=address, state=state, since=now(), why="hand-over 1")
+    return DeviceRecord(address=address, identity=address, state=state, since=now_text(), why="hand-over 1")
 
 
 def handover(cli: Cli, verb: str, *words: str) -> tuple[int, str, str]:
@@ -254,7 +255,7 @@ def handed(cli: Cli, plan: Path, tmp_path: Path) -> Path:
     path.write_text(statement_of(site_of(system), host, [device]).to_json())
     changes: dict[str, Any] = {"state": "clean", "boot_id": host.boot_id, "driver": "vfio-pci"}
     assert host.handover is not None
-    clean = host.handover.noted(msgspec.structs.replace(record, since=now(), firmware=firmware, **changes))
+    clean = host.handover.noted(msgspec.structs.replace(record, since=now_text(), firmware=firmware, **changes))
     record_devices(str(cli.root.path / STATE), (clean,))
     return path
 

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hosttune.clock import now_text
 from hosttune.errors import CommandFailed, Unreadable
 from hosttune.libvirthook import PLACE, hook_text, recording_of
 from hosttune.model.quarantine import DeviceRecord
-from hosttune.register import now, record_devices
+from hosttune.register import record_devices
 from hosttune.starts import QUARANTINED, STARTS, count_starts, quarantine_list, start_line
 from hosttune.system import System
 
@@ -127,7 +128,7 @@ def test_a_quarantined_device_does_not_start(state: Path, call: Call) -> None:
 
 def test_a_list_that_was_lost_frees_nothing(state: Path, call: Call) -> None:
     """The register is there, so the list was: it is written first."""
-    record = DeviceRecord(address=OTHER, identity=OTHER, state="quarantined", since=now(), why="hand-over 1")
+    record = DeviceRecord(address=OTHER, identity=OTHER, state="quarantined", since=now_text(), why="hand-over 1")
     record_devices(str(state), (record,))
     (state / QUARANTINED).unlink()
     done = call(XML)

@@ -19,8 +19,8 @@ from sweeps import FULL
 
 from hosttune.fleet.pairplan import PairsOptions
 from hosttune.fleet.pairs import PairsRequest, PairsRun, run_pairs
+from hosttune.fleet.playbook import Order
 from hosttune.fleet.run import Request
-from hosttune.fleet.runner import Order
 from hosttune.model.pairs import Pair, PairsReport
 from hosttune.report.pairs_text import smaller_paths
 

@@ -17,7 +17,7 @@ from sweeps import sample
 
 from hosttune.cli import run
 from hosttune.errors import BadInput
-from hosttune.fleet.between import Done, in_window
+from hosttune.fleet.between import EndedRun, in_window
 from hosttune.fleet.membership import other_names
 from hosttune.fleet.pairplan import PairsOptions
 from hosttune.model.collective import CollectiveReport
@@ -152,7 +152,7 @@ def test_the_exit_code_of_each_verdict(
 ) -> None:
     verdicts: tuple[Verdict, ...] = ("pass", "warn", "fail", "unknown")
     reports = (kind(run="1", check=check, verdict=verdict, stopped=stopped) for verdict in verdicts)
-    assert tuple(Done(report, stopped).exit_code for report in reports) == codes
+    assert tuple(EndedRun(report, stopped).exit_code for report in reports) == codes
 
 
 @pytest.mark.parametrize("window", ["22-23", "24:00-01:00", "22:00", "22:00-23:60", ""])

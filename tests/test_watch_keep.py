@@ -154,6 +154,22 @@ def test_corrections_of_an_earlier_boot_count_and_a_wrong_clock_does_not_keep_th
     assert [one.outcome for one in turn(root, late, wall=-3e8, boot_id=ANOTHER_BOOT).settings] == ["corrected"]
 
 
+def test_the_times_of_an_earlier_version_count_too(tmp_path: Path) -> None:
+    """Its journals have Z where those of this one have +00:00."""
+    root = applied(tmp_path, latencies(*WANTS))
+    for _ in range(2):
+        drift(root)
+        turn(root, -START + 5)
+    for path in (root / "var/lib/hosttune/transactions").glob("*.jsonl"):
+        text = path.read_text()
+        assert "+00:00" in text
+        path.write_text(text.replace("+00:00", "Z"))
+    drift(root)
+    early = -START + 60
+    assert [one.outcome for one in turn(root, early, boot_id=ANOTHER_BOOT).settings] == ["given-up"]
+    assert [one.outcome for one in turn(root, early, wall=1600, boot_id=ANOTHER_BOOT).settings] == ["corrected"]
+
+
 def test_old_corrections_are_removed_but_not_the_one_that_a_revert_needs(tmp_path: Path) -> None:
     root = applied(tmp_path, latencies(*WANTS))
     for _ in range(2):

@@ -20,6 +20,7 @@ from hosttune.errors import BadInput
 if TYPE_CHECKING:
     from hosttune.model.host import Host
 
+ABOVE_PEAK = 1.01  # a figure may be above a peak by this factor, because timers are rounded
 _DEVICE = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
 _PEAKS = {
     "pcie": "GB/s",

@@ -31,7 +31,7 @@ FEWEST = 5
 _RESAMPLES = 1000
 _EXACT = 40
 
-Verdict = Literal["better", "worse", "within noise", "unknown"]
+Trend = Literal["better", "worse", "within noise", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Change:
     low: float | None
     high: float | None
     runs: tuple[int, int]
-    verdict: Verdict
+    verdict: Trend
     why: str = ""
 
 
@@ -77,7 +77,7 @@ def _change(
         return Change(metric, subject, shown, first, second, None, None, None, (len(old), len(new)), "unknown", why)
     effect = second / first - 1
     low, high = _interval(old, new)
-    verdict: Verdict = "within noise"
+    verdict: Trend = "within noise"
     if abs(effect) >= LEAST and rank_test(old, new) <= LEVEL:
         family = metric_of(metric)
         rises = family is None or family.direction == "higher"

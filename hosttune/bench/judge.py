@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median, median_low
 
-from hosttune.bench.baselines import Baseline, Standard
+from hosttune.bench.baselines import ABOVE_PEAK, Baseline, Standard
 from hosttune.bench.link import SPEED, WIDTH
 from hosttune.bench.metrics import Metric, metric_of
 from hosttune.bench.modelled import Model, Modelled, against_model, no_model
@@ -18,11 +18,10 @@ from hosttune.bench.parse.answer import Lost
 from hosttune.bench.runs import runs_of
 from hosttune.gpu import maker_of
 from hosttune.gpu.vendor import Hints
-from hosttune.model.validation import CheckResult, Sample, Validation
+from hosttune.model.validation import CheckResult, Outcome, Sample, Validation
 
 FEWEST_RUNS = 5
 UNSTEADY = 0.10  # if the middle half of the runs is wider than this fraction of the median, the figure cannot pass
-_SLACK = 1.01  # a figure may be above the peak by this factor, because timers are rounded
 _HISTORY = 0.05  # a figure that is worse than the host's own median by more than this fraction gives a warning
 _TELEMETRY = "load-"
 # The fraction of an RDMA port's rate that a write from host memory must reach. Azure requires 0.9 for writes to GPU
@@ -158,9 +157,9 @@ def _result(metric: str, subject: str, values: list[float], context: JudgingCont
 def _exceeded(middle: float, family: Metric, peak: float | None, modelled: Modelled) -> str | None:
     """Return what a figure exceeds, if it is more than the device or the shape of this machine can give, else None."""
     most = modelled.most
-    if peak is not None and middle > peak * _SLACK:
+    if peak is not None and middle > peak * ABOVE_PEAK:
         return f"at most {peak:.4g} {family.unit}, the physical peak"
-    if most is not None and middle > most * _SLACK:
+    if most is not None and middle > most * ABOVE_PEAK:
         return f"at most {most:.4g} {family.unit}, the bound of this machine ({modelled.why})"
     return None
 
@@ -220,12 +219,12 @@ def _judged(
     weaker = [row for row in rows if row.kind != "floor" and not _reached(middle, row)]
     behind = own is not None and _behind(middle, own, family)
     uneven = spread(values) > UNSTEADY
-    outcome = "fail" if floors else "warn" if weaker or behind or uneven else "pass"
+    outcome: Outcome = "fail" if floors else "warn" if weaker or behind or uneven else "pass"
     words = actual + (f"; unsteady: the middle half spreads {spread(values):.0%}" if uneven else "")
     return CheckResult(
         check=f"bench-{metric}",
         subject=subject,
-        outcome=outcome,  # type: ignore[arg-type]  # one of the three words above
+        outcome=outcome,
         expected=expected,
         actual=words,
         source=source,

@@ -15,7 +15,7 @@ from hosttune.errors import BadInput, Refused
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hosttune.fleet.between import Done
+    from hosttune.fleet.between import EndedRun
     from hosttune.model.collective import CollectiveReport
     from hosttune.model.pairs import PairsReport
     from hosttune.model.values import Value
@@ -34,7 +34,12 @@ between_options = with_options(
 )  # fmt: skip
 
 
-def end(context: click.Context, done: Done[Any], output: str, show: Callable[[Any, str], None]) -> None:
+def taken(asked: dict[str, Any], kind: type[Value]) -> dict[str, Any]:
+    """Take the options that were given out of `asked`: those with the names of this document's fields."""
+    return {name: value for name in kind.__struct_fields__ if (value := asked.pop(name, None)) not in (None, ())}
+
+
+def end(context: click.Context, done: EndedRun[Any], output: str, show: Callable[[Any, str], None]) -> None:
     """Print the report of a run, and why it stopped, and exit with its exit code."""
     with exiting(context, done.exit_code):
         show(done.report, output)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hosttune.cli.between import end, show_collective
+from hosttune.cli.between import end, show_collective, taken
 from hosttune.cli.commands import Number, Whole, progress, with_options
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
+    from hosttune.fleet.collectiveplan import CollectiveOptions
     from hosttune.fleet.run import Request
 
 COLLECTIVE_GROUPS = {
@@ -21,13 +22,10 @@ COLLECTIVE_GROUPS = {
     "Limits": ("--seconds", "--one-group", "--window", "--port", "--wait", "--forks"),
     "Output": ("--results", "--output"),
 }
-# Options of measuring, by the names of hosttune.fleet.collectiveplan.CollectiveOptions.
-_MEASURING = ("device", "python", "kinds", "sizes", "gpus", "first", "last", "seconds", "wait", "port", "one_group",
-              "floor", "least", "against")  # fmt: skip
 _MOST_SIZES = 12
 
 
-# The options of `fleet collective` that no other verb has.
+# The options that only `fleet collective` has. Those of measuring have the names of CollectiveOptions' fields.
 collective_options = with_options(
     click.option("--on", "device", type=click.Choice(("gpu", "cpu")),
                  help="NCCL or RCCL on GPUs (default), or gloo on CPUs: the network without GPUs."),
@@ -60,7 +58,7 @@ def run(context: click.Context, base: Callable[[dict[str, Any]], Request], asked
     from hosttune.fleet.collectiveplan import CollectiveOptions
 
     output = asked.pop("output")
-    given = measuring(asked)
+    given = measuring(asked, CollectiveOptions)
     if given.get("last") is not None and given.get("first", 1) > given["last"]:
         raise BadInput(
             f"--from {given['first']} --to {given['last']}", where="--from", hint="give the smaller one first"
@@ -71,14 +69,14 @@ def run(context: click.Context, base: Callable[[dict[str, Any]], Request], asked
     end(context, done, output, show_collective)
 
 
-def measuring(asked: dict[str, Any]) -> Mapping[str, Any]:
+def measuring(asked: dict[str, Any], kind: type[CollectiveOptions]) -> Mapping[str, Any]:
     """Take the options of measuring that were given out of `asked`, by their names in CollectiveOptions.
 
     Raises BadInput for sizes that are none.
     """
     from hosttune.model.values import parse_size
 
-    given = {name: value for name in _MEASURING if (value := asked.pop(name)) not in (None, ())}
+    given = taken(asked, kind)
     if "against" in given:
         given["against"] = ("prediction", "fleet") if given["against"] == "both" else (given["against"],)
     if "kinds" in given:

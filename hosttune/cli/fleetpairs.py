@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hosttune.cli.between import end, show_pairs
+from hosttune.cli.between import end, show_pairs, taken
 from hosttune.cli.commands import Number, Whole, progress, with_options
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
+    from hosttune.fleet.pairplan import PairsOptions
     from hosttune.fleet.run import Request
 
 PAIR_GROUPS = {
@@ -20,23 +21,9 @@ PAIR_GROUPS = {
     "Limits": ("--seconds", "--rate", "--streams", "--together", "--window", "--port", "--wait", "--forks"),
     "Output": ("--results", "--output"),
 }
-# Options of measuring, by the names of hosttune.fleet.pairplan.PairsOptions.
-_MEASURING = (
-    "tool",
-    "seconds",
-    "rate_gbps",
-    "streams",
-    "rounds",
-    "floor",
-    "against",
-    "port",
-    "wait",
-    "together",
-    "gpu",
-)
 
 
-# The options of `fleet pairs` that no other verb has.
+# The options that only `fleet pairs` has. Those of measuring have the names of PairsOptions' fields.
 pair_options = with_options(
     click.option("--tool", type=click.Choice(("tcp", "rdma")), help="iperf3 (tcp, the default) or ib_write_bw."),
     click.option("--seconds", type=Whole(1, 600), metavar="N", help="Duration of a measurement (default 5)."),
@@ -64,7 +51,7 @@ def run(context: click.Context, base: Callable[[dict[str, Any]], Request], asked
     from hosttune.fleet.pairs import PairsRequest, run_pairs
 
     output = asked.pop("output")
-    given = measuring(asked)
+    given = measuring(asked, PairsOptions)
     if asked["resume"] and "rounds" in given:
         raise BadInput("the rounds of a run are in its plan", where="--rounds", hint="leave it out, or begin a new run")
     own = {name: asked.pop(name) for name in ("disrupt", "window")}
@@ -73,9 +60,9 @@ def run(context: click.Context, base: Callable[[dict[str, Any]], Request], asked
     end(context, done, output, show_pairs)
 
 
-def measuring(asked: dict[str, Any]) -> Mapping[str, Any]:
+def measuring(asked: dict[str, Any], kind: type[PairsOptions]) -> Mapping[str, Any]:
     """Take the options of measuring that were given out of `asked`, by their names in PairsOptions."""
-    given = {name: value for name in _MEASURING if (value := asked.pop(name)) is not None}
+    given = taken(asked, kind)
     if "against" in given:
         given["against"] = ("rate", "median") if given["against"] == "both" else (given["against"],)
     return given

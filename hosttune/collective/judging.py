@@ -25,10 +25,9 @@ from hosttune.model.collective import (
 )
 from hosttune.model.listing import some
 from hosttune.model.validation import Verdict
-from hosttune.predicting.formulas import Estimate
+from hosttune.predicting.formulas import SMALL_BYTES, Estimate
 
 FLOOR = 0.9
-SMALL_BYTES = 32 << 20  # below, time is mostly latency, and the formulas of `predicting` do not hold
 LEAST_FOR_MEDIAN = 3  # groups of the same number of hosts; with fewer no figure is unusual
 _SAME = 0.01  # the times of one operation are agreed on by all ranks
 _BYTES = 4  # of a number

@@ -19,7 +19,7 @@ from hosttune.diagnosing.lspci import machine_of
 from hosttune.diagnosing.merging import merge
 from hosttune.errors import BadInput
 from hosttune.gpu import VENDORS
-from hosttune.model.measured import Measured, Nics, Observations, Setup
+from hosttune.model.measured import Measured, Nics, Observations, Setup, Transport
 
 _HINT = "save the whole output of one run; of ib_write_bw with --report_gbits, of fio with --output-format=json"
 _FIRST = 1 << 20  # characters in which a tool's sign is looked for
@@ -135,7 +135,8 @@ def _nccl_debug(text: str) -> Measured:
     vias = set(_VIA.findall(text))
     ports = re.search(r"NET/IB : Using (.{0,2000})", text)
     names = re.findall(r"\[[0-9]+\]\S+?:[0-9]+/(\S+)", ports[1]) if ports else []
-    transport, network = None, any(via.startswith("NET/") for via in vias)
+    transport: Transport | None = None
+    network = any(via.startswith("NET/") for via in vias)
     if any(via.startswith("NET/Socket") for via in vias) or (not ports and "NET/Socket : Using" in text):
         transport = "socket"
     elif network and names:
@@ -157,7 +158,7 @@ def _nccl_debug(text: str) -> Measured:
             environment=dict(_VARIABLE.findall(text)[:200]),
         ),
         observations=Observations(
-            transport=transport,  # type: ignore[arg-type]
+            transport=transport,
             gpudirect_rdma=direct,
             nvls=None if multicast is None else multicast[1] is None,
         ),

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hosttune.bench.baselines import ABOVE_PEAK
 from hosttune.model.diagnosis import FigureVerdict, JudgedFigure
 from hosttune.model.measured import METRICS, Figure, Measured
 from hosttune.predicting.estimates import Question, estimate
-from hosttune.predicting.formulas import Estimate
+from hosttune.predicting.formulas import MOST_MFU, PUBLISHED_MFU, TYPICAL_MFU, Estimate
 from hosttune.predicting.shape import Shape
 
-_SLACK = 1.01  # timers are rounded: so much above the bound is still believed
 _MANY = 10.0  # times: more is not said in percent
 _LEAST = 0.5  # of the figure of large messages: less shows no bandwidth
 _LEAST_CLOCK = 0.9  # of the clock that the report compares with
@@ -21,9 +21,7 @@ IDLE_SPEEDS = (
     5.0,
 )  # GT/s to which drivers slow an idle link; other speeds below the maximum are not an idle state
 _TOO_SMALL = "the message is too small to show the bandwidth"
-# MFU: matrix products alone reach 0.81 of the dense peak (docs/models.md), so a whole training step cannot reach more.
-# Published runs: 0.38 to 0.56 (Llama 3 405B, MegaScale, Megatron; MODEL FLOPs as in PaLM, arXiv 2204.02311, app. B).
-_MOST_MFU, _TYPICAL_MFU = 0.81, 0.41
+_LOW_MFU = 0.2  # no source: about half of the least published run
 
 # unit in lower case without blanks -> (dimension, factor to the first unit of that dimension)
 _UNITS: Mapping[str, tuple[str, float]] = {
@@ -179,7 +177,7 @@ def _verdict(
     value: float, bound: float | None, typical: float | None, found: Estimate, averaged: bool
 ) -> tuple[FigureVerdict, str]:
     inputs = "; ".join(found.because)
-    if bound is not None and value > bound * _SLACK:
+    if bound is not None and value > bound * ABOVE_PEAK:
         part = f"{value / bound:.0%} of" if value < bound * _MANY else f"{value / bound:.3g} times"
         return "impossible", f"{part} the bound ({found.formula}): {inputs}"
     if bound is None:
@@ -233,7 +231,7 @@ def _clock(figure: Figure, value: float, factor: float, measured: Measured, shap
         return Judged(figure, "unknown", "not known: the clock to compare with", value, factor=factor)
     why = f"{value / most:.0%} of {most:g} MHz"
     low = value < most * _LEAST_CLOCK
-    verdict: FigureVerdict = "impossible" if value > most * _SLACK else "low" if low else "expected"
+    verdict: FigureVerdict = "impossible" if value > most * ABOVE_PEAK else "low" if low else "expected"
     return Judged(figure, verdict, why, value, most, None, factor=factor)
 
 
@@ -259,12 +257,13 @@ def _link(figure: Figure, value: float, factor: float, measured: Measured, shape
 
 
 def _mfu(figure: Figure, value: float, factor: float, measured: Measured, shape: Shape) -> Judged:
-    if value > _MOST_MFU:
-        why = f"{value:.0%} of the dense peak; matrix products alone reach {_MOST_MFU:.0%}"
-        return Judged(figure, "impossible", why, value, _MOST_MFU, _TYPICAL_MFU, factor=factor)
-    why = f"{value:.0%}; published runs reach 38 to 56 %"
-    verdict: FigureVerdict = "expected" if value >= 0.38 else "low" if value < 0.2 else "unknown"
-    return Judged(figure, verdict, why, value, _MOST_MFU, _TYPICAL_MFU, factor=factor)
+    if value > MOST_MFU:
+        why = f"{value:.0%} of the dense peak; matrix products alone reach {MOST_MFU:.0%}"
+        return Judged(figure, "impossible", why, value, MOST_MFU, TYPICAL_MFU, factor=factor)
+    least, most = PUBLISHED_MFU
+    why = f"{value:.0%}; published runs reach {100 * least:.0f} to {100 * most:.0f} %"
+    verdict: FigureVerdict = "expected" if value >= least else "low" if value < _LOW_MFU else "unknown"
+    return Judged(figure, verdict, why, value, MOST_MFU, TYPICAL_MFU, factor=factor)
 
 
 _BY_OBSERVATION = {"sm-clock": _clock, "power": _power, "link-speed-gts": _link, "link-width": _link, "mfu": _mfu}

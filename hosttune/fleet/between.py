@@ -17,10 +17,12 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 import msgspec
 
 from hosttune import __version__
+from hosttune.clock import now_text
 from hosttune.errors import BadInput
 from hosttune.fleet import options as handed_on
 from hosttune.fleet.answers import has_answer_file, read_answer
 from hosttune.fleet.inventory import Inventory, read_inventory, tool
+from hosttune.fleet.playbook import Event, Order, Played, Stop, play, playbook
 from hosttune.fleet.record import (
     Ended,
     Line,
@@ -31,12 +33,10 @@ from hosttune.fleet.record import (
     Stopped,
     encode,
     new_run,
-    now,
 )
 from hosttune.fleet.results import held, read_file, replace_file
 from hosttune.fleet.rollout import INTERRUPTED
 from hosttune.fleet.run import Request, check_request, interruptible, order_of, past_of, with_recorded_request
-from hosttune.fleet.runner import Event, Order, Played, Stop, play, playbook
 from hosttune.fleet.waves import shards
 from hosttune.jsonlines import JsonLines
 from hosttune.model.listing import some
@@ -81,7 +81,7 @@ ReportT = TypeVar("ReportT", bound=Report)
 
 
 @dataclass(frozen=True)
-class Asked(Generic[OptionsT]):
+class BetweenRequest(Generic[OptionsT]):
     """What the command line asks for. `given`: the options of measuring that were given, for a run that is resumed.
 
     `disrupt`: hosts that are measured though guests run. `window`: HH:MM-HH:MM, when a step may begin, local time.
@@ -95,7 +95,7 @@ class Asked(Generic[OptionsT]):
 
 
 @dataclass(frozen=True)
-class Done(Generic[ReportT]):
+class EndedRun(Generic[ReportT]):
     """A run that has ended."""
 
     report: ReportT
@@ -111,12 +111,12 @@ class Done(Generic[ReportT]):
 
 
 @dataclass
-class Course(Generic[OptionsT]):
+class CurrentRun(Generic[OptionsT]):
     """A run in progress. `lost`: hosts that gave no answer, and why."""
 
     verb: str
     run: str
-    asked: Asked[OptionsT]
+    asked: BetweenRequest[OptionsT]
     order: Order
     stop: Stop
     player: Player
@@ -191,20 +191,20 @@ class Verb(Generic[OptionsT, PlanT, ReportT]):
 
     name: str
     plan: type[PlanT]
-    planned: Callable[[Course[OptionsT], Sequence[str]], tuple[str | None, PlanT]]
-    measured: Callable[[Course[OptionsT], PlanT], tuple[str | None, PlanT]]
+    planned: Callable[[CurrentRun[OptionsT], Sequence[str]], tuple[str | None, PlanT]]
+    measured: Callable[[CurrentRun[OptionsT], PlanT], tuple[str | None, PlanT]]
     report: Callable[..., ReportT]
 
 
 def run_between(
     verb: Verb[OptionsT, PlanT, ReportT],
-    asked: Asked[OptionsT],
+    asked: BetweenRequest[OptionsT],
     tell: Callable[[str], None],
     *,
     player: Player = play,
     clock: Callable[[], datetime] = datetime.now,
     reader: Callable[..., Inventory] = read_inventory,
-) -> Done[ReportT]:
+) -> EndedRun[ReportT]:
     """Measure between the hosts of an inventory. `tell` gets a line a step. Raises BadInput and Refused."""
     request = asked.base
     check_request(request)
@@ -222,12 +222,13 @@ def run_between(
     with held(order.results) as journal, interruptible() as stop:
         run = past.run if past is not None else new_run()
         order = replace(order, check=False, variables={**order.variables, "hosttune_run": run})
-        course = Course(verb.name, run, asked, order, stop, player, tell, clock)
-        plan = _plan_of_past(verb, course) if past is not None else None
-        for line in _opening(request, inventory, run) if past is None else [Resumed(run=run, at=now(), how="resume")]:
+        current = CurrentRun(verb.name, run, asked, order, stop, player, tell, clock)
+        plan = _plan_of_past(verb, current) if past is not None else None
+        again = [Resumed(run=run, at=now_text(), how="resume")]
+        for line in again if past is not None else _opening(request, inventory, run):
             journal.add(encode(line))
         journal.sync()
-        return _carried_out(verb, course, plan, inventory, journal)
+        return _carried_out(verb, current, plan, inventory, journal)
 
 
 def _check_window(window: str | None) -> None:
@@ -245,7 +246,7 @@ def _opening(request: Request, inventory: Inventory, run: str) -> Iterator[Line]
     """Yield the first lines of a new run in the record."""
     yield RunBegun(
         run=run,
-        at=now(),
+        at=now_text(),
         verb=request.verb,
         version=__version__,
         hosts=len(inventory.hosts),
@@ -263,10 +264,10 @@ def _check_same(past: RecordedRun, inventory: Inventory) -> None:
         raise BadInput(f"the run began without {some(new, 5)}", where="--inventory", hint="begin a new run")
 
 
-def _plan_of_past(verb: Verb[OptionsT, PlanT, ReportT], course: Course[OptionsT]) -> PlanT | None:
+def _plan_of_past(verb: Verb[OptionsT, PlanT, ReportT], current: CurrentRun[OptionsT]) -> PlanT | None:
     """Return the plan of the run to be resumed; None if it ended before. Raises BadInput for other options."""
-    plan = read_plan(course.results, verb.plan, course.run)
-    for name, value in course.asked.given.items() if plan is not None else ():
+    plan = read_plan(current.results, verb.plan, current.run)
+    for name, value in current.asked.given.items() if plan is not None else ():
         then = getattr(plan.options, name) if plan is not None else None
         if value != then:
             hint = "leave it out, or begin a new run"
@@ -276,23 +277,23 @@ def _plan_of_past(verb: Verb[OptionsT, PlanT, ReportT], course: Course[OptionsT]
 
 def _carried_out(
     verb: Verb[OptionsT, PlanT, ReportT],
-    course: Course[OptionsT],
+    current: CurrentRun[OptionsT],
     plan: PlanT | None,
     inventory: Inventory,
     journal: JsonLines,
-) -> Done[ReportT]:
+) -> EndedRun[ReportT]:
     """List hosts and plan, unless there is a plan; measure; record the end."""
-    check, stopped = course.asked.base.check, None
+    check, stopped = current.asked.base.check, None
     if plan is None:
-        stopped, plan = verb.planned(course, inventory.hosts)
+        stopped, plan = verb.planned(current, inventory.hosts)
         if stopped is None and not check:  # a plan of some hosts only would be all that a resumed run measures
-            write_plan(course.results, plan)
+            write_plan(current.results, plan)
     if stopped is None and not check:
-        stopped, plan = verb.measured(course, plan)
-    done = Done(verb.report(course.results, plan, check=check, stopped=stopped), stopped)
+        stopped, plan = verb.measured(current, plan)
+    done = EndedRun(verb.report(current.results, plan, check=check, stopped=stopped), stopped)
     if stopped is not None:
-        journal.add(encode(Stopped(run=course.run, at=now(), why=stopped)))
-    journal.add(encode(Ended(run=course.run, at=now(), exit_code=done.exit_code)))
+        journal.add(encode(Stopped(run=current.run, at=now_text(), why=stopped)))
+    journal.add(encode(Ended(run=current.run, at=now_text(), exit_code=done.exit_code)))
     return done
 
 

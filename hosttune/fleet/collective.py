@@ -6,27 +6,28 @@ grouped without a host that gives no answer.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 import msgspec
 
+from hosttune.clock import now_text
 from hosttune.collective.groups import most_steps
 from hosttune.fleet import between, collectiveanswers, collectiveplan
 from hosttune.fleet.answers import read_document
-from hosttune.fleet.between import Asked, Course, Done, Player, Verb, run_between
+from hosttune.fleet.between import BetweenRequest, CurrentRun, EndedRun, Player, Verb, run_between
 from hosttune.fleet.collectiveplan import LIST_RECORD, CollectiveOptions, CollectivePlan, PlannedStep
 from hosttune.fleet.inventory import Inventory, read_inventory
-from hosttune.fleet.record import now
-from hosttune.fleet.runner import play
+from hosttune.fleet.playbook import play
 from hosttune.model.collective import CollectiveReport, Member
 
-CollectiveRun = Done[CollectiveReport]
+CollectiveRun = EndedRun[CollectiveReport]
 
 
 @dataclass(frozen=True)
-class CollectiveRequest(Asked[CollectiveOptions]):
+class CollectiveRequest(BetweenRequest[CollectiveOptions]):
     """What the command line asks `fleet collective` for."""
 
     options: CollectiveOptions = field(default_factory=CollectiveOptions)
@@ -49,56 +50,57 @@ def report_of_past(results: str, run: str) -> CollectiveReport:
     return between.report_of_past(_COLLECTIVE, results, run)
 
 
-def _planned(course: Course[CollectiveOptions], hosts: Sequence[str]) -> tuple[str | None, CollectivePlan]:
+def _planned(current: CurrentRun[CollectiveOptions], hosts: Sequence[str]) -> tuple[str | None, CollectivePlan]:
     """Ask every host what it has, and plan."""
-    options = course.asked.options
-    stopped = course.list_hosts(LIST_RECORD, hosts, "GPUs and libraries", python=options.python)
-    listed = ((host, *read_document(course.results, host, LIST_RECORD, course.run, Member)) for host in hosts)
-    planned = collectiveplan.planned_members(listed, options, frozenset(course.asked.disrupt))
+    options = current.asked.options
+    stopped = current.list_hosts(LIST_RECORD, hosts, "GPUs and libraries", python=options.python)
+    listed = ((host, *read_document(current.results, host, LIST_RECORD, current.run, Member)) for host in hosts)
+    planned = collectiveplan.planned_members(listed, options, frozenset(current.asked.disrupt))
     plan = CollectivePlan(
-        run=course.run,
-        at=now(),
+        run=current.run,
+        at=now_text(),
         options=options,
         hosts=planned,
         ranks=collectiveplan.ranks_of(planned, options),
-        most_hosts=course.most_hosts,
+        most_hosts=current.most_hosts,
+        cores=os.cpu_count() or 1,
     )
     return stopped, plan
 
 
-def _measured(course: Course[CollectiveOptions], plan: CollectivePlan) -> tuple[str | None, CollectivePlan]:
+def _measured(current: CurrentRun[CollectiveOptions], plan: CollectivePlan) -> tuple[str | None, CollectivePlan]:
     """Measure step by step until nothing is left."""
     searched = 0
     tried: list[frozenset[str]] = []  # groups that were asked for
     known: collectiveanswers.Known = {}
     while True:
-        live = [host for host in plan.names if host not in course.lost]
-        step = collectiveanswers.next_step(course.results, plan, live, tried, known)
+        live = [host for host in plan.names if host not in current.lost]
+        step = collectiveanswers.next_step(current.results, plan, live, tried, known)
         if step is None:
             return None, plan
         searched += step.groups[0].purpose == "search"
         if searched > most_steps(len(plan.names)):
-            course.tell("collective: the search ends after its most steps; the report names what is left")
+            current.tell("collective: the search ends after its most steps; the report names what is left")
             return None, plan
         hosts = sum(len(group.hosts) for group in step.groups)
-        stopped = course.no_time(60 * collectiveplan.step_minutes(plan, hosts))
+        stopped = current.no_time(60 * collectiveplan.step_minutes(plan, hosts))
         if stopped is not None:
             return stopped, plan
         plan = msgspec.structs.replace(plan, steps=(*plan.steps, step))
-        between.write_plan(course.results, plan)
-        stopped = _step(course, plan, step)
+        between.write_plan(current.results, plan)
+        stopped = _step(current, plan, step)
         if stopped is not None:
             return stopped, plan
         tried += [frozenset(group.hosts) for group in step.groups]
 
 
-def _step(course: Course[CollectiveOptions], plan: CollectivePlan, step: PlannedStep) -> str | None:
+def _step(current: CurrentRun[CollectiveOptions], plan: CollectivePlan, step: PlannedStep) -> str | None:
     """Let the groups of a step measure, all at once. Returns why the run cannot go on, or None."""
     made = collectiveplan.tasks(plan, step)
     jobs = {
         host: {
             "task": {name: value for name, value in msgspec.to_builtins(task).items() if value is not None},
-            "disrupt": host in course.asked.disrupt,
+            "disrupt": host in current.asked.disrupt,
         }
         for host, task in made.items()
     }
@@ -106,7 +108,7 @@ def _step(course: Course[CollectiveOptions], plan: CollectivePlan, step: Planned
     words = f"step {step.number} ({step.groups[0].purpose}): {len(step.groups)} groups of {sizes} hosts"
     seconds = max(map(collectiveplan.seconds_of, made.values()))
     record = collectiveplan.record_name(step.number)
-    return course.measure(record, jobs, seconds, words, python=plan.options.python)
+    return current.measure(record, jobs, seconds, words, python=plan.options.python)
 
 
 _COLLECTIVE = Verb("collective", CollectivePlan, _planned, _measured, collectiveanswers.report)

@@ -22,7 +22,7 @@ from hosttune.fleet.collectiveplan import (
     record_name,
     series_minutes,
 )
-from hosttune.fleet.membership import unwatched
+from hosttune.fleet.membership import other_machine, unwatched
 from hosttune.model.collective import CollectiveFault, CollectiveHost, CollectiveReport, HostGroup, Member
 from hosttune.model.listing import some
 from hosttune.report.branch import count
@@ -101,11 +101,9 @@ def _group(
             return replace(
                 made, outcome="refused" if answer.outcome == "refused" else "host-lost", why=f"{host}: {answer.why}"
             )
-        before = listed.get(host)
-        if before is not None and before != member.machine:
-            why = "it was restarted, or another machine answers in its place, since it was listed"
-            why = f"{host}: {why if member.machine is not None else 'it does not say any more which machine it is'}"
-            return replace(made, outcome="host-lost", why=why)
+        why = other_machine(listed.get(host), member.machine, "it was listed")
+        if why is not None:
+            return replace(made, outcome="host-lost", why=f"{host}: {why}")
         answers[host] = member
     options = plan.options
     wanted = Wanted(group_name(plan.run, step, number), ranks, options.kinds, options.sizes, options.runs)

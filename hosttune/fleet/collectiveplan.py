@@ -6,24 +6,24 @@ that step, RESULTS/HOST/collective-NNN.json. So a report can be made, and a run 
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from hosttune.collective.groups import counts
 from hosttune.collective.judging import FLOOR
 from hosttune.fleet.between import Plan
-from hosttune.fleet.membership import groups_of_known_hosts, other_names, shared_addresses, unanswered, with_guests
+from hosttune.fleet.membership import Planned, groups_of_known_hosts, unanswered, with_guests, without_mistaken
 from hosttune.model.collective import Device, Kind, Member, Purpose, Task
 from hosttune.model.fleet import Answer
 from hosttune.model.values import Value
 from hosttune.pairs.schedule import START_SECONDS, step_seconds
+from hosttune.predicting.formulas import SMALL_BYTES
 from hosttune.report.branch import count
 
 LIST_RECORD = "collective-hosts"
-SIZES = (32 << 20, 256 << 20, 1 << 30)  # the formulas of `predicting` begin at 32 MiB
+SIZES = (SMALL_BYTES, 256 << 20, 1 << 30)
 KINDS: tuple[Kind, ...] = ("all-reduce", "all-gather")
 _MOST_RANKS = 64  # of a host
 _COMMAND_SECONDS = 30  # of the command itself, besides waiting and measuring
@@ -54,12 +54,9 @@ class CollectiveOptions(Value, frozen=True, kw_only=True):
     against: tuple[str, ...] = ("prediction", "fleet")
 
 
-class PlannedMember(Value, frozen=True, kw_only=True):
-    """A host of the plan, with what it said of itself. `outcome` other than ok: it is in no group, and why."""
+class PlannedMember(Planned, frozen=True, kw_only=True):
+    """A host of the plan, with what it said of itself."""
 
-    host: str
-    outcome: str = "ok"
-    why: str | None = None
     member: Member | None = None
 
 
@@ -78,7 +75,7 @@ class PlannedStep(Value, frozen=True, kw_only=True):
 
 
 class CollectivePlan(Plan, frozen=True, kw_only=True):
-    """A run of `collective`. `ranks`: on each host. `most_hosts`: asked at once."""
+    """A run of `collective`. `ranks`: on each host. `most_hosts`: asked at once; `cores`: of the controller."""
 
     FILE = "collective-plan.json"
     SCHEMA = "hosttune.collective-plan/v1"
@@ -88,6 +85,7 @@ class CollectivePlan(Plan, frozen=True, kw_only=True):
     ranks: int = 1
     steps: tuple[PlannedStep, ...] = ()
     most_hosts: int = 200
+    cores: int = 1
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -117,6 +115,8 @@ class CollectivePlan(Plan, frozen=True, kw_only=True):
             return "a step is there twice, or without groups"
         if not 1 <= self.ranks <= _MOST_RANKS or self.most_hosts < 2 or not self.options.sizes:
             return f"{self.ranks} ranks, {self.most_hosts} hosts at once, {len(self.options.sizes)} sizes"
+        if self.cores < 1:
+            return f"{self.cores} cores"
         found = (groups_of_known_hosts((g.hosts for g in one.groups), self.members) for one in self.steps)
         return next((why for why in found if why is not None), None)
 
@@ -135,8 +135,10 @@ def planned_members(
 
     Hosts of a group must be alike: the same versions and number of GPUs as most hosts have.
     """
-    found = [_planned(host, answer, member, options, disrupt) for host, answer, member in listed]
-    found = _unless_shared(found)
+    planned = [_planned(host, answer, member, options, disrupt) for host, answer, member in listed]
+    addresses = {one.host: [address] for one in planned if (address := _address(one.member)) is not None}
+    said = {one.host: one.member.host if one.member is not None else None for one in planned}
+    found: Sequence[PlannedMember] = without_mistaken(planned, addresses, said)
     if options.device == "gpu" and options.gpus is None:
         found = _alike(found, "gpus", lambda one: one.library.gpus if one.library else None, "GPUs that PyTorch sees")
     return tuple(_alike(found, "version", lambda one: one.library.words if one.library else None, "libraries"))
@@ -168,24 +170,10 @@ def _address(member: Member | None) -> str | None:
     return member.place.address if member is not None and member.place is not None else None
 
 
-def _unless_shared(hosts: Sequence[PlannedMember]) -> list[PlannedMember]:
-    """Return the hosts without those that another host's name or address tells to be another one."""
-    addresses = {one.host: _address(one.member) for one in hosts}
-    shared = shared_addresses({host: [address] for host, address in addresses.items() if address is not None})
-    others = other_names({one.host: one.member.host if one.member is not None else None for one in hosts})
-    faults = {host: ("other-name", why) for host, why in others.items()}
-    faults |= {host: ("same-address", why) for host, why in shared.items()}
-    return [
-        replace(one, outcome=faults[one.host][0], why=faults[one.host][1])
-        if one.outcome == "ok" and one.host in faults
-        else one
-        for one in hosts
-    ]
-
-
-def _alike(hosts: Sequence[PlannedMember], what: str, fact: object, words: str) -> list[PlannedMember]:
+def _alike(
+    hosts: Sequence[PlannedMember], what: str, fact: Callable[[Member], Hashable], words: str
+) -> list[PlannedMember]:
     """Return the hosts, those with another fact than most others not to be measured."""
-    assert callable(fact)
     values = {one.host: fact(one.member) for one in hosts if one.outcome == "ok" and one.member is not None}
     if len(set(values.values())) < 2:
         return list(hosts)
@@ -263,7 +251,7 @@ def seconds_of(task: Task) -> float:
 
 def step_minutes(plan: CollectivePlan, hosts: int) -> float:
     """Return the most minutes that a step with so many hosts takes, if its hosts meet at once."""
-    return step_seconds(hosts, float(plan.options.seconds), os.cpu_count() or 1) / 60
+    return step_seconds(hosts, float(plan.options.seconds), plan.cores) / 60
 
 
 def series_minutes(plan: CollectivePlan) -> float:

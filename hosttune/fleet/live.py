@@ -13,7 +13,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TextIO
 
 from hosttune.fleet.gate import ONLY_IF_ASKED, PHASES, HostStatus
-from hosttune.fleet.runner import Event
+from hosttune.fleet.playbook import Event
+from hosttune.report.branch import printable
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _FEW = 48  # without a terminal, each host has its own line if there are at most this many
 _EVERY_SECONDS = 10.0
 _MOST_TROUBLES = 8
+_MOST_TEXT = 500  # characters of a line
 
 
 class Progress:
@@ -165,9 +167,9 @@ class Display:
         table.add_row(Text(progress.line()))
         table.add_row(ProgressBar(total=progress.total, completed=progress.finished, width=60))
         for task, hosts in Counter(list(progress.now_in.values())).most_common(6):
-            table.add_row(Text(f"{hosts:6} {printable(task)}"))
+            table.add_row(Text(f"{hosts:6} {_line(task)}"))
         for trouble in progress.troubles:
-            table.add_row(Text(printable(trouble), style="red", overflow="ellipsis", no_wrap=True))
+            table.add_row(Text(_line(trouble), style="red", overflow="ellipsis", no_wrap=True))
         return table
 
 
@@ -178,12 +180,9 @@ def watch(progress: Progress, output: TextIO, write: Callable[[str], None]) -> A
     """Return what shows the progress: a live display if `output` is a terminal, else lines through `write`."""
     if output.isatty():
         return Display(progress, output)
-    return Lines(progress, lambda text: write(printable(text)))
+    return Lines(progress, lambda text: write(_line(text)))
 
 
-def printable(text: str) -> str:
-    """Return text that is safe to print on a terminal: host names and answers are untrusted data.
-
-    Unprintable characters become "?", and the text is cut to 500 characters.
-    """
-    return "".join(character if character.isprintable() else "?" for character in text)[:500]
+def _line(text: str) -> str:
+    """Return text that is safe to print on a terminal, and short: host names and answers are untrusted data."""
+    return printable(text[:_MOST_TEXT])

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from hosttune.model.fleet import Answer
 from hosttune.model.listing import some
+from hosttune.model.values import Value
+
+
+class Planned(Value, frozen=True, kw_only=True):
+    """A host of a plan. `outcome` other than ok: it is not measured, and why."""
+
+    host: str
+    outcome: str = "ok"
+    why: str | None = None
+
+
+PlannedT = TypeVar("PlannedT", bound=Planned)
 
 
 def unanswered(answer: Answer) -> tuple[str, str]:
@@ -17,6 +32,23 @@ def with_guests(host: str, guests: Sequence[str] | None) -> str:
     """Return why a host with guests is not measured. `guests` None: they are unknown."""
     running = "unknown" if guests is None else f"running: {some(guests, 5)}"
     return f"its guests are {running}; --disrupt {host} would load its network"
+
+
+def without_mistaken(
+    hosts: Iterable[PlannedT], addresses: Mapping[str, Sequence[str]], said: Mapping[str, str | None]
+) -> tuple[PlannedT, ...]:
+    """Return the hosts, those not to be measured that a name or an address tells to be another one of the run.
+
+    `addresses`: of each host; `said`: by host, the name that it gave.
+    """
+    faults = {host: ("other-name", why) for host, why in other_names(said).items()}
+    faults |= {host: ("same-address", why) for host, why in shared_addresses(addresses).items()}
+    return tuple(
+        replace(one, outcome=faults[one.host][0], why=faults[one.host][1])
+        if one.outcome == "ok" and one.host in faults
+        else one
+        for one in hosts
+    )
 
 
 def shared_addresses(addresses: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -49,6 +81,18 @@ def other_names(said: Mapping[str, str | None]) -> dict[str, str]:
 
 def _short(name: str) -> str:
     return name.lower().partition(".")[0]
+
+
+def other_machine(listed: str | None, machine: str | None, since: str) -> str | None:
+    """Return why an answer is not that of the machine that was listed; None if it is, or if none was known then.
+
+    `listed`, `machine`: the identities that it gave then and now; `since`: what was done then, in words.
+    """
+    if listed is None or listed == machine:
+        return None
+    if machine is None:
+        return "it does not say any more which machine it is"
+    return f"it was restarted, or another machine answers in its place, since {since}"
 
 
 def unwatched(machines: Mapping[str, str | None]) -> Iterator[str]:

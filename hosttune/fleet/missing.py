@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from hosttune.fleet.answers import NOT_ASKED, has_answer_file
 from hosttune.fleet.gate import COURSE, WAVES
-from hosttune.fleet.record import NOT_CONTACTED, Done, RecordedRun
+from hosttune.fleet.record import NOT_CONTACTED, HostDone, RecordedRun
 from hosttune.model.fleet import Answer
 
 # What to do about each answer that is not ok. Exit codes: hosttune's own (1, 2, 3, 4, 70).
@@ -70,7 +70,7 @@ def _not_asked(stopped: str | None, *, begun: bool) -> tuple[str, str]:
     return "not asked: the run has not come to its wave", "go on with --resume"
 
 
-def _recorded(line: Done) -> str:
+def _recorded(line: HostDone) -> str:
     """Return what the record says of the host, whose files have been lost since; "" if it had no answer then either."""
     if line.outcome == "unknown" and line.why == NOT_ASKED:
         return ""

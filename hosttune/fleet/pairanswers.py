@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from hosttune.fleet.answers import has_answer_file, read_document
-from hosttune.fleet.membership import unwatched
+from hosttune.fleet.membership import other_machine, unwatched
 from hosttune.fleet.pairplan import (
     PairsOptions,
     PairsPlan,
@@ -24,7 +24,7 @@ from hosttune.fleet.pairplan import (
 )
 from hosttune.model.fleet import Answer
 from hosttune.model.listing import some
-from hosttune.model.pairs import GPU_RAIL, EndResult, Ends, Pair, PairHost, PairsReport, PathMtu, Port
+from hosttune.model.pairs import GPU_RAIL, EndResult, Ends, Pair, PairHost, PairOutcome, PairsReport, PathMtu, Port
 from hosttune.pairs.blame import blame
 from hosttune.pairs.judging import CUT, Joined, joined, judged, rail_figures, remarks, verdict_of
 from hosttune.pairs.schedule import Pairing, regrouped
@@ -97,10 +97,8 @@ def _host_ends(results: str, plan: PairsPlan, host: str, number: int) -> _Answer
     answer, ends = read_document(results, host, record_name(number), plan.run, Ends)
     if ends is None:
         return answer, None
-    machine = plan.by_name[host].machine
-    if machine is not None and machine != ends.machine:
-        why = "it was restarted, or another machine answers in its place, since its ports were listed"
-        why = why if ends.machine is not None else "it does not say any more which machine it is"
+    why = other_machine(plan.by_name[host].machine, ends.machine, "its ports were listed")
+    if why is not None:
         return msgspec.structs.replace(answer, outcome="unknown", why=why), None
     times = Counter((one.rail, one.role) for one in ends.ends)
     return answer, {(one.rail, one.role): one for one in ends.ends if times[one.rail, one.role] == 1}
@@ -109,9 +107,9 @@ def _host_ends(results: str, plan: PairsPlan, host: str, number: int) -> _Answer
 def _joined(pair: Pairing, answers: Sequence[_Answered], rail: str) -> Joined:
     for host, (answer, ends) in zip(pair, answers, strict=True):
         if ends is None:
-            word = "refused" if answer.outcome == "refused" else "host-lost"
+            word: PairOutcome = "refused" if answer.outcome == "refused" else "host-lost"
             asked = has_answer_file(answer)
-            return Joined(word if asked else "not-asked", why=f"{host}: {answer.why}" if asked else None)  # type: ignore[arg-type]
+            return Joined(word if asked else "not-asked", why=f"{host}: {answer.why}" if asked else None)
     (_, sender), (_, receiver) = answers
     assert sender is not None
     assert receiver is not None

@@ -15,9 +15,9 @@ from typing import Literal
 import msgspec
 
 from hosttune.fleet.between import Plan
-from hosttune.fleet.membership import groups_of_known_hosts, other_names, shared_addresses, unanswered, with_guests
+from hosttune.fleet.membership import Planned, groups_of_known_hosts, unanswered, with_guests, without_mistaken
 from hosttune.model.fleet import Answer
-from hosttune.model.pairs import End, Ends, Port, Tool
+from hosttune.model.pairs import End, Ends, Port, Role, Tool
 from hosttune.model.values import Value
 from hosttune.pairs.ends import GPU_SECONDS, OMIT_SECONDS, SLACK_SECONDS
 from hosttune.pairs.judging import FLOOR
@@ -50,12 +50,9 @@ class PairsOptions(Value, frozen=True, kw_only=True):
     gpu: bool = True
 
 
-class PlannedHost(Value, frozen=True, kw_only=True):
-    """A host of the plan. `outcome` other than ok: it is in no round, and why. `machine`: who answered."""
+class PlannedHost(Planned, frozen=True, kw_only=True):
+    """A host of the plan, with its ports. `machine`: who answered."""
 
-    host: str
-    outcome: str = "ok"
-    why: str | None = None
     machine: str | None = None
     ports: tuple[Port, ...] = ()
 
@@ -119,18 +116,9 @@ def planned_hosts(
     """Return the hosts with their ports, and why some are not measured. `surveyed`: host, its answer, its document."""
     answers = list(surveyed)
     found = [_planned(host, answer, ends, tool, disrupt) for host, answer, ends in answers]
-    shared = shared_addresses(
-        {one.host: [port.address for port in one.ports if port.address is not None] for one in found}
-    )
-    others = other_names({host: ends.host if ends is not None else None for host, _, ends in answers})
-    faults = {host: ("other-name", why) for host, why in others.items()}
-    faults |= {host: ("same-address", why) for host, why in shared.items()}
-    return tuple(
-        msgspec.structs.replace(one, outcome=faults[one.host][0], why=faults[one.host][1])
-        if one.outcome == "ok" and one.host in faults
-        else one
-        for one in found
-    )
+    addresses = {one.host: [port.address for port in one.ports if port.address is not None] for one in found}
+    said = {host: ends.host if ends is not None else None for host, _, ends in answers}
+    return without_mistaken(found, addresses, said)
 
 
 def _planned(host: str, answer: Answer, ends: Ends | None, tool: Tool, disrupt: frozenset[str]) -> PlannedHost:
@@ -226,10 +214,13 @@ def jobs(plan: PairsPlan, pair: Pairing, disrupt: frozenset[str], step_hosts: in
     for number, ports in enumerate(rails(plan, pair)):
         if other_fabric(*ports):
             continue
-        for host, role, own, peer in ((pair[0], "client", *ports), (pair[1], "server", *ports[::-1])):
+        sides: tuple[tuple[str, Role, Port, Port], ...] = (
+            (pair[0], "client", *ports), (pair[1], "server", *ports[::-1]),
+        )  # fmt: skip
+        for host, role, own, peer in sides:
             end = End(
                 rail=own.rail,
-                role=role,  # type: ignore[arg-type]  # the two roles stand in the line above
+                role=role,
                 tool=options.tool,
                 address=str(own.address),
                 peer_address=str(peer.address),

@@ -13,21 +13,21 @@ from datetime import datetime
 
 import msgspec
 
+from hosttune.clock import now_text
 from hosttune.fleet import between, pairanswers, pairplan
 from hosttune.fleet.answers import read_document
-from hosttune.fleet.between import Asked, Course, Done, Player, Verb, run_between
+from hosttune.fleet.between import BetweenRequest, CurrentRun, EndedRun, Player, Verb, run_between
 from hosttune.fleet.inventory import Inventory, read_inventory
 from hosttune.fleet.pairplan import PORTS_RECORD, PairsOptions, PairsPlan, PlannedRound
-from hosttune.fleet.record import now
-from hosttune.fleet.runner import play
+from hosttune.fleet.playbook import play
 from hosttune.model.pairs import Ends, PairsReport
 from hosttune.pairs.schedule import Pairing, step_seconds, steps
 
-PairsRun = Done[PairsReport]
+PairsRun = EndedRun[PairsReport]
 
 
 @dataclass(frozen=True)
-class PairsRequest(Asked[PairsOptions]):
+class PairsRequest(BetweenRequest[PairsOptions]):
     """What the command line asks `fleet pairs` for."""
 
     options: PairsOptions = field(default_factory=PairsOptions)
@@ -50,63 +50,65 @@ def report_of_past(results: str, run: str) -> PairsReport:
     return between.report_of_past(_PAIRS, results, run)
 
 
-def _planned(course: Course[PairsOptions], hosts: Sequence[str]) -> tuple[str | None, PairsPlan]:
+def _planned(current: CurrentRun[PairsOptions], hosts: Sequence[str]) -> tuple[str | None, PairsPlan]:
     """Ask every host for its ports, and plan rounds."""
-    options = course.asked.options
-    stopped = course.list_hosts(PORTS_RECORD, hosts, "ports")
-    surveyed = ((host, *read_document(course.results, host, PORTS_RECORD, course.run, Ends)) for host in hosts)
-    planned = pairplan.planned_hosts(surveyed, options.tool, frozenset(course.asked.disrupt))
+    options = current.asked.options
+    stopped = current.list_hosts(PORTS_RECORD, hosts, "ports")
+    surveyed = ((host, *read_document(current.results, host, PORTS_RECORD, current.run, Ends)) for host in hosts)
+    planned = pairplan.planned_hosts(surveyed, options.tool, frozenset(current.asked.disrupt))
     plan = PairsPlan(
-        run=course.run,
-        at=now(),
+        run=current.run,
+        at=now_text(),
         options=options,
         hosts=planned,
         rounds=pairplan.planned_rounds(planned, options),
-        most_hosts=course.most_hosts,
+        most_hosts=current.most_hosts,
         cores=os.cpu_count() or 1,
     )
     return stopped, plan
 
 
-def _measured(course: Course[PairsOptions], plan: PairsPlan) -> tuple[str | None, PairsPlan]:
+def _measured(current: CurrentRun[PairsOptions], plan: PairsPlan) -> tuple[str | None, PairsPlan]:
     """Measure all rounds, then those that did not connect the other way round."""
-    stopped = _rounds(course, plan, plan.rounds)
-    more = pairanswers.again(course.results, plan) if stopped is None else ()
+    stopped = _rounds(current, plan, plan.rounds)
+    more = pairanswers.again(current.results, plan) if stopped is None else ()
     if more:
         plan = msgspec.structs.replace(plan, rounds=(*plan.rounds, *more))
-        between.write_plan(course.results, plan)
-        stopped = _rounds(course, plan, more)
+        between.write_plan(current.results, plan)
+        stopped = _rounds(current, plan, more)
     return stopped, plan
 
 
-def _rounds(course: Course[PairsOptions], plan: PairsPlan, rounds: Sequence[PlannedRound]) -> str | None:
-    return next((why for planned in rounds if (why := _round(course, plan, planned)) is not None), None)
+def _rounds(current: CurrentRun[PairsOptions], plan: PairsPlan, rounds: Sequence[PlannedRound]) -> str | None:
+    return next((why for planned in rounds if (why := _round(current, plan, planned)) is not None), None)
 
 
-def _round(course: Course[PairsOptions], plan: PairsPlan, planned: PlannedRound) -> str | None:
+def _round(current: CurrentRun[PairsOptions], plan: PairsPlan, planned: PlannedRound) -> str | None:
     """Measure the pairs of a round that no file settles. Returns why it stopped, or None."""
-    todo = [pair for pair in planned.pairs if not pairanswers.settled(course.results, plan, planned, pair)]
+    todo = [pair for pair in planned.pairs if not pairanswers.settled(current.results, plan, planned, pair)]
     for step in steps(todo, plan.most_hosts):
-        live = [pair for pair in step if not course.lost.keys() & set(pair)]
+        live = [pair for pair in step if not current.lost.keys() & set(pair)]
         if not live:
             continue
-        stopped = course.no_time(step_seconds(2 * len(live), plan.measuring, plan.cores))
-        stopped = stopped or _step(course, plan, planned, live)
+        stopped = current.no_time(step_seconds(2 * len(live), plan.measuring, plan.cores))
+        stopped = stopped or _step(current, plan, planned, live)
         if stopped is not None:
             return stopped
     return None
 
 
-def _step(course: Course[PairsOptions], plan: PairsPlan, planned: PlannedRound, pairs: Sequence[Pairing]) -> str | None:
+def _step(
+    current: CurrentRun[PairsOptions], plan: PairsPlan, planned: PlannedRound, pairs: Sequence[Pairing]
+) -> str | None:
     """Let the hosts of these pairs measure, all at once. Returns why the run cannot go on, or None."""
     made: dict[str, dict[str, object]] = {}
     for pair in pairs:
-        made.update(pairplan.jobs(plan, pair, frozenset(course.asked.disrupt), 2 * len(pairs)))
+        made.update(pairplan.jobs(plan, pair, frozenset(current.asked.disrupt), 2 * len(pairs)))
     if not made:
         return None
     of = f"round {planned.number} of {len(plan.rounds)}{' (again, the other way round)' if planned.again else ''}"
     seconds = max(map(pairplan.seconds_of, made.values()))
-    return course.measure(pairplan.record_name(planned.number), made, seconds, f"{of}: {len(pairs)} pairs")
+    return current.measure(pairplan.record_name(planned.number), made, seconds, f"{of}: {len(pairs)} pairs")
 
 
 _PAIRS = Verb("pairs", PairsPlan, _planned, _measured, pairanswers.report)

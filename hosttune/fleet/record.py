@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from hosttune.clock import now_text
 from hosttune.errors import BadInput
 from hosttune.fleet.gate import Gate
 from hosttune.jsonlines import decoded, whole_lines
@@ -64,7 +65,7 @@ class Resumed(Value, frozen=True, kw_only=True, tag="resumed", tag_field="event"
     told: tuple[str, ...] = ()
 
 
-class Asked(Value, frozen=True, kw_only=True, tag="asked", tag_field="event"):
+class WaveBegun(Value, frozen=True, kw_only=True, tag="asked", tag_field="event"):
     """A wave begins; `hosts` is the number of its hosts that are processed now."""
 
     run: str
@@ -73,7 +74,7 @@ class Asked(Value, frozen=True, kw_only=True, tag="asked", tag_field="event"):
     hosts: int
 
 
-class Done(Value, frozen=True, kw_only=True, tag="host", tag_field="event"):
+class HostDone(Value, frozen=True, kw_only=True, tag="host", tag_field="event"):
     """A host of a wave is finished, according to its result files of this run."""
 
     run: str
@@ -111,21 +112,14 @@ class Ended(Value, frozen=True, kw_only=True, tag="ended", tag_field="event"):
     exit_code: int
 
 
-def now() -> str:
-    """Return the current time for a line of the record: UTC, ISO 8601, in whole seconds."""
-    from datetime import UTC, datetime
-
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 def new_run() -> str:
     """Return an id for a run: the readable time, and 4 random bytes in hex so that no two ids are equal."""
     import secrets
 
-    return f"{now().translate({ord(mark): None for mark in '-:'}).partition('+')[0]}-{secrets.token_hex(4)}"
+    return f"{now_text().translate({ord(mark): None for mark in '-:'}).partition('+')[0]}-{secrets.token_hex(4)}"
 
 
-Line = RunBegun | Members | Resumed | Asked | Done | GateRecord | Stopped | Ended
+Line = RunBegun | Members | Resumed | WaveBegun | HostDone | GateRecord | Stopped | Ended
 _DECODER: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
@@ -158,12 +152,12 @@ class RecordedRun:
     began: RunBegun
     gate: Gate
     members: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    done: Mapping[str, Done] = field(default_factory=dict)
+    done: Mapping[str, HostDone] = field(default_factory=dict)
     gates: Mapping[int, GateRecord] = field(default_factory=dict)
     asked: frozenset[int] = frozenset()
     stopped: str | None = None
     exit_code: int | None = None
-    last: Mapping[str, Done] = field(default_factory=dict)
+    last: Mapping[str, HostDone] = field(default_factory=dict)
     cut: bool = False
 
     @property
@@ -193,9 +187,9 @@ def past_run(lines: tuple[Line, ...], verb: str | None = None, run: str | None =
         return None
     past = RecordedRun(found[-1], found[-1].gate)
     members: dict[int, tuple[str, ...]] = {}
-    done: dict[str, Done] = {}
+    done: dict[str, HostDone] = {}
     gates: dict[int, GateRecord] = {}
-    last: dict[str, Done] = {}
+    last: dict[str, HostDone] = {}
     cut = False
     for line in lines:
         if line.run != past.run:
@@ -204,7 +198,7 @@ def past_run(lines: tuple[Line, ...], verb: str | None = None, run: str | None =
         match line:
             case Members():
                 members[line.wave] = line.hosts
-            case Done():
+            case HostDone():
                 done[line.host] = line
                 if line.why != NOT_CONTACTED or line.host not in last:
                     last[line.host] = line
@@ -224,7 +218,7 @@ def _passing(past: RecordedRun, line: Line) -> dict[str, Any]:
     match line:
         case Resumed():
             return {"gate": line.gate, "stopped": None, "exit_code": None}
-        case Asked():
+        case WaveBegun():
             return {"asked": past.asked | {line.wave}}
         case Stopped():
             return {"stopped": line.why}

@@ -11,26 +11,26 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from hosttune.clock import now_text
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import has_answer_file, read_answer
 from hosttune.fleet.declared import kept_to
 from hosttune.fleet.gate import COURSE, ONLY_IF_ASKED, WAVES, Gate, HostStatus, exit_code, judge, phases, status_of
+from hosttune.fleet.playbook import Event, Order, Played, Stop, play
 from hosttune.fleet.record import (
     NOT_CONTACTED,
-    Asked,
-    Done,
     Ended,
     GateRecord,
+    HostDone,
     Line,
     Members,
     RecordedRun,
     RunBegun,
     Stopped,
+    WaveBegun,
     encode,
-    now,
 )
 from hosttune.fleet.results import RECORD, forget
-from hosttune.fleet.runner import Event, Order, Played, Stop, play
 from hosttune.fleet.waves import cut, shards
 from hosttune.jsonlines import JsonLines
 from hosttune.model.declared import Declared
@@ -138,9 +138,9 @@ def carry_out(rollout: Rollout, run_services: RunServices) -> Outcome:
     for host in rollout.hosts:
         host_statuses.setdefault(host, HostStatus(host, why="not asked"))
     if why is not None:
-        run_services.add(Stopped(run=rollout.run, at=now(), why=why))
+        run_services.add(Stopped(run=rollout.run, at=now_text(), why=why))
     outcome = Outcome(host_statuses, tuple(waves), why, tuple(messages))
-    run_services.add(Ended(run=rollout.run, at=now(), exit_code=outcome.exit_code))
+    run_services.add(Ended(run=rollout.run, at=now_text(), exit_code=outcome.exit_code))
     return outcome
 
 
@@ -168,7 +168,7 @@ def _ask_wave(
             host_statuses[host] = HostStatus(host, why=rollout.unasked[host])
     todo = [host for host in hosts if host not in host_statuses]
     if todo and not run_services.stop.asked:
-        run_services.add(Asked(run=rollout.run, at=now(), wave=number, hosts=len(todo)))
+        run_services.add(WaveBegun(run=rollout.run, at=now_text(), wave=number, hosts=len(todo)))
         run_services.journal.sync()  # else a power cut makes hosts that were changed hosts that were not asked
     for order in _orders(rollout, todo):
         if run_services.stop.asked:
@@ -246,9 +246,9 @@ def status_of_host(rollout: Rollout, host: str) -> tuple[HostStatus, bool]:
     return host_status, any(map(has_answer_file, answers.values()))
 
 
-def done_line(run: str, wave: int, host_status: HostStatus) -> Done:
+def done_line(run: str, wave: int, host_status: HostStatus) -> HostDone:
     """Return the line of a host in the record."""
-    return Done(
+    return HostDone(
         run=run,
         wave=wave,
         host=host_status.host,

@@ -14,16 +14,17 @@ from dataclasses import dataclass, field, replace
 
 from hosttune import __version__
 from hosttune.assets import folder
+from hosttune.clock import now_text
 from hosttune.errors import BadInput
 from hosttune.fleet import options as handed_on
 from hosttune.fleet.declared import read_declared
 from hosttune.fleet.gate import COURSE, WAVES, Gate
 from hosttune.fleet.inventory import Inventory, read_inventory, tool
 from hosttune.fleet.live import Progress, watch
-from hosttune.fleet.record import Line, RecordedRun, Resumed, RunBegun, decode, encode, new_run, now, past_run
+from hosttune.fleet.playbook import Order, Stop, playbook
+from hosttune.fleet.record import Line, RecordedRun, Resumed, RunBegun, decode, encode, new_run, past_run
 from hosttune.fleet.results import RECORD, held, read_file
 from hosttune.fleet.rollout import Outcome, Rollout, RunServices, carry_out, changes, digest, opening, resumed, waves_of
-from hosttune.fleet.runner import Order, Stop, playbook
 from hosttune.fleet.waves import DEFAULT as DEFAULT_WAVES
 from hosttune.fleet.waves import parse_sizes
 from hosttune.jsonlines import JsonLines
@@ -173,7 +174,7 @@ def _new(request: Request, order: Order, inventory: Inventory, intent: str | Non
     rollout = _for_run(_base(request, order), run, waves)
     began = RunBegun(
         run=run,
-        at=now(),
+        at=now_text(),
         verb=request.verb,
         version=__version__,
         hosts=len(inventory.hosts),
@@ -198,7 +199,7 @@ def _again(
     rollout = _for_run(kept, past.run, kept.waves)
     changed = changes(rollout, past, inventory.hosts, intent)
     how = "retry" if request.retry else "resume"
-    return rollout, [Resumed(run=rollout.run, at=now(), how=how, gate=rollout.gate, told=tuple(changed))]
+    return rollout, [Resumed(run=rollout.run, at=now_text(), how=how, gate=rollout.gate, told=tuple(changed))]
 
 
 def _base(request: Request, order: Order) -> Rollout:

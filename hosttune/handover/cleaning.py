@@ -19,7 +19,7 @@ from hosttune.handover.erasing import (
     survey,
 )
 from hosttune.handover.targets import NVME_DRIVER, Target
-from hosttune.model.handover import HandoverStep
+from hosttune.model.handover import HandoverStep, StepOutcome
 from hosttune.model.host import Host
 from hosttune.settings.function import driver_of
 from hosttune.transaction.site import Site
@@ -184,6 +184,6 @@ def _gpu(work: Work, target: Target) -> HandoverStep:
     return gpumemory.search(work.site.system, target, found.memory_bytes if found is not None else None, work.reset)
 
 
-def _answer(outcome: str, why: str) -> Erasure:
-    step = HandoverStep(step="erased", outcome=outcome, why=why)  # type: ignore[arg-type]
+def _answer(outcome: StepOutcome, why: str) -> Erasure:
+    step = HandoverStep(step="erased", outcome=outcome, why=why)
     return Erasure(work=lambda: step)

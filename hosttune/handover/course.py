@@ -17,6 +17,7 @@ import msgspec
 
 from hosttune import __version__
 from hosttune.child import in_child
+from hosttune.clock import now_text
 from hosttune.errors import HosttuneError, Refused
 from hosttune.handover import binding, memoryclear, record, remains, resets, testing, timelimits
 from hosttune.handover.cleaning import Cleaning, Work
@@ -26,12 +27,12 @@ from hosttune.handover.statement import handed_device, read_firmware, statement_
 from hosttune.handover.targets import Target, identity_now, joined, refuse_other
 from hosttune.handover.testguest import GuestSteps, Session, TestGuest, guest_targets
 from hosttune.journal import Journal, JournalFailed, Store
-from hosttune.model.handover import STEPS, HandedDevice, HandoverStep, Statement, StepName
+from hosttune.model.handover import STEPS, HandedDevice, HandoverStep, Statement, StepName, StepOutcome
 from hosttune.model.host import Host
 from hosttune.model.quarantine import DeviceRecord
 from hosttune.model.validation import Validation
 from hosttune.planning.inventory.devices import identity, read_catalogue
-from hosttune.register import now, read_register, record_devices
+from hosttune.register import read_register, record_devices
 from hosttune.settings.function import driver_of
 from hosttune.state import mode_of, save
 from hosttune.transaction.guards import same_device
@@ -117,7 +118,7 @@ class Course:
         """Put every device into the register, all in one write, before anything is done to one of them."""
         records = [
             DeviceRecord(
-                address=one.address, identity=one.identity, state="quarantined", since=now(), guest=one.guest,
+                address=one.address, identity=one.identity, state="quarantined", since=now_text(), guest=one.guest,
                 why=f"hand-over {self.number}", step="quarantined", handover=one.handover or str(self.number),
                 driver=one.back, firmware=one.firmware,
             )
@@ -141,8 +142,8 @@ class Course:
         left = remains.memory_left(self.site.system, target.guest) if target.guest is not None else None
         facts["memory"] = None if left is None else remains.ZEROED if not left else f"kept in {', '.join(left)}"
         why = f"memory of guest {target.guest} may be kept in {', '.join(left)}: remove them" if left else None
-        outcome = "failed" if left else "done"
-        return HandoverStep(step="quarantined", outcome=outcome, method="register", evidence=facts, why=why)  # type: ignore[arg-type]
+        outcome: StepOutcome = "failed" if left else "done"
+        return HandoverStep(step="quarantined", outcome=outcome, method="register", evidence=facts, why=why)
 
     def _reset(self) -> None:
         for target in self._left():
@@ -363,7 +364,7 @@ class Course:
             return msgspec.structs.replace(known, why=f"hand-over {self.number}: {text}"[:500])
         starts = (host.handover.starts or {}).get(device.address) if host.handover else None
         return msgspec.structs.replace(
-            known, state="clean", since=now(), why=f"hand-over {self.number}", step=None, identity=device.identity,
+            known, state="clean", since=now_text(), why=f"hand-over {self.number}", step=None, identity=device.identity,
             starts=starts, boot_id=host.boot_id, epoch=device.epoch, driver=device.driver, firmware=device.firmware,
             binding=binding.binding_of(self.site.system, device.address),
         )  # fmt: skip

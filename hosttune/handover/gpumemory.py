@@ -12,15 +12,16 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from hosttune.errors import CommandFailed
 from hosttune.handover.memoryclear import EVIDENCE
 from hosttune.handover.targets import Target
-from hosttune.model.handover import HandoverStep
+from hosttune.model.handover import HandoverStep, StepOutcome
 from hosttune.system import System
 
 LIMIT_SECONDS, ESTIMATE_SECONDS = 5400.0, 480.0  # 150 GB: 210 s to search, 17 s to write (H200)
+MemoryTask = Literal["search", "write"]
 _LEAST = 0.95  # of the memory that the driver reports for the whole GPU
 
 
@@ -39,7 +40,7 @@ def search(system: System, target: Target, memory_bytes: int | None, reset: Call
 
 
 def searched(
-    asked: Callable[[str, str], dict[str, Any]], memory_bytes: int | None, reset: Callable[[], HandoverStep]
+    asked: Callable[[MemoryTask, str], dict[str, Any]], memory_bytes: int | None, reset: Callable[[], HandoverStep]
 ) -> HandoverStep:
     """Search, write, reset, search. `asked`: the answer of the search program to a task with a pattern.
 
@@ -102,6 +103,6 @@ def ask(system: System, module: str, task: str, address: str, pattern: str) -> d
     return answer
 
 
-def _step(outcome: str, evidence: dict[str, Any] | None, why: str | None = None) -> HandoverStep:
+def _step(outcome: StepOutcome, evidence: dict[str, Any] | None, why: str | None = None) -> HandoverStep:
     method = "searched for data; pattern written, reset, searched" if evidence is not None else None
-    return HandoverStep(step="erased", outcome=outcome, method=method, evidence=evidence, why=why)  # type: ignore[arg-type]
+    return HandoverStep(step="erased", outcome=outcome, method=method, evidence=evidence, why=why)

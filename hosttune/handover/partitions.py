@@ -20,7 +20,7 @@ import msgspec
 from hosttune.discovery.fabric import client
 from hosttune.errors import CommandFailed
 from hosttune.handover.targets import Target
-from hosttune.model.handover import HandoverStep, StepName
+from hosttune.model.handover import HandoverStep, StepName, StepOutcome
 from hosttune.model.host import Host
 from hosttune.planning.fabric.partitions import SHARED, Fabric, exactly, read_fabric
 from hosttune.reader import Reader
@@ -44,8 +44,8 @@ class Outcome:
 
     def step(self, name: StepName) -> HandoverStep:
         """Return the step that could not go on for it."""
-        outcome = "failed" if self.failed else "unknown"
-        return HandoverStep(step=name, outcome=outcome, evidence={"fabric": self.evidence}, why=self.why)  # type: ignore[arg-type]
+        outcome: StepOutcome = "failed" if self.failed else "unknown"
+        return HandoverStep(step=name, outcome=outcome, evidence={"fabric": self.evidence}, why=self.why)
 
     def told(self, found: HandoverStep, opened: Mapping[str, Any] | None = None) -> HandoverStep:
         """Return a step with what became of the partitions; one that is done is not, if that is not proven."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hosttune.clock import now_text
 from hosttune.errors import BadInput, Refused
 from hosttune.files import make_folder
 from hosttune.handover.erasing import erasing
@@ -22,7 +23,6 @@ from hosttune.journal import OPEN_STATES, Journal, Record, Store, Transaction
 from hosttune.model.handover import HandoverStep
 from hosttune.model.values import to_builtins
 from hosttune.model.verification import CourseStatus, CourseStep
-from hosttune.register import now
 from hosttune.starts import FOLDER
 from hosttune.state import mode_of
 from hosttune.transaction.site import Site
@@ -90,7 +90,7 @@ def begin_step(
     journal.write(
         "intent", step=number, kind=KIND, target=target.address, actions=(name,), scope="runtime", needed=True,
         old={"reset_methods": list(target.methods or ()), "back": target.back, "guest": target.guest},
-        new={"limit_seconds": limit, "estimate_seconds": estimate, "began": now()},
+        new={"limit_seconds": limit, "estimate_seconds": estimate, "began": now_text()},
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from hosttune.child import in_child
 from hosttune.errors import HosttuneError
 from hosttune.handover.targets import Target
 from hosttune.model import sysfs
-from hosttune.model.handover import HandoverStep
+from hosttune.model.handover import HandoverStep, StepOutcome
 from hosttune.settings.function import driver_of
 from hosttune.system import System
 
@@ -104,10 +104,10 @@ def _lacking(target: Target) -> str:
 
 
 def _step(
-    outcome: str, method: str | None, evidence: Mapping[str, object] | None = None, why: str | None = None
+    outcome: StepOutcome, method: str | None, evidence: Mapping[str, object] | None = None, why: str | None = None
 ) -> HandoverStep:
     name = f"{method} reset" if method is not None else None
-    return HandoverStep(step="reset", outcome=outcome, method=name, evidence=evidence, why=why)  # type: ignore[arg-type]
+    return HandoverStep(step="reset", outcome=outcome, method=name, evidence=evidence, why=why)
 
 
 def reason(error: HosttuneError | OSError) -> str:

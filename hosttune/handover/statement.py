@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from hosttune.clock import now_text
 from hosttune.errors import BadInput, Unreadable
 from hosttune.handover.network.tools import versions
 from hosttune.journal import in_force
@@ -22,7 +23,6 @@ from hosttune.model.host import Host
 from hosttune.model.validation import Validation
 from hosttune.model.values import FrozenMap, Value, freeze
 from hosttune.planning.inventory.devices import identity, read_catalogue
-from hosttune.register import now
 from hosttune.system import System
 from hosttune.transaction.applied import UNREAD, applied_state
 from hosttune.transaction.site import Site
@@ -52,7 +52,7 @@ def statement_of(
             applied=applied_values(site, as_applied=True),
             devices=tuple(devices),
             validation=reference_to(validation),
-            issued_at=now(),
+            issued_at=now_text(),
         )
     )
 

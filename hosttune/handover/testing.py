@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from hosttune.handover.targets import Target
 from hosttune.model.evidence import OF_REGISTER
-from hosttune.model.handover import HandoverStep
+from hosttune.model.handover import HandoverStep, StepOutcome
 from hosttune.model.validation import CheckResult, Validation
 
 LIMIT_SECONDS: Mapping[int, float] = {1: 1800.0, 2: 14400.0}  # by level
@@ -41,7 +41,7 @@ def tested(
     }
     bad = [one for one in results if one.outcome in ("fail", "unknown")]
     if bad:
-        outcome = "failed" if any(one.outcome == "fail" for one in bad) else "unknown"
+        outcome: StepOutcome = "failed" if any(one.outcome == "fail" for one in bad) else "unknown"
         named = "; ".join(f"{one.check} is {one.outcome}: {one.actual}" for one in bad[:_MOST_NAMED])
         return _step(outcome, method, evidence, named)
     changed = _changed(target, firmware)
@@ -83,6 +83,9 @@ def _is_about(result: CheckResult, address: str) -> bool:
 
 
 def _step(
-    outcome: str, method: str | None = None, evidence: Mapping[str, object] | None = None, why: str | None = None
+    outcome: StepOutcome,
+    method: str | None = None,
+    evidence: Mapping[str, object] | None = None,
+    why: str | None = None,
 ) -> HandoverStep:
-    return HandoverStep(step="tested", outcome=outcome, method=method, evidence=evidence, why=why)  # type: ignore[arg-type]
+    return HandoverStep(step="tested", outcome=outcome, method=method, evidence=evidence, why=why)

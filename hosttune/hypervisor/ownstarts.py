@@ -6,9 +6,9 @@ too, which makes a statement void and nothing worse.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 
+from hosttune.clock import now_text
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.hypervisor.connection import read_definition
@@ -66,7 +66,7 @@ def _look(system: System, folder: str, name: str) -> None:
 def _record(system: System, folder: str, name: str, devices: Mapping[str, str]) -> None:
     if not devices:
         return
-    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    when = now_text()
     before = system.read_bytes(f"{folder}/{OWN_STARTS}") or b""
     lines = "".join(start_line(address, how, when, name) for address, how in devices.items())
     system.replace(f"{folder}/{OWN_STARTS}", before + lines.encode(), _MODE)

@@ -27,7 +27,7 @@ from hosttune.journal.records import (
     left_alone,
     read_transaction,
 )
-from hosttune.journal.store import Journal, JournalFailed, Store, now
+from hosttune.journal.store import Journal, JournalFailed, Store
 
 __all__ = [
     "JOURNAL_SCHEMA",
@@ -42,6 +42,5 @@ __all__ = [
     "dropped",
     "in_force",
     "left_alone",
-    "now",
     "read_transaction",
 ]

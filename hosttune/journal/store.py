@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
+from hosttune.clock import now_text
 from hosttune.descriptors import let_go
 from hosttune.errors import HosttuneError, Refused, WriteFailed, state_remedy
 from hosttune.files import make_folder, open_new, read_whole, sync_folder
@@ -44,16 +44,11 @@ class Journal:
 
     def write(self, event: str, **fields: Any) -> None:
         """Write one event, with its time. Raises JournalFailed."""
-        self.append(Line(event=event, at=now(), **fields))
+        self.append(Line(event=event, at=now_text(), **fields))
 
     def close(self) -> None:
         """Close the file. Every line is on disk by then."""
         self._lines.close()
-
-
-def now() -> str:
-    """Return the time for people, in UTC."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 class Store:
@@ -154,7 +149,7 @@ class Store:
             ) from error
         journal = self._journal(path, fd)
         try:
-            journal.append(Header(schema=JOURNAL_SCHEMA, number=number, at=now(), **facts))
+            journal.append(Header(schema=JOURNAL_SCHEMA, number=number, at=now_text(), **facts))
             sync_folder(self._journals)
         except (JournalFailed, OSError) as error:
             journal.close()

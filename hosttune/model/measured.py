@@ -19,6 +19,7 @@ from hosttune.model.values import Value, close_lists, close_mappings, to_json, w
 from hosttune.model.yamltext import check_version, load_yaml
 
 MEASURED_VERSION = 1
+Transport = Literal["ib", "roce", "socket", "shm", "p2p", "nvls", "libfabric"]
 # The metrics of the document, and the dimension of each.
 METRICS: Mapping[str, str] = {
     **dict.fromkeys(("h2d", "d2h", "p2p", "all-reduce-busbw", "all-gather-busbw"), "bytes per second"),
@@ -114,7 +115,7 @@ class Observations(Part, frozen=True, kw_only=True):
     gpudirect_rdma: bool | None = None
     peer_memory_module: bool | None = None
     gpu_nic_path: Literal["PIX", "PXB", "PHB", "NODE", "SYS"] | None = None
-    transport: Literal["ib", "roce", "socket", "shm", "p2p", "nvls", "libfabric"] | None = None
+    transport: Transport | None = None
     nvls: bool | None = None
     topology_file: bool | None = None
     link: LinkSeen | None = None

@@ -28,6 +28,7 @@ PairOutcome = Literal[
 ]  # fmt: skip
 # good and low: measured. cut: the network between two hosts that answered did not carry it. unknown: anything else.
 PairState = Literal["good", "low", "cut", "unknown"]
+FaultKind = Literal["host", "port", "rail", "group", "pair"]
 
 
 class GpuMemory(Value, frozen=True, kw_only=True):
@@ -203,7 +204,7 @@ class Fault(Value, frozen=True, kw_only=True):
     the sentence for people.
     """
 
-    kind: Literal["host", "port", "rail", "group", "pair"]
+    kind: FaultKind
     hosts: tuple[str, ...]
     rail: str | None = None
     memory: Memory = "host"

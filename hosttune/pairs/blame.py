@@ -37,7 +37,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from hosttune.model.listing import some
-from hosttune.model.pairs import GPU_RAIL, Fault, Pair
+from hosttune.model.pairs import GPU_RAIL, Fault, FaultKind, Pair
 
 _LEAST = 2  # bad pairs of a port before it is blamed
 _FEW = 0.2  # of the pairs of a group with others may be good
@@ -277,7 +277,7 @@ def _pair_faults(matrix: _Matrix, measured: Sequence[Pair], left: Sequence[Pair]
 
 
 def _fault(
-    kind: str, hosts: tuple[str, ...], rail: str | None, pairs: Sequence[Pair], suspects: tuple[str, ...] = ()
+    kind: FaultKind, hosts: tuple[str, ...], rail: str | None, pairs: Sequence[Pair], suspects: tuple[str, ...] = ()
 ) -> Fault:
     bad = [pair for pair in pairs if pair.state in _BAD]
     figures = [pair.gbps for pair in bad if pair.gbps is not None]
@@ -288,7 +288,7 @@ def _fault(
     if suspects:
         words += f"; or it is {some(suspects, 8)}: nothing good was measured there"
     return Fault(
-        kind=kind,  # type: ignore[arg-type]  # the five kinds are written above
+        kind=kind,
         hosts=hosts,
         rail=rail,
         bad=len(bad),

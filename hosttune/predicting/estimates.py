@@ -214,7 +214,7 @@ def _least(question: Question, gathers: float) -> float:
     8 MiB and 0.82 at 32 MiB.
     """
     size = question.size_bytes
-    if size and size < 32 << 20:
+    if size and size < formulas.SMALL_BYTES:
         return 0.0  # outside of the formula's range: no figure is called low
     if size and size <= 128 << 20:
         return min(0.7, gathers)

@@ -23,7 +23,7 @@ from hosttune.predicting.pairs import Join, join
 from hosttune.predicting.shape import of_host
 
 _REDIRECT, _DIRECT = "ReqRedir", "DirectTrans"
-_MOST_PAIRS = 2016  # pairs of 64 GPUs
+MOST_PAIRS = 2016  # pairs of 64 GPUs, the most that an intent can name
 
 
 def path_between(host: Host, one: str, other: str, standard: Standard | None = None) -> DevicePath:
@@ -64,7 +64,7 @@ def worst_paths(host: Host, addresses: Iterable[str], standard: Standard | None 
     ]
     pairs = list(combinations(gpus, 2))
     found = []
-    if pairs and len(pairs) <= _MOST_PAIRS:
+    if pairs and len(pairs) <= MOST_PAIRS:
         found.append(min((path_between(host, *pair, standard) for pair in pairs), key=_speed))
     if nics:
         near = [path_between(host, gpu, nearest(host, gpu, nics)) for gpu in gpus]

@@ -16,12 +16,11 @@ from hosttune.predicting import formulas
 from hosttune.predicting.estimates import Question, estimate
 from hosttune.predicting.formulas import Estimate
 from hosttune.predicting.pairs import join
-from hosttune.predicting.paths import path_between, worst_paths
+from hosttune.predicting.paths import MOST_PAIRS, path_between, worst_paths
 from hosttune.predicting.roofs import roofs_of
 from hosttune.predicting.shape import Shape, of_host, slot_at
 
 _SIZES = {"32 MiB": 32 << 20, "256 MiB": 256 << 20, "1 GiB": 1 << 30, "8 GiB": 8 << 30}
-_MOST_PAIRS = 2016  # pairs of 64 GPUs, the most that an intent can name
 NO_SOURCE = "no source"
 
 
@@ -109,7 +108,7 @@ def _of_gpu(host: Host, address: str, standard: Standard) -> Iterator[PredictedF
 
 
 def _pairs(host: Host, gpus: Sequence[str], standard: Standard) -> Iterator[PredictedFigure]:
-    if len(gpus) * (len(gpus) - 1) // 2 > _MOST_PAIRS:
+    if len(gpus) * (len(gpus) - 1) // 2 > MOST_PAIRS:
         return
     price = of_host(host, (), standard).socket_gb_per_s
     for one, other in combinations(gpus, 2):

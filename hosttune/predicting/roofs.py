@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hosttune.bench.baselines import Standard
+from hosttune.bench.baselines import ABOVE_PEAK, Standard
 from hosttune.errors import BadInput
 from hosttune.model.host import Host
 from hosttune.model.roof import GpuRoof
@@ -14,7 +14,6 @@ from hosttune.predicting.shape import Shape, of_host
 OWN_METRICS: Mapping[str, str] = {"memory": "device-copy", "bf16": "gemm-bf16", "fp8": "gemm-fp8"}
 KINDS = ("bf16", "fp16", "fp8", "tf32", "fp32", "fp64")
 SOURCE = "peaks: data sheets (baselines/roofline.toml); the host's own: measured, or docs/models.md"
-_SLACK = 1.01
 
 
 def roofs_of(
@@ -41,7 +40,7 @@ def roof_of(shape: Shape, measured: Mapping[str, float] | None = None) -> GpuRoo
         return None
     own = {name: value for name, value in (measured or {}).items() if value > 0}
     for name, value in own.items():
-        if value > peaks.get(name, float("inf")) * _SLACK:
+        if value > peaks.get(name, float("inf")) * ABOVE_PEAK:
             unit = "GB/s" if name == "memory" else "TFLOP/s"
             what = f"{OWN_METRICS.get(name, name)}: {value:g} {unit} is above the peak of {shape.gpu}, {peaks[name]:g}"
             raise BadInput(

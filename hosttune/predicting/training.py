@@ -17,13 +17,11 @@ from hosttune.model.prediction import PredictedFigure, Prediction
 from hosttune.model.roof import GpuRoof
 from hosttune.model.training import Training
 from hosttune.predicting import formulas
+from hosttune.predicting.formulas import MFU_SOURCE, MOST_MFU, TYPICAL_MFU
 from hosttune.predicting.roofs import roof_of
 from hosttune.predicting.shape import Shape, agreed, peaks_of
 
 PALM = "PaLM, arXiv 2204.02311, appendix B; dense peak: baselines/roofline.toml"
-MOST_MFU = 0.81  # what matrix products alone reach (docs/models.md); a step has more than products
-_TYPICAL_MFU = 0.41  # Llama 3 405B on 8,192 to 16,384 GPUs: 0.38 to 0.43; MegaScale 0.552
-_MFU_SOURCE = "published runs: Llama 3 405B 0.38 to 0.43, MegaScale 0.552, Megatron on A100 0.415 to 0.563"
 _NEAR = 0.02
 _BACKWARD = 2 / 3  # of a step's products: the gradients are ready during the backward pass
 
@@ -212,9 +210,9 @@ def _use(training: Training, peak: float | None, where: str) -> Iterator[Predict
         what = f"an MFU of {claimed:.2f} is claimed, tokens and parameters give {mfu:.2f}"
         raise BadInput(what, where=f"{where}: claims.mfu", hint="check tokens, parameters and GPUs")
     because = (f"{flops:.3g} FLOPs a token", f"peak {peak:g} TFLOP/s" if peak else "not known: the dense peak")
-    formula, source = "tokens/s · (6N + 12·L·H·Q·T) ÷ ΣP", f"{PALM}; {_MFU_SOURCE}"
+    formula, source = "tokens/s · (6N + 12·L·H·Q·T) ÷ ΣP", f"{PALM}; {MFU_SOURCE}"
     known = mfu is not None
-    yield _row("mfu", mfu, MOST_MFU if known else None, _TYPICAL_MFU if known else None, formula, because, source)
+    yield _row("mfu", mfu, MOST_MFU if known else None, TYPICAL_MFU if known else None, formula, because, source)
     if training.recompute == "full" and mfu is not None:
         yield _row("hfu", mfu * 8 / 6, MOST_MFU, None, "tokens/s · (8N + 16·L·H·Q·T) ÷ ΣP", because, PALM)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from hosttune.model.values import Value
 from hosttune.report.heatmaps import pair_of
-from hosttune.report.measures import Measure, number, title_of
+from hosttune.report.measures import Measure, number, percent, title_of
 
 _SIZED = re.compile(
     r"(.+)-([0-9]+(?:[kmg]i)?b)", re.IGNORECASE
@@ -84,20 +84,14 @@ def _bar(one: Measure, axis: float) -> Bar:
         name=sized[2] if sized else one.subject,
         median=number(one.median),
         range=f"{number(one.lowest)}–{number(one.highest)}, {runs}{missing}" if several else f"{runs}{missing}",
-        width=_percent(one.median, axis),
-        low=_percent(one.lowest, axis) if several else None,
-        high=_percent(one.highest, axis) if several else None,
-        floor=_percent(scale.floor, axis) if scale else None,
-        typical=_percent(scale.typical, axis) if scale else None,
+        width=percent(one.median, axis),
+        low=percent(one.lowest, axis) if several else None,
+        high=percent(one.highest, axis) if several else None,
+        floor=percent(scale.floor, axis) if scale else None,
+        typical=percent(scale.typical, axis) if scale else None,
         below_floor=bool(one.below_floor),
         of_peak="" if part is None else f"{part:.0%} of peak",
     )
-
-
-def _percent(value: float | None, axis: float) -> float | None:
-    if value is None or axis <= 0:
-        return None
-    return round(min(max(value / axis, 0.0), 1.0) * 100, 2)
 
 
 def _notes(members: Sequence[Measure]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element, SubElement
 import msgspec
 
 from hosttune.model.fleet import FleetReport, HostLine
-from hosttune.model.validation import CheckResult
+from hosttune.model.validation import CheckResult, Outcome
 from hosttune.model.values import grouped
 from hosttune.report.fleet_groups import answer_of, headline, summary
 from hosttune.report.validation_junit import judged, safe
@@ -57,16 +57,16 @@ def _results(line: HostLine) -> list[CheckResult]:
     results = grouped((one.check, one) for one in line.told)
     found = [_of_check(check, outcome, results.get(check, [])) for check, outcome in line.checks.items()]
     if not {"fail", "unknown"} & set(line.checks.values()) and line.verdict in ("fail", "unknown"):
-        outcome = "fail" if line.verdict == "fail" else "unknown"
+        outcome: Outcome = "fail" if line.verdict == "fail" else "unknown"
         reason = summary(line) or "nothing is proven of this host"
-        found.append(CheckResult(check="verdict", subject="host", outcome=outcome, actual=reason))  # type: ignore[arg-type]
+        found.append(CheckResult(check="verdict", subject="host", outcome=outcome, actual=reason))
     return found
 
 
-def _of_check(check: str, outcome: str, results: list[CheckResult]) -> CheckResult:
+def _of_check(check: str, outcome: Outcome, results: list[CheckResult]) -> CheckResult:
     if not results:
         actual = "does not apply here" if outcome == "skip" else "see the host's own result file"
-        return CheckResult(check=check, subject="host", outcome=outcome, actual=actual)  # type: ignore[arg-type]
+        return CheckResult(check=check, subject="host", outcome=outcome, actual=actual)
     first = results[0]
     if len(results) == 1:
         return msgspec.structs.replace(first, actual=f"{first.subject}: {first.actual or 'no reason given'}")

@@ -13,7 +13,7 @@ from hosttune.model.diagnosis import Cause, Diagnosis, Doubt, JudgedFigure
 from hosttune.model.prediction import PredictedFigure
 from hosttune.model.roof import GpuRoof
 from hosttune.model.values import Value, format_size, grouped
-from hosttune.report.measures import number
+from hosttune.report.measures import number, percent
 
 VERDICTS = ("impossible", "low", "unknown", "expected")  # worst first
 BADGES: Mapping[str, str] = {"impossible": "fail", "low": "fail", "unknown": "unknown", "expected": "pass"}
@@ -135,9 +135,9 @@ def _judged_bar(one: JudgedFigure, axis: float) -> FigureBar:
         name=named(one),
         figure="no value" if one.value is None else number(one.value),
         beside=", ".join(word for word in (part, *marks) if word),
-        width=_percent(one.value, axis),
-        typical=_percent(one.typical, axis),
-        bound=_percent(one.bound, axis),
+        width=percent(one.value, axis),
+        typical=percent(one.typical, axis),
+        bound=percent(one.bound, axis),
         verdict=one.verdict,
         why="" if one.verdict == "expected" else one.why,
     )
@@ -172,9 +172,9 @@ def _predicted_bar(words: str, one: PredictedFigure, axis: float) -> FigureBar:
         name=words,
         figure="unknown" if unknown else "typical unknown" if shown is None else number(shown),
         beside=", ".join(word for word in (bound, typical) if word),
-        width=_percent(shown, axis),
-        typical=_percent(one.typical, axis) if one.value is not None else None,
-        bound=_percent(one.bound, axis),
+        width=percent(shown, axis),
+        typical=percent(one.typical, axis) if one.value is not None else None,
+        bound=percent(one.bound, axis),
         why="; ".join(one.because),
     )
 
@@ -209,12 +209,6 @@ def _chart(metric: str, unit: str, axis: float, bars: Sequence[FigureBar], note:
 
 def _axis(values: Iterable[float | None]) -> float:
     return max((value for value in values if value is not None), default=0.0)
-
-
-def _percent(value: float | None, axis: float) -> float | None:
-    if value is None or axis <= 0:
-        return None
-    return round(min(max(value / axis, 0.0), 1.0) * 100, 2)
 
 
 def roof_rows(roofs: Iterable[GpuRoof]) -> list[tuple[str, str, str, str, str]]:

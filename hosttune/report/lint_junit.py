@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 from hosttune.linting import Rule
 from hosttune.model.lint import LintFinding
-from hosttune.model.validation import CheckResult
+from hosttune.model.validation import CheckResult, Outcome
 from hosttune.report.validation_junit import judged, safe
 
 
@@ -43,13 +43,13 @@ def _suite(findings: list[LintFinding], file: str, rules: Sequence[Rule], fail_o
 
 def _result(rule: Rule, findings: list[LintFinding], file: str, fail_on: str) -> CheckResult:
     levels = {one.level for one in findings if one.judged}
-    outcome = "pass" if not findings else "warn" if levels else "skip"
+    outcome: Outcome = "pass" if not findings else "warn" if levels else "skip"
     if "error" in levels or ("warn" in levels and fail_on == "warn"):
         outcome = "fail"
     return CheckResult(
         check=rule.id,
         subject=file,
-        outcome=outcome,  # type: ignore[arg-type]
+        outcome=outcome,
         expected=rule.right,
         actual="\n".join(f"line {one.line}: {one.text}" for one in findings),
         source=rule.source,

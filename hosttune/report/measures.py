@@ -128,6 +128,13 @@ def number(value: float | None) -> str:
     return f"{value:.2f}" if size >= 0.1 or value == 0 else f"{value:.3g}"
 
 
+def percent(value: float | None, axis: float) -> float | None:
+    """Return how long the bar of a value is, in percent of its axis; None if it has none."""
+    if value is None or axis <= 0:
+        return None
+    return round(min(max(value / axis, 0.0), 1.0) * 100, 2)
+
+
 MANY = 16  # subjects of one metric that a text lists one by one
 
 

@@ -8,12 +8,12 @@ something alone.
 
 from __future__ import annotations
 
-import calendar
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hosttune import __version__
+from hosttune.clock import seconds_of, since_boot
 from hosttune.errors import Refused
 from hosttune.journal import Record, Store, Transaction, in_force, left_alone
 from hosttune.knobs.registry import all_knobs
@@ -58,11 +58,6 @@ def knob_to_keep(kind: str, target: str) -> str | None:
     return own[0].name if len(own) == 1 and own[0].kept else None
 
 
-def since_boot() -> float:
-    """Return the seconds since the boot, those of a suspend too. Nobody sets this clock."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 def keep(
     site: Site, say: Say, now: Callable[[], float] = time.time, uptime: Callable[[], float] = since_boot
 ) -> Keeping:
@@ -103,11 +98,8 @@ class _Moment(NamedTuple):
         if known and header.boot_id == self.boot_id and isinstance(then, float) and then <= self.uptime:
             return self.uptime - then
         least = self.uptime if known and header.boot_id != self.boot_id else 0.0
-        try:
-            at = calendar.timegm(time.strptime(header.at, "%Y-%m-%dT%H:%M:%SZ"))
-        except ValueError:
-            return least
-        return max(least, self.now - at)
+        at = seconds_of(header.at)
+        return least if at is None else max(least, self.now - at)
 
 
 def _turn(site: Site, store: Store, transactions: Sequence[Transaction], say: Say, now: _Moment) -> Keeping:

@@ -6,11 +6,11 @@ import gc
 import os
 import select
 import signal
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from hosttune.clock import since_boot
 from hosttune.descriptors import let_go
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.metrics import write_textfile
@@ -31,11 +31,6 @@ _NOTICED_SHARE = 0.02  # of one CPU: less than that is not worth a search for su
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 Say = Callable[[str], None]
-
-
-def boot_clock() -> float:
-    """Return the seconds since boot: not set by anyone, and counting on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def keep_off(pinned: Collection[int]) -> None:
@@ -89,7 +84,7 @@ class Agent:
     foreign: bool = True
     moves: bool = False
     notifier: Notifier = field(default_factory=Notifier)
-    clock: Callable[[], float] = boot_clock
+    clock: Callable[[], float] = since_boot
     wait: Callable[[Sequence[int], float], object] = wait_for
     write: Callable[[str, str], None] = write_textfile
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from hosttune.clock import now_text
 from hosttune.errors import CommandFailed, InUse, Refused, Unreadable
 from hosttune.handover.erasing import belonging, readback, sanitizing
 from hosttune.handover.erasing.holdback import held_back
@@ -17,7 +18,6 @@ from hosttune.handover.erasing.nvme import Drive, SanitizeLog, command_dword
 from hosttune.handover.erasing.progress import Digests, Order, Phase, Progress, erasing, keep
 from hosttune.handover.erasing.survey import Namespace, Survey, look, survey
 from hosttune.model.handover import HandoverStep, StepOutcome
-from hosttune.register import now
 from hosttune.system import System
 
 _STALE_SECONDS = 120.0  # a drive writes its log before it answers the command: much longer than it can need
@@ -94,7 +94,7 @@ def _begin(order: Order, seen: Survey) -> Progress:
         serial=seen.identity.serial,
         method=seen.method,
         key=os.urandom(16).hex(),
-        started=now(),
+        started=now_text(),
         estimate_seconds=seen.estimate_seconds,
         limit_seconds=seen.limit_seconds,
     )
@@ -328,7 +328,7 @@ class _Course:
             "namespaces": [{"id": one.nsid, "bytes": one.form.bytes} for one in self._seen.namespaces],
             "udev_held_back": state.order.address in held_back(self._system),
             "started": state.started,
-            "ended": now(),
+            "ended": now_text(),
         }
         if run is not None:
             facts |= {"command": run.cdw10, "log_before": run.before.shown, "seen_running": run.shows is not None}

@@ -14,10 +14,10 @@ from typing import Literal
 
 import msgspec
 
+from hosttune.clock import now_text
 from hosttune.files import make_folder, sync_folder
 from hosttune.handover.network.tools import Configuration
 from hosttune.model.values import Value, close_mappings, from_json, to_json
-from hosttune.register import now
 from hosttune.starts import FOLDER
 from hosttune.state import load, mode_of, save
 
@@ -84,7 +84,7 @@ def settle(folder: str, address: str, identity: str, origin: Origin, text: str) 
     """Make what the newest hand-over read what the next one compares with. Raises BadInput."""
     found = known(folder, address, identity)
     if found.seen is not None:
-        before = Before(facts=found.seen, origin=origin, text=text, at=now())
+        before = Before(facts=found.seen, origin=origin, text=text, at=now_text())
         keep(folder, msgspec.structs.replace(found, before=before))
 
 

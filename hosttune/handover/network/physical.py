@@ -12,22 +12,24 @@ What stays is in the device: addresses, firmware, and the configuration of the f
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from hosttune.clock import now_text
 from hosttune.handover.network import atstart, tools
 from hosttune.handover.network.known import Before, Facts, keep, known
 from hosttune.handover.network.tools import Configuration, Interface
 from hosttune.handover.targets import Target
 from hosttune.model import sysfs
 from hosttune.model.handover import HandoverStep, digest_of
-from hosttune.register import now
 from hosttune.settings.function import driver_of
 from hosttune.system import System
 
 LIMIT_SECONDS, ESTIMATE_SECONDS = 300.0, 10.0
 _METHOD = "state of the driver gone with unbind and reset; addresses and firmware configuration compared"
+_step = partial(HandoverStep, step="erased", method=_METHOD)
 _MOST_NAMED = 8
 _INFINIBAND = "infiniband"
 
@@ -76,7 +78,7 @@ def _at_start(system: System, folder: str, target: Target) -> Before | None:
 
 
 def _found(facts: Facts, number: int) -> Before:
-    return Before(facts=facts, origin="found", text=f"as hand-over {number} found it, after the tenant", at=now())
+    return Before(facts=facts, origin="found", text=f"as hand-over {number} found it, after the tenant", at=now_text())
 
 
 def step(system: System, folder: str, target: Target, driver: str | None, number: int) -> HandoverStep:
@@ -92,11 +94,11 @@ def step(system: System, folder: str, target: Target, driver: str | None, number
     firmware = _other_firmware(system, target.address, before)
     failed = [*_left(interfaces), *_differences(facts, before), *firmware, *_waiting(evidence)]
     if failed:
-        return _step("failed", evidence, "; ".join(failed))
+        return _step(outcome="failed", evidence=evidence, why="; ".join(failed))
     unknown += [lacking] if lacking else []
     if configuration is not None and (kept.before is None or kept.before.facts.configuration is None):
         unknown.append("its firmware configuration could not be read before: it is recorded now, hand it over again")
-    return _step("unknown" if unknown else "done", evidence, "; ".join(unknown) or None)
+    return _step(outcome="unknown" if unknown else "done", evidence=evidence, why="; ".join(unknown) or None)
 
 
 def _filled(before: Before | None, facts: Facts, number: int) -> Before:
@@ -242,7 +244,3 @@ def _evidence(
             "not_shown": list(read.hidden),
         },
     }
-
-
-def _step(outcome: str, evidence: Mapping[str, Any], why: str | None = None) -> HandoverStep:
-    return HandoverStep(step="erased", outcome=outcome, method=_METHOD, evidence=evidence, why=why)  # type: ignore[arg-type]

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from hosttune.child import in_child
+from hosttune.clock import now_text
 from hosttune.handover.binding import refuse_users
 from hosttune.handover.network import atstart, tools
 from hosttune.handover.network.known import Before, Facts, keep, known
@@ -26,7 +28,6 @@ from hosttune.handover.targets import Target
 from hosttune.model import sysfs
 from hosttune.model.handover import HandoverStep
 from hosttune.model.values import FrozenMap
-from hosttune.register import now as now_
 from hosttune.settings.drivers import SriovVfs, virtual_functions
 from hosttune.settings.function import driver_of
 from hosttune.system import System
@@ -34,6 +35,7 @@ from hosttune.system import System
 LIMIT_SECONDS, ESTIMATE_SECONDS = 300.0, 10.0
 Settings = Mapping[str, "str | int | bool"]
 _METHOD = "state of its driver gone with unbind and reset; settings of its physical function put back"
+_step = partial(HandoverStep, step="erased", method=_METHOD)
 _NO_ADDRESS = re.compile(r"[0:]+")
 _FLAGS = {"spoofchk": "spoofchk", "trust": "trust", "query_rss_en": "query_rss"}  # field -> word of ip-link(8)
 _GUIDS = {"node guid": "node_guid", "port guid": "port_guid"}
@@ -58,7 +60,7 @@ def first_look(system: System, folder: str, target: Target, physical: str) -> No
         settings = _read(system, target.address, physical)
         before = None
         if settings is not None:
-            before = Before(facts=Facts(settings=settings), origin="clean", text=_HOSTS, at=now_())
+            before = Before(facts=Facts(settings=settings), origin="clean", text=_HOSTS, at=now_text())
     else:
         before = at_start(system, folder, target, physical)
     if before is not None:
@@ -82,12 +84,12 @@ def step(system: System, folder: str, target: Target, physical: str) -> Handover
     """Return the step `erased` of a virtual function. `physical`: address of its physical one. Raises HosttuneError."""
     place, why = _place(system, target.address, physical)
     if place is None:
-        return _step("unknown", {"physical_function": physical}, why)
+        return _step(outcome="unknown", evidence={"physical_function": physical}, why=why)
     interface, number = place
     left = read(system, interface, number)
     if left is None:
         why = f"what {interface} keeps for virtual function {number} cannot be read: ip -j link show dev {interface}"
-        return _step("unknown", {"physical_function": physical}, why)
+        return _step(outcome="unknown", evidence={"physical_function": physical}, why=why)
     kept = known(folder, target.address, target.identity)
     before = kept.before
     used = before if before is not None and before.facts.settings is not None else None
@@ -107,15 +109,21 @@ def step(system: System, folder: str, target: Target, physical: str) -> Handover
         "now": None if now is None else dict(now),
     }
     if now is None:
-        return _step("unknown", evidence, f"what {interface} keeps for it cannot be read after it was put back")
+        return _step(
+            outcome="unknown",
+            evidence=evidence,
+            why=f"what {interface} keeps for it cannot be read after it was put back",
+        )
     keep(folder, msgspec.structs.replace(kept, seen=Facts(settings=now)))
     wrong = sorted(
         name for name, value in want.items() if now.get(name) != value and not _is_new(name, value, left, now)
     )
     if wrong:
         texts = ", ".join(f"{name} is {now.get(name)}, not {want[name]}" for name in wrong)
-        return _step("failed", evidence, f"what {interface} keeps for it is not as it was: {texts}")
-    return _step("unknown" if missing else "done", evidence, "; ".join(missing) or None)
+        return _step(
+            outcome="failed", evidence=evidence, why=f"what {interface} keeps for it is not as it was: {texts}"
+        )
+    return _step(outcome="unknown" if missing else "done", evidence=evidence, why="; ".join(missing) or None)
 
 
 def goes_back_to(system: System, folder: str, target: Target, physical: str) -> str:
@@ -223,10 +231,6 @@ def _commands(left: Settings, want: Settings) -> list[tuple[str, ...]]:
 def _is_new(name: str, value: object, left: Settings, now: Settings) -> bool:
     """Return whether an address that was taken away is shown as one that the driver made, and not the tenant's."""
     return name == "address" and bool(_NO_ADDRESS.fullmatch(str(value))) and now.get(name) != left.get(name)
-
-
-def _step(outcome: str, evidence: Mapping[str, Any], why: str | None = None) -> HandoverStep:
-    return HandoverStep(step="erased", outcome=outcome, method=_METHOD, evidence=evidence, why=why)  # type: ignore[arg-type]
 
 
 def remove_all(system: System, address: str) -> tuple[str, ...]:

@@ -79,10 +79,12 @@ class Session:
     wanted: TestGuest
     others: frozenset[str] = field(default_factory=frozenset)
 
-    def ask(self, targets: Mapping[str, Target], task: Task, seconds: float, **details: object) -> Heard:
+    def ask(
+        self, targets: Mapping[str, Target], task: Task, seconds: float, *, level: int = 1, pattern: str | None = None
+    ) -> Heard:
         """Make a guest with these devices, let it do a task, and remove it. Raises Unanswered, HosttuneError.
 
-        `seconds`: for the work, after the boot. `details`: `level`, `pattern` of the order.
+        `seconds`: for the work, after the boot. `level`, `pattern`: of the order.
         """
         system, folder = self.site.system, _folder(self.site.system)
         if system.exists(f"{folder}/{TEST_GUEST}"):
@@ -93,7 +95,7 @@ class Session:
         found = planned_guest(host, self.wanted, kinds, self.others, name, f"{folder}/guests/{NAME}")
         guest = found.guests[0]
         refuse_unstartable(host, guest)
-        order = _order(host, guest, targets, task, details)
+        order = _order(host, guest, targets, task, level, pattern)
         addresses = [one.address for one in guest.devices]
         with record.state_lock(self.store):
             _note(system, folder, name, addresses)
@@ -153,14 +155,14 @@ def _note(system: System, folder: str, name: str, addresses: list[str]) -> None:
 
 
 def _order(
-    host: Host, guest: PlannedGuest, targets: Mapping[str, Target], task: Task, details: Mapping[str, object]
+    host: Host, guest: PlannedGuest, targets: Mapping[str, Target], task: Task, level: int, pattern: str | None
 ) -> Order:
     devices = [
         OrderedDevice(address=one.guest_address, ids=host.index.ids(one.address))
         for one in guest.devices
         if task == "validate" or one.address in targets
     ]
-    return Order(nonce=secrets.token_hex(16), task=task, devices=tuple(devices), **details)  # type: ignore[arg-type]
+    return Order(nonce=secrets.token_hex(16), task=task, devices=tuple(devices), level=level, pattern=pattern)
 
 
 def _start(system: System, folder: str, found: Plan, image: Image, order: Order) -> None:

@@ -71,9 +71,9 @@ class GuestSteps:
             return HandoverStep(step="erased", outcome="failed" if left else "unknown", why=why)
         told: dict[str, Any] = {}
 
-        def asked(task: str, pattern: str) -> dict[str, Any]:
+        def asked(task: gpumemory.MemoryTask, pattern: str) -> dict[str, Any]:
             seconds = gpumemory.LIMIT_SECONDS / 3
-            heard = self.session.ask({target.address: target}, task, seconds, pattern=pattern)  # type: ignore[arg-type]
+            heard = self.session.ask({target.address: target}, task, seconds, pattern=pattern)
             told.update(heard.evidence, hosttune=heard.answer.version, memory_bytes_by="the driver in the guest")
             return {**(heard.answer.memory or {}), "memory_bytes": heard.answer.memory_bytes}
 
