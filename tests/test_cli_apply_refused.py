@@ -97,7 +97,7 @@ def test_a_host_document_is_not_changed_but_rehearsed(cli: Cli, plan: Path, tmp_
     assert run(["apply", "--host", str(document), str(plan), "--yes"]) == 3
     assert run(["revert", "--host", str(document)]) == 3
     assert run(["apply", "--host", str(document), str(plan), "--dry-run"]) == 0
-    assert run(["status", "--host", str(document)]) == 0
+    assert run(["status", "--host", str(document)]) == 1  # unknown: a document keeps no state
 
 
 def test_a_captured_host_is_rehearsed(capsys: pytest.CaptureFixture[str], plan: Path) -> None:

@@ -69,6 +69,8 @@ def print_result(result: Result, console: Console, code: int = SUCCESS) -> None:
 
 def verdict(result: Result, code: int = SUCCESS) -> str:
     """Return the result in one line."""
+    if not result.state_known:
+        return f"{result.host or 'this host'}: what is applied is unknown"
     if result.verb == "status":
         number = sum(
             1 for entry in result.entries if entry.outcome not in ("ignored", "conflict") and not entry.is_unstaged
