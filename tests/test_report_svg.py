@@ -306,7 +306,7 @@ def test_results_are_marked_on_their_subject_with_sign_and_word() -> None:
     assert "warning: free-memory" in said
     assert "failed: iommu (host)" in said
     assert "unknown: acs (0000:77:00.0)" in said
-    assert "1 passed, 3 failed, 2 unknown, 1 warned" in said
+    assert "3 failed, 2 unknown, 1 warning, 1 passed" in said
 
 
 def test_expectation_and_reality_are_in_the_tooltip() -> None:
@@ -328,7 +328,7 @@ def test_a_device_of_unknown_node_stands_in_a_box_of_its_own() -> None:
 
 def test_a_full_mesh_is_one_bundle() -> None:
     drawn = picture(many_gpus(2, 8))
-    assert "NVLink: 8 GPUs, each reaches each over 18 links" in [text.text for text in texts(drawn)]
+    assert "NVLink: 8 GPUs, every GPU is linked to every other over 18 links" in [text.text for text in texts(drawn)]
     (links,) = (group for group in drawn.groups if group.kind == "links")
     assert len(links.shapes) < 80  # 28 pairs drawn one by one would need more, and hide the rest
 
