@@ -17,7 +17,11 @@ class NoSource(HosttuneError):
     """
 
     def __init__(self, name: str, why: str, *, absent: bool = False, named: bool = True) -> None:
-        super().__init__(f"no events{f' of {name}' if named else ''}: {why}", where=name, hint="changes are found at the next interval")
+        super().__init__(
+            f"no events{f' of {name}' if named else ''}: {why}",
+            where=name,
+            hint="changes are found at the next interval",
+        )
         self.why = why
         self.absent = absent
 
