@@ -221,7 +221,8 @@ def status(root: Place | None = None) -> Result:
 
     Returns:
         The settings in force in `entries`, changed ones in `drift`. `exit_code` is 1 where something has drifted, was
-        left alone by a revert, or is unfinished; else 0.
+        left alone by a revert, or is unfinished, or where nothing can be known (`state_known`: a capture keeps no
+        state); else 0.
 
     Raises:
         Refused: a journal cannot be read.

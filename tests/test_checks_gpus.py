@@ -128,6 +128,7 @@ def test_a_host_without_gpus_skips_once_a_check() -> None:
     assert len({result.check for result in told}) == len(told)
     unread = results(evidence(absent=()), *GPUS)
     assert {(result.outcome, result.subject) for result in unread} == {("unknown", "host")}, "no PCI function was read"
+    assert {result.expected for result in unread} >= {"the host's GPUs can be listed"}
 
 
 def test_what_a_gpu_lacks_is_skipped_and_the_rest_is_unknown() -> None:

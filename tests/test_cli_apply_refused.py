@@ -97,7 +97,7 @@ def test_a_host_document_is_not_changed_but_rehearsed(cli: Cli, plan: Path, tmp_
     assert run(["apply", "--host", str(document), str(plan), "--yes"]) == 3
     assert run(["revert", "--host", str(document)]) == 3
     assert run(["apply", "--host", str(document), str(plan), "--dry-run"]) == 0
-    assert run(["status", "--host", str(document)]) == 0
+    assert run(["status", "--host", str(document)]) == 1  # unknown: a document keeps no state
 
 
 def test_a_captured_host_is_rehearsed(capsys: pytest.CaptureFixture[str], plan: Path) -> None:
@@ -317,6 +317,35 @@ def test_an_unfinished_transaction_is_settled_first(cli: Cli, plan: Path) -> Non
     assert set(outcomes(settled).values()) == {"reverted"}
     assert cli.root.driver(GPU) == "nvidia"
     assert cli.json("status")["open_transaction"] is None
+
+
+def test_a_dry_run_says_what_apply_would_refuse(cli: Cli, plan: Path, tmp_path: Path) -> None:
+    """What is in use, a plan that names no machine: `apply` exits 3, its rehearsal lists it and exits 0."""
+    cli.root.put(f"sys/bus/pci/devices/{GPU}/net/acc0/mtu", "1500\n")
+    cli.root.put("sys/class/net/acc0/operstate", "up\n")
+    lines = refused(cli, str(plan), "--yes", code=3)["error"].splitlines()
+    assert lines[0] == "in use, or disruptive:"
+    assert f"{GPU}: network interface acc0 is up" in lines[1]
+    notes = cli.json("apply", str(plan), "--dry-run")["notes"]
+    told = "\n".join(("apply would be refused: in use, or disruptive (1):", *lines[1:]))
+    assert notes == [told, "dry run: nothing was written"]
+    nameless = edited(plan, tmp_path / "p", host_digest=None)
+    assert any(
+        note.startswith("apply would be refused: the plan names no machine")
+        for note in cli.json("apply", nameless, "--dry-run")["notes"]
+    )
+
+
+def test_a_dry_run_on_a_capture_says_what_may_be_refused_on_the_host(cli: Cli, plan: Path) -> None:
+    cli.root.put(f"sys/bus/pci/devices/{GPU}/net/acc0/mtu", "1500\n")
+    cli.root.put("sys/class/net/acc0/operstate", "up\n")
+    (cli.root.path / ".hosttune/scratch").unlink()
+    notes = cli.json("apply", str(plan), "--dry-run")["notes"]
+    assert any(
+        note.startswith("on the host itself apply may be refused: in use, or disruptive")
+        and f"  {GPU}: network interface acc0 is up" in note
+        for note in notes
+    )
 
 
 @pytest.mark.parametrize(

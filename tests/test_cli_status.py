@@ -96,6 +96,25 @@ def test_what_is_merely_saved_is_not_in_force(cli: Cli, plan: Path) -> None:
     assert cli("status")[1] == "example-hgx-h200: nothing in force\n"
 
 
+@pytest.mark.parametrize("option", ["--root", "--host"])
+def test_what_is_applied_on_a_capture_is_unknown(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A capture and a host document keep no state: "nothing in force" would be a claim without evidence."""
+    place = "examples/mi300x-8.tar.xz"
+    if option == "--host":
+        assert run(["discover", "--root", place, "-o", "json"]) == 0
+        place = str(tmp_path / "host.json")
+        Path(place).write_text(capsys.readouterr().out)
+    assert run(["status", option, place]) == 1
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == "example-mi300x: what is applied is unknown"
+    assert "run hosttune status on the host itself" in out
+    assert run(["status", option, place, "-o", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["state_known"], found["exit_code"], found["entries"]) == (False, 1, [])
+
+
 def test_status_changes_nothing(applied: Cli) -> None:
     before = applied.root.tree()
     applied.json("status")

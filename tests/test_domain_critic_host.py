@@ -181,7 +181,7 @@ def holder(**fields: object) -> Host:
         (
             {"vcpu_pins": (VcpuPin(vcpu=0, cpus="4"),), "emulator_cpus": "4"},
             "warn",
-            "vCPUs on CPUs 4, where guest other has its vCPUs",
+            "vCPUs on CPU 4, where guest other has its vCPUs",
             "/domain/cputune/vcpupin",
         ),
         (
@@ -199,19 +199,19 @@ def holder(**fields: object) -> Host:
         (
             {"emulator_cpus": "6"},
             "warn",
-            "vCPUs on CPUs 6, where guest other has its emulator and I/O threads",
+            "vCPUs on CPU 6, where guest other has its emulator and I/O threads",
             "/domain/cputune/vcpupin",
         ),
         (
             {"iothread_cpus": ("7",)},
             "warn",
-            "vCPUs on CPUs 7, where guest other has its emulator and I/O threads",
+            "vCPUs on CPU 7, where guest other has its emulator and I/O threads",
             "/domain/cputune/vcpupin",
         ),
         (
             {"vcpu_pins": (VcpuPin(vcpu=0, cpus="1"),)},
             "warn",
-            "the emulator's and I/O threads on CPUs 1, where guest other has its vCPUs",
+            "the emulator's and I/O threads on CPU 1, where guest other has its vCPUs",
             "/domain/cputune/emulatorpin",
         ),
     ],
@@ -230,7 +230,7 @@ def test_a_core_shared_with_another_guest() -> None:
         (
             "warn",
             "vm.xml: /domain/cputune/vcpupin",
-            "vCPUs on CPUs 40, siblings of CPUs of guest other's vCPUs: they share those cores",
+            "vCPUs on CPU 40, siblings of CPUs of guest other's vCPUs: they share those cores",
         )
     ]
 

@@ -20,6 +20,7 @@ from fleetresults import (
     names,
     write,
     write_lost,
+    write_validation,
 )
 from rich.console import Console
 from test_fleet_report import APPLY, ASKED, BAD, answered, of, stopped_run
@@ -27,7 +28,7 @@ from test_fleet_report import APPLY, ASKED, BAD, answered, of, stopped_run
 from hosttune.fleet.overview import report_of
 from hosttune.model.fleet import FleetReport, HostLine
 from hosttune.model.text import visible
-from hosttune.model.validation import Verdict
+from hosttune.model.validation import CheckResult, Validation, Verdict
 from hosttune.report.fleet_groups import ANSWERS, answer_of, headline, hosts_worst_first, natural, summary, troubles
 from hosttune.report.fleet_junit import junit
 from hosttune.report.fleet_md import markdown
@@ -54,7 +55,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> FleetReport:
 
 
 def test_the_same_failure_of_many_hosts_is_one_line(many: FleetReport) -> None:
-    found = [trouble for trouble in troubles(many) if trouble.check == "ecc-errors"]
+    found = [trouble for trouble in troubles(many) if trouble.checks == ("ecc-errors",)]
     assert len(found) == 1
     assert len(found[0].hosts) > 2
     assert found[0].hint == "nvidia-smi --gpu-reset -i <subject>"
@@ -67,6 +68,33 @@ def test_failures_that_differ_only_in_numbers_and_names_are_one(tmp_path: Path) 
         write_lost(tmp_path, name, "unreachable", why)
     (group,) = troubles(report_of(str(tmp_path), names(3), ASKED))
     assert (len(group.hosts), group.title, group.alike) == (3, ANSWERS["unreachable"], False)
+
+
+def test_one_remedy_of_many_checks_is_one_thing_to_do(tmp_path: Path) -> None:
+    """A host of which nothing could be read must not push what else is wrong with the fleet off the page."""
+    hint = "look with: lspci -D"
+    rows = [
+        CheckResult(check=f"check-{n}", subject="host", outcome="unknown", expected=f"e{n}", actual="unread", hint=hint)
+        for n in range(12)
+    ]
+    rows.append(CheckResult(check="aer", subject="host", outcome="unknown", actual="unread", hint="another remedy"))
+    rows.append(CheckResult(check="check-1", subject="host", outcome="fail", actual="wrong", hint=hint))
+    rows.append(CheckResult(check="xid", subject="host", outcome="unknown", actual="unread"))
+    rows.append(CheckResult(check="sxid", subject="host", outcome="unknown", actual="unread"))
+    found = Validation(host="arm", level=0, verdict="fail", results=tuple(rows))
+    write_validation(tmp_path, "arm", found)
+    report = report_of(str(tmp_path), ["arm"], ASKED)
+    told = [(trouble.outcome, trouble.title, trouble.size) for trouble in troubles(report)]
+    assert told == [
+        ("fail", "check-1", "1 host"),
+        ("unknown", "check-0, check-1, check-2 and 9 more", "1 host, 12 results"),
+        ("unknown", "aer", "1 host"),
+        ("unknown", "sxid", "1 host"),
+        ("unknown", "xid", "1 host"),
+    ]
+    text = printed(report)
+    assert text.count(hint) == 2
+    assert "expected  e0" not in text
 
 
 def test_ways_not_to_answer_are_told_apart(tmp_path: Path) -> None:

@@ -200,6 +200,13 @@ def test_every_format_says_who_differs_and_what_is_unknown(tmp_path: Path) -> No
     assert "h3" in table
 
 
+def test_one_host_without_facts_is_one(tmp_path: Path) -> None:
+    report = reported(tmp_path, fleet(tmp_path)[:9])
+    assert (
+        "1 host gave no configuration facts (no answer, or an older hosttune), so that it is in no" in report.notes[0]
+    )
+
+
 def test_uniformity_changes_no_verdict(tmp_path: Path) -> None:
     for name in ("h0", "h1", "h2"):
         write_validation(tmp_path, name, document(name, facts({"vbios": "other"} if name == "h2" else None)))

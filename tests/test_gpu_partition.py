@@ -46,7 +46,9 @@ def test_modes_in_amdgpus_files(
     assert [problem.what for problem in reader.problems].count("not a partition mode") == problems
 
 
-def outcomes(*modes: Modes, device: str = "74a1", driver: str | None = "amdgpu") -> list[str]:
+def outcomes(
+    *modes: Modes, device: str = "74a1", driver: str | None = "amdgpu", drivers: tuple[str | None, ...] = ()
+) -> list[str]:
     addresses = (A, B, C)[: len(modes)]
     gpus = (
         Gpu(
@@ -59,7 +61,8 @@ def outcomes(*modes: Modes, device: str = "74a1", driver: str | None = "amdgpu")
         )
         for address, (compute, memory) in zip(addresses, modes, strict=True)
     )
-    pci = tuple(function(address, device, driver) for address in addresses)
+    held = drivers or (driver,) * len(addresses)
+    pci = tuple(function(address, device, one) for address, one in zip(addresses, held, strict=True))
     found = [one for one in judge(evidence(*gpus, host={"pci": pci})) if one.check == "gpu-partition"]
     return [{one.subject: one.outcome for one in found}[address] for address in addresses]
 
@@ -86,6 +89,24 @@ def test_models_of_which_no_source_says_it_and_gpus_of_guests_are_not_judged() -
     assert outcomes((None, None), device="740f") == ["skip"]
     assert outcomes((None, None), driver="vfio-pci") == ["skip"]
     assert outcomes((None, None), driver="pci-stub") == ["unknown"]
+
+
+@pytest.mark.parametrize(
+    ("drivers", "modes", "expected"),
+    [
+        (("amdgpu", "vfio-pci", "amdgpu"), (SPX, (None, None), SPX), ["pass", "skip", "pass"]),
+        (("amdgpu", "vfio-pci", "amdgpu"), (SPX, (None, None), CPX), ["warn", "skip", "warn"]),
+        (("amdgpu", "vfio-pci", "amdgpu"), (SPX, (None, None), (None, None)), ["unknown", "skip", "unknown"]),
+        (("amdgpu", "vfio-pci", "vfio-pci"), (SPX, (None, None), (None, None)), ["pass", "skip", "skip"]),
+        (("amdgpu", None, "amdgpu"), (SPX, (None, None), SPX), ["unknown"] * 3),
+        (("amdgpu", "pci-stub", "amdgpu"), (SPX, (None, None), SPX), ["unknown"] * 3),
+    ],
+)
+def test_gpus_of_guests_are_not_compared(
+    drivers: tuple[str | None, ...], modes: tuple[Modes, ...], expected: list[str]
+) -> None:
+    """amdgpu alone can read the modes: what a guest has on vfio-pci leaves the others to be judged among themselves."""
+    assert outcomes(*modes, drivers=drivers) == expected
 
 
 def test_a_divided_gpu_is_not_measured() -> None:

@@ -649,6 +649,15 @@ def test_options_before_a_command_of_the_group(small: Path, capsys: pytest.Captu
     assert "an option before status" in block(capsys.readouterr().err)["error"]
 
 
+@pytest.mark.parametrize("example", ["gaudi3-8", "mi300x-8"])
+def test_a_gpu_that_cannot_be_erased_is_promised_nothing(example: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--device", "0000:18:00.0", "--dry-run", "--to-vfio"]
+    assert run(["handover", *words, "--root", f"examples/{example}.tar.xz"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert ", no way to erase it is known: it stays quarantined, validate" in first
+    assert ", erase," not in first
+
+
 def test_a_captured_host_is_only_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["handover", "--root", str(applyroots.EXAMPLE), "--device", EXAMPLES_NIC]
     assert run([*words, "--dry-run"]) == 0

@@ -51,6 +51,7 @@ def test_an_nvswitch_of_a_guest_is_quarantined_and_stays_so(root: Path) -> None:
     asked = Asked(guest="vm")
     (line, *_) = lines_of(here(root), asked)
     assert line.startswith(f"{SWITCH} (nvswitch, of guest vm): quarantine, reset (bus)")
+    assert "no way to erase it is known: it stays quarantined" in line
     found = handed(root, asked, Cleaning())
     assert (found.clean, states(root)) == (False, {SWITCH: "quarantined"})
     assert ("reset", "done") in steps(found)

@@ -36,6 +36,8 @@ def test_without_a_number_it_is_one_guest() -> None:
 @pytest.mark.parametrize(
     ("asked", "where", "what"),
     [
+        ({"mig": "::"}, "--mig", "'::' names no profile"),
+        ({"mig": ":7"}, "--mig", "':7' names no profile"),
         ({"mig": "1g.18gb:0"}, "--mig", "'0' is not a number of guests"),
         ({"mig": "1g.18gb:"}, "--mig", "'' is not a number of guests"),
         ({"mig": "1g.18gb:7:7"}, "--mig", "'7:7' is not a number of guests"),

@@ -301,7 +301,13 @@ def test_a_virtual_function_that_the_host_uses_is_an_error_and_no_count_takes_it
     row(host, VIRTUAL, "nics")["in_use"] = "default route"
     errors = said(decide(host, nics=[NIC]), "error")
     assert errors == [f"the host uses virtual functions of {NIC}: {VIRTUAL} (default route): apply will refuse"]
-    assert "1 NICs wanted, 0 can be given away" in refused(decide(host, nics=1))
+    assert "1 NIC wanted, 0 can be given away" in refused(decide(host, nics=1))
+
+
+def test_drives_of_a_host_that_has_none() -> None:
+    host = with_virtual(5)
+    host["nvme"] = []
+    assert "2 NVMe drives wanted: this host has no NVMe drive" in refused(decide(host, nvme=2))
 
 
 def test_virtual_functions_alone_in_a_group_are_ordinary_members() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from hosttune.model.host import (
     Virtualization,
 )
 from hosttune.model.listing import short_list, some
-from hosttune.report.branch import draw_rows
+from hosttune.report.branch import draw_rows, wrap
 from hosttune.report.text import node_branches, print_host, problem_lines
 
 GOLDEN = Path(__file__).parent / "golden" / "report"
@@ -387,3 +388,12 @@ def test_rows_wrap_below_their_last_column() -> None:
     out = io.StringIO()
     draw_rows([("label", "word " * 10)], Console(file=out, width=40, force_terminal=False))
     assert out.getvalue().splitlines()[1].startswith("         word")
+
+
+def test_a_list_that_is_longer_than_a_line_breaks_after_commas() -> None:
+    cpus = [1, 2, 4, 8, 16, 32, 64, 128, 256, 511]
+    lines = wrap(f"the CPUs that a guest has and that are banned: {','.join(map(str, cpus))} and no more", 24)
+    assert max(map(len, lines)) <= 24
+    assert [int(number) for line in lines for number in re.findall("[0-9]+", line)] == cpus
+    assert [line for line in lines if line[0] == ","] == []
+    assert wrap("x" * 50, 24) == ["x" * 24, "x" * 24, "xx"]

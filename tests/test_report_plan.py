@@ -203,6 +203,35 @@ def test_every_pin_is_in_the_text() -> None:
     assert "vCPUs 8-11      host CPUs 50-51 with siblings 146-147" in text
 
 
+def many_pins(vcpus: int, threads: int) -> Plan:
+    """Return a plan of a guest on every second core of a host whose siblings are 112 apart."""
+    pins = [2 + vcpu // 2 * 2 + vcpu % 2 * 112 for vcpu in range(vcpus)]
+    guest = PlannedGuest(
+        name="g",
+        vcpu_pins=tuple(PlannedPin(vcpu=vcpu, cpus=str(cpu)) for vcpu, cpu in enumerate(pins)),
+        topology=Topology(sockets=1, dies=1, cores=vcpus // threads, threads=threads),
+        cells=(Cell(id=0, vcpus=f"0-{vcpus - 1}", memory_bytes=GIB, host_nodes="0"),),
+        emulator_cpus="0",
+        page_bytes=GIB,
+    )
+    cpus = ",".join(map(str, sorted(pins)))
+    return Plan(
+        intent=INTENT,
+        guests=(guest,),
+        actions=(action("irqbalance", kind="irqbalance-ban", current=None, want=cpus),),
+    )
+
+
+def test_many_pins_show_which_cpus_are_siblings() -> None:
+    assert "vCPUs 0-53      host CPUs 2,4..54 with siblings 114,116..166\n" in printed(many_pins(54, 2))
+    assert "vCPUs 0-52      host CPUs 2,4..54,114,116..164\n" in printed(many_pins(53, 1))
+
+
+def test_a_list_of_cpus_in_an_action_is_short() -> None:
+    text = printed(many_pins(54, 2))
+    assert "irqbalance-ban irqbalance: unknown -> 2,4..54,114,116..166\n" in text
+
+
 @pytest.mark.parametrize(
     ("pins", "threads", "runs"),
     [

@@ -208,6 +208,23 @@ def test_the_test_for_overlaps_finds_one() -> None:
     assert len(outside(drawn)) == 2
 
 
+@pytest.mark.parametrize(
+    ("nodes", "rows"),
+    [(2, [2]), (3, [3]), (4, [2, 2]), (5, [3, 2]), (8, [3, 3, 2]), (11, [3, 3, 3, 2])],
+)
+def test_many_nodes_are_put_in_rows_that_a_window_shows_whole(nodes: int, rows: list[int]) -> None:
+    """A page with a scroll bar in a window of 1,280 pixels has 1,227 for a picture."""
+    host = Host(
+        cpus=tuple(Cpu(id=n, core=n, package=0, numa_node=n) for n in range(nodes)),
+        numa_nodes=tuple(NumaNode(id=n, cpus=str(n), memory_bytes=1 << 30) for n in range(nodes)),
+    )
+    drawn = picture(host)
+    assert drawn.width <= 1227
+    frames = [one.shapes[0] for one in drawn.groups if one.kind == "node"]
+    tops = [frame.y for frame in frames if isinstance(frame, Rect)]
+    assert [tops.count(top) for top in sorted(set(tops))] == rows
+
+
 def test_a_chain_of_bridges_that_no_machine_has_is_drawn_in_bounds() -> None:
     deep = [
         PciDevice(address=f"{n:04x}:00:00.0", class_code="060400", parent=f"{n - 1:04x}:00:00.0")
@@ -289,7 +306,7 @@ def test_results_are_marked_on_their_subject_with_sign_and_word() -> None:
     assert "warning: free-memory" in said
     assert "failed: iommu (host)" in said
     assert "unknown: acs (0000:77:00.0)" in said
-    assert "1 passed, 3 failed, 2 unknown, 1 warned" in said
+    assert "3 failed, 2 unknown, 1 warning, 1 passed" in said
 
 
 def test_expectation_and_reality_are_in_the_tooltip() -> None:
@@ -311,7 +328,7 @@ def test_a_device_of_unknown_node_stands_in_a_box_of_its_own() -> None:
 
 def test_a_full_mesh_is_one_bundle() -> None:
     drawn = picture(many_gpus(2, 8))
-    assert "NVLink: 8 GPUs, each reaches each over 18 links" in [text.text for text in texts(drawn)]
+    assert "NVLink: 8 GPUs, every GPU is linked to every other over 18 links" in [text.text for text in texts(drawn)]
     (links,) = (group for group in drawn.groups if group.kind == "links")
     assert len(links.shapes) < 80  # 28 pairs drawn one by one would need more, and hide the rest
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -161,6 +161,20 @@ def test_the_text_of_a_picture_is_as_narrow_as_computed_and_does_not_shrink_on_a
         ".map(one => one.getBoundingClientRect().width / one.viewBox.baseVal.width)"
     )
     assert sizes == [1] * len(sizes)
+
+
+@pytest.mark.parametrize("name", ["oci-bm-gpu-a100-b4-nps4", "azure-ndv4-8xa100-vm"])
+def test_the_picture_of_many_nodes_is_whole_in_a_window(
+    name: str, chromium: Browser, host_root: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A number that is cut at the edge reads as another number: ×16 was ×1."""
+    seen = hosttune.discover(str(host_root(f"derived/{name}")))
+    intent = Intent.from_yaml("version: 1\nguests: [{name: a, gpus: 4}]\n")
+    path = tmp_path / "plan.html"
+    path.write_text(plan_html(seen, hosttune.plan(seen, intent)))
+    chromium.open(path, width=1280)
+    place = "document.querySelector('.scroll.picture')"
+    assert chromium.run(f"{place}.scrollWidth") <= chromium.run(f"{place}.clientWidth")
 
 
 @pytest.mark.parametrize("dark", [False, True])

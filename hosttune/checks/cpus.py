@@ -210,7 +210,7 @@ def cpu_idle(evidence: Evidence) -> Iterable[CheckResult]:
             yield unknown(
                 check,
                 subject,
-                expected="idle states, bounded where a plan asks",
+                expected="a limit on idle states where a plan sets one",
                 why=refused(evidence, "pm_qos_resume_latency_us") or "no bound was recorded",
                 hint=f"look with: grep . {_CPUS}/cpu*/power/pm_qos_resume_latency_us",
             )

@@ -183,7 +183,7 @@ def none_given(evidence: Evidence, check: str, what: str) -> CheckResult:
         why, hint = f"the driver of {listed(silent, 3)} was not read" if silent else None, RECORD
     if why is None:
         return skipped(check, HOST, what)
-    return unknown(check, HOST, expected="each device of a guest known", why=why, hint=hint)
+    return unknown(check, HOST, expected="the guests' devices can be listed", why=why, hint=hint)
 
 
 def _guests_unread(evidence: Evidence) -> str | None:
@@ -254,7 +254,7 @@ def none_here(evidence: Evidence, check: str, kinds: str) -> CheckResult:
     why = unlisted(evidence)
     if why is None:
         return skipped(check, HOST, f"no {kinds} here")
-    expected = f"each {kinds} known"
+    expected = f"the host's {f'{kinds}s' if kinds.isalpha() else 'devices'} can be listed"
     return unknown(check, HOST, expected=expected, why=f"whether there is one is unknown: {why}", hint=LIST_PCI)
 
 
@@ -308,7 +308,7 @@ def skipped_without_use(evidence: Evidence, check: str) -> CheckResult | None:
     if evidence.plans or host.guests or any(for_vfio(device.driver) for device in host.pci):
         return None
     if host.hypervisor:
-        return skipped(check, HOST, "this machine is itself a guest, and gives nothing to guests of its own")
+        return skipped(check, HOST, "this machine is a guest and has no guests of its own")
     doubtful = {device.address for device in host.pci if device.contradicted is not None}
     doubtful -= {seen.address for source in host.sources or () for seen in source.contrary if seen.kind == "gpu"}
     if any(gpu.address not in doubtful for gpu in accelerators(host)):
@@ -318,7 +318,7 @@ def skipped_without_use(evidence: Evidence, check: str) -> CheckResult | None:
         why, hint = "which guests there are is unknown", AS_LIBVIRT
     if why is None:
         return skipped(check, HOST, "no GPU and no guest here")
-    expected = "right for the GPUs and guests of this host"
+    expected = "depends on this host's GPUs and guests"
     return unknown(check, HOST, expected=expected, why=f"whether it has any is unknown: {why}", hint=hint)
 
 

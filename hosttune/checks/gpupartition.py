@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from hosttune.checks.check import Check, skipped
-from hosttune.checks.facts import accelerators
+from hosttune.checks.facts import accelerators, for_vfio
 from hosttune.checks.gpufacts import Fact, every_gpu, not_judged, others_of_model
 from hosttune.gpu import hints_for, vendor_of
 from hosttune.gpu.vendor import Partitioning
@@ -48,20 +48,28 @@ def _modes(evidence: Evidence, gpu: Gpu, modes: Partitioning) -> CheckResult:
     look = f"look with: {hints_for(gpu).partition}"
     if memory not in modes.valid.get(compute, ()):
         return _FACT.unknown(gpu, f"{actual}: its driver allows no such pair, so one of the two was misread", look)
-    others = others_of_model(evidence, gpu)
+    functions = evidence.host.index.pci
+    # Only the maker's driver can read the modes: those of a GPU on vfio-pci are judged in its guest.
+    away = [one for one in others_of_model(evidence, gpu) if _on_vfio(functions.get(one.address))]
+    others = [one for one in others_of_model(evidence, gpu) if one not in away]
+    actual += f"; not compared with {len(away)} of its model on vfio-pci" if away else ""
     unread = next((one.address for one in others if None in (one.compute_partition, one.memory_partition)), None)
     if unread is not None:
         return _FACT.unknown(gpu, f"{actual}; the modes of {unread}, of the same model, are unknown", look)
     pairs = Counter((one.compute_partition, one.memory_partition) for one in (gpu, *others))
-    (most, count), *rest = pairs.most_common()
+    (most, number), *rest = pairs.most_common()
     if len(pairs) == 1:
         return _FACT.passed(gpu, actual)
-    tied = any(other == count for _, other in rest)
+    tied = any(other == number for _, other in rest)
     if (compute, memory) == most and not tied:
-        return _FACT.passed(gpu, f"{actual}, as {count - 1} of {len(others)} others of its model")
+        return _FACT.passed(gpu, f"{actual}, as {number - 1} of {len(others)} others of its model")
     hint = f"set the GPUs of a host to one pair of modes, with none in use; {look}"
-    usual = "" if tied else f"; {count} GPUs of its model are in {most[0]} with {most[1]}"
+    usual = "" if tied else f"; {number} GPUs of its model are in {most[0]} with {most[1]}"
     return _FACT.warned(gpu, f"{actual}{usual}", hint)
+
+
+def _on_vfio(device: PciDevice | None) -> bool:
+    return device is not None and for_vfio(device.driver)
 
 
 def _words(compute: str, memory: str, modes: Partitioning) -> str:

@@ -116,6 +116,31 @@ class Whole(click.IntRange):
     name = "whole number"
 
 
+_DIGITS = 100  # of a number that is shown with the reason of its limit
+
+
+class Devices(Whole):
+    """A number of devices of a guest, with the limit of an intent and its reason. The intent checks the minimum."""
+
+    def __init__(self, kind: str) -> None:
+        from hosttune.model.limits import limit
+
+        super().__init__(max=limit(kind))
+        self._kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click.ParamType. Raises BadInput above the limit."""
+        from hosttune.model.limits import check_count
+
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            text = str(value)
+            if text.isascii() and text.isdecimal() and len(text) <= _DIGITS:
+                check_count(int(text), self._kind, f"--{self._kind}")
+            raise
+
+
 class Seconds(click.FloatRange):
     """A number of seconds within limits. "nan" is within all limits for click."""
 

@@ -220,7 +220,10 @@ def revert(context: click.Context, /, **asked: Any) -> None:
               help="Also judge hosts by their metrics: the answer of Prometheus' /federate (- is stdin).")  # fmt: skip
 @output_option
 def report(results: str, run_id: str | None, output: str, **last: Any) -> None:
-    """Report on the answers in the results folder. Asks no host."""
+    """Report on the answers in the results folder. Asks no host.
+
+    Exits with 0 if the report could be made, whatever its verdict: the run itself ended with the verdict's exit code.
+    """
     from hosttune.fleet.reporting import report_of_past
 
     if last["verb"] is None and (last["inventories"] or last["limit"]):

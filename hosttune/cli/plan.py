@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hosttune.cli.commands import Command, Whole, completing, host_options, read_host
+from hosttune.cli.commands import Command, Devices, completing, host_options, read_host
 from hosttune.cli.output import emit, exiting, page_text, tell, write
 from hosttune.cli.planned import chosen, save_plan
 from hosttune.errors import BadInput
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_GUEST = "gpu-guest"
-COUNT = Whole(max=1 << 20)  # number of devices; the intent checks the minimum, with better messages
 # The options that the keys of an intent come from, for error messages.
 OPTION_OF = {"gpus": "--gpus", "nics": "--nics", "nvme": "--nvme", "vcpus": "--vcpus",
              "memory": "--memory", "name": "--name", "numa": "--numa", "disk": "--disk", "mig": "--mig",
@@ -47,7 +46,7 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given t
 @host_options
 @click.option("--gpu", "addresses", multiple=True, metavar="BDF", shell_complete=completing("gpus"),
               help="Give this GPU to the guest (repeatable).")  # fmt: skip
-@click.option("--gpus", type=COUNT, metavar="N", help="Give the guest N GPUs, chosen by the planner.")
+@click.option("--gpus", type=Devices("gpus"), metavar="N", help="Give the guest N GPUs, chosen by the planner.")
 @click.option("--mig", metavar="PROFILE[:N]", help="Plan N guests (default 1), NAME-0 ..., each with one MIG instance.")
 @click.option("-f", "--file", "file", metavar="INTENT", help="Plan what this intent (YAML or JSON) asks for.")
 @click.option("--name", help=NAME_HELP)
@@ -56,8 +55,8 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given t
 @click.option("--numa", metavar="N|auto", help="NUMA cells of the guest (default auto).")
 @click.option("--smt", type=click.Choice(["cores", "threads"]), help="Whole cores (default) or also single threads.")
 @click.option("--hugepages", type=click.Choice(["auto", "1GiB", "2MiB", "none"]), help="Page size (default auto).")
-@click.option("--nics", type=COUNT, metavar="N", help="Give the guest the N nearest NICs.")
-@click.option("--nvme", type=COUNT, metavar="N", help="Give the guest the N nearest NVMe drives.")
+@click.option("--nics", type=Devices("nics"), metavar="N", help="Give the guest the N nearest NICs.")
+@click.option("--nvme", type=Devices("nvme"), metavar="N", help="Give the guest the N nearest NVMe drives.")
 @click.option("--disk", metavar="PATH", help="Disk image of the guest.")
 @click.option("--network", "networks", multiple=True, metavar="NAME", help="libvirt network (repeatable).")
 @click.option("--bridge", "bridges", multiple=True, metavar="NAME", help="Host bridge (repeatable).")
@@ -191,6 +190,8 @@ def asked_of_mig(asked: dict[str, Any], output: str) -> tuple[dict[str, Any], st
 def profile_and_count(text: str) -> tuple[str, int]:
     """Return the profile and the number of guests of --mig PROFILE[:N]. Raises BadInput."""
     profile, colon, number = text.partition(":")
+    if colon and not profile:
+        raise BadInput(f"{text!r} names no profile", where="--mig", hint="write it like 1g.18gb:7")
     if colon and not re.fullmatch(r"[1-9][0-9]{0,3}", number):
         raise BadInput(f"{number!r} is not a number of guests", where="--mig", hint=f"write it like {profile}:7")
     return profile, int(number) if colon else 1

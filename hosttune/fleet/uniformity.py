@@ -91,12 +91,14 @@ class Gathering:
         """Yield what cannot be compared, and why."""
         if self._models and self._without:
             count = len(self._without)
+            noun, they = ("host", "it is") if count == 1 else ("hosts", "they are")
             yield (
-                f"{count} hosts gave no configuration facts (no answer, or an older hosttune), so that they are in no "
+                f"{count} {noun} gave no configuration facts (no answer, or an older hosttune), so that {they} in no "
                 f"comparison and unknown: {some(self._without, 5)}"
             )
         if self._too_many:
-            what = f"{len(self._too_many)} hosts gave more configuration facts than a host has; none is used"
+            noun = "host" if len(self._too_many) == 1 else "hosts"
+            what = f"{len(self._too_many)} {noun} gave more configuration facts than a host has; none is used"
             yield f"{what}: {some(self._too_many, 5)}"
 
 

@@ -146,6 +146,11 @@ class Cleaning:
         return Erasure(lambda: erase(site.system, folder, order, self._clock), *timelimits.of_drive(limit, estimate))
 
 
+def can_erase(target: Target) -> bool:
+    """Return whether hosttune knows a way to erase such a device. Without one it never becomes clean."""
+    return bool(target.search) if target.kind == "gpu" else target.kind in ("nvme", "nic")
+
+
 def _unless_left(work: Work, target: Target, erasure: Erasure) -> Erasure:
     """Return the erasure, which is not begun while parts that a tenant had are still there, or that is unknown."""
 

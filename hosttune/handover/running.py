@@ -11,7 +11,7 @@ import msgspec
 from hosttune.errors import BadInput
 from hosttune.handover import memoryclear, network, partitions, record, resets
 from hosttune.handover.calls import recording
-from hosttune.handover.cleaning import Cleaning
+from hosttune.handover.cleaning import Cleaning, can_erase
 from hosttune.handover.course import Course, Tools, begun
 from hosttune.handover.partitions import active_partitions
 from hosttune.handover.targets import Asked, Target, chosen
@@ -117,7 +117,9 @@ def _lines(
         method = resets.method_of(one.methods, one.weak)
         asks = memoryclear.announced(site.system, one)
         erased = f"erase serial number {one.serial}" if one.serial else "erase"
-        if one.kind == "nic":
+        if not can_erase(one):
+            erased = _NO_WAY
+        elif one.kind == "nic":
             folder = site.store.folder if site.store is not None else ""
             erased = _compared(site.system, folder, one)
         words = [
@@ -153,13 +155,14 @@ def _compared(system: System, folder: str, one: Target) -> str:
 def _middle(one: Target, erased: str, level: int, inside: TestGuest | None) -> tuple[str, ...]:
     """Return what is done between the two resets."""
     if inside is None:
-        bound = f"bind {one.driver}" if one.driver else "no known driver of the host"
+        bound = f"bind {one.driver}" if one.driver else "no known driver of the host: it stays quarantined"
         return bound, erased, f"validate --level {level}"
     image = f"{inside.image.path} ({inside.image.format}, {inside.firmware})"
-    search = ("search its memory in test guests",) if one.kind == "gpu" else ("no way to erase it in a test guest",)
-    return (f"leave it on {VFIO} for test guests of {image}", *search, f"validate --guest --level {level} in one")
+    search = "search its memory in test guests" if can_erase(one) else _NO_WAY
+    return (f"leave it on {VFIO} for test guests of {image}", search, f"validate --guest --level {level} in one")
 
 
+_NO_WAY = "no way to erase it is known: it stays quarantined"
 _UNRECORDED = (
     f"stays quarantined: {{where}} uses by the host are not recorded, so that no statement about it can hold"
     f" (--to-vfio returns it to {VFIO})"

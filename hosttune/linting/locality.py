@@ -9,6 +9,7 @@ from hosttune.linting.devices import each
 from hosttune.linting.guest_on_host import GuestOnHost, bus_of, named
 from hosttune.linting.rule import CPU_NODES, PCI, WARN, Fault, rule, unknown
 from hosttune.model import sysfs
+from hosttune.model.listing import numbered
 from hosttune.model.values import CpuSet
 
 _PINS = "/domain/cputune/vcpupin"
@@ -61,7 +62,8 @@ def gpu_vcpus(scene: GuestOnHost) -> Iterator[Fault]:
         # A guest of several cells may have vCPUs on other nodes; a guest without cells sees no difference between them.
         if node not in vcpus or (cells < 2 and vcpus - scene.gpu_nodes):
             who = "the vCPUs" if cell is None else f"the vCPUs of cell {cell}"
-            yield Fault(f"vCPUs off the GPU's node: {_place(scene, gpu)}, {who} run on nodes {vcpus}", _PINS)
+            text = f"{_place(scene, gpu)}, {who} run on {numbered('node', vcpus)}"
+            yield Fault(f"vCPUs off the GPU's node: {text}", _PINS)
     yield from _without_node(scene, _PINS)
 
 
@@ -94,7 +96,8 @@ def gpu_memory(scene: GuestOnHost) -> Iterator[Fault]:
         spill = memory - beside if len(cells) < 2 else CpuSet()
         if memory and (not near & memory or spill):
             who = "the memory" if cell is None else f"the memory of cell {cell}"
-            yield Fault(f"memory off the GPU's node: {_place(scene, gpu)}, {who} comes from nodes {memory}", _NUMATUNE)
+            text = f"{_place(scene, gpu)}, {who} comes from {numbered('node', memory)}"
+            yield Fault(f"memory off the GPU's node: {text}", _NUMATUNE)
     yield from _without_node(scene, _NUMATUNE)
 
 
@@ -113,7 +116,7 @@ def flat_topology(scene: GuestOnHost) -> Iterator[Fault]:
     where = "/domain/cpu/numa"
     for what, nodes in (("vCPUs run", scene.vcpu_nodes(None)), ("GPUs are", scene.gpu_nodes)):
         if len(nodes) > 1:
-            text = f"flat topology: the {what} on nodes {nodes}, but the guest has no NUMA cells to see it"
+            text = f"flat topology: the {what} on {numbered('node', nodes)}, but the guest has no NUMA cells to see it"
             yield Fault(text, where)
             return
     for need, asked in ((CPU_NODES, bool(scene.pins)), (PCI, scene.may_have_gpus)):

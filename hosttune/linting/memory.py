@@ -9,6 +9,7 @@ from hosttune.linting.guest_on_host import GuestOnHost, named
 from hosttune.linting.rule import CPU_NODES, ERROR, NODES, WARN, Fault, rule, unknown
 from hosttune.model import sysfs
 from hosttune.model.limits import limit
+from hosttune.model.listing import numbered
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 
 _NUMATUNE = "/domain/numatune"
@@ -134,11 +135,12 @@ def memory_near_vcpus(scene: GuestOnHost) -> Iterator[Fault]:
         where = f"{_NUMATUNE}/memnode" if cell is None else f"{_NUMATUNE}/memnode[@cellid='{cell}']"
         if memory is None or not vcpus:
             continue
+        here, there = numbered("node", vcpus), numbered("node", memory)
         if not vcpus <= memory:
-            text = f"the vCPUs of {who} run on nodes {vcpus}, its memory is on nodes {memory}: remote access"
+            text = f"the vCPUs of {who} run on {here}, its memory is on {there}: remote access"
             yield Fault(text, where)
         elif len(cells) > 1 and memory - vcpus:
-            text = f"the memory of {who} may come from nodes {memory}, its vCPUs run on nodes {vcpus}"
+            text = f"the memory of {who} may come from {there}, its vCPUs run on {here}"
             yield Fault(text, where)
 
 
@@ -229,4 +231,4 @@ def cell_distances(scene: GuestOnHost) -> Iterator[Fault]:
     if wrong:
         yield Fault(f"the guest sees other distances than the host: {named(wrong, 2)}", f"{_CELLS}/distances")
     if missing:
-        yield unknown(f"the distances from nodes {CpuSet(missing)} are unknown", f"{_CELLS}/distances")
+        yield unknown(f"the distances from {numbered('node', missing)} are unknown", f"{_CELLS}/distances")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hosttune.linting.guest_on_host import GuestOnHost, named
 from hosttune.linting.rule import CORES, CPU_NODES, CPUS, ERROR, WARN, Fault, rule, unknown
 from hosttune.model import sysfs
+from hosttune.model.listing import numbered
 from hosttune.model.values import CpuSet, parse_cpus
 
 _PINS = "/domain/cputune/vcpupin"
@@ -116,8 +117,8 @@ def boot_core(scene: GuestOnHost) -> Iterator[Fault]:
     given = scene.pinned & (scene.cores.get(core, CpuSet([boot])) if core is not None else CpuSet([boot]))
     if given:
         text = (
-            f"CPU {boot} given away: vCPUs are pinned to CPUs {given} of the boot core, where the host's own "
-            "interrupts and timers run"
+            f"CPU {boot} given away: vCPUs are pinned to {numbered('CPU', given)} of the boot core, where the "
+            "host's own interrupts and timers run"
         )
         yield Fault(text, _PINS)
 
@@ -144,7 +145,7 @@ def sibling_pins(scene: GuestOnHost) -> Iterator[Fault]:
         cores = [scene.core_of(cpu) for cpu in cpus]
         doubtful.update(cpu for cpu, core in zip(cpus, cores, strict=True) if core is None and cpu in scene.online)
         if None not in cores and len(set(cores)) > 1:
-            torn.append(f"vCPUs {CpuSet(vcpus)} on CPUs {CpuSet(cpus)}")
+            torn.append(f"{numbered('vCPU', vcpus)} on {numbered('CPU', cpus)}")
     if torn:
         text = (
             f"sibling vCPUs pinned to unrelated host cores: the guest has threads={threads}, but {named(torn, 3)} "
@@ -152,7 +153,7 @@ def sibling_pins(scene: GuestOnHost) -> Iterator[Fault]:
         )
         yield Fault(text, _PINS)
     if doubtful:
-        yield unknown(f"the cores of CPUs {CpuSet(doubtful)} are unknown", _PINS)
+        yield unknown(f"the cores of {numbered('CPU', doubtful)} are unknown", _PINS)
 
 
 def _threads(scene: GuestOnHost) -> int:
@@ -228,6 +229,9 @@ def iothread_pins(scene: GuestOnHost) -> Iterator[Fault]:
     loose = scene.guest.iothreads - len(pinned)
     if loose > 0:
         text = f"{loose} of {scene.guest.iothreads} I/O threads have no iothreadpin: they may run on all CPUs"
+        if loose == 1:
+            who = "the I/O thread" if scene.guest.iothreads == 1 else f"1 of {scene.guest.iothreads} I/O threads"
+            text = f"{who} has no iothreadpin: it may run on all CPUs"
         yield Fault(text, _IOTHREAD)
     cpus = CpuSet(cpu for pin in scene.guest.iothread_pins for cpu in parse_cpus(pin.cpus))
     yield from _on_vcpus(scene, cpus, "I/O threads", _IOTHREAD)
@@ -264,7 +268,7 @@ def _on_vcpus(scene: GuestOnHost, cpus: CpuSet, who: str, where: str) -> Iterato
     cores = {scene.core_of(cpu) for cpu in scene.single} - {None}
     near = CpuSet(cpu for cpu in cpus if scene.core_of(cpu) in cores)
     if near:
-        text = f"{who} on CPUs {near}, siblings of vCPU CPUs: they share those cores"
+        text = f"{who} on {numbered('CPU', near)}, siblings of vCPU CPUs: they share those cores"
         yield Fault(text, where)
 
 
@@ -278,7 +282,7 @@ def _far(scene: GuestOnHost, cpus: CpuSet, who: str, where: str) -> Iterator[Fau
     nodes = scene.nodes_of(cpus)
     if home and nodes and not nodes & home and all(scene.node_of(cpu) is not None for cpu in cpus):
         text = (
-            f"{who} on CPUs {cpus} of nodes {nodes}, where the guest has no cell: its vCPUs and memory are on nodes "
-            f"{CpuSet(home)} (/sys/devices/system/node/node*/cpulist)"
+            f"{who} on {numbered('CPU', cpus)} of {numbered('node', nodes)}, where the guest has no cell: its vCPUs "
+            f"and memory are on {numbered('node', home)} (/sys/devices/system/node/node*/cpulist)"
         )
         yield Fault(text, where)

@@ -9,6 +9,7 @@ from hosttune.gpu.bridges import kept_bridges
 from hosttune.linting.devices import each
 from hosttune.linting.guest_on_host import GuestOnHost, OtherGuest, named
 from hosttune.linting.rule import CORES, ERROR, GUESTS, INFO, PCI, WARN, Fault, rule, unknown
+from hosttune.model.listing import numbered
 from hosttune.model.values import CpuSet
 from hosttune.planning.fabric.partitions import Fabric, blocked, exactly, refusal, unnamed
 
@@ -144,11 +145,14 @@ def _cpus(scene: GuestOnHost, other: OtherGuest) -> Iterator[Fault]:
         if cpus & held:
             both = CpuSet(cpus & held)
             yield Fault(
-                f"{who} on CPUs {both}, where guest {other.name} has its {whose}: each waits for the other", where
+                f"{who} on {numbered('CPU', both)}, where guest {other.name} has its {whose}: each waits for the other",
+                where,
             )
     near = CpuSet(cpu for cpu in scene.single if scene.core_of(cpu) in other.cores)
     if near and not scene.single & other.vcpus:
-        text = f"vCPUs on CPUs {near}, siblings of CPUs of guest {other.name}'s vCPUs: they share those cores"
+        text = (
+            f"vCPUs on {numbered('CPU', near)}, siblings of CPUs of guest {other.name}'s vCPUs: they share those cores"
+        )
         yield Fault(text, _PINS)
 
 

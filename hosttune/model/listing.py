@@ -17,6 +17,12 @@ def some(names: Iterable[str], most: int = PLACES, between: str = ", ") -> str:
     return between.join(names[:most]) + more
 
 
+def numbered(noun: str, ids: Iterable[int]) -> str:
+    """Return a noun with its numbers: "node 0", "nodes 0-1"."""
+    found = CpuSet(ids)
+    return f"{noun}{'' if len(found) == 1 else 's'} {found}"
+
+
 def short_list(ids: Iterable[int]) -> str:
     """Return CPU ids for people: the kernel's list format, or "0,2..222" for even steps if that list would be long."""
     plain = str(CpuSet(ids))

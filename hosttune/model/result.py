@@ -87,6 +87,7 @@ class Result(Value, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # other things that a person should know
     differences: tuple[str, ...] = ()  # of a dry run: how a guest's definition would change, as a unified diff
     writes: tuple[str, ...] = ()  # of a dry run: every change in order; guests' files by size and sha256
+    state_known: bool = True  # of status: false on a capture, which keeps no state: what is applied is unknown
 
     def __post_init__(self) -> None:
         close_lists(self)

@@ -232,6 +232,7 @@ def close_lists(value: Value) -> None:
 
 
 _SIZE = r"([0-9]{1,20})(?:\.([0-9]{1,20}))?\s*(KiB|MiB|GiB|TiB)"
+_HUGE = r"[0-9]{20,}(?:\.[0-9]+)?\s*(?:KiB|MiB|GiB|TiB)?"  # more digits than any size has
 _UNIT = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 MAX_SIZE = (1 << 63) - 1  # bytes, and every other count of a document: the largest number that the kernel can report
 
@@ -239,7 +240,9 @@ MAX_SIZE = (1 << 63) - 1  # bytes, and every other count of a document: the larg
 def parse_size(size: int | str, *, where: str) -> int:
     """Return the bytes of a SIZE: a whole number of bytes, or a number with KiB, MiB, GiB or TiB. Raises BadInput."""
     parsed = size if isinstance(size, int) and not isinstance(size, bool) else _bytes_of(str(size).strip())
-    if parsed is None or not 0 < parsed <= MAX_SIZE:
+    if (parsed or 0) > MAX_SIZE or (parsed is None and re.fullmatch(_HUGE, str(size).strip())):
+        raise BadInput(f"{size!r} is too large", where=where, hint=f"give at most {MAX_SIZE >> 40}TiB")
+    if parsed is None or parsed <= 0:
         from hosttune.model.hints import size_hint
 
         hint = "write bytes, or a number with KiB, MiB, GiB or TiB"

@@ -63,7 +63,9 @@ def draw_rows(rows: Iterable[tuple[str, ...]], console: Console, *, indent: int 
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Return lines of at most `width` columns (20 at least): facts are split at their commas, prose between words."""
+    """Return lines of at most `width` columns (20 at least): facts are split at their commas, prose between words,
+    a list that is longer than a line after its commas.
+    """
     width = max(width, 20)
     lines = [""]
     for part in text.replace(", ", ",\0 ").split("\0 "):
@@ -73,8 +75,26 @@ def wrap(text: str, width: int) -> list[str]:
         elif len(part) <= min(width, FACT):
             lines.append(part)
         else:
-            lines[-1:] = textwrap.wrap(joined, width, break_on_hyphens=False)
+            lines[-1:] = textwrap.wrap(_apart(joined, width), width, break_on_hyphens=False)
     return lines
+
+
+def _apart(text: str, width: int) -> str:
+    """Return a text with spaces inside lists that are longer than a line, after commas: no number is cut in two."""
+    words: list[str] = []
+    for word in text.split(" "):
+        if len(word) <= width:
+            words.append(word)
+            continue
+        line, *parts = word.replace(",", ",\0").split("\0")
+        for part in parts:
+            if len(line) + len(part) > width:
+                words.append(line)
+                line = part
+            else:
+                line += part
+        words.append(line)
+    return " ".join(words)
 
 
 def say(text: str, console: Console, style: str = "plain") -> None:

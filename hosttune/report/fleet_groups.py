@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from hosttune.model.fleet import PLAN_ERRORS, AnswerOutcome, FleetReport, HostLine, Median, Outlier, Wave
+from hosttune.model.listing import some
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import Value, grouped
 from hosttune.report.branch import count
@@ -38,15 +39,17 @@ _ORDER = tuple(ANSWERS)
 _NUMBER = re.compile(r"[0-9]+")
 _HOST = "<host>"
 _HOST_ANSWERS = "host-answers"
+NAMED = 3  # checks of one remedy that are named
 
 
 class Trouble(Value, frozen=True, kw_only=True):
     """One failure, unknown or warning, with every host that has it. `results`: the number of subjects in total.
 
-    `expected` and `actual` are those of the first result. `alike`: all results have the same.
+    `checks`: several where one remedy mends them all. `expected` and `actual` are those of the first result; `expected`
+    is None where several checks expect different things. `alike`: all results have the same.
     """
 
-    check: str
+    checks: tuple[str, ...]
     outcome: str
     hosts: tuple[str, ...]
     results: int
@@ -60,8 +63,9 @@ class Trouble(Value, frozen=True, kw_only=True):
     def title(self) -> str:
         """The check. For hosts that did not answer: what happened to them."""
         if self.answer is None:
-            return self.check
-        return ANSWERS[self.answer] if self.check == _HOST_ANSWERS else f"{self.check}: {ANSWERS[self.answer]}"
+            return some(self.checks, NAMED)
+        check = self.checks[0]
+        return ANSWERS[self.answer] if check == _HOST_ANSWERS else f"{check}: {ANSWERS[self.answer]}"
 
     @property
     def size(self) -> str:
@@ -187,16 +191,20 @@ def summary(line: HostLine, *, warnings: bool = True) -> str:
 
 
 def troubles(report: FleetReport) -> tuple[Trouble, ...]:
-    """Return every failure, unknown and warning once, worst first, then by the number of hosts that have it."""
+    """Return every failure, unknown and warning once, worst first, then by the number of hosts that have it.
+
+    Several checks with one remedy are one: a host of which no device could be read has it for every check.
+    """
     members = grouped((_key(line, result), (line, result)) for line in report.hosts for result in line.told)
-    found = [_trouble(same) for same in members.values()]
+    remedies = grouped((_remedy(key, same), same) for key, same in members.items())
+    found = [_trouble([one for same in alike for one in same]) for alike in remedies.values()]
     return tuple(sorted(found, key=_worst_first))
 
 
 def _worst_first(one: Trouble) -> tuple[object, ...]:
     """Return the sort key: hosts that need a person first, then by severity; whole hosts before single results."""
     whole = one.answer is None
-    return (one.answer != "needs-person", severity(one.outcome), whole, -len(one.hosts), -one.results, one.check)
+    return (one.answer != "needs-person", severity(one.outcome), whole, -len(one.hosts), -one.results, one.checks)
 
 
 def _key(line: HostLine, result: CheckResult) -> tuple[str, ...]:
@@ -212,6 +220,13 @@ def _key(line: HostLine, result: CheckResult) -> tuple[str, ...]:
         answer or "",
         *(_NUMBER.sub("#", _general(line, result, text) or "") for text in texts),
     )
+
+
+def _remedy(key: tuple[str, ...], members: Sequence[tuple[HostLine, CheckResult]]) -> tuple[str, ...]:
+    """Return what makes two failures one thing to do: outcome and remedy; where there is no remedy, they stay apart."""
+    line, first = members[0]
+    hint = _general(line, first, first.hint) if _answer(line, first) is None else None
+    return key if hint is None else (first.outcome, hint)
 
 
 def _answer(line: HostLine, result: CheckResult) -> AnswerOutcome | None:
@@ -239,8 +254,11 @@ def _trouble(members: Sequence[tuple[HostLine, CheckResult]]) -> Trouble:
     alike = len(set(texts)) == 1
     alone = len(members) == 1
     expected, actual = (first.expected, first.actual) if alone or not alike else texts[0]
+    checks = tuple(dict.fromkeys(one.check for _, one in members))
+    if len(checks) > 1 and len({one for one, _ in texts}) > 1:
+        expected = None
     return Trouble(
-        check=first.check,
+        checks=checks,
         outcome=first.outcome,
         hosts=tuple(dict.fromkeys(of.host for of, _ in members)),
         results=len(members),

@@ -88,7 +88,12 @@ def next_steps(results: Iterable[CheckResult]) -> tuple[Step, ...]:
 
 def headline(validation: Validation) -> str:
     """Return the reason for the verdict in one sentence."""
-    number = counts(validation.results)
+    return tally(validation.results)
+
+
+def tally(results: Iterable[CheckResult]) -> str:
+    """Return how many results have which outcome, worst first, in the words of all reports."""
+    number = counts(results)
     bad = [f"{number[outcome]} {WORDS[outcome]}" for outcome in ("fail", "unknown") if number[outcome]]
     if number["warn"]:
         bad.append(f"{number['warn']} warning{'s' if number['warn'] > 1 else ''}")

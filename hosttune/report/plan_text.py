@@ -17,7 +17,7 @@ from hosttune.model.values import CpuSet, format_size, grouped, value_text
 from hosttune.report.branch import count, draw_rows, say, wrap
 from hosttune.report.devices import link_text
 from hosttune.report.expectation_text import HEADING, WORSE_HEADING, expectation_of, expected_rows, worse_rows
-from hosttune.report.values import setting_value
+from hosttune.report.values import setting_value, short_lists
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +30,8 @@ def print_plan(plan: Plan, host: Host, console: Console) -> None:
     """Print a plan made for `host`, whose links and models are shown next to the planned devices."""
     for line in wrap(verdict(plan), console.width):
         say(line, console, "strong")
-    draw_rows([("CPUs that stay with the host (housekeeping)", plan.housekeeping_cpus or "none")], console)
+    kept = short_lists(plan.housekeeping_cpus or "none")
+    draw_rows([("CPUs that stay with the host (housekeeping)", kept)], console)
     for guest in plan.guests:
         _print_guest(guest, host, console)
         _print_expectation(expectation_of(plan, guest.name), console)
@@ -88,8 +89,8 @@ def guest_rows(guest: PlannedGuest) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for cell in guest.cells:
         rows += _cell_rows(guest, cell)
-    rows.append(("emulator threads", f"host CPUs {guest.emulator_cpus or 'none'}"))
-    rows += [(f"I/O thread {n}", f"host CPUs {cpus}") for n, cpus in enumerate(guest.iothread_cpus, 1)]
+    rows.append(("emulator threads", f"host CPUs {short_lists(guest.emulator_cpus or 'none')}"))
+    rows += [(f"I/O thread {n}", f"host CPUs {short_lists(cpus)}") for n, cpus in enumerate(guest.iothread_cpus, 1)]
     if guest.fabric_partition is not None:
         rows.append(("fabric", f"partition {guest.fabric_partition}"))
     whole = {device.address for device in guest.devices if device.kind == "gpu"}
@@ -147,7 +148,7 @@ def _cell_rows(guest: PlannedGuest, cell: Cell) -> list[tuple[str, ...]]:
     threads = guest.topology.threads if guest.topology else 1
     runs = pin_runs(sorted(pins), threads)
     if len(runs) > _RUNS:
-        return [*rows, (f"  vCPUs {cell.vcpus}", f"host CPUs {short_list(cpu for _, cpu in pins)}, each its own")]
+        runs = [_run_texts(_cores(sorted(pins), threads))]
     return [*rows, *((f"  vCPUs {vcpus}", f"host CPUs {cpus}") for vcpus, cpus in runs)]
 
 
@@ -157,14 +158,17 @@ def pin_runs(pins: Sequence[tuple[int, int]], threads: int) -> list[tuple[str, s
     A run continues while every core's CPUs are the previous core's plus one: vCPUs 0-5 on cores 4, 5 and 6 with
     siblings 100, 101 and 102 are one run "0-5" -> "4-6 with siblings 100-102".
     """
-    cores = [pins[i : i + threads] for i in range(0, len(pins), threads)]
     runs: list[list[Sequence[tuple[int, int]]]] = []
-    for core in cores:
+    for core in _cores(pins, threads):
         if runs and _follows(runs[-1][-1], core):
             runs[-1].append(core)
         else:
             runs.append([core])
     return [_run_texts(run) for run in runs]
+
+
+def _cores(pins: Sequence[tuple[int, int]], threads: int) -> list[Sequence[tuple[int, int]]]:
+    return [pins[i : i + threads] for i in range(0, len(pins), threads)]
 
 
 def _follows(last: Sequence[tuple[int, int]], core: Sequence[tuple[int, int]]) -> bool:
@@ -173,9 +177,10 @@ def _follows(last: Sequence[tuple[int, int]], core: Sequence[tuple[int, int]]) -
     )
 
 
-def _run_texts(run: list[Sequence[tuple[int, int]]]) -> tuple[str, str]:
+def _run_texts(run: Sequence[Sequence[tuple[int, int]]]) -> tuple[str, str]:
+    """Return the vCPUs of cores, and their CPUs by thread: the first CPU of every core, then its siblings."""
     vcpus = CpuSet(vcpu for core in run for vcpu, _ in core)
-    columns = [str(CpuSet(core[n][1] for core in run)) for n in range(len(run[0]))]
+    columns = [short_list(core[n][1] for core in run if n < len(core)) for n in range(len(run[0]))]
     siblings = f" with siblings {' and '.join(columns[1:])}" if len(columns) > 1 else ""
     return str(vcpus), columns[0] + siblings
 
@@ -245,8 +250,8 @@ def action_lines(alike: list[Action], host: Host) -> tuple[str, ...]:
     then = "removed" if first.want is None else _value(setting_value(first.kind, first.want))
     change = f"{now} -> {then}" + ("" if first.reversible else " (cannot be undone)")
     if len(alike) == 1:
-        return f"{first.kind} {first.target}: {change}", first.why
-    targets = ", ".join(action.target for action in alike)
+        return f"{first.kind} {short_lists(first.target)}: {change}", first.why
+    targets = ", ".join(short_lists(action.target) for action in alike)
     return f"{first.kind} of {len(alike)} targets, each: {change}", targets, first.why.replace(first.target, "it")
 
 
@@ -266,7 +271,7 @@ def _known_absent(action: Action, host: Host) -> str | None:
 
 
 def _value(value: Any) -> str:
-    return value_text(value, nothing="unknown")
+    return short_lists(value_text(value, nothing="unknown"))
 
 
 def _print_findings(findings: tuple[Finding, ...], console: Console) -> None:

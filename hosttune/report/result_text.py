@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hosttune.model.listing import LONG_LIST, short_list
 from hosttune.model.result import Drift, Entry, Result
-from hosttune.model.values import CpuSet, value_text
+from hosttune.model.values import value_text
 from hosttune.report.branch import count, say, wrap
-from hosttune.report.values import setting_value
+from hosttune.report.values import setting_value, short_lists
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +21,6 @@ _STYLES = {"failed": "error", "stuck": "error", "conflict": "warn", "clamped": "
 _ORDER = (
     "failed", "stuck", "conflict", "clamped", "ignored", "reverted", "done", "planned", "pending", "already",
 )  # fmt: skip
-_CPU_LIST = re.compile(r"(?<![\w:.-])[0-9]{1,5}(?:[-,][0-9]{1,5}){2,}(?![\w:.-])")
 
 
 class Wanted(Protocol):
@@ -72,6 +69,8 @@ def print_result(result: Result, console: Console, code: int = SUCCESS) -> None:
 
 def verdict(result: Result, code: int = SUCCESS) -> str:
     """Return the result in one line."""
+    if not result.state_known:
+        return f"{result.host or 'this host'}: what is applied is unknown"
     if result.verb == "status":
         number = sum(
             1 for entry in result.entries if entry.outcome not in ("ignored", "conflict") and not entry.is_unstaged
@@ -162,20 +161,6 @@ def setting_text(action: str) -> str:
     """Return an action's id for people, as the plan's text shows it: "driver:0000:41:00.0" is "driver 0000:41:00.0"."""
     kind, _, target = action.partition(":")
     return f"{kind} {short_lists(target)}" if target and target != kind else kind
-
-
-def short_lists(text: str) -> str:
-    """Return a text in which long CPU lists with even steps are short: "2,4,6" up to 166 is "2,4..166"."""
-    return _CPU_LIST.sub(lambda found: _short(found[0]), text)
-
-
-def _short(cpus: str) -> str:
-    if len(cpus) <= LONG_LIST:
-        return cpus
-    try:
-        return short_list(CpuSet.parse(cpus))
-    except ValueError:  # it is not a list of CPUs
-        return cpus
 
 
 def short_value(value: Any) -> str:

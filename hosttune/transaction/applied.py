@@ -137,8 +137,11 @@ def _not_back(site: Site, record: Record) -> Record | None:
 def status(site: Site) -> tuple[Result, int]:
     """Return what is applied, what has drifted, what waits for a reboot, and what is unfinished. Changes nothing.
 
-    The exit code is 1 if something has drifted or is unfinished, else 0.
+    The exit code is 1 if something has drifted or is unfinished, or if what is applied is unknown, else 0.
     """
+    if site.store is None:
+        note = "a capture and a host document keep no state: run hosttune status on the host itself"
+        return Result(host=site.hostname, verb="status", state_known=False, notes=(note,)), NO
     transactions = site.transactions()
     unfinished = next((one for one in transactions if one.is_open), None)
     records_in_force = in_force(transactions)

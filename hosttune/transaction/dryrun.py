@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from hosttune.errors import Refused, Unreadable
+from hosttune.model.host import Host
 from hosttune.model.plan import Plan
 from hosttune.model.result import OpenTransaction, Result
 from hosttune.settings.setting import BOOT
@@ -19,18 +21,18 @@ from hosttune.transaction.applying import (
     waits_for_boot,
     wanted_of,
 )
-from hosttune.transaction.guards import check_identities, check_quarantine
+from hosttune.transaction.guards import busy_lines, check_identities, check_machine, check_quarantine
 from hosttune.transaction.guests import definition_change
 from hosttune.transaction.plancheck import check_places
 from hosttune.transaction.rehearsal import rehearse
-from hosttune.transaction.site import Site, described
+from hosttune.transaction.site import Site, described, writable_store
 from hosttune.transaction.steps import TODO, UNREADABLE, Prepared, check_fresh, entry, only_named, with_verdict
 
 
 def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover) -> tuple[Result, int]:
     """Return what `apply` would write, without writing or locking; guests' files are shown by digest.
 
-    Raises Refused for a stale plan.
+    The notes have what apply would refuse or fail at. Raises Refused for a stale plan.
     """
     wanted = wanted_of(plan, options)
     host = discover()
@@ -54,7 +56,8 @@ def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover)
         differences=tuple(change for one in todo if (change := definition_change(one))),
         notes=(
             *inapplicable_notes(prepared),
-            *_refusals(unfinished),
+            *_refusals(site, plan, host, unfinished),
+            *_uses(site, host, todo, options),
             *(f"apply would fail: {one.step.name} is needed" for one in lacking_steps(prepared)),
             *(f"apply would fail: {one.step.name} {why}" for one, why in refused if not one.unrecorded),
             "dry run: nothing was written",
@@ -63,9 +66,28 @@ def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover)
     return result, SUCCESS
 
 
-def _refusals(unfinished: OpenTransaction | None) -> Iterable[str]:
+def _refusals(site: Site, plan: Plan, host: Host, unfinished: OpenTransaction | None) -> Iterable[str]:
+    """Yield why apply would refuse the plan here. A capture is no machine: what a plan says of one is not compared."""
+    if site.store is not None:
+        try:
+            writable_store(site)
+            check_machine(plan, host)
+        except Refused as error:
+            yield f"apply would be refused: {error.what} ({error.hint})"
     if unfinished is not None:
         yield f"apply would be refused: transaction {unfinished.number} was not finished (hosttune recover)"
+
+
+def _uses(site: Site, host: Host, todo: Sequence[Prepared], options: Options) -> Iterable[str]:
+    """Yield what apply would refuse as in use or disruptive. A capture shows what was so when it was made."""
+    word = "apply would be refused" if site.store is not None else "on the host itself apply may be refused"
+    try:
+        lines = busy_lines(site.system, host, todo, options.disrupt)
+    except Unreadable as error:
+        yield f"whether apply would be refused is unknown: {error.what}"
+        return
+    if lines:
+        yield "\n".join((f"{word}: in use, or disruptive ({len(lines)}):", *(f"  {line}" for line in lines)))
 
 
 def _rehearsed(one: Prepared, changes: Sequence[str], why: str | None) -> Prepared:

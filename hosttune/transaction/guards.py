@@ -170,13 +170,18 @@ def refuse_busy(system: System, host: Host, todo: Sequence[Prepared], disrupt: C
 
     `disrupt` names GPUs and guests that may be disturbed. Raises Refused, naming every process and guest.
     """
-    lines = [*_disruptive(system, todo, disrupt), *_of_guests(host, todo, disrupt), *_held(system, host, todo)]
+    lines = busy_lines(system, host, todo, disrupt)
     if lines:
         raise Refused(
             "in use, or disruptive:\n" + "\n".join(f"  {line}" for line in lines),
             where="this host",
             hint="stop what uses it, then apply again; a reset or a running guest needs its name in --disrupt",
         )
+
+
+def busy_lines(system: System, host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -> tuple[str, ...]:
+    """Return what `refuse_busy` refuses, one line each. Raises Unreadable."""
+    return (*_disruptive(system, todo, disrupt), *_of_guests(host, todo, disrupt), *_held(system, host, todo))
 
 
 def _disruptive(system: System, todo: Sequence[Prepared], disrupt: Collection[str]) -> Iterable[str]:

@@ -42,7 +42,7 @@ class Replay(Source):
         self._opened = opened
         self._seen = 0
         if self._text() is None:
-            raise NoSource(self.name, f"a captured host has no events, and this one has no {PATH[1:]}")
+            raise NoSource(self.name, f"this capture has no file {PATH[1:]}", named=False)
 
     def fileno(self) -> None:
         """See Source."""

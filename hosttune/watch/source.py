@@ -12,11 +12,16 @@ from hosttune.watch.core import Event
 class NoSource(HosttuneError):
     """A source cannot be opened here, or has ended: what it would show is found at the next interval.
 
-    `absent`: the host has nothing that it could show, so that nothing is missed.
+    `absent`: the host has nothing that it could show, so that nothing is missed. `named` False: the name of the source
+    means nothing to the reader.
     """
 
-    def __init__(self, name: str, why: str, *, absent: bool = False) -> None:
-        super().__init__(f"no events of {name}: {why}", where=name, hint="changes are found at the next interval")
+    def __init__(self, name: str, why: str, *, absent: bool = False, named: bool = True) -> None:
+        super().__init__(
+            f"no events{f' of {name}' if named else ''}: {why}",
+            where=name,
+            hint="changes are found at the next interval",
+        )
         self.why = why
         self.absent = absent
 

@@ -149,7 +149,7 @@ def _words(host: Host, bundle: Bundle) -> tuple[str, str]:
     if is_even(bundle):
         number = next(iter(numbers))
         over = "" if number is None else f" {'over' if size > 2 else 'by'} {count(number, 'link')}"
-        facts.append(("each reaches each" if size > 2 else "joined") + over)
+        facts.append(("every GPU is linked to every other" if size > 2 else "joined") + over)
     else:
         facts.append("links differ by pair")
     states = sorted({gpu.fabric_state for gpu in gpus if gpu.fabric_state})

@@ -55,7 +55,7 @@ def _given(node: NumaNode, shares: Sequence[tuple[Holder, Share]], known: bool) 
     if given >= node.memory_bytes:
         return f"memory {format_size(node.memory_bytes)}, all for guests"
     rest = f"{'' if known else 'at most '}{format_size(node.memory_bytes - given)}"
-    return f"memory {format_size(node.memory_bytes)}, {rest if given or not known else 'all'} for no guest"
+    return f"memory {format_size(node.memory_bytes)}, {rest if given or not known else 'all'} free"
 
 
 def _bar(node: NumaNode, total: int, width: float) -> Piece:

@@ -72,8 +72,10 @@ def grid(view: HostView, places: dict[int | None, tuple[str, ...]], gutter: floa
     if empty:
         name = f"empty {'node' if len(empty) == 1 else 'nodes'} {CpuSet(empty)}"
         boxes.append(Box(node=None, name=name, cards=(), span=1, addresses=()))
-    columns = max(2, min(WIDEST, sum(box.span for box in boxes)))
-    return Grid(rows=tuple(tuple(row) for row in _rows(view, boxes, columns, gutter)), columns=columns, gutter=gutter)
+    rows = _rows(boxes, max(2, min(WIDEST, sum(box.span for box in boxes))), gutter)
+    columns = max(2, *(_columns(row) for row in rows))
+    wide = (tuple(_widened(view, *one, gutter) for one in _stretched(row, columns, gutter)) for row in rows)
+    return Grid(rows=tuple(wide), columns=columns, gutter=gutter)
 
 
 def _cpus_without_node(view: HostView) -> tuple[Cpu, ...]:
@@ -99,22 +101,46 @@ def _box(view: HostView, node: NumaNode | None, addresses: tuple[str, ...], gutt
     return Box(node=node, name=name, cards=tuple(cards), span=span, addresses=addresses)
 
 
-def _rows(view: HostView, boxes: Sequence[Box], columns: int, gutter: float) -> list[list[Box]]:
-    """Put boxes in rows. Unused columns of a row are given to its boxes, starting from the left."""
+def _rows(boxes: Sequence[Box], columns: int, gutter: float) -> list[list[Box]]:
+    """Put boxes in as few rows as they need, alike in number where that needs no more: 4 boxes are 2 and 2."""
+    rows = _filled(boxes, columns, gutter, len(boxes))
+    even = _filled(boxes, columns, gutter, -(-len(boxes) // len(rows)))
+    return even if len(even) == len(rows) else rows
+
+
+def _filled(boxes: Sequence[Box], columns: int, gutter: float, most: int) -> list[list[Box]]:
     rows: list[list[Box]] = [[]]
     for box in boxes:
-        if rows[-1] and sum(other.span for other in rows[-1]) + box.span > columns:
+        longer = [*rows[-1], box]
+        fits = _columns(longer) <= columns and _widths(_columns(longer), len(longer), gutter) <= _most(gutter)
+        if rows[-1] and not (fits and len(longer) <= most):
             rows.append([])
         rows[-1].append(box)
-    return [[_widened(view, *one, gutter) for one in _stretched(row, columns)] for row in rows]
+    return rows
 
 
-def _stretched(row: list[Box], columns: int) -> list[tuple[Box, int]]:
+def _columns(row: Sequence[Box]) -> int:
+    return sum(box.span for box in row)
+
+
+def _stretched(row: list[Box], columns: int, gutter: float) -> list[tuple[Box, int]]:
+    """Give unused columns of a row to its boxes, starting from the left, while the row is not too wide."""
     spans = [box.span for box in row]
-    left = columns - sum(spans)
-    for n in range(left):
-        spans[n % len(spans)] += 1
+    for n in range(columns - sum(spans)):
+        if _widths(sum(spans) + 1, len(row), gutter) <= _most(gutter):
+            spans[n % len(spans)] += 1
     return list(zip(row, spans, strict=True))
+
+
+def _most(gutter: float) -> float:
+    """Return the width of the widest row: two boxes, so that the picture is whole in a window of 1,280 pixels."""
+    return _widths(WIDEST, 2, gutter)
+
+
+def _widths(columns: int, boxes: int, gutter: float) -> float:
+    """Return the width of a row of so many boxes that have so many columns together."""
+    gaps = (boxes - 1) * (gutter / 2 + PAD)
+    return width_of(columns, gutter) + (boxes - 1) * width_of(0, gutter) + gaps
 
 
 def _widened(view: HostView, box: Box, span: int, gutter: float) -> Box:
@@ -142,7 +168,7 @@ def row_block(view: HostView, whole: Grid, row: Sequence[Box]) -> Block:
 
 
 def _row_width(row: Sequence[Box], gutter: float) -> float:
-    return sum(width_of(box.span, gutter) for box in row) + (len(row) - 1) * (gutter / 2 + PAD)
+    return _widths(_columns(row), len(row), gutter)
 
 
 def _node(view: HostView, box: Box, width: float, whole: Grid) -> Block:

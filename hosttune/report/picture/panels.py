@@ -9,6 +9,7 @@ from hosttune.model.listing import short_list, some
 from hosttune.model.plan import Plan
 from hosttune.model.values import CpuSet, format_size
 from hosttune.report.branch import count
+from hosttune.report.outcomes import tally
 from hosttune.report.picture.cpus import cores_of
 from hosttune.report.picture.distances import distances_block
 from hosttune.report.picture.guests import Holder
@@ -24,7 +25,6 @@ _LABEL = 92.0
 MOST_PROBLEMS = 24
 MOST_UNPLACED = 12
 _LONGEST_LIST = 90  # characters of a list of CPUs
-_OUTCOMES = (("pass", "passed"), ("fail", "failed"), ("unknown", "unknown"), ("warn", "warned"), ("skip", "skipped"))
 _OF_THE_MACHINE = ("CPUs", "memory", "devices")  # rows of the header that the picture of a plan has
 
 
@@ -33,9 +33,9 @@ def title_block(view: HostView, elsewhere: Sequence[Mark], width: float) -> Bloc
     name, _, machine = title_of(view.host).partition(": ")
     pieces = [_heading(name, 24, width), paragraph(machine, width, 12, lines=2)]
     rows = [row for row in header(view.host) if not view.by_guest or row[0] in _OF_THE_MACHINE]
-    rows += [("checks", _tally(view))] if view.checked else []
+    rows += [("checks", tally(view.checked))] if view.checked else []
     rows += _of_plan(view, view.plan) if view.plan else []
-    rows += [("for no guest", _free(view))] if view.by_guest else []
+    rows += [("free", _free(view))] if view.by_guest else []
     pieces += [_fact(head, text.replace(" x ", " × "), width) for head, text in rows]
     marks = [*elsewhere, *(_unplaced(view.plan) if view.plan else ()), *(_unknown(view) if view.by_guest else ())]
     pieces += [mark_row(mark, width) for mark in marks]
@@ -51,11 +51,6 @@ def _fact(head: str, text: str, width: float) -> Piece:
     body = paragraph(text, width - _LABEL, SMALL, lines=3, style="")
     shapes = (label(0, 0, head, SMALL, most=_LABEL - 4, style="dim"), *at(body, _LABEL, 0))
     return Piece(width=width, height=body.height, shapes=shapes)
-
-
-def _tally(view: HostView) -> str:
-    counts = {outcome: sum(1 for result in view.checked if result.outcome == outcome) for outcome, _ in _OUTCOMES}
-    return ", ".join(f"{counts[outcome]} {word}" for outcome, word in _OUTCOMES if counts[outcome])
 
 
 def _of_plan(view: HostView, plan: Plan) -> list[tuple[str, str]]:
