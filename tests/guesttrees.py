@@ -156,7 +156,7 @@ def read_matrix(name: str) -> Matrix:
         words = line.split()
         if words and words[0] in columns and line != head:
             cells |= {(words[0], column): word for column, word in zip(columns, words[1:], strict=False)}
-    facts = json.loads((MATRICES / f"{name}.expected.json").read_text())["affinity"]
+    facts = json.loads((MATRICES / "affinity.json").read_text())[name]
     told = {gpu: str(row["numa"] or "") for gpu, row in facts.items()}
     return Matrix(
         gpus=tuple(c for c in columns if c.startswith("GPU")),

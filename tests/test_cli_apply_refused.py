@@ -319,10 +319,18 @@ def test_an_unfinished_transaction_is_settled_first(cli: Cli, plan: Path) -> Non
     assert cli.json("status")["open_transaction"] is None
 
 
-def test_a_dry_run_says_what_apply_would_refuse(cli: Cli, plan: Path, tmp_path: Path) -> None:
-    """What is in use, a plan that names no machine: `apply` exits 3, its rehearsal lists it and exits 0."""
+def network_in_use(cli: Cli) -> None:
+    """The GPU has a network interface that is up and has a route."""
     cli.root.put(f"sys/bus/pci/devices/{GPU}/net/acc0/mtu", "1500\n")
     cli.root.put("sys/class/net/acc0/operstate", "up\n")
+    cli.root.put(
+        "proc/net/route", cli.root.get("proc/net/route") + "\nacc0\t0000FEA9\t00000000\t0001\t0\t0\t0\t0000FFFF\n"
+    )
+
+
+def test_a_dry_run_says_what_apply_would_refuse(cli: Cli, plan: Path, tmp_path: Path) -> None:
+    """What is in use, a plan that names no machine: `apply` exits 3, its rehearsal lists it and exits 0."""
+    network_in_use(cli)
     lines = refused(cli, str(plan), "--yes", code=3)["error"].splitlines()
     assert lines[0] == "in use, or disruptive:"
     assert f"{GPU}: network interface acc0 is up" in lines[1]
@@ -337,8 +345,7 @@ def test_a_dry_run_says_what_apply_would_refuse(cli: Cli, plan: Path, tmp_path: 
 
 
 def test_a_dry_run_on_a_capture_says_what_may_be_refused_on_the_host(cli: Cli, plan: Path) -> None:
-    cli.root.put(f"sys/bus/pci/devices/{GPU}/net/acc0/mtu", "1500\n")
-    cli.root.put("sys/class/net/acc0/operstate", "up\n")
+    network_in_use(cli)
     (cli.root.path / ".hosttune/scratch").unlink()
     notes = cli.json("apply", str(plan), "--dry-run")["notes"]
     assert any(

@@ -50,7 +50,8 @@ def test_each_pair_has_its_grade_of_the_host(hosts: Callable[[str], Host], name:
     host = hosts(name)
     pci = {d["address"]: d for d in json.loads(host.to_json())["pci"]}
     gpus = [gpu.address for gpu in host.gpus if gpu.vendor != "other"]
-    nics = [nic.address for nic in host.nics if nic.in_use is None]
+    used = {nic.address.rpartition(".")[0] for nic in host.nics if nic.in_use is not None}
+    nics = [nic.address for nic in host.nics if nic.address.rpartition(".")[0] not in used]
     plan = planned(host, gpus=gpus, nics=nics, memory="64GiB")
     tree, nccl = witnesses(plan)
     pairs = {(gpu, nic): merged(host_grade(pci, gpu, nic)) for gpu in gpus for nic in nics}

@@ -62,7 +62,11 @@ def sick() -> tuple[Evidence, Validation]:
         host=msgspec.structs.replace(
             host, pci=tuple(narrow), sources=(*(host.sources or ()), plan), handover=HandoverState(devices=(device,))
         ),
-        health=msgspec.structs.replace(health, events=(KernelEvent(kind="xid", address=GPU, code=79),)),
+        health=msgspec.structs.replace(
+            health,
+            events=(KernelEvent(kind="xid", address=GPU, code=79),),
+            aer={**(health.aer or {}), GPU: {"fatal": 0, "nonfatal": 0, "correctable": 3}},
+        ),
         history=(Validation(samples=(Sample(metric="h2d-ce", subject=GPU, value=20, unit="GB/s"),)),),
     )
     guest = next(iter(evidence.host.guests or ())).name

@@ -83,7 +83,7 @@ def test_what_an_operator_writes_of_such_a_guest_is_enough_to_plan_beside_it() -
 @pytest.mark.parametrize("state", ["running", "shut off"])
 def test_drives_that_may_hold_data_of_such_a_guest_are_kept(state: str) -> None:
     host = with_unread(Card(DRIVE, kind="nvme", group=5), state=state)
-    assert "1 NVMe drives wanted, 0 can be given away" in refused(decide(host, nvme=1))
+    assert "1 NVMe drive wanted, 0 can be given away" in refused(decide(host, nvme=1))
     named = decide(host, nvme=[DRIVE])
     assert passed(named) == [DRIVE]
     assert said(named, "error") == [
