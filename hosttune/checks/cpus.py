@@ -59,12 +59,12 @@ def cpu_frequency(evidence: Evidence) -> Iterable[CheckResult]:
         known = [cpu for cpu in cpus if cpu.governor is not None]
         if not known:
             yield _no_frequency(evidence, check, subject, cpus)
-        elif driver in PREFERENCE_DRIVERS:
-            found = _limited(evidence, _preference(evidence, check, subject, known, driver or ""), known, driver)
-            yield _whole(found, cpus, known, "cpufreq/scaling_governor")
+            continue
+        if driver in PREFERENCE_DRIVERS:
+            found = _preference(evidence, check, subject, known, driver or "")
         else:
-            found = _limited(evidence, _governor(evidence, check, subject, known, driver), known, driver)
-            yield _whole(found, cpus, known, "cpufreq/scaling_governor")
+            found = _governor(evidence, check, subject, known, driver)
+        yield _whole(_limited(evidence, found, known, driver), cpus, known, "cpufreq/scaling_governor")
 
 
 def _whole(found: CheckResult, cpus: Sequence[Cpu], known: Sequence[Cpu], file: str) -> CheckResult:

@@ -50,9 +50,10 @@ def _modes(evidence: Evidence, gpu: Gpu, modes: Partitioning) -> CheckResult:
         return _FACT.unknown(gpu, f"{actual}: its driver allows no such pair, so one of the two was misread", look)
     functions = evidence.host.index.pci
     # Only the maker's driver can read the modes: those of a GPU on vfio-pci are judged in its guest.
-    away = [one for one in others_of_model(evidence, gpu) if _on_vfio(functions.get(one.address))]
-    others = [one for one in others_of_model(evidence, gpu) if one not in away]
-    actual += f"; not compared with {len(away)} of its model on vfio-pci" if away else ""
+    alike = others_of_model(evidence, gpu)
+    others = [one for one in alike if not _on_vfio(functions.get(one.address))]
+    away = len(alike) - len(others)
+    actual += f"; not compared with {away} of its model on vfio-pci" if away else ""
     unread = next((one.address for one in others if None in (one.compute_partition, one.memory_partition)), None)
     if unread is not None:
         return _FACT.unknown(gpu, f"{actual}; the modes of {unread}, of the same model, are unknown", look)

@@ -13,7 +13,7 @@ from hosttune.gpu import maker_of, reset_touches, vendor_of
 from hosttune.gpu.vendor import MemoryClear
 from hosttune.handover.serials import check_serial, serial_now
 from hosttune.holders import holders
-from hosttune.hypervisor import may_run, unread_guests
+from hosttune.hypervisor import unread_guests
 from hosttune.model.host import Host
 from hosttune.model.pci import PciDevice
 from hosttune.model.quarantine import DeviceRecord, Register, drive_mark
@@ -126,7 +126,7 @@ def _named(host: Host, register: Register, asked: Asked) -> tuple[str, ...]:
 def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
     """Return the devices of a guest: of its definition, or those that it had when their hand-over began."""
     guest = next((one for one in host.guests or () if one.name == name), None)
-    if guest is not None and may_run(guest.state):
+    if guest is not None and guest.may_run:
         hint = f"shut it down first: virsh shutdown {name}"
         raise Refused(f"guest {name} is {guest.state or _UNSURE}", where="--guest", hint=hint)
     if guest is not None and guest.mdevs:
@@ -201,7 +201,7 @@ def _refuse_used(site: Site, host: Host, addresses: Sequence[str]) -> None:
         f"{address}: guest {guest.name} has it and is {guest.state or _UNSURE}: shut it down first"
         for address in addresses
         for guest in host.guests or ()
-        if address in guest.devices and may_run(guest.state)
+        if address in guest.devices and guest.may_run
     ]
     lines += _touched(host, addresses)
     kept = {gpu.address: Driver.of(gpu.address).kept_open(host) for gpu in host.gpus if gpu.address in addresses}
@@ -239,7 +239,7 @@ def _running(host: Host, address: str, reset: str) -> list[str]:
         f"{address}: guest {guest.name} has it and is {guest.state or _UNSURE}, and a reset of {reset} can"
         " interrupt it: shut it down first"
         for guest in host.guests or ()
-        if address in guest.devices and may_run(guest.state)
+        if address in guest.devices and guest.may_run
     ]
 
 

@@ -13,7 +13,7 @@ from hosttune.errors import Unreadable
 from hosttune.handover.binding import binding_of
 from hosttune.handover.statement import Unread, applied_values, epoch_of, known_firmware, live_device
 from hosttune.holders import DeviceUser, holders
-from hosttune.hypervisor import is_active, may_run, unread_guests
+from hosttune.hypervisor import is_active, unread_guests
 from hosttune.model.handover import CLOCKS, LONGEST, HandedDevice, Predicate, Statement, digest_of, time_of
 from hosttune.model.host import Host
 from hosttune.model.values import FrozenMap, Value, value_text
@@ -205,9 +205,9 @@ def _use(address: str, host: Host) -> Iterable[Reason]:
     for guest in host.guests or ():
         if address in guest.devices and is_active(guest.state):
             yield _about(address, "in-use", f"guest {guest.name} has it and is {guest.state}")
-        elif address in guest.devices and may_run(guest.state):
+        elif address in guest.devices and guest.may_run:
             yield _about(address, "unknown", f"guest {guest.name} has it, and whether that runs {_UNREADABLE}")
-        elif guest in unread and may_run(guest.state):
+        elif guest in unread and guest.may_run:
             text = f"whether guest {guest.name} has it, which is not shut off: its definition {_UNREADABLE}"
             yield _about(address, "unknown", text)
 

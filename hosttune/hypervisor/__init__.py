@@ -10,7 +10,6 @@ from hosttune.hypervisor.access import unreachable
 from hosttune.hypervisor.checks import ready, startable
 from hosttune.hypervisor.connection import (
     is_active,
-    may_run,
     process_of,
     read_definition,
     read_state,
@@ -22,7 +21,6 @@ from hosttune.hypervisor.texts import canonical, xml_difference
 __all__ = [
     "canonical",
     "is_active",
-    "may_run",
     "process_of",
     "read_definition",
     "read_state",

@@ -80,11 +80,6 @@ def is_active(state: str | None) -> bool:
     return state is not None and state != SHUT_OFF
 
 
-def may_run(state: str | None) -> bool:
-    """Return whether a guest in this state has its devices now, or may have them: the state is unknown (None)."""
-    return state != SHUT_OFF
-
-
 def unread_guests(host: Host) -> tuple[RunningGuest, ...]:
     """Return the guests whose definition cannot be read: which devices they have is unknown."""
     return tuple(one for one in host.guests or () if one.unread)
