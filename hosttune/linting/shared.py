@@ -46,7 +46,7 @@ def device_in_use(scene: GuestOnHost) -> Iterator[Fault]:
     strange = []
     for path in _blocks(scene):
         disk = path.removeprefix("/dev/")
-        drive = next((one for one in scene.host.nvme if any(_is_on(disk, name) for name in one.namespaces)), None)
+        drive = next((one for one in scene.host.nvme if one.namespace_of(disk)), None)
         if drive is None:
             strange.append(path)
         elif use := drive.use_of(disk):
@@ -58,11 +58,6 @@ def device_in_use(scene: GuestOnHost) -> Iterator[Fault]:
             f"whether the host uses {named(strange)}: only NVMe drives by the kernel's names (/dev/nvme0n1) are known"
         )
         yield unknown(text, _BLOCK)
-
-
-def _is_on(disk: str, namespace: str) -> bool:
-    """Return whether a block device is a namespace or one of its partitions."""
-    return disk == namespace or (disk.startswith(f"{namespace}p") and disk[len(namespace) + 1 :].isdecimal())
 
 
 @rule(

@@ -32,13 +32,20 @@ class Nvme(Value, frozen=True, kw_only=True):
     in_use: str | None = None  # why the host needs it ("nvme0n1p2 mounted on /; …"); None: no reason is known
     use_unknown: str | None = None  # why it is unknown whether the host needs it; None: it is not in doubt
 
+    def namespace_of(self, disk: str) -> str | None:
+        """Return the namespace of this drive that a block device is, or is a partition of; None if it is neither."""
+        for name in self.namespaces:
+            if disk == name or (disk.startswith(f"{name}p") and disk[len(name) + 1 :].isdecimal()):
+                return name
+        return None
+
     def use_of(self, disk: str) -> str | None:
         """Return why the host needs a namespace ("nvme0n1") or a partition of it; None: no reason is known.
 
         A namespace is in use if a partition of it is, and a partition if its whole namespace is. A reason that names
         neither is about the whole drive.
         """
-        whole = next((name for name in self.namespaces if disk == name or disk.startswith(f"{name}p")), disk)
+        whole = self.namespace_of(disk) or disk
 
         def is_about(named: str) -> bool:
             return named in (disk, whole) or not named.startswith("nvme") or named.startswith(f"{disk}p")
