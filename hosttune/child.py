@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, NoReturn
 
 from hosttune.descriptors import let_go
-from hosttune.errors import CommandFailed, HosttuneError, Stuck, WriteFailed
+from hosttune.errors import ChildDied, CommandFailed, HosttuneError, Stuck, WriteFailed
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GRACE_SECONDS = 1.0
@@ -20,24 +20,42 @@ _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def in_child(work: Callable[[], str | None], seconds: float, what: str) -> str | None:
-    """Run `work` in a child process and return its result. Raises what it raises, and Stuck after `seconds`.
+    """Run `work` in a child process and return its result (see `Child.answer`)."""
+    return Child(work, what).answer(seconds)
+
+
+class Child:
+    """Runs `work` in a child process, while its parent goes on until it calls `answer`.
 
     The child is killed when its parent ends and when the wait ends. A kernel call that reacts to signals then stops;
     one that does not is left alone. The child has none of hosttune's files open, so neither lock nor journal stays open
-    in it.
+    in it. Signals wait until `answer` is called, so that no interrupt leaves a child behind; `held` is the mask before.
     """
-    reader, writer = os.pipe()
-    child, held = start_child(lambda: _tell(writer, work), (writer,))
-    let_go(writer)
-    try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)  # from here on a signal can end the child
-        answer = _answer(reader, seconds)
-    finally:
-        let_go(reader)
-        _end(child)
-    if answer is None:
-        raise Stuck(what, seconds)
-    return _unpacked(answer)
+
+    def __init__(self, work: Callable[[], str | None], what: str) -> None:
+        self._what = what
+        self._reader, writer = os.pipe()
+        self._child, self.held = start_child(lambda: _tell(writer, work), (writer,))
+        let_go(writer)
+
+    def answer(self, seconds: float) -> str | None:
+        """Return the result of `work`, once.
+
+        Raises what it raises, Stuck after `seconds`, and ChildDied if the child ended before it had answered.
+        """
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self.held)  # from here on a signal can end the child
+            answer = _answer(self._reader, seconds)
+        finally:
+            let_go(self._reader)
+            status = _end(self._child)
+        if answer is None:
+            raise Stuck(self._what, seconds)
+        if not answer.endswith(b"\n"):
+            killed = status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status)
+            end = f"was ended by {signal.Signals(killed).name}" if killed else "ended"
+            raise ChildDied(self._what, f"the process for it {end} before it had answered")
+        return _unpacked(answer)
 
 
 def start_child(life: Callable[[], None], keep: Collection[int]) -> tuple[int, Iterable[int]]:
@@ -113,21 +131,21 @@ def _answer(reader: int, seconds: float) -> bytes | None:
     return chunks
 
 
-def _end(child: int) -> None:
-    """Kill the child and reap it, without waiting for a child that the kernel does not let go."""
+def _end(child: int) -> int | None:
+    """Kill the child and reap it, without waiting for one that the kernel does not let go. Return its wait status."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
     deadline = time.monotonic() + _GRACE_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(ChildProcessError):
-            if os.waitpid(child, os.WNOHANG) != (0, 0):
-                return
+            reaped, status = os.waitpid(child, os.WNOHANG)
+            if reaped:
+                return status
         time.sleep(0.005)
+    return None
 
 
 def _unpacked(answer: bytes) -> str | None:
-    if not answer:
-        raise WriteFailed("child", "ended without an answer")
     import json
 
     message = json.loads(answer)

@@ -78,6 +78,14 @@ class WriteFailed(HosttuneError):
         self.errno = errno
 
 
+class ChildDied(WriteFailed):
+    """A child process ended before it had answered; `cause` says how it ended."""
+
+    def __init__(self, path: str, cause: str) -> None:
+        super().__init__(path, cause)
+        self.what = f"{path}: {cause}"
+
+
 class Stuck(HosttuneError):
     """A change did not finish in time: the child that makes it may hang in the kernel forever."""
 

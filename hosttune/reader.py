@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from typing import Any
 
 from hosttune.errors import Unreadable
 from hosttune.model.host import Problem
@@ -37,6 +38,7 @@ class Reader:
         self.ids_named = 0
         self._opened: dict[str, frozenset[str]] = {}  # the names in each opened folder
         self._texts: dict[str, str | None] = {}
+        self.begun: dict[str, Any] = {}  # by name of the query: what a maker began to ask (Vendor.begin)
 
     def problem(self, what: str, where: str, why: str) -> None:
         """Add a problem, once."""

@@ -10,7 +10,7 @@ import pytest
 from gpuevidence import A, B, evidence, is_whole, nvidia, of
 from test_gpu_nvml import FakeNvml, everyone, read
 
-from hosttune.gpu.nvidia_links import agreed_links, ask_link, has_no_counters, links_of_record, links_of_tables
+from hosttune.gpu.nvidia_links import agreed_links, ask_links, has_no_counters, links_of_record, links_of_tables
 from hosttune.gpu.nvidia_topo import parse_nvlink_errors
 from hosttune.model.gpu import Gpu, Mig, Nvlink
 from hosttune.model.validation import CheckResult
@@ -189,19 +189,25 @@ def test_nvml_is_asked_for_the_counters_of_nvlink_5_where_it_has_no_others() -> 
     class Blackwell:
         """No counter of earlier links; 7 effective errors on every link."""
 
+        library = None
+
         def ask(self, name: str, *arguments: Any) -> Any:
             if name == "nvmlErrorString":
                 return "Not Supported"
             if name != "nvmlDeviceGetFieldValues":
                 return MISSING
-            [(field, _)] = arguments[1]
-            value = SimpleNamespace(uiVal=53125 if field == 164 else 7 * (field == 219))
-            return [SimpleNamespace(nvmlReturn=3 if field in (161, 162, 163) else 0, valueType=1, value=value)]
+            values = {field: 53125 if field == 164 else 7 * (field == 219) for field, _ in arguments[1]}
+            return [
+                SimpleNamespace(
+                    nvmlReturn=3 if field in (161, 162, 163) else 0, valueType=1, value=SimpleNamespace(uiVal=value)
+                )
+                for field, value in values.items()
+            ]
 
         def guard(self, call: Any) -> Any:
             return call()
 
-    answer = {"link": 0, "state": 1, **ask_link(Blackwell(), "handle", 0)}
+    answer = {"link": 0, "state": 1, **ask_links(Blackwell(), "handle", [0])[0]}
     found = links_of_record([answer], None)
     assert found == (
         Nvlink(link=0, active=True, gb_per_s=53.125, errors={**dict.fromkeys(NEWER, 0), "effective errors": 7}),

@@ -1,4 +1,4 @@
-"""Reports of people who do this job, as cases: tests/cases/field/NAME/case.toml says what hosttune must answer to each."""
+"""Reports of people who do this job: tests/cases/field/NAME/case.toml says what hosttune must answer to each."""
 
 from __future__ import annotations
 

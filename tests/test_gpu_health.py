@@ -33,6 +33,7 @@ class Sick:
     NVMLError = Failure
     NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230
     NVML_FI_DEV_MEMORY_TEMP = 82
+    NVML_GPU_INSTANCE_PROFILE_COUNT = 18
     nvmlEccSramErrorStatus_v1 = pynvml.nvmlEccSramErrorStatus_v1
     c_nvmlEccSramErrorStatus_v1_t = pynvml.c_nvmlEccSramErrorStatus_v1_t
 
@@ -52,8 +53,10 @@ class Sick:
         return lambda *arguments: answers[name]
 
     def nvmlDeviceGetFieldValues(self, handle: str, fields: list[Any]) -> list[Any]:
-        code, value = (0, 1) if fields == [230] else (3, 0)
-        return [SimpleNamespace(nvmlReturn=code, value=SimpleNamespace(uiVal=value))]
+        return [
+            SimpleNamespace(nvmlReturn=0 if field == 230 else 3, valueType=1, value=SimpleNamespace(uiVal=1))
+            for field in fields
+        ]
 
     def nvmlDeviceGetSramEccErrorStatus(self, handle: str, status: Any) -> int:
         status._obj.bThresholdExceeded = 1

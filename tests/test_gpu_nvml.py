@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import resource
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +17,7 @@ import pytest
 
 from hosttune.errors import BadInput
 from hosttune.gpu import nvml
-from hosttune.gpu.nvml import PLAIN, dump_from
+from hosttune.gpu.nvml import PLAIN, Asking, dump_from
 from hosttune.gpu.nvml_facts import parse_nvml
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import Problem
@@ -37,10 +40,12 @@ class FakeNvml:
     c_nvmlGpuInstancePlacement_t = pynvml.c_nvmlGpuInstancePlacement_t
     c_nvmlGpuInstance_t = pynvml.c_nvmlGpuInstance_t
     c_nvmlGpuFabricInfoV_t = pynvml.c_nvmlGpuFabricInfoV_t
+    NVML_GPU_INSTANCE_PROFILE_COUNT = 18
 
     def __init__(self, links: dict[str, list[tuple[int, str]]], p2p: dict[frozenset[str], int], mig: int = 0) -> None:
         self.links, self.p2p, self.mig = links, p2p, mig
         self.opened: list[str] = []
+        self.field_calls: list[int] = []  # fields in each call
         self.errors: dict[tuple[str, int], int] = {}  # of every link, by GPU and field
         self.module = 0
         for name in PLAIN:
@@ -96,18 +101,24 @@ class FakeNvml:
         return [SimpleNamespace(pid=7)]
 
     def nvmlDeviceGetFieldValues(self, handle: str, fields: list[Any]) -> list[Any]:
-        number = fields[0][0] if isinstance(fields[0], tuple) else fields[0]
-        errors = self.errors.get((handle, number), 0) if number in (161, 162, 163) else 26562  # nvml.h: DL counters
-        return [SimpleNamespace(nvmlReturn=0, valueType=1, value=SimpleNamespace(uiVal=errors))]
+        self.field_calls.append(len(fields))
+        numbers = [field[0] if isinstance(field, tuple) else field for field in fields]
+        values = [
+            len(self.links[handle]) + bool(self.links[handle])  # the last one is down
+            if number == pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT
+            else self.errors.get((handle, number), 0 if number in (161, 162, 163) else 26562)  # nvml.h: DL counters
+            for number in numbers
+        ]
+        return [SimpleNamespace(nvmlReturn=0, valueType=1, value=SimpleNamespace(uiVal=value)) for value in values]
 
     def nvmlDeviceGetP2PStatus(self, one: str, other: str, index: int) -> int:
         return self.p2p[frozenset((one, other))]
 
     def nvmlDeviceGetNvLinkState(self, handle: str, link: int) -> int:
-        if self.mig or not self.links[handle]:
+        if link > len(self.links[handle]) or not self.links[handle]:
+            raise AssertionError(f"link {link} does not exist: the real library may end here in a segmentation fault")
+        if self.mig:
             raise Failure("Not Supported")
-        if link > len(self.links[handle]):
-            raise Failure("Invalid Argument")
         return int(link < len(self.links[handle]) and self.links[handle][link] != DOWN)
 
     def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: str, link: int) -> int:
@@ -120,7 +131,8 @@ class FakeNvml:
 
     def nvmlDeviceGetGpuInstanceProfileInfo(self, handle: str, number: int) -> Any:
         if number not in (0, 9):
-            raise Failure("Not Supported" if number < 18 else "Invalid Argument")
+            assert number < self.NVML_GPU_INSTANCE_PROFILE_COUNT
+            raise Failure("Not Supported")
         info = pynvml.c_nvmlGpuInstanceProfileInfo_v2_t()
         info.id, info.name = (19, b"MIG 1g.18gb") if number == 0 else (9, b"MIG 3g.71gb")
         info.sliceCount, info.instanceCount, info.multiprocessorCount, info.memorySizeMB = 1, 7, 16, 16384
@@ -390,3 +402,37 @@ def test_installed_bindings_have_every_function_that_is_asked_for() -> None:
     asked = set(re.findall(r'"(nvml[A-Z]\w+|c_nvml\w+)"|library\.(\w+)', source))
     assert len(asked) > 30
     assert [name for pair in sorted(asked) for name in pair if name and not hasattr(pynvml, name)] == []
+
+
+def test_fields_are_asked_in_few_calls() -> None:
+    library = FakeNvml({A: [(NVSWITCH, SWITCH)] * 18}, {})
+    assert len(read(library, A)[0][A].nvlinks or ()) == 19
+    assert library.field_calls == [3, 18 * 4]  # these bindings have no fields of health
+
+
+class Dying:
+    """A dump that a segmentation fault ends, `times` times."""
+
+    def __init__(self, marks: Path, times: int) -> None:
+        self.marks, self.times = marks, times
+
+    def __call__(self, addresses: list[str], notes: dict[str, str]) -> str:
+        if len(list(self.marks.iterdir())) < self.times:
+            (self.marks / str(os.getpid())).touch()
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            os.kill(os.getpid(), signal.SIGSEGV)
+        entry = {"busId": addresses[0], "nvmlDeviceGetName": "NVIDIA H200", "nvlinks": []}
+        return msgspec.json.encode({**notes, "0": entry}).decode()
+
+
+def test_a_reader_that_crashed_is_started_once_more_and_that_is_said(tmp_path: Path) -> None:
+    answer = parse_nvml(Asking((A,), Dying(tmp_path, times=1)).answer())
+    assert [gpu.model for gpu in answer.gpus] == ["NVIDIA H200"]
+    why = "the process for it was ended by SIGSEGV before it had answered"
+    assert answer.problems[0] == Problem(what="NVML was asked twice", where="nvml.json", why=why)
+
+
+def test_a_reader_that_crashes_twice_is_no_answer(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="NVML: the process for it was ended by SIGSEGV before it had answered"):
+        parse_nvml(Asking((A,), Dying(tmp_path, times=2)).answer())
+    assert len(list(tmp_path.iterdir())) == 2

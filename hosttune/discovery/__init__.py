@@ -42,9 +42,10 @@ def _read_host(reader: Reader) -> Host:
     from hosttune.discovery.pci import read_pci
     from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
     from hosttune.discovery.settings import read_settings
-    from hosttune.gpu import read_gpus
+    from hosttune.gpu import begin, read_gpus
     from hosttune.gpu.vgpu import read_vgpu
 
+    begin(reader)
     identity = read_identity(reader)
     platform, hypervisor = read_platform(reader)
     nodes = read_nodes(reader)

@@ -22,12 +22,19 @@ from hosttune.model.limits import check_count
 from hosttune.reader import Reader
 
 __all__ = [
-    "VENDORS", "Generation", "generation_of", "hints_for", "inside", "maker_of", "maker_of_model",
+    "VENDORS", "Generation", "begin", "generation_of", "hints_for", "inside", "maker_of", "maker_of_model",
     "model_names", "model_of", "read_gpus",
     "reset_touches", "vendor_of",
 ]  # fmt: skip
 
 VENDORS: tuple[Vendor, ...] = (NVIDIA, AMD, HABANA, INTEL)
+
+
+def begin(reader: Reader) -> None:
+    """Begin what takes makers' drivers long to answer. `read_gpus` collects it."""
+    for vendor in VENDORS:
+        if vendor.begin:
+            vendor.begin(reader)
 
 
 def read_gpus(reader: Reader, pci: tuple[PciDevice, ...]) -> tuple[Gpu, ...]:

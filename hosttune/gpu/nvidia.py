@@ -20,6 +20,7 @@ from hosttune.gpu.nvidia_logs import LOGS
 from hosttune.gpu.nvidia_rates import GENERATIONS
 from hosttune.gpu.nvidia_words import TELLS
 from hosttune.gpu.vendor import Answer, Bench, Part, Vendor, always, ask, awake, fill
+from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu, Mig, Peer
 from hosttune.model.host import PciDevice, Problem
 from hosttune.reader import Reader
@@ -87,6 +88,23 @@ COMMANDS = {
 }
 
 
+def _begin(reader: Reader) -> None:
+    """Begin to ask NVML what `_from_nvml` will: it takes as long as all else of discovery, which goes on meanwhile."""
+    if reader.system.captured:
+        return
+    held = filter(sysfs.is_function, reader.names(f"{sysfs.PCI_DRIVERS}/{DRIVER}"))
+    asked = [
+        address
+        for address in held
+        if reader.lacks(sysfs.function(address, "physfn"))
+        and reader.text(sysfs.function(address, "power/runtime_status")) in ("active", "unsupported")
+    ]
+    if asked:
+        from hosttune.gpu.nvml import Asking
+
+        reader.begun[NVML] = Asking(asked)
+
+
 def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     held = tuple(device for device in devices if device.driver == DRIVER and device.physfn is None)
     asked = awake(reader, held, DRIVER)
@@ -116,9 +134,10 @@ def _from_nvml(reader: Reader, addresses: tuple[str, ...]) -> dict[str, Gpu]:
     """Return NVML's facts about these GPUs. If the library itself fails, nvidia-smi is used instead."""
 
     def live() -> str:
-        from hosttune.gpu.nvml import ask_nvml
+        from hosttune.gpu.nvml import Asking
 
-        return ask_nvml(addresses)
+        begun: Asking | None = reader.begun.pop(NVML, None)
+        return (begun if begun and begun.addresses >= set(addresses) else Asking(addresses)).answer()
 
     text = ask(reader, NVML, live)
     if text is None:
@@ -349,6 +368,7 @@ NVIDIA = Vendor(
     models=MODELS,
     makes=always,
     enrich=_enrich,
+    begin=_begin,
     queries=(NVML, *COMMANDS),
     compared=(NVML, "nvidia-smi-q-x", "nvidia-smi-q"),
     driver=DRIVER,

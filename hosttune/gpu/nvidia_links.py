@@ -7,8 +7,7 @@ NVML_FI_DEV_NVLINK_COUNT_*: those are read whose increase NVIDIA's DCGM takes fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from hosttune.gpu.nvidia_topo import nvlinks_by_address, parse_nvlink_errors
@@ -32,12 +31,14 @@ _NEWER = {  # of NVLink 5: the field, and its name in `nvidia-smi nvlink -e`
 }
 _SPEED = 164  # Mbyte/s
 # nvml.h, nvmlValueType_t: the member of the union that a value of this type has.
-_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal")
+_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 _MISSING = "ERR Not Supported"
 
 
 class Asker(Protocol):
     """NVML with every call guarded: a plain value, or "ERR reason"."""
+
+    library: Any
 
     def ask(self, name: str, *arguments: object) -> Any:
         """Call the function with that name."""
@@ -46,26 +47,39 @@ class Asker(Protocol):
         """Return what `call` returns."""
 
 
-def ask_link(nvml: Asker, handle: object, link: int) -> dict[str, Any]:
-    """Return "speed" (Mbyte/s) and the error counters of one active link; "errors" has those of NVLink 5."""
-    names = {"speed": _SPEED, **{name: field for name, (field, _) in _COUNTERS.items()}}
-    found = {name: nvml.guard(partial(_field, nvml, handle, field, link)) for name, field in names.items()}
-    for name, (_, counter) in _COUNTERS.items():
-        if found[name] == _MISSING:
-            found[name] = nvml.ask("nvmlDeviceGetNvLinkErrorCounter", handle, link, counter)
-    if all(found[name] == _MISSING for name in _COUNTERS):
-        found["errors"] = {name: nvml.guard(partial(_field, nvml, handle, n, link)) for name, (n, _) in _NEWER.items()}
-    return found
-
-
-def _field(nvml: Asker, handle: object, field: int, link: int) -> Any:
-    values = nvml.ask("nvmlDeviceGetFieldValues", handle, [(field, link)])
+def field_values(nvml: Asker, handle: object, fields: Sequence[int | tuple[int, int]]) -> list[Any]:
+    """Return the values of these fields (NVML_FI_…, or that and a link) in one call: a number each, or "ERR reason"."""
+    values = nvml.ask("nvmlDeviceGetFieldValues", handle, list(fields)) if fields else []
     if isinstance(values, str):
-        return values
-    code = values[0].nvmlReturn
-    if code:
-        return f"ERR {nvml.ask('nvmlErrorString', code)}"
-    return int(getattr(values[0].value, _MEMBERS[values[0].valueType]))
+        return [values] * len(fields)
+    return [
+        f"ERR {nvml.ask('nvmlErrorString', value.nvmlReturn)}"
+        if value.nvmlReturn
+        else int(getattr(value.value, _MEMBERS[value.valueType]))
+        for value in values
+    ]
+
+
+def ask_links(nvml: Asker, handle: object, links: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """Return "speed" (Mbyte/s) and the error counters of these active links; "errors" has those of NVLink 5."""
+    names = ("speed", *_COUNTERS)
+    numbers = (_SPEED, *(field for field, _ in _COUNTERS.values()))
+    answers = _of_links(nvml, handle, links, names, numbers)
+    for link, answer in answers.items():
+        for name, (_, counter) in _COUNTERS.items():
+            if answer[name] == _MISSING:
+                answer[name] = nvml.ask("nvmlDeviceGetNvLinkErrorCounter", handle, link, counter)
+    without = [link for link, answer in answers.items() if all(answer[name] == _MISSING for name in _COUNTERS)]
+    newer = _of_links(nvml, handle, without, tuple(_NEWER), [number for number, _ in _NEWER.values()])
+    return answers | {link: {**answers[link], "errors": errors} for link, errors in newer.items()}
+
+
+def _of_links(
+    nvml: Asker, handle: object, links: Sequence[int], names: Sequence[str], numbers: Sequence[int]
+) -> dict[int, dict[str, Any]]:
+    """Return the value of each field of each link, by name."""
+    values = iter(field_values(nvml, handle, [(number, link) for link in links for number in numbers]))
+    return {link: {name: next(values) for name in names} for link in links}
 
 
 def links_of_record(links: object, common: int | None) -> tuple[Nvlink, ...] | None:

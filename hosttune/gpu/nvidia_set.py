@@ -193,9 +193,9 @@ def check_idle(system: System, address: str, what: str) -> None:
     Also refuses if that is unknown, because running work would be lost. Asks NVML, which also reports instances without
     a device.
     """
-    from hosttune.gpu.nvml import ask_nvml
+    from hosttune.gpu.nvml import Asking
 
-    gpu = with_recorded_settings(system, _recorded(system, address, lambda: ask_nvml((address,))))
+    gpu = with_recorded_settings(system, _recorded(system, address, lambda: Asking((address,)).answer()))
     where = f"the {what} of {address}"
     if gpu.processes is None:
         raise WriteFailed(where, "whether processes use the GPU is unknown")

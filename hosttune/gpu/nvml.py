@@ -1,20 +1,22 @@
 """NVML, live: the raw facts of the GPUs that may be asked, as one JSON text that a capture can hold.
 
-Nothing is interpreted here (see `nvml_facts`), and nothing is set. Each field is read by a separate call. A failure is
-recorded as "ERR reason", so that one missing function or lost GPU does not affect any other fact.
+Nothing is interpreted here (see `nvml_facts`), and nothing is set. A failure is recorded as "ERR reason", so that one
+missing function or lost GPU does not affect any other fact. NVML is never asked for a link or a profile beyond its
+count: drivers of branch 580 then end some calls in a segmentation fault instead of an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from signal import SIG_SETMASK, pthread_sigmask
 from typing import Any
 
 import msgspec
 
-from hosttune.child import in_child
-from hosttune.errors import HosttuneError
-from hosttune.gpu.nvidia_links import ask_link
+from hosttune.child import Child
+from hosttune.errors import ChildDied, HosttuneError
+from hosttune.gpu.nvidia_links import ask_links, field_values
 from hosttune.gpu.nvml_health import ask_health
 
 # Functions that need only the device handle. Their answers are numbers, texts or short lists.
@@ -40,31 +42,45 @@ PLAIN = (
     "nvmlDeviceGetVirtualizationMode",
 )
 UNCORRECTED, VOLATILE = 1, 0  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC
-MAX_LINKS, MAX_PROFILES = 36, 24  # above NVML_NVLINK_MAX_LINKS and NVML_GPU_INSTANCE_PROFILE_COUNT of any version
 P2P_NVLINK = 2  # NVML_P2P_CAPS_INDEX_NVLINK
-SPEED, SPEED_COMMON = 164, 90  # NVML_FI_DEV_NVLINK_GET_SPEED (a link's, Hopper on), …_SPEED_MBPS_COMMON; Mbyte/s
+NOT_SUPPORTED = "ERR Not Supported"
+# NVML_FI_DEV_NVLINK_LINK_COUNT; NVML_FI_DEV_NVLINK_GET_SPEED (a link's, Hopper on), …_SPEED_MBPS_COMMON: Mbyte/s.
+LINK_COUNT, SPEED, SPEED_COMMON = 91, 164, 90
 
 
 ANSWER_SECONDS = 60.0  # eight GPUs without persistence take about ten; a driver that hangs never answers
 
 
-def ask_nvml(addresses: Iterable[str]) -> str:
-    """Call `dump_nvml` in a child process.
+class Asking:
+    """A question to NVML about the GPUs at these PCI addresses: a child process has it from the start on.
 
-    If the driver hangs, only this answer is lost, and no device stays open in this process.
+    If the driver hangs, only this answer is lost, and no device stays open in this process. A child that died is
+    started once more, and the answer then says so in "crashed". `dump` is another one in tests.
     """
-    asked = tuple(addresses)
-    try:
-        return in_child(lambda: dump_nvml(asked), ANSWER_SECONDS, "NVML") or _json({"error": "no answer"})
-    except HosttuneError as error:
-        return _json({"error": error.what})
+
+    def __init__(self, addresses: Iterable[str], dump: Callable[..., str] | None = None) -> None:
+        self.addresses = frozenset(addresses)
+        self._dump = dump or dump_nvml
+        self._child = Child(partial(self._dump, sorted(self.addresses), {}), "NVML")
+        pthread_sigmask(SIG_SETMASK, self._child.held)  # it only reads: an interrupt need not wait for it
+
+    def answer(self) -> str:
+        """Return what `dump` returned, or {"error": reason}."""
+        try:
+            try:
+                return self._child.answer(ANSWER_SECONDS) or ""
+            except ChildDied as error:
+                again = Child(partial(self._dump, sorted(self.addresses), {"crashed": error.reason}), "NVML")
+            return again.answer(ANSWER_SECONDS) or ""
+        except HosttuneError as error:
+            return _json({"error": error.what})
 
 
-def dump_nvml(addresses: Iterable[str]) -> str:
+def dump_nvml(addresses: Iterable[str], notes: Mapping[str, str]) -> str:
     """Ask NVML about the GPUs at these PCI addresses: {"driver", "0": {"busId", …}, "1": …}, or {"error": reason}.
 
-    nvmlInit_v2 initialises no GPU, and nvmlDeviceGetHandleByPciBusId_v2 initialises only the named one (nvml.h), so a
-    device that is not in `addresses` is not woken. Raises nothing.
+    `notes` are told with the facts. nvmlInit_v2 initialises no GPU, and nvmlDeviceGetHandleByPciBusId_v2 initialises
+    only the named one (nvml.h), so a device that is not in `addresses` is not woken. Raises nothing.
     """
     try:
         import pynvml
@@ -75,7 +91,7 @@ def dump_nvml(addresses: Iterable[str]) -> str:
     except pynvml.NVMLError as error:
         return _json({"error": str(error)})
     try:
-        return dump_from(pynvml, addresses)
+        return _json({**notes, **_dump(_Nvml(pynvml), tuple(addresses))})
     finally:
         pynvml.nvmlShutdown()
 
@@ -130,6 +146,7 @@ def _dump(nvml: _Nvml, addresses: tuple[str, ...]) -> dict[str, Any]:
         "driver": nvml.ask("nvmlSystemGetDriverVersion"),
         "nvml": nvml.ask("nvmlSystemGetNVMLVersion"),
     }
+
     for index, (address, handle) in enumerate(handles.items()):
         if failed(handle):
             facts[str(index)] = {"busId": address, "handle": handle}
@@ -205,46 +222,35 @@ def _processes(nvml: _Nvml, handle: object) -> Any:
 
 def _links(nvml: _Nvml, handle: object, others: dict[str, object]) -> dict[str, Any]:
     """Return the NVLinks with their remote ends and speed, and the NVLink P2P status with every other GPU."""
+    count, own, common = field_values(nvml, handle, (LINK_COUNT, (SPEED, 0), SPEED_COMMON))
+    speeds = (speed for speed in (own, common) if not failed(speed) and speed)
     return {
-        "nvlinks": nvml.guard(partial(_nvlinks, nvml, handle)),
-        "nvlinkSpeed": nvml.guard(partial(_speed, nvml, handle)),
+        "nvlinks": count if failed(count) else _nvlinks(nvml, handle, count),
+        "nvlinkSpeed": next(speeds, common if failed(common) else NOT_SUPPORTED),
         "p2pNvlink": {
             other: nvml.ask("nvmlDeviceGetP2PStatus", handle, peer, P2P_NVLINK) for other, peer in others.items()
         },
     }
 
 
-def _nvlinks(nvml: _Nvml, handle: object) -> Any:
-    links: list[dict[str, Any]] = []
-    answer: Any = "ERR Not Supported"
-    for link in range(MAX_LINKS):
-        answer = nvml.ask("nvmlDeviceGetNvLinkState", handle, link)
-        if failed(answer):
-            if links and answer not in ("ERR Not Supported", "ERR Invalid Argument"):
-                links.append({"link": link, "state": answer})
-            continue
-        links.append({"link": link, "state": answer, **(_remote(nvml, handle, link) if answer else {})})
-    return links or answer
+def _nvlinks(nvml: _Nvml, handle: object, count: int) -> Any:
+    states = [nvml.ask("nvmlDeviceGetNvLinkState", handle, link) for link in range(count)]
+    if all(state == NOT_SUPPORTED for state in states):
+        return NOT_SUPPORTED
+    active = [link for link, state in enumerate(states) if state == 1]
+    counters = ask_links(nvml, handle, active)
+    remotes = {link: _remote(nvml, handle, link) for link in active}
+    return [
+        {"link": link, "state": state, **remotes.get(link, {}), **counters.get(link, {})}
+        for link, state in enumerate(states)
+    ]
 
 
 def _remote(nvml: _Nvml, handle: object, link: int) -> dict[str, Any]:
-    remote = nvml.guard(lambda: nvml.library.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
     return {
         "remoteType": nvml.ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link),
-        "remoteBusId": remote,
-        **ask_link(nvml, handle, link),
+        "remoteBusId": nvml.guard(lambda: nvml.library.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId),
     }
-
-
-def _speed(nvml: _Nvml, handle: object) -> Any:
-    """Return the Mbyte/s of one link in one direction."""
-    for field in ((SPEED, 0), SPEED_COMMON):
-        values = nvml.ask("nvmlDeviceGetFieldValues", handle, [field])
-        if failed(values):
-            return values
-        if values[0].nvmlReturn == 0 and values[0].value.uiVal:
-            return values[0].value.uiVal
-    return "ERR Not Supported"
 
 
 def _profiles(nvml: _Nvml, handle: object, mode: Any) -> dict[str, Any]:
@@ -255,10 +261,11 @@ def _profiles(nvml: _Nvml, handle: object, mode: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     instances: list[dict[str, Any]] = []
     mig_on = not failed(mode) and mode[0] == 1
-    for number in range(MAX_PROFILES):
+    profiles = 0 if mode == NOT_SUPPORTED else nvml.library.NVML_GPU_INSTANCE_PROFILE_COUNT
+    for number in range(profiles):
         info = nvml.ask("nvmlDeviceGetGpuInstanceProfileInfo", handle, number)
         if failed(info):
-            if info not in ("ERR Not Supported", "ERR Invalid Argument"):
+            if info not in (NOT_SUPPORTED, "ERR Invalid Argument"):
                 facts[f"profile{number}"] = info
             continue
         facts[f"profile{number}"] = {

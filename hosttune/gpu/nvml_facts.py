@@ -50,6 +50,8 @@ def parse_nvml(text: str, *, only: str | None = None) -> Answer:
     check_count(len(entries), MOST, QUERY)
     placed: list[tuple[str, Raw]] = []
     problems: list[Problem] = []
+    if crashed := _text(document, "crashed"):
+        problems.append(Problem(what="NVML was asked twice", where=QUERY, why=crashed))
     for entry in entries:
         address = _bus_id(entry, only if len(entries) == 1 else None)
         if address is None:

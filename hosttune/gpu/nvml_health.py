@@ -5,11 +5,11 @@ A failure in it is not a problem of discovery. The fact stays unknown, and the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from hosttune.gpu.nvidia_links import has_no_counters
+from hosttune.gpu.nvidia_links import Asker, field_values, has_no_counters
 from hosttune.gpu.nvidia_words import RECOVERY_ACTIONS, fabric_faults, reported_fabric_parts
 from hosttune.model.values import MAX_SIZE
 
@@ -17,7 +17,7 @@ _CORRECTED, _UNCORRECTED = 0, 1  # NVML_MEMORY_ERROR_TYPE_…
 _VOLATILE, _LIFETIME = 0, 1  # NVML_VOLATILE_ECC, NVML_AGGREGATE_ECC
 _GRAPHICS, _SM = 0, 1  # NVML_CLOCK_…
 _CORE, _SLOWDOWN = 0, 1  # NVML_TEMPERATURE_GPU, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
-_RECOVERY, _MEMORY_TEMPERATURE = "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", "NVML_FI_DEV_MEMORY_TEMP"
+_FIELDS = {"memoryTemperature": "NVML_FI_DEV_MEMORY_TEMP", "recoveryAction": "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"}
 _MISSING = "ERR Not Supported"
 _COUNT, _CELSIUS = range(MAX_SIZE + 1), range(-300, 301)
 
@@ -53,26 +53,18 @@ _OTHERS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class Asker(Protocol):
-    """NVML with every call guarded: a plain value, or "ERR reason"."""
-
-    library: Any
-
-    def ask(self, name: str, *arguments: object) -> Any:
-        """Call the function with that name."""
-
-    def guard(self, call: Callable[[], Any]) -> Any:
-        """Return what `call` returns."""
-
-
 def ask_health(nvml: Asker, handle: object) -> dict[str, Any]:
-    """Return the health facts of one GPU. Each is read by a separate call."""
+    """Return the health facts of one GPU."""
+    # The bindings define the fields' numbers; what older bindings do not define, they cannot ask.
+    numbers = {name: getattr(nvml.library, constant, None) for name, constant in _FIELDS.items()}
+    known = {name: number for name, number in numbers.items() if number is not None}
+    fields = dict(zip(known, field_values(nvml, handle, list(known.values())), strict=True))
     return {
+        **{name: fields.get(name, f"ERR these bindings have no {_FIELDS[name]}") for name in _FIELDS},
         "pcieReplays": nvml.ask("nvmlDeviceGetPcieReplayCounter", handle),
         "temperature": nvml.ask("nvmlDeviceGetTemperature", handle, _CORE),
         "temperatureMargin": nvml.ask("nvmlDeviceGetMarginTemperature", handle),
         "temperatureSlowdown": nvml.ask("nvmlDeviceGetTemperatureThreshold", handle, _SLOWDOWN),
-        "memoryTemperature": nvml.guard(partial(_field, nvml, handle, _MEMORY_TEMPERATURE)),
         "correctedVolatile": nvml.ask("nvmlDeviceGetTotalEccErrors", handle, _CORRECTED, _VOLATILE),
         "uncorrectedLifetime": nvml.ask("nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _LIFETIME),
         "smClock": nvml.ask("nvmlDeviceGetClockInfo", handle, _SM),
@@ -83,21 +75,7 @@ def ask_health(nvml: Asker, handle: object) -> dict[str, Any]:
         "remapBanks": nvml.guard(partial(_banks, nvml, handle)),
         "repairs": nvml.ask("nvmlDeviceGetRepairStatus", handle),
         "sramThreshold": nvml.guard(partial(_sram, nvml, handle)),
-        "recoveryAction": nvml.guard(partial(_field, nvml, handle, _RECOVERY)),
     }
-
-
-def _field(nvml: Asker, handle: object, name: str) -> Any:
-    """Return a field value that is an unsigned number (nvmlDeviceGetFieldValues).
-
-    The bindings define the field's number.
-    """
-    number = getattr(nvml.library, name)
-    values = nvml.ask("nvmlDeviceGetFieldValues", handle, [number])
-    if isinstance(values, str):
-        return values
-    code = values[0].nvmlReturn
-    return f"ERR {nvml.ask('nvmlErrorString', code)}" if code else values[0].value.uiVal
 
 
 def _banks(nvml: Asker, handle: object) -> Any:

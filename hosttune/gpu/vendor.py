@@ -298,6 +298,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     - `logs` read the output of its tools, for a diagnosis.
     - `peer_memory`: kernel modules that let NICs reach its GPUs' memory. `memory_test`: how bandwidth between hosts is
       measured with this memory; None: no source says.
+    - `begin`: starts what takes long, so that the rest of discovery goes on meanwhile; `enrich` collects the answer.
     - `generations`: what models of copies and collectives need; the first whose names match counts.
     - `ports`: the network ports that its GPUs carry themselves; None: they carry none.
     - `partitioning`: modes in which a GPU is several devices; None: it has none.
@@ -309,6 +310,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     models: Mapping[str, str]
     makes: Callable[[PciDevice, PciDevice | None], bool]
     enrich: Callable[[Reader, tuple[PciDevice, ...], tuple[Gpu, ...]], tuple[Gpu, ...]]
+    begin: Callable[[Reader], None] | None = None
     queries: tuple[str, ...] = ()
     compared: tuple[str, ...] = ()
     driver: str = ""
