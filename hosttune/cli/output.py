@@ -7,7 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
 
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.state import drop
@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     import click
     from rich.console import Console
 
+    from hosttune.report.blocks import Report
+
+
+class Document(Protocol):
+    """What can be printed as JSON."""
+
+    def to_json(self) -> str:
+        """Return the document's text."""
+
+
+D = TypeVar("D", bound=Document)
+FORMATS = ("text", "json", "md", "html")
 PIPE_WIDTH = 110  # columns of text that does not go to a terminal
 QUIET, NORMAL, VERBOSE = range(3)
 MOST_TEXT = 4000  # most characters of one part of an error block: arguments and documents may have any length
@@ -54,6 +66,23 @@ def emit(text: str) -> None:
 def emit_page(print_document: Callable[[Console], None]) -> None:
     """Write styled text to stdout."""
     emit(page_text(print_document))
+
+
+def emit_report(document: D, output: str, build: Callable[[D], Report]) -> None:
+    """Write a document, or the report that `build` makes of it in another of FORMATS. Raises BadInput."""
+    if output == "json":
+        emit(document.to_json())
+        return
+    if output not in FORMATS:
+        hint = f"one of {', '.join(FORMATS)}"
+        raise BadInput(f"this report has no format {output}", where="--output", hint=hint)
+    from hosttune.report.draw import html, md, text
+
+    report = build(document)
+    if output == "text":
+        emit_page(lambda page: text.draw(report, page))
+    else:
+        emit(html.page(report) if output == "html" else md.markdown(report))
 
 
 def page_text(print_document: Callable[[Console], None]) -> str:

@@ -1,32 +1,72 @@
-"""The report on collectives over several hosts as text: verdict, faults, scaling, and what was not measured."""
+"""The report on collectives over several hosts faults, scaling, groups, and what was not measured."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from hosttune.model.collective import CollectiveReport, GroupState, HostGroup, Scaling
 from hosttune.model.listing import some
-from hosttune.report.between_text import first_lines, print_rest, print_top, unmeasured_hosts
+from hosttune.report.between import unmeasured_hosts
+from hosttune.report.blocks import Lines, Report, Table
 from hosttune.report.branch import count
-from hosttune.report.validation_text import prose
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _STATES: tuple[GroupState, ...] = ("good", "low", "failed", "unknown")
+_WORST_FIRST = ("failed", "low", "unknown", "good")
+_SCALING = ("hosts", "ranks", "groups", "median", "lowest", "predicted", "bound", "efficiency", "of one host")
+_GROUPS = ("step", "for", "hosts", "state", "outcome", "why")
 
 
-def print_collective(report: CollectiveReport, console: Console) -> None:
-    """Print what explains bad groups first. Lines have at most 100 columns."""
-    print_top(report, headline(report), occasion(report), console)
-    for kind, size in sections(report):
-        prose(f"{kind}, {size_words(size)}, bus bandwidth:", 0, console)
-        for row in report.scaling:
-            if (row.kind, row.size_bytes) == (kind, size):
-                prose(scaling_line(row), 2, console, hang=2)
-    print_rest((*bad_lines(report), *unmeasured(report), *report.notes), console)
+def collective_report(found: CollectiveReport) -> Report:
+    """Return the report of a run of `collective`."""
+    groups = sorted(found.groups, key=lambda group: (group.repeated, _WORST_FIRST.index(group.state), group.step))
+    bad = [group for group in groups if group.state in ("low", "failed") and not group.repeated]
+    return Report(
+        kind="Collectives over several hosts",
+        verdict=found.verdict,
+        headline=headline(found),
+        occasion=tuple(occasion(found)),
+        stopped=found.stopped,
+        blocks=(
+            Lines(
+                heading="What explains low and failed groups",
+                lines=tuple(fault.words for fault in found.faults),
+                style="error",
+                empty="" if found.check else "Nothing is named.",
+            ),
+            *(
+                Table(
+                    heading=f"{kind}, {size_words(size)}: bus bandwidth in GB/s",
+                    columns=_SCALING,
+                    rows=tuple(scaling_row(row) for row in found.scaling if (row.kind, row.size_bytes) == (kind, size)),
+                )
+                for kind, size in dict.fromkeys((row.kind, row.size_bytes) for row in found.scaling)
+            ),
+            Lines(
+                heading="Low and failed groups",
+                lines=tuple(f"{group.state}: {group_words(group)}" for group in bad),
+                style="warn",
+                forms=("text",),
+            ),
+            Lines(heading="Not measured, or unknown", lines=(*unmeasured(found), *found.notes), style="warn"),
+            Table(
+                heading="Groups",
+                columns=_GROUPS,
+                rows=tuple(
+                    (
+                        str(group.step),
+                        group.purpose,
+                        some(group.hosts, 8),
+                        f"{group.state}, repeated later" if group.repeated else group.state,
+                        group.outcome,
+                        group.why or "",
+                    )
+                    for group in groups
+                ),
+                forms=("md", "html"),
+            ),
+        ),
+    )
 
 
 def headline(report: CollectiveReport) -> str:
@@ -66,11 +106,6 @@ def _against(report: CollectiveReport) -> Iterator[str]:
         yield f"below {report.least:g} GB/s at the largest size"
 
 
-def sections(report: CollectiveReport) -> list[tuple[str, int]]:
-    """Return the kinds and sizes of the report, in its order."""
-    return list(dict.fromkeys((row.kind, row.size_bytes) for row in report.scaling))
-
-
 def size_words(size: int) -> str:
     """Return a size for people: "256 MiB"; bytes that are no whole unit with two decimals."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
@@ -79,28 +114,18 @@ def size_words(size: int) -> str:
     return f"{size} B"
 
 
-def scaling_line(row: Scaling) -> str:
-    """Return a row of the scaling in one line."""
-    said = [f"{count(row.hosts, 'host')}, {count(row.ranks, 'rank')}: {row.busbw:.4g} GB/s"]
-    if row.groups > 1:
-        said.append(f"median of {row.groups} groups, lowest {row.lowest:.4g}")
-    if row.typical is not None or row.bound is not None:
-        typical = "unknown" if row.typical is None else f"{row.typical:.4g}"
-        bound = "unknown" if row.bound is None else f"{row.bound:.4g}"
-        said.append(f"predicted {typical}, bound {bound}")
-    else:
-        said.append("no prediction")
-    if row.efficiency is not None:
-        said.append(f"efficiency {row.efficiency:.0%} of {row.base_hosts} hosts")
-    if row.of_one_host is not None:
-        said.append(f"{row.of_one_host:.0%} of one host")
-    return ", ".join(said)
+def scaling_row(row: Scaling) -> tuple[str, ...]:
+    """Return a row of the table of scaling."""
 
+    def number(value: float | None) -> str:
+        return "unknown" if value is None else f"{value:.4g}"
 
-def bad_lines(report: CollectiveReport) -> Iterator[str]:
-    """Yield the groups that are low or failed, with their reasons."""
-    bad = [group for group in report.groups if group.state in ("low", "failed") and not group.repeated]
-    yield from first_lines([f"{group.state}: {group_words(group)}" for group in bad], "groups")
+    efficiency = "" if row.efficiency is None else f"{row.efficiency:.0%} of {row.base_hosts} hosts"
+    alone = "" if row.of_one_host is None else f"{row.of_one_host:.0%}"
+    return (
+        *(str(row.hosts), str(row.ranks), str(row.groups), number(row.busbw), number(row.lowest)),
+        *(number(row.typical), number(row.bound), efficiency, alone),
+    )
 
 
 def group_words(group: HostGroup) -> str:
@@ -122,4 +147,4 @@ def unmeasured(report: CollectiveReport) -> Iterator[str]:
         steps = [f"step {step}" for step in dict.fromkeys(group.step for group in groups)]
         reason = f": {why}" if why else ""
         lines.append(f"unknown: {what}{reason}: {count(len(groups), 'group')} ({some(steps, 4)})")
-    yield from first_lines(lines, "reasons")
+    yield from lines
