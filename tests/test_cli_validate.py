@@ -15,7 +15,7 @@ from hosttune.archive import open_root
 from hosttune.bench.measuring import Measured
 from hosttune.checks import checks
 from hosttune.cli import run
-from hosttune.cli.validate import page_of
+from hosttune.cli.validate import report_of
 from hosttune.discovery.evidence import IRQBALANCE_UNIT, gather, read_irqbalance
 from hosttune.machine import Machine
 from hosttune.model.evidence import Evidence
@@ -24,6 +24,7 @@ from hosttune.model.host import Host, Link, PciDevice
 from hosttune.model.validation import Sample, Validation, verdict_of
 from hosttune.reader import Reader
 from hosttune.recording import write_capture
+from hosttune.report.draw.html import page
 from hosttune.validating import Validated, decide
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -250,8 +251,8 @@ source = "the median of our forty hosts"
     samples = tuple(Sample(metric="h2d-ce", subject=GPU, value=55.5, unit="GB/s") for _ in range(5))
     validation = Validation(level=1, samples=samples)
     median = re.compile("fleet(?:'|&#39;)s median: 52.7 GB/s")
-    assert median.search(page_of(Validated(validation, evidence), None)) is None
-    assert median.search(page_of(Validated(validation, evidence), None, row)) is not None
+    assert median.search(page(report_of(Validated(validation, evidence), None))) is None
+    assert median.search(page(report_of(Validated(validation, evidence), None, row))) is not None
 
 
 # --- what was applied ----------------------------------------------------------------------------------------

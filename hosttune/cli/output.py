@@ -7,7 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol, TextIO, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.state import drop
@@ -19,14 +19,7 @@ if TYPE_CHECKING:
     from hosttune.report.blocks import Report
 
 
-class Document(Protocol):
-    """What can be printed as JSON."""
-
-    def to_json(self) -> str:
-        """Return the document's text."""
-
-
-D = TypeVar("D", bound=Document)
+D = TypeVar("D")
 FORMATS = ("text", "json", "md", "html")
 PIPE_WIDTH = 110  # columns of text that does not go to a terminal
 QUIET, NORMAL, VERBOSE = range(3)
@@ -69,20 +62,30 @@ def emit_page(print_document: Callable[[Console], None]) -> None:
 
 
 def emit_report(document: D, output: str, build: Callable[[D], Report]) -> None:
-    """Write a document, or the report that `build` makes of it in another of FORMATS. Raises BadInput."""
+    """Write a document, or the report that `build` makes of it in another format. Raises BadInput."""
+    emit(report_text(document, output, build))
+
+
+def report_text(document: D, output: str, build: Callable[[D], Report]) -> str:
+    """Return a document, or the report that `build` makes of it in another format. Raises BadInput."""
     if output == "json":
-        emit(document.to_json())
-        return
-    if output not in FORMATS:
+        from hosttune.model.values import to_json
+
+        return to_json(document)
+    if output == "text":
+        from hosttune.report.draw.text import draw
+
+        return page_text(lambda page: draw(build(document), page))
+    if output == "md":
+        from hosttune.report.draw.md import markdown as drawn
+    elif output == "html":
+        from hosttune.report.draw.html import page as drawn
+    elif output == "junit":
+        from hosttune.report.draw.junit import junit as drawn
+    else:
         hint = f"one of {', '.join(FORMATS)}"
         raise BadInput(f"this report has no format {output}", where="--output", hint=hint)
-    from hosttune.report.draw import html, md, text
-
-    report = build(document)
-    if output == "text":
-        emit_page(lambda page: text.draw(report, page))
-    else:
-        emit(html.page(report) if output == "html" else md.markdown(report))
+    return drawn(build(document))
 
 
 def page_text(print_document: Callable[[Console], None]) -> str:

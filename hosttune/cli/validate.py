@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hosttune.cli.commands import Command, Seconds, Whole, host_options, progress, read_document
-from hosttune.cli.output import emit, emit_page, exiting, tell
+from hosttune.cli.output import emit, emit_page, emit_report, exiting, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
     from hosttune.checks.expected import Expectation
     from hosttune.model.diagnosis import Diagnosis
     from hosttune.model.validation import Validation
-    from hosttune.validating import Request, Validated
+    from hosttune.report.blocks import Report
+    from hosttune.validating import Validated
 
 FORMATS = ("text", "json", "md", "html", "junit", "prometheus")
 GATES = ("verdict", "worse", "either")
@@ -93,7 +94,7 @@ def validate(
         emit(metrics_of(found, "validate", begun, code))
         return
     with exiting(context, code):
-        show(found, request, output)
+        emit_report(found.validation, output, lambda _: report_of(found, request.against, request.floors))
 
 
 def files_of(against: str | None, gate: str | None, asked: dict[str, Any]) -> dict[str, Any]:
@@ -151,45 +152,22 @@ def list_checks(inside: bool, output: str) -> None:
     emit_page(lambda page: print_checks(found, page))
 
 
-def show(found: Validated, request: Request, output: str) -> None:
-    """Print a validation in the given format."""
-    validation, before = found.validation, request.against
-    if output == "json":
-        emit(validation.to_json())
-    elif output == "md":
-        from hosttune.report.validation_md import markdown
-
-        emit(markdown(validation, before=before))
-    elif output == "junit":
-        from hosttune.report.validation_junit import junit
-
-        emit(junit(validation))
-    elif output == "html":
-        emit(page_of(found, before, request.floors))
-    else:
-        from hosttune.report.validation_text import print_validation
-
-        emit_page(lambda page: print_validation(validation, page, before=before))
-
-
-def page_of(found: Validated, before: Validation | None, floors: str | None = None) -> str:
-    """Return the report as one HTML page. It also shows the floors of a fleet's file. Raises BadInput."""
+def report_of(found: Validated, before: Validation | None, floors: str | None = None) -> Report:
+    """Return the report of a validation. Raises BadInput for a fleet's floors."""
     from hosttune.bench.baselines import with_fleet
     from hosttune.checks import checks
-    from hosttune.report.svg import host_svg
-    from hosttune.report.validation_html import html
+    from hosttune.report.validation import validation_report
 
     evidence = found.evidence
-    return html(
+    return validation_report(
         found.validation,
         host=evidence.host,
         plans=evidence.plans,
         before=before,
-        svg=host_svg(evidence.host, results=found.validation.results, sheets=True),
-        baselines=with_fleet(floors),
+        baselines=lambda: with_fleet(floors),
         history=evidence.history,
         checks=checks(evidence.inside),
-        diagnosis=diagnosed(found) if found.validation.samples else None,
+        diagnosis=(lambda: diagnosed(found)) if found.validation.samples else None,
     )
 
 

@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element, SubElement
 from hosttune.linting import Rule
 from hosttune.model.lint import LintFinding
 from hosttune.model.validation import CheckResult, Outcome
-from hosttune.report.validation_junit import judged, safe
+from hosttune.report.draw.junit import judged, safe
 
 
 def lint_junit(findings: Sequence[LintFinding], files: Sequence[str], rules: Sequence[Rule], *, fail_on: str) -> str:

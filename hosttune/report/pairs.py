@@ -44,7 +44,7 @@ def pairs_report(found: PairsReport) -> Report:
                 style="warn",
             ),
             Lines(heading="Rails", lines=tuple(rail_lines(found))),
-            Maps(heading="Heat maps of rails", matrices=maps(found), reading=_READING),
+            Maps(heading="Heat maps of rails", parts=maps(found), reading=_READING),
         ),
     )
 
