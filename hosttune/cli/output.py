@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from hosttune.errors import BadInput, HosttuneError
@@ -61,13 +61,21 @@ def emit_page(print_document: Callable[[Console], None]) -> None:
     emit(page_text(print_document))
 
 
-def emit_report(document: D, output: str, build: Callable[[D], Report]) -> None:
-    """Write a document, or the report that `build` makes of it in another format. Raises BadInput."""
-    emit(report_text(document, output, build))
+def emit_report(
+    document: D, output: str, build: Callable[[D], Report], only: Mapping[str, Callable[[], str]] | None = None
+) -> None:
+    """Write a document, or the report that `build` makes of it in another format; `only`: formats of this document
+    alone. Raises BadInput.
+    """
+    emit(report_text(document, output, build, only))
 
 
-def report_text(document: D, output: str, build: Callable[[D], Report]) -> str:
-    """Return a document, or the report that `build` makes of it in another format. Raises BadInput."""
+def report_text(
+    document: D, output: str, build: Callable[[D], Report], only: Mapping[str, Callable[[], str]] | None = None
+) -> str:
+    """Return what `emit_report` writes. Raises BadInput."""
+    if only and output in only:
+        return only[output]()
     if output == "json":
         from hosttune.model.values import to_json
 

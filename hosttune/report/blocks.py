@@ -198,7 +198,11 @@ class Report(Value, frozen=True, kw_only=True):
     def sections(self, form: Form) -> Iterator[Shown]:
         """Yield the sections that have something for a form."""
         for block in self.blocks:
-            section = block if isinstance(block, Section) else Section(heading=block.heading, blocks=(block,))
+            section = (
+                block
+                if isinstance(block, Section)
+                else Section(heading=block.heading, blocks=(block,), forms=block.forms)
+            )
             if form in section.forms:
                 blocks = section.blocks() if callable(section.blocks) else section.blocks
                 parts = tuple(one for one in blocks if form in one.forms and (one.parts or isinstance(one, Picture)))
