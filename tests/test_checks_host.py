@@ -484,7 +484,10 @@ def test_ats_of_a_pair_below_one_switch() -> None:
     assert outcome("ats", pair(EVERY_ACS), NIC)[0] == "warn"  # translated requests are redirected too
     off = judged("ats", pair(direct, ats_enabled=False))[NIC]
     assert (off.outcome, f"mlxconfig -d {NIC} set ATS_ENABLED=1" in (off.hint or "")) == ("warn", True)
-    assert outcome("ats", pair(Acs(capable=ISOLATING)), NIC)[0] == "pass"  # nothing is redirected
+    assert outcome("ats", pair(Acs(capable=ISOLATING)), NIC)[0] == "pass"  # translated requests are not redirected
+    for nowhere in (Acs(capable=ISOLATING), Acs()):  # the guest's addresses are never direct
+        assert outcome("ats", pair(nowhere, ats_enabled=False), NIC)[0] == "warn"
+    assert outcome("ats", pair(None), NIC)[0] == "unknown"
     assert outcome("ats", pair(direct, ats_enabled=None, acs=None), NIC)[0] == "unknown"
 
 

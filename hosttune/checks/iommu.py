@@ -11,7 +11,6 @@ from hosttune.checks.facts import (
     RECORD,
     accelerators,
     driver_unread,
-    for_vfio,
     given,
     holders,
     lacks,
@@ -30,8 +29,6 @@ _ON = {
     "AuthenticAMD": "switch AMD-Vi (IOMMU) on in the firmware, remove amd_iommu=off and iommu=off, reboot",
 }
 _ANY = "switch the IOMMU on in the firmware and in the kernel's arguments (intel_iommu=on), reboot"
-# What VFIO requires of each member of a group, besides a VFIO driver (Documentation/driver-api/vfio).
-_VIABLE = (None, "pci-stub", "pcieport")
 _OTHER_ARCHES = ("aarch64", "arm", "ia64", "ppc64", "ppc64le", "riscv32", "riscv64", "s390x")
 _YES, _NO = ("Y", "1"), ("N", "0")
 
@@ -224,7 +221,7 @@ def _given_group(
         hint = "give all of the group to one of them; ACS at the ports above would separate the devices (see acs)"
         actual = f"group {group} is shared by guests {', '.join(owners)}"
         return failed(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
-    foreign = [m for m in members if not for_vfio(m.driver) and m.driver not in _VIABLE and not stays_with_driver(m)]
+    foreign = [member for member in members if not member.vfio_viable and not stays_with_driver(member)]
     foreign = [member for member in foreign if member.address != device.address]
     if foreign:
         names = listed([f"{member.address} ({member.driver})" for member in foreign])

@@ -7,6 +7,7 @@ index as the bus.
 
 from __future__ import annotations
 
+from hosttune.domain.arguments import passed_functions
 from hosttune.model.values import CpuSet, Value, parse_cpus
 
 
@@ -173,7 +174,10 @@ class GuestCpu(Value, frozen=True, kw_only=True):
 
 
 class DomainFacts(Value, frozen=True, kw_only=True):
-    """A domain XML as facts. `firmware` is "efi" or "bios" for x86 guests; `balloon` None = libvirt adds a balloon."""
+    """A domain XML as facts. `balloon` None = libvirt adds a balloon.
+
+    `firmware` is "efi" or "bios" for x86 guests, None if their ROM is neither by its name.
+    """
 
     type: str | None
     name: str | None
@@ -220,7 +224,8 @@ class DomainFacts(Value, frozen=True, kw_only=True):
     def functions(self) -> tuple[str, ...]:
         """Return the host addresses of all PCI functions that the guest takes: passed ones and drives of its disks."""
         passed = (one.source for one in self.hostdevs if one.kind == "pci")
-        return tuple(dict.fromkeys(one for one in (*passed, *(disk.function for disk in self.disks)) if one))
+        taken = (*passed, *(disk.function for disk in self.disks), *passed_functions(self.qemu_arguments).values())
+        return tuple(dict.fromkeys(filter(None, taken)))
 
     @property
     def pins(self) -> dict[int, CpuSet]:

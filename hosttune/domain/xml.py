@@ -9,6 +9,7 @@ from hosttune.model.values import CpuSet
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
+QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"  # the namespace of <qemu:commandline>
 MAX_CPU_ID = 16384  # VIR_DOMAIN_CPUMASK_LEN: libvirt itself refuses larger ids
 UNLIMITED_KIB = 9007199254740991  # VIR_DOMAIN_MEMORY_PARAM_UNLIMITED
 

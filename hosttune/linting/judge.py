@@ -99,7 +99,7 @@ def _of_guest(definition: Definition, scene: GuestOnHost) -> Iterator[LintFindin
                 file=definition.file,
                 line=lines.of(fault.where),
                 path=fault.where,
-                remedy=one.remedy,
+                remedy=fault.remedy or one.remedy,
                 source=one.source,
                 judged=fault.judged,
             )

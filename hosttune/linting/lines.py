@@ -6,7 +6,7 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hosttune.domain.xml import Malformed, pci_address
+from hosttune.domain.xml import QEMU, Malformed, pci_address
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -46,7 +46,7 @@ class Lines:
         steps = path.removeprefix("/domain").strip("/")
         while steps:
             try:
-                found = self._root.find(_OF_SOURCE.sub("devices/hostdev", steps))
+                found = self._root.find(_OF_SOURCE.sub("devices/hostdev", steps), {"qemu": QEMU[1:-1]})
             except SyntaxError:  # a name that is not one of ElementPath
                 found = None
             if found is not None:

@@ -16,7 +16,6 @@ from hosttune.planning.fabric.partitions import Fabric, blocked, exactly, refusa
 _PINS = "/domain/cputune/vcpupin"
 _HOSTDEV = "/domain/devices/hostdev"
 _BLOCK = "/domain/devices/disk[@type='block']"
-_STOPPED = ("shut off", "crashed")
 
 
 def _blocks(scene: GuestOnHost) -> list[str]:
@@ -101,9 +100,9 @@ def device_shared(scene: GuestOnHost) -> Iterator[Fault]:
         if other.guest.unread:
             yield unknown(f"the devices of guest {other.name} are unknown: its definition cannot be read", _HOSTDEV)
         for source in sorted(mine.keys() & other.devices):
-            (written, where), state = mine[source], other.guest.state
-            text = f"{written} belongs to guest {other.name} ({state or 'state unknown'})"
-            if state in _STOPPED:
+            written, where = mine[source]
+            text = f"{written} belongs to guest {other.name} ({other.guest.state or 'state unknown'})"
+            if other.stopped:
                 yield Fault(f"{text}: the two cannot run at the same time", where, WARN)
             else:
                 yield Fault(text, where)

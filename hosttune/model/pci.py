@@ -151,6 +151,13 @@ class PciDevice(Value, frozen=True, kw_only=True):
         return self.driver is None and self.unbound is not True
 
     @property
+    def vfio_viable(self) -> bool:
+        """Whether VFIO opens the group of a function with this driver: none, a stub, a port's, a VFIO driver or a
+        variant of it, such as mlx5_vfio_pci (Documentation/driver-api/vfio).
+        """
+        return self.driver in (None, "pci-stub", "pcieport") or "vfio" in self.driver
+
+    @property
     def ids(self) -> str | None:
         """Vendor and device id ("10de:2335"); None if one of them is unknown."""
         return f"{self.vendor_id}:{self.device_id}" if self.vendor_id and self.device_id else None

@@ -53,5 +53,5 @@ def _result(rule: Rule, findings: list[LintFinding], file: str, fail_on: str) ->
         expected=rule.right,
         actual="\n".join(f"line {one.line}: {one.text}" for one in findings),
         source=rule.source,
-        hint=rule.remedy,
+        hint="\n".join(dict.fromkeys(one.remedy for one in findings)) or rule.remedy,
     )

@@ -17,12 +17,12 @@ def lint_text(findings: Sequence[LintFinding], files: Sequence[str]) -> str:
 
 def _guest(file: str, findings: list[LintFinding]) -> list[str]:
     lines = [f"{file}: {_counts(findings)}"]
-    groups = grouped(((LEVELS.index(one.level), one.rule), one) for one in findings)
-    for (_, rule), group in sorted(groups.items(), key=lambda item: item[0][0]):
+    groups = grouped(((LEVELS.index(one.level), one.rule, one.remedy), one) for one in findings)
+    for (_, rule, remedy), group in sorted(groups.items(), key=lambda item: item[0][0]):
         lines.append(f"{group[0].level:5}  {rule}")
         lines += [f"       line {one.line}: {one.text}" for one in group]
         if any(one.judged for one in group):
-            lines.append(f"       do: {group[0].remedy}")
+            lines.append(f"       do: {remedy}")
     return lines
 
 
