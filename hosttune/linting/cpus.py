@@ -10,7 +10,7 @@ from hosttune.domain import elements
 from hosttune.domain.arguments import values_of
 from hosttune.domain.implied import NO_DMA_TRANSLATION
 from hosttune.linting.guest_on_host import GuestOnHost, named
-from hosttune.linting.rule import CPU_VENDOR, ERROR, INFO, WARN, Fault, rule, unknown
+from hosttune.linting.rule import CPU_VENDOR, ERROR, WARN, Fault, rule, unknown
 from hosttune.model.limits import limit
 from hosttune.model.plan import Topology
 from hosttune.model.values import CpuSet, parse_cpus
@@ -302,8 +302,8 @@ def iommu_eim(scene: GuestOnHost) -> Iterator[Fault]:
         if device is not None or not adds:
             yield Fault(text, _IOMMU, remedy=remedy)
         elif scene.passed:
-            own = "libvirt adds one (since 10.10), which translates DMA and lacks the caching_mode that VFIO asks for"
-            yield Fault(f"{text}: {own}", _IOMMU, INFO, remedy=remedy)
+            own = "libvirt adds one (since 10.10), but without caching_mode, which QEMU asks for with passed devices"
+            yield Fault(f"{text}: {own}", _IOMMU, WARN, remedy=remedy)
     if device is None or device.model != "intel":
         return
     if device.eim and device.intremap is not True:
