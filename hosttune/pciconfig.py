@@ -87,6 +87,7 @@ class ConfigFacts(Value, frozen=True, kw_only=True):
     is_bridge: bool = False
     buses: tuple[int, int] | None = None  # of a PCI bridge: the first and the last bus below it, as it routes them
     no_bars: bool = False  # a normal header whose six base address registers are all zero
+    wide_bars: tuple[int, ...] = ()  # those that are 64-bit memory BARs, whether or not they have an address
     capabilities: tuple[int, ...] = ()
     extended_capabilities: tuple[int, ...] = ()
     port_type: str | None = None
@@ -165,12 +166,23 @@ def _header(config: bytes, found: dict[int, int]) -> dict[str, Any]:
         at = found[_CAP_SSVID] + 4 if _CAP_SSVID in found else len(config)
     elif config[0x10:0x28] == _NO_BARS:
         facts["no_bars"] = True
+    else:
+        facts["wide_bars"] = _wide_bars(config)
     if at + 4 <= len(config):
         subsystem = _U32(config, at)[0]
         if subsystem not in (0, 0xFFFFFFFF):
             facts["subsystem_vendor_id"] = f"{subsystem & 0xFFFF:04x}"
             facts["subsystem_device_id"] = f"{subsystem >> 16:04x}"
     return facts
+
+
+def _wide_bars(config: bytes) -> tuple[int, ...]:
+    """Return the 64-bit memory BARs: bit 0 is clear, bits 2:1 are 10 (PCI 3.0, 6.2.5.1). The next is the upper half."""
+    found: list[int] = []
+    for index in range(5):
+        if config[0x10 + 4 * index] & 7 == 4 and index - 1 not in found:
+            found.append(index)
+    return tuple(found)
 
 
 def _capabilities(config: bytes, doubts: list[str]) -> dict[int, int]:

@@ -9,14 +9,14 @@ import msgspec
 
 from hosttune.checks import driverlinks
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
-from hosttune.checks.facts import SOFTWARE, accelerators, as_root, lacks, model_of
+from hosttune.checks.facts import SOFTWARE, accelerators, as_root, lacks, listed, model_of
 from hosttune.gpu.idling import IDLING_DRIVERS, LOADED_DRIVERS
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Link, LinkFigures, PciDevice
 from hosttune.model.pci import common_link, link_shape
-from hosttune.model.validation import CheckResult
+from hosttune.model.validation import CheckResult, Outcome
 from hosttune.model.values import slot_of
 from hosttune.pciconfig import WIDTHS
 
@@ -66,9 +66,33 @@ def pcie_link(evidence: Evidence) -> Iterable[CheckResult]:
     for address in dict.fromkeys(subjects):
         device = functions.get(address)
         if device is None or device.link is None:
-            yield _without_link(evidence, device, address, is_gpu=address in gpus)
+            own = _without_link(evidence, device, address, is_gpu=address in gpus)
         else:
-            yield _judge(evidence, functions, other_links, device, accelerated.get(address))
+            own = _judge(evidence, functions, other_links, device, accelerated.get(address))
+        yield own if own.outcome == "skip" else _with_path(evidence, other_links, own, subjects)
+
+
+def _with_path(evidence: Evidence, others: _Others, own: CheckResult, subjects: Sequence[str]) -> CheckResult:
+    """Judge the links between the device's own link and the root port, too: the narrowest one carries all it moves.
+
+    (Linux drivers/pci/pci.c, pcie_bandwidth_available(), walks the same way.)
+    """
+    index, found = evidence.host.index, {"fail": list[str](), "unknown": list[str](), "pass": list[str]()}
+    for bridge in index.uplinks(own.subject):
+        if bridge.vendor_id in SOFTWARE or (bridge.link is None and not others.ports_report):
+            continue
+        bridge = msgspec.structs.replace(bridge, link=bridge.link or Link())
+        port = _port(index.pci, bridge)
+        outcome, why = _verdict(index.pci, bridge, port, _best(index.pci, bridge, port), loaded=False)
+        sharing = listed([one for one in subjects if one != own.subject and bridge.address in index.above(one)])
+        text = f"above it, {bridge.address} to {bridge.parent}: {why}{'; shared by ' if sharing else ''}{sharing}"
+        found[outcome].append(text)
+    if not found["fail"] and (own.outcome != "pass" or not found["unknown"]):
+        return own
+    worst: Outcome = "fail" if found["fail"] else "unknown"
+    hint = _FAULT if found["fail"] else "read both ends of that link with lspci -vvv as root while something copies"
+    actual, source = "; ".join((own.actual or "", *found[worst])), own.source or sysfs.PCI_DEVICES
+    return msgspec.structs.replace(own, outcome=worst, actual=actual, source=source, hint=hint)
 
 
 def _others(functions: Functions) -> _Others:
@@ -117,7 +141,8 @@ def _judge(
         return passed(_ID, address, expected=expected, actual=actual, source=source)
     if outcome == "fail":
         return failed(_ID, address, expected=expected, actual=actual, source=source, hint=_FAULT)
-    hint = _under_work(device) if why.startswith(_AT_REST) else _elsewhere(evidence, device)
+    awake = device.power_state not in ("D3hot", "D3cold")
+    hint = _under_work(device) if awake and why.startswith(_AT_REST) else _elsewhere(evidence, device)
     return unknown(_ID, address, expected=expected, why=actual, hint=hint, source=source)
 
 
@@ -244,9 +269,7 @@ def _verdict(
     now, most = (link.speed_gts, link.width), (link.max_speed_gts, link.max_width)
     if link.state == "degraded":
         return "fail", link.why or "lower than both ends can do"
-    if (device.power_state or "").startswith("D3"):
-        return "unknown", f"it is in {device.power_state}: its link registers mean nothing"
-    if link.state == "unknown":
+    if link.state == "unknown" or device.power_state == "D3cold":
         return "unknown", link.why or "the link cannot be judged"
     if None in (*now, *most):
         return "unknown", "the link reports no speed or width: not trained, or not readable"
@@ -265,13 +288,14 @@ def _verdict(
 def _lower(device: PciDevice, state: str | None, why: str | None, may_be_idle: bool) -> tuple[str, str]:
     """Judge a link below what both ends can do: a fault, unless only the speed is lower and the device may be at rest.
 
-    At rest is a suspended device, or one whose driver may slow an idle link (and that was not loaded). A link at rest
-    looks the same as one that trained low, so it must be read under load.
+    At rest is a suspended device (also in D3hot: its registers can be read), or one whose driver may slow an idle link
+    (and that was not loaded). A link at rest looks the same as one that trained low, so it must be read under load.
     """
-    if may_be_idle and device.runtime_status == "suspended":
-        return "unknown", f"{_AT_REST}: the device is suspended"
+    if may_be_idle and (device.runtime_status == "suspended" or device.power_state == "D3hot"):
+        return "unknown", f"{_AT_REST}: the device is {'in D3hot' if device.power_state == 'D3hot' else 'suspended'}"
     if may_be_idle and (state == "idle" or (device.is_display and device.driver in IDLING_DRIVERS)):
-        return "unknown", f"{_AT_REST}: {device.driver or 'its driver'} may slow an idle link"
+        who = "the GPU below" if device.is_bridge else device.driver or "its driver"
+        return "unknown", f"{_AT_REST}: {who} may slow an idle link"
     return "fail", why if why and state != "full" else "lower than both ends can do"
 
 

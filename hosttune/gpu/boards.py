@@ -122,3 +122,15 @@ def fabric_gpus(host: Host) -> tuple[Gpu, ...]:
         if gpu.fabric_state is not None or "fabric_state" not in (gpu.lacks or ()):
             found.append(gpu)
     return tuple(found)
+
+
+def in_active_partition(host: Host, gpu: Gpu) -> bool | None:
+    """Return whether an active partition of the fabric has this GPU; None if that is unknown.
+
+    It is also unknown if no partition in the list has the GPU: a complete list has each GPU in several.
+    """
+    partitions = (host.fabric.partitions if host.fabric else None) or ()
+    states = {one.active for one in partitions if gpu.module_id is None or gpu.module_id in one.module_ids}
+    if True in states:
+        return None if gpu.module_id is None else True
+    return False if states == {False} else None

@@ -8,6 +8,7 @@ from hosttune.domain.facts import HostDevice
 from hosttune.linting.guest_on_host import GuestOnHost, named
 from hosttune.linting.rule import ERROR, INFO, PCI, WARN, Fault, Need, rule, unknown
 from hosttune.model import sysfs
+from hosttune.model.pci import DIRECT_REMEDY
 
 _HOSTDEV = "/domain/devices/hostdev"
 _DEVICES = sysfs.PCI_DEVICES
@@ -197,3 +198,22 @@ def iommu_group(scene: GuestOnHost) -> Iterator[Fault]:
         yield Fault(text, _HOSTDEV, INFO)
     elif without:
         yield unknown(f"the IOMMU groups of {named(without)} are unknown", _HOSTDEV)
+
+
+@rule(
+    "reserved-memory",
+    ERROR,
+    _HOSTDEV,
+    right="the firmware keeps no memory for direct DMA of a passed device",
+    why="VFIO and iommufd refuse its IOMMU group, and the guest does not start",
+    source=f"{_GROUPS}/*/reserved_regions; Linux drivers/iommu/iommu.c (require_direct)",
+    remedy=DIRECT_REMEDY,
+    needs=(PCI,),
+    applies=lambda scene: bool(scene.taken),
+)
+def reserved_memory(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find passed functions whose group has a reserved region of type direct."""
+    for address, where in scene.taken.items():
+        device = scene.pci.get(address)
+        if device is not None and device.kept_by_firmware:
+            yield Fault(f"{address} cannot be passed: {device.kept_by_firmware}", where)
