@@ -7,6 +7,7 @@ unprivileged user gets 64 bytes, and a conventional device has 256, so every cap
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from struct import Struct
@@ -112,6 +113,9 @@ class ConfigFacts(Value, frozen=True, kw_only=True):
 _NOTHING = ConfigFacts()
 _GONE = ConfigFacts(all_ones=True)
 _NO_BARS = bytes(0x18)
+# The lowest bytes of two base address registers, of which the first says memory, 64 bits wide (PCI 3.0, 6.2.5.1); the
+# second is the upper half of its address.
+_WIDE_BARS = re.compile(rb"[\x04\x0c].", re.DOTALL).finditer
 
 
 @lru_cache(maxsize=1024)
@@ -167,22 +171,13 @@ def _header(config: bytes, found: dict[int, int]) -> dict[str, Any]:
     elif config[0x10:0x28] == _NO_BARS:
         facts["no_bars"] = True
     else:
-        facts["wide_bars"] = _wide_bars(config)
+        facts["wide_bars"] = tuple(bar.start() for bar in _WIDE_BARS(config[0x10:0x28:4]))
     if at + 4 <= len(config):
         subsystem = _U32(config, at)[0]
         if subsystem not in (0, 0xFFFFFFFF):
             facts["subsystem_vendor_id"] = f"{subsystem & 0xFFFF:04x}"
             facts["subsystem_device_id"] = f"{subsystem >> 16:04x}"
     return facts
-
-
-def _wide_bars(config: bytes) -> tuple[int, ...]:
-    """Return the 64-bit memory BARs: bit 0 is clear, bits 2:1 are 10 (PCI 3.0, 6.2.5.1). The next is the upper half."""
-    found: list[int] = []
-    for index in range(5):
-        if config[0x10 + 4 * index] & 7 == 4 and index - 1 not in found:
-            found.append(index)
-    return tuple(found)
 
 
 def _capabilities(config: bytes, doubts: list[str]) -> dict[int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
 from hosttune.checks.data import table
@@ -20,7 +19,7 @@ from hosttune.checks.facts import (
 from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, not_judged, others_of_model
 from hosttune.checks.nvlinks import CHECKS as NVLINK_CHECKS
 from hosttune.gpu import hints_for, nvswitches, vendor_of
-from hosttune.gpu.boards import in_active_partition
+from hosttune.gpu.boards import waits_for_partition
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
@@ -146,6 +145,7 @@ _STATE = Fact(
     "nvmlDeviceGetGpuFabricInfo",
     also=("fabric_health",),
 )
+_IN_PARTITION = "completed in an active partition, else in progress"
 
 
 def _fabric_state(evidence: Evidence, gpu: Gpu) -> CheckResult:
@@ -170,17 +170,20 @@ def _fabric_state(evidence: Evidence, gpu: Gpu) -> CheckResult:
         return unknown(_STATE.check, gpu.address, expected=_STATE.expected, why=why, hint=hint)
     if gpu.mig_on:
         return skipped(_STATE.check, gpu.address, f"{actual}: a GPU in MIG mode needs no partition of the fabric")
-    host = evidence.host
-    mode = host.fabric.mode if host.fabric else None
-    if gpu.fabric_state == "in progress" and not host.hypervisor and mode != 0 and not {*faults} - {"no partition"}:
-        expected = "completed in an active partition, else in progress (FABRIC_MODE 1 and 2)"
-        registered = None if mode is None else in_active_partition(host, gpu)
-        if registered is False:
-            return _STATE.passed(gpu, f"{actual}, and in no active partition", expected=expected)
-        if registered is None:
-            why = f"{actual}; whether the fabric has partitions (mode {mode}), and an active one has it, is not known"
-            hint = f"read FABRIC_MODE in {nvswitches.MANAGER_CONFIG}, fmpm -l, and the module id in nvidia-smi -q"
-            return _STATE.unknown(gpu, why.replace("mode None", "mode unknown"), hint, expected=expected)
+    waits = (
+        gpu.fabric_state == "in progress"
+        and not {*faults} - {"no partition"}
+        and waits_for_partition(evidence.host, gpu)
+    )
+    if waits:
+        return _STATE.passed(gpu, f"{actual}, and in no active partition", expected=_IN_PARTITION)
+    if waits is None:
+        return _STATE.unknown(
+            gpu,
+            f"{actual}; whether an active partition has it is not known",
+            f"read FABRIC_MODE in {nvswitches.MANAGER_CONFIG}, fmpm -l, and the module id in nvidia-smi -q",
+            expected=_IN_PARTITION,
+        )
     hint = (
         "start nvidia-fabricmanager and read /var/log/fabricmanager.log; in a guest of a shared NVSwitch host its"
         " partition must be active there; CUDA fails with error 802 until then"
@@ -272,7 +275,7 @@ CHECKS: tuple[Check, ...] = (
         "each GPU on an NVSwitch fabric",
         "CUDA does not start (error 802) until the fabric is set up; a degraded one is slow",
         f"NVIDIA, NVML API reference (nvml.h): nvmlGpuFabricInfoV_t, NVML_GPU_FABRIC_HEALTH_MASK_*; {_GUIDE}",
-        lambda evidence: each_gpu(evidence, _STATE, partial(_fabric_state, evidence)),
+        lambda evidence: each_gpu(evidence, _STATE, lambda gpu: _fabric_state(evidence, gpu)),
         inside=True,
         none="GPU",
     ),

@@ -158,11 +158,16 @@ def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
         if found.outcome == "pass" and (unplaced := groupless.near(evidence, device)):
             why = f"the group of {listed(unplaced, 3)} is not known"
             found = _doubt(check, device, found.expected or "", why)
-        regions = f"{_GROUPS}/{device.iommu_group}/reserved_regions"
-        if device.kept_by_firmware:
+        if kept := device.kept_by_firmware:
             say = failed if device.address in passed_on else warned
-            at, why = (check, device.address), device.kept_by_firmware
-            found = say(*at, expected="no region of type direct", actual=why, source=regions, hint=DIRECT_REMEDY)
+            found = say(
+                check,
+                device.address,
+                expected="no reserved region of type direct",
+                actual=kept,
+                source=f"{_GROUPS}/{device.iommu_group}/reserved_regions",
+                hint=DIRECT_REMEDY,
+            )
         elif found.outcome == "pass" and device.iommu_direct is None and regions_read:
             why = "its reserved regions were not read, and those of other groups were"
             found = _doubt(check, device, found.expected or "", why)

@@ -16,7 +16,7 @@ from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Link, LinkFigures, PciDevice
 from hosttune.model.pci import common_link, link_shape
-from hosttune.model.validation import CheckResult, Outcome
+from hosttune.model.validation import CheckResult
 from hosttune.model.values import slot_of
 from hosttune.pciconfig import WIDTHS
 
@@ -69,7 +69,7 @@ def pcie_link(evidence: Evidence) -> Iterable[CheckResult]:
             own = _without_link(evidence, device, address, is_gpu=address in gpus)
         else:
             own = _judge(evidence, functions, other_links, device, accelerated.get(address))
-        yield own if own.outcome == "skip" else _with_path(evidence, other_links, own, subjects)
+        yield own if own.outcome == "skip" else _with_path(evidence, other_links, own, tuple(dict.fromkeys(subjects)))
 
 
 def _with_path(evidence: Evidence, others: _Others, own: CheckResult, subjects: Sequence[str]) -> CheckResult:
@@ -78,21 +78,23 @@ def _with_path(evidence: Evidence, others: _Others, own: CheckResult, subjects: 
     (Linux drivers/pci/pci.c, pcie_bandwidth_available(), walks the same way.)
     """
     index, found = evidence.host.index, {"fail": list[str](), "unknown": list[str](), "pass": list[str]()}
-    for bridge in index.uplinks(own.subject):
-        if bridge.vendor_id in SOFTWARE or (bridge.link is None and not others.ports_report):
-            continue
+    uplinks = [one for one in index.uplinks(own.subject) if one.vendor_id not in SOFTWARE]
+    for bridge in (one for one in uplinks if one.link is not None or others.ports_report):
         bridge = msgspec.structs.replace(bridge, link=bridge.link or Link())
         port = _port(index.pci, bridge)
         outcome, why = _verdict(index.pci, bridge, port, _best(index.pci, bridge, port), loaded=False)
         sharing = listed([one for one in subjects if one != own.subject and bridge.address in index.above(one)])
-        text = f"above it, {bridge.address} to {bridge.parent}: {why}{'; shared by ' if sharing else ''}{sharing}"
-        found[outcome].append(text)
+        text = f"above it, {bridge.address} to {bridge.parent}: {why}"
+        found[outcome].append(f"{text}; shared by {sharing}" if sharing else text)
     if not found["fail"] and (own.outcome != "pass" or not found["unknown"]):
         return own
-    worst: Outcome = "fail" if found["fail"] else "unknown"
-    hint = _FAULT if found["fail"] else "read both ends of that link with lspci -vvv as root while something copies"
-    actual, source = "; ".join((own.actual or "", *found[worst])), own.source or sysfs.PCI_DEVICES
-    return msgspec.structs.replace(own, outcome=worst, actual=actual, source=source, hint=hint)
+    return msgspec.structs.replace(
+        own,
+        outcome="fail" if found["fail"] else "unknown",
+        actual="; ".join((own.actual or "", *(found["fail"] or found["unknown"]))),
+        source=own.source or sysfs.PCI_DEVICES,
+        hint=_FAULT if found["fail"] else "read both ends with lspci -vvv as root while something copies",
+    )
 
 
 def _others(functions: Functions) -> _Others:
@@ -141,8 +143,7 @@ def _judge(
         return passed(_ID, address, expected=expected, actual=actual, source=source)
     if outcome == "fail":
         return failed(_ID, address, expected=expected, actual=actual, source=source, hint=_FAULT)
-    awake = device.power_state not in ("D3hot", "D3cold")
-    hint = _under_work(device) if awake and why.startswith(_AT_REST) else _elsewhere(evidence, device)
+    hint = _where_to_read(evidence, device, at_rest=why.startswith(_AT_REST))
     return unknown(_ID, address, expected=expected, why=actual, hint=hint, source=source)
 
 
@@ -294,8 +295,10 @@ def _lower(device: PciDevice, state: str | None, why: str | None, may_be_idle: b
     if may_be_idle and (device.runtime_status == "suspended" or device.power_state == "D3hot"):
         return "unknown", f"{_AT_REST}: the device is {'in D3hot' if device.power_state == 'D3hot' else 'suspended'}"
     if may_be_idle and (state == "idle" or (device.is_display and device.driver in IDLING_DRIVERS)):
-        who = "the GPU below" if device.is_bridge else device.driver or "its driver"
-        return "unknown", f"{_AT_REST}: {who} may slow an idle link"
+        return (
+            "unknown",
+            f"{_AT_REST}: {'a GPU below' if device.is_bridge else device.driver or 'its driver'} may slow an idle link",
+        )
     return "fail", why if why and state != "full" else "lower than both ends can do"
 
 
@@ -340,20 +343,17 @@ def _without_link(evidence: Evidence, device: PciDevice | None, address: str, *,
     return unknown(_ID, address, expected="the most that both ends can do", why=why, hint=hint)
 
 
-def _under_work(device: PciDevice) -> str:
-    """Return how to read a link under load."""
-    if device.driver in LOADED_DRIVERS:
-        return "hosttune validate --level 1 reads it while copies run: on the machine itself, with the GPU free"
-    return "validate again while something copies to and from it"
-
-
-def _elsewhere(evidence: Evidence, device: PciDevice) -> str:
-    """Return where an unknown link can be read."""
+def _where_to_read(evidence: Evidence, device: PciDevice, *, at_rest: bool) -> str:
+    """Return when or where a link that is unknown, or at rest, can be read."""
     if (device.power_state or "").startswith("D3"):
         return (
             "validate again while its guest runs, or wake it:"
             f" echo on > /sys/bus/pci/devices/{device.address}/power/control"
         )
+    if at_rest and device.driver in LOADED_DRIVERS:
+        return "hosttune validate --level 1 reads it while copies run: on the machine itself, with the GPU free"
+    if at_rest:
+        return "validate again while something copies to and from it"
     if evidence.host.hypervisor:
         return "a virtual port shows no wire: run hosttune validate on the host of this guest"
     return "read both ends with lspci -vvv as root (LnkCap, LnkSta), and the kernel log for the port above"

@@ -165,7 +165,9 @@ def _window(evidence: Evidence, check: str, gpu: Gpu, functions: Functions, unre
     limits = evidence.bar_limits or {}
     most = limits.get(gpu.address)
     whole = gpu.memory_bytes is not None and gpu.memory_bytes <= size  # all of its memory can already be reached
-    limits_known = size <= _UNRESIZED or any(bar in limits for bar in _alike(evidence, functions, device))
+    limits_known = size <= _UNRESIZED or any(
+        functions[other].ids == device.ids for other in limits if other in functions and other != gpu.address
+    )
     if most is None and not whole and limits_known:
         look = f"look with: lspci -vvv -s {gpu.address} (Physical Resizable BAR), as root"
         why = f"{actual}; how large it can be was not read"
@@ -175,13 +177,6 @@ def _window(evidence: Evidence, check: str, gpu: Gpu, functions: Functions, unre
         text = f"{actual}, of {format_size(most)} that it can have"
         return warned(check, gpu.address, expected=expected, actual=text, source=source, hint=hint)
     return passed(check, gpu.address, expected=expected, actual=actual, source=source)
-
-
-def _alike(evidence: Evidence, functions: Functions, device: PciDevice) -> list[str]:
-    """Return the other cards with the same ids."""
-    ids = device.vendor_id, device.device_id
-    found = (functions.get(gpu.address) for gpu in accelerators(evidence.host))
-    return [f.address for f in found if f is not None and f is not device and (f.vendor_id, f.device_id) == ids]
 
 
 def _largest(device: PciDevice) -> int:

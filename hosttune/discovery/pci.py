@@ -242,8 +242,8 @@ class _Groups:
         region: that of interrupts is in each.
         """
         rows = [line.split() for line in (self._reader.text(f"{GROUPS}/{name}/reserved_regions") or "").splitlines()]
-        whole = bool(rows) and all(len(row) == 3 for row in rows)
-        return tuple("-".join(row[:2]) for row in rows if row[2] == "direct") if whole else None
+        direct = tuple("-".join(row[:2]) for row in rows if row[2:] == ["direct"])
+        return direct if rows and all(len(row) == 3 for row in rows) else None
 
     def _link(self, function: Function) -> str | None:
         if "iommu_group" not in function.names:

@@ -157,8 +157,7 @@ def _read(files: FunctionFiles, address: str, above: tuple[str, ...], parent: st
     figures, reported_figures = _figures(files, config, state)
     unread: set[str] = set()
     driver = files.link_name("driver")
-    none = config.no_bars and is_uncore(class_code)
-    bars, unassigned = ((), ()) if none else _bars(files, config.wide_bars, seen_bars) or (None, None)
+    known = ((), ()) if config.no_bars and is_uncore(class_code) else _bars(files, config.wide_bars, seen_bars)
     return Function(
         address=address,
         path=files.path,
@@ -177,8 +176,8 @@ def _read(files: FunctionFiles, address: str, above: tuple[str, ...], parent: st
         numa_node=_node(files, unread),
         local_cpus=_local_cpus(files, unread),
         unread=frozenset(unread),
-        bars=bars,
-        unassigned_bars=unassigned,
+        bars=known[0] if known else None,
+        unassigned_bars=known[1] if known else None,
         driver=driver,
         unbound=True if driver is None and files.reader.lacks(f"{files.path}/driver") else None,
         power_state=state,
@@ -311,7 +310,6 @@ def _parse_bars(data: bytes, wide: tuple[int, ...]) -> Regions:
         if flags & _MEM and flags & _UNSET:
             unassigned.add(index)
         elif flags & _MEM and end > start:
-            unassigned.discard(index)
             bars.append(
                 Bar(
                     index=index,
@@ -320,7 +318,7 @@ def _parse_bars(data: bytes, wide: tuple[int, ...]) -> Regions:
                     is_64bit=bool(flags & _MEM_64),
                 )
             )
-    return tuple(bars), tuple(sorted(unassigned))
+    return tuple(bars), tuple(sorted(unassigned - {bar.index for bar in bars}))
 
 
 def read_irqs(reader: Reader, function: Function) -> tuple[Irq, ...] | None:

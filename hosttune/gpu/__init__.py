@@ -84,9 +84,8 @@ def bar_missing(device: PciDevice) -> str | None:
     if device.unassigned_bars:
         return f"BAR {', '.join(map(str, device.unassigned_bars))} has no address"
     largest = max((bar.size_bytes for bar in device.bars or ()), default=0)
-    if largest > _REGISTERS or not largest or device.physfn or not model_of(device.vendor_id, device.device_id):
-        return None
-    return f"largest BAR {format_size(largest)}: the one for its memory is missing"
+    small = 0 < largest <= _REGISTERS and not device.physfn and model_of(device.vendor_id, device.device_id)
+    return f"largest BAR {format_size(largest)}: the one for its memory is missing" if small else None
 
 
 def model_names() -> dict[str, str]:

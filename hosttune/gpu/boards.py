@@ -124,13 +124,14 @@ def fabric_gpus(host: Host) -> tuple[Gpu, ...]:
     return tuple(found)
 
 
-def in_active_partition(host: Host, gpu: Gpu) -> bool | None:
-    """Return whether an active partition of the fabric has this GPU; None if that is unknown.
+def waits_for_partition(host: Host, gpu: Gpu) -> bool | None:
+    """Return whether a GPU has no place on the fabric because no active partition has it; None if that is unknown.
 
-    It is also unknown if no partition in the list has the GPU: a complete list has each GPU in several.
+    Only a fabric in mode 1 or 2 has partitions, and no guest sees them. A list in which no partition has the GPU is not
+    complete.
     """
-    partitions = (host.fabric.partitions if host.fabric else None) or ()
+    mode, partitions = (host.fabric.mode, host.fabric.partitions or ()) if host.fabric else (None, ())
     states = {one.active for one in partitions if gpu.module_id is None or gpu.module_id in one.module_ids}
-    if True in states:
-        return None if gpu.module_id is None else True
-    return False if states == {False} else None
+    if host.hypervisor or mode == 0 or (True in states and gpu.module_id is not None):
+        return False
+    return True if mode is not None and states == {False} else None

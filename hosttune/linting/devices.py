@@ -214,6 +214,5 @@ def iommu_group(scene: GuestOnHost) -> Iterator[Fault]:
 def reserved_memory(scene: GuestOnHost) -> Iterator[Fault]:
     """Find passed functions whose group has a reserved region of type direct."""
     for address, where in scene.taken.items():
-        device = scene.pci.get(address)
-        if device is not None and device.kept_by_firmware:
+        if (device := scene.pci.get(address)) is not None and device.kept_by_firmware:
             yield Fault(f"{address} cannot be passed: {device.kept_by_firmware}", where)

@@ -169,10 +169,9 @@ class PciDevice(Value, frozen=True, kw_only=True):
 
         Linux drivers/iommu/iommu.c: IOMMU_RESV_DIRECT sets require_direct, and no other owner may have the group.
         """
-        if not self.iommu_direct:
-            return None
-        kept = f"the firmware keeps DMA to {', '.join(self.iommu_direct)} for it (type direct), so VFIO refuses it"
-        return f"IOMMU group {self.iommu_group}: {kept}"
+        kept = ", ".join(self.iommu_direct or ())
+        group = f"IOMMU group {self.iommu_group}"
+        return f"{group}: the firmware keeps DMA to {kept} for it (type direct), so VFIO refuses it" if kept else None
 
     @property
     def is_there(self) -> bool:

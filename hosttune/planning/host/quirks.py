@@ -34,11 +34,8 @@ def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Itera
         if doubt is not None:
             yield Finding(level="warn", text=f"GPU {device.address}: {doubt}", where=where)
         if gpu and function and (missing := bar_missing(function)):
-            text = (
-                f"GPU {device.address}: {missing}, so its driver fails in the guest too: switch Above 4G Decoding on in"
-                " the host's firmware and raise its MMIO window"
-            )
-            yield Finding(level="error", text=text, where=where)
+            mend = "switch Above 4G Decoding on in the host's firmware and raise its MMIO window"
+            yield Finding(level="error", text=f"GPU {device.address} fails in a guest: {missing}: {mend}", where=where)
     yield from _narrow_links(host, guest, where)
     yield from _in_parts(catalogue, guest, where)
     yield from _divided(catalogue, guest, where)
