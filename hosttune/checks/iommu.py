@@ -20,6 +20,7 @@ from hosttune.gpu.vgpu import stays_with_driver
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
+from hosttune.model.pci import DIRECT_REMEDY
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import grouped, slot_of
 
@@ -141,6 +142,7 @@ def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
     gpus = {gpu.address for gpu in accelerators(evidence.host)}
     subjects = [device for device in evidence.host.pci if device.address in passed_on or device.address in gpus]
     held, groupless = holders(evidence), _Groupless.of(evidence)
+    regions_read = any(device.iommu_direct is not None for device in evidence.host.pci)
     for device in subjects:
         if device.iommu_group is None:
             yield _no_group(evidence, check, device, is_given=device.address in passed_on)
@@ -152,6 +154,19 @@ def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
             found = _kept_group(evidence, check, device, group)
         if found.outcome == "pass" and (unplaced := groupless.near(evidence, device)):
             why = f"the group of {listed(unplaced, 3)} is not known"
+            found = _doubt(check, device, found.expected or "", why)
+        if kept := device.kept_by_firmware:
+            say = failed if device.address in passed_on else warned
+            found = say(
+                check,
+                device.address,
+                expected="no reserved region of type direct",
+                actual=kept,
+                source=f"{_GROUPS}/{device.iommu_group}/reserved_regions",
+                hint=DIRECT_REMEDY,
+            )
+        elif found.outcome == "pass" and device.iommu_direct is None and regions_read:
+            why = "its reserved regions were not read, and those of other groups were"
             found = _doubt(check, device, found.expected or "", why)
         yield found
 
@@ -289,8 +304,10 @@ CHECKS = (
         id="iommu-groups",
         title="Whole IOMMU groups",
         subjects="each GPU of a known maker, and each device that a guest has or that is bound for one",
-        why="members of a group reach each other past the IOMMU: given to two guests they are not isolated",
-        source="Linux Documentation/driver-api/vfio (groups; a viable group)",
+        why="members of a group reach each other past the IOMMU: given to two guests they are not isolated; a group for"
+        " which the firmware keeps memory is refused by VFIO",
+        source="Linux Documentation/driver-api/vfio (groups; a viable group), ABI/testing/sysfs-kernel-iommu_groups"
+        " (reserved_regions), drivers/iommu/iommu.c (require_direct)",
         judge=iommu_groups,
         none="GPU, and no device that a guest has",
         of_tree=True,

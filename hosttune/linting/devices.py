@@ -9,7 +9,7 @@ from hosttune.gpu.vgpu import stays_with_driver
 from hosttune.linting.guest_on_host import GuestOnHost, named
 from hosttune.linting.rule import ERROR, INFO, PCI, WARN, Fault, Need, rule, unknown
 from hosttune.model import sysfs
-from hosttune.model.pci import PciDevice
+from hosttune.model.pci import DIRECT_REMEDY, PciDevice
 from hosttune.model.pciclass import STORAGE
 
 _HOSTDEV = "/domain/devices/hostdev"
@@ -224,3 +224,21 @@ def _left(scene: GuestOnHost, left: PciDevice, taken: str) -> Fault:
     why = f" ({'; '.join(uses or doubts)})" if uses or doubts else ""
     text = f"{taken} cannot be passed: {address}, which driver {left.driver} holds, is in its group{why} {source}"
     return Fault(text, _HOSTDEV, remedy=_ELSEWHERE if uses or doubts else None)
+
+
+@rule(
+    "reserved-memory",
+    ERROR,
+    _HOSTDEV,
+    right="the firmware keeps no memory for direct DMA of a passed device",
+    why="VFIO and iommufd refuse its IOMMU group, and the guest does not start",
+    source=f"{_GROUPS}/*/reserved_regions; Linux drivers/iommu/iommu.c (require_direct)",
+    remedy=DIRECT_REMEDY,
+    needs=(PCI,),
+    applies=lambda scene: bool(scene.taken),
+)
+def reserved_memory(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find passed functions whose group has a reserved region of type direct."""
+    for address, where in scene.taken.items():
+        if (device := scene.pci.get(address)) is not None and device.kept_by_firmware:
+            yield Fault(f"{address} cannot be passed: {device.kept_by_firmware}", where)

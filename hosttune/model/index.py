@@ -140,6 +140,19 @@ class DeviceIndex:
         """Return the bridges above a function that the document has, nearest first."""
         return tuple(self.pci[bridge] for bridge in self.above(address) if bridge in self.pci)
 
+    def uplinks(self, address: str) -> tuple[PciDevice, ...]:
+        """Return the bridges above a function whose own link is above them (upstream ports of switches), nearest first.
+
+        Other bridges report the link below them, which is that of the next function. A bridge of which neither link nor
+        type of port is known may be one.
+        """
+        return tuple(
+            bridge
+            for bridge in self.bridges(address)
+            if bridge.port_type == "upstream-port"
+            or (bridge.parent and (bridge.link.upstream if bridge.link else bridge.port_type is None))
+        )
+
     def path(self, address: str) -> tuple[str, ...]:
         """Return the bridges above a function and the function itself, topmost first."""
         return (*reversed(self.above(address)), address)

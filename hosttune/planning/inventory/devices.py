@@ -16,6 +16,7 @@ from hosttune.model.hints import did_you_mean_address
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.index import DeviceIndex
 from hosttune.model.intent import GpuRequest, GuestIntent
+from hosttune.model.pci import DIRECT_REMEDY
 from hosttune.model.values import address_key, parse_address, slot_of
 from hosttune.planning.fabric.partitions import Fabric, read_fabric
 from hosttune.planning.inventory.quarantine import quarantined_devices
@@ -217,6 +218,8 @@ def close_groups(catalogue: Catalogue, chosen: tuple[str, ...]) -> Closure:
         if device is None or device.iommu_group is None:
             ungrouped.append(address)
             continue
+        if device.kept_by_firmware:
+            conflicts.append(f"{address} cannot be given to a guest: {device.kept_by_firmware}; {DIRECT_REMEDY}")
         for other in catalogue.groups[device.iommu_group] if not device.is_bridge else ():
             if other.address in members:
                 continue
