@@ -11,7 +11,6 @@ from hosttune.domain.edit import XmlText
 from hosttune.domain.facts import DomainFacts
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput
-from hosttune.model.guestmemory import RunningMemory
 from hosttune.model.host import Host, NumaNode, RunningGuest
 from hosttune.model.intent import GuestIntent, Intent
 from hosttune.model.platform import RUNNING
@@ -27,14 +26,13 @@ from hosttune.planning.inventory.sizing import read_field
 class Definition:
     """A domain XML to adopt. `where`: its source, for messages. `name`: the guest of which libvirt has it, if it has.
 
-    `refused`: why it must not be planned. `memory`: of the running guest; None: it does not run, or is not looked at.
+    `refused`: why it must not be planned.
     """
 
     data: bytes
     where: str = "domain XML"
     name: str | None = None
     refused: tuple[str, ...] = ()
-    memory: RunningMemory | None = None
 
 
 @dataclass(frozen=True)
