@@ -34,7 +34,9 @@ from hosttune.handover.testguest.inside import answer_of
 from hosttune.handover.testguest.listening import listen
 from hosttune.handover.testguest.order import Order, OrderedDevice, Unanswered, read_answer
 from hosttune.handover.testguest.planned import NAME
+from hosttune.model.devices import SeenDevice
 from hosttune.model.handover import HandoverStep
+from hosttune.model.validation import Machine
 from hosttune.model.values import to_json
 from hosttune.starts import STARTS
 from hosttune.system import STATE_INSIDE
@@ -538,8 +540,17 @@ def test_what_the_guest_answers(root: Path) -> None:
     assert (found.problem, dict(found.memory or {}), found.memory_bytes) == (
         None, {"bytes": 5, "total": 6, "seen": True}, None,
     )  # fmt: skip
+    line = found.to_line()
+    heard = read_answer(line, Order.from_json(to_json(order)))
+    assert (line.count("\n"), heard.memory) == (1, found.memory), "as the hand-over hears it"
     asked = msgspec.structs.replace(order, task="validate", level=2)
     found = answer_of(Searching(root), asked, lambda level: passing(level))
     assert (found.problem, found.firmware, found.validation) == (None, {GPU: None}, passing(2))
+    machine = Machine(gpus=(SeenDevice(address=GPU, id="10de:2330"),))
+    told = msgspec.structs.replace(passing(2), machine=machine)
+    versions = msgspec.structs.replace(found, validation=told, firmware={GPU: {"vbios": "96.00\n\udc80"}})
+    heard = read_answer(versions.to_line(), Order.from_json(to_json(asked)))
+    assert heard.validation is not None
+    assert (heard.validation.verdict, dict((heard.firmware or {})[GPU] or {})) == ("pass", {"vbios": "96.00 \ufffd"})
     refused = msgspec.structs.replace(order, devices=(OrderedDevice(address="0000:99:00.0"),))
     assert "is no GPU" in str(answer_of(Searching(root), refused, lambda level: passing(level)).problem)
