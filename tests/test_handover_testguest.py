@@ -34,10 +34,11 @@ from hosttune.handover.testguest.inside import answer_of
 from hosttune.handover.testguest.listening import listen
 from hosttune.handover.testguest.order import Order, OrderedDevice, Unanswered, read_answer
 from hosttune.handover.testguest.planned import NAME
-from hosttune.model.devices import SeenDevice
 from hosttune.model.handover import HandoverStep
-from hosttune.model.validation import Machine
+from hosttune.model.quarantine import DeviceRecord
+from hosttune.model.validation import Gpu, Machine
 from hosttune.model.values import to_json
+from hosttune.register import record_devices
 from hosttune.starts import STARTS
 from hosttune.system import STATE_INSIDE
 
@@ -355,7 +356,8 @@ def test_the_hook_lets_no_other_guest_have_the_device(root: Path, image: Path) -
             script = (root / "etc/libvirt/hooks/qemu.d/hosttune").read_text()
             script = script.replace(STATE_INSIDE, f"{root}{STATE_INSIDE}")
             if name == NAME and "0x42" in text:
-                (root / "var/lib/hosttune/handover/quarantined").write_text(f"{GPU}\n0000:42:00.0\n")
+                other = DeviceRecord(address="0000:42:00.0", identity="i", state="quarantined", since="x", why="y")
+                record_devices(f"{root}{STATE_INSIDE}", (other,))
             argv = ["sh", "-c", script, "hook", name, "prepare", "begin", "-"]
             refused.append(subprocess.run(argv, input=text, capture_output=True, text=True, check=False).stderr)
         return good(order)
@@ -390,7 +392,7 @@ def test_killed_anywhere_the_device_is_quarantined_and_the_next_hand_over_remove
             tried(system, image)
         assert states(again) in ({GPU: "quarantined"}, {}), cut
         listed = again / "var/lib/hosttune/handover/quarantined"
-        assert states(again) == {} or listed.read_text().split() == [GPU], cut
+        assert states(again) == {} or listed.read_text().split() == [GPU, "end", "1"], cut
         after = GuestHost(again)
         left.add(len(after.left()))
         assert tried(after, image).clean, cut
@@ -546,7 +548,7 @@ def test_what_the_guest_answers(root: Path) -> None:
     asked = msgspec.structs.replace(order, task="validate", level=2)
     found = answer_of(Searching(root), asked, lambda level: passing(level))
     assert (found.problem, found.firmware, found.validation) == (None, {GPU: None}, passing(2))
-    machine = Machine(gpus=(SeenDevice(address=GPU, id="10de:2330"),))
+    machine = Machine(gpus=(Gpu(address=GPU, id="10de:2330"),))
     told = msgspec.structs.replace(passing(2), machine=machine)
     versions = msgspec.structs.replace(found, validation=told, firmware={GPU: {"vbios": "96.00\n\udc80"}})
     heard = read_answer(versions.to_line(), Order.from_json(to_json(asked)))
