@@ -7,7 +7,16 @@ index as the bus.
 
 from __future__ import annotations
 
-from hosttune.model.values import CpuSet, Value, parse_cpus
+import os
+import re
+
+from hosttune.model.sysfs import NET
+from hosttune.model.values import CpuSet, Value, parse_address, parse_cpus
+
+# Arguments to QEMU: -device vfio-pci,host=41:00.0, its JSON form, and sysfsdev=; nodes of disks and of vhost-vdpa.
+_FUNCTION = r"(?:host=|\"host\"\s*:\s*\"|/pci/devices/)((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7])"
+_NODE = r"/dev/(?:nvme|sd|dm-|md|mapper/|disk/|vhost-vdpa)[^,\s\"]*"
+_NO_DRIVE = r"/dev/(?:sr|cdrom|dvd|fd|shm/)"
 
 
 class Pin(Value, frozen=True, kw_only=True):
@@ -220,7 +229,27 @@ class DomainFacts(Value, frozen=True, kw_only=True):
     def functions(self) -> tuple[str, ...]:
         """Return the host addresses of all PCI functions that the guest takes: passed ones and drives of its disks."""
         passed = (one.source for one in self.hostdevs if one.kind == "pci")
-        return tuple(dict.fromkeys(one for one in (*passed, *(disk.function for disk in self.disks)) if one))
+        drives = (disk.function for disk in self.disks)
+        return tuple(dict.fromkeys(one for one in (*passed, *drives, *self.told_functions) if one))
+
+    @property
+    def told_functions(self) -> tuple[str, ...]:
+        """Return the host addresses of the functions that QEMU is told to pass, past libvirt."""
+        return tuple(parse_address(found) for one in self.qemu_arguments for found in re.findall(_FUNCTION, one))
+
+    @property
+    def host_paths(self) -> tuple[str, ...]:
+        """Return the nodes (/dev/…) and interfaces (/sys/class/net/…) of the host by which it has a part of a device.
+
+        Disks that are block devices, vDPA, interfaces of the type direct (macvtap), and nodes that QEMU is told of.
+        """
+        block = [one.source for one in self.disks if one.source and one.type in ("block", "vhostvdpa")]
+        disks = [*block, *(one.source for one in self.disks if one.source and one.source.startswith("/dev/"))]
+        links = [f"{NET}/{one.source}" for one in self.interfaces if one.type == "direct" and one.source]
+        vdpa = [one.source for one in self.interfaces if one.type == "vdpa"]
+        told = [found for one in self.qemu_arguments for found in re.findall(_NODE, one)]
+        paths = (os.path.normpath(path) for path in (*disks, *links, *vdpa, *told) if path)
+        return tuple(dict.fromkeys(path for path in paths if not re.match(_NO_DRIVE, path)))
 
     @property
     def pins(self) -> dict[int, CpuSet]:

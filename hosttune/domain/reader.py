@@ -42,7 +42,7 @@ from hosttune.model.limits import check_count, check_size
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-_QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
+QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 _X86 = ("x86_64", "i686")
 
 
@@ -161,7 +161,7 @@ def _domain(root: _Element) -> DomainFacts:
         pit=attribute(root.find("clock/timer[@name='pit']"), "tickpolicy"),
         balloon=attribute(root.find("devices/memballoon"), "model"),
         iommu=_iommu(root.find("devices/iommu")),
-        qemu_arguments=tuple(str(e.get("value", "")) for e in root.iterfind(f"{_QEMU}commandline/{_QEMU}arg")),
+        qemu_arguments=tuple(str(e.get("value", "")) for e in root.iterfind(f"{QEMU}commandline/{QEMU}arg")),
     )
 
 

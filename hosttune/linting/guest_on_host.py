@@ -252,7 +252,19 @@ class GuestOnHost:
     def taken(self) -> Mapping[str, str]:
         """Return the XML path of each PCI function that the guest takes: passed ones, and NVMe drives of its disks."""
         drives = {disk.function: _NVME_DISK for disk in self.guest.disks if disk.function is not None}
-        return {**drives, **{device.source or "": self.place_of(device) for device in self.passed}}
+        told = dict.fromkeys(self.guest.told_functions, "/domain/commandline")
+        return {**told, **drives, **{device.source or "": self.place_of(device) for device in self.passed}}
+
+    @cached_property
+    def shared(self) -> Mapping[str, str]:
+        """Return the functions that the guest shares with the host, each with the path of the node or interface."""
+        under = self.host.index.functions_under
+        return {address: path for path in self.guest.host_paths for address in under(path) or ()}
+
+    @cached_property
+    def untold(self) -> tuple[str, ...]:
+        """Return the nodes of the host of which it is unknown what they are on."""
+        return tuple(path for path in self.guest.host_paths if self.host.index.functions_under(path) is None)
 
     @cached_property
     def sources(self) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
-from hosttune.model.devices import DeviceSource, Nic, Nvme, SeenDevice
+from hosttune.model import sysfs
+from hosttune.model.devices import DeviceSource, Nic, Nvme, SeenDevice, functions_under
 from hosttune.model.gpu import Gpu
 from hosttune.model.pci import PciDevice
 from hosttune.model.platform import RunningGuest
@@ -30,12 +31,14 @@ class DeviceIndex:
         used: Iterable[Nic | Nvme] = (),
         sources: Iterable[DeviceSource] = (),
         guests: Iterable[RunningGuest] = (),
+        nodes: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         self._functions = pci
         self._gpus = gpus
         self._used = used
         self._sources = sources
         self._guests = guests
+        self._nodes = nodes or {}
         self._above: dict[str, tuple[str, ...]] = {}
 
     @cached_property
@@ -77,6 +80,44 @@ class DeviceIndex:
     def holders(self) -> Mapping[str, str]:
         """The guest that has a device, running or only defined. If several have it, the last one."""
         return {address: guest.name for guest in self._guests for address in guest.devices}
+
+    @cached_property
+    def nodes(self) -> Mapping[str, tuple[str, ...]]:
+        """The PCI functions of nodes and interfaces of the host: `Host.nodes`, with those of NVMe drives and NICs."""
+        drives = (
+            (f"/dev/{name}", one.address) for one in self._used if isinstance(one, Nvme) for name in one.namespaces
+        )
+        nics = (
+            (f"{sysfs.NET}/{name}", one.address)
+            for one in self._used
+            if isinstance(one, Nic)
+            for name in one.interfaces
+        )
+        return {path: tuple(found) for path, found in grouped((*drives, *nics)).items()} | dict(self._nodes)
+
+    def functions_under(self, path: str) -> tuple[str, ...] | None:
+        """Return the PCI functions that a node or an interface of the host is on; None if that is unknown."""
+        return functions_under(self.nodes, path)
+
+    @cached_property
+    def users(self) -> Mapping[str, str]:
+        """The guest that shares a device, running or only defined, and through what: "a, by /dev/nvme0n1p1"."""
+        return {
+            address: f"{guest.name}, by {path}"
+            for guest in self._guests
+            for path in guest.host_paths
+            for address in self.functions_under(path) or ()
+        }
+
+    @cached_property
+    def untold(self) -> tuple[str, ...]:
+        """The disks of guests of which it is unknown what they are on: "/dev/disk/by-id/x of guest a"."""
+        return tuple(
+            f"{path} of guest {guest.name}"
+            for guest in self._guests
+            for path in guest.host_paths
+            if not path.startswith(sysfs.NET) and self.functions_under(path) is None
+        )
 
     @cached_property
     def groups(self) -> Mapping[int, tuple[PciDevice, ...]]:
