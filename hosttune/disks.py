@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from hosttune.model import sysfs
+from hosttune.model.devices import functions_under
 from hosttune.reader import Reader
 
 MOUNTS = "/proc/self/mounts"
@@ -97,6 +98,12 @@ def read_nodes(reader: Reader, paths: Iterable[str] = ()) -> dict[str, tuple[str
         if target is not None and path not in found:
             found[path] = (reader.link(target) or target,)
     return found
+
+
+def functions_of(reader: Reader, paths: Sequence[str]) -> list[tuple[str, ...] | None]:
+    """Return the PCI functions that each of these nodes and interfaces is on; None for one that cannot be told."""
+    nodes = read_nodes(reader, paths) if paths else {}
+    return [functions_under(nodes, path) for path in paths]
 
 
 def _under(reader: Reader, place: str, depth: int = 0) -> set[str] | None:

@@ -14,7 +14,7 @@ from hosttune.gpu.vendor import MemoryClear
 from hosttune.handover.serials import check_serial, serial_now
 from hosttune.holders import holders
 from hosttune.hypervisor import unread_guests
-from hosttune.model.host import Host, RunningGuest
+from hosttune.model.host import Host
 from hosttune.model.pci import PciDevice
 from hosttune.model.quarantine import DeviceRecord, Register, drive_mark
 from hosttune.model.values import Value, address_key, is_address, parse_address
@@ -136,7 +136,7 @@ def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
     begun = [one.address for one in register.quarantined if one.guest == name]
     addresses = [*(guest.devices if guest is not None else ()), *begun]
     found = tuple(dict.fromkeys(one for one in addresses if is_address(one)))
-    if not found and (guest is None or not _shared(host, guest)):
+    if not found and not any(name in users for users in host.index.users.values()):
         what = f"guest {name} has no PCI device" if guest is not None else f"no guest {name} is defined here"
         raise BadInput(what, where="--guest", hint="virsh list --all shows the guests; or name devices: --device BDF")
     return found
@@ -178,21 +178,17 @@ def _refuse_other_serial(register: Register, serials: Mapping[str, str]) -> None
             raise Refused(what, where="--erase", hint=hint)
 
 
-def _shared(host: Host, guest: RunningGuest) -> set[str]:
-    """Return the functions that a guest's disks and interfaces on the host's own devices are on."""
-    return {one for path in guest.host_paths for one in host.index.functions_under(path) or ()}
-
-
 def _owner(site: Site, host: Host, register: Register, address: str, asked: Asked) -> tuple[str, str] | None:
     """Return the guest that had a device, and how that is known; None if it is not. Raises BadInput."""
     record = register.record(address)
-    if record is not None and record.state == "quarantined" and record.guest is not None:
-        return record.guest, f"guest {record.guest}, recorded when its hand-over began"
-    sharing = [one.name for one in host.guests or () if address in _shared(host, one)]
-    defined = [one.name for one in host.guests or () if address in one.devices] or [
-        one for one in sharing if one == asked.guest
-    ]
-    if unread_guests(host) or host.index.untold or set(sharing) - {asked.guest}:
+    begun = record.guest if record is not None and record.state == "quarantined" else None
+    sharing = host.index.users.get(address, {})
+    if sharing.keys() - {asked.guest, begun} or set(host.index.untold.values()) - {asked.guest, begun}:
+        return None  # its data is another guest's, or may be
+    if begun is not None:
+        return begun, f"guest {begun}, recorded when its hand-over began"
+    defined = [one.name for one in host.guests or () if address in one.devices] or [*sharing]
+    if unread_guests(host):
         return None  # another guest may have it too
     if len(defined) == 1:
         return defined[0], f"guest {defined[0]}, from its definition"
@@ -209,7 +205,7 @@ def _refuse_used(site: Site, host: Host, addresses: Sequence[str]) -> None:
         f"{address}: guest {guest.name} has it and is {guest.state or _UNSURE}: shut it down first"
         for address in addresses
         for guest in host.guests or ()
-        if guest.may_run and address in {*guest.devices, *_shared(host, guest)}
+        if guest.may_run and (address in guest.devices or guest.name in host.index.users.get(address, {}))
     ]
     lines += _touched(host, addresses)
     kept = {gpu.address: Driver.of(gpu.address).kept_open(host) for gpu in host.gpus if gpu.address in addresses}
@@ -286,9 +282,10 @@ def _serials(
             hint = "the stopped guest's definition, or a plan that is applied, must have it, and no other guest"
             unread = ", ".join(one.name for one in unread_guests(host))
             hint += f"; which devices these guests have cannot be read: {unread}" if unread else ""
-            hint += f"; what these are on is unknown: {', '.join(host.index.untold)}" if host.index.untold else ""
-            user = host.index.users.get(drive)
-            hint += f"; it is used by guest {user}: if that may be erased, name the guest too (--guest)" if user else ""
+            untold = ", ".join(f"{path} of guest {name}" for path, name in host.index.untold.items())
+            hint += f"; what these are on is unknown: {untold}" if untold else ""
+            users = " and ".join(host.index.users.get(drive, {}))
+            hint += f"; guest {users} has a part of it: if that may go, name the guest too (--guest)" if users else ""
             raise Refused(f"drive {drive}: that a stopped guest had it is not known", where=drive, hint=hint)
     return named
 

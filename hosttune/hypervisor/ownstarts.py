@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hosttune.clock import now_text
-from hosttune.disks import read_nodes
+from hosttune.disks import functions_of
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.hypervisor.connection import read_definition
 from hosttune.libvirthook import hook_text
 from hosttune.model import pciclass, sysfs
-from hosttune.model.devices import functions_under
 from hosttune.reader import Reader
 from hosttune.starts import FUNCTION, GUEST, OWN_STARTS, REGISTER, start_line
 from hosttune.system import STATE_INSIDE, System, state_directory
@@ -90,8 +89,7 @@ def _devices(system: System, name: str) -> dict[str, str]:
     for address in facts.functions:
         found[address] = GUEST
         _with_parent(system, address, found)
-    nodes = read_nodes(Reader(system), facts.host_paths) if facts.host_paths else {}
-    for address in (one for path in facts.host_paths for one in functions_under(nodes, path) or ()):
+    for address in (one for on in functions_of(Reader(system), facts.host_paths) for one in on or ()):
         found.setdefault(address, FUNCTION)
         _with_parent(system, address, found)
     return found

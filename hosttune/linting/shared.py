@@ -94,31 +94,17 @@ def device_shared(scene: GuestOnHost) -> Iterator[Fault]:
     """Find devices of other guests; of one that does not run, the two exclude each other only in time."""
     mdevs = ((device.source or "", f"{_HOSTDEV}[@type='mdev']") for device in scene.given if device.kind == "mdev")
     mine = {source.casefold(): (source, where) for source, where in (*scene.taken.items(), *mdevs)}
-    under = scene.host.index.functions_under
     for other in scene.others:
-        shared = {address: path for path in other.guest.host_paths for address in under(path) or ()}
-        both = [
-            (address, f"is used by guest {other.name}, by {shared[address]}")
-            for address in scene.taken
-            if address in shared
-        ]
-        both += [
-            (path, f"is on {one}, which belongs to guest {other.name}")
-            for one, path in scene.shared.items()
-            if one in other.devices
-        ]
-        for source, why in both:
-            stopped = other.guest.state in _STOPPED
-            text = f"{source} {why} ({other.guest.state or 'state unknown'})"
-            yield Fault(
-                f"{text}: the two cannot run at the same time" if stopped else text, _BLOCK, WARN if stopped else None
-            )
+        shared = scene.facts.shared_by(other.guest)
+        owned = [(f"{mine[one][0]} belongs to", mine[one][1]) for one in sorted(mine.keys() & other.devices)]
+        owned += [(f"{one} is below {shared[one]} of", where) for one, where in scene.taken.items() if one in shared]
+        below = ((path, one) for one, path in scene.shared.items() if one in other.devices)
+        owned += [(f"{path} is on {one}, which belongs to", _BLOCK) for path, one in below]
         if other.guest.unread:
             yield unknown(f"the devices of guest {other.name} are unknown: its definition cannot be read", _HOSTDEV)
-        for source in sorted(mine.keys() & other.devices):
-            (written, where), state = mine[source], other.guest.state
-            text = f"{written} belongs to guest {other.name} ({state or 'state unknown'})"
-            if state in _STOPPED:
+        for what, where in owned:
+            text = f"{what} guest {other.name} ({other.guest.state or 'state unknown'})"
+            if other.guest.state in _STOPPED:
                 yield Fault(f"{text}: the two cannot run at the same time", where, WARN)
             else:
                 yield Fault(text, where)

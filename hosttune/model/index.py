@@ -100,24 +100,19 @@ class DeviceIndex:
         return functions_under(self.nodes, path)
 
     @cached_property
-    def users(self) -> Mapping[str, str]:
-        """The guest that shares a device, running or only defined, and through what: "a, by /dev/nvme0n1p1"."""
-        return {
-            address: f"{guest.name}, by {path}"
-            for guest in self._guests
-            for path in guest.host_paths
-            for address in self.functions_under(path) or ()
-        }
+    def users(self) -> Mapping[str, Mapping[str, str]]:
+        """The guests that share a device, running or only defined, by its address; each with the path of its part."""
+        rows = ((guest.name, path) for guest in self._guests for path in guest.host_paths)
+        found = grouped((one, row) for row in rows for one in self.functions_under(row[1]) or ())
+        return {address: dict(pairs) for address, pairs in found.items()}
 
     @cached_property
-    def untold(self) -> tuple[str, ...]:
-        """The disks of guests of which it is unknown what they are on: "/dev/disk/by-id/x of guest a"."""
-        return tuple(
-            f"{path} of guest {guest.name}"
-            for guest in self._guests
-            for path in guest.host_paths
-            if not path.startswith(sysfs.NET) and self.functions_under(path) is None
-        )
+    def untold(self) -> Mapping[str, str]:
+        """The disks of guests of which it is unknown what they are on: the guest by path."""
+        paths = {path: guest.name for guest in self._guests for path in guest.host_paths}
+        return {
+            path: name for path, name in paths.items() if sysfs.NET not in path and self.functions_under(path) is None
+        }
 
     @cached_property
     def groups(self) -> Mapping[int, tuple[PciDevice, ...]]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from hosttune.disks import read_nodes
+from hosttune.disks import functions_of
 from hosttune.errors import BadInput, Refused, Unreadable
 from hosttune.holders import holders
 from hosttune.journal import Record, Store, Transaction
 from hosttune.model import sysfs
-from hosttune.model.devices import functions_under
 from hosttune.model.hints import did_you_mean, did_you_mean_address
 from hosttune.model.host import Host
 from hosttune.model.listing import some
@@ -127,8 +126,7 @@ def _touched(system: System, record: Record, held: Mapping[str, DeviceRecord]) -
         sources = [*facts.functions, *(one.source for one in facts.hostdevs if one.source is not None)]
     except BadInput:
         return held.values()
-    nodes = read_nodes(Reader(system), facts.host_paths) if facts.host_paths else {}
-    shared = [functions_under(nodes, path) for path in facts.host_paths]
+    shared = functions_of(Reader(system), facts.host_paths)
     if None in shared:
         return held.values()
     sources += [address for functions in shared for address in functions or ()]

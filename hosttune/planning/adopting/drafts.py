@@ -194,9 +194,9 @@ def _held(free: Host, facts: DomainFacts) -> Iterator[str]:
     holders = {address: free.index.holders.get(address) for address in facts.functions}
     holders |= {one.source: mdevs.get(one.source) for one in facts.hostdevs if one.kind == "mdev" and one.source}
     yield from (f"{source} is held by guest {holder}" for source, holder in holders.items() if holder)
-    users = {address: free.index.users.get(address) for address in facts.functions}
-    yield from (f"{address} is used by guest {user}" for address, user in users.items() if user)
     catalogue = read_catalogue(free)
+    users = ((address, catalogue.users.get(address)) for address in facts.functions)
+    yield from (f"{address} is used by guest {user}" for address, user in users if user)
     yield from (claim for path in facts.host_paths for claim in disk_claims(catalogue, path))
 
 

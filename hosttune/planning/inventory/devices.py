@@ -65,7 +65,10 @@ def read_catalogue(host: Host) -> Catalogue:
         pci=host.index.pci,
         gpus=host.index.gpus,
         holders=host.index.holders,
-        users=host.index.users,
+        users={
+            address: "; ".join(f"{name}, by {path}" for name, path in users.items())
+            for address, users in host.index.users.items()
+        },
         groups=host.index.groups,
         nvswitches=frozenset(switch.address for switch in host.nvswitches),
         in_use=host.index.in_use,
@@ -88,7 +91,8 @@ def _foreign_data(host: Host) -> dict[str, str]:
     guest = next((guest.name for guest in host.guests or () if guest.unread), None)
     why = f"it may hold data of guest {guest}, whose definition is unknown"
     if guest is None and host.index.untold:
-        why = f"it may be {some(host.index.untold)}, which leads to no known device"
+        named = [f"{path} of guest {name}" for path, name in host.index.untold.items()]
+        why = f"it may be {some(named)}, which leads to no known device"
     return {drive.address: why for drive in host.nvme if guest is not None or host.index.untold}
 
 
