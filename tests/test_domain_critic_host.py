@@ -338,8 +338,8 @@ def test_a_block_disk_that_the_host_uses(name: str, use: str | None) -> None:
     ("path", "why"),
     [
         ("/dev/nvme10n1", "the mounts were not read"),
-        ("/dev/disk/by-id/nvme-x", "only NVMe drives by the kernel's names (/dev/nvme0n1) are known"),
-        ("/dev/vg/root", "only NVMe drives by the kernel's names (/dev/nvme0n1) are known"),
+        ("/dev/disk/by-id/nvme-x", "only of NVMe drives this is known"),
+        ("/dev/vg/root", "only of NVMe drives this is known"),
     ],
 )
 def test_a_block_disk_of_which_it_is_unknown(path: str, why: str) -> None:

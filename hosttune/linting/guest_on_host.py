@@ -76,6 +76,10 @@ class HostFacts:
         known = (*self.given, *(guest for guest in self.host.guests or () if guest.name not in names))
         return tuple(self._other(guest) for guest in known)
 
+    def shared_by(self, guest: RunningGuest | DomainFacts) -> Mapping[str, str]:
+        """Return the functions that a guest shares with the host, each with the path of the node or interface."""
+        return {one: path for path in guest.host_paths for one in self.host.index.functions_under(path) or ()}
+
     def _other(self, guest: RunningGuest) -> OtherGuest:
         vcpus = CpuSet().union(*(parse_cpus(pin.cpus) for pin in guest.vcpu_pins or ()))
         service = parse_cpus(guest.emulator_cpus).union(*map(parse_cpus, guest.iothread_cpus or ()))
@@ -265,6 +269,16 @@ class GuestOnHost:
             **drives,
             **{device.source or "": self.place_of(device) for device in self.passed},
         }
+
+    @cached_property
+    def shared(self) -> Mapping[str, str]:
+        """Return the functions that the guest shares with the host, each with the path of the node or interface."""
+        return self.facts.shared_by(self.guest)
+
+    @cached_property
+    def untold(self) -> tuple[str, ...]:
+        """Return the nodes of the host of which it is unknown what they are on."""
+        return tuple(path for path in self.guest.host_paths if self.host.index.functions_under(path) is None)
 
     @cached_property
     def sources(self) -> tuple[str, ...]:

@@ -83,6 +83,7 @@ def as_defined(guest: DomainFacts) -> RunningGuest:
         devices=guest.functions,
         mdevs=tuple(device.source for device in guest.hostdevs if device.kind == "mdev" and device.source),
         uuid=guest.uuid,
+        host_paths=guest.host_paths,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from hosttune.errors import BadInput, Unreadable
+from hosttune.errors import BadInput, Refused, Unreadable
 from hosttune.journal import RETIRED, Record, Transaction, dropped, in_force, left_alone
 from hosttune.libvirthook import recording_of
 from hosttune.model.intent import Intent
@@ -232,7 +232,7 @@ def _between_tenants(site: Site) -> Iterable[str]:
         return
     try:
         register = read_register(site.store.folder)
-    except BadInput as error:
+    except (BadInput, Refused) as error:
         yield f"the register of quarantined devices cannot be read: {error.what} ({error.where})"
         return
     held = register.quarantined
