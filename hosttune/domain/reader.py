@@ -168,7 +168,7 @@ def _domain(root: _Element) -> DomainFacts:
 def _threads(root: _Element) -> dict[str, Any]:
     vcpu = root.find("vcpu")
     return {
-        "vcpus": _count(vcpu, 1),
+        "vcpus": _count(vcpu, 1, least=1),
         "vcpus_current": number(vcpu, attribute(vcpu, "current")) if vcpu is not None else None,
         "vcpu_cpus": cpu_list(vcpu, attribute(vcpu, "cpuset")),
         "vcpu_placement": attribute(vcpu, "placement"),
@@ -190,11 +190,11 @@ def _memory(root: _Element) -> dict[str, Any]:
     }
 
 
-def _count(element: _Element | None, default: int) -> int:
+def _count(element: _Element | None, default: int, least: int = 0) -> int:
     if element is None or text(element) is None:
         return default
     value = number(element, text(element)) or 0
-    if not 0 <= value <= 1 << 16:
+    if not least <= value <= 1 << 16:
         raise Malformed(element, f"{value} is out of range")
     return value
 
