@@ -322,6 +322,6 @@ _DOORS: tuple[tuple[re.Pattern[str], Callable[[Scratch, re.Match[str], str], Non
     (re.compile(rf"{_DEVICES}/(?P<address>[^/]+)/driver_override"), Scratch._override),
     (re.compile(rf"{_DEVICES}/(?P<address>[^/]+)/reset"), Scratch._reset),
     (re.compile(rf"{_DEVICES}/(?P<address>[^/]+)/link/(?P<state>l0s|l1)_aspm"), Scratch._aspm),
-    (re.compile(r"(?P<pool>.*/hugepages-[0-9]+kB)/nr_hugepages"), Scratch._pages),
-    (re.compile(r"(?P<device>.*)/sriov_numvfs"), Scratch._functions),
+    (re.compile(r"(?P<pool>/sys/.*/hugepages-[0-9]+kB)/nr_hugepages"), Scratch._pages),
+    (re.compile(r"(?P<device>/sys/.*)/sriov_numvfs"), Scratch._functions),
 )

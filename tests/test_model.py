@@ -176,7 +176,7 @@ def test_a_cpu_list_that_is_none(path: str, text: str) -> None:
         ("numa_nodes[0].free_bytes", -4096),
         ("numa_nodes[0].hugepages[0].size_bytes", 0),
         ("numa_nodes[0].hugepages[0].total", -1),
-        ("numa_nodes[0].hugepages[0].free", 10**30),
+        ("numa_nodes[0].hugepages[0].free", (1 << 64) - 1),
         (f"{AT}.numa_node", -1),
         (f"{AT}.iommu_group", -1),
         (f"{AT}.link.width", -1),

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from lxml.etree import _Element
 
 _X86 = ("x86_64", "i686")
-_PFLASH = re.compile(r"--?pflash|.*\b(?:if=pflash\b|pflash0=).*")  # arguments to QEMU
+_PFLASH = re.compile(r"^--?pflash$|\b(?:if=pflash\b|pflash0=)")  # arguments to QEMU
 _ENCRYPTED = (
     "tdx",
     "sev-snp",
@@ -179,7 +179,7 @@ def _domain(root: _Element) -> DomainFacts:
 def _threads(root: _Element) -> dict[str, Any]:
     vcpu = root.find("vcpu")
     return {
-        "vcpus": _count(vcpu, 1),
+        "vcpus": _count(vcpu, 1, least=1),
         "vcpus_current": number(vcpu, attribute(vcpu, "current")) if vcpu is not None else None,
         "vcpu_cpus": cpu_list(vcpu, attribute(vcpu, "cpuset")),
         "vcpu_placement": attribute(vcpu, "placement"),
@@ -201,11 +201,11 @@ def _memory(root: _Element) -> dict[str, Any]:
     }
 
 
-def _count(element: _Element | None, default: int) -> int:
+def _count(element: _Element | None, default: int, least: int = 0) -> int:
     if element is None or text(element) is None:
         return default
     value = number(element, text(element)) or 0
-    if not 0 <= value <= 1 << 16:
+    if not least <= value <= 1 << 16:
         raise Malformed(element, f"{value} is out of range")
     return value
 
@@ -230,7 +230,7 @@ def _firmware(root: _Element, arch: str | None, arguments: tuple[str, ...]) -> s
     if (
         attribute(loader, "type") == "pflash"
         or attribute(root.find("launchSecurity"), "type") in _ENCRYPTED
-        or any(map(_PFLASH.fullmatch, arguments))
+        or any(map(_PFLASH.search, arguments))
     ):
         return "efi"
     file = next(reversed(values_of(arguments, "bios")), text(loader))
