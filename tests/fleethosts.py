@@ -175,3 +175,10 @@ def fleet(pristine: Path, tmp_path: Path) -> Iterator[Fleet]:
     """Two simulated hosts."""
     with simulated(pristine, tmp_path, ("h1", "h2")) as found:
         yield found
+
+
+@pytest.fixture
+def lone(pristine: Path, tmp_path: Path) -> Iterator[Fleet]:
+    """One simulated host."""
+    with simulated(pristine, tmp_path, ("h1",)) as found:
+        yield found
