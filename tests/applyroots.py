@@ -52,9 +52,10 @@ def unpack(archive: Path, target: Path) -> Path:
 
 @dataclass(frozen=True)
 class Root:
-    """A scratch root of one test."""
+    """A scratch root of one test. `upper` is where an overlay keeps what is written to it."""
 
     path: Path
+    upper: Path | None = None
 
     def put(self, name: str, text: str) -> None:
         """Change a file as somebody else would. A new file: the old one is a hard link to the capture's."""
@@ -80,9 +81,12 @@ class Root:
         return os.path.basename(os.readlink(self.path / "sys/bus/pci/devices" / address / "driver"))
 
     def tree(self) -> dict[str, Any]:
-        """Every name with what it holds, so that two of these are equal only if nothing was written between."""
+        """Every name with what it holds, so that two of these are equal only if nothing was written between.
+
+        Of an overlay the names that were written are enough, and there are few of them.
+        """
         found: dict[str, Any] = {}
-        for name, entry in _entries(self.path):
+        for name, entry in _entries(self.upper or self.path):
             state = entry.stat(follow_symlinks=False)
             if entry.is_symlink():
                 found[name] = os.readlink(entry.path)
@@ -175,7 +179,7 @@ def copied(pristine: Path, target: Path) -> Iterator[Root]:
     if aside is None:
         subprocess.run(["cp", "-al", str(pristine), str(target)], check=True)
     try:
-        yield Root(target)
+        yield Root(target, aside and aside / "upper")
     finally:
         if aside is None:
             subprocess.run(["rm", "-rf", str(target)], check=True)  # a third of shutil's time
