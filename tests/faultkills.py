@@ -39,8 +39,8 @@ from hosttune.transaction.steps import setting_of_record
 
 assert ctypes
 WHOLE_HOST, EVERY = "a whole host", 7
-MOST = 4  # kills of one series in a sample
-MOST_OF_A_HOST = 12
+MOST = 2  # kills of one series in a sample
+MOST_OF_A_HOST = 8
 # Where the boot unit goes along; elsewhere hosttune is made to lie at a path that no unit can name, for it would be
 # the same points over and over.
 WITH_UNIT = ("hugepages", "thp", "driver", "sriov-vfs from some", WHOLE_HOST)

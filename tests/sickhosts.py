@@ -12,8 +12,9 @@ from functools import cache
 from pathlib import Path
 
 from damage import Files, load
+from examplehosts import discovered
 
-from hosttune import Intent, discover, domain_xml, plan
+from hosttune import Intent, domain_xml, plan
 from hosttune.system import COMMANDS
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "hgx-h200-8.tar.xz"
@@ -161,7 +162,7 @@ def contradicted() -> Files:
 def with_guest() -> Files:
     """The example with a GPU on vfio-pci and a running guest that has it."""
     host = load(EXAMPLE)
-    found = discover(str(EXAMPLE))
+    found = discovered()
     made = plan(
         found, Intent.from_yaml(f"version: 1\nguests: [{{name: a, gpus: ['{GIVEN}'], vcpus: 8, memory: 8GiB}}]")
     )

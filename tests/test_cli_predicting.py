@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examplehosts import discovered
 
 from hosttune import discover
 from hosttune.bench.baselines import shipped_peaks
@@ -54,7 +55,7 @@ def figures(found: Prediction) -> dict[tuple[str, str], tuple[float | None, floa
 
 
 def test_what_the_example_host_can_reach() -> None:
-    found = figures(predict(discover(EXAMPLE), Scope("host", None, 2)))
+    found = figures(predict(discovered(), Scope("host", None, 2)))
     assert found["h2d", "0000:18:00.0, near node"] == (63.02, 55.45)
     assert found["h2d", "0000:18:00.0, far node"] == (63.02, None)
     assert found["p2p", "0000:18:00.0->0000:29:00.0"] == (450.0, 394.5)
@@ -67,7 +68,7 @@ def test_what_the_example_host_can_reach() -> None:
 
 
 def test_every_figure_says_where_it_comes_from() -> None:
-    for one in predict(discover(EXAMPLE), Scope("host", None, 2)).figures:
+    for one in predict(discovered(), Scope("host", None, 2)).figures:
         assert one.formula
         assert one.source
         assert one.because
@@ -155,7 +156,7 @@ def test_without_figures_no_sources_are_announced(cli: Cli) -> None:
 
 
 def test_predict_is_fast_enough_beside_discovery() -> None:
-    host = discover(EXAMPLE)
+    host = discovered()
     predict(host, Scope("host"))  # tables are read once
     start = time.process_time()
     predict(host, Scope("host", None, 2))

@@ -242,11 +242,10 @@ BROKEN: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
 }
 
 
-@pytest.mark.parametrize("verb", ["apply", "revert", "recover", "status"])
 @pytest.mark.parametrize("name", BROKEN)
 @pytest.mark.parametrize("ended", [True, False], ids=["finished", "cut off"])
 def test_a_journal_that_cannot_be_believed_is_refused(
-    name: str, verb: str, ended: bool, lab: Lab, capsys: pytest.CaptureFixture[str]
+    name: str, ended: bool, lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit 3, the file and its line named, nothing written."""
     number, change = BROKEN[name]
@@ -259,17 +258,18 @@ def test_a_journal_that_cannot_be_believed_is_refused(
         journal = b"".join(journal.splitlines(keepends=True)[:-1])
     journal_of(lab).write_bytes(change(journal))
     before = tree_of(lab.root), journal_of(lab).read_bytes()
-    words = [verb, "--root", str(lab.root)]
-    if verb == "apply":
-        (lab.root / "var/lib/hosttune/plan.json").write_text(FEW.plan.to_json())
-        words.append("--yes")
-    code = run(words)
-    errors = capsys.readouterr().err
-    assert code == 3, errors
-    place = f"step {number // 2}" if name in NOT_KNOWN else f"line {number}"
-    assert f"where: {journal_of(lab)}, {place}\n" in errors
-    assert "\n   do: " in errors
-    assert (tree_of(lab.root), journal_of(lab).read_bytes()) == before
+    for verb in ("apply", "revert", "recover", "status"):
+        words = [verb, "--root", str(lab.root)]
+        if verb == "apply":
+            (lab.root / "var/lib/hosttune/plan.json").write_text(FEW.plan.to_json())
+            words.append("--yes")
+        code = run(words)
+        errors = capsys.readouterr().err
+        assert code == 3, (verb, errors)
+        place = f"step {number // 2}" if name in NOT_KNOWN else f"line {number}"
+        assert f"where: {journal_of(lab)}, {place}\n" in errors, verb
+        assert "\n   do: " in errors, verb
+        assert (tree_of(lab.root), journal_of(lab).read_bytes()) == before, verb
 
 
 # --- of an earlier version ------------------------------------------------------------------------------------
