@@ -49,7 +49,8 @@ def without(tree: Tree, function: Function) -> None:
         del tree.links[name]
     left = f"sys/kernel/iommu_groups/{group}/devices/"
     if not any(name.startswith(left) for name in tree.links):
-        tree.files.pop(f"sys/kernel/iommu_groups/{group}/type", None)
+        for name in ("type", "reserved_regions"):
+            tree.files.pop(f"sys/kernel/iommu_groups/{group}/{name}", None)
     lines = tree.files["proc/interrupts"].decode().splitlines(keepends=True)
     tree.files["proc/interrupts"] = "".join(line for line in lines if f"-{function.address} " not in line).encode()
 

@@ -177,8 +177,7 @@ def apply(
         dry_run: write nothing; the result lists every write in `writes`.
         guests: define the plan's guests; False: host settings only.
         start: start the guests when everything is in place.
-        disrupt: GPUs (addresses) that may be reset, and running guests (names) that may be redefined, or
-            whose memory may move.
+        disrupt: GPUs (addresses) that may be reset, and running guests (names) that may be redefined.
         confirm: gets a line for each change just before the first write; False ends the call with nothing written.
         say: gets a line for each step.
 

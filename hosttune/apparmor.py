@@ -19,13 +19,16 @@ RULE = "/sys/devices/system/node/node[0-9]*/cpumap r,"
 _MARK, _MADE = "# hosttune", "# hosttune, the whole file"
 # Any rule that allows reading a node's cpumap: by its name, or by a pattern that ends in it or in everything.
 _ALLOWS = re.compile(
-    r"^\s*(?:@\{sys\}|/sys)/(?:devices/system/node/(?:\*\*|(?:node\S*|\*{1,2})/(?:cpumap|\*{1,2}))|(?:devices/(?:system/)?)?\*\*)"
+    r"^[ \t]*(?:@\{sys\}|/sys)/"
+    r"(?:devices/system/node/(?:\*\*|(?:node\S*|\*{1,2})/(?:cpumap|\*{1,2}))|(?:devices/(?:system/)?)?\*\*)"
     r"\s+\w*r\w*\s*,",
     re.MULTILINE,
 )
 
 
-_INCLUDES_LOCAL = re.compile(r"^\s*#?include\s+(?:if\s+exists\s+)?<local/abstractions/libvirt-qemu>", re.MULTILINE)
+_INCLUDES_LOCAL = re.compile(
+    r"^[ \t]*#?include[ \t]+(?:if\s+exists\s+)?<local/abstractions/libvirt-qemu>", re.MULTILINE
+)
 
 
 def includes_local(profile: str) -> bool:

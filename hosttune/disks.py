@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from hosttune.model import sysfs
+from hosttune.model.devices import functions_under
 from hosttune.reader import Reader
 
 MOUNTS = "/proc/self/mounts"
@@ -23,6 +24,10 @@ _LOOP = re.compile(r"loop[0-9]+")
 _FILE = re.compile(r"\bFile: (/\S+)")
 _NAMESPACE = r"nvme([0-9]+)(?:c[0-9]+)?n([0-9]+)"
 _CONTROLLER = r"nvme[0-9]+"
+_VDPA = "/sys/bus/vdpa/devices"
+# No file says what is below these (drbd); the pool of a zd is in use by the host itself.
+_UNTOLD = "/virtual/block/(?!nbd|zd|z?ram|loop)"
+_DEEPEST = 16
 
 
 def nvme_names(reader: Reader, address: str) -> tuple[str | None, tuple[str, ...]]:
@@ -64,6 +69,60 @@ def _partition(disk: str) -> re.Pattern[str]:
 def partitions(reader: Reader, disk: str) -> list[str]:
     """Return the partitions of a disk, by name."""
     return [name for name in reader.names(f"{_BLOCK}/{disk}") if _partition(disk).fullmatch(name)]
+
+
+def read_nodes(reader: Reader, paths: Iterable[str] = ()) -> dict[str, tuple[str, ...]]:
+    """Return what nodes and interfaces of the host are on, as `HostFields.nodes` has it, and where these paths lead.
+
+    What cannot be told has no entry. Sources: Documentation/ABI (sysfs-class-net, sysfs-bus-vdpa), the folders `slaves`
+    that dm, md and bcache make (block/holder.c), drivers/nvme/host/multipath.c (the head is in its subsystem).
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for kind, prefix in ((_BLOCK, "/dev"), (sysfs.NET, sysfs.NET)):
+        for name in reader.names(kind):
+            functions = _under(reader, f"{kind}/{name}")
+            if functions or (functions is not None and kind == _BLOCK and not re.match("loop|ram", name)):
+                found[f"{prefix}/{name}"] = tuple(sorted(functions))
+            mapped = reader.text(f"{kind}/{name}/dm/name") if name.startswith("dm-") else None
+            volume = re.fullmatch(
+                r"((?:[^-]|--)++)-((?:[^-]|--)+)", mapped or ""
+            )  # LVM doubles the dashes of its names
+            for link in (mapped and f"mapper/{mapped}", volume and "/".join(volume.groups()).replace("--", "-")):
+                if link:
+                    found[f"/dev/{link}"] = (f"/dev/{name}",)
+    for name in reader.names(_VDPA):
+        for node in reader.names(f"{_VDPA}/{name}"):
+            if node.startswith("vhost-vdpa-"):
+                found[f"/dev/{node}"] = tuple(sysfs.functions_in(reader.link(f"{_VDPA}/{name}") or "")[-1:])
+    folders = ("/dev/mapper", "/dev/md", *(f"/dev/disk/{kind}" for kind in reader.names("/dev/disk")))
+    for path in (*(f"{folder}/{name}" for folder in folders for name in reader.names(folder)), *paths):
+        target = reader.link(path)
+        if target is not None and path not in found:
+            found[path] = (reader.link(target) or target,)
+    return found
+
+
+def functions_of(reader: Reader, paths: Sequence[str]) -> list[tuple[str, ...] | None]:
+    """Return the PCI functions that each of these nodes and interfaces is on; None for one that cannot be told."""
+    nodes = read_nodes(reader, paths) if paths else {}
+    return [functions_under(nodes, path) for path in paths]
+
+
+def _under(reader: Reader, place: str, depth: int = 0) -> set[str] | None:
+    """Return the PCI functions that a device of a class is on, or all that it is made of; None if that is unknown."""
+    real = reader.link(place)
+    if real is None or depth > _DEEPEST:
+        return None
+    below = [f"{_BLOCK}/{name}" for name in reader.names(f"{place}/slaves")]
+    below += [f"{sysfs.NET}/{name[6:]}" for name in reader.names(place) if name.startswith("lower_")]
+    below += [f"{_BLOCK}/{name}" for name in _named(reader, reader.text(f"{place}/loop/backing_file"))]
+    subsystem = re.match(r".*/nvme-subsystem/[^/]+", real)
+    if subsystem:
+        below += [f"{_NVME}/{name}" for name in reader.names(subsystem[0]) if re.fullmatch(_CONTROLLER, name)]
+    if below:
+        parts = [_under(reader, one, depth + 1) for one in below]
+        return None if None in parts else set().union(*filter(None, parts))
+    return None if re.search(_UNTOLD, real) else set(sysfs.functions_in(real)[-1:])
 
 
 def block_uses(reader: Reader) -> dict[str, str]:

@@ -104,10 +104,6 @@ class InUse(WriteFailed):
         self.hint = "stop what uses it, then try again"
 
 
-class PartlyRestored(WriteFailed):
-    """Of something that consists of very many parts, some did not go back: the rest did, and nothing is damaged."""
-
-
 def state_remedy(error: OSError) -> str:
     """Return what to do if the state directory cannot be read or written."""
     if error.errno in (errno.EACCES, errno.EPERM):

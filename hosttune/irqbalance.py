@@ -18,7 +18,7 @@ IRQBALANCE_THEIRS = ("/etc/default/irqbalance", "/etc/sysconfig/irqbalance")
 IRQBALANCE = (IRQBALANCE_OURS, *IRQBALANCE_THEIRS)
 OWED = "# irqbalance has yet to be restarted for it.\n"
 OWED_SAID = " (irqbalance not restarted)"
-_ASSIGNED = r'(?m)^\s*(?:export\s+)?(IRQBALANCE_BANNED_CPU\w+)=["\']?([^"\'\n#]*)'
+_ASSIGNED = r'(?m)^[ \t]*(?:export[ \t]+)?(IRQBALANCE_BANNED_CPU\w+)=["\']?([^"\'\n#]*)'
 
 
 def irqbalance_bans(

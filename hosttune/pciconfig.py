@@ -7,6 +7,7 @@ unprivileged user gets 64 bytes, and a conventional device has 256, so every cap
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from struct import Struct
@@ -87,6 +88,7 @@ class ConfigFacts(Value, frozen=True, kw_only=True):
     is_bridge: bool = False
     buses: tuple[int, int] | None = None  # of a PCI bridge: the first and the last bus below it, as it routes them
     no_bars: bool = False  # a normal header whose six base address registers are all zero
+    wide_bars: tuple[int, ...] = ()  # those that are 64-bit memory BARs, whether or not they have an address
     capabilities: tuple[int, ...] = ()
     extended_capabilities: tuple[int, ...] = ()
     port_type: str | None = None
@@ -111,6 +113,9 @@ class ConfigFacts(Value, frozen=True, kw_only=True):
 _NOTHING = ConfigFacts()
 _GONE = ConfigFacts(all_ones=True)
 _NO_BARS = bytes(0x18)
+# The lowest bytes of two base address registers, of which the first says memory, 64 bits wide (PCI 3.0, 6.2.5.1); the
+# second is the upper half of its address.
+_WIDE_BARS = re.compile(rb"[\x04\x0c].", re.DOTALL).finditer
 
 
 @lru_cache(maxsize=1024)
@@ -165,6 +170,8 @@ def _header(config: bytes, found: dict[int, int]) -> dict[str, Any]:
         at = found[_CAP_SSVID] + 4 if _CAP_SSVID in found else len(config)
     elif config[0x10:0x28] == _NO_BARS:
         facts["no_bars"] = True
+    else:
+        facts["wide_bars"] = tuple(bar.start() for bar in _WIDE_BARS(config[0x10:0x28:4]))
     if at + 4 <= len(config):
         subsystem = _U32(config, at)[0]
         if subsystem not in (0, 0xFFFFFFFF):

@@ -12,19 +12,12 @@ from typing import Any
 
 from hosttune.errors import Unreadable
 from hosttune.model.host import Problem
-from hosttune.model.values import MAX_ID, MAX_SIZE, CpuSet
+from hosttune.model.values import MAX_ID, CpuSet
+from hosttune.model.values import number as number  # what reads the machine also reads its numbers
 from hosttune.system import Folder, System
 
 # The form that the kernel prints; int() also accepts "+1", "1_2" and digits of other scripts.
 _WHOLE = {10: re.compile(r"-?[0-9]{1,19}"), 16: re.compile(r"(?:0x)?[0-9a-fA-F]{1,16}")}
-
-
-def number(text: str, most: int = MAX_SIZE) -> int | None:
-    """Parse a decimal number from 0 to `most`; None for any other text."""
-    if len(text) > len(str(most)) or not (text.isascii() and text.isdecimal()):
-        return None
-    value = int(text)
-    return value if value <= most else None
 
 
 class Reader:

@@ -17,7 +17,7 @@ from hosttune.errors import BadInput, Unreadable
 from hosttune.files import write_whole
 from hosttune.model import sysfs
 from hosttune.scrub import Scrub
-from hosttune.system import COMMANDS, COMPLETE, MAX_LINKS, UNREADABLE, System, join_link
+from hosttune.system import COMMANDS, COMPLETE, MAX_LINKS, NODES, UNREADABLE, System, join_link
 
 if TYPE_CHECKING:
     from hosttune.model.host import Host
@@ -143,6 +143,15 @@ class Recording(System):
             self.missing.add(COMMANDS + name)
         return answer
 
+    def derive(self, name: str, make: Callable[[], str]) -> str:
+        """See System. Only the answer is recorded."""
+        self._asking = True
+        try:
+            self.answers[name] = self.inner.derive(name, make)
+        finally:
+            self._asking = False
+        return self.answers[name]
+
     def run(self, argv: tuple[str, ...], *, timeout: float = 20.0) -> str:
         """See System."""
         return self.inner.run(argv, timeout=timeout)
@@ -245,7 +254,7 @@ def _entries(recording: Recording, scrub: Scrub, say: Say = lambda text: None) -
             entries[COMMANDS + name] = found
         if name.startswith(DEFINITION):
             say(f"of {COMMANDS}{name} only CPUs, memory and host devices are kept")
-    for path in [path for path, entry in entries.items() if path.startswith(COMMANDS) and entry is None]:
+    for path in [path for path, entry in entries.items() if f"{path}/".startswith(COMMANDS) and entry is None]:
         del entries[path]  # listed there, but not read
     if recording.unreadable:
         lines = sorted(
@@ -274,6 +283,7 @@ def _answer(name: str, answer: str, scrub: Scrub) -> bytes | None:
 
     Of libvirt's facts and definitions only what discovery needs is kept; of the kernel log only lines that are events.
     """
+    from hosttune.discovery import strip_nodes
     from hosttune.discovery.guests import DEFINITION, QUERY
     from hosttune.discovery.kernellog import QUERY as KERNEL_LOG
     from hosttune.discovery.kernellog import strip_log
@@ -284,9 +294,11 @@ def _answer(name: str, answer: str, scrub: Scrub) -> bytes | None:
 
     text: str | None = answer
     if name == QUERY:
-        text = strip_facts(answer)
+        text = strip_facts(answer, scrub.node)
     elif name.startswith(DEFINITION):
-        text = strip_xml(answer)
+        text = strip_xml(answer, scrub.node)
+    elif name == NODES:
+        text = strip_nodes(answer, scrub.node)
     elif name == KERNEL_LOG:
         text = strip_log(answer, scrub.words)
     elif name.startswith(MODULE):

@@ -16,6 +16,7 @@ from hosttune.clock import now_text
 from hosttune.errors import BadInput, Refused, state_remedy
 from hosttune.files import append_line, make_folder, sync_folder
 from hosttune.forgotten import caller
+from hosttune.machine import Machine
 from hosttune.model.quarantine import DeviceRecord, Register
 from hosttune.model.values import address_key, to_json
 from hosttune.starts import (
@@ -27,16 +28,25 @@ from hosttune.starts import (
     count_quarantines,
     quarantine_list,
     start_line,
+    trace_of_register,
 )
 from hosttune.state import load, mode_of, save
 
 MOST_WHY = 500  # characters
+_RESTORE = "restore it from a backup; or, once no device has data of a tenant, move its folder away: all are free then"
 
 
 def read_register(folder: str) -> Register:
-    """Return the register of a state directory; an empty one if none was written. Raises BadInput."""
+    """Return the register of a state directory; an empty one if none was ever written.
+
+    Raises BadInput, and Refused if it is absent although other files of a hand-over are there.
+    """
     path = os.path.join(folder, REGISTER)
     if not os.path.lexists(path):
+        machine = Machine()
+        trace = trace_of_register(folder, machine.list, machine.read)
+        if trace is not None:
+            raise Refused(f"the register of quarantined devices is lost: {trace} is there", where=path, hint=_RESTORE)
         return Register()
     return Register.from_json(load(path, what="hosttune's own register"), where=path)
 

@@ -18,7 +18,6 @@ from hosttune.errors import WriteFailed
 from hosttune.hugetlbfs import MOUNTS, PLACES, UNITS_FOLDER, Mounted, read_hugetlbfs
 from hosttune.model import sysfs
 from hosttune.model.affinity import thread_of
-from hosttune.model.guestmemory import after_step, read_step
 from hosttune.pciconfig import CAP_EXPRESS, capability_at
 from hosttune.scratchfiles import NOTES, ScratchFiles
 from hosttune.system import COMMANDS, take_file
@@ -31,7 +30,6 @@ _ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-1][0-9a-f]\.[0-7]")
 _LIBVIRT = ("libvirtd.service", "virtqemud.service")
 _UNIT_LINE = {name: re.compile(rf"^{name}=(\S+)$", re.MULTILINE) for name in ("Where", "Options")}
 _PIN = re.compile(r"virsh-pin-(?P<guest>[^/]+)")
-_MOVE = re.compile(r"move-pages-(?P<guest>[^/]+)")
 _ALLOWED = re.compile(r"^(Cpus_allowed_list:\s*).*$", re.MULTILINE)
 _UNSET = "(null)"  # what the kernel shows for an unset driver_override
 
@@ -88,16 +86,10 @@ class Scratch(ScratchFiles):
         return [tuple(json.loads(line)) for line in (self.read(RAN) or "").splitlines()]
 
     def tell(self, name: str, value: str, live: Callable[[], None]) -> None:
-        """See System. The value becomes the recorded answer; an empty value removes it; a guest's thread is pinned, or
-        its pages move.
-        """
+        """See System. The value becomes the recorded answer; an empty value removes it; a guest's thread is pinned."""
         pinned = _PIN.fullmatch(name)
         if pinned:
             self._pin(pinned["guest"], *value.split("="))
-        elif moved := _MOVE.fullmatch(name):
-            process = self.read(f"/run/libvirt/qemu/{moved['guest']}.pid")
-            path = f"/proc/{process}/numa_maps"
-            self._store(path, after_step(self._held(path).decode(), read_step(value)).encode())
         elif value:
             self._made.make(COMMANDS.rstrip("/"))
             self._put(COMMANDS + name, value.encode())
@@ -330,6 +322,6 @@ _DOORS: tuple[tuple[re.Pattern[str], Callable[[Scratch, re.Match[str], str], Non
     (re.compile(rf"{_DEVICES}/(?P<address>[^/]+)/driver_override"), Scratch._override),
     (re.compile(rf"{_DEVICES}/(?P<address>[^/]+)/reset"), Scratch._reset),
     (re.compile(rf"{_DEVICES}/(?P<address>[^/]+)/link/(?P<state>l0s|l1)_aspm"), Scratch._aspm),
-    (re.compile(r"(?P<pool>.*/hugepages-[0-9]+kB)/nr_hugepages"), Scratch._pages),
-    (re.compile(r"(?P<device>.*)/sriov_numvfs"), Scratch._functions),
+    (re.compile(r"(?P<pool>/sys/.*/hugepages-[0-9]+kB)/nr_hugepages"), Scratch._pages),
+    (re.compile(r"(?P<device>/sys/.*)/sriov_numvfs"), Scratch._functions),
 )

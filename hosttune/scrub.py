@@ -83,6 +83,12 @@ class Scrub:
         """Scrub a path or a link's target: device names can contain UUIDs and MAC addresses."""
         return _ENX.sub(self._enx, _UUID.sub(self._uuid, path))
 
+    def node(self, path: str) -> str:
+        """Scrub the path of a device node: links to disks have serial numbers, volumes have names. Interfaces stay."""
+        if re.match(r"/sys/class/net/|/dev/(?:vhost-vdpa-|scrubbed-|[a-z0-9-]+$)", path):
+            return self.path(path)
+        return f"/dev/scrubbed-{self._hex('node', path, 8)}"
+
     def contents(self, path: str, data: bytes) -> bytes:
         """Scrub the contents of a file or a recorded answer; bytes that are not text are kept (but see `_config`)."""
         name = path.rpartition("/")[2]

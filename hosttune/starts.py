@@ -10,18 +10,21 @@ so a start that both record is counted twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
+from hosttune.model.hostfields import Problem
 from hosttune.model.values import is_address
 
 FOLDER = "handover"  # in the state directory
 REGISTER = f"{FOLDER}/register.json"
 REGISTER_ANSWER = "handover-register"  # in a capture: of quarantined devices only what planning needs
-QUARANTINED = f"{FOLDER}/quarantined"  # the addresses of the register that no guest may have, one a line, for the hook
+# For the hook: the addresses of the register that no guest may have, one a line, and how many they are.
+QUARANTINED = f"{FOLDER}/quarantined"
 STARTS = f"{FOLDER}/starts"
 OWN_STARTS = f"{FOLDER}/own-starts"
 TEST_GUEST = f"{FOLDER}/test-guest"  # the guest of a hand-over that may have quarantined devices, for the hook
 REVOKED = f"{FOLDER}/revoked"  # every list of revoked keys that this host was given
+COURSES = f"{FOLDER}/transactions"  # journals of hand-overs
 SIGNED = f"{FOLDER}/signed"  # statements that were valid here, with their signatures
 _SECOND = 19  # characters of a time to its seconds, in UTC
 GUEST, FUNCTION, HANDOVER = "guest", "function", "hand-over"
@@ -85,6 +88,27 @@ def _is_about(words: list[str], address: str, physical: str | None) -> bool:
     return words[0] == address or (words[0] == physical and words[1] == GUEST)
 
 
-def quarantine_list(addresses: Iterable[str]) -> str:
-    """Return the text of the hook's list of quarantined devices."""
-    return "".join(f"{address}\n" for address in sorted(addresses))
+def quarantine_list(addresses: Collection[str]) -> str:
+    """Return the text of the hook's list of quarantined devices. Its last line tells how many they are."""
+    return "".join(f"{address}\n" for address in sorted(addresses)) + f"end {len(addresses)}\n"
+
+
+def trace_of_register(
+    folder: str, names: Callable[[str], Sequence[str]], read: Callable[[str], str | None]
+) -> str | None:
+    """Return a file that proves that a state directory had a register; None if nothing is there that does.
+
+    `names` and `read`: as in `disks.drive_serial`. An empty list is none: it is written before the first register.
+    """
+    listed, starts = (read(f"{folder}/{name}") for name in (QUARANTINED, STARTS))
+    if listed is not None and listed.strip() != quarantine_list(()).strip():
+        return QUARANTINED
+    if any(f" {HANDOVER} " in line for line in (starts or "").splitlines()):
+        return STARTS
+    beside = [f"{FOLDER}/{name}" for name in names(f"{folder}/{FOLDER}") if name.startswith("statement-")]
+    return next((one for one in (*beside, SIGNED, COURSES) if one in beside or names(f"{folder}/{one}")), None)
+
+
+def unread_register(problems: Iterable[Problem]) -> Problem | None:
+    """Return why a host's register could not be read; None if it was, or if the host document says nothing of one."""
+    return next((one for one in problems if one.where.endswith((REGISTER, REGISTER_ANSWER))), None)

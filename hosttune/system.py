@@ -25,6 +25,7 @@ MAX_FILE_BYTES = 64 << 20
 MAX_LINKS = 40  # the kernel's own limit (MAXSYMLINKS)
 COMMANDS = "/.hosttune/commands/"
 UNREADABLE = "/.hosttune/unreadable"
+NODES = "device-nodes"  # in there: what nodes and interfaces are on
 COMPLETE = "/.hosttune/capture"
 SCRATCH = "/.hosttune/scratch"
 STATE_INSIDE = "/var/lib/hosttune"  # where root and scratch roots keep their state
@@ -130,6 +131,13 @@ class System(ABC):
         A captured host returns what is recorded as `.hosttune/commands/NAME`; only a live one calls `live`.
         """
         return self.read(COMMANDS + name)
+
+    def derive(self, name: str, make: Callable[[], str]) -> str:
+        """Return what `make` tells of files that a capture must not have, because their names identify a machine.
+
+        A capture returns what was recorded as for `query`; other roots have the files.
+        """
+        return self.query(name, make) or make()
 
     def run(self, argv: tuple[str, ...], *, timeout: float = 20.0) -> str:
         """Run a read-only command on the live machine, return its stdout. Raises CommandFailed; a capture refuses."""

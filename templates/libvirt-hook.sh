@@ -30,29 +30,108 @@ fail() {
     exit 1
 }
 
-# One word for each host device: the address of a function, or mdev: and a UUID; * for an address that lacks a part.
-# Only what is in <source> is of the host. libvirt writes addresses as domain='0x0000' bus='0x41' and so on.
+# One word for each device of the host that the guest has: the address of a function; mdev: and a UUID; path: and a device
+# node, or arg: if QEMU is told of it directly; net: and an interface; * for one that cannot be read. Only what is in
+# <source>, or an argument to QEMU, is of the host. libvirt writes addresses as domain='0x0000' bus='0x41' and so on.
 devices_of() {
     awk -v only="$only" '
-        function part(name) {
-            if (!match($0, "[ \t\n]" name "=[\"\047](0x)?[0-9a-fA-F-]+")) return ""
-            found = substr($0, RSTART + length(name) + 3, RLENGTH - length(name) - 3)
+        function written(name) {
+            if (!match($0, "[ \t\n]" name "[ \t\n]*=[ \t\n]*(\"[^\"]*\"|\047[^\047]*\047)")) return ""
+            found = substr($0, RSTART, RLENGTH - 1)
+            sub(/^[^"\047]*["\047]/, "", found)
+            return found
+        }
+        # A number as the kernel writes it, with at least `digits` digits; nothing for one that is not clearly one.
+        function part(name, digits) {
+            found = tolower(written(name))
+            if (found !~ /^0x[0-9a-f]+$/ && found !~ /^[0-7]$/) return ""
             sub(/^0x/, "", found)
-            return tolower(found)
+            sub(/^0+/, "", found)
+            while (length(found) < digits) found = "0" found
+            return found
+        }
+        function node(kind, place) {
+            if (place ~ /[&*?[ \t\n]/) print (place ~ /^\/dev/ ? "*" : "")
+            else print kind place
+        }
+        function argument(text) {
+            gsub(/&quot;|&apos;/, "\"", text)
+            rest = tolower(text)
+            while (match(rest, /[0-9a-f]*:?[0-9a-f][0-9a-f]:[0-9a-f][0-9a-f]\.[0-7]/)) {
+                found = substr(rest, RSTART, RLENGTH)
+                rest = substr(rest, RSTART + RLENGTH)
+                sub(/^:/, "", found)
+                print (found ~ /:.*:/ ? found : "0000:" found)
+            }
+            rest = tolower(text)
+            if (match(rest, /mdev\/devices\/[0-9a-f-]+/)) print "mdev:" substr(rest, RSTART + 13, RLENGTH - 13)
+            while (match(text, /\/dev\/[^,"& \t]+/)) {
+                print "arg:" substr(text, RSTART, RLENGTH)
+                text = substr(text, RSTART + RLENGTH)
+            }
         }
         BEGIN { RS = "<" }
         /^interface[ \t\n>]/ { within = "interface" }
-        /^\/interface[ \t\n]*>/ { within = "" }
+        /^disk[ \t\n>]/ { within = "disk" }
+        /^\/(interface|disk)[ \t\n]*>/ { within = "" }
         only != "" && within != only { next }
-        /^source[ \t\n>]/ { inside = ($0 !~ /\/>/) }
+        /^[A-Za-z0-9_.-]+:arg[ \t\n]/ { argument(written("value")) }
+        /^source[ \t\n>]/ {
+            inside = ($0 !~ /\/>/)
+            if (within != "" && written("dev") ~ /^\//) node("path:", written("dev"))
+            else if (within == "interface" && written("dev") != "") node("net:", written("dev"))
+            if (within == "disk" && written("file") != "") node("path:", written("file"))
+        }
         /^\/source[ \t\n]*>/ { inside = 0 }
         inside && /^address[ \t\n]/ {
-            if (part("uuid") != "") print "mdev:" part("uuid")
-            else if (part("slot") != "" || part("domain") != "") {
-                if (part("domain") == "" || part("bus") == "" || part("slot") == "" || part("function") == "") print "*"
-                else print part("domain") ":" part("bus") ":" part("slot") "." part("function")
+            if (written("uuid") != "") print "mdev:" tolower(written("uuid"))
+            else if (written("slot") written("domain") written("function") != "") {
+                domain = part("domain", 4); bus = part("bus", 2); slot = part("slot", 2); function_ = part("function", 1)
+                print (domain == "" || bus == "" || slot == "" || function_ == "" ? "*" : domain ":" bus ":" slot "." function_)
             }
         }'
+}
+
+# The folders in sysfs of a block device, an interface or a vDPA device, and of all that it is made of; unknown for what
+# cannot be told. A path of a multipath namespace is in the folder of its subsystem.
+below() (
+    place=$(readlink -f "$1") && [ -e "$place" ] || exit 0
+    echo "$place"
+    case $place in
+    */nvme-subsystem/*)
+        place=${place%%/nvme-subsystem/*}/nvme-subsystem/$(echo "${place#*/nvme-subsystem/}" | cut -d / -f 1)
+        for name in $(ls "$place" | grep -x 'nvme[0-9]*'); do readlink -f "$place/$name"; done
+        ;;
+    */virtual/block/loop*) on "path:$(cat "$place/loop/backing_file" 2>/dev/null)" ;;
+    */virtual/block/nbd* | */virtual/block/zd* | */virtual/block/*ram*) ;;
+    */virtual/block/*) [ -n "$(ls "$place/slaves" 2>/dev/null)" ] || echo unknown ;;
+    esac
+    for name in $(ls "$place/slaves" 2>/dev/null); do below "$sys/class/block/$name"; done
+    for name in $(ls "$place" | sed -n 's/^lower_//p'); do below "$sys/class/net/$name"; done
+)
+
+# What a device node or an interface is on: functions, and * for what cannot be told. A file is on nothing here: what the
+# host has mounted is no tenant's.
+on() {
+    found=
+    node=$(readlink -f "${1#*:}") || node=${1#*:}
+    [ ! -f "$node" ] || return 0
+    case $1,$node in
+    net:*) found=$(below "$sys/class/net/${1#net:}") ;;
+    *,/dev/vhost-vdpa-*)
+        for name in $(ls "$sys/bus/vdpa/devices"); do
+            [ ! -e "$sys/bus/vdpa/devices/$name/${node##*/}" ] || found=$(below "$sys/bus/vdpa/devices/$name")
+        done
+        ;;
+    *,/dev/*)
+        found=$(below "$sys/class/block/${node#/dev/}")
+        [ -n "$found" ] || [ "${1%%:*}" = arg ] || found=unknown
+        ;;
+    esac
+    for place in $found; do
+        [ "$place" != unknown ] || echo "*"
+        echo "$place" | grep -oE '[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]' | tail -n 1
+    done
 }
 
 # The function that a virtual function or a mediated device belongs to; nothing for any other function.
@@ -90,21 +169,42 @@ is_tested() {
     grep -qxF -e "$1" "$test_guest"
 }
 
+# Whether there was a register that is not there any more: other files of a hand-over are. (hosttune.starts says which.)
+is_lost() {
+    [ ! -e "$folder/register.json" ] || return 1
+    ! grep -qs ' hand-over ' "$starts" || return 0
+    find "$folder" -path "$folder/transactions/*" -o -path "$folder/signed/*" -o -name 'statement-*' | grep -q .
+}
+
+# Read the list of the addresses that no guest may have. It counts only if it is whole, and says what the register says.
+read_list() {
+    held=$(awk '/"address":/ { split($0, part, "\""); address = part[4] } /"state": "quarantined"/ { print address }' \
+        "$folder/register.json" 2>/dev/null | LC_ALL=C sort)
+    listed=
+    problem=
+    if [ ! -e "$quarantined" ]; then
+        if [ -e "$folder/register.json" ]; then problem="$quarantined is missing"; fi
+    else
+        text=$(cat "$quarantined") || fail "cannot read $quarantined"
+        listed=$(printf '%s\n' "$text" | sed '$d')
+        count=$(printf '%s\n' "$listed" | grep -cxE '[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]')
+        if [ "$text" != "$(printf '%s' "${listed:+$listed
+}end $count")" ] || [ "$(printf '%s' "$listed" | grep -c '')" != "$count" ]; then
+            problem="$quarantined is not whole"
+        elif [ "$listed" != "$held" ]; then
+            problem="$quarantined is not what $folder/register.json says"
+        fi
+    fi
+    if [ -z "$problem" ] && is_lost; then problem="$folder/register.json is lost"; fi
+}
+
 refuse_quarantined() {
-    if [ ! -e "$quarantined" ]; then # the register is never written without it
-        [ -e "$folder/register.json" ] && fail "$quarantined is missing: no device may start (docs/handover.md)"
-        return 0
-    fi
     if [ "$1" = "*" ]; then
-        [ -s "$quarantined" ] && fail "one of its devices cannot be read, and devices of this host are quarantined"
+        [ -z "$listed" ] || fail "one of its devices cannot be told, and devices of this host are quarantined"
         return 0
     fi
-    grep -qxF -e "$1" "$quarantined"
-    case $? in
-    0) is_tested "$1" || fail "$1 is quarantined: see hosttune handover status" ;;
-    1) ;;
-    *) fail "cannot read $quarantined" ;;
-    esac
+    printf '%s\n' "$listed" | grep -qxF -e "$1" || return 0
+    is_tested "$1" || fail "$1 is quarantined: see hosttune handover status"
 }
 
 # A short write to the end of a file is whole, so that starts at the same time need no lock.
@@ -255,26 +355,55 @@ guest=$(printf '%s' "$1" | tr -s '[:space:]' ' ')
 when=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 devices=$(printf '%s' "$definition" | devices_of) || fail "its devices cannot be read"
 lines=
+add() {
+    case " $lines " in *" $1 "*) ;; *) lines="$lines $1" ;; esac
+}
+unknown=
+reached=
 for device in $devices; do
-    parent=$(parent_of "$device")
+    how=guest
     case $device in
-    mdev:*) [ -n "$parent" ] || lines="$lines *,guest" ;;
-    *) lines="$lines $device,guest" ;;
+    path:* | arg:* | net:*)
+        how=function
+        places=$(on "$device")
+        ;;
+    *) places=$device ;;
     esac
-    # A mediated device may itself belong to a virtual function.
-    while [ -n "$parent" ]; do
-        lines="$lines $parent,function"
-        parent=$(parent_of "$parent")
+    for place in $places; do
+        if [ "$place,$how" = "*,function" ]; then
+            unknown=yes
+            continue
+        fi
+        reached="$reached $place"
+        parent=$(parent_of "$place")
+        case $place in
+        mdev:*) [ -n "$parent" ] || add "*,guest" ;;
+        *) add "$place,$how" ;;
+        esac
+        # A mediated device may itself belong to a virtual function.
+        while [ -n "$parent" ]; do
+            add "$parent,function"
+            parent=$(parent_of "$parent")
+        done
     done
 done
-[ "$2" = look ] || for line in $lines; do
-    refuse_quarantined "${line%,*}"
-done
-[ "$2" = look ] || for device in $devices; do
-    for function in $(functions_of "$device"); do
-        refuse_quarantined "$function"
+if [ "$2" != look ] && [ -n "$lines$unknown" ]; then
+    read_list
+    if [ -n "$problem" ]; then # hosttune may be writing the two just now
+        sleep 1
+        read_list
+    fi
+    [ -z "$problem" ] || fail "$problem: no guest with a device may start (docs/handover.md)"
+    [ -z "$unknown" ] || refuse_quarantined "*"
+    for line in $lines; do
+        refuse_quarantined "${line%,*}"
     done
-done
+    for device in $reached; do
+        for function in $(functions_of "$device"); do
+            refuse_quarantined "$function"
+        done
+    done
+fi
 [ "$2" = start ] || look_at_all
 [ "$2" = look ] && exit 0
 for line in $lines; do

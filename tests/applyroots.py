@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,9 +52,11 @@ def unpack(archive: Path, target: Path) -> Path:
 
 @dataclass(frozen=True)
 class Root:
-    """A scratch root of one test."""
+    """A scratch root of one test. An overlay keeps what is written to it in `upper`, above the root `lower`."""
 
     path: Path
+    lower: Path | None = None
+    upper: Path | None = None
 
     def put(self, name: str, text: str) -> None:
         """Change a file as somebody else would. A new file: the old one is a hard link to the capture's."""
@@ -80,9 +82,12 @@ class Root:
         return os.path.basename(os.readlink(self.path / "sys/bus/pci/devices" / address / "driver"))
 
     def tree(self) -> dict[str, Any]:
-        """Every name with what it holds, so that two of these are equal only if nothing was written between."""
+        """Every name with what it holds, so that two of these are equal only if nothing was written between.
+
+        Of an overlay the names that were written are enough, and there are few of them.
+        """
         found: dict[str, Any] = {}
-        for name, entry in _entries(self.path):
+        for name, entry in _entries(self.upper or self.path):
             state = entry.stat(follow_symlinks=False)
             if entry.is_symlink():
                 found[name] = os.readlink(entry.path)
@@ -91,9 +96,15 @@ class Root:
                 found[name] = state.st_mode if whole else (state.st_ino, state.st_size, state.st_mtime_ns)
         return found
 
-    def contents(self) -> dict[str, str | bytes]:
-        """Every name with its contents, but for what a scratch root keeps of an apply that was taken back."""
-        found: dict[str, str | bytes] = {}
+    def contents(self) -> dict[str, str | bytes | None]:
+        """Every name with its contents, but for what a scratch root keeps of an apply that was taken back.
+
+        Of an overlay the names that are not what they are below it; None for one that is gone.
+        """
+        if self.upper is not None and self.lower is not None:
+            differing = self._differing(self.lower, self._touched(self.upper, self.lower))
+            return {name: _held(self.path / name) for name in differing}
+        found: dict[str, str | bytes | None] = {}
         for name, entry in _entries(self.path):
             if name.startswith(_LEFT_BEHIND) or name in _MADE_ON_THE_WAY:
                 continue
@@ -111,6 +122,24 @@ class Root:
         that are still the same (hard links of each other) are not read."""
         mine, theirs = _inodes(self.path), _inodes(pristine)
         names = {name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)}
+        return self._differing(pristine, names)
+
+    def _touched(self, upper: Path, lower: Path) -> set[str]:
+        """Names that may not be what they are in `lower`: in `upper`, hidden by it, or in a folder that was renamed."""
+        found = set()
+        for name, entry in _entries(upper):
+            found.add(name)
+            marks = os.listxattr(entry.path, follow_symlinks=False)
+            folder = entry.is_dir(follow_symlinks=False)
+            if "trusted.overlay.redirect" in marks:
+                found |= {f"{name}/{inside}" for inside, _ in _entries(self.path / name)}
+            if (not folder or {"trusted.overlay.opaque", "trusted.overlay.redirect"} & {*marks}) and (
+                os.path.isdir(lower / name) and not os.path.islink(lower / name)
+            ):
+                found |= {f"{name}/{inside}" for inside, _ in _entries(lower / name)}
+        return found
+
+    def _differing(self, pristine: Path, names: Iterable[str]) -> set[str]:
         ours = {name for name in names if not name.startswith(_LEFT_BEHIND) and name not in _MADE_ON_THE_WAY}
         return {name for name in ours if _held(self.path / name) != _held(pristine / name)}
 
@@ -175,7 +204,7 @@ def copied(pristine: Path, target: Path) -> Iterator[Root]:
     if aside is None:
         subprocess.run(["cp", "-al", str(pristine), str(target)], check=True)
     try:
-        yield Root(target)
+        yield Root(target, pristine, aside / "upper") if aside is not None else Root(target)
     finally:
         if aside is None:
             subprocess.run(["rm", "-rf", str(target)], check=True)  # a third of shutil's time

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -348,7 +348,7 @@ def running(*guests: tuple[int, str, Mapping[str, str]]) -> dict[str, Content]:
         for number, (thread, cpus) in enumerate(threads.items()):
             task = f"proc/{process}/task/{process + number}"
             files[f"{task}/comm"] = f"{thread}\n"
-            files[f"{task}/status"] = f"Threads:\t{len(threads)}\nCpus_allowed_list:\t{cpus}\nMems_allowed_list:\t0\n"
+            files[f"{task}/status"] = f"Threads:\t{len(threads)}\nCpus_allowed_list:\t{cpus}\n"
     return files
 
 
@@ -367,64 +367,7 @@ LIVE = Example(
     ),
 )
 
-Line = tuple[int, int, str, str, str]  # start, MiB, the file's name, what numa_maps says of it, page size in KiB
-
-
-def with_memory(name: str, process: int, cells: Mapping[int, int], lines: Iterable[Line]) -> dict[str, Content]:
-    """Files of a running guest with memory: MiB by cell, and the mappings of its process."""
-    numa = "".join(
-        f"<cell id='{cell}' cpus='{cell}' memory='{size << 10}' unit='KiB'/>" for cell, size in cells.items()
-    )
-    total = sum(cells.values()) << 10
-    maps = [(start, start + (mib << 20), file, pages, kib) for start, mib, file, pages, kib in lines]
-    task = f"proc/{process}/task/{process}"
-    files = running((process, name, {QEMU: "0-7"}))
-    return {
-        **files,
-        f"{task}/status": str(files[f"{task}/status"]).replace("Mems_allowed_list:\t0\n", "Mems_allowed_list:\t0-1\n"),
-        f".hosttune/commands/virsh-dumpxml-{name}": f"<domain type='kvm'><name>{name}</name>"
-        f"<uuid>11111111-2222-4333-8444-555555555555</uuid><memory unit='KiB'>{total}</memory>"
-        f"<vcpu>{max(2, len(cells))}</vcpu><os><type arch='x86_64' machine='q35'>hvm</type></os>"
-        f"<cpu><numa>{numa}</numa></cpu></domain>\n",
-        f"proc/{process}/maps": "".join(
-            f"{start:x}-{end:x} rw-p 00000000 00:00 0 {f'         {file}' if file else ''}\n"
-            for start, end, file, _, _ in maps
-        ),
-        f"proc/{process}/numa_maps": "".join(
-            f"{start:x} default {f'file={file} ' if file else ''}{pages} kernelpagesize_kB={kib}\n"
-            for start, _, file, pages, kib in maps
-        ),
-        **{
-            f"sys/devices/system/node/node{node}/meminfo": "".join(
-                f"Node {node} {word}: {kib} kB\n"
-                for word, kib in (
-                    ("MemTotal", 4 << 20), ("MemFree", 2 << 20), ("Active(file)", 0), ("Inactive(file)", 0),
-                )
-            )
-            for node in (0, 1)
-        },
-        **{f"sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/free_hugepages": "8\n" for node in (0, 1)},
-    }  # fmt: skip
-
-
-HUGE = "/dev/hugepages/libvirt/qemu/1-big/qemu_back_mem.ram-node0.x1"
-MEMORY = Example(
-    "live-memory",
-    with_memory(
-        "big",
-        4000,
-        {0: 8, 1: 2048},
-        (
-            (0x7F0000000000, 2, "", "anon=300 dirty=300 N0=100 N1=200", "4"),
-            (0x7F1000000000, 8, HUGE, "huge anon=4 dirty=4 N1=4", "2048"),
-            (0x7F2000000000, 2048, "", "anon=5000 dirty=5000 N0=4000 N1=1000", "4"),
-        ),
-    ),
-    (("live-memory", "big", "cell.0=0 cell.1=1 process=4000.4711"),),
-    needed=False,
-)
-
-EXAMPLES = {example.name: example for example in (*HOST, *PCI, *GPUS, *BOOT, *GUESTS, LIVE, MEMORY)}
+EXAMPLES = {example.name: example for example in (*HOST, *PCI, *GPUS, *BOOT, *GUESTS, LIVE)}
 
 
 def together(*examples: Example) -> Example:

@@ -12,8 +12,9 @@ from functools import cache
 from pathlib import Path
 
 from damage import Files, load
+from examplehosts import discovered
 
-from hosttune import Intent, discover, domain_xml, plan
+from hosttune import Intent, domain_xml, plan
 from hosttune.system import COMMANDS
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "hgx-h200-8.tar.xz"
@@ -28,7 +29,7 @@ _GPU_FAULTS: tuple[tuple[str, str], ...] = (
     ("<clocks_event_reason_hw_slowdown>Not Active", "<clocks_event_reason_hw_slowdown>Active"),
     ("<pending_mig>Disabled", "<pending_mig>Enabled"),
     ("<gpu_recovery_action>None", "<gpu_recovery_action>Reset"),
-    ("<state>Completed", "<state>In Progress"),
+    ("<state>In Progress", "<state>Not Started"),
     ("<current_power_limit>700.00 W", "<current_power_limit>400.00 W"),
     ("<pending_ecc>Enabled", "<pending_ecc>Disabled"),
 )
@@ -39,7 +40,10 @@ _MORE_GPU_FAULTS: tuple[tuple[str, str], ...] = (
     ("<compute_mode>Default", "<compute_mode>Prohibited"),
     ("<sram_uncorrectable_parity>0", "<sram_uncorrectable_parity>1"),
     ("<current_ecc>Enabled", "<current_ecc>Disabled"),
-    ("<status>Success", "<status>Insufficient Resources"),
+    (
+        "<state>In Progress</state>\n\t\t\t<status>N/A",
+        "<state>Completed</state>\n\t\t\t<status>Insufficient Resources",
+    ),
     ("<clocks_event_reason_sw_thermal_slowdown>Not", "<clocks_event_reason_sw_thermal_slowdown>"),
 )
 
@@ -158,7 +162,7 @@ def contradicted() -> Files:
 def with_guest() -> Files:
     """The example with a GPU on vfio-pci and a running guest that has it."""
     host = load(EXAMPLE)
-    found = discover(str(EXAMPLE))
+    found = discovered()
     made = plan(
         found, Intent.from_yaml(f"version: 1\nguests: [{{name: a, gpus: ['{GIVEN}'], vcpus: 8, memory: 8GiB}}]")
     )

@@ -223,15 +223,18 @@ class SshFleet:
     hosts: list[SshHost] = field(default_factory=list)
     commands: list[subprocess.Popen[str]] = field(default_factory=list, repr=False)
 
-    def host(self, name: str, root: Path, *, mounts: str = "", listening: bool = True) -> SshHost:
-        """A new host that is let in with the fleet's key and whose own key is known; started."""
+    def host(self, name: str, root: Path, *, mounts: str = "", listening: bool = True, sshd: str = "") -> SshHost:
+        """A new host that is let in with the fleet's key and whose own key is known; started.
+
+        `sshd`: further lines of its sshd's configuration.
+        """
         number = len(self.hosts) + 11
         folder = self.folder / name
         for part in ("home", "tmp"):
             (folder / part).mkdir(parents=True)
         keygen(folder / "host_key")
         shutil.copy(self.folder / "key.pub", folder / "authorized_keys")
-        (folder / "sshd_config").write_text(_sshd_config(folder))
+        (folder / "sshd_config").write_text(_sshd_config(folder) + sshd)
         host = SshHost(name, number, folder, self.controller, root, mounts, listening)
         self.hosts.append(host)
         self.know(host)

@@ -13,7 +13,6 @@ from typing import Any
 import applyroots
 import pytest
 from adoptedguests import Guest, crowds, host_with
-from faultkinds import QEMU, running, with_memory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lxml import etree
@@ -24,15 +23,13 @@ import hosttune
 from hosttune.cli.process import run
 from hosttune.domain import domain_xml, read_domain
 from hosttune.errors import BadInput
-from hosttune.model.guestmemory import RunningMemory
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
-from hosttune.model.plan import Action, Plan
+from hosttune.model.plan import Plan
 from hosttune.model.values import parse_cpus
 from hosttune.planning import plan
-from hosttune.planning.adopting import LIVE_AFFINITY, LIVE_MEMORY, Adoption, Adoptions, Definition, adopt, saved_plan
+from hosttune.planning.adopting import LIVE_AFFINITY, Adoption, Adoptions, Definition, adopt, saved_plan
 from hosttune.planning.adopting.staying import most_staying
-from hosttune.report.adoption_text import change_rows
 
 NEAR, FAR = "0000:c1:00.0", "0000:41:00.0"
 SHAPE = Shape(cards=(Card(NEAR, 1, group=7), Card(FAR, 0, group=9), Card("0000:c2:00.0", 1, kind="nic", group=8)))
@@ -234,67 +231,6 @@ def test_threads_of_a_running_guest_move_now_unless_its_memory_must_stay() -> No
     assert [action for action in settled.plan.actions if action.kind == LIVE_AFFINITY] == []
 
 
-RIGHT = "process=1000.4711"
-
-
-def planned_with(host: Host, guest: Guest, memory: RunningMemory) -> Adoptions:
-    return adopt(host, [Definition(guest.xml.encode(), guest.name, memory=memory)])
-
-
-def live_memory(found: Adoptions) -> list[Action]:
-    return [action for action in found.plan.actions if action.kind == LIVE_MEMORY]
-
-
-def test_memory_of_a_running_guest_on_another_node_than_planned_moves_where_it_can() -> None:
-    guest = Guest(pins=on(cores_of(SHAPE, 1)[1:3]), runs=True)
-    host = host_of(guest)
-    far = RunningMemory(places=f"cell.0=4KiB@0:512,1:256 {RIGHT}", allowed="0-1")
-    found = planned_with(host, guest, far)
-    (action,) = live_memory(found)
-    assert (action.id, action.current, action.want) == ("live-memory:old", None, f"cell.0=1 {RIGHT}")
-    assert action.why == "2 MiB on node 0: far from its vCPUs; moved while it runs, if it is named: --disrupt old"
-    rows = change_rows(found.guests[0])
-    assert ("memory of the running guest: cell 0 to node 1 (live, with --disrupt old)", action.why) in rows
-    near = RunningMemory(places=f"cell.0=4KiB@1:768 {RIGHT}", allowed="0-1")
-    other = RunningMemory(places=f"cell.0=4KiB@0:512 cell.1=4KiB@0:512 {RIGHT}", allowed="0-1")
-    assert [live_memory(planned_with(host, guest, memory)) for memory in (near, other)] == [[], []]
-    assert live_memory(together(host, (guest,))) == []
-
-
-@pytest.mark.parametrize(
-    ("memory", "why"),
-    [
-        (
-            RunningMemory(places=f"cell.0=4KiB@0:9 {RIGHT}", stays="a device holds it", allowed="0-1"),
-            "a device holds it",
-        ),
-        (
-            RunningMemory(places=f"cell.0=4KiB@0:9 {RIGHT}", allowed="0"),
-            "the control group of the guest allows memory of node 0 only: it moves at its next start",
-        ),
-        (RunningMemory(stays="two mappings are alike"), "two mappings are alike"),
-    ],
-)
-def test_memory_that_must_stay_while_the_guest_runs_is_said(memory: RunningMemory, why: str) -> None:
-    guest = Guest(pins=on(cores_of(SHAPE, 1)[1:3]), runs=True)
-    found = planned_with(host_of(guest), guest, memory)
-    assert live_memory(found) == []
-    said = [finding.text for finding in found.plan.findings if finding.where == "guest old"]
-    assert f"its memory stays where it is while it runs: {why}" in said
-
-
-def test_memory_stays_with_threads_that_must_stay() -> None:
-    """Its memory would be far from them."""
-    near, far = cores_of(SHAPE, 1), cores_of(SHAPE, 0)
-    held = Guest("held", vcpus=14, devices=(NEAR,), pins=on(far[1:8]), node=0, runs=True)
-    coming = Guest("next", devices=(FAR,), pins=on(near[1:3]), runs=True)
-    last = Guest("last", vcpus=2, pins=on(near[3:4]), runs=False)
-    memory = RunningMemory(places=f"cell.0=4KiB@1:768 {RIGHT}", allowed="0-1")
-    guests = [Definition(one.xml.encode(), one.name, memory=memory) for one in (held, coming, last)]
-    found = adopt(host_of(held, coming, last), guests)
-    assert live_memory(found) == []
-
-
 def test_threads_do_not_move_to_cores_where_another_guest_stays() -> None:
     """The memory of `held` stays on node 0 until it starts again, so its threads stay on cores that `next` gets."""
     near, far = cores_of(SHAPE, 1), cores_of(SHAPE, 0)
@@ -399,41 +335,6 @@ def root(tmp_path: Path, pristine: Path) -> Iterable[Path]:
                 text.replace("<memory ", mark, 1) if name == "nova" else text
             )
         yield copy.path
-
-
-def test_a_running_guest_far_from_its_memory_is_planned_repaired_and_put_back(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The whole way by commands: guest `one` runs, in ordinary pages on the node where it is not planned."""
-    definition = root / ".hosttune/commands/virsh-dumpxml-one"
-    text = re.sub(
-        r"<memoryBacking>.*?</memoryBacking>|<numatune>.*?</numatune>", "", definition.read_text(), flags=re.S
-    )
-    definition.write_text(text)
-    size = read_domain(text).memory_bytes or 0
-    (root / ".hosttune/commands/virsh-domstate-one").write_text("running")
-    process = {**running((4000, "one", {QEMU: "0-191", **{f"CPU {n}/KVM": "0-191" for n in range(4)}}))}
-    process |= with_memory("one", 4000, {0: size >> 20}, ((0x7F2000000000, size >> 20, "", "{}", "4"),))
-    for path, content in process.items():
-        if path.startswith(("proc/4000/", "run/")) or path.endswith(("qemu-processes", "meminfo")):
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).unlink(missing_ok=True)
-            more = str(content).replace(f"MemTotal: {4 << 20}", f"MemTotal: {512 << 20}")
-            (root / path).write_text(more.replace(f"MemFree: {2 << 20}", f"MemFree: {256 << 20}"))
-    out, pages = tmp_path / "plan.json", root / "proc/4000/numa_maps"
-    pages.write_text(pages.read_text().format("anon=512 dirty=512 N0=256 N1=256"))
-    assert run(["plan", "--root", str(root), "--adopt", "one", "--out", str(out)]) == 0
-    assert re.search(r"cell 0 to node [01] \(live, with --disrupt one\)", capsys.readouterr().out)
-    (action,) = (action for action in Plan.from_json(out.read_text()).actions if action.kind == LIVE_MEMORY)
-    apply = ["apply", "--root", str(root), str(out), "--yes", "-o", "json"]
-    for extra, outcome in (((), "pending"), (("--disrupt", "one"), "done"), ((), "already")):
-        assert run([*apply, *extra]) == 0
-        entries = {one["action"]: one["outcome"] for one in json.loads(capsys.readouterr().out)["entries"]}
-        assert entries[action.id] == outcome
-    target = action.want.partition(" ")[0].rpartition("=")[2]
-    assert f"N{target}=512" in pages.read_text()
-    assert run(["revert", "--root", str(root)]) == 0
-    assert "N0=256 N1=256" in pages.read_text()
 
 
 def test_the_plan_of_several_guests_is_printed_and_saved(

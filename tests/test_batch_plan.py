@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from batch_cases import case, flat_case
 from batch_judge import faults
+from examplehosts import discovered
 from plan_facts import Json
 from sweeps import sample
 
-import hosttune
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent, Reserve
 from hosttune.planning import plan
@@ -21,7 +20,6 @@ from hosttune.planning.search.branch_and_bound import search_problem
 from hosttune.planning.search.ledger import Ledger
 from hosttune.planning.search.placements import PlacementStream
 
-EXAMPLE = str(Path(__file__).parent.parent / "examples" / "hgx-h200-8.tar.xz")
 BATCHES = sample("batches", range(300), 48)  # `make bench` judges as many again
 FLAT = [  # nodes with a GPU, nodes with room for a cell; the nodes of the cells, their level, counted work
     (32, frozenset(range(32)), tuple(range(8)), 0, 20_000),
@@ -59,7 +57,7 @@ def test_one_guest_is_planned_as_in_a_batch(seed: int) -> None:
 
 def test_nics_by_count_are_those_beside_the_gpus() -> None:
     """On the example as many NICs are on the same node off the GPUs' switches: equally far by node, and not taken."""
-    host = hosttune.discover(EXAMPLE)
+    host = discovered()
     intent = Intent.from_yaml("version: 1\nguests: [{name: g, gpus: 2, nics: 2}]")
     devices = plan(host, intent).guests[0].devices
     gpus, nics = ([int(d.address[5:7], 16) for d in devices if d.kind == kind] for kind in ("gpu", "nic"))

@@ -168,6 +168,16 @@ def test_gpus_on_vfio_and_in_mig_mode_are_skipped_with_a_hint(tmp_path: Path) ->
     assert not any("gpu_child" in " ".join(argv) for argv in system.ran)
 
 
+def test_a_gpu_that_waits_for_a_partition_is_not_loaded_and_says_so(tmp_path: Path) -> None:
+    waiting = Gpu(address=GPUS[0], vendor="nvidia", processes=0, fabric_state="in progress")
+    system = machine(tmp_path)
+    found = measure(system, host(gpus=(waiting, msgspec.structs.replace(waiting, address=GPUS[1]))), 1)
+    skips = {row.subject: str(row.actual) for row in found.results if row.check == "bench-gpu"}
+    assert set(skips) == set(GPUS)
+    assert all("error 802" in why and "fmpm -a" in why for why in skips.values())
+    assert not any("gpu_child" in " ".join(argv) for argv in system.ran)
+
+
 @pytest.mark.parametrize(
     ("gpu", "why"),
     [

@@ -10,6 +10,7 @@ import io
 import json
 import re
 import tarfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from hosttune.cli import run
 from hosttune.discovery import discover
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput
+from hosttune.handover.signing import signature_reasons
 from hosttune.model.jsontext import plain_json
 from hosttune.model.limits import LIMITS, limit
 from hosttune.model.yamltext import load_yaml
@@ -322,3 +324,30 @@ def test_guests_of_a_capture_have_a_bound_together() -> None:
     with pytest.raises(BadInput, match="larger than 16 MiB") as caught:
         discover(host_of(files))
     assert caught.value.where == "capture: guests"
+
+
+def test_a_definition_of_very_many_disks_is_judged_in_bounded_time(tmp_path: Path) -> None:
+    """Each of their findings names a line, which is looked up among all of them."""
+    disks = "\n".join(
+        f"<disk type='file'><source file='/x{n}'/><target dev='sd{n}' bus='virtio'/>"
+        f"<address type='pci' domain='0' bus='{n // 32 % 256}' slot='{n % 32}' function='0'/></disk>"
+        for n in range(9_000)
+    )
+    xml = f"<domain type='kvm'><name>a</name><memory>1024</memory><devices>{disks}</devices></domain>"
+    began = time.process_time()
+    found = criticise(hosttune.discover("@example"), xml, where="vm.xml")
+    assert time.process_time() - began < 20
+    assert any(one.rule == "address-twice" and one.line > 8_000 for one in found)
+
+
+def test_signatures_and_lists_of_keys_that_ssh_keygen_would_read_for_minutes(tmp_path: Path) -> None:
+    signers, signature, data = tmp_path / "signers", tmp_path / "statement.json.sig", b"{}"
+    signers.write_text("a ssh-ed25519 AAAA\n")
+    signature.write_text("-----BEGIN SSH SIGNATURE-----\n" + "QUFB\n" * 4_000_000)
+    (reason,) = signature_reasons(data, str(signature), str(signers), "a")
+    assert (reason.reason, "larger than 64 KiB" in reason.text) == ("signature", True)
+    revoked = tmp_path / "revoked"
+    revoked.write_text("# nothing\n" * 1_500_000)
+    with pytest.raises(BadInput) as caught:
+        signature_reasons(data, str(signature), str(signers), "a", (str(revoked),))
+    assert caught.value.what == "larger than 1 MiB"

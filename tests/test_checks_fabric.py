@@ -14,7 +14,7 @@ from hosttune.discovery.evidence import gather
 from hosttune.gpu.nvidia_topo import parse_topo_matrix, peers_from_matrix
 from hosttune.gpu.nvidia_words import fabric_faults
 from hosttune.model.evidence import Evidence, FabricManager
-from hosttune.model.gpu import Gpu, Mig, Peer
+from hosttune.model.gpu import Fabric, FabricPartition, Gpu, Mig, Peer
 from hosttune.model.host import Module, NvSwitch, PciDevice, Platform
 from hosttune.model.validation import CheckResult
 from hosttune.recorded import Capture
@@ -169,7 +169,7 @@ def test_what_its_maker_does_not_have_is_skipped_even_of_a_gpu_that_tells_nothin
         ({"fabric_state": "completed", "fabric_status": "success", "fabric_health": ("no partition",)}, "fail"),
         ({"fabric_state": "completed", "fabric_status": "gpu is lost"}, "fail"),
         ({"fabric_state": "completed"}, "unknown"),
-        ({"fabric_state": "in progress"}, "fail"),
+        ({"fabric_state": "in progress"}, "unknown"),  # the mode is not known
         ({"fabric_state": "not started"}, "fail"),
         ({"fabric_state": "in progress", "mig": Mig(mode="enabled")}, "skip"),
         ({"fabric_state": "in progress", "mig": Mig(mode="enabled"), "nvlinks_active": 18}, "unknown"),
@@ -180,6 +180,49 @@ def test_what_its_maker_does_not_have_is_skipped_even_of_a_gpu_that_tells_nothin
 )
 def test_fabric_state(facts: dict[str, Any], expected: str) -> None:
     assert outcomes(evidence(nvidia(**facts)), "fabric-state") == {A: expected}
+
+
+WAITING = {"fabric_state": "in progress", "module_id": 3}
+
+
+def partition(*modules: int, active: bool | None) -> FabricPartition:
+    return FabricPartition(id=len(modules), module_ids=modules, active=active)
+
+
+UNUSED = Fabric(mode=1, partitions=(partition(3, active=False),))
+
+
+@pytest.mark.parametrize(
+    ("facts", "fabric", "hypervisor", "expected"),
+    [
+        (WAITING, Fabric(mode=1, partitions=(partition(1, 3, active=False),)), False, "pass"),
+        (WAITING, Fabric(mode=2, partitions=(partition(1, 3, active=False),)), False, "pass"),
+        # a partition with it is active: it should have registered
+        (WAITING, Fabric(mode=1, partitions=(partition(1, 3, active=True),)), False, "fail"),
+        (WAITING, Fabric(mode=1, partitions=(partition(3, active=False), partition(1, 3, active=True))), False, "fail"),
+        (WAITING, Fabric(mode=1, partitions=(partition(3, active=False), partition(2, 4, active=True))), False, "pass"),
+        (WAITING, Fabric(mode=0), False, "fail"),
+        (WAITING, Fabric(mode=0, partitions=(partition(1, 3, active=False),)), False, "fail"),
+        (WAITING, Fabric(mode=1, partitions=(partition(1, 3, active=False),)), True, "fail"),
+        # nothing is known of the mode, of the partitions, or of its place in them
+        (WAITING, Fabric(partitions=(partition(1, 3, active=False),)), False, "unknown"),
+        (WAITING, Fabric(mode=1), False, "unknown"),
+        (WAITING, Fabric(mode=1, partitions=()), False, "unknown"),
+        (WAITING, Fabric(mode=1, partitions=(partition(1, 2, active=False),)), False, "unknown"),
+        (WAITING, Fabric(mode=1, partitions=(partition(1, 3, active=None),)), False, "unknown"),
+        ({"fabric_state": "in progress"}, Fabric(mode=1, partitions=(partition(1, 3, active=False),)), False, "pass"),
+        ({"fabric_state": "in progress"}, Fabric(mode=1, partitions=(partition(1, 3, active=True),)), False, "unknown"),
+        # other faults are not explained by a missing partition
+        (WAITING | {"fabric_state": "not started"}, UNUSED, False, "fail"),
+        (WAITING | {"fabric_health": ("no partition",)}, UNUSED, False, "pass"),
+        (WAITING | {"fabric_health": ("route unhealthy",)}, UNUSED, False, "fail"),
+    ],
+)  # fmt: skip
+def test_without_an_active_partition_a_gpu_waits_for_one(
+    facts: dict[str, Any], fabric: Fabric, hypervisor: bool, expected: str
+) -> None:
+    found = evidence(nvidia(**facts), host={"fabric": fabric, "hypervisor": hypervisor})
+    assert outcomes(found, "fabric-state") == {A: expected}
 
 
 @pytest.mark.parametrize(

@@ -421,6 +421,13 @@ def test_groups_of_given_devices() -> None:
         assert outcome("iommu-groups", whole, GPU)[0] == "pass", driver
     two = with_pci(gpu(), nic(iommu_group=40), guests=(guest("a"), guest("b", (3,), (NIC,))))
     assert outcome("iommu-groups", two, GPU) == ("fail", "group 40 is shared by guests a, b")
+    kept = with_pci(gpu(iommu_direct=("0x1000-0x1fff",)))
+    assert outcome("iommu-groups", kept, GPU)[0] == "fail"
+    of_host = with_pci(gpu(iommu_direct=("0x1000-0x1fff",), driver="nvidia"), guests=())
+    assert outcome("iommu-groups", of_host, GPU)[0] == "warn"
+    assert outcome("iommu-groups", with_pci(gpu(iommu_direct=())), GPU)[0] == "pass"
+    lost = with_pci(gpu(), nic(iommu_direct=()))
+    assert outcome("iommu-groups", lost, GPU)[0] == "unknown"
     assert outcome("iommu-groups", with_pci(gpu(iommu_group=None)), GPU)[0] == "fail"
     captured = msgspec.structs.replace(with_pci(gpu(iommu_group=None)), complete=False, absent=())
     assert outcome("iommu-groups", captured, GPU)[0] == "unknown"
@@ -484,7 +491,10 @@ def test_ats_of_a_pair_below_one_switch() -> None:
     assert outcome("ats", pair(EVERY_ACS), NIC)[0] == "warn"  # translated requests are redirected too
     off = judged("ats", pair(direct, ats_enabled=False))[NIC]
     assert (off.outcome, f"mlxconfig -d {NIC} set ATS_ENABLED=1" in (off.hint or "")) == ("warn", True)
-    assert outcome("ats", pair(Acs(capable=ISOLATING)), NIC)[0] == "pass"  # nothing is redirected
+    assert outcome("ats", pair(Acs(capable=ISOLATING)), NIC)[0] == "pass"  # translated requests are not redirected
+    for nowhere in (Acs(capable=ISOLATING), Acs()):  # the guest's addresses are never direct
+        assert outcome("ats", pair(nowhere, ats_enabled=False), NIC)[0] == "warn"
+    assert outcome("ats", pair(None), NIC)[0] == "unknown"
     assert outcome("ats", pair(direct, ats_enabled=None, acs=None), NIC)[0] == "unknown"
 
 

@@ -63,6 +63,10 @@ def of_gpu(**more: Any) -> Evidence:
         ({"link": link(32.0, None)}, "unknown"),
         ({"link": link(8.0, state="unknown", why="a virtual port")}, "unknown"),
         ({"link": link(8.0), "power_state": "D3hot"}, "unknown"),
+        ({"link": link(), "power_state": "D3hot"}, "pass"),
+        ({"link": link(32.0, 8), "power_state": "D3hot"}, "fail"),
+        ({"link": link(8.0, 8), "power_state": "D3hot"}, "fail"),
+        ({"link": link(), "power_state": "D3cold"}, "unknown"),
         ({"link": None}, "unknown"),
         ({"link": link(64.0, 16)}, "unknown"),  # more than it can: no figure of this link
         ({"link": link(16.0), "parent": None}, "unknown"),

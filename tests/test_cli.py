@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examplehosts import discovered
 from unpacking import unpack
 
 from hosttune.cli import run
@@ -44,10 +45,9 @@ def cli(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 @pytest.fixture(scope="session")
 def example_document(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The example host's document in a file."""
-    import hosttune
 
     path = tmp_path_factory.mktemp("document") / "host.json"
-    path.write_text(hosttune.discover(EXAMPLE).to_json())
+    path.write_text(discovered().to_json())
     return str(path)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -22,10 +23,11 @@ from msgspec.structs import replace
 from namespaces import ended, until
 
 from hosttune.collective.child import is_of_all
-from hosttune.collective.launch import child_environment
+from hosttune.collective.listing import _library
 from hosttune.collective.meeting import listen
 from hosttune.collective.member import check_task, environment, take_part
 from hosttune.errors import BadInput
+from hosttune.machine import Machine
 from hosttune.model.collective import Member, Task
 
 NAMES = ("gpu-1", "gpu-2", "gpu-3")
@@ -242,17 +244,43 @@ def descendants(pid: int) -> list[int]:
 
 
 def test_the_environment_is_kept_as_it_is() -> None:
-    """No variable of the library is set or taken away, and those that it reads are recorded."""
-    own = {
-        "NCCL_NVLS_ENABLE": "0",
-        "NCCL_SOCKET_IFNAME": "eth1",
-        "HOME": "/root",
-        "PYTHONPATH": "/x",
-        "SECRET_TOKEN": "y",
-    }
-    given = child_environment("/y", own)
-    assert {name for name, value in given.items() if own.get(name) != value} == {"PYTHONPATH"}
+    """Those variables that the library reads are recorded."""
+    own = {"NCCL_NVLS_ENABLE": "0", "NCCL_SOCKET_IFNAME": "eth1", "HOME": "/root", "SECRET_TOKEN": "y"}
     assert environment(own) == {"NCCL_NVLS_ENABLE": "0", "NCCL_SOCKET_IFNAME": "eth1"}
+
+
+PLANTED = ("hosttune", "torch", "json", "importlib", "datetime", "numpy")
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with modules of somebody else, which say that they were imported."""
+    place = tmp_path / "cwd"
+    place.mkdir()
+    for name in PLANTED:
+        (place / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'a').write('{name} ')\n")
+    monkeypatch.chdir(place)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    return tmp_path / "imported"
+
+
+def test_children_import_nothing_from_the_working_directory(planted: Path, torch: Path, port: int) -> None:
+    found = measure(torch, port)
+    assert [one.outcome for one in found] == ["measured"] * 2
+    _library(Machine(), sys.executable, [])
+    assert not planted.exists(), planted.read_text()
+
+
+def test_every_python_that_the_product_starts_is_told_not_to_look_there() -> None:
+    """-P before -m or -c. The program of a collective is a folder, since another Python may not know -P."""
+    starts = [
+        (path.name, line.strip())
+        for path in sorted((ROOT / "hosttune").rglob("*.py"))
+        for line in path.read_text().splitlines()
+        if re.search(r'"-[mc]",', line) and re.search(r"executable|python", line)
+    ]
+    assert len(starts) == 5, starts
+    assert [one for one in starts if '"-P"' not in one[1]] == []
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,12 @@ FAULTS: dict[str, tuple[str, dict[str, float], dict[str, Any], dict[str, Any]]] 
 }  # fmt: skip
 
 
+def test_in_a_guest_ports_that_do_not_redirect_do_not_replace_ats() -> None:
+    for ats, named in ((None, True), (True, False)):
+        seen = {"ats": ats, "acs_redirect": False, "transport": "ib"}
+        assert ("ats-off" in names(diagnosed(changed({"between": 150.0}, seen, virtual=True)))) is named
+
+
 def test_a_clean_host_has_no_cause() -> None:
     found = diagnosed(CLEAN)
     assert names(found) == []

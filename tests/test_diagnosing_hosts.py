@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from examplehosts import discovered
 
 from hosttune import discover
 from hosttune.cli import run
@@ -23,7 +24,7 @@ from hosttune.model.validation import Sample, Validation
 
 EXAMPLE = str(Path(__file__).resolve().parent.parent / "examples/hgx-h200-8.tar.xz")
 HOSTS = Path(__file__).resolve().parent / "hosts/h200"
-HOST = discover(EXAMPLE)
+HOST = discovered()
 GPU = "0000:18:00.0"
 replace = msgspec.structs.replace
 CLEAN: dict[tuple[str, str], tuple[float, str]] = {

@@ -332,6 +332,57 @@ def test_iommu_groups_are_numbers_with_their_type(tree: Tree) -> None:
     assert told(reader) == [("no IOMMU group number", "/sys/devices/pci0000:00/0000:00:03.0/iommu_group")]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0x00000000fee00000 0x00000000feefffff msi\n", ()),
+        ("0x0000000000000000 0x0000000000ffffff direct-relaxable\n0x00000000fee00000 0x00000000feefffff msi\n", ()),
+        (
+            "0x00000000bdf83000 0x00000000bdf84fff direct\n0x00000000fee00000 0x00000000feefffff msi\n",
+            ("0x00000000bdf83000-0x00000000bdf84fff",),
+        ),
+        ("", None),  # each group has at least the region of interrupts
+        ("0x00000000bdf83000 0x0000\n", None),
+        (None, None),
+    ],
+)
+def test_what_firmware_keeps_for_a_group(tree: Tree, text: str | None, expected: tuple[str, ...] | None) -> None:
+    group = tree.root / "sys/kernel/iommu_groups/42"
+    group.mkdir(parents=True)
+    if text is not None:
+        (group / "reserved_regions").write_text(text)
+    (tree.add("pci0000:00/0000:00:02.0") / "iommu_group").symlink_to("../../../kernel/iommu_groups/42")
+    assert tree.discover()[0]["0000:00:02.0"].iommu_direct == expected
+
+
+EMPTY = "0x0000000000000000 0x0000000000000000 0x0000000000000000"
+
+
+@pytest.mark.parametrize(
+    ("registers", "second", "expected"),
+    [
+        ({}, EMPTY, ()),
+        ({1: 0x0C}, EMPTY, (1,)),  # reset_resource() leaves zeros
+        ({1: 0x0C, 2: 0x2004}, EMPTY, (1,)),  # its upper half is no BAR
+        ({1: 0x0C}, "0x0000380000000000 0x0000383fffffffff 0x000000000014220c", ()),
+        ({}, "0x0000000000000000 0x0000001fffffffff 0x000000002014220c", (1,)),  # IORESOURCE_UNSET
+        ({}, "0x0000000000000000 0x0000000000ffffff 0x0000000020040200", (1,)),  # the same of 32-bit memory
+        ({}, "0x0000000000000000 0x000000000000007f 0x0000000020040101", ()),  # I/O ports: nobody needs them
+    ],
+)
+def test_bars_that_got_no_address(
+    tree: Tree, registers: dict[int, int], second: str, expected: tuple[int, ...]
+) -> None:
+    config = bytearray(b"\xde\x10\x35\x23" + bytes(60))
+    for index, value in registers.items():
+        config[0x10 + 4 * index : 0x14 + 4 * index] = value.to_bytes(4, "little")
+    lines = ["0x0000000091000000 0x0000000091ffffff 0x0000000000040200", second, *[EMPTY] * 4]
+    tree.add("pci0000:00/0000:00:02.0", resource="\n".join(lines), config=bytes(config))
+    device = tree.discover()[0]["0000:00:02.0"]
+    assert device.unassigned_bars == expected
+    assert [bar.index for bar in device.bars or ()] == ([0, 1] if second.startswith("0x000038") else [0])
+
+
 def test_bars_are_sized_from_memory_lines_only(tree: Tree) -> None:
     lines = [
         "0x0000000091000000 0x0000000091ffffff 0x0000000000040200",  # 16 MiB of 32-bit memory

@@ -317,7 +317,7 @@ def test_siblings_of_vcpu_cpus_for_the_emulator() -> None:
 
 
 def other_member(host: Host) -> Host:
-    audio = PciDevice(address="0000:41:00.1", class_code="040300", numa_node=0, iommu_group=0)
+    audio = PciDevice(address="0000:41:00.1", class_code="040300", numa_node=0, iommu_group=0, driver="snd_hda_intel")
     bridge = PciDevice(address="0000:40:01.0", class_code="060400", numa_node=0, iommu_group=0)
     return changed(host, pci=(*host.pci, audio, bridge))
 
@@ -337,7 +337,7 @@ def boot_display(host: Host) -> Host:
 @pytest.mark.parametrize(
     ("change", "level", "text"),
     [
-        (other_member, "warn", "IOMMU group 0 is split: 0000:41:00.0 passed, 0000:41:00.1 left"),
+        (other_member, "error", "0000:41:00.0 cannot be passed: 0000:41:00.1, which driver snd_hda_intel holds, is in"),
         (offline, "error", "CPUs 3 of vCPUs are offline"),
         (hidden, "error", "CPUs 3 of vCPUs are hidden"),
         (boot_display, "error", "0000:41:00.0 is the display"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from domain_faults import faults, findings, host_of
 from domain_shapes import GIB, ONE_GPU, changed
@@ -294,7 +296,8 @@ DRIVES = (
 
 def with_disk(disk: str, **fields: object) -> tuple[LintFinding, ...]:
     function = PciDevice(address=ROOT_DRIVE, class_code="010802", iommu_group=90)
-    pci = (*host_of().pci, function, changed(function, address="0000:01:00.1", class_code="0c0330"))
+    usb = changed(function, address="0000:01:00.1", class_code="0c0330", driver="xhci_hcd")
+    pci = (*host_of().pci, function, usb)
     return findings(ONE_GPU, ("</devices>", f"{disk}</devices>"), host=host_of(pci=pci, nvme=DRIVES, **fields))
 
 
@@ -309,7 +312,7 @@ def test_an_nvme_disk_takes_the_drive_as_a_passed_device_does() -> None:
         ("error", f"{ROOT_DRIVE} is in use by the host: {DRIVES[0].in_use}", path),
     ]
     assert about(found, "device-shared") == [("error", f"{ROOT_DRIVE} belongs to guest other (running)", path)]
-    assert any("IOMMU group 90 is split: 0000:01:00.0 passed, 0000:01:00.1 left" in one.text for one in found)
+    assert any("0000:01:00.0 cannot be passed: 0000:01:00.1, which driver xhci_hcd holds" in one.text for one in found)
     assert about(with_disk(NVME_DISK.replace("bus='0x01'", "bus='0x77'")), "device-missing") == [
         ("error", "0000:77:00.0 does not exist on this host (/sys/bus/pci/devices)", path)
     ]
@@ -335,8 +338,8 @@ def test_a_block_disk_that_the_host_uses(name: str, use: str | None) -> None:
     ("path", "why"),
     [
         ("/dev/nvme10n1", "the mounts were not read"),
-        ("/dev/disk/by-id/nvme-x", "only NVMe drives by the kernel's names (/dev/nvme0n1) are known"),
-        ("/dev/vg/root", "only NVMe drives by the kernel's names (/dev/nvme0n1) are known"),
+        ("/dev/disk/by-id/nvme-x", "only of NVMe drives this is known"),
+        ("/dev/vg/root", "only of NVMe drives this is known"),
     ],
 )
 def test_a_block_disk_of_which_it_is_unknown(path: str, why: str) -> None:
@@ -349,3 +352,46 @@ def test_a_whole_namespace_that_is_in_use_is_so_with_its_partitions() -> None:
     drive = Nvme(address=DATA_DRIVE, namespaces=("nvme1n1",), in_use="nvme1n1 held by md0")
     assert drive.use_of("nvme1n1p1") == "nvme1n1 held by md0"
     assert Nvme(address=DATA_DRIVE, namespaces=("nvme1n1",), in_use="mounted on /").use_of("nvme1n1") == "mounted on /"
+
+
+MATE, VIRTUAL = "0000:41:00.1", "0000:41:10.0"
+ELSEWHERE = "use another slot or port, or a virtual function"
+LEFT = "0000:41:00.1 is left in the group of 0000:41:00.0"
+SHARED = "0000:41:00.0 and 0000:41:00.1 of guest other are in one group"
+
+
+@pytest.mark.parametrize(
+    ("mate", "fields", "level", "text", "may_go"),
+    [
+        ({"driver": "xhci_hcd"}, {}, "error", "which driver xhci_hcd holds", True),
+        ({"driver": "nvidia-gpu"}, {}, "error", "which driver nvidia-gpu holds", True),
+        ({"driver": "nouveau", "boot_display": True}, {}, "error", "(the host boots on this display)", False),
+        ({"driver": "megaraid_sas", "class_code": "010400"}, {}, "error", "(which of the host's disks are", False),
+        (
+            {"driver": "ice", "virtfns": (VIRTUAL,)},
+            {"nics": (Nic(address=VIRTUAL, in_use="used"),)},
+            "error",
+            "(used)",
+            False,
+        ),
+        ({"driver": "ice"}, {"nics": (Nic(address=MATE, use_unknown="no routes"),)}, "error", "it: no routes)", False),
+        ({"driver": "ice"}, {"guests": "shut off"}, "error", "(guest other has it)", False),
+        ({"driver": "vfio-pci"}, {"guests": "running"}, "error", SHARED, False),
+        ({"driver": "vfio-pci"}, {"guests": "shut off"}, "warn", SHARED, False),
+        ({"driver": "vfio-pci"}, {}, "info", LEFT, True),
+        ({"driver": "mlx5_vfio_pci"}, {}, "info", LEFT, True),
+        ({"driver": "pci-stub"}, {}, "info", LEFT, True),
+        ({"unbound": True}, {}, "info", LEFT, True),
+        ({}, {}, "info", "cannot be judged: which driver holds 0000:41:00.1", True),
+    ],
+)
+def test_a_function_that_is_left_of_a_group(
+    mate: dict[str, Any], fields: dict[str, Any], level: str, text: str, may_go: bool
+) -> None:
+    if "guests" in fields:
+        fields = {"guests": (RunningGuest(name="other", state=fields["guests"], devices=(MATE,)),)}
+    left = PciDevice(address=MATE, iommu_group=0, **{"class_code": "0c0330", **mate})
+    found = findings(ONE_GPU, host=host_of(pci=(*host_of().pci, left), **fields))
+    (one,) = [one for one in found if one.rule == "iommu-group" and MATE in one.text]
+    assert (one.level, text in one.text) == (level, True), one.text
+    assert (one.remedy != ELSEWHERE) is may_go

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import examplehosts
 import msgspec
 import pytest
+from examplehosts import discovered
 
 import hosttune
 from hosttune.cli import run
@@ -22,9 +24,8 @@ from hosttune.predicting.expecting import scope_of, with_expectations
 from hosttune.report.expectation_text import expected_rows, worse_rows
 
 HERE = Path(__file__).resolve().parent
-EXAMPLE = str(HERE.parent / "examples/hgx-h200-8.tar.xz")
-HOST = hosttune.discover(EXAMPLE)
-XE9680 = hosttune.discover(str(HERE / "hosts/derived/xe9680-8xh100-lspci.tar.xz"))
+HOST = discovered()
+XE9680 = discovered(examplehosts.XE9680)
 replace = msgspec.structs.replace
 
 

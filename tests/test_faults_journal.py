@@ -242,11 +242,10 @@ BROKEN: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
 }
 
 
-@pytest.mark.parametrize("verb", ["apply", "revert", "recover", "status"])
 @pytest.mark.parametrize("name", BROKEN)
 @pytest.mark.parametrize("ended", [True, False], ids=["finished", "cut off"])
 def test_a_journal_that_cannot_be_believed_is_refused(
-    name: str, verb: str, ended: bool, lab: Lab, capsys: pytest.CaptureFixture[str]
+    name: str, ended: bool, lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit 3, the file and its line named, nothing written."""
     number, change = BROKEN[name]
@@ -259,17 +258,77 @@ def test_a_journal_that_cannot_be_believed_is_refused(
         journal = b"".join(journal.splitlines(keepends=True)[:-1])
     journal_of(lab).write_bytes(change(journal))
     before = tree_of(lab.root), journal_of(lab).read_bytes()
-    words = [verb, "--root", str(lab.root)]
-    if verb == "apply":
-        (lab.root / "var/lib/hosttune/plan.json").write_text(FEW.plan.to_json())
-        words.append("--yes")
-    code = run(words)
-    errors = capsys.readouterr().err
-    assert code == 3, errors
-    place = f"step {number // 2}" if name in NOT_KNOWN else f"line {number}"
-    assert f"where: {journal_of(lab)}, {place}\n" in errors
-    assert "\n   do: " in errors
-    assert (tree_of(lab.root), journal_of(lab).read_bytes()) == before
+    for verb in ("apply", "revert", "recover", "status"):
+        words = [verb, "--root", str(lab.root)]
+        if verb == "apply":
+            (lab.root / "var/lib/hosttune/plan.json").write_text(FEW.plan.to_json())
+            words.append("--yes")
+        code = run(words)
+        errors = capsys.readouterr().err
+        assert code == 3, (verb, errors)
+        place = f"step {number // 2}" if name in NOT_KNOWN else f"line {number}"
+        assert f"where: {journal_of(lab)}, {place}\n" in errors, verb
+        assert "\n   do: " in errors, verb
+        assert (tree_of(lab.root), journal_of(lab).read_bytes()) == before, verb
+
+
+# --- of an earlier version ------------------------------------------------------------------------------------
+
+
+def with_memory_moved(lab: Lab, *, ended: bool, outcome: str = "done") -> None:
+    """A journal as an earlier version wrote it, which also moved the memory of a running guest, and its plan."""
+    lab.anew()
+    applying(FEW)(site_on(lab.root))
+    plan = journal_of(lab).with_suffix(".plan.json")
+    document = json.loads(plan.read_text())
+    want, value = "cell.0=1 process=4000.4711", "cell.0=4KiB@0:12,1:500 process=4000.4711"
+    action = {**document["actions"][0], "id": "live-memory:big", "kind": "live-memory", "target": "big", "want": want}
+    plan.write_text(json.dumps({**document, "actions": [*document["actions"], action]}))
+    lines = [json.loads(line) for line in journal_of(lab).read_text().splitlines()]
+    step = {"step": 99, "at": lines[0]["at"]}
+    moved: list[dict[str, Any]] = [
+        {**step, "event": "intent", "kind": "live-memory", "target": "big", "actions": ["live-memory:big"],
+         "scope": "runtime", "needed": False, "old": value.replace("1:500", "0:500"), "new": want},
+        {**step, "event": "done", "outcome": outcome, "value": value},
+    ]  # fmt: skip
+    found = [*lines[:-1], *moved, *(lines[-1:] if ended else ())]
+    journal_of(lab).write_text("".join(json.dumps(line) + "\n" for line in found))
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["revert", "recover"])
+def test_memory_that_an_earlier_version_has_moved_does_not_keep_the_rest_from_going_back(lab: Lab, ended: bool) -> None:
+    with_memory_moved(lab, ended=ended)
+    found, code = status(site_on(lab.root))
+    assert (code, found.drift) == (0 if ended else 1, ())
+    assert [note for note in found.notes if note.startswith("live-memory big: this version does not move the memory")]
+    assert not [note for note in found.notes if "cannot be read" in note]
+    found, code = (revert if ended else recover)(site_on(lab.root), quiet)
+    told = {entry.action: entry for entry in found.entries}
+    moved = told.pop("live-memory:big")
+    assert (code, moved.outcome, {entry.outcome for entry in told.values()}) == (1, "conflict", {"reverted"})
+    assert (moved.why or "").endswith("until the guest is shut down and started again")
+    assert list(back_at_original(lab)) == []
+    assert [one.state for one in transactions(lab.root)] == ["reverted"]
+    for again in (revert, recover):  # it is said once
+        found, code = again(site_on(lab.root), quiet)
+        assert (code, found.entries, found.notes) == (0, (), ())
+    assert status(site_on(lab.root))[0].notes == ()
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["revert", "recover"])
+def test_after_a_reboot_nothing_is_left_of_memory_that_was_moved(lab: Lab, ended: bool) -> None:
+    with_memory_moved(lab, ended=ended)
+    site = site_on(lab.root, boot_id=OTHER_BOOT)
+    assert status(site)[0].notes == ()
+    found, code = (revert if ended else recover)(site, quiet)
+    assert (code, found.open_transaction) == (0, None)
+    assert "live-memory:big" not in {entry.action for entry in found.entries}
+
+
+def test_memory_that_did_not_move_is_no_news(lab: Lab) -> None:
+    with_memory_moved(lab, ended=True, outcome="ignored")
+    assert status(site_on(lab.root))[0].notes == ()
+    assert revert(site_on(lab.root), quiet)[1] == 0
 
 
 # --- clocks and boots ----------------------------------------------------------------------------------------

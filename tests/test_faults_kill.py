@@ -135,7 +135,7 @@ def test_killed_at_every_point(name: str, found: Found, request: pytest.FixtureR
     assert tally.wrong == []
     assert tally.kills == tally.recovered == tally.old_or_new + tally.between
     if not FULL:
-        assert 6 < tally.kills < tally.points
+        assert 3 < tally.kills < tally.points
         return
     assert tally.kills == (-(-tally.points // EVERY) if name == WHOLE_HOST else tally.points) > 20
     assert golden_lines()[name] == tally.line or request.config.getoption("--regenerate")
@@ -155,7 +155,7 @@ def test_a_kernel_call_of_the_stand_in_that_is_cut_off(name: str, tmp_path: Path
             faults = Faults(at=at, act=kill, kinds=frozenset((FILE,)), whole=frozenset())
             return run_forked(lab.root, job, faults)
 
-        for at in sample(f"inside {name}", range(1, run(0).count + 1), 8):
+        for at in sample(f"inside {name}", range(1, run(0).count + 1), 5):
             killed = run(at)
             assert killed.fired
             for finish in (recovering(lab.example), reverting(lab.example)):
@@ -246,9 +246,16 @@ class _WithoutTexts(ast.NodeTransformer):
 
 
 def modules(*, but: Iterable[str] = ()) -> dict[str, str]:
-    """Product modules by path, as code."""
+    """Product modules that may change something, by path, as code."""
     found = {str(path.relative_to(PRODUCT)): path for path in sorted(PRODUCT.rglob("*.py"))}
-    return {name: code_of(path) for name, path in found.items() if name not in but}
+    return {name: code_of(path) for name, path in found.items() if name not in but and may_change(path)}
+
+
+@cache
+def may_change(path: Path) -> bool:
+    """Whether the text of a module, comments and all, has such a word: few do, and unparsing takes its time."""
+    text = re.sub(r"\s*\.\s*", ".", path.read_text())
+    return bool(CHANGES.search(text) or EFFECTS.search(text))
 
 
 def test_nothing_is_changed_but_through_a_system() -> None:

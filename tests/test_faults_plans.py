@@ -273,7 +273,11 @@ def test_a_hostile_guest_name_goes_nowhere(name: str, empty: Path) -> None:
     [
         ({"kind": "quantum"}, "'quantum' is not a kind of device", "guests[1].devices[0].kind"),
         ({"kind": "mdev"}, "'0000:41:00.0' is not a UUID", "guests[1].devices[0].address"),
-        ({"address": "41:00.0"}, "'41:00.0' is not the kernel's spelling", "guests[1].devices[0].address"),
+        (
+            {"address": "41:00.0"},
+            "'41:00.0' is not the kernel's spelling of an address",
+            "guests[1].devices[0].address",
+        ),
         ({}, "a second use of 0000:41:00.0", "guests[1].devices[0]"),
     ],
 )
@@ -303,7 +307,7 @@ CELL = VM.cells[0]
     [
         ({"cells": ()}, "its cells do not have each vCPU once", "cells"),
         ({"cells": (CELL, CELL)}, "its cells do not have each vCPU once", "cells"),
-        ({"cells": (msgspec.structs.replace(CELL, vcpus="0-x"),)}, "'0-x' is not a CPU range", "cells"),
+        ({"cells": (msgspec.structs.replace(CELL, vcpus="0-x"),)}, "'0-x' is not a CPU range", "cells[0].vcpus"),
         ({"cells": (msgspec.structs.replace(CELL, memory_bytes=0),)}, "0 is not a size of whole pages",
          "cells[0].memory_bytes"),
         ({"topology": Topology(sockets=1, dies=1, cores=8, threads=1)}, "not a topology of 16 vCPUs", "topology"),

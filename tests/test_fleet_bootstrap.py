@@ -70,9 +70,10 @@ def prefix(room: Path) -> Path:
 
 
 class Installed(NamedTuple):
-    """An installation by the playbook: a rehearsal, whether that left anything, and the first run."""
+    """An installation by the playbook with pull mode: a rehearsal, whether that left anything, and the first run."""
 
     prefix: Path
+    variables: dict[str, Any]
     rehearsed: Recap
     left: bool
     first: Recap
@@ -82,8 +83,14 @@ class Installed(NamedTuple):
 def installed(room: Path, wheelhouse: Path) -> Installed:
     """Installed once for several tests: pip takes its time."""
     prefix = Path(tempfile.mkdtemp(prefix="shared-", dir=room)) / "opt"
-    rehearsed = play(prefix, wheelhouse, "--check")
-    return Installed(prefix, rehearsed, prefix.exists(), play(prefix, wheelhouse))
+    units = prefix.parent / "pull-units"
+    units.mkdir()
+    pull = {
+        **{"hosttune_pull": True, "hosttune_pull_start": False, "hosttune_pull_unit_folder": str(units)},
+        **{"hosttune_pull_results": str(prefix.parent / "answers"), "hosttune_root": str(EXAMPLE)},
+    }
+    rehearsed = play(prefix, wheelhouse, "--check", **pull)
+    return Installed(prefix, pull, rehearsed, prefix.exists(), play(prefix, wheelhouse, **pull))
 
 
 @pytest.fixture
@@ -182,7 +189,7 @@ def test_installed_once_a_version(installed: Installed, wheelhouse: Path) -> Non
     prefix = installed.prefix
     assert installed.rehearsed.changed == 1
     assert not installed.left
-    assert installed.first.changed == 2  # the archive, the installation
+    assert installed.first.changed == 2 + 5  # the archive, the installation; what pull mode has
     assert says(prefix, "--version").split()[-1] == hosttune.__version__
     assert "vcpu" in says(prefix, "plan", "--root", str(EXAMPLE), "--gpu", "0000:41:00.0", "-o", "xml")
     home = prefix / version_of(wheelhouse)
@@ -192,7 +199,7 @@ def test_installed_once_a_version(installed: Installed, wheelhouse: Path) -> Non
         assert "/.new-" not in path.read_text(), "the folder that it was made in"
 
     before = picture(prefix)
-    assert play(prefix, wheelhouse).changed == 0
+    assert play(prefix, wheelhouse, **installed.variables).changed == 0
     assert picture(prefix) == before
 
 
@@ -239,20 +246,13 @@ def test_no_wheelhouse_is_said_before_anything_is_done(prefix: Path) -> None:
     assert not prefix.exists()
 
 
-def test_pull_mode_leaves_answers_that_the_report_reads(shared: Path, wheelhouse: Path) -> None:
-    units, results = shared.parent / "units", shared.parent / "answers"
-    units.mkdir()
-    pull = {
-        **{"hosttune_pull": True, "hosttune_pull_start": False, "hosttune_pull_unit_folder": str(units)},
-        **{"hosttune_pull_results": str(results), "hosttune_root": str(EXAMPLE)},
-    }
-    play(shared, wheelhouse, **pull)
-    assert play(shared, wheelhouse, **pull).changed == 0
+def test_pull_mode_leaves_answers_that_the_report_reads(installed: Installed) -> None:
+    units, results = (Path(installed.variables[f"hosttune_pull_{name}"]) for name in ("unit_folder", "results"))
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read(units / "hosttune-pull.service")
     command = unit["Service"]["ExecStart"].split()
-    assert command[-1] == f"{shared}/pull/bootstrap_pull.py"
+    assert command[-1] == f"{installed.prefix}/pull/bootstrap_pull.py"
     subprocess.run([sys.executable, *command[1:]], check=True)
     answers = [read_answer(str(results), "host", phase, None) for phase in ("discover", "validate")]
     assert [(answer.outcome, answer.why) for answer in answers] == [("ok", None)] * 2, answers

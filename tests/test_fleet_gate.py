@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import get_args
 
 import pytest
@@ -32,32 +33,34 @@ def host_status(verb: str, gate: Gate = "either", **others: Answer | None) -> Ho
     return status_of("h", verb, {phase: found for phase, found in answers.items() if found is not None}, gate)
 
 
-@pytest.mark.parametrize("verb", PHASES)
-@pytest.mark.parametrize("gate", GATES)
-def test_a_host_on_which_all_went_well_is_good(verb: str, gate: Gate) -> None:
-    found = host_status(verb, gate)
-    assert (found.outcome, found.phase, found.why) == ("ok", None, None)
+def test_a_host_on_which_all_went_well_is_good() -> None:
+    for verb, gate in product(PHASES, GATES):
+        found = host_status(verb, gate)
+        assert (found.outcome, found.phase, found.why) == ("ok", None, None), (verb, gate)
 
 
-@pytest.mark.parametrize("gate", GATES)
-@pytest.mark.parametrize(("verb", "phase"), [(verb, phase) for verb in PHASES for phase in well(verb)])
-def test_a_phase_without_an_answer_is_unknown(verb: str, phase: str, gate: Gate) -> None:
-    found = host_status(verb, gate, **{phase: None})
-    assert (found.outcome, found.phase, found.why) == ("unknown", phase, "no answer of this run")
+# Every verb with each phase that is always asked, and every gate.
+ASKED = [(verb, phase, gate) for verb in PHASES for phase in well(verb) for gate in GATES]
 
 
-@pytest.mark.parametrize("gate", GATES)
-@pytest.mark.parametrize("outcome", [outcome for outcome in OUTCOMES if outcome != "ok"])
-@pytest.mark.parametrize(("verb", "phase"), [(verb, phase) for verb in PHASES for phase in well(verb)])
-def test_a_phase_that_did_not_end_well_is_told_with_its_reason(
-    verb: str, phase: str, outcome: AnswerOutcome, gate: Gate
-) -> None:
-    found = host_status(verb, gate, **{phase: answer(phase, outcome, why="because")})
-    if phase == "before" and outcome == "no":
-        assert found.good  # faults that were there before are what the comparison is for
-    else:
-        assert (found.outcome, found.phase, found.why) == (outcome, phase, "because")
-        assert found.line == f"h: {phase}: {outcome}: because"
+def test_a_phase_without_an_answer_is_unknown() -> None:
+    for verb, phase, gate in ASKED:
+        found = host_status(verb, gate, **{phase: None})
+        told = (found.outcome, found.phase, found.why)
+        assert told == ("unknown", phase, "no answer of this run"), (verb, phase, gate)
+
+
+def test_a_phase_that_did_not_end_well_is_told_with_its_reason() -> None:
+    for (verb, phase, gate), outcome in product(ASKED, OUTCOMES):
+        if outcome == "ok":
+            continue
+        case = (verb, phase, gate, outcome)
+        found = host_status(verb, gate, **{phase: answer(phase, outcome, why="because")})
+        if phase == "before" and outcome == "no":
+            assert found.good, case  # faults that were there before are what the comparison is for
+        else:
+            assert (found.outcome, found.phase, found.why) == (outcome, phase, "because"), case
+            assert found.line == f"h: {phase}: {outcome}: because"
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from applyroots import EXAMPLE
+from examplehosts import discovered
 from fleethosts import BIN, HOSTTUNE, PLAYBOOKS, ROOT, Fleet
 
-from hosttune import discover, plan
+from hosttune import plan
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 
@@ -56,7 +57,7 @@ def intent_of(variables: dict[str, Any], name: str) -> Intent:
 @pytest.fixture(scope="module")
 def example() -> Host:
     """The bundled host: eight H200, NVSwitches, InfiniBand."""
-    return discover(str(EXAMPLE))
+    return discovered()
 
 
 def as_h100(host: Host) -> Host:

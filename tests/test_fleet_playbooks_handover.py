@@ -117,12 +117,12 @@ def loaded(name: str) -> Any:
     return module
 
 
-@pytest.mark.parametrize("drives", [0, 1, 2, 3])
-def test_a_hand_over_may_take_as_long_as_the_host_lets_its_drives_take(drives: int) -> None:
+def test_a_hand_over_may_take_as_long_as_the_host_lets_its_drives_take() -> None:
     """The controller would otherwise stop a hand-over whose drive overwrites itself, and call that slow."""
     longest = max(limit for *_, limit in _ACTIONS) + SPARE_SECONDS
-    allowed = loaded("hosttune_handover").seconds([f"S{number}" for number in range(drives)])
-    assert drives * longest + LIMIT_SECONDS[2] < allowed < 7 * 86400
+    for drives in range(4):
+        allowed = loaded("hosttune_handover").seconds([f"S{number}" for number in range(drives)])
+        assert drives * longest + LIMIT_SECONDS[2] < allowed < 7 * 86400, drives
 
 
 def test_more_drives_than_a_week_is_long_for_take_less_than_a_week() -> None:
@@ -159,10 +159,9 @@ def test_what_a_hand_over_left_drained_only_a_hand_over_gives_back(tmp_path: Pat
     assert (fleet.outcomes("course"), fleet.outcomes("verify")) == ({"h1": "ok"}, {"h1": "no"})
     fleet.play("apply", code=2, undrain=undrain, timeout="soon", keep_before=True)
     assert (fleet.outcomes("apply"), fleet.outcomes("undrain")) == ({"h1": "bad-input"}, {"h1": "bad-input"})
-    for _ in "again", "and again":
-        played = fleet.play("apply", code=2, undrain=undrain)
-        assert "not given back: a hand-over that did not end with a valid statement left it drained" in played.out
-        assert (fleet.outcomes("apply"), fleet.outcomes("undrain")) == ({"h1": "ok"}, {"h1": "unknown"})
+    played = fleet.play("apply", code=2, undrain=undrain)  # again
+    assert "not given back: a hand-over that did not end with a valid statement left it drained" in played.out
+    assert (fleet.outcomes("apply"), fleet.outcomes("undrain")) == ({"h1": "ok"}, {"h1": "unknown"})
     assert logged(tmp_path) == []
 
     fleet.variables["hosttune_identity"] = SIGNER

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import socket
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from applyroots import Root
-from fleethosts import HOSTTUNE, Fleet, lone, script, stand_in
-
-__all__ = ["lone"]
+from fleethosts import HOSTTUNE, Fleet, Played, script, simulated, stand_in
 
 # As hosttune, but for verbs that a test answers itself: {verb} stands for the lines of such a case.
 _INSTEAD = """case "$1:$*" in
@@ -61,147 +63,26 @@ def says(document: object) -> str:
     return f"cat <<'END'\n{json.dumps(document)}\nEND\nexit 0"
 
 
-def canned(folder: Path, **cases: str) -> Fleet:
-    """Three hosts whose command notes its verb and says what is always the same, or what a test wants."""
+def answering(folder: Path, **cases: str) -> str:
+    """A command that notes its verb and says what is always the same, or what a test wants."""
     answers = {"validate": says(PASSED), "apply": says(DONE), "discover": says(HOST), "status": says(DONE), **cases}
     lines = "\n".join(f"{verb}) {text} ;;" for verb, text in answers.items())
-    command = script(folder / "canned", f'echo "$1" >> {folder}/log\ncase "$1" in\n{lines}\nesac\nexit 99')
-    return stand_in(folder, ("h1", "h2", "h3"), hosttune_command=command)
+    return script(folder / "canned", f'echo "$1" >> {folder}/log\ncase "$1" in\n{lines}\nesac\nexit 99')
 
 
-@pytest.mark.parametrize("verb", ["apply", "revert"])
-def test_a_host_that_fails_in_the_first_wave_stops_the_second(tmp_path: Path, verb: str) -> None:
-    fleet = canned(tmp_path, **{verb: "echo 'error: no' >&2; echo 'where: x' >&2; exit 3"})
-    played = fleet.play(verb, code=2)
-    assert fleet.outcomes(verb) == {"h1": "refused"}
-    assert fleet.records("h2") == fleet.records("h3") == set()
-    assert fleet.executions() == {"h1": 2, "h2": 0, "h3": 0}
-    assert "refused: no (x)" in played.out
-
-
-def test_a_wave_is_finished_although_one_of_its_hosts_failed(tmp_path: Path) -> None:
-    fleet = canned(tmp_path)
-    fleet.hosts["h1"]["hosttune_command"] = script(tmp_path / "dies", "kill -9 $$")
-    fleet.variables["hosttune_waves"] = [2, "100%"]  # of the inventory
-    played = fleet.play("apply", code=2)
-    assert fleet.outcomes("before") == {"h1": "died", "h2": "ok"}
-    assert fleet.outcomes("apply") == fleet.outcomes("validate") == {"h2": "ok"}
-    assert fleet.records("h3") == set()
-    assert played.recap()["h1"]["rescued"] == 1
-
-
-def test_the_default_waves(tmp_path: Path) -> None:
-    """1 host, 5 %, 25 %, the rest: of 9 hosts 1, 1, 2 and 5."""
-    fleet = stand_in(
-        tmp_path, [f"h{n}" for n in range(9)], hosttune_command=canned(tmp_path).variables["hosttune_command"]
-    )
-    out = fleet.play("apply").out
-    waves = [part.count("changed: [") for part in out.split("PLAY [Change hosts in waves]")[1:]]
-    assert waves == [1, 1, 2, 5]
-
-
-def beside(lone: Fleet, folder: Path) -> Fleet:
-    """A simulated host, and two for the waves behind it that are always well."""
-    others = canned(folder)
-    command = {"hosttune_command": others.variables["hosttune_command"]}
-    return Fleet(folder, {**lone.hosts, "h2": command, "h3": dict(command)}, lone.variables)
-
-
-def test_what_got_worse_stops_although_the_verdict_passes(lone: Fleet, tmp_path: Path) -> None:
-    """The host that is applied has a link that trained low since: no fault of hosttune's, and a reason to stop."""
-    fleet = beside(lone, tmp_path)
-    fleet.play("validate", "--limit", "h1", record="before")
-    width = tmp_path / "roots/h1/sys/bus/pci/devices/0000:56:00.0/current_link_width"
-    breaks = f'rm {width}; echo 8 > {width}; exec {HOSTTUNE} "$@"'
-    fleet.hosts["h1"]["hosttune_command"] = instead(tmp_path, apply=breaks)
-    fleet.play("apply", code=2, gate="worse")
-    assert fleet.outcomes("apply") == {"h1": "ok"}
-    assert fleet.outcomes("validate") == {"h1": "no"}
-    assert "pcie-link" in fleet.document("h1", "validate")["fleet"]["why"]
-    assert fleet.records("h2") == set()
-
-
-@pytest.mark.parametrize(("gate", "stops"), [("either", True), ("verdict", True), ("worse", False)])
-def test_the_gate_says_what_stops_a_host_that_was_bad_before(
-    lone: Fleet, tmp_path: Path, gate: str, stops: bool
-) -> None:
-    fleet = beside(lone, tmp_path)
-    Root(fleet.root("h1")).put("sys/bus/pci/devices/0000:56:00.0/current_link_width", "4\n")
-    fleet.play("apply", code=2 if stops else 0, gate=gate)
-    assert fleet.outcomes("before")["h1"] == "no"
-    assert fleet.outcomes("validate")["h1"] == ("no" if stops else "ok")
-    assert fleet.outcomes("apply") == ({"h1": "ok"} if stops else {"h1": "ok", "h2": "ok", "h3": "ok"})
-
-
-def test_hooks_run_in_order(tmp_path: Path) -> None:
-    hooks: dict[str, Any] = {"drain": hook(tmp_path, "drain"), "undrain": hook(tmp_path, "undrain")}
-    canned(tmp_path).play("apply", "--limit", "h1", **hooks)
-    assert logged(tmp_path) == ["validate", "drain h1", "apply", "validate", "undrain h1"]
-
-
-@pytest.mark.parametrize("phase", ["apply", "validate"])
-def test_a_host_that_is_not_well_is_not_given_back(tmp_path: Path, phase: str) -> None:
-    against = f'case "$*" in *--against*) exit 9 ;; esac\n{says(PASSED)}'
-    fleet = canned(tmp_path, **{phase: "exit 3" if phase == "apply" else against})
-    fleet.play("apply", code=2, drain=hook(tmp_path, "drain"), undrain=hook(tmp_path, "undrain"))
-    assert logged(tmp_path)[:3] == ["validate", "drain h1", "apply"]
-    assert "undrain h1" not in logged(tmp_path)
-    assert fleet.records("h2") == set()
+def canned(folder: Path, **cases: str) -> Fleet:
+    """Three hosts with such a command."""
+    return stand_in(folder, ("h1", "h2", "h3"), hosttune_command=answering(folder, **cases))
 
 
 FAILS = json.dumps([{"name": "Move the guests away", "ansible.builtin.fail": {"msg": "nowhere to go"}}])
 
 
-@pytest.mark.parametrize("missing", [False, True])
-def test_a_drain_that_fails_leaves_the_host_as_it_is(tmp_path: Path, missing: bool) -> None:
-    fleet = canned(tmp_path)
-    fleet.play("apply", code=2, drain="/no/such/drain.yml" if missing else hook(tmp_path, "drain", FAILS))
-    assert logged(tmp_path) == ["validate"]
-    assert fleet.records("h2") == set()
-    sealed = fleet.document("h1", "hook")["fleet"]
-    assert (sealed["outcome"], sealed["phase"]) == ("no", "hook")
-    assert sealed["why"] == ("a file of tasks: it cannot be read" if missing else "Move the guests away: nowhere to go")
-
-
-def test_an_undrain_that_fails_stops_the_next_wave(tmp_path: Path) -> None:
-    fleet = canned(tmp_path)
-    fleet.play("apply", code=2, undrain=hook(tmp_path, "undrain", FAILS))
-    assert fleet.outcomes("validate") == {"h1": "ok"}
-    assert fleet.document("h1", "hook")["fleet"]["outcome"] == "no"
-    assert fleet.records("h2") == set()
-
-
-@pytest.mark.parametrize("where", ["the host", "its hook"])
-def test_a_host_that_is_lost_stops_the_next_wave(tmp_path: Path, where: str) -> None:
-    fleet = canned(tmp_path)
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        ssh = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": closed.getsockname()[1]}
-        variables: dict[str, Any] = {"waves": [2, "100%"]}
-        if where == "the host":
-            fleet.hosts["h1"].update(ssh)
-        else:
-            task = {
-                "name": "Ask the host",
-                "ansible.builtin.ping": {},
-                "vars": ssh,
-                "when": "inventory_hostname == 'h1'",
-            }
-            variables["drain"] = hook(tmp_path, "drain", json.dumps([task]))
-        fleet.play("apply", code=None, **variables)
-    assert fleet.records("h3") == set()
-    assert fleet.outcomes("apply") == {"h2": "ok"}
-    assert fleet.outcomes("before") == {"h1": "unreachable" if where == "the host" else "ok", "h2": "ok"}
-
-
-# --- reboots -------------------------------------------------------------------------------------------------
-
-
-def pending(folder: Path, guests: object = ()) -> Fleet:
-    """Hosts that wait for a reboot once something is applied, with such guests, until a test's reboot was there."""
+def pending(folder: Path, guests: object = ()) -> str:
+    """A host that waits for a reboot once something is applied, with such guests, until a test's reboot was there."""
     waits = {**DONE, "reboot_required": True}
     booted = f"if [ -e {folder}/rebooted ]; then\n{says(DONE)}\nfi\n{says(waits)}"
-    return canned(folder, apply=says(waits), discover=says({**HOST, "guests": guests}), status=booted)
+    return answering(folder, apply=says(waits), discover=says({**HOST, "guests": guests}), status=booted)
 
 
 def reboot(folder: Path) -> str:
@@ -217,80 +98,326 @@ def verbs(folder: Path) -> list[str]:
     return [line for line in logged(folder) if line != "validate"]
 
 
-def test_without_consent_the_host_stays_pending_and_the_wave_stops(tmp_path: Path) -> None:
-    fleet = pending(tmp_path)
-    fleet.play("apply", code=2, undrain=hook(tmp_path, "undrain"), reboot_with=reboot(tmp_path))
-    assert verbs(tmp_path) == ["apply"]
-    assert fleet.document("h1", "apply")["fleet"]["reboot_required"] is True
-    sealed = fleet.document("h1", "status")["fleet"]
-    assert (sealed["outcome"], "hosttune_reboot is not set" in sealed["why"]) == ("refused", True)
-    assert fleet.records("h2") == set()
+def unreachable(closed: socket.socket) -> dict[str, Any]:
+    """Variables of a host at a port that nobody listens at, and that nobody else takes meanwhile."""
+    closed.bind(("127.0.0.1", 0))
+    return {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": closed.getsockname()[1]}
+
+
+def shut_by(played: Played, gate: str = "host by host") -> set[str]:
+    """The hosts at which a gate stopped the run: each of them alone does (any_errors_fatal)."""
+    _, _, text = played.out.partition(f"TASK [The gate of the wave, {gate}]")
+    return set(re.findall(r"^fatal: \[(\w+)\]: FAILED!", text.partition("\nTASK [")[0], re.M))
+
+
+# --- one wave with a host for each way to be well or not ---------------------------------------------------------
+
+Case = Callable[[Path], Mapping[str, Any]]
+AGAINST = f'case "$*" in *--against*) exit 9 ;; esac\n{says(PASSED)}'
+
+
+def quarantined(outcome: str, subject: str) -> Case:
+    """A failed hand-over left the host drained: a wave of another verb does not end that."""
+    row = {"check": "device-quarantined", "subject": subject, "outcome": outcome}
+    return lambda at: {
+        "command": answering(at, validate=says({**PASSED, "results": [row]})),
+        "undrain": hook(at, "undrain"),
+    }
+
+
+def with_guests(guests: object) -> Case:
+    return lambda at: {"command": pending(at, guests), "reboot": True, "reboot_with": reboot(at)}
+
+
+OFF = {"name": "off", "state": "shut off"}
+# Variables of each host, `hosttune_` left out of their names.
+WELL: dict[str, Case] = {
+    "plain": lambda at: {"command": answering(at)},
+    "hooks": lambda at: {
+        "command": answering(at), "drain": hook(at, "drain"), "undrain": hook(at, "undrain")
+    },
+    "drained": lambda at: {"command": answering(at), "drain": hook(at, "drain")},
+    "reboots": lambda at: {
+        "command": pending(at, [OFF]), "drain": hook(at, "drain"), "undrain": hook(at, "undrain"),
+        "reboot": True, "reboot_with": reboot(at),
+    },
+    "reboots_with_guests": lambda at: {**with_guests(None)(at), "reboot_guests": True},
+}  # fmt: skip
+NOT_WELL: dict[str, Case] = {
+    "dies": lambda at: {"command": script(at / "dies", "kill -9 $$")},
+    "refuses": lambda at: {
+        "command": answering(at, apply="echo 'error: no' >&2; echo 'where: x' >&2; exit 3"),
+        "drain": hook(at, "drain"), "undrain": hook(at, "undrain"),
+    },
+    "got_worse": lambda at: {
+        "command": answering(at, validate=AGAINST), "drain": hook(at, "drain"), "undrain": hook(at, "undrain")
+    },
+    "no_drain": lambda at: {"command": answering(at), "drain": "/no/such/drain.yml"},
+    "drain_fails": lambda at: {"command": answering(at), "drain": hook(at, "drain", FAILS)},
+    "undrain_fails": lambda at: {"command": answering(at), "undrain": hook(at, "undrain", FAILS)},
+    "quarantined": quarantined("warn", "0000:41:00.0"),
+    "perhaps_quarantined": quarantined("unknown", "host"),
+    "no_consent": lambda at: {
+        "command": pending(at), "undrain": hook(at, "undrain"), "reboot_with": reboot(at)
+    },
+    "running": with_guests([{"name": "train", "state": "running"}, OFF]),
+    "paused": with_guests([{"name": "train", "state": "paused"}]),
+    "of_unknown_state": with_guests([{"name": "train", "state": None}]),
+    "unknown_guests": with_guests(None),
+    "stays_pending": lambda at: {
+        "command": pending(at), "reboot": True, "reboot_with": hook(at, "nothing", "[]\n"),
+        "undrain": hook(at, "undrain"), "settle": 0,
+    },
+    "captured": lambda at: {"command": pending(at), "reboot": True, "root": str(at)},
+    "controller": lambda at: {"command": pending(at), "reboot": True},
+    "away": lambda at: {"command": answering(at)},
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Wave:
+    """One run of apply over those hosts, and one host in the wave behind them."""
+
+    fleet: Fleet
+    played: Played
+    executions: Mapping[str, int]
+
+    def at(self, host: str) -> Path:
+        """The folder of a host's commands, hooks and notes."""
+        return self.fleet.folder / "at" / host
+
+    def sealed(self, host: str, record: str) -> dict[str, Any]:
+        """What became of a record."""
+        sealed: dict[str, Any] = self.fleet.document(host, record)["fleet"]
+        return sealed
+
+
+@pytest.fixture(scope="module")
+def wave(tmp_path_factory: pytest.TempPathFactory) -> Wave:
+    folder = tmp_path_factory.mktemp("wave")
+    hosts: dict[str, dict[str, Any]] = {}
+    for name, case in {**WELL, **NOT_WELL, "behind": WELL["plain"]}.items():
+        (folder / "at" / name).mkdir(parents=True)
+        hosts[name] = {f"hosttune_{key}": value for key, value in case(folder / "at" / name).items()}
+    fleet = Fleet(folder, hosts, {"hosttune_waves": [len(hosts) - 1, "100%"]})
+    with socket.socket() as closed:
+        hosts["away"].update(unreachable(closed))
+        played = fleet.play("apply", code=2)
+    return Wave(fleet, played, fleet.executions())
+
+
+def test_every_host_that_is_not_well_shuts_the_gate(wave: Wave) -> None:
+    """The wave is finished all the same, and the next one is not begun."""
+    assert shut_by(wave.played) == set(NOT_WELL)
+    for host in WELL:
+        outcomes = {record: wave.sealed(host, record)["outcome"] for record in ("before", "apply", "validate")}
+        assert set(outcomes.values()) == {"ok"}, host
+    assert (wave.fleet.records("behind"), wave.executions["behind"]) == (set(), 0)
+    assert logged(wave.at("behind")) == []
+
+
+def test_a_host_that_dies_or_is_lost_or_refuses(wave: Wave) -> None:
+    for host, outcome in (("dies", "died"), ("away", "unreachable")):
+        assert wave.fleet.records(host) == {"before"}
+        assert wave.sealed(host, "before")["outcome"] == outcome
+    assert wave.played.recap()["dies"]["rescued"] == 1
+    assert wave.sealed("refuses", "apply")["outcome"] == "refused"
+    assert wave.executions["refuses"] == 2
+    assert "refused: no (x)" in wave.played.out
+
+
+def test_hooks_run_in_order(wave: Wave) -> None:
+    assert logged(wave.at("hooks")) == ["validate", "drain hooks", "apply", "validate", "undrain hooks"]
+    sealed = wave.sealed("hooks", "undrain")
+    assert (sealed["outcome"], sealed["changed"]) == ("ok", False)  # given back
+    assert "undrain" not in wave.fleet.records("drained")  # nothing to give back
+
+
+@pytest.mark.parametrize("host", ["refuses", "got_worse"])
+def test_a_host_that_is_not_well_is_not_given_back(wave: Wave, host: str) -> None:
+    assert logged(wave.at(host))[:3] == ["validate", f"drain {host}", "apply"]
+    assert f"undrain {host}" not in logged(wave.at(host))
+
+
+@pytest.mark.parametrize(("host", "subject"), [("quarantined", "0000:41:00.0"), ("perhaps_quarantined", "host")])
+def test_a_host_between_two_tenants_is_not_given_back_by_a_change(wave: Wave, host: str, subject: str) -> None:
+    assert f"not given back: quarantined: {subject}." in wave.played.out
+    assert [wave.sealed(host, record)["outcome"] for record in ("apply", "undrain")] == ["ok", "unknown"]
+    assert f"undrain {host}" not in logged(wave.at(host))
 
 
 @pytest.mark.parametrize(
-    ("guests", "why"),
+    ("host", "why"),
     [
-        ([{"name": "train", "state": "running"}, {"name": "off", "state": "shut off"}], "guests are running: train ("),
-        ([{"name": "train", "state": "paused"}], "guests are running: train ("),
-        ([{"name": "train", "state": None}], "guests are running: train ("),
-        (None, "its guests are unknown"),
+        ("no_drain", "a file of tasks: it cannot be read"),
+        ("drain_fails", "Move the guests away: nowhere to go"),
     ],
-    ids=["running", "paused", "of unknown state", "unknown"],
 )
-def test_a_host_with_guests_is_not_rebooted(tmp_path: Path, guests: object, why: str) -> None:
-    fleet, own = pending(tmp_path, guests), reboot(tmp_path)
-    fleet.play("apply", code=2, reboot=True, reboot_with=own)
-    assert verbs(tmp_path) == ["apply", "discover"]
-    sealed = fleet.document("h1", "status")["fleet"]
+def test_a_drain_that_fails_leaves_the_host_as_it_is(wave: Wave, host: str, why: str) -> None:
+    assert logged(wave.at(host)) == ["validate"]
+    sealed = wave.sealed(host, "hook")
+    assert (sealed["outcome"], sealed["phase"], sealed["why"]) == ("no", "hook", why)
+
+
+def test_an_undrain_that_fails_leaves_the_host_to_be_given_back(wave: Wave) -> None:
+    outcomes = {record: wave.sealed("undrain_fails", record)["outcome"] for record in ("validate", "hook", "undrain")}
+    assert outcomes == {"validate": "ok", "hook": "no", "undrain": "unknown"}
+
+
+def test_without_consent_the_host_stays_pending(wave: Wave) -> None:
+    assert verbs(wave.at("no_consent")) == ["apply"]
+    assert wave.sealed("no_consent", "apply")["reboot_required"] is True
+    sealed = wave.sealed("no_consent", "status")
+    assert (sealed["outcome"], "hosttune_reboot is not set" in sealed["why"]) == ("refused", True)
+
+
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [
+        ("running", "guests are running: train ("),
+        ("paused", "guests are running: train ("),
+        ("of_unknown_state", "guests are running: train ("),
+        ("unknown_guests", "its guests are unknown"),
+    ],
+)
+def test_a_host_with_guests_is_not_rebooted(wave: Wave, host: str, why: str) -> None:
+    assert verbs(wave.at(host)) == ["apply", "discover"]
+    sealed = wave.sealed(host, "status")
     assert sealed["outcome"] == "refused"
     assert why in sealed["why"]
-    assert fleet.records("h2") == set()
 
 
-def test_with_consent_a_host_with_guests_is_rebooted(tmp_path: Path) -> None:
-    fleet, own = pending(tmp_path, None), reboot(tmp_path)
-    fleet.play("apply", reboot=True, reboot_with=own, reboot_guests=True)
-    assert verbs(tmp_path).count("reboot") == 3
-    assert fleet.outcomes("status") == {"h1": "ok", "h2": "ok", "h3": "ok"}
+def test_with_consent_a_host_with_guests_is_rebooted(wave: Wave) -> None:
+    assert verbs(wave.at("reboots_with_guests")) == ["apply", "reboot", "status"]
+    assert wave.sealed("reboots_with_guests", "status")["outcome"] == "ok"
 
 
-def test_a_reboot_comes_between_drain_and_undrain_and_is_confirmed(tmp_path: Path) -> None:
-    hooks: dict[str, Any] = {"drain": hook(tmp_path, "drain"), "undrain": hook(tmp_path, "undrain")}
-    fleet = pending(tmp_path, [{"name": "off", "state": "shut off"}])
-    fleet.play("apply", "--limit", "h1", reboot=True, reboot_with=reboot(tmp_path), **hooks)
-    assert logged(tmp_path) == [
-        "validate", "drain h1", "apply", "discover", "reboot", "status", "validate", "undrain h1"
+def test_a_reboot_comes_between_drain_and_undrain_and_is_confirmed(wave: Wave) -> None:
+    assert logged(wave.at("reboots")) == [
+        "validate", "drain reboots", "apply", "discover", "reboot", "status", "validate", "undrain reboots"
     ]  # fmt: skip
-    assert fleet.records("h1") >= {"before", "apply", "guests", "status", "validate"}
-    assert fleet.executions()["h1"] == 5
+    assert wave.fleet.records("reboots") >= {"before", "apply", "guests", "status", "validate"}
+    assert wave.executions["reboots"] == 5
 
 
-def test_a_reboot_that_did_not_help_stops(tmp_path: Path) -> None:
-    fleet = pending(tmp_path)
-    nothing = hook(tmp_path, "nothing", "[]\n")
-    fleet.play("apply", code=2, reboot=True, reboot_with=nothing, undrain=hook(tmp_path, "undrain"), settle=0)
-    sealed = fleet.document("h1", "status")["fleet"]
+def test_a_reboot_that_did_not_help_stops(wave: Wave) -> None:
+    sealed = wave.sealed("stays_pending", "status")
     assert (sealed["outcome"], sealed["why"]) == ("no", "a reboot is pending")
-    assert "undrain h1" not in logged(tmp_path)
-    assert fleet.records("h2") == set()
+    assert "undrain stays_pending" not in logged(wave.at("stays_pending"))
 
 
-def test_a_captured_host_is_never_rebooted_itself(tmp_path: Path) -> None:
-    fleet = pending(tmp_path)
-    fleet.play("apply", code=2, reboot=True, root=str(tmp_path))
-    sealed = fleet.document("h1", "status")["fleet"]
-    assert (sealed["outcome"], "hosttune_root is set" in sealed["why"]) == ("refused", True)
-
-
-def test_the_controller_is_never_rebooted(tmp_path: Path) -> None:
+def test_neither_a_captured_host_nor_the_controller_is_ever_rebooted(wave: Wave) -> None:
     """A host with connection local is the controller itself, which Ansible's own reboot refuses."""
-    fleet = pending(tmp_path)
-    out = fleet.play("apply", code=2, reboot=True).out
-    assert "would reboot the control node" in out
-    assert fleet.document("h1", "hook")["fleet"]["outcome"] == "no"
+    sealed = wave.sealed("captured", "status")
+    assert (sealed["outcome"], "hosttune_root is set" in sealed["why"]) == ("refused", True)
+    assert "would reboot the control node" in wave.played.out
+    assert wave.sealed("controller", "hook")["outcome"] == "no"
 
 
-def test_nothing_is_rebooted_or_drained_in_check_mode(tmp_path: Path) -> None:
+# --- waves and gates of other kinds ------------------------------------------------------------------------------
+
+
+def test_a_host_that_fails_in_the_first_wave_stops_the_second(tmp_path: Path) -> None:
+    fleet = canned(tmp_path, revert="echo 'error: no' >&2; echo 'where: x' >&2; exit 3")
+    played = fleet.play("revert", code=2)
+    assert fleet.outcomes("revert") == {"h1": "refused"}
+    assert fleet.records("h2") == fleet.records("h3") == set()
+    assert fleet.executions() == {"h1": 2, "h2": 0, "h3": 0}
+    assert "refused: no (x)" in played.out
+
+
+def test_hosts_that_are_lost_in_hooks_stop_the_next_wave(tmp_path: Path) -> None:
+    """What Ansible cannot reach it leaves out of the play: at the gate they are missed."""
+    fleet = Fleet(tmp_path, {name: {} for name in ("drained", "given_back", "well", "behind")}, {})
+    fleet.variables["hosttune_command"] = answering(tmp_path)
+    with socket.socket() as closed:
+        task = {"name": "Ask the host", "ansible.builtin.ping": {}, "vars": unreachable(closed)}
+        lost = hook(tmp_path, "lost", json.dumps([task]))
+        fleet.hosts["drained"]["hosttune_drain"] = fleet.hosts["given_back"]["hosttune_undrain"] = lost
+        played = fleet.play("apply", code=None, waves=[3, "100%"])
+    assert fleet.records("behind") == set()
+    assert "2 of 3 hosts of this wave were lost" in played.out
+    assert (fleet.outcomes("before")["drained"], "apply" in fleet.records("drained")) == ("ok", False)
+    assert fleet.outcomes("validate") == {"given_back": "ok", "well": "ok"}
+    sealed = fleet.document("given_back", "undrain")["fleet"]
+    assert (sealed["outcome"], sealed["phase"], sealed["why"]) == ("unknown", "undrain", "not given back yet")
+
+
+def test_the_default_waves_and_nothing_is_rebooted_or_drained_in_check_mode(tmp_path: Path) -> None:
+    """1 host, 5 %, 25 %, the rest: of 9 hosts 1, 1, 2 and 5."""
     hooks: dict[str, Any] = {"drain": hook(tmp_path, "drain"), "undrain": hook(tmp_path, "undrain")}
-    pending(tmp_path).play("apply", "--check", reboot=True, reboot_with=reboot(tmp_path), **hooks)
-    assert logged(tmp_path) == ["validate", "apply"] * 3
+    fleet = stand_in(tmp_path, [f"h{n}" for n in range(9)], hosttune_command=pending(tmp_path))
+    out = fleet.play("apply", "--check", reboot=True, reboot_with=reboot(tmp_path), **hooks).out
+    waves = [part.partition("\nTASK [")[0].count("ok: [") for part in out.split("TASK [Validate the host before]")[1:]]
+    assert waves == [1, 1, 2, 5]
+    assert Counter(logged(tmp_path)) == {"validate": 9, "apply": 9}
+    assert {name for host in fleet.hosts for name in fleet.records(host)} == {"before.check", "apply.check"}
+
+
+def test_the_gate_says_what_stops_a_host_that_was_bad_before(pristine: Path, tmp_path: Path) -> None:
+    """Three were bad before. Of `worsened` a link trained low since: no fault of hosttune's, and a reason to stop."""
+    link = "sys/bus/pci/devices/0000:56:00.0/current_link_width"
+    with simulated(pristine, tmp_path, ("either", "verdict", "worse", "worsened", "version", "stray")) as fleet:
+        unchanged = instead(tmp_path, apply=says(DONE))
+        for gate in ("either", "verdict", "worse"):
+            Root(fleet.root(gate)).put(link, "4\n")
+            fleet.hosts[gate].update(hosttune_gate=gate, hosttune_command=unchanged)
+        width = f"{fleet.root('worsened')}/{link}"
+        (tmp_path / "breaks").mkdir()
+        breaks = instead(tmp_path / "breaks", apply=f"rm {width}; echo 8 > {width}\n{says(DONE)}")
+        fleet.hosts["worsened"].update(hosttune_gate="worse", hosttune_command=breaks)
+        fleet.hosts["version"]["hosttune_intent"] = {"version": 2, "guests": []}
+        before = Root(fleet.root("version")).tree()
+        # By what discovery itself says of a guest that libvirt does not know: the two must not drift apart.
+        Root(fleet.root("stray")).put(".hosttune/commands/qemu-processes", "4321 stray\n")
+        (tmp_path / "stray").mkdir()
+        waits = instead(tmp_path / "stray", validate=says(PASSED), apply=says({**DONE, "reboot_required": True}))
+        fleet.hosts["stray"].update(
+            hosttune_command=waits, hosttune_reboot=True, hosttune_reboot_with=reboot(tmp_path / "stray")
+        )
+        more = Fleet(tmp_path, {**fleet.hosts, "behind": {"hosttune_command": answering(tmp_path)}}, fleet.variables)
+        played = more.play("apply", code=2, waves=[len(fleet.hosts), "100%"])
+        assert Root(fleet.root("version")).tree() == before
+    assert shut_by(played) == {"either", "verdict", "worsened", "version", "stray"}
+    assert more.records("behind") == set()
+    assert more.outcomes("apply") == {
+        "either": "ok", "verdict": "ok", "worse": "ok", "worsened": "ok", "version": "bad-input", "stray": "ok"
+    }  # fmt: skip
+    assert [more.outcomes("before")[gate] for gate in ("either", "verdict", "worse")] == ["no"] * 3
+    assert [more.outcomes("validate")[host] for host in ("either", "verdict", "worse", "worsened")] == [
+        "no", "no", "ok", "no"
+    ]  # fmt: skip
+    assert "pcie-link" in more.document("worsened", "validate")["fleet"]["why"]
+    answer = more.document("version", "apply")["fleet"]
+    assert (answer["exit_code"], "version" in answer["why"]) == (2, True)
+    assert logged(tmp_path / "stray") == []
+    assert more.outcomes("guests") == {"stray": "ok"}
+    sealed = more.document("stray", "status")["fleet"]
+    assert sealed["outcome"] == "refused"
+    assert "guests are running: a QEMU guest outside libvirt (stray)" in sealed["why"]
+
+
+# --- whatever the operator has set -------------------------------------------------------------------------------
+
+
+class Free(Fleet):
+    """Hosts of an operator whose ansible.cfg lets each of them run at its own pace."""
+
+    def environment(self) -> dict[str, str]:
+        """As the fleet's, and ANSIBLE_STRATEGY."""
+        return {**super().environment(), "ANSIBLE_STRATEGY": "free"}
+
+
+def test_a_wave_has_its_gate_whatever_strategy_ansible_is_set_to(tmp_path: Path) -> None:
+    """Left to run free, h2 would be through before h1 has failed, and h3 be changed."""
+    fleet = canned(tmp_path, apply=f"if mkdir {tmp_path}/first 2>/dev/null; then sleep 4; exit 3; fi\n{says(DONE)}")
+    Free(*(getattr(fleet, one.name) for one in dataclasses.fields(fleet))).play("apply", code=2, waves=[2, "100%"])
+    assert sorted(fleet.outcomes("apply").values()) == ["ok", "refused"]
+    assert fleet.records("h3") == set()
+
+
+def test_a_handover_is_judged_by_its_verdict_whatever_the_gate_of_waves_is(tmp_path: Path) -> None:
+    """Compared with what it was before, a host that was as bad then would be fit for its next tenant."""
+    fleet = canned(tmp_path, validate=f'case "$*" in *--gate*|*--against*) exit 9 ;; esac\n{says(PASSED)}')
+    fleet.play("handover", "--limit", "h1", gate="worse", against="before")
+    assert fleet.outcomes("handover") == {"h1": "ok"}

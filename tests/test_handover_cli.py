@@ -68,7 +68,7 @@ def written_quarantine(root: Root) -> str:
 
 def test_a_quarantined_device_is_neither_planned_nor_applied_until_it_is_released(cli: Cli, plan: Path) -> None:
     quarantined(cli.root)
-    assert written_quarantine(cli.root) == GPU
+    assert written_quarantine(cli.root) == f"{GPU}\nend 1"
     code, out, _ = cli("plan", "--gpu", GPU, "-o", "json")
     (unplaced,) = json.loads(out)["unplaced"]
     assert (code, json.loads(out)["guests"]) == (1, [])
@@ -97,11 +97,32 @@ def test_a_quarantined_device_is_neither_planned_nor_applied_until_it_is_release
     assert handover(cli, "release", OTHER_GPU, "--why", "x")[0] == 3
     assert handover(cli, "release", "gpu", "--why", "x")[0] == 2
     assert handover(cli, "release", GPU, "--why", "back to the maker")[0] == 0
-    assert written_quarantine(cli.root) == ""
+    assert written_quarantine(cli.root) == "end 0"
     (record,) = json.loads(handover(cli, "status", "-o", "json")[1])["devices"]
     assert (record["record"]["state"], record["record"]["why"]) == ("released", "back to the maker")
     assert cli("plan", "--gpu", GPU)[0] == 0
     assert handover(cli, "release", GPU, "--why", "again")[0] == 3
+
+
+@pytest.mark.parametrize("kept", ["quarantined", "starts"])
+def test_a_lost_register_frees_nothing(cli: Cli, plan: Path, kept: str) -> None:
+    """The hook's list and the record of starts say that there was one."""
+    quarantined(cli.root)
+    for name in {"register.json", "quarantined", "starts"} - {kept}:
+        (cli.root.path / STATE / "handover" / name).unlink()
+    why = f"register of quarantined devices lost: absent, and handover/{kept} is there"
+    code, out, _ = cli("plan", "--gpu", OTHER_GPU, "-o", "json")
+    assert (code, why in json.loads(out)["unplaced"][0]["why"][0]) == (1, True)
+    code, out, err = cli("apply", str(plan), "--yes")
+    assert (code, out, "the register of quarantined devices is lost" in err) == (3, "", True)
+    assert any("register of quarantined devices is lost" in one for one in cli.json("status")["notes"])
+    _, out, _ = cli("validate", "-o", "json")
+    (result,) = (one for one in json.loads(out)["results"] if one["check"] == "device-quarantined")
+    assert (result["outcome"], why in result["actual"]) == ("unknown", True)
+    _, out, _ = cli("validate", "-o", "prometheus")
+    assert 'hosttune_handover_valid{device="unknown"} NaN' in out
+    (cli.root.path / STATE / "handover").rename(cli.root.path / STATE / "away")  # the remedy that it names
+    assert cli("plan", "--gpu", GPU)[0] == 0
 
 
 def test_a_quarantined_device_is_not_reverted(cli: Cli, plan: Path, tmp_path: Path) -> None:

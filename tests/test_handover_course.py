@@ -38,7 +38,7 @@ from hosttune.model.handover import HandoverStep
 from hosttune.model.host import Host
 from hosttune.model.validation import Validation
 from hosttune.model.values import to_json
-from hosttune.register import read_register, release
+from hosttune.register import read_register, record_devices, release
 from hosttune.starts import REGISTER, STARTS
 
 root = applyroots.root
@@ -669,6 +669,7 @@ def test_a_captured_host_is_only_looked_at(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_statement_that_cannot_be_written_frees_nothing(small: Path) -> None:
+    record_devices(str(small / STATE), ())
     put(small, f"/{STATE}/handover/statement-000001.json/x", "")
     with pytest.raises(BadInput, match="not a regular file"):
         hand_over(here(small), ASKED, Options(None, Wiped(), passing_all), lambda lines: True, lambda text: None)

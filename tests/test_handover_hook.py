@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosttune.clock import now_text
-from hosttune.errors import CommandFailed, Unreadable
+from hosttune.errors import CommandFailed, Refused, Unreadable
 from hosttune.libvirthook import PLACE, hook_text, recording_of
-from hosttune.model.quarantine import DeviceRecord
-from hosttune.register import record_devices
-from hosttune.starts import QUARANTINED, STARTS, count_starts, quarantine_list, start_line
+from hosttune.model.quarantine import DeviceRecord, Register
+from hosttune.model.values import to_json
+from hosttune.register import read_register, record_devices
+from hosttune.starts import QUARANTINED, REGISTER, STARTS, count_starts, quarantine_list, start_line
 from hosttune.system import System
 
 GPU, VF, OTHER = "0000:41:00.0", "0000:41:00.4", "10000:c1:1f.7"
@@ -60,6 +61,17 @@ def call(state: Path) -> Call:
     return run
 
 
+def quarantine(state: Path, addresses: list[str]) -> None:
+    """The list and the register, as hosttune leaves them."""
+    (state / QUARANTINED).write_text(quarantine_list(addresses))
+    records = [
+        DeviceRecord(address=one, identity=f"{one} 10de:2335", state="quarantined", since=now_text(), why="x")
+        for one in addresses
+    ]
+    clean = DeviceRecord(address="0000:00:01.0", identity="i", state="clean", since=now_text(), why="y")
+    (state / REGISTER).write_text(to_json(Register(devices=(*records, clean))))
+
+
 def recorded(state: Path) -> list[list[str]]:
     path = state / STARTS
     return [line.split(" ") for line in path.read_text().splitlines()] if path.exists() else []
@@ -91,7 +103,7 @@ def test_a_function_of_a_pool_is_known_at_the_start(state: Path, call: Call) -> 
     assert (call(pool).returncode, call(pool, "start").returncode, recorded(state)) == (0, 0, [])
     assert call(XML, "start").returncode == 0
     assert [row[:2] for row in recorded(state)] == [[OTHER, "guest"]]
-    (state / QUARANTINED).write_text(quarantine_list([OTHER]))
+    quarantine(state, [OTHER])
     done = call(XML, "start")
     assert (done.returncode, f"{OTHER} is quarantined" in done.stderr, len(recorded(state))) == (1, True, 1)
 
@@ -112,17 +124,17 @@ def test_a_device_that_cannot_be_told_counts_for_all(xml: str, state: Path, call
     assert call(xml).returncode == 0
     assert [row[0] for row in recorded(state)] == ["*"]
     assert count_starts((state / STARTS).read_text(), OTHER) == 1
-    (state / QUARANTINED).write_text(quarantine_list([GPU]))
+    quarantine(state, [GPU])
     assert call(xml).returncode == 1
 
 
 def test_a_quarantined_device_does_not_start(state: Path, call: Call) -> None:
-    (state / QUARANTINED).write_text(quarantine_list(["0000:41:00.1", OTHER]))
+    quarantine(state, ["0000:41:00.1", OTHER])
     done = call(XML)
     assert done.returncode == 1
     assert done.stderr == f"hosttune: guest vm: {OTHER} is quarantined: see hosttune handover status\n"
     assert recorded(state) == []
-    (state / QUARANTINED).write_text(quarantine_list(["0000:41:00.1"]))
+    quarantine(state, ["0000:41:00.1"])
     assert call(XML).returncode == 0
 
 
@@ -149,10 +161,10 @@ def test_a_function_does_not_start_while_a_virtual_one_of_it_is_quarantined(
         (state / name).write_text(f"#!/bin/sh\n{text}\n")
         (state / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{state}:{os.environ['PATH']}")
-    (state / QUARANTINED).write_text(quarantine_list([VF]))
+    quarantine(state, [VF])
     done = call(XML)
     assert (done.returncode, f"{VF} is quarantined" in done.stderr, recorded(state)) == (1, True, [])
-    (state / QUARANTINED).write_text(quarantine_list(["0000:41:00.5"]))
+    quarantine(state, ["0000:41:00.5"])
     assert (call(XML).returncode, len(recorded(state))) == (0, 2)
 
 
@@ -169,6 +181,175 @@ def test_a_list_that_cannot_be_read_refuses(state: Path, call: Call) -> None:
     done = call(XML)
     assert (done.returncode, recorded(state)) == (1, [])
     assert "cannot read" in done.stderr
+
+
+# --- lists that cannot be trusted --------------------------------------------------------------------------------
+
+LIST = quarantine_list([VF, OTHER])
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is not whole"),
+        (LIST.replace("end 2\n", ""), "is not whole"),  # cut at a line
+        (LIST[: LIST.index("10000") + 5], "is not whole"),  # cut in a line
+        (LIST.replace(f"{VF}\n", ""), "is not whole"),
+        (LIST.replace("end 2", "end 3"), "is not whole"),
+        (LIST.replace("c1:", "C1:"), "is not whole"),
+        (LIST.replace("0000:41", "41"), "is not whole"),
+        (LIST + "\n\nx", "is not whole"),
+        (quarantine_list([VF]), "is not what"),
+        (quarantine_list([VF, OTHER, GPU]), "is not what"),
+        (quarantine_list([]), "is not what"),
+    ],
+)
+def test_a_list_that_is_cut_or_differs_from_the_register_refuses(text: str, why: str, state: Path, call: Call) -> None:
+    quarantine(state, [VF, OTHER])
+    (state / QUARANTINED).write_text(text)
+    done = call(UNCLEAR.replace("bus='0x41'", "bus='0x55' slot='0x00' function='0x0'"))
+    assert (done.returncode, why in done.stderr, recorded(state)) == (1, True, [])
+    assert call(PLAIN).returncode == 0
+    quarantine(state, [VF, OTHER])
+    assert call(UNCLEAR.replace("bus='0x41'", "bus='0x55' slot='0x00' function='0x0'")).returncode == 0
+
+
+@pytest.mark.parametrize("left", ["list", "starts", "journal", "statement"])
+def test_a_register_that_is_lost_frees_nothing(left: str, state: Path, call: Call) -> None:
+    """Its absence is believed only if nothing else of a hand-over is there."""
+    assert (call(XML).returncode, read_register(str(state))) == (0, Register())
+    if left == "list":
+        (state / QUARANTINED).write_text(quarantine_list([VF]))
+    elif left == "starts":
+        (state / STARTS).write_text(start_line(VF, "hand-over", now_text(), ""))
+    else:
+        place = (
+            state
+            / {"journal": "handover/transactions/000001.jsonl", "statement": "handover/statement-000001.json"}[left]
+        )
+        place.parent.mkdir(exist_ok=True)
+        place.write_text("")
+    done = call(XML)
+    assert (done.returncode, "no guest with a device may start" in done.stderr) == (1, True), done.stderr
+    with pytest.raises(Refused, match="register of quarantined devices is lost"):
+        read_register(str(state))
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "domain='0X10000' bus='0XC1' slot='0X1F' function='0x7'",
+        "domain='0x00010000' bus='0xc1' slot='0x1f' function='7'",
+        "bus='0xc1' slot='0x1f' function='0x7'",
+        "domain='65536' bus='193' slot='31' function='7'",
+        "domain = '0x10000' bus = '0xc1' slot = '0x1f' function = '0x7'",
+    ],
+)
+def test_an_address_in_another_form_is_not_missed(written: str, state: Path, call: Call) -> None:
+    quarantine(state, [OTHER])
+    xml = f"<domain><devices><hostdev><source><address {written}/></source></hostdev></devices></domain>"
+    assert call(xml).returncode == 1
+
+
+# --- devices of the host that a guest has without their function -------------------------------------------------
+
+DRIVE, SECOND, NIC, PORT = "0000:01:00.0", "0000:02:00.0", "0000:c1:00.0", "0000:c1:00.2"
+
+
+def disk(path: str, kind: str = "block", attribute: str = "dev") -> str:
+    source = f"<source {attribute}='{path}' index='1'/>"
+    return f"<disk type='{kind}' device='disk'><driver name='qemu'/>{source}<target dev='vda'/></disk>"
+
+
+def argument(text: str) -> str:
+    return f"<qemu:commandline><qemu:arg value='-device'/><qemu:arg value='{text}'/></qemu:commandline>"
+
+
+def plant(tmp_path: Path) -> Path:
+    """The sysfs of a host with two drives, a volume group, an array, a multipath namespace and a NIC."""
+    sys = tmp_path / "sys"
+    first, second = (f"devices/pci0000:00/0000:00:01.{n}/{one}" for n, one in enumerate((DRIVE, SECOND)))
+    nic = "devices/pci0000:c0/0000:c0:01.0"
+    folders = {
+        "nvme0n1": f"{first}/nvme/nvme0/nvme0n1", "nvme0n1p2": f"{first}/nvme/nvme0/nvme0n1/nvme0n1p2",
+        "nvme1n1": f"{second}/nvme/nvme1/nvme1n1", "dm-0": "devices/virtual/block/dm-0",
+        "dm-1": "devices/virtual/block/dm-1", "md127": "devices/virtual/block/md127",
+        "nvme2n1": "devices/virtual/nvme-subsystem/nvme-subsys2/nvme2n1", "drbd0": "devices/virtual/block/drbd0",
+        "nbd0": "devices/virtual/block/nbd0", "sdb": "devices/platform/host5/session1/target5:0:0/5:0:0:1/block/sdb",
+    }  # fmt: skip
+    links = {f"class/block/{name}": place for name, place in folders.items()}
+    links |= {f"class/net/{name}": f"{nic}/{NIC}/net/{name}" for name in ("eth0",)} | {
+        "class/net/bond0": "devices/virtual/net/bond0"
+    }
+    links |= {"bus/vdpa/devices/vdpa0": f"{nic}/{PORT}/vdpa0"}
+    for name, place in links.items():
+        (sys / place).mkdir(parents=True, exist_ok=True)
+        (sys / name).parent.mkdir(parents=True, exist_ok=True)
+        (sys / name).symlink_to(sys / place)
+    for above, below in (("dm-0", "dm-1"), ("dm-1", "md127"), ("md127", "nvme0n1p2"), ("md127", "nvme1n1")):
+        (sys / folders[above] / "slaves" / below).mkdir(parents=True)
+    (sys / "devices/virtual/nvme-subsystem/nvme-subsys2/nvme9").symlink_to(sys / f"{second}/nvme/nvme1")
+    (sys / f"{nic}/{PORT}/vdpa0/vhost-vdpa-0").mkdir()
+    (sys / "devices/virtual/net/bond0/lower_eth0").mkdir()
+    (tmp_path / "by-id").symlink_to("/dev/nvme1n1")
+    (tmp_path / "image.qcow2").write_text("")
+    return sys
+
+
+HELD = [
+    ("nvme0n1p2", disk("/dev/nvme0n1p2"), {DRIVE}),
+    ("as-a-file", disk("/dev/nvme0n1", "file", "file"), {DRIVE}),
+    ("link", disk("{here}/by-id"), {SECOND}),
+    ("mapper", disk("/dev/dm-0"), {DRIVE, SECOND}),
+    ("multipath", disk("/dev/nvme2n1"), {SECOND}),
+    ("iscsi", disk("/dev/sdb"), set()),
+    ("nbd", disk("/dev/nbd0"), set()),
+    ("image", disk("{here}/image.qcow2", "file", "file"), set()),
+    ("image-with-a-blank", disk("/srv/my image.qcow2", "file", "file"), set()),
+    ("macvtap", "<interface type='direct'><source dev='eth0' mode='bridge'/></interface>", {NIC}),
+    ("macvtap-on-a-bond", "<interface type='direct'><source dev='bond0'/></interface>", {NIC}),
+    ("vdpa", "<interface type='vdpa'><source dev='/dev/vhost-vdpa-0'/></interface>", {PORT}),
+    ("vdpa-disk", disk("/dev/vhost-vdpa-0", "vhostvdpa"), {PORT}),
+    ("vfio-pci", argument(f"vfio-pci,host={NIC},id=x"), {NIC}),
+    ("vfio-pci-without-domain", argument("vfio-pci,host=C1:00.0"), {NIC}),
+    (
+        "vfio-pci-json",
+        argument("{{&quot;driver&quot;:&quot;vfio-pci&quot;,&quot;host&quot;:&quot;0000:c1:00.0&quot;}}"),
+        {NIC},
+    ),
+    ("vfio-pci-sysfs", argument(f"vfio-pci,sysfsdev=/sys/bus/pci/devices/{NIC}"), {NIC}),
+    ("drive", argument("file=/dev/nvme0n1,format=raw,if=none"), {DRIVE}),
+    ("keyboard", argument("input-linux,evdev=/dev/input/by-id/usb-kbd"), set()),
+    ("port", argument("ioh3420,id=root.1,addr=1c.0"), set()),
+]
+
+
+@pytest.mark.parametrize(("xml", "on"), [row[1:] for row in HELD], ids=[row[0] for row in HELD])
+def test_what_a_guest_has_of_a_function_counts_as_the_function(xml: str, on: set[str], state: Path, call: Call) -> None:
+    sys = plant(state)
+    script = state / "hook"
+    script.write_text(script.read_text().replace("sys=/sys\n", f"sys={sys}\n"))
+    guest = f"<domain><name>vm</name><devices>{xml.format(here=state)}</devices></domain>"
+    done = call(guest)
+    assert (done.returncode, done.stderr, {row[0] for row in recorded(state)}) == (0, "", on)
+    for address in sorted(on):
+        quarantine(state, [address])
+        done = call(guest)
+        assert (done.returncode, f"{address} is quarantined" in done.stderr) == (1, True), done.stderr
+    quarantine(state, ["0000:77:00.0"])
+    assert call(guest).returncode == 0
+
+
+@pytest.mark.parametrize("path", ["/dev/disk/by-id/nvme-gone", "/dev/drbd0", "/dev/a b", "/dev/x&amp;y"])
+def test_a_disk_that_cannot_be_told_is_refused_while_devices_are_quarantined(
+    path: str, state: Path, call: Call
+) -> None:
+    script = state / "hook"
+    script.write_text(script.read_text().replace("sys=/sys\n", f"sys={plant(state)}\n"))
+    guest = f"<domain><devices>{disk(path)}</devices></domain>"
+    assert call(guest).returncode == 0
+    quarantine(state, [DRIVE])
+    assert (call(guest).returncode, "cannot be told" in call(guest).stderr) == (1, True)
 
 
 @pytest.mark.parametrize("path", ["/a b", "/a'b", "/$(x)", "/a\nb", "relative", "/a//b", ""])

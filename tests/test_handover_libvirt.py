@@ -23,14 +23,15 @@ XML = """<domain type='qemu'><name>vm 1</name><memory unit='MiB'>64</memory><vcp
 """
 # In namespaces of its own: the hook's folder is the test's, and the end of the first process ends all others.
 OUTER = "mount --bind hooks /etc/libvirt/hooks && exec setpriv --reuid={user} --regid={user} --clear-groups sh inner"
-INNER = """
+INNER = r"""
 libvirtd --timeout 60 >log 2>&1 &
 until [ -S libvirt/libvirt-sock ]; do sleep 0.05; kill -0 $! || exit 9; done
 start() { virsh -q -c qemu:///session start --paused 'vm 1'; echo "start $?"; }
 virsh -q -c qemu:///session define guest.xml
 start
 virsh -q -c qemu:///session destroy 'vm 1'
-echo 0000:41:00.0 >state/handover/quarantined
+printf '0000:41:00.0\nend 1\n' >state/handover/quarantined
+printf '  "address": "0000:41:00.0",\n  "state": "quarantined"\n' >state/handover/register.json
 start
 """
 

@@ -318,5 +318,5 @@ def test_killed_around_a_question_it_is_quarantined_and_the_next_hand_over_ends_
         with pytest.raises(KilledError):
             tried(ClearHost(again, cut=cut), image)
         listed = (again / "var/lib/hosttune/handover/quarantined").read_text().split()
-        assert (states(again), listed) == ({GPU: "quarantined"}, [GPU]), cut
+        assert (states(again), listed) == ({GPU: "quarantined"}, [GPU, "end", "1"]), cut
         assert tried(ClearHost(again), image).clean, cut

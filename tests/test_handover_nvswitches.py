@@ -27,7 +27,7 @@ def root(tmp_path: Path) -> Path:
     for group, (address, (kind, device)) in enumerate(IDS.items(), 20):
         folder = f"/sys/devices/pci0000:c0/{address}"
         plain = {
-            "class": f"0x{kind}", "vendor": "0x10de", "device": f"0x{device}", "power_state": "D0", "numa_node": "0",
+            "class": f"0x{kind}", "vendor": "0x10de", "device": f"0x{device}", "power_state": "D3hot", "numa_node": "0",
             "reset_method": "flr bus", "driver_override": "vfio-pci",
         }  # fmt: skip
         for name, text in plain.items():

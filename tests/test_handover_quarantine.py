@@ -97,7 +97,7 @@ def test_the_hooks_list_never_lacks_a_device_whatever_is_cut_off(tmp_path: Path)
             listed = set((tmp_path / QUARANTINED).read_text().split())
             assert {one.address for one in read_register(folder).quarantined} <= listed
     record_devices(folder, (record(DRIVE, state="quarantined"), record(GPU)))
-    assert (tmp_path / QUARANTINED).read_text().split() == [DRIVE]
+    assert (tmp_path / QUARANTINED).read_text().split() == [DRIVE, "end", "1"]
 
 
 def test_a_register_with_an_address_twice_is_refused(tmp_path: Path) -> None:

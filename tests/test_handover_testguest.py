@@ -35,7 +35,10 @@ from hosttune.handover.testguest.listening import listen
 from hosttune.handover.testguest.order import Order, OrderedDevice, Unanswered, read_answer
 from hosttune.handover.testguest.planned import NAME
 from hosttune.model.handover import HandoverStep
+from hosttune.model.quarantine import DeviceRecord
+from hosttune.model.validation import Gpu, Machine
 from hosttune.model.values import to_json
+from hosttune.register import record_devices
 from hosttune.starts import STARTS
 from hosttune.system import STATE_INSIDE
 
@@ -353,7 +356,8 @@ def test_the_hook_lets_no_other_guest_have_the_device(root: Path, image: Path) -
             script = (root / "etc/libvirt/hooks/qemu.d/hosttune").read_text()
             script = script.replace(STATE_INSIDE, f"{root}{STATE_INSIDE}")
             if name == NAME and "0x42" in text:
-                (root / "var/lib/hosttune/handover/quarantined").write_text(f"{GPU}\n0000:42:00.0\n")
+                other = DeviceRecord(address="0000:42:00.0", identity="i", state="quarantined", since="x", why="y")
+                record_devices(f"{root}{STATE_INSIDE}", (other,))
             argv = ["sh", "-c", script, "hook", name, "prepare", "begin", "-"]
             refused.append(subprocess.run(argv, input=text, capture_output=True, text=True, check=False).stderr)
         return good(order)
@@ -388,7 +392,7 @@ def test_killed_anywhere_the_device_is_quarantined_and_the_next_hand_over_remove
             tried(system, image)
         assert states(again) in ({GPU: "quarantined"}, {}), cut
         listed = again / "var/lib/hosttune/handover/quarantined"
-        assert states(again) == {} or listed.read_text().split() == [GPU], cut
+        assert states(again) == {} or listed.read_text().split() == [GPU, "end", "1"], cut
         after = GuestHost(again)
         left.add(len(after.left()))
         assert tried(after, image).clean, cut
@@ -538,8 +542,17 @@ def test_what_the_guest_answers(root: Path) -> None:
     assert (found.problem, dict(found.memory or {}), found.memory_bytes) == (
         None, {"bytes": 5, "total": 6, "seen": True}, None,
     )  # fmt: skip
+    line = found.to_line()
+    heard = read_answer(line, Order.from_json(to_json(order)))
+    assert (line.count("\n"), heard.memory) == (1, found.memory), "as the hand-over hears it"
     asked = msgspec.structs.replace(order, task="validate", level=2)
     found = answer_of(Searching(root), asked, lambda level: passing(level))
     assert (found.problem, found.firmware, found.validation) == (None, {GPU: None}, passing(2))
+    machine = Machine(gpus=(Gpu(address=GPU, id="10de:2330"),))
+    told = msgspec.structs.replace(passing(2), machine=machine)
+    versions = msgspec.structs.replace(found, validation=told, firmware={GPU: {"vbios": "96.00\n\udc80"}})
+    heard = read_answer(versions.to_line(), Order.from_json(to_json(asked)))
+    assert heard.validation is not None
+    assert (heard.validation.verdict, dict((heard.firmware or {})[GPU] or {})) == ("pass", {"vbios": "96.00 \ufffd"})
     refused = msgspec.structs.replace(order, devices=(OrderedDevice(address="0000:99:00.0"),))
     assert "is no GPU" in str(answer_of(Searching(root), refused, lambda level: passing(level)).problem)

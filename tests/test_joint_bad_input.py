@@ -9,9 +9,9 @@ from typing import Any
 
 import mighosts
 import pytest
-from applyroots import EXAMPLE, block
+from applyroots import block
+from examplehosts import discovered
 
-import hosttune
 from hosttune.cli import run
 
 Json = dict[str, Any]
@@ -26,7 +26,7 @@ Asked = Callable[[str], tuple[int, str, str, Path]]
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The document of the bundled host."""
     path = tmp_path_factory.mktemp("joint") / "host.json"
-    path.write_text(hosttune.discover(str(EXAMPLE)).to_json())
+    path.write_text(discovered().to_json())
     return path
 
 

@@ -13,6 +13,7 @@ import pytest
 from applyroots import EXAMPLE, block
 from batch_cases import case
 from domain_faults import criticise
+from examplehosts import discovered
 from libvirtd import PACKAGES
 from lxml import etree
 from plan_facts import Json
@@ -47,7 +48,7 @@ def intent(tmp_path: Path) -> str:
 @cache
 def example() -> Host:
     """The bundled host."""
-    return hosttune.discover(str(EXAMPLE))
+    return discovered()
 
 
 def test_xml_of_several_guests_needs_a_name(intent: str, capsys: pytest.CaptureFixture[str]) -> None:

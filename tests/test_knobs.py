@@ -23,7 +23,7 @@ from hosttune.model.values import to_json
 from hosttune.planning import plan as make_plan
 from hosttune.scratch import Scratch
 from hosttune.settings.files import Form, OneFile
-from hosttune.settings.memory import Ksm
+from hosttune.settings.memory import Ksm, NumaBalancing, Thp
 from hosttune.transaction.kinds import kinds, setting_of
 from hosttune.tuned import WantedSetting, tuned_conflicts
 
@@ -127,7 +127,8 @@ TOY = file_knob(
 
 
 def test_its_file_is_read_and_written(tmp_path: Path) -> None:
-    assert paths_to_read((TOY, *KNOBS)) == (Toy.path,)  # those of KNOBS are read into fields of the host document
+    assert paths_to_read((TOY, *KNOBS)) == (Toy.path, *paths_to_read())
+    assert not {Thp.path, NumaBalancing.path, Ksm.path} & {*paths_to_read()}  # read into fields of the host document
     for name, text in ((".hosttune/scratch", ""), (Toy.path[1:], "0\n")):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

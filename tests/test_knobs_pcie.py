@@ -201,8 +201,16 @@ def test_ports_are_told_what_direct_traffic_needs_and_lacks() -> None:
         GPU_PORT: {"acs": {"capable": MORE, "enabled": MORE}},
     }
     assert said(planned(switched(unable), nics=[NIC]), NIC, "direct traffic") == [
-        f"info: ports {NIC_PORT} have no ACS {needed}: no direct traffic between {NIC} and {GPU}, whatever is set"
+        f"info: ports {NIC_PORT} redirect without ACS DirectTrans: no direct traffic between {NIC} and {GPU}, whatever"
+        " is set"
     ]
+
+
+def test_a_port_without_acs_redirects_nothing_so_that_translated_requests_are_direct() -> None:
+    none = {port: {"acs": dict[str, list[str]](capable=[], enabled=[])} for port in (GPU_PORT, NIC_PORT)}
+    assert said(planned(switched(none), nics=[NIC]), NIC, "direct traffic") == []
+    blocking = {port: {"acs": {"capable": ["SrcValid"], "enabled": []}} for port in (GPU_PORT, NIC_PORT)}
+    assert said(planned(switched(blocking), nics=[NIC]), NIC, "direct traffic") == []
 
 
 def test_ports_that_redirect_translated_requests_are_said() -> None:

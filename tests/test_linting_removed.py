@@ -155,7 +155,9 @@ ONLY_IN = {
     "qemu:commandline": "many-vcpus",
     "qemu:commandline/qemu:arg": "many-vcpus",
 }
-AT_ONCE = ("cpu/numa/cell/distances",)  # of one cell alone libvirt takes the other direction's values
+# Of the distances of one cell alone libvirt takes the other direction's values; an option without its value is another
+# argument.
+AT_ONCE = ("cpu/numa/cell/distances", "qemu:commandline/qemu:arg")
 
 
 def case(hosts: Callable[[str], Host], name: str) -> tuple[Host, str]:

@@ -12,11 +12,14 @@ from planhosts import Card, Held, build_host, intent_of
 
 import hosttune
 from hosttune.errors import BadInput
+from hosttune.handover.testguest.order import ANSWER_SCHEMA, Answer, Order, OrderedDevice
+from hosttune.model.collective import Member
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Cpu, Host, MemorySettings, NumaNode, PciDevice, RunningGuest
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
-from hosttune.model.values import MAX_SET, CpuSet, parse_size
+from hosttune.model.values import MAX_SET, CpuSet, from_json, parse_size, to_json
+from hosttune.watch.looking import Seen
 
 GPU, NIC, BRIDGE = "0000:41:00.0", "0000:42:00.0", "0000:40:01.0"
 Change = Callable[[dict[str, Any]], object]
@@ -173,7 +176,7 @@ def test_a_cpu_list_that_is_none(path: str, text: str) -> None:
         ("numa_nodes[0].free_bytes", -4096),
         ("numa_nodes[0].hugepages[0].size_bytes", 0),
         ("numa_nodes[0].hugepages[0].total", -1),
-        ("numa_nodes[0].hugepages[0].free", 10**30),
+        ("numa_nodes[0].hugepages[0].free", (1 << 64) - 1),
         (f"{AT}.numa_node", -1),
         (f"{AT}.iommu_group", -1),
         (f"{AT}.link.width", -1),
@@ -409,3 +412,23 @@ def test_the_schema_takes_our_own_documents_and_no_others(kind: type[msgspec.Str
     assert faults(plain, schema, schema) == []
     broken = plain | {"guests": [{"nam": "a"}]}
     assert faults(broken, schema, schema)
+
+
+@pytest.mark.parametrize(
+    ("value", "write", "read"),
+    [
+        (Order(nonce="ab", task="search", devices=(OrderedDevice(address="0000:41:00.0"),)), to_json, Order.from_json),
+        (
+            Answer(nonce="ab", memory={"bytes": 1, "seen": {"a": [1]}}, firmware={"0000:41:00.0": {"vbios": "1"}}),
+            Answer.to_line,
+            lambda text: from_json(Answer, text, schema=ANSWER_SCHEMA, where="test"),
+        ),
+        (Member(host="a", environment={"NCCL_DEBUG": "INFO"}), Member.to_json, Member.from_json),
+        (Seen(text="x", verdict="pass", bad={"a": "fail"}), to_json, lambda text: msgspec.json.decode(text, type=Seen)),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, msgspec.Struct) else "",
+)
+def test_what_our_own_programs_tell_each_other_is_read_as_it_was_written(
+    value: Any, write: Callable[[Any], str], read: Callable[[str], Any]
+) -> None:
+    assert read(write(value)) == value

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from pcitrees import CARD, PORT, Tree, link
 
+from hosttune.model.host import Host
+
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
@@ -80,13 +82,50 @@ def test_only_a_resting_device_may_be_slow(tree: Tree, driver: str, runtime: str
     assert (device.driver, device.link.state) == (driver, state)
 
 
-@pytest.mark.parametrize("power", ["D3hot", "D3cold"])
-def test_a_sleeping_device_has_an_unknown_link(tree: Tree, power: str) -> None:
-    tree.port(PORT, **link((2.5, 16), (32.0, 16)))
-    tree.add(CARD, **link((2.5, 16), (32.0, 16)), power_state=power)
+@pytest.mark.parametrize(
+    ("power", "now", "state"),
+    [
+        ("D3hot", (32.0, 16), "full"),
+        ("D3hot", (2.5, 16), "idle"),  # saving power, perhaps
+        ("D3hot", (32.0, 8), "degraded"),  # no power state takes lanes away
+        ("D3hot", (2.5, 8), "degraded"),
+        ("D3cold", (32.0, 16), "unknown"),
+    ],
+)
+def test_a_device_without_power_says_nothing_and_one_in_d3hot_its_width(
+    tree: Tree, power: str, now: tuple[float, int], state: str
+) -> None:
+    tree.port(PORT, **link(now, (32.0, 16)))
+    tree.add(CARD, **link(now, (32.0, 16)), power_state=power, power__runtime_status="suspended")
     found = tree.discover()[0]["0000:01:00.0"].link
     assert found is not None
-    assert (found.state, power in (found.why or "")) == ("unknown", True)
+    assert (found.state, power in (found.why or "")) == (state, state in ("idle", "unknown"))
+
+
+@pytest.mark.parametrize(
+    ("vendor", "driver", "width", "state"),
+    [
+        ("0x1002", "amdgpu", 16, "idle"),
+        ("0x1002", "amdgpu", 8, "degraded"),
+        ("0x1000", "amdgpu", 16, "degraded"),  # a switch of the host: its uplink does not rest with a GPU
+        ("0x1002", "vfio-pci", 16, "degraded"),
+    ],
+)
+def test_the_slot_of_a_card_with_a_switch_is_slow_while_its_gpu_rests(
+    tree: Tree, vendor: str, driver: str, width: int, state: str
+) -> None:
+    up, down = f"{PORT}/0000:01:00.0", f"{PORT}/0000:01:00.0/0000:02:00.0"
+    tree.port(PORT, **link((2.5, width), (16.0, 16)))
+    tree.port(up, vendor=vendor, **link((2.5, width), (16.0, 16)))
+    tree.port(down, vendor=vendor, **link((16.0, 16), (16.0, 16)))
+    card = tree.add(f"{down}/0000:03:00.0", vendor="0x1002", **link((16.0, 16), (16.0, 16)), power_state="D0")
+    (card / "driver").symlink_to(f"../../../../../../bus/pci/drivers/{driver}")
+    devices = tree.discover()[0]
+    found = {address: device.link.state for address, device in devices.items() if device.link}
+    assert (found["0000:01:00.0"], found["0000:03:00.0"]) == (state, "full")
+    assert [bridge.address for bridge in Host(pci=tuple(devices.values())).index.uplinks("0000:03:00.0")] == [
+        "0000:01:00.0"
+    ]
 
 
 def test_a_device_in_d3cold_is_not_asked_for_its_registers(tree: Tree) -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from examplehosts import discovered
 
 import hosttune
 from hosttune.model.host import DomainCapabilities, Host, Virtualization
 
-EXAMPLE = str(Path(__file__).parent.parent / "examples" / "hgx-h200-8.tar.xz")
-
 
 @pytest.fixture(scope="module")
 def example() -> Host:
-    return hosttune.discover(EXAMPLE)
+    return discovered()
 
 
 def said(host: Host, **guest: Any) -> list[tuple[str, str]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
+from examplehosts import discovered
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from planhosts import Card, Held, Shape, build_host, intent_of, small_intents, small_shapes
@@ -17,12 +17,10 @@ import hosttune
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
 
-EXAMPLE = str(Path(__file__).parent.parent / "examples" / "hgx-h200-8.tar.xz")
-
 
 @pytest.fixture(scope="module")
 def example() -> Host:
-    return hosttune.discover(EXAMPLE)
+    return discovered()
 
 
 def planned(host: Host | dict[str, Any], intent: dict[str, Any]) -> Plan:

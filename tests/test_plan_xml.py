@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from domain_faults import criticise
 from domain_shapes import changed
+from examplehosts import discovered
 from libvirtd import PACKAGES, Argv, Libvirtd, libvirtd
 from lxml import etree
 from planhosts import GIB, Card, Held, Shape, build_host
@@ -31,7 +32,6 @@ from hosttune.model.values import parse_cpus
 __all__ = ["libvirtd"]
 
 HERE = Path(__file__).parent
-EXAMPLE = HERE.parent / "examples" / "hgx-h200-8.tar.xz"
 GOLDEN = HERE / "golden" / "domain" / "example-0000-41-00-0-annotated.xml"
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
 NARROW = {"address bits": "address bits reach only"}  # a GPU's window is wider than the emulated CPU's 40 bits
@@ -123,7 +123,7 @@ def hosts(host_root: Callable[[str], Path]) -> Callable[[str], Host]:
     @cache
     def of(name: str) -> Host:
         if name == "example":
-            return hosttune.discover(str(EXAMPLE))
+            return discovered()
         if name == "example-unlisted":  # where nobody says which GPUs the NVSwitches can join
             return changed(of("example"), fabric=None)
         if name == "example-passthrough":  # the NVSwitches go along

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import examplehosts
 import msgspec
 import pytest
+from examplehosts import discovered
 
 import hosttune
 from hosttune.bench.baselines import pair_links, shipped, with_fleet
@@ -20,8 +22,8 @@ from hosttune.predicting.references import model_of
 
 HERE = Path(__file__).resolve().parent
 STANDARD = shipped()
-EXAMPLE = hosttune.discover(str(HERE.parent / "examples/hgx-h200-8.tar.xz"))
-XE9680 = hosttune.discover(str(HERE / "hosts/derived/xe9680-8xh100-lspci.tar.xz"))
+EXAMPLE = discovered()
+XE9680 = discovered(examplehosts.XE9680)
 SEVERITY = {"pass": 0, "skip": 1, "warn": 2, "unknown": 3, "fail": 3}
 replace = msgspec.structs.replace
 

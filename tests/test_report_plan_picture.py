@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from domain_shapes import changed
+from examplehosts import discovered
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mighosts import A, B, mig_host
@@ -40,7 +41,6 @@ from hosttune.report.plan_html import plan_html
 from hosttune.report.svg import adoption_svg, host_svg, plan_svg, two_plans_svg
 
 ROOT = Path(__file__).parent.parent
-EXAMPLE = ROOT / "examples" / "hgx-h200-8.tar.xz"
 INTENT = ROOT / "examples" / "three-guests.yaml"
 SHOWN = ROOT / "docs" / "pictures" / "three-guests.svg"
 GIB = 1 << 30
@@ -67,7 +67,7 @@ def made(host: Host, *guests: Mapping[str, object]) -> Made:
 
 @cache
 def example() -> Host:
-    return hosttune.discover(str(EXAMPLE))
+    return discovered()
 
 
 def three() -> Made:

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from examplehosts import discovered
 from fleetresults import write_lost, write_validation
 from sweeps import sample
 from test_bounds import GUEST, host_of
@@ -188,7 +189,7 @@ KEPT = frozenset(
 @pytest.fixture(scope="module")
 def nasty_host() -> hosttune.Host:
     """The example with an odd end to its names: host, models, drivers, guests, problems."""
-    plain = to_builtins(hosttune.discover(str(EXAMPLE)))
+    plain = to_builtins(discovered())
     for name in ("hostname", "kernel", "kernel_args", "platform", "problems", "settings"):
         plain[name] = spoilt(plain[name], NASTY, KEPT)
     for gpu in plain["gpus"]:
@@ -265,9 +266,7 @@ def test_a_fleet_acts_on_nothing_in_any_format(tmp_path: Path) -> None:
 
 
 def test_xml_that_would_hold_one_is_refused() -> None:
-    plan = hosttune.plan(
-        hosttune.discover(str(EXAMPLE)), Intent.from_json(json.dumps({"version": 1, "guests": [GUEST]}))
-    )
+    plan = hosttune.plan(discovered(), Intent.from_json(json.dumps({"version": 1, "guests": [GUEST]})))
     document = to_builtins(plan)
     document["guests"][0]["disk"] = "/a\u202eb"
     with pytest.raises(BadInput, match="holds a control character"):

@@ -61,7 +61,7 @@ def root_of(base: Path) -> Path:
     }
     folder = f"sys/devices/pci0000:40/{GPU}"
     plain = {
-        "class": "0x030200", "vendor": "0x10de", "device": "0x2335", "power_state": "D0", "numa_node": "0",
+        "class": "0x030200", "vendor": "0x10de", "device": "0x2335", "power_state": "D3hot", "numa_node": "0",
         "reset_method": "flr bus", "driver_override": "vfio-pci", "subsystem_vendor": "0x10de",
         "subsystem_device": "0x18be",
     }  # fmt: skip

@@ -139,8 +139,8 @@ _GPU = """\t<gpu id="00000000:{bus}:00.0">
 \t\t\t<sm_clock>1980 MHz</sm_clock>
 \t\t</max_clocks>
 \t\t<fabric>
-\t\t\t<state>Completed</state>
-\t\t\t<status>Success</status>
+\t\t\t<state>In Progress</state>
+\t\t\t<status>N/A</status>
 \t\t</fabric>
 \t\t<processes>
 \t\t</processes>

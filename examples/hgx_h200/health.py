@@ -61,7 +61,7 @@ def _write_interrupts(tree: Tree) -> None:
 
 
 def _write_fabric_manager(tree: Tree) -> None:
-    """Running, of the driver's version, in the mode of bare metal and of a guest that has everything."""
+    """Running, of the driver's version, in the mode in which each guest has a partition, and none is active."""
     tree.put("usr/share/nvidia/nvswitch/fabricmanager.cfg", "DAEMONIZE=1\nFABRIC_MODE=1")
     tree.put(f"{_COMMANDS}/fabric-manager-service", "LoadState=loaded\nActiveState=active")
     tree.put(f"{_COMMANDS}/fabric-manager-version", f"Fabric Manager version is : {DRIVER}")

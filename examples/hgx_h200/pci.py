@@ -209,6 +209,7 @@ def write_pci(tree: Tree) -> None:
         tree.link(f"sys/bus/pci/devices/{function.address}", at)
         kernel = f"sys/kernel/iommu_groups/{group}"
         tree.put(f"{kernel}/type", "DMA-FQ")
+        tree.put(f"{kernel}/reserved_regions", f"0x{0xFEE00000:016x} 0x{0xFEEFFFFF:016x} msi")
         tree.link(f"{kernel}/devices/{function.address}", at)
         tree.link(f"{at}/iommu_group", kernel)
         for number in range(irq, irq + function.irqs):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hosttune.bench.metrics import Direction, converted, metric_of
 from hosttune.errors import BadInput
+from hosttune.model.jsontext import plain_toml
 
 if TYPE_CHECKING:
     from hosttune.model.host import Host
@@ -278,12 +279,7 @@ def _plausible(row: Baseline, standard: Standard, where: str) -> None:
 
 
 def _rows(text: str, table: str, where: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    import tomllib
-
-    try:
-        document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadInput(f"not valid TOML: {error}", where=where, hint="correct the file") from error
+    document = plain_toml(text, where=where, hint="correct the file")
     _known(document, frozenset((table,)), where)
     rows = document.get(table, [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):

@@ -102,6 +102,12 @@ def _unfit(gpu: Gpu, device: PciDevice | None) -> str | None:
         return f"on {driver}, through which no library reaches it: bind {maker.driver} to measure it"
     if device.virtfns:
         return f"it has {len(device.virtfns)} virtual functions, for guests: neither it nor its parts are loaded"
+    if gpu.fabric_state == "in progress" and not gpu.mig_on:
+        return (
+            "its NVSwitch fabric is in progress, and CUDA fails with error 802: on a host with FABRIC_MODE 1 or 2"
+            " activate a partition with it first (fmpm -l, fmpm -a ID), or measure it inside its guest; else see"
+            " fabric-state"
+        )
     if is_vgpu(gpu.model):
         return f"{gpu.model} is a vGPU: not measured, for a whole GPU's figures do not apply to a part of one"
     return None

@@ -19,6 +19,7 @@ from hosttune.bench.runs import runs_of
 from hosttune.gpu import maker_of
 from hosttune.gpu.vendor import Hints
 from hosttune.model.validation import CheckResult, Outcome, Sample, Validation
+from hosttune.model.values import number
 
 FEWEST_RUNS = 5
 UNSTEADY = 0.10  # if the middle half of the runs is wider than this fraction of the median, the figure cannot pass
@@ -70,7 +71,8 @@ class JudgingContext:
         A subject such as "7 GPUs" gives the number itself, even if 8 GPUs were requested.
         """
         count, _, rest = subject.partition(" ")
-        return int(count) if rest == "GPUs" and count.isdecimal() else self.gpus
+        named = number(count) if rest == "GPUs" else None
+        return self.gpus if named is None else named
 
     def device(self, subject: str) -> str | None:
         """Return the device id of a subject, None if unknown.

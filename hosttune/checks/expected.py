@@ -141,7 +141,7 @@ def _known(one: KnownDevice) -> SeenDevice:
 
 
 def _ordered(seen: Mapping[str, SeenDevice]) -> tuple[SeenDevice, ...]:
-    return tuple(seen[address] for address in sorted(seen, key=address_key) if is_address(address))
+    return tuple(seen[address] for address in sorted(filter(is_address, seen), key=address_key))
 
 
 # --- what they mean for this host ----------------------------------------------------------------------------

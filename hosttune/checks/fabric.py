@@ -19,6 +19,7 @@ from hosttune.checks.facts import (
 from hosttune.checks.gpufacts import Fact, each_gpu, every_gpu, not_judged, others_of_model
 from hosttune.checks.nvlinks import CHECKS as NVLINK_CHECKS
 from hosttune.gpu import hints_for, nvswitches, vendor_of
+from hosttune.gpu.boards import waits_for_partition
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
@@ -144,10 +145,14 @@ _STATE = Fact(
     "nvmlDeviceGetGpuFabricInfo",
     also=("fabric_health",),
 )
+_IN_PARTITION = "completed in an active partition, else in progress"
 
 
-def _fabric_state(gpu: Gpu) -> CheckResult:
-    """Judge the registration with the fabric: it must be completed with success, and the health mask without faults."""
+def _fabric_state(evidence: Evidence, gpu: Gpu) -> CheckResult:
+    """Judge the registration with the fabric: it must be completed with success, and the health mask without faults.
+
+    On a host whose fabric has partitions (FABRIC_MODE 1 and 2), it is "in progress" while no active partition has it.
+    """
     faults = gpu.fabric_health or ()
     words = [gpu.fabric_state or "", *((gpu.fabric_status,) if gpu.fabric_status else ()), *faults]
     actual = ", ".join(words)
@@ -165,6 +170,20 @@ def _fabric_state(gpu: Gpu) -> CheckResult:
         return unknown(_STATE.check, gpu.address, expected=_STATE.expected, why=why, hint=hint)
     if gpu.mig_on:
         return skipped(_STATE.check, gpu.address, f"{actual}: a GPU in MIG mode needs no partition of the fabric")
+    waits = (
+        gpu.fabric_state == "in progress"
+        and not {*faults} - {"no partition"}
+        and waits_for_partition(evidence.host, gpu)
+    )
+    if waits:
+        return _STATE.passed(gpu, f"{actual}, and in no active partition", expected=_IN_PARTITION)
+    if waits is None:
+        return _STATE.unknown(
+            gpu,
+            f"{actual}; whether an active partition has it is not known",
+            f"read FABRIC_MODE in {nvswitches.MANAGER_CONFIG}, fmpm -l, and the module id in nvidia-smi -q",
+            expected=_IN_PARTITION,
+        )
     hint = (
         "start nvidia-fabricmanager and read /var/log/fabricmanager.log; in a guest of a shared NVSwitch host its"
         " partition must be active there; CUDA fails with error 802 until then"
@@ -256,7 +275,7 @@ CHECKS: tuple[Check, ...] = (
         "each GPU on an NVSwitch fabric",
         "CUDA does not start (error 802) until the fabric is set up; a degraded one is slow",
         f"NVIDIA, NVML API reference (nvml.h): nvmlGpuFabricInfoV_t, NVML_GPU_FABRIC_HEALTH_MASK_*; {_GUIDE}",
-        lambda evidence: each_gpu(evidence, _STATE, _fabric_state),
+        lambda evidence: each_gpu(evidence, _STATE, lambda gpu: _fabric_state(evidence, gpu)),
         inside=True,
         none="GPU",
     ),

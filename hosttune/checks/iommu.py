@@ -11,7 +11,6 @@ from hosttune.checks.facts import (
     RECORD,
     accelerators,
     driver_unread,
-    for_vfio,
     given,
     holders,
     lacks,
@@ -21,6 +20,7 @@ from hosttune.gpu.vgpu import stays_with_driver
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
+from hosttune.model.pci import DIRECT_REMEDY
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import grouped, slot_of
 
@@ -30,8 +30,6 @@ _ON = {
     "AuthenticAMD": "switch AMD-Vi (IOMMU) on in the firmware, remove amd_iommu=off and iommu=off, reboot",
 }
 _ANY = "switch the IOMMU on in the firmware and in the kernel's arguments (intel_iommu=on), reboot"
-# What VFIO requires of each member of a group, besides a VFIO driver (Documentation/driver-api/vfio).
-_VIABLE = (None, "pci-stub", "pcieport")
 _OTHER_ARCHES = ("aarch64", "arm", "ia64", "ppc64", "ppc64le", "riscv32", "riscv64", "s390x")
 _YES, _NO = ("Y", "1"), ("N", "0")
 
@@ -144,6 +142,7 @@ def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
     gpus = {gpu.address for gpu in accelerators(evidence.host)}
     subjects = [device for device in evidence.host.pci if device.address in passed_on or device.address in gpus]
     held, groupless = holders(evidence), _Groupless.of(evidence)
+    regions_read = any(device.iommu_direct is not None for device in evidence.host.pci)
     for device in subjects:
         if device.iommu_group is None:
             yield _no_group(evidence, check, device, is_given=device.address in passed_on)
@@ -155,6 +154,19 @@ def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
             found = _kept_group(evidence, check, device, group)
         if found.outcome == "pass" and (unplaced := groupless.near(evidence, device)):
             why = f"the group of {listed(unplaced, 3)} is not known"
+            found = _doubt(check, device, found.expected or "", why)
+        if kept := device.kept_by_firmware:
+            say = failed if device.address in passed_on else warned
+            found = say(
+                check,
+                device.address,
+                expected="no reserved region of type direct",
+                actual=kept,
+                source=f"{_GROUPS}/{device.iommu_group}/reserved_regions",
+                hint=DIRECT_REMEDY,
+            )
+        elif found.outcome == "pass" and device.iommu_direct is None and regions_read:
+            why = "its reserved regions were not read, and those of other groups were"
             found = _doubt(check, device, found.expected or "", why)
         yield found
 
@@ -224,7 +236,7 @@ def _given_group(
         hint = "give all of the group to one of them; ACS at the ports above would separate the devices (see acs)"
         actual = f"group {group} is shared by guests {', '.join(owners)}"
         return failed(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
-    foreign = [m for m in members if not for_vfio(m.driver) and m.driver not in _VIABLE and not stays_with_driver(m)]
+    foreign = [member for member in members if not member.vfio_viable and not stays_with_driver(member)]
     foreign = [member for member in foreign if member.address != device.address]
     if foreign:
         names = listed([f"{member.address} ({member.driver})" for member in foreign])
@@ -292,8 +304,10 @@ CHECKS = (
         id="iommu-groups",
         title="Whole IOMMU groups",
         subjects="each GPU of a known maker, and each device that a guest has or that is bound for one",
-        why="members of a group reach each other past the IOMMU: given to two guests they are not isolated",
-        source="Linux Documentation/driver-api/vfio (groups; a viable group)",
+        why="members of a group reach each other past the IOMMU: given to two guests they are not isolated; a group for"
+        " which the firmware keeps memory is refused by VFIO",
+        source="Linux Documentation/driver-api/vfio (groups; a viable group), ABI/testing/sysfs-kernel-iommu_groups"
+        " (reserved_regions), drivers/iommu/iommu.c (require_direct)",
         judge=iommu_groups,
         none="GPU, and no device that a guest has",
         of_tree=True,

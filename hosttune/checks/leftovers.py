@@ -27,7 +27,7 @@ from hosttune.model.host import HugePages, NumaNode, PciDevice, RunningGuest
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import grouped
 from hosttune.model.verification import Verification
-from hosttune.starts import REGISTER, REGISTER_ANSWER, SIGNED
+from hosttune.starts import REGISTER, SIGNED, unread_register
 
 _MDEVS, _VFS, _PAGES = "leftover-mdevs", "leftover-vfs", "leftover-pages"
 _QUARANTINED, _STATEMENT = OF_REGISTER
@@ -184,7 +184,7 @@ def quarantined(evidence: Evidence) -> Iterable[CheckResult]:
     """Check for devices between two tenants. A warning: the rest of the host can be used, and no guest gets these."""
     host, expected = evidence.host, "no device is between two tenants"
     if host.handover is None:
-        lost = next((one for one in host.problems if one.where.endswith((REGISTER, REGISTER_ANSWER))), None)
+        lost = unread_register(host.problems)
         if lost is None:
             yield skipped(_QUARANTINED, HOST, "hosttune's register of hand-overs was not recorded here")
         else:

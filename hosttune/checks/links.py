@@ -9,7 +9,7 @@ import msgspec
 
 from hosttune.checks import driverlinks
 from hosttune.checks.check import Check, failed, passed, skipped, unknown
-from hosttune.checks.facts import SOFTWARE, accelerators, as_root, lacks, model_of
+from hosttune.checks.facts import SOFTWARE, accelerators, as_root, lacks, listed, model_of
 from hosttune.gpu.idling import IDLING_DRIVERS, LOADED_DRIVERS
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
@@ -66,9 +66,35 @@ def pcie_link(evidence: Evidence) -> Iterable[CheckResult]:
     for address in dict.fromkeys(subjects):
         device = functions.get(address)
         if device is None or device.link is None:
-            yield _without_link(evidence, device, address, is_gpu=address in gpus)
+            own = _without_link(evidence, device, address, is_gpu=address in gpus)
         else:
-            yield _judge(evidence, functions, other_links, device, accelerated.get(address))
+            own = _judge(evidence, functions, other_links, device, accelerated.get(address))
+        yield own if own.outcome == "skip" else _with_path(evidence, other_links, own, tuple(dict.fromkeys(subjects)))
+
+
+def _with_path(evidence: Evidence, others: _Others, own: CheckResult, subjects: Sequence[str]) -> CheckResult:
+    """Judge the links between the device's own link and the root port, too: the narrowest one carries all it moves.
+
+    (Linux drivers/pci/pci.c, pcie_bandwidth_available(), walks the same way.)
+    """
+    index, found = evidence.host.index, {"fail": list[str](), "unknown": list[str](), "pass": list[str]()}
+    uplinks = [one for one in index.uplinks(own.subject) if one.vendor_id not in SOFTWARE]
+    for bridge in (one for one in uplinks if one.link is not None or others.ports_report):
+        bridge = msgspec.structs.replace(bridge, link=bridge.link or Link())
+        port = _port(index.pci, bridge)
+        outcome, why = _verdict(index.pci, bridge, port, _best(index.pci, bridge, port), loaded=False)
+        sharing = listed([one for one in subjects if one != own.subject and bridge.address in index.above(one)])
+        text = f"above it, {bridge.address} to {bridge.parent}: {why}"
+        found[outcome].append(f"{text}; shared by {sharing}" if sharing else text)
+    if not found["fail"] and (own.outcome != "pass" or not found["unknown"]):
+        return own
+    return msgspec.structs.replace(
+        own,
+        outcome="fail" if found["fail"] else "unknown",
+        actual="; ".join((own.actual or "", *(found["fail"] or found["unknown"]))),
+        source=own.source or sysfs.PCI_DEVICES,
+        hint=_FAULT if found["fail"] else "read both ends with lspci -vvv as root while something copies",
+    )
 
 
 def _others(functions: Functions) -> _Others:
@@ -117,7 +143,7 @@ def _judge(
         return passed(_ID, address, expected=expected, actual=actual, source=source)
     if outcome == "fail":
         return failed(_ID, address, expected=expected, actual=actual, source=source, hint=_FAULT)
-    hint = _under_work(device) if why.startswith(_AT_REST) else _elsewhere(evidence, device)
+    hint = _where_to_read(evidence, device, at_rest=why.startswith(_AT_REST))
     return unknown(_ID, address, expected=expected, why=actual, hint=hint, source=source)
 
 
@@ -244,9 +270,7 @@ def _verdict(
     now, most = (link.speed_gts, link.width), (link.max_speed_gts, link.max_width)
     if link.state == "degraded":
         return "fail", link.why or "lower than both ends can do"
-    if (device.power_state or "").startswith("D3"):
-        return "unknown", f"it is in {device.power_state}: its link registers mean nothing"
-    if link.state == "unknown":
+    if link.state == "unknown" or device.power_state == "D3cold":
         return "unknown", link.why or "the link cannot be judged"
     if None in (*now, *most):
         return "unknown", "the link reports no speed or width: not trained, or not readable"
@@ -265,13 +289,16 @@ def _verdict(
 def _lower(device: PciDevice, state: str | None, why: str | None, may_be_idle: bool) -> tuple[str, str]:
     """Judge a link below what both ends can do: a fault, unless only the speed is lower and the device may be at rest.
 
-    At rest is a suspended device, or one whose driver may slow an idle link (and that was not loaded). A link at rest
-    looks the same as one that trained low, so it must be read under load.
+    At rest is a suspended device (also in D3hot: its registers can be read), or one whose driver may slow an idle link
+    (and that was not loaded). A link at rest looks the same as one that trained low, so it must be read under load.
     """
-    if may_be_idle and device.runtime_status == "suspended":
-        return "unknown", f"{_AT_REST}: the device is suspended"
+    if may_be_idle and (device.runtime_status == "suspended" or device.power_state == "D3hot"):
+        return "unknown", f"{_AT_REST}: the device is {'in D3hot' if device.power_state == 'D3hot' else 'suspended'}"
     if may_be_idle and (state == "idle" or (device.is_display and device.driver in IDLING_DRIVERS)):
-        return "unknown", f"{_AT_REST}: {device.driver or 'its driver'} may slow an idle link"
+        return (
+            "unknown",
+            f"{_AT_REST}: {'a GPU below' if device.is_bridge else device.driver or 'its driver'} may slow an idle link",
+        )
     return "fail", why if why and state != "full" else "lower than both ends can do"
 
 
@@ -316,20 +343,17 @@ def _without_link(evidence: Evidence, device: PciDevice | None, address: str, *,
     return unknown(_ID, address, expected="the most that both ends can do", why=why, hint=hint)
 
 
-def _under_work(device: PciDevice) -> str:
-    """Return how to read a link under load."""
-    if device.driver in LOADED_DRIVERS:
-        return "hosttune validate --level 1 reads it while copies run: on the machine itself, with the GPU free"
-    return "validate again while something copies to and from it"
-
-
-def _elsewhere(evidence: Evidence, device: PciDevice) -> str:
-    """Return where an unknown link can be read."""
+def _where_to_read(evidence: Evidence, device: PciDevice, *, at_rest: bool) -> str:
+    """Return when or where a link that is unknown, or at rest, can be read."""
     if (device.power_state or "").startswith("D3"):
         return (
             "validate again while its guest runs, or wake it:"
             f" echo on > /sys/bus/pci/devices/{device.address}/power/control"
         )
+    if at_rest and device.driver in LOADED_DRIVERS:
+        return "hosttune validate --level 1 reads it while copies run: on the machine itself, with the GPU free"
+    if at_rest:
+        return "validate again while something copies to and from it"
     if evidence.host.hypervisor:
         return "a virtual port shows no wire: run hosttune validate on the host of this guest"
     return "read both ends with lspci -vvv as root (LnkCap, LnkSta), and the kernel log for the port above"

@@ -1,4 +1,4 @@
-"""Checks of traffic between devices: ACS sends it through the IOMMU; ATS allows direct traffic with ACS."""
+"""Checks of traffic between devices: ACS sends it through the IOMMU; only requests that ATS translated are direct."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping
 
 from hosttune.checks.check import Check, failed, passed, unknown, warned
 from hosttune.checks.facts import as_root, given, holders, listed, none_given
+from hosttune.gpu.ats import ats_step
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
 from hosttune.model.index import DeviceIndex
+from hosttune.model.pcitree import shared_switch
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import slot_of
 
@@ -17,7 +19,6 @@ from hosttune.model.values import slot_of
 # drivers/iommu/iommu.c.
 _REQUIRED = ("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd")
 _FACING_DOWN = ("root-port", "downstream-port")
-_MELLANOX = "15b3"
 
 Functions = Mapping[str, PciDevice]
 
@@ -49,7 +50,8 @@ def _port(evidence: Evidence, check: str, port: PciDevice, devices: list[PciDevi
     source = f"{sysfs.PCI_DEVICES}/{port.address}/config (ACS Control)"
     expected = f"{' '.join(_REQUIRED)}, as far as the port has them"
     if port.acs is None:
-        return _unread(evidence, check, port, expected, source)
+        why = "extended configuration space was not read"
+        return unknown(check, port.address, expected=expected, why=why, hint=as_root(evidence), source=source)
     missing = [name for name in _REQUIRED if name in port.acs.capable and name not in port.acs.enabled]
     merged = _merged(evidence.host.index, devices)
     if not port.acs.capable:
@@ -66,12 +68,6 @@ def _port(evidence: Evidence, check: str, port: PciDevice, devices: list[PciDevi
         " a reboot puts them back too"
     )
     return failed(check, port.address, expected=expected, actual=actual, source=source, hint=hint)
-
-
-def _unread(evidence: Evidence, check: str, port: PciDevice, expected: str, source: str) -> CheckResult:
-    hint = as_root(evidence)
-    why = "extended configuration space was not read"
-    return unknown(check, port.address, expected=expected, why=why, hint=hint, source=source)
 
 
 def _merged(index: DeviceIndex, devices: Iterable[PciDevice]) -> bool:
@@ -111,18 +107,11 @@ def _pairs(evidence: Evidence, functions: Functions) -> dict[str, list[str]]:
         near = [
             gpu
             for gpu in sorted(gpus & set(held))
-            if set(held[gpu]) & set(names) and one_switch(evidence.host.index, gpu, address)
+            if set(held[gpu]) & set(names) and shared_switch(evidence.host.index, gpu, address)
         ]
         if near:
             found[address] = near
     return found
-
-
-def one_switch(index: DeviceIndex, a: str, b: str) -> bool:
-    """Return whether the nearest bridge above both is the upstream port of a switch."""
-    others = index.above(b)
-    nearest = next((bridge for bridge in index.bridges(a) if bridge.address in others), None)
-    return nearest is not None and nearest.port_type == "upstream-port"
 
 
 def _judge_nic(evidence: Evidence, check: str, functions: Functions, nic: str, gpus: list[str]) -> CheckResult:
@@ -132,10 +121,10 @@ def _judge_nic(evidence: Evidence, check: str, functions: Functions, nic: str, g
     redirecting = [port for port in ports if port.acs and "ReqRedir" in port.acs.enabled]
     source = f"{sysfs.PCI_DEVICES}/{physical.address}/config (ATS Control)"
     expected = f"direct traffic with {listed(gpus)} below the same switch"
-    if not redirecting and all(port.acs is not None for port in ports):
-        actual = "ports do not redirect: it is direct, and past the IOMMU"
-        return passed(check, nic, expected=expected, actual=actual, source=source)
     if physical.ats_enabled:
+        if silent := [port.address for port in ports if port.acs is None]:
+            why = f"whether ports {listed(silent)} redirect (ACS) was not read"
+            return unknown(check, nic, expected=expected, why=why, hint=as_root(evidence), source=source)
         blocked = [p.address for p in redirecting if p.acs and "DirectTrans" not in p.acs.enabled]
         if not blocked:
             return passed(check, nic, expected=expected, actual="ATS on, ports let it through", source=source)
@@ -145,17 +134,9 @@ def _judge_nic(evidence: Evidence, check: str, functions: Functions, nic: str, g
     if physical.ats_enabled is None and physical.acs is None:
         hint = as_root(evidence)
         return unknown(check, nic, expected=expected, why="whether ATS is on was not read", hint=hint, source=source)
-    step = "switch ATS on in its firmware with its maker's tool, then reboot"
-    if physical.vendor_id == _MELLANOX:
-        step = f"mlxconfig -d {physical.address} set ATS_ENABLED=1, then reboot"
-    if any("noats" in word.removeprefix("pci=").split(",") for word in _pci(evidence)):
-        step += "; and the kernel argument pci=noats must be removed"
-    actual = "ATS is off: its traffic goes through the root complex"
+    step = ats_step(physical, evidence.host.kernel_args)
+    actual = "ATS is off: it sends the guest's addresses, which mean nothing to the switch, so nothing is direct"
     return warned(check, nic, expected=expected, actual=actual, source=source, hint=step)
-
-
-def _pci(evidence: Evidence) -> list[str]:
-    return [word for word in evidence.host.kernel_args or () if word.startswith("pci=")]
 
 
 CHECKS = (
@@ -172,7 +153,8 @@ CHECKS = (
         id="ats",
         title="ATS for GPUDirect RDMA",
         subjects="each RDMA NIC whose guest also has a GPU below the same switch",
-        why="with ACS redirecting, only translated requests stay below the switch; the others share the root complex",
+        why="a guest's NIC sends the guest's addresses: only requests that ATS translated can stay below the switch,"
+        " and ports that redirect must let them through (DirectTrans)",
         source="PCI Express Base 5.0, 6.12.1.1 ACS Direct Translated P2P and 10 ATS Specification",
         judge=ats,
         for_guests=True,

@@ -13,6 +13,7 @@ from hosttune.checks.facts import (
     lacks,
     listed,
 )
+from hosttune.gpu import bar_missing
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
@@ -144,12 +145,13 @@ def _window(evidence: Evidence, check: str, gpu: Gpu, functions: Functions, unre
     if device.physfn is not None and not device.bars:
         return skipped(check, gpu.address, "a virtual function: its windows are part of its parent's")
     size = _largest(device)
-    if not size:
+    missing = bar_missing(device) if size else "no memory BAR assigned"
+    if missing is not None:
         hint = (
             "the firmware left no room: switch Above 4G Decoding on and raise its MMIO window; in a guest give it a"
             " larger one (hosttune plan works it out), or boot with pci=realloc as a rescue"
         )
-        return failed(check, gpu.address, expected=expected, actual="no memory BAR assigned", source=source, hint=hint)
+        return failed(check, gpu.address, expected=expected, actual=missing, source=source, hint=hint)
     actual = f"largest BAR {format_size(size)}"
     sister = _largest_of_model(evidence, functions, device)
     if sister is not None and sister.bars is None:
@@ -163,7 +165,9 @@ def _window(evidence: Evidence, check: str, gpu: Gpu, functions: Functions, unre
     limits = evidence.bar_limits or {}
     most = limits.get(gpu.address)
     whole = gpu.memory_bytes is not None and gpu.memory_bytes <= size  # all of its memory can already be reached
-    limits_known = size <= _UNRESIZED or any(bar in limits for bar in _alike(evidence, functions, device))
+    limits_known = size <= _UNRESIZED or any(
+        functions[other].ids == device.ids for other in limits if other in functions and other != gpu.address
+    )
     if most is None and not whole and limits_known:
         look = f"look with: lspci -vvv -s {gpu.address} (Physical Resizable BAR), as root"
         why = f"{actual}; how large it can be was not read"
@@ -173,13 +177,6 @@ def _window(evidence: Evidence, check: str, gpu: Gpu, functions: Functions, unre
         text = f"{actual}, of {format_size(most)} that it can have"
         return warned(check, gpu.address, expected=expected, actual=text, source=source, hint=hint)
     return passed(check, gpu.address, expected=expected, actual=actual, source=source)
-
-
-def _alike(evidence: Evidence, functions: Functions, device: PciDevice) -> list[str]:
-    """Return the other cards with the same ids."""
-    ids = device.vendor_id, device.device_id
-    found = (functions.get(gpu.address) for gpu in accelerators(evidence.host))
-    return [f.address for f in found if f is not None and f is not device and (f.vendor_id, f.device_id) == ids]
 
 
 def _largest(device: PciDevice) -> int:
@@ -230,7 +227,7 @@ CHECKS = (
         title="GPU BARs",
         subjects="each GPU of a known maker, given to a guest or not",
         why="a GPU without its window does not work, with a small one peers and NICs reach only a part of its memory",
-        source="Linux Documentation/ABI/testing/sysfs-bus-pci (resource, resource<N>_resize)",
+        source="Linux Documentation/ABI/testing/sysfs-bus-pci (resource, resource<N>_resize), include/linux/ioport.h",
         judge=bar_size,
         none="GPU",
         inside=True,

@@ -25,9 +25,9 @@ from hosttune.checks.nics import (
     not_known,
     result_of_worst,
 )
-from hosttune.checks.p2p import one_switch
 from hosttune.checks.porterrors import CHECKS as ERROR_CHECKS
 from hosttune.model.evidence import Evidence
+from hosttune.model.pcitree import shared_switch
 from hosttune.model.ports import RdmaPort
 from hosttune.model.rates import believed_gbps
 from hosttune.model.validation import CheckResult
@@ -86,7 +86,7 @@ def _beside(evidence: Evidence, judged: Judged, found: list[Found]) -> Iterator[
     if worst is not None and judged.rdma:
         index = evidence.host.index
         gpus = [
-            gpu.address for gpu in index.accelerators[:_MOST_GPUS] if one_switch(index, gpu.address, judged.address)
+            gpu.address for gpu in index.accelerators[:_MOST_GPUS] if shared_switch(index, gpu.address, judged.address)
         ]
         if gpus:
             yield Found(worst.outcome, f"the rail of GPU {listed(gpus, 3)}, below the same switch", worst.hint)

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 
 from hosttune.checks.check import Check, passed, skipped, unknown, warned
 from hosttune.checks.facts import LIST_PCI, RECORD, driver_unread, for_vfio, listed, unlisted
-from hosttune.checks.p2p import one_switch
 from hosttune.gpu import VENDORS
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Nic
+from hosttune.model.pcitree import shared_switch
 from hosttune.model.validation import CheckResult
 
 _ID = "gpu-rail"
@@ -54,7 +54,7 @@ def _is_placed(evidence: Evidence, nic: Nic) -> bool:
 
 
 def _near(evidence: Evidence, gpu: Gpu, nics: Iterable[Nic]) -> list[str]:
-    return [nic.address for nic in nics if one_switch(evidence.host.index, gpu.address, nic.address)]
+    return [nic.address for nic in nics if shared_switch(evidence.host.index, gpu.address, nic.address)]
 
 
 def _judge(evidence: Evidence, gpu: Gpu, near: list[str], maybe: list[Nic], *, wired: bool) -> CheckResult:

@@ -14,7 +14,6 @@ from hosttune.errors import BadInput, Unreadable
 if TYPE_CHECKING:
     import click
 
-    from hosttune.model.guestmemory import RunningMemory
     from hosttune.model.host import Host
     from hosttune.planning.adopting import Adoption, Adoptions, Definition
     from hosttune.system import System
@@ -157,14 +156,7 @@ def _of_libvirt(system: System, name: str) -> Definition | None:
         return None
     saved = has_managed_save(system, name)
     why = f"it has a managed save, which is of its present definition: start it, or virsh managedsave-remove {name}"
-    return Definition(xml.encode(), f"guest {name}", name, (why,) if saved else (), _memory(system, name))
-
-
-def _memory(system: System, name: str) -> RunningMemory | None:
-    """Return where the memory of a running guest is. A capture does not have it."""
-    from hosttune.hypervisor.memory import running_memory
-
-    return None if system.captured and not system.scratch else running_memory(system, name)
+    return Definition(xml.encode(), f"guest {name}", name, (why,) if saved else ())
 
 
 # --- output -----------------------------------------------------------------------------------------------------

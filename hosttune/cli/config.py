@@ -51,8 +51,7 @@ def defaults(context: click.Context, arguments: Sequence[str]) -> dict[str, Any]
 
 def read(path: str, *, needed: bool) -> dict[str, dict[str, Any]]:
     """Return the tables of the file; none if it does not exist and is not `needed`. Raises BadInput."""
-    import tomllib
-
+    from hosttune.model.jsontext import plain_toml
     from hosttune.state import load_trusted
 
     data = load_trusted(path, what="a configuration file (TOML)", size="configuration")
@@ -60,10 +59,7 @@ def read(path: str, *, needed: bool) -> dict[str, dict[str, Any]]:
         if not needed:
             return {}
         raise BadInput("no such file", where=f"{VARIABLE}={path}", hint="correct the variable, or unset it")
-    try:
-        found = tomllib.loads(data.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"not valid TOML: {error}", where=path, hint="correct it, or move the file away") from error
+    found = plain_toml(data, where=path, hint="correct it, or move the file away")
     for table, values in found.items():
         known(table, TABLES, path)
         if not isinstance(values, dict):

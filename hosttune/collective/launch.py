@@ -17,22 +17,21 @@ import msgspec
 from hosttune.collective.meeting import Met
 from hosttune.model.collective import Task
 
-MODULE = "hosttune.collective.child"
+_START = "from runpy import run_module\nrun_module('hosttune.collective.child', run_name='__main__', alter_sys=True)\n"
 _STDERR_BYTES = 8192
 
 
 @contextmanager
-def own_package() -> Iterator[str]:
-    """Give a folder that holds hosttune's package alone: another Python must not see what else lies beside it."""
+def own_program() -> Iterator[str]:
+    """Give a folder that a Python runs as the child (`python FOLDER`), with hosttune's package and nothing else.
+
+    Another Python must not see what else lies beside the package. Unlike with -m, any version imports nothing from
+    the working directory (-P is new in 3.11).
+    """
     with tempfile.TemporaryDirectory(prefix="hosttune-") as folder:
         os.symlink(Path(__file__).resolve().parents[1], f"{folder}/hosttune")
+        Path(folder, "__main__.py").write_text(_START, encoding="utf-8")
         yield folder
-
-
-def child_environment(folder: str, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the child: this one, and the folder of hosttune's package."""
-    paths = [folder, *(variables["PYTHONPATH"].split(os.pathsep) if variables.get("PYTHONPATH") else [])]
-    return {**variables, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 class Child:
@@ -69,10 +68,10 @@ def child(task: Task, met: Met, python: str, variables: Mapping[str, str]) -> It
     """Start the child with its task. It is ended in any case. Raises OSError if it does not start."""
     fd = met.listening.fileno() if met.listening is not None else -1
     told = {**msgspec.to_builtins(task), "listen_fd": fd, "parent": os.getpid()}
-    with tempfile.TemporaryFile() as errors, own_package() as folder:
+    with tempfile.TemporaryFile() as errors, own_program() as folder:
         process = subprocess.Popen(
-            (python, "-B", "-m", MODULE), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-            pass_fds=(fd,) if fd >= 0 else (), env=child_environment(folder, variables),
+            (python, "-B", folder), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+            pass_fds=(fd,) if fd >= 0 else (), env=dict(variables),
         )  # fmt: skip
         assert process.stdin is not None
         assert process.stdout is not None

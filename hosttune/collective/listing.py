@@ -12,7 +12,7 @@ import msgspec
 
 from hosttune.bench.baselines import shipped_peaks
 from hosttune.checks.facts import for_vfio
-from hosttune.collective.launch import MODULE, child_environment, own_package
+from hosttune.collective.launch import own_program
 from hosttune.collective.member import environment
 from hosttune.discovery.portfiles import interface_gbps
 from hosttune.errors import BadInput, CommandFailed, Refused, Unreadable
@@ -43,7 +43,7 @@ def listed(
     `variables`: its environment; of a captured host nothing is known of it, nor of its library.
     """
     notes: list[str] = []
-    library = _library(system, job.python or sys.executable, notes, variables)
+    library = _library(system, job.python or sys.executable, notes)
     accelerators = [gpu.address for gpu in host.index.accelerators]
     shape = of_host(host, accelerators, shipped_peaks())
     names = Wiring.__struct_fields__
@@ -76,13 +76,11 @@ def answering(system: System, *, version: str | None = None) -> Member:
     return Member(host=found.host, version=version, machine=found.machine, guests=found.guests)
 
 
-def _library(system: System, python: str, notes: list[str], variables: Mapping[str, str]) -> Library | None:
+def _library(system: System, python: str, notes: list[str]) -> Library | None:
     """Ask a child what PyTorch has. None: there is none, and `notes` says why."""
     try:
-        with own_package() as folder:
-            paths = child_environment(folder, variables)["PYTHONPATH"]
-            words = ("env", f"PYTHONPATH={paths}", python, "-B", "-m", MODULE, "--look")
-            text = system.run(words, timeout=_LOOK_SECONDS)
+        with own_program() as folder:
+            text = system.run((python, "-B", folder, "--look"), timeout=_LOOK_SECONDS)
         return msgspec.convert(json.loads(text), Library)
     except CommandFailed as error:
         lines = [line.strip() for line in error.output.splitlines() if line.strip()]

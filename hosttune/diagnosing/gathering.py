@@ -13,6 +13,7 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, Nic, PciDevice
 from hosttune.model.measured import Figure, LinkSeen, Measured, NicLink, Nics, Observations, Setup
 from hosttune.model.validation import Sample, Validation
+from hosttune.model.values import number
 from hosttune.predicting.formulas import pcie_gb_per_s
 from hosttune.predicting.shape import of_host
 
@@ -52,8 +53,9 @@ def figures_of(samples: Sequence[Sample]) -> Iterator[Figure]:
         metric = _METRICS.get(name)
         for collective in ("all-reduce", "all-gather"):
             word = name.removeprefix(f"{collective}-")
-            if word != name and (number := word.rstrip("kmgib")).isdecimal() and word[len(number) :] in _SIZES:
-                metric, size = f"{collective}-busbw", int(number) * _SIZES[word[len(number) :]]
+            many, unit = number(digits := word.rstrip("kmgib"), 1 << 20), _SIZES.get(word[len(digits) :])
+            if word != name and many is not None and unit is not None:
+                metric, size = f"{collective}-busbw", many * unit
         if metric is not None:
             yield Figure(metric=metric, subject=subject, value=middle_of(values), unit=units[name], size_bytes=size)
 

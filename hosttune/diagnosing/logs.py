@@ -55,7 +55,7 @@ def read_log(text: str, where: str) -> tuple[Measured, str]:
 def logs() -> tuple[Log, ...]:
     """Return every tool whose output is read."""
     own = (
-        Log("nccl-tests", r"(?m)^#\s+Rank\s+[0-9]+\s.*device|^#.*\balgbw\b.*\bbusbw\b", _nccl_tests),
+        Log("nccl-tests", r"(?m)^#[ \t]+Rank[ \t]+[0-9]+[ \t].*device|^#.*\balgbw\b.*\bbusbw\b", _nccl_tests),
         Log("NCCL_DEBUG=INFO", r"(?m)\bNCCL INFO (?!Launch mode)", _nccl_debug),
         Log("ib_write_bw", r"RDMA_Write BW Test", _perftest),
         Log("nvbandwidth", r"(?i)\bnvbandwidth\b", _nvbandwidth),
@@ -72,7 +72,7 @@ def logs() -> tuple[Log, ...]:
 
 # --- readers -----------------------------------------------------------------------------------------------------
 
-_RANK = re.compile(r"^#\s+Rank\s+[0-9]+\s+.*?\bon\s+(\S+)\s+device\s+[0-9]+\s+\[[^\]]*\]\s+(\S.*?)\s*$", re.MULTILINE)
+_RANK = re.compile(r"(?m)^#[ \t]+Rank[ \t]+[0-9]+[ \t].*?\bon\s+(\S+)\s+device\s+[0-9]+\s+\[[^\]]*\]\s+(\S.*?)\s*$")
 
 
 def _nccl_tests(text: str) -> Measured:
@@ -102,7 +102,7 @@ def _of(answer: Answer) -> tuple[Any, ...]:
 
 
 def _perftest(text: str) -> Measured:
-    device = re.search(r"(?m)^\s*Device\s*:\s*(\S{1,64})", text)
+    device = re.search(r"(?m)^[ \t]*Device\s*:\s*(\S{1,64})", text)
     return Measured(version=1, figures=_of(tools.parse_perftest(text, device[1] if device else "port")))
 
 
@@ -111,7 +111,7 @@ def _nvbandwidth(text: str) -> Measured:
     name = re.match(r"(\w+)", last)
     if "{" not in text and name and not re.search(rf"SUM {name[1]} \S+\s*\n|Waived|ERROR", last):
         raise NotUnderstood("nvbandwidth", f"{name[1][:80]} has no sum: the output was cut short")
-    models = set(re.findall(r"(?m)^\s*\"?(?:Device )?[0-9]+: ([^(\n\"]{1,80}?) \([0-9a-fA-F]{8}:", text))
+    models = set(re.findall(r"(?m)^[ \t]*\"?(?:Device )?[0-9]+: ([^(\n\"]{1,80}?) \([0-9a-fA-F]{8}:", text))
     setup = Setup(gpu=models.pop() if len(models) == 1 else None, hosts=1)
     return Measured(version=1, setup=setup, figures=_of(nvbandwidth.parse(text)))
 

@@ -12,8 +12,9 @@ from hosttune.predicting.formulas import pcie_gb_per_s
 _BLOCK = re.compile(r"(?m)^(?=(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] )")
 _GPU = re.compile(r"(?:3D controller|Processing accelerators|VGA compatible controller|Display controller)\b")
 _NIC = re.compile(r"(?:Infiniband controller|Ethernet controller|Network controller)\b")
-_LINK = re.compile(r"LnkCap:[^\n]*?Speed ([0-9.]+)GT/s[^\n]*?Width x([0-9]+)")
-_NOW = re.compile(r"LnkSta:\s*Speed ([0-9.]+)GT/s[^\n]*?Width x([0-9]+)")
+_GTS = r"([0-9]{1,3}(?:\.[0-9])?)GT/s"
+_LINK = re.compile(rf"LnkCap:[^\n]{{0,80}}?Speed {_GTS}[^\n]{{0,80}}?Width x([0-9]{{1,2}})\b")
+_NOW = re.compile(rf"LnkSta:\s{{0,8}}Speed {_GTS}[^\n]{{0,80}}?Width x([0-9]{{1,2}})\b")
 
 
 def machine_of(text: str) -> Measured:
@@ -28,7 +29,7 @@ def machine_of(text: str) -> Measured:
         raise BadInput("no capabilities in it", where="lspci", hint="run lspci -vvv as root")
     if any("<access denied>" in block for block in blocks):
         raise BadInput("capabilities are hidden: <access denied>", where="lspci", hint="run lspci -vvv as root")
-    acs = [match[1] for block in bridges for match in re.finditer(r"ACSCtl:[^\n]*?ReqRedir([+-])", block)]
+    acs = [match[1] for block in bridges for match in re.finditer(r"ACSCtl:[^\n]{0,80}?ReqRedir([+-])", block)]
     return Measured(
         version=1,
         setup=Setup(gpus_per_host=len(gpus) or None),

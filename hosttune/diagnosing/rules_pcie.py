@@ -159,7 +159,7 @@ def ats(case: Case) -> Finding | None:
     if case.seen.ats is not None:
         return None if case.seen.ats else observed(case, "ATS is off", _between_devices(case))
     low = case.low_between
-    if low and case.shape.virtual and case.seen.transport != "socket" and case.seen.acs_redirect is not False:
+    if low and case.shape.virtual and case.seen.transport != "socket":
         return Finding(
             "possible", ("in a guest copies between GPU and NIC need ATS to go directly; it was not read",), low
         )

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from hosttune.errors import BadInput
+from hosttune.disks import read_nodes
+from hosttune.errors import BadInput, Unreadable
 from hosttune.model import sysfs
-from hosttune.model.host import Host, Tuned
+from hosttune.model.devices import functions_under
+from hosttune.model.host import Host, Nic, Nvme, RunningGuest, Tuned
+from hosttune.model.index import DeviceIndex
+from hosttune.model.values import to_json
 from hosttune.reader import Reader
+from hosttune.system import COMMANDS, NODES
 
 if TYPE_CHECKING:
     from hosttune.system import System
@@ -55,6 +60,7 @@ def _read_host(reader: Reader) -> Host:
     gpus = recall_modules(reader, alive, read_gpus(reader, alive))
     guests, virtualization = read_guests(reader)
     settings = read_settings(reader, pci)
+    nics, nvme = read_nics(reader, alive), read_nvme(reader, alive)
     return Host(
         **msgspec.structs.asdict(identity),
         hypervisor=hypervisor,
@@ -67,8 +73,8 @@ def _read_host(reader: Reader) -> Host:
         iommu=read_iommu(reader, pci),
         pci=pci,
         gpus=gpus,
-        nics=read_nics(reader, alive),
-        nvme=read_nvme(reader, alive),
+        nics=nics,
+        nvme=nvme,
         nvswitches=read_nvswitches(reader, alive),
         vgpu=read_vgpu(reader, alive, gpus),
         virtualization=virtualization,
@@ -76,7 +82,32 @@ def _read_host(reader: Reader) -> Host:
         settings=settings,
         tuned=_read_tuned(reader, settings, identity.arch),
         handover=read_handover(reader, pci),
+        nodes=_read_nodes(reader, guests or (), (*nics, *nvme)),
     )
+
+
+def _read_nodes(
+    reader: Reader, guests: Iterable[RunningGuest], known: Iterable[Nic | Nvme]
+) -> dict[str, tuple[str, ...]]:
+    """Return `HostFields.nodes`. A capture has them as an answer, because names of links have serial numbers."""
+    paths = [path for guest in guests for path in guest.host_paths]
+    try:
+        text = reader.system.derive(NODES, lambda: to_json(read_nodes(reader, paths)))
+        found = msgspec.json.decode(text, type=dict[str, tuple[str, ...]])
+    except (Unreadable, msgspec.DecodeError) as error:
+        reader.problem("nodes of devices not understood", f"{COMMANDS}{NODES}", str(error))
+        return {}
+    named = DeviceIndex((), used=known).nodes
+    return {path: on for path, on in found.items() if on != functions_under(named, path)}
+
+
+def strip_nodes(text: str, scrubbed: Callable[[str], str]) -> str | None:
+    """Return the recorded answer with scrubbed paths; None if it is no such answer."""
+    try:
+        found = msgspec.json.decode(text, type=dict[str, tuple[str, ...]])
+    except msgspec.DecodeError:
+        return None
+    return to_json({scrubbed(path): [scrubbed(one) if "/" in one else one for one in on] for path, on in found.items()})
 
 
 def _own_pci_ids() -> bytes | None:

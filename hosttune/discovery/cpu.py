@@ -21,7 +21,7 @@ from hosttune.reader import Reader, number
 
 _CPU_NAME = re.compile(r"cpu([0-9]+)")
 _OF_THREADS = re.compile(r"emulator|(?:vcpu|iothread)[0-9]+")  # libvirt's groups, vircgroup.c
-_ADDRESS_SIZES = re.compile(r"([0-9]+) bits physical, ([0-9]+) bits virtual")
+_ADDRESS_SIZES = re.compile(r"([0-9]{1,4}) bits physical, ([0-9]{1,4}) bits virtual")
 
 
 def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, ...], CpuModel]:

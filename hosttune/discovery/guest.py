@@ -58,6 +58,7 @@ def read_guest(reader: Reader, domain: RawDomain, run: Collection[str]) -> Runni
         uuid=facts.uuid,
         starting=domain.starting,
         next_start=_next_start(reader, domain),
+        host_paths=facts.host_paths,
     )
 
 

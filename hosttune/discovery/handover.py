@@ -12,7 +12,16 @@ from hosttune.model.pci import PciDevice
 from hosttune.model.quarantine import DeviceRecord, HandoverState, Register
 from hosttune.model.values import to_json
 from hosttune.reader import Reader
-from hosttune.starts import FOLDER, OWN_STARTS, REGISTER, REGISTER_ANSWER, STARTS, count_starts, starts_mark
+from hosttune.starts import (
+    FOLDER,
+    OWN_STARTS,
+    REGISTER,
+    REGISTER_ANSWER,
+    STARTS,
+    count_starts,
+    starts_mark,
+    trace_of_register,
+)
 from hosttune.system import COMMANDS, STATE_INSIDE, state_directory
 
 _Counted = tuple[dict[str, int] | None, dict[str, str] | None]
@@ -49,7 +58,7 @@ def _state(reader: Reader, folder: str, pci: Sequence[PciDevice]) -> HandoverSta
             "register of quarantined devices not read", f"{STATE_INSIDE}/{REGISTER}", "only root may read it"
         )
         return None
-    register = _register(reader, f"{folder}/{REGISTER}")
+    register = _register(reader, folder)
     if register is None:
         return None
     if not register.devices:
@@ -69,12 +78,15 @@ def _serials(reader: Reader, pci: Sequence[PciDevice]) -> dict[str, str]:
     return {drive: serial for drive in drives if (serial := drive_serial(reader.names, reader.text, drive))}
 
 
-def _register(reader: Reader, path: str) -> Register | None:
-    known = len(reader.problems)
+def _register(reader: Reader, folder: str) -> Register | None:
+    path, known = f"{folder}/{REGISTER}", len(reader.problems)
     text = reader.text(path)
-    if text is None:
-        return Register() if len(reader.problems) == known and not reader.system.exists(path) else None
-    return _parsed(reader, text, path)
+    if text is not None:
+        return _parsed(reader, text, path)
+    trace = trace_of_register(folder, reader.names, reader.text)
+    if trace is not None:
+        reader.problem("register of quarantined devices lost", path, f"absent, and {trace} is there")
+    return Register() if len(reader.problems) == known and not reader.system.exists(path) else None
 
 
 def _parsed(reader: Reader, text: str, where: str) -> Register | None:

@@ -285,7 +285,8 @@ class _Shape(NamedTuple):
 _SHAPES = (
     *(_Shape(kind, re.compile(pattern)) for log in _MAKERS for kind, pattern in log.shapes),
     _Shape(
-        "aer", re.compile(rf"\S+ (?P<address>{_BDF}): (?:AER: )?PCIe Bus Error: severity={_SEVERITY}", re.IGNORECASE)
+        "aer",
+        re.compile(rf"\S{{1,64}} (?P<address>{_BDF}): (?:AER: )?PCIe Bus Error: severity={_SEVERITY}", re.IGNORECASE),
     ),
     _Shape("link-down", re.compile(_LINK_DOWN, re.IGNORECASE)),
     _Shape("dpc", re.compile(rf"pcieport (?P<address>{_BDF}): (?:pciehp: )?DPC: containment event"), "fatal"),

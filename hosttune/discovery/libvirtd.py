@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hosttune.errors import BadInput, CommandFailed, Unreadable
+from hosttune.model import sysfs
 from hosttune.model.values import Value, to_json
 
 if TYPE_CHECKING:
@@ -259,29 +261,39 @@ def _virsh_capabilities(system: System, uri: str) -> tuple[str | None, str | Non
 # --- for a capture -------------------------------------------------------------------------------------------
 
 
-def strip_facts(text: str) -> str:
-    """Return the same facts without what discovery does not need: of each domain only CPUs, memory and host devices."""
+def strip_facts(text: str, scrubbed: Callable[[str], str]) -> str:
+    """Return the same facts without what discovery does not need: of each domain only CPUs, memory and host devices.
+
+    `scrubbed`: replaces the path of a device node.
+    """
     import msgspec
 
     facts = msgspec.json.decode(text, type=LibvirtFacts)
     domains = facts.domains
     if domains is not None:
         domains = tuple(
-            msgspec.structs.replace(d, xml=strip_xml(d.xml), inactive_xml=strip_xml(d.inactive_xml)) for d in domains
+            msgspec.structs.replace(d, xml=strip_xml(d.xml, scrubbed), inactive_xml=strip_xml(d.inactive_xml, scrubbed))
+            for d in domains
         )
     return to_json(msgspec.structs.replace(facts, domains=domains))
 
 
-def strip_xml(xml: str | None) -> str | None:
-    """Return a domain's XML with only its CPUs, memory and host devices, and without paths of files."""
+def strip_xml(xml: str | None, scrubbed: Callable[[str], str]) -> str | None:
+    """Return a domain's XML with only its CPUs, memory and host devices, and without paths of files.
+
+    Of disks and interfaces that share a device of the host only the path is kept, of arguments only the function.
+    """
     if xml is None:
         return None
     from lxml import etree
 
-    from hosttune.domain.xml import parse
+    from hosttune.domain.arguments import passed_functions
+    from hosttune.domain.reader import domain_facts
+    from hosttune.domain.xml import QEMU, parse
 
     try:
         root = parse(xml)
+        facts = domain_facts(root, where="a definition")
     except (etree.XMLSyntaxError, ValueError, BadInput):
         return "<unreadable/>"  # not a domain, as before
     for child in list(root):
@@ -300,6 +312,15 @@ def strip_xml(xml: str | None) -> str | None:
         _keep_only(disk, "source")  # a serial number or a secret would be beside it, or in it
         for source in disk:
             _keep_only(source, "address")
+    for path in map(scrubbed, facts.host_paths):
+        tag, kind = ("interface", "direct") if path.startswith(sysfs.NET) else ("disk", "block")
+        devices = next(root.iterfind("devices"), None)
+        element = etree.SubElement(etree.SubElement(root, "devices") if devices is None else devices, tag, type=kind)
+        etree.SubElement(element, "source", dev=path.removeprefix(f"{sysfs.NET}/"))
+    for address in filter(None, passed_functions(facts.qemu_arguments).values()):
+        words = etree.SubElement(root, f"{QEMU}commandline")
+        for word in ("-device", f"vfio-pci,host={address}"):
+            etree.SubElement(words, f"{QEMU}arg", value=word)
     for element in list(root.iter("path")):
         element.getparent().remove(element)  # of a memory device
     for element in root.iter():

@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from hosttune.discovery import pci_names
-from hosttune.discovery.pci_function import Function, not_read, read_function, read_irqs
+from hosttune.discovery.pci_function import Bars, Function, not_read, read_function, read_irqs
 from hosttune.discovery.pci_link import Links
 from hosttune.discovery.pci_nodes import NodeFinder
 from hosttune.model import sysfs
-from hosttune.model.host import Bar, Link, NumaNode, PciDevice
+from hosttune.model.host import Link, NumaNode, PciDevice
 from hosttune.model.limits import check_count
 from hosttune.model.values import MAX_ID, is_address, slot_of
 from hosttune.reader import Reader, number
@@ -53,6 +53,7 @@ def read_pci(
             **_config(function),
             link=links[function.address],
             bars=function.bars,
+            unassigned_bars=function.unassigned_bars,
             irqs=read_irqs(reader, function) if function.matters else None,
         )
         for function in functions.values()
@@ -61,7 +62,7 @@ def read_pci(
 
 def _read_functions(reader: Reader) -> dict[str, Function]:
     functions: dict[str, Function] = {}
-    bars: dict[bytes, tuple[Bar, ...] | None] = {}
+    bars: Bars = {}
     bridges: dict[str, tuple[str, ...]] = {}  # by folder: the bridges above it, nearest first
     names = reader.names(DEVICES)
     check_count(len(names), "PCI functions", f"{reader.system.origin}: {DEVICES}")
@@ -196,7 +197,7 @@ class _Groups:
 
     def __init__(self, reader: Reader, functions: Mapping[str, Function]) -> None:
         self._reader = reader
-        self._types: dict[str, str | None] = {}
+        self._facts: dict[str, dict[str, Any]] = {}
         self._members = {name: frozenset(reader.names(f"{GROUPS}/{name}/devices")) for name in reader.names(GROUPS)}
         self._listed: dict[str, str] = {}
         self._doubtful: set[str] = set()
@@ -211,7 +212,7 @@ class _Groups:
         self._doubtful.update(self._links[address] for address in contradicted)
 
     def of(self, function: Function) -> dict[str, Any]:
-        """Return the IOMMU group and the type of its default domain.
+        """Return the IOMMU group, the type of its default domain and the regions that its devices must keep.
 
         If the link was not recorded, the folder decides.
         """
@@ -226,9 +227,23 @@ class _Groups:
         if why is not None:
             self._reader.problem("IOMMU groups disagree", where, why)
             return {}
-        if name not in self._types:
-            self._types[name] = self._reader.text(f"{GROUPS}/{name}/type") or None
-        return {"iommu_group": int(name), "iommu_group_type": self._types[name]}
+        if name not in self._facts:
+            self._facts[name] = {
+                "iommu_group": int(name),
+                "iommu_group_type": self._reader.text(f"{GROUPS}/{name}/type") or None,
+                "iommu_direct": self._direct(name),
+            }
+        return self._facts[name]
+
+    def _direct(self, name: str) -> tuple[str, ...] | None:
+        """Return a group's reserved regions of type "direct", as start-end (ABI/testing/sysfs-kernel-iommu_groups).
+
+        The kernel writes "start end type" for each region; "direct-relaxable" is another type. No group is without a
+        region: that of interrupts is in each.
+        """
+        rows = [line.split() for line in (self._reader.text(f"{GROUPS}/{name}/reserved_regions") or "").splitlines()]
+        direct = tuple("-".join(row[:2]) for row in rows if row[2:] == ["direct"])
+        return direct if rows and all(len(row) == 3 for row in rows) else None
 
     def _link(self, function: Function) -> str | None:
         if "iommu_group" not in function.names:

@@ -22,10 +22,11 @@ from hosttune.model.values import MAX_ID, MAX_SIZE, Value, is_address
 from hosttune.pciconfig import WIDTHS, ConfigFacts
 from hosttune.reader import Reader, number
 
-# Flags of a sysfs `resource` line, <linux/ioport.h>: memory, prefetchable, 64-bit.
+# Flags of a sysfs `resource` line, <linux/ioport.h>: memory, prefetchable, 64-bit, without an address.
 _MEM = 0x200
 _PREFETCH = 0x2000
 _MEM_64 = 0x100000
+_UNSET = 0x20000000
 _REGIONS = 6  # standard BARs; after them come the ROM, SR-IOV and bridge windows
 _NO_REGION = b"0x0000000000000000 0x0000000000000000"
 _SPEED = re.compile(rb"([0-9]{1,3}(?:\.[0-9])?) GT/s")
@@ -75,6 +76,7 @@ class Function(Value, frozen=True, kw_only=True):
     local_cpus: str | None
     unread: frozenset[str]
     bars: tuple[Bar, ...] | None
+    unassigned_bars: tuple[int, ...] | None
     driver: str | None
     unbound: bool | None
     power_state: str | None
@@ -91,9 +93,12 @@ class Function(Value, frozen=True, kw_only=True):
         return self.config.all_ones or (self.vendor == "ffff" and "physfn" not in self.names)
 
     @property
-    def asleep(self) -> bool:
-        """Whether it is in D3: the values of its registers mean nothing."""
-        return (self.power_state or "").startswith("D3")
+    def resting(self) -> bool:
+        """Whether nothing uses it now, so that its link may run at a lower speed.
+
+        Its registers can be read (Linux drivers/pci/pci.c, pci_config_pm_runtime_get), and the width stays.
+        """
+        return self.runtime_status == "suspended" or self.power_state == "D3hot"
 
     @property
     def matters(self) -> bool:
@@ -102,7 +107,8 @@ class Function(Value, frozen=True, kw_only=True):
 
 
 _NO_FIGURES = Figures()
-_Bars = dict[bytes, tuple[Bar, ...] | None]
+Regions = tuple[tuple[Bar, ...], tuple[int, ...]]  # BARs with an address, indexes of those without
+Bars = dict[tuple[bytes, tuple[int, ...]], Regions | None]
 
 
 def read_function(
@@ -111,7 +117,7 @@ def read_function(
     path: str,
     above: tuple[str, ...],
     parent: str | None,
-    seen_bars: _Bars,
+    seen_bars: Bars,
     *,
     physical: bool = False,
 ) -> Function:
@@ -133,11 +139,12 @@ def not_read(address: str, why: str) -> Function:
         address=address, path=path, above=(), parent=None, names=frozenset(), vendor=None, device=None,
         subsystem_vendor=None, subsystem_device=None, revision=None, class_code=None, config=NO_CONFIG,
         figures=_NO_FIGURES, reported_figures=(), numa_node=None, local_cpus=None, bars=None, driver=None,
-        power_state=None, runtime_status=None, physfn=None, contradicted=why, unread=frozenset(), unbound=None,
+        unassigned_bars=None, power_state=None, runtime_status=None, physfn=None, contradicted=why,
+        unread=frozenset(), unbound=None,
     )  # fmt: skip
 
 
-def _read(files: FunctionFiles, address: str, above: tuple[str, ...], parent: str | None, seen_bars: _Bars) -> Function:
+def _read(files: FunctionFiles, address: str, above: tuple[str, ...], parent: str | None, seen_bars: Bars) -> Function:
     names = files.names
     state, status = _power(files)
     config = read_config(files, state, status)
@@ -150,6 +157,7 @@ def _read(files: FunctionFiles, address: str, above: tuple[str, ...], parent: st
     figures, reported_figures = _figures(files, config, state)
     unread: set[str] = set()
     driver = files.link_name("driver")
+    known = ((), ()) if config.no_bars and is_uncore(class_code) else _bars(files, config.wide_bars, seen_bars)
     return Function(
         address=address,
         path=files.path,
@@ -168,7 +176,8 @@ def _read(files: FunctionFiles, address: str, above: tuple[str, ...], parent: st
         numa_node=_node(files, unread),
         local_cpus=_local_cpus(files, unread),
         unread=frozenset(unread),
-        bars=() if config.no_bars and is_uncore(class_code) else _bars(files, seen_bars),
+        bars=known[0] if known else None,
+        unassigned_bars=known[1] if known else None,
         driver=driver,
         unbound=True if driver is None and files.reader.lacks(f"{files.path}/driver") else None,
         power_state=state,
@@ -267,32 +276,40 @@ def _lanes(data: bytes | None) -> int | None:
     return width if width in WIDTHS else None
 
 
-def _bars(files: FunctionFiles, seen: _Bars) -> tuple[Bar, ...] | None:
+def _bars(files: FunctionFiles, wide: tuple[int, ...], seen: Bars) -> Regions | None:
     """Return the memory BARs from `resource`, where a line has start, end and flags of one region.
 
-    I/O regions are left out.
+    I/O regions are left out. `wide`: the 64-bit memory BARs that the function has.
     """
     data = files.data("resource")
     if data is None:
         return None
-    if data not in seen:
+    key = data, wide
+    if key not in seen:
         try:
-            seen[data] = _parse_bars(data)
+            seen[key] = _parse_bars(data, wide)
         except ValueError:
             files.reader.problem("not a list of regions", f"{files.path}/resource", f"reads {data[:60]!r}")
-            seen[data] = None
-    return seen[data]
+            seen[key] = None
+    return seen[key]
 
 
-def _parse_bars(data: bytes) -> tuple[Bar, ...]:
+def _parse_bars(data: bytes, wide: tuple[int, ...]) -> Regions:
+    """Return (BARs, those without an address).
+
+    Of these the kernel shows the size only, or nothing at all (reset_resource(), Linux drivers/pci/setup-bus.c).
+    """
     bars: list[Bar] = []
+    unassigned = set(wide)
     for index, row in enumerate(data.split(b"\n", _REGIONS)[:_REGIONS]):
         if not row or row.startswith(_NO_REGION):
             continue
         start, end, flags = (int(word, 16) for word in row.split())
         if end - start >= MAX_SIZE:
             raise ValueError(f"a region of {end - start + 1} bytes")
-        if flags & _MEM and end > start:
+        if flags & _MEM and flags & _UNSET:
+            unassigned.add(index)
+        elif flags & _MEM and end > start:
             bars.append(
                 Bar(
                     index=index,
@@ -301,7 +318,7 @@ def _parse_bars(data: bytes) -> tuple[Bar, ...]:
                     is_64bit=bool(flags & _MEM_64),
                 )
             )
-    return tuple(bars)
+    return tuple(bars), tuple(sorted(unassigned - {bar.index for bar in bars}))
 
 
 def read_irqs(reader: Reader, function: Function) -> tuple[Irq, ...] | None:

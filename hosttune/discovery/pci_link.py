@@ -88,7 +88,20 @@ class Links:
         """
         first = self._functions.get(f"{slot_of(function.address)}.0")
         lead = first if first is not None and first is not function and not first.figures.silent else None
-        return judge(function, port, lead)
+        return judge(function, port, lead, self._why_slow(function))
+
+    def _why_slow(self, function: Function) -> str | None:
+        """Return why the link above a function may run at a lower speed now; None if nothing lowers it.
+
+        A card's own switch has its maker's id, and its link is slowed with that of the GPU below it.
+        """
+        if function.resting:
+            return f"{function.address} is {'in D3hot' if function.power_state == 'D3hot' else 'suspended'}"
+        kind = function.class_code or ""
+        if kind.startswith(pciclass.GPUS) and function.driver in IDLING_DRIVERS:
+            return f"{function.driver} may slow an idle link"
+        below = self._below.get(function.address, ()) if kind.startswith(pciclass.PCI_BRIDGE) else ()
+        return next((why for f in below if f.vendor == function.vendor and (why := self._why_slow(f))), None)
 
     def _below_port(self, port: Function) -> Verdict:
         """Judge a port's link by the first function below it, so that both ends of a link get the same state."""
@@ -103,16 +116,13 @@ class Links:
         return state, why
 
 
-def judge(device: Function, port: Function | None, lead: Function | None = None) -> Verdict:
+def judge(device: Function, port: Function | None, lead: Function | None, why_slow: str | None) -> Verdict:
     """Return the state and the reason for the link between a function and the port above it (None: not visible).
 
     `lead` is function 0 of the same slot, if `device` is another function: a function may claim more lanes than the
-    slot has.
+    slot has. `why_slow`: why its speed may be lower now; the width never is.
     """
     own = device.figures
-    if device.asleep or (port is not None and port.asleep):
-        sleeper = device if device.asleep or port is None else port
-        return "unknown", f"{sleeper.address} is in {sleeper.power_state}: its link registers mean nothing"
     if own.speed_gts is None or own.width is None or own.max_speed_gts is None or own.max_width is None:
         return "unknown", "the link reports no speed or width: not trained, or not readable"
     if port is None or port.figures.max_speed_gts is None or port.figures.max_width is None:
@@ -125,7 +135,11 @@ def judge(device: Function, port: Function | None, lead: Function | None = None)
         return _alone(own, f"{port.address} claims less than what runs ({_most(port.figures)}): not the real other end")
     best_speed, best_width = _best(own, port, lead)
     if own.speed_gts < best_speed or own.width < best_width:
-        return _lower(device, port, best_speed, best_width)
+        best = link_shape(best_speed, best_width)
+        lower = f"{_now(own)} of {best}, which both ends ({device.address}, {port.address}) can do"
+        if own.width == best_width and why_slow:
+            return "idle", f"{lower}; {why_slow}: read it again under load"
+        return "degraded", lower
     if _at_most(own):
         return "full", "runs at the device's most"
     if _best(own, port, None) == (own.speed_gts, own.width):
@@ -146,19 +160,6 @@ def _alone(own: Figures, reason: str) -> Verdict:
     if _at_most(own):
         return "full", f"runs at the device's most; {reason}"
     return "unknown", f"{_now(own)} of {_most(own)}; {reason}"
-
-
-def _lower(device: Function, port: Function, best_speed: float, best_width: int) -> Verdict:
-    """Judge a link below what both ends can do: a fault, unless only the speed is lower on an idle device."""
-    own = device.figures
-    best = link_shape(best_speed, best_width)
-    lower = f"{_now(own)} of {best}, which both ends ({device.address}, {port.address}) can do"
-    if own.width == best_width:
-        if device.runtime_status == "suspended":
-            return "idle", f"{lower}; the device is suspended"
-        if (device.class_code or "").startswith(pciclass.GPUS) and device.driver in IDLING_DRIVERS:
-            return "idle", f"{lower}; {device.driver} may slow an idle link: read it again under load"
-    return "degraded", lower
 
 
 def _at_most(figures: Figures) -> bool:

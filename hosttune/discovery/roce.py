@@ -30,7 +30,7 @@ _TRUST = re.compile(r"^Priority trust state: (dscp|pcp)\s*$", re.MULTILINE)
 _PFC = re.compile(r"PFC configuration:\s*\n\s*priority:?((?:\s+[0-9])+)\s*\n\s*enabled:?((?:\s+[01])+)\s*(?:\n|$)")
 _CLASS = re.compile(r"Global tclass=([0-9]{1,3})")
 _KEPT = re.compile(r"hca_id:|\s*(?:port:|state:|max_mtu:|active_mtu:|link_layer:)")
-_ACTIVE = re.compile(r"port:\s*1\s*\n(?:(?!\s*port:).*\n)*?\s*active_mtu:\s*([0-9]{3,4}) \([1-5]\)")
+_ACTIVE = re.compile(r"port:\s*1\s*\n(?:(?!\s*port:).*\n){0,60}?\s*active_mtu:\s*([0-9]{3,4}) \([1-5]\)")
 
 
 def read_roce(reader: Reader, host: Host) -> dict[str, RoceState]:

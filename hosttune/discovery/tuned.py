@@ -19,7 +19,7 @@ MAIN = "/etc/tuned/tuned-main.conf"
 # The user's folders come before the system's (consts.py, locator.py). Older releases have no folder profiles/ in them.
 FOLDERS = ("/etc/tuned/profiles", "/etc/tuned", "/usr/lib/tuned/profiles", "/usr/lib/tuned")
 MOST_FILES, MOST_BYTES, MOST_KEYS, MOST_TEXT = 32, 64 << 10, 300, 4096  # TuneD's own need 4 files, 4 KiB, 40 keys
-_NAME = re.compile(r"[a-zA-Z0-9_.-]*[a-zA-Z0-9_-][a-zA-Z0-9_.-]*")  # loader.py, safe_name; must not be only dots
+_NAME = re.compile(r"\.*[a-zA-Z0-9_-][a-zA-Z0-9_.-]*")  # loader.py, safe_name; must not be only dots
 _LIST = re.compile(r"[,;]")
 _VARIABLE = re.compile(r"(?<!\\)\$\{(\w+)\}")
 _ESCAPED = re.compile(r"\\(\$\{\w+\})")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from hosttune.domain.implied import huge_page_bytes
+from hosttune.domain.implied import disk_form, huge_page_bytes
 from hosttune.model.host import GuestMemory, RunningGuest, VcpuPin
 from hosttune.model.plan import AdoptedGuest, PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus
@@ -137,4 +137,5 @@ def as_defined(guest: PlannedGuest) -> RunningGuest:
         page_bytes=guest.page_bytes,
         devices=tuple(device.address for device in guest.devices),
         uuid=guest.uuid,
+        host_paths=(guest.disk,) if guest.disk and disk_form(guest.disk)[0] == "block" else (),
     )

@@ -7,7 +7,16 @@ index as the bus.
 
 from __future__ import annotations
 
+import os
+import re
+
+from hosttune.domain.arguments import passed_functions
+from hosttune.model.sysfs import NET
 from hosttune.model.values import CpuSet, Value, parse_cpus
+
+# Arguments to QEMU: nodes of disks and of vhost-vdpa.
+_NODE = r"/dev/(?:nvme|sd|dm-|md|mapper/|disk/|vhost-vdpa)[^,\s\"]*"
+_NO_DRIVE = r"/dev/(?:sr|cdrom|dvd|fd|shm/)"
 
 
 class Pin(Value, frozen=True, kw_only=True):
@@ -173,7 +182,10 @@ class GuestCpu(Value, frozen=True, kw_only=True):
 
 
 class DomainFacts(Value, frozen=True, kw_only=True):
-    """A domain XML as facts. `firmware` is "efi" or "bios" for x86 guests; `balloon` None = libvirt adds a balloon."""
+    """A domain XML as facts. `balloon` None = libvirt adds a balloon.
+
+    `firmware` is "efi" or "bios" for x86 guests, None if their ROM is neither by its name.
+    """
 
     type: str | None
     name: str | None
@@ -220,7 +232,22 @@ class DomainFacts(Value, frozen=True, kw_only=True):
     def functions(self) -> tuple[str, ...]:
         """Return the host addresses of all PCI functions that the guest takes: passed ones and drives of its disks."""
         passed = (one.source for one in self.hostdevs if one.kind == "pci")
-        return tuple(dict.fromkeys(one for one in (*passed, *(disk.function for disk in self.disks)) if one))
+        taken = (*passed, *(disk.function for disk in self.disks), *passed_functions(self.qemu_arguments).values())
+        return tuple(dict.fromkeys(filter(None, taken)))
+
+    @property
+    def host_paths(self) -> tuple[str, ...]:
+        """Return the nodes (/dev/…) and interfaces (/sys/class/net/…) of the host by which it has a part of a device.
+
+        Disks that are block devices, vDPA, interfaces of the type direct (macvtap), and nodes that QEMU is told of.
+        """
+        block = [one.source for one in self.disks if one.source and one.type in ("block", "vhostvdpa")]
+        disks = [*block, *(one.source for one in self.disks if one.source and one.source.startswith("/dev/"))]
+        links = [f"{NET}/{one.source}" for one in self.interfaces if one.type == "direct" and one.source]
+        vdpa = [one.source for one in self.interfaces if one.type == "vdpa"]
+        told = [found for one in self.qemu_arguments for found in re.findall(_NODE, one)]
+        paths = (os.path.normpath(path) for path in (*disks, *links, *vdpa, *told) if path)
+        return tuple(dict.fromkeys(path for path in paths if not re.match(_NO_DRIVE, path)))
 
     @property
     def pins(self) -> dict[int, CpuSet]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from hosttune.domain.arguments import values_of
 from hosttune.domain.facts import (
     AddressWidth,
     CpuTopology,
@@ -25,6 +26,7 @@ from hosttune.domain.facts import (
 )
 from hosttune.domain.read_devices import read_controllers, read_disks, read_hostdevs, read_interfaces
 from hosttune.domain.xml import (
+    QEMU,
     UNLIMITED_KIB,
     Malformed,
     attribute,
@@ -42,8 +44,16 @@ from hosttune.model.limits import check_count, check_size
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-_QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 _X86 = ("x86_64", "i686")
+_PFLASH = re.compile(r"^--?pflash$|\b(?:if=pflash\b|pflash0=)")  # arguments to QEMU
+_ENCRYPTED = (
+    "tdx",
+    "sev-snp",
+    "sev",
+)  # launchSecurity: only UEFI starts such a guest (libvirt kbase, launch_security_sev)
+# Names that distributions and QEMU give to their firmware files.
+_SEABIOS = re.compile(r"bios(-256k|-microvm)?\.bin|.*seabios.*", re.IGNORECASE)
+_UEFI = re.compile(r"ovmf|edk2|tdvf|uefi", re.IGNORECASE)
 
 
 def read_domain(xml: str | bytes, *, where: str = "domain XML") -> DomainFacts:
@@ -129,13 +139,14 @@ def _check_once(root: _Element) -> None:
 def _domain(root: _Element) -> DomainFacts:
     kind = root.find("os/type")
     arch = attribute(kind, "arch")
+    arguments = tuple(str(e.get("value", "")) for e in root.iterfind(f"{QEMU}commandline/{QEMU}arg"))
     return DomainFacts(
         type=attribute(root, "type"),
         name=text(root.find("name")),
         uuid=(text(root.find("uuid")) or "").lower() or None,
         arch=arch,
         machine=attribute(kind, "machine"),
-        firmware=_firmware(root, arch),
+        firmware=_firmware(root, arch, arguments),
         secure_boot=_secure_boot(root),
         kernel=text(root.find("os/kernel")),
         initrd=text(root.find("os/initrd")),
@@ -161,14 +172,14 @@ def _domain(root: _Element) -> DomainFacts:
         pit=attribute(root.find("clock/timer[@name='pit']"), "tickpolicy"),
         balloon=attribute(root.find("devices/memballoon"), "model"),
         iommu=_iommu(root.find("devices/iommu")),
-        qemu_arguments=tuple(str(e.get("value", "")) for e in root.iterfind(f"{_QEMU}commandline/{_QEMU}arg")),
+        qemu_arguments=arguments,
     )
 
 
 def _threads(root: _Element) -> dict[str, Any]:
     vcpu = root.find("vcpu")
     return {
-        "vcpus": _count(vcpu, 1),
+        "vcpus": _count(vcpu, 1, least=1),
         "vcpus_current": number(vcpu, attribute(vcpu, "current")) if vcpu is not None else None,
         "vcpu_cpus": cpu_list(vcpu, attribute(vcpu, "cpuset")),
         "vcpu_placement": attribute(vcpu, "placement"),
@@ -190,11 +201,11 @@ def _memory(root: _Element) -> dict[str, Any]:
     }
 
 
-def _count(element: _Element | None, default: int) -> int:
+def _count(element: _Element | None, default: int, least: int = 0) -> int:
     if element is None or text(element) is None:
         return default
     value = number(element, text(element)) or 0
-    if not 0 <= value <= 1 << 16:
+    if not least <= value <= 1 << 16:
         raise Malformed(element, f"{value} is out of range")
     return value
 
@@ -206,14 +217,26 @@ def _required(element: _Element, name: str) -> int:
     return value
 
 
-def _firmware(root: _Element, arch: str | None) -> str | None:
-    """Return the firmware: auto-selected by name, or a pflash loader (UEFI on x86); without both, x86 has BIOS."""
+def _firmware(root: _Element, arch: str | None, arguments: tuple[str, ...]) -> str | None:
+    """Return the firmware: auto-selected by name; else, on x86, flash and encrypted guests have UEFI, a ROM is what its
+    name says (OVMF as a ROM is UEFI), and without one it is QEMU's own SeaBIOS.
+    """
     named = attribute(root.find("os"), "firmware")
     if named is not None:
         return named
     if arch not in _X86:
         return None
-    return "efi" if attribute(root.find("os/loader"), "type") == "pflash" else "bios"
+    loader = root.find("os/loader")
+    if (
+        attribute(loader, "type") == "pflash"
+        or attribute(root.find("launchSecurity"), "type") in _ENCRYPTED
+        or any(map(_PFLASH.search, arguments))
+    ):
+        return "efi"
+    file = next(reversed(values_of(arguments, "bios")), text(loader))
+    if not file or _SEABIOS.fullmatch(file.rpartition("/")[2]):
+        return "bios"
+    return "efi" if _UEFI.search(file) else None
 
 
 def _secure_boot(root: _Element) -> bool | None:

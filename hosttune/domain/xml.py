@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hosttune.model.values import CpuSet
+from hosttune.model.values import number as whole_number
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
+QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"  # the namespace of <qemu:commandline>
 MAX_CPU_ID = 16384  # VIR_DOMAIN_CPUMASK_LEN: libvirt itself refuses larger ids
 UNLIMITED_KIB = 9007199254740991  # VIR_DOMAIN_MEMORY_PARAM_UNLIMITED
 
@@ -44,9 +46,12 @@ def number(element: _Element, value: str | None) -> int | None:
     if value is None:
         return None
     try:
-        return int(value, 16) if value.strip().lower().startswith("0x") else int(value)
+        parsed = int(value, 16) if value.strip().lower().startswith("0x") else int(value)
     except ValueError:
-        _reject(element, f"{value!r} is not a whole number")
+        parsed = 1 << 64
+    if not -(1 << 63) <= parsed < 1 << 64:
+        _reject(element, f"{value[:40]!r} is not a whole number of 64 bits")
+    return parsed
 
 
 def switch(element: _Element | None, name: str) -> bool | None:
@@ -85,11 +90,11 @@ def cpu_list(element: _Element | None, value: str | None) -> str | None:
     for part in value.split(","):
         exclude = part.strip().startswith("^")
         low, dash, high = part.strip().removeprefix("^").partition("-")
-        if not low.strip().isdecimal() or (dash and not high.strip().isdecimal()):
-            _reject(element, f"{value!r} is not a CPU or node list")
-        first, last = int(low), int(high if dash else low)
+        first, last = (whole_number(word.strip()) for word in (low, high if dash else low))
+        if first is None or last is None:
+            _reject(element, f"{value[:40]!r} is not a CPU or node list")
         if last < first or last > MAX_CPU_ID:
-            _reject(element, f"{part!r} is not a range of CPU or node ids")
+            _reject(element, f"{part[:40]!r} is not a range of CPU or node ids")
         span = range(first, last + 1)
         ids = ids.difference(span) if exclude else ids.union(span)
     return str(CpuSet(ids))

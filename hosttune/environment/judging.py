@@ -14,7 +14,7 @@ from hosttune.environment.onhost import FACTS, has_maker
 from hosttune.environment.reading import Setting, settings
 from hosttune.model.environment import EnvironmentLine, JudgedEnvironment, Verdict
 from hosttune.model.host import Host
-from hosttune.model.values import Value
+from hosttune.model.values import MAX_SIZE, Value
 
 LONGEST = 4096  # of a value; lists of 64 devices have some 1,000 characters
 _FORM = "NVIDIA/nccl, src/misc/param.cc, setEnvFile"
@@ -142,4 +142,4 @@ def _as_number(value: str) -> str:
         return "0"
     sign, hexadecimal, octal, decimal = found.groups()
     number = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
-    return f"{'-' if sign == '-' and number else ''}{number}"
+    return f"{'-' if sign == '-' and number else ''}{min(number, MAX_SIZE)}"  # strtoll ends there

@@ -20,7 +20,7 @@ from hosttune.model.values import Value
 _SECONDS = 600.0  # dynamic inventories query a cloud or a database
 _COUNT = re.compile(r"  hosts \(([0-9]+)\):")
 _INDENT = "    "
-_ORIGIN = re.compile(r"Origin: (\S.*:[0-9]+:[0-9]+)")
+_ORIGIN = re.compile(r"Origin: (\S.{0,1000}:[0-9]{1,9}:[0-9]{1,9})")
 _CAUSE = re.compile(r"Failed to parse \S+ with '?(\w+)'? plugin: (?:Failed to parse inventory: )?(.+)")
 _YAML = (".yml", ".yaml", ".json")
 _ERROR = re.compile(r"(?:\[ERROR\]|ERROR!?): ?(.*)")

@@ -6,6 +6,7 @@ lost, and other runs over the same folder replace them: a host that the record s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from hosttune.fleet.answers import NOT_ASKED, has_answer_file
@@ -28,6 +29,11 @@ HINTS: Mapping[str, str] = {
     "not-installed": "run the bootstrap playbook on the host",
     "unknown": "run again with --retry; if it stays so, run the command on the host by hand",
 }  # fmt: skip
+_DROPPED = r"(?:kex|ssh)_exchange_identification|Connection (?:closed|reset)"
+_DROPS = (
+    "sshd of the host, or of the jump host before it, drops new connections (its log has the reason; often more log in "
+    "at once than MaxStartups allows): raise MaxStartups there, or give --forks 10; then run again with --retry"
+)
 ASKED = "asked; no answer yet"  # what a file says while its host is asked (playbooks/action_plugins)
 _UNKNOWN = "what it did is unknown"
 _LOOK = "look at hosttune status there; then run again with --retry, and with --recover if a transaction is unfinished"
@@ -59,7 +65,7 @@ def why_unanswered(answer: Answer, record: RecordedRun | None, stopped: str | No
         why = f"its wave had begun when the run was cut off, and it may have been asked{doubt}"
     else:
         why = f"asked, and there is no answer of its {_WORDS.get(answer.phase, answer.phase)}{doubt}{_recorded(line)}"
-    return why, hint_of_unknown(answer)
+    return why, hint_of(answer)
 
 
 def _not_asked(stopped: str | None, *, begun: bool) -> tuple[str, str]:
@@ -78,8 +84,12 @@ def _recorded(line: HostDone) -> str:
     return f" (the record of the run says: {words})"
 
 
-def hint_of_unknown(answer: Answer) -> str:
-    """Return what to do about a host of which it is unknown what it did."""
+def hint_of(answer: Answer) -> str:
+    """Return what to do about a host that did not do what it was asked, or of which it is unknown what it did."""
+    if answer.outcome == "unreachable" and re.search(_DROPPED, answer.why or ""):
+        return _DROPS
+    if answer.outcome != "unknown":
+        return HINTS[answer.outcome]
     if not changes_hosts(answer.phase, check=answer.check):
         return HINTS["unknown"]
     return _LOOK_COURSE if answer.phase == COURSE else _LOOK

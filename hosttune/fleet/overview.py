@@ -21,7 +21,7 @@ from hosttune.fleet.gate import COURSE, PHASES, WAVES, phases
 from hosttune.fleet.handed import handed_of, results_of
 from hosttune.fleet.hardware import HostHardware, machine_of, read_machine
 from hosttune.fleet.medians import Figures, Hardware
-from hosttune.fleet.missing import HINTS, hint_of_unknown, told, why_unanswered
+from hosttune.fleet.missing import HINTS, hint_of, told, why_unanswered
 from hosttune.fleet.record import RecordedRun
 from hosttune.fleet.rehearsal import of_plan
 from hosttune.fleet.results import answer_path, host_folder, read_file
@@ -336,7 +336,7 @@ def _result(answer: Answer, asked: Asked) -> CheckResult:
     if not has_answer_file(answer):
         return _no_answer("host", *why_unanswered(answer, asked.record, asked.stopped))
     why = told(answer, asked.record, asked.stopped) or f"the answer is {answer.outcome}"
-    hint = hint_of_unknown(answer) if answer.outcome == "unknown" else HINTS[answer.outcome]
+    hint = hint_of(answer)
     if answer.outcome not in ("unknown", "no"):
         why = f"{answer.outcome}: {why}"
     if answer.outcome not in _NEGATIVE or answer.phase in ("before", judge_of(asked.verb, check=asked.check)):

@@ -19,14 +19,17 @@ from hosttune.gpu.vendor import Generation, Hints, Vendor
 from hosttune.model.gpu import OTHER, Gpu
 from hosttune.model.host import PciDevice
 from hosttune.model.limits import check_count
+from hosttune.model.values import format_size
 from hosttune.reader import Reader
 
 __all__ = [
-    "VENDORS", "Generation", "begin", "generation_of", "hints_for", "inside", "maker_of", "maker_of_model",
+    "VENDORS", "Generation", "bar_missing", "begin", "generation_of", "hints_for", "inside", "maker_of",
+    "maker_of_model",
     "model_names", "model_of", "read_gpus",
     "reset_touches", "vendor_of",
 ]  # fmt: skip
 
+_REGISTERS = 64 << 20  # the largest BAR for registers
 VENDORS: tuple[Vendor, ...] = (NVIDIA, AMD, HABANA, INTEL)
 
 
@@ -79,6 +82,18 @@ def model_of(vendor_id: str | None, device_id: str | None) -> str | None:
     """Return the model of a GPU that a maker's table has under these PCI ids; None if no table has them."""
     maker = maker_of(vendor_id)
     return maker.models.get(device_id or "") if maker else None
+
+
+def bar_missing(device: PciDevice) -> str | None:
+    """Return which memory window of a GPU has no address; None if none is known to be missing.
+
+    The window of a data-centre GPU's memory has 256 MiB or more, and its registers 16 to 64 MiB.
+    """
+    if device.unassigned_bars:
+        return f"BAR {', '.join(map(str, device.unassigned_bars))} has no address"
+    largest = max((bar.size_bytes for bar in device.bars or ()), default=0)
+    small = 0 < largest <= _REGISTERS and not device.physfn and model_of(device.vendor_id, device.device_id)
+    return f"largest BAR {format_size(largest)}: the one for its memory is missing" if small else None
 
 
 def model_names() -> dict[str, str]:

@@ -122,3 +122,16 @@ def fabric_gpus(host: Host) -> tuple[Gpu, ...]:
         if gpu.fabric_state is not None or "fabric_state" not in (gpu.lacks or ()):
             found.append(gpu)
     return tuple(found)
+
+
+def waits_for_partition(host: Host, gpu: Gpu) -> bool | None:
+    """Return whether a GPU has no place on the fabric because no active partition has it; None if that is unknown.
+
+    Only a fabric in mode 1 or 2 has partitions, and no guest sees them. A list in which no partition has the GPU is not
+    complete.
+    """
+    mode, partitions = (host.fabric.mode, host.fabric.partitions or ()) if host.fabric else (None, ())
+    states = {one.active for one in partitions if gpu.module_id is None or gpu.module_id in one.module_ids}
+    if host.hypervisor or mode == 0 or (True in states and gpu.module_id is not None):
+        return False
+    return True if mode is not None and states == {False} else None

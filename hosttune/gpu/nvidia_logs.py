@@ -69,7 +69,7 @@ def _worst_path(matrix: TopoMatrix) -> Literal["PIX", "PXB", "PHB", "NODE", "SYS
 
 
 LOGS = (
-    LogReader(name="nvidia-smi topo -m", sign=r"(?m)^\s+(?:\x1b\[\w+)?GPU0\b.*\bCPU Affinity\b|^\s+GPU0\s+GPU1\b",
-              machine=_topology),
-    LogReader(name="nvidia-smi -q", sign=r"=+NVSMI LOG=+|<nvidia_smi_log>", gpus=_query),
+    LogReader(name="nvidia-smi topo -m", machine=_topology,
+              sign=r"(?m)^[ \t]+(?:\x1b\[\w+)?GPU0\b.*\bCPU Affinity\b|^[ \t]+GPU0[ \t]+GPU1\b"),
+    LogReader(name="nvidia-smi -q", sign=r"=NVSMI LOG=|<nvidia_smi_log>", gpus=_query),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from hosttune.model.values import Value, close_mappings
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _HEADING = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID|\S+")
-_PATH = re.compile(r"X|SYS|NODE|PHB|PXB|PIX|C2C|NV[0-9]+|N/A")
+_PATH = re.compile(r"X|SYS|NODE|PHB|PXB|PIX|C2C|NV[0-9]{1,4}|N/A")
 _MOST_LINKS = 18  # of one GPU (nvml.h, NVML_NVLINK_MAX_LINKS)
 _AFFINITY = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 

@@ -21,6 +21,7 @@ from hosttune.model.handover import Statement
 from hosttune.model.host import Host
 from hosttune.model.validation import Validation
 from hosttune.model.values import Value
+from hosttune.register import record_devices
 from hosttune.settings.drivers import VFIO
 from hosttune.state import save
 from hosttune.system import System
@@ -86,6 +87,8 @@ def hand_over(here: Here, asked: Asked, options: Options, confirm: Confirm, say:
             raise Declined("not begun: answered no", where="prompt", hint="nothing was changed")
         last = record.last_course(store)
         number = last.header.number + 1 if last is not None else 1
+        with record.state_lock(store):  # the register is there before anything that proves that there was one
+            record_devices(store.folder, ())
         with begun(site, store, number) as journal:
             cleaning = options.cleaning or Cleaning()
             tools = Tools(discover, options.validate, cleaning, options.confirm, options.test_guest)

@@ -17,6 +17,7 @@ from hosttune.errors import BadInput, CommandFailed, HosttuneError
 from hosttune.files import remove_file
 from hosttune.machine import run_command
 from hosttune.model.handover import CLOCKS, LONGEST, Statement, time_of
+from hosttune.model.limits import LIMITS, limit
 from hosttune.model.verification import Reason
 from hosttune.state import load, save
 
@@ -120,11 +121,14 @@ def signature_reasons(
     `signature`, `signers`, `revoked`: paths; a key that one of the lists revokes is revoked. Raises BadInput for a list
     of signers or revoked keys that cannot be read.
     """
-    load(signers, what="a file of allowed signers (--signers)")
+    load(signers, what="a file of allowed signers (--signers)", size="list of SSH keys")
     for path in revoked:
         _list(path)
     if not os.path.isfile(signature):
         return (Reason(reason="no-signature", subject="statement", text=f"there is no {signature}"),)
+    if os.path.getsize(signature) > limit("signature"):  # ssh-keygen reads it in a time that is the square of its size
+        text = f"{signature} is larger than {LIMITS['signature'].text}: it is no signature"
+        return (Reason(reason="signature", subject="statement", text=text),)
     text = data.decode()
     place, who = ("-s", os.path.abspath(signature)), ("-f", os.path.abspath(signers), "-I", identity)
     wrong = _failure(("-Y", "check-novalidate", "-n", NAMESPACE, *place), text)
@@ -157,7 +161,7 @@ def _list(path: str) -> bytes:
 
     ssh-keygen finds no key revoked by a file that a copy or a crash left empty, or full of zeros.
     """
-    data = load(path, what="revoked keys (--revoked)")
+    data = load(path, what="revoked keys (--revoked)", size="list of SSH keys")
     if not data.startswith(_KRL) and (b"\0" in data or not data.strip()):
         hint = "copy it again; if no key is revoked, give a KRL without keys (ssh-keygen -k -f FILE), or a comment (#)"
         raise BadInput("an empty list of revoked keys, or one with zero bytes in its text", where=path, hint=hint)

@@ -88,7 +88,7 @@ def chosen(site: Site, host: Host, asked: Asked) -> tuple[Target, ...]:
     addresses = _named(host, register, asked)
     _refuse_replaced(site, host, register, addresses)
     refuse_open(site.transactions())
-    owners = {address: _owner(site, host, register, address) for address in addresses}
+    owners = {address: _owner(site, host, register, address, asked) for address in addresses}
     _refuse_used(site, host, addresses)
     serials = _serials(site, host, addresses, asked.erase, owners)
     _refuse_other_serial(register, serials)
@@ -136,7 +136,7 @@ def _of_guest(host: Host, register: Register, name: str) -> Iterable[str]:
     begun = [one.address for one in register.quarantined if one.guest == name]
     addresses = [*(guest.devices if guest is not None else ()), *begun]
     found = tuple(dict.fromkeys(one for one in addresses if is_address(one)))
-    if not found:
+    if not found and not any(name in users for users in host.index.users.values()):
         what = f"guest {name} has no PCI device" if guest is not None else f"no guest {name} is defined here"
         raise BadInput(what, where="--guest", hint="virsh list --all shows the guests; or name devices: --device BDF")
     return found
@@ -178,12 +178,16 @@ def _refuse_other_serial(register: Register, serials: Mapping[str, str]) -> None
             raise Refused(what, where="--erase", hint=hint)
 
 
-def _owner(site: Site, host: Host, register: Register, address: str) -> tuple[str, str] | None:
+def _owner(site: Site, host: Host, register: Register, address: str, asked: Asked) -> tuple[str, str] | None:
     """Return the guest that had a device, and how that is known; None if it is not. Raises BadInput."""
     record = register.record(address)
-    if record is not None and record.state == "quarantined" and record.guest is not None:
-        return record.guest, f"guest {record.guest}, recorded when its hand-over began"
-    defined = [guest.name for guest in host.guests or () if address in guest.devices]
+    begun = record.guest if record is not None and record.state == "quarantined" else None
+    sharing = host.index.users.get(address, {})
+    if sharing.keys() - {asked.guest, begun} or set(host.index.untold.values()) - {asked.guest, begun}:
+        return None  # its data is another guest's, or may be
+    if begun is not None:
+        return begun, f"guest {begun}, recorded when its hand-over began"
+    defined = [one.name for one in host.guests or () if address in one.devices] or [*sharing]
     if unread_guests(host):
         return None  # another guest may have it too
     if len(defined) == 1:
@@ -201,7 +205,7 @@ def _refuse_used(site: Site, host: Host, addresses: Sequence[str]) -> None:
         f"{address}: guest {guest.name} has it and is {guest.state or _UNSURE}: shut it down first"
         for address in addresses
         for guest in host.guests or ()
-        if address in guest.devices and guest.may_run
+        if guest.may_run and (address in guest.devices or guest.name in host.index.users.get(address, {}))
     ]
     lines += _touched(host, addresses)
     kept = {gpu.address: Driver.of(gpu.address).kept_open(host) for gpu in host.gpus if gpu.address in addresses}
@@ -278,6 +282,10 @@ def _serials(
             hint = "the stopped guest's definition, or a plan that is applied, must have it, and no other guest"
             unread = ", ".join(one.name for one in unread_guests(host))
             hint += f"; which devices these guests have cannot be read: {unread}" if unread else ""
+            untold = ", ".join(f"{path} of guest {name}" for path, name in host.index.untold.items())
+            hint += f"; what these are on is unknown: {untold}" if untold else ""
+            users = " and ".join(host.index.users.get(drive, {}))
+            hint += f"; guest {users} has a part of it: if that may go, name the guest too (--guest)" if users else ""
             raise Refused(f"drive {drive}: that a stopped guest had it is not known", where=drive, hint=hint)
     return named
 

@@ -20,7 +20,7 @@ from hosttune.model.plan import PlannedGuest
 from hosttune.system import System
 
 _QEMU_CONF = "/etc/libvirt/qemu.conf"
-_OWNERSHIP = re.compile(r"^\s*dynamic_ownership\s*=\s*([0-9])", re.MULTILINE)
+_OWNERSHIP = re.compile(r"^[ \t]*dynamic_ownership\s*=\s*([0-9])", re.MULTILINE)
 _LABEL = re.compile(r"\+?([0-9]{1,10}):\+?([0-9]{1,10})")
 # libvirt src/security/virt-aa-helper.c, valid_path: it leaves these paths out of a guest's AppArmor profile.
 _APPARMOR_NEVER = (

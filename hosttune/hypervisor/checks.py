@@ -15,8 +15,6 @@ from hosttune.model.host import Host, HugePages, PciDevice
 from hosttune.model.plan import Device, PlannedGuest
 from hosttune.model.values import parse_cpus
 
-# Drivers that may hold the rest of a group while a guest has part of it (kernel Documentation/driver-api/vfio.rst).
-_HARMLESS = (None, "vfio-pci", "pci-stub")
 _VFIO = "vfio-pci"
 
 
@@ -24,7 +22,7 @@ def ready(host: Host, guest: PlannedGuest) -> tuple[str, ...]:
     """Return why the guest must not be defined; empty if it may be.
 
     The IOMMU group of every passed-through device must be readable and complete: each function in it, except bridges,
-    goes to this guest, or has no driver other than vfio-pci or pci-stub and does not belong to another guest.
+    goes to this guest, or has no driver of the host and does not belong to another guest.
     """
     reasons = [] if host.guests is not None else ["libvirt cannot be asked which guests there are"]
     by_address = host.index.pci
@@ -54,7 +52,7 @@ def _not_whole(host: Host, guest: PlannedGuest, function: PciDevice, others: lis
     for other in others:
         if other.is_bridge:
             continue
-        if other.driver not in _HARMLESS:
+        if not other.vfio_viable:
             yield f"{group} also holds {other.address}, which {other.driver} drives"
         for holder in host.guests or ():
             if other.address in holder.devices and holder.name != guest.name:

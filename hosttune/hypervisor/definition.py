@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from typing import Any, ClassVar, Self
 
 from hosttune.discovery.guests import DEFINITION
+from hosttune.domain.arguments import WINDOW
 from hosttune.domain.definitions import secrets_of, without_secrets
 from hosttune.domain.facts import DomainFacts
 from hosttune.domain.implied import AGENT_CHANNEL, NO_DMA_TRANSLATION, RANDOM_SOURCE
 from hosttune.domain.reader import read_domain
 from hosttune.domain.sameness import same_guest
-from hosttune.domain.xml import parse
+from hosttune.domain.xml import QEMU, parse
 from hosttune.errors import BadInput, CommandFailed, WriteFailed
 from hosttune.hypervisor.connection import (
     CHANGE_SECONDS,
@@ -29,15 +29,13 @@ from hosttune.settings.setting import FILE, GUEST_STAGE, Setting, refuse
 from hosttune.system import System
 
 _NVRAM = "/var/lib/libvirt/qemu/nvram/{name}_VARS.fd"  # where the system's libvirt keeps UEFI variables
-_WINDOW = re.compile(r"name=opt/ovmf/X-PciMmio64Mb,string=[0-9]{1,12}")
-_QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
 # The elements that hosttune's domain XML can have, by parent. None of them names a program to run, a hook or a log
 # file.
 _CHILDREN = {
     parent: frozenset(children.split())
     for parent, children in {
         "domain": "name uuid memory currentMemory memoryBacking vcpu iothreads cputune numatune os features cpu clock"
-        f" on_poweroff on_reboot on_crash pm devices {_QEMU}commandline",
+        f" on_poweroff on_reboot on_crash pm devices {QEMU}commandline",
         "memoryBacking": "hugepages nosharepages allocation",
         "hugepages": "page",
         "cputune": "vcpupin emulatorpin iothreadpin",
@@ -64,7 +62,7 @@ _CHILDREN = {
         "source": "address",
         "target": "node",
         "iommu": "driver",
-        f"{_QEMU}commandline": f"{_QEMU}arg",
+        f"{QEMU}commandline": f"{QEMU}arg",
     }.items()
 }
 _TYPES = {
@@ -201,7 +199,7 @@ def _strange(xml: str, arguments: tuple[str, ...]) -> str | None:
         if tag == "channel" and [target.get("name") for target in element.iterfind("target")] != [AGENT_CHANNEL]:
             return f"a <channel> other than {AGENT_CHANNEL}"
     pairs = list(zip(arguments[::2], arguments[1::2], strict=False))
-    ours = all(pair == NO_DMA_TRANSLATION or (pair[0] == "-fw_cfg" and _WINDOW.fullmatch(pair[1])) for pair in pairs)
+    ours = all(pair == NO_DMA_TRANSLATION or (pair[0] == "-fw_cfg" and WINDOW.fullmatch(pair[1])) for pair in pairs)
     if not ours or len(arguments) % 2 or len({option for option, _ in pairs}) < len(pairs):
         return f"arguments to QEMU: {' '.join(arguments)[:80]}"
     return None

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hosttune.clock import now_text
+from hosttune.disks import functions_of
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.hypervisor.connection import read_definition
 from hosttune.libvirthook import hook_text
 from hosttune.model import pciclass, sysfs
+from hosttune.reader import Reader
 from hosttune.starts import FUNCTION, GUEST, OWN_STARTS, REGISTER, start_line
 from hosttune.system import STATE_INSIDE, System, state_directory
 
@@ -86,6 +88,9 @@ def _devices(system: System, name: str) -> dict[str, str]:
         found[_EVERY] = GUEST
     for address in facts.functions:
         found[address] = GUEST
+        _with_parent(system, address, found)
+    for address in (one for on in functions_of(Reader(system), facts.host_paths) for one in on or ()):
+        found.setdefault(address, FUNCTION)
         _with_parent(system, address, found)
     return found
 

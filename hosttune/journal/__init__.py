@@ -18,6 +18,7 @@ from __future__ import annotations
 from hosttune.journal.records import (
     JOURNAL_SCHEMA,
     OPEN_STATES,
+    RETIRED,
     Header,
     Line,
     Record,
@@ -32,6 +33,7 @@ from hosttune.journal.store import Journal, JournalFailed, Store
 __all__ = [
     "JOURNAL_SCHEMA",
     "OPEN_STATES",
+    "RETIRED",
     "Header",
     "Journal",
     "JournalFailed",

@@ -17,6 +17,11 @@ from hosttune.model.values import Value, close_mappings
 
 JOURNAL_SCHEMA = "hosttune.journal/v1"
 OPEN_STATES = ("applying", "reverting")
+# Kinds of setting that only earlier versions have, and why this version does not undo them.
+RETIRED = {
+    "live-memory": "this version does not move the memory of running guests: what an earlier one has moved stays there"
+    " until the guest is shut down and started again"
+}
 
 
 class Header(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,17 +108,22 @@ class Record(Value, frozen=True, kw_only=True):
 
 
 class Transaction(Value, frozen=True, kw_only=True):
-    """A journal file that was read. `state`: applying, reverting (both unfinished), applied, kept or reverted."""
+    """A journal file that was read. `state`: applying, reverting (both unfinished), applied, kept or reverted.
+
+    `retired`: the steps that would have to be reverted and are of a kind that this version does not have any more
+    (`RETIRED`). All else is about the other ones, `records`.
+    """
 
     path: str
     header: Header
     records: tuple[Record, ...]
     state: str
+    retired: tuple[Record, ...] = ()
 
     @property
     def is_open(self) -> bool:
         """Return whether it was interrupted. If it has no step, there is nothing to roll back."""
-        return self.state in OPEN_STATES and bool(self.records)
+        return self.state in OPEN_STATES and bool(self.records or self.retired)
 
     @property
     def is_applied(self) -> bool:
@@ -152,8 +162,10 @@ def read_transaction(path: str) -> Transaction | None:
             state = _take(records, line, state)
         except (KeyError, ValueError) as error:
             raise _unreadable(path, number, str(error)) from error
-    ordered = tuple(records[step] for step in sorted(records))
-    return Transaction(path=path, header=header, records=ordered, state=state)
+    ordered = [records[step] for step in sorted(records)]
+    known = tuple(one for one in ordered if one.kind not in RETIRED)
+    retired = tuple(one for one in ordered if one.kind in RETIRED and one.to_undo)
+    return Transaction(path=path, header=header, records=known, state=state, retired=retired)
 
 
 def _take(records: dict[int, Record], line: Line, state: str) -> str:

@@ -10,7 +10,7 @@ from hosttune.knobs.context import KnobContext
 from hosttune.knobs.knob import HOST, Knob, by_name, wanted
 from hosttune.model.host import Host, Nvme
 from hosttune.model.plan import Action
-from hosttune.model.values import FrozenMap, address_key
+from hosttune.model.values import FrozenMap, address_key, number
 from hosttune.settings.block import (
     AFFINITIES,
     AFFINITY,
@@ -94,5 +94,5 @@ def _queue(settings: Mapping[str, str], drive: Nvme, namespace: str) -> dict[str
         texts = {part: settings.get(f"/sys/block/{name}/queue/{part}") for part in PARTS}
         known = {part: text.strip() for part, text in texts.items() if text is not None}
         if known:
-            return {part: int(text) if text.isdecimal() else text for part, text in known.items()}
+            return {part: text if (count := number(text)) is None else count for part, text in known.items()}
     return {}

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from hosttune.domain import elements
+from hosttune.domain.arguments import values_of
 from hosttune.domain.implied import NO_DMA_TRANSLATION
 from hosttune.linting.guest_on_host import GuestOnHost, named
 from hosttune.linting.rule import CPU_VENDOR, ERROR, WARN, Fault, rule, unknown
@@ -23,6 +24,12 @@ _IOMMU = "/domain/devices/iommu"
 _MODEL = "libvirt formatdomain, CPU model and topology"
 _OWN_MODES = ("host-passthrough", "maximum")
 _AMD = "AuthenticAMD"
+_MOST_WITHOUT_EIM = 255  # vCPUs (libvirt, QEMU_MAX_VCPUS_WITHOUT_EIM)
+_ADDS_IOMMU = (10, 10)  # libvirt's NEWS: Automatically add IOMMU when needed
+_WRITE_EIM = (
+    "write <iommu model='intel'><driver intremap='on' caching_mode='on' eim='on'{}/></iommu>"
+    " and <ioapic driver='qemu'/>"
+)
 
 
 @rule(
@@ -277,27 +284,45 @@ def cell_vcpus(scene: GuestOnHost) -> Iterator[Fault]:
     right="a guest with APIC ids above 254 has an IOMMU device that remaps interrupts with extended ids",
     why="interrupts do not reach the vCPUs above; libvirt refuses more than 255",
     source="Intel VT-d, 5.1.4 (EIME); Linux arch/x86/kernel/apic/apic.c; libvirt qemu_validate.c",
-    remedy="write <iommu model='intel'><driver intremap='on' caching_mode='on' eim='on'/></iommu>"
-    " and <ioapic driver='qemu'/>",
+    remedy=_WRITE_EIM.format(""),
     applies=lambda scene: scene.x86,
 )
 def iommu_eim(scene: GuestOnHost) -> Iterator[Fault]:
     """Find large guests without interrupt remapping, and IOMMU devices that QEMU or libvirt refuse."""
     device = scene.guest.iommu
     last = _last_apic_id(scene)
-    if last > LAST_XAPIC_ID and (device is None or device.eim is not True):
+    adds = _adds_iommu(scene)
+    off = elements.DMA_TRANSLATION in scene.facts.elements
+    remedy = _WRITE_EIM.format(" dma_translation='off'" if off else "")
+    if scene.passed and not off and elements.DMA_TRANSLATION_GLOBAL in scene.facts.elements:
+        remedy += f", and in <qemu:commandline> {' '.join(NO_DMA_TRANSLATION)}"
+    if last > LAST_XAPIC_ID and (device is None or (device.eim is False if adds else device.eim is not True)):
         has = "no IOMMU device" if device is None else "an IOMMU device without eim='on'"
-        yield Fault(f"{scene.guest.vcpus} vCPUs with APIC ids up to {last}, but {has}", _IOMMU)
+        text = f"{scene.guest.vcpus} vCPUs with APIC ids up to {last}, but {has}"
+        if device is not None or not adds:
+            yield Fault(text, _IOMMU, remedy=remedy)
+        elif scene.passed:
+            own = "libvirt adds one (since 10.10), but without caching_mode, which QEMU asks for with passed devices"
+            yield Fault(f"{text}: {own}", _IOMMU, WARN, remedy=remedy)
     if device is None or device.model != "intel":
         return
     if device.eim and device.intremap is not True:
-        yield Fault("eim='on' without intremap='on': libvirt refuses", f"{_IOMMU}/driver")
-    if device.intremap and scene.kvm and scene.guest.ioapic != "qemu":
+        yield Fault("eim='on' without intremap='on': libvirt refuses", f"{_IOMMU}/driver", remedy=remedy)
+    if device.intremap and scene.kvm and scene.guest.ioapic not in ("qemu", None if adds else "qemu"):
         text = "intremap='on' without <ioapic driver='qemu'/>: libvirt refuses, KVM's own I/O APIC cannot be remapped"
-        yield Fault(text, "/domain/features/ioapic")
+        yield Fault(text, "/domain/features/ioapic", remedy="write <ioapic driver='qemu'/> in <features>")
     if scene.passed and device.caching_mode is not True:
         text = "passed devices and an IOMMU device without caching_mode='on': QEMU refuses to start"
-        yield Fault(text, f"{_IOMMU}/driver")
+        yield Fault(text, f"{_IOMMU}/driver", remedy=remedy)
+
+
+def _adds_iommu(scene: GuestOnHost) -> bool:
+    """Return whether this libvirt adds what is not written of the IOMMU device and the I/O APIC of a guest with more
+    than 255 vCPUs (since 10.10, qemu_postparse.c: qemuDomainNeedsIOMMUWithEIM).
+    """
+    stack = scene.host.virtualization
+    version = elements.version_of(stack.libvirt_version if stack else None)
+    return scene.q35 and scene.guest.vcpus > _MOST_WITHOUT_EIM and version is not None and version >= _ADDS_IOMMU
 
 
 def _last_apic_id(scene: GuestOnHost) -> int:
@@ -326,5 +351,5 @@ def iommu_dma(scene: GuestOnHost) -> Iterator[Fault]:
     """Find an IOMMU device that translates DMA."""
     device = scene.guest.iommu
     off = device is not None and device.dma_translation is False
-    if not off and NO_DMA_TRANSLATION not in scene.qemu_options:
+    if not off and NO_DMA_TRANSLATION[1] not in values_of(scene.guest.qemu_arguments, "global"):
         yield Fault("the IOMMU device translates DMA of passed devices, too", f"{_IOMMU}/driver")

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hosttune.domain.facts import HostDevice
+from hosttune.gpu.vgpu import stays_with_driver
 from hosttune.linting.guest_on_host import GuestOnHost, named
 from hosttune.linting.rule import ERROR, INFO, PCI, WARN, Fault, Need, rule, unknown
 from hosttune.model import sysfs
+from hosttune.model.pci import DIRECT_REMEDY, PciDevice
+from hosttune.model.pciclass import STORAGE
 
 _HOSTDEV = "/domain/devices/hostdev"
 _DEVICES = sysfs.PCI_DEVICES
@@ -15,6 +18,7 @@ _GROUPS = sysfs.IOMMU_GROUPS
 _SOURCE = "libvirt formatdomain, Host device assignment"
 _VFIO = "Linux Documentation/driver-api/vfio"
 _VFIO_DRIVER = "vfio-pci"
+_ELSEWHERE = "use another slot or port, or a virtual function"
 _VGPU = Need("the host's vGPUs are unknown", lambda scene: scene.host.vgpu is not None)
 
 
@@ -166,34 +170,75 @@ def _is_vgpu(scene: GuestOnHost, device: HostDevice) -> bool:
 
 @rule(
     "iommu-group",
-    WARN,
+    ERROR,
     _HOSTDEV,
-    right="all functions of an IOMMU group go to one guest",
-    why="VFIO opens whole groups: what is left cannot be used, and could reach the guest's devices",
+    right="no driver of the host and no other guest holds a function of a passed device's IOMMU group",
+    why="VFIO opens no such group: the guest does not start",
     source=f"{_VFIO}; {_GROUPS}",
-    remedy="pass the other functions of the group as well",
+    remedy="pass the function that is left to this guest as well, or bind it to vfio-pci, or leave it without a driver",
     needs=(PCI,),
     applies=lambda scene: bool(scene.taken),
 )
 def iommu_group(scene: GuestOnHost) -> Iterator[Fault]:
     """Find groups that are split, and devices that are in no group now."""
     passed = set(scene.taken)
-    members: dict[int, set[str]] = {}
-    for device in scene.host.pci:
-        if device.iommu_group is not None and not device.is_bridge:
-            members.setdefault(device.iommu_group, set()).add(device.address)
-    for group, addresses in sorted(members.items()):
-        taken = addresses & passed
-        left = addresses - passed
-        if taken and left:
-            text = (
-                f"IOMMU group {group} is split: {named(sorted(taken))} passed, {named(sorted(left))} left "
-                f"({_GROUPS}/{group}/devices)"
-            )
-            yield Fault(text, _HOSTDEV)
+    for _, members in sorted(scene.host.index.groups.items()):
+        taken = sorted(member.address for member in members if member.address in passed)
+        for left in members if taken else ():
+            if left.address not in passed:
+                yield _left(scene, left, named(taken))
     without = sorted(a for a in passed if (found := scene.pci.get(a)) is not None and found.iommu_group is None)
     if without and scene.host.iommu is not None and scene.host.iommu.present is False:
         text = f"{named(without)} in no IOMMU group: the IOMMU is off, and no device can be passed until it is on"
         yield Fault(text, _HOSTDEV, INFO)
     elif without:
         yield unknown(f"the IOMMU groups of {named(without)} are unknown", _HOSTDEV)
+
+
+def _left(scene: GuestOnHost, left: PciDevice, taken: str) -> Fault:
+    """Judge a function that is left of a group. What the host uses, or may use, is never advised to be given away."""
+    index, address = scene.host.index, left.address
+    source = f"({_GROUPS}/{left.iommu_group}/devices)"
+    if left.driver_unknown or address in index.contradicted:
+        return unknown(f"which driver holds {address}, in the group of {taken}, is unknown {source}", _HOSTDEV)
+    ends = (address, *index.virtuals.get(address, ()))
+    owner = next((other for other in scene.others if not other.devices.isdisjoint(ends)), None)
+    if left.vfio_viable or stays_with_driver(left):
+        if owner is None:
+            text = f"{address} is left in the group of {taken}: nothing can use it while this guest runs {source}"
+            return Fault(text, _HOSTDEV, INFO, remedy="pass it as well if the guest needs it")
+        text = (
+            f"{taken} and {address} of guest {owner.name} are in one group: the two guests cannot run at the same time"
+        )
+        return Fault(f"{text} {source}", _HOSTDEV, WARN if owner.stopped else None, remedy=_ELSEWHERE)
+    uses = (
+        *(index.in_use[end] for end in ends if end in index.in_use),
+        *(("the host boots on this display",) if left.boot_display else ()),
+        *((f"guest {owner.name} has it",) if owner is not None else ()),
+    )
+    disks = (left.class_code or "").startswith(STORAGE) and address not in {drive.address for drive in scene.host.nvme}
+    doubts = (
+        *(f"whether the host uses it: {index.use_unknown[end]}" for end in ends if end in index.use_unknown),
+        *(("which of the host's disks are behind it is unknown",) if disks else ()),
+    )
+    why = f" ({'; '.join(uses or doubts)})" if uses or doubts else ""
+    text = f"{taken} cannot be passed: {address}, which driver {left.driver} holds, is in its group{why} {source}"
+    return Fault(text, _HOSTDEV, remedy=_ELSEWHERE if uses or doubts else None)
+
+
+@rule(
+    "reserved-memory",
+    ERROR,
+    _HOSTDEV,
+    right="the firmware keeps no memory for direct DMA of a passed device",
+    why="VFIO and iommufd refuse its IOMMU group, and the guest does not start",
+    source=f"{_GROUPS}/*/reserved_regions; Linux drivers/iommu/iommu.c (require_direct)",
+    remedy=DIRECT_REMEDY,
+    needs=(PCI,),
+    applies=lambda scene: bool(scene.taken),
+)
+def reserved_memory(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find passed functions whose group has a reserved region of type direct."""
+    for address, where in scene.taken.items():
+        if (device := scene.pci.get(address)) is not None and device.kept_by_firmware:
+            yield Fault(f"{address} cannot be passed: {device.kept_by_firmware}", where)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from hosttune.domain import arguments
 from hosttune.domain.facts import Controller, DomainFacts, HostDevice
 from hosttune.model.host import Cpu, Host, PciDevice, RunningGuest
 from hosttune.model.listing import some
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from lxml.etree import _Element
 
 _X86 = ("x86_64", "i686")
+QEMU_ARGUMENTS = "/domain/qemu:commandline"
 _NVME_DISK = "/domain/devices/disk[@type='nvme']"
+_STOPPED = ("shut off", "crashed")
 _SWITCHES = ("pcie-expander-bus", "pcie-switch-upstream-port")
 
 
@@ -50,6 +53,11 @@ class OtherGuest:
         """Return its name."""
         return self.guest.name
 
+    @property
+    def stopped(self) -> bool:
+        """Return whether it does not run: what it has can be another's in the meantime."""
+        return self.guest.state in _STOPPED
+
 
 @dataclass(frozen=True)
 class HostFacts:
@@ -67,6 +75,10 @@ class HostFacts:
         names = {guest.name for guest in self.given}
         known = (*self.given, *(guest for guest in self.host.guests or () if guest.name not in names))
         return tuple(self._other(guest) for guest in known)
+
+    def shared_by(self, guest: RunningGuest | DomainFacts) -> Mapping[str, str]:
+        """Return the functions that a guest shares with the host, each with the path of the node or interface."""
+        return {one: path for path in guest.host_paths for one in self.host.index.functions_under(path) or ()}
 
     def _other(self, guest: RunningGuest) -> OtherGuest:
         vcpus = CpuSet().union(*(parse_cpus(pin.cpus) for pin in guest.vcpu_pins or ()))
@@ -168,10 +180,9 @@ class GuestOnHost:
         return tuple(device for device in self.guest.hostdevs if device.kind in ("pci", "mdev"))
 
     @cached_property
-    def qemu_options(self) -> tuple[tuple[str, str], ...]:
-        """Return the arguments to QEMU that libvirt passes on, as pairs of option and value."""
-        words = self.guest.qemu_arguments
-        return tuple(zip(words[::2], words[1::2], strict=False))
+    def confidential(self) -> bool:
+        """Return whether its private memory is the kernel's guest_memfd, which the memory backing does not concern."""
+        return any(self.written(f"launchSecurity[@type='{kind}']") for kind in ("tdx", "sev-snp"))
 
     @cached_property
     def all_pinned(self) -> bool:
@@ -252,7 +263,22 @@ class GuestOnHost:
     def taken(self) -> Mapping[str, str]:
         """Return the XML path of each PCI function that the guest takes: passed ones, and NVMe drives of its disks."""
         drives = {disk.function: _NVME_DISK for disk in self.guest.disks if disk.function is not None}
-        return {**drives, **{device.source or "": self.place_of(device) for device in self.passed}}
+        written = arguments.passed_functions(self.guest.qemu_arguments).values()
+        return {
+            **dict.fromkeys(filter(None, written), QEMU_ARGUMENTS),
+            **drives,
+            **{device.source or "": self.place_of(device) for device in self.passed},
+        }
+
+    @cached_property
+    def shared(self) -> Mapping[str, str]:
+        """Return the functions that the guest shares with the host, each with the path of the node or interface."""
+        return self.facts.shared_by(self.guest)
+
+    @cached_property
+    def untold(self) -> tuple[str, ...]:
+        """Return the nodes of the host of which it is unknown what they are on."""
+        return tuple(path for path in self.guest.host_paths if self.host.index.functions_under(path) is None)
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
@@ -272,8 +298,10 @@ class GuestOnHost:
 
     @cached_property
     def hole_bytes(self) -> int | None:
-        """Return the pcihole64 written for the root bus; None = QEMU's default."""
-        return next((c.pcihole64_bytes for c in self.guest.controllers if c.index == 0), None)
+        """Return the pcihole64 of the root bus, as an argument (QEMU takes the last) or written; None = QEMU's own."""
+        return arguments.hole_bytes(self.guest.qemu_arguments) or next(
+            (c.pcihole64_bytes for c in self.guest.controllers if c.index == 0), None
+        )
 
     @cached_property
     def takes_host_cpu(self) -> bool:

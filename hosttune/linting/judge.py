@@ -83,6 +83,7 @@ def as_defined(guest: DomainFacts) -> RunningGuest:
         devices=guest.functions,
         mdevs=tuple(device.source for device in guest.hostdevs if device.kind == "mdev" and device.source),
         uuid=guest.uuid,
+        host_paths=guest.host_paths,
     )
 
 
@@ -99,7 +100,7 @@ def _of_guest(definition: Definition, scene: GuestOnHost) -> Iterator[LintFindin
                 file=definition.file,
                 line=lines.of(fault.where),
                 path=fault.where,
-                remedy=one.remedy,
+                remedy=fault.remedy or one.remedy,
                 source=one.source,
                 judged=fault.judged,
             )

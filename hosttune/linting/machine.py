@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hosttune.domain import elements
-from hosttune.linting.guest_on_host import GuestOnHost
-from hosttune.linting.rule import ERROR, INFO, PCI, WARN, Fault, Need, rule
+from hosttune.domain.arguments import passed_functions, values_of
+from hosttune.linting.guest_on_host import QEMU_ARGUMENTS, GuestOnHost, named
+from hosttune.linting.rule import ERROR, INFO, PCI, WARN, Fault, Need, rule, unknown
 
 _TYPE = "/domain/os/type"
 _FIRMWARE = "/domain/os/firmware"
@@ -160,3 +161,25 @@ def host_kvm(scene: GuestOnHost) -> Iterator[Fault]:
     """Find hosts without KVM."""
     if scene.host.virtualization is not None and scene.host.virtualization.kvm is False:
         yield Fault("no KVM on this host", "/domain")
+
+
+@rule(
+    "qemu-arguments",
+    INFO,
+    QEMU_ARGUMENTS,
+    right="devices of the host and the CPU are elements of the XML, not arguments to QEMU",
+    why="libvirt does not see them: it prepares no device and raises no limit of locked memory, and most rules look at"
+    " elements only",
+    source="libvirt docs, drvqemu: Pass-through of arbitrary QEMU commands",
+    remedy="write a <hostdev> for the device, and <cpu> for the CPU",
+    applies=lambda scene: bool(scene.guest.qemu_arguments),
+)
+def qemu_arguments(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find devices and CPUs that are arguments: of a device only its place on the host is judged."""
+    if passed := passed_functions(scene.guest.qemu_arguments):
+        text = (
+            f"a passed device on the command line is not judged ({named(passed)}), except by what the host says of it"
+        )
+        yield unknown(text, QEMU_ARGUMENTS)
+    if values_of(scene.guest.qemu_arguments, "cpu"):
+        yield unknown("-cpu on the command line replaces <cpu>, and is not judged", QEMU_ARGUMENTS)

@@ -42,7 +42,7 @@ def _has_pages(scene: GuestOnHost) -> bool:
     why="the IOMMU and the guest walk 4 KiB pages, and starting takes longer",
     source=f"{_SOURCE}; Linux admin-guide/mm/hugetlbpage",
     remedy="write <hugepages><page size='1' unit='GiB' nodeset='…'/></hugepages> for all cells",
-    applies=lambda scene: bool(scene.given) or scene.all_pinned or _has_pages(scene),
+    applies=lambda scene: not scene.confidential and (bool(scene.given) or scene.all_pinned or _has_pages(scene)),
 )
 def huge_pages(scene: GuestOnHost) -> Iterator[Fault]:
     """Find GPUs on ordinary pages, and cells that the huge pages leave out."""
@@ -167,6 +167,7 @@ def hugetlbfs_mount(scene: GuestOnHost) -> Iterator[Fault]:
     why="without one the guest may lock all memory; with one that is too small it does not start",
     source="libvirt formatdomain, locked and hard_limit; libvirt qemu_domain.c (qemuDomainGetMemLockLimitBytes)",
     remedy="take <locked/> out: VFIO locks the memory anyway, and libvirt raises the limit by itself",
+    applies=lambda scene: not scene.confidential,
 )
 def memory_locking(scene: GuestOnHost) -> Iterator[Fault]:
     """Find unlimited locking, and limits below what VFIO locks."""
@@ -190,7 +191,7 @@ def memory_locking(scene: GuestOnHost) -> Iterator[Fault]:
     why="the balloon gives no memory back to the host",
     source="Linux Documentation/driver-api/vfio; libvirt formatdomain, memballoon",
     remedy="write <memballoon model='none'/>",
-    applies=lambda scene: bool(scene.guest.hostdevs) or _has_pages(scene),
+    applies=lambda scene: not scene.confidential and (bool(scene.guest.hostdevs) or _has_pages(scene)),
 )
 def memory_balloon(scene: GuestOnHost) -> Iterator[Fault]:
     """Find a balloon, also the one that libvirt adds."""
@@ -212,7 +213,7 @@ def memory_balloon(scene: GuestOnHost) -> Iterator[Fault]:
     why="QEMU offers it to KSM, which scans it and can free nothing",
     source=f"{_SOURCE}, nosharepages; Linux admin-guide/mm/ksm",
     remedy="write <nosharepages/> in <memoryBacking>",
-    applies=lambda scene: bool(scene.given) or _has_pages(scene),
+    applies=lambda scene: not scene.confidential and (bool(scene.given) or _has_pages(scene)),
 )
 def memory_merging(scene: GuestOnHost) -> Iterator[Fault]:
     """Find memory that is offered to KSM without use."""
@@ -228,7 +229,7 @@ def memory_merging(scene: GuestOnHost) -> Iterator[Fault]:
     why="a shortage of huge pages kills the running guest (SIGBUS) instead of stopping its start",
     source=f"{_SOURCE}, allocation; Linux admin-guide/mm/hugetlbpage",
     remedy="write <allocation mode='immediate'/> in <memoryBacking>",
-    applies=lambda scene: bool(scene.given) or _has_pages(scene),
+    applies=lambda scene: not scene.confidential and (bool(scene.given) or _has_pages(scene)),
 )
 def memory_allocation(scene: GuestOnHost) -> Iterator[Fault]:
     """Find memory that is allocated on first use."""
@@ -236,3 +237,18 @@ def memory_allocation(scene: GuestOnHost) -> Iterator[Fault]:
     if mode != "immediate":
         text = f"allocation {mode or 'not written'}: memory is taken on first use, and a shortage shows while it runs"
         yield Fault(text, f"{_BACKING}/allocation")
+
+
+@rule(
+    "confidential-memory",
+    INFO,
+    "/domain/launchSecurity",
+    right="the memory of a confidential guest is judged by what holds for it",
+    why="its private memory is guest_memfd: huge pages, allocation and merging concern only what it shares",
+    source="Linux Documentation/virt/kvm/api (KVM_CREATE_GUEST_MEMFD); QEMU docs/system/i386/amd-memory-encryption",
+    remedy="no advice for ordinary guests: it would take the memory a second time",
+    applies=lambda scene: scene.confidential,
+)
+def confidential_memory(scene: GuestOnHost) -> Iterator[Fault]:
+    """Say that the rules above are not asked about a confidential guest."""
+    yield unknown("a confidential guest: rules of memory are not judged", "/domain/launchSecurity")

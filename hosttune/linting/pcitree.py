@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hosttune.domain import elements
+from hosttune.domain.arguments import WINDOW, values_of
 from hosttune.domain.facts import Controller, HostDevice
 from hosttune.domain.xml import Malformed, pci_address
 from hosttune.linting.devices import each
@@ -30,7 +30,6 @@ _PORTS = ("pcie-root-port", "pcie-switch-downstream-port")
 _PCI_BRIDGES = ("pci-bridge", "pcie-to-pci-bridge")
 _LOW_MEMORY = 2 << 30  # most memory that q35 places below 4 GiB, the rest above (QEMU hw/i386/pc_q35.c)
 _FOUR_GIB = 4 << 30
-_WINDOW = re.compile(r"name=opt/ovmf/X-PciMmio64Mb,string=([0-9]{1,12})")
 _PCIE = "QEMU docs/pcie.txt"
 
 
@@ -39,6 +38,10 @@ def _bars_known(scene: GuestOnHost) -> bool:
 
 
 BARS = Need("the BARs of the passed devices are unknown", _bars_known)
+FIRMWARE = Need(
+    "which firmware the guest has is unknown: neither its architecture nor the name of its ROM says it",
+    lambda scene: scene.guest.firmware is not None,
+)
 
 
 @rule(
@@ -203,13 +206,11 @@ def port_chassis(scene: GuestOnHost) -> Iterator[Fault]:
             seats.setdefault(controller.chassis, []).append(controller)
     for chassis, ports in sorted(seats.items()):
         if len(ports) > 1:
-            who = named(f"{port.index} (port {_hex(port.port)})" for port in ports)
+            who = named(
+                f"{port.index} (port {'not written' if port.port is None else f'{port.port:#x}'})" for port in ports
+            )
             text = f"controllers {who} have the same chassis {chassis}: QEMU refuses (Can't add chassis slot)"
             yield Fault(text, _CONTROLLER)
-
-
-def _hex(port: int | None) -> str:
-    return "not written" if port is None else f"{port:#x}"
 
 
 @rule(
@@ -311,18 +312,17 @@ def pci_hole64(scene: GuestOnHost) -> Iterator[Fault]:
     source="edk2 OvmfPkg PlatformInitLib/MemDetect.c; SeaBIOS src/fw/pciinit.c",
     remedy="write <os firmware='efi'> and <cpu mode='host-passthrough'> with the feature pdpe1gb, if the host has it,"
     " or a larger opt/ovmf/X-PciMmio64Mb",
-    needs=(PCI, BARS),
-    applies=lambda scene: scene.x86 and scene.may_have_gpus and scene.guest.firmware in ("efi", "bios"),
+    needs=(FIRMWARE, PCI, BARS),
+    applies=lambda scene: scene.x86 and scene.may_have_gpus,
 )
 def firmware_window(scene: GuestOnHost) -> Iterator[Fault]:
     """Compare the window that the firmware opens, by the planner's arithmetic, with the BARs."""
     devices = [source for source in scene.sources if source in scene.pci]
-    kind = scene.guest.firmware or ""
     firmware = _firmware(scene)
     width, memory = _guest_width(scene), _memory(scene)
     window = size_window(scene.facts.catalogue, devices, memory, width, firmware)
     need = window.mmio64_bytes or 0
-    if kind == "bios":
+    if scene.guest.firmware == "bios":
         if need > DEFAULT_HOLE:
             small = (scene.hole_bytes or DEFAULT_HOLE) < scene.bars_bytes
             text = f"SeaBIOS and 64-bit BARs of {format_size(scene.bars_bytes)}: it has no window of its own for them"
@@ -332,7 +332,7 @@ def firmware_window(scene: GuestOnHost) -> Iterator[Fault]:
         yield Fault(window.refusal, _OS, WARN)
         return
     own, doubt = own_window(memory, width, firmware)
-    written = (_WINDOW.fullmatch(value) for option, value in scene.qemu_options if option == "-fw_cfg")
+    written = map(WINDOW.fullmatch, values_of(scene.guest.qemu_arguments, "fw_cfg"))
     asked = max((int(match[1]) << 20 for match in written if match), default=0)
     if max(own, asked) >= need:
         less = replace(firmware, one_gib_pages=False)
@@ -405,7 +405,8 @@ def address_bits(scene: GuestOnHost) -> Iterator[Fault]:
         f"{bits} address bits ({said}) reach {format_size(1 << bits)}, but {format_size(memory)} of memory and "
         f"{what} above it need {(end - 1).bit_length()} bits"
     )
-    if _overridden(scene):
+    if scene.guest.cpu.address_width and scene.guest.cpu.address_width.mode == "emulate" and scene.takes_host_cpu:
+        # host-passthrough turns host-phys-bits on, and QEMU then ignores the number (QEMU target/i386/host-cpu.c).
         yield Fault(f"{text}; with {scene.guest.cpu.mode} QEMU takes the host's width instead", _WIDTH, WARN)
     else:
         yield Fault(text, _WIDTH)
@@ -425,15 +426,6 @@ def _width(scene: GuestOnHost) -> tuple[int | None, str]:
     if limit is not None and (own is None or limit < own):
         return limit, f"maxphysaddr limit='{limit}'"
     return own, "this host's, /proc/cpuinfo"
-
-
-def _overridden(scene: GuestOnHost) -> bool:
-    """Return whether host-passthrough overrides a written number of address bits.
-
-    It turns host-phys-bits on, and QEMU then ignores the number (QEMU target/i386/host-cpu.c).
-    """
-    written = scene.guest.cpu.address_width
-    return bool(written and written.mode == "emulate" and scene.takes_host_cpu)
 
 
 @rule(

@@ -12,12 +12,13 @@ ERROR, WARN, INFO = "error", "warn", "info"
 
 @dataclass(frozen=True)
 class Fault:
-    """What a rule found: `where` is a path in the XML; `level` None is the rule's own severity."""
+    """What a rule found: `where` is a path in the XML; `level` and `remedy` None are the rule's own."""
 
     text: str
     where: str
     level: str | None = None
     judged: bool = True
+    remedy: str | None = None
 
 
 def unknown(why: str, where: str) -> Fault:

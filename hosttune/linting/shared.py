@@ -9,6 +9,7 @@ from hosttune.gpu.bridges import kept_bridges
 from hosttune.linting.devices import each
 from hosttune.linting.guest_on_host import GuestOnHost, OtherGuest, named
 from hosttune.linting.rule import CORES, ERROR, GUESTS, INFO, PCI, WARN, Fault, rule, unknown
+from hosttune.model.devices import node_of
 from hosttune.model.listing import numbered
 from hosttune.model.values import CpuSet
 from hosttune.planning.fabric.partitions import Fabric, blocked, exactly, refusal, unnamed
@@ -16,13 +17,11 @@ from hosttune.planning.fabric.partitions import Fabric, blocked, exactly, refusa
 _PINS = "/domain/cputune/vcpupin"
 _HOSTDEV = "/domain/devices/hostdev"
 _BLOCK = "/domain/devices/disk[@type='block']"
-_STOPPED = ("shut off", "crashed")
 
 
 def _blocks(scene: GuestOnHost) -> list[str]:
     """Return the block devices of the host that are disks of the guest."""
-    disks = (disk for disk in scene.guest.disks if disk.type == "block" and disk.device in (None, "disk", "lun"))
-    return list(dict.fromkeys(disk.source for disk in disks if disk.source))
+    return [path for path in scene.guest.host_paths if path.startswith("/dev/") and "vdpa" not in path]
 
 
 @rule(
@@ -45,7 +44,7 @@ def device_in_use(scene: GuestOnHost) -> Iterator[Fault]:
             yield unknown(f"whether the host uses {address}: {why}", where)
     strange = []
     for path in _blocks(scene):
-        disk = path.removeprefix("/dev/")
+        disk = node_of(scene.host.index.nodes, path).removeprefix("/dev/")
         drive = next((one for one in scene.host.nvme if one.namespace_of(disk)), None)
         if drive is None:
             strange.append(path)
@@ -54,10 +53,7 @@ def device_in_use(scene: GuestOnHost) -> Iterator[Fault]:
         elif drive.use_unknown:
             yield unknown(f"whether the host uses {path}: {drive.use_unknown}", _BLOCK)
     if strange and scene.demanding:  # other guests are judged only by what is known
-        text = (
-            f"whether the host uses {named(strange)}: only NVMe drives by the kernel's names (/dev/nvme0n1) are known"
-        )
-        yield unknown(text, _BLOCK)
+        yield unknown(f"whether the host uses {named(strange)}: only of NVMe drives this is known", _BLOCK)
 
 
 @rule(
@@ -91,22 +87,49 @@ def fabric_bridge(scene: GuestOnHost) -> Iterator[Fault]:
     source="libvirt formatdomain, Host device assignment",
     remedy="pass another device: hosttune plan chooses free ones",
     needs=(GUESTS,),
-    applies=lambda scene: bool(scene.given or scene.taken),
+    applies=lambda scene: bool(scene.given or scene.taken or scene.shared),
 )
 def device_shared(scene: GuestOnHost) -> Iterator[Fault]:
     """Find devices of other guests; of one that does not run, the two exclude each other only in time."""
     mdevs = ((device.source or "", f"{_HOSTDEV}[@type='mdev']") for device in scene.given if device.kind == "mdev")
     mine = {source.casefold(): (source, where) for source, where in (*scene.taken.items(), *mdevs)}
     for other in scene.others:
+        shared = scene.facts.shared_by(other.guest)
+        owned = [(f"{mine[one][0]} belongs to", mine[one][1]) for one in sorted(mine.keys() & other.devices)]
+        owned += [(f"{one} is below {shared[one]} of", where) for one, where in scene.taken.items() if one in shared]
+        below = ((path, one) for one, path in scene.shared.items() if one in other.devices)
+        owned += [(f"{path} is on {one}, which belongs to", _BLOCK) for path, one in below]
         if other.guest.unread:
             yield unknown(f"the devices of guest {other.name} are unknown: its definition cannot be read", _HOSTDEV)
-        for source in sorted(mine.keys() & other.devices):
-            (written, where), state = mine[source], other.guest.state
-            text = f"{written} belongs to guest {other.name} ({state or 'state unknown'})"
-            if state in _STOPPED:
+        for what, where in owned:
+            text = f"{what} guest {other.name} ({other.guest.state or 'state unknown'})"
+            if other.stopped:
                 yield Fault(f"{text}: the two cannot run at the same time", where, WARN)
             else:
                 yield Fault(text, where)
+
+
+@rule(
+    "device-quarantined",
+    ERROR,
+    _HOSTDEV,
+    right="no device of the guest, and none that a disk or an interface of it is on, is between two tenants",
+    why="the next tenant would get what the last one left; hosttune's hook refuses the start",
+    source="hosttune handover",
+    remedy="finish its hand-over (hosttune handover), or free it (hosttune handover release BDF --why TEXT)",
+    applies=lambda scene: bool(scene.taken or scene.guest.host_paths),
+)
+def device_quarantined(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find devices of the register of hand-overs, also below a block device, an interface or an argument to QEMU."""
+    held = scene.facts.catalogue.quarantined
+    for address, where in scene.taken.items():
+        if address in held:
+            yield Fault(held[address], where)
+    for address, path in scene.shared.items():
+        if address in held:
+            yield Fault(f"{path} is on {address}: {held[address]}", _BLOCK)
+    if held and scene.untold:
+        yield unknown(f"which device {named(scene.untold)} is on", _BLOCK)
 
 
 @rule(

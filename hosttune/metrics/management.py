@@ -16,6 +16,7 @@ from hosttune.model.result import Drift, Result
 from hosttune.model.validation import Validation
 from hosttune.report.measures import measures
 from hosttune.report.standards import scales
+from hosttune.starts import unread_register
 from hosttune.transaction.applied import UNREAD
 
 STATES = ("none", "applied", "pending-reboot", "unfinished", "needs-person", "unknown")
@@ -101,9 +102,12 @@ def _state(result: Result | None) -> str:
 def handover_group(evidence: Evidence) -> Group:
     """Return whether each device of the register is still as clean as when it was returned."""
     state = evidence.host.handover or HandoverState()
-    points = (
+    points = [
         Point(labels={"device": one.address}, value=_clean(one, evidence.host.boot_id, state)) for one in state.devices
-    )
+    ]
+    if evidence.host.handover is None and unread_register(evidence.host.problems):
+        known = dict.fromkeys(address for one in evidence.statements or () for address in one.devices)
+        points = [Point(labels={"device": address}, value=None) for address in known or ("unknown",)]
     return f.HANDOVER_VALID, tuple(sorted(points, key=lambda point: point.value == 1))
 
 

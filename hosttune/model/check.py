@@ -12,7 +12,7 @@ from itertools import chain
 from hosttune.errors import BadInput
 from hosttune.model.hostfields import HostFields
 from hosttune.model.limits import check_count
-from hosttune.model.values import MAX_ID, MAX_SIZE, Value, parse_address, parse_cpus
+from hosttune.model.values import MAX_ID, MAX_SIZE, Value, check_address, parse_cpus
 from hosttune.model.vgpu import is_type_id
 
 # (path in the document, what is wrong there, what to do)
@@ -159,12 +159,9 @@ def _misspelt(host: HostFields) -> Iterator[Fault]:
     """
     for at, address in _addresses(host):
         try:
-            canonical = parse_address(address, where=at)
+            check_address(address, at)
         except BadInput as error:
             yield at, error.what, error.hint
-        else:
-            if canonical != address:
-                yield at, f"{address!r} is not the kernel's spelling of an address", f"write {canonical}"
 
 
 def _no_vgpu_types(host: HostFields) -> Iterator[Fault]:
@@ -224,6 +221,7 @@ def _no_cpu_lists(host: HostFields) -> Iterator[Fault]:
 
 
 def _cpu_lists(host: HostFields) -> Iterator[tuple[str, str]]:
+    yield "$.cpu_model.present", (host.cpu_model.present if host.cpu_model else None) or ""
     for i, node in enumerate(host.numa_nodes):
         yield f"$.numa_nodes[{i}].cpus", node.cpus or ""
     for i, function in enumerate(host.pci):

@@ -12,10 +12,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from hosttune.model.values import number
+
 PAGES = "hugepages"
 HUGE_1G = 1 << 30
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_SIZE = r"(?i)([0-9]+)([KMGT]?)"
+_SIZE = r"(?i)([0-9]{1,15})([KMGT]?)"
 
 
 def split(text: str) -> tuple[str, ...]:
@@ -123,12 +125,12 @@ def _size(values: Sequence[str]) -> int | None:
 
 
 def _counted(value: str, arguments: tuple[str, ...]) -> BootPages:
-    if value.isdecimal():
-        return BootPages(arguments, None, int(value))
+    if (alone := number(value)) is not None:
+        return BootPages(arguments, None, alone)
     counts: dict[int, int] = {}
     for part in value.split(","):
-        node, _, count = part.partition(":")
-        if not (node.isdecimal() and count.isdecimal()):
+        node, count = (number(word) for word in part.partition(":")[::2])
+        if node is None or count is None:
             break  # the kernel stops parsing here too
-        counts[int(node)] = int(count)
+        counts[node] = count
     return BootPages(arguments, counts)

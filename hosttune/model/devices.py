@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 from hosttune.model.values import Value, close_lists
 
 
@@ -60,6 +63,22 @@ class NvSwitch(Value, frozen=True, kw_only=True):
     address: str
     model: str | None = None
     driver: str | None = None
+
+
+def node_of(nodes: Mapping[str, tuple[str, ...]], path: str) -> str:
+    """Return the node that a link leads to, or the path itself. `nodes`: see `HostFields`."""
+    found = nodes.get(path)
+    return found[0] if found and found[0].startswith("/") else path
+
+
+def functions_under(nodes: Mapping[str, tuple[str, ...]], path: str) -> tuple[str, ...] | None:
+    """Return the PCI functions that a device node or an interface is on; None if that is unknown.
+
+    A partition that is not in `nodes` is on what its disk is on.
+    """
+    node = node_of(nodes, path)
+    whole = re.sub(r"(?<=[0-9])p[0-9]+$", "", node)
+    return next((nodes[name] for name in (node, whole) if name in nodes), None)
 
 
 class SeenDevice(Value, frozen=True, kw_only=True):

@@ -54,8 +54,11 @@ class HostFields(Value, frozen=True, kw_only=True):
     tuned: Tuned | None = None  # None: no active TuneD profile is known
     sources: tuple[DeviceSource, ...] | None = None  # other sources that know devices; None: not recorded
     handover: HandoverState | None = None  # devices between two tenants; None: unknown
+    # The PCI functions that nodes (/dev/…) and interfaces (/sys/class/net/…) of the host are on; of a link:
+    # the node. What `nvme` and `nics` name is not in it.
+    nodes: Mapping[str, tuple[str, ...]] = {}
     problems: tuple[Problem, ...] = ()
 
     def __post_init__(self) -> None:
-        close_mappings(self, "settings")
+        close_mappings(self, "settings", "nodes")
         close_lists(self)

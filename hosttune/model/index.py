@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
-from hosttune.model.devices import DeviceSource, Nic, Nvme, SeenDevice
+from hosttune.model import sysfs
+from hosttune.model.devices import DeviceSource, Nic, Nvme, SeenDevice, functions_under
 from hosttune.model.gpu import Gpu
 from hosttune.model.pci import PciDevice
 from hosttune.model.platform import RunningGuest
@@ -30,12 +31,14 @@ class DeviceIndex:
         used: Iterable[Nic | Nvme] = (),
         sources: Iterable[DeviceSource] = (),
         guests: Iterable[RunningGuest] = (),
+        nodes: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         self._functions = pci
         self._gpus = gpus
         self._used = used
         self._sources = sources
         self._guests = guests
+        self._nodes = nodes or {}
         self._above: dict[str, tuple[str, ...]] = {}
 
     @cached_property
@@ -77,6 +80,39 @@ class DeviceIndex:
     def holders(self) -> Mapping[str, str]:
         """The guest that has a device, running or only defined. If several have it, the last one."""
         return {address: guest.name for guest in self._guests for address in guest.devices}
+
+    @cached_property
+    def nodes(self) -> Mapping[str, tuple[str, ...]]:
+        """The PCI functions of nodes and interfaces of the host: `Host.nodes`, with those of NVMe drives and NICs."""
+        drives = (
+            (f"/dev/{name}", one.address) for one in self._used if isinstance(one, Nvme) for name in one.namespaces
+        )
+        nics = (
+            (f"{sysfs.NET}/{name}", one.address)
+            for one in self._used
+            if isinstance(one, Nic)
+            for name in one.interfaces
+        )
+        return {path: tuple(found) for path, found in grouped((*drives, *nics)).items()} | dict(self._nodes)
+
+    def functions_under(self, path: str) -> tuple[str, ...] | None:
+        """Return the PCI functions that a node or an interface of the host is on; None if that is unknown."""
+        return functions_under(self.nodes, path)
+
+    @cached_property
+    def users(self) -> Mapping[str, Mapping[str, str]]:
+        """The guests that share a device, running or only defined, by its address; each with the path of its part."""
+        rows = ((guest.name, path) for guest in self._guests for path in guest.host_paths)
+        found = grouped((one, row) for row in rows for one in self.functions_under(row[1]) or ())
+        return {address: dict(pairs) for address, pairs in found.items()}
+
+    @cached_property
+    def untold(self) -> Mapping[str, str]:
+        """The disks of guests of which it is unknown what they are on: the guest by path."""
+        paths = {path: guest.name for guest in self._guests for path in guest.host_paths}
+        return {
+            path: name for path, name in paths.items() if sysfs.NET not in path and self.functions_under(path) is None
+        }
 
     @cached_property
     def groups(self) -> Mapping[int, tuple[PciDevice, ...]]:
@@ -139,6 +175,19 @@ class DeviceIndex:
     def bridges(self, address: str) -> tuple[PciDevice, ...]:
         """Return the bridges above a function that the document has, nearest first."""
         return tuple(self.pci[bridge] for bridge in self.above(address) if bridge in self.pci)
+
+    def uplinks(self, address: str) -> tuple[PciDevice, ...]:
+        """Return the bridges above a function whose own link is above them (upstream ports of switches), nearest first.
+
+        Other bridges report the link below them, which is that of the next function. A bridge of which neither link nor
+        type of port is known may be one.
+        """
+        return tuple(
+            bridge
+            for bridge in self.bridges(address)
+            if bridge.port_type == "upstream-port"
+            or (bridge.parent and (bridge.link.upstream if bridge.link else bridge.port_type is None))
+        )
 
     def path(self, address: str) -> tuple[str, ...]:
         """Return the bridges above a function and the function itself, topmost first."""

@@ -1,4 +1,4 @@
-"""The plain value of a JSON text from an untrusted source, in bounded time and memory."""
+"""The plain value of a JSON or TOML text from an untrusted source, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hosttune.model.text import visible
 _TEXT = r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?'  # a string in a JSON document; a key if a colon follows
 _SURROGATES = rb"(?<!\\)\\u[dD](?:[89abAB]..\\u[dD][c-fC-F]|([89a-fA-F]))"  # a pair; group 1: a lone one
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")  # UTF-8, UTF-16
+_LONG = r"[0-9]{19}"  # digits of a number that may have more than 64 bits
 MAX_DEPTH = 64  # of objects and lists in each other; hosttune's documents reach about 12
 
 
@@ -25,6 +26,7 @@ def plain_json(
     hint: str = "correct the syntax",
     most_values: int | None = None,
     once: bool = False,
+    bits: int = 64,
 ) -> Any:
     """Return the plain value of a JSON text.
 
@@ -33,7 +35,7 @@ def plain_json(
     surrogate is not valid Unicode, whether written as itself or as an escape.
 
     `once`: refuse a key that occurs twice in an object. Raises BadInput if the text is not JSON, is not valid Unicode,
-    has too many values, or is nested deeper than MAX_DEPTH.
+    has too many values or a whole number of more than `bits`, or is nested deeper than MAX_DEPTH.
     """
     most = limit("values of a document") if most_values is None else most_values
     try:
@@ -55,7 +57,35 @@ def plain_json(
     keys = _count_keys(document, where, hint)
     if once and keys != sum(1 for found in re.finditer(_TEXT, data.decode()) if found[1]):
         raise BadInput(f"key {_key_twice(data)} is there twice in an object", where=where, hint=hint)
+    if re.search(_LONG.encode(), data):
+        refuse_long(document, where, bits)
     return document
+
+
+def plain_toml(text: str | bytes, *, where: str, hint: str) -> dict[str, Any]:
+    """Return the plain value of a TOML text. Raises BadInput, also for a whole number of more than 64 bits."""
+    import tomllib
+
+    try:
+        document = tomllib.loads(text if isinstance(text, str) else text.decode())
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"not valid TOML: {error}", where=where, hint=hint) from error
+    refuse_long(document, where)
+    return document
+
+
+def refuse_long(document: Any, where: str, bits: int = 64) -> None:
+    """Raise BadInput for a whole number of more bits, with its path: no document means one, and sums with it fail."""
+    left = [("$", document)]
+    while left:
+        path, value = left.pop()
+        if isinstance(value, dict):
+            left += [(f"{path}.{key}", part) for key, part in value.items()]
+        elif isinstance(value, list):
+            left += [(f"{path}[{n}]", part) for n, part in enumerate(value)]
+        elif isinstance(value, int) and not -(1 << bits - 1) <= value < 1 << bits:
+            at = f"{where}: {visible(path)}"
+            raise BadInput(f"a whole number of more than {bits} bits", where=at, hint="check its digits and its unit")
 
 
 def _key_twice(data: bytes) -> str:
@@ -79,7 +109,7 @@ def recorded_json(text: str, *, where: str) -> Any:
     Raises BadInput as `plain_json` does, and for a key that occurs twice in an object: no tool writes that, and it is
     unknown which of the two values is true.
     """
-    return plain_json(text, where=where, hint="record it again", once=True)
+    return plain_json(text, where=where, hint="record it again", once=True, bits=128)  # NVMe counts in 128 bits
 
 
 def _count_keys(document: Any, where: str, hint: str) -> int:

@@ -50,6 +50,8 @@ LIMITS: Mapping[str, Limit] = {
     "metrics of a fleet": Limit(64 * MIB, "bytes", "1,000 hosts of 300 series are 33 MiB"),
     "samples of a fleet": Limit(200_000, "", "1,000 hosts with verdict, time and 30 results each are 36,000"),
     "statement": Limit(4 * MIB, "bytes", "16 devices with their evidence, and 2,000 applied settings, are 400 KiB"),
+    "signature": Limit(64 * KIB, "bytes", "one with an RSA key of 16,384 bits is 6 KiB"),
+    "list of SSH keys": Limit(1 * MIB, "bytes", "10,000 keys as text; as many hashes in a KRL are 400 KiB"),
     "answer of a test guest": Limit(4 * MIB, "bytes", "a validation of 8 GPUs with its samples is some 300 KiB"),
     "starts": Limit(16 * MIB, "bytes", "one line of 80 bytes for each device of each start of a guest"),
     "record of a start": Limit(

@@ -7,6 +7,12 @@ from collections.abc import Iterable
 from hosttune.model import pciclass
 from hosttune.model.values import Value
 
+# Support pages of board makers: HPE's conrep option RMRDS_SlotN, "Endpoints_Excluded".
+DIRECT_REMEDY = (
+    "update the firmware, switch off its reserved memory for this slot (RMRR; HPE: conrep, RMRDS_SlotN), or use another"
+    " slot"
+)
+
 
 class LinkEnd(Value, frozen=True, kw_only=True):
     """The port at the other end of a device's link, and what it supports."""
@@ -51,7 +57,7 @@ class Link(Value, frozen=True, kw_only=True):
     - "by-design": lower, because the other end supports no more.
     - "degraded": lower than both ends support.
     - "idle": the speed is lower, the width is full, and the device is suspended or known to slow its idle link.
-    - "unknown": it cannot be decided (a virtual port, a device in D3, missing figures).
+    - "unknown": it cannot be decided (a virtual port, a device in D3cold, missing figures).
 
     `told`: what each source reports, the files of sysfs before configuration space; None: not kept separately.
     """
@@ -117,12 +123,14 @@ class PciDevice(Value, frozen=True, kw_only=True):
     local_cpus: str | None = None
     iommu_group: int | None = None
     iommu_group_type: str | None = None
+    iommu_direct: tuple[str, ...] | None = None  # its group's reserved regions of type "direct"; None: not read
     driver: str | None = None
     unbound: bool | None = None  # True: it is proven to have no driver. Otherwise a missing `driver` may be lost.
     driver_override: str | None = None
     parent: str | None = None
     link: Link | None = None
     bars: tuple[Bar, ...] | None = None
+    unassigned_bars: tuple[int, ...] | None = None  # memory BARs that it has and that got no address
     physfn: str | None = None
     virtfns: tuple[str, ...] = ()
     sriov_total_vfs: int | None = None
@@ -151,9 +159,26 @@ class PciDevice(Value, frozen=True, kw_only=True):
         return self.driver is None and self.unbound is not True
 
     @property
+    def vfio_viable(self) -> bool:
+        """Whether VFIO opens the group of a function with this driver: none, a stub, a port's, a VFIO driver or a
+        variant of it, such as mlx5_vfio_pci (Documentation/driver-api/vfio).
+        """
+        return self.driver in (None, "pci-stub", "pcieport") or "vfio" in self.driver
+
+    @property
     def ids(self) -> str | None:
         """Vendor and device id ("10de:2335"); None if one of them is unknown."""
         return f"{self.vendor_id}:{self.device_id}" if self.vendor_id and self.device_id else None
+
+    @property
+    def kept_by_firmware(self) -> str | None:
+        """Why VFIO and iommufd refuse its IOMMU group; None if nothing is known against it.
+
+        Linux drivers/iommu/iommu.c: IOMMU_RESV_DIRECT sets require_direct, and no other owner may have the group.
+        """
+        kept = ", ".join(self.iommu_direct or ())
+        group = f"IOMMU group {self.iommu_group}"
+        return f"{group}: the firmware keeps DMA to {kept} for it (type direct), so VFIO refuses it" if kept else None
 
     @property
     def is_there(self) -> bool:

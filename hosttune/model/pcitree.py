@@ -23,6 +23,13 @@ def switches_above(index: DeviceIndex, address: str) -> tuple[str, ...]:
     return tuple(bridge for n, bridge in enumerate(chain) if _is_switch(index, chain, n))
 
 
+def shared_switch(index: DeviceIndex, a: str, b: str) -> str | None:
+    """Return the nearest bridge above both functions, if it is the upstream port of a switch."""
+    others = index.above(b)
+    nearest = index.pci.get(next((bridge for bridge in index.above(a) if bridge in others), ""))
+    return nearest.address if nearest is not None and nearest.port_type == "upstream-port" else None
+
+
 def _is_switch(index: DeviceIndex, chain: tuple[str, ...], n: int) -> bool:
     bridge = index.pci.get(chain[n])
     kind = bridge.port_type if bridge else None

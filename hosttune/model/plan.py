@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from hosttune.errors import BadInput
 from hosttune.model.intent import Boot, Intent, Network
 from hosttune.model.prediction import Expectation
-from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
+from hosttune.model.values import CpuSet, Value, check_address, close_lists, close_mappings, from_json, to_json
 
 PLAN_SCHEMA = "hosttune.plan/v1"
 
@@ -230,6 +231,30 @@ class AdoptedGuest(Value, frozen=True, kw_only=True):
         close_lists(self)
 
 
+def check_guest(guest: PlannedGuest, where: str) -> None:
+    """Raise BadInput for a device or a list of CPUs or nodes that is none. A mediated device has a UUID as address."""
+    for n, device in enumerate(guest.devices):
+        at = f"{where}.devices[{n}].address"
+        if device.kind != "mdev":
+            check_address(device.address, at)
+        elif not re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", device.address):
+            raise BadInput(f"{device.address!r} is not a UUID", where=at, hint="plan again")
+    for n, instance in enumerate(guest.mig):
+        check_address(instance.gpu, f"{where}.mig[{n}].gpu")
+    lists = (
+        *((f"cells[{n}].{name}", text) for n, cell in enumerate(guest.cells)
+          for name, text in (("vcpus", cell.vcpus), ("host_nodes", cell.host_nodes))),
+        *((f"vcpu_pins[{n}].cpus", pin.cpus) for n, pin in enumerate(guest.vcpu_pins)),
+        ("emulator_cpus", guest.emulator_cpus),
+        *((f"iothread_cpus[{n}]", text) for n, text in enumerate(guest.iothread_cpus)),
+    )  # fmt: skip
+    for name, text in lists:
+        try:
+            CpuSet.parse(text)
+        except ValueError as error:
+            raise BadInput(str(error), where=f"{where}.{name}", hint="plan again") from error
+
+
 class Plan(Value, frozen=True, kw_only=True):
     """What to do on one host: guests, actions, findings, and the guests that could not be placed.
 
@@ -264,7 +289,12 @@ class Plan(Value, frozen=True, kw_only=True):
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "plan") -> Plan:
         """Read a plan. Raises BadInput with the offending field or version."""
-        return from_json(cls, text, schema=PLAN_SCHEMA, where=where)
+        plan = from_json(cls, text, schema=PLAN_SCHEMA, where=where)
+        for i, guest in enumerate(plan.guests):
+            check_guest(guest, f"{where}: guests[{i}]")
+        for i, adopted in enumerate(plan.adoptions):
+            check_guest(adopted.guest, f"{where}: adoptions[{i}].guest")
+        return plan
 
     def to_json(self) -> str:
         """Return the plan as indented JSON. The same host and intent give the same bytes."""

@@ -11,6 +11,7 @@ import re
 PCI_DEVICES = "/sys/bus/pci/devices"
 PCI_DRIVERS = "/sys/bus/pci/drivers"
 IOMMU_GROUPS = "/sys/kernel/iommu_groups"
+NET = "/sys/class/net"
 CPUS = "/sys/devices/system/cpu"
 MAX_PERF_PERCENT = f"{CPUS}/intel_pstate/max_perf_pct"  # of all CPUs; absent with intel_pstate=per_cpu_perf_limits
 NODES = "/sys/devices/system/node"

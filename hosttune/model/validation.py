@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from hosttune.model.configuration import Fact
-from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
+from hosttune.model.values import Value, check_address, close_lists, close_mappings, from_json, to_json
 
 VALIDATION_SCHEMA = "hosttune.validation/v1"
 
@@ -104,7 +104,11 @@ class Validation(Value, frozen=True, kw_only=True):
     @classmethod
     def from_json(cls, text: str | bytes, *, where: str = "validation") -> Validation:
         """Read a validation. Raises BadInput with the offending field or version."""
-        return from_json(cls, text, schema=VALIDATION_SCHEMA, where=where)
+        found = from_json(cls, text, schema=VALIDATION_SCHEMA, where=where)
+        machine = found.machine or Machine()
+        for address in [one.address for one in machine.gpus] + [one.address for one in machine.devices or ()]:
+            check_address(address, f"{where}: $.machine")
+        return found
 
     def to_json(self) -> str:
         """Return the validation as indented JSON."""

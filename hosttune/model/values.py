@@ -39,6 +39,14 @@ def parse_address(text: str, *, where: str = "PCI address") -> str:
     return f"{domain:04x}:{match[2]}:{match[3]}.{match[4]}".lower()
 
 
+def check_address(text: str, where: str) -> None:
+    """Raise BadInput for a text that is not a PCI address in the kernel's form: two spellings would be two devices."""
+    canonical = parse_address(text, where=where)
+    if canonical != text:
+        what = f"{text!r} is not the kernel's spelling of an address"
+        raise BadInput(what, where=where, hint=f"write {canonical}")
+
+
 def is_address(text: str) -> bool:
     """Return whether a text is a PCI address in the kernel's form.
 
@@ -235,6 +243,14 @@ _SIZE = r"([0-9]{1,20})(?:\.([0-9]{1,20}))?\s*(KiB|MiB|GiB|TiB)"
 _HUGE = r"[0-9]{20,}(?:\.[0-9]+)?\s*(?:KiB|MiB|GiB|TiB)?"  # more digits than any size has
 _UNIT = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 MAX_SIZE = (1 << 63) - 1  # bytes, and every other count of a document: the largest number that the kernel can report
+
+
+def number(text: str, most: int = MAX_SIZE) -> int | None:
+    """Parse a decimal number from 0 to `most`; None for any other text."""
+    if len(text) > len(str(most)) or not (text.isascii() and text.isdecimal()):
+        return None
+    value = int(text)
+    return value if value <= most else None
 
 
 def parse_size(size: int | str, *, where: str) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hosttune.errors import BadInput
-from hosttune.model.jsontext import MAX_DEPTH, plain_json
+from hosttune.model.jsontext import MAX_DEPTH, plain_json, refuse_long
 from hosttune.model.limits import check_size, limit
 from hosttune.model.text import visible
 
@@ -23,7 +23,8 @@ _PLAIN = (
     (re.compile(r"~|null|Null|NULL|"), lambda text: None),
     (re.compile(r"true|True|TRUE"), lambda text: True),
     (re.compile(r"false|False|FALSE"), lambda text: False),
-    (re.compile(r"[-+]?[0-9]{1,4000}"), int),
+    # Python refuses to convert more digits than 4,300; `refuse_long` then names the place.
+    (re.compile(r"[-+]?[0-9]+"), lambda text: int(text) if len(text) < 4000 else 1 << 64),
     (re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?"), float),
 )
 _STANDARD = "tag:yaml.org,2002:"
@@ -48,10 +49,12 @@ def load_yaml(text: str | bytes, where: str, *, fast: bool = True) -> Any:
             return plain_json(text, where=where, most_values=limit("values of an intent"), once=True)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if fast else yaml.SafeLoader
     try:
-        return _document(yaml.parse(text, Loader=loader), limit("values of an intent"))
+        document = _document(yaml.parse(text, Loader=loader), limit("values of an intent"))
     except (yaml.YAMLError, _Refused, UnicodeError, ValueError) as error:
         why = " ".join(re.sub(r'in "<[a-z ]+>", ', "at ", str(error)).split())
         raise BadInput(f"not a YAML document: {why}", where=where, hint="correct the syntax") from error
+    refuse_long(document, where)
+    return document
 
 
 def check_version(document: Mapping[Any, Any], wanted: int, what: str, where: str) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from hosttune.bench.guard import why_not
-from hosttune.checks.p2p import one_switch
 from hosttune.errors import CommandFailed, Unreadable
 from hosttune.gpu import vendor_of
 from hosttune.gpu.memory_tests import MemoryTest
@@ -20,6 +19,7 @@ from hosttune.model.devices import Nic
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host
 from hosttune.model.pairs import GPU_RAIL, GpuMemory, Port
+from hosttune.model.pcitree import shared_switch
 from hosttune.reader import Reader
 from hosttune.system import System
 
@@ -76,7 +76,7 @@ def _gpus(host: Host) -> list[Gpu]:
 
 def _common(host: Host, nic: Nic, gpu: Gpu) -> int:
     """Return how many bridges are above both, 0 unless the nearest of them is a switch."""
-    if not one_switch(host.index, gpu.address, nic.address):
+    if not shared_switch(host.index, gpu.address, nic.address):
         return 0
     return len(set(host.index.above(gpu.address)) & set(host.index.above(nic.address)))
 

@@ -21,6 +21,7 @@ nodes. Whole cores are assigned unless `smt: threads` is set.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -62,6 +63,12 @@ def plan(
     """
     check_settings(intent, where)
     context = context or read_field(host, intent.reserve, may_boot_pages(intent))
+    given = {
+        address: f"{guest.name}, by {guest.disk}"
+        for guest in intent.guests
+        for address in context.catalogue.index.functions_under(guest.disk or "") or ()
+    }
+    context = replace(context, catalogue=replace(context.catalogue, users={**given, **context.catalogue.users}))
     check_mig(context, intent, where)
     wants = _wants(host, context, intent, where)
     placed, unplaced, findings = _place(context, intent, wants, place)

@@ -19,10 +19,10 @@ from hosttune.model.values import CpuSet, parse_address, parse_cpus
 from hosttune.planning.guest.builder import Builder
 from hosttune.planning.guest.document import Placed
 from hosttune.planning.guest.reserve import pins_of, take
-from hosttune.planning.inventory.devices import named_devices, named_gpus
+from hosttune.planning.inventory.devices import disk_claims, named_devices, named_gpus
 from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.instances import is_vgpu_guest, mig_changes, mig_refusal
-from hosttune.planning.request.candidates import gpu_candidates
+from hosttune.planning.request.candidates import Candidates, gpu_candidates
 from hosttune.planning.request.nearest import free_nics, in_doubt, too_few
 from hosttune.planning.request.resource_pool import GuestRequest, counted_nics, counted_nvme
 from hosttune.planning.search.branch_and_bound import SearchProblem, all_fit, best_of, search_problem
@@ -41,7 +41,9 @@ def guest_request_of(context: PlanningContext, guest: GuestIntent, where: str) -
         *named_devices(context.catalogue, nics, "nic", f"{where}.nics"),
         *named_devices(context.catalogue, nvme, "nvme", f"{where}.nvme"),
     )
-    return GuestRequest(guest, where, named, gpu_candidates(context, guest, named, f"{where}.gpus"))
+    claims = tuple(disk_claims(context.catalogue, guest.disk))
+    found = Candidates(0, why=claims) if claims else gpu_candidates(context, guest, named, f"{where}.gpus")
+    return GuestRequest(guest, where, named, found)
 
 
 def check_apart(context: PlanningContext, wants: Sequence[GuestRequest]) -> None:

@@ -18,7 +18,7 @@ from hosttune.predicting.formulas import Estimate
 from hosttune.predicting.pairs import join
 from hosttune.predicting.paths import MOST_PAIRS, path_between, worst_paths
 from hosttune.predicting.roofs import roofs_of
-from hosttune.predicting.shape import Shape, of_host, slot_at
+from hosttune.predicting.shape import Shape, of_host, slot_now
 
 _SIZES = {"32 MiB": 32 << 20, "256 MiB": 256 << 20, "1 GiB": 1 << 30, "8 GiB": 8 << 30}
 NO_SOURCE = "no source"
@@ -51,7 +51,7 @@ def predict(host: Host, scope: Scope, standard: Standard | None = None) -> Predi
     gpus = [gpu.address for gpu in host.index.accelerators if inside is None or gpu.address in inside]
     nics = [nic for nic in host.nics if nic.rdma and nic.physfn is None and (inside is None or nic.address in inside)]
     drives = [one.address for one in host.nvme if inside is None or one.address in inside]
-    shape = of_host(host, gpus, standard)
+    shape = replace(of_host(host, gpus, standard), slot=slot_now(host, gpus))
     fabric = [nic for nic in nics if nic.kind == "infiniband"]  # as `of_host`: a management port can have RDMA too
     notes = _notes(host, shape, gpus)
     found = [
@@ -93,7 +93,7 @@ def _row(metric: str, subject: str, found: Estimate, unit: str | None = None) ->
 
 
 def _of_gpu(host: Host, address: str, standard: Standard) -> Iterator[PredictedFigure]:
-    shape = of_host(host, (address,), standard)
+    shape = replace(of_host(host, (address,), standard), slot=slot_now(host, (address,)))
     for metric in ("h2d", "d2h"):
         yield _row(metric, f"{address}, near node", estimate(Question(metric), shape))
         if len(host.numa_nodes) > 1:
@@ -169,7 +169,7 @@ def _without_switch(shape: Shape) -> Generation | None:
 
 def _ports(host: Host, nics: Sequence[Nic]) -> Iterator[PredictedFigure]:
     for nic in nics:
-        shape = Shape(nic_gb_per_s=nic.rate_gbps / 8 if nic.rate_gbps else None, nic_slot=slot_at(host, nic.address))
+        shape = Shape(nic_gb_per_s=nic.rate_gbps / 8 if nic.rate_gbps else None, nic_slot=slot_now(host, [nic.address]))
         yield _row("rdma-write", nic.rdma or nic.address, estimate(Question("rdma-write"), shape))
 
 

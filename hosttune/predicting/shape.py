@@ -203,10 +203,19 @@ def of_host(host: Host, addresses: Iterable[str], standard: Standard) -> Shape:
     )
 
 
-def slot_at(host: Host, address: str) -> tuple[float, int] | None:
-    """Return (GT/s, lanes) of the slot of a function; None if it is not known."""
-    function = host.index.pci.get(address)
-    return _slot([function.link], inside=host.hypervisor is True) if function is not None else None
+def slot_now(host: Host, addresses: Iterable[str]) -> tuple[float, int] | None:
+    """Return (GT/s, lanes) of the narrowest link between functions and their root ports; None if a slot is not known.
+
+    A link counts by what it can do, one that trained low by how it runs. The bridges that a guest shows do not count.
+    """
+    index, inside = host.index, host.hypervisor is True
+    functions = [index.pci[address] for address in addresses if address in index.pci]
+    uplinks = [] if inside else [bridge for one in functions for bridge in index.uplinks(one.address)]
+    links = [one.link for one in (*functions, *uplinks) if one.link is not None]
+    slots = [_slot([one.link for one in functions], inside=inside), *(_slot([link], inside=inside) for link in links)]
+    slots += [(one.speed_gts, one.width) for one in links if one.state == "degraded" and one.speed_gts and one.width]
+    known = [slot for slot in slots if slot is not None]
+    return min(known, key=lambda slot: slot[0] * slot[1], default=None) if slots[0] is not None else None
 
 
 def _slot(links: Iterable[Link | None], *, inside: bool) -> tuple[float, int] | None:

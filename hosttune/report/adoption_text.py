@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hosttune.model.host import Host
-from hosttune.planning.adopting import LIVE, LIVE_AFFINITY, LIVE_MEMORY, NEXT_START, Adoption, Adoptions, Change
+from hosttune.planning.adopting import LIVE, LIVE_AFFINITY, NEXT_START, Adoption, Adoptions, Change
 from hosttune.report.branch import count, draw_rows, say
 from hosttune.report.plan_text import action_lines, alike, finding_rows
 
@@ -42,7 +41,7 @@ def print_adoptions(adopted: Adoptions, host: Host, console: Console) -> None:
 def verdict(adopted: Adoptions) -> str:
     """Return the adoption of several guests in one line."""
     placed = [one for one in adopted.guests if one.placement is not None]
-    changed = sum(1 for one in placed if one.changes or one.affinity or one.memory)
+    changed = sum(1 for one in placed if one.changes or one.affinity)
     facts = [count(len(adopted.guests), "guest"), f"{changed} to change", f"{len(placed) - changed} right as they are"]
     facts += [f"{len(adopted.plan.unplaced)} NOT placed"] if adopted.plan.unplaced else []
     return ", ".join(facts)
@@ -72,10 +71,6 @@ def change_rows(adoption: Adoption) -> list[tuple[str, str]]:
     if adoption.affinity is not None and not adoption.changes:
         why = "its definition is right, but it was started before it, or its threads were moved"
         rows.append(("threads of the running guest: moved to where its definition has them (live)", why))
-    if adoption.memory is not None:
-        cells = adoption.memory.rpartition(" ")[0].replace("cell.", "cell ").replace("=", " to node ")
-        what = f"memory of the running guest: {', '.join(re.findall('cell [0-9]+ to node [0-9]+', cells))}"
-        rows.append((f"{what} (live, with --disrupt {adoption.name})", adoption.memory_why))
     return rows
 
 
@@ -88,7 +83,7 @@ def difference(adoption: Adoption) -> list[str]:
 
 def settings(adopted: Adoptions) -> Sequence[Action]:
     """Return the actions on the host: all but those on running guests, which follow from the definitions' changes."""
-    return [action for action in adopted.plan.actions if action.kind not in (LIVE_AFFINITY, LIVE_MEMORY)]
+    return [action for action in adopted.plan.actions if action.kind != LIVE_AFFINITY]
 
 
 def _print_guest(adoption: Adoption, console: Console) -> None:

@@ -86,9 +86,10 @@ class Entry(Value, frozen=True, kw_only=True):
 
 
 class Entries(Block, frozen=True, kw_only=True):
-    """Numbered entries, the first of which matters most. `first`: how many a page shows without a request."""
+    """Entries, the first of which matters most. `first`: how many a page shows without a request."""
 
     parts: tuple[Entry, ...]
+    numbered: bool = True
     first: int = 300
 
 

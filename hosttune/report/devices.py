@@ -25,6 +25,7 @@ class Shown(Value, frozen=True, kw_only=True):
     devices: DeviceIndex
     labels: Mapping[str, tuple[str, str]]  # address -> (kind, description by its class)
     holders: Mapping[str, str]  # address -> guest that has it
+    users: Mapping[str, Mapping[str, str]]  # address -> guests that share it, each with the path
     problems: Mapping[str, int]  # place and reason of a problem -> its number
     groups: bool  # whether the host has IOMMU groups
 
@@ -45,6 +46,7 @@ def shown(host: Host, problems: Mapping[str, int]) -> Shown:
         devices=host.index,
         labels=labels,
         holders=host.index.holders,
+        users=host.index.users,
         problems=problems,
         groups=any(device.iommu_group is not None for device in host.pci),
     )
@@ -138,6 +140,7 @@ def _device(index: Shown, address: str) -> Branch:
             facts.append(f"node from {device.numa_source}")
     if address in index.holders:
         facts.append(f"held by guest {index.holders[address]}")
+    facts += [f"used by guest {name}, by {path}" for name, path in index.users.get(address, {}).items()]
     if number is not None:
         facts.append(f"see problem {number}")
     style = "warn" if number is not None or _degraded(index, address) else "strong" if kind == "GPU" else "plain"

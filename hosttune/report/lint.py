@@ -40,17 +40,19 @@ def lint_report(findings: Sequence[LintFinding], files: Sequence[str], rules: Se
 
 
 def _guest(file: str, findings: list[LintFinding]) -> Section:
-    groups = grouped(((LEVELS.index(one.level), one.rule), one) for one in findings)
+    groups = grouped(((LEVELS.index(one.level), one.rule, one.remedy), one) for one in findings)
     entries = []
-    for (_, rule), members in sorted(groups.items(), key=lambda item: item[0][0]):
+    for (_, rule, remedy), members in sorted(groups.items(), key=lambda item: item[0][0]):
         first = members[0]
         known = any(one.judged for one in members)
         facts = [(f"line {one.line}", one.text) for one in members]
-        facts += [("do", first.remedy)] if known else []
+        facts += [("do", remedy)] if known else []
         mark = Mark(_MARKS[first.level] if known else "unknown", first.level)
         entries.append(Entry(title=rule, mark=mark, facts=tuple(facts), strong="do"))
     none = Lines(lines=() if entries else ("Nothing was found.",))
-    return Section(heading=f"{file}: {_counts(findings)}", blocks=(Entries(parts=tuple(entries), whole=True), none))
+    return Section(
+        heading=f"{file}: {_counts(findings)}", blocks=(Entries(parts=tuple(entries), numbered=False, whole=True), none)
+    )
 
 
 def _counts(findings: Sequence[LintFinding]) -> str:
@@ -75,7 +77,7 @@ def _case(rule: Rule, findings: Sequence[LintFinding], file: str, fail_on: str) 
         expected=rule.right,
         actual="\n".join(f"line {one.line}: {one.text}" for one in members),
         source=rule.source,
-        hint=rule.remedy,
+        hint="\n".join(dict.fromkeys(one.remedy for one in members)) or rule.remedy,
     )
 
 

@@ -8,7 +8,7 @@ from hosttune.model.devicepath import DevicePath
 from hosttune.model.diagnosis import Cause, Diagnosis
 from hosttune.model.host import Host
 from hosttune.model.listing import some
-from hosttune.model.prediction import Prediction
+from hosttune.model.prediction import PredictedFigure, Prediction
 from hosttune.model.roof import GpuRoof
 from hosttune.report.blocks import AnyBlock, Charts, Entries, Entry, Lines, Picture, Plots, Report, Section, Table
 from hosttune.report.judged import (
@@ -65,14 +65,15 @@ def _predicted(found: Prediction, host: Host | None, several: bool) -> Iterator[
         )
         for words, one in rows
     )
-    known = tuple(
-        (*row[:5], row[5] if one.bound is None or one.value else "") for row, (_, one) in zip(cells, rows, strict=True)
+    told = tuple(
+        (one.metric, _told(one), words, "; ".join(one.because) if one.bound is None or one.value else "")
+        for words, one in rows
     )
     columns = ("metric", value, "at most", "unit", "of", "inputs")
     yield Section(
         heading=f"{of}Figures",
         blocks=(
-            Table(columns=columns, rows=known, styles=_NUMBERS, forms=("text",), whole=True),
+            Table(columns=("metric", "figures", "of", "inputs"), rows=told, forms=("text",), whole=True),
             Table(columns=columns, rows=cells, styles=_NUMBERS, forms=("md",), whole=True),
             Charts(parts=predicted_charts(found.figures), key=_PREDICTED_KEY),
             *(() if rows else (Lines(lines=("Nothing is known of this host's devices.",)),)),
@@ -87,6 +88,17 @@ def _predicted(found: Prediction, host: Host | None, several: bool) -> Iterator[
         rows=sources_of(found.figures),
         whole=True,
     )
+
+
+def _told(one: PredictedFigure) -> str:
+    """Return value or typical figure, and the bound, in words."""
+    if one.value is not None:
+        most = f", at most {one.bound:,.4g}" if one.bound is not None and one.bound != one.value else ""
+        return f"{one.value:,.4g} {one.unit}".rstrip() + most
+    if one.bound is None:
+        return "unknown" if one.typical is None else f"typical {one.typical:,.4g} {one.unit}, bound unknown"
+    typical = "typical unknown" if one.typical is None else f"typical {one.typical:,.4g}"
+    return f"{typical}, at most {one.bound:,.4g} {one.unit}"
 
 
 def diagnosis_report(found: Diagnosis, host: Host | None = None, name: str | None = None) -> Report:

@@ -38,7 +38,6 @@ class Setting(ABC):
     none_is_value: ClassVar[bool] = False  # None is a state (no driver, no file), not "does not exist here"
     disruptive: ClassVar[bool] = False  # needs its target's name in --disrupt
     may_stop_midway: ClassVar[bool] = False  # an interrupted write can leave a value that is neither old nor new
-    last_of_stage: ClassVar[bool] = False  # after the others of its stage, also in a rollback
     undone_later: ClassVar[bool] = True  # False: rolled back within its own transaction, never by a later revert
     rehearsed_briefly: ClassVar[bool] = False  # a rehearsal shows size and digest of its files, not their text
 

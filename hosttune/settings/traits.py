@@ -6,7 +6,7 @@ Each trait is a class next to `Setting`. A setting without traits is only read, 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from hosttune.model.values import FrozenMap, freeze
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from hosttune.model.host import Host
 
 
-Say = Callable[[str], None]
 NOW, AT_BOOT = "now", "boot"  # the parts of a NowAndAtBoot
 
 
@@ -145,34 +144,6 @@ class ServedByOthers(Setting):
 
         Called only for a setting that no transaction has applied.
         """
-
-
-class Gradual(Setting):
-    """It takes minutes to write, and its value changes by itself meanwhile: the memory of a running guest.
-
-    The guest touches more of it, and the kernel moves pages to the CPUs that use them (numa_balancing). Two readings
-    that agree are the same: none is a change by somebody else.
-    """
-
-    @abstractmethod
-    def same_thing(self, now: Any, before: Any) -> bool:
-        """Return whether two readings are of the same thing, wherever its parts are."""
-
-    @abstractmethod
-    def lies_between(self, now: Any, one: Any, other: Any) -> bool:
-        """Return whether a reading is between two others, so that it is no change by somebody else."""
-
-    @abstractmethod
-    def write_telling(self, system: System, value: Any, say: Say) -> str | None:
-        """Set it as `write` does, and tell how far it is. Raises PartlyRestored if not all of it went back."""
-
-
-class NeedsName(Setting):
-    """It is made only if its target is named in --disrupt, and nothing hinders it; otherwise it waits."""
-
-    @abstractmethod
-    def hindered(self, system: System, want: Any) -> str | None:
-        """Return why it cannot become `want` now; None if it can. Raises Unreadable."""
 
 
 class Disturbing(Setting):

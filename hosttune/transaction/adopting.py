@@ -11,7 +11,6 @@ from hosttune.domain.reader import read_domain
 from hosttune.errors import Refused, Unreadable
 from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.hypervisor.connection import has_managed_save, read_definition
-from hosttune.hypervisor.memory import LiveMemory
 from hosttune.journal import Record
 from hosttune.model.host import Host
 from hosttune.model.limits import limit
@@ -121,21 +120,6 @@ def _check_changes(adopted: AdoptedGuest, want: str, changes: Collection[Change]
         raise Refused(what, where="plan: adoptions", hint=f"plan again: hosttune plan --adopt {adopted.name}")
 
 
-def refuse_unconsented(system: System, plan: Plan) -> None:
-    """Refuse to move the memory of a guest under another manager without consent. Raises Refused."""
-    adopted = {one.name: one for one in plan.adoptions}
-    for name in [action.target for action in plan.actions if action.kind == LiveMemory.kind]:
-        try:
-            xml = read_definition(system, name)
-        except Unreadable as error:
-            what = f"whether another program manages guest {name!r} is unknown: {error.reason}"
-            raise Refused(what, where=error.where, hint="start libvirt, and apply as root") from error
-        if xml is None:
-            what = f"libvirt keeps no definition of guest {name!r}, so nothing says whether another program manages it"
-            raise Refused(what, where=f"guest {name}", hint="define it: virsh define")
-        _refuse_managed(name, adopted.get(name), xml)
-
-
 def _fields(change: Change | AdoptedChange) -> tuple[Any, ...]:
     return change.element, change.was, change.becomes, change.why, change.effect
 
@@ -157,10 +141,10 @@ def _check_places(adopted: AdoptedGuest, host: Host) -> None:
         raise Refused(what, where="plan: adoptions", hint=f"plan again: hosttune plan --adopt {adopted.name}")
 
 
-def _refuse_managed(name: str, adopted: AdoptedGuest | None, xml: str) -> None:
+def _refuse_managed(name: str, adopted: AdoptedGuest, xml: str) -> None:
     """Refuse a guest under another manager, unless the plan was saved with consent to that. Raises Refused."""
     managers = managers_of(XmlText(xml.encode()))
-    if managers and not (adopted and adopted.consent and set(managers) <= set(adopted.managers)):
+    if managers and not (adopted.consent and set(managers) <= set(adopted.managers)):
         what = f"{' and '.join(managers)} manages guest {name!r} and writes its definition again"
         hint = f"make the change there; to change it here nevertheless: hosttune plan --adopt {name} --yes"
         raise Refused(what, where=f"guest {name}: metadata", hint=hint)

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from hosttune.errors import BadInput, Unreadable
-from hosttune.journal import Record, Transaction, dropped, in_force, left_alone
+from hosttune.errors import BadInput, Refused, Unreadable
+from hosttune.journal import RETIRED, Record, Transaction, dropped, in_force, left_alone
 from hosttune.libvirthook import recording_of
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
@@ -22,7 +22,7 @@ from hosttune.settings.traits import Divisible, WrittenTogether
 from hosttune.system import STATE_INSIDE
 from hosttune.transaction.rollback import same
 from hosttune.transaction.site import Site, described
-from hosttune.transaction.steps import PENDING, entry, part_of, prepare, same_reading, setting_of_record, steps_of
+from hosttune.transaction.steps import PENDING, entry, part_of, prepare, setting_of_record, steps_of
 from hosttune.transaction.writing import Made
 
 SUCCESS, NO, PERSON = 0, 1, 4
@@ -90,7 +90,9 @@ def _kept_plans(site: Site, transactions: Iterable[Transaction]) -> Iterable[tup
         if site.store is not None and (transaction.is_applied or in_force((transaction,))):
             text = site.store.plan_of(transaction)
             if text is not None:
-                yield transaction, Plan.from_json(text, where=transaction.path)
+                plan = Plan.from_json(text, where=transaction.path)
+                actions = tuple(action for action in plan.actions if action.kind not in RETIRED)
+                yield transaction, msgspec.structs.replace(plan, actions=actions)
 
 
 def _as_in_force(site: Site, plan: Plan, transaction: Transaction, left_out: Collection[str]) -> Plan | None:
@@ -148,7 +150,12 @@ def status(site: Site) -> tuple[Result, int]:
     entries, drift = applied_state(site, records_in_force.values())
     unchanged = [record for key, record in dropped(transactions).items() if key not in records_in_force]
     kept = [row for record in left_alone(transactions).values() for row in _kept(site, record)]
-    notes = (*_not_seen(site), *_between_tenants(site))
+    retired = site.retired(one for one in transactions if one.to_revert or one.is_open)
+    notes = (
+        *_not_seen(site),
+        *_between_tenants(site),
+        *(f"{record.kind} {record.target}: {RETIRED[record.kind]}" for record in retired),
+    )
     unstaged: tuple[Entry, ...] = ()
     try:
         unstaged = tuple(_never_staged(site, transactions))
@@ -178,7 +185,7 @@ def _dropped(site: Site, record: Record) -> Iterable[Entry]:
     """
     setting = setting_of_record(record)
     try:
-        as_found = same_reading(setting, freeze(setting.read(site.system)), freeze(record.after))
+        as_found = freeze(setting.read(site.system)) == freeze(record.after)
     except Unreadable:
         return
     if as_found:
@@ -225,7 +232,7 @@ def _between_tenants(site: Site) -> Iterable[str]:
         return
     try:
         register = read_register(site.store.folder)
-    except BadInput as error:
+    except (BadInput, Refused) as error:
         yield f"the register of quarantined devices cannot be read: {error.what} ({error.where})"
         return
     held = register.quarantined

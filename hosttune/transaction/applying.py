@@ -22,7 +22,7 @@ from hosttune.settings.setting import AFTER_START_STAGE, BOOT, OF_GUESTS, START_
 from hosttune.settings.traits import Remediable, TakesDevice
 from hosttune.state import load, mode_of, save
 from hosttune.system import KEPT_GPUS
-from hosttune.transaction.adopting import adoption_steps, refuse_unconsented
+from hosttune.transaction.adopting import adoption_steps
 from hosttune.transaction.applied import NO, PERSON, SUCCESS, undone_entries
 from hosttune.transaction.engine import StepResults, carry_out
 from hosttune.transaction.guards import check_identities, check_machine, check_quarantine, refuse_busy
@@ -49,7 +49,6 @@ from hosttune.transaction.steps import (
     entries,
     entry,
     in_order,
-    only_named,
     prepare,
     steps_of,
     with_verdict,
@@ -105,7 +104,7 @@ def apply(
         check_identities(plan, host)
         check_quarantine(plan, host, store)
         check_places(plan, host)
-        prepared = only_named(look(site, wanted, host, transactions), options.disrupt)
+        prepared = look(site, wanted, host, transactions)
         check_fresh(prepared)
         todo = due(prepared)
         if lacking := lacking_steps(prepared):
@@ -130,7 +129,6 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
     applied_state = in_force(transactions)
     lasting = steps_of(lasting_actions(site, wanted.plan, applied_state.values()))
     adopted = adoption_steps(site.system, wanted.plan, host, applied_state)
-    refuse_unconsented(site.system, wanted.plan)
     steps = apart(site.system, in_order((*wanted.steps, *lasting, *wanted.guests, *adopted)))
     told = {**applied_state, **dropped(transactions)}
     return guest_verdicts(site.system, covered(prepare(site.system, steps, told)), wanted.plan, host)

@@ -26,7 +26,7 @@ from hosttune.transaction.guests import definition_change
 from hosttune.transaction.plancheck import check_places
 from hosttune.transaction.rehearsal import rehearse
 from hosttune.transaction.site import Site, described, writable_store
-from hosttune.transaction.steps import TODO, UNREADABLE, Prepared, check_fresh, entry, only_named, with_verdict
+from hosttune.transaction.steps import TODO, UNREADABLE, Prepared, check_fresh, entry, with_verdict
 
 
 def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover) -> tuple[Result, int]:
@@ -41,7 +41,7 @@ def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover)
     check_places(plan, host)
     transactions = site.transactions()
     unfinished = next((described(one) for one in transactions if one.is_open), None)
-    prepared = only_named(look(site, wanted, host, transactions), options.disrupt)
+    prepared = look(site, wanted, host, transactions)
     check_fresh(prepared)
     todo = due(prepared)
     rehearsed = {id(one): rehearse(site.system, one.step.setting, one.step.want) for one in todo}

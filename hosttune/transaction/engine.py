@@ -15,12 +15,12 @@ from hosttune.model.listing import some
 from hosttune.model.values import freeze
 from hosttune.settings.explains import Explains
 from hosttune.settings.setting import Setting
-from hosttune.settings.traits import Gradual, MayGiveLess
+from hosttune.settings.traits import MayGiveLess
 from hosttune.system import System
 from hosttune.transaction.rehearsal import Counted
 from hosttune.transaction.rollback import close, roll_back_records
 from hosttune.transaction.signals import uninterrupted
-from hosttune.transaction.steps import TODO, VERDICT_OUTCOMES, Prepared, same_reading, shown_text
+from hosttune.transaction.steps import TODO, VERDICT_OUTCOMES, Prepared, shown_text
 from hosttune.transaction.writing import Made, Say, reason_of, value_or_none, write
 
 _FATAL = ("failed", "conflict")
@@ -119,26 +119,24 @@ def _step(system: System, journal: Journal, number: int, one: Prepared, made: di
         old=one.live,
         new=step.want,
     )
-    found = made[number] = _changed(system, setting, one.live, step.want, say)
+    found = made[number] = _changed(system, setting, one.live, step.want)
     journal.write(
         "done", step=number, outcome=found.outcome, value=found.after, why=found.why, untouched=found.untouched
     )
 
 
-def _changed(system: System, setting: Setting, old: Any, want: Any, say: Say) -> Made:
+def _changed(system: System, setting: Setting, old: Any, want: Any) -> Made:
     """Re-read, write, read back. `ignored` and `clamped` are outcomes of a write, so never without a write."""
     counted = Counted(system)
     try:
         now = freeze(setting.read(system))
-        same_as_old = same_reading(setting, now, old)
         # An earlier step can have done it: a reset for MIG sets the default power limit.
-        if not same_as_old and setting.agrees(now, want):
+        if now != old and setting.agrees(now, want):
             return Made("done", now, "had that value when its turn came")
-        moves_by_itself = isinstance(setting, Gradual) and now is not None and setting.same_thing(now, old)
-        if not same_as_old and not moves_by_itself:
+        if now != old:
             change = f"changed from {shown_text(setting, old)} to {shown_text(setting, now)} since it was read"
             return Made("conflict", now, change)
-        note = write(counted, setting, want, say)
+        note = write(counted, setting, want)
         after = freeze(setting.read(system))
     except Stuck as error:
         return Made("stuck", value_or_none(system, setting), f"{error.what}: {error.where}")
@@ -150,5 +148,5 @@ def _changed(system: System, setting: Setting, old: Any, want: Any, say: Say) ->
         return Made("failed", after, f"nothing was written{f': {note}' if note else ''}", untouched=True)
     if isinstance(setting, Explains) and note is None:
         note = some(setting.differences(after, want), 4, "; ")
-    unmoved = same_reading(setting, after, old) and not isinstance(setting, MayGiveLess)
+    unmoved = after == old and not isinstance(setting, MayGiveLess)
     return Made("ignored" if unmoved else "clamped", after, note)

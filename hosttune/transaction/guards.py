@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from hosttune.disks import functions_of
 from hosttune.errors import BadInput, Refused, Unreadable
 from hosttune.holders import holders
 from hosttune.journal import Record, Store, Transaction
@@ -14,6 +15,7 @@ from hosttune.model.host import Host
 from hosttune.model.listing import some
 from hosttune.model.plan import Plan
 from hosttune.model.quarantine import DeviceRecord
+from hosttune.reader import Reader
 from hosttune.register import read_register
 from hosttune.settings.drivers import virtual_functions
 from hosttune.settings.traits import Disturbing, FreesDevice, MayGiveLess, TakesDevice
@@ -72,7 +74,13 @@ def check_quarantine(plan: Plan, host: Host, store: Store | None) -> None:
         *(action.target for action in plan.actions),
     }
     found = quarantined_devices(host, register)
+    adopted = {one.name for one in plan.adoptions}
+    paths = [one.disk for one in guests if one.disk and one.disk.startswith("/dev/")]
+    paths += [path for one in host.guests or () if one.name in adopted for path in one.host_paths]
+    disks = {path: host.index.functions_under(path) for path in paths}
+    named |= {address for functions in disks.values() for address in functions or ()}
     lines = [f"  {found[address]}" for address in sorted(named & found.keys())]
+    lines += [f"  {path} may be on one: what it is on is unknown" for path, on in disks.items() if found and on is None]
     if lines:
         hint = "finish its hand-over (hosttune handover), or free it (hosttune handover release BDF --why TEXT)"
         raise Refused("devices between two tenants:\n" + "\n".join(lines), where="plan", hint=hint)
@@ -118,6 +126,10 @@ def _touched(system: System, record: Record, held: Mapping[str, DeviceRecord]) -
         sources = [*facts.functions, *(one.source for one in facts.hostdevs if one.source is not None)]
     except BadInput:
         return held.values()
+    shared = functions_of(Reader(system), facts.host_paths)
+    if None in shared:
+        return held.values()
+    sources += [address for functions in shared for address in functions or ()]
     devices = {*sources, *(name for one in sources for name in _parents_of_mdev(system, one))}
     return [one for address, one in held.items() if address in devices]
 

@@ -15,7 +15,6 @@ from hosttune.hypervisor.affinity import LiveAffinity
 from hosttune.hypervisor.daemon import LibvirtRestart
 from hosttune.hypervisor.definition import Guest
 from hosttune.hypervisor.hugemount import Mount
-from hosttune.hypervisor.memory import LiveMemory
 from hosttune.hypervisor.state import GuestState
 from hosttune.knobs.files import KNOBS
 from hosttune.settings.apparmor import AppArmorRule
@@ -37,7 +36,7 @@ from hosttune.transaction.guestfiles import FilesOfGuest
 _CLASSES: tuple[type[Setting], ...] = (
     HugePages, Governor, EnergyPreference, ResumeLatency,
     Aspm, ReadRequest, RelaxedOrdering, AccessControl, NvmeQueue, Sysctl,
-    AppArmorRule, Mount, LibvirtRestart, FilesOfGuest, Guest, AdoptedDefinition, LiveAffinity, LiveMemory, GuestState,
+    AppArmorRule, Mount, LibvirtRestart, FilesOfGuest, Guest, AdoptedDefinition, LiveAffinity, GuestState,
     GpuPersistence, GpuPowerLimit, GpuComputeMode, GpuEcc, GpuMigMode,
     Driver, SriovVfs, VgpuType, IrqAffinity, IrqbalanceBan, KernelArguments, DropIn, LibvirtHook,
 )  # fmt: skip

@@ -13,8 +13,8 @@ from hosttune.model.host import Host
 from hosttune.model.intent import check as check_intent
 from hosttune.model.intent import is_guest_name
 from hosttune.model.limits import check_count, limit
-from hosttune.model.plan import AdoptedGuest, Device, Plan, PlannedGuest
-from hosttune.model.values import MAX_ID, MAX_SIZE, CpuSet, parse_address
+from hosttune.model.plan import AdoptedGuest, Plan, PlannedGuest, check_guest
+from hosttune.model.values import MAX_ID, MAX_SIZE, CpuSet
 
 # These actions are derived from a plan's guests and actions, so a plan must not contain them: one could name another
 # guest.
@@ -63,7 +63,7 @@ def check_places(plan: Plan, host: Host) -> None:
             ("CPU", cpus, named),
             ("node", nodes, [cell.host_nodes for cell in guest.cells]),
         ):
-            strange = _read_ids(",".join(lists), f"plan: guests[{i}]") - known
+            strange = CpuSet.parse(",".join(lists)) - known
             if known and strange:
                 where = f"plan: guests[{i}]"
                 raise BadInput(f"this host has no {what} {min(strange)}", where=where, hint="plan again on this host")
@@ -71,12 +71,15 @@ def check_places(plan: Plan, host: Host) -> None:
 
 def _check_guest(guest: PlannedGuest, at: str, cpus: set[str], devices: set[str]) -> None:
     """Check pins, pages and devices. `cpus` and `devices`: those of the plan's earlier guests. Raises BadInput."""
+    check_guest(guest, at)
     _check_pins(guest, at, cpus)
     page = guest.page_bytes
     if page is not None and (not _SMALLEST_HUGE <= page <= _LARGEST_HUGE or page & (page - 1)):
         raise BadInput(f"{page} is not a size of a huge page", where=f"{at}.page_bytes", hint="plan again")
     for n, device in enumerate(guest.devices):
-        _check_device(device, f"{at}.devices[{n}]")
+        if device.kind not in _DEVICE_KINDS:
+            hint = f"one of {', '.join(_DEVICE_KINDS)}"
+            raise BadInput(f"{device.kind!r} is not a kind of device", where=f"{at}.devices[{n}].kind", hint=hint)
         if device.address in devices:
             raise BadInput(f"a second use of {device.address}", where=f"{at}.devices[{n}]", hint="plan again")
         devices.add(device.address)
@@ -84,7 +87,7 @@ def _check_guest(guest: PlannedGuest, at: str, cpus: set[str], devices: set[str]
 
 def _check_cells(guest: PlannedGuest, at: str) -> None:
     """Check that the cells have each vCPU once, and memory, and that devices and topology fit them. Raises BadInput."""
-    vcpus = [vcpu for cell in guest.cells for vcpu in _read_ids(cell.vcpus, f"{at}.cells")]
+    vcpus = [vcpu for cell in guest.cells for vcpu in CpuSet.parse(cell.vcpus)]
     count = len(guest.vcpu_pins)
     if sorted(vcpus) != list(range(count)):
         raise BadInput("its cells do not have each vCPU once", where=f"{at}.cells", hint="plan again")
@@ -99,13 +102,6 @@ def _check_cells(guest: PlannedGuest, at: str) -> None:
     made = guest.topology
     if made is not None and made.sockets * made.dies * made.cores * made.threads != count:
         raise BadInput(f"not a topology of {count} vCPUs", where=f"{at}.topology", hint="plan again")
-
-
-def _read_ids(text: str, where: str) -> CpuSet:
-    try:
-        return CpuSet.parse(text)
-    except ValueError as error:
-        raise BadInput(str(error), where=where, hint="plan again") from error
 
 
 def _check_adoptions(plan: Plan, cpus: set[str], devices: set[str]) -> None:
@@ -141,7 +137,6 @@ def _sound(adopted: AdoptedGuest) -> Iterator[tuple[str, bool]]:
     yield "cells: memory_bytes", all(0 < cell.memory_bytes < 1 << 63 for cell in cells)
     yield "cells: distances", all(0 < distance < 256 for cell in cells for distance in cell.distances)
     yield "foreign_cpus", bool(_ids(adopted.foreign_cpus))
-    yield "guest.emulator_cpus", bool(_ids(adopted.guest.emulator_cpus)) or not adopted.guest.emulator_cpus
     yield "guest.topology", all(0 < level <= limit("vcpus") for level in levels)
 
 
@@ -151,18 +146,6 @@ def _ids(text: str) -> CpuSet:
         return CpuSet.parse(text)
     except ValueError:
         return CpuSet()
-
-
-def _check_device(device: Device, at: str) -> None:
-    """Check its kind and address. A mediated device has a UUID, any other one a PCI address. Raises BadInput."""
-    if device.kind not in _DEVICE_KINDS:
-        hint = f"one of {', '.join(_DEVICE_KINDS)}"
-        raise BadInput(f"{device.kind!r} is not a kind of device", where=f"{at}.kind", hint=hint)
-    if device.kind == "mdev":
-        if not re.fullmatch(_UUID, device.address):
-            raise BadInput(f"{device.address!r} is not a UUID", where=f"{at}.address", hint="plan again")
-    elif parse_address(device.address, where=f"{at}.address") != device.address:
-        raise BadInput(f"{device.address!r} is not the kernel's spelling", where=f"{at}.address", hint="plan again")
 
 
 def _check_pins(guest: PlannedGuest, at: str, cpus: set[str]) -> None:

@@ -5,16 +5,15 @@ It uses the journal, never values in memory, so the same code serves a crash, a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from hosttune.errors import HosttuneError, InUse, PartlyRestored, Stuck
+from hosttune.errors import HosttuneError, InUse, Stuck
 from hosttune.journal import Journal, JournalFailed, Record, Transaction
 from hosttune.model.values import FrozenMap, freeze
 from hosttune.settings.setting import RUNTIME, Setting
-from hosttune.settings.traits import Gradual
 from hosttune.system import System
 from hosttune.transaction.rehearsal import Counted
 from hosttune.transaction.signals import uninterrupted
@@ -40,7 +39,7 @@ def roll_back_records(
     """
     undone: dict[int, Made] = {}
     whole = True
-    for record in _newest_first(r for r in records if r.to_undo):
+    for record in sorted((r for r in records if r.to_undo), key=lambda r: r.step, reverse=True):
         key = record.kind, record.target
         left = msgspec.structs.replace(record, after=again[key], outcome="done") if key in again else record
         made, kept = _undo(system, journal, left, say, same_boot=same_boot or key in again, force=force)
@@ -48,17 +47,6 @@ def roll_back_records(
         undone[record.step] = made
         say(f"{record.kind} {record.target}: {made.outcome}{f' ({made.why})' if made.why else ''}")
     return undone, whole
-
-
-def _newest_first(records: Iterable[Record]) -> Sequence[Record]:
-    """Return the records in the order of a rollback. What is the last of its stage is the last there, too."""
-    found = sorted(records, key=lambda record: record.step, reverse=True)
-    for late in [one for one in found if setting_of_record(one).last_of_stage]:
-        stage = setting_of_record(late).stage
-        found.remove(late)
-        before = [place for place, one in enumerate(found) if setting_of_record(one).stage >= stage]
-        found.insert(max(before, default=-1) + 1, late)
-    return found
 
 
 def _undo(
@@ -78,15 +66,13 @@ def _undo(
             )
         else:
             kept = _noted(journal, "undo", step=record.step, old=found, new=target)
-            note = write(counted, setting, target, say)
+            note = write(counted, setting, target)
             made = _judged(setting, target, freeze(setting.read(system)), foreign, note, wrote=counted.changes > 0)
         if made.outcome in ("reverted", "already"):
             for path in setting.places(system):
                 system.tidy(path)
     except InUse as error:
         made = Made("conflict", value_or_none(system, setting), f"left alone: {error.reason}")
-    except PartlyRestored as error:
-        made = Made("conflict", value_or_none(system, setting), f"{error.reason}: hosttune revert --force tries again")
     except Stuck as error:
         made = Made("stuck", value_or_none(system, setting), f"{error.what}: {error.where}")
     except (HosttuneError, OSError) as error:
@@ -108,8 +94,7 @@ def _value_to_restore(
     after = setting.parts(freeze(record.after)) if record.outcome in ("done", "clamped") else {}
     live = setting.parts(now)
     cut_off = record.undoing or record.undone == "failed" or record.outcome in (None, "stuck", "failed")
-    between = isinstance(setting, Gradual) and _is_between(setting, record, now)
-    anything = setting.may_stop_midway and (cut_off or between)
+    anything = setting.may_stop_midway and cut_off
     restored: dict[str, Any] = {}
     foreign: dict[str, Any] = {}
     for name, original in old.items():
@@ -126,11 +111,6 @@ def _value_to_restore(
     return (setting.joined({**live, **restored}) if restored else now), foreign
 
 
-def _is_between(setting: Gradual, record: Record, now: Any) -> bool:
-    found = (now, freeze(record.old), freeze(record.after))
-    return None not in found and setting.lies_between(*found)
-
-
 def same(setting: Setting, one: Any, other: Any) -> bool:
     """Return whether two values of a setting, or of a part of it, mean the same."""
     if one is None or other is None:
@@ -143,8 +123,6 @@ def _judged(
 ) -> Made:
     if target != now and not same(setting, now, target):
         text = shown_text(setting, now)
-        if wrote and isinstance(setting, Gradual):
-            return Made("conflict", now, f"it is {text} since it was put back: hosttune revert --force tries again")
         if wrote:
             return Made("failed", now, f"reads {text} after {shown_text(setting, target)} was written")
         return Made("failed", now, f"nothing was written{f': {note}' if note else ''}: it reads {text}")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from hosttune.archive import open_system
 from hosttune.errors import BadInput, Refused, WriteFailed
-from hosttune.journal import Store, Transaction
+from hosttune.journal import Record, Store, Transaction
 from hosttune.model.host import Host
 from hosttune.model.result import OpenTransaction
 from hosttune.recorded import Archive
@@ -46,6 +46,11 @@ class Site:
                 if record.to_undo:
                     setting_of_record(record, one.path)
         return found
+
+    def retired(self, transactions: Iterable[Transaction]) -> tuple[Record, ...]:
+        """Return the steps that this version cannot undo (`journal.RETIRED`). A reboot has undone those before it."""
+        ours = (one for one in transactions if one.header.boot_id in (None, self.boot_id))
+        return tuple(record for one in ours for record in one.retired)
 
 
 def open_site(

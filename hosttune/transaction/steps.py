@@ -5,7 +5,7 @@ This module only reads. The present value of each setting gives its verdict befo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from hosttune.model.plan import Action
 from hosttune.model.result import Entry
 from hosttune.model.values import FrozenMap, freeze, value_text
 from hosttune.settings.setting import BOOT, Setting
-from hosttune.settings.traits import Gradual, MayGiveLess, NeedsName, ServedByOthers, WrittenTogether
+from hosttune.settings.traits import MayGiveLess, ServedByOthers, WrittenTogether
 from hosttune.system import System
 from hosttune.transaction.rehearsal import MissesNoted
 
@@ -94,8 +94,8 @@ def steps_of(actions: Iterable[Action]) -> tuple[Step, ...]:
 def in_order(steps: Iterable[Step]) -> tuple[Step, ...]:
     """Sort steps into the order of execution: by stage, within it those that are written together last."""
 
-    def place(step: Step) -> tuple[int, bool, bool]:
-        return step.setting.stage, step.setting.last_of_stage, isinstance(step.setting, WrittenTogether)
+    def place(step: Step) -> tuple[int, bool]:
+        return step.setting.stage, isinstance(step.setting, WrittenTogether)
 
     return tuple(sorted(steps, key=place))
 
@@ -169,35 +169,7 @@ def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
         return Prepared(step, PENDING, live, effective, "reserved by the next boot: more than is free now")
     if record is not None and _told(record, step, live):
         return Prepared(step, AS_FOUND, live, effective, record.why, record.outcome)
-    return _unhindered(system, Prepared(step, TODO, live, effective))
-
-
-def _unhindered(system: System, one: Prepared) -> Prepared:
-    """Return the step; one that waits, with the reason, if something hinders it, or if that is not known."""
-    setting = one.step.setting
-    if not isinstance(setting, NeedsName):
-        return one
-    try:
-        why = setting.hindered(system, one.step.want)
-    except Unreadable as error:
-        why = f"whether it can be done is unknown: {error.where}: {error.reason}"
-    return replace(one, verdict=PENDING, why=why) if why else one
-
-
-def same_reading(setting: Setting, now: Any, before: Any) -> bool:
-    """Return whether nobody has changed a value since it was read before."""
-    both = now is not None and before is not None
-    return bool(now == before) or (isinstance(setting, Gradual) and both and setting.agrees(now, before))
-
-
-def only_named(prepared: Iterable[Prepared], disrupt: Collection[str]) -> tuple[Prepared, ...]:
-    """Return the steps; those that need their target's name in --disrupt wait if it is not there."""
-    return tuple(
-        with_verdict(one, PENDING, f"it disturbs guest {one.step.setting.target}: --disrupt {one.step.setting.target}")
-        if one.verdict == TODO and isinstance(one.step.setting, NeedsName) and one.step.setting.target not in disrupt
-        else one
-        for one in prepared
-    )
+    return Prepared(step, TODO, live, effective)
 
 
 def _unrecorded(system: System) -> bool:
@@ -244,7 +216,7 @@ def _told(record: Record, step: Step, live: Any) -> bool:
     return (
         record.outcome in ("clamped", "ignored", "stuck")
         and freeze(record.new) == step.want
-        and same_reading(step.setting, live, freeze(record.after))
+        and bool(live == freeze(record.after))
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from hosttune.journal import Record, Store, Transaction
+from hosttune.journal import RETIRED, Record, Store, Transaction
 from hosttune.model.result import Entry, Result
 from hosttune.model.values import FrozenMap
 from hosttune.transaction.applied import NO, PERSON, SUCCESS, reboot_required, undone_entries
@@ -92,6 +92,13 @@ def _settled(
         whole = whole and written
         outcomes |= {made.outcome for made in undone.values()}
         entries += _told(transaction.records, undone)
+    for record in site.retired(transactions):
+        outcomes.add("conflict")
+        why, value = RETIRED[record.kind], record.after
+        entries += (
+            Entry(action=name, outcome="conflict", before=value, want=record.old, after=value, why=why)
+            for name in record.actions
+        )
     now = site.transactions()
     left = next((one for one in now if one.is_open), None)
     result = Result(

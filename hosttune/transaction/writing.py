@@ -10,7 +10,6 @@ from hosttune.child import in_child
 from hosttune.errors import CommandFailed, HosttuneError, Unreadable
 from hosttune.model.values import freeze
 from hosttune.settings.setting import Setting
-from hosttune.settings.traits import Gradual
 from hosttune.system import System
 
 Say = Callable[[str], None]
@@ -26,13 +25,11 @@ class Made:
     untouched: bool = False
 
 
-def write(system: System, setting: Setting, value: Any, say: Say) -> str | None:
+def write(system: System, setting: Setting, value: Any) -> str | None:
     """Write a setting, in a child process if it has a time limit. Return what the setting says of it, if anything.
 
     Raises what the setting raises, and Stuck if it did not end in time.
     """
-    if isinstance(setting, Gradual):
-        return setting.write_telling(system, value, say)
     if setting.limit_seconds is None:
         return setting.write(system, value)
     note = in_child(lambda: setting.write(system, value), setting.limit_seconds, f"{setting.kind} {setting.target}")

@@ -27,7 +27,7 @@ from hosttune.errors import HosttuneError, Stuck, Unreadable
 from hosttune.machine import Machine
 from hosttune.metrics import Observed, Run, exposition
 from hosttune.model.host import Host
-from hosttune.model.values import Value
+from hosttune.model.values import Value, to_json
 from hosttune.reader import Reader
 from hosttune.system import System
 from hosttune.validating import Request, exit_code, validate
@@ -180,7 +180,7 @@ class Looker:
             older=system.older if isinstance(system, Remembering) else None,
             modules=() if self._imported else tuple(sys.modules),
         )
-        return msgspec.json.encode(seen).decode()
+        return to_json(seen)
 
 
 def _failed(state: State, why: str) -> Failed:

@@ -11,6 +11,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import random
 import re
 import signal
 import time
@@ -71,6 +72,10 @@ NEVER = re.compile(
     r"connect to host|refused|[Nn]o route to host|resolve hostname|Permission denied|Host key verification|kex_exchange"
     r"|banner exchange|Too many authentication failures"
 )
+# sshd of a jump host drops new connections while ten others log in (MaxStartups 10:30:100): nothing has begun, so that
+# asking again is safe. Ansible's own retries are not: they would repeat a command whose connection broke.
+DROPPED = re.compile(r"(?:kex|ssh)_exchange_identification")
+RETRIES = 3
 LOST = re.compile(
     r"closed by remote host|client_loop|Broken pipe|Timeout, server|Read from remote host|Shared connection"
     r"|mux_client|packet_write|Connection to .* closed|Data could not be sent|[Cc]onnection reset"
@@ -162,8 +167,7 @@ class ActionModule(ActionBase):
         seconds = asked["timeout"] + LATE_SECONDS
         Display().vv(f"{answer['host']}: {asked['phase']}: may take {asked['timeout']:g} s", host=answer["host"])
         try:
-            with late(seconds):
-                found = self._execute_module("hosttune", arguments, task_vars=self._known(variables))
+            found = self._execute_patiently(arguments, self._known(variables), seconds)
         except AnsibleConnectionFailure as error:
             said = str(error)
             lost = LOST.search(said) and not NEVER.search(said)
@@ -178,6 +182,23 @@ class ActionModule(ActionBase):
             told = ANSWER.meant(arguments, found, check=answer["check"], diff=self._task.diff)
             return HANDOVER.of_this(os.path.dirname(path), told) if asked["phase"] == "verify" else told
         return found if "outcome" in found else broken(found)
+
+    def _execute_patiently(self, arguments: dict, variables: dict, seconds: float) -> dict:
+        """Run the module; again after a pause if the connection was dropped before it began, unless Ansible did so.
+
+        Raises what `_execute_module` raises, and TooLate.
+        """
+        own = self._connection.transport == "ssh" and self._connection.get_option("reconnection_retries")
+        for attempt in range(0 if own else RETRIES):
+            try:
+                with late(seconds):
+                    return self._execute_module("hosttune", dict(arguments), task_vars=variables)
+            except AnsibleConnectionFailure as error:
+                if not DROPPED.search(str(error)):
+                    raise
+                time.sleep(random.uniform(0.5, 1.5) * 2**attempt)  # apart from the other hosts that were dropped
+        with late(seconds):
+            return self._execute_module("hosttune", arguments, task_vars=variables)
 
     def _known(self, variables: dict) -> dict:
         """Variables with an interpreter (finding one out would be a second execution) and without a log on the host."""

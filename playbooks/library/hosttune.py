@@ -109,8 +109,7 @@ options:
     default: false
   disrupt:
     description:
-      - GPUs that V(apply) may reset, and running guests that it may redefine or whose memory it may move, by name
-        (C(--disrupt)).
+      - GPUs that V(apply) may reset, and running guests that it may redefine, by name (C(--disrupt)).
     type: list
     elements: str
     default: []

@@ -18,8 +18,8 @@ _FACTORS: dict[str, Callable[[int], float]] = {
     "all-reduce": lambda ranks: 2 * (ranks - 1) / ranks,
     "all-gather": lambda ranks: (ranks - 1) / ranks,
 }
-_RANK = re.compile(r"^#\s+Rank\s+([0-9]+)\s", re.MULTILINE)
-_LINE = re.compile(r"^\s*[0-9]+\s+[0-9]+\s+\w+\s")
+_RANK = re.compile(r"^#[ \t]+Rank\s+([0-9]{1,6})\s", re.MULTILINE)
+_LINE = re.compile(r"^\s*[0-9]{1,15}\s+[0-9]+\s+\w+\s")
 _FAILED = re.compile(r"(?:Test NCCL failure|Test CUDA failure|Out of bounds values : (?!0 OK))[^\n]*")
 _COLUMNS = 4  # time, algbw, busbw, errors
 

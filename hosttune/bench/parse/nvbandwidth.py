@@ -13,6 +13,7 @@ from typing import Any
 
 from hosttune.bench.parse.answer import Answer, Lost, NotUnderstood, close, document, part, positive
 from hosttune.model.validation import Sample
+from hosttune.model.values import number
 
 TOOL = "nvbandwidth"
 TESTS = {
@@ -93,9 +94,9 @@ def _names(rows: Sequence[object]) -> dict[int, str]:
     for row in rows:
         text = part(row, str, TOOL, "a device")
         match = _BUS.search(text)
-        index = text.partition(":")[0].strip()
-        if index.isdecimal() and match:
-            found[int(index)] = f"{match[1][-4:]}:{match[2]}:{match[3]}.0".lower()
+        index = number(text.partition(":")[0].strip())
+        if index is not None and match:
+            found[index] = f"{match[1][-4:]}:{match[2]}:{match[3]}.0".lower()
     return found
 
 

@@ -8,10 +8,12 @@ from typing import Any
 from hosttune.bench.parse.answer import Answer, NotUnderstood, close, document, number, part, positive
 from hosttune.model.validation import Sample
 
+_COUNT = "([0-9]{1,15})"
 _CYCLIC = re.compile(
-    r"^T:\s*([0-9]+) .*?C:\s*([0-9]+) Min:\s*([0-9]+) Act:\s*([0-9]+) Avg:\s*([0-9]+) Max:\s*([0-9]+)\s*$", re.MULTILINE
+    rf"^T:\s*{_COUNT} .*?C:\s*{_COUNT} Min:\s*{_COUNT} Act:\s*{_COUNT} Avg:\s*{_COUNT} Max:\s*{_COUNT}\s*$",
+    re.MULTILINE,
 )
-_PERFTEST = re.compile(r"^\s*([0-9]+)\s+([0-9]+)\s+(\S+)\s+(\S+)\s+(\S+)\s*$", re.MULTILINE)
+_PERFTEST = re.compile(rf"^[ \t]*{_COUNT}[ \t]+{_COUNT}[ \t]+(\S+)[ \t]+(\S+)[ \t]+(\S+)[ \t\r]*$", re.MULTILINE)
 _PERFTEST_HEAD = re.compile(r"#bytes\s+#iterations\s+BW peak\[(\S+)\]\s+BW average\[(\S+)\]")
 
 

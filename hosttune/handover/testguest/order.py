@@ -15,7 +15,7 @@ import msgspec
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.model.limits import check_size, limit
 from hosttune.model.validation import CheckResult, Validation, verdict_of
-from hosttune.model.values import Value, close_lists, close_mappings, from_json
+from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
 
 ORDER_SCHEMA, ANSWER_SCHEMA = "hosttune.test-order/v1", "hosttune.test-answer/v1"
 CHANNEL = "org.hosttune.handover.0"  # the name of the virtio-serial port
@@ -90,7 +90,7 @@ class Answer(Value, frozen=True, kw_only=True):
 
     def to_line(self) -> str:
         """Return the answer as one line of JSON, with its end."""
-        return msgspec.json.encode(self).decode() + "\n"
+        return msgspec.json.format(to_json(self), indent=-1) + "\n"
 
 
 def read_answer(text: str, order: Order) -> Answer:

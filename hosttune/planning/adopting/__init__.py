@@ -3,14 +3,12 @@
 from hosttune.planning.adopting.adoption import Adoption, Adoptions, adopt
 from hosttune.planning.adopting.changes import LIVE, NEXT_START, Change
 from hosttune.planning.adopting.drafts import Definition
-from hosttune.planning.adopting.memory import LIVE_MEMORY
 from hosttune.planning.adopting.saved import adopted_guest, change_definition, saved_plan
 from hosttune.planning.adopting.threads import LIVE_AFFINITY
 
 __all__ = [
     "LIVE",
     "LIVE_AFFINITY",
-    "LIVE_MEMORY",
     "NEXT_START",
     "Adoption",
     "Adoptions",

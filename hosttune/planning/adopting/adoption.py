@@ -23,7 +23,6 @@ from hosttune.model.plan import Action, Cell, Finding, Plan, PlannedGuest, Unpla
 from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.planning.adopting.changes import Change, Placement, write_placement
 from hosttune.planning.adopting.drafts import Candidate, Definition, Draft, candidates, read_drafts, without
-from hosttune.planning.adopting.memory import LIVE_MEMORY, memory_to_move, why_moved
 from hosttune.planning.adopting.request import in_order, kept, pci_devices
 from hosttune.planning.adopting.staying import plan_together
 from hosttune.planning.adopting.threads import LIVE_AFFINITY, Threads, affinity, in_the_way, is_there
@@ -41,8 +40,7 @@ class Adoption:
     `placement`: None if there is no plan; then `unplaced` says why, and `after` is `before`. `kept`: what the planner
     does not decide. `findings`: those about the definition, also in the plan. `managers`: programs that write the
     definition anew. `runs`: the guest runs now. `affinity`: where its threads must go while it runs; None: it does not
-    run, libvirt reports them there, or they must not move yet (a finding says why). `memory`: likewise the nodes of its
-    memory, and `memory_why`.
+    run, libvirt reports them there, or they must not move yet (a finding says why).
     """
 
     name: str
@@ -57,8 +55,6 @@ class Adoption:
     managers: tuple[str, ...] = ()
     placement: Placement | None = None
     affinity: str | None = None
-    memory: str | None = None
-    memory_why: str = ""
 
 
 @dataclass(frozen=True)
@@ -171,8 +167,6 @@ def _written(host: Host, one: Candidate, placement: Placement) -> Adoption:
     then = read_domain(after, where=where)
     held = tuple(_held(one, placement))
     moves = draft.resident is not None and draft.runs and not held and not is_there(then, draft.resident)
-    now = draft.definition.memory if draft.runs and not held else None
-    memory, stays = memory_to_move(now, placement)
     return Adoption(
         draft.name,
         before=draft.definition.data,
@@ -184,13 +178,10 @@ def _written(host: Host, one: Candidate, placement: Placement) -> Adoption:
             *_managed(managers, draft.name),
             *_missing(one, placement.guest),
             *held,
-            *_staying(stays, draft.name),
         ),
         managers=managers,
         placement=placement,
         affinity=affinity(then) if moves else None,
-        memory=memory,
-        memory_why=why_moved(now.places, memory, draft.name) if now and now.places and memory else "",
     )
 
 
@@ -243,12 +234,6 @@ def _held(one: Candidate, placement: Placement) -> Iterator[Finding]:
         yield Finding(level="info", text=f"{text} until its next start", where=where)
 
 
-def _staying(stays: str | None, name: str) -> Iterator[Finding]:
-    if stays is not None:
-        text = f"its memory stays where it is while it runs: {stays}"
-        yield Finding(level="info", text=text, where=f"guest {name}")
-
-
 def _in_turn(host: Host, able: Sequence[Candidate], written: Sequence[Adoption]) -> dict[str, Adoption]:
     """Return the adoptions by name; threads do not move to cores where another guest of them runs and stays."""
     core = {cpu.id: cpu.id if cpu.core is None else cpu.core for cpu in host.cpus}
@@ -273,7 +258,6 @@ def _waiting(one: Adoption, other: str) -> Adoption:
     return replace(
         one,
         affinity=None,
-        memory=None,
         findings=(*one.findings, Finding(level="warn", text=text, where=f"guest {one.name}")),
     )
 
@@ -290,14 +274,11 @@ def _as_adopted(decided: Plan, able: Sequence[Candidate], found: Sequence[Adopti
         for one in found
         if one.affinity is not None
     )
-    memory = (
-        make_action(LIVE_MEMORY, one.name, None, one.memory, one.memory_why) for one in found if one.memory is not None
-    )
     return changed(
         decided,
         guests=tuple(_shown(one.placement.guest, one.after) for one in found if one.placement is not None),
         unplaced=tuple(Unplaced(guest=o.name, why=o.unplaced, relaxation=o.relaxation) for o in found if o.unplaced),
-        actions=(*settings, *live, *memory),
+        actions=(*settings, *live),
         findings=(*decided.findings, *(finding for one in found for finding in one.findings)),
     )
 

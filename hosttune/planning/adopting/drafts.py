@@ -11,13 +11,13 @@ from hosttune.domain.edit import XmlText
 from hosttune.domain.facts import DomainFacts
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput
-from hosttune.model.guestmemory import RunningMemory
 from hosttune.model.host import Host, NumaNode, RunningGuest
 from hosttune.model.intent import GuestIntent, Intent
 from hosttune.model.platform import RUNNING
 from hosttune.model.values import CpuSet
 from hosttune.planning.adopting.request import check_supported, guest_intent_of, refusals
 from hosttune.planning.batch import guest_request_of
+from hosttune.planning.inventory.devices import disk_claims, read_catalogue
 from hosttune.planning.inventory.pages import guest_shares
 from hosttune.planning.inventory.resources import place_cpus
 from hosttune.planning.inventory.sizing import read_field
@@ -27,14 +27,13 @@ from hosttune.planning.inventory.sizing import read_field
 class Definition:
     """A domain XML to adopt. `where`: its source, for messages. `name`: the guest of which libvirt has it, if it has.
 
-    `refused`: why it must not be planned. `memory`: of the running guest; None: it does not run, or is not looked at.
+    `refused`: why it must not be planned.
     """
 
     data: bytes
     where: str = "domain XML"
     name: str | None = None
     refused: tuple[str, ...] = ()
-    memory: RunningMemory | None = None
 
 
 @dataclass(frozen=True)
@@ -193,6 +192,10 @@ def _held(free: Host, facts: DomainFacts) -> Iterator[str]:
     holders = {address: free.index.holders.get(address) for address in facts.functions}
     holders |= {one.source: mdevs.get(one.source) for one in facts.hostdevs if one.kind == "mdev" and one.source}
     yield from (f"{source} is held by guest {holder}" for source, holder in holders.items() if holder)
+    catalogue = read_catalogue(free)
+    users = ((address, catalogue.users.get(address)) for address in facts.functions)
+    yield from (f"{address} is used by guest {user}" for address, user in users if user)
+    yield from (claim for path in facts.host_paths for claim in disk_claims(catalogue, path))
 
 
 # --- the host without them --------------------------------------------------------------------------------------

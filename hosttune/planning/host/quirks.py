@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hosttune.domain.elements import version_of
-from hosttune.gpu import VENDORS, hints_for, inside, reset_touches, vendor_of
+from hosttune.gpu import VENDORS, bar_missing, hints_for, inside, reset_touches, vendor_of
 from hosttune.guest.nccl import is_gpu, is_nic
 from hosttune.model.host import Host, Tuned
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
-from hosttune.model.values import format_size
+from hosttune.model.values import format_size, grouped
 from hosttune.planning.inventory.devices import Catalogue
 from hosttune.tuned import ACTIVE, OTHERWISE, OVERRULED, UNSURE, WantedSetting, conflict_lines, reaches, tuned_conflicts
 
@@ -33,11 +33,25 @@ def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Itera
         doubt = vendor.reset_doubts.get((function.device_id if function else None) or "") if vendor else None
         if doubt is not None:
             yield Finding(level="warn", text=f"GPU {device.address}: {doubt}", where=where)
+        if gpu and function and (missing := bar_missing(function)):
+            mend = "switch Above 4G Decoding on in the host's firmware and raise its MMIO window"
+            yield Finding(level="error", text=f"GPU {device.address} fails in a guest: {missing}: {mend}", where=where)
+    yield from _narrow_links(host, guest, where)
     yield from _in_parts(catalogue, guest, where)
     yield from _divided(catalogue, guest, where)
     yield from _joined_by_ports(catalogue, guest, where)
     yield from _slow_start(host, catalogue, guest, where)
     yield from _emulated_ports(catalogue, guest, where)
+
+
+def _narrow_links(host: Host, guest: PlannedGuest, where: str) -> Iterator[Finding]:
+    """Yield the links on the way to the root port that run below what both ends can do."""
+    index, addresses = host.index, [device.address for device in guest.devices if device.address in host.index.pci]
+    links = ((one.link, address) for address in addresses for one in (index.pci[address], *index.uplinks(address)))
+    limited = grouped((link.why, address) for link, address in links if link is not None and link.state == "degraded")
+    for why, names in limited.items():
+        text = f"a PCIe link limits {', '.join(names)}: {why}: reseat the card or its cable (check pcie-link)"
+        yield Finding(level="warn", text=text, where=where)
 
 
 def _in_parts(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:

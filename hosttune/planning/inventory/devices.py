@@ -16,6 +16,8 @@ from hosttune.model.hints import did_you_mean_address
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.index import DeviceIndex
 from hosttune.model.intent import GpuRequest, GuestIntent
+from hosttune.model.listing import some
+from hosttune.model.pci import DIRECT_REMEDY
 from hosttune.model.values import address_key, parse_address, slot_of
 from hosttune.planning.fabric.partitions import Fabric, read_fabric
 from hosttune.planning.inventory.quarantine import quarantined_devices
@@ -26,15 +28,16 @@ class Catalogue:
     """The host's devices by address, and who holds them.
 
     `index`: how they are connected, and where sources contradict each other. `holders`: the existing guest that holds a
-    device. `in_use`: why the host itself needs a NIC or drive; `use_unknown`: why that is unknown. `busy`: why apply
-    does not take a NIC now. `virtuals`: the current virtual functions of a physical function. `fabric`: the NVSwitch
-    fabric of the GPUs.
+    device; `users`: the one that shares it, and by what. `in_use`: why the host itself needs a NIC or drive;
+    `use_unknown`: why that is unknown. `busy`: why apply does not take a NIC now. `virtuals`: the current virtual
+    functions of a physical function. `fabric`: the NVSwitch fabric of the GPUs.
     """
 
     index: DeviceIndex
     pci: Mapping[str, PciDevice]
     gpus: Mapping[str, Gpu]
     holders: Mapping[str, str]
+    users: Mapping[str, str]
     groups: Mapping[int, tuple[PciDevice, ...]]
     nvswitches: frozenset[str]
     in_use: Mapping[str, str]
@@ -42,7 +45,7 @@ class Catalogue:
     busy: Mapping[str, str]
     virtuals: Mapping[str, tuple[str, ...]]
     fabric: Fabric
-    foreign_data: Mapping[str, str]  # drives that may hold data of a guest whose definition could not be read: why
+    foreign_data: Mapping[str, str]  # drives that may hold data of a guest, of which that is unknown: why
     kept: Mapping[str, KeptFunction]  # functions that carry the GPUs' fabric, or possibly carry it
     quarantined: Mapping[str, str]  # why a device between two tenants is not given away
 
@@ -63,6 +66,10 @@ def read_catalogue(host: Host) -> Catalogue:
         pci=host.index.pci,
         gpus=host.index.gpus,
         holders=host.index.holders,
+        users={
+            address: "; ".join(f"{name}, by {path}" for name, path in users.items())
+            for address, users in host.index.users.items()
+        },
         groups=host.index.groups,
         nvswitches=frozenset(switch.address for switch in host.nvswitches),
         in_use=host.index.in_use,
@@ -77,14 +84,17 @@ def read_catalogue(host: Host) -> Catalogue:
 
 
 def _foreign_data(host: Host) -> dict[str, str]:
-    """Return why each drive may hold data of a guest whose definition could not be read, by address.
+    """Return why each drive may hold data of a guest whose definition or disk cannot be told, by address.
 
     If such a guest is shut off, it needs other devices only at its next start, which is then refused; data is lost at
     once.
     """
     guest = next((guest.name for guest in host.guests or () if guest.unread), None)
     why = f"it may hold data of guest {guest}, whose definition is unknown"
-    return {drive.address: why for drive in host.nvme if guest is not None}
+    if guest is None and host.index.untold:
+        named = [f"{path} of guest {name}" for path, name in host.index.untold.items()]
+        why = f"it may be {some(named)}, which leads to no known device"
+    return {drive.address: why for drive in host.nvme if guest is not None or host.index.untold}
 
 
 def countable_gpus(host: Host, catalogue: Catalogue) -> list[Gpu]:
@@ -217,6 +227,8 @@ def close_groups(catalogue: Catalogue, chosen: tuple[str, ...]) -> Closure:
         if device is None or device.iommu_group is None:
             ungrouped.append(address)
             continue
+        if device.kept_by_firmware:
+            conflicts.append(f"{address} cannot be given to a guest: {device.kept_by_firmware}; {DIRECT_REMEDY}")
         for other in catalogue.groups[device.iommu_group] if not device.is_bridge else ():
             if other.address in members:
                 continue
@@ -244,6 +256,15 @@ def _pair(catalogue: Catalogue, a: str, b: str) -> tuple[str, str] | None:
     return None
 
 
+def disk_claims(catalogue: Catalogue, disk: str | None) -> Iterator[str]:
+    """Yield why a path cannot be the disk of a guest: its device is quarantined, or goes to a guest as a whole."""
+    for address in catalogue.index.functions_under(disk or "") or ():
+        if address in catalogue.quarantined:
+            yield f"{disk} is on {address}: {catalogue.quarantined[address]}"
+        if address in catalogue.holders:
+            yield f"{disk} is on {address}, which is held by guest {catalogue.holders[address]}"
+
+
 def _ends(virtual: str, physical: str) -> str:
     return f"{virtual} is a virtual function of {physical} and ends when that is given away"
 
@@ -252,6 +273,8 @@ def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, reque
     """Yield why a device cannot be given to a guest: a guest or the host holds it or needs it, or sources disagree."""
     if address in catalogue.holders:
         yield f"{address} is held by guest {catalogue.holders[address]}"
+    if address in catalogue.users:
+        yield f"{address} is used by guest {catalogue.users[address]}"
     if address in catalogue.quarantined:
         yield catalogue.quarantined[address]
     if _is_boot(catalogue, address):
@@ -268,6 +291,8 @@ def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, reque
     for virtual in catalogue.virtuals.get(address, ()):
         if virtual in catalogue.holders:
             yield f"{_ends(virtual, address)}; guest {catalogue.holders[virtual]} holds it"
+        if virtual in catalogue.users:
+            yield f"{_ends(virtual, address)}; it is used by guest {catalogue.users[virtual]}"
         if virtual in members:
             yield _ends(virtual, address)
         if not requested_by_name and virtual in catalogue.in_use:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from hosttune.model.host import Host
 from hosttune.model.quarantine import DeviceRecord, Register, drive_mark
+from hosttune.starts import unread_register
 
 _OF_ONE_DEVICE = ("serial=", "uuid=")  # parts of an identity that no other device has
 
@@ -19,6 +20,10 @@ def quarantined_devices(host: Host, register: Register | None = None) -> Mapping
     quarantined together, because a guest that has one can reach what the other has left.
     """
     found: dict[str, str] = {}
+    lost = unread_register(host.problems) if register is None and host.handover is None else None
+    if lost is not None:
+        why = f"may be quarantined: {lost.what}: {lost.why} ({lost.where})"
+        return {one.address: f"{one.address} {why}" for one in host.pci}
     known = register or (host.handover.register if host.handover else Register())
     for record in known.quarantined:
         why = f"is quarantined since {record.since} ({record.why}): see hosttune handover status"

@@ -3,20 +3,22 @@
 Pure. The guest's addresses mean nothing to a switch until the IOMMU has translated them. So the NIC must ask for
 translations itself (ATS), and the switch's ports must send untranslated requests to the root complex (ReqRedir,
 CmpltRedir, UpstreamFwd: these isolate, too) and let translated requests through (DirectTrans): PCIe 5.0, 6.12.1.1 and
-10.1. Nothing is changed here: ACS is set by name (`settings: acs`), ATS is set in the NIC's firmware.
+10.1. A port without ACS redirects nothing: translated requests are direct there. Nothing is changed here: ACS is set by
+name (`settings: acs`), ATS is set in the NIC's firmware.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from hosttune.gpu.ats import ats_step
 from hosttune.model.host import Host, PciDevice
+from hosttune.model.pcitree import shared_switch
 from hosttune.model.plan import Finding, PlannedGuest
 from hosttune.planning.inventory.devices import Catalogue
 
 NEEDED = ("ReqRedir", "CmpltRedir", "UpstreamFwd", "DirectTrans")
 _FACING_DOWN = ("downstream-port", None)
-_MELLANOX = "15b3"
 
 
 def direct_findings(
@@ -30,31 +32,21 @@ def direct_findings(
     rdma = {nic.address for nic in host.nics if nic.rdma}
     for device in guest.devices:
         function = catalogue.pci.get(device.address)
-        near = [gpu for gpu in gpus if _shared_switch(catalogue, gpu, device.address) is not None]
+        near = [gpu for gpu in gpus if shared_switch(catalogue.index, gpu, device.address) is not None]
         if not near or function is None or not ({device.address, function.physfn} & rdma):
             continue
         yield from _no_ats(host, catalogue.pci.get(function.physfn or "", function), near, guest)
         yield from _ports(catalogue, device.address, near, guest, asked)
 
 
-def _shared_switch(catalogue: Catalogue, a: str, b: str) -> str | None:
-    """Return the nearest bridge above both, if it is the upstream port of a switch."""
-    others = catalogue.above(b)
-    nearest = next((bridge for bridge in catalogue.above(a) if bridge in others), None)
-    device = catalogue.pci.get(nearest or "")
-    return nearest if device is not None and device.port_type == "upstream-port" else None
-
-
 def _no_ats(host: Host, nic: PciDevice, gpus: Sequence[str], guest: PlannedGuest) -> Iterator[Finding]:
     if nic.ats_enabled:
         return
     state = "off" if nic.ats_enabled is False or nic.acs is not None else "unknown"
-    step = "switch ATS on in its firmware with its maker's tool, then reboot"
-    if nic.vendor_id == _MELLANOX:
-        step = f"mlxconfig -d {nic.address} set ATS_ENABLED=1, then reboot"
-    if any(option == "noats" for word in host.kernel_args or () for option in pci_options(word)):
-        step += "; and the kernel argument pci=noats must be removed"
-    text = f"ATS is {state}: traffic with {', '.join(gpus)} below the same switch goes through the root complex; {step}"
+    text = (
+        f"ATS is {state}: traffic with {', '.join(gpus)} below the same switch goes through the root complex;"
+        f" {ats_step(nic, host.kernel_args)}"
+    )
     yield Finding(level="warn" if state == "off" else "info", text=text, where=f"guest {guest.name}: {nic.address}")
 
 
@@ -67,9 +59,10 @@ def _ports(
     for port in _between(catalogue, nic, gpus):
         if port.acs is None:
             continue
-        if not set(NEEDED) <= set(port.acs.capable):
+        able = [name for name in NEEDED if name in port.acs.capable]
+        if "ReqRedir" in able and "DirectTrans" not in able:
             unable.append(port.address)
-        elif missing := tuple(name for name in NEEDED if name not in (*port.acs.enabled, *asked)):
+        elif missing := tuple(name for name in able if name not in (*port.acs.enabled, *asked)):
             lacking.setdefault(missing, []).append(port.address)
     where = f"guest {guest.name}: {nic}"
     pair = f"between {nic} and {', '.join(gpus)}"
@@ -80,7 +73,7 @@ def _ports(
         )
         yield Finding(level="info", text=text, where=where)
     if unable:
-        text = f"ports {', '.join(unable)} have no ACS {' '.join(NEEDED)}: no direct traffic {pair}, whatever is set"
+        text = f"ports {', '.join(unable)} redirect without ACS DirectTrans: no direct traffic {pair}, whatever is set"
         yield Finding(level="info", text=text, where=where)
 
 
@@ -88,7 +81,7 @@ def _between(catalogue: Catalogue, nic: str, gpus: Sequence[str]) -> Iterator[Pc
     """Yield the downstream ports on the way from a NIC to GPUs below the same switch, each once."""
     seen: set[str] = set()
     for gpu in gpus:
-        shared = _shared_switch(catalogue, gpu, nic)
+        shared = shared_switch(catalogue.index, gpu, nic)
         for end in (nic, gpu):
             above = catalogue.above(end)
             for address in above[: above.index(shared) if shared in above else 0]:
@@ -96,9 +89,3 @@ def _between(catalogue: Catalogue, nic: str, gpus: Sequence[str]) -> Iterator[Pc
                 if port is not None and address not in seen and port.port_type in _FACING_DOWN:
                     seen.add(address)
                     yield port
-
-
-def pci_options(word: str) -> list[str]:
-    """Return the options of a `pci=` kernel argument; none for any other argument."""
-    name, _, options = word.partition("=")
-    return options.split(",") if name == "pci" else []

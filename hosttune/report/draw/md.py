@@ -49,8 +49,9 @@ def _block(block: AnyBlock, parts: Any) -> str:
     lines = []
     for number, entry in enumerate(parts, 1):
         mark = f" ({escaped(entry.mark.signed)})" if entry.mark else ""
-        lines.append(f"{number}. **{escaped(entry.title)}**{mark}{f': {escaped(entry.note)}' if entry.note else ''}")
-        lines += [f"   - **{label}**: {escaped(text)}" for label, text in entry.facts]
+        lead = f"{number}." if block.numbered else "-"
+        lines.append(f"{lead} **{escaped(entry.title)}**{mark}{f': {escaped(entry.note)}' if entry.note else ''}")
+        lines += [f"   - {f'**{escaped(label)}**: ' if label else ''}{escaped(text)}" for label, text in entry.facts]
     return "\n".join(lines)
 
 

@@ -56,9 +56,14 @@ def _block(block: AnyBlock, parts: Any, console: Console) -> None:
         _findings(block, console)
     elif isinstance(block, Entries):
         for number, entry in enumerate(parts, 1):
-            about = ": ".join(word for word in (entry.mark.word if entry.mark else "", entry.note) if word)
-            prose(f"{number}. {entry.title}{f' ({about})' if about else ''}", 2, console, hang=3)
-            _labelled(entry.facts, 5, console)
+            word = entry.mark.word if entry.mark else ""
+            about = ": ".join(part for part in (word, entry.note) if part)
+            title = f"{number}. {entry.title}{f' ({about})' if about else ''}"
+            if not block.numbered:
+                title = f"{word:5}  {entry.title}" if word else entry.title
+            prose(title, 2, console, STYLES.get(entry.mark.outcome, "plain") if entry.mark else "plain", hang=3)
+            for label, text in entry.facts:
+                prose(f"{label}: {text}" if label else text, 6, console, hang=2)
 
 
 def _findings(block: Findings, console: Console) -> None:

@@ -1,0 +1,38 @@
+"""The arguments that a definition gives to QEMU itself (`<qemu:commandline>`), as far as something depends on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+# "name" is the key that QEMU takes for a first word without one (system/vl.c, qemu_fw_cfg_opts).
+WINDOW = re.compile(r"(?:name=)?opt/ovmf/X-PciMmio64Mb,string=([0-9]{1,12})")
+_HOLE = re.compile(
+    r"(?:driver=)?(?:q35|i440FX)-pcihost(?:\.|,property=)pci-hole64-size(?:=|,value=)(0x[0-9a-f]+|[0-9]+)([bkmgtpe]?)",
+    re.IGNORECASE,
+)
+_SUFFIXES = "bkmgtpe"  # powers of 1024 (QEMU util/cutils.c, qemu_strtosz)
+_PASSED = re.compile(r"""\b(?:host|sysfsdev)["\s]*[=:]["\s]*([^",\s]+)""")  # also in QEMU's JSON form
+_ADDRESS = re.compile(r"(?:(?:^|/)([0-9a-f]{4,8}):|^)([0-9a-f]{2}:[01][0-9a-f]\.[0-7])/?$", re.IGNORECASE)
+
+
+def values_of(arguments: Sequence[str], option: str) -> list[str]:
+    """Return the values of an option, in the order in which QEMU takes them; it takes "--" for "-", too."""
+    return [value for word, value in pairwise(arguments) if word in (f"-{option}", f"--{option}")]
+
+
+def passed_functions(arguments: Sequence[str]) -> dict[str, str | None]:
+    """Return what `-device vfio-pci` passes as it is written, and its PCI address; None if it has none (a vGPU)."""
+    written = (_PASSED.search(value) for value in values_of(arguments, "device") if "vfio-pci" in value)
+    places = {match[1]: _ADDRESS.search(match[1]) for match in written if match}
+    return {text: f"{at[1] or '0000'}:{at[2]}".lower() if at else None for text, at in places.items()}
+
+
+def hole_bytes(arguments: Sequence[str]) -> int | None:
+    """Return the size of the 64-bit hole that `-global` sets, the property that `<pcihole64>` sets, too."""
+    sizes = [match for value in values_of(arguments, "global") if (match := _HOLE.fullmatch(value))]
+    if not sizes:
+        return None
+    number, suffix = sizes[-1].groups()
+    return int(number, 16 if number[:2].lower() == "0x" else 10) << 10 * max(0, _SUFFIXES.find(suffix.lower() or "b"))
