@@ -66,8 +66,8 @@ def test_the_text_names_line_rule_and_remedy(cli: Cli) -> None:
     assert first.startswith("missing.xml: 1 error, ")
     at = lines.index("  error  device-missing") + 1
     number = 1 + next(n for n, line in enumerate(MISSING.splitlines()) if "<hostdev" in line)
-    assert lines[at].startswith(f"      line {number}: 0000:99:00.0 does not exist on this host")
-    assert lines[at + 1] == "      do: name a device of this host: hosttune discover lists them"
+    assert lines[at].startswith(f"          line {number}: 0000:99:00.0 does not exist on this host")
+    assert lines[at + 1] == "          do: name a device of this host: hosttune discover lists them"
 
 
 def test_check_xml_is_the_same_and_takes_several_files(cli: Cli) -> None:

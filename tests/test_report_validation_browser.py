@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from browser import Browser, browser, needs_browser
 from sweeps import sample
-from test_report_plan_picture import INTENT, example
+from test_report_plan_picture import INTENT, example, plan_html
 from test_report_svg import texts
 from test_report_validation_html import DOCUMENTS, contrast, host, page, page_of, planned, running
 from validations import GPUS, faulty
@@ -16,7 +16,6 @@ from validations import GPUS, faulty
 import hosttune
 from hosttune.model.intent import Intent
 from hosttune.report.picture.layout import plan_picture
-from hosttune.report.plan_html import plan_html
 
 pytestmark = needs_browser
 

@@ -44,6 +44,7 @@ class Lines(Block, frozen=True, kw_only=True):
     lines: tuple[str, ...]
     style: Style = "plain"
     empty: str = ""
+    numbered: bool = False
 
     @property
     def parts(self) -> Sequence[str]:
@@ -73,6 +74,13 @@ class Facts(Block, frozen=True, kw_only=True):
     """Names with their values."""
 
     parts: tuple[tuple[str, str], ...]
+
+
+class Exact(Block, frozen=True, kw_only=True):
+    """Lines byte for byte, such as a difference of two files: never wrapped."""
+
+    parts: tuple[str, ...]
+    whole: bool = True
 
 
 class Entry(Value, frozen=True, kw_only=True):
@@ -159,7 +167,7 @@ class Picture(Block, frozen=True, kw_only=True):
     parts: tuple[()] = ()
 
 
-AnyBlock = Lines | Table | Facts | Entries | Findings | Charts | Plots | Maps | Picture
+AnyBlock = Lines | Table | Facts | Exact | Entries | Findings | Charts | Plots | Maps | Picture
 
 
 class Section(Value, frozen=True, kw_only=True):

@@ -100,7 +100,7 @@ def change_lines(todo: Sequence[Prepared]) -> tuple[str, ...]:
     They are each setting with its present and its wanted value, and the differences between guests' present and new
     definitions.
     """
-    from hosttune.report.result_text import wanted_lines
+    from hosttune.report.result import wanted_lines
     from hosttune.transaction.guests import definition_change
 
     return (*wanted_lines(todo), *filter(None, map(definition_change, todo)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from hosttune.model.listing import some
 from hosttune.model.validation import CheckResult
-from hosttune.report.blocks import AnyBlock, Entries, Facts, Findings, Lines, Report, Table, cut
+from hosttune.report.blocks import AnyBlock, Entries, Exact, Facts, Findings, Lines, Report, Table, cut
 from hosttune.report.branch import printable
 from hosttune.report.draw.text import words
 from hosttune.report.outcomes import SIGNS, WORDS, groups, subjects_by_check
@@ -37,10 +37,12 @@ def markdown(report: Report) -> str:
 
 def _block(block: AnyBlock, parts: Any) -> str:
     if isinstance(block, Lines):
-        return "\n".join(f"- {escaped(line)}" for line in parts)
+        return "\n".join(f"{f'{n}.' if block.numbered else '-'} {escaped(line)}" for n, line in enumerate(parts, 1))
     if isinstance(block, Table):
         names = [block.columns[n] for n in block.used]
         return table(names, ([words(row[n]) if n < len(row) else "" for n in block.used] for row in parts))
+    if isinstance(block, Exact):
+        return "\n".join(f"    {printable(line)}" for line in parts)
     if isinstance(block, Facts):
         return table(("fact", "value"), parts)
     if isinstance(block, Findings):

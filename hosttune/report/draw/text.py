@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hosttune.model.listing import some
-from hosttune.report.blocks import AnyBlock, Cell, Entries, Facts, Findings, Lines, Report, Table, cut
+from hosttune.report.blocks import AnyBlock, Cell, Entries, Exact, Facts, Findings, Lines, Report, Table, cut
 from hosttune.report.branch import NARROW, count, printable, prose, say, wrap
 from hosttune.report.outcomes import SIGNS, WORDS, Mark, groups, subjects_by_check
 
@@ -33,37 +33,48 @@ def draw(report: Report, console: Console) -> None:
             prose(section.heading, 0, console, "strong")
             if section.lead:
                 prose(section.lead, 0, console, "dim")
-        for number, block in enumerate(section.blocks):
+        for block in section.blocks:
+            indent = 2
             if block.heading and block.heading != section.heading:
-                if number:
-                    say("", console)
                 prose(block.heading, 2, console, "strong")
+                indent = 4
             parts, more = cut(block, block.parts, "text")
-            _block(block, parts, console)
+            _block(block, parts, indent, console)
             if more:
-                prose(more, 2, console)
+                prose(more, indent, console)
 
 
-def _block(block: AnyBlock, parts: Any, console: Console) -> None:
+def _block(block: AnyBlock, parts: Any, indent: int, console: Console) -> None:
     if isinstance(block, Lines):
-        for line in parts:
-            prose(line, 2, console, block.style, hang=2)
+        for number, line in enumerate(parts, 1):
+            prose(f"{number}. {line}" if block.numbered else line, indent, console, block.style, hang=2)
     elif isinstance(block, Table):
-        _table(block, parts, console)
+        _table(block, parts, indent, console)
     elif isinstance(block, Facts):
-        _labelled(parts, 2, console)
+        _labelled(parts, indent, console)
+    elif isinstance(block, Exact):
+        for line in parts:
+            exact = (mark if mark.isprintable() else repr(mark)[1:-1] for mark in line)
+            say(" " * indent + "".join(exact), console)
     elif isinstance(block, Findings):
         _findings(block, console)
     elif isinstance(block, Entries):
-        for number, entry in enumerate(parts, 1):
-            word = entry.mark.word if entry.mark else ""
-            about = ": ".join(part for part in (word, entry.note) if part)
-            title = f"{number}. {entry.title}{f' ({about})' if about else ''}"
-            if not block.numbered:
-                title = f"{word:5}  {entry.title}" if word else entry.title
-            prose(title, 2, console, STYLES.get(entry.mark.outcome, "plain") if entry.mark else "plain", hang=3)
-            for label, text in entry.facts:
-                prose(f"{label}: {text}" if label else text, 6, console, hang=2)
+        _entries(block, parts, indent, console)
+
+
+def _entries(block: Entries, parts: Any, indent: int, console: Console) -> None:
+    width = max((len(entry.mark.word) for entry in parts if entry.mark), default=0)
+    for number, entry in enumerate(parts, 1):
+        word = entry.mark.word if entry.mark else ""
+        about = ": ".join(part for part in (word, entry.note) if part)
+        title = f"{number}. {entry.title}{f' ({about})' if about else ''}"
+        if not block.numbered:
+            title = f"{word:{width}}  {entry.title}" if width else entry.title
+        style = STYLES.get(entry.mark.outcome, "plain") if entry.mark else "plain"
+        hang = width + 2 if width and not block.numbered else 3
+        prose(title, indent, console, style, hang=hang)
+        for label, text in entry.facts:
+            prose(f"{label}: {text}" if label else text, indent + hang + 1, console, hang=2)
 
 
 def _findings(block: Findings, console: Console) -> None:
@@ -107,31 +118,31 @@ def words(cell: Cell) -> str:
     return cell.signed if isinstance(cell, Mark) else printable(cell)
 
 
-def _table(block: Table, parts: Any, console: Console) -> None:
+def _table(block: Table, parts: Any, indent: int, console: Console) -> None:
     """Print aligned columns. The last that fits wraps below itself; those behind it go below the row, with names."""
     names = [block.columns[n] for n in block.used]
     rows = [[row[n] if n < len(row) else "" for n in block.used] for row in parts]
     widths = [max(len(words(row[n])) for row in (names, *rows)) for n in range(len(names))]
-    room = min(console.width, NARROW) - 2
+    room = min(console.width, NARROW) - indent
     kept = 1
     while kept < len(widths) and sum(widths[:kept]) + 2 * kept + min(widths[kept], _LEAST) <= room:
         kept += 1
     for number, row in enumerate((names, *rows)):
-        lead = "  "
+        lead = " " * indent
         for n in range(kept - 1):
             side = ">" if block.styles.get(names[n]) == "num" else "<"
             lead += f"{words(row[n]):{side}{widths[n]}}  "
         style = next(
             (STYLES[cell.outcome] for cell in row if isinstance(cell, Mark) and cell.outcome in STYLES), "plain"
         )
-        first, *rest = wrap(words(row[kept - 1]), room + 2 - len(lead))
+        first, *rest = wrap(words(row[kept - 1]), room + indent - len(lead))
         say(f"{lead}{first}".rstrip(), console, style if number else "dim")
         for line in rest:
             say(" " * len(lead) + line, console, style)
         if number:
             for name, cell in zip(names[kept:], row[kept:], strict=True):
                 if cell:
-                    prose(f"{name}: {words(cell)}", 6, console, hang=2)
+                    prose(f"{name}: {words(cell)}", indent + 4, console, hang=2)
 
 
 def _labelled(facts: Any, indent: int, console: Console) -> None:
