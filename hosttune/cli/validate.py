@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hosttune.cli.commands import Command, Seconds, Whole, host_options, progress, read_document
-from hosttune.cli.output import emit, emit_page, emit_report, exiting, tell
+from hosttune.cli.output import FORMATS as REPORTS
+from hosttune.cli.output import emit, emit_report, exiting, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -137,19 +138,14 @@ def read_fleet(path: str | None) -> str | None:
 def list_checks(inside: bool, output: str) -> None:
     """Print every check with its description, in the order of the report."""
     from hosttune.checks import checks
+    from hosttune.report.validation import checks_report
 
-    if output not in ("text", "json"):
-        raise BadInput(f"--list as {output}", where="--output", hint="give text or json")
+    if output not in REPORTS:
+        raise BadInput(f"--list as {output}", where="--output", hint=f"give one of {', '.join(REPORTS)}")
     found = checks(inside)
-    if output == "json":
-        from hosttune.model.values import to_json
-
-        names = ("id", "title", "subjects", "why", "source", "inside")
-        emit(to_json([{name: getattr(check, name) for name in names} for check in found]))
-        return
-    from hosttune.report.check_list import print_checks
-
-    emit_page(lambda page: print_checks(found, page))
+    names = ("id", "title", "subjects", "why", "source", "inside")
+    rows = [{name: getattr(check, name) for name in names} for check in found]
+    emit_report(rows, output, lambda _: checks_report(found))
 
 
 def report_of(found: Validated, before: Validation | None, floors: str | None = None) -> Report:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from hosttune.model.collective import CollectiveReport, GroupState, HostGroup, Scaling
+from hosttune.model.collective import CollectiveReport, GroupState, HostGroup, Member, Scaling
 from hosttune.model.listing import some
 from hosttune.report.between import unmeasured_hosts
 from hosttune.report.blocks import Lines, Report, Table
@@ -148,3 +148,28 @@ def unmeasured(report: CollectiveReport) -> Iterator[str]:
         reason = f": {why}" if why else ""
         lines.append(f"unknown: {what}{reason}: {count(len(groups), 'group')} ({some(steps, 4)})")
     yield from lines
+
+
+def member_report(found: Member) -> Report:
+    """Return what a host has, and its part of a collective if it took part."""
+    guests = "unknown" if found.guests is None else ", ".join(found.guests) or "none"
+    has = []
+    if found.library is not None:
+        has.append(f"{found.library.words}; GPUs that it sees: {found.library.gpus} of {found.gpus_present}")
+    if found.place is not None:
+        rate = "rate unknown" if found.place.rate_gbps is None else f"{found.place.rate_gbps:g} Gb/s"
+        has.append(f"meets others at {found.place.interface}, {found.place.address or 'no address'}, {rate}")
+    has += [f"{name}={value}" for name, value in found.environment.items()]
+    part = [f"group {found.group}: {found.outcome} {found.why or ''}".rstrip()] if found.group is not None else []
+    part += [
+        f"{one.kind}, {one.size_bytes} bytes, {one.ranks} ranks: {min(one.seconds):.4g} s" for one in found.timings
+    ]
+    return Report(
+        kind="A host's part in collectives",
+        headline=f"{found.host or 'host'}: running guests: {guests}",
+        blocks=(
+            Lines(heading="What it has", lines=(*has, *found.settings), whole=True),
+            Lines(heading="Its part", lines=tuple(part), whole=True),
+            Lines(heading="Notes", lines=found.notes, style="warn", whole=True),
+        ),
+    )

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from hosttune.model.listing import some
-from hosttune.model.pairs import GPU_RAIL, Fault, Pair, PairsReport
+from hosttune.model.pairs import GPU_RAIL, Ends, Fault, Pair, PairsReport, Port
 from hosttune.report.between import unmeasured_hosts
-from hosttune.report.blocks import Lines, Maps, Report
+from hosttune.report.blocks import Lines, Maps, Report, Table
 from hosttune.report.branch import count
 from hosttune.report.heatmaps import Cell, Matrix, cell_step, colour_range
 
@@ -180,3 +180,31 @@ def _cell(pair: Pair | None, ramp: Sequence[float]) -> Cell:
     expected = f", expected {pair.expected:.3g} or more" if pair.expected is not None else ""
     note = f"{way}: {pair.state}{expected}" if pair.state != "good" else ""
     return Cell(text=f"{pair.gbps:.3g}", step=step, below_floor=pair.state == "low", note=note)
+
+
+def ends_report(found: Ends) -> Report:
+    """Return the ports of a host, and its ends if it has measured."""
+    guests = "unknown" if found.guests is None else ", ".join(found.guests) or "none"
+    ends = tuple(
+        (end.rail, end.role, end.outcome, f"{end.gbps:.4g} Gb/s" if end.gbps is not None else end.why or "")
+        for end in found.ends
+    )
+    return Report(
+        kind="A host's part in measuring between hosts",
+        headline=f"{found.host or 'host'}: tools: {', '.join(found.tools) or 'none'}; running guests: {guests}",
+        blocks=(
+            Lines(heading="Ports", lines=tuple(line for port in found.ports for line in _port(port)), whole=True),
+            Table(heading="Measured", columns=("rail", "as", "outcome", "figure"), rows=ends, whole=True),
+            Lines(heading="Notes", lines=found.notes, style="warn", whole=True),
+        ),
+    )
+
+
+def _port(port: Port) -> Iterator[str]:
+    rate = "rate unknown" if port.rate_gbps is None else f"{port.rate_gbps:g} Gb/s"
+    device = f"{port.rdma}/{port.rdma_port}" if port.rdma and port.rdma_port else port.rdma
+    facts = (device, port.link_layer, port.state, port.address or "no address", rate)
+    gpu = f"with the memory of GPU {port.gpu.address}" if port.gpu else None
+    yield f"{port.rail}: {', '.join(fact for fact in (*facts, gpu) if fact)}"
+    if port.gpu_why:
+        yield f"{port.rail}: not with the memory of its GPU: {port.gpu_why}"

@@ -82,5 +82,9 @@ def escaped(text: str | None) -> str:
 
 def table(names: Sequence[str], rows: Iterable[Sequence[str | None]]) -> str:
     """Return a table with every cell escaped."""
-    lines = [names, ["---"] * len(names), *([escaped(cell) for cell in row] for row in rows)]
+    lines = [
+        [escaped(name) if name else "" for name in names],
+        ["---"] * len(names),
+        *([escaped(cell) for cell in row] for row in rows),
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
