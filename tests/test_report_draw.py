@@ -21,6 +21,7 @@ from hosttune.report.blocks import (
     Exact,
     Facts,
     Findings,
+    Form,
     Lines,
     Maps,
     Picture,
@@ -83,7 +84,7 @@ BLOCKS: tuple[AnyBlock, ...] = (
 
 
 def report(*blocks: AnyBlock) -> Report:
-    forms = ("text", "md", "html", "junit")
+    forms: tuple[Form, ...] = ("text", "md", "html", "junit")
     sections = tuple(Section(heading=f"s{n}", lead=HOSTILE, blocks=(one,), forms=forms) for n, one in enumerate(blocks))
     return Report(kind="k", verdict="fail", word="FAIL", name=HOSTILE, headline=HOSTILE, blocks=sections)
 
