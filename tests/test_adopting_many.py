@@ -432,7 +432,7 @@ def test_a_running_guest_far_from_its_memory_is_planned_repaired_and_put_back(
         assert entries[action.id] == outcome
     target = action.want.partition(" ")[0].rpartition("=")[2]
     assert f"N{target}=512" in pages.read_text()
-    assert run(["revert", "--root", str(root)]) == 0
+    assert run(["revert", "--yes", "--root", str(root)]) == 0
     assert "N0=256 N1=256" in pages.read_text()
 
 
@@ -476,7 +476,7 @@ def test_the_saved_plan_can_be_applied(root: Path, tmp_path: Path, capsys: pytes
     capsys.readouterr()
     assert run(two) == 0
     assert capsys.readouterr().out.startswith("2 guests, 0 to change, 2 right as they are")
-    assert run(["revert", *where]) == 0
+    assert run(["revert", "--yes", *where]) == 0
     assert {path.name: path.read_text() for path in (root / ".hosttune" / "commands").glob("virsh-dumpxml-*")} == before
 
 

@@ -496,7 +496,7 @@ def test_a_state_directory_that_is_none_is_not_a_matter_of_privilege(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HOSTTUNE_STATE", str(tmp_path / "file"))
-    for words in (("status",), ("revert",), ("recover",)):
+    for words in (("status",), ("revert", "--yes"), ("recover",)):
         code, out, err = cli(*words)
         assert (code, out) == (3, "")
         if os.geteuid() == 0 or words == ("status",):  # what changes the machine asks for privilege first

@@ -129,6 +129,21 @@ def test_every_host_is_visited_and_the_worst_is_the_exit_code(stubs: Stubs) -> N
     assert sorted(stubs.calls()) == ["b validate", "d validate"]
 
 
+@pytest.mark.parametrize("verb", ["apply", "revert"])
+def test_without_a_terminal_hosts_are_changed_only_with_yes(stubs: Stubs, verb: str) -> None:
+    words = [word for word in stubs.words(verb, "--waves", "1,100%") if word != "--yes"]
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, cwd=stubs.folder, env=stubs.environment(),
+        stdin=subprocess.DEVNULL, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"{verb} on 4 hosts:\n  wave 1: a\n  wave 2: b, c, d\n" in done.stderr
+    assert "do: give --yes" in done.stderr
+    assert (stubs.calls(), stubs.results.exists()) == ([], False)
+    stubs.fleet(verb, "--waves", "1,100%")
+    assert len(stubs.calls()) > 4
+
+
 def test_a_canary_that_fails_stops_the_run_and_resume_goes_on_from_there(stubs: Stubs) -> None:
     stubs.tell("a", "validate verdict fail")
     done = stubs.fleet("apply", "--waves", "1,2,100%", code=1)

@@ -131,7 +131,7 @@ def test_revert_gives_back_what_both_took(cli: Cli, plan: Path) -> None:
     before = cli.root.contents()
     assert cli("apply", str(plan), "--yes")[0] == 0
     assert cli.root.contents() != before
-    assert cli("revert")[0] == 0
+    assert cli("revert", "--yes")[0] == 0
     assert cli.root.contents() == before
     assert cli.json("status")["entries"] == []
 

@@ -116,7 +116,7 @@ def repaired(lab: LabMachine, document: dict[str, Any]) -> Iterator[Repaired]:
         applied, between = run(lab, "apply", PLAN, "--yes", "--disrupt", WRONG), threads(lab)
         pages += [memory(lab)]
         again, status = run(lab, "apply", PLAN, "--yes"), run(lab, "status")
-        reverted, after = run(lab, "revert"), threads(lab)
+        reverted, after = run(lab, "revert", "--yes"), threads(lab)
         pages += [memory(lab)]
         texts = (kept, definitions(lab))
         yield Repaired(rehearsed, applied, again, status, reverted, before, between, after, texts, tuple(pages))

@@ -144,9 +144,9 @@ def story(host: LabMachine) -> Story:
     host.shell(f"chmod o+x {GUESTS}")
     opened = run(host, "apply", "--start", "--yes", before=UMASK)
     second = process_of(host, SECOND)
-    in_use = run(host, "revert")
+    in_use = run(host, "revert", "--yes")
     host.shell(f"virsh destroy {GUEST}; virsh destroy {SECOND}")
-    reverted = run(host, "revert")
+    reverted = run(host, "revert", "--yes")
     if reverted.document and reverted.document["reboot_required"]:
         host.reboot()
     host.shell("modprobe vfio-pci")
