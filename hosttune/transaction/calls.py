@@ -91,9 +91,7 @@ def revert(
     confirm: undoing.Confirm = lambda lines: True,
 ) -> Result:
     """Revert every finished transaction, newest first, or rehearse that. Raises Refused, Declined if not confirmed."""
-    if dry_run:
-        return _with_code(undoing.rehearse_revert(here[0], force=force))
-    return _with_code(undoing.revert(here[0], say, force=force, confirm=confirm))
+    return _with_code(undoing.revert(here[0], say, force=force, dry_run=dry_run, confirm=confirm))
 
 
 def recover(here: Here, say: Say, *, force: bool = False, disrupt: Collection[str] = ()) -> Result:

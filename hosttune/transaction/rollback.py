@@ -5,7 +5,7 @@ It uses the journal, never values in memory, so the same code serves a crash, a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -58,19 +58,18 @@ def rehearse(
     same_boot: bool,
     force: bool,
     again: Mapping[tuple[str, str], Any],
-) -> dict[int, Made]:
-    """Return what `roll_back_records` would do, without a write; `after` of what is planned is its present value.
+) -> Iterator[tuple[Record, Made]]:
+    """Yield what `roll_back_records` would do, without a write; `after` of what is planned is its present value.
 
     `left`: the parts of settings as the rollback of newer transactions would leave them; this one adds its own.
     """
-    undone: dict[int, Made] = {}
     for record in _newest_first(r for r in records if r.to_undo):
         setting = setting_of_record(record)
         target = "" if isinstance(setting, Divisible) else record.target
         try:
             parts = setting.parts(freeze(setting.read(system)))
         except (HosttuneError, OSError) as error:
-            undone[record.step] = Made("failed", None, reason_of(error))
+            yield record, Made("failed", None, reason_of(error))
             continue
         live = setting.joined({name: left.get((record.kind, target, name), part) for name, part in parts.items()})
         known = _as_set_again(record, again)
@@ -78,14 +77,13 @@ def rehearse(
         value, foreign = _value_to_restore(setting, known, live, same_boot=here, force=force)
         left.update({(record.kind, target, name): part for name, part in setting.parts(value).items()})
         if foreign and live is None and not setting.none_is_value:
-            undone[record.step] = Made("planned", known.after, "it is not there now: its driver is put back before it")
+            yield record, Made("planned", known.after, "it is not there now: its driver is put back before it")
         elif foreign:
             made = _foreign(setting, live, foreign)
-            undone[record.step] = made if value == live else replace(made, outcome="planned")
+            yield record, made if value == live else replace(made, outcome="planned")
         else:
             why = _gone(setting, known, live, here) if value == live else None
-            undone[record.step] = Made("already" if why else "planned", live, why)
-    return undone
+            yield record, Made("already" if why else "planned", live, why)
 
 
 def _as_set_again(record: Record, again: Mapping[tuple[str, str], Any]) -> Record:

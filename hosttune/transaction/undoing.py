@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hosttune.errors import Declined, Refused
@@ -23,60 +24,54 @@ Key = tuple[str, str]  # kind and target
 Confirm = Callable[[Sequence[str]], bool]
 
 
-def revert(site: Site, say: Say, *, force: bool = False, confirm: Confirm = lambda lines: True) -> tuple[Result, int]:
+def revert(
+    site: Site, say: Say, *, force: bool = False, dry_run: bool = False, confirm: Confirm = lambda lines: True
+) -> tuple[Result, int]:
     """Revert every finished transaction, newest first. Return the result and the exit code.
 
     Exit code 0: everything has its original value. 1: something that was changed by others was left alone. 4: something
     could not be reverted. Raises Refused; Declined if `confirm`, which gets a line for each setting, returns false.
+    `dry_run`: write and lock nothing; the result has what would be done, its notes what would be refused.
     """
     store = writable_store(site)
-    with store.locked():
+    with contextlib.nullcontext() if dry_run else store.locked():
         transactions = site.transactions()
-        applied = tuple(one for one in transactions if one.to_revert)
-        for guard in _guards(site, store, transactions, applied):
-            guard()
-        rehearsed = _rehearsed(site, applied, force=force, again=set_again(site, transactions))
-        if any(made.outcome not in ("already", "conflict") for _, made in rehearsed) and not confirm(
-            tuple(revert_lines(rehearsed))
-        ):
+        applied, again = tuple(one for one in transactions if one.to_revert), set_again(site, transactions)
+        refusals = _refusals(site, store, transactions, applied)
+        if not dry_run and (refused := next(refusals, None)):
+            raise refused
+        rehearsed = _rehearsed(site, applied, force=force, again=again)
+        if dry_run:
+            entries = tuple(entry for record, made in rehearsed for entry in undone_entries(record, made))
+            told = (f"revert would be refused: {error.what} ({error.hint})" for error in refusals)
+            notes = (*told, "dry run: nothing was written")
+            return Result(host=site.hostname, verb="revert", entries=entries, notes=notes), SUCCESS
+        writes = any(made.outcome not in ("already", "conflict") for _, made in rehearsed)
+        if writes and not confirm(tuple(revert_lines(rehearsed))):
             raise Declined("not reverted: answered no", where="prompt", hint="nothing was changed")
         with interruptible():
-            result, code = _settled(
-                site, store, "revert", applied, say, force=force, again=set_again(site, transactions)
-            )
+            result, code = _settled(site, store, "revert", applied, say, force=force, again=again)
         if code == SUCCESS:
-            for again in (one for one in transactions if one.header.verb != "apply"):
-                store.forget(again)  # the applies hold the original values of what was set again
+            for one in (one for one in transactions if one.header.verb != "apply"):
+                store.forget(one)  # the applies hold the original values of what was set again
         return result, code
 
 
-def rehearse_revert(site: Site, *, force: bool = False) -> tuple[Result, int]:
-    """Return what `revert` would do, without a write or a lock. The notes have what it would refuse. Raises Refused."""
-    store = writable_store(site)
-    transactions = site.transactions()
-    applied = tuple(one for one in transactions if one.to_revert)
-    notes = []
-    for guard in _guards(site, store, transactions, applied):
-        try:
-            guard()
-        except Refused as error:
-            notes.append(f"revert would be refused: {error.what} ({error.hint})")
-    rehearsed = _rehearsed(site, applied, force=force, again=set_again(site, transactions))
-    entries = tuple(entry for record, made in rehearsed for entry in undone_entries(record, made))
-    notes.append("dry run: nothing was written")
-    return Result(host=site.hostname, verb="revert", entries=entries, notes=tuple(notes)), SUCCESS
-
-
-def _guards(
+def _refusals(
     site: Site, store: Store, transactions: tuple[Transaction, ...], applied: tuple[Transaction, ...]
-) -> tuple[Callable[[], None], ...]:
-    """Return the checks before a revert; each raises Refused."""
-    return (
+) -> Iterator[Refused]:
+    """Yield what refuses a revert, checked one after the other."""
+    guards: tuple[Callable[[], None], ...] = (
         lambda: refuse_open(transactions),
         lambda: refuse_between_tenants(site.system, store, applied),
         lambda: refuse_running_guests(site.system, applied),
         lambda: refuse_in_use(site.system, applied),
     )
+    for guard in guards:
+        try:
+            guard()
+        except Refused as error:
+            yield error
 
 
 def _rehearsed(
@@ -84,14 +79,11 @@ def _rehearsed(
 ) -> list[tuple[Record, Made]]:
     """Return what a revert would do with each record, newest first."""
     left: dict[tuple[str, str, str], Any] = {}
-    rehearsed: list[tuple[Record, Made]] = []
-    for transaction in reversed(applied):
-        records = {record.step: record for record in transaction.records}
-        undone = rehearse(
-            site.system, transaction.records, left, same_boot=_same_boot(site, transaction), force=force, again=again
-        )
-        rehearsed += [(records[step], made) for step, made in undone.items()]
-    return rehearsed
+    return [
+        row
+        for one in reversed(applied)
+        for row in rehearse(site.system, one.records, left, same_boot=_same_boot(site, one), force=force, again=again)
+    ]
 
 
 def _same_boot(site: Site, transaction: Transaction) -> bool:
