@@ -73,7 +73,12 @@ def open_root(path: str, limits: Limits = LIMITS) -> System:
         with open(place, "rb") as file:
             return _load(file, path, limits)
     except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror or error}", where=path, hint=_HINT) from error
+        hint = _HINT
+        if path.startswith("@"):
+            from hosttune.model.hints import did_you_mean
+
+            hint = did_you_mean(path, [EXAMPLE], f"the host that comes with hosttune is {EXAMPLE}; or {_HINT}")
+        raise BadInput(f"cannot be read: {error.strerror or error}", where=path, hint=hint) from error
 
 
 def _example() -> str:

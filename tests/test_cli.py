@@ -99,7 +99,8 @@ def test_plan_of_a_capture_is_saved_only_where_out_says(cli: Cli, tmp_path: Path
     assert cli("plan", "--root", EXAMPLE, "--gpu", GPU)[2] == ""
     assert not cli.state.exists()
     target = tmp_path / "plan.json"
-    code, out, err = cli("plan", "--root", EXAMPLE, "--gpu", GPU, "-o", "xml", "--out", str(target))
+    words = ("plan", "--root", EXAMPLE, "--gpu", GPU, "--network", "default", "-o", "xml", "--out", str(target))
+    code, out, err = cli(*words)
     assert (code, err) == (0, f"plan saved: {target}\n")
     assert out.startswith("<domain")
     assert json.loads(target.read_text())["guests"][0]["devices"][0]["address"] == GPU
@@ -496,7 +497,7 @@ def test_a_state_directory_that_is_none_is_not_a_matter_of_privilege(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HOSTTUNE_STATE", str(tmp_path / "file"))
-    for words in (("status",), ("revert",), ("recover",)):
+    for words in (("status",), ("revert", "--yes"), ("recover",)):
         code, out, err = cli(*words)
         assert (code, out) == (3, "")
         if os.geteuid() == 0 or words == ("status",):  # what changes the machine asks for privilege first
@@ -521,7 +522,7 @@ EVERY_OUTPUT = [
     ("discover", "--root", EXAMPLE, "-o", "json"),
     ("discover", "--root", EXAMPLE),
     ("plan", "--root", EXAMPLE, "--gpu", GPU),
-    ("plan", "--root", EXAMPLE, "--gpu", GPU, "-o", "xml"),
+    ("plan", "--root", EXAMPLE, "--gpu", GPU, "--network", "default", "-o", "xml"),
     ("schema", "host"),
     ("--help",),
     ("plan", "--help"),

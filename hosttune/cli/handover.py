@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from hosttune.cli.commands import Command, Group, Whole, completing, host_options, progress
-from hosttune.cli.output import emit, emit_page, exiting, shown, tell, write
+from hosttune.cli.output import agreed, emit, emit_page, exiting, shown, tell, write
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -145,17 +145,14 @@ def _validating(site: Site) -> Callable[[int], Validation]:
 
 
 def _asking(yes: bool) -> Callable[[Sequence[str]], bool]:
-    """Return the function that shows what would be done and asks. Raises BadInput if stdin is not a terminal."""
+    """Return the function that shows what would be done, and asks unless `yes`."""
 
     def ask(lines: Sequence[str]) -> bool:
+        if not yes:
+            return agreed(lines, "hand over these devices?")
         for line in lines:
             write(shown(line))
-        if yes:
-            return True
-        if sys.stdin is None or not sys.stdin.isatty():
-            raise BadInput("cannot ask for confirmation: stdin is not a terminal", where="prompt", hint="give --yes")
-        click.echo("hand over these devices? [y/N]: ", nl=False, err=True)
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
+        return True
 
     return ask
 

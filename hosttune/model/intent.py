@@ -188,6 +188,8 @@ def _value_hint(problem: str, path: str) -> str:
         return f"write a number without quotation marks{more}"
     if words:
         return did_you_mean(given, words, f"write {either(words)}")
+    if path == "guests":
+        return "write a list of guests, each beginning with `- name: NAME`"
     return "see docs/intent.md for the keys"
 
 

@@ -1,6 +1,7 @@
 """The plan document as text: what each guest gets and why, what would change on the host, and what to watch for.
 
-The order is the order of reading: a verdict in one line, guests, guests that could not be placed, actions, findings.
+The order is the order of reading: a verdict in one line, errors, guests, guests that could not be placed, actions,
+other findings.
 `cli` saves the plan and prints where. The text is ASCII, except for names that the machine itself gives.
 """
 
@@ -30,6 +31,8 @@ def print_plan(plan: Plan, host: Host, console: Console) -> None:
     """Print a plan made for `host`, whose links and models are shown next to the planned devices."""
     for line in wrap(verdict(plan), console.width):
         say(line, console, "strong")
+    errors = tuple(finding for finding in plan.findings if finding.level == "error")
+    draw_rows(finding_rows(errors), console)
     kept = short_lists(plan.housekeeping_cpus or "none")
     draw_rows([("CPUs that stay with the host (housekeeping)", kept)], console)
     for guest in plan.guests:
@@ -38,7 +41,7 @@ def print_plan(plan: Plan, host: Host, console: Console) -> None:
     for unplaced in plan.unplaced:
         _print_unplaced(unplaced, console)
     _print_actions(plan.actions, host, console)
-    _print_findings(plan.findings, console)
+    _print_findings(tuple(finding for finding in plan.findings if finding not in errors), console)
 
 
 def verdict(plan: Plan) -> str:
