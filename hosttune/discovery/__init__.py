@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.model import sysfs
-from hosttune.model.host import Host, Tuned
+from hosttune.model.host import Host
 from hosttune.reader import Reader
 
 if TYPE_CHECKING:
@@ -42,8 +41,10 @@ def _read_host(reader: Reader) -> Host:
     from hosttune.discovery.pci import read_pci
     from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
     from hosttune.discovery.settings import read_settings
+    from hosttune.discovery.tuned import read_tuned
     from hosttune.gpu import begin, read_gpus
     from hosttune.gpu.vgpu import read_vgpu
+    from hosttune.tuned import ACTIVE
 
     begin(reader)
     identity = read_identity(reader)
@@ -74,7 +75,7 @@ def _read_host(reader: Reader) -> Host:
         virtualization=virtualization,
         guests=guests,
         settings=settings,
-        tuned=_read_tuned(reader, settings, identity.arch),
+        tuned=read_tuned(reader, settings.get(ACTIVE)),
         handover=read_handover(reader, pci),
     )
 
@@ -91,23 +92,6 @@ def _check_is_host(system: System) -> None:
     if not (system.exists("/sys") or system.exists("/proc")):
         hint = "give the directory that holds them, or a tar of it (hosttune capture writes one)"
         raise BadInput("no host: it holds neither sys/ nor proc/", where=system.origin, hint=hint)
-
-
-def _read_tuned(reader: Reader, settings: Mapping[str, str], arch: str | None) -> Tuned | None:
-    """Return what TuneD's active profile sets (see `discovery.tuned`); None where no profile is active.
-
-    `discovery.tuned` is imported only where a profile is active or may be active.
-    """
-    from hosttune.tuned import ACTIVE
-
-    active = settings.get(ACTIVE)
-    if active is None and reader.system.complete and not reader.lacks(ACTIVE):
-        return Tuned(profiles=(), unread=(f"{ACTIVE}: could not be read",))
-    if not active:
-        return None
-    from hosttune.discovery.tuned import read_tuned
-
-    return read_tuned(reader, active, arch)
 
 
 def _report_flat_guest(reader: Reader, host: Host) -> None:

@@ -50,6 +50,7 @@ READERS: tuple[tuple[str, str, str], ...] = (
     ("port_details", "portdetails", "read_port_details"),
     ("port_info", "portinfo", "read_port_info"),
     ("roce", "roce", "read_roce"),
+    ("tuned_verified", "tuned", "read_tuned_verified"),
 )
 _UNITS = tuple(
     f"{folder}/irqbalance.service"

@@ -24,7 +24,6 @@ from hosttune.model.platform import (
     Platform,
     RunningGuest,
     Tuned,
-    TunedKey,
     VcpuPin,
     Virtualization,
 )
@@ -35,7 +34,7 @@ __all__ = [
     "HOST_SCHEMA", "Acs", "Bar", "Cpu", "CpuModel", "DeviceSource", "DomainCapabilities", "GuestMemory", "Host",
     "HugePages", "Hugetlbfs", "Iommu", "Irq", "Link", "LinkEnd", "LinkFigures", "MemorySettings", "Module", "Nic",
     "NumaNode", "NvSwitch", "Nvme", "PciDevice", "Platform", "Problem", "RunningGuest", "SeenDevice", "Tuned",
-    "TunedKey", "VcpuPin", "Virtualization",
+    "VcpuPin", "Virtualization",
 ]  # fmt: skip
 
 
