@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
+from hosttune.discovery.cpu import read_cpus
+from hosttune.discovery.devices import read_nics, read_nvme, read_nvswitches
+from hosttune.discovery.fabric import read_fabric, recall_modules
+from hosttune.discovery.guests import read_guests
+from hosttune.discovery.handover import read_handover
+from hosttune.discovery.memory import read_memory_settings, read_nodes
+from hosttune.discovery.pci import read_pci
+from hosttune.discovery.pci_names import load as load_pci_ids
+from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
+from hosttune.discovery.settings import read_settings
+from hosttune.discovery.sources import problems, read_sources
+from hosttune.discovery.tuned import read_tuned
 from hosttune.errors import BadInput
+from hosttune.gpu import begin, read_gpus
+from hosttune.gpu.vgpu import read_vgpu
+from hosttune.machine import Machine
 from hosttune.model import sysfs
 from hosttune.model.host import Host
 from hosttune.reader import Reader
-
-if TYPE_CHECKING:
-    from hosttune.system import System
+from hosttune.system import System
+from hosttune.tuned import ACTIVE
 
 
 def discover(system: System) -> Host:
@@ -20,9 +32,6 @@ def discover(system: System) -> Host:
 
     Raises BadInput if the system is not a host (it has neither /sys nor /proc) or if a capture is hostile.
     """
-    from hosttune.discovery.fabric import read_fabric
-    from hosttune.discovery.sources import read_sources
-
     _check_is_host(system)
     reader = Reader(system)
     host = _read_host(reader)
@@ -32,20 +41,6 @@ def discover(system: System) -> Host:
 
 def _read_host(reader: Reader) -> Host:
     """Return the host document, without what is read by comparing its parts: fabric, sources and problems."""
-    from hosttune.discovery.cpu import read_cpus
-    from hosttune.discovery.devices import read_nics, read_nvme, read_nvswitches
-    from hosttune.discovery.fabric import recall_modules
-    from hosttune.discovery.guests import read_guests
-    from hosttune.discovery.handover import read_handover
-    from hosttune.discovery.memory import read_memory_settings, read_nodes
-    from hosttune.discovery.pci import read_pci
-    from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
-    from hosttune.discovery.settings import read_settings
-    from hosttune.discovery.tuned import read_tuned
-    from hosttune.gpu import begin, read_gpus
-    from hosttune.gpu.vgpu import read_vgpu
-    from hosttune.tuned import ACTIVE
-
     begin(reader)
     identity = read_identity(reader)
     platform, hypervisor = read_platform(reader)
@@ -82,10 +77,7 @@ def _read_host(reader: Reader) -> Host:
 
 def _own_pci_ids() -> bytes | None:
     """Return pci.ids of the machine that runs hosttune, for captures of other tools. No decision depends on names."""
-    from hosttune.discovery.pci_names import load
-    from hosttune.machine import Machine
-
-    return load(Machine())
+    return load_pci_ids(Machine())
 
 
 def _check_is_host(system: System) -> None:
@@ -106,8 +98,6 @@ def _report_flat_guest(reader: Reader, host: Host) -> None:
 
 
 def _with_problems(host: Host, reader: Reader) -> Host:
-    from hosttune.discovery.sources import problems
-
     _report_flat_guest(reader, host)
     for problem in problems(host):
         reader.problem(problem.what, problem.where, problem.why)

@@ -10,14 +10,18 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+import msgspec
+from lxml import etree
+from lxml.etree import _Element
+
+from hosttune.domain.xml import parse
 from hosttune.errors import BadInput, CommandFailed, Unreadable
 from hosttune.model.values import Value, to_json
+from hosttune.system import System
 
 if TYPE_CHECKING:
     import libvirt
-    from lxml.etree import _Element
 
-    from hosttune.system import System
 
 DEFAULT_URI = "qemu:///system"
 URI_VARIABLE = "HOSTTUNE_LIBVIRT_URI"
@@ -27,7 +31,7 @@ _MACHINE = ("x86_64", "q35")
 # RHEL and its derivatives have QEMU outside PATH, under this name.
 _EMULATORS = ("qemu-system-x86_64", "/usr/libexec/qemu-kvm")
 _VERSION_SECONDS = 5.0
-_VERSION = r"(?:QEMU emulator version )?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9.])"
+_VERSION = re.compile(r"(?:QEMU emulator version )?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9.])")
 # The elements of a domain XML that show a guest's resources. A capture keeps only these (no disks, networks, secrets).
 _KEPT = (
     *("name", "uuid", "memory", "currentMemory", "maxMemory", "vcpu", "vcpus", "iothreads", "iothreadids"),
@@ -221,7 +225,7 @@ def _ask_version(system: System, program: str) -> str | None:
 
 def read_version(text: str) -> str | None:
     """Return the version in a program's output: a line "9.0.0", or "QEMU emulator version 7.2.22 (Debian …)"."""
-    match = re.match(_VERSION, text.strip())
+    match = _VERSION.match(text.strip())
     return match[1] if match else None
 
 
@@ -261,8 +265,6 @@ def _virsh_capabilities(system: System, uri: str) -> tuple[str | None, str | Non
 
 def strip_facts(text: str) -> str:
     """Return the same facts without what discovery does not need: of each domain only CPUs, memory and host devices."""
-    import msgspec
-
     facts = msgspec.json.decode(text, type=LibvirtFacts)
     domains = facts.domains
     if domains is not None:
@@ -276,10 +278,6 @@ def strip_xml(xml: str | None) -> str | None:
     """Return a domain's XML with only its CPUs, memory and host devices, and without paths of files."""
     if xml is None:
         return None
-    from lxml import etree
-
-    from hosttune.domain.xml import parse
-
     try:
         root = parse(xml)
     except (etree.XMLSyntaxError, ValueError, BadInput):
