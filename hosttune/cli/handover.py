@@ -215,8 +215,7 @@ def inside(order: str) -> None:
 @click.option("--key", required=True, metavar="FILE",
               help="The SSH key that signs, or its public half if ssh-agent has it.")  # fmt: skip
 @click.option("--expires", required=True, metavar="TIME", help="How long it is valid: 30m, 24h, 7d (at most 30d).")
-@click.option("--dsse", is_flag=True, help="Also write FILE.dsse.json, a DSSE envelope (needs securesystemslib).")
-def sign(file: str, key: str, expires: str, dsse: bool) -> None:
+def sign(file: str, key: str, expires: str) -> None:
     """Sign a statement, on the controller.
 
     Writes the expiry into FILE, and the signature to FILE.sig. Refuses unless every device is clean. The key is never
@@ -225,7 +224,7 @@ def sign(file: str, key: str, expires: str, dsse: bool) -> None:
     from hosttune.handover.signing import SUFFIX, parse_duration
     from hosttune.handover.signing import sign as sign_file
 
-    signed = sign_file(file, key, parse_duration(expires), dsse=dsse)
+    signed = sign_file(file, key, parse_duration(expires))
     tell(shown(f"signed: {file}{SUFFIX}, valid until {signed.predicate.expires_at}"))
 
 
