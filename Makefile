@@ -23,7 +23,7 @@ PACKAGES_LAB := qemu-system-x86 qemu-utils mmdebstrap e2fsprogs openssh-client
 JOBS ?= $(shell nproc)
 unexport PYTHONDONTWRITEBYTECODE
 
-DEMO := plan --root @example --gpu 0000:41:00.0
+DEMO := plan --root @example --gpu 0000:41:00.0 --disk /images/guest.qcow2 --network default
 
 .PHONY: demo test evidence lab-test lab-full bench bench-fleet lint format wheelhouse set-up set-up-test clean
 

@@ -51,7 +51,7 @@ def applying(target: Path) -> list[Row]:
         Row("second `apply`: files written", f"{written}", "0", written == 0),
         Row("second `apply` over `discover`", f"{over:.2f} s", "≤ 0.5 s", over <= OVER_DISCOVER_SECONDS),
     ]
-    run([HOSTTUNE, "revert", "--root", str(root)])
+    run([HOSTTUNE, "revert", "--yes", "--root", str(root)])
     return rows
 
 
@@ -69,7 +69,7 @@ def traced(apply: list[str], trace: Path) -> Traced:
     calls = trace.read_text("utf-8", "replace").splitlines()
     names = [found[1] for line in calls if (found := re.match(r"\d+\s+(\w+)\(", line))]
     processes = sum(1 for name in names if name in ("fork", "vfork", "clone", "clone3"))
-    run([apply[0], "revert", *apply[2:4]])
+    run([apply[0], "revert", "--yes", *apply[2:4]])
     seconds = timed(lambda: run(apply))
     settings = len(re.findall(r"^  (?:done|clamped|pending|ignored) ", output, re.MULTILINE))
     return Traced(seconds, len(names), sum(1 for name in names if name == "fsync"), processes, settings)

@@ -94,7 +94,10 @@ def peak_memory(root: str) -> list[Row]:
 
 
 def percentile(call: Callable[[], object], rounds: int = 200) -> float:
-    """The 99th percentile of a call's milliseconds, without Python's garbage collection: the command turns it off."""
+    """The 99th percentile of a call's milliseconds, without Python's garbage collection.
+
+    A collection takes as long as what the process holds: here all hosts of this benchmark, in a command one.
+    """
     times = []
     gc.disable()
     try:

@@ -216,12 +216,12 @@ def status(root: Place | None = None) -> Result:
     """What is applied on a machine, what has drifted from it, what waits for a reboot. Changes nothing.
 
     Parameters:
-        root: a scratch root or a capture; None: this machine, where only root sees what root has applied.
+        root: a scratch root or a capture; None: this machine.
 
     Returns:
         The settings in force in `entries`, changed ones in `drift`. `exit_code` is 1 where something has drifted, was
         left alone by a revert, or is unfinished, or where nothing can be known (`state_known`: a capture keeps no
-        state); else 0.
+        state, and only root can read what root has applied); else 0.
 
     Raises:
         Refused: a journal cannot be read.
@@ -236,12 +236,21 @@ def status(root: Place | None = None) -> Result:
     return notes.status(open_site(_text(root)))
 
 
-def revert(root: Place | None = None, *, force: bool = False, say: Callable[[str], None] = lambda text: None) -> Result:
+def revert(
+    root: Place | None = None,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    confirm: Callable[[Sequence[str]], bool] = lambda lines: True,
+    say: Callable[[str], None] = lambda text: None,
+) -> Result:
     """Put everything back to what it was before hosttune changed it: all finished transactions, newest first.
 
     Parameters:
         root: a scratch root; None: this machine.
         force: also restore settings that something else has changed since.
+        dry_run: write nothing; the result has what would be restored.
+        confirm: gets a line for each setting just before the first write; False ends the call with nothing written.
         say: gets a line for each step.
 
     Returns:
@@ -251,6 +260,7 @@ def revert(root: Place | None = None, *, force: bool = False, say: Callable[[str
     Raises:
         Refused: with nothing written: not root, a captured host, an unfinished transaction (see `recover`), a running
             guest that still uses what would be taken back.
+        Declined: `confirm` returned False.
 
     Example:
         >>> hosttune.revert("scratch").exit_code, hosttune.status("scratch").entries
@@ -259,7 +269,7 @@ def revert(root: Place | None = None, *, force: bool = False, say: Callable[[str
     from hosttune.transaction import calls
     from hosttune.transaction.site import open_site
 
-    return calls.revert(open_site(_text(root)), say, force=force)
+    return calls.revert(open_site(_text(root)), say, force=force, dry_run=dry_run, confirm=confirm)
 
 
 def recover(

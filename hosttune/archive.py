@@ -7,25 +7,27 @@ Every error in an archive is one BadInput that names the archive and the member.
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import os
-import re
 import stat
+import tarfile
+import zlib
 from collections import deque
 from collections.abc import Iterator
-from functools import cache
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, Protocol
 
+from hosttune.assets import folder
 from hosttune.errors import BadInput
 from hosttune.machine import Machine
 from hosttune.model.limits import LIMITS as TABLE
 from hosttune.model.values import Value, format_size
 from hosttune.recorded import Archive, Capture
 from hosttune.replay import OWN
+from hosttune.scratch import Scratch
 from hosttune.system import System, join_link
-
-if TYPE_CHECKING:
-    import tarfile
 
 _MAX_HEADER_BYTES = 1 << 20  # of one member: names and extended headers; real ones are below 10 KiB
 _MAX_NAME_BYTES = 4096  # PATH_MAX
@@ -65,20 +67,21 @@ def open_root(path: str, limits: Limits = LIMITS) -> System:
             capture = Capture(_enter(path), origin=path)
             if not capture.scratch:
                 return capture
-            from hosttune.scratch import Scratch
-
             return Scratch(capture.root, origin=path)
         if not stat.S_ISREG(status.st_mode):
             raise BadInput("neither a directory nor an archive", where=path, hint=_HINT)
         with open(place, "rb") as file:
             return _load(file, path, limits)
     except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror or error}", where=path, hint=_HINT) from error
+        hint = _HINT
+        if path.startswith("@"):
+            from hosttune.model.hints import did_you_mean
+
+            hint = did_you_mean(path, [EXAMPLE], f"the host that comes with hosttune is {EXAMPLE}; or {_HINT}")
+        raise BadInput(f"cannot be read: {error.strerror or error}", where=path, hint=hint) from error
 
 
 def _example() -> str:
-    from hosttune.assets import folder  # here, because it imports pathlib
-
     return str(folder("examples") / "hgx-h200-8.tar.xz")
 
 
@@ -114,10 +117,6 @@ class _Contents:
 
 def _load(file: IO[bytes], origin: str, limits: Limits) -> Archive:
     """Read a whole archive. Raises BadInput."""
-    import lzma
-    import tarfile
-    import zlib
-
     contents = _Contents()
     stream = _Bounded(_unpacked(file), origin, limits)
     try:
@@ -141,16 +140,10 @@ def _unpacked(file: IO[bytes]) -> _Readable:
     magic = file.read(6)
     file.seek(0)
     if magic.startswith(b"\x1f\x8b"):
-        import gzip
-
         return gzip.GzipFile(fileobj=file)
     if magic.startswith(b"BZh"):
-        import bz2
-
         return bz2.BZ2File(file)
     if magic.startswith(b"\xfd7zXZ\0"):
-        import lzma
-
         return lzma.LZMAFile(file)
     return file
 
@@ -216,10 +209,8 @@ def _members(stream: _Bounded, origin: str) -> Iterator[tuple[tarfile.TarFile, t
 
     tarfile's own list of members is emptied, because it would keep every header in memory.
     """
-    import tarfile
-
     stream.allow(_MAX_HEADER_BYTES)
-    with tarfile.open(fileobj=stream, mode="r|", errors="replace", tarinfo=_header()) as tar:
+    with tarfile.open(fileobj=stream, mode="r|", errors="replace") as tar:
         count = 0
         while True:
             stream.allow(_MAX_HEADER_BYTES)
@@ -234,41 +225,6 @@ def _members(stream: _Bounded, origin: str) -> Iterator[tuple[tarfile.TarFile, t
                 raise BadInput(f"more than {stream.limits.members} members", where=origin, hint=_BOMB_HINT)
             yield tar, member
             tar.members = []  # type: ignore[attr-defined]  # an attribute that every Python has, but typeshed lacks
-
-
-_NUMBER = rb" *([0-7]{1,11})[\0 ]+"
-
-
-@cache
-def _header() -> type[tarfile.TarInfo]:
-    """Return tarfile's header class with a faster path for files, links and folders, which are nearly all members.
-
-    It skips what a capture does not need (owners, modes, times). Parsing those takes half the time of reading a tar.
-    """
-    import tarfile
-
-    number = re.compile(_NUMBER)
-
-    class Header(tarfile.TarInfo):
-        """See `_header`."""
-
-        @classmethod
-        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Header:
-            """See tarfile."""
-            size, total = number.fullmatch(buf, 124, 136), number.fullmatch(buf, 148, 156)
-            plain = len(buf) == _BLOCK and buf[156:157] in _PLAIN and not buf[345] and size and total
-            if not (plain and int(total[1], 8) == 256 + sum(buf[:148]) + sum(buf[156:])):  # type: ignore[index]
-                return super().frombuf(bytes(buf), encoding, errors)
-            found = cls(bytes(buf[:100]).partition(b"\0")[0].decode(encoding, errors).rstrip("/"))
-            found.type = bytes(buf[156:157])
-            found.linkname = bytes(buf[157:257]).partition(b"\0")[0].decode(encoding, errors)
-            found.size = int(size[1], 8)  # type: ignore[index]
-            return found
-
-    return Header
-
-
-_PLAIN = (b"0", b"2", b"5")  # a file, a link, a folder
 
 
 def _take(contents: _Contents, tar: tarfile.TarFile, member: tarfile.TarInfo, stream: _Bounded, origin: str) -> None:

@@ -84,9 +84,7 @@ def read_nodes(reader: Reader, paths: Iterable[str] = ()) -> dict[str, tuple[str
             if functions or (functions is not None and kind == _BLOCK and not re.match("loop|ram", name)):
                 found[f"{prefix}/{name}"] = tuple(sorted(functions))
             mapped = reader.text(f"{kind}/{name}/dm/name") if name.startswith("dm-") else None
-            volume = re.fullmatch(
-                r"((?:[^-]|--)++)-((?:[^-]|--)+)", mapped or ""
-            )  # LVM doubles the dashes of its names
+            volume = re.fullmatch(r"((?:[^-]|--)++)-((?:[^-]|--)+)", mapped or "")  # LVM doubles dashes in names
             for link in (mapped and f"mapper/{mapped}", volume and "/".join(volume.groups()).replace("--", "-")):
                 if link:
                     found[f"/dev/{link}"] = (f"/dev/{name}",)

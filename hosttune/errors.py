@@ -36,6 +36,10 @@ class Refused(HosttuneError):
     exit_code = 3
 
 
+class Declined(HosttuneError):
+    """The administrator answered no to the prompt. Nothing was changed."""
+
+
 _TO_READ = "run as root, or check the device's health"
 
 

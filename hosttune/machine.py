@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
+import signal
 import stat
+import subprocess
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from hosttune.descriptors import let_go
 from hosttune.errors import CommandFailed, InUse, Unreadable, WriteFailed
+from hosttune.locked import LockedReads
 from hosttune.system import (
     MAX_FILE_BYTES,
     System,
@@ -24,11 +27,6 @@ from hosttune.system import (
     take_file,
     unless_absent,
 )
-
-if TYPE_CHECKING:
-    import subprocess
-
-    from hosttune.locked import LockedReads
 
 _CHUNK = 65536
 _BEHIND_A_LOCK = ("/driver_override", "/sriov_numvfs")  # see `locked`
@@ -43,8 +41,6 @@ class Machine(System):
 
     @cached_property
     def _locked(self) -> LockedReads:
-        from hosttune.locked import LockedReads
-
         return LockedReads()
 
     def read_bytes(self, path: str) -> bytes | None:
@@ -132,8 +128,6 @@ class Machine(System):
 
     def read_medium(self, path: str, offset: int, size: int) -> bytes:
         """See System."""
-        import mmap
-
         buffer = mmap.mmap(-1, size)  # O_DIRECT needs an aligned buffer: open(2)
         try:
             fd = _open_block(path, os.O_DIRECT)
@@ -220,8 +214,6 @@ def _open_block(path: str, flags: int) -> int:
 
 def run_command(argv: tuple[str, ...], timeout: float, stdin: str | None = None) -> str:
     """Run a command, return its stdout. No shell; the C locale. Raises CommandFailed."""
-    import subprocess
-
     try:
         child = subprocess.Popen(
             argv,
@@ -251,9 +243,6 @@ def run_command(argv: tuple[str, ...], timeout: float, stdin: str | None = None)
 
 def _abandon(child: subprocess.Popen[bytes]) -> None:
     """Kill a command and all that it started, without waiting: a driver's tool can hang where no signal reaches it."""
-    import signal
-    import subprocess
-
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     for pipe in (child.stdin, child.stdout, child.stderr):

@@ -21,6 +21,18 @@ def saved_plan() -> str:
     return os.path.join(state_directory(), "plan.json")
 
 
+def plan_of_sudo_user() -> str | None:
+    """Return the plan saved by the user who called sudo, whose state directory is not root's; None if there is none."""
+    import pwd
+
+    try:
+        home = pwd.getpwuid(int(os.environ["SUDO_UID"])).pw_dir
+    except (KeyError, ValueError, OverflowError):
+        return None
+    path = os.path.join(os.environ.get("XDG_STATE_HOME") or f"{home}/.local/state", "hosttune", "plan.json")
+    return path if os.path.isfile(path) else None
+
+
 # File modes in the state directory, whatever the umask is; docs/state.md explains them for users. A folder's name ends
 # in "/"; NAME stands for any name. Journals and plans have serial numbers and UUIDs of devices, so they are private.
 # QEMU runs as its own user and must be able to reach and read a guest's seed; the seed has the guest's own settings and

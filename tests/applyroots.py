@@ -236,9 +236,10 @@ class Cli:
 
 
 def planned(root: Path, name: str, *options: str) -> Path:
-    """A plan for a root, saved beside it."""
+    """A plan for a root, saved beside it. Its guest of options can boot from a network."""
     path = root.parent / f"{name}.json"
-    assert run(["plan", "--root", str(root), *options, "--out", str(path)]) == 0
+    network = [] if {"-f", "--disk", "--adopt", "--adopt-all"} & set(options) else ["--network", "default"]
+    assert run(["plan", "--root", str(root), *options, *network, "--out", str(path)]) == 0
     return path
 
 

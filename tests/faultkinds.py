@@ -14,7 +14,7 @@ from domain_shapes import NO_GPU, changed
 from hosttune.apparmor import LOCAL, RULE
 from hosttune.domain import domain_xml
 from hosttune.model.host import Host, Virtualization
-from hosttune.model.intent import GuestIntent, Intent
+from hosttune.model.intent import GuestIntent, Intent, Network
 from hosttune.model.plan import Action, AdoptedGuest, Plan, PlannedGuest
 from hosttune.model.topology import Cpu, NumaNode
 
@@ -29,7 +29,9 @@ _CPU = "sys/devices/system/cpu"
 _DEVICES = "sys/bus/pci/devices"
 _ACS = "SrcValid ReqRedir CmpltRedir UpstreamFwd"
 
-VM = changed(NO_GPU, name="vm", page_bytes=None, accelerator="tcg")
+VM = changed(  # it boots from its network: the roots have no disks of guests
+    NO_GPU, name="vm", page_bytes=None, accelerator="tcg", disk=None, networks=(Network(network="default"),)
+)
 Content = str | bytes
 
 

@@ -103,8 +103,9 @@ class Stubs:
 
     def words(self, verb: str, *words: str) -> list[str]:
         """The command line of a verb."""
+        yes = ["--yes"] if verb in ("apply", "revert") and "--check" not in words else []
         return [str(HOSTTUNE), "fleet", verb, "-i", str(self.folder / "inventory.yml"), "--results",
-                str(self.results), *words]  # fmt: skip
+                str(self.results), *yes, *words]  # fmt: skip
 
     def fleet(self, verb: str, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """`hosttune fleet VERB WORDS…` to its end."""

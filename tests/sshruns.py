@@ -79,7 +79,8 @@ class Runs:
         """`hosttune fleet VERB` with this inventory and these results."""
         given = ("-i", str(self.folder / "inventory.yml"), "--results", str(self.results))
         intent = ("--intent", str(self.intent)) if verb in ("plan", "apply") else ()
-        return [str(BIN / "hosttune"), "fleet", verb, *given, *intent, *options]
+        yes = ["--yes"] if verb in ("apply", "revert") and "--check" not in options else []
+        return [str(BIN / "hosttune"), "fleet", verb, *given, *intent, *yes, *options]
 
     def command(self, verb: str, *options: str, code: int = 0) -> dict[str, Any]:
         """Run `hosttune fleet VERB`, which must end with `code`: its report."""

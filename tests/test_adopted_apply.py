@@ -24,7 +24,7 @@ from hosttune.cli.process import run
 from hosttune.domain.definitions import differences, digest_of, managers_of, secrets_of, without_secrets
 from hosttune.domain.edit import XmlText
 from hosttune.domain.reader import read_domain
-from hosttune.errors import BadInput, CommandFailed, HosttuneError, Refused
+from hosttune.errors import BadInput, CommandFailed, Declined, HosttuneError, Refused
 from hosttune.hypervisor.adopted import AdoptedDefinition, is_domain_name
 from hosttune.machine import Machine
 from hosttune.model.intent import Intent
@@ -36,7 +36,6 @@ from hosttune.planning.adopting import Definition, adopt, change_definition, sav
 from hosttune.register import record_devices
 from hosttune.scratch import Scratch
 from hosttune.transaction import Options, applied_plans, apply_plan, recover, rehearse_apply, revert, status
-from hosttune.transaction.applying import Declined
 from hosttune.transaction.guards import check_quarantine
 from hosttune.transaction.guests import definition_change
 from hosttune.transaction.steps import TODO, Prepared, Step
@@ -426,7 +425,7 @@ def test_the_command_line_shows_no_password(
             ["apply", str(tmp_path / "plan.json"), "--dry-run"],
             ["apply", str(tmp_path / "plan.json"), "--yes", "-o", "json"],
             ["status"],
-            ["revert", "-o", "json"],
+            ["revert", "--yes", "-o", "json"],
         ):
             assert run([*command, *words]) == 0, capsysbinary.readouterr().err
             out, err = capsysbinary.readouterr()

@@ -377,7 +377,7 @@ def test_the_saved_plan_can_be_applied(root: Path, tmp_path: Path, capsys: pytes
     capsys.readouterr()
     assert run(two) == 0
     assert capsys.readouterr().out.startswith("2 guests, 0 to change, 2 right as they are")
-    assert run(["revert", *where]) == 0
+    assert run(["revert", "--yes", *where]) == 0
     assert {path.name: path.read_text() for path in (root / ".hosttune" / "commands").glob("virsh-dumpxml-*")} == before
 
 

@@ -392,17 +392,3 @@ def test_a_large_capture_is_read_in_little_memory() -> None:
     argv = [sys.executable, "-c", code, str(XE9680)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=HOSTS.parent.parent)
     assert int(done.stdout) < 80 << 10  # KiB: the project's limit for discover
-
-
-def test_a_plain_capture_needs_no_archive_or_process_library(host_root: Callable[[str], Path]) -> None:
-    code = (
-        "import sys\n"
-        "from hosttune.archive import open_root\n"
-        "from hosttune.discovery import discover\n"
-        "discover(open_root(sys.argv[1])).to_json()\n"
-        "heavy = {'tarfile', 'subprocess', 'lxml', 'jinja2', 'rich', 'yaml', 'pynvml', 'libvirt', 'json'}\n"
-        "print(*heavy & set(sys.modules))\n"
-    )
-    argv = [sys.executable, "-c", code, str(host_root("h200/h200x1"))]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=HOSTS.parent.parent)
-    assert done.stdout.split() == []

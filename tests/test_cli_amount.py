@@ -51,12 +51,12 @@ def test_both_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_question_of_apply_shows_its_changes(root: Root, plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody must answer a question about changes that are not shown."""
     words = ("apply", str(plan), "--root", str(root.path), "--no-guests")
-    assert run(["-q", *words]) == 2
+    assert run(["-q", *words]) == 3
     shown = capsys.readouterr().err.split("error: cannot ask")[0]
     assert "driver 0000:41:00.0: nvidia -> vfio-pci" in shown
     assert run(["-q", *words, "--yes"]) == 0
     assert capsys.readouterr().err == ""
-    assert run(["-v", "revert", "--root", str(root.path)]) == 0
+    assert run(["-v", "revert", "--yes", "--root", str(root.path)]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert lines[:2] == [f"reading the host: {root.path}", f"state: {root.path}/var/lib/hosttune"]
     assert any("driver 0000:41:00.0" in line for line in lines[2:])

@@ -138,7 +138,7 @@ for words in sys.argv[2].split(";"):
         sys.exit(code)
 """
     at = f"--root {root.path}"
-    words = f"apply {at} {plan} --dry-run;apply {at} {plan} --yes;apply {at} {plan} --yes;status {at};revert {at}"
+    words = f"apply {at} {plan} --dry-run;apply {at} {plan} --yes;apply {at} {plan} --yes;status {at};revert {at} --yes"
     done = subprocess.run(
         [sys.executable, "-B", "-c", program, str(root.path), words],
         cwd=ROOT,
@@ -210,8 +210,8 @@ def test_start(cli: Cli, plan: Path) -> None:
     assert "guest-state:gpu-guest" not in outcomes(cli.json("status"))  # whether it runs now is its operator's business
 
 
-def answered(root: Root, plan: Path, answer: bytes) -> tuple[int, str]:
-    """Exit code and terminal of an apply whose prompt is answered.
+def answered(root: Root, answer: bytes, *words: str) -> tuple[int, str]:
+    """Exit code and terminal of a command whose prompt is answered.
 
     Ctrl-C is pressed until it ends: Python's readline does not see one between its prompt and its wait for input.
     """
@@ -221,7 +221,7 @@ def answered(root: Root, plan: Path, answer: bytes) -> tuple[int, str]:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a job in the background ignores it
         signal.alarm(60)  # whatever happens, nobody waits for it for good
         program = "from hosttune.cli import main; main()"
-        os.execv(sys.executable, [sys.executable, "-c", program, "apply", "--root", str(root.path), str(plan)])
+        os.execv(sys.executable, [sys.executable, "-c", program, *words, "--root", str(root.path)])
     text, answered_once, left = b"", False, False
     try:
         while True:
@@ -243,7 +243,7 @@ def answered(root: Root, plan: Path, answer: bytes) -> tuple[int, str]:
 
 @pytest.mark.parametrize("answer", [b"n\n", b"\n", b"what\n", b"\x04"])
 def test_no_is_no_and_is_the_default(root: Root, plan: Path, answer: bytes) -> None:
-    code, text = answered(root, plan, answer)
+    code, text = answered(root, answer, "apply", str(plan))
     assert code == 1
     assert f"driver {GPU}: nvidia -> vfio-pci" in text
     assert "change 11 settings?" in text
@@ -252,15 +252,26 @@ def test_no_is_no_and_is_the_default(root: Root, plan: Path, answer: bytes) -> N
     assert root.journals() == []
 
 
+def test_a_revert_asks_too(root: Root, plan: Path) -> None:
+    assert answered(root, b"y\n", "apply", str(plan))[0] == 0
+    code, text = answered(root, b"n\n", "revert")
+    assert (code, root.driver(GPU)) == (1, "vfio-pci")
+    assert f"driver {GPU}: vfio-pci -> nvidia" in text
+    assert "restore the original values?" in text
+    assert "error: not reverted: answered no" in text
+    assert answered(root, b"y\n", "revert")[0] == 0
+    assert root.driver(GPU) == "nvidia"
+
+
 def test_yes_on_a_terminal_shows_progress(root: Root, plan: Path) -> None:
-    code, text = answered(root, plan, b"y\n")
+    code, text = answered(root, b"y\n", "apply", str(plan))
     assert code == 0, text
     assert f"[3/11] driver {GPU}: nvidia -> vfio-pci: done" in text
     assert root.driver(GPU) == "vfio-pci"
 
 
 def test_a_terminal_that_is_left_is_not_an_answer(root: Root, plan: Path) -> None:
-    code, text = answered(root, plan, b"\x03")
+    code, text = answered(root, b"\x03", "apply", str(plan))
     assert code == 130
     assert "Traceback" not in text
     assert root.journals() == []
@@ -272,7 +283,7 @@ def test_no_colours_into_a_pipe_nor_where_they_are_not_wanted(
 ) -> None:
     if no_color:
         monkeypatch.setenv("NO_COLOR", no_color)
-    for verb in (("apply", str(plan), "--yes"), ("status",), ("revert",)):
+    for verb in (("apply", str(plan), "--yes"), ("status",), ("revert", "--yes")):
         code, out, err = cli(*verb)
         assert (code, err) == (0, "")
         assert "\x1b" not in out
@@ -341,7 +352,7 @@ def test_applies_add_up_and_are_taken_back_newest_first(cli: Cli, tmp_path: Path
     assert f'KERNEL=="{OTHER_GPU}"' in rules
     applied_state = outcomes(cli.json("status"))
     assert {f"driver:{GPU}", f"driver:{OTHER_GPU}", "guest:a", "guest:b"} <= set(applied_state)
-    undone = cli.json("revert")["entries"]
+    undone = cli.json("revert", "--yes")["entries"]
     names = [entry["action"] for entry in undone]
     assert names.index("guest:b") < names.index(f"driver:{OTHER_GPU}") < names.index("guest:a")
     assert [entry["after"] for entry in undone if entry["action"] == f"hugepages:/{PAGES}"] == [254, 0]
@@ -358,7 +369,7 @@ def test_what_others_broke_since_is_set_again_when_that_is_no_surprise(cli: Cli,
     found = outcomes(cli.json("apply", str(plan), "--yes"))
     assert [name for name, outcome in found.items() if outcome == "done"] == ["energy-preference:cpus 1-11,97-107"]
     assert cli.root.get(PREFERENCE.format(5)) == "performance"
-    assert cli("revert")[0] == 0
+    assert cli("revert", "--yes")[0] == 0
     assert cli.root.contents() == before
 
 
@@ -366,7 +377,7 @@ def test_apply_after_revert_is_a_first_apply(cli: Cli, plan: Path) -> None:
     for _ in range(2):
         found = cli.json("apply", str(plan), "--yes")
         assert found["changed"] is True
-        assert cli("revert")[0] == 0
+        assert cli("revert", "--yes")[0] == 0
     assert cli.root.driver(GPU) == "nvidia"
 
 
@@ -376,7 +387,7 @@ def test_apply_after_revert_is_a_first_apply(cli: Cli, plan: Path) -> None:
 def test_a_value_that_is_already_wanted_is_neither_stale_nor_written(cli: Cli, plan: Path) -> None:
     cli.root.put(PAGES, "254\n")
     assert outcomes(cli.json("apply", str(plan), "--yes"))[f"hugepages:/{PAGES}"] == "already"
-    assert cli("revert")[0] == 0
+    assert cli("revert", "--yes")[0] == 0
     assert cli.root.get(PAGES) == "254"
 
 
@@ -385,7 +396,7 @@ def test_a_current_of_null_is_never_stale(cli: Cli, plan: Path, tmp_path: Path) 
     cli.root.put(PAGES, "7\n")
     found = next(e for e in cli.json("apply", path, "--yes")["entries"] if e["action"].startswith("hugepages"))
     assert (found["outcome"], found["before"], found["after"]) == ("done", 7, 254)
-    assert cli("revert")[0] == 0
+    assert cli("revert", "--yes")[0] == 0
     assert cli.root.get(PAGES) == "7"
 
 
@@ -404,7 +415,7 @@ def test_texts(cli: Cli, host_plan: Path, request: pytest.FixtureRequest) -> Non
         agrees(f"{name}.txt", plain(out + err, cli.root), request)
 
     read("dry-run", "apply", str(host_plan), "--dry-run", "--no-guests")
-    read("no-terminal", "apply", str(host_plan), code=2)
+    read("no-terminal", "apply", str(host_plan), code=3)
     read("apply", "apply", str(host_plan), "--yes")
     read("apply-again", "apply", str(host_plan), "--yes")
     read("status", "status")
@@ -412,8 +423,8 @@ def test_texts(cli: Cli, host_plan: Path, request: pytest.FixtureRequest) -> Non
     cli.root.put(PREFERENCE.format(1), "power\n")
     read("status-drift", "status", code=1)
     read("stale", "apply", str(host_plan), "--yes", code=3)
-    read("revert-conflict", "revert", code=1)
-    read("revert-force", "revert", "--force")
-    read("revert-nothing", "revert")
+    read("revert-conflict", "revert", "--yes", code=1)
+    read("revert-force", "revert", "--yes", "--force")
+    read("revert-nothing", "revert", "--yes")
     read("recover-nothing", "recover")
     read("status-nothing", "status")

@@ -108,7 +108,7 @@ def test_fewer_pages_now_take_nothing_back_where_the_next_boot_has_them(cli: Cli
     assert (found[f"hugepages:/{PAGES}"].outcome, found[f"hugepages:/{PAGES}"].after) == ("clamped", 100)
     assert found["kernel-argument:hugepages"].outcome == "pending"
     assert (code, result.reboot_required) == (0, True)
-    assert cli("revert")[0] == 0
+    assert cli("revert", "--yes")[0] == 0
 
 
 def test_ignored_and_not_needed_is_told_and_the_rest_goes_on(cli: Cli, plan: Path, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_ignored_and_not_needed_is_told_and_the_rest_goes_on(cli: Cli, plan: Pat
     assert again["changed"] is False
     assert outcomes(again)["energy-preference:cpus 1-11,97-107"] == "ignored"
     assert cli.json("status")["drift"] == []
-    assert cli("revert")[0] == 0
+    assert cli("revert", "--yes")[0] == 0
 
 
 def test_ignored_and_needed_is_taken_back(cli: Cli, plan: Path, tmp_path: Path) -> None:
@@ -200,9 +200,9 @@ def test_forth_and_back_on_other_machines(
     assert cli.json("apply", plan, "--yes")["changed"] is False
     assert cli.root.contents() == between
     assert cli.json("status")["drift"] == []
-    assert set(outcomes(cli.json("revert")).values()) <= {"reverted", "already"}
+    assert set(outcomes(cli.json("revert", "--yes")).values()) <= {"reverted", "already"}
     assert cli.root.contents() == before
-    assert cli.json("revert")["entries"] == []
+    assert cli.json("revert", "--yes")["entries"] == []
 
 
 @pytest.mark.parametrize("name", POOLLESS)

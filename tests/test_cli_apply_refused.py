@@ -80,7 +80,7 @@ def refused(cli: Cli, *arguments: str, code: int, verb: str = "apply") -> dict[s
 # --- captured hosts ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", [("apply", "--yes"), ("revert",), ("recover",), ("apply", "--boot")])
+@pytest.mark.parametrize("verb", [("apply", "--yes"), ("revert", "--yes"), ("recover",), ("apply", "--boot")])
 def test_a_captured_host_is_not_changed(capsys: pytest.CaptureFixture[str], plan: Path, verb: tuple[str, ...]) -> None:
     capsys.readouterr()
     arguments = [*verb, "--root", str(EXAMPLE), *([str(plan)] if verb == ("apply", "--yes") else [])]
@@ -95,7 +95,7 @@ def test_a_host_document_is_not_changed_but_rehearsed(cli: Cli, plan: Path, tmp_
     document = tmp_path / "host.json"
     document.write_text(cli("discover", "-o", "json")[1])
     assert run(["apply", "--host", str(document), str(plan), "--yes"]) == 3
-    assert run(["revert", "--host", str(document)]) == 3
+    assert run(["revert", "--yes", "--host", str(document)]) == 3
     assert run(["apply", "--host", str(document), str(plan), "--dry-run"]) == 0
     assert run(["status", "--host", str(document)]) == 1  # unknown: a document keeps no state
 
@@ -276,7 +276,7 @@ def test_usage(no: Cli, arguments: tuple[str, ...], error: str) -> None:
 
 def test_nobody_to_ask_is_refused_after_saying_what_would_change(cli: Cli, plan: Path) -> None:
     code, out, err = cli("apply", str(plan))
-    assert (code, out) == (2, "")
+    assert (code, out) == (3, "")
     asked, _, rest = err.partition("error: ")
     assert f"  driver {GPU}: nvidia -> vfio-pci\n" in asked
     assert block("error: " + rest)["do"] == "give --yes"
@@ -286,7 +286,7 @@ def test_nobody_to_ask_is_refused_after_saying_what_would_change(cli: Cli, plan:
 # --- somebody is in the way ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", [("apply", "--yes"), ("revert",), ("recover",), ("apply", "--boot")])
+@pytest.mark.parametrize("verb", [("apply", "--yes"), ("revert", "--yes"), ("recover",), ("apply", "--boot")])
 def test_one_at_a_time(cli: Cli, plan: Path, verb: tuple[str, ...]) -> None:
     cli.root.put(f"{STATE}/lock", "4711\n")
     with open(cli.root.path / STATE / "lock") as lock:
@@ -303,7 +303,7 @@ def test_an_unfinished_transaction_is_settled_first(cli: Cli, plan: Path) -> Non
     assert cli("apply", str(plan), "--yes")[0] == 0
     lines = cli.root.get(JOURNAL).splitlines(keepends=True)
     cli.root.put(JOURNAL, "".join(lines[:7]))  # cut off within its third step
-    for verb in (("apply", str(plan), "--yes"), ("revert",), ("apply", "--boot")):
+    for verb in (("apply", str(plan), "--yes"), ("revert", "--yes"), ("apply", "--boot")):
         said = refused(cli, *verb[1:], code=3, verb=verb[0])
         assert said["error"] == "transaction 1 was not finished"
         assert said["where"] == str(cli.root.path / JOURNAL)
@@ -364,7 +364,7 @@ def test_a_dry_run_on_a_capture_says_what_may_be_refused_on_the_host(cli: Cli, p
 )
 def test_a_journal_that_does_not_read_is_never_guessed_at(cli: Cli, plan: Path, text: str, why: str) -> None:
     cli.root.put(JOURNAL, text)
-    for verb in (("apply", str(plan), "--yes"), ("revert",), ("recover",), ("status",)):
+    for verb in (("apply", str(plan), "--yes"), ("revert", "--yes"), ("recover",), ("status",)):
         said = refused(cli, *verb[1:], code=3, verb=verb[0])
         assert said["error"].startswith("a journal that cannot be read")
         assert said["where"] == f"{cli.root.path / JOURNAL}, {why}"
@@ -393,12 +393,12 @@ def test_a_running_guest_keeps_its_definition_unless_named(cli: Cli, plan: Path)
 
 def test_no_ground_is_taken_from_under_a_running_guest(cli: Cli, plan: Path) -> None:
     guest_runs(cli, plan)
-    for verb in (("revert",), ("revert", "--force")):
+    for verb in (("revert", "--yes"), ("revert", "--yes", "--force")):
         said = refused(cli, *verb[1:], code=3, verb=verb[0])
         assert "gpu-guest" in said["error"]
         assert "shut it down" in said["do"]
     cli.root.put(".hosttune/commands/virsh-domstate-gpu-guest", "shut off\n")
-    assert cli("revert")[0] == 0
+    assert cli("revert", "--yes")[0] == 0
 
 
 def test_a_device_of_a_running_guest_is_not_taken(cli: Cli, plan: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from hosttune.cli import commands, quick, run
+from hosttune.cli import commands, run
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILD = "from hosttune.cli import run; run({!r}); import sys; sys.stderr.write(' '.join(sys.modules))"
@@ -40,50 +40,11 @@ def test_an_option_of_a_command_is_resolved_through_the_group(name: str) -> None
 
 
 def test_a_command_is_imported_when_it_is_called() -> None:
-    shared = {"commands", "output", "process", "quick"}
+    shared = {"commands", "output", "process", "usage"}
     assert modules_of("--version") == shared
     assert modules_of("--help") == shared
     assert modules_of("schema", "host") == shared | {"documents"}
     assert modules_of("plan", "--help") == shared | {"plan", "planned", "config"}
-
-
-SMALL = str(ROOT / "tests/hosts/ghw/linux-amd64-accel-nvidia.tar.gz")
-
-
-@pytest.mark.parametrize("words", [["-o", "json", "--root", SMALL], ["--root", SMALL, "--output", "json"]])
-def test_the_quick_answer_is_that_of_the_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert quick.document(["discover", *words]) is not None
-    assert run(["discover", *words]) == 0
-    answered = capsys.readouterr().out
-    assert run(["discover", "--output=json", f"--root={SMALL}"]) == 0
-    assert capsys.readouterr().out == answered
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["discover"],
-        ["discover", "-o", "text"],
-        ["discover", "-o", "json", "--output", "json"],
-        ["discover", "-o", "json", "-o", "json"],
-        ["discover", "-o", "json", "--root"],
-        ["discover", "-o", "json", "--root", "--help"],
-        ["discover", "-o", "json", "--root", SMALL, "--root", SMALL],
-        ["discover", "-o", "json", "--host", SMALL],
-        ["discover", "-ojson"],
-        ["discover", "--root", SMALL],
-        ["discover", "--help", "json"],
-        ["plan", "-o", "json"],
-        [],
-    ],
-)
-def test_any_other_call_is_left_to_click(words: list[str]) -> None:
-    assert quick.document(words) is None
-
-
-def test_a_quick_answer_that_fails_is_one_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["discover", "-o", "json", "--root", "/nowhere"]) == 2
-    assert capsys.readouterr().err.splitlines()[0].startswith("error: cannot be read")
 
 
 @pytest.mark.parametrize("name", ["plan", "apply"])

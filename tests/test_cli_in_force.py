@@ -50,7 +50,7 @@ def test_a_plan_that_was_reverted_but_for_a_conflict(cli: Cli, intent: Path, tmp
     assert plan_in_force(site_of(Scratch(str(cli.root.path))), wanted.intent) == wanted
     cli.root.put(PAGES, "300\n")
     cli.root.put(PREFERENCE.format(1), "power\n")
-    found = outcomes(cli.json("revert", code=1))
+    found = outcomes(cli.json("revert", "--yes", code=1))
     left = {name for name, outcome in found.items() if outcome == "conflict"}
     assert left == {f"hugepages:/{PAGES}", "energy-preference:cpus 1-11,97-107"}
     assert by_plan(cli) == before  # what they say where nothing is planned
@@ -65,7 +65,7 @@ def test_a_plan_that_was_reverted_but_for_a_conflict(cli: Cli, intent: Path, tmp
     assert (told["outcome"], "revert --force" in told["hint"]) == ("warn", True)
     again = outcomes(cli.json("apply", "--intent", str(intent), "--dry-run"))
     assert again[f"driver:{GPU}"] == "planned"  # planned anew: of the reverted plan nothing is left to go by
-    assert cli("revert", "--force")[0] == 0
+    assert cli("revert", "--yes", "--force")[0] == 0
     assert cli.json("status")["entries"] == []
 
 

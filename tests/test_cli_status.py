@@ -15,6 +15,7 @@ from applyroots import (
     ENTRY,
     GPU,
     JOURNAL,
+    OTHER_GPU,
     PAGES,
     PREFERENCE,
     RESULT,
@@ -164,7 +165,7 @@ def test_what_cannot_be_read_any_more_is_drift_not_fine(applied: Cli) -> None:
 
 
 def test_nothing_applied_is_nothing_to_revert(cli: Cli) -> None:
-    found = cli.json("revert")
+    found = cli.json("revert", "--yes")
     assert (found["changed"], found["entries"]) == (False, [])
     assert cli.json("recover")["entries"] == []
 
@@ -173,10 +174,10 @@ def test_revert_brings_everything_back_and_once_is_enough(cli: Cli, plan: Path) 
     before = cli.root.contents()
     assert cli("apply", str(plan), "--yes")[0] == 0
     assert cli.root.contents() != before
-    assert set(outcomes(cli.json("revert")).values()) == {"reverted", "already"}
+    assert set(outcomes(cli.json("revert", "--yes")).values()) == {"reverted", "already"}
     assert cli.root.contents() == before
     state = cli.root.tree()
-    assert cli.json("revert")["changed"] is False
+    assert cli.json("revert", "--yes")["changed"] is False
     after = cli.root.tree()
     assert {name for name in state | after if state.get(name) != after.get(name)} <= {f"{STATE}/lock"}
 
@@ -186,7 +187,7 @@ def test_what_others_changed_is_left_alone_until_forced(cli: Cli, plan: Path) ->
     assert cli("apply", str(plan), "--yes")[0] == 0
     cli.root.put(PAGES, "300\n")
     cli.root.put(PREFERENCE.format(1), "power\n")
-    found = cli.json("revert", code=1)
+    found = cli.json("revert", "--yes", code=1)
     told = {entry["action"]: entry for entry in found["entries"]}
     assert {name for name, entry in told.items() if entry["outcome"] == "conflict"} == {
         f"hugepages:/{PAGES}",
@@ -200,15 +201,63 @@ def test_what_others_changed_is_left_alone_until_forced(cli: Cli, plan: Path) ->
     applied_state = cli.json("status", code=1)
     assert outcomes(applied_state) == {f"hugepages:/{PAGES}": "conflict", PREFERENCES: "conflict"}
     assert applied_state["drift"] == []  # what is another's is no drift of ours
-    assert set(outcomes(cli.json("revert", code=1)).values()) == {"conflict"}
-    assert set(outcomes(cli.json("revert", "--force")).values()) == {"reverted"}
+    assert set(outcomes(cli.json("revert", "--yes", code=1)).values()) == {"conflict"}
+    assert set(outcomes(cli.json("revert", "--yes", "--force")).values()) == {"reverted"}
     assert cli.root.contents() == before
     assert cli.json("status")["entries"] == []
 
 
+def rehearsed_revert(cli: Cli, *options: str) -> dict[str, str]:
+    """The outcomes of a dry run, which has written nothing."""
+    before = cli.root.tree()
+    code, out, err = cli("revert", "--dry-run", *options, "-o", "json")
+    assert (code, err, cli.root.tree()) == (0, "", before)
+    found = json.loads(out)
+    assert (found["changed"], found["notes"][-1]) == (False, "dry run: nothing was written")
+    return outcomes(found)
+
+
+@pytest.mark.parametrize("changed", [{}, {PAGES: "300\n", PREFERENCE.format(1): "power\n"}], ids=["ours", "others"])
+@pytest.mark.parametrize("options", [(), ("--force",)])
+def test_a_revert_does_what_its_dry_run_says(
+    cli: Cli, plan: Path, pristine: Path, changed: dict[str, str], options: tuple[str, ...]
+) -> None:
+    """Also where a second apply changed some of the same CPUs: each value is what the revert before it would leave."""
+    assert cli("apply", str(plan), "--yes", "--no-guests")[0] == 0
+    again = planned(cli.root.path, "again", "--gpu", OTHER_GPU, "--name", "second", "--profile", "host")
+    assert cli("apply", str(again), "--yes", "--no-guests")[0] == 0
+    for name, text in changed.items():
+        cli.root.put(name, text)
+    said = rehearsed_revert(cli, *options)
+    done = outcomes(cli.json("revert", "--yes", *options, code=1 if changed and not options else 0))
+    assert set(said.values()) >= {"planned"}
+    foretold = {"planned": {"reverted", "already"}, "already": {"already"}, "conflict": {"conflict"}}
+    assert said.keys() == done.keys()
+    kept = {name for name, outcome in done.items() if outcome == "conflict"}
+    assert {n: (o, done[n]) for n, o in said.items() if done[n] not in foretold[o] and n not in kept} == {}
+    assert kept <= {name for name, outcome in said.items() if outcome in ("planned", "conflict")}
+
+
+def test_a_dry_run_says_what_a_revert_would_refuse(cli: Cli, plan: Path) -> None:
+    assert cli("apply", str(plan), "--yes")[0] == 0
+    cli.root.put(".hosttune/commands/virsh-domstate-gpu-guest", "running\n")
+    _, out, _ = cli("revert", "--dry-run")
+    assert "revert would be refused: guests that hosttune set up are running: gpu-guest" in " ".join(out.split())
+    assert "dry run of revert on example-hgx-h200: nothing was written" in out
+
+
+def test_without_a_terminal_a_revert_needs_yes(applied: Cli) -> None:
+    before = applied.root.contents()
+    code, out, err = applied("revert")
+    assert (code, out) == (3, "")
+    assert f"driver {GPU}: vfio-pci -> nvidia" in err
+    assert "do: give --yes" in err
+    assert applied.root.contents() == before
+
+
 def test_what_others_put_back_themselves_is_no_conflict(applied: Cli) -> None:
     applied.root.put(PAGES, "0\n")
-    (entry,) = [one for one in applied.json("revert")["entries"] if one["action"] == f"hugepages:/{PAGES}"]
+    (entry,) = [one for one in applied.json("revert", "--yes")["entries"] if one["action"] == f"hugepages:/{PAGES}"]
     assert (entry["outcome"], entry["before"], entry["after"]) == ("already", 0, 0)
     assert "nothing was written" in entry["why"]
 
@@ -285,7 +334,7 @@ def test_arguments_that_are_staged_together_stand_and_drift_one_by_one(applied: 
 def test_what_is_taken_back_works_until_the_next_boot(applied: Cli) -> None:
     shown = applied.root.get(CMDLINE)
     applied.root.put(CMDLINE, shown + " iommu=pt hugepagesz=1G hugepages=0:254\n")
-    assert applied.json("revert")["reboot_required"] is True
+    assert applied.json("revert", "--yes")["reboot_required"] is True
     assert applied.json("status")["reboot_required"] is True
     assert not (applied.root.path / DROP_IN).exists()
     applied.root.put(CMDLINE, shown + "\n")
@@ -324,7 +373,10 @@ def test_the_boot_unit_sets_it_again_from_the_journal(cli: Cli, plan: Path) -> N
     assert cli.root.get(PAGES) == "254"
     assert cli.json("status")["drift"] == []
     assert cli.json("apply", "--boot")["changed"] is False
-    assert set(outcomes(cli.json("revert")).values()) == {"reverted", "already"}  # to the originals of the apply
+    assert set(outcomes(cli.json("revert", "--yes")).values()) == {
+        "reverted",
+        "already",
+    }  # to the originals of the apply
     assert cli.root.contents() == {**before, BOOT_ID: ANOTHER_BOOT.encode()}
 
 
@@ -335,7 +387,7 @@ def test_the_boot_unit_has_nothing_to_do_where_nothing_is_applied(cli: Cli) -> N
 
 def test_revert_after_a_reboot_is_no_conflict(applied: Cli) -> None:
     rebooted(applied.root)
-    found = {entry["action"]: entry for entry in applied.json("revert")["entries"]}
+    found = {entry["action"]: entry for entry in applied.json("revert", "--yes")["entries"]}
     restart = "libvirt-restart:/dev/hugepages1G"  # there is no way back of it
     undone = {f"hugepages:/{PAGES}", PREFERENCES, "numa-balancing:kernel.numa_balancing"}
     assert {name for name, entry in found.items() if entry["outcome"] == "already"} == undone | {restart}

@@ -16,8 +16,8 @@ import pytest
 from applyroots import Root
 
 import hosttune
+from hosttune.errors import Declined
 from hosttune.journal import JournalFailed
-from hosttune.transaction.applying import Declined
 from hosttune.transaction.plancheck import Incomplete
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -184,7 +184,7 @@ def test_a_plan_is_applied_judged_and_reverted(name: str, tmp_path: Path, capsys
     found = call("validate")
     held = {row["subject"]: row["outcome"] for row in found["results"] if row["check"] == "gpu-driver"}
     assert (found["verdict"], held) == ("warn", dict.fromkeys(GPUS, "skip"))
-    call("revert")
+    call("revert", "--yes")
     assert {gpu: place.resolve().name for gpu, place in drivers.items()} == before
 
 

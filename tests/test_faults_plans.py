@@ -131,7 +131,7 @@ def test_mutants_leave_the_machine_as_it_was(
     code, _, _ = call(["apply", str(plan), "--root", str(machine), "--yes", "--disrupt", GPU])
     assert code == 0
     assert tree_of(machine) != before
-    code, _, _ = call(["revert", "--root", str(machine)])
+    code, _, _ = call(["revert", "--yes", "--root", str(machine)])
     assert code == 0
     assert tree_of(machine) == before
 

@@ -132,7 +132,7 @@ def test_a_second_apply_is_refused_and_told_who_holds_the_lock(saved: Path) -> N
     if child == 0:
         os.execv(HOSTTUNE, ["hosttune", "apply", "--root", str(saved)])
     _read_until(terminal, b"[y/N]")
-    for verb in (["apply", "--yes"], ["revert"], ["recover"]):
+    for verb in (["apply", "--yes"], ["revert", "--yes"], ["recover"]):
         second = command(*verb, "--root", str(saved))
         assert second.returncode == 3, second.stderr
         assert f"another hosttune (process {child})" in second.stderr

@@ -16,7 +16,7 @@ from hosttune.cli import run
 
 ROOT = Path(__file__).resolve().parent.parent
 ARCHIVE = ROOT / "examples/hgx-h200-8.tar.xz"
-README = "hosttune plan --root @example --gpu 0000:41:00.0"
+README = "hosttune plan --root @example --gpu 0000:41:00.0 --disk /images/guest.qcow2 --network default"
 
 
 @pytest.fixture(scope="module")

@@ -136,6 +136,21 @@ def reported(stubs: Stubs, capsys: pytest.CaptureFixture[str], *words: str) -> A
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("verb", ["apply", "revert"])
+def test_without_a_terminal_hosts_are_changed_only_with_yes(stubs: Stubs, verb: str) -> None:
+    words = [word for word in stubs.words(verb, "--waves", "1,100%") if word != "--yes"]
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, cwd=stubs.folder, env=stubs.environment(),
+        stdin=subprocess.DEVNULL, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"{verb} on 3 hosts:\n  wave 1: a\n  wave 2: b, c\n" in done.stderr
+    assert "do: give --yes" in done.stderr
+    assert (stubs.calls(), stubs.results.exists()) == ([], False)
+    stubs.fleet(verb, "--waves", "1,100%")
+    assert len(stubs.calls()) > 4
+
+
 def test_a_canary_that_fails_stops_the_run_and_resume_goes_on_from_there(
     stubs: Stubs, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -134,14 +134,14 @@ def test_a_quarantined_device_is_not_reverted(cli: Cli, plan: Path, tmp_path: Pa
     quarantined(cli.root)
     before = cli.root.contents()
     for words in ((), ("--force",)):
-        code, out, err = cli("revert", *words)
+        code, out, err = cli("revert", "--yes", *words)
         assert (code, out) == (3, "")
         assert f"{GPU} is quarantined since" in err
         assert f"driver:{GPU} would be undone" in err
         assert "libvirt-hook:" in err
     assert (cli.root.contents(), cli.root.driver(GPU)) == (before, "vfio-pci")
     assert handover(cli, "release", GPU, "--why", "x")[0] == 0
-    assert cli("revert")[0] == 0
+    assert cli("revert", "--yes")[0] == 0
     assert cli.root.driver(GPU) == "nvidia"
 
 
@@ -249,7 +249,7 @@ def test_the_hook_is_installed_by_an_action_and_taken_back(cli: Cli, plan: Path,
     recording = json.loads(handover(cli, "status", "-o", "json")[1])["recording"]
     assert recording["why"] == f"{PLACE} is not what this hosttune writes there"
     assert recording["active"] is False
-    cli.json("revert", "--force")
+    cli.json("revert", "--yes", "--force")
     assert not hook.exists()
     cli.root.put(PLACE[1:], "#!/bin/sh\nexit 0\n")
     assert outcomes(cli.json("apply", path, "--yes")) == {f"libvirt-hook:{PLACE}": "pending"}

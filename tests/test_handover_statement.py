@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,7 +18,6 @@ from hypothesis import strategies as st
 from sweeps import examples, sample
 
 from hosttune.errors import BadInput, HosttuneError
-from hosttune.handover.dsse import envelope_of
 from hosttune.handover.signing import SUFFIX, Unclean, check_list, parse_duration, sign, signature_reasons
 from hosttune.model.handover import PREDICATE_TYPE, STATEMENT_TYPE, Statement, canonical_json, digest_of
 
@@ -310,45 +306,6 @@ def test_a_clock_that_is_behind_the_statement_signs_nothing(keys: Keys, file: Pa
     assert (file.read_bytes(), Path(f"{file}{SUFFIX}").exists()) == (before, False)
     sign(str(file), str(keys.key), DAY, at=datetime(2025, 12, 31, 23, 56, tzinfo=UTC))  # what clocks may differ by
     assert reasons(keys, file) == []
-
-
-def test_a_dsse_envelope_has_the_same_bytes(keys: Keys, file: Path) -> None:
-    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-    from securesystemslib import dsse
-    from securesystemslib.signer import SSlibKey
-
-    sign(str(file), str(keys.key), DAY, at=NOW, dsse=True)
-    found = json.loads(Path(f"{file}.dsse.json").read_text())
-    assert found["payloadType"] == "application/vnd.in-toto+json"
-    assert base64.b64decode(found["payload"]) == file.read_bytes()
-    envelope = dsse.Envelope.from_dict(found)
-    key, other = (
-        SSlibKey.from_crypto(load_ssh_public_key(path.with_suffix(".pub").read_bytes()))
-        for path in (keys.key, keys.other)
-    )
-    assert set(envelope.verify([key], 1)) == {key.keyid}
-    with pytest.raises(Exception, match="threshold"):
-        envelope.verify([other], 1)
-    for bad in (keys.key.with_suffix(".pub"), keys.signers):
-        with pytest.raises(BadInput, match="not a key for a DSSE envelope"):
-            envelope_of(file.read_text(), str(bad))
-    sign(str(file), str(keys.key), DAY, at=NOW)
-    assert not Path(f"{file}.dsse.json").exists()  # it was of the text with the earlier expiry
-
-
-def test_an_envelope_needs_its_library(keys: Keys, file: Path, tmp_path: Path) -> None:
-    """A Python that finds another thing under its name: nothing is signed."""
-    (tmp_path / "shadow").mkdir()
-    (tmp_path / "shadow/securesystemslib.py").touch()
-    before = file.read_text()
-    words = ["handover", "sign", str(file), "--key", str(keys.key), "--expires", "1h", "--dsse"]
-    done = subprocess.run(
-        [sys.executable, "-m", "hosttune", *words], capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "shadow")},
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "is not installed\nwhere: --dsse\n   do: pip install 'hosttune[dsse]'" in done.stderr
-    assert (file.read_text(), Path(f"{file}{SUFFIX}").exists()) == (before, False)
 
 
 @pytest.mark.parametrize("text", ["", "24", "0h", "-1h", "1w", "24 h", "99999d", "31d", "1h1m", "١h"])

@@ -40,6 +40,8 @@ def message(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
         ((*PLAN, "--gpu", "0000:41:00.1"), "--gpu", "0000:41:00.0"),
         ((*PLAN, "--gpu", "14:00.0"), "--gpu", "0000:41:00.0, 0000:18:00.0 or 0000:04:00.0"),
         ((*PLAN, "--mig", "1g.18g"), "--mig", "1g.18gb, 1g.18gb+me or 4g.71gb"),
+        (("discover", "--root", "@exmple"), "@exmple", "@example"),
+        (("plan", "--root", "@Example", "--gpus", "1"), "@Example", "@example"),
     ],
 )
 def test_what_was_probably_meant(
@@ -62,6 +64,8 @@ def test_what_was_probably_meant(
         ('guests: [{name: a, gpus: 1, vcpus: "2"}]', "guests[0].vcpus", "write a number without quotation marks"),
         ("guests: [{name: a, gpus: 1, memory: 64}]", "guests[0].memory", "did you mean 64GiB? a number without a unit"),
         ("guests: [{name: a, gpus: 1, memory: 4KiB}]", "guests[0].memory", "give 1MiB or more"),
+        ("guests: {train: {gpus: 1}}", "guests", "write a list of guests, each beginning with `- name: NAME`"),
+        ("guests: train", "guests", "write a list of guests, each beginning with `- name: NAME`"),
         ("reserve: {memory_per_node: 8}", "reserve.memory_per_node", "did you mean 8GiB?"),
     ],
 )

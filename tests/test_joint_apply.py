@@ -15,8 +15,9 @@ from hosttune.model.plan import Plan
 INTENT = f"""
 version: 1
 guests:
-- {{name: near, gpus: ["{GPU}"], vcpus: 8, memory: 32GiB, accelerator: tcg}}
-- {{name: far, gpus: ["0000:9a:00.0"], vcpus: 7, memory: 16GiB, hugepages: 2MiB, accelerator: tcg}}
+- {{name: near, gpus: ["{GPU}"], vcpus: 8, memory: 32GiB, accelerator: tcg, networks: [{{network: default}}]}}
+- {{name: far, gpus: ["0000:9a:00.0"], vcpus: 7, memory: 16GiB, hugepages: 2MiB, accelerator: tcg,
+   networks: [{{network: default}}]}}
 """
 FAR_GPU = "0000:9a:00.0"
 POOL = "sys/devices/system/node/node{}/hugepages/hugepages-{}kB/nr_hugepages"
@@ -131,7 +132,7 @@ def test_revert_gives_back_what_both_took(cli: Cli, plan: Path) -> None:
     before = cli.root.contents()
     assert cli("apply", str(plan), "--yes")[0] == 0
     assert cli.root.contents() != before
-    assert cli("revert")[0] == 0
+    assert cli("revert", "--yes")[0] == 0
     assert cli.root.contents() == before
     assert cli.json("status")["entries"] == []
 

@@ -16,7 +16,7 @@ from hosttune.knobs.actions import actions_for
 from hosttune.knobs.files import KNOBS, file_knob, paths_to_read
 from hosttune.knobs.knob import HOST, Knob
 from hosttune.knobs.registry import all_knobs
-from hosttune.model.host import Host, Tuned, TunedKey
+from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
 from hosttune.model.values import to_json
@@ -25,7 +25,6 @@ from hosttune.scratch import Scratch
 from hosttune.settings.files import Form, OneFile
 from hosttune.settings.memory import Ksm, NumaBalancing, Thp
 from hosttune.transaction.kinds import kinds, setting_of
-from hosttune.tuned import WantedSetting, tuned_conflicts
 
 MANUAL = Path(__file__).parent.parent / "docs" / "intent.md"
 HEAD = "| name | in profiles | what it sets | values, the profile's first |\n|---|---|---|---|\n"
@@ -162,12 +161,3 @@ def test_the_manual_would_list_it() -> None:
     assert TOY.row == (
         "| `lru_protection_ms` | host | pages used within these ms are kept | `1000`, any number from `0` to `10000` |"
     )
-
-
-def test_what_tuned_sets_otherwise_is_seen() -> None:
-    key = TunedKey(plugin="sysfs", key=Toy.path, value="5", where="tuned.conf", sure=True)
-    tuned = Tuned(profiles=("mine",), keys=(key,))
-    assert [
-        tuned_conflict.how for tuned_conflict in tuned_conflicts(tuned, (WantedSetting(Toy.kind, Toy.path, 500),), ())
-    ] == ["otherwise"]
-    assert not list(tuned_conflicts(tuned, (WantedSetting(Toy.kind, Toy.path, 5),), ()))

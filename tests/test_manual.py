@@ -9,11 +9,13 @@ import sys
 import zipfile
 from pathlib import Path
 
+import click
 import manpages
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 from hosttune.cli import commands, run
+from hosttune.cli.complete import gpus
 
 ROOT = Path(__file__).resolve().parent.parent
 CALL = f'{sys.executable} -c "from hosttune.cli import main; main()" "$@"'
@@ -80,6 +82,26 @@ def test_bash_completes_commands_options_and_values(command: Path) -> None:
     assert in_bash(command, "hosttune", "plan", "--root", "", "--smt", "") == ["cores", "threads"]
     assert in_bash(command, "hosttune", "plan", "-f", "") == ["(compopt", "-o", "default)"]
     assert in_bash(command, "hosttune", "nosuch", "--x") == []
+
+
+def test_the_boot_display_is_not_offered(tmp_path: Path) -> None:
+    for address, boot in (("0000:03:00.0", "1"), ("0000:41:00.0", "0"), ("0000:42:00.0", None)):
+        folder = tmp_path / "sys/bus/pci/devices" / address
+        folder.mkdir(parents=True)
+        (folder / "class").write_text("0x030000\n")
+        if boot is not None:
+            (folder / "boot_vga").write_text(f"{boot}\n")
+    offered = gpus_of(tmp_path)
+    assert offered == ["0000:41:00.0", "0000:42:00.0"]
+
+
+def gpus_of(root: Path) -> list[str]:
+    """The addresses that `plan --gpu` offers on a root."""
+    command = commands.command("plan")
+    context = click.Context(command)
+    context.params["root"] = str(root)
+    (option,) = [one for one in command.params if one.name == "addresses"]
+    return [one.value for one in gpus(context, option, "")]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

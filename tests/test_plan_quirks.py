@@ -1,4 +1,4 @@
-"""What a plan says that is nobody's setting: resets, slow starts, emulated switches, TuneD, SEV-SNP, page records."""
+"""What a plan says that is nobody's setting: resets, slow starts, emulated switches, SEV-SNP, page records."""
 
 from __future__ import annotations
 
@@ -125,24 +125,6 @@ def test_an_emulated_root_port_says_16_gts(speed: float | None, more: Json, leve
 
 
 # --- the host ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("profile", "active", "levels"),
-    [
-        ("host", "throughput-performance\n", ["warn"]),
-        ("host", "\n", []),
-        ("host", None, []),
-        ("none", "virtual-host", ["warn"]),  # of pages
-    ],
-)
-def test_an_active_tuned_profile_whose_files_are_not_known_is_said(
-    profile: str, active: str | None, levels: list[str]
-) -> None:
-    host = build_host(cards=[GPU])
-    host["settings"] = {} if active is None else {"/etc/tuned/active_profile": active}
-    made = planned(host, profile=profile)
-    assert said(made, "not all is known that TuneD's profile") == said(made, "TuneD") == levels
 
 
 def snp(value: str | None, **intent: Any) -> Plan:

@@ -10,7 +10,7 @@ import pytest
 from applyroots import EXAMPLE, GPU, Root
 
 import hosttune
-from hosttune.transaction.applying import Declined
+from hosttune.errors import Declined
 
 INTENT = hosttune.Intent.from_yaml(f"{{version: 1, guests: [{{name: a, gpus: ['{GPU}'], disk: /srv/a.qcow2}}]}}")
 root = applyroots.root

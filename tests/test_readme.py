@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 COMMANDS = ROOT / "docs/commands.md"
-PLAN = "hosttune plan --root @example --gpu 0000:41:00.0"
+PLAN = "hosttune plan --root @example --gpu 0000:41:00.0 --disk /images/guest.qcow2 --network default"
 GUEST = "hosttune discover --root tests/hosts/h200/vm-x4.tar.gz"
 # The README has room for the first lines; docs/plan.md shows all of it.
 LINES = 12

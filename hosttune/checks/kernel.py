@@ -10,7 +10,16 @@ from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import value_text
-from hosttune.tuned import ACTIVE, OTHERWISE, UNSURE, WantedSetting, conflict_lines, reaches, tuned_conflicts
+from hosttune.tuned import (
+    ACTIVE,
+    OTHERWISE,
+    UNSURE,
+    WantedSetting,
+    conflict_lines,
+    reaches,
+    tuned_conflicts,
+    unknown_profiles,
+)
 
 _CMDLINE = "/proc/cmdline"
 _TUNED = "TuneD"  # the subject of results about TuneD
@@ -238,22 +247,31 @@ def _tuned(evidence: Evidence, check: str, applied_state: Result) -> Iterable[Ch
         return
     tuned = host.tuned
     hint = "leave each to one of the two: tuned-adm off, a profile of your own, or settings: NAME: keep and apply again"
-    found = tuned_conflicts(tuned, wanted_settings, host.kernel_args) if tuned else ()
-    texts = list(conflict_lines(found, OTHERWISE))
+    conflicts = tuned_conflicts(tuned, wanted_settings, host.kernel_args) if tuned else ()
+    texts = list(conflict_lines(conflicts, OTHERWISE))
     if tuned and texts:
         actual = f"the active profile {' '.join(tuned.profiles)} sets otherwise at its next start: {listed(texts, 4)}"
         yield warned(check, _TUNED, expected=expected, actual=actual, source=ACTIVE, hint=hint)
         return
     why = None
-    if tuned is None:
+    if tuned is None or not tuned.profiles:
         why = f"what profile {active} sets was not read" if active else "whether a profile is active was not read"
-    elif tuned.unread:
-        why = f"not read: {listed(list(tuned.unread), 4)}"
-    elif any(tuned_conflict.how == UNSURE for tuned_conflict in found):
-        why = f"known only when TuneD starts: {listed(list(conflict_lines(found, UNSURE)), 4)}"
-    if why is not None:
-        look = f"look with: cat {ACTIVE}; tuned-adm verify; hosttune status after TuneD's next start"
-        yield unknown(check, _TUNED, expected=expected, why=why, hint=look, source=ACTIVE)
+    elif names := unknown_profiles(tuned):
+        why = f"what profile {' '.join(names)} sets is not known"
+    elif unsure := list(conflict_lines(conflicts, UNSURE)):
+        why = f"known only when TuneD starts: {listed(unsure, 4)}"
+    if why is None:
+        return
+    if evidence.tuned_verified and not applied_state.drift:
+        actual = f"{why}; tuned-adm verify: the settings in force match it"
+        yield passed(check, _TUNED, expected=expected, actual=actual, source="tuned-adm verify")
+        return
+    if evidence.tuned_verified is False:
+        why += "; tuned-adm verify: the settings in force differ from it"
+    look = (
+        f"look with: cat {ACTIVE}; tuned-adm profile_info; tuned-adm verify; hosttune status after TuneD's next start"
+    )
+    yield unknown(check, _TUNED, expected=expected, why=why, hint=look, source=ACTIVE)
 
 
 def _wanted_settings(entry: Entry) -> Iterable[WantedSetting]:
@@ -313,7 +331,7 @@ CHECKS = (
         subjects="the host where something is applied, each setting that has drifted, and TuneD where its active"
         " profile sets otherwise, or what it sets is not known",
         why="a later change by something else makes an earlier validation untrue",
-        source="hosttune's own journals, read back; TuneD's profiles (hosttune.tuned)",
+        source="hosttune's own journals, read back; TuneD's profiles (hosttune.tuned), tuned-adm verify",
         judge=settings_in_force,
     ),
 )

@@ -2,7 +2,7 @@
 
 `process` runs one command and turns every outcome into an exit code. `commands` lists the commands. The module of a
 command is imported only when that command is called, and slow imports are inside the functions that need them. `output`
-writes all output. `quick` handles the call that programs make most often, without click.
+writes all output.
 """
 
 from __future__ import annotations

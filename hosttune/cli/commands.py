@@ -304,7 +304,7 @@ def cli() -> None:
     """Discover, plan, tune and validate KVM hosts for GPU guests.
 
     \b
-    hosttune plan --root @example --gpu 0000:41:00.0
+    hosttune plan --root @example --gpu 0000:41:00.0 --network default
     hosttune COMMAND --help
 
     The options below can also follow the command.

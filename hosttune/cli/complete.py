@@ -106,7 +106,8 @@ def _gpus(system: System) -> Iterator[str]:
 
     classes = in_sysfs(*GPUS)
     for address in sorted(system.list(PCI_DEVICES)):
-        if (system.read(function(address, "class")) or "").startswith(classes):
+        is_gpu = (system.read(function(address, "class")) or "").startswith(classes)
+        if is_gpu and system.read(function(address, "boot_vga")) != "1":  # the boot display is given to no guest
             yield address
 
 

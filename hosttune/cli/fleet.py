@@ -25,7 +25,7 @@ RESULTS = "hosttune-results"
 
 GROUPS = {  # of the help of a verb that contacts hosts
     "Which hosts": ("--inventory", "--limit", "--resume", "--retry"),
-    "What": ("--intent", "--level", "--baseline", "--check", "-e"),
+    "What": ("--intent", "--level", "--baseline", "--check", "--yes", "-e"),
     "How": ("--waves", "--gate", "--reboot", "--reboot-guests", "--recover", "--forks", "--shard", "--timeout"),
     "Output": ("--results", "--output"),
 }
@@ -96,6 +96,7 @@ change_options = with_options(
     click.option("--gate", type=click.Choice(("either", "worse", "verdict")),
                  help="What stops a run: a bad verdict, a result worse than before, or either (default)."),
     click.option("--check", is_flag=True, help="Change nothing; show what would change (with -v: every write)."),
+    click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
     click.option("--reboot", is_flag=True, help="Reboot hosts that need it; never one with running guests."),
     click.option("--reboot-guests", is_flag=True, help="Reboot also hosts with running guests."),
     click.option("--recover", is_flag=True, help="First roll back what an interrupted run left unfinished."),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hosttune.cli.commands import with_options
-from hosttune.cli.output import emit, emit_page, exiting, report_text, shown, tell, write
+from hosttune.cli.output import agreed, emit, emit_page, exiting, report_text, shown, tell, write
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -31,8 +31,11 @@ def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:
     from hosttune.fleet.run import run_fleet
 
     output = asked.pop("output")
+    yes = asked.pop("yes", False)
     request = request_of(verb, asked)
-    done = run_fleet(request, lambda line: tell(shown(line)))
+    done = run_fleet(
+        request, lambda line: tell(shown(line)), lambda lines: yes or agreed(lines, f"{verb} on these hosts?")
+    )
     with exiting(context, done.outcome.exit_code):
         try:
             show(report_of_run(done), output, done.rollout.order.results)

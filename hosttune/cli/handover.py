@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from hosttune.cli.commands import Command, Group, Whole, completing, host_options, progress
-from hosttune.cli.output import emit, emit_report, exiting, shown, tell, write
+from hosttune.cli.output import agreed, emit, emit_report, exiting, shown, tell, write
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -141,17 +141,14 @@ def _validating(site: Site) -> Callable[[int], Validation]:
 
 
 def _asking(yes: bool) -> Callable[[Sequence[str]], bool]:
-    """Return the function that shows what would be done and asks. Raises BadInput if stdin is not a terminal."""
+    """Return the function that shows what would be done, and asks unless `yes`."""
 
     def ask(lines: Sequence[str]) -> bool:
+        if not yes:
+            return agreed(lines, "hand over these devices?")
         for line in lines:
             write(shown(line))
-        if yes:
-            return True
-        if sys.stdin is None or not sys.stdin.isatty():
-            raise BadInput("cannot ask for confirmation: stdin is not a terminal", where="prompt", hint="give --yes")
-        click.echo("hand over these devices? [y/N]: ", nl=False, err=True)
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
+        return True
 
     return ask
 
@@ -209,8 +206,7 @@ def inside(order: str) -> None:
 @click.option("--key", required=True, metavar="FILE",
               help="The SSH key that signs, or its public half if ssh-agent has it.")  # fmt: skip
 @click.option("--expires", required=True, metavar="TIME", help="How long it is valid: 30m, 24h, 7d (at most 30d).")
-@click.option("--dsse", is_flag=True, help="Also write FILE.dsse.json, a DSSE envelope (needs securesystemslib).")
-def sign(file: str, key: str, expires: str, dsse: bool) -> None:
+def sign(file: str, key: str, expires: str) -> None:
     """Sign a statement, on the controller.
 
     Writes the expiry into FILE, and the signature to FILE.sig. Refuses unless every device is clean. The key is never
@@ -219,7 +215,7 @@ def sign(file: str, key: str, expires: str, dsse: bool) -> None:
     from hosttune.handover.signing import SUFFIX, parse_duration
     from hosttune.handover.signing import sign as sign_file
 
-    signed = sign_file(file, key, parse_duration(expires), dsse=dsse)
+    signed = sign_file(file, key, parse_duration(expires))
     tell(shown(f"signed: {file}{SUFFIX}, valid until {signed.predicate.expires_at}"))
 
 

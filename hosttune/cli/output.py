@@ -6,10 +6,10 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
-from hosttune.errors import BadInput, HosttuneError
+from hosttune.errors import BadInput, HosttuneError, Refused
 from hosttune.state import drop
 
 if TYPE_CHECKING:
@@ -162,6 +162,18 @@ def write(text: str) -> None:
         sys.stderr.flush()
     except OSError:
         drop(sys.stderr)
+
+
+def agreed(lines: Iterable[str], question: str) -> bool:
+    """Write what would be done, and ask. Raises Refused if stdin is not a terminal."""
+    for line in lines:
+        write(shown(line))
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise Refused("cannot ask for confirmation: stdin is not a terminal", where="prompt", hint="give --yes")
+    # click.confirm is not used: with a prompt on stderr, its input() ignores Ctrl-C (CPython 3.11, no readline).
+    sys.stderr.write(f"{question} [y/N]: ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def say(error: HosttuneError) -> None:

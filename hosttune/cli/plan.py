@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hosttune.cli.commands import Command, Devices, completing, host_options, read_host
-from hosttune.cli.output import emit, exiting, report_text, tell, write
+from hosttune.cli.output import emit, exiting, report_text, shown, tell, write
 from hosttune.cli.planned import chosen, save_plan
 from hosttune.errors import BadInput
 
@@ -96,9 +96,9 @@ def plan(
     """Decide where guests run and which settings the host needs. Changes nothing.
 
     \b
-    hosttune plan --gpu 0000:41:00.0
-    hosttune plan --gpus 2 --vcpus 64 --memory 512GiB -o xml
-    hosttune plan --mig 1g.18gb:7 --name small
+    hosttune plan --gpu 0000:41:00.0 --disk /images/guest.qcow2 --network default
+    hosttune plan --gpus 2 --vcpus 64 --memory 512GiB --network default -o xml
+    hosttune plan --mig 1g.18gb:7 --name small --network default
     hosttune plan -f intent.yaml --out plan.json
     hosttune plan -f intent.yaml -o html > plan.html
     hosttune plan --adopt web --adopt db
@@ -123,6 +123,7 @@ def plan(
     host = read_host(root, document)
     decided = None if document is not None else plan_in_place(root, host, intent)
     decided = decided or decide(host, intent, where)
+    decided = with_absent_disks(decided, root) if document is None else decided
     if output not in DRAWN or out is not None or (root is None and document is None):
         decided = with_expectations(decided, host)
     text = plan_text(decided, host, output, chosen_guest, annotate, mig=asked["mig"])
@@ -130,6 +131,9 @@ def plan(
         save_plan(decided, out)
     with exiting(context, 1 if decided.unplaced else 0):
         (write if output == "xml" and decided.unplaced else emit)(text)  # stdout is a definition, or empty
+        for finding in decided.findings if output == "xml" and not decided.unplaced else ():
+            if finding.level != "info":
+                tell(shown(f"{finding.level}: {finding.text} ({finding.where})"))
         if out is None and root is None and document is None:
             save_plan(decided, None)
 
@@ -270,6 +274,22 @@ def decide(host: Host, intent: Intent, where: str) -> Plan:
         return decide_plan(host, intent, where=where)
     except BadInput as error:
         raise as_option(error, named=any(isinstance(guest.gpus, tuple) for guest in intent.guests)) from error
+
+
+def with_absent_disks(decided: Plan, root: str | None) -> Plan:
+    """Return the plan with an error finding for each disk that this machine, or a scratch root, does not have."""
+    if not any(guest.disk for guest in decided.guests):
+        return decided
+    from msgspec.structs import replace
+
+    from hosttune.archive import open_system
+    from hosttune.hypervisor import no_system
+    from hosttune.model.plan import Finding
+
+    system = open_system(root)
+    absent = [(one.name, why) for one in decided.guests if one.disk and (why := no_system(system, one)) is not None]
+    added = (Finding(level="error", text=why, where=f"guest {name}") for name, why in absent)
+    return replace(decided, findings=(*decided.findings, *added))
 
 
 def with_expectations(decided: Plan, host: Host) -> Plan:

@@ -44,3 +44,5 @@ def save_plan(decided: Plan, path: str | None) -> None:
         return
     save(target, text, make_folder=path is None, mode=mode_of("plan.json") if path is None else None)
     tell(f"plan saved: {target}")
+    if path is None:
+        tell("next: hosttune apply --dry-run lists what would be written; hosttune apply shows what changes and asks")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import io
 import os
 import sys
+import traceback
 from collections.abc import Collection, Sequence
-from typing import NoReturn
 
-from hosttune.cli.output import emit, say, set_amount, write
-from hosttune.cli.quick import document
+import click
+
+from hosttune.cli.commands import cli
+from hosttune.cli.output import say, set_amount, write
+from hosttune.cli.usage import usage_error
 from hosttune.errors import BadInput, HosttuneError, Refused
 from hosttune.system import close_inherited_devices
 
@@ -27,17 +28,7 @@ def main() -> None:
         # Escape characters that the locale's encoding cannot represent, as JSON does, instead of failing.
         sys.stdout.reconfigure(errors="backslashreplace")
     close_inherited_devices()
-    gc.disable()  # the process handles one document and ends: collecting cycles would find nothing
-    leave(run(sys.argv[1:]))
-
-
-def leave(code: int) -> NoReturn:
-    """End the process at once. All output is written; freeing a host document would take a tenth of the run time."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # the failure of a stream has already been reported
-            if stream is not None:
-                stream.flush()
-    os._exit(code)
+    sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -53,8 +44,6 @@ def run(arguments: Sequence[str]) -> int:
         return 130
     except Exception as error:  # the only catch-all: any other exception is a bug in hosttune
         if "--debug" in flags:
-            import traceback
-
             write(traceback.format_exc())
         what = f"internal error: {type(error).__name__}: {error}"
         hint = "report what it prints with --debug"
@@ -70,29 +59,15 @@ def split_flags(arguments: Sequence[str]) -> tuple[Collection[str], list[str]]:
 
 
 def invoke(arguments: list[str]) -> int:
-    """Run one command through click, and turn usage errors into BadInput. `quick` handles one call without click."""
+    """Run one command through click, and turn usage errors into BadInput."""
     if any("\0" in word for word in arguments):
         raise BadInput("an argument with a NUL byte", where="command line", hint="take it out")
-    text = document(arguments)
-    if text is not None:
-        emit(text)
-        return 0
-    return _through_click(arguments)
-
-
-def _through_click(arguments: list[str]) -> int:
-    import click
-
-    from hosttune.cli.commands import cli
-
     if not arguments and COMPLETE not in os.environ:
         write(cli.get_help(click.Context(cli, info_name="hosttune", **cli.context_settings)))
         return BadInput.exit_code
     try:
         result = cli.main(args=arguments, prog_name="hosttune", standalone_mode=False)
     except click.UsageError as error:
-        from hosttune.cli.usage import usage_error
-
         raise usage_error(error) from error
     except click.Abort:
         return 130

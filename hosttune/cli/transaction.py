@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from hosttune.cli.commands import Command, completing, host_options, progress, read_document
-from hosttune.cli.output import detail, emit_report, exiting, shown, write
+from hosttune.cli.output import agreed, detail, emit_report, exiting
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -67,6 +66,10 @@ def apply(
     from hosttune.transaction import calls
     from hosttune.transaction.applying import Options
 
+    def confirm(todo: Sequence[Prepared]) -> bool:
+        question = f"change {len(todo)} setting{'' if len(todo) == 1 else 's'}?"
+        return yes or agreed(calls.change_lines(todo), question)
+
     if no_guests and start:
         raise BadInput("both --no-guests and --start", where="command line", hint="give one of the two")
     if plan is not None and intent is not None:
@@ -80,7 +83,7 @@ def apply(
     options = Options(guests=not no_guests, start=start, disrupt=frozenset(disrupt))
     done = calls.apply(
         here, lambda: asked_plan(plan, intent), options,
-        confirm=asking(yes), say=progress(), dry_run=dry_run, where=intent or "intent",
+        confirm=confirm, say=progress(), dry_run=dry_run, where=intent or "intent",
     )  # fmt: skip
     finish(context, output, done)
 
@@ -98,14 +101,29 @@ def status(context: click.Context, /, root: str | None, document: str | None, ou
 
 @click.command(cls=Command)
 @host_options
+@click.option("--dry-run", is_flag=True, help="Print what would be restored; write nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--force", is_flag=True, help="Also revert settings that something else has changed since.")
 @OUTPUT
 @click.pass_context
-def revert(context: click.Context, /, root: str | None, document: str | None, force: bool, output: str) -> None:
+def revert(
+    context: click.Context,
+    /,
+    root: str | None,
+    document: str | None,
+    dry_run: bool,
+    yes: bool,
+    force: bool,
+    output: str,
+) -> None:
     """Restore the values from before hosttune, newest change first."""
     from hosttune.transaction import calls
 
-    finish(context, output, calls.revert(place(root, document), progress(), force=force))
+    done = calls.revert(
+        place(root, document), progress(), force=force, dry_run=dry_run,
+        confirm=lambda lines: yes or agreed(lines, "restore the original values?"),
+    )  # fmt: skip
+    finish(context, output, done)
 
 
 @click.command(cls=Command)
@@ -149,28 +167,6 @@ def asked_plan(plan: str | None, intent: str | None) -> Plan | Intent | None:
     if intent is not None:
         return intent_of_file(intent, None)[0]
     return read_plan(plan) if plan is not None else None
-
-
-def asking(yes: bool) -> Callable[[Sequence[Prepared]], bool]:
-    """Return the function that shows what would change and asks for confirmation. --yes skips the question.
-
-    The function raises BadInput if stdin is not a terminal.
-    """
-
-    def ask(todo: Sequence[Prepared]) -> bool:
-        if yes:
-            return True
-        from hosttune.transaction.calls import change_lines
-
-        for line in change_lines(todo):
-            write(shown(line))
-        if sys.stdin is None or not sys.stdin.isatty():
-            raise BadInput("cannot ask for confirmation: stdin is not a terminal", where="prompt", hint="give --yes")
-        # click.confirm is not used: with a prompt on stderr, its input() ignores Ctrl-C (CPython 3.11, no readline).
-        click.echo(f"change {len(todo)} setting{'' if len(todo) == 1 else 's'}? [y/N]: ", nl=False, err=True)
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-    return ask
 
 
 def finish(context: click.Context, output: str, result: Result) -> None:

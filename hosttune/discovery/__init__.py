@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 import msgspec
 
-from hosttune.disks import read_nodes
+from hosttune.discovery.cpu import read_cpus
+from hosttune.discovery.devices import read_nics, read_nvme, read_nvswitches
+from hosttune.discovery.fabric import read_fabric, recall_modules
+from hosttune.discovery.guests import read_guests
+from hosttune.discovery.handover import read_handover
+from hosttune.discovery.memory import read_memory_settings, read_nodes
+from hosttune.discovery.pci import read_pci
+from hosttune.discovery.pci_names import load as load_pci_ids
+from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
+from hosttune.discovery.settings import read_settings
+from hosttune.discovery.sources import problems, read_sources
+from hosttune.discovery.tuned import read_tuned
+from hosttune.disks import read_nodes as read_device_nodes
 from hosttune.errors import BadInput, Unreadable
+from hosttune.gpu import begin, read_gpus
+from hosttune.gpu.vgpu import read_vgpu
+from hosttune.machine import Machine
 from hosttune.model import sysfs
 from hosttune.model.devices import functions_under
-from hosttune.model.host import Host, Nic, Nvme, RunningGuest, Tuned
+from hosttune.model.host import Host, Nic, Nvme, RunningGuest
 from hosttune.model.index import DeviceIndex
 from hosttune.model.values import to_json
 from hosttune.reader import Reader
-from hosttune.system import COMMANDS, NODES
-
-if TYPE_CHECKING:
-    from hosttune.system import System
+from hosttune.system import COMMANDS, NODES, System
+from hosttune.tuned import ACTIVE
 
 
 def discover(system: System) -> Host:
@@ -26,9 +38,6 @@ def discover(system: System) -> Host:
 
     Raises BadInput if the system is not a host (it has neither /sys nor /proc) or if a capture is hostile.
     """
-    from hosttune.discovery.fabric import read_fabric
-    from hosttune.discovery.sources import read_sources
-
     _check_is_host(system)
     reader = Reader(system)
     host = _read_host(reader)
@@ -38,18 +47,6 @@ def discover(system: System) -> Host:
 
 def _read_host(reader: Reader) -> Host:
     """Return the host document, without what is read by comparing its parts: fabric, sources and problems."""
-    from hosttune.discovery.cpu import read_cpus
-    from hosttune.discovery.devices import read_nics, read_nvme, read_nvswitches
-    from hosttune.discovery.fabric import recall_modules
-    from hosttune.discovery.guests import read_guests
-    from hosttune.discovery.handover import read_handover
-    from hosttune.discovery.memory import read_memory_settings, read_nodes
-    from hosttune.discovery.pci import read_pci
-    from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
-    from hosttune.discovery.settings import read_settings
-    from hosttune.gpu import begin, read_gpus
-    from hosttune.gpu.vgpu import read_vgpu
-
     begin(reader)
     identity = read_identity(reader)
     platform, hypervisor = read_platform(reader)
@@ -80,7 +77,7 @@ def _read_host(reader: Reader) -> Host:
         virtualization=virtualization,
         guests=guests,
         settings=settings,
-        tuned=_read_tuned(reader, settings, identity.arch),
+        tuned=read_tuned(reader, settings.get(ACTIVE)),
         handover=read_handover(reader, pci),
         nodes=_read_nodes(reader, guests or (), (*nics, *nvme)),
     )
@@ -92,7 +89,7 @@ def _read_nodes(
     """Return `HostFields.nodes`. A capture has them as an answer, because names of links have serial numbers."""
     paths = [path for guest in guests for path in guest.host_paths]
     try:
-        text = reader.system.derive(NODES, lambda: to_json(read_nodes(reader, paths)))
+        text = reader.system.derive(NODES, lambda: to_json(read_device_nodes(reader, paths)))
         found = msgspec.json.decode(text, type=dict[str, tuple[str, ...]])
     except (Unreadable, msgspec.DecodeError) as error:
         reader.problem("nodes of devices not understood", f"{COMMANDS}{NODES}", str(error))
@@ -112,33 +109,13 @@ def strip_nodes(text: str, scrubbed: Callable[[str], str]) -> str | None:
 
 def _own_pci_ids() -> bytes | None:
     """Return pci.ids of the machine that runs hosttune, for captures of other tools. No decision depends on names."""
-    from hosttune.discovery.pci_names import load
-    from hosttune.machine import Machine
-
-    return load(Machine())
+    return load_pci_ids(Machine())
 
 
 def _check_is_host(system: System) -> None:
     if not (system.exists("/sys") or system.exists("/proc")):
         hint = "give the directory that holds them, or a tar of it (hosttune capture writes one)"
         raise BadInput("no host: it holds neither sys/ nor proc/", where=system.origin, hint=hint)
-
-
-def _read_tuned(reader: Reader, settings: Mapping[str, str], arch: str | None) -> Tuned | None:
-    """Return what TuneD's active profile sets (see `discovery.tuned`); None where no profile is active.
-
-    `discovery.tuned` is imported only where a profile is active or may be active.
-    """
-    from hosttune.tuned import ACTIVE
-
-    active = settings.get(ACTIVE)
-    if active is None and reader.system.complete and not reader.lacks(ACTIVE):
-        return Tuned(profiles=(), unread=(f"{ACTIVE}: could not be read",))
-    if not active:
-        return None
-    from hosttune.discovery.tuned import read_tuned
-
-    return read_tuned(reader, active, arch)
 
 
 def _report_flat_guest(reader: Reader, host: Host) -> None:
@@ -153,8 +130,6 @@ def _report_flat_guest(reader: Reader, host: Host) -> None:
 
 
 def _with_problems(host: Host, reader: Reader) -> Host:
-    from hosttune.discovery.sources import problems
-
     _report_flat_guest(reader, host)
     for problem in problems(host):
         reader.problem(problem.what, problem.where, problem.why)

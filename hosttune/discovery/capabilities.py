@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from lxml import etree
+from lxml.etree import _Element
 
 from hosttune.domain.xml import attribute, parse, text
 from hosttune.model.host import DomainCapabilities
 from hosttune.reader import Reader, number
-
-if TYPE_CHECKING:
-    from lxml.etree import _Element
 
 
 def read_capabilities(reader: Reader, xml: str) -> DomainCapabilities | None:

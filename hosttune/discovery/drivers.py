@@ -7,6 +7,9 @@ has the lines of `ethtool -i` that are used here.
 
 from __future__ import annotations
 
+import array
+import fcntl
+import socket
 import struct
 from collections.abc import Mapping
 
@@ -37,10 +40,6 @@ def read_driver_info(reader: Reader, interface: str) -> Mapping[str, str]:
 
 
 def _ask(interface: str) -> str | None:
-    import array
-    import fcntl
-    import socket
-
     buffer = array.array("B", _DRVINFO.pack(_GDRVINFO, b"", b"", b"", b"", b"", b"", 0, 0, 0, 0, 0))
     place, _ = buffer.buffer_info()
     name = interface.encode("utf-8", "surrogateescape")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from hosttune.discovery import discover
 from hosttune.errors import BadInput
@@ -20,16 +19,14 @@ from hosttune.model.evidence import LIBVIRT_ANSWER, Evidence
 from hosttune.model.gpu import GpuPort
 from hosttune.model.guestplan import PLACE, UNREADABLE, GuestPlan
 from hosttune.model.host import Host
+from hosttune.model.plan import Plan
+from hosttune.model.result import Result
+from hosttune.model.validation import Validation
 from hosttune.model.values import MAX_SIZE
 from hosttune.reader import Reader
 from hosttune.settings.memory import Ksm, NumaBalancing, Thp
+from hosttune.system import System
 from hosttune.tuned import ACTIVE
-
-if TYPE_CHECKING:
-    from hosttune.model.plan import Plan
-    from hosttune.model.result import Result
-    from hosttune.model.validation import Validation
-    from hosttune.system import System
 
 READERS: tuple[tuple[str, str, str], ...] = (
     ("bar_limits", "evidence", "read_bar_limits"),
@@ -50,6 +47,7 @@ READERS: tuple[tuple[str, str, str], ...] = (
     ("port_details", "portdetails", "read_port_details"),
     ("port_info", "portinfo", "read_port_info"),
     ("roce", "roce", "read_roce"),
+    ("tuned_verified", "tuned", "read_tuned_verified"),
 )
 _UNITS = tuple(
     f"{folder}/irqbalance.service"

@@ -10,22 +10,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu import nvswitches, vendor_of
 from hosttune.gpu.boards import board_of, has_fabric
+from hosttune.model.evidence import FabricManager
 from hosttune.model.gpu import Fabric, FabricPartition, Gpu
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.jsontext import recorded_json
 from hosttune.model.values import MAX_ID
 from hosttune.reader import Reader
 from hosttune.system import KEPT_GPUS, STATE_INSIDE, state_directory
-
-if TYPE_CHECKING:
-    from hosttune.model.evidence import FabricManager
 
 # Fabric Manager user guide, "Fabric Manager Config Options".
 CONFIG = nvswitches.MANAGER_CONFIG
@@ -39,7 +37,7 @@ _QUERIES: Mapping[str, tuple[str, ...]] = {
     _LIST: ("fmpm", "-l"),
 }
 _KEPT = "kept-gpus"
-_LISTENS = r"(?m)^[ \t]*(FM_CMD_UNIX_SOCKET_PATH|FM_CMD_BIND_INTERFACE)[ \t]*=[ \t]*(\S+)"
+_LISTENS = re.compile(r"(?m)^[ \t]*(FM_CMD_UNIX_SOCKET_PATH|FM_CMD_BIND_INTERFACE)[ \t]*=[ \t]*(\S+)")
 _SOCKET, _ADDRESS = r"/[\w./-]{1,200}", r"[0-9A-Fa-f.:]{2,45}"
 _DEFAULT_MODE = 0  # FABRIC_MODE if the file does not set it
 _SHARED = (1, 2)  # the modes that have partitions
@@ -50,8 +48,6 @@ def read_fabric_manager(reader: Reader, host: Host) -> FabricManager | None:
 
     Unknown fields are None.
     """
-    from hosttune.model.evidence import FabricManager
-
     if not host.nvswitches and not any(vendor.fabric for gpu in host.gpus if (vendor := vendor_of(gpu.vendor))):
         return None
     state, loaded = _service(reader)
@@ -278,7 +274,7 @@ def client(reader: Reader) -> tuple[str, ...]:
 
     A socket is preferred to an address (README.md).
     """
-    settings = dict(re.findall(_LISTENS, reader.text(CONFIG) or ""))
+    settings = dict(_LISTENS.findall(reader.text(CONFIG) or ""))
     socket, address = settings.get("FM_CMD_UNIX_SOCKET_PATH", ""), settings.get("FM_CMD_BIND_INTERFACE", "")
     if re.fullmatch(_SOCKET, socket):
         return ("fmpm", "--unix-domain-socket", socket)

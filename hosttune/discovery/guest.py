@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from hosttune.discovery.libvirtd import STATES, RawDomain
+from hosttune.domain.facts import DomainFacts, GuestCpu
+from hosttune.domain.reader import read_domain
+from hosttune.domain.sameness import same_guest
 from hosttune.errors import BadInput
 from hosttune.hugetlbfs import default_page_bytes
 from hosttune.model.host import GuestMemory, RunningGuest, VcpuPin
 from hosttune.model.problems import NO_DEFINITION
 from hosttune.model.values import CpuSet
 from hosttune.reader import Reader
-
-if TYPE_CHECKING:
-    from hosttune.domain.facts import DomainFacts, GuestCpu
 
 _KNOWN_STATES = frozenset((*STATES, "blocked")) - {"no state"}  # older versions of virsh print blocked for idle
 
@@ -30,8 +29,6 @@ def read_guest(reader: Reader, domain: RawDomain, run: Collection[str]) -> Runni
     if domain.xml is None:
         reader.problem(NO_DEFINITION, domain.name, "what this guest holds is unknown")
         return RunningGuest(name=domain.name, state=domain.state)
-    from hosttune.domain.reader import read_domain
-
     try:
         facts = read_domain(domain.xml, where=f"guest {domain.name}")
     except BadInput as error:
@@ -93,9 +90,6 @@ def _next_start(reader: Reader, domain: RawDomain) -> tuple[str, ...] | None:
         return None if domain.state is None else ()
     if domain.xml is None or domain.inactive_xml is None:
         return None
-    from hosttune.domain.reader import read_domain
-    from hosttune.domain.sameness import same_guest
-
     where = f"guest {domain.name}, as kept"
     try:
         running = read_domain(domain.xml, where=where).cpu

@@ -13,6 +13,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
+from hosttune import apparmor
+from hosttune.discovery.capabilities import read_capabilities
+from hosttune.discovery.guest import read_guest
 from hosttune.discovery.libvirtd import (
     LibvirtFacts,
     RawDomain,
@@ -23,6 +26,7 @@ from hosttune.discovery.libvirtd import (
     read_versions,
 )
 from hosttune.discovery.qemu import qemu_lines
+from hosttune.domain.elements import in_schema
 from hosttune.errors import BadInput, Unreadable
 from hosttune.model.host import RunningGuest, Virtualization
 from hosttune.model.jsontext import recorded_json
@@ -64,8 +68,6 @@ def _ask_profile(system: System) -> str | None:
 
     None if no profile confines QEMU, or if a file cannot be read.
     """
-    from hosttune import apparmor
-
     try:
         if system.read(apparmor.ENABLED) != "Y" or (profile := system.read(apparmor.PROFILE)) is None:
             return None
@@ -79,8 +81,6 @@ def _ask_schema(system: System) -> str | None:
     texts = [text for name in ("domaincommon", "cputypes") if (text := system.read(f"{SCHEMAS}/{name}.rng"))]
     if not texts:
         return None
-    from hosttune.domain.elements import in_schema
-
     return " ".join(in_schema(texts))
 
 
@@ -92,8 +92,6 @@ def _guests_and_stack(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, 
         _report_unlisted_qemu(reader, processes, ())
         libvirt_version, qemu_version = _installed(reader)
         return None, Virtualization(kvm=kvm, libvirt_version=libvirt_version, qemu_version=qemu_version)
-    from hosttune.discovery.capabilities import read_capabilities
-
     libvirt_version, qemu_version = facts.libvirt_version, facts.qemu_version
     if facts.error:
         libvirt_version, qemu_version = _installed(reader)
@@ -109,8 +107,6 @@ def _guests_and_stack(reader: Reader) -> tuple[tuple[RunningGuest, ...] | None, 
             texts = (text for one in facts.domains for text in (one.xml, one.inactive_xml) if text)
             check_size(sum(map(len, texts)), "definitions of all guests", f"{reader.system.origin}: guests")
         # On a scratch root, guests are defined and started without a QEMU process.
-        from hosttune.discovery.guest import read_guest
-
         run = {line.partition(" ")[2] for line in processes if not reader.system.scratch}
         guests = tuple(read_guest(reader, domain, run) for domain in facts.domains)
     _report_unlisted_qemu(reader, processes, guests or ())

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from hosttune.disks import drive_serial
 from hosttune.errors import BadInput
+from hosttune.libvirthook import recording_of
 from hosttune.model.limits import limit
 from hosttune.model.pci import PciDevice
 from hosttune.model.quarantine import DeviceRecord, HandoverState, Register
@@ -63,8 +64,6 @@ def _state(reader: Reader, folder: str, pci: Sequence[PciDevice]) -> HandoverSta
         return None
     if not register.devices:
         return HandoverState()
-    from hosttune.libvirthook import recording_of  # few hosts need it
-
     recording = recording_of(system, folder)
     recorded = recording is not None and recording.active
     epochs, marks = _counted(reader, folder, register, pci) if recorded else (None, None)

@@ -7,6 +7,7 @@ and `aer_dev_fatal` of the PCI functions, `ue_count`, `ce_count`, `size_mb` and 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import re
 from collections import Counter
@@ -308,7 +309,6 @@ def _clock(reader: Reader) -> tuple[bool | None, float | None]:
 
 def _ask_clock() -> str | None:
     """Call `adjtimex` with modes 0, which only reads. Returns "status N maxerror MICROSECONDS"."""
-    import ctypes
 
     class Timex(ctypes.Structure):
         """The first fields of struct timex (linux/timex.h), with space for the rest."""

@@ -15,6 +15,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu import VENDORS
 from hosttune.gpu.vendor import LOGGED_ADDRESS
@@ -340,8 +342,6 @@ def parse_events(lines: Iterable[Line]) -> tuple[KernelEvent, ...]:
 
 
 def _again(first: KernelEvent, event: KernelEvent) -> KernelEvent:
-    import msgspec
-
     last, now, apart = first.last_seconds, event.seconds, first.least_seconds_apart
     if now is not None and last is not None:
         apart = min(abs(now - last), apart if apart is not None else math.inf)

@@ -11,15 +11,21 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+from lxml import etree
+from lxml.etree import _Element
+
+from hosttune.domain.arguments import passed_functions
+from hosttune.domain.reader import domain_facts
+from hosttune.domain.xml import QEMU, parse
 from hosttune.errors import BadInput, CommandFailed, Unreadable
 from hosttune.model import sysfs
 from hosttune.model.values import Value, to_json
+from hosttune.system import System
 
 if TYPE_CHECKING:
     import libvirt
-    from lxml.etree import _Element
 
-    from hosttune.system import System
 
 DEFAULT_URI = "qemu:///system"
 URI_VARIABLE = "HOSTTUNE_LIBVIRT_URI"
@@ -29,7 +35,7 @@ _MACHINE = ("x86_64", "q35")
 # RHEL and its derivatives have QEMU outside PATH, under this name.
 _EMULATORS = ("qemu-system-x86_64", "/usr/libexec/qemu-kvm")
 _VERSION_SECONDS = 5.0
-_VERSION = r"(?:QEMU emulator version )?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9.])"
+_VERSION = re.compile(r"(?:QEMU emulator version )?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9.])")
 # The elements of a domain XML that show a guest's resources. A capture keeps only these (no disks, networks, secrets).
 _KEPT = (
     *("name", "uuid", "memory", "currentMemory", "maxMemory", "vcpu", "vcpus", "iothreads", "iothreadids"),
@@ -223,7 +229,7 @@ def _ask_version(system: System, program: str) -> str | None:
 
 def read_version(text: str) -> str | None:
     """Return the version in a program's output: a line "9.0.0", or "QEMU emulator version 7.2.22 (Debian …)"."""
-    match = re.match(_VERSION, text.strip())
+    match = _VERSION.match(text.strip())
     return match[1] if match else None
 
 
@@ -266,8 +272,6 @@ def strip_facts(text: str, scrubbed: Callable[[str], str]) -> str:
 
     `scrubbed`: replaces the path of a device node.
     """
-    import msgspec
-
     facts = msgspec.json.decode(text, type=LibvirtFacts)
     domains = facts.domains
     if domains is not None:
@@ -285,12 +289,6 @@ def strip_xml(xml: str | None, scrubbed: Callable[[str], str]) -> str | None:
     """
     if xml is None:
         return None
-    from lxml import etree
-
-    from hosttune.domain.arguments import passed_functions
-    from hosttune.domain.reader import domain_facts
-    from hosttune.domain.xml import QEMU, parse
-
     try:
         root = parse(xml)
         facts = domain_facts(root, where="a definition")

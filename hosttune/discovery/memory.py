@@ -30,7 +30,7 @@ _POOL_NAME = re.compile(r"hugepages-([0-9]{1,12})kB")
 _MOST_DISTANCE = 255  # the SLIT's entries are bytes; 255 is "unreachable" (ACPI 6.5, 5.2.17)
 _MEMORY_LINE = re.compile(r"(MemTotal|MemFree):\s*([0-9]+) kB")
 _PAGES_LINE = re.compile(r"^HugePages_(Total|Free):\s*([0-9]+)\s*$", re.MULTILINE)
-_GPU_NODE_LINE = r"(?m)^Node:\s*([0-9]{1,6})\s*$"
+_GPU_NODE_LINE = re.compile(r"(?m)^Node:\s*([0-9]{1,6})\s*$")
 _CHOSEN_WORD = re.compile(r"\[(\S+)\]")
 
 
@@ -101,7 +101,7 @@ def _gpu_nodes(reader: Reader) -> frozenset[int]:
     for folder in (vendor.traces.proc for vendor in VENDORS if vendor.traces.proc):
         for gpu in reader.names(folder):
             status = reader.text(f"{folder}/{gpu}/numa_status")
-            if status and (match := re.search(_GPU_NODE_LINE, status)):
+            if status and (match := _GPU_NODE_LINE.search(status)):
                 nodes.add(int(match[1]))
     return frozenset(nodes)
 

@@ -8,6 +8,7 @@ file passes `load(Machine())` explicitly.
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterable
 
 from hosttune.errors import Unreadable
@@ -65,8 +66,6 @@ def lookup(data: bytes | None, ids: Iterable[tuple[str, str]]) -> dict[tuple[str
 
 
 def _inflate(data: bytes) -> bytes | None:
-    import zlib
-
     inflater = zlib.decompressobj(wbits=31)
     try:
         text = inflater.decompress(data, 16 << 20)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -117,8 +119,6 @@ def _family(arch: str) -> str:
 
 
 def _uname_machine() -> str:
-    import os
-
     return os.uname().machine
 
 
@@ -369,7 +369,5 @@ def read_digest(reader: Reader, nodes: Sequence[NumaNode]) -> str | None:
     present = reader.text(f"{sysfs.CPUS}/present")
     if not machine_id or machine_id == "uninitialized" or not present:
         return None
-    import hashlib
-
     parts = (machine_id, present, ",".join(str(node.id) for node in sorted(nodes, key=lambda node: node.id)))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -18,7 +18,7 @@ from hosttune.reader import Reader
 
 MODULE = "ethtool-m-"  # and the interface: the name of the answer about its module
 _ETHERNET = 1  # ARPHRD_ETHER
-_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,14}"  # IFNAMSIZ is 16; other names are not given to a command
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,14}")  # IFNAMSIZ is 16; other names are not given to a command
 _MOST = 256  # interfaces
 _SERIAL = "Vendor SN"
 
@@ -30,7 +30,7 @@ def read_port_details(reader: Reader, host: Host) -> dict[str, PortDetail]:
         for nic in host.nics
         if nic.physfn is None and not nic.fabric_bridge
         for name in nic.interfaces
-        if re.fullmatch(_NAME, name) and reader.identifier(f"{NET}/{name}/type") == _ETHERNET
+        if _NAME.fullmatch(name) and reader.identifier(f"{NET}/{name}/type") == _ETHERNET
     ]
     return {name: _detail(reader, name) for name in names[:_MOST]}
 

@@ -17,10 +17,9 @@ _LANE = {
     **{"NDR": 100.0, "XDR": 200.0},
 }
 _LAYERS = ("InfiniBand", "Ethernet", "Unspecified")  # link_layer_show; unspecified: such as EFA
-# Texts, compiled when first used: a host without RDMA needs none of them.
 # "400 Gb/sec (4X NDR)", "2.5 Gb/sec (1X SDR)"; a kernel that knows no name for the speed writes none.
-_RATE = r"([0-9]{1,5}(?:\.[0-9])?) Gb/sec \(([0-9]{1,2})X(?: ([A-Z0-9]{3,5}))?\)"
-_WORD = r"[0-9]{1,2}: ([A-Za-z_ ]{1,40})"
+_RATE = re.compile(r"([0-9]{1,5}(?:\.[0-9])?) Gb/sec \(([0-9]{1,2})X(?: ([A-Z0-9]{3,5}))?\)")
+_WORD = re.compile(r"[0-9]{1,2}: ([A-Za-z_ ]{1,40})")
 
 
 def link_layer(reader: Reader, port: str) -> str | None:
@@ -31,14 +30,14 @@ def link_layer(reader: Reader, port: str) -> str | None:
 
 def state_word(reader: Reader, path: str) -> str | None:
     """Return the word of a file such as "4: ACTIVE" in small letters."""
-    match = re.fullmatch(_WORD, reader.text(path) or "")
+    match = _WORD.fullmatch(reader.text(path) or "")
     return match[1].lower() if match else None
 
 
 def rdma_rate(reader: Reader, path: str) -> tuple[float | None, int | None, str | None]:
     """Return Gb/s, lanes and the name of the speed. All None for a text whose parts do not fit each other."""
     text = reader.text(path)
-    match = re.fullmatch(_RATE, text or "")
+    match = _RATE.fullmatch(text or "")
     if match is None:
         if text:
             reader.problem("not a rate", path, f"reads {text[:40]!r}")

@@ -21,8 +21,8 @@ from hosttune.reader import Reader
 Number = TypeVar("Number", int, float)
 
 PORT_INFO = "smpquery-portinfo-"  # and the device and the port: the name of the answer
-_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.]{0,63}"
-_NUMBER = r"[1-9][0-9]{0,2}"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.]{0,63}")
+_NUMBER = re.compile(r"[1-9][0-9]{0,2}")
 _MOST = 256  # ports
 _MOST_LINES = 500
 _LINE = re.compile(r"((?:Phys)?Link(?:State|Width|Speed)[A-Za-z0-9]*|CapabilityMask2):\.*(\S.{0,120})")
@@ -41,9 +41,9 @@ _ACTIVE = (
     ("LinkSpeedExtActive", "No Extended Speed"),
     ("LinkSpeedActive", "Extended speed"),
 )
-_PROCESS = r"^ibwarn: \[[0-9]+\] "  # libibmad's warnings begin with the number of the process
+_PROCESS = re.compile(r"^ibwarn: \[[0-9]+\] ")  # libibmad's warnings begin with the number of the process
 _EXTENDED_SPEEDS_2 = 0x0800  # CapabilityMask2: IsExtendedSpeeds2Supported, in which the speeds from XDR on are told
-_HEX = r"0x([0-9a-f]{1,4})"
+_HEX = re.compile(r"0x([0-9a-f]{1,4})")
 
 
 def read_port_info(reader: Reader, host: Host) -> Mapping[str, PortInfo]:
@@ -54,9 +54,9 @@ def read_port_info(reader: Reader, host: Host) -> Mapping[str, PortInfo]:
         for nic in host.nics
         if nic.physfn is None and not nic.fabric_bridge
         for device in devices.get(nic.address, ())
-        if re.fullmatch(_NAME, device)
+        if _NAME.fullmatch(device)
         for number in sorted(reader.names(f"{RDMA}/{device}/ports"))
-        if re.fullmatch(_NUMBER, number) and link_layer(reader, f"{RDMA}/{device}/ports/{number}") == "InfiniBand"
+        if _NUMBER.fullmatch(number) and link_layer(reader, f"{RDMA}/{device}/ports/{number}") == "InfiniBand"
     ]
     return {f"{device}/{number}": _read(reader, device, number) for device, number in ports[:_MOST]}
 
@@ -67,7 +67,7 @@ def _read(reader: Reader, device: str, number: str) -> PortInfo:
     text, error = tool_answer(reader, f"{PORT_INFO}{device}-{number}", argv, strip_port_info)
     if text is not None:
         return parse_port_info(text)
-    return PortInfo(error=re.sub(_PROCESS, "", error) if error else None)
+    return PortInfo(error=_PROCESS.sub("", error) if error else None)
 
 
 def strip_port_info(text: str) -> str:
@@ -119,7 +119,7 @@ def _has_second(rows: Mapping[str, str | None]) -> bool | None:
     """Return whether the port has speeds of a third list that the tool did not print; None if that is not known."""
     if "LinkSpeedExtSupported2" in rows:
         return False
-    mask = re.fullmatch(_HEX, rows.get("CapabilityMask2") or "")
+    mask = _HEX.fullmatch(rows.get("CapabilityMask2") or "")
     return bool(int(mask[1], 16) & _EXTENDED_SPEEDS_2) if mask else None
 
 

@@ -24,7 +24,7 @@ from hosttune.reader import Reader
 DEVINFO = "ibv-devinfo-"  # and the RDMA device: the name of the answer about it
 V2 = "RoCE v2"  # drivers/infiniband/core/cache.c, gid_type_str
 _PRIORITIES = tuple(str(number) for number in range(8))
-_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _MOST_GIDS = 1024
 _TRUST = re.compile(r"^Priority trust state: (dscp|pcp)\s*$", re.MULTILINE)
 _PFC = re.compile(r"PFC configuration:\s*\n\s*priority:?((?:\s+[0-9])+)\s*\n\s*enabled:?((?:\s+[01])+)\s*(?:\n|$)")
@@ -38,14 +38,14 @@ def read_roce(reader: Reader, host: Host) -> dict[str, RoceState]:
     have no RDMA device here."""
     found: dict[str, RoceState] = {}
     for nic in host.nics:
-        named = nic.rdma is not None and re.fullmatch(_NAME, nic.rdma)
+        named = nic.rdma is not None and _NAME.fullmatch(nic.rdma)
         if named and nic.physfn is None and not nic.fabric_bridge and nic.link_layer == "Ethernet":
             found[nic.address] = _state(reader, nic, nic.rdma or "")
     return found
 
 
 def _state(reader: Reader, nic: Nic, device: str) -> RoceState:
-    own = [name for name in nic.interfaces if re.fullmatch(_NAME, name) and not represents(reader, name)]
+    own = [name for name in nic.interfaces if _NAME.fullmatch(name) and not represents(reader, name)]
     interface = own[0] if len(own) == 1 else None
     why: dict[str, str] = {}
     trust, pfc = _priorities(reader, interface, why)

@@ -28,7 +28,7 @@ _DRIVERS = sysfs.PCI_DRIVERS
 _DEVICES = "/sys/devices"
 _ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 _PROC = "/proc/bus/pci/devices"
-_LINE = r"([0-9a-f]{2})([0-9a-f]{2})\t([0-9a-f]{4})([0-9a-f]{4})\t"
+_LINE = re.compile(r"([0-9a-f]{2})([0-9a-f]{2})\t([0-9a-f]{4})([0-9a-f]{4})\t")
 # Folders of sysfs whose links lead through a device's own directory, and the kind of their devices.
 _CLASSES = (("/sys/class/nvme", "nvme"), ("/sys/class/infiniband", "nic"), ("/sys/class/net", "nic"))
 # Drivers that hold only one kind of device. Those of GPU makers are in `hosttune.gpu`.
@@ -36,7 +36,7 @@ _KINDS = {nvswitches.DRIVER: "nvswitch", "nvme": "nvme"}
 _HOSTS_OWN = "a driver of the host"  # it is unknown which one, but not one that gives devices to guests
 # The part of a class link after the function that the device belongs to. A USB adapter does not match, so it does not
 # count as its controller.
-_OWN = r"(/virtio[0-9]+)?(/(net|infiniband|nvme)/[^/]+)?"
+_OWN = re.compile(r"(/virtio[0-9]+)?(/(net|infiniband|nvme)/[^/]+)?")
 _APPLE = "106b"  # its NVMe drives have class 0180 (drivers/nvme/host/pci.c)
 # Classes with network ports, besides known accelerators: network, co-processors, wireless, old InfiniBand, memory,
 # unspecified.
@@ -242,7 +242,7 @@ def _proc(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
 
     It leaves out the domain, so it can be used only if there is just domain 0000.
     """
-    lines = [match for line in (reader.text(_PROC) or "").splitlines() if (match := re.match(_LINE, line))]
+    lines = [match for line in (reader.text(_PROC) or "").splitlines() if (match := _LINE.match(line))]
     places = [(match[1], match[2]) for match in lines]
     if not lines or len(set(places)) != len(places) or any(not address.startswith("0000:") for address in tree):
         return
@@ -322,7 +322,7 @@ def _classed(reader: Reader, host: Host, tree: Tree) -> Iterator[DeviceSource]:
             target = reader.link(f"{folder}/{name}") or reader.link(f"{folder}/{name}/device") or ""
             functions = sysfs.functions_in(target)
             found.update(functions[-1:])
-            if functions and re.fullmatch(_OWN, target.rpartition(functions[-1])[2]):
+            if functions and _OWN.fullmatch(target.rpartition(functions[-1])[2]):
                 own.add(functions[-1])
         if found:
             driver = "nvme" if kind == "nvme" else _HOSTS_OWN

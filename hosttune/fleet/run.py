@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from hosttune import __version__
 from hosttune.assets import folder
 from hosttune.clock import now_text
-from hosttune.errors import BadInput
+from hosttune.errors import BadInput, Declined
 from hosttune.fleet import options as handed_on
 from hosttune.fleet.declared import read_declared
 from hosttune.fleet.gate import COURSE, WAVES, Gate
@@ -29,6 +29,7 @@ from hosttune.fleet.waves import DEFAULT as DEFAULT_WAVES
 from hosttune.fleet.waves import parse_sizes
 from hosttune.jsonlines import JsonLines
 from hosttune.model.declared import Declared
+from hosttune.model.listing import some
 from hosttune.state import load, load_text
 
 HANDOVER = "handover"  # as asked; it means COURSE where hosts name devices
@@ -90,8 +91,13 @@ class FleetRun:
     at: str
 
 
-def run_fleet(request: Request, tell: Callable[[str], None]) -> FleetRun:
-    """Run a verb over the fleet. `tell` writes a line to stderr. Raises BadInput and Refused."""
+def run_fleet(
+    request: Request, tell: Callable[[str], None], confirm: Callable[[Sequence[str]], bool] = lambda lines: True
+) -> FleetRun:
+    """Run a verb over the fleet. `tell` writes a line to stderr.
+
+    `confirm` gets the waves before hosts are changed. Raises BadInput and Refused; Declined if it returns false.
+    """
     check_request(request)
     request = _last_handover(request)
     if request.baseline is not None:
@@ -105,6 +111,12 @@ def run_fleet(request: Request, tell: Callable[[str], None]) -> FleetRun:
     inventory = read_inventory(request.inventories, request.limit, handed_on.vault(request.options))
     request, inventory = _handing_over(request, inventory, past, tell)
     order = order_of(request)
+    if request.verb in ("apply", "revert") and not request.check:
+        rollout = (
+            _again(request, order, inventory, intent, past) if past else _new(request, order, inventory, intent)
+        )[0]
+        if not confirm(_waves_text(rollout, reboots=request.reboot)):
+            raise Declined("not begun: answered no", where="prompt", hint="no host was contacted")
     with held(order.results) as journal, interruptible() as stop:
         if past is None:
             rollout, lines = _new(request, order, inventory, intent)
@@ -153,6 +165,17 @@ def _handing_over(
     if request.verb == COURSE:
         return request, replace(inventory, hosts=tuple(one for one in inventory.hosts if one in inventory.between))
     return request, inventory
+
+
+def _waves_text(rollout: Rollout, *, reboots: bool) -> list[str]:
+    """Return the hosts that a run would change, wave by wave."""
+    todo = frozenset(rollout.todo)
+    waves = [[host for host in wave if host in todo] for wave in rollout.waves]
+    rebooted = ", with a reboot where one is needed" if reboots else ""
+    return [
+        f"{rollout.verb} on {len(todo)} host{'' if len(todo) == 1 else 's'}{rebooted}:",
+        *(f"  wave {number}: {some(wave, 10)}" for number, wave in enumerate(waves, 1) if wave),
+    ]
 
 
 def _watched(rollout: Rollout, journal: JsonLines, stop: Stop, tell: Callable[[str], None]) -> Outcome:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
+from hosttune.gpu.amd_set import AMD_KNOBS
 from hosttune.gpu.amd_smi import QUERY, listings, with_static
 from hosttune.gpu.amd_topology import NODES, listed_gpus, read_xgmi, render_nodes
 from hosttune.gpu.inside import Inside
@@ -18,9 +18,6 @@ from hosttune.model import pciclass, sysfs
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import PciDevice
 from hosttune.reader import Reader, number
-
-if TYPE_CHECKING:
-    from hosttune.gpu.knobs import Knobs
 
 # pci.ids (pciutils/pciids 2026.08.22), vendor 1002.
 MODELS = {
@@ -255,12 +252,6 @@ def _parts(gpu: Gpu) -> tuple[Part, ...] | str | None:
     return f"it is divided ({gpu.compute_partition}): no source has figures of its parts; measure it in SPX"
 
 
-def _knobs() -> Knobs:
-    from hosttune.gpu.amd_set import AMD_KNOBS
-
-    return AMD_KNOBS
-
-
 # Sources: ROCm/amdsmi, docs/how-to/amdsmi-cli-tool.md: static, metric, process, topology, bad-pages, reset (a reset of
 # one GPU resets all GPUs of its XGMI hive, and ends every process that has /dev/kfd open).
 HINTS = Hints(
@@ -293,7 +284,7 @@ AMD = Vendor(
     lists=_lists,
     tellers={"amdgpu": "sysfs of amdgpu"},  # amd-smi contradicts, and adds little
     hints=HINTS,
-    knobs=_knobs,
+    knobs=AMD_KNOBS,
     traces=Traces(nodes=render_nodes),
     partitioning=PARTITIONING,
     resets_peers=RESETS_PEERS,

@@ -30,9 +30,9 @@ class Inside(Value, frozen=True, kw_only=True):
 
 # NVIDIA, Virtual GPU Software User Guide, "vGPU types": a board, the memory in GB and the series (A, B, C or Q), as in
 # "NVIDIA A40-48Q", "NVIDIA H100XM-80C" and "GRID A100D-1-10C". "ME" marks MIG-backed types with media engines.
-_VGPU = r".*-[0-9]{1,3}[ABCQ](?:ME|GFX|NOME)?"
+_VGPU = re.compile(r".*-[0-9]{1,3}[ABCQ](?:ME|GFX|NOME)?")
 
 
 def is_vgpu(model: str | None) -> bool:
     """Return whether this is the name of a vGPU type, and not of a physical GPU."""
-    return model is not None and re.fullmatch(_VGPU, model) is not None
+    return model is not None and _VGPU.fullmatch(model) is not None

@@ -7,26 +7,29 @@ functions on a host. Sources are asked in this order: NVML, `nvidia-smi -q -x`, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu.inside import Inside
 from hosttune.gpu.memory_tests import CUDA
+from hosttune.gpu.mig import parse_mig_placements, parse_mig_profiles, parts, place
 from hosttune.gpu.nvidia_clear import MEMORY_CLEAR
-from hosttune.gpu.nvidia_host import DRIVER, HINTS, NVML, TRACES, lists, parse_nvml, parse_smi_text, parse_smi_xml
+from hosttune.gpu.nvidia_host import DRIVER, HINTS, NVML, TRACES, lists
+from hosttune.gpu.nvidia_links import agreed_links, links_of_tables
 from hosttune.gpu.nvidia_logs import LOGS
 from hosttune.gpu.nvidia_rates import GENERATIONS
+from hosttune.gpu.nvidia_set import NVIDIA_KNOBS, with_recorded_settings
+from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
+from hosttune.gpu.nvidia_topo import nvlinks_by_address, parse_nvlink_status, parse_topo_matrix, peers_from_matrix
 from hosttune.gpu.nvidia_words import TELLS
+from hosttune.gpu.nvml import Asking
+from hosttune.gpu.nvml_facts import parse_nvml
 from hosttune.gpu.vendor import Answer, Bench, Part, Vendor, always, ask, awake, fill
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu, Mig, Peer
 from hosttune.model.host import PciDevice, Problem
 from hosttune.reader import Reader
-
-if TYPE_CHECKING:
-    from hosttune.gpu.knobs import Knobs
 
 # pci.ids (pciutils/pciids 2026.08.22); product names of open-gpu-kernel-modules g_nv_name_released.h and nvidia-smi.
 MODELS = {
@@ -100,8 +103,6 @@ def _begin(reader: Reader) -> None:
         and reader.text(sysfs.function(address, "power/runtime_status")) in ("active", "unsupported")
     ]
     if asked:
-        from hosttune.gpu.nvml import Asking
-
         reader.begun[NVML] = Asking(asked)
 
 
@@ -122,8 +123,6 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
     )
     joined = _unique_modules(reader, joined)
     if reader.system.scratch:  # the settings made on it since it was recorded
-        from hosttune.gpu.nvidia_set import with_recorded_settings
-
         joined = tuple(with_recorded_settings(reader.system, gpu) if gpu.address in facts else gpu for gpu in joined)
     for problem in gpus_off_fabric(joined):
         reader.problem(problem.what, problem.where, problem.why)
@@ -134,8 +133,6 @@ def _from_nvml(reader: Reader, addresses: tuple[str, ...]) -> dict[str, Gpu]:
     """Return NVML's facts about these GPUs. If the library itself fails, nvidia-smi is used instead."""
 
     def live() -> str:
-        from hosttune.gpu.nvml import Asking
-
         begun: Asking | None = reader.begun.pop(NVML, None)
         return (begun if begun and begun.addresses >= set(addresses) else Asking(addresses)).answer()
 
@@ -186,8 +183,6 @@ _FORMS = "nvidia-smi -q and nvidia-smi -q -x"
 
 
 def _parts(gpu: Gpu) -> tuple[Part, ...] | str | None:
-    from hosttune.gpu.mig import parts
-
     return parts(gpu)
 
 
@@ -219,10 +214,6 @@ def _from_tables(reader: Reader, facts: dict[str, Gpu], listed: Answer, *, all_a
 
     If `listed` has left out a GPU (because it has no address, or is listed twice), the places are unknown.
     """
-    from hosttune.gpu.mig import parse_mig_placements, parse_mig_profiles, place
-    from hosttune.gpu.nvidia_links import links_of_tables
-    from hosttune.gpu.nvidia_topo import nvlinks_by_address, parse_nvlink_status, parse_topo_matrix, peers_from_matrix
-
     order = () if listed.problems else tuple(gpu.address for gpu in listed.gpus)
     texts = {name: _command(reader, name, all_awake=all_awake) or "" for name in list(COMMANDS)[2:]}
     matrix = parse_topo_matrix(texts["nvidia-smi-topo-m"])
@@ -300,8 +291,6 @@ def _agreed(reader: Reader, one: Gpu, other: Gpu, tellers: str = "NVML and nvidi
             Peer(address=peer.address, kind="pcie") if peer.address in apart else peer for peer in one.peers
         )
     if one.nvlinks and other.nvlinks:
-        from hosttune.gpu.nvidia_links import agreed_links
-
         changes["nvlinks"] = agreed_links(one.nvlinks, other.nvlinks)
     if one.clock_reasons is not None and other.clock_reasons is not None:
         changes["clock_reasons"] = tuple(dict.fromkeys((*one.clock_reasons, *other.clock_reasons)))
@@ -356,12 +345,6 @@ def gpus_off_fabric(gpus: tuple[Gpu, ...]) -> tuple[Problem, ...]:
     return tuple(doubts)
 
 
-def _knobs() -> Knobs:
-    from hosttune.gpu.nvidia_set import NVIDIA_KNOBS
-
-    return NVIDIA_KNOBS
-
-
 NVIDIA = Vendor(
     name="nvidia",
     vendor_id="10de",
@@ -385,7 +368,7 @@ NVIDIA = Vendor(
     memory_clear=MEMORY_CLEAR,
     serves_vfio=True,
     mig=True,
-    knobs=_knobs,
+    knobs=NVIDIA_KNOBS,
     # nvidia-smi(1): -pm, -pl; a reboot resets both (nvml.h: nvmlDeviceSetPersistenceMode). NVIDIA/nccl, src/graph/xml.h
     # GPU Operator, "GPUDirect RDMA": nvidia-peermem, or DMA-BUF with the open kernel modules on Linux 5.12 or newer.
     inside=Inside(

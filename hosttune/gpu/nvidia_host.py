@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from hosttune.errors import BadInput
 from hosttune.gpu import nvswitches
-from hosttune.gpu.vendor import LOGGED_ADDRESS, Answer, Hints, Listing, LogRecords, Traces, ask
+from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
+from hosttune.gpu.nvidia_topo import TopoMatrix, parse_topo_matrix
+from hosttune.gpu.nvml_facts import parse_nvml
+from hosttune.gpu.vendor import LOGGED_ADDRESS, Hints, Listing, LogRecords, Traces, ask
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.reader import Reader
-
-if TYPE_CHECKING:
-    from hosttune.gpu.nvidia_topo import TopoMatrix
 
 DRIVER = "nvidia"
 NVML = "nvml.json"
@@ -52,8 +51,6 @@ def lists(reader: Reader) -> tuple[Listing, ...]:
 def _matrix(text: str | None) -> TopoMatrix | None:
     if not text:
         return None
-    from hosttune.gpu.nvidia_topo import parse_topo_matrix
-
     return parse_topo_matrix(text)
 
 
@@ -66,33 +63,9 @@ def _seen(gpu: Gpu) -> Gpu:
     return Gpu(address=gpu.address, vendor="nvidia", model=gpu.model, uuid=gpu.uuid)
 
 
-# --- parsers, imported for the first answer: many hosts have none ------------------------------------------------
-
-
-def parse_nvml(text: str, only: str | None = None) -> Answer:
-    """See `nvml_facts`."""
-    from hosttune.gpu.nvml_facts import parse_nvml as parse
-
-    return parse(text, only=only)
-
-
-def parse_smi_xml(text: str) -> Answer:
-    """See `nvidia_smi`."""
-    from hosttune.gpu.nvidia_smi import parse_smi_xml as parse
-
-    return parse(text)
-
-
-def parse_smi_text(text: str) -> Answer:
-    """See `nvidia_smi`."""
-    from hosttune.gpu.nvidia_smi import parse_smi_text as parse
-
-    return parse(text)
-
-
 # --- the driver on a host ----------------------------------------------------------------------------------------
 
-_MINOR = r"(?m)^Device Minor:\s*([0-9]{1,4})\s*$"
+_MINOR = re.compile(r"(?m)^Device Minor:\s*([0-9]{1,4})\s*$")
 # How to stop the daemons that commonly hold GPUs, if no systemd unit shows it. A process name may be cut off.
 _DAEMONS = {
     "nvidia-persistenced": "systemctl stop nvidia-persistenced",
@@ -111,7 +84,7 @@ def _nodes(reader: Reader, address: str, driver: str) -> list[str]:
     if driver != DRIVER:
         return []
     path = f"{HELD}/{address}/information"
-    minor = re.search(_MINOR, reader.text(path) or "")
+    minor = _MINOR.search(reader.text(path) or "")
     if minor is None and not reader.system.scratch:
         reader.problem("no minor number", path, "which /dev/nvidiaN this is is unknown")
     return [f"/dev/nvidia{minor[1]}"] if minor else []

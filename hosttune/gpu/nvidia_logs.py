@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from hosttune.errors import BadInput
+from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
+from hosttune.gpu.nvidia_topo import TopoMatrix, parse_topo_matrix
 from hosttune.gpu.vendor import LogReader
 from hosttune.model.gpu import Gpu
-
-if TYPE_CHECKING:
-    from hosttune.gpu.nvidia_topo import TopoMatrix
-    from hosttune.model.measured import Measured
+from hosttune.model.measured import Measured, Nics, Observations, Setup
 
 # Nearest first (nvidia-smi topo -m, legend).
 _PATHS: tuple[Literal["PIX", "PXB", "PHB", "NODE", "SYS"], ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
@@ -18,8 +17,6 @@ _MOST_LINKS = 18  # of one GPU (nvml.h, NVML_NVLINK_MAX_LINKS)
 
 
 def _query(text: str) -> tuple[Gpu, ...]:
-    from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
-
     answer = parse_smi_xml(text) if text.lstrip().startswith("<") else parse_smi_text(text)
     if not answer.gpus:
         raise BadInput("no GPU in it", where="nvidia-smi -q", hint="save its whole output")
@@ -27,9 +24,6 @@ def _query(text: str) -> tuple[Gpu, ...]:
 
 
 def _topology(text: str) -> Measured:
-    from hosttune.gpu.nvidia_topo import parse_topo_matrix
-    from hosttune.model.measured import Measured, Nics, Observations, Setup
-
     matrix = parse_topo_matrix(text)
     if matrix is None or any(len(row) < len(matrix.gpus) + len(matrix.nics) - 1 for row in matrix.paths.values()):
         raise BadInput("no whole matrix in it", where="nvidia-smi topo -m", hint="save its whole output")

@@ -19,7 +19,10 @@ import msgspec
 
 from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
 from hosttune.gpu.knobs import COMPUTE_MODE, ECC, MIG_MODE, PERSISTENCE, POWER_LIMIT, Knobs
+from hosttune.gpu.nvidia_smi import QUERY_FIELDS, parse_smi_query, parse_smi_text, parse_smi_xml
 from hosttune.gpu.nvidia_words import COMPUTE_MODES
+from hosttune.gpu.nvml import Asking
+from hosttune.gpu.nvml_facts import parse_nvml
 from hosttune.gpu.vendor import Answer, fill
 from hosttune.model.gpu import Gpu, Mig
 from hosttune.system import System
@@ -35,8 +38,6 @@ _RESET_REQUIRED, _IN_USE = 16, 19  # NVML_ERROR_RESET_REQUIRED, NVML_ERROR_IN_US
 
 def facts(system: System, address: str) -> Gpu:
     """Return the current settings of a GPU. See Knobs."""
-    from hosttune.gpu.nvidia_smi import QUERY_FIELDS, parse_smi_query
-
     argv = ("nvidia-smi", "-i", address, f"--query-gpu={','.join(QUERY_FIELDS)}", "--format=csv,noheader,nounits")
     try:
         text = system.query(f"nvidia-smi-query-{address}", lambda: system.run(argv, timeout=SECONDS_TO_ANSWER))
@@ -51,9 +52,6 @@ def facts(system: System, address: str) -> Gpu:
 
 def _recorded(system: System, address: str, ask_nvml: Callable[[], str | None]) -> Gpu:
     """Return a GPU as a capture holds it, or as `ask_nvml` reports it live; empty if neither has it."""
-    from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
-    from hosttune.gpu.nvml_facts import parse_nvml
-
     gpu = Gpu(address=address)
     sources: tuple[tuple[str, Callable[[], str | None], Callable[[str], Answer]], ...] = (
         (_NVML, ask_nvml, parse_nvml),
@@ -193,8 +191,6 @@ def check_idle(system: System, address: str, what: str) -> None:
     Also refuses if that is unknown, because running work would be lost. Asks NVML, which also reports instances without
     a device.
     """
-    from hosttune.gpu.nvml import Asking
-
     gpu = with_recorded_settings(system, _recorded(system, address, lambda: Asking((address,)).answer()))
     where = f"the {what} of {address}"
     if gpu.processes is None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 import msgspec
 
@@ -35,9 +37,6 @@ from hosttune.model.gpu import Gpu, Mig, MigInstance
 from hosttune.model.host import Problem
 from hosttune.model.limits import check_count
 from hosttune.model.values import parse_address
-
-if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
 
 _DEPTH = 8  # nvidia-smi itself nests at most 4 levels
 # Every driver since 384 prints all of these (nvidia-smi(1), "Clocks Event Reasons").
@@ -140,8 +139,6 @@ def parse_smi_xml(text: str) -> Answer:
 
     The text is untrusted: an internal DTD subset is refused, and the external one that it names is never fetched.
     """
-    from xml.etree import ElementTree
-
     doctype = text[text.find("<!DOCTYPE") :].partition(">")[0] if "<!DOCTYPE" in text else ""
     if "<!ENTITY" in text or "[" in doctype:
         raise BadInput("XML with its own DTD", where="nvidia-smi-q-x", hint="record it without --dtd")

@@ -8,6 +8,7 @@ count: drivers of branch 580 then end some calls in a segmentation fault instead
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from ctypes import byref, c_uint
 from functools import partial
 from signal import SIG_SETMASK, pthread_sigmask
 from typing import Any
@@ -179,8 +180,6 @@ def _module_id(nvml: _Nvml, handle: object) -> Any:
     The number is passed by reference, which all bindings accept. They then return NVML's code without checking it, so
     it is checked here.
     """
-    from ctypes import byref, c_uint
-
     number = c_uint(0)
     code = nvml.ask("nvmlDeviceGetModuleId", handle, byref(number))
     if failed(code):
@@ -190,8 +189,6 @@ def _module_id(nvml: _Nvml, handle: object) -> Any:
 
 def _fabric(nvml: _Nvml, handle: object) -> Any:
     """Return state (nvmlGpuFabricState_t), status (nvmlReturn_t), clique: from the versioned call, or the first one."""
-    from ctypes import byref
-
     answer: Any = "ERR these bindings have no fabric info"
     for function, structure in (
         ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfoV_t"),
@@ -294,8 +291,6 @@ def _placements(nvml: _Nvml, handle: object, profile: int) -> Any:
 
     The first call asks for the count, the second for the list (nvml.h).
     """
-    from ctypes import byref, c_uint
-
     count = c_uint(0)
     answer = nvml.ask("nvmlDeviceGetGpuInstancePossiblePlacements", handle, profile, None, byref(count))
     if failed(answer):
@@ -306,8 +301,6 @@ def _placements(nvml: _Nvml, handle: object, profile: int) -> Any:
 
 
 def _instances(nvml: _Nvml, handle: object, profile: Any) -> Any:
-    from ctypes import byref, c_uint
-
     count = c_uint(0)
     instances = (nvml.library.c_nvmlGpuInstance_t * profile.instanceCount)()
     answer = nvml.ask("nvmlDeviceGetGpuInstances", handle, profile.id, instances, byref(count))

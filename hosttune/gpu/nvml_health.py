@@ -6,6 +6,7 @@ A failure in it is not a problem of discovery. The fact stays unknown, and the c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ctypes import byref
 from functools import partial
 from typing import Any
 
@@ -86,8 +87,6 @@ def _banks(nvml: Asker, handle: object) -> Any:
 
 def _sram(nvml: Asker, handle: object) -> Any:
     """Return 1 if the lifetime count of SRAM errors is above NVIDIA's limit (nvmlEccSramErrorStatus_v1_t)."""
-    from ctypes import byref
-
     status = nvml.library.c_nvmlEccSramErrorStatus_v1_t()
     status.version = nvml.library.nvmlEccSramErrorStatus_v1
     answer = nvml.ask("nvmlDeviceGetSramEccErrorStatus", handle, byref(status))

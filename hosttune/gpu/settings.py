@@ -24,7 +24,7 @@ from hosttune.settings.traits import FreesDevice, TakesDevice
 from hosttune.system import System
 
 DRIVER_KNOBS: Mapping[str, Knobs] = {
-    knobs.driver: knobs for knobs in (vendor.knobs() for vendor in VENDORS if vendor.knobs is not None)
+    vendor.knobs.driver: vendor.knobs for vendor in VENDORS if vendor.knobs is not None
 }
 # Why nothing is set for a driver that is known but has no knobs here.
 NO_KNOBS: Mapping[str, str] = {driver: why for vendor in VENDORS for driver, why in vendor.unset.items()}

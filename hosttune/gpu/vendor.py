@@ -7,21 +7,18 @@ facts about the devices that its driver holds. Its answer is a partial `Gpu`, jo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from hosttune.errors import Unreadable
 from hosttune.gpu.inside import Inside
+from hosttune.gpu.knobs import Knobs
 from hosttune.gpu.memory_tests import MemoryTest
 from hosttune.model.gpu import Gpu, GpuPort, Mig
 from hosttune.model.host import PciDevice, Problem
+from hosttune.model.measured import Measured
 from hosttune.model.values import Value
 from hosttune.reader import Reader
-
-if TYPE_CHECKING:
-    from hosttune.gpu.knobs import Knobs
-    from hosttune.model.measured import Measured
 
 MAX_ANSWER = 4 << 20  # characters; nvidia-smi -q -x prints about 30 KB per GPU
 
@@ -292,7 +289,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
       `memory_clear`: the tool that says whether a GPU has cleared it; None: none is known.
     - `bench` is how benchmarks load its GPUs; None: none can.
     - `serves_vfio`: its driver is also the VFIO driver of its virtual functions, so these stay with it (vGPUs).
-    - `mig`: its GPUs can be divided into instances. `knobs` returns what its driver lets hosttune set; `unset` says by
+    - `mig`: its GPUs can be divided into instances. `knobs`: what its driver lets hosttune set; `unset` says by
       driver why nothing is set there.
     - `inside`: what is known about its GPUs in a guest. `traces`: traces of its driver on a host.
     - `logs` read the output of its tools, for a diagnosis.
@@ -328,7 +325,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     bench: Bench | None = None
     serves_vfio: bool = False
     mig: bool = False
-    knobs: Callable[[], Knobs] | None = None
+    knobs: Knobs | None = None
     unset: Mapping[str, str] = {}
     inside: Inside = Inside()
     traces: Traces = Traces()

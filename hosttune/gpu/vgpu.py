@@ -21,8 +21,8 @@ from hosttune.reader import Reader
 SERVICE = "nvidia-vgpu-mgr.service"
 SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"
 _DEVICES = sysfs.PCI_DEVICES
-_TYPE = r"\s*([1-9][0-9]{0,8})\s*:\s*(\S.{0,99}?)\s*"
-_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_TYPE = re.compile(r"\s*([1-9][0-9]{0,8})\s*:\s*(\S.{0,99}?)\s*")
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 _SERVING = {vendor.driver: vendor.vendor_id for vendor in VENDORS if vendor.serves_vfio}
@@ -121,7 +121,7 @@ def _vendor_types(reader: Reader, addresses: list[str]) -> tuple[VgpuType, ...]:
     found: dict[str, str] = {}
     for address in addresses:
         text = reader.text(f"{type_folder(address)}/creatable_vgpu_types") or ""
-        matches = (re.fullmatch(_TYPE, line) for line in text.splitlines())
+        matches = (_TYPE.fullmatch(line) for line in text.splitlines())
         found |= {match[1]: match[2] for match in matches if match}
     return tuple(VgpuType(id=number, name=name) for number, name in sorted(found.items(), key=lambda row: int(row[0])))
 
@@ -132,7 +132,7 @@ def _mdev_function(reader: Reader, address: str) -> VgpuFunction:
     They are folders of their parent, named by UUID (vfio-mediated-device.rst).
     """
     names = reader.names(f"{_DEVICES}/{address}")
-    return VgpuFunction(address=address, mdevs=tuple(name for name in names if re.fullmatch(_UUID, name)))
+    return VgpuFunction(address=address, mdevs=tuple(name for name in names if _UUID.fullmatch(name)))
 
 
 def _mdev_types(reader: Reader, addresses: list[str]) -> tuple[VgpuType, ...]:

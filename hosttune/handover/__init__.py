@@ -5,7 +5,7 @@
 - Of the steps: `remains` (what a tenant can have left), `binding` (drivers), `resets`, `memoryclear` (what a GPU's
   maker says), `partitions` (NVSwitch), `cleaning` (erasing, by kind: `erasing/`, `gpumemory`, `network/`), `testing`,
   `testguest/`, `covering` (would the statement hold).
-- `statement`: the statement, and the same facts read again from the live host. `signing`, `dsse`: the signature,
+- `statement`: the statement, and the same facts read again from the live host. `signing`: the signature,
   through `ssh-keygen`; on the controller, never on a host. `verify`: whether a statement is valid here and now, with
   every reason if not. `kept`, `revoked`: statements and lists of revoked keys that a host keeps.
 - `calls`, `notes`: one function for each other command.

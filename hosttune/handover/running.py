@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from hosttune.errors import BadInput
+from hosttune.errors import BadInput, Declined
 from hosttune.handover import memoryclear, network, partitions, record, resets
 from hosttune.handover.calls import recording
 from hosttune.handover.cleaning import Cleaning, can_erase
@@ -25,7 +25,6 @@ from hosttune.register import record_devices
 from hosttune.settings.drivers import VFIO
 from hosttune.state import save
 from hosttune.system import System
-from hosttune.transaction.applying import Declined
 from hosttune.transaction.signals import interruptible
 from hosttune.transaction.site import Site, writable_store
 from hosttune.transaction.writing import Say

@@ -14,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from hosttune.errors import BadInput, CommandFailed, HosttuneError
-from hosttune.files import remove_file
 from hosttune.machine import run_command
 from hosttune.model.handover import CLOCKS, LONGEST, Statement, time_of
 from hosttune.model.limits import LIMITS, limit
@@ -44,14 +43,12 @@ def parse_duration(text: str) -> timedelta:
     return length
 
 
-def sign(path: str, key: str, expires: timedelta, *, at: datetime | None = None, dsse: bool = False) -> Statement:
+def sign(path: str, key: str, expires: timedelta, *, at: datetime | None = None) -> Statement:
     """Write the expiry into the statement, sign it, and write `FILE.sig`; return the statement.
 
-    A statement that was signed before is signed again, with the new expiry. `dsse`: also write `FILE.dsse.json`.
-    Raises BadInput for a file that is not a statement, a key that cannot be used, or a wrong clock; Unclean;
-    CommandFailed if ssh-keygen fails.
+    A statement that was signed before is signed again, with the new expiry. Raises BadInput for a file that is not a
+    statement, a key that cannot be used, or a wrong clock; Unclean; CommandFailed if ssh-keygen fails.
     """
-    from hosttune.handover import dsse as envelopes
     from hosttune.handover.statement import refuse_forged
 
     if path == "-":
@@ -71,24 +68,10 @@ def sign(path: str, key: str, expires: timedelta, *, at: datetime | None = None,
     signed = msgspec.structs.replace(statement, predicate=predicate)
     text = signed.to_json()
     signature = _sign(text, key)
-    envelope = envelopes.envelope_of(text, key) if dsse else None
     # A crash between the two leaves the old signature beside the new text: void, and signed again by the next call.
     save(path, text)
     save(path + SUFFIX, signature)
-    if envelope is not None:
-        save(path + envelopes.SUFFIX, envelope)
-    else:
-        _remove_older(path + envelopes.SUFFIX)
     return signed
-
-
-def _remove_older(path: str) -> None:
-    """Remove the envelope of the text that was signed before: it has another expiry. Raises BadInput."""
-    try:
-        remove_file(path)
-    except OSError as error:
-        hint = "remove it: it is an envelope of what was signed before"
-        raise BadInput(f"cannot remove {path}: {error.strerror}", where=path, hint=hint) from error
 
 
 def _sign(text: str, key: str) -> str:

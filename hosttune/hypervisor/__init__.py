@@ -6,7 +6,7 @@ not made by hosttune; `state.GuestState`, whether it runs; `hugemount.Mount`,
 a file system for its pages; `daemon.LibvirtRestart`, whether libvirt has found that file system.
 """
 
-from hosttune.hypervisor.access import unreachable
+from hosttune.hypervisor.access import no_system, unreachable
 from hosttune.hypervisor.checks import ready, startable
 from hosttune.hypervisor.connection import (
     is_active,
@@ -21,6 +21,7 @@ from hosttune.hypervisor.texts import canonical, xml_difference
 __all__ = [
     "canonical",
     "is_active",
+    "no_system",
     "process_of",
     "read_definition",
     "read_state",

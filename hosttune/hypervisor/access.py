@@ -16,7 +16,7 @@ from typing import NamedTuple
 from hosttune.domain.xml import parse
 from hosttune.errors import CommandFailed, Unreadable
 from hosttune.hypervisor.connection import ask
-from hosttune.model.plan import PlannedGuest
+from hosttune.model.plan import NO_BOOT, PlannedGuest
 from hosttune.system import System
 
 _QEMU_CONF = "/etc/libvirt/qemu.conf"
@@ -76,6 +76,15 @@ def unreachable(system: System, guest: PlannedGuest, *, base: str | None = None)
         return tuple(text for file in given for text in _judged(system, reader, file))
     except Unreadable as error:
         return (f"whether QEMU can read its files is unknown: {error.what}",)
+
+
+def no_system(system: System, guest: PlannedGuest) -> str | None:
+    """Return why a guest has no system to start: nothing to boot from, or its disk is known not to be there."""
+    if not (guest.boots_from or guest.may_boot_from):
+        return NO_BOOT
+    known = not system.captured or system.scratch  # a capture has no guests' disks
+    absent = known and guest.disk and (system.lacks(guest.disk) or (system.scratch and not system.exists(guest.disk)))
+    return f"there is no {guest.disk}, which should be its disk: make it, or give another path" if absent else None
 
 
 def _given(guest: PlannedGuest) -> Iterator[GuestFile]:

@@ -17,7 +17,7 @@ from hosttune.model.values import number
 PAGES = "hugepages"
 HUGE_1G = 1 << 30
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_SIZE = r"(?i)([0-9]{1,15})([KMGT]?)"
+_SIZE = re.compile(r"(?i)([0-9]{1,15})([KMGT]?)")
 
 
 def split(text: str) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ def read_boot_pages(arguments: Sequence[str] | None) -> BootPages:
 
 
 def _size(values: Sequence[str]) -> int | None:
-    match = re.fullmatch(_SIZE, values[0]) if values else None
+    match = _SIZE.fullmatch(values[0]) if values else None
     return int(match[1]) * _UNITS[match[2].upper()] if match else None
 
 

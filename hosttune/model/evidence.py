@@ -193,6 +193,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     - `port_details`: by network interface, what ethtool tells of it; no entry: it was not asked.
     - `port_info`: by InfiniBand port ("mlx5_0/1"), which lanes and speeds it supports; no entry: it was not asked.
     - `roce`: by address of a NIC, how its RoCE port is set; no entry: it has none, or that is not known.
+    - `tuned_verified`: TuneD finds every value that its active profile sets; False: not every one.
     - `declared_roce`: what a document that the caller names declares of RoCE ports; it counts before the plans'.
     - `ports_later`, `gpus_later`: the same and the GPUs, `seconds_later` seconds later, after the benchmarks.
     """
@@ -229,6 +230,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     rdma_access: RdmaAccess | None = None  # None: not a planned guest
     configuration: tuple[Fact, ...] | None = None  # facts read for comparing hosts; None: not read
     clocks: Clocks | None = None  # None: not read
+    tuned_verified: bool | None = None
 
     def __post_init__(self) -> None:
         close_lists(self)

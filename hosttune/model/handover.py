@@ -36,7 +36,7 @@ CLOCKS = timedelta(minutes=5)  # how far the clocks of a controller and a host m
 StepName = Literal["quarantined", "taken-back", "reset", "erased", "tested", "returned"]
 StepOutcome = Literal["done", "not-supported", "not-needed", "failed", "unknown"]
 STEPS: tuple[StepName, ...] = ("quarantined", "taken-back", "reset", "erased", "tested", "returned")
-_HEX64 = r"[0-9a-f]{64}"
+_HEX64 = re.compile(r"[0-9a-f]{64}")
 _HINT = "give a statement that `hosttune handover` wrote"
 
 
@@ -231,7 +231,7 @@ def time_of(text: str, where: str) -> datetime:
 def _check(statement: Statement, where: str) -> None:
     """Raise BadInput for values that no statement has: addresses, digests, times, a device twice."""
     for n, subject in enumerate(statement.subject):
-        if not re.fullmatch(_HEX64, subject.digest.sha256):
+        if not _HEX64.fullmatch(subject.digest.sha256):
             raise BadInput("not a sha256 in hex", where=f"{where}: $.subject[{n}].digest.sha256", hint=_HINT)
     predicate = statement.predicate
     for n, device in enumerate(predicate.devices):
@@ -240,7 +240,7 @@ def _check(statement: Statement, where: str) -> None:
             raise BadInput(f"{device.address[:80]!r} is not a PCI address", where=f"{at}.address", hint=_HINT)
         if any(one.address == device.address for one in predicate.devices[:n]):
             raise BadInput(f"{device.address} occurs twice", where=at, hint=_HINT)
-    if predicate.validation is not None and not re.fullmatch(_HEX64, predicate.validation.sha256):
+    if predicate.validation is not None and not _HEX64.fullmatch(predicate.validation.sha256):
         raise BadInput("not a sha256 in hex", where=f"{where}: $.predicate.validation.sha256", hint=_HINT)
     time_of(predicate.issued_at, f"{where}: $.predicate.issued_at")
     if predicate.expires_at is not None:

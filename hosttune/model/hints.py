@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 from hosttune.model.text import either
 
 _LONGEST = 80  # characters of a word that are compared: no name of a command, key, device or guest is longer
-_UNITS = r"\s*([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([kmgt])(?:i?b|bytes?)?\s*"
+_UNITS = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([kmgt])(?:i?b|bytes?)?\s*", re.IGNORECASE)
 _GIB_UP_TO = 8192  # a number above it without a unit is more likely MiB, in which other tools count memory
 
 
@@ -17,8 +18,6 @@ def did_you_mean(word: str, names: Iterable[str], hint: str, *, alike: float = 0
 
     `alike`: the least similarity, from 0 to 1 (difflib's ratio, whose own default is 0.6).
     """
-    from difflib import get_close_matches
-
     known = {name.casefold(): name for name in names}
     near = [known[found] for found in get_close_matches(word.casefold()[:_LONGEST], known, cutoff=alike)]
     return f"did you mean {either(near)}? {hint}" if near else hint
@@ -31,7 +30,7 @@ def did_you_mean_address(address: str, known: Iterable[str], hint: str) -> str:
 
 def size_hint(text: str, hint: str) -> str:
     """Return the hint for a text that is not a size, preceded by the size with the unit that was probably meant."""
-    found = re.fullmatch(_UNITS, text, re.IGNORECASE)
+    found = _UNITS.fullmatch(text)
     unit = "" if found is None else {"k": "KiB", "m": "MiB", "g": "GiB", "t": "TiB"}[found[2].lower()]
     meant = "" if found is None else f"{found[1]}{unit}"
     return hint if not meant or meant == text.replace(" ", "") else f"did you mean {meant}? {hint}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
+from hosttune.model.check import check_host
 from hosttune.model.devices import DeviceSource, Nic, Nvme, NvSwitch, SeenDevice
 from hosttune.model.homes import homes_of
 from hosttune.model.hostfields import HOST_SCHEMA, HostFields, Problem
@@ -24,7 +25,6 @@ from hosttune.model.platform import (
     Platform,
     RunningGuest,
     Tuned,
-    TunedKey,
     VcpuPin,
     Virtualization,
 )
@@ -35,7 +35,7 @@ __all__ = [
     "HOST_SCHEMA", "Acs", "Bar", "Cpu", "CpuModel", "DeviceSource", "DomainCapabilities", "GuestMemory", "Host",
     "HugePages", "Hugetlbfs", "Iommu", "Irq", "Link", "LinkEnd", "LinkFigures", "MemorySettings", "Module", "Nic",
     "NumaNode", "NvSwitch", "Nvme", "PciDevice", "Platform", "Problem", "RunningGuest", "SeenDevice", "Tuned",
-    "TunedKey", "VcpuPin", "Virtualization",
+    "VcpuPin", "Virtualization",
 ]  # fmt: skip
 
 
@@ -65,8 +65,6 @@ class Host(HostFields, frozen=True, kw_only=True, dict=True):  # dict: for the c
 
         Raises BadInput with the version, or with the field whose value no machine can have.
         """
-        from hosttune.model.check import check_host
-
         host = from_json(cls, text, schema=HOST_SCHEMA, where=where)
         check_host(host, where)
         return host

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
+from msgspec import inspect
 
 from hosttune.errors import BadInput
 from hosttune.model.hints import did_you_mean, too_few_bytes_hint
@@ -188,13 +189,13 @@ def _value_hint(problem: str, path: str) -> str:
         return f"write a number without quotation marks{more}"
     if words:
         return did_you_mean(given, words, f"write {either(words)}")
+    if path == "guests":
+        return "write a list of guests, each beginning with `- name: NAME`"
     return "see docs/intent.md for the keys"
 
 
 def _words(path: str) -> list[str]:
     """Return the words that a key may have, after "a number" if it may be one; none for a key without such words."""
-    from msgspec import inspect
-
     above, _, key = path.rpartition(".")
     part = _PARTS.get(above.rpartition(".")[2].partition("[")[0], Intent)
     kind = next((field.type for field in inspect.type_info(part).fields if field.name == key), None)  # type: ignore[attr-defined]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -11,9 +13,8 @@ from hosttune.errors import BadInput
 from hosttune.model.limits import limit
 from hosttune.model.text import visible
 
-# Compiled when first used: discovery of a live host needs none of them.
-_TEXT = r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?'  # a string in a JSON document; a key if a colon follows
-_SURROGATES = rb"(?<!\\)\\u[dD](?:[89abAB]..\\u[dD][c-fC-F]|([89a-fA-F]))"  # a pair; group 1: a lone one
+_TEXT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?')  # a string in a JSON document; a key if a colon follows
+_SURROGATES = re.compile(rb"(?<!\\)\\u[dD](?:[89abAB]..\\u[dD][c-fC-F]|([89a-fA-F]))")  # a pair; group 1: a lone one
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")  # UTF-8, UTF-16
 _LONG = r"[0-9]{19}"  # digits of a number that may have more than 64 bits
 MAX_DEPTH = 64  # of objects and lists in each other; hosttune's documents reach about 12
@@ -51,11 +52,11 @@ def plain_json(
         if data.startswith(_BYTE_ORDER_MARKS):
             what = "begins with a byte order mark"
             raise BadInput(what, where=where, hint="save it in UTF-8 without a byte order mark") from error
-        lone = any(found[1] for found in re.finditer(_SURROGATES, data))
+        lone = any(found[1] for found in _SURROGATES.finditer(data))
         why = "half of a surrogate pair (\\ud800 to \\udfff)" if lone else str(error)
         raise BadInput(f"not a JSON document: {why}", where=where, hint=hint) from error
     keys = _count_keys(document, where, hint)
-    if once and keys != sum(1 for found in re.finditer(_TEXT, data.decode()) if found[1]):
+    if once and keys != sum(1 for found in _TEXT.finditer(data.decode()) if found[1]):
         raise BadInput(f"key {_key_twice(data)} is there twice in an object", where=where, hint=hint)
     if re.search(_LONG.encode(), data):
         refuse_long(document, where, bits)
@@ -90,9 +91,6 @@ def refuse_long(document: Any, where: str, bits: int = 64) -> None:
 
 def _key_twice(data: bytes) -> str:
     """Return the first key that occurs twice in an object of a JSON text, quoted."""
-    import json
-    from collections import Counter
-
     found: list[str] = []
 
     def keep(pairs: list[tuple[str, Any]]) -> None:

@@ -109,6 +109,10 @@ class Step(Value, frozen=True, kw_only=True):
     unproven: bool = True
 
 
+BOOT_WAYS = "give it a disk (disk: PATH, --disk), a network (networks:, --network) or a kernel (boot:)"
+NO_BOOT = f"nothing to boot from: {BOOT_WAYS}"
+
+
 class PlannedGuest(Value, frozen=True, kw_only=True):
     """One planned guest: everything that its XML needs, and the reasons.
 
@@ -152,6 +156,17 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         close_lists(self)
         close_mappings(self, "guest_settings")
+
+    @property
+    def boots_from(self) -> tuple[str, ...]:
+        """The kernel, disk and networks that it boots from."""
+        own = (self.boot and self.boot.kernel, self.disk, *(one.network or one.bridge for one in self.networks))
+        return tuple(name for name in own if name)
+
+    @property
+    def may_boot_from(self) -> tuple[str, ...]:
+        """The passed drives, which may hold a system, and NICs, whose own ROM may boot from their network."""
+        return tuple(device.address for device in self.devices if device.kind in ("nic", "nvme"))
 
 
 class Unplaced(Value, frozen=True, kw_only=True):

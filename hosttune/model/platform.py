@@ -136,28 +136,13 @@ class Virtualization(Value, frozen=True, kw_only=True):
     reads_node_cpus: bool | None = None
 
 
-class TunedKey(Value, frozen=True, kw_only=True):
-    """A value that a TuneD profile sets: a key of one of its plugins. `where`: the file with that value.
-
-    `sure` False: it applies only to some devices or machines, or TuneD computes its value when it starts.
-    """
-
-    plugin: str
-    key: str
-    value: str
-    where: str
-    sure: bool = True
-
-
 class Tuned(Value, frozen=True, kw_only=True):
-    """TuneD's active profiles, in order, and what they set together. `unread`: what could not be read, and why.
+    """TuneD's active profiles, in order; none if their names could not be read.
 
-    `reapply_sysctl`: TuneD applies the files of sysctl.d again after its own values, except for names that match one of
-    `reapply_sysctl_exclude` (tuned-main.conf).
+    `mode`: "auto" if TuneD chose them, "manual". `own`: those that hosttune knows by name and of which there is, or
+    may be, a version of the user's own in /etc/tuned.
     """
 
     profiles: tuple[str, ...]
-    keys: tuple[TunedKey, ...] = ()
-    unread: tuple[str, ...] = ()
-    reapply_sysctl: bool = True
-    reapply_sysctl_exclude: tuple[str, ...] = ()
+    mode: str | None = None
+    own: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ NET = "/sys/class/net"
 CPUS = "/sys/devices/system/cpu"
 MAX_PERF_PERCENT = f"{CPUS}/intel_pstate/max_perf_pct"  # of all CPUs; absent with intel_pstate=per_cpu_perf_limits
 NODES = "/sys/devices/system/node"
-_FUNCTION = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+_FUNCTION = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 def function(address: str, name: str = "") -> str:
@@ -30,7 +30,7 @@ def functions_in(path: str) -> list[str]:
 
 def is_function(name: str) -> bool:
     """Return whether the name of a folder is that of a PCI function."""
-    return ":" in name and re.fullmatch(_FUNCTION, name) is not None
+    return ":" in name and _FUNCTION.fullmatch(name) is not None
 
 
 def pool(node: int | str, size_bytes: int) -> str:

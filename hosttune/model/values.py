@@ -8,8 +8,10 @@ from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from hosttune.errors import BadInput
+from hosttune.model.hints import size_hint
 from hosttune.model.jsontext import plain_json
 from hosttune.model.limits import check_size
 from hosttune.model.sysfs import is_function
@@ -19,8 +21,7 @@ T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 
-# Compiled when first used: discovery does not need it.
-_BDF = r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])"
+_BDF = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
 
 
 def parse_address(text: str, *, where: str = "PCI address") -> str:
@@ -28,7 +29,7 @@ def parse_address(text: str, *, where: str = "PCI address") -> str:
 
     The domain may be omitted and is then 0000, as in lspci. Raises BadInput for anything else.
     """
-    match = re.fullmatch(_BDF, text.strip())
+    match = _BDF.fullmatch(text.strip())
     if not match or int(match[3], 16) > 0x1F:
         raise BadInput(
             f"{text!r} is not a PCI address",
@@ -239,8 +240,8 @@ def close_lists(value: Value) -> None:
             msgspec.structs.force_setattr(value, name, tuple(field))
 
 
-_SIZE = r"([0-9]{1,20})(?:\.([0-9]{1,20}))?\s*(KiB|MiB|GiB|TiB)"
-_HUGE = r"[0-9]{20,}(?:\.[0-9]+)?\s*(?:KiB|MiB|GiB|TiB)?"  # more digits than any size has
+_SIZE = re.compile(r"([0-9]{1,20})(?:\.([0-9]{1,20}))?\s*(KiB|MiB|GiB|TiB)")
+_HUGE = re.compile(r"[0-9]{20,}(?:\.[0-9]+)?\s*(?:KiB|MiB|GiB|TiB)?")  # more digits than any size has
 _UNIT = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 MAX_SIZE = (1 << 63) - 1  # bytes, and every other count of a document: the largest number that the kernel can report
 
@@ -256,11 +257,9 @@ def number(text: str, most: int = MAX_SIZE) -> int | None:
 def parse_size(size: int | str, *, where: str) -> int:
     """Return the bytes of a SIZE: a whole number of bytes, or a number with KiB, MiB, GiB or TiB. Raises BadInput."""
     parsed = size if isinstance(size, int) and not isinstance(size, bool) else _bytes_of(str(size).strip())
-    if (parsed or 0) > MAX_SIZE or (parsed is None and re.fullmatch(_HUGE, str(size).strip())):
+    if (parsed or 0) > MAX_SIZE or (parsed is None and _HUGE.fullmatch(str(size).strip())):
         raise BadInput(f"{size!r} is too large", where=where, hint=f"give at most {MAX_SIZE >> 40}TiB")
     if parsed is None or parsed <= 0:
-        from hosttune.model.hints import size_hint
-
         hint = "write bytes, or a number with KiB, MiB, GiB or TiB"
         raise BadInput(f"{size!r} is not a size", where=where, hint=size_hint(str(size), hint))
     return parsed
@@ -270,7 +269,7 @@ def _bytes_of(text: str) -> int | None:
     """Return the exact number of bytes; None if the text is not a size or not a whole number of bytes."""
     if len(text) < 20 and text.isascii() and text.isdecimal():
         return int(text)
-    match = re.fullmatch(_SIZE, text)
+    match = _SIZE.fullmatch(text)
     if not match:
         return None
     fraction = match[2] or ""
@@ -362,8 +361,6 @@ def without_nulls(document: object, kind: type) -> object:
 @cache
 def _type_info(kind: type) -> msgspec.inspect.Type:
     """Return the description of a type. It takes 2 ms to make, and a fleet's answers are all of one type."""
-    from msgspec import inspect
-
     return inspect.type_info(kind)
 
 

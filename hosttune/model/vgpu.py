@@ -10,12 +10,12 @@ import re
 from hosttune.model.values import Value
 
 FRAMEWORKS = ("vfio", "mdev")
-_TYPE_ID = r"(?:[a-z0-9_]{1,16}-)?[1-9][0-9]{0,8}"
+_TYPE_ID = re.compile(r"(?:[a-z0-9_]{1,16}-)?[1-9][0-9]{0,8}")
 
 
 def is_type_id(text: str) -> bool:
     """Whether a text can be the id of a vGPU type: a number, or for mdev a driver's name and a number."""
-    return re.fullmatch(_TYPE_ID, text) is not None
+    return _TYPE_ID.fullmatch(text) is not None
 
 
 class VgpuType(Value, frozen=True, kw_only=True):

@@ -14,6 +14,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import yaml
+from yaml import events as kinds
+
 from hosttune.errors import BadInput
 from hosttune.model.jsontext import MAX_DEPTH, plain_json, refuse_long
 from hosttune.model.limits import check_size, limit
@@ -40,8 +43,6 @@ def load_yaml(text: str | bytes, where: str, *, fast: bool = True) -> Any:
 
     `fast`: use libyaml if PyYAML was built with it. Raises BadInput, also for a text above its limits.
     """
-    import yaml
-
     size = len(text) if isinstance(text, bytes) or text.isascii() else len(text.encode("utf-8", "surrogatepass"))
     check_size(size, "intent", where)
     if text.lstrip()[:1] in ("{", b"{"):
@@ -71,8 +72,6 @@ def check_version(document: Mapping[Any, Any], wanted: int, what: str, where: st
 
 
 def _document(events: Iterator[Any], most: int) -> Any:
-    from yaml import events as kinds
-
     reader = _Values(events, most)
     found: Any = None
     documents = 0
@@ -94,8 +93,6 @@ class _Values:
 
     def value(self, event: Any, depth: int) -> Any:
         """Return the value that begins with this event."""
-        from yaml import events as kinds
-
         self._left -= 1
         if self._left < 0:
             raise _Refused(f"more than {limit('values of an intent'):,} keys and values")
@@ -111,16 +108,12 @@ class _Values:
         return self._list(depth + 1) if kind == "seq" else self._mapping(depth + 1)
 
     def _list(self, depth: int) -> list[Any]:
-        from yaml import events as kinds
-
         found = []
         while not isinstance(event := next(self._events), kinds.SequenceEndEvent):
             found.append(self.value(event, depth))
         return found
 
     def _mapping(self, depth: int) -> dict[str, Any]:
-        from yaml import events as kinds
-
         found: dict[str, Any] = {}
         while not isinstance(event := next(self._events), kinds.MappingEndEvent):
             key = self.value(event, depth)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import value_text
@@ -24,18 +24,6 @@ _MARKS = {
 _ORDER = (
     "failed", "stuck", "conflict", "clamped", "ignored", "reverted", "done", "planned", "pending", "already",
 )  # fmt: skip
-
-
-class Wanted(Protocol):
-    """What the prompt shows of a step (see hosttune.transaction.steps.Prepared)."""
-
-    @property
-    def step(self) -> Any:
-        """The step."""
-
-    @property
-    def live(self) -> Any:
-        """Its present value."""
 
 
 def result_report(result: Result) -> Report:
@@ -95,7 +83,7 @@ def verdict(result: Result, code: int = SUCCESS) -> str:
     counted = {word: sum(1 for entry in result.entries if entry.outcome == word) for word in _ORDER}
     facts = [f"{number} {word}" for word, number in counted.items() if number]
     details = f" ({', '.join(facts)})" if facts else ""
-    verb = "dry run of apply" if _is_rehearsal(result) else result.verb
+    verb = f"dry run of {result.verb}" if _is_rehearsal(result) else result.verb
     return f"{verb} on {result.host or 'this host'}: {_ending(result, code)}{details}"
 
 
@@ -107,9 +95,9 @@ def _ending(result: Result, code: int) -> str:
     """Return how a command ended, in words."""
     if code == PERSON:
         return "NOT EVERYTHING COULD BE REVERTED, this host needs a person"
+    if _is_rehearsal(result):
+        return "nothing was written"
     if result.verb == "apply":
-        if _is_rehearsal(result):
-            return "nothing was written"
         if code == SUCCESS:
             return "changed" if result.changed else "nothing to change"
         return "changed, but NOT COMPLETELY" if result.changed else "FAILED, the host is as it was"
@@ -163,9 +151,7 @@ def short_value(value: Any) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
 
 
-def wanted_lines(todo: Iterable[Wanted]) -> Iterable[str]:
-    """Return the prompt's list: each setting, its present value and the wanted value."""
-    for one in todo:
-        setting = one.step.setting
-        live, want = (setting_value(setting.kind, setting.shown(value)) for value in (one.live, one.step.want))
-        yield f"  {short_lists(one.step.name)}: {short_value(live)} -> {short_value(want)}"
+def value_line(setting: Any, live: Any, want: Any) -> str:
+    """Return a line of a prompt's list: a setting, its present value and the value that it would get."""
+    now, then = (short_value(setting_value(setting.kind, setting.shown(value))) for value in (live, want))
+    return f"  {short_lists(f'{setting.kind} {setting.target}'.rstrip())}: {now} -> {then}"

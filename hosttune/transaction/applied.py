@@ -32,9 +32,10 @@ UNREAD = "cannot be read: "  # the beginning of the reason of a drift whose valu
 def undone_entries(record: Record, made: Made) -> Iterable[Entry]:
     """Return the result of reverting a record: one entry for each action."""
     before = record.new if record.outcome is None else record.after
-    if made.outcome == "already":
+    if made.outcome in ("already", "planned"):
         before = made.after  # nothing was written
-    return _entries(record, made.outcome, before, record.old, made.after, made.why)
+    after = None if made.outcome == "planned" else made.after
+    return _entries(record, made.outcome, before, record.old, after, made.why)
 
 
 def _entries(record: Record, outcome: str, before: Any, want: Any, after: Any, why: str | None) -> Iterable[Entry]:
@@ -144,6 +145,9 @@ def status(site: Site) -> tuple[Result, int]:
     if site.store is None:
         note = "a capture and a host document keep no state: run hosttune status on the host itself"
         return Result(host=site.hostname, verb="status", state_known=False, notes=(note,)), NO
+    if not site.system.captured and (unseen := _unseen(site.store.folder)) is not None:
+        note = f"only root can read what is applied ({unseen}): run hosttune status as root"
+        return Result(host=site.hostname, verb="status", state_known=False, notes=(note,)), NO
     transactions = site.transactions()
     unfinished = next((one for one in transactions if one.is_open), None)
     records_in_force = in_force(transactions)
@@ -152,7 +156,6 @@ def status(site: Site) -> tuple[Result, int]:
     kept = [row for record in left_alone(transactions).values() for row in _kept(site, record)]
     retired = site.retired(one for one in transactions if one.to_revert or one.is_open)
     notes = (
-        *_not_seen(site),
         *_between_tenants(site),
         *(f"{record.kind} {record.target}: {RETIRED[record.kind]}" for record in retired),
     )
@@ -219,11 +222,22 @@ def _kept(site: Site, record: Record) -> Iterable[Entry]:
         yield from undone_entries(record, made)
 
 
-def _not_seen(site: Site) -> tuple[str, ...]:
-    """Return a note that another user has another state folder: what root has applied is not seen there."""
-    if site.system.captured or os.geteuid() == 0 or os.environ.get("HOSTTUNE_STATE"):
-        return ()
-    return ("not root: what root has applied is not seen here",)
+def _unseen(folder: str) -> str | None:
+    """Return the journals that count on this machine and that this user does not read; None if there are none.
+
+    They are those of the state in `folder`, and root's, whose state is another one than the user's.
+    """
+    for state in dict.fromkeys((folder,) if os.environ.get("HOSTTUNE_STATE") else (folder, STATE_INSIDE)):
+        journals = os.path.join(state, "transactions")
+        try:
+            names = os.listdir(journals)
+        except PermissionError:
+            return journals
+        except OSError:
+            continue  # there are none, or what is wrong is said where they are read
+        if names and state != folder:
+            return journals
+    return None
 
 
 def _between_tenants(site: Site) -> Iterable[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from hosttune import __version__
-from hosttune.errors import HosttuneError, Refused
+from hosttune.errors import Declined, Refused
 from hosttune.journal import Record, Store, Transaction, dropped, in_force
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Plan
@@ -79,10 +79,6 @@ class Wanted:
 
 Confirm = Callable[[Sequence[Prepared]], bool]
 Discover = Callable[[], Host]
-
-
-class Declined(HosttuneError):
-    """The administrator answered no to the prompt."""
 
 
 def apply(

@@ -7,6 +7,7 @@ which holds the command's exit code.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
 from hosttune.model.result import Result
-from hosttune.state import load
+from hosttune.state import load, plan_of_sudo_user
 from hosttune.transaction import applied, guards, undoing
 from hosttune.transaction.site import Site, open_site, saved_plan_path, writable_store
 from hosttune.transaction.writing import Say
@@ -81,9 +82,16 @@ def status(here: Here) -> Result:
     return _with_code(applied.status(here[0]))
 
 
-def revert(here: Here, say: Say, *, force: bool = False) -> Result:
-    """Revert every finished transaction, newest first. Raises Refused."""
-    return _with_code(undoing.revert(here[0], say, force=force))
+def revert(
+    here: Here,
+    say: Say,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    confirm: undoing.Confirm = lambda lines: True,
+) -> Result:
+    """Revert every finished transaction, newest first, or rehearse that. Raises Refused, Declined if not confirmed."""
+    return _with_code(undoing.revert(here[0], say, force=force, dry_run=dry_run, confirm=confirm))
 
 
 def recover(here: Here, say: Say, *, force: bool = False, disrupt: Collection[str] = ()) -> Result:
@@ -100,10 +108,11 @@ def change_lines(todo: Sequence[Prepared]) -> tuple[str, ...]:
     They are each setting with its present and its wanted value, and the differences between guests' present and new
     definitions.
     """
-    from hosttune.report.result import wanted_lines
+    from hosttune.report.result import value_line
     from hosttune.transaction.guests import definition_change
 
-    return (*wanted_lines(todo), *filter(None, map(definition_change, todo)))
+    lines = (value_line(one.step.setting, one.live, one.step.want) for one in todo)
+    return (*lines, *filter(None, map(definition_change, todo)))
 
 
 def _with_code(outcome: tuple[Result, int]) -> Result:
@@ -146,7 +155,10 @@ def _saved_plan(site: Site) -> Plan:
     """Return the plan that `hosttune plan` saved here. Raises BadInput."""
     path = saved_plan_path(site)
     if not os.path.exists(path):
-        raise BadInput("no plan is saved", where=path, hint="make one: hosttune plan; or name a plan document")
+        hint = "make one: hosttune plan; or name a plan document"
+        if not site.system.captured and (other := plan_of_sudo_user()) is not None:
+            hint = f"the user who called sudo has saved one: hosttune apply {shlex.quote(other)}"
+        raise BadInput("no plan is saved", where=path, hint=hint)
     return read_plan(path)
 
 

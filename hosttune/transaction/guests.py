@@ -11,7 +11,7 @@ from typing import Any
 from hosttune.domain import domain_xml
 from hosttune.errors import BadInput, Unreadable
 from hosttune.guest import guest_files
-from hosttune.hypervisor import process_of, ready, startable, unreachable, verify_running, xml_difference
+from hosttune.hypervisor import no_system, process_of, ready, startable, unreachable, verify_running, xml_difference
 from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.hypervisor.connection import has_managed_save
 from hosttune.model.host import Host
@@ -38,8 +38,8 @@ def guest_actions(plan: Plan, *, start: bool) -> Iterable[Action]:
         files = value_of(guest_files(plan, name))
         yield _action(FILES, name, files, "what the guest sets inside: copied into it, or read from the seed image")
         yield _action(DEFINITION, name, _definition(plan, name), "the guest as planned")
-        if start:
-            yield _action(STATE, name, RUNNING, "--start")
+        if start or not (guest.boots_from or guest.may_boot_from):
+            yield _action(STATE, name, RUNNING, "--start" if start else "the guest as planned")
 
 
 def _definition(plan: Plan, name: str) -> str:
@@ -67,13 +67,16 @@ def guest_verdicts(system: System, prepared: Sequence[Prepared], plan: Plan, hos
         for one in prepared
         if one.step.setting.kind == DEFINITION and one.verdict == TODO and one.live is not None
     }
+    disks = {guest.name: why for guest in plan.guests if (why := no_system(system, guest))}
     waiting = {
         guest.name: "; ".join(reasons)
         for guest in plan.guests
         if (reasons := (*ready(host, guest), *(_saved(system, guest.name) if guest.name in redefined else ())))
     }
     return tuple(
-        with_verdict(one, PENDING, waiting[one.step.setting.target])
+        with_verdict(one, PENDING, f"not started: {disks[one.step.setting.target]}")
+        if one.verdict == TODO and one.step.setting.kind == STATE and one.step.setting.target in disks
+        else with_verdict(one, PENDING, waiting[one.step.setting.target])
         if one.verdict in (TODO, UNREADABLE)
         and one.step.setting.kind in (DEFINITION, STATE)
         and one.step.setting.target in waiting

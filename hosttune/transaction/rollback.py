@@ -5,7 +5,8 @@ It uses the journal, never values in memory, so the same code serves a crash, a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from hosttune.errors import HosttuneError, InUse, Stuck
 from hosttune.journal import Journal, JournalFailed, Record, Transaction
 from hosttune.model.values import FrozenMap, freeze
 from hosttune.settings.setting import RUNTIME, Setting
+from hosttune.settings.traits import Divisible
 from hosttune.system import System
 from hosttune.transaction.rehearsal import Counted
 from hosttune.transaction.signals import uninterrupted
@@ -40,13 +42,54 @@ def roll_back_records(
     undone: dict[int, Made] = {}
     whole = True
     for record in sorted((r for r in records if r.to_undo), key=lambda r: r.step, reverse=True):
-        key = record.kind, record.target
-        left = msgspec.structs.replace(record, after=again[key], outcome="done") if key in again else record
-        made, kept = _undo(system, journal, left, say, same_boot=same_boot or key in again, force=force)
+        known = _as_set_again(record, again)
+        made, kept = _undo(system, journal, known, say, same_boot=same_boot or known is not record, force=force)
         whole = whole and kept
         undone[record.step] = made
         say(f"{record.kind} {record.target}: {made.outcome}{f' ({made.why})' if made.why else ''}")
     return undone, whole
+
+
+def rehearse(
+    system: System,
+    records: Iterable[Record],
+    left: dict[tuple[str, str, str], Any],
+    *,
+    same_boot: bool,
+    force: bool,
+    again: Mapping[tuple[str, str], Any],
+) -> Iterator[tuple[Record, Made]]:
+    """Yield what `roll_back_records` would do, without a write; `after` of what is planned is its present value.
+
+    `left`: the parts of settings as the rollback of newer transactions would leave them; this one adds its own.
+    """
+    for record in sorted((r for r in records if r.to_undo), key=lambda r: r.step, reverse=True):
+        setting = setting_of_record(record)
+        target = "" if isinstance(setting, Divisible) else record.target
+        try:
+            parts = setting.parts(freeze(setting.read(system)))
+        except (HosttuneError, OSError) as error:
+            yield record, Made("failed", None, reason_of(error))
+            continue
+        live = setting.joined({name: left.get((record.kind, target, name), part) for name, part in parts.items()})
+        known = _as_set_again(record, again)
+        here = same_boot or known is not record
+        value, foreign = _value_to_restore(setting, known, live, same_boot=here, force=force)
+        left.update({(record.kind, target, name): part for name, part in setting.parts(value).items()})
+        if foreign and live is None and not setting.none_is_value:
+            yield record, Made("planned", known.after, "it is not there now: its driver is put back before it")
+        elif foreign:
+            made = _foreign(setting, live, foreign)
+            yield record, made if value == live else replace(made, outcome="planned")
+        else:
+            why = _gone(setting, known, live, here) if value == live else None
+            yield record, Made("already" if why else "planned", live, why)
+
+
+def _as_set_again(record: Record, again: Mapping[tuple[str, str], Any]) -> Record:
+    """Return a record with the value that was set again during the present boot; the record itself if none was."""
+    key = record.kind, record.target
+    return msgspec.structs.replace(record, after=again[key], outcome="done") if key in again else record
 
 
 def _undo(

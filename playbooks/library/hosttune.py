@@ -396,7 +396,7 @@ def words_of(asked: dict, check: bool, stack: contextlib.ExitStack) -> tuple[lis
     elif phase == "verify":
         words = verify_words(carried, check, stack)
     elif phase == "revert" and not check:
-        words = ["revert"] + ["--force"] * asked["force"]
+        words = ["revert", "--yes"] + ["--force"] * asked["force"]
     elif phase == "recover" and not check:
         words = ["recover"] + ["--force"] * asked["force"]
         words += [word for name in asked["disrupt"] for word in ("--disrupt", name)]

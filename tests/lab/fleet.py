@@ -118,7 +118,9 @@ class Controller:
     def ask(self, verb: str, *words: str) -> Asked:
         """Run `hosttune fleet VERB WORDS...` over the hosts, as somebody who has configured nothing of Ansible."""
         earlier = len(self._told())
-        call = (sys.executable, "-c", "from hosttune.cli import main; main()", "fleet", verb)
+        call = [sys.executable, "-c", "from hosttune.cli import main; main()", "fleet", verb]
+        if verb in ("apply", "revert") and "--check" not in words:
+            call.append("--yes")
         own = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
         done = subprocess.run(
             (*call, "-i", "hosts.json", "--results", "results", "-o", "json", *words),

@@ -70,7 +70,7 @@ def adopted(lab: LabMachine) -> Iterator[Adopted]:
         started = vcpu_threads(lab, *NAMES)
         runs = [lab.shell(f"virsh resume {name} >/dev/null; virsh domstate {name}").strip() for name in NAMES]
         lab.shell(f"virsh destroy {RUNS}; virsh destroy {OFF}")
-        reverted = run(lab, "revert")
+        reverted = run(lab, "revert", "--yes")
         texts = (kept, changed, definitions(lab))
         yield Adopted(plan, applied, again, reverted, before, repaired, started, runs, texts)
     finally:

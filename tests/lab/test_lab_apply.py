@@ -117,11 +117,11 @@ def applied(lab: LabMachine, before: Before) -> Iterator[Applied]:
 def taken(lab: LabMachine, applied: Applied) -> Taken:
     """Somebody changes a value and the guest is shut off; then all is taken back."""
     lab.shell(f"echo {SOMEBODYS_PAGES} >{POOL}")
-    drifted, refused = run(lab, "status"), run(lab, "revert")
+    drifted, refused = run(lab, "status"), run(lab, "revert", "--yes")
     lab.shell(f"virsh destroy {GUEST}")
-    conflict = run(lab, "revert")
+    conflict = run(lab, "revert", "--yes")
     pages = lab.shell(f"cat {POOL}")
-    forced = run(lab, "revert", "--force")
+    forced = run(lab, "revert", "--yes", "--force")
     return Taken(drifted, refused, conflict, pages.strip(), forced, look(lab))
 
 

@@ -139,7 +139,7 @@ def reverted(host: LabMachine, started: Started) -> Ran:
     """Both shut off and everything taken back."""
     for name in PASSED:
         host.shell(f"virsh destroy {name}")
-    return run(host, "revert")
+    return run(host, "revert", "--yes")
 
 
 def see(host: LabMachine, name: str) -> Seen:

@@ -90,7 +90,7 @@ def repaired(lab: LabMachine, document: dict[str, Any]) -> Iterator[Repaired]:
         rehearsed = run(lab, "apply", PLAN, "--dry-run")
         applied, between = run(lab, "apply", PLAN, "--yes"), threads(lab)
         again, status = run(lab, "apply", PLAN, "--yes"), run(lab, "status")
-        reverted, after = run(lab, "revert"), threads(lab)
+        reverted, after = run(lab, "revert", "--yes"), threads(lab)
         texts = (kept, definitions(lab))
         yield Repaired(rehearsed, applied, again, status, reverted, before, between, after, texts)
     finally:

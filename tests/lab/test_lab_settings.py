@@ -94,7 +94,7 @@ def test_what_a_device_drops_is_told_once_and_then_left_alone(lab: LabMachine, b
     again = run(lab, "apply", "--yes", PLAN, before=facts.STRACE)
     calls = facts.calls_of_strace(lab)
     status = run(lab, "status")
-    undone = run(lab, "revert")
+    undone = run(lab, "revert", "--yes")
     assert first.status == 0, first.errors
     assert first.outcomes[size] == "ignored"
     assert first.outcomes[port] in ("ignored", "clamped")
@@ -233,7 +233,7 @@ def test_two_at_once_are_one_and_a_refusal(lab: LabMachine, bare: Document) -> N
         second = run(lab, "apply", "--yes", PLAN)
         lab.shell(f"kill -CONT {first}; while kill -0 {first}; do sleep 0.1; done", check=False, timeout=120)
         said = lab.shell("cat /run/background")
-    undone = run(lab, "revert")
+    undone = run(lab, "revert", "--yes")
     assert (second.status, second.document) == (3, None)
     assert f"another hosttune (process {first})" in second.errors
     assert "1 done" in said or "2 done" in said
@@ -284,7 +284,7 @@ def test_a_driver_that_the_kernel_holds_back_is_stuck_and_then_recovered(lab: La
     group = lab.shell(f"basename $(readlink /sys/bus/pci/devices/{GPU}/iommu_group)").strip()
     with background(lab, f"{INSIDE} hold {group} {GPU}") as holder:
         lab.shell("while ! grep -q held /run/background; do sleep 0.1; done", timeout=60)
-        refused = run(lab, "revert")
+        refused = run(lab, "revert", "--yes")
         stuck = json.loads(lab.shell(f"{INSIDE} settle"))
         status = run(lab, "status")
     after = run(lab, "recover")

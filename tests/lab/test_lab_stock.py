@@ -23,7 +23,8 @@ from lab.product import STATE, Ran, document_of, install, run
 pytestmark = [pytest.mark.lab, pytest.mark.skipif(not FULL, reason="make lab-full: a machine of its own")]
 
 GUEST, SECOND = "gpu-guest", "seeded"
-PLAN = "hosttune plan --gpu 0000:41:00.0 --accelerator tcg --vcpus 2 --memory 1GiB -o json"
+OWN_DISK = "/var/lib/libvirt/images/stock.qcow2"
+PLAN = f"hosttune plan --gpu 0000:41:00.0 --accelerator tcg --vcpus 2 --memory 1GiB --disk {OWN_DISK} -o json"
 UMASK = "umask 077;"
 MOUNT, UNIT = "/dev/hugepages1G", "/etc/systemd/system/dev-hugepages1G.mount"
 LINK = "/etc/systemd/system/sysinit.target.wants/dev-hugepages1G.mount"
@@ -122,6 +123,7 @@ def process_of(host: LabMachine, name: str) -> Process:
 def story(host: LabMachine) -> Story:
     """The whole of it."""
     host.shell(f"modprobe vfio-pci; {UMASK} qemu-img create -q -f qcow2 {DISK} 64M")
+    host.shell(f"{UMASK} qemu-img create -q -f qcow2 {OWN_DISK} 64M")
     before = look(host)
     planned = document_of(host.shell(f"{UMASK} {PLAN}"))
     ran = run(host, "apply", "--start", "--yes", before=UMASK)
@@ -144,9 +146,9 @@ def story(host: LabMachine) -> Story:
     host.shell(f"chmod o+x {GUESTS}")
     opened = run(host, "apply", "--start", "--yes", before=UMASK)
     second = process_of(host, SECOND)
-    in_use = run(host, "revert")
+    in_use = run(host, "revert", "--yes")
     host.shell(f"virsh destroy {GUEST}; virsh destroy {SECOND}")
-    reverted = run(host, "revert")
+    reverted = run(host, "revert", "--yes")
     if reverted.document and reverted.document["reboot_required"]:
         host.reboot()
     host.shell("modprobe vfio-pci")

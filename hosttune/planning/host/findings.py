@@ -11,7 +11,8 @@ import msgspec
 
 from hosttune.domain.elements import DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL
 from hosttune.model.host import Host, Virtualization
-from hosttune.model.plan import Finding, PlannedGuest
+from hosttune.model.listing import some
+from hosttune.model.plan import BOOT_WAYS, NO_BOOT, Finding, PlannedGuest
 from hosttune.planning.fabric.guest import fabric_findings, fabric_reasons, guest_partition
 from hosttune.planning.fabric.steps import fabric_steps
 from hosttune.planning.host.quirks import guest_quirks
@@ -44,6 +45,11 @@ def host_findings(
     if guests:
         _elements(stack, left_out, say)
     for guest in guests:
+        if not guest.boots_from:
+            passed = guest.may_boot_from
+            alone = f"it can boot only from what is passed to it ({some(passed)}), if a system is there"
+            unstarted = f"{NO_BOOT}; apply defines it and does not start it"
+            say("warn", f"{alone}: {BOOT_WAYS}" if passed else unstarted, f"guest {guest.name}")
         _guest_iommu(host, guest, names, dict(left_out), say)
         found += guest_quirks(host, catalogue, guest)
     if stack is not None:

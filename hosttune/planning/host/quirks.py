@@ -14,14 +14,23 @@ from hosttune.model.host import Host, Tuned
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
 from hosttune.model.values import format_size, grouped
 from hosttune.planning.inventory.devices import Catalogue
-from hosttune.tuned import ACTIVE, OTHERWISE, OVERRULED, UNSURE, WantedSetting, conflict_lines, reaches, tuned_conflicts
+from hosttune.tuned import (
+    ACTIVE,
+    OTHERWISE,
+    OVERRULED,
+    UNSURE,
+    WantedSetting,
+    conflict_lines,
+    reaches,
+    tuned_conflicts,
+    unknown_profiles,
+)
 
 # Mapping BARs of 256 GiB each took minutes to over an hour for 4 to 8 GPUs with QEMU 8.2, and no longer with 10.1
 # (Ubicloud, "Virtualizing NVIDIA HGX B200 GPUs"). There is a finding for four or more of them.
 HUGE_BARS = 1 << 40
 FAST_BARS = (10, 1)
 ROOT_PORT_GTS = 16.0  # link speed of QEMU's root port (hw/pci-bridge/gen_pcie_root_port.c, x-speed)
-MOST_UNREAD = 4  # a finding names at most this many unreadable files
 
 
 def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Iterator[Finding]:
@@ -163,30 +172,29 @@ def _bus(device: Device) -> int:
 
 def tuned_findings(host: Host, actions: Iterable[Action]) -> Iterator[Finding]:
     """Yield settings of the plan that an active TuneD profile sets to other values at each of its starts."""
-    profile = " ".join((host.settings or {}).get(ACTIVE, "").split())
+    active = (host.settings or {}).get(ACTIVE, "").split()
     reached = [action for action in actions if reaches(action.kind, action.target)]
     wanted_settings = [WantedSetting(action.kind, action.target, action.want) for action in reached]
-    if not wanted_settings or not (profile or host.tuned):
+    if not wanted_settings or not (active or host.tuned):
         return
-    tuned = host.tuned or Tuned(profiles=(profile,), unread=(f"{ACTIVE}: the files of its profile",))
-    name = " ".join(tuned.profiles) or "(of unknown name)"
-    found = tuned_conflicts(tuned, wanted_settings, host.kernel_args)
+    tuned = host.tuned or Tuned(profiles=tuple(active))
+    name = " ".join(tuned.profiles) + (" (which TuneD chose itself)" if tuned.mode == "auto" else "")
+    conflicts = tuned_conflicts(tuned, wanted_settings, host.kernel_args)
     mend = "leave each to one of the two (tuned-adm off, a profile of your own, or settings: NAME: keep)"
-    for how, level, what_it_does in (
-        (OTHERWISE, "warn", "sets otherwise, again at each start of TuneD"),
-        (UNSURE, "warn", "may set otherwise, which is known only when TuneD starts"),
+    kept = "hosttune's value stays in force, because TuneD then applies /etc/sysctl.d again (reapply_sysctl)"
+    for how, level, what_it_does, remedy in (
+        (OTHERWISE, "warn", "sets otherwise, again at each start of TuneD", mend),
+        (UNSURE, "warn", "may set otherwise, which is known only when TuneD starts", mend),
+        (OVERRULED, "info", "sets otherwise", kept),
     ):
-        texts = "; ".join(conflict_lines(found, how))
+        texts = "; ".join(conflict_lines(conflicts, how))
         if texts:
-            yield Finding(level=level, text=f"TuneD's profile {name} {what_it_does}: {texts}: {mend}", where=ACTIVE)
-    texts = "; ".join(conflict_lines(found, OVERRULED))
-    if texts:
-        text = f"TuneD's profile {name} sets {texts}, then applies /etc/sysctl.d again: hosttune's value stays in force"
-        yield Finding(level="info", text=text, where=ACTIVE)
-    if tuned.unread:
-        kinds = ", ".join(sorted({wanted_setting.kind for wanted_setting in wanted_settings}))
-        text = (
-            f"not all is known that TuneD's profile {name} sets, and it may set {kinds} otherwise: not read:"
-            f" {'; '.join(tuned.unread[:MOST_UNREAD])}: compare with: tuned-adm verify after applying"
-        )
-        yield Finding(level="warn", text=text, where=ACTIVE)
+            yield Finding(level=level, text=f"TuneD's profile {name} {what_it_does}: {texts}: {remedy}", where=ACTIVE)
+    kinds = ", ".join(sorted({wanted_setting.kind for wanted_setting in wanted_settings}))
+    look = "and at its tuned.conf; after applying, compare with: tuned-adm verify"
+    for unknown in unknown_profiles(tuned):
+        text = f"what TuneD's profile {unknown} sets is not known, and it may set {kinds} otherwise"
+        yield Finding(level="warn", text=f"{text}: look with: tuned-adm profile_info {unknown}, {look}", where=ACTIVE)
+    if not tuned.profiles:
+        text = f"which profile of TuneD is active could not be read, and it may set {kinds} otherwise"
+        yield Finding(level="warn", text=f"{text}: look with: tuned-adm active", where=ACTIVE)
