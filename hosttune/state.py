@@ -13,7 +13,7 @@ from hosttune.errors import BadInput, state_remedy
 from hosttune.files import make_folder as make_folders
 from hosttune.files import read_all, remove_abandoned, write_whole
 from hosttune.model.limits import check_size
-from hosttune.system import KEPT_GPUS, MADE_FOLDERS, state_directory
+from hosttune.system import KEPT_GPUS, MADE_FOLDERS, STATE_INSIDE, state_directory
 
 
 def saved_plan() -> str:
@@ -198,3 +198,21 @@ def drop(stream: TextIO) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
         os.close(null)
+
+
+def unseen_journals(folder: str) -> str | None:
+    """Return the journals that count on this machine and that this user does not read; None if there are none.
+
+    They are those of the state in `folder`, and root's, whose state is another one than the user's.
+    """
+    for state in dict.fromkeys((folder,) if os.environ.get("HOSTTUNE_STATE") else (folder, STATE_INSIDE)):
+        journals = os.path.join(state, "transactions")
+        try:
+            names = os.listdir(journals)
+        except PermissionError:
+            return journals
+        except OSError:
+            continue  # there are none, or what is wrong is said where they are read
+        if names and state != folder:
+            return journals
+    return None
