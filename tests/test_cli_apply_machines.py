@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import applyroots
+import msgspec
 import pytest
 from applyroots import (
     GPU,
@@ -223,11 +224,12 @@ def test_texts_of_failures(cli: Cli, plan: Path, request: pytest.FixtureRequest)
 
     from rich.console import Console
 
-    from hosttune.report.result_text import print_result
+    from hosttune.report.draw.text import draw
+    from hosttune.report.result import result_report
 
     for name, kind in (("clamped", Stingy), ("failed", Refusing)):
         result, code = applied(cli.root, plan, kind)
         page = Console(file=io.StringIO(), width=110)
-        print_result(result, page, code)
+        draw(result_report(msgspec.structs.replace(result, exit_code=code)), page)
         assert isinstance(page.file, io.StringIO)
         agrees(f"{name}.txt", plain(page.file.getvalue(), cli.root), request)

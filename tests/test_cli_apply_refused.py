@@ -118,7 +118,7 @@ def test_a_rehearsal_says_unknown_and_not_none_where_drivers_were_not_recorded(
     driver = action("driver", GPU, "vfio-pci", current=current, needed=True)
     words = ("apply", edited(plan, tmp_path / "p", actions=[driver]), "--dry-run", "--no-guests")
     code, out, _ = cli(*words)
-    assert (code, f"planned   driver {GPU}: {shown} -> vfio-pci" in out) == (0, True)
+    assert (code, f"planned  driver {GPU}: {shown} -> vfio-pci" in out) == (0, True)
     entry = next(one for one in cli.json(*words)["entries"] if one["action"] == f"driver:{GPU}")
     assert (entry["before"], entry["before_known"], entry["outcome"]) == (current, False, "planned")
 

@@ -89,7 +89,7 @@ def test_one_guest_of_a_plan(cli: Cli) -> None:
     assert run(["plan", "--root", EXAMPLE, "--gpus", "2", "--name", "web", "--out", "plan.json"]) == 0
     code, out, _ = cli("predict", "--root", EXAMPLE, "--plan", "plan.json", "--guest", "web")
     assert code == 0
-    assert "web: what to expect" in out
+    assert "What to expect of web" in out
     code, _, err = cli("predict", "--root", EXAMPLE, "--plan", "plan.json", "--guest", "db")
     assert code == 2
     assert "no guest 'db'" in err
@@ -125,15 +125,13 @@ def test_a_figure_without_a_bound_is_shown(cli: Cli) -> None:
 
 def test_formulas_have_no_part_where_no_typical_figure_is_known(cli: Cli) -> None:
     _, out, _ = cli("predict", "--root", str(ROOT / "examples/mi300x-8.tar.xz"))
-    sources = out.partition("formulas and sources:\n")[2]
-    assert "  h2d, d2h: bound R · W · encoding ÷ 8 (PCI Express Base Specification)\n" in sources
-    assert "  device-copy: bound: the memory bandwidth (peak: data sheet" in sources
-    assert "  gemm-bf16, gemm-fp8, gemm-bf16-sustained: bound: the dense peak (" in sources
+    sources = " ".join(out.partition("Formulas and sources\n")[2].split())
+    assert "h2d, d2h bound R · W · encoding ÷ 8 source: PCI Express Base Specification " in sources
+    assert "device-copy bound: the memory bandwidth source: peak: data sheet" in sources
+    assert "gemm-bf16, gemm-fp8, gemm-bf16-sustained bound: the dense peak source:" in sources
     assert not any(words in sources for words in ("0.88", "0.81", "0.76"))
     _, out, _ = cli("predict", "--root", EXAMPLE)
-    sources = out.partition("formulas and sources:\n")[2]
-    assert "  device-copy: 0.885 of the memory bandwidth (" in sources
-    assert len(set(sources.splitlines())) == len(sources.splitlines())
+    assert re.search(r"device-copy +0\.885 of the memory bandwidth\n +source:", out)
 
 
 def test_values_of_any_length_leave_the_columns_aligned(cli: Cli) -> None:
@@ -145,14 +143,15 @@ def test_values_of_any_length_leave_the_columns_aligned(cli: Cli) -> None:
 
 def test_an_unknown_roof_is_unknown_once(cli: Cli) -> None:
     _, out, _ = cli("predict", "--root", str(ROOT / "examples/mi300x-8.tar.xz"))
-    assert "memory, read + written unknown, data sheet 5,300 GB/s\n" in out
+    assert re.search(r"memory, read \+ written +unknown +5,300 GB/s\n", out)
     _, out, _ = cli("predict", "--root", EXAMPLE)
-    assert "memory, read + written 4,247 GB/s (by the model, not measured), data sheet 4,800 GB/s\n" in out
+    assert re.search(r"memory, read \+ written +4,247 GB/s +4,800 GB/s  by the model, not measured\n", out)
 
 
 def test_without_figures_no_sources_are_announced(cli: Cli) -> None:
     code, out, _ = cli("predict", "--host", "host.json", **{"host.json": {"schema": "hosttune.host/v1"}})
-    assert (code, out) == (0, "unnamed host: what to expect\n")
+    assert code == 0
+    assert out.endswith("\nFigures\n  Nothing is known of this host's devices.\n")
 
 
 def test_predict_is_fast_enough_beside_discovery() -> None:
@@ -169,12 +168,12 @@ def test_predict_is_fast_enough_beside_discovery() -> None:
 def test_a_low_figure_exits_1_and_a_good_one_0(cli: Cli) -> None:
     code, out, _ = cli("diagnose", "--measured", "m.json", **{"m.json": LOW})
     assert code == 1
-    assert "1. pcie-link-degraded (proven)" in out
-    assert "low         h2d (GPU 0): 27.5 GB/s; typical 55.45, bound 63.02" in out
+    assert "1. pcie-link-degraded (proven: " in out
+    assert re.search(r"✗ low +h2d +GPU 0 +27\.5 +55\.5 +63\.0 +GB/s", out)
     good = {**LOW, "figures": [{"metric": "h2d", "value": 55.0, "unit": "GB/s"}], "observations": {}}
     code, out, _ = cli("diagnose", "--measured", "m.json", **{"m.json": good})
     assert code == 0
-    assert "no cause named" in out
+    assert "no causes named" in out
 
 
 def test_the_document_can_be_read_again(cli: Cli) -> None:
@@ -210,7 +209,7 @@ def test_bad_documents_are_refused_by_name(cli: Cli, text: str, what: str) -> No
 def test_an_unknown_slot_is_named(cli: Cli) -> None:
     document = {"version": 1, "setup": {"pcie": "fast"}}
     _, out, _ = cli("diagnose", "--measured", "m.json", **{"m.json": document})
-    assert "not used: setup.pcie: a slot that is not understood" in out
+    assert "Not used\n  setup.pcie: a slot that is not understood" in out
 
 
 def test_control_characters_do_not_reach_the_terminal(cli: Cli) -> None:

@@ -15,7 +15,7 @@ from hosttune.archive import open_root
 from hosttune.bench.measuring import Measured
 from hosttune.checks import checks
 from hosttune.cli import run
-from hosttune.cli.validate import page_of
+from hosttune.cli.validate import report_of
 from hosttune.discovery.evidence import IRQBALANCE_UNIT, gather, read_irqbalance
 from hosttune.machine import Machine
 from hosttune.model.evidence import Evidence
@@ -24,6 +24,7 @@ from hosttune.model.host import Host, Link, PciDevice
 from hosttune.model.validation import Sample, Validation, verdict_of
 from hosttune.reader import Reader
 from hosttune.recording import write_capture
+from hosttune.report.draw.html import page
 from hosttune.validating import Validated, decide
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -148,7 +149,7 @@ def test_the_list_documents_every_check_and_checks_nothing(cli: Cli) -> None:
     code, out, err = cli("validate", "--list")
     assert (code, err) == (0, "")
     for row in checks():
-        assert any(line.startswith(f"{row.id}  ") for line in out.splitlines()), row.id
+        assert any(line.startswith(f"  {row.id}  ") for line in out.splitlines()), row.id
     code, out, _ = cli("validate", "--list", "--guest", "-o", "json")
     rows = json.loads(out)
     assert {row["id"] for row in rows} == {row.id for row in checks(inside=True)}
@@ -222,7 +223,7 @@ def test_a_gate_is_closed_by_the_verdict_or_by_what_is_worse(
         (("--root", VM, "--peer", "x"), 2, "--peer"),
         (("--root", VM, "--gate", "worse"), 2, "--gate"),
         (("--root", VM, "--gate", "most"), 2, "--gate"),
-        (("--list", "-o", "html"), 2, "--output"),
+        (("--list", "-o", "prometheus"), 2, "--output"),
         (("--level", "1", "--fleet", "nothing.toml"), 2, "nothing.toml"),
         (("--level", "1", "--fleet", str(ROOT / "pyproject.toml")), 2, "pyproject.toml"),
         (("-o", "yaml"), 2, "--output"),
@@ -250,8 +251,8 @@ source = "the median of our forty hosts"
     samples = tuple(Sample(metric="h2d-ce", subject=GPU, value=55.5, unit="GB/s") for _ in range(5))
     validation = Validation(level=1, samples=samples)
     median = re.compile("fleet(?:'|&#39;)s median: 52.7 GB/s")
-    assert median.search(page_of(Validated(validation, evidence), None)) is None
-    assert median.search(page_of(Validated(validation, evidence), None, row)) is not None
+    assert median.search(page(report_of(Validated(validation, evidence), None))) is None
+    assert median.search(page(report_of(Validated(validation, evidence), None, row))) is not None
 
 
 # --- what was applied ----------------------------------------------------------------------------------------

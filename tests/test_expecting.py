@@ -21,7 +21,7 @@ from hosttune.model.topology import CpuModel
 from hosttune.planning import plan
 from hosttune.predicting import Scope, predict
 from hosttune.predicting.expecting import scope_of, with_expectations
-from hosttune.report.expectation_text import expected_rows, worse_rows
+from hosttune.report.expectation import expected_rows, worse_rows
 
 HERE = Path(__file__).resolve().parent
 HOST = discovered()
@@ -210,7 +210,7 @@ def test_text_page_and_document_say_the_same(
         assert words in " ".join(text.split())
         assert words in page
     assert "what to expect" in text
-    assert "What a worse placement would lose" in page
+    assert "what a worse placement would lose" in page
 
 
 def test_a_plan_without_the_field_is_read() -> None:

@@ -10,7 +10,8 @@ from browser import Browser, browser, needs_browser
 from test_diagnosing_hosts import HOST
 
 from hosttune.predicting import Scope, predict
-from hosttune.report.judged_html import prediction_html
+from hosttune.report.draw.html import page as html_of
+from hosttune.report.prediction import prediction_report
 
 pytestmark = needs_browser
 _OUTSIDE = """[...document.querySelectorAll(
@@ -33,7 +34,7 @@ _CUT = """[...document.querySelectorAll(
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "expect.html"
-    path.write_text(prediction_html([predict(HOST, Scope("example", None, 2))]))
+    path.write_text(html_of(prediction_report([predict(HOST, Scope("example", None, 2))])))
     return path
 
 

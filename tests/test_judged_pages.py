@@ -31,12 +31,13 @@ from hosttune.model.prediction import Prediction
 from hosttune.model.values import to_json
 from hosttune.predicting import Scope, predict
 from hosttune.predicting.paths import path_between
+from hosttune.report.draw.html import page as html_of
+from hosttune.report.draw.md import markdown
 from hosttune.report.judged import alike, figure_charts, headline, roof_rows
-from hosttune.report.judged_html import diagnosis_html, prediction_html
-from hosttune.report.judged_md import diagnosis_md, prediction_md
+from hosttune.report.outcomes import Mark
 from hosttune.report.picture.layout import Picture, picture
-from hosttune.report.picture.route import pictures_of
 from hosttune.report.picture.shapes import Line, Rect, Text
+from hosttune.report.prediction import diagnosis_report, pictures_of, prediction_report
 
 ROOT = Path(__file__).resolve().parent.parent
 VALIDATION = str(ROOT / "tests/hosts/h200/vm-x4-level1.json")
@@ -158,7 +159,7 @@ def test_gpus_whose_links_were_not_read_have_no_bound_of_pcie(name: str) -> None
     assert {one.bound for one in found.figures if one.metric == "p2p"} == {None}
     assert (path.at_most_gb_per_s, path.slowest) == (None, None)
     assert path.notes[0].startswith("not known: whether links join these GPUs; the path is that over PCIe")
-    assert "not known how fast" in prediction_html([found], host)
+    assert "not known how fast" in html_of(prediction_report([found], host))
 
 
 def test_gpus_that_never_have_links_use_pcie() -> None:
@@ -264,7 +265,7 @@ def test_paths_that_share_no_line_go_into_one_picture() -> None:
 
 def test_bars_are_sorted_worst_first_and_have_their_marks() -> None:
     charts = figure_charts(low().figures)
-    assert (charts[0].metric, charts[0].bars[0].verdict, charts[0].bars[0].name) == ("h2d", "low", GPU)
+    assert (charts[0].title, charts[0].bars[0].mark, charts[0].bars[0].name) == ("h2d", Mark("fail", "low"), GPU)
     bar = charts[0].bars[0]
     assert (bar.width, bar.typical, bar.bound) == (43.64, 88.0, 100.0)
     assert headline(low()).startswith("29 figures: 1 low, ")
@@ -305,13 +306,19 @@ def hostile() -> Diagnosis:
 
 
 def test_nothing_from_outside_becomes_markup() -> None:
-    pages = [diagnosis_html(hostile(), name=HOSTILE), prediction_html([Prediction(of=HOSTILE, notes=(HOSTILE,))])]
+    pages = [
+        html_of(diagnosis_report(hostile(), name=HOSTILE)),
+        html_of(prediction_report([Prediction(of=HOSTILE, notes=(HOSTILE,))])),
+    ]
     for page in pages:
         assert "<script" not in page
         assert not {"\u202e", "\u200b", "\x1b"} & set(page)
         assert html.escape("<script>alert(1)</script>") in page
         assert not re.search(r'(?:src|href)="http|url\(|@import', page)
-    for text in (diagnosis_md(hostile()), prediction_md([Prediction(of=HOSTILE, notes=(HOSTILE,))])):
+    for text in (
+        markdown(diagnosis_report(hostile())),
+        markdown(prediction_report([Prediction(of=HOSTILE, notes=(HOSTILE,))])),
+    ):
         assert not {"\u202e", "\u200b", "\x1b"} & set(text)
         assert not re.search(r"(?<!\\)[<>`]", text)
         rows = [line for line in text.splitlines() if line.startswith("| ")]
@@ -320,7 +327,7 @@ def test_nothing_from_outside_becomes_markup() -> None:
 
 
 def test_a_page_needs_no_script_and_nothing_from_elsewhere() -> None:
-    page = diagnosis_html(low(), slow_host())
+    page = html_of(diagnosis_report(low(), slow_host()))
     assert "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'" in page
     assert "<script" not in page
     assert page.count("<svg") >= 2
@@ -329,7 +336,9 @@ def test_a_page_needs_no_script_and_nothing_from_elsewhere() -> None:
 
 
 def test_no_text_of_the_drawings_is_too_small() -> None:
-    sizes = [float(size) for size in re.findall(r'font-size="([0-9.]+)"', diagnosis_html(low(), slow_host()))]
+    sizes = [
+        float(size) for size in re.findall(r'font-size="([0-9.]+)"', html_of(diagnosis_report(low(), slow_host())))
+    ]
     assert sizes
     assert min(sizes) >= 11
 
@@ -337,8 +346,8 @@ def test_no_text_of_the_drawings_is_too_small() -> None:
 @pytest.mark.parametrize("name", ["diagnosis.md", "prediction.md"])
 def test_markdown_is_as_before(name: str, request: pytest.FixtureRequest) -> None:
     made = {
-        "diagnosis.md": lambda: diagnosis_md(low()),
-        "prediction.md": lambda: prediction_md([predict(HOST, Scope("example", {GPU, "0000:19:00.0"}))]),
+        "diagnosis.md": lambda: markdown(diagnosis_report(low())),
+        "prediction.md": lambda: markdown(prediction_report([predict(HOST, Scope("example", {GPU, "0000:19:00.0"}))])),
     }[name]()
     if request.config.getoption("--regenerate"):
         (GOLDEN / name).write_text(made)
@@ -368,9 +377,9 @@ def test_diagnose_prints_every_format_and_draws_the_host(tmp_path: Path, capsys:
     for form in ("text", "json", "md", "html"):
         assert run([*asked, form]) == 1
         printed[form] = capsys.readouterr().out
-    assert f"slowest 31.5 GB/s   {GPU} to 0000:17:00.0" in printed["text"]
+    assert f"{GPU}  0000:17:00.0  31.5  ! slowest" in printed["text"]
     assert json.loads(printed["json"])["paths"][0]["at_most_gb_per_s"] == 31.5
-    assert "## 1. pcie-link-degraded (proven" in printed["md"]
+    assert "1. **pcie-link-degraded** (✗ proven)" in printed["md"]
     assert 'data-kind="path"' in printed["html"]
 
 

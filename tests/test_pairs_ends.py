@@ -35,7 +35,7 @@ from hosttune.pairs.ports import survey
 from hosttune.pairs.programs import Run
 from hosttune.reader import Reader
 from hosttune.recorded import Capture
-from hosttune.report.pairs_text import counted
+from hosttune.report.pairs import counted
 
 TEXT = (Path(__file__).parent / "cases/bench/perftest/gbits.txt").read_text()
 CASES = Path(__file__).parent / "cases/pairs/ib_write_bw"

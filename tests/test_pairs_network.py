@@ -22,7 +22,7 @@ from hosttune.fleet.pairs import PairsRequest, PairsRun, run_pairs
 from hosttune.fleet.playbook import Order
 from hosttune.fleet.run import Request
 from hosttune.model.pairs import Pair, PairsReport
-from hosttune.report.pairs_text import smaller_paths
+from hosttune.report.pairs import smaller_paths
 
 NAMES = ("gpu-1", "gpu-2", "gpu-3", "gpu-4")
 # Little of the processor: what is found is a part of the limit, not of what this machine can do.

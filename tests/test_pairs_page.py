@@ -17,7 +17,8 @@ from test_report_validation_html import contrast
 from hosttune.model.pairs import Pair, PairHost, PairsReport
 from hosttune.pairs.blame import blame
 from hosttune.pairs.judging import judged, rail_figures, verdict_of
-from hosttune.report.pairs_html import html, maps
+from hosttune.report.draw.html import page as html_of
+from hosttune.report.pairs import maps, pairs_report
 
 DOMAIN = ".dc1.example.net"
 
@@ -57,7 +58,7 @@ def test_maps_mark_who_is_at_fault_on_which_rail() -> None:
 
 
 def test_what_hosts_say_is_text_on_the_page() -> None:
-    page = html(report(8, 2))
+    page = html_of(pairs_report(report(8, 2)))
     assert "&lt;b&gt;h7" in page
     assert "<b>h7" not in page
     assert "<script" not in page
@@ -75,7 +76,7 @@ def chromium() -> Iterator[Browser]:
 def test_the_page_is_readable_in_a_browser(chromium: Browser, tmp_path: Path) -> None:
     """32 hosts with 8 rails: no page scrolls sideways, a map does; names stay in sight; every cell has contrast."""
     path = tmp_path / "pairs.html"
-    path.write_text(html(report(32, 8)))
+    path.write_text(html_of(pairs_report(report(32, 8))))
     for width, dark in sample("pages of pairs", [(1280, False), (390, True), (1280, True), (768, False)], 2):
         chromium.open(path, width=width, dark=dark)
         assert chromium.run("document.documentElement.scrollWidth") <= width

@@ -234,7 +234,7 @@ def test_a_module_that_is_not_there_is_skipped_only_where_all_was_recorded() -> 
 
 
 def test_a_known_missing_driver_is_no_doubt_and_a_lost_one_is() -> None:
-    from hosttune.report.plan_text import _known_absent
+    from hosttune.report.plan import _known_absent
 
     host = Host.from_json(to_json(build_host(cards=[msgspec_card(None), Card("0000:42:00.0", 0, driver="nvidia")])))
     made = plan(host, Intent.from_json(to_json(intent_of(gpus=["0000:41:00.0"], vcpus=4, memory="4GiB"))))

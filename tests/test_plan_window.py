@@ -15,7 +15,8 @@ from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan, PlannedGuest
 from hosttune.planning import plan
-from hosttune.report.plan_text import print_plan
+from hosttune.report.draw.text import draw
+from hosttune.report.plan import plan_report
 
 Json = dict[str, Any]
 GIB = 1 << 30
@@ -67,8 +68,9 @@ def said(result: Plan, level: str, word: str) -> list[str]:
 
 def text_of(host: Json, result: Plan) -> str:
     out = io.StringIO()
-    print_plan(result, Host.from_json(json.dumps(host)), Console(file=out, width=300, color_system=None))
-    return next((line for line in out.getvalue().splitlines() if "64-bit MMIO" in line), "")
+    draw(plan_report(result, Host.from_json(json.dumps(host))), Console(file=out, width=300, color_system=None))
+    _, head, told = " ".join(out.getvalue().split()).partition("64-bit MMIO ")
+    return told.partition(" devices kind ")[0] if head else ""
 
 
 # --- whom the firmware believes ------------------------------------------------------------------------------

@@ -32,12 +32,13 @@ from hosttune.model.plan import Cell, Device, Plan, PlannedGuest, PlannedPin, Un
 from hosttune.model.values import CpuSet, format_size, to_json
 from hosttune.planning.adopting import Definition, adopt
 from hosttune.report.defined import with_defined
+from hosttune.report.draw.html import page as html_of
 from hosttune.report.picture.guests import GUEST_COLOURS, holders_of
 from hosttune.report.picture.layout import Picture, plan_picture, side_by_side
 from hosttune.report.picture.metrics import SMALL
 from hosttune.report.picture.shapes import Group, Text
 from hosttune.report.picture.style import GUESTS
-from hosttune.report.plan_html import plan_html
+from hosttune.report.plan import plan_report
 from hosttune.report.svg import adoption_svg, host_svg, plan_svg, two_plans_svg
 
 ROOT = Path(__file__).parent.parent
@@ -47,6 +48,10 @@ GIB = 1 << 30
 GPU = "0000:41:00.0"
 
 Made = tuple[Host, Plan]
+
+
+def plan_html(host: Host, plan: Plan) -> str:
+    return html_of(plan_report(plan, host))
 
 
 def pinned(name: str, *cpus: int, **memory: int | None) -> RunningGuest:

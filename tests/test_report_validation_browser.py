@@ -8,17 +8,14 @@ from pathlib import Path
 import pytest
 from browser import Browser, browser, needs_browser
 from sweeps import sample
-from test_report_plan_picture import INTENT, example
+from test_report_plan_picture import INTENT, example, plan_html
 from test_report_svg import texts
-from test_report_validation_html import DOCUMENTS, contrast, host, page, planned, running
+from test_report_validation_html import DOCUMENTS, contrast, host, page, page_of, planned, running
 from validations import GPUS, faulty
 
 import hosttune
 from hosttune.model.intent import Intent
 from hosttune.report.picture.layout import plan_picture
-from hosttune.report.plan_html import plan_html
-from hosttune.report.svg import host_svg
-from hosttune.report.validation_html import html
 
 pytestmark = needs_browser
 
@@ -43,8 +40,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name in DOCUMENTS:
         paths[name].write_text(page(name))
     seen = host(guests=(running(),))
-    picture = host_svg(seen, results=faulty().results, sheets=True)
-    paths["drawn"].write_text(html(faulty(), host=seen, plans=(planned(),), svg=picture))
+    paths["drawn"].write_text(page_of(faulty(), host=seen, plans=(planned(),)))
     seen, plan = example(), hosttune.plan(example(), Intent.from_yaml(INTENT.read_text()))
     paths["plan"].write_text(plan_html(seen, plan))
     return paths

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from validations import GPUS, HOSTILE, clean, everything_unknown, faulty, hostile, large, runs
@@ -25,14 +26,15 @@ from hosttune.model.plan import Cell, Device, Plan, PlannedGuest, PlannedPin
 from hosttune.model.validation import Sample, Validation
 from hosttune.report.bars import charts
 from hosttune.report.changes import changes
+from hosttune.report.draw.html import page as html_of
 from hosttune.report.heatmaps import STEPS, matrices
 from hosttune.report.measures import Scale, measures
-from hosttune.report.outcomes import OUTCOMES
+from hosttune.report.outcomes import OUTCOMES, Mark
 from hosttune.report.page import page_templates
 from hosttune.report.reality import reality
 from hosttune.report.roofline import Roof, intensity, roofline
 from hosttune.report.standards import scales
-from hosttune.report.validation_html import html
+from hosttune.report.validation import validation_report
 
 ROOT = Path(__file__).parent.parent
 GIB = 1 << 30
@@ -106,9 +108,13 @@ class Page(HTMLParser):
 DOCUMENTS = {"clean": clean, "faulty": faulty, "unknown": everything_unknown, "hostile": hostile, "large": large}
 
 
+def page_of(found: Validation, **beside: Any) -> str:
+    return html_of(validation_report(found, **beside))
+
+
 def page(name: str) -> str:
     guests = host(guests=(running(),))
-    return html(DOCUMENTS[name](), host=guests, plans=(planned(),), baselines=shipped(), before=clean())
+    return page_of(DOCUMENTS[name](), host=guests, plans=(planned(),), baselines=shipped, before=clean())
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +140,7 @@ def test_every_result_is_in_the_checklist_without_any_script(name: str, pages: d
 
 
 def test_a_page_of_nothing_says_so() -> None:
-    text = Page(html(Validation(verdict="unknown"))).text
+    text = Page(page_of(Validation(verdict="unknown"))).text
     assert "Nothing was checked" in text
     assert "No check was made" in text
     assert "Nothing was measured" in text
@@ -179,7 +185,7 @@ def test_a_planned_guest_that_is_not_there_differs_and_is_unknown_where_guests_a
 
 
 def test_a_bar_below_its_floor_is_said_in_words() -> None:
-    text = Page(html(faulty(), host=host(), baselines=shipped())).text
+    text = Page(page_of(faulty(), host=host(), baselines=shipped)).text
     assert text.count("below floor") == 2
     assert "Azure/azurehpc-health-checks" in text
 
@@ -202,16 +208,16 @@ def test_own_history_goes_before_a_reference() -> None:
 def test_bars_share_an_axis_that_holds_floor_and_peak() -> None:
     samples = [Sample(metric="m", subject=name, value=value, unit="u") for name, value in (("a", 50.0), ("b", 25.0))]
     (chart,) = charts(measures(samples, (Scale(metric="m", floor=40.0, peak=100.0),)))
-    assert [(bar.width, bar.floor, bar.below_floor, bar.of_peak) for bar in chart.bars] == [
-        (50.0, 40.0, False, "50% of peak"),
-        (25.0, 40.0, True, "25% of peak"),
+    assert [(bar.width, bar.floor, bar.mark is not None, bar.beside) for bar in chart.bars] == [
+        (50.0, 40.0, False, "50% of peak; 1 run"),
+        (25.0, 40.0, True, "25% of peak; 1 run"),
     ]
 
 
 def test_a_latency_above_its_floor_is_the_bad_one() -> None:
     samples = [Sample(metric="memory-latency", subject="a", value=200.0, unit="ns")]
     (chart,) = charts(measures(samples, (Scale(metric="memory-latency", floor=150.0),)))
-    assert chart.bars[0].below_floor
+    assert chart.bars[0].mark == Mark("fail", "above floor")
     assert chart.lower_is_better
 
 
@@ -304,7 +310,7 @@ def test_a_hostile_plan_and_host_stay_text() -> None:
     plan = planned()
     plan = hosttune.Plan.from_json(plan.to_json().replace('"tenant-a"', json.dumps(HOSTILE)))
     gpus = (Gpu(address=GPUS[0], vendor="nvidia", model=HOSTILE),)
-    text = html(faulty(), host=host(guests=(guest,), gpus=gpus, kernel=HOSTILE), plans=(plan,), before=hostile())
+    text = page_of(faulty(), host=host(guests=(guest,), gpus=gpus, kernel=HOSTILE), plans=(plan,), before=hostile())
     assert [tag for tag, _ in Page(text).tags].count("script") == 1
     assert "img" not in [tag for tag, _ in Page(text).tags]
 

@@ -11,10 +11,11 @@ import pytest
 from fleetresults import LOST, RUN, names, validation, write_discovered, write_lost, write_validation
 
 from hosttune.archive import open_root
-from hosttune.cli.validate import page_of
+from hosttune.cli.validate import report_of as validation_of
 from hosttune.discovery.evidence import gather
 from hosttune.fleet.overview import Asked, report_of
 from hosttune.model.validation import Validation
+from hosttune.report.draw.html import page
 from hosttune.report.fleet_html import html
 from hosttune.validating import Validated
 
@@ -32,7 +33,7 @@ def four_gpus(_: Path) -> str:
     host = evidence.host
     nameless = tuple(msgspec.structs.replace(one, vendor_name=None, device_name=None) for one in host.pci)
     host = msgspec.structs.replace(host, hostname=measured.host, pci=nameless)
-    return page_of(Validated(measured, msgspec.structs.replace(evidence, host=host)), None)
+    return page(validation_of(Validated(measured, msgspec.structs.replace(evidence, host=host)), None))
 
 
 def sick_fleet(folder: Path) -> str:

@@ -29,13 +29,14 @@ from hosttune.model.plan import Plan
 from hosttune.model.text import UNSAFE, json_escaped, visible
 from hosttune.model.validation import CheckResult, Outcome, Validation
 from hosttune.model.values import to_builtins, to_json
+from hosttune.report.draw.html import page as html_of
+from hosttune.report.draw.junit import junit
+from hosttune.report.draw.md import markdown
 from hosttune.report.fleet_html import html as fleet_html
 from hosttune.report.fleet_junit import junit as fleet_junit
 from hosttune.report.fleet_md import markdown as fleet_markdown
 from hosttune.report.svg import host_svg
-from hosttune.report.validation_html import html
-from hosttune.report.validation_junit import junit
-from hosttune.report.validation_md import markdown
+from hosttune.report.validation import validation_report
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples/hgx-h200-8.tar.xz"
@@ -239,16 +240,16 @@ def nasty_validation() -> Validation:
 def test_a_validation_acts_on_nothing_in_any_format(nasty_host: hosttune.Host) -> None:
     one = nasty_validation()
     pages = (
-        junit(one),
-        markdown(one),
+        junit(validation_report(one)),
+        markdown(validation_report(one)),
         one.to_json(),
-        html(one, host=nasty_host, before=one),
+        html_of(validation_report(one, host=nasty_host, before=one)),
         host_svg(nasty_host, results=one.results),
     )
     for page in pages:
         clean(page)
-    assert "\\x9b31m" in junit(one)
-    assert "\\u202eevil" in junit(one)
+    assert "\\x9b31m" in junit(validation_report(one))
+    assert "\\u202eevil" in junit(validation_report(one))
 
 
 def test_a_fleet_acts_on_nothing_in_any_format(tmp_path: Path) -> None:

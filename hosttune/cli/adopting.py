@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hosttune.cli.commands import read_host
-from hosttune.cli.output import emit, exiting, page_text, tell
+from hosttune.cli.output import emit, emit_report, exiting, tell
 from hosttune.cli.planned import chosen, save_plan
 from hosttune.errors import BadInput, Unreadable
 
@@ -175,24 +175,23 @@ def _obstacle(adopted: Adoptions, request: Request) -> tuple[str, str] | None:
 
 def _print(adopted: Adoptions, host: Host, request: Request) -> None:
     """Print the plan in the format that is asked for. Raises BadInput."""
-    if request.output == "json":
-        from hosttune.planning.adopting import saved_plan
+    from hosttune.planning.adopting import saved_plan
+    from hosttune.report.adoption import adoption_report
 
-        emit(saved_plan(adopted, consent=request.managed).to_json())
-    elif request.output == "svg":
+    def svg() -> str:
         from hosttune.report.svg import adoption_svg
 
-        emit(adoption_svg(host, (one.before for one in adopted.guests), adopted.plan))
-    elif request.output == "html":
-        from hosttune.report.adoption_html import adoption_html
+        return adoption_svg(host, (one.before for one in adopted.guests), adopted.plan)
 
-        emit(adoption_html(host, adopted))
-    elif request.output == "xml" and (one := _chosen(adopted, request.printed)).placement is not None:
-        _emit_definition(one, from_file=bool(request.files))
-    else:
-        from hosttune.report.adoption_text import print_adoptions
-
-        emit(page_text(lambda page: print_adoptions(adopted, host, page)))
+    output = request.output
+    if output == "xml":
+        one = _chosen(adopted, request.printed)
+        if one.placement is not None:
+            _emit_definition(one, from_file=bool(request.files))
+            return
+        output = "text"  # why it has no place
+    only = {"json": lambda: saved_plan(adopted, consent=request.managed).to_json(), "svg": svg}
+    emit_report(adopted, output, lambda adopted: adoption_report(adopted, host), only)
 
 
 def _chosen(adopted: Adoptions, name: str | None) -> Adoption:

@@ -9,20 +9,16 @@ import click
 
 from hosttune.cli.commands import with_options
 from hosttune.cli.fleetrun import inventory_options
-from hosttune.cli.output import emit, emit_page, exiting, shown, tell, write
+from hosttune.cli.output import FORMATS, emit_report, exiting, shown, tell, write
 from hosttune.errors import BadInput, Refused
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hosttune.fleet.between import EndedRun
     from hosttune.model.collective import CollectiveReport
     from hosttune.model.pairs import PairsReport
     from hosttune.model.values import Value
 
 J = TypeVar("J", bound="Value")
-FORMATS = ("text", "json", "html")
-
 
 between_options = with_options(
     inventory_options,
@@ -49,32 +45,17 @@ def end(context: click.Context, done: EndedRun[Any], output: str, show: Callable
 
 
 def show_pairs(report: PairsReport, output: str) -> None:
-    """Print a report on pairs. Raises BadInput for a format that it does not have."""
-    from hosttune.report.pairs_html import html
-    from hosttune.report.pairs_text import print_pairs
+    """Print a report on pairs."""
+    from hosttune.report.pairs import pairs_report
 
-    _show(report.to_json, lambda: html(report), lambda page: print_pairs(report, page), "pairs", output)
+    emit_report(report, output, pairs_report)
 
 
 def show_collective(report: CollectiveReport, output: str) -> None:
-    """Print a report on collectives. Raises BadInput for a format that it does not have."""
-    from hosttune.report.collective_html import html
-    from hosttune.report.collective_text import print_collective
+    """Print a report on collectives."""
+    from hosttune.report.collective import collective_report
 
-    _show(report.to_json, lambda: html(report), lambda page: print_collective(report, page), "collectives", output)
-
-
-def _show(
-    json: Callable[[], str], html: Callable[[], str], text: Callable[[Console], None], what: str, output: str
-) -> None:
-    if output == "json":
-        emit(json())
-    elif output == "html":
-        emit(html())
-    elif output == "text":
-        emit_page(text)
-    else:
-        raise BadInput(f"a run of {what} has no format {output}", where="-o", hint=f"one of {', '.join(FORMATS)}")
+    emit_report(report, output, collective_report)
 
 
 def show_past(results: str, run_id: str | None, output: str, metrics: str | None) -> bool:

@@ -8,12 +8,10 @@ import click
 
 from hosttune.cli.between import read_job, refuse_captured, refuse_guests
 from hosttune.cli.commands import Command, host_options
-from hosttune.cli.output import emit, emit_page
+from hosttune.cli.output import emit_report
 from hosttune.errors import Refused
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hosttune.model.collective import CollectiveJob, Member
     from hosttune.system import System
 
@@ -38,12 +36,10 @@ def collective(root: str | None, document: str | None, job: str | None, output: 
     hosttune collective
     """
     from hosttune.model.collective import CollectiveJob
+    from hosttune.report.collective import member_report
 
     found = answer(root, document, read_job(job, CollectiveJob, "collective"))
-    if output == "json":
-        emit(found.to_json())
-    else:
-        emit_page(lambda page: print_member(found, page))
+    emit_report(found, output, member_report)
 
 
 def answer(root: str | None, document: str | None, job: CollectiveJob) -> Member:
@@ -95,26 +91,3 @@ def refuse_used_gpus(system: System) -> None:
     if not found.gpus and not found.parts:
         what = "no GPU is known here that may be loaded"
         raise Refused(what, where="GPUs", hint="hosttune discover shows them, and the driver of each")
-
-
-def print_member(found: Member, console: Console) -> None:
-    """Print what a host has, and its part of a collective if it took part."""
-    from hosttune.report.branch import say
-
-    guests = "unknown" if found.guests is None else ", ".join(found.guests) or "none"
-    say(f"{found.host or 'host'}: running guests: {guests}", console)
-    if found.library is not None:
-        say(f"  {found.library.words}; GPUs that it sees: {found.library.gpus} of {found.gpus_present}", console)
-    if found.place is not None:
-        rate = "rate unknown" if found.place.rate_gbps is None else f"{found.place.rate_gbps:g} Gb/s"
-        say(f"  meets others at {found.place.interface}, {found.place.address or 'no address'}, {rate}", console)
-    for name, value in found.environment.items():
-        say(f"  {name}={value}", console)
-    for line in found.settings:
-        say(f"  {line}", console)
-    if found.group is not None:
-        say(f"  group {found.group}: {found.outcome} {found.why or ''}".rstrip(), console)
-    for one in found.timings:
-        say(f"  {one.kind}, {one.size_bytes} bytes, {one.ranks} ranks: {min(one.seconds):.4g} s", console)
-    for note in found.notes:
-        say(f"note: {note}", console)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hosttune.cli.commands import with_options
-from hosttune.cli.output import agreed, emit, emit_page, exiting, shown, tell, write
+from hosttune.cli.output import agreed, emit, emit_page, exiting, report_text, shown, tell, write
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def show_changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> Non
     from hosttune.cli.output import VERBOSE, Amount
     from hosttune.fleet.rehearsal import changes, rehearsals
     from hosttune.report.branch import count
-    from hosttune.report.result_text import print_result
+    from hosttune.report.result import result_report
 
     found = changes(results, verb, run, hosts)
     counts = f"{count(len(found.of), 'distinct change')}, {count(found.writes, 'write')}"
@@ -114,7 +114,7 @@ def show_changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> Non
         return
     for members, result in rehearsals(results, verb, run, hosts):
         emit(shown(f"\n{hosts_text(members, ())}"))
-        emit_page(lambda page, result=result: print_result(result, page))  # type: ignore[misc]
+        emit(report_text(result, "text", result_report))
 
 
 def show_plans(results: str, run: str, hosts: Sequence[str], *, check: bool) -> None:

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from hosttune.cli.commands import Command, Group, Whole, completing, host_options, progress
-from hosttune.cli.output import agreed, emit, emit_page, exiting, shown, tell, write
+from hosttune.cli.output import agreed, emit, emit_report, exiting, shown, tell, write
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -118,23 +118,19 @@ def _tell_plan(here: Here, asked: Asked, inside: TestGuest | None, output: str) 
     """Print what would be done with each device."""
     from hosttune.handover.running import lines_of
     from hosttune.model.result import Result
+    from hosttune.report.handover import intended_report
 
     lines = lines_of(here, asked, inside)
-    if output == "json":
-        emit(Result(host=here[0].hostname, verb="handover", exit_code=0, notes=lines).to_json())
-    else:
-        emit("\n".join(shown(line) for line in lines))
+    found = Result(host=here[0].hostname, verb="handover", exit_code=0, notes=lines)
+    emit_report(found, output, lambda _: intended_report(lines))
 
 
 def _finish(context: click.Context, output: str, done: Handed) -> None:
     """Print the statement and exit: 0 clean, 1 not clean, 3 refused."""
-    with exiting(context, 3 if done.refused else 0 if done.clean else 1):
-        if output == "json":
-            emit(done.statement.to_json())
-        else:
-            from hosttune.report.handover_text import print_handed
+    from hosttune.report.handover import handed_report
 
-            emit_page(lambda page: print_handed(done.statement, done.path, page))
+    with exiting(context, 3 if done.refused else 0 if done.clean else 1):
+        emit_report(done.statement, output, lambda statement: handed_report(statement, done.path))
 
 
 def _validating(site: Site) -> Callable[[int], Validation]:
@@ -178,14 +174,9 @@ def status(root: str | None, document: str | None, output: str) -> None:
     """Show quarantined and returned devices, and whether starts are recorded."""
     from hosttune.cli.transaction import place
     from hosttune.handover import calls
+    from hosttune.report.handover import status_report
 
-    found = calls.status(place(root, document))
-    if output == "json":
-        emit(found.to_json())
-        return
-    from hosttune.report.handover_text import print_status
-
-    emit_page(lambda page: print_status(found, page))
+    emit_report(calls.status(place(root, document)), output, status_report)
 
 
 @handover.command(cls=Command)
@@ -257,17 +248,13 @@ def verify(
     """
     from hosttune.cli.transaction import place
     from hosttune.handover import calls
+    from hosttune.report.handover import verification_report
 
     here = place(root, document)
     captured = here[0].store is None
     found = calls.verify(here, file, signers, calls.checked_identity(identity), revoked, document=captured, keep=keep)
     with exiting(context, 0 if found.verdict == "valid" else 1):
-        if output == "json":
-            emit(found.to_json())
-        else:
-            from hosttune.report.handover_text import print_verification
-
-            emit_page(lambda page: print_verification(found, page))
+        emit_report(found, output, verification_report)
 
 
 @handover.command(cls=Command)

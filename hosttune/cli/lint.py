@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from hosttune.cli.commands import Command, completing, host_options, read_document
-from hosttune.cli.output import emit, exiting, shown
+from hosttune.cli.output import emit_report, exiting
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
     from hosttune.linting import Definition
     from hosttune.model.host import Host
-    from hosttune.model.lint import LintFinding
 
-FORMATS = ("text", "json", "junit", "sarif")
+FORMATS = ("text", "json", "md", "html", "junit", "sarif")
 WHAT = "a libvirt domain XML"
 
 
@@ -129,29 +128,13 @@ def of_name(root: str | None, host: Host, name: str) -> Definition:
 def judge(context: click.Context, host: Host, definitions: Sequence[Definition], output: str, fail_on: str) -> None:
     """Print the findings, then exit: with 1 if one has the level `fail_on` or a worse one, else with 0."""
     from hosttune.linting import lint as find
+    from hosttune.linting import rules
+    from hosttune.report.lint import lint_report
+    from hosttune.report.lint_sarif import lint_sarif
 
     findings = find(host, definitions)
     failing = ("error", "warn") if fail_on == "warn" else ("error",)
     with exiting(context, 1 if any(finding.level in failing for finding in findings) else 0):
-        emit(printed(findings, [definition.file for definition in definitions], output, fail_on))
-
-
-def printed(findings: Sequence[LintFinding], files: Sequence[str], output: str, fail_on: str) -> str:
-    """Return the findings in a format."""
-    from hosttune.linting import rules
-
-    if output == "json":
-        from hosttune.model.values import to_json
-
-        return to_json(findings)
-    if output == "junit":
-        from hosttune.report.lint_junit import lint_junit
-
-        return lint_junit(findings, files, rules(), fail_on=fail_on)
-    if output == "sarif":
-        from hosttune.report.lint_sarif import lint_sarif
-
-        return lint_sarif(findings, rules())
-    from hosttune.report.lint_text import lint_text
-
-    return "\n".join(shown(line) for line in lint_text(findings, files).splitlines())
+        files = [definition.file for definition in definitions]
+        only = {"sarif": lambda: lint_sarif(findings, rules())}
+        emit_report(findings, output, lambda _: lint_report(findings, files, rules(), fail_on), only)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import click
 
 from hosttune.cli.commands import Command, host_options, read_host
-from hosttune.cli.output import emit, exiting, shown
-
-FORMATS = ("text", "json")
+from hosttune.cli.output import FORMATS, emit_report, exiting
 
 
 @click.command("lint-env", cls=Command)
@@ -29,15 +27,11 @@ def lint_env(context: click.Context, /, root: str | None, document: str | None, 
     env | hosttune lint-env - -o json
     """
     from hosttune.environment import judge
+    from hosttune.report.lint import environment_report
     from hosttune.state import load_text
 
     text = load_text(path, what="an environment: lines such as NAME=VALUE", size="environment")
     host = read_host(root, document) if root is not None or document is not None else None
     found = judge(text, where=path, host=host)
     with exiting(context, 1 if any(one.verdict == "harmful" for one in found.lines) else 0):
-        if output == "json":
-            emit(found.to_json())
-        else:
-            from hosttune.report.environment_text import environment_text
-
-            emit("\n".join(shown(line) for line in environment_text(found, path).splitlines()))
+        emit_report(found, output, lambda found: environment_report(found, path))

@@ -6,8 +6,8 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from hosttune.errors import BadInput, HosttuneError, Refused
 from hosttune.state import drop
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     import click
     from rich.console import Console
 
+    from hosttune.report.blocks import Report
+
+
+D = TypeVar("D")
+FORMATS = ("text", "json", "md", "html")
 PIPE_WIDTH = 110  # columns of text that does not go to a terminal
 QUIET, NORMAL, VERBOSE = range(3)
 MOST_TEXT = 4000  # most characters of one part of an error block: arguments and documents may have any length
@@ -54,6 +59,41 @@ def emit(text: str) -> None:
 def emit_page(print_document: Callable[[Console], None]) -> None:
     """Write styled text to stdout."""
     emit(page_text(print_document))
+
+
+def emit_report(
+    document: D, output: str, build: Callable[[D], Report], only: Mapping[str, Callable[[], str]] | None = None
+) -> None:
+    """Write a document, or the report that `build` makes of it in another format; `only`: formats of this document
+    alone. Raises BadInput.
+    """
+    emit(report_text(document, output, build, only))
+
+
+def report_text(
+    document: D, output: str, build: Callable[[D], Report], only: Mapping[str, Callable[[], str]] | None = None
+) -> str:
+    """Return what `emit_report` writes. Raises BadInput."""
+    if only and output in only:
+        return only[output]()
+    if output == "json":
+        from hosttune.model.values import to_json
+
+        return to_json(document)
+    if output == "text":
+        from hosttune.report.draw.text import draw
+
+        return page_text(lambda page: draw(build(document), page))
+    if output == "md":
+        from hosttune.report.draw.md import markdown as drawn
+    elif output == "html":
+        from hosttune.report.draw.html import page as drawn
+    elif output == "junit":
+        from hosttune.report.draw.junit import junit as drawn
+    else:
+        hint = f"one of {', '.join(FORMATS)}"
+        raise BadInput(f"this report has no format {output}", where="--output", hint=hint)
+    return drawn(build(document))
 
 
 def page_text(print_document: Callable[[Console], None]) -> str:

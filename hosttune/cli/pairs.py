@@ -8,11 +8,9 @@ import click
 
 from hosttune.cli.between import read_job, refuse_captured, refuse_guests
 from hosttune.cli.commands import Command, host_options
-from hosttune.cli.output import emit, emit_page
+from hosttune.cli.output import emit_report
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hosttune.model.pairs import Ends, Job
 
 
@@ -32,12 +30,10 @@ def pairs(root: str | None, document: str | None, job: str | None, output: str) 
     hosttune pairs
     """
     from hosttune.model.pairs import Job
+    from hosttune.report.pairs import ends_report
 
     found = answer(root, document, read_job(job, Job, "pairs"))
-    if output == "json":
-        emit(found.to_json())
-    else:
-        emit_page(lambda page: print_ports(found, page))
+    emit_report(found, output, ends_report)
 
 
 def answer(root: str | None, document: str | None, job: Job) -> Ends:
@@ -68,24 +64,3 @@ def answer(root: str | None, document: str | None, job: Job) -> Ends:
         look=lambda end: look(Reader(system), end),
     )
     return replace(found, ends=done)
-
-
-def print_ports(found: Ends, console: Console) -> None:
-    """Print the ports of a host, and its ends if it has measured."""
-    from hosttune.report.branch import say
-
-    guests = "unknown" if found.guests is None else ", ".join(found.guests) or "none"
-    say(f"{found.host or 'host'}: tools: {', '.join(found.tools) or 'none'}; running guests: {guests}", console)
-    for port in found.ports:
-        rate = "rate unknown" if port.rate_gbps is None else f"{port.rate_gbps:g} Gb/s"
-        device = f"{port.rdma}/{port.rdma_port}" if port.rdma and port.rdma_port else port.rdma
-        facts = (device, port.link_layer, port.state, port.address or "no address", rate)
-        gpu = f"with the memory of GPU {port.gpu.address}" if port.gpu else None
-        say(f"  {port.rail}: {', '.join(fact for fact in (*facts, gpu) if fact)}", console)
-        if port.gpu_why:
-            say(f"    not with the memory of its GPU: {port.gpu_why}", console)
-    for end in found.ends:
-        figure = f"{end.gbps:.4g} Gb/s" if end.gbps is not None else end.why or ""
-        say(f"  {end.rail} as {end.role}: {end.outcome} {figure}", console)
-    for note in found.notes:
-        say(f"note: {note}", console)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hosttune.cli.commands import Command, Devices, completing, host_options, read_host
-from hosttune.cli.output import emit, exiting, page_text, shown, tell, write
+from hosttune.cli.output import emit, exiting, report_text, shown, tell, write
 from hosttune.cli.planned import chosen, save_plan
 from hosttune.errors import BadInput
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hosttune.model.host import Host
     from hosttune.model.intent import Intent
     from hosttune.model.plan import Plan
+    from hosttune.report.blocks import Report
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ NAME_HELP = (
     f"Name of the guest (default {DEFAULT_GUEST}); with -o xml, which guest of several: with --mig PROFILE:N, NAME-K"
     " plans NAME-0 ... and prints the K-th."
 )
-OUTPUTS = ["text", "json", "xml", "svg", "html"]
+OUTPUTS = ["text", "json", "xml", "svg", "md", "html"]
 DRAWN = ("xml", "svg")  # outputs that have no figures
 GROUPS = {  # of the help
     "What to plan": ("--file", "--gpu", "--gpus", "--mig", "--name", "--profile"),
@@ -327,23 +328,24 @@ def plan_text(decided: Plan, host: Host, output: str, name: str | None, annotate
 
     Raises BadInput.
     """
-    if output == "json":
-        return decided.to_json()
-    if output == "svg":
+    from hosttune.report.plan import plan_report
+
+    def svg() -> str:
         from hosttune.report.svg import plan_svg
 
         return plan_svg(host, decided)
-    if output == "html":
-        from hosttune.report.plan_html import plan_html
 
-        return plan_html(host, decided)
-    if output == "xml" and not decided.unplaced:
+    def xml() -> str:
+        if decided.unplaced:
+            return report_text(decided, "text", report)
         if mig is not None and name is None and len(decided.guests) > 1:
             raise several_of_mig(mig, [guest.name for guest in decided.guests])
         return xml_of(decided, name, annotate)
-    from hosttune.report.plan_text import print_plan
 
-    return page_text(lambda page: print_plan(decided, host, page))
+    def report(decided: Plan) -> Report:
+        return plan_report(decided, host)
+
+    return report_text(decided, output, report, {"svg": svg, "xml": xml})
 
 
 def several_of_mig(mig: str, names: Sequence[str]) -> BadInput:

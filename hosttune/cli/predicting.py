@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from hosttune.cli.commands import Command, Whole, host_options, read_host
-from hosttune.cli.output import detail, emit, exiting, shown
+from hosttune.cli.output import FORMATS, detail, emit_report, exiting
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
-    from hosttune.model.diagnosis import Diagnosis
     from hosttune.model.host import Host
     from hosttune.model.measured import Measured
     from hosttune.model.plan import PlannedGuest
     from hosttune.model.prediction import Prediction
     from hosttune.predicting import Scope
-
-FORMATS = ("text", "json", "md", "html")
 
 
 class OwnPeaks(NamedTuple):
@@ -140,27 +137,10 @@ def of_training(path: str, others: Sequence[str | None], own: OwnPeaks | None) -
 
 def show(found: Sequence[Prediction], output: str, host: Host | None = None) -> None:
     """Print predictions: one document, or a list of them."""
-    if output == "json":
-        from hosttune.model.values import to_json
+    from hosttune.report.prediction import prediction_report
 
-        emit(to_json(found[0] if len(found) == 1 else list(found)))
-    elif output == "md":
-        from hosttune.report.judged_md import prediction_md
-
-        emit(prediction_md(found))
-    elif output == "html":
-        from hosttune.report.judged_html import prediction_html
-
-        emit(prediction_html(found, host))
-    else:
-        from hosttune.report.prediction_text import prediction_text
-
-        emit("\n\n".join(shown_lines(prediction_text(one)) for one in found))
-
-
-def shown_lines(text: str) -> str:
-    """Return a text that may come from documents, each line made safe for a terminal."""
-    return "\n".join(shown(line) for line in text.splitlines())
+    document = found[0] if len(found) == 1 else list(found)
+    emit_report(document, output, lambda _: prediction_report(found, host))
 
 
 def scopes(host: Host, intent: str | None, plan: str | None, name: str | None, hosts: int) -> list[Scope]:
@@ -233,6 +213,7 @@ def diagnose(
     from hosttune.diagnosing import diagnose as judged
     from hosttune.diagnosing.merging import merge
     from hosttune.diagnosing.paths import low_paths
+    from hosttune.report.prediction import diagnosis_report
 
     host = read_host(root, document) if root is not None or document is not None else None
     merged, doubts = merge(gathered(host, measured, validation, logs))
@@ -242,25 +223,7 @@ def diagnose(
     found = msgspec.structs.replace(found, problems=(*doubts, *found.problems), paths=paths)
     bad = bool(found.causes) or any(one.verdict in ("low", "impossible") for one in found.figures)
     with exiting(context, 1 if bad else 0):
-        show_diagnosis(found, output, host)
-
-
-def show_diagnosis(found: Diagnosis, output: str, host: Host | None) -> None:
-    """Print a diagnosis; -o html draws the paths of low figures on the host, if there is one."""
-    if output == "json":
-        emit(found.to_json())
-    elif output == "md":
-        from hosttune.report.judged_md import diagnosis_md
-
-        emit(diagnosis_md(found))
-    elif output == "html":
-        from hosttune.report.judged_html import diagnosis_html
-
-        emit(diagnosis_html(found, host))
-    else:
-        from hosttune.report.prediction_text import diagnosis_text
-
-        emit(shown_lines(diagnosis_text(found)))
+        emit_report(found, output, lambda found: diagnosis_report(found, host))
 
 
 def gathered(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hosttune.cli.commands import Command, completing, host_options, progress, read_document
-from hosttune.cli.output import agreed, detail, emit, emit_page, exiting
+from hosttune.cli.output import agreed, detail, emit_report, exiting
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -171,11 +171,8 @@ def asked_plan(plan: str | None, intent: str | None) -> Plan | Intent | None:
 
 def finish(context: click.Context, output: str, result: Result) -> None:
     """Print a result and exit with its exit code."""
+    from hosttune.report.result import result_report
+
     code = result.exit_code or 0
     with exiting(context, code):
-        if output == "json":
-            emit(result.to_json())
-        else:
-            from hosttune.report.result_text import print_result
-
-            emit_page(lambda page: print_result(result, page, code))
+        emit_report(result, output, result_report)

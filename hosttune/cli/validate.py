@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hosttune.cli.commands import Command, Seconds, Whole, host_options, progress, read_document
-from hosttune.cli.output import emit, emit_page, exiting, tell
+from hosttune.cli.output import FORMATS as REPORTS
+from hosttune.cli.output import emit, emit_report, exiting, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
     from hosttune.checks.expected import Expectation
     from hosttune.model.diagnosis import Diagnosis
     from hosttune.model.validation import Validation
-    from hosttune.validating import Request, Validated
+    from hosttune.report.blocks import Report
+    from hosttune.validating import Validated
 
 FORMATS = ("text", "json", "md", "html", "junit", "prometheus")
 GATES = ("verdict", "worse", "either")
@@ -93,7 +95,7 @@ def validate(
         emit(metrics_of(found, "validate", begun, code))
         return
     with exiting(context, code):
-        show(found, request, output)
+        emit_report(found.validation, output, lambda _: report_of(found, request.against, request.floors))
 
 
 def files_of(against: str | None, gate: str | None, asked: dict[str, Any]) -> dict[str, Any]:
@@ -136,60 +138,32 @@ def read_fleet(path: str | None) -> str | None:
 def list_checks(inside: bool, output: str) -> None:
     """Print every check with its description, in the order of the report."""
     from hosttune.checks import checks
+    from hosttune.report.validation import checks_report
 
-    if output not in ("text", "json"):
-        raise BadInput(f"--list as {output}", where="--output", hint="give text or json")
+    if output not in REPORTS:
+        raise BadInput(f"--list as {output}", where="--output", hint=f"give one of {', '.join(REPORTS)}")
     found = checks(inside)
-    if output == "json":
-        from hosttune.model.values import to_json
-
-        names = ("id", "title", "subjects", "why", "source", "inside")
-        emit(to_json([{name: getattr(check, name) for name in names} for check in found]))
-        return
-    from hosttune.report.check_list import print_checks
-
-    emit_page(lambda page: print_checks(found, page))
+    names = ("id", "title", "subjects", "why", "source", "inside")
+    rows = [{name: getattr(check, name) for name in names} for check in found]
+    emit_report(rows, output, lambda _: checks_report(found))
 
 
-def show(found: Validated, request: Request, output: str) -> None:
-    """Print a validation in the given format."""
-    validation, before = found.validation, request.against
-    if output == "json":
-        emit(validation.to_json())
-    elif output == "md":
-        from hosttune.report.validation_md import markdown
-
-        emit(markdown(validation, before=before))
-    elif output == "junit":
-        from hosttune.report.validation_junit import junit
-
-        emit(junit(validation))
-    elif output == "html":
-        emit(page_of(found, before, request.floors))
-    else:
-        from hosttune.report.validation_text import print_validation
-
-        emit_page(lambda page: print_validation(validation, page, before=before))
-
-
-def page_of(found: Validated, before: Validation | None, floors: str | None = None) -> str:
-    """Return the report as one HTML page. It also shows the floors of a fleet's file. Raises BadInput."""
+def report_of(found: Validated, before: Validation | None, floors: str | None = None) -> Report:
+    """Return the report of a validation. Raises BadInput for a fleet's floors."""
     from hosttune.bench.baselines import with_fleet
     from hosttune.checks import checks
-    from hosttune.report.svg import host_svg
-    from hosttune.report.validation_html import html
+    from hosttune.report.validation import validation_report
 
     evidence = found.evidence
-    return html(
+    return validation_report(
         found.validation,
         host=evidence.host,
         plans=evidence.plans,
         before=before,
-        svg=host_svg(evidence.host, results=found.validation.results, sheets=True),
-        baselines=with_fleet(floors),
+        baselines=lambda: with_fleet(floors),
         history=evidence.history,
         checks=checks(evidence.inside),
-        diagnosis=diagnosed(found) if found.validation.samples else None,
+        diagnosis=(lambda: diagnosed(found)) if found.validation.samples else None,
     )
 
 

@@ -115,13 +115,12 @@ def _renderer() -> Renderer:
     """Return the function that renders one page. What is the same for all pages is loaded once."""
     from hosttune.bench.baselines import shipped
     from hosttune.checks import checks
-    from hosttune.report.svg import host_svg
-    from hosttune.report.validation_html import html
+    from hosttune.report.draw.html import page
+    from hosttune.report.validation import validation_report
 
     standard, explained = shipped(), checks(False)
 
     def render(validation: Validation, host: Host | None) -> str:
-        svg = host_svg(host, results=validation.results, sheets=True) if host is not None else None
-        return html(validation, host=host, svg=svg, baselines=standard, checks=explained)
+        return page(validation_report(validation, host=host, baselines=lambda: standard, checks=explained))
 
     return render

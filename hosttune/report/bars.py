@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from hosttune.model.values import Value
 from hosttune.report.heatmaps import pair_of
 from hosttune.report.measures import Measure, number, percent, title_of
+from hosttune.report.outcomes import Mark
 
 _SIZED = re.compile(
     r"(.+)-([0-9]+(?:[kmg]i)?b)", re.IGNORECASE
@@ -15,24 +16,27 @@ _SIZED = re.compile(
 
 
 class Bar(Value, frozen=True, kw_only=True):
-    """One row: positions in percent of the axis (None: unknown), figures as text."""
+    """One row: texts, and positions in percent of the axis (None: unknown). `mark`: whether the figure is as it should
+    be; `low`, `high`: the range of the runs; `why`: said below the row.
+    """
 
     name: str
-    median: str
-    range: str
+    figure: str
+    beside: str = ""
+    mark: Mark | None = None
+    why: str = ""
     width: float | None = None
     low: float | None = None
     high: float | None = None
     floor: float | None = None
     typical: float | None = None
-    below_floor: bool = False
-    of_peak: str = ""
+    bound: float | None = None
 
 
 class Chart(Value, frozen=True, kw_only=True):
     """All subjects of a metric, or all sizes of one.
 
-    `axis` is the value at 100 percent; `notes` give the marks as figures.
+    `axis` is the value at 100 percent; `notes` are about all bars.
     """
 
     title: str
@@ -80,17 +84,19 @@ def _bar(one: Measure, axis: float) -> Bar:
     missing = f", {one.missing} without a figure" if one.missing else ""
     several = len(one.figures) > 1
     part = one.median / scale.peak if one.median is not None and scale and scale.peak else None
+    beside = "" if part is None else f"{part:.0%} of peak; "
+    beside += f"{number(one.lowest)}–{number(one.highest)}, {runs}{missing}" if several else f"{runs}{missing}"
+    side = "above floor" if one.lower_is_better else "below floor"
     return Bar(
         name=sized[2] if sized else one.subject,
-        median=number(one.median),
-        range=f"{number(one.lowest)}–{number(one.highest)}, {runs}{missing}" if several else f"{runs}{missing}",
+        figure=number(one.median),
+        beside=beside,
+        mark=Mark("fail", side) if one.below_floor else None,
         width=percent(one.median, axis),
         low=percent(one.lowest, axis) if several else None,
         high=percent(one.highest, axis) if several else None,
         floor=percent(scale.floor, axis) if scale else None,
         typical=percent(scale.typical, axis) if scale else None,
-        below_floor=bool(one.below_floor),
-        of_peak="" if part is None else f"{part:.0%} of peak",
     )
 
 

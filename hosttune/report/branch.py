@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 STYLES = {"plain": "", "strong": "bold", "dim": "dim", "warn": "yellow", "error": "bold red"}
 
 
+NARROW = 100  # columns: longer lines are harder to read than wrapped ones
 FACT = 45  # characters: a longer part between commas is prose
 
 
@@ -102,6 +103,20 @@ def say(text: str, console: Console, style: str = "plain") -> None:
     from rich.text import Text
 
     console.print(Text(printable(text), style=STYLES[style]), highlight=False, soft_wrap=True)
+
+
+def prose(text: str, indent: int, console: Console, style: str = "plain", *, hang: int = 0) -> None:
+    """Print a paragraph, wrapped between words within the console and NARROW. A longer word (a path) is broken."""
+    width = min(console.width, NARROW)
+    lead = " " * indent
+    for line in textwrap.wrap(
+        printable(text),
+        max(width, 60),
+        initial_indent=lead,
+        subsequent_indent=lead + " " * hang,
+        break_on_hyphens=False,
+    ):
+        say(line, console, style)
 
 
 def printable(text: str) -> str:

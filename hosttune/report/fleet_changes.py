@@ -8,7 +8,7 @@ from hosttune.model.plan import Plan, PlannedGuest
 from hosttune.model.result import Result
 from hosttune.model.values import format_size
 from hosttune.report.branch import count
-from hosttune.report.result_text import setting_text, short_value
+from hosttune.report.result import setting_text, short_value
 from hosttune.report.values import setting_value, short_lists
 
 _ERROR = "error: "

@@ -15,8 +15,8 @@ import msgspec
 from hosttune.model.fleet import FleetReport, HostLine
 from hosttune.model.validation import CheckResult, Outcome
 from hosttune.model.values import grouped
+from hosttune.report.draw.junit import judged, safe
 from hosttune.report.fleet_groups import answer_of, headline, summary
-from hosttune.report.validation_junit import judged, safe
 
 
 def junit(report: FleetReport) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hosttune.model.fleet import FleetReport, HostLine
 from hosttune.model.listing import some
+from hosttune.report.draw.md import escaped, table
 from hosttune.report.fleet_causes import cause_size, cause_title
 from hosttune.report.fleet_groups import (
     ANSWERS,
@@ -41,7 +42,6 @@ from hosttune.report.fleet_uniform import (
 )
 from hosttune.report.measures import number
 from hosttune.report.outcomes import SIGNS
-from hosttune.report.validation_md import escaped, table
 
 MANY = 12  # hosts named in a cell before "and N more"
 MOST = 40  # rows of a table: a ticket takes about 60,000 characters

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hosttune.model.fleet import FleetReport, HostLine
 from hosttune.model.listing import some
-from hosttune.report.branch import count, say
+from hosttune.report.branch import count, prose, say
 from hosttune.report.fleet_causes import cause_size, cause_title, causes_heading
 from hosttune.report.fleet_groups import (
     ANSWERS,
@@ -40,7 +40,6 @@ from hosttune.report.fleet_uniform import (
 )
 from hosttune.report.measures import number
 from hosttune.report.outcomes import SIGNS
-from hosttune.report.validation_text import prose
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,7 +1,4 @@
-"""Figures beside what the model of their machine says: bars against typical figure and bound, and causes. Pure views.
-
-A page of a host shows the whole `DiagnosisView`; a page about many hosts takes its parts (`figure_charts`, `causes`).
-"""
+"""Figures beside what the model of their machine says, as bars and rows. Pure views."""
 
 from __future__ import annotations
 
@@ -9,15 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from hosttune.model.diagnosis import Cause, Diagnosis, Doubt, JudgedFigure
+from hosttune.model.diagnosis import Diagnosis, JudgedFigure
 from hosttune.model.prediction import PredictedFigure
 from hosttune.model.roof import GpuRoof
-from hosttune.model.values import Value, format_size, grouped
+from hosttune.model.values import format_size, grouped
+from hosttune.report.bars import Bar, Chart
 from hosttune.report.measures import number, percent
+from hosttune.report.outcomes import Mark
 
 VERDICTS = ("impossible", "low", "unknown", "expected")  # worst first
 BADGES: Mapping[str, str] = {"impossible": "fail", "low": "fail", "unknown": "unknown", "expected": "pass"}
-VERDICT_SIGNS: Mapping[str, str] = {"impossible": "✗", "low": "✗", "unknown": "?", "expected": "✓"}
 GRADE_WORDS: Mapping[str, str] = {
     "proven": "the fault was seen, and the figure keeps to its bound",
     "observed": "the fault was seen, and acts on such figures",
@@ -46,64 +44,6 @@ TITLES: Mapping[str, str] = {
 OWN_WORDS: Mapping[str, str] = {"measured": "measured, median of the GPUs", "model": "by the model, not measured"}
 
 
-class FigureBar(Value, frozen=True, kw_only=True):
-    """One figure: texts, and positions in percent of the chart's axis (None: unknown).
-
-    `verdict` is empty where nothing was measured: the bar is then the typical figure.
-    """
-
-    name: str
-    figure: str
-    beside: str
-    width: float | None = None
-    typical: float | None = None
-    bound: float | None = None
-    verdict: str = ""
-    why: str = ""
-
-
-class FigureChart(Value, frozen=True, kw_only=True):
-    """All figures of one metric and unit. `axis`: the value at 100 percent, as text; `note`: why the fine ones are."""
-
-    metric: str
-    words: str
-    unit: str
-    axis: str
-    bars: tuple[FigureBar, ...]
-    note: str = ""
-
-
-class DiagnosisView(Value, frozen=True, kw_only=True):
-    """A diagnosis for a page. `verdict`: the style of its worst figure; `fine`: figures as expected, which it folds."""
-
-    headline: str
-    verdict: str
-    charts: tuple[FigureChart, ...]
-    fine: tuple[FigureChart, ...]
-    causes: tuple[Cause, ...]
-    next: tuple[str, ...]
-    problems: tuple[Doubt, ...]
-
-
-def diagnosis_view(found: Diagnosis) -> DiagnosisView:
-    """Return a diagnosis as a page shows it."""
-    open_ones = (one for one in found.figures if one.verdict != "expected")
-    fine = (one for one in found.figures if one.verdict == "expected")
-    verdicts = {one.verdict for one in found.figures}
-    style = "fail" if verdicts & {"low", "impossible"} else "unknown" if "unknown" in verdicts else "pass"
-    if found.causes and style == "pass":
-        style = "warn"
-    return DiagnosisView(
-        headline=headline(found),
-        verdict=style if found.figures or found.causes else "unknown",
-        charts=figure_charts(open_ones),
-        fine=figure_charts(fine),
-        causes=found.causes,
-        next=found.next,
-        problems=found.problems,
-    )
-
-
 def headline(found: Diagnosis) -> str:
     """Return one line: how many figures have which verdict, and how many causes are named."""
     counts = {verdict: sum(one.verdict == verdict for one in found.figures) for verdict in VERDICTS}
@@ -114,31 +54,28 @@ def headline(found: Diagnosis) -> str:
     return f"{figures}; {causes or 'no'} cause{'' if causes == 1 else 's'} named"
 
 
-def figure_charts(figures: Iterable[JudgedFigure]) -> tuple[FigureChart, ...]:
+def figure_charts(figures: Iterable[JudgedFigure]) -> tuple[Chart, ...]:
     """Return one chart for each metric and unit, those with the worst figures first; in a chart the worst first."""
-    groups = grouped(((one.metric, one.unit), one) for one in figures)
-    charts = [_judged(metric, unit, members) for (metric, unit), members in groups.items()]
-    return tuple(sorted(charts, key=lambda chart: VERDICTS.index(chart.bars[0].verdict)))
+    ordered = sorted(figures, key=lambda one: VERDICTS.index(one.verdict))
+    charts = []
+    for (metric, unit), members in grouped(((one.metric, one.unit), one) for one in ordered).items():
+        axis = _axis(value for one in members for value in (one.value, one.bound, one.typical))
+        note = next((one.why for one in members if one.verdict == "expected"), "")
+        charts.append(_chart(metric, unit, axis, [_judged_bar(one, axis) for one in members], note))
+    return tuple(charts)
 
 
-def _judged(metric: str, unit: str, members: Sequence[JudgedFigure]) -> FigureChart:
-    axis = _axis(value for one in members for value in (one.value, one.bound, one.typical))
-    ordered = sorted(members, key=lambda one: VERDICTS.index(one.verdict))
-    note = next((one.why for one in ordered if one.verdict == "expected"), "")
-    return _chart(metric, unit, axis, [_judged_bar(one, axis) for one in ordered], note)
-
-
-def _judged_bar(one: JudgedFigure, axis: float) -> FigureBar:
+def _judged_bar(one: JudgedFigure, axis: float) -> Bar:
     part = f"{one.value / one.typical:.0%} of typical" if one.value is not None and one.typical else ""
     marks = (f"typical {number(one.typical)}" if one.typical else "", f"bound {number(one.bound)}" if one.bound else "")
-    return FigureBar(
+    return Bar(
         name=named(one),
         figure="no value" if one.value is None else number(one.value),
         beside=", ".join(word for word in (part, *marks) if word),
         width=percent(one.value, axis),
         typical=percent(one.typical, axis),
         bound=percent(one.bound, axis),
-        verdict=one.verdict,
+        mark=Mark(BADGES[one.verdict], one.verdict),
         why="" if one.verdict == "expected" else one.why,
     )
 
@@ -149,7 +86,7 @@ def named(one: JudgedFigure) -> str:
     return ", ".join(word for word in (one.subject, size) if word) or one.metric
 
 
-def predicted_charts(figures: Iterable[PredictedFigure]) -> tuple[FigureChart, ...]:
+def predicted_charts(figures: Iterable[PredictedFigure]) -> tuple[Chart, ...]:
     """Return one chart for each metric and unit; figures that are alike share a bar."""
     groups = grouped(((rows[0].metric, rows[0].unit), (words, rows[0])) for words, rows in alike(figures))
     charts = []
@@ -162,13 +99,13 @@ def predicted_charts(figures: Iterable[PredictedFigure]) -> tuple[FigureChart, .
     return tuple(charts)
 
 
-def _predicted_bar(words: str, one: PredictedFigure, axis: float) -> FigureBar:
+def _predicted_bar(words: str, one: PredictedFigure, axis: float) -> Bar:
     shown = one.value if one.value is not None else one.typical
     unknown = shown is None and one.bound is None
     no_bound = "" if unknown or one.value is not None else "bound unknown"
     bound = no_bound if one.bound is None else f"at most {number(one.bound)}"
     typical = "" if one.value is None or one.typical is None else f"typical {number(one.typical)}"
-    return FigureBar(
+    return Bar(
         name=words,
         figure="unknown" if unknown else "typical unknown" if shown is None else number(shown),
         beside=", ".join(word for word in (bound, typical) if word),
@@ -202,13 +139,21 @@ def _subjects(rows: Sequence[PredictedFigure]) -> str:
     return f"{words}, {kind}" if kind and words != kind else words
 
 
-def _chart(metric: str, unit: str, axis: float, bars: Sequence[FigureBar], note: str = "") -> FigureChart:
-    most = number(axis) if axis else ""
-    return FigureChart(metric=metric, words=TITLES.get(metric, ""), unit=unit, axis=most, bars=tuple(bars), note=note)
+def _chart(metric: str, unit: str, axis: float, bars: Sequence[Bar], note: str = "") -> Chart:
+    notes = (note,) if note else ()
+    words = TITLES.get(metric, "")
+    return Chart(title=metric, words=words, unit=unit, axis=number(axis) if axis else "", bars=tuple(bars), notes=notes)
 
 
 def _axis(values: Iterable[float | None]) -> float:
     return max((value for value in values if value is not None), default=0.0)
+
+
+def sources_of(figures: Iterable[PredictedFigure]) -> tuple[tuple[str, str, str], ...]:
+    """Return (metrics, formula, source) of the figures that have any; metrics that share both are together."""
+    known = (one for one in figures if one.bound or one.typical or one.value)
+    groups = grouped(((one.formula, one.source), one.metric) for one in known)
+    return tuple((", ".join(dict.fromkeys(metrics)), *key) for key, metrics in groups.items())
 
 
 def roof_rows(roofs: Iterable[GpuRoof]) -> list[tuple[str, str, str, str, str]]:

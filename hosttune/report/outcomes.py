@@ -20,6 +20,18 @@ ANY_SUBJECT = "<subject>"
 LEVELS = {0: "checklist", 1: "quick benchmarks", 2: "full benchmarks", 3: "burn-in"}
 
 
+class Mark(Value, frozen=True):
+    """A word that says how good or bad something is: a badge with a sign, never colour alone."""
+
+    outcome: str
+    word: str
+
+    @property
+    def signed(self) -> str:
+        """The word with its sign."""
+        return f"{SIGNS[self.outcome]} {self.word}"
+
+
 class Group(Value, frozen=True, kw_only=True):
     """Results of one check that say the same about several subjects.
 

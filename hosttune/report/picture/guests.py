@@ -8,7 +8,7 @@ from hosttune.model.host import Host, RunningGuest
 from hosttune.model.plan import Plan, PlannedGuest
 from hosttune.model.values import CpuSet, Value, format_size, parse_cpus
 from hosttune.report.branch import count
-from hosttune.report.plan_text import guest_facts
+from hosttune.report.plan import guest_facts
 
 GUEST_COLOURS = 16
 

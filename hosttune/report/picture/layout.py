@@ -18,7 +18,7 @@ from hosttune.report.picture.panels import distances_panel, partitions_panel, pr
 from hosttune.report.picture.route import path_groups, route_style
 from hosttune.report.picture.shapes import Block, Group, Line, Rect, Shape, label, shifted
 from hosttune.report.picture.tree import COLUMN
-from hosttune.report.plan_text import verdict
+from hosttune.report.plan import verdict
 
 MARGIN = 20.0
 _GAP = 14.0

@@ -17,7 +17,7 @@ from hosttune.report.picture.host_view import HostView, Mark
 from hosttune.report.picture.metrics import SMALL
 from hosttune.report.picture.shapes import Block, Group, Rect, label, shifted
 from hosttune.report.picture.text import Piece, at, below, beside, chip, mark_row, paragraph, phrase
-from hosttune.report.plan_text import verdict
+from hosttune.report.plan import verdict
 from hosttune.report.text import header, problem_lines
 from hosttune.report.text import title as title_of
 

@@ -30,14 +30,6 @@ class _Anchor(Value, frozen=True, kw_only=True):
     box: Rect | None = None
 
 
-def pictures_of(paths: Sequence[DevicePath]) -> tuple[tuple[DevicePath, ...], ...]:
-    """Return which paths are drawn together: one over links between GPUs and one over PCIe share no line."""
-    linked = [path for path in paths if path.hops and path.hops[0].kind == "links"]
-    others = [path for path in paths if path not in linked]
-    most = max(len(linked), len(others))
-    return tuple((*linked[n : n + 1], *others[n : n + 1]) for n in range(most))
-
-
 def route_style(number: int, *, slow: bool = False) -> str:
     """Return the style of a path's line."""
     return f"route r{number}{' slow' if slow else ''}"

@@ -1,55 +1,69 @@
-"""The result document as text: a verdict, the outcome of each action, and what a person must do."""
+"""The report of a result: a verdict, the outcome of each action, and what a person must do."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import value_text
-from hosttune.report.branch import count, say, wrap
+from hosttune.report.blocks import AnyBlock, Entries, Exact, Lines, Report, Section
+from hosttune.report.blocks import Entry as Row
+from hosttune.report.branch import count
+from hosttune.report.outcomes import Mark
 from hosttune.report.values import setting_value, short_lists
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 NOTHING = "none"
 LONGEST_VALUE = 60  # characters of a value in a row
 SUCCESS, PERSON = 0, 4  # exit codes that change the verdict; any other means that the command failed
-_STYLES = {"failed": "error", "stuck": "error", "conflict": "warn", "clamped": "warn", "ignored": "warn"}
+_MARKS = {
+    **dict.fromkeys(("failed", "stuck"), "fail"),
+    **dict.fromkeys(("conflict", "clamped", "ignored", "drifted"), "warn"),
+    **dict.fromkeys(("planned", "pending", "already"), "skip"),
+}
 _ORDER = (
     "failed", "stuck", "conflict", "clamped", "ignored", "reverted", "done", "planned", "pending", "already",
 )  # fmt: skip
 
 
-def print_result(result: Result, console: Console, code: int = SUCCESS) -> None:
-    """Print the result of a command that ended with an exit code. Actions already as wanted are only counted."""
-    for line in wrap(verdict(result, code), console.width):
-        say(line, console, "strong" if code == SUCCESS else "error")
+def result_report(result: Result) -> Report:
+    """Return the result of a command. Actions already as wanted are only counted."""
+    code = result.exit_code or SUCCESS
     shown = [entry for entry in result.entries if entry.outcome != "already" or result.verb in ("revert", "recover")]
     drifted = {one.action for one in result.drift}
-    for entry in shown:
-        standing = "drifted" if entry.action in drifted else "in force"
-        word = standing if result.verb == "status" and entry.outcome == "done" else entry.outcome
-        _print_entry(word, entry, console)
     already = len(result.entries) - len(shown)
-    if already:
-        say(f"  {count(already, 'action')} already as wanted", console, "dim")
-    _print_drift(result.drift, console)
-    _print_exactly("how definitions would change", result.differences, console)
-    _print_exactly("what would be written, in order", result.writes, console)
-    for note in result.notes:
-        for paragraph in note.split("\n"):
-            for line in _prose(paragraph, console.width):
-                say(line, console, "warn")
-    if result.reboot_required:
-        say("a reboot is required: what is staged takes effect then", console, "warn")
-    if result.open_transaction:
-        opened = result.open_transaction
-        text = f"transaction {opened.number} is unfinished ({opened.verb}, {opened.state}): run hosttune recover"
-        say(text, console, "error")
-        say(f"  its journal: {opened.journal}", console)
+    counted = (f"{count(already, 'action')} already as wanted",) if already else ()
+    opened = result.open_transaction
+    unfinished: tuple[AnyBlock, ...] = ()
+    if opened is not None:
+        left = f"transaction {opened.number} is unfinished ({opened.verb}, {opened.state}): run hosttune recover"
+        unfinished = (Lines(lines=(left,), style="error"), Exact(parts=(f"its journal: {opened.journal}",)))
+    reboot = ("a reboot is required: what is staged takes effect then",) if result.reboot_required else ()
+    drift = tuple(_drift(one) for one in result.drift)
+    notes = tuple(line for note in result.notes for line in note.split("\n"))
+    return Report(
+        kind=f"hosttune {result.verb}",
+        verdict="" if code == SUCCESS else "fail",
+        headline=verdict(result, code),
+        blocks=(
+            Section(
+                heading="settings",
+                blocks=(
+                    Entries(parts=tuple(_entry(one, result, drifted) for one in shown), numbered=False, whole=True),
+                    Lines(lines=counted, style="dim"),
+                ),
+            ),
+            Entries(heading="drift: changed since it was applied", parts=drift, numbered=False, whole=True),
+            Exact(heading="how definitions would change", parts=_lines(result.differences)),
+            Exact(heading="what would be written, in order", parts=_lines(result.writes)),
+            Lines(heading="what to know", lines=(*notes, *reboot), style="warn", whole=True),
+            Section(heading="unfinished", blocks=unfinished),
+        ),
+    )
+
+
+def _lines(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(line for text in texts for line in text.split("\n"))
 
 
 # --- the verdict ---------------------------------------------------------------------------------------------
@@ -97,7 +111,7 @@ def _ending(result: Result, code: int) -> str:
 # --- rows ----------------------------------------------------------------------------------------------------
 
 
-def _print_entry(word: str, entry: Entry, console: Console) -> None:
+def _entry(entry: Entry, result: Result, drifted: Collection[str]) -> Row:
     kind = entry.action.partition(":")[0]
     before, want, after = (short_value(setting_value(kind, one)) for one in (entry.before, entry.want, entry.after))
     before = before if entry.before_known or before != NOTHING else "unknown"
@@ -105,41 +119,16 @@ def _print_entry(word: str, entry: Entry, console: Console) -> None:
     text = f"{setting_text(entry.action)}: {values}"
     if entry.outcome in ("clamped", "failed", "stuck", "conflict", "ignored"):
         text += f", {'still' if entry.after == entry.before else 'now'} {after}"
-    lead = f"  {word:8}  "
-    for n, line in enumerate(wrap(text, console.width - len(lead))):
-        say((lead if n == 0 else " " * len(lead)) + line, console, _STYLES.get(entry.outcome, "plain"))
-    for line in _prose(short_lists(entry.why), console.width - len(lead) - 2) if entry.why else ():
-        say(" " * (len(lead) + 2) + line, console, "dim")
+    word: str = entry.outcome
+    if result.verb == "status" and entry.outcome == "done":
+        word = "drifted" if entry.action in drifted else "in force"
+    mark = Mark(_MARKS.get(word, "pass"), word)
+    return Row(title=text, mark=mark, facts=(("", short_lists(entry.why)),) if entry.why else ())
 
 
-def _print_drift(drift: Sequence[Drift], console: Console) -> None:
-    if not drift:
-        return
-    say("", console)
-    say("drift: changed since it was applied", console, "strong")
-    for one in drift:
-        say(f"  {setting_text(one.action)}", console, "warn")
-        text = one.why or f"was {short_value(one.expected)}, now {short_value(one.actual)}"
-        for line in wrap(text, console.width - 4):
-            say(f"    {line}", console)
-
-
-def _print_exactly(heading: str, texts: Sequence[str], console: Console) -> None:
-    """Print texts of a dry run byte for byte: never wrapped, with Python's escapes for unprintable characters."""
-    if not texts:
-        return
-    say("", console)
-    say(heading, console, "strong")
-    for text in texts:
-        for line in text.split("\n"):
-            exact = (mark if mark.isprintable() else repr(mark)[1:-1] for mark in line)
-            say(f"  {''.join(exact)}", console)
-    say("", console)
-
-
-def _prose(text: str, width: int) -> list[str]:
-    """Print sentences, wrapped between words. Indented lines (a difference of two texts) keep their position."""
-    return textwrap.wrap(text, max(width, 20), break_on_hyphens=False, break_long_words=False) or [""]
+def _drift(one: Drift) -> Row:
+    text = one.why or f"was {short_value(one.expected)}, now {short_value(one.actual)}"
+    return Row(title=setting_text(one.action), facts=(("", text),))
 
 
 # --- values --------------------------------------------------------------------------------------------------

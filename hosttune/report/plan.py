@@ -1,47 +1,62 @@
-"""The plan document as text: what each guest gets and why, what would change on the host, and what to watch for.
+"""The report of a plan: what each guest gets and why, what would change on the host, and what to watch for.
 
-The order is the order of reading: a verdict in one line, errors, guests, guests that could not be placed, actions,
-other findings.
-`cli` saves the plan and prints where. The text is ASCII, except for names that the machine itself gives.
+The order is the order of reading: a verdict in one line, guests that could not be placed, errors, guests, actions,
+findings. `cli` saves the plan and prints where.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.listing import short_list, some
 from hosttune.model.plan import Action, Cell, Device, Finding, Plan, PlannedGuest, Unplaced
 from hosttune.model.prediction import Expectation
 from hosttune.model.values import CpuSet, format_size, grouped, value_text
-from hosttune.report.branch import count, draw_rows, say, wrap
+from hosttune.report.blocks import AnyBlock, Entries, Entry, Facts, Lines, Picture, Report, Section, Table
+from hosttune.report.branch import count
 from hosttune.report.devices import link_text
-from hosttune.report.expectation_text import HEADING, WORSE_HEADING, expectation_of, expected_rows, worse_rows
+from hosttune.report.expectation import HEADING, WORSE_HEADING, expectation_of, expected_rows, worse_rows
+from hosttune.report.outcomes import Mark
 from hosttune.report.values import setting_value, short_lists
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
+CAPTION = "Each guest has one colour and one letter: on cores, memory, devices and its card."
 _LEVELS = ("error", "warn", "info")
+_MARKS = {"error": "fail", "warn": "warn", "info": "skip"}
+_MONO = {"address": "mono"}
 _RUNS = 8  # a cell with more rows of pins shows only the sets
 
 
-def print_plan(plan: Plan, host: Host, console: Console) -> None:
-    """Print a plan made for `host`, whose links and models are shown next to the planned devices."""
-    for line in wrap(verdict(plan), console.width):
-        say(line, console, "strong")
-    errors = tuple(finding for finding in plan.findings if finding.level == "error")
-    draw_rows(finding_rows(errors), console)
-    kept = short_lists(plan.housekeeping_cpus or "none")
-    draw_rows([("CPUs that stay with the host (housekeeping)", kept)], console)
-    for guest in plan.guests:
-        _print_guest(guest, host, console)
-        _print_expectation(expectation_of(plan, guest.name), console)
-    for unplaced in plan.unplaced:
-        _print_unplaced(unplaced, console)
-    _print_actions(plan.actions, host, console)
-    _print_findings(tuple(finding for finding in plan.findings if finding not in errors), console)
+def plan_report(plan: Plan, host: Host) -> Report:
+    """Return the report of a plan made for `host`, whose links and models are shown next to the planned devices."""
+    facts = verdict(plan)
+    errors = [one for one in plan.findings if one.level == "error"]
+    others = [one for one in plan.findings if one.level != "error"]
+    return Report(
+        kind="Plan for a GPU host",
+        verdict="fail" if plan.unplaced else "",
+        headline=facts,
+        meaning=f"{'Not every guest is placed. ' if plan.unplaced else ''}Nothing has been changed.",
+        occasion=(f"CPUs that stay with the host (housekeeping): {short_lists(plan.housekeeping_cpus or 'none')}",),
+        blocks=(
+            *unplaced_sections(plan.unplaced),
+            finding_table("Errors", errors),
+            Section(heading="The host and its guests", blocks=(_picture(host, plan),)),
+            *(guest_section(guest, host, expectation_of(plan, guest.name)) for guest in plan.guests),
+            *action_sections(plan.actions, host),
+            finding_table("Findings", others),
+        ),
+    )
+
+
+def _picture(host: Host, plan: Plan) -> Picture:
+    def draw() -> str:
+        from hosttune.report.svg import plan_svg
+
+        return plan_svg(host, plan, sheets=True)
+
+    return Picture(draw=draw, name="Picture of the host and its guests", caption=CAPTION)
 
 
 def verdict(plan: Plan) -> str:
@@ -61,35 +76,29 @@ def verdict(plan: Plan) -> str:
 # --- guests --------------------------------------------------------------------------------------------------
 
 
-def _print_guest(guest: PlannedGuest, host: Host, console: Console) -> None:
-    say("", console)
-    for line in wrap(guest_title(guest), console.width):
-        say(line, console, "strong")
-    draw_rows(guest_rows(guest), console)
-    if guest.devices:
-        say("  devices", console)
-        index = host.index.pci
-        models = {gpu.address: gpu.model for gpu in host.gpus}
-        draw_rows([device_row(device, index, models) for device in guest.devices], console, indent=4)
-    _print_steps(guest, console)
-    if guest.why:
-        say("  why", console)
-        draw_rows([("-", line) for line in guest.why], console, indent=4)
+def guest_section(guest: PlannedGuest, host: Host, expected: Expectation | None) -> Section:
+    """Return what a guest gets and why, and what it can expect; None if the plan does not say."""
+    return Section(heading=guest_title(guest), blocks=guest_blocks(guest, host, expected))
 
 
-def _print_expectation(found: Expectation | None, console: Console) -> None:
-    if found is None:
-        return
-    say(f"  {HEADING}", console)
-    draw_rows(((f"{what}, {of}", figures) for what, figures, of in expected_rows(found)), console, indent=4)
-    if found.worse:
-        say(f"  {WORSE_HEADING}", console)
-        draw_rows(worse_rows(found), console, indent=4)
+def guest_blocks(guest: PlannedGuest, host: Host, expected: Expectation | None) -> tuple[AnyBlock, ...]:
+    """Return the parts of `guest_section`."""
+    models = {gpu.address: gpu.model for gpu in host.gpus}
+    devices = tuple(device_row(device, host.index.pci, models) for device in guest.devices)
+    figures = tuple(expected_rows(expected)) if expected else ()
+    return (
+        Facts(parts=tuple(guest_rows(guest)), whole=True),
+        Table(heading="devices", columns=("kind", "address", "where and what"), rows=devices, styles=_MONO, whole=True),
+        Table(heading=HEADING, columns=("what", "figures", "of"), rows=figures, whole=True),
+        Facts(heading=WORSE_HEADING, parts=tuple(worse_rows(expected)) if expected else (), whole=True),
+        *_steps(guest),
+        Lines(heading="why", lines=guest.why, whole=True),
+    )
 
 
-def guest_rows(guest: PlannedGuest) -> list[tuple[str, ...]]:
+def guest_rows(guest: PlannedGuest) -> list[tuple[str, str]]:
     """Return (what, value) rows: cells with their pins, other threads, fabric partition, MIG, 64-bit window."""
-    rows: list[tuple[str, ...]] = []
+    rows: list[tuple[str, str]] = []
     for cell in guest.cells:
         rows += _cell_rows(guest, cell)
     rows.append(("emulator threads", f"host CPUs {short_lists(guest.emulator_cpus or 'none')}"))
@@ -105,16 +114,18 @@ def guest_rows(guest: PlannedGuest) -> list[tuple[str, ...]]:
     return rows
 
 
-def _print_steps(guest: PlannedGuest, console: Console) -> None:
-    """Print the steps that a person does for the guest. Steps that were not tried are marked."""
+def _steps(guest: PlannedGuest) -> Iterator[Lines]:
+    """Yield the steps that a person does for the guest. Steps that were not tried are marked."""
     for when, heading in (("start", "before it starts"), ("stop", "after it has stopped")):
         steps = [step for step in guest.steps if step.when == when]
-        if not steps:
-            continue
         every = all(step.unproven for step in steps)
-        say(f"  {heading}, by hand{', unproven: tried on no such machine' if every else ''}", console)
-        texts = [f"{step.text} (unproven)" if step.unproven and not every else step.text for step in steps]
-        draw_rows([(f"{n}.", text) for n, text in enumerate(texts, 1)], console, indent=4)
+        texts = (f"{step.text} (unproven)" if step.unproven and not every else step.text for step in steps)
+        yield Lines(
+            heading=f"{heading}, by hand{', unproven: tried on no such machine' if every else ''}",
+            lines=tuple(texts),
+            numbered=True,
+            whole=True,
+        )
 
 
 def guest_title(guest: PlannedGuest) -> str:
@@ -140,12 +151,12 @@ def guest_facts(guest: PlannedGuest) -> str:
     return ", ".join(facts)
 
 
-def _cell_rows(guest: PlannedGuest, cell: Cell) -> list[tuple[str, ...]]:
+def _cell_rows(guest: PlannedGuest, cell: Cell) -> list[tuple[str, str]]:
     """Return a cell's row, then one row for each run of pins."""
     memory = format_size(cell.memory_bytes)
     if guest.page_bytes:
         memory += f" ({cell.memory_bytes // guest.page_bytes} pages)"
-    rows: list[tuple[str, ...]] = [(f"cell {cell.id}", f"host node {cell.host_nodes}, {memory}")]
+    rows: list[tuple[str, str]] = [(f"cell {cell.id}", f"host node {cell.host_nodes}, {memory}")]
     wanted = CpuSet.parse(cell.vcpus)
     pins = [(pin.vcpu, int(pin.cpus)) for pin in guest.vcpu_pins if pin.vcpu in wanted]
     threads = guest.topology.threads if guest.topology else 1
@@ -210,30 +221,28 @@ def device_row(device: Device, index: Mapping[str, PciDevice], models: dict[str,
     return device.kind, device.address, ", ".join((where, *(fact for fact in facts if fact)))
 
 
-def _print_unplaced(unplaced: Unplaced, console: Console) -> None:
-    say("", console)
-    say(f"guest {unplaced.guest}: NOT PLACED", console, "error")
-    draw_rows([("-", line) for line in unplaced.why], console)
-    if unplaced.relaxation:
-        say("  it would fit with one of these", console)
-        draw_rows([("-", line) for line in unplaced.relaxation], console)
+def unplaced_sections(guests: Sequence[Unplaced]) -> Iterator[Section]:
+    """Yield why each guest has no place, and what would make room for it."""
+    for one in guests:
+        why = Lines(lines=one.why, style="error", whole=True)
+        relaxed = Lines(heading="it would fit with one of these", lines=one.relaxation, whole=True)
+        yield Section(heading=f"guest {one.guest}: NOT PLACED", blocks=(why, relaxed))
 
 
 # --- actions and findings ------------------------------------------------------------------------------------
 
 
-def _print_actions(actions: tuple[Action, ...], host: Host, console: Console) -> None:
-    for effect, heading in (("now", "actions, effective at once"), ("reboot", "actions, effective after a reboot")):
-        chosen = [action for action in actions if action.effect == effect]
-        if not chosen:
-            continue
-        say("", console)
-        say(heading, console, "strong")
-        for group in alike(chosen):
-            marks = ("*" if group[0].needed else "-", " ", " ")
-            draw_rows(zip(marks, action_lines(group, host), strict=False), console)
-    if any(action.needed for action in actions):
-        say("  * needed: the guest cannot work without it", console, "dim")
+def action_sections(actions: Sequence[Action], host: Host) -> Iterator[Section]:
+    """Yield what `hosttune apply` would change: actions that differ only in their target are one entry."""
+    for effect, heading in (("now", "Actions, effective at once"), ("reboot", "Actions, effective after a reboot")):
+        entries = []
+        for group in alike([action for action in actions if action.effect == effect]):
+            change, *told = action_lines(group, host)
+            mark = Mark("warn", "needed") if group[0].needed else None
+            entries.append(Entry(title=change, mark=mark, facts=tuple(("", line) for line in told)))
+        lead = "needed: the guest cannot work without it" if any(one.mark for one in entries) else ""
+        block = Entries(parts=tuple(entries), numbered=False, whole=True)
+        yield Section(heading=heading, lead=lead, blocks=(block,))
 
 
 def alike(actions: Sequence[Action]) -> list[list[Action]]:
@@ -277,12 +286,10 @@ def _value(value: Any) -> str:
     return short_lists(value_text(value, nothing="unknown"))
 
 
-def _print_findings(findings: tuple[Finding, ...], console: Console) -> None:
-    if not findings:
-        return
-    say("", console)
-    say("findings", console, "strong")
-    draw_rows(finding_rows(findings), console)
+def finding_table(heading: str, findings: Sequence[Finding]) -> Table:
+    """Return findings, the most important level first."""
+    rows = tuple((Mark(_MARKS[level], level), text) for level, text in finding_rows(findings))
+    return Table(heading=heading, columns=("level", "finding"), rows=rows, whole=True)
 
 
 def finding_rows(findings: Sequence[Finding]) -> list[tuple[str, str]]:

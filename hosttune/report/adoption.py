@@ -4,38 +4,49 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from hosttune.model.host import Host
+from hosttune.model.plan import Action, PlannedGuest
 from hosttune.planning.adopting import LIVE, LIVE_AFFINITY, NEXT_START, Adoption, Adoptions, Change
-from hosttune.report.branch import count, draw_rows, say
-from hosttune.report.plan_text import action_lines, alike, finding_rows
+from hosttune.report.blocks import Entries, Entry, Exact, Lines, Picture, Report, Section
+from hosttune.report.branch import count
+from hosttune.report.plan import CAPTION, action_sections, finding_table, guest_blocks
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from hosttune.model.plan import Action
-
-FINDINGS = "findings (about ports and MMIO: for the PCI tree of a new guest, not for the present one)"
+FINDINGS = "Findings (about ports and MMIO: for the PCI tree of a new guest, not for the present one)"
 SETTINGS = "settings of the host that the guests need or gain from (not part of a definition)"
 
 
-def print_adoptions(adopted: Adoptions, host: Host, console: Console) -> None:
-    """Print what of each definition changes and why. `host`: the host that it was planned for."""
-    if len(adopted.guests) != 1:
-        say(verdict(adopted), console, "error" if adopted.plan.unplaced else "strong")
-        say("", console)
-    for one in adopted.guests:
-        _print_guest(one, console)
-    actions = settings(adopted)
-    if actions:
-        say(SETTINGS, console, "strong")
-        for group in alike(actions):
-            marks = ("*" if group[0].needed else "-", " ", " ")
-            draw_rows(zip(marks, action_lines(group, host), strict=False), console)
-    if adopted.plan.findings:
-        say(FINDINGS, console, "strong")
-        draw_rows(finding_rows(adopted.plan.findings), console)
+def adoption_report(adopted: Adoptions, host: Host) -> Report:
+    """Return what of each definition changes and why. `host`: the host that it was planned for."""
+    plan = adopted.plan
+    guests = {guest.name: guest for guest in plan.guests}
+    alone = len(adopted.guests) == 1
+    return Report(
+        kind="Plan for guests of a GPU host",
+        verdict="fail" if plan.unplaced else "",
+        headline=guest_verdict(adopted.guests[0]) if alone else verdict(adopted),
+        meaning=f"{'Not every guest is placed. ' if plan.unplaced else ''}Nothing has been changed.",
+        blocks=(
+            Section(heading="Before and after", blocks=(_pictures(adopted, host),)),
+            *(_guest(one, guests.get(one.name), host, alone) for one in adopted.guests),
+            *action_sections(settings(adopted), host),
+            finding_table(FINDINGS, plan.findings),
+        ),
+    )
+
+
+def _pictures(adopted: Adoptions, host: Host) -> Picture:
+    def draw() -> str:
+        from hosttune.report.defined import with_defined
+        from hosttune.report.svg import two_plans_sheets
+
+        seen = with_defined(host, (one.before for one in adopted.guests))
+        before, after = two_plans_sheets(seen, None, adopted.plan)
+        return f'<div class="beside"><div><h3>Before</h3>{before}</div><div><h3>After</h3>{after}</div></div>'
+
+    return Picture(draw=draw, name="Pictures of the host and its guests before and after", caption=CAPTION)
 
 
 def verdict(adopted: Adoptions) -> str:
@@ -86,17 +97,17 @@ def settings(adopted: Adoptions) -> Sequence[Action]:
     return [action for action in adopted.plan.actions if action.kind != LIVE_AFFINITY]
 
 
-def _print_guest(adoption: Adoption, console: Console) -> None:
-    say(guest_verdict(adoption), console, "error" if adoption.placement is None else "strong")
-    draw_rows([("-", why) for why in adoption.unplaced], console)
-    if adoption.relaxation:
-        say("  it would fit with one of these", console)
-        draw_rows([("-", line) for line in adoption.relaxation], console)
-    for what, why in change_rows(adoption):
-        say(f"  {what}", console)
-        draw_rows([(why,)], console, indent=4)
-    for line in difference(adoption):
-        say(line, console)
-    if adoption.kept:
-        say("kept as it is", console, "strong")
-        draw_rows([("-", text) for text in adoption.kept], console)
+def _guest(adoption: Adoption, guest: PlannedGuest | None, host: Host, alone: bool) -> Section:
+    changes = tuple(Entry(title=what, facts=(("", why),)) for what, why in change_rows(adoption))
+    placed = guest_blocks(guest, host, None) if guest is not None else ()
+    return Section(
+        heading="What changes" if alone else guest_verdict(adoption),
+        blocks=(
+            Lines(lines=adoption.unplaced, style="error", whole=True),
+            Lines(heading="it would fit with one of these", lines=adoption.relaxation, whole=True),
+            Entries(parts=changes, numbered=False, whole=True),
+            Exact(heading="Difference of the definition", parts=tuple(difference(adoption)), fold=True),
+            Lines(heading="kept as it is", lines=adoption.kept, whole=True),
+            *(replace(block, forms=("html",)) for block in placed if "html" in block.forms),
+        ),
+    )

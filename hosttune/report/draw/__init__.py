@@ -1,0 +1,1 @@
+"""Reports in the formats that people read: one drawer a format, each draws any `Report`."""

@@ -1,0 +1,144 @@
+"""The verification of a statement, and the register of devices: their reports."""
+
+from __future__ import annotations
+
+from hosttune.model.handover import Statement
+from hosttune.model.verification import CourseStatus, CourseStep, DeviceStatus, HandoverStatus, Verification
+from hosttune.report.blocks import Entries, Entry, Lines, Report, Section, Table
+from hosttune.report.branch import count
+
+_STEPS = ("step", "outcome", "why")
+
+
+def verification_report(found: Verification) -> Report:
+    """Return whether a statement is valid, about what, and every reason why it is void."""
+    document = "the host document, not of a live host: no reason to give a device to a tenant"
+    told = f"host {found.host or '?'}, {count(len(found.devices), 'device')}, signer {found.signer}, "
+    told += f"issued {found.issued_at}, expires {found.expires_at or 'never signed'}"
+    rows = tuple((one.subject, one.reason, one.text) for one in found.reasons)
+    return Report(
+        kind="Verification of a statement",
+        verdict="" if found.verdict == "valid" else "fail",
+        headline=f"{found.verdict}, by the state of {document if found.about == 'document' else 'this host'}",
+        occasion=(told,),
+        blocks=(Table(heading="reasons", columns=("subject", "reason", "what"), rows=rows, whole=True),),
+    )
+
+
+def status_report(found: HandoverStatus) -> Report:
+    """Return the register of devices, and whether starts by other programs are recorded."""
+    headline = f"devices in the register: {len(found.devices or ())}"
+    if found.devices is None:
+        headline = "the register of devices cannot be read here: run as root, on the host"
+    elif not found.devices:
+        headline = "no device is or was in a hand-over here"
+    recording = found.recording
+    recorded = "starts of guests by other programs: recorded and guarded by the hook of libvirt"
+    why = recording.why if recording else "the hook of libvirt cannot be read"
+    unrecorded = f"starts of guests by other programs are not recorded: {why}. A quarantined device can be started by"
+    unrecorded += " virsh, and every statement is void. Plan and apply with the setting libvirt_hook: true"
+    active = recording is not None and recording.active
+    lost = found.statements is None and found.devices is not None
+    return Report(
+        kind="Devices between two tenants",
+        verdict="fail" if found.devices is None else "",
+        headline=headline,
+        blocks=(
+            Entries(
+                heading="devices", parts=tuple(_device(one) for one in found.devices or ()), numbered=False, whole=True
+            ),
+            *([_course(found.course)] if found.course is not None else []),
+            Lines(
+                heading="statements",
+                lines=("a signed statement that is kept here cannot be read",) if lost else (),
+                style="error",
+            ),
+            *(
+                Table(
+                    heading=f"signed statement of {one.signer}, expires {one.expires_at}, {one.list_age()}",
+                    columns=("device", "state", "why"),
+                    rows=tuple(
+                        (
+                            address,
+                            one.state(address),
+                            "; ".join(dict.fromkeys(reason.text for reason in one.of(address))),
+                        )
+                        for address in one.devices
+                    ),
+                    whole=True,
+                )
+                for one in found.statements or ()
+            ),
+            Lines(heading="starts", lines=(recorded if active else unrecorded,), style="plain" if active else "warn"),
+        ),
+    )
+
+
+def _course(found: CourseStatus) -> Section:
+    cut = "was cut off: the same hosttune handover again ends it"
+    word = "runs" if found.running else "ended" if found.ended else cut
+    rows = tuple((one.address, one.step, one.outcome or "begun", one.why or _times(one)) for one in found.steps)
+    return Section(
+        heading=f"hand-over {found.number}, begun {found.began}, {word}",
+        blocks=(
+            Table(columns=("device", *_STEPS), rows=rows, whole=True),
+            Lines(lines=(f"statement: {found.statement}",) if found.statement is not None else ()),
+        ),
+    )
+
+
+def _times(one: CourseStep) -> str:
+    if one.outcome is not None:
+        return ""
+    since = [f"since {one.began}"] if one.began is not None else []
+    times = (("about", one.estimate_seconds), ("at most", one.limit_seconds))
+    told = [f"{word} {seconds:.0f} s" for word, seconds in times if seconds is not None]
+    return ", ".join([*since, *told, *([f"{one.percent} % done"] if one.percent is not None else [])])
+
+
+def handed_report(found: Statement, path: str) -> Report:
+    """Return what a hand-over did with each device, and what to do with its statement."""
+    devices = found.predicate.devices
+    clean = all(device.state == "clean" for device in devices)
+    return Report(
+        kind="Devices handed over",
+        verdict="" if clean else "fail",
+        headline=f"statement: {path}",
+        blocks=(
+            *(
+                Table(
+                    heading=f"{device.address}  {device.state}",
+                    columns=_STEPS,
+                    rows=tuple((one.step, one.outcome, one.why or one.method or "") for one in device.steps),
+                    whole=True,
+                )
+                for device in devices
+            ),
+            Lines(
+                heading="next",
+                lines=("sign it on the controller: hosttune handover sign FILE --key KEY --expires 24h",)
+                if clean
+                else (),
+            ),
+        ),
+    )
+
+
+def _device(device: DeviceStatus) -> Entry:
+    one = device.record
+    facts = [
+        f"step {one.step}" if one.step else "",
+        f"last guest {one.guest}" if one.guest else "",
+        f"by {one.who}" if one.who else "",
+        f"epoch {device.epoch}" if device.epoch is not None else f"epoch unknown ({device.epoch_unknown})",
+    ]
+    title = f"{one.address}  {one.state} since {one.since}: {one.why}"
+    return Entry(title=title, facts=(("", ", ".join(fact for fact in facts if fact)),))
+
+
+def intended_report(lines: tuple[str, ...]) -> Report:
+    """Return what a hand-over would do, a line a device."""
+    shown = Lines(heading="devices", lines=lines, whole=True)
+    return Report(
+        kind="A hand-over, not begun", headline=f"{count(len(lines), 'device')}: nothing was changed", blocks=(shown,)
+    )

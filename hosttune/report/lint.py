@@ -1,0 +1,108 @@
+"""The reports of `lint` and `lint-env`: what is wrong with each guest, and each variable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hosttune.linting import Rule
+from hosttune.model.environment import VERDICTS, EnvironmentLine, JudgedEnvironment
+from hosttune.model.lint import LEVEL_WORDS, LEVELS, LintFinding
+from hosttune.model.validation import CheckResult, Outcome
+from hosttune.model.values import grouped
+from hosttune.report.blocks import Entries, Entry, Findings, Lines, Report, Section, Suite, Table
+from hosttune.report.branch import count
+from hosttune.report.outcomes import Mark
+
+_MARKS = {"error": "fail", "warn": "warn", "info": "skip"}
+_VERDICTS = {"harmful": "fail", "useless": "warn", "right": "pass", "unknown": "unknown"}
+
+
+def lint_report(findings: Sequence[LintFinding], files: Sequence[str], rules: Sequence[Rule], fail_on: str) -> Report:
+    """Return the report, guests in the order of `files`. JUnit has a suite for each guest, a case for each rule."""
+    levels = {one.level for one in findings if one.judged}
+    words = _counts(findings) if files else "no guest is defined: nothing to judge"
+    of = files[0] if len(files) == 1 else count(len(files), "guest")
+    return Report(
+        kind="Definitions of guests on their host",
+        command="hosttune lint",
+        verdict="fail" if "error" in levels else "warn" if "warn" in levels else "",
+        headline=f"{of}: {words}" if files else words,
+        blocks=(
+            *(_guest(file, [one for one in findings if one.file == file]) for file in files),
+            *(
+                Findings(
+                    parts=tuple(_case(rule, findings, file, fail_on) for rule in rules), suite=suite, forms=("junit",)
+                )
+                for file, suite in ((file, Suite(name=file, classname="hosttune.lint")) for file in files)
+            ),
+        ),
+    )
+
+
+def _guest(file: str, findings: list[LintFinding]) -> Section:
+    groups = grouped(((LEVELS.index(one.level), one.rule, one.remedy), one) for one in findings)
+    entries = []
+    for (_, rule, remedy), members in sorted(groups.items(), key=lambda item: item[0][0]):
+        first = members[0]
+        known = any(one.judged for one in members)
+        facts = [(f"line {one.line}", one.text) for one in members]
+        facts += [("do", remedy)] if known else []
+        mark = Mark(_MARKS[first.level] if known else "unknown", first.level)
+        entries.append(Entry(title=rule, mark=mark, facts=tuple(facts), strong="do"))
+    none = Lines(lines=() if entries else ("Nothing was found.",))
+    return Section(
+        heading=f"{file}: {_counts(findings)}", blocks=(Entries(parts=tuple(entries), numbered=False, whole=True), none)
+    )
+
+
+def _counts(findings: Sequence[LintFinding]) -> str:
+    counts = {level: sum(one.level == level and one.judged for one in findings) for level in LEVELS}
+    words = [count(number, LEVEL_WORDS[level]) for level, number in counts.items() if number]
+    unknown = len({one.rule for one in findings if not one.judged})
+    words += [f"{count(unknown, 'rule')} not judged"] if unknown else []
+    return ", ".join(words) or "no findings"
+
+
+def _case(rule: Rule, findings: Sequence[LintFinding], file: str, fail_on: str) -> CheckResult:
+    """Return what JUnit says of a rule. What could not be judged is skipped; a warning fails only if it is to."""
+    members = [one for one in findings if (one.rule, one.file) == (rule.id, file)]
+    levels = {one.level for one in members if one.judged}
+    outcome: Outcome = "pass" if not members else "warn" if levels else "skip"
+    if "error" in levels or ("warn" in levels and fail_on == "warn"):
+        outcome = "fail"
+    return CheckResult(
+        check=rule.id,
+        subject=file,
+        outcome=outcome,
+        expected=rule.right,
+        actual="\n".join(f"line {one.line}: {one.text}" for one in members),
+        source=rule.source,
+        hint="\n".join(dict.fromkeys(one.remedy for one in members)) or rule.remedy,
+    )
+
+
+def environment_report(found: JudgedEnvironment, where: str) -> Report:
+    """Return the counts of the verdicts, and each line in the file's order."""
+    counts = {verdict: sum(one.verdict == verdict for one in found.lines) for verdict in VERDICTS}
+    words = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
+    return Report(
+        kind="An environment, judged line by line",
+        verdict="fail" if counts["harmful"] else "warn" if counts["useless"] else "",
+        headline=f"{where}: {words or 'no variable is set'}",
+        blocks=(
+            Table(
+                heading="Variables",
+                columns=("verdict", "line", "variable", "why", "source"),
+                rows=tuple(
+                    (Mark(_VERDICTS[one.verdict], one.verdict), str(one.line), _said(one), one.why, one.source or "")
+                    for one in found.lines
+                ),
+                styles={"variable": "mono", "line": "num"},
+                whole=True,
+            ),
+        ),
+    )
+
+
+def _said(one: EnvironmentLine) -> str:
+    return (one.value or "") if one.name is None else one.name if one.value is None else f"{one.name}={one.value}"

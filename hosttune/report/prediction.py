@@ -1,0 +1,257 @@
+"""The reports of `predict` and `diagnose`: figures beside the models, causes, paths drawn on the host, rooflines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from hosttune.model.devicepath import DevicePath
+from hosttune.model.diagnosis import Cause, Diagnosis
+from hosttune.model.host import Host
+from hosttune.model.listing import some
+from hosttune.model.prediction import PredictedFigure, Prediction
+from hosttune.model.roof import GpuRoof
+from hosttune.report.blocks import AnyBlock, Charts, Entries, Entry, Lines, Picture, Plots, Report, Section, Table
+from hosttune.report.judged import (
+    BADGES,
+    GRADE_WORDS,
+    OWN_WORDS,
+    VERDICTS,
+    alike,
+    figure_charts,
+    headline,
+    named,
+    predicted_charts,
+    roof_rows,
+    sources_of,
+)
+from hosttune.report.measures import number
+from hosttune.report.outcomes import Mark
+from hosttune.report.roofline import Plot, Roof, Run, roofline
+
+_FAR = 5000.0  # operations per byte
+MANY = 16  # figures that a cause names before "and N more"
+_GRADES = {"proven": "fail", "observed": "fail", "fits": "warn", "indirect": "warn"}
+_BOUND = (("typical", "typical figure"), ("bound", "bound"))
+_JUDGED_KEY = (("bar", "figure"), ("low", "low or impossible"), *_BOUND)
+_PREDICTED_KEY = (("bar", "typical figure, or the run's own"), *_BOUND)
+_NUMBERS = dict.fromkeys(("typical", "value", "figure", "at most", "bound", "GB/s", "this host", "data sheet"), "num")
+
+
+def prediction_report(found: Sequence[Prediction], host: Host | None = None) -> Report:
+    """Return the report of predictions. With the host, paths are drawn on it."""
+    reported = any(row.value is not None for one in found for row in one.figures)
+    of = found[0].of or "this host" if len(found) == 1 else f"{len(found)} guests"
+    measured = "Nothing was measured: each figure follows from a formula, with its inputs and source."
+    run = "The run as it was reported, against the models. Each figure follows from a formula, with inputs and source."
+    bound = "The bound is what no such machine can exceed"
+    typical = "." if reported else "; the typical figure is what such machines give."
+    return Report(
+        kind="Prediction",
+        headline=f"A training run on {of}" if reported else f"What to expect of {of}",
+        occasion=(f"{run if reported else measured} {bound}{typical} What has no source is unknown.",),
+        blocks=tuple(block for one in found for block in _predicted(one, host, len(found) > 1)),
+    )
+
+
+def _predicted(found: Prediction, host: Host | None, several: bool) -> Iterator[Section | AnyBlock]:
+    of = f"{found.of or 'guest'}: " if several else ""
+    yield from _roofs(found.roofs, _runs(found), of)
+    rows = [(words, members[0]) for words, members in alike(found.figures)]
+    value = "value" if any(one.value is not None for _, one in rows) else "typical"
+    cells = tuple(
+        (
+            *(one.metric, number(one.typical if one.value is None else one.value), number(one.bound), one.unit, words),
+            "; ".join(one.because),
+        )
+        for words, one in rows
+    )
+    told = tuple(
+        (one.metric, _told(one), words, "; ".join(one.because) if one.bound is None or one.value else "")
+        for words, one in rows
+    )
+    columns = ("metric", value, "at most", "unit", "of", "inputs")
+    yield Section(
+        heading=f"{of}Figures",
+        blocks=(
+            Table(columns=("metric", "figures", "of", "inputs"), rows=told, forms=("text",), whole=True),
+            Table(columns=columns, rows=cells, styles=_NUMBERS, forms=("md",), whole=True),
+            Charts(parts=predicted_charts(found.figures), key=_PREDICTED_KEY),
+            *(() if rows else (Lines(lines=("Nothing is known of this host's devices.",)),)),
+            Lines(lines=found.notes),
+        ),
+    )
+    lead = "The slowest path between two GPUs, and from a GPU to its nearest NIC, unless others were asked for."
+    yield Section(heading=f"{of}Paths between devices", lead=lead, blocks=path_blocks(found.paths, host))
+    yield Table(
+        heading=f"{of}Formulas and sources",
+        columns=("metric", "formula", "source"),
+        rows=sources_of(found.figures),
+        whole=True,
+    )
+
+
+def _told(one: PredictedFigure) -> str:
+    """Return value or typical figure, and the bound, in words."""
+    if one.value is not None:
+        most = f", at most {one.bound:,.4g}" if one.bound is not None and one.bound != one.value else ""
+        return f"{one.value:,.4g} {one.unit}".rstrip() + most
+    if one.bound is None:
+        return "unknown" if one.typical is None else f"typical {one.typical:,.4g} {one.unit}, bound unknown"
+    typical = "typical unknown" if one.typical is None else f"typical {one.typical:,.4g}"
+    return f"{typical}, at most {one.bound:,.4g} {one.unit}"
+
+
+def diagnosis_report(found: Diagnosis, host: Host | None = None, name: str | None = None) -> Report:
+    """Return the report of a diagnosis. `name`: of what the figures are. With the host, paths are drawn on it."""
+    verdicts = {one.verdict for one in found.figures}
+    style = "fail" if verdicts & {"low", "impossible"} else "unknown" if "unknown" in verdicts else "pass"
+    if found.causes and style == "pass":
+        style = "warn"
+    meaning = "No figure is known to be low, and no fault was observed: no cause is named."
+    if found.causes:
+        meaning = f"First cause: {found.causes[0].cause} ({found.causes[0].grade})."
+    elif style == "fail":
+        meaning = "No cause found: no rule explains what is low."
+    elif style == "pass" and found.figures:
+        meaning = "Every figure is as such a machine gives it; a figure that is as it should be gets no cause."
+    return Report(
+        kind="Diagnosis",
+        name=name or (host.hostname if host else None) or "measured figures",
+        verdict=style if found.figures or found.causes else "unknown",
+        headline=headline(found),
+        meaning=meaning,
+        blocks=(
+            Section(heading="Causes and figures", blocks=diagnosis_blocks(found)),
+            Section(heading="Paths on which the low figures depend", blocks=path_blocks(found.paths, host)),
+            *_roofs(found.roofs),
+        ),
+    )
+
+
+def diagnosis_blocks(found: Diagnosis) -> tuple[AnyBlock, ...]:
+    """Return causes, figures, and what is not known."""
+    ordered = sorted(found.figures, key=lambda one: VERDICTS.index(one.verdict))
+    fine = [one for one in ordered if one.verdict == "expected"]
+    rows = tuple(
+        (
+            Mark(BADGES[one.verdict], one.verdict),
+            *(one.metric, named(one), "no value" if one.value is None else number(one.value)),
+            *(number(one.typical), number(one.bound), one.unit, one.why),
+        )
+        for one in ordered
+    )
+    columns = ("verdict", "metric", "of", "figure", "typical", "bound", "unit", "why")
+    bad = figure_charts(one for one in ordered if one.verdict != "expected")
+    as_expected = f"{len(fine)} figures as expected"
+    return (
+        Entries(heading="Causes, best first", parts=tuple(_cause(one) for one in found.causes), whole=True),
+        Table(heading="Figures", columns=columns, rows=rows, styles=_NUMBERS, forms=("text", "md"), whole=True),
+        Charts(heading="Figures that are not as expected", parts=bad, key=_JUDGED_KEY),
+        Charts(heading=as_expected, parts=figure_charts(fine), key=_JUDGED_KEY, fold=True),
+        Lines(heading="What is not known, and what to do next", lines=found.next),
+        Lines(heading="Not used", lines=tuple(f"{one.where}: {one.what}: {one.why}" for one in found.problems)),
+    )
+
+
+def _cause(one: Cause) -> Entry:
+    facts = (
+        ("evidence", "; ".join(one.evidence)),
+        ("explains", some(one.explains, MANY)),
+        ("do", one.remedy),
+        ("to confirm", one.confirm),
+        ("source", one.source),
+    )
+    return Entry(
+        title=one.cause,
+        mark=Mark(_GRADES.get(one.grade, "unknown"), one.grade),
+        note=GRADE_WORDS[one.grade],
+        facts=tuple(fact for fact in facts if fact[1]),
+        strong="do",
+    )
+
+
+def path_blocks(paths: Sequence[DevicePath], host: Host | None) -> tuple[AnyBlock, ...]:
+    """Return the links of each path, and pictures of the host with them."""
+    blocks: list[AnyBlock] = []
+    for place, group in enumerate(pictures_of(paths)):
+        titles = [f"Path {n}: {path.start} to {path.end}" for n, path in enumerate(group, 1)]
+        for title, path in zip(titles, group, strict=True):
+            most = "not known how fast" if path.at_most_gb_per_s is None else f"at most {path.at_most_gb_per_s:g} GB/s"
+            rows = tuple(
+                (
+                    *(hop.start, hop.end, number(hop.gb_per_s)),
+                    Mark("warn", "slowest") if hop.slowest else "",
+                    hop.words,
+                )
+                for hop in path.hops
+            )
+            styles = {"from": "mono", "to": "mono", **_NUMBERS}
+            columns = ("from", "to", "GB/s", "", "link")
+            blocks.append(Table(heading=f"{title}, {most}", columns=columns, rows=rows, styles=styles))
+            blocks.append(Lines(lines=path.notes, style="dim"))
+        if host is not None:
+            caption = f"{'. '.join(titles)}. The slowest link is dashed and named at its device."
+            draw = _drawing(host, group, place)
+            blocks.append(Picture(draw=draw, name="Paths drawn on the host", caption=caption))
+    return tuple(blocks)
+
+
+def pictures_of(paths: Sequence[DevicePath]) -> tuple[tuple[DevicePath, ...], ...]:
+    """Return which paths are drawn together: one over links between GPUs and one over PCIe share no line."""
+    linked = [path for path in paths if path.hops and path.hops[0].kind == "links"]
+    others = [path for path in paths if path not in linked]
+    most = max(len(linked), len(others))
+    return tuple((*linked[n : n + 1], *others[n : n + 1]) for n in range(most))
+
+
+def _drawing(host: Host, paths: Sequence[DevicePath], place: int) -> Callable[[], str]:
+    def draw() -> str:
+        from hosttune.report.svg import host_svg
+
+        return host_svg(host, sheets=True, paths=paths, part=f"path{place}")
+
+    return draw
+
+
+def _roofs(roofs: Sequence[GpuRoof], runs: Sequence[Run] = (), of: str = "") -> Iterator[Section]:
+    columns = ("GPU", "what", "this host", "data sheet", "this host's figure is")
+    rows = tuple(roof_rows(roofs))
+    table = Table(columns=columns, rows=rows, styles=_NUMBERS, forms=("text", "md"))
+    yield Section(heading=f"{of}Roofline", blocks=(table, Plots(parts=plots_of(roofs, runs))))
+
+
+def plots_of(roofs: Sequence[GpuRoof], runs: Sequence[Run] = ()) -> tuple[Plot, ...]:
+    """Return a roofline for each roof; none where its memory or its products are not known."""
+    plots = (
+        roofline(
+            (),
+            Roof(
+                device=roof.gpu,
+                memory_gb_per_s=roof.peaks.get("memory"),
+                compute={name: value for name, value in roof.peaks.items() if name != "memory"},
+                source=roof.source,
+                own=roof.own,
+                own_is=OWN_WORDS.get(roof.own_is or "", ""),
+            ),
+            {},
+            runs,
+        )
+        for roof in roofs
+    )
+    return tuple(plot for plot in plots if plot is not None)
+
+
+def _runs(found: Prediction) -> list[Run]:
+    """Return the place of a training run under the roofline.
+
+    One far right of the ridge is drawn at the right end (None), so that the ridge stays in the middle.
+    """
+    return [
+        Run(
+            intensity=one.intensity if one.intensity is not None and one.intensity < _FAR else None,
+            tflops=one.value,
+            text=f"{one.subject}: {one.value:,.4g} {one.unit}",
+        )
+        for one in found.figures
+        if one.metric == "roofline" and one.value
+    ]

@@ -1,0 +1,339 @@
+"""The report of a validation, for the person who decides whether a host goes to a tenant: the verdict, what to do next,
+every result, changes, measurements, and plan against reality.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from hosttune.bench.baselines import Standard
+from hosttune.checks.check import Check
+from hosttune.model.diagnosis import Diagnosis
+from hosttune.model.host import Host
+from hosttune.model.listing import some
+from hosttune.model.plan import Plan
+from hosttune.model.validation import CheckResult, Validation
+from hosttune.model.values import format_size
+from hosttune.report.bars import charts
+from hosttune.report.blocks import (
+    CHECKLIST,
+    EVERY,
+    AnyBlock,
+    Charts,
+    Entries,
+    Entry,
+    Facts,
+    Findings,
+    Lines,
+    Maps,
+    Picture,
+    Plots,
+    Report,
+    Section,
+    Suite,
+    Table,
+)
+from hosttune.report.changes import Changes, Figure, changes
+from hosttune.report.heatmaps import distances, matrices
+from hosttune.report.judged import headline as judged_headline
+from hosttune.report.measures import by_metric, figure_rows, measures, number
+from hosttune.report.outcomes import (
+    OUTCOMES,
+    WORDS,
+    Mark,
+    Step,
+    counts,
+    headline,
+    meaning,
+    next_steps,
+    occasion,
+)
+from hosttune.report.prediction import diagnosis_blocks, path_blocks
+from hosttune.report.reality import GuestReality, reality
+from hosttune.report.roofline import rooflines
+from hosttune.report.standards import roofs, scales, sides
+
+STEPS_SHOWN = 8  # shown at once, the others on request; steps that fix a failure are always shown
+MANY = 12  # subjects named in the list of steps before "and N more"; the checklist has all of them
+_CHANGE = {"worse": "fail", "better": "pass", "unknown": "unknown", "within noise": "skip"}
+_STANDING = {"as planned": "pass", "differs": "fail"}
+_WHEN = re.compile(r"([0-9]{4}-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]:[0-9][0-9]:[0-9][0-9])")
+_KEY = (
+    ("bar", "median"),
+    ("low", "median on the wrong side of its floor"),
+    ("range", "range of the runs"),
+    ("floor", "floor"),
+    ("typical", "typical figure"),
+)
+_RULE = (
+    "Any failure makes the verdict FAIL; else anything unknown makes it UNKNOWN; else a warning makes it WARN. Only"
+    " otherwise is it PASS."
+)
+
+
+def validation_report(
+    found: Validation,
+    *,
+    host: Host | None = None,
+    plans: Iterable[Plan] = (),
+    before: Validation | None = None,
+    baselines: Callable[[], Standard] | None = None,
+    history: Iterable[Validation] = (),
+    checks: Iterable[Check] = (),
+    diagnosis: Callable[[], Diagnosis] | None = None,
+) -> Report:
+    """Return the report. `before` is an earlier validation to compare with; `baselines` and `history` (earlier
+    validations of this host) are what figures are compared with. `checks` explain the ids of the results. `diagnosis`:
+    these figures against the model of this host. Both are asked for only where they are shown. What is not given is
+    left out, or the report says that it is missing.
+    """
+    checklist = Findings(
+        parts=found.results, labels=_labels(found.results, host), suite=_suite(found), forms=(*EVERY, "junit")
+    )
+    number_of = counts(found.results)
+    facts = dict(found.facts or {})
+    nothing = "No check was made: this says nothing about the host."
+    return Report(
+        kind="Validation of a GPU host",
+        command="hosttune validate",
+        name=found.host or "unnamed host",
+        verdict=found.verdict,
+        word=found.verdict.upper(),
+        headline=headline(found),
+        meaning=meaning(found),
+        occasion=tuple(line for line in (_machine(host), ", ".join(occasion(found))) if line),
+        tiles=tuple((outcome, number_of[outcome], WORDS[outcome]) for outcome in OUTCOMES),
+        blocks=(
+            _steps(next_steps(found.results)),
+            *([_picture(host, found.results)] if host else []),
+            Section(
+                heading=CHECKLIST,
+                lead="Unknown is what applies here and could not be read; it is never a pass.",
+                blocks=(checklist,) if found.results else (Lines(lines=(nothing,)),),
+                forms=(*EVERY, "junit"),
+            ),
+            *_changes(changes(before, found)),
+            *_measured(found, host, baselines, history),
+            *([_diagnosed(diagnosis, host)] if diagnosis else []),
+            Section(
+                heading="Plan against reality",
+                lead="What each planned guest was to get, beside what this host says that it has.",
+                blocks=tuple(_guest(guest) for guest in reality(plans, host, found.results)),
+            ),
+            Facts(heading="Measured with", parts=tuple(facts.items())),
+            Section(
+                heading="About this report",
+                lead=_RULE,
+                blocks=(Facts(heading="What the checks are", parts=_explained(found.results, checks), fold=True),),
+                forms=("html",),
+            ),
+        ),
+    )
+
+
+def _suite(found: Validation) -> Suite:
+    when = _WHEN.match(found.at or "")
+    runs = (
+        f"{one.metric} {one.subject}: {number(one.median)} {one.unit} (runs: {' '.join(map(number, one.runs))})"
+        for one in measures(found.samples)
+    )
+    return Suite(
+        name=f"hosttune validate {found.host or 'host'}",
+        attributes={"hostname": found.host or "unknown", **({"timestamp": when[1]} if when else {})},
+        properties={
+            "verdict": found.verdict,
+            "summary": headline(found),
+            "level": str(found.level),
+            "hosttune": found.version or "unknown",
+            **(found.facts or {}),
+        },
+        log="\n".join(runs),
+    )
+
+
+def _steps(steps: tuple[Step, ...]) -> Section:
+    entries = tuple(
+        Entry(
+            title=step.hint,
+            mark=Mark(step.outcome, step.outcome),
+            facts=(("fixes", "; ".join(f"{check}: {some(subjects, MANY)}" for check, subjects in step.mends)),),
+        )
+        for step in steps
+    )
+    first = max(STEPS_SHOWN, sum(step.outcome == "fail" for step in steps))
+    lead = "Worst first; each remedy once, with everything that it fixes."
+    block = Entries(parts=entries, first=first, forms=("md", "html"), whole=True)
+    return Section(heading="What to do next", lead=lead, blocks=(block,))
+
+
+def _picture(host: Host, results: tuple[CheckResult, ...]) -> Section:
+    def draw() -> str:
+        from hosttune.report.svg import host_svg
+
+        return host_svg(host, results=results, sheets=True)
+
+    caption = "NUMA nodes, PCIe tree and GPUs, with what the checks found on them. Select a device to see its results."
+    return Section(heading="The host", blocks=(Picture(draw=draw, name="Picture of the host", caption=caption),))
+
+
+def _changes(found: Changes | None) -> Iterator[Section]:
+    if found is None:
+        return
+    outcomes = tuple(
+        (one.check, one.subject, _outcome(one.before), _outcome(one.after), one.actual) for one in found.outcomes
+    )
+    columns = ("check", "subject", "before", "after", "actual")
+    unknown, noise = len(found.unknown), len(found.within_noise)
+    yield Section(
+        heading="Before and after",
+        blocks=(
+            Lines(lines=(f"Compared with {found.before}: {found.headline}.",), style="dim"),
+            Table(
+                heading="Outcomes that changed", columns=columns, rows=outcomes, whole=True, styles={"subject": "mono"}
+            ),
+            _figures("Figures that changed", found.changed),
+            _figures(f"{unknown} figures that cannot be compared", found.unknown, fold=True),
+            _figures(f"{noise} figures within noise", found.within_noise, fold=True),
+            Lines(heading="Not comparable", lines=found.doubts, style="warn", forms=("text", "md")),
+        ),
+    )
+
+
+def _outcome(word: str) -> Mark:
+    return Mark(word if word in OUTCOMES else "skip", word)
+
+
+def _figures(heading: str, figures: tuple[Figure, ...], *, fold: bool = False) -> Table:
+    rows = tuple(
+        (
+            Mark(_CHANGE[one.verdict], one.verdict),
+            one.metric,
+            one.subject,
+            one.before,
+            f"{one.after} {one.unit}",
+            one.effect,
+        )
+        for one in figures
+    )
+    return Table(
+        heading=heading,
+        columns=("verdict", "metric", "subject", "before", "after", "effect (95 %)"),
+        rows=rows,
+        styles={"subject": "mono", **dict.fromkeys(("before", "after", "effect (95 %)"), "num")},
+        fold=fold,
+        forms=("html",) if fold else ("text", "md", "html"),
+        whole=True,
+    )
+
+
+def _measured(
+    found: Validation, host: Host | None, baselines: Callable[[], Standard] | None, history: Iterable[Validation]
+) -> Iterator[Section | AnyBlock]:
+    rows = tuple(
+        (metric, subject, figure, members[0].unit)
+        for metric, members in by_metric(measures(found.samples)).items()
+        for subject, figure in figure_rows(members)
+    )
+    columns = ("metric", "subject", "median (lowest to highest)", "unit")
+    yield Table(heading="Measured", columns=columns, rows=rows, forms=("text", "md"), whole=True)
+
+    def drawn() -> tuple[AnyBlock, ...]:
+        standard = baselines() if baselines else None
+        beside = scales(found.samples, host, standard, history) if standard else ()
+        figures = measures(found.samples, beside)
+        plots = rooflines(figures, roofs(host, standard), sides(found.facts)) if standard else ()
+        return (Charts(parts=charts(figures), key=_KEY), Plots(parts=plots))
+
+    def maps() -> tuple[AnyBlock, ...]:
+        far = distances(host) if host else None
+        return (Maps(parts=(*matrices(measures(found.samples)), *([far] if far else []))),)
+
+    lead = "Medians; the fine line is the range of all runs, none left out."
+    nothing = (
+        "Nothing was measured at this level. Run hosttune validate --level 1 on the host for the quick benchmarks."
+    )
+    none = Lines(lines=(nothing,), style="dim")
+    yield Section(
+        heading="Measurements",
+        lead=lead if found.samples else "",
+        blocks=drawn if found.samples else (none,),
+        forms=("html",),
+    )
+    yield Section(heading="Matrices", blocks=maps, forms=("html",))
+
+
+def _diagnosed(diagnosis: Callable[[], Diagnosis], host: Host | None) -> Section:
+    def drawn() -> tuple[AnyBlock, ...]:
+        found = diagnosis()
+        return (
+            Lines(lines=(f"{judged_headline(found)}.",), style="dim"),
+            *diagnosis_blocks(found),
+            *path_blocks(found.paths, host),
+        )
+
+    lead = (
+        "Each figure beside what a machine of this shape gives (hosttune predict); the results of the checklist do not"
+        " depend on it."
+    )
+    return Section(heading="Figures against the model, and causes", lead=lead, blocks=drawn, forms=("html",))
+
+
+def _guest(guest: GuestReality) -> Table:
+    standing = "as planned"
+    if guest.differing:
+        standing = f"{guest.differing} differ{'s' if guest.differing == 1 else ''}"
+    elif guest.unknown:
+        standing = f"{guest.unknown} unknown"
+    rows = [(row.what, row.planned, row.actual, _STANDING.get(row.state, "unknown"), row.state) for row in guest.rows]
+    rows += [
+        (result.check, result.expected or "", result.actual or "", result.outcome, result.outcome)
+        for result in guest.results
+        if result.outcome in ("fail", "unknown", "warn")
+    ]
+    return Table(
+        heading=f"{guest.name}: {guest.state}; {standing}",
+        columns=("what", "planned", "now", "standing"),
+        rows=tuple((*row[:3], Mark(*row[3:])) for row in rows),
+        forms=("html",),
+    )
+
+
+def _labels(results: Iterable[CheckResult], host: Host | None) -> Mapping[str, str]:
+    models = {gpu.address: gpu.model for gpu in host.gpus} if host else {}
+    return {one.subject: f"{one.subject}: {models[one.subject]}" for one in results if models.get(one.subject)}
+
+
+def _machine(host: Host | None) -> str:
+    """Return a description of the machine: product, CPUs, memory, GPUs, kernel; only what is known."""
+    if host is None:
+        return ""
+    platform, model = host.platform, host.cpu_model
+    facts = [" ".join(word for word in (platform.vendor, platform.product) if word)] if platform else []
+    online = sum(1 for cpu in host.cpus if cpu.online)
+    facts += [f"{online} CPUs" + (f", {model.model}" if model and model.model else "")] if online else []
+    sizes = [node.memory_bytes for node in host.numa_nodes if node.memory_bytes]
+    facts += [f"{format_size(sum(sizes))} in {len(sizes)} node{'s' if len(sizes) > 1 else ''}"] if sizes else []
+    gpus: dict[str, int] = {}
+    for gpu in host.index.accelerators:
+        gpus[gpu.model or f"{gpu.vendor} GPU"] = gpus.get(gpu.model or f"{gpu.vendor} GPU", 0) + 1
+    facts += [f"{number} × {name}" for name, number in gpus.items()]
+    facts += [f"kernel {host.kernel}"] if host.kernel else []
+    return " · ".join(fact for fact in facts if fact)
+
+
+def _explained(results: Iterable[CheckResult], checks: Iterable[Check]) -> tuple[tuple[str, str], ...]:
+    used = {result.check for result in results}
+    return tuple((f"{one.id}: {one.title}", f"{one.why} ({one.source})") for one in checks if one.id in used)
+
+
+def checks_report(checks: Sequence[Check]) -> Report:
+    """Return what every check is about, for `hosttune validate --list`."""
+    entries = tuple(
+        Entry(
+            title=f"{one.id}  {one.title}", facts=(("looks at", one.subjects), ("why", one.why), ("source", one.source))
+        )
+        for one in checks
+    )
+    block = Entries(heading="Checks, in the order of the report", parts=entries, numbered=False, whole=True)
+    return Report(kind="Checks of a host", headline=f"{len(entries)} checks; nothing was checked", blocks=(block,))
