@@ -9,17 +9,17 @@ import msgspec
 
 from hosttune.errors import BadInput, Refused, Unreadable
 from hosttune.journal import RETIRED, Record, Transaction, dropped, in_force, left_alone
-from hosttune.libvirthook import recording_of
+from hosttune.journal.register import read_register
+from hosttune.journal.state import unseen_journals
+from hosttune.machine.system import STATE_INSIDE
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import freeze
-from hosttune.register import read_register
 from hosttune.settings.explains import Explains
+from hosttune.settings.hook import recording_of
 from hosttune.settings.setting import BOOT, Setting
 from hosttune.settings.traits import Divisible, WrittenTogether
-from hosttune.state import unseen_journals
-from hosttune.system import STATE_INSIDE
 from hosttune.transaction.rollback import same
 from hosttune.transaction.site import Site, described
 from hosttune.transaction.steps import PENDING, entry, part_of, prepare, setting_of_record, steps_of

@@ -30,7 +30,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/mnt/tree")
 from hosttune.errors import WriteFailed
-from hosttune.machine import Machine
+from hosttune.machine.live import Machine
 from hosttune.transaction.kinds import setting_of
 machine = Machine()
 def attempt(work):
