@@ -47,7 +47,7 @@ def installed(lab: LabMachine) -> Iterator[None]:
     install(lab)
     lab.shell("modprobe vfio-pci")
     yield
-    lab.shell(f"hosttune revert --force; hosttune recover --force; rm -rf {STATE} {PLAN}", check=False)
+    lab.shell(f"hosttune revert --yes --force; hosttune recover --force; rm -rf {STATE} {PLAN}", check=False)
 
 
 def action(kind: str, target: str, current: Any, want: Any, *, needed: bool = False) -> Document:
