@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 DEMO := plan --root @example --gpu 0000:41:00.0 --disk /images/guest.qcow2 --network default
 
-.PHONY: demo test evidence lab-test lab-full bench bench-fleet lint format wheelhouse set-up set-up-test clean
+.PHONY: demo check test evidence lab-test lab-full bench bench-fleet lint format wheelhouse set-up set-up-test clean
 
 demo: set-up
 	$(BIN)/hosttune $(DEMO)
@@ -36,6 +36,14 @@ set-up-test: set-up $(STAMP)/test $(STAMP)/apt-test $(STAMP)/apt-browser $(STAMP
 
 test: set-up-test
 	$(BIN)/pytest -n $(JOBS) --dist worksteal --durations 10
+
+# The quick loop: linters first, then the unit tests of what changed (tests/changed.py; BASE=main, ALL=1).
+check: set-up-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+	files=$$($(BIN)/python tests/changed.py); [ -z "$$files" ] || $(BIN)/pytest -n $(JOBS) --dist worksteal $$files
 
 # Every captured host with its evidence lost, emptied, garbled and contradicted; `make test` takes a sample.
 EVIDENCE := $(CURDIR)/build/evidence.jsonl

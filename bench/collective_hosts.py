@@ -22,8 +22,8 @@ sys.path.insert(0, str(ROOT))
 
 import msgspec  # noqa: E402 (this checkout's hosttune first)
 
-from hosttune.collective.expected import expected, machines  # noqa: E402
-from hosttune.collective.judging import Standard, Wanted, figures, joined, judged  # noqa: E402
+from hosttune.cluster.collective.expected import expected, machines  # noqa: E402
+from hosttune.cluster.collective.judging import Standard, Wanted, figures, joined, judged  # noqa: E402
 from hosttune.model.collective import HostGroup, Member, Task  # noqa: E402
 
 _MAIN = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from hosttune.cli import main; main()"
@@ -63,7 +63,9 @@ def main() -> int:
         if process.returncode == 0:
             answers[name] = Member.from_json(out)
             print(f"  {answers[name].outcome} {answers[name].why or ''} {answers[name].notes or ''}")
-    left = subprocess.run(("pgrep", "-fc", "hosttune.collective.child"), capture_output=True, text=True, check=False)
+    left = subprocess.run(
+        ("pgrep", "-fc", "hosttune.cluster.collective.child"), capture_output=True, text=True, check=False
+    )
     print(f"processes left behind: {left.stdout.strip()}")
     if options.die:
         alone = all(one.outcome in ("member-lost", "collective-failed") for one in answers.values())

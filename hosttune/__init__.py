@@ -74,8 +74,8 @@ def discover(root: Place | None = None) -> Host:
         >>> sum(gpu.vendor == "nvidia" for gpu in host.gpus), len(host.numa_nodes)
         (8, 2)
     """
-    from hosttune.archive import open_system
     from hosttune.discovery import discover as read
+    from hosttune.machine.archive import open_system
 
     return read(open_system(_text(root)))
 
@@ -102,8 +102,8 @@ def capture(path: Place, root: Place | None = None, *, say: Callable[[str], None
         >>> hosttune.discover("host.tar.gz").gpus[0].address == captured.gpus[0].address
         True
     """
-    from hosttune.archive import open_system
-    from hosttune.recording import write_capture
+    from hosttune.discovery.recording import write_capture
+    from hosttune.machine.archive import open_system
 
     return write_capture(open_system(_text(root)), os.fspath(path), say)
 
@@ -347,8 +347,8 @@ def validate(
         >>> validation.verdict, [row.outcome for row in validation.results if row.check == "pcie-link"][:2]
         ('warn', ['pass', 'pass'])
     """
-    from hosttune.archive import open_system
-    from hosttune.checks.expected import of_value
+    from hosttune.machine.archive import open_system
+    from hosttune.rules.checks.expected import of_value
     from hosttune.validating import Request
     from hosttune.validating import validate as check
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
 from hosttune.model.devices import functions_under
-from hosttune.reader import Reader
 
 MOUNTS = "/proc/self/mounts"
 _DEVICES = sysfs.PCI_DEVICES

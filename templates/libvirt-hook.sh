@@ -169,7 +169,7 @@ is_tested() {
     grep -qxF -e "$1" "$test_guest"
 }
 
-# Whether there was a register that is not there any more: other files of a hand-over are. (hosttune.starts says which.)
+# Whether there was a register that is not there any more: other files of a hand-over are. (hosttune.model.starts says which.)
 is_lost() {
     [ ! -e "$folder/register.json" ] || return 1
     ! grep -qs ' hand-over ' "$starts" || return 0

@@ -11,7 +11,7 @@ from hosttune.bench.parse import child, dcgm, nccl, nvbandwidth
 from hosttune.bench.parse.answer import Answer
 from hosttune.bench.parse.tools import parse_cyclictest, parse_fio, parse_mlc, parse_perftest
 from hosttune.errors import CommandFailed
-from hosttune.recorded import Capture
+from hosttune.machine.capture import Capture
 
 CASES = Path(__file__).parent / "cases" / "bench"
 

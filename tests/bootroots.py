@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hosttune.scratch import Scratch
+from hosttune.machine.scratch import Scratch
 from hosttune.settings.grub import CONFIG
 from hosttune.settings.kernelargs import KernelArguments
 

@@ -18,14 +18,14 @@ from hosttune.handover.running import Options, hand_over
 from hosttune.handover.statement import applied_values, known_firmware
 from hosttune.handover.targets import Asked
 from hosttune.handover.verify import Live, verification
-from hosttune.libvirthook import PLACE, hook_text
+from hosttune.inventory.quarantine import quarantined_devices
+from hosttune.machine.system import STATE_INSIDE
 from hosttune.model.handover import Statement
 from hosttune.model.host import Host
 from hosttune.model.result import Result
+from hosttune.model.starts import QUARANTINED
 from hosttune.model.validation import Validation
-from hosttune.planning.inventory.quarantine import quarantined_devices
-from hosttune.starts import QUARANTINED
-from hosttune.system import STATE_INSIDE
+from hosttune.settings.hook import PLACE, hook_text
 from hosttune.transaction.site import Site
 
 DRIVE, NIC, HOSTS_NIC = "0000:c1:00.0", "0000:c2:00.0", "0000:c3:00.0"

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from applyroots import GPU, STATE, action
 
-from hosttune.archive import open_system
 from hosttune.cli import run
 from hosttune.discovery import discover
 from hosttune.handover.cleaning import Cleaning, Erasure, Work
 from hosttune.handover.running import Handed, Options, hand_over
 from hosttune.handover.targets import Asked, Target
-from hosttune.libvirthook import PLACE
+from hosttune.journal.register import read_register
+from hosttune.machine.archive import open_system
 from hosttune.model.handover import HandoverStep
 from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult, Validation, verdict_of
-from hosttune.register import read_register
+from hosttune.settings.hook import PLACE
 from hosttune.transaction.site import Site, site_of
 
 METHODS = f"sys/bus/pci/devices/{GPU}/reset_method"

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from hosttune.discovery.cpu import read_cpus
 from hosttune.discovery.memory import read_nodes
+from hosttune.machine.capture import Capture
+from hosttune.machine.reader import Reader
 from hosttune.model.host import Cpu, CpuModel, NumaNode, Problem
 from hosttune.model.values import CpuSet
-from hosttune.reader import Reader
-from hosttune.recorded import Capture
 
 SYSTEM = "sys/devices/system"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hosttune.errors import CommandFailed, WriteFailed
-from hosttune.scratch import Scratch
+from hosttune.machine.scratch import Scratch
 
 Change = tuple[str, ...]
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from hosttune import manifest
-from hosttune.archive import open_root
-from hosttune.checks import judge
 from hosttune.discovery.evidence import gather
+from hosttune.discovery.recording import Recording
+from hosttune.machine import manifest
+from hosttune.machine.archive import open_root
+from hosttune.machine.capture import Archive
+from hosttune.machine.system import COMMANDS, COMPLETE, UNREADABLE
 from hosttune.model.validation import CheckResult, verdict_of
-from hosttune.recorded import Archive
-from hosttune.recording import Recording
-from hosttune.system import COMMANDS, COMPLETE, UNREADABLE
+from hosttune.rules.checks import judge
 
 OWN = (COMPLETE, UNREADABLE)  # what a capture says of itself, which is no evidence of the machine
 

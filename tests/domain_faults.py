@@ -5,11 +5,11 @@ from __future__ import annotations
 from domain_shapes import GIB, SHAPES, changed, plan_of
 
 from hosttune.domain import domain_xml
-from hosttune.linting import Definition, lint
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Cpu, Host, HugePages, NumaNode, PciDevice
 from hosttune.model.lint import LintFinding
 from hosttune.model.plan import PlannedGuest
+from hosttune.rules.lint import Definition, lint
 
 CORES = 100  # of each node; node n has CPUs from n * 512, siblings adjacent
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hosttune.checks import checks, results_of
 from hosttune.model.evidence import ClockLimit, Clocks, Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import (
@@ -30,6 +29,7 @@ from hosttune.model.host import (
 )
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet
+from hosttune.rules.checks import checks, results_of
 
 GIB = 1 << 30
 ROOT_PORT, UP, DOWN, DOWN_2 = "0000:15:01.0", "0000:16:00.0", "0000:17:00.0", "0000:17:01.0"

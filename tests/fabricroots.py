@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from hosttune.discovery import discover
-from hosttune.scratch import Scratch
+from hosttune.machine.scratch import Scratch
 
 LIST = ".hosttune/commands/fabric-manager-partitions"
 CONFIG = "usr/share/nvidia/nvswitch/fabricmanager.cfg"

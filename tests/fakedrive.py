@@ -22,7 +22,7 @@ from cutshort import KilledError, put
 
 from hosttune.errors import CommandFailed, InUse, Unreadable
 from hosttune.handover.erasing import Clock, Order
-from hosttune.scratch import Scratch
+from hosttune.machine.scratch import Scratch
 
 ADDRESS, SERIAL, BLOCK = "0000:c1:00.0", "S6CKNE0T100123", 4096
 OTHER = "0000:c2:00.0"

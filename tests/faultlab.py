@@ -24,13 +24,13 @@ from typing import Any
 
 from hosttune.errors import CommandFailed, HosttuneError, WriteFailed
 from hosttune.journal import Record, Store, Transaction
-from hosttune.machine import Machine
+from hosttune.machine.capture import Capture
+from hosttune.machine.live import Machine
+from hosttune.machine.scratch import Scratch
+from hosttune.machine.scratchfiles import ScratchFiles
+from hosttune.machine.system import STATE_INSIDE, System
 from hosttune.model.result import Result
 from hosttune.model.values import freeze
-from hosttune.recorded import Capture
-from hosttune.scratch import Scratch
-from hosttune.scratchfiles import ScratchFiles
-from hosttune.system import STATE_INSIDE, System
 from hosttune.transaction.site import Site
 from hosttune.transaction.steps import setting_of_record
 

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from hosttune.checks import judge
 from hosttune.discovery.evidence import gather
 from hosttune.fleet.record import Ended, Line, Members, RecordedRun, RunBegun, Stopped, WaveBegun, past_run
 from hosttune.fleet.results import host_folder
@@ -25,6 +24,7 @@ from hosttune.model.values import to_builtins
 from hosttune.report.fleet_html import html
 from hosttune.report.fleet_md import markdown
 from hosttune.report.fleet_text import print_fleet
+from hosttune.rules.checks import judge
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "hgx-h200-8.tar.xz"
 RUN = "20260301T093000Z-1"
@@ -82,7 +82,7 @@ def formats(report: FleetReport) -> list[str]:
 @cache
 def example() -> tuple[Host, tuple[CheckResult, ...]]:
     """The bundled host and what the checks find on it."""
-    from hosttune.archive import open_root
+    from hosttune.machine.archive import open_root
 
     evidence = gather(open_root(str(EXAMPLE)))
     return evidence.host, tuple(judge(evidence))

@@ -19,7 +19,7 @@ from hosttune.fleet.record import Line, RecordedRun, Resumed, RunBegun, decode, 
 from hosttune.fleet.results import RECORD, answer_path, held
 from hosttune.fleet.rollout import Outcome, Rollout, RunServices, carry_out, opening, resumed, waves_of
 from hosttune.fleet.waves import parse_sizes
-from hosttune.jsonlines import JsonLines
+from hosttune.journal.jsonlines import JsonLines
 
 STEPS: Mapping[str, tuple[str, ...]] = {
     "discover": ("discover",),

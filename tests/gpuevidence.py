@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from hosttune.checks import results_of
 from hosttune.gpu.nvidia_smi import parse_smi_text
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, Link, PciDevice
 from hosttune.model.validation import CheckResult
+from hosttune.rules.checks import results_of
 
 CASES = Path(__file__).parent / "cases" / "gpu"
 A, B, C = "0000:19:00.0", "0000:3b:00.0", "0000:4c:00.0"
@@ -55,7 +55,7 @@ def evidence_from_smi(name: str, device_id: str, **rest: Any) -> Evidence:
 
 def results(found: Evidence, *families: str) -> tuple[CheckResult, ...]:
     """All results of these families."""
-    modules = (import_module(f"hosttune.checks.{family}") for family in families)
+    modules = (import_module(f"hosttune.rules.checks.{family}") for family in families)
     return tuple(result for module in modules for check in module.CHECKS for result in results_of(check, found))
 
 

@@ -13,10 +13,10 @@ import hosttune
 from hosttune.domain import domain_xml
 from hosttune.guest import guest_files
 from hosttune.guest.nccl import FILE
+from hosttune.inventory.devices import read_catalogue
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan, PlannedGuest
-from hosttune.planning.inventory.devices import read_catalogue
 from hosttune.planning.pcie.tree import Tree as Planned
 from hosttune.planning.pcie.tree import build_tree
 

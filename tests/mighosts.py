@@ -11,12 +11,12 @@ from domain_shapes import ONE_GPU, changed, flat_bus
 from planhosts import Card, Shape, build_host
 
 from hosttune.gpu.mig_tables import offer_of
+from hosttune.inventory.sizing import PlanningContext, read_field
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.intent import GuestIntent, Intent, MigRequest
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.values import to_builtins, to_json
-from hosttune.planning.inventory.sizing import PlanningContext, read_field
 from hosttune.planning.mig.guest import MigParts, as_devices, plan_mig_guest
 from hosttune.planning.mig.instances import mig_choices
 

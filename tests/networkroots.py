@@ -18,10 +18,10 @@ from cutshort import put
 
 from hosttune.handover.cleaning import Cleaning, Erasure, Work
 from hosttune.handover.targets import Target
-from hosttune.libvirthook import hook_text
+from hosttune.machine.scratch import Scratch
+from hosttune.machine.system import COMMANDS
 from hosttune.model.validation import Validation
-from hosttune.scratch import Scratch
-from hosttune.system import COMMANDS
+from hosttune.settings.hook import hook_text
 
 CASES = Path(__file__).parent / "cases" / "network"
 MSTCONFIG = (CASES / "mstconfig-connectx4lx.txt").read_text()

@@ -15,9 +15,9 @@ from typing import Any
 
 from pairhosts import store
 
+from hosttune.cluster.pairplan import PairsOptions
+from hosttune.cluster.pairruns import PairsRequest, PairsRun, run_pairs
 from hosttune.fleet.inventory import Inventory
-from hosttune.fleet.pairplan import PairsOptions
-from hosttune.fleet.pairs import PairsRequest, PairsRun, run_pairs
 from hosttune.fleet.playbook import Event, Order, Played, Stop
 from hosttune.fleet.run import Request
 

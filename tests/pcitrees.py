@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from hosttune.discovery.pci import read_pci
+from hosttune.machine.capture import Capture
+from hosttune.machine.reader import Reader
 from hosttune.model.host import NumaNode, PciDevice
-from hosttune.reader import Reader
-from hosttune.recorded import Capture
 
 TWO_NODES = (NumaNode(id=0, cpus="0-3"), NumaNode(id=1, cpus="4-7"))
 PORT = "pci0000:00/0000:00:01.0"

@@ -16,11 +16,11 @@ from faultlab import BOOT_ID, effect_names
 
 from hosttune.errors import CommandFailed, WriteFailed
 from hosttune.journal import Record, Store
+from hosttune.machine.scratch import Scratch
+from hosttune.machine.system import STATE_INSIDE
 from hosttune.model.values import freeze
-from hosttune.scratch import Scratch
 from hosttune.settings.setting import Setting
 from hosttune.settings.traits import WrittenTogether
-from hosttune.system import STATE_INSIDE
 from hosttune.transaction import applied_plans, status
 from hosttune.transaction.site import Site
 from hosttune.transaction.steps import setting_of_record

@@ -15,7 +15,7 @@ from damage import Files, load
 from examplehosts import discovered
 
 from hosttune import Intent, domain_xml, plan
-from hosttune.system import COMMANDS
+from hosttune.machine.system import COMMANDS
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "hgx-h200-8.tar.xz"
 VM = Path(__file__).parent / "hosts" / "h200" / "vm-x4.tar.gz"

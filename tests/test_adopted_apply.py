@@ -26,15 +26,15 @@ from hosttune.domain.edit import XmlText
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput, CommandFailed, Declined, HosttuneError, Refused
 from hosttune.hypervisor.adopted import AdoptedDefinition, is_domain_name
-from hosttune.machine import Machine
+from hosttune.journal.register import record_devices
+from hosttune.machine.live import Machine
+from hosttune.machine.scratch import Scratch
 from hosttune.model.intent import Intent
 from hosttune.model.plan import AdoptedGuest, Cell, Device, Plan, Topology
 from hosttune.model.quarantine import DeviceRecord
 from hosttune.model.result import Result
 from hosttune.model.values import to_json
 from hosttune.planning.adopting import Definition, adopt, change_definition, saved_plan
-from hosttune.register import record_devices
-from hosttune.scratch import Scratch
 from hosttune.transaction import Options, applied_plans, apply_plan, recover, rehearse_apply, revert, status
 from hosttune.transaction.guards import check_quarantine
 from hosttune.transaction.guests import definition_change

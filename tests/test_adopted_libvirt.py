@@ -19,7 +19,7 @@ from hosttune.errors import Refused
 from hosttune.hypervisor import process_of
 from hosttune.hypervisor.connection import has_managed_save, read_definition
 from hosttune.journal import Store
-from hosttune.machine import Machine
+from hosttune.machine.live import Machine
 from hosttune.model.intent import Intent
 from hosttune.model.plan import AdoptedCell, Cell, Plan, Topology
 from hosttune.model.topology import NumaNode

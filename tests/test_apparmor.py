@@ -9,12 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planhosts import Card, build_host, intent_of
 
-from hosttune.apparmor import LOCAL, PROFILE, RULE, allows_node_cpus, includes_local, is_ours, with_rule, without_rule
+from hosttune.linux.apparmor import (
+    LOCAL,
+    PROFILE,
+    RULE,
+    allows_node_cpus,
+    includes_local,
+    is_ours,
+    with_rule,
+    without_rule,
+)
+from hosttune.machine.scratch import Scratch
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.values import to_json
 from hosttune.planning import plan
-from hosttune.scratch import Scratch
 from hosttune.settings.apparmor import AppArmorRule
 
 # As abstractions/libvirt-qemu has it in libvirt 9.0 of Debian 12, and in 12.8 (upstream: libvirt-qemu.in).

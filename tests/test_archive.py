@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from sweeps import sample
 
-from hosttune.archive import Limits, open_root
 from hosttune.errors import BadInput
-from hosttune.recorded import Archive, Capture
+from hosttune.machine.archive import Limits, open_root
+from hosttune.machine.capture import Archive, Capture
 
 HOSTS = Path(__file__).parent / "hosts"
 XE9680 = HOSTS / "derived/xe9680-8xh100-lspci.tar.xz"
@@ -383,7 +383,7 @@ def test_an_archive_and_its_unpacked_directory_say_the_same(path: Path, host_roo
 def test_a_large_capture_is_read_in_little_memory() -> None:
     code = (
         "import sys\n"
-        "from hosttune.archive import open_root\n"
+        "from hosttune.machine.archive import open_root\n"
         "from hosttune.discovery import discover\n"
         "assert len(discover(open_root(sys.argv[1])).pci) == 517\n"
         # Not getrusage: its maximum is inherited from the test's own process.

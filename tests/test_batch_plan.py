@@ -11,11 +11,11 @@ from examplehosts import discovered
 from plan_facts import Json
 from sweeps import sample
 
+from hosttune.inventory.sizing import read_field
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent, Reserve
 from hosttune.planning import plan
 from hosttune.planning.batch import guest_request_of
-from hosttune.planning.inventory.sizing import read_field
 from hosttune.planning.search.branch_and_bound import search_problem
 from hosttune.planning.search.ledger import Ledger
 from hosttune.planning.search.placements import PlacementStream

@@ -22,7 +22,7 @@ from hosttune.bench.metrics import metric_of
 from hosttune.bench.parse import child
 from hosttune.bench.placement import NotPlaced, nodes_of, placed
 from hosttune.bench.supervise import Job, Record, run_jobs
-from hosttune.machine import Machine
+from hosttune.machine.live import Machine
 
 KEPT = {
     "NCCL_NVLS_ENABLE": "0",

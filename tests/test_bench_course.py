@@ -14,10 +14,10 @@ from cutshort import put, put_link
 
 from hosttune.bench.measuring import Measured, measure
 from hosttune.errors import BadInput, Refused
+from hosttune.machine.capture import Capture
 from hosttune.model.gpu import Gpu, Mig, Peer
 from hosttune.model.host import Cpu, Host, Nic, NumaNode, PciDevice, RunningGuest, VcpuPin
 from hosttune.model.validation import verdict_of
-from hosttune.recorded import Capture
 
 GPUS = ("0000:19:00.0", "0000:3b:00.0")
 FOUND = r"find_spec"

@@ -21,7 +21,7 @@ from hosttune.bench.parse import child
 from hosttune.bench.parse.answer import Answer
 from hosttune.errors import Refused
 from hosttune.gpu import habana, mig
-from hosttune.machine import Machine
+from hosttune.machine.live import Machine
 from hosttune.model.gpu import Gpu, Mig, MigInstance, MigProfile
 from hosttune.model.host import Host, PciDevice, RunningGuest
 from hosttune.model.validation import CheckResult, Sample, Validation

@@ -17,11 +17,11 @@ from faultkinds import EXAMPLES, GPU, PORT, VM, Content, Example, host, together
 from faultlab import Faults, fresh_root, kill, quiet, run_forked, send, site_on, transactions
 
 from hosttune.errors import BadInput, Refused
+from hosttune.machine.scratch import Scratch
+from hosttune.machine.system import STATE_INSIDE
 from hosttune.model.plan import Device
 from hosttune.model.result import Result
 from hosttune.model.values import to_json
-from hosttune.scratch import Scratch
-from hosttune.system import STATE_INSIDE
 from hosttune.transaction import Options, apply_plan, reapply, recover, revert, status
 from hosttune.transaction.signals import interruptible
 from hosttune.transaction.site import Site

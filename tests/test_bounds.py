@@ -19,16 +19,16 @@ import pytest
 from domain_faults import criticise
 
 import hosttune
-from hosttune.archive import open_root
 from hosttune.cli import run
 from hosttune.discovery import discover
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput
 from hosttune.handover.signing import signature_reasons
+from hosttune.machine.archive import open_root
+from hosttune.machine.capture import Archive, Capture
 from hosttune.model.jsontext import plain_json
 from hosttune.model.limits import LIMITS, limit
 from hosttune.model.yamltext import load_yaml
-from hosttune.recorded import Archive, Capture
 
 ROOT = Path(__file__).resolve().parent.parent
 

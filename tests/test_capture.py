@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 from sweeps import sample
 
-from hosttune.archive import open_root
 from hosttune.discovery import discover
 from hosttune.discovery.ethtool import parse_module
 from hosttune.discovery.portdetails import read_port_details
+from hosttune.discovery.recording import Recording, write_capture
 from hosttune.discovery.roce import strip_devinfo
+from hosttune.discovery.scrub import Scrub
 from hosttune.errors import BadInput, Unreadable
+from hosttune.machine.archive import open_root
+from hosttune.machine.capture import Archive, Capture
+from hosttune.machine.reader import Reader
 from hosttune.model.host import Host
 from hosttune.model.values import to_builtins
-from hosttune.reader import Reader
-from hosttune.recorded import Archive, Capture
-from hosttune.recording import Recording, write_capture
-from hosttune.scrub import Scrub
 
 HOSTS = Path(__file__).parent / "hosts"
 REAL = sorted(

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from hosttune.archive import open_root
-from hosttune.checks import checks, judge, results_of
-from hosttune.checks.check import Check, failed, passed
 from hosttune.discovery.evidence import gather
+from hosttune.machine.archive import open_root
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult, verdict_of
+from hosttune.rules.checks import checks, judge, results_of
+from hosttune.rules.checks.check import Check, failed, passed
 
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden" / "validate"

@@ -13,11 +13,11 @@ from gpuevidence import CASES, A, B, C, evidence, evidence_from_smi, function, i
 from hosttune.discovery.evidence import gather
 from hosttune.gpu.nvidia_topo import parse_topo_matrix, peers_from_matrix
 from hosttune.gpu.nvidia_words import fabric_faults
+from hosttune.machine.capture import Capture
 from hosttune.model.evidence import Evidence, FabricManager
 from hosttune.model.gpu import Fabric, FabricPartition, Gpu, Mig, Peer
 from hosttune.model.host import Module, NvSwitch, PciDevice, Platform
 from hosttune.model.validation import CheckResult
-from hosttune.recorded import Capture
 
 SWITCHES = ("0000:83:00.0", "0000:84:00.0", "0000:85:00.0", "0000:86:00.0")
 

@@ -11,10 +11,10 @@ from typing import Any
 from evidences import GIB, GPU, NIC, gpu, guest, host, nic, rdma, switch
 from sweeps import examples
 
-from hosttune.checks import judge
 from hosttune.errors import BadInput
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import GuestMemory, Host
+from hosttune.rules.checks import judge
 
 GARBAGE: tuple[Any, ...] = (
     None, 0, 1, -1, 3, 7.5, 1e308, "", "x", "0-3", "Y", "off", True, False, [], {}, GPU, 1 << 62, "\0", "ü" * 50, ["a"],

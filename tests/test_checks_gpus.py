@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from gpuevidence import A, B, C, evidence, evidence_from_smi, function, is_whole, not_well, nvidia, of, results
 
-from hosttune.checks import FAMILIES
-from hosttune.checks.gpumemory import errors_allowed
 from hosttune.gpu.nvidia import NVIDIA
 from hosttune.model.evidence import Health
 from hosttune.model.gpu import Gpu, Mig, MigInstance
 from hosttune.model.host import Link, Module, NvSwitch, PciDevice, Platform, Problem
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, MigAssignment, Plan, PlannedGuest
+from hosttune.rules.checks import FAMILIES
+from hosttune.rules.checks.gpumemory import errors_allowed
 
 OURS = ("gpus", "gpumemory", "gpumodes", "fabric", "health")
 GPUS = OURS[:3]

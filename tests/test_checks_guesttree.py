@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from domain_shapes import SWITCHED, changed, plan_of
 
-from hosttune.checks import judge
-from hosttune.checks.guesttree import guest_topology
 from hosttune.discovery.evidence import gather
 from hosttune.errors import BadInput
 from hosttune.guest import guest_files
 from hosttune.guest.expected import expected, guest_tree
+from hosttune.machine.capture import Capture
 from hosttune.model.evidence import Evidence
 from hosttune.model.guestplan import PLACE, GuestPlan
 from hosttune.model.host import Host, NumaNode, PciDevice
 from hosttune.model.validation import CheckResult
-from hosttune.recorded import Capture
+from hosttune.rules.checks import judge
+from hosttune.rules.checks.guesttree import guest_topology
 
 GIB = 1 << 30
 PLAN = expected(SWITCHED)

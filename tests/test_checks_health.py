@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweeps import examples
 
-from hosttune.checks.data import table
 from hosttune.discovery.kernellog import interesting, is_broken, parse_dmesg, parse_events
 from hosttune.model.evidence import STATE, Evidence, Health, KernelEvent
 from hosttune.model.gpu import Gpu
@@ -20,6 +19,7 @@ from hosttune.model.host import Link, Nvme, NvSwitch, PciDevice, Problem
 from hosttune.model.problems import MEMORY_UNSURE
 from hosttune.model.result import Result
 from hosttune.model.validation import CheckResult, Sample, Validation
+from hosttune.rules.checks.data import table
 
 BAD, SWITCH = "0000:18:00.0", "0000:19:00.0"
 LOGS = Path(__file__).parent / "cases" / "kernel_log"

@@ -32,8 +32,9 @@ from evidences import (
     with_pci,
 )
 
-from hosttune.checks import checks, judge
 from hosttune.discovery.clocks import read_clocks
+from hosttune.machine.capture import Capture
+from hosttune.machine.reader import Reader
 from hosttune.model.configuration import Fact
 from hosttune.model.evidence import STATE, ClockLimit, Clocks, Evidence
 from hosttune.model.gpu import Gpu
@@ -55,8 +56,7 @@ from hosttune.model.host import (
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Drift, Entry, OpenTransaction, Result
-from hosttune.reader import Reader
-from hosttune.recorded import Capture
+from hosttune.rules.checks import checks, judge
 
 MINE = (
     "pcie-link", "numa-affinity", "pcie-payload", "aspm", "bar-size", "cpu-frequency", "cpu-idle", "smt", "hugepages",

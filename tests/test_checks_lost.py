@@ -9,10 +9,10 @@ import pytest
 from damage import Damage, Files, load, with_damage
 from sickhosts import EXAMPLE
 
-from hosttune.checks import judge
 from hosttune.discovery.evidence import gather
+from hosttune.machine.system import COMMANDS
 from hosttune.model.validation import CheckResult, verdict_of
-from hosttune.system import COMMANDS
+from hosttune.rules.checks import judge
 
 SMI, GPU = COMMANDS + "nvidia-smi-q-x", "0000:18:00.0"
 DEVICES = "/sys/bus/pci/devices"

@@ -17,10 +17,10 @@ from test_checks_ports import evidence as ports_evidence
 from hosttune.discovery.ethtool import parse_link_modes
 from hosttune.discovery.portinfo import parse_port_info, read_port_info, strip_port_info
 from hosttune.errors import CommandFailed
+from hosttune.machine.capture import Capture
+from hosttune.machine.reader import Reader
 from hosttune.model.host import Host, Nic
 from hosttune.model.ports import NicPorts, PortDetail, PortInfo
-from hosttune.reader import Reader
-from hosttune.recorded import Capture
 
 CASES = Path(__file__).parent / "cases" / "ports" / "portinfo"
 HDR, HDR_AT_EDR = (CASES.joinpath(f"ibsim-{name}.txt").read_text() for name in ("hdr", "edr"))

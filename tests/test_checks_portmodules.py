@@ -16,12 +16,12 @@ from test_checks_ports import evidence as ports_evidence
 from hosttune.discovery.ethtool import parse_link_modes, parse_module
 from hosttune.discovery.portdetails import read_port_details
 from hosttune.errors import CommandFailed
+from hosttune.machine.capture import Capture
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import System
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host, Nic
 from hosttune.model.ports import NicPorts, PortDetail
-from hosttune.reader import Reader
-from hosttune.recorded import Capture
-from hosttune.system import System
 
 CASES = Path(__file__).parent / "cases" / "ports" / "ethtool"
 SFP, CMIS, NONSENSE, QSFP = (

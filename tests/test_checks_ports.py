@@ -16,16 +16,16 @@ import msgspec
 import pytest
 from damage import Files
 
-from hosttune.checks import checks, results_of
-from hosttune.checks.data import table
 from hosttune.discovery.evidence import gather
 from hosttune.discovery.kernellog import parse_dmesg, parse_events
 from hosttune.discovery.ports import read_ports
+from hosttune.machine.reader import Reader
 from hosttune.model.evidence import Evidence, Health, KernelEvent
 from hosttune.model.host import DeviceSource, Host, Nic, PciDevice, SeenDevice
 from hosttune.model.ports import Interface, NicPorts, RdmaPort
 from hosttune.model.validation import CheckResult
-from hosttune.reader import Reader
+from hosttune.rules.checks import checks, results_of
+from hosttune.rules.checks.data import table
 from hosttune.validating import look_again
 
 A, B, A1, B1 = "0000:19:00.0", "0000:2a:00.0", "0000:19:00.1", "0000:2a:00.1"

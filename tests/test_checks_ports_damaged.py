@@ -16,9 +16,9 @@ import pytest
 from damage import Files
 from test_checks_ports import FUNCTION, one
 
-from hosttune.checks import checks
 from hosttune.discovery.evidence import gather
 from hosttune.model.networkintent import Roce
+from hosttune.rules.checks import checks
 
 CASES = Path(__file__).parent / "cases" / "ports"
 ADDRESS = "0000:19:00.0"

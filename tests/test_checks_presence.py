@@ -19,20 +19,20 @@ from applyroots import EXAMPLE, Root, copied
 from evidences import GPU, evidence, gpu, guest, host, judged, switch
 
 from hosttune import discover
-from hosttune.archive import open_root
-from hosttune.checks import judge
-from hosttune.checks.expected import Forgotten, of_document, of_validation, with_expectations
-from hosttune.checks.facts import accelerators, known_devices
 from hosttune.cli import run
 from hosttune.discovery.evidence import gather
 from hosttune.errors import BadInput
-from hosttune.history import with_expected
+from hosttune.machine.archive import open_root
+from hosttune.machine.capture import Archive
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import DeviceSource, Host, NvSwitch, PciDevice, SeenDevice
 from hosttune.model.validation import CheckResult, KnownDevice, Machine, Validation, verdict_of
-from hosttune.recorded import Archive
+from hosttune.rules.checks import judge
+from hosttune.rules.checks.expected import Forgotten, of_document, of_validation, with_expectations
+from hosttune.rules.checks.facts import accelerators, known_devices
 from hosttune.validating import decide
+from hosttune.validating.history import with_expected
 
 GPUS = tuple(f"0000:{bus}:00.0" for bus in ("18", "29", "41", "56", "9a", "aa", "ba", "da"))
 SWITCHES = tuple(f"0000:{bus}:00.0" for bus in ("83", "84", "85", "86"))

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from evidences import DOWN, DOWN_2, GPU, NIC, UP, bridge, gpu, nic, switch
 
-from hosttune.checks import results_of
-from hosttune.checks.rails import CHECKS
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import DeviceSource, Host, Nic, PciDevice, SeenDevice
 from hosttune.model.ports import NicPorts
+from hosttune.rules.checks import results_of
+from hosttune.rules.checks.rails import CHECKS
 
 [RAIL] = CHECKS
 OTHER_ROOT, OTHER_UP, OTHER_DOWN, LONE = "0000:25:01.0", "0000:26:00.0", "0000:27:00.0", "0000:28:00.0"

@@ -12,20 +12,20 @@ from domain_shapes import TWO_CELLS, plan_of
 from test_checks_portmodules import Asked
 from test_checks_ports import A, B, evidence, infiniband, interface, one, rdma
 
-from hosttune.checks import results_of
-from hosttune.checks.expected import of_document, with_expectations
-from hosttune.checks.roce import CHECKS
 from hosttune.discovery import roce as reading
 from hosttune.discovery.answers import tool_answer
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.guest import guest_files
+from hosttune.machine.reader import Reader
 from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.guestplan import GuestPlan
 from hosttune.model.host import Host, Nic, Problem
 from hosttune.model.intent import Intent
 from hosttune.model.networkintent import Fabric, Roce
 from hosttune.model.ports import NicPorts, RoceState
-from hosttune.reader import Reader
+from hosttune.rules.checks import results_of
+from hosttune.rules.checks.expected import of_document, with_expectations
+from hosttune.rules.checks.roce import CHECKS
 
 CASES = Path(__file__).parent / "cases" / "ports"
 DECLARED = Roce(mtu=9000, rdma_mtu=4096, trust="dscp", pfc=(5,), ecn=(5,), traffic_class=160)

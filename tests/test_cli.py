@@ -704,7 +704,7 @@ def test_a_command_imports_only_what_it_needs(host_root: Callable[[str], Path]) 
     optional = {"pynvml", "libvirt"}
     calls = (
         (["--version"], {"jinja2", "rich", "lxml.etree", "yaml", "subprocess", "tarfile", "msgspec"} | optional),
-        (["discover", "-o", "json", "--root", root], {"rich", "hosttune.planning", "hosttune.checks"} | optional),
+        (["discover", "-o", "json", "--root", root], {"rich", "hosttune.planning", "hosttune.rules.checks"} | optional),
         (["status", "--root", root, "-o", "json"], {"rich", "hosttune.transaction.kinds", "hosttune.hypervisor"}),
     )
     for arguments, spared in calls:
@@ -740,7 +740,7 @@ def test_an_internal_error_is_one_block_and_70(cli: Cli, capsys: pytest.CaptureF
 
 
 def test_the_state_directory_is_the_contract_s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from hosttune.state import saved_plan
+    from hosttune.journal.state import saved_plan
 
     monkeypatch.setenv("HOSTTUNE_STATE", str(tmp_path))
     assert saved_plan() == str(tmp_path / "plan.json")

@@ -29,9 +29,9 @@ from sweeps import sample
 
 from hosttune.discovery import discover
 from hosttune.errors import WriteFailed
+from hosttune.machine.scratch import Scratch
 from hosttune.model.plan import Plan
 from hosttune.model.result import Result
-from hosttune.scratch import Scratch
 from hosttune.transaction import Options, apply_plan
 from hosttune.transaction.site import site_of
 

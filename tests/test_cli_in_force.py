@@ -11,8 +11,8 @@ import pytest
 from applyroots import GPU, PAGES, PREFERENCE, Cli, outcomes
 
 from hosttune.cli import run
+from hosttune.machine.scratch import Scratch
 from hosttune.model.plan import Plan
-from hosttune.scratch import Scratch
 from hosttune.transaction import applied_plans, plan_in_force
 from hosttune.transaction.site import site_of
 

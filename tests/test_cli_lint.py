@@ -15,8 +15,8 @@ from jsonschema import Draft4Validator
 
 from hosttune.cli import run
 from hosttune.domain import domain_xml
-from hosttune.linting import rules
 from hosttune.model.limits import LIMITS
+from hosttune.rules.lint import rules
 
 SARIF = Path(__file__).parent / "cases" / "sarif" / "sarif-2.1.0-rtm.5.json"
 Cli = Callable[..., tuple[int, str, str]]

@@ -16,11 +16,11 @@ from examplehosts import discovered
 from hosttune import discover
 from hosttune.bench.baselines import shipped_peaks
 from hosttune.cli import run
-from hosttune.diagnosing import diagnose
 from hosttune.model.diagnosis import Diagnosis
 from hosttune.model.measured import Measured
 from hosttune.model.prediction import Prediction
 from hosttune.predicting import Scope, predict
+from hosttune.rules.causes import diagnose
 
 Cli = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).resolve().parent.parent

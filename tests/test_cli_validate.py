@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 from applyroots import EXAMPLE, PREFERENCE, Root, copied
 
-from hosttune.archive import open_root
 from hosttune.bench.measuring import Measured
-from hosttune.checks import checks
 from hosttune.cli import run
 from hosttune.cli.validate import report_of
 from hosttune.discovery.evidence import IRQBALANCE_UNIT, gather, read_irqbalance
-from hosttune.machine import Machine
+from hosttune.discovery.recording import write_capture
+from hosttune.machine.archive import open_root
+from hosttune.machine.live import Machine
+from hosttune.machine.reader import Reader
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, Link, PciDevice
 from hosttune.model.validation import Sample, Validation, verdict_of
-from hosttune.reader import Reader
-from hosttune.recording import write_capture
 from hosttune.report.draw.html import page
+from hosttune.rules.checks import checks
 from hosttune.validating import Validated, decide
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from hosttune.clock import now_text, seconds_of, since_boot
-from hosttune.starts import GUEST, HANDOVER, no_start_before, start_line
+from hosttune.model.clock import now_text, seconds_of, since_boot
+from hosttune.model.starts import GUEST, HANDOVER, no_start_before, start_line
 
 DEVICE = "0000:41:00.0"
 QUARANTINED, BEFORE, AFTER = "2026-01-31T12:00:00", "2026-01-31T11:59:59", "2026-01-31T12:00:01"

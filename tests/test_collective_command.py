@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hosttune.archive import open_system
 from hosttune.cli import run
 from hosttune.cli.collective import refuse_used_gpus
-from hosttune.collective.expected import machines
-from hosttune.collective.listing import listed
+from hosttune.cluster.collective.expected import machines
+from hosttune.cluster.collective.listing import listed
 from hosttune.discovery import discover
 from hosttune.errors import Refused
+from hosttune.machine.archive import open_system
 from hosttune.model.collective import CollectiveJob, Member
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples/hgx-h200-8.tar.xz"

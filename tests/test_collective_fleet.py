@@ -14,9 +14,9 @@ from collectivehosts import Fabric, member
 from msgspec.structs import replace
 from rich.console import Console
 
+from hosttune.cluster.collectiveplan import CollectiveOptions
+from hosttune.cluster.collectiveruns import CollectiveRequest, CollectiveRun, report_of_past, run_collective
 from hosttune.errors import BadInput
-from hosttune.fleet.collective import CollectiveRequest, CollectiveRun, report_of_past, run_collective
-from hosttune.fleet.collectiveplan import CollectiveOptions
 from hosttune.fleet.inventory import Inventory
 from hosttune.fleet.run import Request
 from hosttune.model.collective import CollectiveReport, Member

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 import pytest
 from sweeps import FULL
 
-from hosttune.collective.groups import Findings, Trial, counts, findings, most_steps, search, series
+from hosttune.cluster.collective.groups import Findings, Trial, counts, findings, most_steps, search, series
 
 
 class Planted:

@@ -9,8 +9,8 @@ import pytest
 from collectivehosts import member, seconds_of
 from msgspec.structs import replace
 
-from hosttune.collective.expected import expected, machines
-from hosttune.collective.judging import Standard, Wanted, busbw, figures, joined, judged, scaling, verdict_of
+from hosttune.cluster.collective.expected import expected, machines
+from hosttune.cluster.collective.judging import Standard, Wanted, busbw, figures, joined, judged, scaling, verdict_of
 from hosttune.model.collective import HostGroup, Member, Timing
 from hosttune.predicting.formulas import Estimate
 

@@ -22,12 +22,12 @@ from collectivehosts import standin_torch
 from msgspec.structs import replace
 from namespaces import ended, until
 
-from hosttune.collective.child import is_of_all
-from hosttune.collective.listing import _library
-from hosttune.collective.meeting import listen
-from hosttune.collective.member import check_task, environment, take_part
+from hosttune.cluster.collective.child import is_of_all
+from hosttune.cluster.collective.listing import _library
+from hosttune.cluster.collective.meeting import listen
+from hosttune.cluster.collective.member import check_task, environment, take_part
 from hosttune.errors import BadInput
-from hosttune.machine import Machine
+from hosttune.machine.live import Machine
 from hosttune.model.collective import Member, Task
 
 NAMES = ("gpu-1", "gpu-2", "gpu-3")
@@ -214,7 +214,7 @@ def test_another_way_to_the_first_host_is_the_wrong_fabric(port: int) -> None:
 KILLED = """
 import sys
 sys.path.insert(0, {root!r})
-from hosttune.collective.member import take_part
+from hosttune.cluster.collective.member import take_part
 from hosttune.model.collective import Member, Task
 task = Task(group="g", hosts=("a",), index=0, machines=(None,), address="127.0.0.1", port={port}, own="127.0.0.1",
             ranks=2, kinds=("all-reduce",), sizes=(4096,), device="cpu", seconds=600)

@@ -11,17 +11,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hosttune.archive import open_root
 from hosttune.discovery.configuration import configuration_of
 from hosttune.discovery.drivers import read_driver_info
 from hosttune.discovery.evidence import gather
+from hosttune.discovery.recording import Recording
 from hosttune.discovery.smbios import modules_of
-from hosttune.machine import Machine
+from hosttune.machine.archive import open_root
+from hosttune.machine.live import Machine
+from hosttune.machine.reader import Reader
 from hosttune.model.configuration import FACT_KINDS, Fact, alike_arguments, argument_difference, normal_value, sort_key
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
-from hosttune.reader import Reader
-from hosttune.recording import Recording
 from hosttune.validating import Request, validate
 
 NIC, GPU, DRIVE, PLAIN = "0000:0a:00.0", "0000:41:00.0", "0000:05:00.0", "0000:0b:00.0"

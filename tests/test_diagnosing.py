@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from hosttune.bench.baselines import shipped
-from hosttune.diagnosing import diagnose
-from hosttune.diagnosing.judge import RULES
 from hosttune.errors import BadInput
 from hosttune.model.diagnosis import GRADES, Diagnosis
 from hosttune.model.measured import METRICS, Measured, Observations
+from hosttune.rules.causes import diagnose
+from hosttune.rules.causes.judge import RULES
 
 CASES = json.loads((Path(__file__).parent / "cases/diagnosis/published.json").read_text())
 # Cases that are solved by nothing that is known of them: no key of the document holds the cause.

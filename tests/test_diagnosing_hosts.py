@@ -13,14 +13,14 @@ from examplehosts import discovered
 
 from hosttune import discover
 from hosttune.cli import run
-from hosttune.diagnosing import diagnose
-from hosttune.diagnosing.gathering import of_host_facts, of_validation
-from hosttune.diagnosing.merging import merge
 from hosttune.model.diagnosis import Diagnosis
 from hosttune.model.gpu import Mig
 from hosttune.model.host import Host, Link, LinkEnd
 from hosttune.model.measured import Figure, Measured
 from hosttune.model.validation import Sample, Validation
+from hosttune.rules.causes import diagnose
+from hosttune.rules.causes.gathering import of_host_facts, of_validation
+from hosttune.rules.causes.merging import merge
 
 EXAMPLE = str(Path(__file__).resolve().parent.parent / "examples/hgx-h200-8.tar.xz")
 HOSTS = Path(__file__).resolve().parent / "hosts/h200"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hosttune.diagnosing import diagnose
-from hosttune.diagnosing.logs import read_log
-from hosttune.diagnosing.merging import merge
 from hosttune.errors import BadInput
 from hosttune.model.measured import Measured
+from hosttune.rules.causes import diagnose
+from hosttune.rules.causes.logs import read_log
+from hosttune.rules.causes.merging import merge
 
 ROOT = Path(__file__).parent
 BENCH = ROOT / "cases/bench"

@@ -15,9 +15,9 @@ from lxml import etree
 
 from hosttune.discovery.cpu import read_cpus
 from hosttune.discovery.memory import read_nodes
+from hosttune.machine.capture import Capture
+from hosttune.machine.reader import Reader
 from hosttune.model.values import CpuSet
-from hosttune.reader import Reader
-from hosttune.recorded import Capture
 
 HOSTS = Path(__file__).parent / "hosts"
 HostRoot = Callable[[str], Path]

@@ -11,9 +11,9 @@ import pytest
 
 from hosttune.discovery.devices import read_nics, read_nvme, read_nvswitches
 from hosttune.discovery.pci import read_pci
+from hosttune.machine.capture import Capture
+from hosttune.machine.reader import Reader
 from hosttune.model.host import Nic, Nvme, NvSwitch, PciDevice
-from hosttune.reader import Reader
-from hosttune.recorded import Capture
 
 HOSTS = Path(__file__).parent / "hosts"
 DERIVED = sorted(path.name.removesuffix(".expected.json") for path in HOSTS.glob("derived/*.expected.json"))

@@ -11,12 +11,12 @@ import pytest
 from rich.console import Console
 from sweeps import sample
 
-from hosttune.archive import open_root
 from hosttune.discovery import discover
+from hosttune.discovery.recording import Recording
 from hosttune.errors import BadInput
+from hosttune.machine.archive import open_root
+from hosttune.machine.capture import Archive
 from hosttune.model.host import Host
-from hosttune.recorded import Archive
-from hosttune.recording import Recording
 from hosttune.report.text import print_host
 
 HOSTS = Path(__file__).parent / "hosts"

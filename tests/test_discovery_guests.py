@@ -24,13 +24,13 @@ from hosttune.discovery.libvirtd import (
     strip_xml,
 )
 from hosttune.errors import BadInput, CommandFailed
-from hosttune.machine import Machine
+from hosttune.machine.capture import Archive
+from hosttune.machine.live import Machine
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import COMMANDS
 from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
 from hosttune.model.problems import LIST_UNREAD
 from hosttune.model.values import to_json
-from hosttune.reader import Reader
-from hosttune.recorded import Archive
-from hosttune.system import COMMANDS
 
 UUID = "4c4c4544-0043-5910-8052-b4c04f4d3732"
 PINNED = f"""<domain type='test'>

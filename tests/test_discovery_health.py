@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from hosttune import manifest
 from hosttune.discovery.fabric import CONFIG, read_fabric_manager
 from hosttune.discovery.health import read_health
 from hosttune.errors import CommandFailed
+from hosttune.machine import manifest
+from hosttune.machine.capture import Capture
+from hosttune.machine.reader import Reader
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Cpu, Host, NumaNode, Nvme, NvSwitch, PciDevice
-from hosttune.reader import Reader
-from hosttune.recorded import Capture
 
 GPU, DISK = "0000:41:00.0", "0000:43:00.0"
 HOST = Host(

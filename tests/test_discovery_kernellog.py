@@ -20,11 +20,11 @@ from hosttune.discovery.kernellog import (
     parse_journal,
     read_kernel_log,
 )
+from hosttune.discovery.scrub import Scrub
 from hosttune.errors import BadInput, CommandFailed
+from hosttune.machine.capture import Capture
+from hosttune.machine.reader import Reader
 from hosttune.model.evidence import KernelEvent
-from hosttune.reader import Reader
-from hosttune.recorded import Capture
-from hosttune.scrub import Scrub
 
 CASES = Path(__file__).parent / "cases" / "kernel_log"
 

@@ -17,12 +17,12 @@ from test_discovery_guests import PINNED, PLAIN, TENANT, recorded
 
 from hosttune.discovery.guests import read_guests
 from hosttune.discovery.libvirtd import URI_VARIABLE, ask_libvirt
-from hosttune.machine import Machine
+from hosttune.machine.live import Machine
 
 ROOT = Path(__file__).resolve().parent.parent
 ASK = """
 from hosttune.discovery.libvirtd import ask_libvirt
-from hosttune.machine import Machine
+from hosttune.machine.live import Machine
 import libvirt
 print(ask_libvirt(Machine()))
 """

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from hosttune import manifest
 from hosttune.discovery.memory import read_memory_settings, read_nodes
 from hosttune.errors import Unreadable
+from hosttune.machine import manifest
+from hosttune.machine.capture import Archive, Capture
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import COMPLETE
 from hosttune.model.host import HugePages, MemorySettings, NumaNode, Problem
 from hosttune.model.values import CpuSet
-from hosttune.reader import Reader
-from hosttune.recorded import Archive, Capture
-from hosttune.system import COMPLETE
 
 LOOKED_FOR = manifest.write((), (), ["/sys/devices/system/node"]).encode()
 HOSTS = Path(__file__).parent / "hosts"

@@ -9,10 +9,10 @@ import pytest
 
 from hosttune.discovery.guests import read_guests
 from hosttune.discovery.qemu import qemu_processes
+from hosttune.machine.capture import Archive
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import COMMANDS
 from hosttune.model.host import RunningGuest
-from hosttune.reader import Reader
-from hosttune.recorded import Archive
-from hosttune.system import COMMANDS
 
 XML = """<domain type='kvm'><name>a</name><memory unit='GiB'>4</memory><currentMemory unit='GiB'>4</currentMemory>
 <vcpu>2</vcpu><cputune><vcpupin vcpu='0' cpuset='4'/><vcpupin vcpu='1' cpuset='5'/></cputune>

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from hosttune import manifest
-from hosttune.archive import open_root
 from hosttune.discovery import discover
 from hosttune.discovery.platform import read_digest, read_identity, read_iommu, read_platform
 from hosttune.discovery.settings import read_settings
 from hosttune.errors import BadInput, Unreadable
+from hosttune.machine import manifest
+from hosttune.machine.archive import open_root
+from hosttune.machine.capture import Archive, Capture
+from hosttune.machine.reader import Reader
 from hosttune.model.commandline import split
 from hosttune.model.host import Iommu, Module, NumaNode, PciDevice
-from hosttune.reader import Reader
-from hosttune.recorded import Archive, Capture
 
 X86 = "processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nflags\t\t: fpu lm{flag}\n\nprocessor\t: 1\n"
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosttune import manifest
 from hosttune.discovery.processes import read_leftovers, read_processes
+from hosttune.machine import manifest
+from hosttune.machine.capture import Archive
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import COMMANDS, COMPLETE
 from hosttune.model.evidence import GuestProcess, GuestThread, Leftovers
 from hosttune.model.host import Host, RunningGuest
-from hosttune.reader import Reader
-from hosttune.recorded import Archive
-from hosttune.system import COMMANDS, COMPLETE
 
 PROCESSES = f"{COMMANDS}qemu-processes"
 PID_FILE = "/run/libvirt/qemu/{}.pid"

@@ -16,14 +16,14 @@ import pytest
 from msgspec.structs import replace
 
 from hosttune.cli import run
-from hosttune.environment import judge, rules
-from hosttune.environment.judging import Case, Rule, source_text
-from hosttune.environment.onhost import FACTS
 from hosttune.errors import BadInput
 from hosttune.model.devices import Nic
 from hosttune.model.environment import VERDICTS, EnvironmentLine
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import Cpu, Host
+from hosttune.rules.environment import judge, rules
+from hosttune.rules.environment.judging import Case, Rule, source_text
+from hosttune.rules.environment.onhost import FACTS
 
 ROOT = Path(__file__).parent
 GUIDES = tomllib.loads((ROOT / "cases/environment/guides.toml").read_text())

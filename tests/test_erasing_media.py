@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hosttune.errors import InUse, Refused, Unreadable
-from hosttune.machine import Machine
-from hosttune.recorded import Capture
+from hosttune.machine.capture import Capture
+from hosttune.machine.live import Machine
 
 
 @pytest.fixture

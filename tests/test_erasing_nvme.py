@@ -21,7 +21,7 @@ from hosttune.handover.erasing.nvme import (
     parse_sanitize_log,
     parse_secondaries,
 )
-from hosttune.scratch import Scratch
+from hosttune.machine.scratch import Scratch
 
 CASES = Path(__file__).parent / "cases/nvme"
 VERSIONS = ("1.16", "2.3")

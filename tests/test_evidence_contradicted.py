@@ -15,8 +15,8 @@ from damage import with_damage as damaged
 from sickhosts import EXAMPLE
 
 from hosttune.discovery.evidence import gather
+from hosttune.machine.system import COMMANDS
 from hosttune.model.host import Host
-from hosttune.system import COMMANDS
 
 GPU, NEXT, NIC, DRIVE, SWITCH = "0000:18:00.0", "0000:29:00.0", "0000:02:00.0", "0000:01:00.0", "0000:83:00.0"
 FUNCTIONS, GROUPS = "/sys/bus/pci/devices", "/sys/kernel/iommu_groups"

@@ -22,9 +22,9 @@ from sickhosts import HEALTHY, SICK
 from sweeps import SEED, sample
 from test_checks_captures import ARCHIVES
 
-from hosttune.checks import checks
+from hosttune.discovery.recording import Recording
 from hosttune.errors import BadInput, Unreadable
-from hosttune.recording import Recording
+from hosttune.rules.checks import checks
 
 HOSTS: Mapping[str, Callable[[], Files]] = {
     **{name: lambda path=path: load(path) for name, path in ARCHIVES.items()},  # type: ignore[misc]

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 import hosttune
-from hosttune.archive import open_root
-from hosttune.checks import judge
 from hosttune.discovery.evidence import gather
+from hosttune.machine.archive import open_root
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.values import CpuSet
+from hosttune.rules.checks import judge
 
 GIB = 1 << 30
 MOVED = "0000:41:00.0"

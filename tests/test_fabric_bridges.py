@@ -12,16 +12,16 @@ from evidences import host as evidence_host
 from planhosts import Card, build_host, intent_of
 
 from hosttune.discovery.devices import read_nics
+from hosttune.discovery.scrub import Scrub
 from hosttune.errors import BadInput
 from hosttune.gpu.bridges import MARK
+from hosttune.machine.capture import Capture
+from hosttune.machine.reader import Reader
 from hosttune.model.host import Host, Nic, PciDevice
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
 from hosttune.model.values import to_json
 from hosttune.planning import plan
-from hosttune.reader import Reader
-from hosttune.recorded import Capture
-from hosttune.scrub import Scrub
 
 GPU, BRIDGE, FULL, NIC, OTHER = "0000:41:00.0", "0000:05:00.0", "0000:05:00.1", "0000:42:00.0", "0000:43:00.0"
 VPD = b"\x82\x0e\x00ConnectX-7 HGX\x90\x1c\x00SN\x08MT123456V0\x0b" + MARK + b"\x78"

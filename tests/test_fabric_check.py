@@ -9,10 +9,10 @@ import pytest
 from fabrichosts import AT, H200, MODULES, board, shared
 from planhosts import Held
 
-from hosttune.checks.fabricpartition import fabric_partition
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult
+from hosttune.rules.checks.fabricpartition import fabric_partition
 
 
 def found(fabric: dict[str, Any] | None, guests: list[Held], **more: Any) -> list[CheckResult]:

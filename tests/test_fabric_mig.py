@@ -10,10 +10,10 @@ import pytest
 from fabrichosts import AT, GPUS, board, decide, listed, shared, told
 from planhosts import Held
 
+from hosttune.inventory.partitions import Fabric, read_fabric, refusal
 from hosttune.model.host import Host
 from hosttune.model.plan import MigAssignment, PlannedGuest
 from hosttune.planning.fabric.guest import fabric_findings, fabric_reasons, guest_partition, not_startable
-from hosttune.planning.fabric.partitions import Fabric, read_fabric, refusal
 from hosttune.planning.fabric.steps import fabric_steps
 
 Json = dict[str, Any]

@@ -26,11 +26,11 @@ from planhosts import Held
 
 from hosttune.errors import BadInput
 from hosttune.gpu.boards import board_of
+from hosttune.inventory.partitions import Fabric, partition_of, placeable, read_fabric
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
 from hosttune.model.values import to_builtins
 from hosttune.planning.fabric.guest import not_startable
-from hosttune.planning.fabric.partitions import Fabric, partition_of, placeable, read_fabric
 
 Json = dict[str, Any]
 

@@ -14,14 +14,14 @@ from fabrichosts import GPUS, H200, MODULES, SMALL, answered
 import hosttune
 from hosttune.discovery import discover
 from hosttune.discovery.fabric import CONFIG, read_fabric, recall_modules
+from hosttune.discovery.recording import write_capture
 from hosttune.errors import CommandFailed
+from hosttune.machine.capture import Capture
+from hosttune.machine.reader import Reader
+from hosttune.machine.scratch import Scratch
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, NvSwitch, PciDevice
 from hosttune.model.intent import Intent
-from hosttune.reader import Reader
-from hosttune.recorded import Capture
-from hosttune.recording import write_capture
-from hosttune.scratch import Scratch
 
 SMI = Path(__file__).parent / "cases" / "gpu" / "smi-text" / "h100-x8-535.txt"
 SWITCH = PciDevice(address="0000:83:00.0", vendor_id="10de", device_id="22a3")

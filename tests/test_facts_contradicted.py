@@ -14,8 +14,8 @@ import pytest
 from damage import Damage, Files, Found, as_captured, improvements, load, read_by_discovery, validated, with_damage
 from sickhosts import EXAMPLE, GIVEN, VM, contradicted, with_guest
 
-from hosttune.pciconfig import CAP_EXPRESS, capability_at
-from hosttune.system import COMMANDS, COMPLETE
+from hosttune.linux.pciconfig import CAP_EXPRESS, capability_at
+from hosttune.machine.system import COMMANDS, COMPLETE
 
 DEVICES = "/sys/bus/pci/devices"
 GPUS = (GIVEN, "0000:29:00.0", "0000:41:00.0", "0000:56:00.0", "0000:9a:00.0", "0000:aa:00.0")

@@ -35,8 +35,8 @@ from faultlab import FILE, Ended, Faults, Faulty, Job, effect_names, kill, run_f
 from sweeps import FULL, sample
 
 from hosttune.errors import Refused
+from hosttune.machine.capture import Capture
 from hosttune.model.result import Result
-from hosttune.recorded import Capture
 from hosttune.transaction.kinds import kinds
 from hosttune.transaction.site import Site
 

@@ -22,13 +22,13 @@ from faultlab import Faults, applied_state, fresh_root, quiet, run_forked, send,
 from sweeps import FULL, sample
 
 import hosttune
-from hosttune.child import in_child
 from hosttune.discovery import discover
 from hosttune.errors import Stuck
 from hosttune.journal import Store
+from hosttune.machine.child import in_child
+from hosttune.machine.scratch import Scratch
 from hosttune.model.plan import Action
 from hosttune.model.result import Result
-from hosttune.scratch import Scratch
 from hosttune.settings.memory import Ksm
 from hosttune.settings.setting import Setting
 from hosttune.transaction.engine import StepResults, carry_out

@@ -16,8 +16,8 @@ from fleetstub import Stubs, end, until
 
 from hosttune.cli import run
 from hosttune.cli.commands import command
-from hosttune.fleet.collectiveplan import CollectiveOptions
-from hosttune.fleet.pairplan import PairsOptions
+from hosttune.cluster.collectiveplan import CollectiveOptions
+from hosttune.cluster.pairplan import PairsOptions
 from hosttune.fleet.record import Line
 from hosttune.fleet.reporting import report_of_past
 from hosttune.fleet.results import host_folder

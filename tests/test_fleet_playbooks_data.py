@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from fleethosts import BIN, Fleet, Played, script, stand_in
 
-from hosttune.checks.expected import of_document
 from hosttune.fleet.results import host_folder
+from hosttune.rules.checks.expected import of_document
 
 # Argument after argument with a NUL between, then what came on standard input.
 _RECORDER = """#!/bin/sh

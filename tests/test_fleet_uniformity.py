@@ -14,12 +14,12 @@ from rich.console import Console
 from test_configuration import edited, plant
 from uniformhosts import GPUS, KINDS, VALUES, document, facts, machine
 
-from hosttune.archive import open_root
 from hosttune.fleet.hardware import HostHardware
 from hosttune.fleet.medians import Hardware
 from hosttune.fleet.overview import Asked, report_of
 from hosttune.fleet.results import answer_path
 from hosttune.fleet.uniformity import MOST_FACTS, MOST_SUBJECTS, MOST_VALUES, Gathering
+from hosttune.machine.archive import open_root
 from hosttune.model.configuration import FACT_KINDS, Fact
 from hosttune.model.fleet import FleetReport
 from hosttune.model.uniformity import Holder, Spread

@@ -15,15 +15,15 @@ from damage import with_damage as damaged
 from sweeps import sample
 
 from hosttune import capture
-from hosttune.archive import open_root
 from hosttune.discovery import discover
 from hosttune.errors import BadInput, CommandFailed, Unreadable
 from hosttune.gpu import read_gpus
 from hosttune.gpu.amd_smi import COMMAND, NOT_UNDERSTOOD, QUERY, parse_amd_smi
+from hosttune.machine.archive import open_root
+from hosttune.machine.capture import Archive
+from hosttune.machine.reader import Reader
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
-from hosttune.reader import Reader
-from hosttune.recorded import Archive
 
 CASES = Path(__file__).parent / "cases" / "gpu" / "amd-smi"
 MI300X = (CASES / "mi300x-x8-rocm7.2.1.txt").read_text()

@@ -15,10 +15,10 @@ import hosttune
 from hosttune.gpu.amd import read_ras
 from hosttune.gpu.nvml import dump_from
 from hosttune.gpu.nvml_facts import parse_nvml
+from hosttune.machine.capture import Capture
+from hosttune.machine.reader import Reader
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host
-from hosttune.reader import Reader
-from hosttune.recorded import Capture
 
 A = "0000:19:00.0"
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from gpuevidence import A, B, C, evidence
 
-from hosttune.checks import judge
 from hosttune.gpu import read_gpus
 from hosttune.gpu.amd import AMD
+from hosttune.machine.capture import Archive
+from hosttune.machine.reader import Reader
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice
-from hosttune.reader import Reader
-from hosttune.recorded import Archive
+from hosttune.rules.checks import judge
 
 SPX, CPX = ("SPX", "NPS1"), ("CPX", "NPS4")
 Modes = tuple[str | None, str | None]

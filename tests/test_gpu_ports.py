@@ -9,15 +9,15 @@ import pytest
 from gpuevidence import A, B, evidence
 from msgspec import structs
 
-from hosttune.checks import judge
 from hosttune.errors import CommandFailed
 from hosttune.gpu.habana import HABANA, PORTS_QUERY, parse_ports
+from hosttune.machine.capture import Archive
+from hosttune.machine.reader import Reader
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu, GpuPort
 from hosttune.model.host import PciDevice
 from hosttune.model.validation import CheckResult
-from hosttune.reader import Reader
-from hosttune.recorded import Archive
+from hosttune.rules.checks import judge
 
 CASE = (Path(__file__).parent / "cases/gpu/hl-smi-ports/gaudi3-x1.txt").read_text()
 KINDS, STATES = (CASE.split("]\n")[n].split("[")[0] for n in (1, 2))

@@ -14,11 +14,11 @@ from hosttune.errors import CommandFailed
 from hosttune.gpu import read_gpus
 from hosttune.gpu.amd_topology import NODES, read_xgmi
 from hosttune.gpu.habana import parse_hl_smi
+from hosttune.machine.capture import Archive, Capture
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import System
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import PciDevice
-from hosttune.reader import Reader
-from hosttune.recorded import Archive, Capture
-from hosttune.system import System
 
 H200 = Path(__file__).parent / "hosts" / "h200"
 CASES = Path(__file__).parent / "cases" / "gpu"

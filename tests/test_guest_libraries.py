@@ -12,9 +12,10 @@ import pytest
 from domain_shapes import ONE_GPU, TWO_CELLS, changed, plan_of
 from test_guest_scripts import NIC, SHELLS, WHERE, Inside, installed, make
 
-from hosttune.checks import judge
 from hosttune.discovery.guestlibrary import read_library_files, read_rdma_access
 from hosttune.guest import guest_files
+from hosttune.machine.capture import Capture
+from hosttune.machine.reader import Reader
 from hosttune.model.devices import Nic
 from hosttune.model.evidence import UNLIMITED, Evidence, RdmaAccess
 from hosttune.model.gpu import Gpu
@@ -25,8 +26,7 @@ from hosttune.model.networkintent import Fabric, Roce
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.ports import NicPorts, RdmaPort
 from hosttune.model.validation import CheckResult
-from hosttune.reader import Reader
-from hosttune.recorded import Capture
+from hosttune.rules.checks import judge
 
 TOPOLOGY = "/etc/hosttune-guest/virtualTopology.xml"
 

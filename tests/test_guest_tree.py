@@ -14,9 +14,9 @@ from guesttrees import FILES, MATRICES, Hub, Made, Root, host_of, host_of_file, 
 
 import hosttune
 from hosttune.domain import domain_xml
+from hosttune.inventory.devices import read_catalogue
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
-from hosttune.planning.inventory.devices import read_catalogue
 from hosttune.planning.pcie.tree import build_tree
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "hgx-h200-8.tar.xz"

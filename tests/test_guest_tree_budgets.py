@@ -22,10 +22,10 @@ from sweeps import examples
 from hosttune.domain import domain_xml
 from hosttune.guest import guest_files
 from hosttune.guest.nccl import FILE
+from hosttune.inventory.devices import read_catalogue
 from hosttune.model.host import Host
 from hosttune.model.plan import Device, Plan
 from hosttune.model.values import parse_cpus
-from hosttune.planning.inventory.devices import read_catalogue
 from hosttune.planning.pcie.tree import LAST_BUS, NoRoomOnBus, with_host_places
 
 __all__ = ["libvirtd"]

@@ -16,19 +16,19 @@ import pytest
 from applyroots import GPU, OTHER_GPU, STATE, Cli, Root, action, block, edited, outcomes
 from handovers import DONE, SIGNER, Keys
 
-from hosttune.archive import open_system
 from hosttune.cli import run
-from hosttune.clock import now_text
 from hosttune.discovery import discover
 from hosttune.discovery.handover import _brief
 from hosttune.errors import Refused
 from hosttune.handover.statement import handed_device, read_firmware, statement_of
+from hosttune.inventory.devices import identity, read_catalogue
 from hosttune.journal import Header, Record, Store, Transaction
-from hosttune.libvirthook import PLACE
+from hosttune.journal.register import read_register, record_devices
+from hosttune.machine.archive import open_system
+from hosttune.model.clock import now_text
 from hosttune.model.quarantine import DeviceRecord, HandoverState
-from hosttune.planning.inventory.devices import identity, read_catalogue
-from hosttune.register import read_register, record_devices
-from hosttune.starts import REGISTER_ANSWER
+from hosttune.model.starts import REGISTER_ANSWER
+from hosttune.settings.hook import PLACE
 from hosttune.transaction.guards import refuse_between_tenants
 from hosttune.transaction.site import site_of
 

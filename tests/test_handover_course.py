@@ -18,7 +18,6 @@ from courses import Wiped, handed, here, passing, states, steps, with_guest
 from cutshort import put
 from handovers import SIGNER, Keys
 
-from hosttune.archive import open_system
 from hosttune.cli import run
 from hosttune.discovery import discover
 from hosttune.errors import BadInput, Refused
@@ -33,13 +32,14 @@ from hosttune.handover.targets import Asked, Target
 from hosttune.handover.testing import tested as judged
 from hosttune.handover.verify import live_of, verification
 from hosttune.journal import Store
-from hosttune.libvirthook import PLACE
+from hosttune.journal.register import read_register, record_devices, release
+from hosttune.machine.archive import open_system
 from hosttune.model.handover import HandoverStep
 from hosttune.model.host import Host
+from hosttune.model.starts import REGISTER, STARTS
 from hosttune.model.validation import Validation
 from hosttune.model.values import to_json
-from hosttune.register import read_register, record_devices, release
-from hosttune.starts import REGISTER, STARTS
+from hosttune.settings.hook import PLACE
 
 root = applyroots.root
 cli = applyroots.cli

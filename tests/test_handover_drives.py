@@ -22,8 +22,8 @@ from hosttune.handover.cleaning import Cleaning, Erasure, Work
 from hosttune.handover.erasing import erasing, held_back
 from hosttune.handover.running import Handed, Options, hand_over
 from hosttune.handover.targets import Asked, Target
+from hosttune.journal.register import read_register, record_devices
 from hosttune.model.host import Host
-from hosttune.register import read_register, record_devices
 from hosttune.transaction.site import Site, site_of
 
 assert ADDRESS == DRIVE

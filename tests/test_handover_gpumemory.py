@@ -12,8 +12,8 @@ from hosttune.errors import CommandFailed
 from hosttune.gpu.nvidia_memory import count_aligned
 from hosttune.handover.gpumemory import search
 from hosttune.handover.targets import Target
+from hosttune.machine.scratch import Scratch
 from hosttune.model.handover import HandoverStep
-from hosttune.scratch import Scratch
 
 GIB = 1 << 30
 # As on an H200 (149,554,200,576 bytes written, of 150,109,880,320), in proportion.

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosttune.clock import now_text
 from hosttune.errors import CommandFailed, Refused, Unreadable
-from hosttune.libvirthook import PLACE, hook_text, recording_of
+from hosttune.journal.register import read_register, record_devices
+from hosttune.machine.system import System
+from hosttune.model.clock import now_text
 from hosttune.model.quarantine import DeviceRecord, Register
+from hosttune.model.starts import QUARANTINED, REGISTER, STARTS, count_starts, quarantine_list, start_line
 from hosttune.model.values import to_json
-from hosttune.register import read_register, record_devices
-from hosttune.starts import QUARANTINED, REGISTER, STARTS, count_starts, quarantine_list, start_line
-from hosttune.system import System
+from hosttune.settings.hook import PLACE, hook_text, recording_of
 
 GPU, VF, OTHER = "0000:41:00.0", "0000:41:00.4", "10000:c1:1f.7"
 XML = """<domain type='kvm'><name>vm</name><devices>

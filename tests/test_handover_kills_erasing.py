@@ -26,9 +26,9 @@ from hosttune.handover.cleaning import Cleaning
 from hosttune.handover.erasing import erasing, held_back
 from hosttune.handover.running import Handed, Options, hand_over
 from hosttune.handover.targets import Asked
+from hosttune.machine.scratch import Scratch
 from hosttune.model.host import Host
 from hosttune.model.validation import Validation
-from hosttune.scratch import Scratch
 from hosttune.transaction.site import Site, site_of
 
 root = applyroots.root

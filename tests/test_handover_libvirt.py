@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from libvirtd import NEEDED, NOBODY
 
-from hosttune.libvirthook import hook_text
+from hosttune.settings.hook import hook_text
 
 GPU = "0000:41:00.0"
 # Metadata stands for a passed device, which this machine does not have: the hook takes its <source> for one.

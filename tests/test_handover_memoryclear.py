@@ -27,7 +27,7 @@ from hosttune.handover.memoryclear import announced, asked, times
 from hosttune.handover.running import Handed, lines_of
 from hosttune.handover.targets import Asked, Target
 from hosttune.journal import Store
-from hosttune.machine import run_command
+from hosttune.machine.live import run_command
 from hosttune.model.handover import HandoverStep
 
 CASES = Path(__file__).parent / "cases/memory_clear"

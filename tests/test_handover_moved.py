@@ -12,15 +12,15 @@ from coursekills import DRIVE, passing_all, root_of
 from courses import Wiped, handed, here, states, steps
 from cutshort import put
 
-from hosttune.archive import open_system
 from hosttune.cli import run
 from hosttune.discovery import discover
 from hosttune.discovery.handover import _brief
 from hosttune.errors import Refused
 from hosttune.handover.targets import Asked, Target, joined
+from hosttune.inventory.quarantine import quarantined_devices
+from hosttune.journal.register import read_register
+from hosttune.machine.archive import open_system
 from hosttune.model.quarantine import drive_mark
-from hosttune.planning.inventory.quarantine import quarantined_devices
-from hosttune.register import read_register
 from hosttune.transaction.site import Site
 
 MOVED, SERIAL = "0000:c9:00.0", "S6CK NE0 T1"

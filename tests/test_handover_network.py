@@ -33,7 +33,6 @@ from networkroots import (
     virtual_root,
 )
 
-from hosttune.archive import open_system
 from hosttune.discovery import discover
 from hosttune.handover import calls
 from hosttune.handover.network import compare, first_look, put_back, settle, tools
@@ -42,10 +41,11 @@ from hosttune.handover.network.virtual import read
 from hosttune.handover.running import Handed, Options, hand_over, lines_of
 from hosttune.handover.targets import Asked, Target
 from hosttune.handover.testing import tested as judged
+from hosttune.machine.archive import open_system
 from hosttune.model.handover import HandoverStep
 from hosttune.model.host import Host
+from hosttune.model.starts import GUEST, start_line
 from hosttune.model.validation import CheckResult
-from hosttune.starts import GUEST, start_line
 from hosttune.transaction.site import Site, site_of
 
 PXE, NO_PXE = "PXE(1)               PXE(1)               PXE(1)", "PXE(1)               NONE(0)              NONE(0)"

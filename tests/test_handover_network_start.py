@@ -29,7 +29,6 @@ from networkroots import (
 )
 from test_handover_network import PXE, erased, hand, run
 
-from hosttune.archive import open_system
 from hosttune.errors import CommandFailed
 from hosttune.handover import calls
 from hosttune.handover.network import first_look, first_look_of_virtual, goes_back_to
@@ -37,9 +36,10 @@ from hosttune.handover.network.known import known
 from hosttune.handover.running import lines_of
 from hosttune.handover.targets import Target
 from hosttune.hypervisor.ownstarts import record_start
-from hosttune.libvirthook import hook_text
-from hosttune.scratch import Scratch
-from hosttune.starts import FUNCTION, GUEST, HANDOVER, no_start_before, start_line
+from hosttune.machine.archive import open_system
+from hosttune.machine.scratch import Scratch
+from hosttune.model.starts import FUNCTION, GUEST, HANDOVER, no_start_before, start_line
+from hosttune.settings.hook import hook_text
 
 HOSTS = function(0, "b8:59:9f:00:00:01", vlan_list=[{"vlan": 100, "qos": 2}], spoofchk=True)
 ARRAYS = (

@@ -21,9 +21,9 @@ from hosttune.discovery import discover
 from hosttune.handover.partitions import Partitions
 from hosttune.handover.running import Options, hand_over, lines_of
 from hosttune.handover.targets import Asked, Target
+from hosttune.machine.scratch import Scratch
 from hosttune.model.handover import HandoverStep
 from hosttune.model.host import Host
-from hosttune.scratch import Scratch
 from hosttune.transaction.site import site_of
 
 root = applyroots.root

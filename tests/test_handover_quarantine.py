@@ -12,17 +12,17 @@ from handovers import DRIVE, GPU, host, record
 from planhosts import intent_of
 
 from hosttune.errors import BadInput, Refused
+from hosttune.inventory.quarantine import quarantined_devices
 from hosttune.journal import Store
+from hosttune.journal.register import read_register, record_devices, release
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.pci import PciDevice
 from hosttune.model.quarantine import HandoverState, Register
+from hosttune.model.starts import QUARANTINED, REGISTER
 from hosttune.model.values import to_json
 from hosttune.planning import plan
-from hosttune.planning.inventory.quarantine import quarantined_devices
-from hosttune.register import read_register, record_devices, release
-from hosttune.starts import QUARANTINED, REGISTER
 
 VFS = ("0000:41:00.4", "0000:41:00.5")
 MOVED = "0000:42:00.0"

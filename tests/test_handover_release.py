@@ -15,8 +15,8 @@ from hosttune.errors import Refused
 from hosttune.handover import calls
 from hosttune.handover.cleaning import Erasure, Work
 from hosttune.handover.targets import Asked, Target
+from hosttune.journal.register import record_devices
 from hosttune.model.quarantine import DeviceRecord
-from hosttune.register import record_devices
 from hosttune.transaction.site import Site
 
 METHODS = f"/sys/bus/pci/devices/{DRIVE}/reset_method"

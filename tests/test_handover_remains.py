@@ -9,13 +9,13 @@ import pytest
 from cutshort import put
 from handovers import DRIVE, GPU, host
 
-from hosttune.archive import open_system
 from hosttune.errors import Unreadable
 from hosttune.handover.remains import memory_left, parts_left
 from hosttune.handover.targets import Target
+from hosttune.machine.archive import open_system
+from hosttune.machine.system import System
 from hosttune.model.gpu import Gpu, Mig, MigInstance
 from hosttune.model.host import Host
-from hosttune.system import System
 
 SEARCHED = Target(address=GPU, kind="gpu", identity=GPU, search="a.program")
 MOUNTS = "proc /proc proc rw 0 0\nhugetlbfs /dev/hugepages hugetlbfs rw 0 0\nnodev /mnt/1G hugetlbfs rw 0 0\n"

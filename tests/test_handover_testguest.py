@@ -34,13 +34,13 @@ from hosttune.handover.testguest.inside import answer_of
 from hosttune.handover.testguest.listening import listen
 from hosttune.handover.testguest.order import Order, OrderedDevice, Unanswered, read_answer
 from hosttune.handover.testguest.planned import NAME
+from hosttune.journal.register import record_devices
+from hosttune.machine.system import STATE_INSIDE
 from hosttune.model.handover import HandoverStep
 from hosttune.model.quarantine import DeviceRecord
+from hosttune.model.starts import STARTS
 from hosttune.model.validation import Gpu, Machine
 from hosttune.model.values import to_json
-from hosttune.register import record_devices
-from hosttune.starts import STARTS
-from hosttune.system import STATE_INSIDE
 
 WHOLE = ["quarantined", "reset", "taken-back", "erased", "tested", "reset", "returned"]
 
@@ -439,7 +439,7 @@ def test_which_files_are_images(root: Path, tmp_path: Path) -> None:
 
 def test_real_qemu_img_agrees(tmp_path: Path) -> None:
     """A qcow2 of the real tool, and one whose backing file it was given."""
-    from hosttune.machine import Machine
+    from hosttune.machine.live import Machine
 
     if shutil.which("qemu-img") is None:
         pytest.skip("no qemu-img")

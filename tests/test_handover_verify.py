@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from handovers import BOOT, DONE, DRIVE, GPU, SIGNER, host, live, record, statement, with_state
 
+from hosttune.discovery.holders import DeviceUser
 from hosttune.handover.statement import Unread
 from hosttune.handover.verify import verification
-from hosttune.holders import DeviceUser
 from hosttune.model.handover import Statement
 from hosttune.model.host import Host, Problem, RunningGuest
 from hosttune.model.problems import NO_DEFINITION

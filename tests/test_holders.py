@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from cutshort import put, put_link, scratch_root
 
-from hosttune.holders import DeviceUser, device_nodes, holders
-from hosttune.machine import Machine
-from hosttune.reader import Reader
-from hosttune.recorded import Capture
-from hosttune.scratch import Scratch
+from hosttune.discovery.holders import DeviceUser, device_nodes, holders
+from hosttune.machine.capture import Capture
+from hosttune.machine.live import Machine
+from hosttune.machine.reader import Reader
+from hosttune.machine.scratch import Scratch
 
 GPU, OTHER = "0000:41:00.0", "0000:42:00.0"
 DEVICES = "/sys/bus/pci/devices"
@@ -389,7 +389,7 @@ def test_this_machine(tmp_path: Path) -> None:
 def test_device_files_that_were_handed_down_are_closed_at_the_start(tmp_path: Path) -> None:
     """A wrapper's open device would be ours too, and its driver would wait for us; locks and pipes stay."""
     lock, reader = (tmp_path / "lock").open("w"), os.pipe()
-    program = "import os; from hosttune.system import close_inherited_devices; close_inherited_devices();"
+    program = "import os; from hosttune.machine.system import close_inherited_devices; close_inherited_devices();"
     program += "print(sorted(os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if int(n) > 2 and"
     program += " os.path.exists(f'/proc/self/fd/{n}')))"
     with open("/dev/null") as null, lock:

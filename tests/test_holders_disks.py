@@ -8,8 +8,8 @@ import pytest
 from cutshort import put
 
 from hosttune.disks import block_uses, disk_uses
-from hosttune.reader import Reader
-from hosttune.recorded import Capture
+from hosttune.machine.capture import Capture
+from hosttune.machine.reader import Reader
 
 ZFS_LABEL = "E:ID_FS_TYPE=zfs_member\nE:ID_FS_LABEL=tank\n"
 

@@ -18,19 +18,19 @@ from planhosts import Card, build_host, intent_of
 
 from hosttune.discovery.memory import read_memory_settings
 from hosttune.errors import BadInput, CommandFailed, InUse, WriteFailed
-from hosttune.hugetlbfs import PLACES, Mounted, read_hugetlbfs, unit_link, unit_name, unit_path, unit_text
 from hosttune.hypervisor import unreachable
 from hosttune.hypervisor.daemon import LibvirtRestart
 from hosttune.hypervisor.hugemount import FOREIGN, Mount
+from hosttune.linux.hugetlbfs import PLACES, Mounted, read_hugetlbfs, unit_link, unit_name, unit_path, unit_text
+from hosttune.machine.capture import Capture
+from hosttune.machine.reader import Reader
+from hosttune.machine.scratch import Scratch
+from hosttune.machine.system import COMPLETE
 from hosttune.model.host import Host, Hugetlbfs
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
 from hosttune.model.values import FrozenMap, to_json
 from hosttune.planning import plan
-from hosttune.reader import Reader
-from hosttune.recorded import Capture
-from hosttune.scratch import Scratch
-from hosttune.system import COMPLETE
 from hosttune.transaction.kinds import setting_of
 
 GIB, MIB = 1 << 30, 1 << 20

@@ -19,6 +19,9 @@ from hosttune.hypervisor import canonical, ready, startable, xml_difference
 from hosttune.hypervisor.definition import Guest
 from hosttune.hypervisor.state import GuestState
 from hosttune.hypervisor.texts import with_identity
+from hosttune.machine.capture import Capture
+from hosttune.machine.scratch import Scratch
+from hosttune.machine.system import COMMANDS
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import (
     Host,
@@ -31,9 +34,6 @@ from hosttune.model.host import (
     Virtualization,
 )
 from hosttune.model.plan import PlannedGuest
-from hosttune.recorded import Capture
-from hosttune.scratch import Scratch
-from hosttune.system import COMMANDS
 from hosttune.transaction.kinds import kind_class, setting_of
 
 GUEST = SHAPES["one-gpu"]

@@ -21,7 +21,7 @@ from hosttune.handover.testguest.planned import xml_of as with_base
 from hosttune.hypervisor import process_of, read_state, verify_running, xml_difference
 from hosttune.hypervisor.definition import Guest
 from hosttune.hypervisor.state import GuestState
-from hosttune.machine import Machine
+from hosttune.machine.live import Machine
 from hosttune.model.plan import Cell, PlannedGuest, PlannedPin, Topology
 
 __all__ = ["libvirtd"]

@@ -12,8 +12,8 @@ from test_hypervisor import tree
 
 from hosttune.discovery.maps import parse_maps
 from hosttune.hypervisor import process_of, read_state, verify_running
-from hosttune.recorded import Capture
-from hosttune.system import COMMANDS
+from hosttune.machine.capture import Capture
+from hosttune.machine.system import COMMANDS
 
 GUEST = SHAPES["one-gpu"]
 GPU = GUEST.devices[0].address

@@ -18,9 +18,6 @@ from test_report_svg import overlaps
 
 from hosttune import discover
 from hosttune.cli import run
-from hosttune.diagnosing import diagnose
-from hosttune.diagnosing.gathering import of_validation
-from hosttune.diagnosing.paths import low_paths
 from hosttune.errors import BadInput
 from hosttune.model.devicepath import DevicePath
 from hosttune.model.diagnosis import Diagnosis
@@ -38,6 +35,9 @@ from hosttune.report.outcomes import Mark
 from hosttune.report.picture.layout import Picture, picture
 from hosttune.report.picture.shapes import Line, Rect, Text
 from hosttune.report.prediction import diagnosis_report, pictures_of, prediction_report
+from hosttune.rules.causes import diagnose
+from hosttune.rules.causes.gathering import of_validation
+from hosttune.rules.causes.paths import low_paths
 
 ROOT = Path(__file__).resolve().parent.parent
 VALIDATION = str(ROOT / "tests/hosts/h200/vm-x4-level1.json")

@@ -16,12 +16,12 @@ from hosttune.knobs.actions import actions_for
 from hosttune.knobs.files import KNOBS, file_knob, paths_to_read
 from hosttune.knobs.knob import HOST, Knob
 from hosttune.knobs.registry import all_knobs
+from hosttune.machine.scratch import Scratch
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
 from hosttune.model.values import to_json
 from hosttune.planning import plan as make_plan
-from hosttune.scratch import Scratch
 from hosttune.settings.files import Form, OneFile
 from hosttune.settings.memory import Ksm, NumaBalancing, Thp
 from hosttune.transaction.kinds import kinds, setting_of

@@ -14,13 +14,13 @@ from unpacking import unpack
 
 import hosttune
 from hosttune.knobs.registry import all_knobs
+from hosttune.linux.pciconfig import CAP_EXPRESS, capability_at
+from hosttune.machine.scratch import Scratch
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
 from hosttune.model.values import FrozenMap, freeze, to_json
-from hosttune.pciconfig import CAP_EXPRESS, capability_at
 from hosttune.planning import plan
-from hosttune.scratch import Scratch
 from hosttune.settings.sysctl import NAMES, sysctl_path
 from hosttune.transaction.kinds import setting_of
 

@@ -13,8 +13,8 @@ from lxml import etree
 from test_linting import compare
 from test_plan_xml import SCHEMA, hosts
 
-from hosttune.linting import rules
 from hosttune.model.host import Host
+from hosttune.rules.lint import rules
 
 __all__ = ["hosts", "libvirtd"]
 

@@ -15,7 +15,6 @@ from test_plan_xml import hosts
 
 from hosttune.domain import domain_xml
 from hosttune.errors import BadInput
-from hosttune.linting import Definition, lint, rules
 from hosttune.model.host import (
     CpuModel,
     DomainCapabilities,
@@ -29,6 +28,7 @@ from hosttune.model.host import (
 )
 from hosttune.model.lint import LEVELS, LintFinding
 from hosttune.model.vgpu import Vgpu
+from hosttune.rules.lint import Definition, lint, rules
 
 __all__ = ["hosts"]
 

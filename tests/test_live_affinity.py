@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from hosttune.errors import BadInput, HosttuneError, Unreadable, WriteFailed
 from hosttune.hypervisor.affinity import LiveAffinity
+from hosttune.machine.scratch import Scratch
 from hosttune.model.affinity import Affinity, affinity_text, read_affinity, thread_of
 from hosttune.model.result import Result
 from hosttune.model.values import CpuSet
-from hosttune.scratch import Scratch
 from hosttune.transaction import Options, apply_plan, rehearse_apply, revert, status
 from hosttune.transaction.site import Site
 

@@ -17,9 +17,9 @@ from hosttune.errors import WriteFailed
 from hosttune.hypervisor.affinity import LiveAffinity
 from hosttune.hypervisor.definition import Guest
 from hosttune.hypervisor.state import GuestState
-from hosttune.machine import Machine
+from hosttune.machine.live import Machine
+from hosttune.machine.scratch import Scratch
 from hosttune.model.affinity import read_affinity
-from hosttune.scratch import Scratch
 from hosttune.transaction import Options, apply_plan
 from hosttune.transaction.site import Site
 

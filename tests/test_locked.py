@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hosttune.errors import Unreadable
-from hosttune.machine import Machine
+from hosttune.machine.live import Machine
 
 
 @pytest.mark.parametrize("name", ["driver_override", "sriov_numvfs"])
@@ -52,7 +52,7 @@ def test_a_child_that_is_gone_is_no_answer(tmp_path: Path) -> None:
 
 INTERRUPTED = """
 import os, signal, sys
-from hosttune.machine import Machine
+from hosttune.machine.live import Machine
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell runs the tests in the background
 machine = Machine()

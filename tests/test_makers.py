@@ -17,7 +17,6 @@ import msgspec
 import pytest
 from gpuevidence import A, B, C, evidence, function
 
-from hosttune.checks import judge
 from hosttune.gpu import VENDORS
 from hosttune.gpu.amd import AMD
 from hosttune.gpu.habana import HABANA
@@ -25,6 +24,7 @@ from hosttune.gpu.vendor import Vendor
 from hosttune.model.devices import DeviceSource, SeenDevice
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.validation import CheckResult
+from hosttune.rules.checks import judge
 
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ROOT / "hosttune"
@@ -279,12 +279,12 @@ ASK = """
 import json, sys
 import msgspec
 import hosttune
-from hosttune.checks import judge
+from hosttune.rules.checks import judge
 from hosttune.gpu import inside, read_gpus
-from hosttune.holders import device_nodes
+from hosttune.discovery.holders import device_nodes
 from hosttune.model.evidence import Evidence
-from hosttune.reader import Reader
-from hosttune.recorded import Capture
+from hosttune.machine.reader import Reader
+from hosttune.machine.capture import Capture
 
 host = hosttune.discover(sys.argv[1])
 toy = {"vendor_id": "1ced", "device_id": "0001", "driver": "toydrv"}

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosttune import manifest
-from hosttune.archive import open_root
 from hosttune.discovery import discover
+from hosttune.discovery.recording import write_capture
 from hosttune.errors import BadInput, Unreadable
-from hosttune.machine import Machine
-from hosttune.recorded import Archive
-from hosttune.recording import write_capture
-from hosttune.scratch import Scratch
-from hosttune.system import COMPLETE
+from hosttune.machine import manifest
+from hosttune.machine.archive import open_root
+from hosttune.machine.capture import Archive
+from hosttune.machine.live import Machine
+from hosttune.machine.scratch import Scratch
+from hosttune.machine.system import COMPLETE
 
 GPU = "/sys/devices/pci0000:00/0000:00:01.0/0000:02:00.0"
 LINKS = {"/sys/bus/pci/devices/0000:02:00.0": GPU, f"{GPU}/driver": "/sys/bus/pci/drivers/nvidia"}

@@ -124,7 +124,7 @@ def test_another_users_folder(tmp_path: Path) -> None:
 def test_a_killed_write_leaves_the_old_file_and_is_cleared_away(tmp_path: Path) -> None:
     path = tmp_path / "host.prom"
     write_textfile(str(path), "# HELP hosttune_old x\n")
-    kill = "import os, hosttune.files as f; f.os.replace = lambda *_: os.kill(os.getpid(), 9)"
+    kill = "import os, hosttune.machine.files as f; f.os.replace = lambda *_: os.kill(os.getpid(), 9)"
     assert child(path, kill).returncode == -signal.SIGKILL
     assert path.read_text() == "# HELP hosttune_old x\n"
     assert len(os.listdir(tmp_path)) == 2  # the collector does not read a name that ends in .tmp

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from mighosts import A, B, C, D, field_of, functions_of, gpu_row, guest_of, mig_host, pci_row, vgpu_row
 
 from hosttune.errors import BadInput
+from hosttune.inventory.sizing import PlanningContext
 from hosttune.model.intent import GuestIntent, Intent
 from hosttune.planning import plan
-from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.check import check_mig
 from hosttune.planning.mig.instances import (
     MigSlot,

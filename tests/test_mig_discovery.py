@@ -9,13 +9,13 @@ from mighosts import A, field_of, functions_of, guest_of, mig_host, parts_of, pl
 
 from hosttune.gpu.vgpu import read_vgpu
 from hosttune.hypervisor.checks import startable
+from hosttune.machine.capture import Archive
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import COMMANDS, COMPLETE
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.values import to_json
 from hosttune.model.vgpu import Vgpu, VgpuFunction, VgpuGpu, VgpuType
-from hosttune.reader import Reader
-from hosttune.recorded import Archive
-from hosttune.system import COMMANDS, COMPLETE
 
 VFS = tuple(functions_of(A, 2))
 PF = PciDevice(address=A, vendor_id="10de", device_id="2335", driver="nvidia", virtfns=VFS)

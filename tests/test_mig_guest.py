@@ -13,12 +13,12 @@ from mighosts import A, B, field_of, functions_of, gpu_row, guest_of, mig_host, 
 from hosttune.domain import domain_xml, read_domain
 from hosttune.errors import BadInput
 from hosttune.gpu.mig_tables import offer_of, resolve, vgpu_suffix, vgpu_type_name
+from hosttune.inventory.sizing import PlanningContext
 from hosttune.model.gpu import Gpu, Mig, MigProfile
 from hosttune.model.host import PciDevice
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, PlannedGuest
 from hosttune.planning import plan
-from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.guest import (
     MigParts,
     inside_refusal,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hosttune.errors import BadInput, Unreadable, WriteFailed
-from hosttune.scratch import Scratch
+from hosttune.machine.scratch import Scratch
 from hosttune.settings.vgpu import VgpuType
 from hosttune.transaction.kinds import setting_of
 

@@ -12,8 +12,8 @@ import yaml
 from exposed import lines, needs_promtool, promtool, text_of
 from test_metrics_hosts import EXAMPLE, whole
 
-from hosttune.checks import checks
 from hosttune.metrics.families import FAMILIES
+from hosttune.rules.checks import checks
 
 ROOT = Path(__file__).resolve().parent.parent
 MONITORING = ROOT / "monitoring"

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from sweeps import examples
 
+from hosttune.cluster.pairs.blame import blame
+from hosttune.cluster.pairs.judging import judged, verdict_of
+from hosttune.cluster.pairs.schedule import rounds
 from hosttune.model.pairs import Pair
-from hosttune.pairs.blame import blame
-from hosttune.pairs.judging import judged, verdict_of
-from hosttune.pairs.schedule import rounds
 
 RATE = 400.0
 

@@ -12,14 +12,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from hosttune.archive import open_system
 from hosttune.bench.parse.answer import NotUnderstood
-from hosttune.discovery import discover
-from hosttune.errors import BadInput, CommandFailed
-from hosttune.fleet.pairplan import PairsOptions, PairsPlan, PlannedHost, jobs
-from hosttune.model.pairs import End, EndResult, Job, Pair, PairsReport, PathMtu, Port
-from hosttune.pairs.counters import came, look
-from hosttune.pairs.ends import (
+from hosttune.cluster.pairplan import PairsOptions, PairsPlan, PlannedHost, jobs
+from hosttune.cluster.pairs.counters import came, look
+from hosttune.cluster.pairs.ends import (
     STALLED,
     UNBOUND,
     check_job,
@@ -30,11 +26,15 @@ from hosttune.pairs.ends import (
     parse_iperf3,
     wrong_way,
 )
-from hosttune.pairs.judging import joined, judged, verdict_of
-from hosttune.pairs.ports import survey
-from hosttune.pairs.programs import Run
-from hosttune.reader import Reader
-from hosttune.recorded import Capture
+from hosttune.cluster.pairs.judging import joined, judged, verdict_of
+from hosttune.cluster.pairs.ports import survey
+from hosttune.cluster.pairs.programs import Run
+from hosttune.discovery import discover
+from hosttune.errors import BadInput, CommandFailed
+from hosttune.machine.archive import open_system
+from hosttune.machine.capture import Capture
+from hosttune.machine.reader import Reader
+from hosttune.model.pairs import End, EndResult, Job, Pair, PairsReport, PathMtu, Port
 from hosttune.report.pairs import counted
 
 TEXT = (Path(__file__).parent / "cases/bench/perftest/gbits.txt").read_text()

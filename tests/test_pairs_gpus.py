@@ -14,18 +14,18 @@ import pytest
 from msgspec.structs import replace
 from pairworlds import World, measure, same
 
-from hosttune.archive import open_system
+from hosttune.cluster.pairplan import PairsOptions, seconds_of
+from hosttune.cluster.pairs.blame import blame
+from hosttune.cluster.pairs.ends import GPU_SECONDS, check_job, command, measure_one
+from hosttune.cluster.pairs.ends import measure as measure_ends
+from hosttune.cluster.pairs.judging import joined, judged
+from hosttune.cluster.pairs.ports import survey
+from hosttune.cluster.pairs.programs import Run
 from hosttune.discovery import discover
 from hosttune.errors import BadInput, CommandFailed
-from hosttune.fleet.pairplan import PairsOptions, seconds_of
+from hosttune.machine.archive import open_system
 from hosttune.model.host import Host
 from hosttune.model.pairs import End, GpuMemory, Job, Pair, Port
-from hosttune.pairs.blame import blame
-from hosttune.pairs.ends import GPU_SECONDS, check_job, command, measure_one
-from hosttune.pairs.ends import measure as measure_ends
-from hosttune.pairs.judging import joined, judged
-from hosttune.pairs.ports import survey
-from hosttune.pairs.programs import Run
 
 CASES = Path(__file__).parent / "cases/pairs/ib_write_bw"
 HELP = (CASES / "help.txt").read_text()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pairworlds import RATE, World, measure, same
 
-from hosttune.fleet.pairplan import PairsOptions
+from hosttune.cluster.pairplan import PairsOptions
 from hosttune.model.pairs import PairsReport
 
 Change = Callable[[dict[str, Any]], None]

@@ -17,8 +17,8 @@ from pairhosts import HOSTTUNE, OWN_SYS, Player, needs_iperf3
 from sshhosts import SshFleet, ssh_fleet
 from sweeps import FULL
 
-from hosttune.fleet.pairplan import PairsOptions
-from hosttune.fleet.pairs import PairsRequest, PairsRun, run_pairs
+from hosttune.cluster.pairplan import PairsOptions
+from hosttune.cluster.pairruns import PairsRequest, PairsRun, run_pairs
 from hosttune.fleet.playbook import Order
 from hosttune.fleet.run import Request
 from hosttune.model.pairs import Pair, PairsReport

@@ -14,9 +14,9 @@ from test_pairs_blame import made
 from test_report_validation_browser import _hex
 from test_report_validation_html import contrast
 
+from hosttune.cluster.pairs.blame import blame
+from hosttune.cluster.pairs.judging import judged, rail_figures, verdict_of
 from hosttune.model.pairs import Pair, PairHost, PairsReport
-from hosttune.pairs.blame import blame
-from hosttune.pairs.judging import judged, rail_figures, verdict_of
 from hosttune.report.draw.html import page as html_of
 from hosttune.report.pairs import maps, pairs_report
 

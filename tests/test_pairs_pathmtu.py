@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 from test_pairs_ends import CLIENT, SERVER, iperf3, result
 
+from hosttune.cluster.pairplan import seconds_of
+from hosttune.cluster.pairs.ends import measure
+from hosttune.cluster.pairs.judging import joined, verdict_of
+from hosttune.cluster.pairs.pathmtu import path_mtu
+from hosttune.cluster.pairs.programs import Run
 from hosttune.errors import CommandFailed
-from hosttune.fleet.pairplan import seconds_of
 from hosttune.model.pairs import GpuMemory, Pair, PathMtu
-from hosttune.pairs.ends import measure
-from hosttune.pairs.judging import joined, verdict_of
-from hosttune.pairs.pathmtu import path_mtu
-from hosttune.pairs.programs import Run
 
 # Printed by ping of iputils 20221126 (Debian 12) between network namespaces.
 ANSWERED = "3 packets transmitted, 3 received, 0% packet loss, time 401ms\n"

@@ -16,10 +16,10 @@ from pairworlds import Killed, World, measure, same
 from sweeps import sample
 
 from hosttune.cli import run
+from hosttune.cluster.between import EndedRun, in_window
+from hosttune.cluster.pairplan import PairsOptions
 from hosttune.errors import BadInput
-from hosttune.fleet.between import EndedRun, in_window
 from hosttune.fleet.membership import other_names
-from hosttune.fleet.pairplan import PairsOptions
 from hosttune.model.collective import CollectiveReport
 from hosttune.model.pairs import PairsReport
 from hosttune.model.validation import Verdict

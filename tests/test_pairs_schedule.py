@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosttune.pairs.schedule import ALL_PAIRS, DEFAULT_ROUNDS, completing, minutes, regrouped, rounds, steps
+from hosttune.cluster.pairs.schedule import ALL_PAIRS, DEFAULT_ROUNDS, completing, minutes, regrouped, rounds, steps
 
 Rounds = tuple[tuple[tuple[str, str], ...], ...]
 

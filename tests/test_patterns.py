@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import hosttune
-from hosttune.diagnosing.logs import logs
+from hosttune.rules.causes.logs import logs
 
 PACKAGE = Path(hosttune.__file__).parent
 METHODS = frozenset(("match", "search", "fullmatch", "finditer", "findall", "sub", "split", "subn"))

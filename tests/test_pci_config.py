@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hosttune.linux.pciconfig import ConfigFacts, decode
 from hosttune.model.host import Acs
-from hosttune.pciconfig import ConfigFacts, decode
 
 CASES = Path(__file__).parent / "cases" / "pci_config"
 RAW = Path(__file__).parent / "hosts" / "libvirt" / "pciconfig"

@@ -10,8 +10,8 @@ from pcitrees import Tree
 
 from hosttune.discovery import pci_names
 from hosttune.discovery.pci import read_pci
-from hosttune.reader import Reader
-from hosttune.recorded import Capture
+from hosttune.machine.capture import Capture
+from hosttune.machine.reader import Reader
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from planhosts import Card, build_host, intent_of
 
 from hosttune.domain import domain_xml
 from hosttune.domain.expectedguest import as_defined
-from hosttune.linting import Definition, lint
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
 from hosttune.planning import plan
 from hosttune.predicting.paths import path_between
+from hosttune.rules.lint import Definition, lint
 
 BARE, NEAR, FAR = "0000:21:00.0", "0000:31:00.0", "0000:41:00.0"
 CARDS = (Card(BARE, 2, group=1), Card(NEAR, 0, group=2), Card(FAR, 1, group=3))

@@ -12,12 +12,12 @@ import pytest
 from planhosts import Card, Held, build_host, intent_of
 
 import hosttune
+from hosttune.machine.scratch import Scratch
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
 from hosttune.model.values import to_json
 from hosttune.planning import plan
-from hosttune.scratch import Scratch
 from hosttune.transaction.steps import PENDING, TODO, prepare, steps_of
 
 GIB = 1 << 30

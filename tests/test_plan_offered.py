@@ -85,8 +85,8 @@ def test_the_installed_schema_decides_and_not_the_version(example: Host) -> None
 def test_the_schema_of_this_machine_s_libvirt_is_read() -> None:
     """The schema that the tests validate with knows what libvirt 9.0 knows, and says so of itself."""
     from hosttune.discovery.guests import read_guests
-    from hosttune.machine import Machine
-    from hosttune.reader import Reader
+    from hosttune.machine.live import Machine
+    from hosttune.machine.reader import Reader
 
     _, stack = read_guests(Reader(Machine()))
     assert stack.schema_elements is not None

@@ -9,13 +9,13 @@ import pytest
 from planhosts import Card, Held, build_host, intent_of
 
 import hosttune
+from hosttune.inventory.pages import NodeMemory, read_memory, reserve_bytes
+from hosttune.inventory.resources import LOCAL_DISTANCE, REMOTE_DISTANCE, Resources, read_resources
 from hosttune.model.host import Host, HugePages, NumaNode
 from hosttune.model.intent import Intent, Reserve
 from hosttune.model.plan import Plan
 from hosttune.model.values import to_json
 from hosttune.planning import plan
-from hosttune.planning.inventory.pages import NodeMemory, read_memory, reserve_bytes
-from hosttune.planning.inventory.resources import LOCAL_DISTANCE, REMOTE_DISTANCE, Resources, read_resources
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -9,12 +9,12 @@ import pytest
 from batch_cases import case
 
 from hosttune.domain.expectedguest import as_defined
+from hosttune.inventory.sizing import PlanningContext, read_field
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.values import to_json
 from hosttune.planning import plan
 from hosttune.planning.guest.reserve import take
-from hosttune.planning.inventory.sizing import PlanningContext, read_field
 
 SEEDS = range(40)
 

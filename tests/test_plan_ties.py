@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planhosts import Card, Held, Shape, build_host, intent_of
 
+from hosttune.inventory import shape as cut
+from hosttune.inventory.cores import choose_cores, fits, has_whole_cores
+from hosttune.inventory.shape import CellDemand
+from hosttune.inventory.sizing import PlanningContext, read_field
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent, Reserve
 from hosttune.model.values import parse_cpus
 from hosttune.planning import plan
 from hosttune.planning.batch import guest_request_of
-from hosttune.planning.inventory import shape as cut
-from hosttune.planning.inventory.cores import choose_cores, fits, has_whole_cores
-from hosttune.planning.inventory.shape import CellDemand
-from hosttune.planning.inventory.sizing import PlanningContext, read_field
 from hosttune.planning.search.branch_and_bound import search_problem
 from hosttune.planning.search.fragmentation import Fragmentation, Fragments, joined
 

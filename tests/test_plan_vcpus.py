@@ -8,12 +8,12 @@ import pytest
 from planhosts import Card, build_host, intent_of
 
 from hosttune.domain import domain_xml
+from hosttune.inventory.vcpus import last_apic_id, needs_iommu
 from hosttune.model.host import Host, Module, Platform
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan, Topology
 from hosttune.model.values import to_json
 from hosttune.planning import plan
-from hosttune.planning.inventory.vcpus import last_apic_id, needs_iommu
 
 GPU = Card("0000:41:00.0", 0, group=1)
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from hosttune import manifest
 from hosttune.errors import Unreadable
+from hosttune.machine import manifest
+from hosttune.machine.capture import Archive
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import COMPLETE
 from hosttune.model.host import Problem
 from hosttune.model.values import MAX_ID, MAX_SIZE
-from hosttune.reader import Reader
-from hosttune.recorded import Archive
-from hosttune.system import COMPLETE
 
 AT = "/sys/file"
 

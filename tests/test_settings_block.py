@@ -13,8 +13,8 @@ import pytest
 
 import hosttune
 from hosttune.errors import BadInput, WriteFailed
+from hosttune.machine.scratch import Scratch
 from hosttune.model.values import FrozenMap
-from hosttune.scratch import Scratch
 from hosttune.transaction.kinds import setting_of
 
 ADDRESS = "0000:c1:00.0"

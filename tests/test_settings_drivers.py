@@ -16,11 +16,11 @@ from unpacking import unpack
 
 import hosttune
 from hosttune.errors import BadInput, Unreadable, WriteFailed
+from hosttune.machine.capture import Capture
+from hosttune.machine.scratch import Scratch
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.values import parse_address
-from hosttune.recorded import Capture
-from hosttune.scratch import Scratch
 from hosttune.settings.drivers import UDEV_RULES, Driver, OfHolder, SriovVfs, identities, merged_identities, udev_rules
 from hosttune.settings.dropin import DropIn
 from hosttune.transaction.kinds import setting_of

@@ -31,8 +31,8 @@ from hosttune.gpu.settings import (
     GpuPowerLimit,
     GpuSetting,
 )
-from hosttune.machine import Machine
-from hosttune.scratch import Scratch
+from hosttune.machine.live import Machine
+from hosttune.machine.scratch import Scratch
 from hosttune.transaction.kinds import kind_class, kinds, setting_of
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

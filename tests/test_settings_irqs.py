@@ -15,14 +15,14 @@ from planhosts import Card, build_host, intent_of
 
 from hosttune.discovery.settings import read_settings
 from hosttune.errors import BadInput, Unreadable, WriteFailed
-from hosttune.irqbalance import IRQBALANCE_OURS, parse_ban
+from hosttune.linux.irqbalance import IRQBALANCE_OURS, parse_ban
+from hosttune.machine.reader import Reader
+from hosttune.machine.scratch import Scratch
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action
 from hosttune.model.values import CpuSet, freeze, to_json
 from hosttune.planning import plan
-from hosttune.reader import Reader
-from hosttune.scratch import Scratch
 from hosttune.settings.irqs import IrqAffinity, IrqbalanceBan
 
 DEVICE = "0000:41:00.0"

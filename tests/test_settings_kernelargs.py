@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from planhosts import Card, build_host, intent_of
 
 from hosttune.errors import BadInput, Unreadable, WriteFailed
+from hosttune.machine.scratch import Scratch
 from hosttune.model.commandline import changed, read_boot_pages, split, text_of, without
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.values import to_json
 from hosttune.planning import plan
-from hosttune.scratch import Scratch
 from hosttune.settings.bootloader import STATE
 from hosttune.settings.grub import DROP_IN, snippet
 from hosttune.settings.kernelargs import NAMES, NOT_STAGED, KernelArguments

@@ -19,12 +19,12 @@ from faultlab import fresh_root, quiet, site_on, transactions, tree_of
 from settingfates import DROPPED, FATES, LATE, REFUSED, Fated, check_words, live, moved, same, site_of
 from sweeps import sample
 
+from hosttune.machine.scratch import Scratch
+from hosttune.machine.system import System
 from hosttune.model.result import Entry, Result
 from hosttune.model.values import freeze
-from hosttune.scratch import Scratch
 from hosttune.settings.memory import Thp
 from hosttune.settings.setting import RUNTIME
-from hosttune.system import System
 from hosttune.transaction import apply_plan, plan_in_force, recover, rehearse_apply, revert, status
 from hosttune.transaction.engine import carry_out
 from hosttune.transaction.kinds import setting_of

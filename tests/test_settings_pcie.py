@@ -19,12 +19,12 @@ from pcitrees import Tree
 
 import hosttune
 from hosttune.errors import BadInput, Unreadable, WriteFailed
+from hosttune.linux.pciconfig import ASPM, decode
+from hosttune.machine.capture import Capture
+from hosttune.machine.scratch import Scratch
+from hosttune.machine.system import System
 from hosttune.model.values import FrozenMap
-from hosttune.pciconfig import ASPM, decode
-from hosttune.recorded import Capture
-from hosttune.scratch import Scratch
 from hosttune.settings.registers import LINK_ASPM, READ_REQUEST, WRITABLE, Field, write_field
-from hosttune.system import System
 from hosttune.transaction.kinds import setting_of
 
 PORT, CARD = "0000:40:01.0", "0000:41:00.0"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hosttune.errors import BadInput, CommandFailed, WriteFailed
-from hosttune.scratch import Scratch
+from hosttune.machine.scratch import Scratch
 from hosttune.settings.drivers import UDEV_RULES, udev_rules
 from hosttune.settings.dropin import BOOT_UNIT, FILES, OURS, DropIn, boot_unit, own_command, own_state
 from hosttune.transaction.kinds import setting_of

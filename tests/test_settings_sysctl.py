@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hosttune.errors import BadInput, WriteFailed
+from hosttune.machine.scratch import Scratch
 from hosttune.model.values import FrozenMap
-from hosttune.scratch import Scratch
 from hosttune.settings.sysctl import DROP_IN, NAMES
 from hosttune.transaction.kinds import setting_of
 

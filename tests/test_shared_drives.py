@@ -14,13 +14,13 @@ import pytest
 from applyroots import STATE, Cli
 
 import hosttune
-from hosttune.archive import open_system
-from hosttune.clock import now_text
 from hosttune.discovery import discover
+from hosttune.discovery.recording import write_capture
+from hosttune.inventory.devices import identity, read_catalogue
+from hosttune.journal.register import record_devices
+from hosttune.machine.archive import open_system
+from hosttune.model.clock import now_text
 from hosttune.model.quarantine import DeviceRecord
-from hosttune.planning.inventory.devices import identity, read_catalogue
-from hosttune.recording import write_capture
-from hosttune.register import record_devices
 
 root = applyroots.root
 cli = applyroots.cli

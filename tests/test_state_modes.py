@@ -1,4 +1,4 @@
-"""Who may read what hosttune keeps: the modes of `hosttune.state.MODES`, whatever the umask is."""
+"""Who may read what hosttune keeps: the modes of `hosttune.journal.state.MODES`, whatever the umask is."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 from applyroots import GPU, STATE, Root
 
 from hosttune.errors import BadInput, Refused
-from hosttune.files import make_folder
-from hosttune.scratch import Scratch
-from hosttune.state import MODES, mode_of, save
-from hosttune.system import put_file
+from hosttune.journal.state import MODES, mode_of, save
+from hosttune.machine.files import make_folder
+from hosttune.machine.scratch import Scratch
+from hosttune.machine.system import put_file
 from hosttune.transaction.site import refuse_others, site_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,7 +29,7 @@ os.umask(int(sys.argv[1], 8))
 from hosttune.cli import run
 root, state, intent = sys.argv[2:]
 assert run(["apply", "--root", root, "--intent", intent, "--yes"]) == 0
-from hosttune.history import keep
+from hosttune.validating.history import keep
 from hosttune.model.validation import Validation
 os.environ["HOSTTUNE_STATE"] = state
 keep(Validation(host=None, level=1, verdict="pass", results=(), at="2026-01-01T00:00:00+00:00"))

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from hosttune.errors import BadInput, CommandFailed, Refused, Unreadable
-from hosttune.machine import Machine
-from hosttune.reader import Reader
-from hosttune.recorded import Archive, Capture
-from hosttune.system import MAX_FILE_BYTES, System, join_link
+from hosttune.machine.capture import Archive, Capture
+from hosttune.machine.live import Machine
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import MAX_FILE_BYTES, System, join_link
 
 Tree = dict[str, str | bytes | None]  # path -> text, bytes, None: directory, or "-> TARGET": a link
 
@@ -384,7 +384,7 @@ def test_a_state_directory_that_is_a_mount_stays(tmp_path: Path) -> None:
     """The last file of hosttune in a mounted state directory can be removed; the kernel removes no mount point."""
     state = tmp_path / "hosttune"
     state.mkdir()
-    act = "import sys; from hosttune.system import take_file; open(sys.argv[1], 'w').close(); take_file(sys.argv[1])"
+    act = "import sys; from hosttune.machine.system import take_file as take; open(sys.argv[1], 'w'); take(sys.argv[1])"
     start = f'{sys.executable} -c "{act}" {state}/guests/f'
     script = f"mount -t tmpfs none {state} && mkdir {state}/guests && exec {start}"
     where = {**os.environ, "HOSTTUNE_STATE": str(state), "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -14,19 +14,27 @@ from sickhosts import EXAMPLE
 
 from hosttune.discovery import discover
 from hosttune.discovery.evidence import gather
+from hosttune.discovery.recording import Recording
 from hosttune.discovery.tuned import VERIFY, read_tuned
 from hosttune.knobs.registry import all_knobs
+from hosttune.linux.tuned import (
+    OTHERWISE,
+    OVERRULED,
+    PROFILES,
+    UNSURE,
+    WantedSetting,
+    tuned_conflicts,
+    unknown_profiles,
+)
+from hosttune.machine.capture import Archive
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import COMMANDS
 from hosttune.model.host import Host, Tuned
 from hosttune.model.intent import Intent
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import FrozenMap, to_json
 from hosttune.planning import plan
-from hosttune.reader import Reader
-from hosttune.recorded import Archive
-from hosttune.recording import Recording
 from hosttune.settings.sysctl import NAMES
-from hosttune.system import COMMANDS
-from hosttune.tuned import OTHERWISE, OVERRULED, PROFILES, UNSURE, WantedSetting, tuned_conflicts, unknown_profiles
 
 ACTIVE = "/etc/tuned/active_profile"
 PASSED = "Verification succeeded, current system settings match the preset profile.\nSee TuneD log file."

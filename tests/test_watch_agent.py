@@ -470,7 +470,7 @@ def test_the_journal_is_asked_again_only_where_the_two_logs_would_have_a_gap(mon
         return run_command
 
     for begins, known, again in ((500.0, None, True), (500.0, 1000.0, False), (990.0, 1000.0, True)):
-        monkeypatch.setattr("hosttune.machine.run_command", answer(begins))
+        monkeypatch.setattr("hosttune.machine.live.run_command", answer(begins))
         system = Remembering(OlderLog(known, "older\n") if known is not None else None)
         asked.clear()
         system.run(("dmesg", "--kernel", "--json"))

@@ -29,11 +29,11 @@ from hosttune.handover.testguest.image import Image
 from hosttune.handover.testguest.order import CHANNEL
 from hosttune.handover.testguest.planned import NAME
 from hosttune.journal import Store
-from hosttune.libvirthook import PLACE, hook_text
+from hosttune.machine.scratch import Scratch
+from hosttune.machine.system import STATE_INSIDE
 from hosttune.model.host import Host
 from hosttune.model.platform import Virtualization
-from hosttune.scratch import Scratch
-from hosttune.system import STATE_INSIDE
+from hosttune.settings.hook import PLACE, hook_text
 from hosttune.transaction.site import Site
 
 GPU = "0000:41:00.0"

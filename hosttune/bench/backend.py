@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from hosttune.bench.parse.answer import Answer, NotUnderstood
 from hosttune.errors import CommandFailed
 from hosttune.gpu.vendor import Part
+from hosttune.machine.system import System
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host
-from hosttune.system import System
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from hosttune.bench.collectives import collectives
 from hosttune.bench.gpu_jobs import BETWEEN, GIVES, Device, collective_job, worker_jobs
 from hosttune.bench.supervise import Job, Record, run_jobs
 from hosttune.errors import CommandFailed
-from hosttune.machine import run_command
+from hosttune.machine.live import run_command
 
 _QUERY = "pci.bus_id,clocks.sm,clocks.mem,power.draw,temperature.gpu"
 _LOADED = (("load-sm-clock", "MHz"), ("load-memory-clock", "MHz"), ("load-power", "W"), ("load-temperature", "°C"))

@@ -9,16 +9,16 @@ import os
 import re
 from dataclasses import dataclass
 
+from hosttune.discovery.holders import DeviceUser, holders
 from hosttune.errors import Refused, Unreadable
 from hosttune.gpu import VENDORS, hints_for, vendor_of
 from hosttune.gpu.inside import is_vgpu
 from hosttune.gpu.vendor import Bench, Part
-from hosttune.holders import DeviceUser, holders
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, PciDevice
-from hosttune.reader import Reader
-from hosttune.system import System
 
 # Driver daemons that keep GPUs open but compute nothing.
 _KEEPERS = frozenset(name for vendor in VENDORS for name in vendor.traces.daemons)

@@ -14,8 +14,8 @@ from hosttune.bench.backend import Ask, Backend, Command, installed
 from hosttune.bench.parse import child
 from hosttune.bench.parse.tools import parse_cyclictest, parse_fio, parse_mlc, parse_perftest
 from hosttune.errors import BadInput
+from hosttune.machine.system import System
 from hosttune.model.values import CpuSet, parse_cpus
-from hosttune.system import System
 
 _PEER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.:-]{0,252}[A-Za-z0-9])?")
 _FIO = (

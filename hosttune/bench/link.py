@@ -65,7 +65,7 @@ def _reading(address: str, read: Callable[[str], str]) -> tuple[float, float]:
 def read_machine(path: str) -> str:
     """Return the text of a file on this machine. Raises OSError."""
     from hosttune.errors import Unreadable
-    from hosttune.machine import Machine
+    from hosttune.machine.live import Machine
 
     try:
         data = Machine().read_bytes(path)

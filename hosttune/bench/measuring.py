@@ -19,9 +19,9 @@ from hosttune.bench.judge import JudgingContext, Port, judge, loaded_links, miss
 from hosttune.bench.modelled import ModelOf, no_model
 from hosttune.bench.parse.answer import Answer, Lost, NotUnderstood, worst_of_each
 from hosttune.errors import CommandFailed, Refused
+from hosttune.machine.system import System
 from hosttune.model.host import Host, Link
 from hosttune.model.validation import CheckResult, Outcome, Sample, Validation
-from hosttune.system import System
 
 _FIND = "import sys, importlib.util as u; print(*(n for n in sys.argv[1:] if u.find_spec(n)))"
 _BURN_SECONDS = 300.0

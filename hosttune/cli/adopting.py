@@ -14,9 +14,9 @@ from hosttune.errors import BadInput, Unreadable
 if TYPE_CHECKING:
     import click
 
+    from hosttune.machine.system import System
     from hosttune.model.host import Host
     from hosttune.planning.adopting import Adoption, Adoptions, Definition
-    from hosttune.system import System
 
 _ALL = "--adopt-all"
 
@@ -104,9 +104,9 @@ def _check(request: Request, others: Mapping[str, object]) -> None:
 
 def _definitions(host: Host, request: Request) -> Iterator[Definition]:
     """Yield the definitions that are asked for. Raises BadInput, Unreadable."""
-    from hosttune.archive import open_system
+    from hosttune.journal.state import load
+    from hosttune.machine.archive import open_system
     from hosttune.planning.adopting import Definition
-    from hosttune.state import load
 
     for path in request.files:
         yield Definition(load(path, what="a libvirt domain XML", size="domain XML"), path)
@@ -212,7 +212,7 @@ def _emit_definition(adoption: Adoption, *, from_file: bool) -> None:
 def write_bytes(data: bytes) -> None:
     """Write bytes to stdout as they are. Raises BadInput if stdout cannot be written."""
     from hosttune.cli.output import standard_output, unwritable
-    from hosttune.state import drop
+    from hosttune.journal.state import drop
 
     output = standard_output()
     raw = getattr(output, "buffer", None)

@@ -13,7 +13,7 @@ from hosttune.cli.output import FORMATS, emit_report, exiting, shown, tell, writ
 from hosttune.errors import BadInput, Refused
 
 if TYPE_CHECKING:
-    from hosttune.fleet.between import EndedRun
+    from hosttune.cluster.between import EndedRun
     from hosttune.model.collective import CollectiveReport
     from hosttune.model.pairs import PairsReport
     from hosttune.model.values import Value
@@ -73,11 +73,11 @@ def show_past(results: str, run_id: str | None, output: str, metrics: str | None
         hint = "leave it out, or name another run by --run, or answers by --verb"
         raise BadInput(f"the run {past.run} is one of {verb}: no host is judged", where="--metrics", hint=hint)
     if verb == "pairs":
-        from hosttune.fleet.pairs import report_of_past as report_of_pairs
+        from hosttune.cluster.pairruns import report_of_past as report_of_pairs
 
         show_pairs(report_of_pairs(results, past.run), output)
     else:
-        from hosttune.fleet.collective import report_of_past as report_of_collective
+        from hosttune.cluster.collectiveruns import report_of_past as report_of_collective
 
         show_collective(report_of_collective(results, past.run), output)
     return True
@@ -88,8 +88,8 @@ def read_job(path: str | None, kind: type[J], verb: str) -> J:
     import msgspec
     from msgspec.structs import fields
 
+    from hosttune.journal.state import load_text
     from hosttune.model.jsontext import plain_json
-    from hosttune.state import load_text
 
     if path is None:
         return kind()

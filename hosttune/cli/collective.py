@@ -12,8 +12,8 @@ from hosttune.cli.output import emit_report
 from hosttune.errors import Refused
 
 if TYPE_CHECKING:
+    from hosttune.machine.system import System
     from hosttune.model.collective import CollectiveJob, Member
-    from hosttune.system import System
 
 
 _AGAIN_SECONDS = 2.0
@@ -47,11 +47,11 @@ def answer(root: str | None, document: str | None, job: CollectiveJob) -> Member
     import os
 
     from hosttune import __version__
-    from hosttune.archive import open_system
     from hosttune.cli.commands import read_document
-    from hosttune.collective.listing import answering, listed
-    from hosttune.collective.member import check_task, take_part
+    from hosttune.cluster.collective.listing import answering, listed
+    from hosttune.cluster.collective.member import check_task, take_part
     from hosttune.discovery import discover
+    from hosttune.machine.archive import open_system
 
     if job.task is not None:
         check_task(job.task)

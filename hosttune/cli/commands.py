@@ -76,8 +76,8 @@ def read_document(root: str | None, document: str | None) -> Host | None:
         return None
     if root is not None:
         raise BadInput("both --root and --host", where="command line", hint="give one of the two")
+    from hosttune.journal.state import load
     from hosttune.model.host import Host
-    from hosttune.state import load
 
     return Host.from_json(load(document, what="a host document"), where=document)
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
-from hosttune.archive import EXAMPLE
 from hosttune.errors import HosttuneError
+from hosttune.machine.archive import EXAMPLE
 
 if TYPE_CHECKING:
-    from hosttune.system import System
+    from hosttune.machine.system import System
 
 _SECONDS = 2.0
 # click's script for bash, with one difference: bash divides words at colons, and an address has colons. Here these
@@ -95,7 +95,7 @@ def hosts(_context: click.Context, _param: click.Parameter, begun: str) -> list[
 
 
 def _system(context: click.Context) -> System:
-    from hosttune.archive import open_system
+    from hosttune.machine.archive import open_system
 
     return open_system(context.params.get("root"))
 

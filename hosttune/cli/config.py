@@ -51,8 +51,8 @@ def defaults(context: click.Context, arguments: Sequence[str]) -> dict[str, Any]
 
 def read(path: str, *, needed: bool) -> dict[str, dict[str, Any]]:
     """Return the tables of the file; none if it does not exist and is not `needed`. Raises BadInput."""
+    from hosttune.journal.state import load_trusted
     from hosttune.model.jsontext import plain_toml
-    from hosttune.state import load_trusted
 
     data = load_trusted(path, what="a configuration file (TOML)", size="configuration")
     if data is None:

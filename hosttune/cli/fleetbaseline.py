@@ -88,7 +88,7 @@ def asked(results: str, run_id: str | None, verb: str | None, inventories: tuple
 
 def save(text: str, path: str) -> None:
     """Write the file. Raises BadInput if it exists or cannot be written."""
-    from hosttune.files import write_new
+    from hosttune.machine.files import write_new
 
     try:
         write_new(path, text.encode(), 0o644)

@@ -12,7 +12,7 @@ from hosttune.cli.commands import Number, Whole, progress, with_options
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
-    from hosttune.fleet.collectiveplan import CollectiveOptions
+    from hosttune.cluster.collectiveplan import CollectiveOptions
     from hosttune.fleet.run import Request
 
 COLLECTIVE_GROUPS = {
@@ -54,8 +54,8 @@ collective_options = with_options(
 
 def run(context: click.Context, base: Callable[[dict[str, Any]], Request], asked: dict[str, Any]) -> None:
     """Measure and exit with the exit code. `base` makes the request of what all verbs have. Raises BadInput."""
-    from hosttune.fleet.collective import CollectiveRequest, run_collective
-    from hosttune.fleet.collectiveplan import CollectiveOptions
+    from hosttune.cluster.collectiveplan import CollectiveOptions
+    from hosttune.cluster.collectiveruns import CollectiveRequest, run_collective
 
     output = asked.pop("output")
     given = measuring(asked, CollectiveOptions)

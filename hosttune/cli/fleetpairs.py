@@ -12,7 +12,7 @@ from hosttune.cli.commands import Number, Whole, progress, with_options
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
-    from hosttune.fleet.pairplan import PairsOptions
+    from hosttune.cluster.pairplan import PairsOptions
     from hosttune.fleet.run import Request
 
 PAIR_GROUPS = {
@@ -47,8 +47,8 @@ pair_options = with_options(
 
 def run(context: click.Context, base: Callable[[dict[str, Any]], Request], asked: dict[str, Any]) -> None:
     """Measure and exit with the exit code. `base` makes the request of what all verbs have. Raises BadInput."""
-    from hosttune.fleet.pairplan import PairsOptions
-    from hosttune.fleet.pairs import PairsRequest, run_pairs
+    from hosttune.cluster.pairplan import PairsOptions
+    from hosttune.cluster.pairruns import PairsRequest, run_pairs
 
     output = asked.pop("output")
     given = measuring(asked, PairsOptions)

@@ -186,10 +186,10 @@ def inside(order: str) -> None:
 
     ORDER is the file that the seed of `handover --test-guest` brings. Prints the answer as one line of JSON.
     """
-    from hosttune.archive import open_system
     from hosttune.handover.testguest.inside import answer_of
     from hosttune.handover.testguest.order import Order
-    from hosttune.state import load
+    from hosttune.journal.state import load
+    from hosttune.machine.archive import open_system
     from hosttune.validating import Request, validate
 
     system = open_system(None)

@@ -13,8 +13,8 @@ from hosttune.cli.output import emit_report, exiting
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
-    from hosttune.linting import Definition
     from hosttune.model.host import Host
+    from hosttune.rules.lint import Definition
 
 FORMATS = ("text", "json", "md", "html", "junit", "sarif")
 WHAT = "a libvirt domain XML"
@@ -91,8 +91,8 @@ def is_file(word: str) -> bool:
 
 def of_file(path: str) -> Definition:
     """Return the definition in a file. Raises BadInput."""
-    from hosttune.linting import Definition
-    from hosttune.state import load
+    from hosttune.journal.state import load
+    from hosttune.rules.lint import Definition
 
     return Definition(path, load(path, what=WHAT, size="domain XML"))
 
@@ -108,10 +108,10 @@ def defined(host: Host, root: str | None) -> list[str]:
 
 def of_name(root: str | None, host: Host, name: str) -> Definition:
     """Return the definition that libvirt keeps of a guest. Raises BadInput, Unreadable."""
-    from hosttune.archive import open_system
     from hosttune.hypervisor.connection import read_definition
-    from hosttune.linting import Definition
+    from hosttune.machine.archive import open_system
     from hosttune.model.hints import did_you_mean
+    from hosttune.rules.lint import Definition
 
     known = defined(host, root)
     if name not in known:
@@ -127,10 +127,10 @@ def of_name(root: str | None, host: Host, name: str) -> Definition:
 
 def judge(context: click.Context, host: Host, definitions: Sequence[Definition], output: str, fail_on: str) -> None:
     """Print the findings, then exit: with 1 if one has the level `fail_on` or a worse one, else with 0."""
-    from hosttune.linting import lint as find
-    from hosttune.linting import rules
     from hosttune.report.lint import lint_report
     from hosttune.report.lint_sarif import lint_sarif
+    from hosttune.rules.lint import lint as find
+    from hosttune.rules.lint import rules
 
     findings = find(host, definitions)
     failing = ("error", "warn") if fail_on == "warn" else ("error",)

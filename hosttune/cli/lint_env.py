@@ -26,9 +26,9 @@ def lint_env(context: click.Context, /, root: str | None, document: str | None, 
     hosttune lint-env /etc/nccl.conf --host host.json
     env | hosttune lint-env - -o json
     """
-    from hosttune.environment import judge
+    from hosttune.journal.state import load_text
     from hosttune.report.lint import environment_report
-    from hosttune.state import load_text
+    from hosttune.rules.environment import judge
 
     text = load_text(path, what="an environment: lines such as NAME=VALUE", size="environment")
     host = read_host(root, document) if root is not None or document is not None else None

@@ -31,8 +31,8 @@ def metrics(root: str | None, document: str | None, guest: bool, expect: str | N
     hosttune metrics
     hosttune metrics --textfile /var/lib/prometheus/node-exporter/hosttune.prom
     """
-    from hosttune.archive import open_system
     from hosttune.cli.validate import metrics_of, read_expectation
+    from hosttune.machine.archive import open_system
     from hosttune.metrics import check_textfile, write_textfile
     from hosttune.validating import Request, validate
 

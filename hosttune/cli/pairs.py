@@ -41,13 +41,13 @@ def answer(root: str | None, document: str | None, job: Job) -> Ends:
     from msgspec.structs import replace
 
     from hosttune import __version__
-    from hosttune.archive import open_system
     from hosttune.cli.commands import read_document
+    from hosttune.cluster.pairs.counters import look
+    from hosttune.cluster.pairs.ends import check_job, measure
+    from hosttune.cluster.pairs.ports import present, survey
     from hosttune.discovery import discover
-    from hosttune.pairs.counters import look
-    from hosttune.pairs.ends import check_job, measure
-    from hosttune.pairs.ports import present, survey
-    from hosttune.reader import Reader
+    from hosttune.machine.archive import open_system
+    from hosttune.machine.reader import Reader
 
     if job.ends:
         check_job(job)

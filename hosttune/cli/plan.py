@@ -242,8 +242,8 @@ def intent_of_file(path: str, profile: str | None) -> tuple[Intent, str]:
 
     Raises BadInput.
     """
+    from hosttune.journal.state import load
     from hosttune.model.intent import Intent
-    from hosttune.state import load
 
     data = load(path, what="an intent", size="intent")
     intent = Intent.from_yaml(data, where=path)  # YAML reads JSON too
@@ -282,8 +282,8 @@ def with_absent_disks(decided: Plan, root: str | None) -> Plan:
         return decided
     from msgspec.structs import replace
 
-    from hosttune.archive import open_system
     from hosttune.hypervisor import no_system
+    from hosttune.machine.archive import open_system
     from hosttune.model.plan import Finding
 
     system = open_system(root)

@@ -32,7 +32,7 @@ def chosen(name: str | None, names: Sequence[str]) -> str:
 
 def save_plan(decided: Plan, path: str | None) -> None:
     """Save a complete plan and print where. A plan with unplaced guests is not saved."""
-    from hosttune.state import holds, mode_of, save, saved_plan
+    from hosttune.journal.state import holds, mode_of, save, saved_plan
 
     if decided.unplaced:
         tell("plan not saved: not every guest is placed")

@@ -113,7 +113,7 @@ def peaks_of_host(measured: str | None, validation: str | None) -> OwnPeaks | No
         return None
     if measured is not None and validation is not None:
         raise BadInput("both --measured and --validation", where="command line", hint="give one of the two")
-    from hosttune.diagnosing.judge import measured_peaks
+    from hosttune.rules.causes.judge import measured_peaks
 
     path = measured or validation or ""
     ((_, found),) = gathered(None, measured, validation, ())
@@ -122,9 +122,9 @@ def peaks_of_host(measured: str | None, validation: str | None) -> OwnPeaks | No
 
 def of_training(path: str, others: Sequence[str | None], own: OwnPeaks | None) -> Prediction:
     """Return what the file of --training can be. Raises BadInput, also beside options that choose a host or guest."""
+    from hosttune.journal.state import load
     from hosttune.model.training import Training
     from hosttune.predicting.training import check_same_gpu, predict_training
-    from hosttune.state import load
 
     if any(other is not None for other in others):
         hint = "give --training alone, or with --measured or --validation"
@@ -169,7 +169,7 @@ def scopes(host: Host, intent: str | None, plan: str | None, name: str | None, h
 def planned(host: Host, intent: str | None, plan: str | None) -> tuple[PlannedGuest, ...]:
     """Return the guests of a plan, read or made from an intent. Raises BadInput."""
     import hosttune
-    from hosttune.state import load
+    from hosttune.journal.state import load
 
     if plan is not None:
         return hosttune.Plan.from_json(load(plan, what="a plan"), where=plan).guests
@@ -210,10 +210,10 @@ def diagnose(
     """
     import msgspec
 
-    from hosttune.diagnosing import diagnose as judged
-    from hosttune.diagnosing.merging import merge
-    from hosttune.diagnosing.paths import low_paths
     from hosttune.report.prediction import diagnosis_report
+    from hosttune.rules.causes import diagnose as judged
+    from hosttune.rules.causes.merging import merge
+    from hosttune.rules.causes.paths import low_paths
 
     host = read_host(root, document) if root is not None or document is not None else None
     merged, doubts = merge(gathered(host, measured, validation, logs))
@@ -230,10 +230,10 @@ def gathered(
     host: Host | None, measured: str | None, validation: str | None, logs: Sequence[str]
 ) -> list[tuple[str, Measured]]:
     """Return what each source shows, with its name. Raises BadInput."""
-    from hosttune.diagnosing.gathering import of_validation
+    from hosttune.journal.state import load
     from hosttune.model.measured import Measured
     from hosttune.model.validation import Validation
-    from hosttune.state import load
+    from hosttune.rules.causes.gathering import of_validation
 
     found: list[tuple[str, Measured]] = []
     if measured is not None:
@@ -245,7 +245,7 @@ def gathered(
     elif host is not None:
         raise BadInput("a host without its validation", where="command line", hint="give --validation FILE")
     for path in logs:
-        from hosttune.diagnosing.logs import read_log  # parsers of all tools: not for other input
+        from hosttune.rules.causes.logs import read_log  # parsers of all tools: not for other input
 
         content = load(path, what="the output of a tool", size="log").decode("utf-8", "replace")
         part, tool = read_log(content, path)

@@ -14,7 +14,7 @@ from hosttune.cli.commands import cli
 from hosttune.cli.output import say, set_amount, write
 from hosttune.cli.usage import usage_error
 from hosttune.errors import BadInput, HosttuneError, Refused
-from hosttune.system import close_inherited_devices
+from hosttune.machine.system import close_inherited_devices
 
 INTERNAL_ERROR = 70
 # Flags that every command takes, before or after its name, in their long form.

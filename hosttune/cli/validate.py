@@ -13,10 +13,10 @@ from hosttune.cli.output import emit, emit_report, exiting, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
-    from hosttune.checks.expected import Expectation
     from hosttune.model.diagnosis import Diagnosis
     from hosttune.model.validation import Validation
     from hosttune.report.blocks import Report
+    from hosttune.rules.checks.expected import Expectation
     from hosttune.validating import Validated
 
 FORMATS = ("text", "json", "md", "html", "junit", "prometheus")
@@ -78,7 +78,7 @@ def validate(
         return
     from dataclasses import replace
 
-    from hosttune.archive import open_system
+    from hosttune.machine.archive import open_system
     from hosttune.validating import Request, check_request, exit_code
     from hosttune.validating import validate as check
 
@@ -100,7 +100,7 @@ def validate(
 
 def files_of(against: str | None, gate: str | None, asked: dict[str, Any]) -> dict[str, Any]:
     """Return the parts of a request that are read from files. Raises BadInput."""
-    from hosttune.history import read_validation
+    from hosttune.validating.history import read_validation
 
     if gate not in (None, "verdict") and against is None:
         raise BadInput(f"--gate {gate} without --against", where="--gate", hint="name the validation to compare with")
@@ -112,8 +112,8 @@ def read_expectation(path: str | None) -> Expectation | None:
     """Return the expectation from the file of --expect, None if not given. Raises BadInput."""
     if path is None:
         return None
-    from hosttune.checks.expected import of_document
-    from hosttune.state import load
+    from hosttune.journal.state import load
+    from hosttune.rules.checks.expected import of_document
 
     return of_document(load(path, what="a host document, a plan or a validation"), path)
 
@@ -126,7 +126,7 @@ def read_fleet(path: str | None) -> str | None:
     if path is None:
         return None
     from hosttune.bench.baselines import with_fleet
-    from hosttune.state import load_text
+    from hosttune.journal.state import load_text
 
     text = load_text(path, what="your fleet's floors (TOML)", size="fleet's floors")
     if not any(row.own for row in with_fleet(text, path).baselines):
@@ -137,8 +137,8 @@ def read_fleet(path: str | None) -> str | None:
 
 def list_checks(inside: bool, output: str) -> None:
     """Print every check with its description, in the order of the report."""
-    from hosttune.checks import checks
     from hosttune.report.validation import checks_report
+    from hosttune.rules.checks import checks
 
     if output not in REPORTS:
         raise BadInput(f"--list as {output}", where="--output", hint=f"give one of {', '.join(REPORTS)}")
@@ -151,8 +151,8 @@ def list_checks(inside: bool, output: str) -> None:
 def report_of(found: Validated, before: Validation | None, floors: str | None = None) -> Report:
     """Return the report of a validation. Raises BadInput for a fleet's floors."""
     from hosttune.bench.baselines import with_fleet
-    from hosttune.checks import checks
     from hosttune.report.validation import validation_report
+    from hosttune.rules.checks import checks
 
     evidence = found.evidence
     return validation_report(
@@ -171,9 +171,9 @@ def diagnosed(found: Validated) -> Diagnosis:
     """Return the figures of a validation against the model of its host, with the paths of low ones."""
     from msgspec.structs import replace
 
-    from hosttune.diagnosing import diagnose
-    from hosttune.diagnosing.gathering import of_validation
-    from hosttune.diagnosing.paths import low_paths
+    from hosttune.rules.causes import diagnose
+    from hosttune.rules.causes.gathering import of_validation
+    from hosttune.rules.causes.paths import low_paths
 
     host = found.evidence.host
     judged = diagnose(of_validation(found.validation, host), complaining=False)

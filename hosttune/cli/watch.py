@@ -13,8 +13,8 @@ from hosttune.cli.output import shown, tell
 from hosttune.errors import BadInput, Refused
 
 if TYPE_CHECKING:
+    from hosttune.machine.system import System
     from hosttune.model.host import Host
-    from hosttune.system import System
     from hosttune.transaction.keeping import Keeping
     from hosttune.transaction.site import Site
     from hosttune.watch.source import Opener
@@ -40,7 +40,7 @@ def watch(root: str | None, document: str | None, textfile: str | None, interval
     hosttune watch --textfile /var/lib/prometheus/node-exporter/hosttune.prom
     hosttune watch --textfile /var/lib/prometheus/node-exporter/hosttune.prom --keep
     """
-    from hosttune.archive import open_system
+    from hosttune.machine.archive import open_system
     from hosttune.transaction.site import site_of
     from hosttune.watch.agent import Agent
     from hosttune.watch.looking import Looker
@@ -110,7 +110,7 @@ def openers(live: bool, root: str | None, host: Host | None) -> Mapping[str, Ope
     if host is not None:
         return {}
     if not live:
-        from hosttune.archive import open_system
+        from hosttune.machine.archive import open_system
         from hosttune.watch.replay import Replay
 
         return {Replay.name: lambda: Replay(lambda: open_system(root))}

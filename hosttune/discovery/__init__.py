@@ -22,15 +22,15 @@ from hosttune.disks import read_nodes as read_device_nodes
 from hosttune.errors import BadInput, Unreadable
 from hosttune.gpu import begin, read_gpus
 from hosttune.gpu.vgpu import read_vgpu
-from hosttune.machine import Machine
+from hosttune.linux.tuned import ACTIVE
+from hosttune.machine.live import Machine
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import COMMANDS, NODES, System
 from hosttune.model import sysfs
 from hosttune.model.devices import functions_under
 from hosttune.model.host import Host, Nic, Nvme, RunningGuest
 from hosttune.model.index import DeviceIndex
 from hosttune.model.values import to_json
-from hosttune.reader import Reader
-from hosttune.system import COMMANDS, NODES, System
-from hosttune.tuned import ACTIVE
 
 
 def discover(system: System) -> Host:

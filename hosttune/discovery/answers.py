@@ -9,8 +9,8 @@ import json
 from collections.abc import Callable
 
 from hosttune.errors import BadInput, CommandFailed
+from hosttune.machine.reader import Reader
 from hosttune.model.jsontext import recorded_json
-from hosttune.reader import Reader
 
 _SECONDS = 10.0
 _MOST_WORDS = 120  # characters of a tool's error

@@ -6,8 +6,8 @@ from lxml import etree
 from lxml.etree import _Element
 
 from hosttune.domain.xml import attribute, parse, text
+from hosttune.machine.reader import Reader, number
 from hosttune.model.host import DomainCapabilities
-from hosttune.reader import Reader, number
 
 
 def read_capabilities(reader: Reader, xml: str) -> DomainCapabilities | None:

@@ -6,11 +6,11 @@ where the driver has a table, `cpufreq/scaling_available_frequencies`; and intel
 
 from __future__ import annotations
 
+from hosttune.machine.reader import Reader, number
 from hosttune.model import sysfs
 from hosttune.model.evidence import ClockLimit, Clocks
 from hosttune.model.host import Host
 from hosttune.model.values import CpuSet, grouped
-from hosttune.reader import Reader, number
 
 _TABLE = "scaling_available_frequencies"
 

@@ -20,13 +20,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from hosttune.discovery.cpuinfo import read_cpuinfo, values_of
 from hosttune.discovery.drivers import read_driver_info
 from hosttune.discovery.smbios import MEMORY_MODULES, read_memory_modules
+from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
 from hosttune.model.configuration import FACT_KINDS, Fact, alike_arguments, sane
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import OTHER
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.values import grouped
-from hosttune.reader import Reader
 
 _DMI = "/sys/class/dmi/id"
 _MICROCODE = f"{sysfs.CPUS}/cpu0/microcode/version"

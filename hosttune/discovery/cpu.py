@@ -14,10 +14,10 @@ import msgspec
 from hosttune.discovery.cpuinfo import blocks_by_cpu, first_block, model_of, read_cpuinfo, values_of, vendor_of
 from hosttune.discovery.sets import parse_list, read_list, read_set
 from hosttune.discovery.topology import CPUS, read_caches, read_homes, read_kinds, read_places
+from hosttune.machine.reader import Reader, number
 from hosttune.model.host import Cpu, CpuModel, NumaNode
 from hosttune.model.limits import check_count
 from hosttune.model.values import MAX_ID, CpuSet
-from hosttune.reader import Reader, number
 
 _CPU_NAME = re.compile(r"cpu([0-9]+)")
 _OF_THREADS = re.compile(r"emulator|(?:vcpu|iothread)[0-9]+")  # libvirt's groups, vircgroup.c

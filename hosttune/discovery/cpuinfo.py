@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from hosttune.machine.reader import Reader, number
 from hosttune.model.values import MAX_ID
-from hosttune.reader import Reader, number
 
 # "CPU implementer" of ARM's /proc/cpuinfo; names as lscpu prints them (util-linux sys-utils/lscpu-arm.c).
 _ARM_VENDORS = {

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import msgspec
 
+from hosttune.discovery.holders import ROUTES, ROUTES6, is_up, network_use
 from hosttune.discovery.portfiles import NET, RDMA, interface_gbps, link_layer, rdma_rate, state_word
 from hosttune.disks import MOUNTS, block_uses, disk_uses, mounts_known, nvme_names
 from hosttune.gpu import nvswitches
 from hosttune.gpu.bridges import MARK, bridges_among, has_bridges, may_be_bridge
-from hosttune.holders import ROUTES, ROUTES6, is_up, network_use
+from hosttune.machine.reader import Reader
 from hosttune.model import pciclass, sysfs
 from hosttune.model.host import Nic, Nvme, NvSwitch, PciDevice
 from hosttune.model.rates import believed_gbps
-from hosttune.reader import Reader
 
 _DEVICES = sysfs.PCI_DEVICES
 

@@ -13,7 +13,7 @@ import socket
 import struct
 from collections.abc import Mapping
 
-from hosttune.reader import Reader
+from hosttune.machine.reader import Reader
 
 _SIOCETHTOOL = 0x8946  # include/uapi/linux/sockios.h
 _GDRVINFO = 0x00000003

@@ -13,7 +13,10 @@ from importlib import import_module
 from hosttune.discovery import discover
 from hosttune.errors import BadInput
 from hosttune.gpu import VENDORS
-from hosttune.irqbalance import IRQBALANCE
+from hosttune.linux.irqbalance import IRQBALANCE
+from hosttune.linux.tuned import ACTIVE
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.evidence import LIBVIRT_ANSWER, Evidence
 from hosttune.model.gpu import GpuPort
@@ -23,10 +26,7 @@ from hosttune.model.plan import Plan
 from hosttune.model.result import Result
 from hosttune.model.validation import Validation
 from hosttune.model.values import MAX_SIZE
-from hosttune.reader import Reader
 from hosttune.settings.memory import Ksm, NumaBalancing, Thp
-from hosttune.system import System
-from hosttune.tuned import ACTIVE
 
 READERS: tuple[tuple[str, str, str], ...] = (
     ("bar_limits", "evidence", "read_bar_limits"),

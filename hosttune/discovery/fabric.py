@@ -17,13 +17,13 @@ import msgspec
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu import nvswitches, vendor_of
 from hosttune.gpu.boards import board_of, has_fabric
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, state_directory
 from hosttune.model.evidence import FabricManager
 from hosttune.model.gpu import Fabric, FabricPartition, Gpu
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.jsontext import recorded_json
 from hosttune.model.values import MAX_ID
-from hosttune.reader import Reader
-from hosttune.system import KEPT_GPUS, STATE_INSIDE, state_directory
 
 # Fabric Manager user guide, "Fabric Manager Config Options".
 CONFIG = nvswitches.MANAGER_CONFIG

@@ -11,11 +11,11 @@ from hosttune.domain.facts import DomainFacts, GuestCpu
 from hosttune.domain.reader import read_domain
 from hosttune.domain.sameness import same_guest
 from hosttune.errors import BadInput
-from hosttune.hugetlbfs import default_page_bytes
+from hosttune.linux.hugetlbfs import default_page_bytes
+from hosttune.machine.reader import Reader
 from hosttune.model.host import GuestMemory, RunningGuest, VcpuPin
 from hosttune.model.problems import NO_DEFINITION
 from hosttune.model.values import CpuSet
-from hosttune.reader import Reader
 
 _KNOWN_STATES = frozenset((*STATES, "blocked")) - {"no state"}  # older versions of virsh print blocked for idle
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 
 from hosttune.gpu import VENDORS
+from hosttune.machine.reader import Reader
 from hosttune.model.evidence import UNLIMITED, RdmaAccess
 from hosttune.model.guestplan import LIBRARY_FILES, OWN_FILES, PLACE, UCX_FILE
 from hosttune.model.host import Host
-from hosttune.reader import Reader
 
 _NODES = "/dev/infiniband"
 _LIMITS = "/proc/self/limits"

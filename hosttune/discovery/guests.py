@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
-from hosttune import apparmor
 from hosttune.discovery.capabilities import read_capabilities
 from hosttune.discovery.guest import read_guest
 from hosttune.discovery.libvirtd import (
@@ -28,12 +27,13 @@ from hosttune.discovery.libvirtd import (
 from hosttune.discovery.qemu import qemu_lines
 from hosttune.domain.elements import in_schema
 from hosttune.errors import BadInput, Unreadable
+from hosttune.linux import apparmor
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import COMMANDS, System
 from hosttune.model.host import RunningGuest, Virtualization
 from hosttune.model.jsontext import recorded_json
 from hosttune.model.limits import check_size
 from hosttune.model.problems import LIST_UNREAD, OUTSIDE
-from hosttune.reader import Reader
-from hosttune.system import COMMANDS, System
 
 QUERY = "libvirt.json"
 DEFINITION = "virsh-dumpxml-"  # followed by the guest's name

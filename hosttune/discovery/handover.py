@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 from hosttune.disks import drive_serial
 from hosttune.errors import BadInput
-from hosttune.libvirthook import recording_of
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import COMMANDS, STATE_INSIDE, state_directory
 from hosttune.model.limits import limit
 from hosttune.model.pci import PciDevice
 from hosttune.model.quarantine import DeviceRecord, HandoverState, Register
-from hosttune.model.values import to_json
-from hosttune.reader import Reader
-from hosttune.starts import (
+from hosttune.model.starts import (
     FOLDER,
     OWN_STARTS,
     REGISTER,
@@ -23,7 +22,8 @@ from hosttune.starts import (
     starts_mark,
     trace_of_register,
 )
-from hosttune.system import COMMANDS, STATE_INSIDE, state_directory
+from hosttune.model.values import to_json
+from hosttune.settings.hook import recording_of
 
 _Counted = tuple[dict[str, int] | None, dict[str, str] | None]
 

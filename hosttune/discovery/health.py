@@ -16,12 +16,12 @@ from typing import Any
 
 from hosttune.discovery.kernellog import read_kernel_log
 from hosttune.errors import BadInput, CommandFailed
+from hosttune.machine.reader import Reader, number
 from hosttune.model import sysfs
 from hosttune.model.evidence import Health
 from hosttune.model.host import Host
 from hosttune.model.jsontext import recorded_json
 from hosttune.model.values import MAX_SIZE
-from hosttune.reader import Reader, number
 
 _DEVICES = sysfs.PCI_DEVICES
 _NVME = "/sys/class/nvme"

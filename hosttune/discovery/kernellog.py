@@ -20,10 +20,10 @@ import msgspec
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu import VENDORS
 from hosttune.gpu.vendor import LOGGED_ADDRESS
+from hosttune.machine.reader import Reader
 from hosttune.model.evidence import KernelEvent
 from hosttune.model.jsontext import recorded_json
 from hosttune.model.values import Value
-from hosttune.reader import Reader
 
 QUERY = "kernel-log"
 _DMESG_JSON = ("dmesg", "--kernel", "--json")  # since util-linux 2.38

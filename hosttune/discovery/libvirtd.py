@@ -19,9 +19,9 @@ from hosttune.domain.arguments import passed_functions
 from hosttune.domain.reader import domain_facts
 from hosttune.domain.xml import QEMU, parse
 from hosttune.errors import BadInput, CommandFailed, Unreadable
+from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.values import Value, to_json
-from hosttune.system import System
 
 if TYPE_CHECKING:
     import libvirt

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from hosttune.machine.reader import number
 from hosttune.model.values import Value, close_mappings
-from hosttune.reader import number
 
 _ON_NODE = re.compile(r"N([0-9]{1,4})=([0-9]{1,15})")
 

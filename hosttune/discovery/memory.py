@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from hosttune.discovery.sets import read_list, read_set
 from hosttune.gpu import VENDORS
-from hosttune.hugetlbfs import MOUNTS, default_page_bytes, libvirts_folder, read_hugetlbfs
+from hosttune.linux.hugetlbfs import MOUNTS, default_page_bytes, libvirts_folder, read_hugetlbfs
+from hosttune.machine.reader import Reader, number
 from hosttune.model import sysfs
 from hosttune.model.host import HugePages, Hugetlbfs, MemorySettings, NumaNode
 from hosttune.model.limits import check_count
 from hosttune.model.problems import MEMORY_UNSURE, PAGES_UNSURE
 from hosttune.model.values import MAX_SIZE, CpuSet, format_size
-from hosttune.reader import Reader, number
 from hosttune.settings.memory import Ksm, NumaBalancing, Thp
 
 _NODES = sysfs.NODES

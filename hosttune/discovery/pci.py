@@ -16,11 +16,11 @@ from hosttune.discovery import pci_names
 from hosttune.discovery.pci_function import Bars, Function, not_read, read_function, read_irqs
 from hosttune.discovery.pci_link import Links
 from hosttune.discovery.pci_nodes import NodeFinder
+from hosttune.machine.reader import Reader, number
 from hosttune.model import sysfs
 from hosttune.model.host import Link, NumaNode, PciDevice
 from hosttune.model.limits import check_count
 from hosttune.model.values import MAX_ID, is_address, slot_of
-from hosttune.reader import Reader, number
 
 DEVICES = sysfs.PCI_DEVICES
 GROUPS = sysfs.IOMMU_GROUPS

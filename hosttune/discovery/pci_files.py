@@ -6,8 +6,8 @@ import re
 from functools import lru_cache
 
 from hosttune.errors import Unreadable
-from hosttune.reader import Reader, number
-from hosttune.system import Folder
+from hosttune.machine.reader import Reader, number
+from hosttune.machine.system import Folder
 
 _DIGITS = re.compile(r"[0-9a-f]+")
 

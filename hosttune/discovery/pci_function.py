@@ -16,11 +16,11 @@ from msgspec.structs import asdict
 from hosttune.discovery.pci_files import FunctionFiles, decimal, is_whole, line
 from hosttune.discovery.pci_ids import NO_CONFIG, is_uncore, matters, read_config, read_ids, read_subsystem
 from hosttune.discovery.sets import parsed, read_set
+from hosttune.linux.pciconfig import WIDTHS, ConfigFacts
+from hosttune.machine.reader import Reader, number
 from hosttune.model import sysfs
 from hosttune.model.host import Bar, Irq, LinkFigures
 from hosttune.model.values import MAX_ID, MAX_SIZE, Value, is_address
-from hosttune.pciconfig import WIDTHS, ConfigFacts
-from hosttune.reader import Reader, number
 
 # Flags of a sysfs `resource` line, <linux/ioport.h>: memory, prefetchable, 64-bit, without an address.
 _MEM = 0x200

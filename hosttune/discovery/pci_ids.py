@@ -6,8 +6,8 @@ from functools import lru_cache
 
 from hosttune.discovery.pci_files import FunctionFiles, hex_digits
 from hosttune.gpu import model_of, nvswitches
+from hosttune.linux.pciconfig import ConfigFacts, decode
 from hosttune.model import pciclass
-from hosttune.pciconfig import ConfigFacts, decode
 
 NO_CONFIG = ConfigFacts()
 _ASLEEP = ConfigFacts()  # of a device that reading it would wake

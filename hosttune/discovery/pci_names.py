@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable
 
 from hosttune.errors import Unreadable
-from hosttune.system import System
+from hosttune.machine.system import System
 
 # A capture must hold one of these files, so that its own names are used.
 PATHS = (

@@ -8,10 +8,10 @@ import msgspec
 
 from hosttune.discovery.pci_function import AFFINITY, Function
 from hosttune.discovery.sets import parsed, plain
+from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
 from hosttune.model.host import NumaNode
 from hosttune.model.values import CpuSet, parse_cpus
-from hosttune.reader import Reader
 
 _ONLINE = f"{sysfs.CPUS}/online"
 

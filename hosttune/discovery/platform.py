@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 
 from hosttune.discovery.cpuinfo import first_block, read_cpuinfo, values_of
 from hosttune.gpu import VENDORS
+from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
 from hosttune.model.commandline import split
 from hosttune.model.host import Iommu, Module, NumaNode, PciDevice, Platform
 from hosttune.model.values import Value
-from hosttune.reader import Reader
 
 _MODULES = ("vfio", "kvm", "irqbypass", "iommufd", "mdev", *(name for v in VENDORS for name in v.traces.modules))
 # What firmware or hypervisors write into DMI sys_vendor, product_name, bios_vendor (as in systemd-detect-virt).

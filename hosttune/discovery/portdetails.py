@@ -12,9 +12,9 @@ import re
 from hosttune.discovery.answers import tool_answer
 from hosttune.discovery.ethtool import parse_link_modes, parse_module
 from hosttune.discovery.portfiles import NET
+from hosttune.machine.reader import Reader
 from hosttune.model.host import Host
 from hosttune.model.ports import PortDetail
-from hosttune.reader import Reader
 
 MODULE = "ethtool-m-"  # and the interface: the name of the answer about its module
 _ETHERNET = 1  # ARPHRD_ETHER

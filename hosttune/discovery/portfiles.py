@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from hosttune.reader import Reader
+from hosttune.machine.reader import Reader
 
 NET, RDMA = "/sys/class/net", "/sys/class/infiniband"
 # Gb/s of one lane, by name (drivers/infiniband/core/sysfs.c, rate_show): a text whose parts differ is damaged.

@@ -14,9 +14,9 @@ from typing import TypeVar
 from hosttune.discovery.answers import tool_answer
 from hosttune.discovery.devices import by_address
 from hosttune.discovery.portfiles import RDMA, link_layer
+from hosttune.machine.reader import Reader
 from hosttune.model.host import Host
 from hosttune.model.ports import PortInfo
-from hosttune.reader import Reader
 
 Number = TypeVar("Number", int, float)
 

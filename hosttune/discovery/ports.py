@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping
 
 from hosttune.discovery.devices import by_address
 from hosttune.discovery.portfiles import NET, RDMA, interface_gbps, link_layer, rdma_rate, state_word
+from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
 from hosttune.model.host import Host, Nic
 from hosttune.model.ports import Interface, NicPorts, RdmaPort
-from hosttune.reader import Reader
 
 PORT_COUNTERS = (
     *("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "port_xmit_discards"),

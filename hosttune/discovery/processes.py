@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from hosttune.discovery.maps import Mapped, parse_maps, unread_line
 from hosttune.discovery.qemu import MAX_PID, QEMU_COMMS, qemu_processes
 from hosttune.discovery.sets import parsed
+from hosttune.machine.reader import Reader, number
 from hosttune.model import sysfs
 from hosttune.model.evidence import GuestProcess, GuestThread, Leftovers
 from hosttune.model.host import Host
 from hosttune.model.text import unescaped
-from hosttune.reader import Reader, number
 
 _ALLOWED = re.compile(r"^Cpus_allowed_list:\s*(.*?)\s*$", re.MULTILINE)
 _COUNT = re.compile(r"^Threads:\s*([0-9]{1,7})\s*$", re.MULTILINE)

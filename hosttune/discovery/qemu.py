@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from hosttune.reader import Reader, number
+from hosttune.machine.reader import Reader, number
 
 PROCESSES = "qemu-processes"
 MAX_PID = 1 << 22  # PID_MAX_LIMIT, include/linux/threads.h

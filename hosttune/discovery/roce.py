@@ -16,10 +16,10 @@ from hosttune.discovery.answers import tool_answer, unchanged
 from hosttune.discovery.portfiles import NET, RDMA
 from hosttune.discovery.ports import represents
 from hosttune.errors import BadInput
+from hosttune.machine.reader import Reader
 from hosttune.model.host import Host, Nic
 from hosttune.model.jsontext import recorded_json
 from hosttune.model.ports import RoceState
-from hosttune.reader import Reader
 
 DEVINFO = "ibv-devinfo-"  # and the RDMA device: the name of the answer about it
 V2 = "RoCE v2"  # drivers/infiniband/core/cache.c, gid_type_str

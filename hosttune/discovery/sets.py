@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from hosttune.machine.reader import Reader
 from hosttune.model.limits import check_count
 from hosttune.model.values import CpuSet
-from hosttune.reader import Reader
 
 # The masks among the files that discovery reads. All other files are lists.
 _MASKS = frozenset(

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hosttune.irqbalance import irqbalance_bans
 from hosttune.knobs.files import paths_to_read
+from hosttune.linux.irqbalance import irqbalance_bans
+from hosttune.linux.tuned import ACTIVE
+from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
 from hosttune.model.host import PciDevice
-from hosttune.reader import Reader
-from hosttune.tuned import ACTIVE
 
 _FILES = (
     "/sys/module/pcie_aspm/parameters/policy",

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from hosttune.errors import Unreadable
-from hosttune.reader import Reader
-from hosttune.system import System
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import System
 
 MEMORY_MODULES = "memory-modules"  # name of the query
 _TABLE = "/sys/firmware/dmi/tables/DMI"

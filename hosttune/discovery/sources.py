@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 from hosttune.gpu import VENDORS, maker_of, nvswitches
 from hosttune.gpu.vendor import Listing, Vendor
+from hosttune.machine.reader import Reader
 from hosttune.model import pciclass, sysfs
 from hosttune.model.host import DeviceSource, Host, PciDevice, Problem, SeenDevice
 from hosttune.model.platform import RUNNING
 from hosttune.model.values import address_key, grouped
-from hosttune.reader import Reader
 
 TREE = sysfs.PCI_DEVICES
 GROUPS = sysfs.IOMMU_GROUPS

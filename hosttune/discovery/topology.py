@@ -15,10 +15,10 @@ import msgspec
 
 from hosttune.discovery.cpuinfo import blocks_by_cpu, ids_of
 from hosttune.discovery.sets import read_set
+from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
 from hosttune.model.host import NumaNode
 from hosttune.model.values import CpuSet
-from hosttune.reader import Reader
 
 CPUS = sysfs.CPUS
 _NODE_NAME = re.compile(r"node([0-9]+)")

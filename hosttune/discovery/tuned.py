@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hosttune.errors import CommandFailed
+from hosttune.linux.tuned import ACTIVE, PROFILES
+from hosttune.machine.reader import Reader
 from hosttune.model.host import Host, Tuned
-from hosttune.reader import Reader
-from hosttune.tuned import ACTIVE, PROFILES
 
 MODE = "/etc/tuned/profile_mode"  # tuned/consts.py: PROFILE_MODE_FILE, …
 POST_LOADED = "/etc/tuned/post_loaded_profile"

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import msgspec
 
 from hosttune.bench.baselines import Standard
-from hosttune.diagnosing import diagnose
-from hosttune.diagnosing.gathering import of_validation
 from hosttune.errors import BadInput
 from hosttune.fleet.results import answer_path, read_file
 from hosttune.model.diagnosis import GRADES, Cause, Diagnosis, JudgedFigure
@@ -21,6 +19,8 @@ from hosttune.model.fleet import CauseGroup, HostLine
 from hosttune.model.host import Host
 from hosttune.model.validation import Validation
 from hosttune.report.fleet_causes import low_words
+from hosttune.rules.causes import diagnose
+from hosttune.rules.causes.gathering import of_validation
 
 MOST_FIGURES = 12  # of a host, kept in the report; `hosttune diagnose` on its own files has all of them
 MOST_CAUSES = 3

@@ -17,12 +17,12 @@ from hosttune.fleet.gate import HostStatus
 from hosttune.fleet.hardware import HostHardware, machine_of
 from hosttune.fleet.results import answer_path, read_file
 from hosttune.fleet.uniformity import LONGEST_NAME, MachineModel, model_of, too_many
+from hosttune.journal.state import load_text
 from hosttune.model.configuration import FACT_KINDS, Fact, sane, sort_key
 from hosttune.model.declared import Declared, DeclaredHosts, Range, Wanted, wanted_words
 from hosttune.model.uniformity import Spread
 from hosttune.model.validation import CheckResult, Machine, Outcome, Validation
 from hosttune.model.values import grouped
-from hosttune.state import load_text
 
 CHECK = "declared-baseline"
 _HINT = "bring the host to the declared value, or declare this one too"

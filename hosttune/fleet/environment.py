@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 
 from hosttune.errors import BadInput
-from hosttune.state import load
+from hosttune.journal.state import load
 
 DEFAULT_FORKS = 50
 

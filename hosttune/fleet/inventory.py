@@ -14,7 +14,7 @@ import msgspec
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.fleet.environment import environment, options_in_config
 from hosttune.fleet.results import refuse_names
-from hosttune.machine import Machine
+from hosttune.machine.live import Machine
 from hosttune.model.values import Value
 
 _SECONDS = 600.0  # dynamic inventories query a cloud or a database

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hosttune.errors import BadInput
+from hosttune.journal.state import load_text
 from hosttune.metrics import families as f
 from hosttune.model.limits import limit
 from hosttune.model.listing import some
 from hosttune.model.validation import CheckResult, Outcome, Verdict
 from hosttune.report.outcomes import severity
-from hosttune.state import load_text
 
 if TYPE_CHECKING:
     from prometheus_client.samples import Sample

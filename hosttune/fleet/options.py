@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hosttune.errors import BadInput
-from hosttune.state import load_text
+from hosttune.journal.state import load_text
 
 _FLAGS = frozenset(("-b", "--become", "-D", "--diff", "--force-handlers", "--flush-cache", "--verbose"))
 _VAULT = ("--vault-id", "--vault-password-file", "--vault-pass-file")

@@ -114,9 +114,9 @@ def _decoded(data: bytes, path: str) -> Host:
 def _renderer() -> Renderer:
     """Return the function that renders one page. What is the same for all pages is loaded once."""
     from hosttune.bench.baselines import shipped
-    from hosttune.checks import checks
     from hosttune.report.draw.html import page
     from hosttune.report.validation import validation_report
+    from hosttune.rules.checks import checks
 
     standard, explained = shipped(), checks(False)
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from hosttune.clock import now_text
 from hosttune.errors import BadInput
 from hosttune.fleet.gate import Gate
-from hosttune.jsonlines import decoded, whole_lines
+from hosttune.journal.jsonlines import decoded, whole_lines
+from hosttune.model.clock import now_text
 from hosttune.model.declared import Declared
 from hosttune.model.fleet import AnswerOutcome
 from hosttune.model.validation import Verdict

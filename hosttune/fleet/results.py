@@ -14,10 +14,10 @@ import re
 import time
 from collections.abc import Iterator
 
-from hosttune.descriptors import let_go
 from hosttune.errors import BadInput, Refused
-from hosttune.files import read_all, write_new, write_whole
-from hosttune.jsonlines import JsonLines, drop_torn_line
+from hosttune.journal.jsonlines import JsonLines, drop_torn_line
+from hosttune.machine.descriptors import let_go
+from hosttune.machine.files import read_all, write_new, write_whole
 from hosttune.model.limits import check_size
 
 RECORD = "run.jsonl"

@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hosttune.clock import now_text
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import has_answer_file, read_answer
 from hosttune.fleet.declared import kept_to
@@ -32,7 +31,8 @@ from hosttune.fleet.record import (
 )
 from hosttune.fleet.results import RECORD, forget
 from hosttune.fleet.waves import cut, shards
-from hosttune.jsonlines import JsonLines
+from hosttune.journal.jsonlines import JsonLines
+from hosttune.model.clock import now_text
 from hosttune.model.declared import Declared
 from hosttune.model.fleet import Wave
 from hosttune.model.listing import some

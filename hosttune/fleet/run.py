@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 
 from hosttune import __version__
 from hosttune.assets import folder
-from hosttune.clock import now_text
 from hosttune.errors import BadInput, Declined
 from hosttune.fleet import options as handed_on
 from hosttune.fleet.declared import read_declared
@@ -27,10 +26,11 @@ from hosttune.fleet.results import RECORD, held, read_file
 from hosttune.fleet.rollout import Outcome, Rollout, RunServices, carry_out, changes, digest, opening, resumed, waves_of
 from hosttune.fleet.waves import DEFAULT as DEFAULT_WAVES
 from hosttune.fleet.waves import parse_sizes
-from hosttune.jsonlines import JsonLines
+from hosttune.journal.jsonlines import JsonLines
+from hosttune.journal.state import load, load_text
+from hosttune.model.clock import now_text
 from hosttune.model.declared import Declared
 from hosttune.model.listing import some
-from hosttune.state import load, load_text
 
 HANDOVER = "handover"  # as asked; it means COURSE where hosts name devices
 DEFAULT_RESULTS = "hosttune-results"

@@ -16,11 +16,11 @@ from hosttune.gpu.inside import Inside
 from hosttune.gpu.intel import INTEL
 from hosttune.gpu.nvidia import NVIDIA
 from hosttune.gpu.vendor import Generation, Hints, Vendor
+from hosttune.machine.reader import Reader
 from hosttune.model.gpu import OTHER, Gpu
 from hosttune.model.host import PciDevice
 from hosttune.model.limits import check_count
 from hosttune.model.values import format_size
-from hosttune.reader import Reader
 
 __all__ = [
     "VENDORS", "Generation", "bar_missing", "begin", "generation_of", "hints_for", "inside", "maker_of",

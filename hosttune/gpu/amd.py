@@ -14,10 +14,10 @@ from hosttune.gpu.amd_topology import NODES, listed_gpus, read_xgmi, render_node
 from hosttune.gpu.inside import Inside
 from hosttune.gpu.memory_tests import ROCM
 from hosttune.gpu.vendor import Bench, Hints, Listing, Part, Partitioning, Traces, Vendor, awake, fill
+from hosttune.machine.reader import Reader, number
 from hosttune.model import pciclass, sysfs
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import PciDevice
-from hosttune.reader import Reader, number
 
 # pci.ids (pciutils/pciids 2026.08.22), vendor 1002.
 MODELS = {

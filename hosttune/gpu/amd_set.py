@@ -11,10 +11,10 @@ from typing import Any
 
 from hosttune.errors import Unreadable, WriteFailed
 from hosttune.gpu.knobs import POWER_LIMIT, Knobs
+from hosttune.machine.reader import number
+from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
-from hosttune.reader import number
-from hosttune.system import System
 
 _MICROWATTS = 10**6
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
+from hosttune.machine.reader import Reader, number
 from hosttune.model.gpu import Peer
 from hosttune.model.values import MAX_ID
-from hosttune.reader import Reader, number
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"
 IOLINK_XGMI = 11  # CRAT_IOLINK_TYPE_XGMI, drivers/gpu/drm/amd/amdkfd/kfd_crat.h

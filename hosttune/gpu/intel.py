@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from hosttune.gpu.inside import Inside
 from hosttune.gpu.vendor import Vendor
+from hosttune.machine.reader import Reader
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice
-from hosttune.reader import Reader
 
 # pci.ids (pciutils/pciids), vendor 8086.
 MODELS = {

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hosttune.machine.system import System
 from hosttune.model.gpu import Gpu
-from hosttune.system import System
 
 PERSISTENCE = "gpu-persistence"
 POWER_LIMIT = "gpu-power-limit"

@@ -10,9 +10,9 @@ from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
 from hosttune.gpu.nvidia_topo import TopoMatrix, parse_topo_matrix
 from hosttune.gpu.nvml_facts import parse_nvml
 from hosttune.gpu.vendor import LOGGED_ADDRESS, Hints, Listing, LogRecords, Traces, ask
+from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
-from hosttune.reader import Reader
 
 DRIVER = "nvidia"
 NVML = "nvml.json"

@@ -24,8 +24,8 @@ from hosttune.gpu.nvidia_words import COMPUTE_MODES
 from hosttune.gpu.nvml import Asking
 from hosttune.gpu.nvml_facts import parse_nvml
 from hosttune.gpu.vendor import Answer, fill
+from hosttune.machine.system import System
 from hosttune.model.gpu import Gpu, Mig
-from hosttune.system import System
 
 SECONDS_TO_ANSWER = 20.0
 _NVML = "nvml.json"

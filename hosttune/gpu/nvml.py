@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from hosttune.child import Child
 from hosttune.errors import ChildDied, HosttuneError
 from hosttune.gpu.nvidia_links import ask_links, field_values
 from hosttune.gpu.nvml_health import ask_health
+from hosttune.machine.child import Child
 
 # Functions that need only the device handle. Their answers are numbers, texts or short lists.
 PLAIN = (

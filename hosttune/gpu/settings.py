@@ -16,12 +16,12 @@ from hosttune.errors import Unreadable, WriteFailed
 from hosttune.gpu import VENDORS
 from hosttune.gpu.knobs import COMPUTE_MODE, ECC, MIG_MODE, MOST_WATTS, PERSISTENCE, POWER_LIMIT, Knobs
 from hosttune.gpu.nvidia_words import COMPUTE_MODES
+from hosttune.machine.system import System
 from hosttune.model.gpu import Gpu
 from hosttune.settings.files import one_of
 from hosttune.settings.function import OfFunction, driver_of
 from hosttune.settings.setting import BOOT, refuse
 from hosttune.settings.traits import FreesDevice, TakesDevice
-from hosttune.system import System
 
 DRIVER_KNOBS: Mapping[str, Knobs] = {
     vendor.knobs.driver: vendor.knobs for vendor in VENDORS if vendor.knobs is not None

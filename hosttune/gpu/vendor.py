@@ -7,6 +7,7 @@ facts about the devices that its driver holds. Its answer is a partial `Gpu`, jo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,11 +15,13 @@ from hosttune.errors import Unreadable
 from hosttune.gpu.inside import Inside
 from hosttune.gpu.knobs import Knobs
 from hosttune.gpu.memory_tests import MemoryTest
+from hosttune.machine.reader import Reader
 from hosttune.model.gpu import Gpu, GpuPort, Mig
 from hosttune.model.host import PciDevice, Problem
-from hosttune.model.measured import Measured
 from hosttune.model.values import Value
-from hosttune.reader import Reader
+
+if TYPE_CHECKING:  # it needs the parser of YAML
+    from hosttune.model.measured import Measured
 
 MAX_ANSWER = 4 << 20  # characters; nvidia-smi -q -x prints about 30 KB per GPU
 

@@ -12,11 +12,11 @@ import re
 
 from hosttune.errors import CommandFailed
 from hosttune.gpu import VENDORS
+from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice
 from hosttune.model.vgpu import Vgpu, VgpuFunction, VgpuGpu, VgpuType, is_type_id
-from hosttune.reader import Reader
 
 SERVICE = "nvidia-vgpu-mgr.service"
 SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"

@@ -10,6 +10,6 @@
   every reason if not. `kept`, `revoked`: statements and lists of revoked keys that a host keeps.
 - `calls`, `notes`: one function for each other command.
 
-The register of quarantined devices is `hosttune.register`, the record of starts `hosttune.starts`. docs/handover.md
-leads an operator through it; docs/threats.md says what is proven against whom.
+The register of quarantined devices is `hosttune.journal.register`, the record of starts `hosttune.model.starts`.
+docs/handover.md leads an operator through it; docs/threats.md says what is proven against whom.
 """

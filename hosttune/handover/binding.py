@@ -6,15 +6,15 @@ each change: a guest that started meanwhile keeps its device, and the step fails
 
 from __future__ import annotations
 
-from hosttune.child import in_child
+from hosttune.discovery.holders import holders
 from hosttune.errors import WriteFailed
 from hosttune.handover.targets import Target
-from hosttune.holders import holders
+from hosttune.machine.child import in_child
+from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.handover import HandoverStep
 from hosttune.settings.drivers import DRIVERS, VFIO, Driver
 from hosttune.settings.function import driver_of
-from hosttune.system import System
 
 LIMIT_SECONDS, ESTIMATE_SECONDS = 180.0, 10.0
 

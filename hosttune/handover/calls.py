@@ -18,15 +18,15 @@ from hosttune.handover.revoked import given, lists, remember
 from hosttune.handover.signing import SUFFIX, check_list, signature_reasons
 from hosttune.handover.statement import epoch_of
 from hosttune.handover.verify import live_of, verification
-from hosttune.libvirthook import recording_of
+from hosttune.journal.register import release as release_device
+from hosttune.journal.state import load
+from hosttune.machine.system import STATE_INSIDE, state_directory
 from hosttune.model.handover import Statement
 from hosttune.model.host import Host
 from hosttune.model.quarantine import DeviceRecord, Recording
+from hosttune.model.starts import REVOKED
 from hosttune.model.verification import DeviceStatus, HandoverStatus, Verification
-from hosttune.register import release as release_device
-from hosttune.starts import REVOKED
-from hosttune.state import load
-from hosttune.system import STATE_INSIDE, state_directory
+from hosttune.settings.hook import recording_of
 from hosttune.transaction.site import Site, writable_store
 
 Here = tuple[Site, Callable[[], Host]]  # where to work, and how to discover the host there

@@ -16,8 +16,6 @@ from functools import partial
 import msgspec
 
 from hosttune import __version__
-from hosttune.child import in_child
-from hosttune.clock import now_text
 from hosttune.errors import HosttuneError, Refused
 from hosttune.handover import binding, memoryclear, record, remains, resets, testing, timelimits
 from hosttune.handover.cleaning import Cleaning, Work
@@ -26,15 +24,17 @@ from hosttune.handover.partitions import WAIT_SECONDS, Confirm, Partitions
 from hosttune.handover.statement import handed_device, read_firmware, statement_of
 from hosttune.handover.targets import Target, identity_now, joined, refuse_other
 from hosttune.handover.testguest import GuestSteps, Session, TestGuest, guest_targets
+from hosttune.inventory.devices import identity, read_catalogue
 from hosttune.journal import Journal, JournalFailed, Store
+from hosttune.journal.register import read_register, record_devices
+from hosttune.journal.state import mode_of, save
+from hosttune.machine.child import in_child
+from hosttune.model.clock import now_text
 from hosttune.model.handover import STEPS, HandedDevice, HandoverStep, Statement, StepName, StepOutcome
 from hosttune.model.host import Host
 from hosttune.model.quarantine import DeviceRecord
 from hosttune.model.validation import Validation
-from hosttune.planning.inventory.devices import identity, read_catalogue
-from hosttune.register import read_register, record_devices
 from hosttune.settings.function import driver_of
-from hosttune.state import mode_of, save
 from hosttune.transaction.guards import same_device
 from hosttune.transaction.site import Site
 from hosttune.transaction.writing import Say

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hosttune.discovery.holders import holders
 from hosttune.handover.statement import applied_values
 from hosttune.handover.verify import Live, verification
-from hosttune.holders import holders
 from hosttune.model.handover import Statement
 from hosttune.model.host import Host
 from hosttune.transaction.site import Site

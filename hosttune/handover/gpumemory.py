@@ -17,8 +17,8 @@ from typing import Any, Literal
 from hosttune.errors import CommandFailed
 from hosttune.handover.memoryclear import EVIDENCE
 from hosttune.handover.targets import Target
+from hosttune.machine.system import System
 from hosttune.model.handover import HandoverStep, StepOutcome
-from hosttune.system import System
 
 LIMIT_SECONDS, ESTIMATE_SECONDS = 5400.0, 480.0  # 150 GB: 210 s to search, 17 s to write (H200)
 MemoryTask = Literal["search", "write"]

@@ -14,17 +14,17 @@ from collections.abc import Iterable
 import msgspec
 
 from hosttune.errors import BadInput, HosttuneError, state_remedy
-from hosttune.files import make_folder, names_ending, remove_file, sync_folder, write_whole
 from hosttune.handover.revoked import given, lists
 from hosttune.handover.signing import SUFFIX, signature_reasons
 from hosttune.handover.verify import live_of, verification
 from hosttune.journal import Store
+from hosttune.journal.state import load, load_text, mode_of
+from hosttune.machine.files import make_folder, names_ending, remove_file, sync_folder, write_whole
 from hosttune.model.evidence import UNREAD_STATEMENT
 from hosttune.model.handover import Statement
 from hosttune.model.host import Host, Problem
+from hosttune.model.starts import SIGNED
 from hosttune.model.verification import RevokedList, Verification
-from hosttune.starts import SIGNED
-from hosttune.state import load, load_text, mode_of
 from hosttune.transaction.site import Site
 
 _TEXT = ".json"

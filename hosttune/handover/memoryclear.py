@@ -22,12 +22,12 @@ from hosttune.errors import CommandFailed, WriteFailed
 from hosttune.gpu.vendor import MemoryClear
 from hosttune.handover import binding
 from hosttune.handover.targets import Target
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.handover import HandoverStep
-from hosttune.reader import Reader
 from hosttune.settings.drivers import VFIO
 from hosttune.settings.function import driver_of
-from hosttune.system import System
 
 EVIDENCE, NOT_ASKED = "memory_clear", "not asked"
 _LOCKED = ("integrity", "confidentiality")

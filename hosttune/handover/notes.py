@@ -9,7 +9,7 @@ import msgspec
 
 from hosttune.model.host import Host
 from hosttune.model.result import Result
-from hosttune.starts import SIGNED
+from hosttune.model.starts import SIGNED
 from hosttune.transaction import calls
 from hosttune.transaction.site import Site
 

@@ -20,12 +20,12 @@ import msgspec
 from hosttune.discovery.fabric import client
 from hosttune.errors import CommandFailed
 from hosttune.handover.targets import Target
+from hosttune.inventory.partitions import SHARED, Fabric, exactly, read_fabric
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import System
 from hosttune.model.handover import HandoverStep, StepName, StepOutcome
 from hosttune.model.host import Host
-from hosttune.planning.fabric.partitions import SHARED, Fabric, exactly, read_fabric
-from hosttune.reader import Reader
 from hosttune.settings.function import driver_of
-from hosttune.system import System
 
 WAIT_SECONDS = 600.0  # for a person
 _COMMAND_SECONDS, _LOOK_SECONDS = 60.0, 1.0

@@ -14,17 +14,17 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hosttune.clock import now_text
 from hosttune.errors import BadInput, Refused
-from hosttune.files import make_folder
 from hosttune.handover.erasing import erasing
 from hosttune.handover.targets import Target
 from hosttune.journal import OPEN_STATES, Journal, Record, Store, Transaction
+from hosttune.journal.state import mode_of
+from hosttune.machine.files import make_folder
+from hosttune.model.clock import now_text
 from hosttune.model.handover import HandoverStep
+from hosttune.model.starts import FOLDER
 from hosttune.model.values import to_builtins
 from hosttune.model.verification import CourseStatus, CourseStep
-from hosttune.starts import FOLDER
-from hosttune.state import mode_of
 from hosttune.transaction.site import Site
 
 VERB, KIND = "handover", "handover"

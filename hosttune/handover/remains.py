@@ -15,9 +15,9 @@ import re
 
 from hosttune.errors import Unreadable
 from hosttune.handover.targets import Target
+from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.host import Host
-from hosttune.system import System
 
 _MOUNTS, _MDEVS = "/proc/self/mounts", "/sys/bus/mdev/devices"
 _RAM = "/var/lib/libvirt/qemu/ram"

@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from hosttune.errors import BadInput, state_remedy
-from hosttune.files import make_folder, names_ending, sync_folder, write_whole
 from hosttune.journal import Store
+from hosttune.journal.state import load, mode_of
+from hosttune.machine.files import make_folder, names_ending, sync_folder, write_whole
+from hosttune.model.starts import REVOKED
 from hosttune.model.verification import RevokedList
-from hosttune.starts import REVOKED
-from hosttune.state import load, mode_of
 
 
 def remember(store: Store, path: str) -> None:

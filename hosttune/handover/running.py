@@ -17,14 +17,14 @@ from hosttune.handover.partitions import active_partitions
 from hosttune.handover.targets import Asked, Target, chosen
 from hosttune.handover.testguest import TestGuest, goes_in, remove_left
 from hosttune.journal import Store
+from hosttune.journal.register import record_devices
+from hosttune.journal.state import save
+from hosttune.machine.system import System
 from hosttune.model.handover import Statement
 from hosttune.model.host import Host
 from hosttune.model.validation import Validation
 from hosttune.model.values import Value
-from hosttune.register import record_devices
 from hosttune.settings.drivers import VFIO
-from hosttune.state import save
-from hosttune.system import System
 from hosttune.transaction.signals import interruptible
 from hosttune.transaction.site import Site, writable_store
 from hosttune.transaction.writing import Say

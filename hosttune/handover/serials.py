@@ -6,7 +6,7 @@ import re
 
 from hosttune.disks import drive_serial
 from hosttune.errors import BadInput
-from hosttune.system import System
+from hosttune.machine.system import System
 
 # NVM Express: 20 characters of ASCII. No character that the patterns of udev know (* ? [ ] | " \\ $ %), and no "=".
 _SERIAL = r"[A-Za-z0-9][A-Za-z0-9 ._:+/-]{0,19}"

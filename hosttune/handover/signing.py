@@ -14,11 +14,11 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from hosttune.errors import BadInput, CommandFailed, HosttuneError
-from hosttune.machine import run_command
+from hosttune.journal.state import load, save
+from hosttune.machine.live import run_command
 from hosttune.model.handover import CLOCKS, LONGEST, Statement, time_of
 from hosttune.model.limits import LIMITS, limit
 from hosttune.model.verification import Reason
-from hosttune.state import load, save
 
 NAMESPACE = "hosttune-handover"
 SUFFIX = ".sig"

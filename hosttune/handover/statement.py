@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hosttune.clock import now_text
 from hosttune.errors import BadInput, Unreadable
 from hosttune.handover.network.tools import versions
+from hosttune.inventory.devices import identity, read_catalogue
 from hosttune.journal import in_force
+from hosttune.machine.system import System
 from hosttune.model import sysfs
+from hosttune.model.clock import now_text
 from hosttune.model.handover import (
     HandedDevice,
     HandoverStep,
@@ -22,8 +24,6 @@ from hosttune.model.handover import (
 from hosttune.model.host import Host
 from hosttune.model.validation import Validation
 from hosttune.model.values import FrozenMap, Value, freeze
-from hosttune.planning.inventory.devices import identity, read_catalogue
-from hosttune.system import System
 from hosttune.transaction.applied import UNREAD, applied_state
 from hosttune.transaction.site import Site
 

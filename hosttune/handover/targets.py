@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from hosttune.discovery.holders import holders
 from hosttune.errors import BadInput, Refused
 from hosttune.gpu import maker_of, reset_touches, vendor_of
 from hosttune.gpu.vendor import MemoryClear
 from hosttune.handover.serials import check_serial, serial_now
-from hosttune.holders import holders
 from hosttune.hypervisor import unread_guests
+from hosttune.inventory.devices import identity, read_catalogue
+from hosttune.journal.register import read_register
+from hosttune.machine.system import System
 from hosttune.model.host import Host
 from hosttune.model.pci import PciDevice
 from hosttune.model.quarantine import DeviceRecord, Register, drive_mark
 from hosttune.model.values import Value, address_key, is_address, parse_address
-from hosttune.planning.inventory.devices import identity, read_catalogue
-from hosttune.register import read_register
 from hosttune.settings.drivers import VFIO, Driver
-from hosttune.system import System
 from hosttune.transaction.applied import applied_plans
 from hosttune.transaction.guards import same_device
 from hosttune.transaction.site import Site, refuse_open

@@ -9,7 +9,7 @@ from __future__ import annotations
 from hosttune.handover import binding, gpumemory, memoryclear, network, record, resets
 from hosttune.handover.erasing import SPARE_SECONDS
 from hosttune.handover.targets import Target
-from hosttune.system import System
+from hosttune.machine.system import System
 
 Times = tuple[float, float]  # limit, estimate
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from hosttune.discovery.holders import DeviceUser, holders
 from hosttune.errors import Unreadable
 from hosttune.handover.binding import binding_of
 from hosttune.handover.statement import Unread, applied_values, epoch_of, known_firmware, live_device
-from hosttune.holders import DeviceUser, holders
 from hosttune.hypervisor import is_active, unread_guests
 from hosttune.model.handover import CLOCKS, LONGEST, HandedDevice, Predicate, Statement, digest_of, time_of
 from hosttune.model.host import Host
@@ -218,7 +218,7 @@ def _missing(device: HandedDevice, host: Host) -> Reason:
 
 def _elsewhere(device: HandedDevice, host: Host) -> Reason | None:
     """Return the reason if the device is now at another address; None if it is at none, or at several."""
-    from hosttune.planning.inventory.devices import identity, read_catalogue
+    from hosttune.inventory.devices import identity, read_catalogue
 
     catalogue = read_catalogue(host)
     wanted = device.identity.partition(" ")[2]

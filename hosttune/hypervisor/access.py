@@ -16,8 +16,8 @@ from typing import NamedTuple
 from hosttune.domain.xml import parse
 from hosttune.errors import CommandFailed, Unreadable
 from hosttune.hypervisor.connection import ask
+from hosttune.machine.system import System
 from hosttune.model.plan import NO_BOOT, PlannedGuest
-from hosttune.system import System
 
 _QEMU_CONF = "/etc/libvirt/qemu.conf"
 _OWNERSHIP = re.compile(r"^[ \t]*dynamic_ownership\s*=\s*([0-9])", re.MULTILINE)

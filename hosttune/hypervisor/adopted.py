@@ -9,9 +9,9 @@ from hosttune.domain.definitions import differences
 from hosttune.errors import WriteFailed
 from hosttune.hypervisor.connection import read_definition
 from hosttune.hypervisor.definition import GuestDefinition, define
+from hosttune.machine.system import System
 from hosttune.model.limits import limit
 from hosttune.settings.setting import refuse
-from hosttune.system import System
 
 
 class AdoptedDefinition(GuestDefinition):

@@ -142,7 +142,7 @@ def _short_of_pages(host: Host, guest: PlannedGuest) -> Iterator[str]:
 def _without_mount(host: Host, guest: PlannedGuest) -> Iterator[str]:
     """Check that libvirt knows a hugetlbfs of the page size: else it does not start the guest.
 
-    See `hosttune.hugetlbfs`.
+    See `hosttune.linux.hugetlbfs`.
     """
     page_bytes = huge_page_bytes(guest)
     if page_bytes is None:

@@ -16,9 +16,9 @@ from hosttune.discovery.libvirtd import DEFAULT_URI, URI_VARIABLE
 from hosttune.discovery.processes import pid_of
 from hosttune.domain.definitions import without_secrets
 from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import System
 from hosttune.model.host import Host, RunningGuest
-from hosttune.reader import Reader
-from hosttune.system import System
 
 READ_SECONDS = 20.0
 CHANGE_SECONDS = 60.0

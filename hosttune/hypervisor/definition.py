@@ -23,10 +23,10 @@ from hosttune.hypervisor.connection import (
     virsh,
 )
 from hosttune.hypervisor.texts import with_identity
+from hosttune.machine.system import System
 from hosttune.model.intent import is_guest_name
 from hosttune.settings.explains import Explains
 from hosttune.settings.setting import FILE, GUEST_STAGE, Setting, refuse
-from hosttune.system import System
 
 _NVRAM = "/var/lib/libvirt/qemu/nvram/{name}_VARS.fd"  # where the system's libvirt keeps UEFI variables
 # The elements that hosttune's domain XML can have, by parent. None of them names a program to run, a hook or a log

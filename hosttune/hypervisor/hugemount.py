@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import CommandFailed, InUse, Unreadable, WriteFailed
-from hosttune.hugetlbfs import (
+from hosttune.hypervisor.daemon import daemon_unit, jobs, restart_daemon
+from hosttune.linux.hugetlbfs import (
     FOLDER_FOUND,
     MOUNTS,
     OURS,
@@ -25,10 +26,9 @@ from hosttune.hugetlbfs import (
     unit_path,
     unit_text,
 )
-from hosttune.hypervisor.daemon import daemon_unit, jobs, restart_daemon
+from hosttune.machine.system import System
 from hosttune.settings.setting import FILE, KEEP_STAGE, refuse
 from hosttune.settings.traits import AT_BOOT, NOW, NowAndAtBoot, ServedByOthers
-from hosttune.system import System
 
 NOT_ENABLED, FOREIGN = "not enabled", "a unit that hosttune did not write"
 _SYSTEMD_RUNS = "/run/systemd/system"  # sd_booted(3)

@@ -1,4 +1,4 @@
-"""hosttune's own record of the guests that it starts, for the epochs of their devices (`hosttune.starts`).
+"""hosttune's own record of the guests that it starts, for the epochs of their devices (`hosttune.model.starts`).
 
 libvirt's hook records the same starts where it is installed. A start that is recorded and then fails advances an epoch
 too, which makes a statement void and nothing worse.
@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hosttune.clock import now_text
 from hosttune.disks import functions_of
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput, HosttuneError
 from hosttune.hypervisor.connection import read_definition
-from hosttune.libvirthook import hook_text
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import STATE_INSIDE, System, state_directory
 from hosttune.model import pciclass, sysfs
-from hosttune.reader import Reader
-from hosttune.starts import FUNCTION, GUEST, OWN_STARTS, REGISTER, start_line
-from hosttune.system import STATE_INSIDE, System, state_directory
+from hosttune.model.clock import now_text
+from hosttune.model.starts import FUNCTION, GUEST, OWN_STARTS, REGISTER, start_line
+from hosttune.settings.hook import hook_text
 
 _MODE = 0o600
 _LOOK_SECONDS = 20.0  # the hook itself ends after 10

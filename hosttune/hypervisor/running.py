@@ -11,10 +11,10 @@ from hosttune.discovery.processes import read_process
 from hosttune.domain.expectedguest import ExpectedGuest
 from hosttune.domain.guestdiff import compare_memory, compare_threads
 from hosttune.errors import Unreadable
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.plan import Device, PlannedGuest
-from hosttune.reader import Reader
-from hosttune.system import System
 
 
 def verify_running(system: System, guest: PlannedGuest, process: int) -> tuple[str, ...]:

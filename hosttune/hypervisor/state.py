@@ -18,8 +18,8 @@ from hosttune.hypervisor.connection import (
 )
 from hosttune.hypervisor.definition import named
 from hosttune.hypervisor.ownstarts import record_start
+from hosttune.machine.system import System
 from hosttune.settings.setting import START_STAGE, Setting, refuse
-from hosttune.system import System
 
 
 class GuestState(Setting):

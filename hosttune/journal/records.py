@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from hosttune.errors import BadInput, Refused
-from hosttune.files import read_whole
-from hosttune.jsonlines import decoded, whole_lines
+from hosttune.journal.jsonlines import decoded, whole_lines
+from hosttune.machine.files import read_whole
 from hosttune.model.limits import check_size
 from hosttune.model.values import Value, close_mappings
 

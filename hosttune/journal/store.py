@@ -10,15 +10,15 @@ from typing import Any
 
 import msgspec
 
-from hosttune.clock import now_text
-from hosttune.descriptors import let_go
 from hosttune.errors import HosttuneError, Refused, WriteFailed, state_remedy
-from hosttune.files import make_folder, open_new, read_whole, sync_folder
+from hosttune.journal.jsonlines import JsonLines, drop_torn_line
 from hosttune.journal.records import JOURNAL_SCHEMA, Header, Line, Transaction, read_transaction
-from hosttune.jsonlines import JsonLines, drop_torn_line
+from hosttune.journal.state import mode_of
+from hosttune.machine.descriptors import let_go
+from hosttune.machine.files import make_folder, open_new, read_whole, sync_folder
+from hosttune.machine.system import put_file
+from hosttune.model.clock import now_text
 from hosttune.model.values import Value, to_builtins
-from hosttune.state import mode_of
-from hosttune.system import put_file
 
 _SUFFIX = ".jsonl"
 _PLAN = ".plan.json"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hosttune.knobs.knob import BY_NAME, Knob
-from hosttune.libvirthook import PLACE
 from hosttune.model.host import Host
+from hosttune.settings.hook import PLACE
 from hosttune.settings.libvirthook import INSTALLED, LibvirtHook
 
 KNOBS: tuple[Knob[Host], ...] = (

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from hosttune.checks.facts import accelerators, holders, known_devices, lacks, planned_guests
-from hosttune.checks.xids import rule
 from hosttune.metrics import families as f
 from hosttune.metrics.writing import Group, Point
 from hosttune.model import sysfs
@@ -15,6 +13,8 @@ from hosttune.model.evidence import Evidence
 from hosttune.model.pci import Link, common_link
 from hosttune.model.validation import Validation
 from hosttune.model.values import address_key, slot_of
+from hosttune.rules.checks.facts import accelerators, holders, known_devices, lacks, planned_guests
+from hosttune.rules.checks.xids import rule
 
 KINDS = ("gpu", "nic", "nvme", "nvswitch")
 SEVERITIES = ("fatal", "nonfatal", "correctable")

@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from hosttune.bench.baselines import with_fleet
-from hosttune.checks.facts import guests_known
 from hosttune.metrics import families as f
 from hosttune.metrics.hardware import expects, pci_known
 from hosttune.metrics.writing import Group, Point
 from hosttune.model.evidence import STATE, UNREAD_STATEMENT, Evidence
 from hosttune.model.quarantine import DeviceRecord, HandoverState
 from hosttune.model.result import Drift, Result
+from hosttune.model.starts import unread_register
 from hosttune.model.validation import Validation
 from hosttune.report.measures import measures
 from hosttune.report.standards import scales
-from hosttune.starts import unread_register
+from hosttune.rules.checks.facts import guests_known
 from hosttune.transaction.applied import UNREAD
 
 STATES = ("none", "applied", "pending-reboot", "unfinished", "needs-person", "unknown")

@@ -13,7 +13,7 @@ import re
 import stat
 
 from hosttune.errors import BadInput
-from hosttune.files import names_ending, read_start, remove_abandoned, sync_folder, write_whole
+from hosttune.machine.files import names_ending, read_start, remove_abandoned, sync_folder, write_whole
 
 MODE = 0o644
 SUFFIX = ".prom"

@@ -1,6 +1,6 @@
 """What hosttune's register knows of devices between two tenants: a part of the host document.
 
-The register is `handover/register.json` in the state directory (`hosttune.register`); `Host.handover` has what
+The register is `handover/register.json` in the state directory (`hosttune.journal.register`); `Host.handover` has what
 planning and verification need of it.
 """
 
@@ -36,7 +36,7 @@ class DeviceRecord(Value, frozen=True, kw_only=True):
       host's driver has the device; it counts as read as long as boot and epoch are the same. `firmware` None: unknown;
       empty: the device has none of its own (a virtual function). `binding`: to that driver, None: unknown.
     - `recorded_since`: of the hook that recorded starts when `epoch` was read (`Recording.since`). `starts`: what the
-      lines that were counted for `epoch` were (`hosttune.starts.starts_mark`); None: not noted.
+      lines that were counted for `epoch` were (`hosttune.model.starts.starts_mark`); None: not noted.
     """
 
     address: str
@@ -106,7 +106,7 @@ class HandoverState(Value, frozen=True, kw_only=True):
     """The register of a host, and the epochs of its devices.
 
     - `epochs`: how often each device of the register was given to a guest that started, by address; a device that is
-      not in it has no known epoch. `starts`: what the lines that were counted are (`hosttune.starts.starts_mark`).
+      not in it has no known epoch. `starts`: what the lines that were counted are (`model.starts.starts_mark`).
     - `recording` None: it is not known whether starts by other programs are recorded.
     - `serials`: of the drives that the host's driver has, by address; None: not read, since no device is quarantined.
     """

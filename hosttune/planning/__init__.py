@@ -26,6 +26,7 @@ from dataclasses import replace
 import msgspec
 
 from hosttune.errors import BadInput
+from hosttune.inventory.sizing import PlanningContext, read_field
 from hosttune.knobs.registry import check_settings
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
@@ -36,7 +37,6 @@ from hosttune.planning.host.findings import host_findings
 from hosttune.planning.host.inside import guest_settings, seed_path
 from hosttune.planning.host.page_actions import may_boot_pages
 from hosttune.planning.host.quirks import tuned_findings
-from hosttune.planning.inventory.sizing import PlanningContext, read_field
 from hosttune.planning.mig.check import check_mig
 from hosttune.planning.request.resource_pool import GuestRequest
 

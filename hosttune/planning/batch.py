@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from hosttune.errors import BadInput
+from hosttune.inventory.devices import disk_claims, named_devices, named_gpus
+from hosttune.inventory.sizing import PlanningContext
 from hosttune.model.intent import GuestIntent, NicRequest
 from hosttune.model.plan import Finding, Unplaced
 from hosttune.model.values import CpuSet, parse_address, parse_cpus
 from hosttune.planning.guest.builder import Builder
 from hosttune.planning.guest.document import Placed
 from hosttune.planning.guest.reserve import pins_of, take
-from hosttune.planning.inventory.devices import disk_claims, named_devices, named_gpus
-from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.instances import is_vgpu_guest, mig_changes, mig_refusal
 from hosttune.planning.request.candidates import Candidates, gpu_candidates
 from hosttune.planning.request.nearest import free_nics, in_doubt, too_few

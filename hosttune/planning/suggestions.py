@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from hosttune.inventory.cores import cores_needed, fits
+from hosttune.inventory.devices import gpu_count
+from hosttune.inventory.pages import MIB, SMALL_PAGE, page_sizes
+from hosttune.inventory.sizing import PlanningContext, base_cells, read_field, shapes
 from hosttune.model.intent import GpuRequest, GuestIntent
 from hosttune.model.values import format_size, parse_size
-from hosttune.planning.inventory.cores import cores_needed, fits
-from hosttune.planning.inventory.devices import gpu_count
-from hosttune.planning.inventory.pages import MIB, SMALL_PAGE, page_sizes
-from hosttune.planning.inventory.sizing import PlanningContext, base_cells, read_field, shapes
 from hosttune.planning.mig.instances import mig_changes
 from hosttune.planning.request.candidates import Candidates
 

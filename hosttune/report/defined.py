@@ -20,7 +20,7 @@ def with_defined(host: Host, definitions: Iterable[bytes]) -> Host:
     from msgspec.structs import replace
 
     from hosttune.domain.reader import read_domain
-    from hosttune.linting.judge import as_defined
+    from hosttune.rules.lint.judge import as_defined
 
     if host.guests is None:
         return host

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hosttune.linting import Rule
 from hosttune.model.environment import VERDICTS, EnvironmentLine, JudgedEnvironment
 from hosttune.model.lint import LEVEL_WORDS, LEVELS, LintFinding
 from hosttune.model.validation import CheckResult, Outcome
@@ -12,6 +11,7 @@ from hosttune.model.values import grouped
 from hosttune.report.blocks import Entries, Entry, Findings, Lines, Report, Section, Suite, Table
 from hosttune.report.branch import count
 from hosttune.report.outcomes import Mark
+from hosttune.rules.lint import Rule
 
 _MARKS = {"error": "fail", "warn": "warn", "info": "skip"}
 _VERDICTS = {"harmful": "fail", "useless": "warn", "right": "pass", "unknown": "unknown"}

@@ -12,9 +12,9 @@ from typing import Any
 from urllib.parse import quote
 
 from hosttune import __version__
-from hosttune.linting import Rule
 from hosttune.model.lint import LEVEL_WORDS, LintFinding
 from hosttune.model.text import visible
+from hosttune.rules.lint import Rule
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from hosttune.bench.baselines import Standard
-from hosttune.checks.check import Check
 from hosttune.model.diagnosis import Diagnosis
 from hosttune.model.host import Host
 from hosttune.model.listing import some
@@ -53,6 +52,7 @@ from hosttune.report.prediction import diagnosis_blocks, path_blocks
 from hosttune.report.reality import GuestReality, reality
 from hosttune.report.roofline import rooflines
 from hosttune.report.standards import roofs, scales, sides
+from hosttune.rules.checks.check import Check
 
 STEPS_SHOWN = 8  # shown at once, the others on request; steps that fix a failure are always shown
 MANY = 12  # subjects named in the list of steps before "and N more"; the checklist has all of them

@@ -1,4 +1,4 @@
-"""hosttune's rule in libvirt's AppArmor profile for guests: see `hosttune.apparmor`.
+"""hosttune's rule in libvirt's AppArmor profile for guests: see `hosttune.linux.apparmor`.
 
 Target: the profile's local part. Value: the rule; None if it is missing. virt-aa-helper loads the profile at each start
 of a guest, so nothing is restarted; running guests keep the profile that they were started with.
@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
-from hosttune.apparmor import LOCAL, PROFILE, RULE, allows_node_cpus, includes_local, is_ours, with_rule, without_rule
+from hosttune.linux.apparmor import (
+    LOCAL,
+    PROFILE,
+    RULE,
+    allows_node_cpus,
+    includes_local,
+    is_ours,
+    with_rule,
+    without_rule,
+)
+from hosttune.machine.system import System
 from hosttune.settings.setting import FILE, KEEP_STAGE, refuse
 from hosttune.settings.traits import ServedByOthers
-from hosttune.system import System
 
 _MODE = 0o644
 

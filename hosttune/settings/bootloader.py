@@ -17,8 +17,8 @@ from typing import ClassVar, Self, TypeVar
 import msgspec
 
 from hosttune.errors import Unreadable, WriteFailed
+from hosttune.machine.system import System
 from hosttune.model.commandline import split, text_of
-from hosttune.system import System
 
 # Allowed characters of a word that hosttune stages: none that a shell, GRUB's language or sed would interpret.
 WORD = re.compile(r"[A-Za-z0-9_.,:/+=-]{1,1024}")

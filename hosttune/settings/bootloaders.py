@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from hosttune.machine.system import System
 from hosttune.settings.bootloader import BootLoader, entries_folder
 from hosttune.settings.grub import Grub
 from hosttune.settings.grubby import Grubby
 from hosttune.settings.kernelinstall import KernelInstall
-from hosttune.system import System
 
 # What systemd-boot leaves for the system that it started (systemd.io/BOOT_LOADER_INTERFACE); UTF-16 after 4 bytes.
 LOADER_INFO = "/sys/firmware/efi/efivars/LoaderInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"

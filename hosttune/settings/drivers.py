@@ -13,13 +13,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from hosttune.errors import BadInput, CommandFailed, Unreadable, WriteFailed
+from hosttune.machine.system import System
 from hosttune.model import pciclass, sysfs
 from hosttune.model.host import Host
 from hosttune.model.values import FrozenMap
 from hosttune.settings.function import DEVICES, OfFunction, driver_of
 from hosttune.settings.setting import refuse
 from hosttune.settings.traits import TakesDevice
-from hosttune.system import System
 
 DRIVERS = sysfs.PCI_DRIVERS
 VFIO = "vfio-pci"

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import CommandFailed, WriteFailed
+from hosttune.machine.system import System
 from hosttune.settings.drivers import UDEV_RULES, udev_rules
 from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
-from hosttune.system import System
 
 BOOT_UNIT = "/etc/systemd/system/hosttune-boot.service"
 UNIT_NAME = "hosttune-boot.service"

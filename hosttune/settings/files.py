@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
+from hosttune.machine.system import System
 from hosttune.settings.setting import Setting, refuse
-from hosttune.system import System
 
 Form = Literal["text", "chosen", "number"]
 _WORD = r"\[([^\]\s]+)\]"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Self
 
 from hosttune.errors import Unreadable
+from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.values import is_address
 from hosttune.settings.setting import Setting, refuse
-from hosttune.system import System
 
 DEVICES = sysfs.PCI_DEVICES
 

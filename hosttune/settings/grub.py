@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hosttune.errors import CommandFailed, Unreadable
+from hosttune.machine.system import System
 from hosttune.model.commandline import split, text_of
 from hosttune.settings.bootloader import (
     BootLoader,
@@ -26,7 +27,6 @@ from hosttune.settings.bootloader import (
     was_written,
     words_of,
 )
-from hosttune.system import System
 
 DROP_IN = "/etc/default/grub.d/zz-hosttune.cfg"
 CONFIG = "/boot/grub/grub.cfg"

@@ -15,6 +15,7 @@ from typing import ClassVar
 import msgspec
 
 from hosttune.errors import WriteFailed
+from hosttune.machine.system import System
 from hosttune.model.commandline import PAGES, changed, split, text_of
 from hosttune.settings.bootloader import (
     STATE,
@@ -28,7 +29,6 @@ from hosttune.settings.bootloader import (
     was_written,
     words_of,
 )
-from hosttune.system import System
 
 INFO = "grubby-info-all"  # the name of grubby's output in a capture
 _ENTRIES = "/boot/loader/entries"

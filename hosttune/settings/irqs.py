@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import CommandFailed, WriteFailed
-from hosttune.irqbalance import (
+from hosttune.linux.irqbalance import (
     DROP_IN,
     IRQBALANCE_OURS,
     IRQBALANCE_THEIRS,
@@ -16,12 +16,12 @@ from hosttune.irqbalance import (
     irqbalance_bans,
     parse_ban,
 )
+from hosttune.machine.system import System
 from hosttune.model.values import CpuSet, FrozenMap
 from hosttune.settings.drivers import VFIO
 from hosttune.settings.files import only
 from hosttune.settings.function import OfFunction, driver_of
 from hosttune.settings.setting import AFTER_START_STAGE, FILE, Setting, refuse
-from hosttune.system import System
 
 # Errors that concern one interrupt, not the whole setting. A managed interrupt returns EIO, EPERM since Linux 6.12
 # (kernel/irq/proc.c). ENOSPC: these CPUs have no free vector (arch/x86/kernel/apic/vector.c).

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import WriteFailed
+from hosttune.machine.system import System
 from hosttune.model.commandline import PAGES, split, text_of
 from hosttune.settings.bootloader import COMMAND_LINE_SIZE, WORD, BootLoader, Staged, by_hand
 from hosttune.settings.bootloaders import boot_loader
 from hosttune.settings.setting import BOOT, KEEP_STAGE, refuse
 from hosttune.settings.traits import WrittenTogether
-from hosttune.system import System
 
 # The only arguments that a plan may set. A plan file is untrusted, and init= or module arguments could run any program.
 NAMES = frozenset(

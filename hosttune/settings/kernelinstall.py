@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hosttune.errors import WriteFailed
+from hosttune.machine.system import System
 from hosttune.model.commandline import changed, split
 from hosttune.settings.bootloader import (
     STATE,
@@ -28,7 +29,6 @@ from hosttune.settings.bootloader import (
     was_written,
     words_of,
 )
-from hosttune.system import System
 
 LINE = "/etc/kernel/cmdline"
 VENDOR = "/usr/lib/kernel/cmdline"

@@ -1,4 +1,4 @@
-"""hosttune's hook of libvirt: see `hosttune.libvirthook`. Target: its file. Value: "installed"; None: no such file.
+"""hosttune's hook of libvirt: see `hosttune.settings.hook`. Target: its file. Value: "installed"; None: no such file.
 
 libvirt's daemon looks for hooks only when it starts. hosttune does not restart it for this, because nothing waits for
 it; until then starts are not recorded, and `hosttune handover status` says so.
@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import WriteFailed
-from hosttune.libvirthook import MODE, PLACE, hook_text, recording_of
+from hosttune.machine.system import STATE_INSIDE, System, state_directory
+from hosttune.settings.hook import MODE, PLACE, hook_text, recording_of
 from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
-from hosttune.system import STATE_INSIDE, System, state_directory
 
 INSTALLED, FOREIGN, OLDER = "installed", "of another program", "of another version or state directory"
 _OURS = "#!/bin/sh\n# Written by hosttune"

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from hosttune.errors import WriteFailed
+from hosttune.linux.pciconfig import ACS_BITS, ConfigFacts, decode
+from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.values import slot_of
-from hosttune.pciconfig import ACS_BITS, ConfigFacts, decode
 from hosttune.settings.files import one_of
 from hosttune.settings.function import DEVICES, OfFunction
 from hosttune.settings.registers import (
@@ -25,7 +26,6 @@ from hosttune.settings.registers import (
     write_field,
 )
 from hosttune.settings.setting import ISOLATION_STAGE, refuse
-from hosttune.system import System
 
 READ_REQUEST_BYTES = (128, 256, 512, 1024, 2048, 4096)  # 128 << field; 6 and 7 are reserved
 NO_ACS = "none"

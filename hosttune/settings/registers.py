@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hosttune.errors import WriteFailed
-from hosttune.pciconfig import CAP_EXPRESS, EXT_ACS, capability_at, extended_capability_at
+from hosttune.linux.pciconfig import CAP_EXPRESS, EXT_ACS, capability_at, extended_capability_at
+from hosttune.machine.system import System
 from hosttune.settings.function import DEVICES
-from hosttune.system import System
 
 _GONE = 0xFFFF
 

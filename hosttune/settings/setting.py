@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Self
 
 from hosttune.errors import BadInput
-from hosttune.system import System
+from hosttune.machine.system import System
 
 RUNTIME, FILE, BOOT = "runtime", "file", "boot"
 

@@ -9,9 +9,9 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from hosttune.machine.system import System
 from hosttune.model.values import FrozenMap, freeze
 from hosttune.settings.setting import Setting
-from hosttune.system import System
 
 if TYPE_CHECKING:
     from hosttune.model.host import Host

@@ -12,9 +12,9 @@ import re
 from typing import Any, ClassVar
 
 from hosttune.errors import Unreadable, WriteFailed
+from hosttune.machine.system import System
 from hosttune.settings.function import OfFunction
 from hosttune.settings.setting import refuse
-from hosttune.system import System
 
 NONE = "0"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")

@@ -12,11 +12,11 @@ from hosttune.errors import Refused, Unreadable
 from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.hypervisor.connection import has_managed_save, read_definition
 from hosttune.journal import Record
+from hosttune.machine.system import System
 from hosttune.model.host import Host
 from hosttune.model.limits import limit
 from hosttune.model.plan import Action, AdoptedChange, AdoptedGuest, Plan
 from hosttune.model.values import CpuSet, parse_cpus
-from hosttune.system import System
 from hosttune.transaction.steps import Step, steps_of
 
 if TYPE_CHECKING:

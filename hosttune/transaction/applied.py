@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -10,16 +9,17 @@ import msgspec
 
 from hosttune.errors import BadInput, Refused, Unreadable
 from hosttune.journal import RETIRED, Record, Transaction, dropped, in_force, left_alone
-from hosttune.libvirthook import recording_of
+from hosttune.journal.register import read_register
+from hosttune.journal.state import unseen_journals
+from hosttune.machine.system import STATE_INSIDE
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import freeze
-from hosttune.register import read_register
 from hosttune.settings.explains import Explains
+from hosttune.settings.hook import recording_of
 from hosttune.settings.setting import BOOT, Setting
 from hosttune.settings.traits import Divisible, WrittenTogether
-from hosttune.system import STATE_INSIDE
 from hosttune.transaction.rollback import same
 from hosttune.transaction.site import Site, described
 from hosttune.transaction.steps import PENDING, entry, part_of, prepare, setting_of_record, steps_of
@@ -145,7 +145,7 @@ def status(site: Site) -> tuple[Result, int]:
     if site.store is None:
         note = "a capture and a host document keep no state: run hosttune status on the host itself"
         return Result(host=site.hostname, verb="status", state_known=False, notes=(note,)), NO
-    if not site.system.captured and (unseen := _unseen(site.store.folder)) is not None:
+    if not site.system.captured and (unseen := unseen_journals(site.store.folder)) is not None:
         note = f"only root can read what is applied ({unseen}): run hosttune status as root"
         return Result(host=site.hostname, verb="status", state_known=False, notes=(note,)), NO
     transactions = site.transactions()
@@ -220,24 +220,6 @@ def _kept(site: Site, record: Record) -> Iterable[Entry]:
             "conflict", now, "something else changed it, so revert left it alone: hosttune revert --force reverts it"
         )
         yield from undone_entries(record, made)
-
-
-def _unseen(folder: str) -> str | None:
-    """Return the journals that count on this machine and that this user does not read; None if there are none.
-
-    They are those of the state in `folder`, and root's, whose state is another one than the user's.
-    """
-    for state in dict.fromkeys((folder,) if os.environ.get("HOSTTUNE_STATE") else (folder, STATE_INSIDE)):
-        journals = os.path.join(state, "transactions")
-        try:
-            names = os.listdir(journals)
-        except PermissionError:
-            return journals
-        except OSError:
-            continue  # there are none, or what is wrong is said where they are read
-        if names and state != folder:
-            return journals
-    return None
 
 
 def _between_tenants(site: Site) -> Iterable[str]:

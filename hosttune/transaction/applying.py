@@ -12,6 +12,8 @@ import msgspec
 from hosttune import __version__
 from hosttune.errors import Declined, Refused
 from hosttune.journal import Record, Store, Transaction, dropped, in_force
+from hosttune.journal.state import load, mode_of, save
+from hosttune.machine.system import KEPT_GPUS
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Entry, Result
@@ -20,8 +22,6 @@ from hosttune.settings.drivers import cards, identities, merged_identities
 from hosttune.settings.dropin import own_state
 from hosttune.settings.setting import AFTER_START_STAGE, BOOT, OF_GUESTS, START_STAGE
 from hosttune.settings.traits import Remediable, TakesDevice
-from hosttune.state import load, mode_of, save
-from hosttune.system import KEPT_GPUS
 from hosttune.transaction.adopting import adoption_steps
 from hosttune.transaction.applied import NO, PERSON, SUCCESS, undone_entries
 from hosttune.transaction.engine import StepResults, carry_out

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hosttune import __version__
-from hosttune.holders import holders
+from hosttune.discovery.holders import holders
 from hosttune.journal import Record, Store, Transaction, in_force
 from hosttune.model import sysfs
 from hosttune.model.plan import Action

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hosttune.errors import BadInput
+from hosttune.journal.state import load, plan_of_sudo_user
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
 from hosttune.model.result import Result
-from hosttune.state import load, plan_of_sudo_user
 from hosttune.transaction import applied, guards, undoing
 from hosttune.transaction.site import Site, open_site, saved_plan_path, writable_store
 from hosttune.transaction.writing import Say

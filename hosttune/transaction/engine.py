@@ -11,12 +11,12 @@ from typing import Any
 
 from hosttune.errors import HosttuneError, Stuck
 from hosttune.journal import Journal, JournalFailed, read_transaction
+from hosttune.machine.system import System
 from hosttune.model.listing import some
 from hosttune.model.values import freeze
 from hosttune.settings.explains import Explains
 from hosttune.settings.setting import Setting
 from hosttune.settings.traits import MayGiveLess
-from hosttune.system import System
 from hosttune.transaction.rehearsal import Counted
 from hosttune.transaction.rollback import close, roll_back_records
 from hosttune.transaction.signals import uninterrupted

@@ -5,21 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from hosttune.discovery.holders import holders
 from hosttune.disks import functions_of
 from hosttune.errors import BadInput, Refused, Unreadable
-from hosttune.holders import holders
 from hosttune.journal import Record, Store, Transaction
+from hosttune.journal.register import read_register
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.hints import did_you_mean, did_you_mean_address
 from hosttune.model.host import Host
 from hosttune.model.listing import some
 from hosttune.model.plan import Plan
 from hosttune.model.quarantine import DeviceRecord
-from hosttune.reader import Reader
-from hosttune.register import read_register
 from hosttune.settings.drivers import virtual_functions
 from hosttune.settings.traits import Disturbing, FreesDevice, MayGiveLess, TakesDevice
-from hosttune.system import System
 from hosttune.transaction.steps import TODO, Prepared, setting_of_record
 
 _ADDRESS = re.compile(r"[0-9A-Fa-f]{1,8}:[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}\.[0-9A-Fa-f]")
@@ -43,7 +43,7 @@ def check_machine(plan: Plan, host: Host) -> None:
 
 def check_identities(plan: Plan, host: Host) -> None:
     """Refuse a plan if its addresses now have other devices. Raises Refused with every difference."""
-    from hosttune.planning.inventory.devices import identity, read_catalogue
+    from hosttune.inventory.devices import identity, read_catalogue
 
     catalogue = read_catalogue(host)
     changed = [
@@ -64,7 +64,7 @@ def check_quarantine(plan: Plan, host: Host, store: Store | None) -> None:
 
     Raises Refused with every device, BadInput for a register that cannot be read.
     """
-    from hosttune.planning.inventory.quarantine import quarantined_devices
+    from hosttune.inventory.quarantine import quarantined_devices
 
     register = read_register(store.folder) if store is not None else None
     guests = (*plan.guests, *(adopted.guest for adopted in plan.adoptions))
@@ -292,7 +292,7 @@ def refuse_running_guests(
     if not ours:
         return
     from hosttune.discovery.guests import read_guests
-    from hosttune.reader import Reader
+    from hosttune.machine.reader import Reader
 
     guests, _ = read_guests(Reader(system))
     if guests is None:

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from hosttune.guest import GuestFiles, seed_image
+from hosttune.journal.state import mode_of
+from hosttune.machine.system import System, state_directory
 from hosttune.model.intent import is_guest_name
 from hosttune.model.values import FrozenMap
 from hosttune.settings.setting import FILE, KEEP_STAGE, Setting, refuse
-from hosttune.state import mode_of
-from hosttune.system import System, state_directory
 
 SEED, META, USER = "seed.iso", "meta-data", "user-data"
 # All paths that can exist: a plan cannot name others.

@@ -14,12 +14,12 @@ from hosttune.guest import guest_files
 from hosttune.hypervisor import no_system, process_of, ready, startable, unreachable, verify_running, xml_difference
 from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.hypervisor.connection import has_managed_save
+from hosttune.machine.system import System
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Plan, PlannedGuest
 from hosttune.model.values import FrozenMap
 from hosttune.settings.setting import AFTER_START_STAGE, START_STAGE
 from hosttune.settings.traits import WrittenTogether
-from hosttune.system import System
 from hosttune.transaction.guestfiles import value_of
 from hosttune.transaction.steps import PENDING, TODO, UNREADABLE, Prepared, Step, prepare, with_verdict
 

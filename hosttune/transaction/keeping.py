@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hosttune import __version__
-from hosttune.clock import seconds_of, since_boot
 from hosttune.errors import Refused
 from hosttune.journal import Record, Store, Transaction, in_force, left_alone
 from hosttune.knobs.registry import all_knobs
+from hosttune.model.clock import seconds_of, since_boot
 from hosttune.transaction.applied import drifted_records
 from hosttune.transaction.booting import step_of
 from hosttune.transaction.engine import carry_out

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from hosttune.errors import CommandFailed, Unreadable, WriteFailed
-from hosttune.system import Folder, System
+from hosttune.machine.system import Folder, System
 
 if TYPE_CHECKING:
     from hosttune.settings.setting import Setting

@@ -13,10 +13,10 @@ import msgspec
 
 from hosttune.errors import HosttuneError, InUse, Stuck
 from hosttune.journal import Journal, JournalFailed, Record, Transaction
+from hosttune.machine.system import System
 from hosttune.model.values import FrozenMap, freeze
 from hosttune.settings.setting import RUNTIME, Setting
 from hosttune.settings.traits import Divisible
-from hosttune.system import System
 from hosttune.transaction.rehearsal import Counted
 from hosttune.transaction.signals import uninterrupted
 from hosttune.transaction.steps import setting_of_record, shown_text, text_of

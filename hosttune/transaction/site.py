@@ -7,14 +7,14 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from hosttune.archive import open_system
 from hosttune.errors import BadInput, Refused, WriteFailed
 from hosttune.journal import Record, Store, Transaction
+from hosttune.machine.archive import open_system
+from hosttune.machine.capture import Archive
+from hosttune.machine.scratch import Scratch
+from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, System, state_directory
 from hosttune.model.host import Host
 from hosttune.model.result import OpenTransaction
-from hosttune.recorded import Archive
-from hosttune.scratch import Scratch
-from hosttune.system import KEPT_GPUS, STATE_INSIDE, System, state_directory
 from hosttune.transaction.steps import setting_of_record
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from hosttune.errors import BadInput, HosttuneError, Refused, Unreadable
 from hosttune.journal import Record
+from hosttune.machine.system import System
 from hosttune.model.plan import Action
 from hosttune.model.result import Entry
 from hosttune.model.values import FrozenMap, freeze, value_text
 from hosttune.settings.setting import BOOT, Setting
 from hosttune.settings.traits import MayGiveLess, ServedByOthers, WrittenTogether
-from hosttune.system import System
 from hosttune.transaction.rehearsal import MissesNoted
 
 TODO, ALREADY, PENDING, AS_FOUND, ABSENT, UNREADABLE = "todo", "already", "pending", "as-found", "absent", "unreadable"

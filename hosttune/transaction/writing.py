@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hosttune.child import in_child
 from hosttune.errors import CommandFailed, HosttuneError, Unreadable
+from hosttune.machine.child import in_child
+from hosttune.machine.system import System
 from hosttune.model.values import freeze
 from hosttune.settings.setting import Setting
-from hosttune.system import System
 
 Say = Callable[[str], None]
 

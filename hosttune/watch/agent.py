@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from hosttune.clock import since_boot
-from hosttune.descriptors import let_go
 from hosttune.errors import BadInput, HosttuneError
+from hosttune.machine.descriptors import let_go
 from hosttune.metrics import write_textfile
+from hosttune.model.clock import since_boot
 from hosttune.transaction.keeping import Keeping
 from hosttune.watch.core import LOST, Event, Look, Schedule
 from hosttune.watch.families import State

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping
 
 from hosttune.errors import Unreadable
+from hosttune.machine.system import System
 from hosttune.model.affinity import thread_of
 from hosttune.model.values import Value
-from hosttune.system import System
 
 _CPU = re.compile(r"^cpu([0-9]{1,6}) ([0-9 ]+)$", re.MULTILINE)
 _COUNTED = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from hosttune.child import start_child
-from hosttune.descriptors import let_go
 from hosttune.discovery.libvirtd import DEFAULT_URI, URI_VARIABLE
+from hosttune.machine.child import start_child
+from hosttune.machine.descriptors import let_go
 from hosttune.watch.core import HOST, LOST, Event
 from hosttune.watch.source import NoSource, Source
 

@@ -13,8 +13,8 @@ import os
 import re
 from collections.abc import Callable, Sequence
 
-from hosttune.descriptors import let_go
 from hosttune.discovery.kernellog import parse_events
+from hosttune.machine.descriptors import let_go
 from hosttune.watch.core import LOST, Event
 from hosttune.watch.source import NoSource, Source
 

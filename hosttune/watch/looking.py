@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hosttune.archive import open_system
-from hosttune.child import in_child
 from hosttune.discovery.processes import pid_of
 from hosttune.domain.expectedguest import ExpectedGuest
 from hosttune.errors import HosttuneError, Stuck, Unreadable
-from hosttune.machine import Machine
+from hosttune.machine.archive import open_system
+from hosttune.machine.child import in_child
+from hosttune.machine.live import Machine
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import System
 from hosttune.metrics import Observed, Run, exposition
 from hosttune.model.host import Host
 from hosttune.model.values import Value, to_json
-from hosttune.reader import Reader
-from hosttune.system import System
 from hosttune.validating import Request, exit_code, validate
 from hosttune.watch.families import State, families
 from hosttune.watch.foreign import Watched

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hosttune.errors import BadInput, Unreadable
-from hosttune.system import System
+from hosttune.machine.system import System
 from hosttune.watch import kmsg, udev
 from hosttune.watch.core import HOST, LOST, Event
 from hosttune.watch.guests import NAME as LIBVIRT

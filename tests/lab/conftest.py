@@ -88,4 +88,4 @@ def rollout(grub_lab: LabMachine, image: Path, tmp_path_factory: pytest.TempPath
             return rolled_out(grub_lab, second, folder, Path(home))
         finally:
             grub_lab.hang_up()
-            grub_lab.shell(f"hosttune recover --force; hosttune revert --force; rm -rf {STATE}", check=False)
+            grub_lab.shell(f"hosttune recover --force; hosttune revert --yes --force; rm -rf {STATE}", check=False)

@@ -64,7 +64,7 @@ def _hold(group: str, address: str) -> None:
 
 def _settle() -> dict[str, str]:
     """Outcome by setting, as of a revert whose guard looked just before somebody opened a device."""
-    from hosttune.machine import Machine
+    from hosttune.machine.live import Machine
     from hosttune.transaction.rollback import settle
 
     site = _site(Machine(), None)
@@ -124,7 +124,7 @@ def _stand_still(points: Points, what: str) -> None:
 
 def _with_points(points: Points) -> Any:
     """This machine, each change of which is a point before and a point after."""
-    from hosttune.machine import Machine
+    from hosttune.machine.live import Machine
 
     def changing(name: str) -> Callable[..., Any]:
         original = getattr(Machine, name)
@@ -143,7 +143,7 @@ def _with_points(points: Points) -> Any:
 
 def _site(system: Any, points: Points | None) -> Any:
     from hosttune.journal import Store
-    from hosttune.system import state_directory
+    from hosttune.machine.system import state_directory
     from hosttune.transaction.site import Site
 
     store = Store(state_directory(), sync=points.sync) if points else Store(state_directory())
@@ -154,7 +154,7 @@ def _site(system: Any, points: Points | None) -> Any:
 def _apply(path: str, chosen: Chosen, end: End, host: Any = None) -> tuple[int, int]:
     """(exit code, points passed) of an apply that may come to an `end`."""
     from hosttune.discovery import discover
-    from hosttune.machine import Machine
+    from hosttune.machine.live import Machine
     from hosttune.model.plan import Plan
     from hosttune.transaction import Options, apply_plan
 
@@ -169,7 +169,7 @@ def _apply(path: str, chosen: Chosen, end: End, host: Any = None) -> tuple[int, 
 def _cuts(path: str, samples: int) -> dict[str, Any]:
     """So many cuts, evenly spread: where each was, what it left unfinished, how it was settled, what then differed."""
     from hosttune.discovery import discover
-    from hosttune.machine import Machine
+    from hosttune.machine.live import Machine
     from hosttune.transaction import recover, revert
 
     host = discover(Machine())

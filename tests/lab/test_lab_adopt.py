@@ -75,7 +75,7 @@ def adopted(lab: LabMachine) -> Iterator[Adopted]:
         yield Adopted(plan, applied, again, reverted, before, repaired, started, runs, texts)
     finally:
         lab.shell(f"for name in {' '.join(NAMES)}; do virsh destroy $name; done", check=False)
-        lab.shell("hosttune revert --force", check=False)
+        lab.shell("hosttune revert --yes --force", check=False)
         lab.shell(f"for name in {' '.join(NAMES)}; do virsh undefine $name; done", check=False)
 
 

@@ -110,7 +110,7 @@ def applied(lab: LabMachine, before: Before) -> Iterator[Applied]:
         process = int(lab.shell(f"cat /run/libvirt/qemu/{GUEST}.pid", check=False) or 0)
         yield Applied(planned, rehearsal, moved, ran, calls, process)
     finally:
-        lab.shell(f"virsh destroy {GUEST}; hosttune revert --force; hosttune recover --force", check=False)
+        lab.shell(f"virsh destroy {GUEST}; hosttune revert --yes --force; hosttune recover --force", check=False)
 
 
 @pytest.fixture(scope="module")

@@ -94,7 +94,7 @@ def repaired(lab: LabMachine, document: dict[str, Any]) -> Iterator[Repaired]:
         texts = (kept, definitions(lab))
         yield Repaired(rehearsed, applied, again, status, reverted, before, between, after, texts)
     finally:
-        lab.shell(f"hosttune revert --force; rm -f {PLAN}", check=False)
+        lab.shell(f"hosttune revert --yes --force; rm -f {PLAN}", check=False)
         lab.shell(f"for name in {' '.join(TUNE)}; do virsh destroy $name; virsh undefine $name; done", check=False)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from sweeps import FULL
 
-from hosttune.libvirthook import PLACE, hook_text
+from hosttune.settings.hook import PLACE, hook_text
 from lab.machine import LabMachine
 from lab.product import STATE, install
 from lab.tenancy import STEPS, Tenancy, cut_off

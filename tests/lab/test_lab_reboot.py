@@ -180,7 +180,8 @@ def cut(grub_lab: LabMachine) -> Iterator[Cut]:
         lab.shell(f"rm -f {WRITTEN}")
         yield Cut(before, written, told, settled, look(lab), run(lab, "status"))
     finally:
-        lab.shell(f"hosttune recover --force; hosttune revert --force; rm -rf {STATE} {PLAN} {WRITTEN}", check=False)
+        undo = "hosttune recover --force; hosttune revert --yes --force"
+        lab.shell(f"{undo}; rm -rf {STATE} {PLAN} {WRITTEN}", check=False)
 
 
 def test_only_what_was_flushed_survives_a_power_cut(cut: Cut) -> None:

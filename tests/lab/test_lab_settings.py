@@ -30,7 +30,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, "/mnt/tree")
 from hosttune.errors import WriteFailed
-from hosttune.machine import Machine
+from hosttune.machine.live import Machine
 from hosttune.transaction.kinds import setting_of
 machine = Machine()
 def attempt(work):
@@ -47,7 +47,7 @@ def installed(lab: LabMachine) -> Iterator[None]:
     install(lab)
     lab.shell("modprobe vfio-pci")
     yield
-    lab.shell(f"hosttune revert --force; hosttune recover --force; rm -rf {STATE} {PLAN}", check=False)
+    lab.shell(f"hosttune revert --yes --force; hosttune recover --force; rm -rf {STATE} {PLAN}", check=False)
 
 
 def action(kind: str, target: str, current: Any, want: Any, *, needed: bool = False) -> Document:

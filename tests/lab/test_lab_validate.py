@@ -72,12 +72,12 @@ def seen(lab: LabMachine) -> Iterator[Seen]:
         applied, _ = outcomes(lab)
         lab.shell(f"echo always >{THP}")
         drifted, status = outcomes(lab)
-        lab.shell("hosttune revert --force")
+        lab.shell("hosttune revert --yes --force")
         reverted, _ = outcomes(lab)
         yield Seen(before, applied, drifted, status, reverted)
     finally:
         word = values[THP].partition("[")[2].partition("]")[0]
-        lab.shell(f"hosttune revert --force; echo {word} >{THP}", check=False)
+        lab.shell(f"hosttune revert --yes --force; echo {word} >{THP}", check=False)
         lab.shell(f"echo {values[KSM]} >{KSM}; echo {values[BALANCING]} >{BALANCING}; rm -rf {STATE}")
 
 

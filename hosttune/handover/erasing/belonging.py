@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from hosttune.discovery.holders import holders
 from hosttune.disks import nvme_names
 from hosttune.errors import CommandFailed, InUse, Refused, Unreadable
 from hosttune.handover.erasing.nvme import Drive, Identity
 from hosttune.handover.erasing.progress import Order
-from hosttune.holders import holders
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.values import Value
-from hosttune.reader import Reader
-from hosttune.system import System
 
 _CLASS = "/sys/class/nvme"
 _BLOCK = "/sys/class/block"

@@ -10,15 +10,15 @@ from typing import Any
 
 import msgspec
 
-from hosttune.clock import now_text
 from hosttune.errors import CommandFailed, InUse, Refused, Unreadable
 from hosttune.handover.erasing import belonging, readback, sanitizing
 from hosttune.handover.erasing.holdback import held_back
 from hosttune.handover.erasing.nvme import Drive, SanitizeLog, command_dword
 from hosttune.handover.erasing.progress import Digests, Order, Phase, Progress, erasing, keep
 from hosttune.handover.erasing.survey import Namespace, Survey, look, survey
+from hosttune.machine.system import System
+from hosttune.model.clock import now_text
 from hosttune.model.handover import HandoverStep, StepOutcome
-from hosttune.system import System
 
 _STALE_SECONDS = 120.0  # a drive writes its log before it answers the command: much longer than it can need
 _READ_SECONDS = 600.0  # to read all places of a drive, before or after; they take seconds

@@ -23,8 +23,8 @@ import re
 
 from hosttune.errors import BadInput, WriteFailed
 from hosttune.handover.serials import check_serial
+from hosttune.machine.system import System
 from hosttune.model.values import is_address
-from hosttune.system import System
 
 FOLDER = "/etc/udev/rules.d"
 _NAME = r"00-hosttune-handover-(.+)\.rules"  # before every rule that reads a disk

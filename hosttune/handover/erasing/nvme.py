@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from hosttune.errors import BadInput, CommandFailed
+from hosttune.machine.system import System
 from hosttune.model.jsontext import recorded_json
 from hosttune.model.values import Value
-from hosttune.system import System
 
 T = TypeVar("T")
 BLOCK_ERASE, OVERWRITE, CRYPTO_ERASE = 2, 3, 4  # SANACT

@@ -6,12 +6,12 @@ import os
 from typing import Literal
 
 from hosttune.errors import BadInput, state_remedy
-from hosttune.files import make_folder, remove_file, sync_folder
 from hosttune.handover.erasing.sanitizing import Run
+from hosttune.journal.state import load, mode_of, save
+from hosttune.machine.files import make_folder, remove_file, sync_folder
 from hosttune.model.handover import HandoverStep
+from hosttune.model.starts import FOLDER
 from hosttune.model.values import Value, close_lists, from_json, to_json
-from hosttune.starts import FOLDER
-from hosttune.state import load, mode_of, save
 
 SCHEMA = "hosttune.erasure/v1"
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 
 from hosttune.errors import Unreadable
+from hosttune.machine.system import System
 from hosttune.model.values import Value
-from hosttune.system import System
 
 BLOCK, MIB = 4096, 1 << 20
 RANDOM_PLACES = 1024  # of each namespace; at least 1,000 are asked for

@@ -20,8 +20,8 @@ from hosttune.handover.erasing.nvme import (
 )
 from hosttune.handover.erasing.progress import Order
 from hosttune.handover.erasing.readback import BLOCK
+from hosttune.machine.system import System
 from hosttune.model.values import Value
-from hosttune.system import System
 
 Method = Literal[
     "sanitize, block erase",

@@ -17,13 +17,13 @@ import re
 from dataclasses import dataclass
 
 from hosttune.errors import BadInput, WriteFailed
-from hosttune.files import remove_file
 from hosttune.handover.network.known import Before, Facts
+from hosttune.journal.state import load
+from hosttune.machine.capture import Archive
+from hosttune.machine.files import remove_file
+from hosttune.machine.system import System
 from hosttune.model import sysfs
-from hosttune.recorded import Archive
-from hosttune.starts import FOLDER, OWN_STARTS, STARTS, count_quarantines, no_start_before
-from hosttune.state import load
-from hosttune.system import System
+from hosttune.model.starts import FOLDER, OWN_STARTS, STARTS, count_quarantines, no_start_before
 
 _HEAD = re.compile(
     r"hosttune-start 1\nat (?P<at>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z)\nsizes (?P<starts>[0-9]{1,12})"

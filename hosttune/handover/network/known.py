@@ -14,12 +14,12 @@ from typing import Literal
 
 import msgspec
 
-from hosttune.clock import now_text
-from hosttune.files import make_folder, sync_folder
 from hosttune.handover.network.tools import Configuration
+from hosttune.journal.state import load, mode_of, save
+from hosttune.machine.files import make_folder, sync_folder
+from hosttune.model.clock import now_text
+from hosttune.model.starts import FOLDER
 from hosttune.model.values import Value, close_mappings, from_json, to_json
-from hosttune.starts import FOLDER
-from hosttune.state import load, mode_of, save
 
 SCHEMA = "hosttune.network-function/v1"
 Origin = Literal["clean", "accepted", "start", "found"]

@@ -17,15 +17,15 @@ from typing import Any
 
 import msgspec
 
-from hosttune.clock import now_text
 from hosttune.handover.network import atstart, tools
 from hosttune.handover.network.known import Before, Facts, keep, known
 from hosttune.handover.network.tools import Configuration, Interface
 from hosttune.handover.targets import Target
+from hosttune.machine.system import System
 from hosttune.model import sysfs
+from hosttune.model.clock import now_text
 from hosttune.model.handover import HandoverStep, digest_of
 from hosttune.settings.function import driver_of
-from hosttune.system import System
 
 LIMIT_SECONDS, ESTIMATE_SECONDS = 300.0, 10.0
 _METHOD = "state of the driver gone with unbind and reset; addresses and firmware configuration compared"

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from hosttune.errors import BadInput, CommandFailed, Unreadable
+from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.jsontext import recorded_json
 from hosttune.model.values import FrozenMap, Value
-from hosttune.system import System
 
 _SECONDS = 30.0
 _NAME = re.compile(r"[^/\s:]{1,15}")  # of an interface: dev_valid_name, net/core/dev.c

@@ -19,18 +19,18 @@ from typing import Any
 
 import msgspec
 
-from hosttune.child import in_child
-from hosttune.clock import now_text
 from hosttune.handover.binding import refuse_users
 from hosttune.handover.network import atstart, tools
 from hosttune.handover.network.known import Before, Facts, keep, known
 from hosttune.handover.targets import Target
+from hosttune.machine.child import in_child
+from hosttune.machine.system import System
 from hosttune.model import sysfs
+from hosttune.model.clock import now_text
 from hosttune.model.handover import HandoverStep
 from hosttune.model.values import FrozenMap
 from hosttune.settings.drivers import SriovVfs, virtual_functions
 from hosttune.settings.function import driver_of
-from hosttune.system import System
 
 LIMIT_SECONDS, ESTIMATE_SECONDS = 300.0, 10.0
 Settings = Mapping[str, "str | int | bool"]

@@ -13,9 +13,9 @@ import stat
 from typing import Literal
 
 from hosttune.errors import BadInput, CommandFailed, Refused
-from hosttune.files import read_start
+from hosttune.machine.files import read_start
+from hosttune.machine.system import System
 from hosttune.model.values import Value
-from hosttune.system import System
 
 _MAGIC, _HEADER = b"QFI\xfb", 104
 _BACKING, _CRYPT, _INCOMPATIBLE = slice(8, 16), slice(32, 36), slice(72, 80)

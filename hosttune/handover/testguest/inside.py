@@ -13,8 +13,8 @@ from hosttune.gpu import maker_of
 from hosttune.handover import gpumemory
 from hosttune.handover.statement import read_firmware
 from hosttune.handover.testguest.order import Answer, Order
+from hosttune.machine.system import System
 from hosttune.model.validation import Validation
-from hosttune.system import System
 
 
 def answer_of(system: System, order: Order, validate: Callable[[int], Validation]) -> Answer:

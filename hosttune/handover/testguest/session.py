@@ -38,12 +38,12 @@ from hosttune.hypervisor import unreachable
 from hosttune.hypervisor.connection import CHANGE_SECONDS, START_SECONDS, ask, virsh
 from hosttune.hypervisor.ownstarts import record_devices_start
 from hosttune.journal import Store
+from hosttune.journal.state import mode_of
+from hosttune.machine.system import STATE_INSIDE, System, state_directory
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan, PlannedGuest
+from hosttune.model.starts import TEST_GUEST
 from hosttune.model.values import is_address, to_json
-from hosttune.starts import TEST_GUEST
-from hosttune.state import mode_of
-from hosttune.system import STATE_INSIDE, System, state_directory
 from hosttune.transaction.guestfiles import FilesOfGuest, value_of
 from hosttune.transaction.site import Site
 

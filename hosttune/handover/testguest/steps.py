@@ -19,10 +19,10 @@ from hosttune.handover.targets import Target
 from hosttune.handover.testguest.order import Unanswered, in_host
 from hosttune.handover.testguest.planned import TestGuest
 from hosttune.handover.testguest.session import BOOT_ESTIMATE, BOOT_SECONDS, Heard, Session
+from hosttune.machine.system import System
 from hosttune.model.handover import HandoverStep
 from hosttune.model.validation import Validation
 from hosttune.settings.drivers import DRIVERS
-from hosttune.system import System
 
 _STAYS = "stays on vfio-pci: a test guest has the driver"
 

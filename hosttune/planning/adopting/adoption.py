@@ -16,6 +16,7 @@ from hosttune.domain.definitions import managers_of
 from hosttune.domain.edit import XmlText
 from hosttune.domain.facts import DomainFacts
 from hosttune.domain.reader import read_domain
+from hosttune.inventory.resources import held_by_guests
 from hosttune.knobs.actions import make_action
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent, is_guest_name
@@ -27,7 +28,6 @@ from hosttune.planning.adopting.request import in_order, kept, pci_devices
 from hosttune.planning.adopting.staying import plan_together
 from hosttune.planning.adopting.threads import LIVE_AFFINITY, Threads, affinity, in_the_way, is_there
 from hosttune.planning.guest.reserve import pins_of
-from hosttune.planning.inventory.resources import held_by_guests
 
 _WHERE = "adopted guests"
 _IN_AN_INTENT = re.compile(r"^guests\[[0-9]+\]\.[a-z]+: ")

@@ -11,16 +11,16 @@ from hosttune.domain.edit import XmlText
 from hosttune.domain.facts import DomainFacts
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput
+from hosttune.inventory.devices import disk_claims, read_catalogue
+from hosttune.inventory.pages import guest_shares
+from hosttune.inventory.resources import place_cpus
+from hosttune.inventory.sizing import read_field
 from hosttune.model.host import Host, NumaNode, RunningGuest
 from hosttune.model.intent import GuestIntent, Intent
 from hosttune.model.platform import RUNNING
 from hosttune.model.values import CpuSet
 from hosttune.planning.adopting.request import check_supported, guest_intent_of, refusals
 from hosttune.planning.batch import guest_request_of
-from hosttune.planning.inventory.devices import disk_claims, read_catalogue
-from hosttune.planning.inventory.pages import guest_shares
-from hosttune.planning.inventory.resources import place_cpus
-from hosttune.planning.inventory.sizing import read_field
 
 
 @dataclass(frozen=True)

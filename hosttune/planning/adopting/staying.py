@@ -9,6 +9,8 @@ from itertools import combinations
 
 from msgspec.structs import replace as changed
 
+from hosttune.inventory.resources import Core, NodeResources, Resources, read_resources
+from hosttune.inventory.sizing import PlanningContext, read_field
 from hosttune.model.host import Host, RunningGuest, VcpuPin
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Finding, Plan, PlannedGuest, PlannedPin, Unplaced
@@ -18,8 +20,6 @@ from hosttune.planning.batch import Outcome, guest_request_of, off_pins, place_g
 from hosttune.planning.guest.document import Placed
 from hosttune.planning.guest.reserve import pins_of, take
 from hosttune.planning.host.page_actions import may_boot_pages
-from hosttune.planning.inventory.resources import Core, NodeResources, Resources, read_resources
-from hosttune.planning.inventory.sizing import PlanningContext, read_field
 from hosttune.planning.request.resource_pool import GuestRequest
 
 Names = tuple[str, ...]

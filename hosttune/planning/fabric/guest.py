@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from hosttune.model.host import Host
-from hosttune.model.plan import PlannedGuest
-from hosttune.planning.fabric.partitions import (
+from hosttune.inventory.partitions import (
     VGPU,
     Fabric,
     GpuSet,
@@ -22,6 +20,8 @@ from hosttune.planning.fabric.partitions import (
     read_fabric,
     unnamed,
 )
+from hosttune.model.host import Host
+from hosttune.model.plan import PlannedGuest
 
 Say = Callable[[str, str, str], None]  # level, text, where
 _WHERE = "Fabric Manager"

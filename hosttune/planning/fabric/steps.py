@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from hosttune.inventory.partitions import VGPU, Fabric, partition_of
 from hosttune.model.plan import PlannedGuest, Step
 from hosttune.planning.fabric.guest import fabric_of, needs_none, open_partitions
-from hosttune.planning.fabric.partitions import VGPU, Fabric, partition_of
 
 START, STOP = "start", "stop"
 

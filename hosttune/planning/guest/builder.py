@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from hosttune.inventory.cores import fits
+from hosttune.inventory.partitions import lost
+from hosttune.inventory.sizing import Claims, PlanningContext, enlarge
 from hosttune.model.intent import NicRequest
 from hosttune.model.plan import PlannedGuest, Unplaced
 from hosttune.model.values import CpuSet, address_key, parse_cpus
-from hosttune.planning.fabric.partitions import lost
 from hosttune.planning.guest.choice import Choice
 from hosttune.planning.guest.document import Devices, Placed, build_guest
 from hosttune.planning.guest.reserve import pins_of, take
-from hosttune.planning.inventory.cores import fits
-from hosttune.planning.inventory.sizing import Claims, PlanningContext, enlarge
 from hosttune.planning.mig.guest import plan_mig_guest
 from hosttune.planning.mig.instances import mig_share
 from hosttune.planning.request.nearest import can_be_counted, dealt, remoteness

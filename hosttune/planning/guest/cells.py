@@ -5,10 +5,10 @@ Pure.
 
 from __future__ import annotations
 
+from hosttune.inventory.resources import LOCAL_DISTANCE, Resources
 from hosttune.model.plan import Cell, Finding
 from hosttune.model.values import CpuSet
 from hosttune.planning.guest.choice import Choice
-from hosttune.planning.inventory.resources import LOCAL_DISTANCE, Resources
 
 # libvirt refuses the local distance between two cells, and values that are not distances (255 means "unreachable" in
 # ACPI).

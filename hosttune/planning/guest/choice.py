@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hosttune.inventory.shape import Shape
+from hosttune.inventory.sizing import Parts
 from hosttune.model.values import address_key
-from hosttune.planning.inventory.shape import Shape
-from hosttune.planning.inventory.sizing import Parts
 from hosttune.planning.mig.instances import MigSlot
 from hosttune.planning.request.candidates import GpuSet
 

@@ -10,6 +10,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from hosttune.inventory.devices import Closure, close_groups, identity
+from hosttune.inventory.resources import Core
+from hosttune.inventory.sizing import PlanningContext
+from hosttune.inventory.vcpus import needs_iommu
+from hosttune.inventory.width import AddressWidth, address_width
+from hosttune.inventory.window import DEFAULT_HOLE, Window, firmware_of, remedies, size_window
 from hosttune.model.intent import GuestIntent
 from hosttune.model.plan import Cell, Device, Finding, PlannedGuest, PlannedPin, Unplaced
 from hosttune.model.values import CpuSet, address_key
@@ -17,14 +23,8 @@ from hosttune.planning.guest.cells import guest_cells
 from hosttune.planning.guest.choice import Choice
 from hosttune.planning.guest.pinning import Pinning, pin_guest
 from hosttune.planning.guest.reasons import Decision, guest_findings, reasons
-from hosttune.planning.inventory.devices import Closure, close_groups, identity
-from hosttune.planning.inventory.resources import Core
-from hosttune.planning.inventory.sizing import PlanningContext
-from hosttune.planning.inventory.vcpus import needs_iommu
-from hosttune.planning.inventory.width import AddressWidth, address_width
 from hosttune.planning.mig.guest import MigParts, as_devices, mig_inside
 from hosttune.planning.pcie.tree import NoRoomOnBus, Tree, build_tree, tree_findings, with_host_places
-from hosttune.planning.pcie.window import DEFAULT_HOLE, Window, firmware_of, remedies, size_window
 
 OWN_PORTS = 3  # guest agent's controller, random number device, one free for hotplug
 ALLOCATION_THREADS = 8  # one thread would take minutes to allocate a terabyte of pages

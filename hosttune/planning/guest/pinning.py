@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
+from hosttune.inventory.cores import choose_cores, has_whole_cores, pin
+from hosttune.inventory.resources import Core, Resources
 from hosttune.model.plan import Finding, Topology
 from hosttune.model.values import CpuSet
 from hosttune.planning.guest.choice import Choice
-from hosttune.planning.inventory.cores import choose_cores, has_whole_cores, pin
-from hosttune.planning.inventory.resources import Core, Resources
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from hosttune.gpu import vendor_of
+from hosttune.inventory.devices import Closure
+from hosttune.inventory.resources import Core
+from hosttune.inventory.sizing import PlanningContext, auto_share, nothing_to_share
+from hosttune.inventory.width import AddressWidth
+from hosttune.inventory.window import Window
 from hosttune.model.intent import GuestIntent
 from hosttune.model.plan import Finding
 from hosttune.model.values import format_size
 from hosttune.planning.guest.choice import Choice
-from hosttune.planning.inventory.devices import Closure
-from hosttune.planning.inventory.resources import Core
-from hosttune.planning.inventory.sizing import PlanningContext, auto_share, nothing_to_share
-from hosttune.planning.inventory.width import AddressWidth
-from hosttune.planning.pcie.window import Window
 
 Say = Callable[[str, str], None]  # level, text
 

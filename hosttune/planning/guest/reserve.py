@@ -11,11 +11,11 @@ from dataclasses import replace
 import msgspec
 
 from hosttune.domain.expectedguest import as_defined
+from hosttune.inventory.pages import NodeMemory, Pool
+from hosttune.inventory.resources import NodeResources
+from hosttune.inventory.sizing import PlanningContext
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus
-from hosttune.planning.inventory.pages import NodeMemory, Pool
-from hosttune.planning.inventory.resources import NodeResources
-from hosttune.planning.inventory.sizing import PlanningContext
 
 
 def pins_of(guest: PlannedGuest) -> CpuSet:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hosttune.gpu.vgpu import stays_with_driver
+from hosttune.inventory.devices import Catalogue
+from hosttune.inventory.pages import NodeMemory
+from hosttune.inventory.resources import Resources
 from hosttune.knobs.actions import make_action, split_findings
 from hosttune.knobs.context import KnobContext
 from hosttune.knobs.gpus import release_actions
@@ -20,9 +23,6 @@ from hosttune.planning.host.inside import inside_findings
 from hosttune.planning.host.iommu import iommu_actions
 from hosttune.planning.host.mounts import mount_actions
 from hosttune.planning.host.page_actions import boot_page_actions, page_actions
-from hosttune.planning.inventory.devices import Catalogue
-from hosttune.planning.inventory.pages import NodeMemory
-from hosttune.planning.inventory.resources import Resources
 from hosttune.planning.mig.types import mig_actions
 from hosttune.settings.drivers import VFIO, Driver
 

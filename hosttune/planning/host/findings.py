@@ -10,15 +10,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import msgspec
 
 from hosttune.domain.elements import DMA_TRANSLATION, DMA_TRANSLATION_GLOBAL
+from hosttune.inventory.devices import Catalogue
+from hosttune.inventory.vcpus import last_apic_id
+from hosttune.inventory.width import supported_elements
 from hosttune.model.host import Host, Virtualization
 from hosttune.model.listing import some
 from hosttune.model.plan import BOOT_WAYS, NO_BOOT, Finding, PlannedGuest
 from hosttune.planning.fabric.guest import fabric_findings, fabric_reasons, guest_partition
 from hosttune.planning.fabric.steps import fabric_steps
 from hosttune.planning.host.quirks import guest_quirks
-from hosttune.planning.inventory.devices import Catalogue
-from hosttune.planning.inventory.vcpus import last_apic_id
-from hosttune.planning.inventory.width import supported_elements
 from hosttune.planning.mig.types import with_type_steps
 from hosttune.planning.mig.vgpu import HostDevices, unused_vgpu_data
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hosttune.inventory.devices import Catalogue
 from hosttune.knobs.gpus import PERSISTENCE_MODE, POWER_LIMIT
 from hosttune.knobs.knob import GUEST, KEEP, Knob, wanted
 from hosttune.knobs.pcie import ACS, ASPM, READ_REQUEST, RELAXED_ORDERING
 from hosttune.model.host import Host
 from hosttune.model.intent import GuestIntent, Intent
 from hosttune.model.plan import Finding, PlannedGuest
-from hosttune.planning.inventory.devices import Catalogue
 from hosttune.planning.mig.instances import counts_inside
 from hosttune.planning.pcie.direct import direct_findings
 

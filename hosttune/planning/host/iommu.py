@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hosttune.inventory.devices import Catalogue
 from hosttune.knobs.actions import make_action
 from hosttune.knobs.bootargs import off_arguments, passthrough, values, without_off
 from hosttune.knobs.kernelargs import IOMMU_PASSTHROUGH
@@ -13,7 +14,6 @@ from hosttune.model.commandline import text_of
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Finding, PlannedGuest
-from hosttune.planning.inventory.devices import Catalogue
 from hosttune.settings.kernelargs import KernelArguments
 
 SEV_SNP = "/sys/module/kvm_amd/parameters/sev_snp"

@@ -1,16 +1,16 @@
 """What guests need besides huge pages: a hugetlbfs mount that libvirt knows, and an AppArmor rule. Pure.
 
-See `hosttune.hugetlbfs` for the reason: a guest with huge pages does not start without a mount of its page size.
+See `hosttune.linux.hugetlbfs` for the reason: a guest with huge pages does not start without a mount of its page size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hosttune.apparmor import LOCAL, RULE
 from hosttune.domain.elements import version_of
-from hosttune.hugetlbfs import FOUND, NOT_FOUND, PLACES
 from hosttune.knobs.actions import make_action
+from hosttune.linux.apparmor import LOCAL, RULE
+from hosttune.linux.hugetlbfs import FOUND, NOT_FOUND, PLACES
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Finding, PlannedGuest
 from hosttune.model.values import format_size

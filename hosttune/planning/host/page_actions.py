@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from hosttune.inventory.pages import GIB, HUGE_1G, NodeMemory
 from hosttune.knobs.actions import make_action
 from hosttune.knobs.bootargs import boot_pages
 from hosttune.knobs.kernelargs import BOOT_PAGES, HUGETLB_FREE_VMEMMAP
@@ -14,7 +15,6 @@ from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Finding, PlannedGuest
 from hosttune.model.values import CpuSet, format_size
-from hosttune.planning.inventory.pages import GIB, HUGE_1G, NodeMemory
 from hosttune.settings.kernelargs import KernelArguments
 from hosttune.settings.memory import HugePages
 

@@ -10,11 +10,8 @@ from collections.abc import Iterable, Iterator
 from hosttune.domain.elements import version_of
 from hosttune.gpu import VENDORS, bar_missing, hints_for, inside, reset_touches, vendor_of
 from hosttune.guest.nccl import is_gpu, is_nic
-from hosttune.model.host import Host, Tuned
-from hosttune.model.plan import Action, Device, Finding, PlannedGuest
-from hosttune.model.values import format_size, grouped
-from hosttune.planning.inventory.devices import Catalogue
-from hosttune.tuned import (
+from hosttune.inventory.devices import Catalogue
+from hosttune.linux.tuned import (
     ACTIVE,
     OTHERWISE,
     OVERRULED,
@@ -25,6 +22,9 @@ from hosttune.tuned import (
     tuned_conflicts,
     unknown_profiles,
 )
+from hosttune.model.host import Host, Tuned
+from hosttune.model.plan import Action, Device, Finding, PlannedGuest
+from hosttune.model.values import format_size, grouped
 
 # Mapping BARs of 256 GiB each took minutes to over an hour for 4 to 8 GPUs with QEMU 8.2, and no longer with 10.1
 # (Ubicloud, "Virtualizing NVIDIA HGX B200 GPUs"). There is a finding for four or more of them.

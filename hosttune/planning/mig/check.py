@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from hosttune.errors import BadInput
 from hosttune.gpu.mig_tables import is_profile_name, resolve
+from hosttune.inventory.devices import countable_gpus, matches, named_gpus
+from hosttune.inventory.sizing import PlanningContext
 from hosttune.model.gpu import Gpu
 from hosttune.model.hints import did_you_mean
 from hosttune.model.intent import GpuRequest, GuestIntent, Intent
 from hosttune.model.values import parse_address
-from hosttune.planning.inventory.devices import countable_gpus, matches, named_gpus
-from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.instances import gpu_offer, is_vgpu_guest, mig_unknown
 
 

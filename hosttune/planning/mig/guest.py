@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 from hosttune.gpu.mig_tables import vgpu_suffix, vgpu_type_name
 from hosttune.gpu.vgpu import SRIOV_MANAGE, type_folder
+from hosttune.inventory.devices import identity
+from hosttune.inventory.sizing import PlanningContext
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.model.intent import GuestIntent
 from hosttune.model.plan import Device, Finding, MigAssignment, Step
 from hosttune.model.vgpu import VgpuFunction, VgpuType
-from hosttune.planning.inventory.devices import identity
-from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.instances import MigSlot, gpu_offer, no_profiles, ready_starts
 from hosttune.planning.mig.packing import start_sets
 from hosttune.planning.mig.vgpu import free_functions, vgpu_of

@@ -22,11 +22,11 @@ import msgspec
 from hosttune.gpu import vendor_of
 from hosttune.gpu.mig_tables import SLICES, GpuProfiles, offer_of
 from hosttune.gpu.vgpu import SRIOV_MANAGE
+from hosttune.inventory.devices import countable_gpus, gpu_count
+from hosttune.inventory.sizing import PlanningContext
 from hosttune.model.gpu import Gpu, MigProfile
 from hosttune.model.intent import GuestIntent
 from hosttune.model.values import address_key
-from hosttune.planning.inventory.devices import countable_gpus, gpu_count
-from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.packing import FULL, Profiles, Starts, atoms_of, most, room, start_sets
 from hosttune.planning.mig.vgpu import Known, carries, free_functions, manager_off, no_manager, vgpu_of
 

@@ -13,11 +13,11 @@ from typing import Protocol
 import msgspec
 
 from hosttune.gpu.vgpu import SRIOV_MANAGE
+from hosttune.inventory.devices import Catalogue
 from hosttune.model.host import Host
 from hosttune.model.plan import Finding
 from hosttune.model.values import address_key
 from hosttune.model.vgpu import FRAMEWORKS, VgpuFunction, VgpuGpu
-from hosttune.planning.inventory.devices import Catalogue
 
 
 class Known(Protocol):

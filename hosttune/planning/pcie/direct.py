@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from hosttune.gpu.ats import ats_step
+from hosttune.inventory.devices import Catalogue
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.pcitree import shared_switch
 from hosttune.model.plan import Finding, PlannedGuest
-from hosttune.planning.inventory.devices import Catalogue
 
 NEEDED = ("ReqRedir", "CmpltRedir", "UpstreamFwd", "DirectTrans")
 _FACING_DOWN = ("downstream-port", None)

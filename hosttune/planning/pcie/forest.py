@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hosttune.inventory.devices import Catalogue
 from hosttune.model.host import PciDevice
 from hosttune.model.pci import common_link
 from hosttune.model.pcitree import locality_switches, switches_above
 from hosttune.model.values import address_key, grouped, slot_of
-from hosttune.planning.inventory.devices import Catalogue
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from hosttune.inventory.devices import Catalogue
 from hosttune.model.pcitree import switches_above
 from hosttune.model.plan import Device, Finding, PciController
-from hosttune.planning.inventory.devices import Catalogue
 from hosttune.planning.pcie.forest import Node, Slot, Switch, cells_of_all, flat, link_limits, nested, single, slots_of
 
 LAST_SLOT = 0x1D  # 1e and 1f hold q35's own bridges and controllers

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hosttune.inventory.devices import Catalogue, close_groups, countable_gpus, gpu_count, matches, named_gpus
+from hosttune.inventory.partitions import bound_to_sets, lost, none_of, refusal, sets_of
+from hosttune.inventory.sizing import PlanningContext
 from hosttune.model.gpu import Gpu
 from hosttune.model.intent import GpuRequest, GuestIntent
 from hosttune.model.limits import limit
 from hosttune.model.values import address_key, grouped
-from hosttune.planning.fabric.partitions import bound_to_sets, lost, none_of, refusal, sets_of
-from hosttune.planning.inventory.devices import Catalogue, close_groups, countable_gpus, gpu_count, matches, named_gpus
-from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.guest import inside_refusal, takes_inside
 
 GpuSet = tuple[str, ...]

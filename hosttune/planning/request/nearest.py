@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from hosttune.inventory.devices import Catalogue, close_groups
+from hosttune.inventory.sizing import PlanningContext
 from hosttune.model.intent import NicRequest
 from hosttune.model.listing import some
 from hosttune.model.values import address_key
-from hosttune.planning.inventory.devices import Catalogue, close_groups
-from hosttune.planning.inventory.sizing import PlanningContext
 
 
 def shared_bridges(catalogue: Catalogue, a: str, b: str) -> int:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from hosttune.inventory.devices import close_groups
+from hosttune.inventory.sizing import PlanningContext
 from hosttune.model.intent import GpuRequest, GuestIntent, NicRequest
 from hosttune.model.values import address_key
-from hosttune.planning.inventory.devices import close_groups
-from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.instances import MigSlot, Sites, is_vgpu_guest, mig_sites
 from hosttune.planning.mig.packing import FULL
 from hosttune.planning.mig.vgpu import free_functions

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from hosttune.planning.inventory.sizing import PlanningContext
+from hosttune.inventory.sizing import PlanningContext
 from hosttune.planning.mig.instances import is_vgpu_guest
 from hosttune.planning.request.resource_pool import GuestRequest
 from hosttune.planning.search.bound import Bounds, Guests

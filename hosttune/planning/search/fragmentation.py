@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from operator import add
 from typing import NamedTuple
 
-from hosttune.planning.fabric.partitions import lost
-from hosttune.planning.inventory.cores import caches_of
-from hosttune.planning.inventory.pages import HUGE_1G
-from hosttune.planning.inventory.shape import CellDemand, Shape
-from hosttune.planning.inventory.sizing import PlanningContext
+from hosttune.inventory.cores import caches_of
+from hosttune.inventory.pages import HUGE_1G
+from hosttune.inventory.partitions import lost
+from hosttune.inventory.shape import CellDemand, Shape
+from hosttune.inventory.sizing import PlanningContext
 
 
 class Fragmentation(NamedTuple):

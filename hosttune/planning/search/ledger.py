@@ -12,11 +12,11 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from hosttune.gpu.mig_tables import SLICES
+from hosttune.inventory.cores import cores_needed
+from hosttune.inventory.devices import countable_gpus
+from hosttune.inventory.shape import CellDemand, Shape
+from hosttune.inventory.sizing import PlanningContext
 from hosttune.model.values import grouped
-from hosttune.planning.inventory.cores import cores_needed
-from hosttune.planning.inventory.devices import countable_gpus
-from hosttune.planning.inventory.shape import CellDemand, Shape
-from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.request.resource_pool import ResourcePool, atom_of, instances_of
 from hosttune.planning.search.placements import Placement
 from hosttune.planning.search.problem import Problem

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hosttune.planning.inventory.devices import Catalogue
+from hosttune.inventory.devices import Catalogue
 from hosttune.planning.request.nearest import dealt, shared_bridges
 from hosttune.planning.request.resource_pool import ResourcePool
 from hosttune.planning.search.selections import Picks

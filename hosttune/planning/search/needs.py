@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hosttune.gpu.mig_tables import SLICES
+from hosttune.inventory.cores import cores_needed
+from hosttune.inventory.devices import gpu_count
+from hosttune.inventory.pages import HUGE_1G
+from hosttune.inventory.sizing import PlanningContext
 from hosttune.model.intent import GuestIntent, NicRequest
 from hosttune.model.values import parse_size
-from hosttune.planning.inventory.cores import cores_needed
-from hosttune.planning.inventory.devices import gpu_count
-from hosttune.planning.inventory.pages import HUGE_1G
-from hosttune.planning.inventory.sizing import PlanningContext
 from hosttune.planning.mig.instances import is_vgpu_guest
 from hosttune.planning.mig.packing import most
 from hosttune.planning.request.resource_pool import (

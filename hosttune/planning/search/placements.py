@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count as numbers
 
+from hosttune.inventory.cores import cores_needed, fits
+from hosttune.inventory.shape import CellDemand, Shape
+from hosttune.inventory.sizing import Sizes, base_cells, shapes
 from hosttune.model.intent import NicRequest
-from hosttune.planning.inventory.cores import cores_needed, fits
-from hosttune.planning.inventory.shape import CellDemand, Shape
-from hosttune.planning.inventory.sizing import Sizes, base_cells, shapes
 from hosttune.planning.mig.instances import MigSlot, mig_share
 from hosttune.planning.request.resource_pool import slots_use
 from hosttune.planning.search.fragmentation import Fragmentation

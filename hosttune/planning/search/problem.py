@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import lcm
 
-from hosttune.planning.inventory.sizing import PlanningContext, Sizes
+from hosttune.inventory.sizing import PlanningContext, Sizes
 from hosttune.planning.request.resource_pool import GuestRequest, ResourcePool, read_resource_pool
 from hosttune.planning.search.fragmentation import Fragments
 from hosttune.planning.search.lazy_sequence import LazySequence

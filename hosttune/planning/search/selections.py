@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, combinations, islice
 
+from hosttune.inventory.cores import cores_needed
+from hosttune.inventory.devices import gpu_count
+from hosttune.inventory.partitions import lost
+from hosttune.inventory.shape import CellDemand, Shape
+from hosttune.inventory.sizing import base_cells
 from hosttune.model.values import address_key, grouped
-from hosttune.planning.fabric.partitions import lost
-from hosttune.planning.inventory.cores import cores_needed
-from hosttune.planning.inventory.devices import gpu_count
-from hosttune.planning.inventory.shape import CellDemand, Shape
-from hosttune.planning.inventory.sizing import base_cells
 from hosttune.planning.mig.instances import MigSlot, is_vgpu_guest, mig_choices
 from hosttune.planning.request.resource_pool import Kind, gpu_pools, gpu_sets, occupied
 from hosttune.planning.search.problem import Problem

@@ -1,0 +1,1 @@
+"""Between hosts: pairs of ports, and collectives over groups of hosts."""

@@ -1,0 +1,253 @@
+"""The answers of a run of `pairs`, its hosts' files → its pairs, who is asked again, and the report."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from hosttune.cluster.pairplan import (
+    PairsOptions,
+    PairsPlan,
+    PlannedHost,
+    PlannedRound,
+    hosts_by_rail,
+    measured_ports,
+    not_measured,
+    other_fabric,
+    rails,
+    record_name,
+)
+from hosttune.cluster.pairs.blame import blame
+from hosttune.cluster.pairs.judging import CUT, Joined, joined, judged, rail_figures, remarks, verdict_of
+from hosttune.cluster.pairs.schedule import Pairing, regrouped
+from hosttune.fleet.answers import has_answer_file, read_document
+from hosttune.fleet.membership import other_machine, unwatched
+from hosttune.model.fleet import Answer
+from hosttune.model.listing import some
+from hosttune.model.pairs import GPU_RAIL, EndResult, Ends, Pair, PairHost, PairOutcome, PairsReport, PathMtu, Port
+
+NO_ANSWER = ("no-connection", "connection-refused")  # these pairs are tried once more, the other way round
+
+
+def raw_pairs(results: str, plan: PairsPlan) -> tuple[Pair, ...]:
+    """Return every pair of the plan on every rail, from the files, not judged yet.
+
+    A pair that did not connect, and did the other way round in another round, is `one-way`.
+    """
+    found: dict[tuple[str, str, str], Pair] = {}
+    worked: dict[tuple[str, str, str], Pair] = {}  # by those who would be sender and receiver the other way round
+    for planned in plan.rounds:
+        for pair in planned.pairs:
+            for one in _of_pair(results, plan, planned, pair):
+                if not planned.again:
+                    found[one.sender, one.receiver, one.rail] = one
+                if one.outcome == "measured":
+                    worked[one.receiver, one.sender, one.rail] = one
+    for key, one in found.items():
+        if one.outcome in NO_ANSWER and (back := worked.get(key)) is not None:
+            why = f"only {back.sender} to {back.receiver} connects ({back.gbps:.3g} Gb/s)"
+            found[key] = msgspec.structs.replace(one, outcome="one-way", why=why)
+    return tuple(found.values())
+
+
+def _of_pair(results: str, plan: PairsPlan, planned: PlannedRound, pair: Pairing) -> Iterator[Pair]:
+    answers = [_host_ends(results, plan, host, planned.number) for host in pair]
+    for first, second in rails(plan, pair):
+        rates = [_rate(port) for port in (first, second)]
+        if other_fabric(first, second):
+            what = Joined("wrong-fabric", why=f"{first.link_layer} and {second.link_layer}")
+        else:
+            what = _joined(pair, answers, first.rail)
+            if what.path_mtu.state == "not-asked" and first.gpu is None and first.link_layer != "InfiniBand":
+                untold = PathMtu(why="the sender did not ask, and its port is not known to be one of InfiniBand")
+                what = dataclasses.replace(what, path_mtu=untold)
+        yield Pair(
+            sender=pair[0],
+            receiver=pair[1],
+            rail=first.rail,
+            memory="host" if first.gpu is None else "gpu",
+            round=planned.number,
+            state="unknown",
+            outcome=what.outcome,
+            gbps=what.gbps,
+            rate_gbps=None if None in rates else min(rate for rate in rates if rate is not None),
+            retransmits=what.retransmits,
+            errors=what.errors,
+            path_mtu=what.path_mtu,
+            why=what.why,
+        )
+
+
+def _rate(port: Port) -> float | None:
+    """Return the active rate of a port. One that is not above 0 is none: every figure would reach it."""
+    return port.rate_gbps if port.rate_gbps is not None and port.rate_gbps > 0 else None
+
+
+_Answered = tuple[Answer, Mapping[tuple[str, str], EndResult] | None]
+
+
+def _host_ends(results: str, plan: PairsPlan, host: str, number: int) -> _Answered:
+    """Return (the answer, its ends by rail and role). A host that was restarted or replaced has none.
+
+    Of an end that is there twice nothing is known: it is left out.
+    """
+    answer, ends = read_document(results, host, record_name(number), plan.run, Ends)
+    if ends is None:
+        return answer, None
+    why = other_machine(plan.by_name[host].machine, ends.machine, "its ports were listed")
+    if why is not None:
+        return msgspec.structs.replace(answer, outcome="unknown", why=why), None
+    times = Counter((one.rail, one.role) for one in ends.ends)
+    return answer, {(one.rail, one.role): one for one in ends.ends if times[one.rail, one.role] == 1}
+
+
+def _joined(pair: Pairing, answers: Sequence[_Answered], rail: str) -> Joined:
+    for host, (answer, ends) in zip(pair, answers, strict=True):
+        if ends is None:
+            word: PairOutcome = "refused" if answer.outcome == "refused" else "host-lost"
+            asked = has_answer_file(answer)
+            return Joined(word if asked else "not-asked", why=f"{host}: {answer.why}" if asked else None)
+    (_, sender), (_, receiver) = answers
+    assert sender is not None
+    assert receiver is not None
+    return joined(sender.get((rail, "client")), receiver.get((rail, "server")))
+
+
+def again(results: str, plan: PairsPlan) -> tuple[PlannedRound, ...]:
+    """Return rounds in which those who did not connect try the other way round; none for pairs that have tried."""
+    tried = {pair for planned in plan.rounds for pair in planned.pairs}
+    found = [(p.receiver, p.sender) for p in raw_pairs(results, plan) if p.outcome in NO_ANSWER]
+    made = regrouped(pair for pair in found if pair not in tried)
+    first = max((planned.number for planned in plan.rounds), default=0) + 1
+    return tuple(PlannedRound(number=number, pairs=pairs, again=True) for number, pairs in enumerate(made, first))
+
+
+def settled(results: str, plan: PairsPlan, planned: PlannedRound, pair: Pairing) -> bool:
+    """Whether the files of this run say of every rail of a pair that it was measured, or that the network cut it."""
+    return all(one.outcome == "measured" or one.outcome in CUT for one in _of_pair(results, plan, planned, pair))
+
+
+def report(results: str, plan: PairsPlan, *, check: bool = False, stopped: str | None = None) -> PairsReport:
+    """Return the report of a plan from the files. `check`: nothing was measured, and all of it is unknown."""
+    options = plan.options
+    found = () if check else raw_pairs(results, plan)
+    pairs = judged(found, floor=options.floor, against=options.against, limit_gbps=options.rate_gbps)
+    unmeasured, lacking = (*_unmeasured(plan), *_unwatched(plan)), (*_lacking(plan), *_without_gpus(plan))
+    measured = [planned for planned in plan.rounds if not planned.again]
+    there = sum(one.outcome == "ok" for one in plan.hosts)
+    limit = tuple(_limits(options, pairs))
+    return PairsReport(
+        run=plan.run,
+        at=plan.at,
+        tool=options.tool,
+        check=check,
+        against=options.against,
+        floor=options.floor,
+        rate_limit_gbps=options.rate_gbps,
+        verdict=verdict_of(
+            pairs, incomplete=bool(unmeasured) or there < len(plan.hosts), limited=bool(limit or lacking)
+        ),
+        rounds=len(measured),
+        all_pairs=len({frozenset(pair) for one in measured for pair in one.pairs}) == there * (there - 1) // 2,
+        minutes=round(plan.minutes, 1),
+        hosts=tuple(_report_host(one) for one in plan.hosts),
+        rails=rail_figures(pairs),
+        faults=blame(pairs),
+        pairs=pairs,
+        notes=(*unmeasured, *lacking, *limit, *_not_read(pairs), *remarks(found)),
+        stopped=stopped,
+    )
+
+
+def _limits(options: PairsOptions, pairs: Sequence[Pair]) -> Iterator[str]:
+    """Yield what good figures leave open, besides what each pair says by itself (`verdict_of`)."""
+    if options.rate_gbps is not None:
+        yield f"at most {options.rate_gbps:g} Gb/s were sent: no port's full rate is proven"
+    if "rate" not in options.against:
+        yield "compared with the median alone: a fleet that is slow as a whole is not seen"
+    measured = [pair for pair in pairs if pair.outcome == "measured"]
+    sent, got = ({(getattr(pair, role), pair.rail) for pair in measured} for role in ("sender", "receiver"))
+    for words, ports in (("receive", sent - got), ("send", got - sent)):
+        if ports:
+            named = some([f"{host} port {rail}" for host, rail in sorted(ports)], 8)
+            yield f"not measured whether these {words} well, too: {named}; more rounds give both directions"
+
+
+def _not_read(pairs: Sequence[Pair]) -> Iterator[str]:
+    """Yield what hosts did not tell of the pairs that they measured."""
+    measured = [pair for pair in pairs if pair.outcome == "measured"]
+    blind = [f"{pair.sender} to {pair.receiver} on {pair.rail}" for pair in measured if pair.errors is None]
+    if blind:
+        yield f"error counters of a port were not read: {some(blind, 8)}"
+    found: dict[str, list[str]] = {}
+    for pair in measured:
+        if pair.path_mtu.state == "unknown":
+            named = f"{pair.sender} to {pair.receiver} on {pair.rail}"
+            found.setdefault(pair.path_mtu.why or "the sender did not tell", []).append(named)
+    for why, names in found.items():
+        yield f"whether packets of the ports' MTU arrive whole is not known: {why} ({some(names, 8)})"
+
+
+def _report_host(one: PlannedHost) -> PairHost:
+    rails_ = tuple(port.rail for port in one.ports if port.gpu is None)
+    return PairHost(host=one.host, outcome=one.outcome, why=one.why, rails=rails_)
+
+
+def _unmeasured(plan: PairsPlan) -> Iterator[str]:
+    """Yield what is not measured although its host is: ports without an address, and ports that no other host has."""
+    hosts = [one for one in plan.hosts if one.outcome == "ok"]
+    for one in hosts:
+        for port in one.ports:
+            why = not_measured(port, plan.options.tool)
+            if why is not None:
+                yield f"{one.host}, port {port.rail}: {why} and is not measured"
+    for rail, there in hosts_by_rail(plan.hosts, plan.options).items():
+        if len(there) == 1 < len(hosts) and not rail.endswith(GPU_RAIL):
+            yield f"{there[0]}, port {rail}: no other host has a port of this name; name the ports by hosttune_ports"
+    yield from _in_no_round(plan)
+    if len(hosts) < 2:
+        yield f"{len(hosts)} of {len(plan.hosts)} hosts can be measured: a pair needs two"
+
+
+def _unwatched(plan: PairsPlan) -> Iterator[str]:
+    return unwatched({one.host: one.machine for one in plan.hosts if one.outcome == "ok"})
+
+
+def _in_no_round(plan: PairsPlan) -> Iterator[str]:
+    """Yield the ports that no round measures, though other hosts have such a port."""
+    there = {host: {port.rail for port in measured_ports(one, plan.options)} for host, one in plan.by_name.items()}
+    met: dict[str, set[str]] = {}
+    for first, second in (pair for planned in plan.rounds for pair in planned.pairs):
+        for rail in there[first] & there[second]:
+            met.setdefault(rail, set()).update((first, second))
+    for rail, hosts in hosts_by_rail(plan.hosts, plan.options).items():
+        left = [host for host in hosts if host not in met.get(rail, ())]
+        if left and len(hosts) > 1:
+            yield f"port {rail} of {some(left, 8)}: in no round with another host that has it; give more --rounds"
+
+
+def _lacking(plan: PairsPlan) -> Iterator[str]:
+    """Yield the rails that some hosts do not have: they have fewer ports, or lost one."""
+    hosts = [one.host for one in plan.hosts if one.outcome == "ok"]
+    for rail, there in hosts_by_rail(plan.hosts, plan.options).items():
+        lacking = [host for host in hosts if host not in set(there)]
+        if lacking and len(there) > 1:
+            yield f"rail {rail}: {len(lacking)} of {len(hosts)} hosts have no such port ({some(lacking, 8)})"
+
+
+def _without_gpus(plan: PairsPlan) -> Iterator[str]:
+    """Yield which ports with a GPU on their rail are not measured with its memory, and why."""
+    found: dict[str, list[str]] = {}
+    alone = {rail for rail, there in hosts_by_rail(plan.hosts, plan.options).items() if len(there) == 1}
+    for one in plan.hosts if plan.options.tool == "rdma" else ():
+        for port in one.ports if one.outcome == "ok" else ():
+            if port.gpu is not None and (not plan.options.gpu or port.rail in alone):
+                why = "no other host has such a port" if plan.options.gpu else "--no-gpu"
+                found.setdefault(why, []).append(f"{one.host} {port.rail.removesuffix(GPU_RAIL)}")
+            elif port.gpu_why is not None:
+                found.setdefault(port.gpu_why, []).append(f"{one.host} {port.rail}")
+    for why, ports in found.items():
+        yield f"GPU memory (GPUDirect) is not measured on {some(ports, 8)}: {why}"

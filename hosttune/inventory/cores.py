@@ -1,0 +1,116 @@
+"""Which cores a cell takes on its node, and whether the cell fits there.
+
+Pure. Isolated cores first, then the fewest last-level caches, then the lowest numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hosttune.inventory.pages import NodeMemory
+from hosttune.inventory.resources import Core, NodeResources, core_of
+from hosttune.inventory.shape import CellDemand, Shape
+from hosttune.model.values import grouped
+
+
+def cores_needed(vcpus: int, threads: int) -> int:
+    """Return the whole cores for this many vCPUs; with an odd number the last sibling stays idle."""
+    return -(-vcpus // threads)
+
+
+def fitting_cores(node: NodeResources, threads: int) -> list[Core]:
+    """Return the free cores of a node that have at least `threads` usable CPUs."""
+    return [core for core in node.free if len(core.cpus) >= threads]
+
+
+def fits(node: NodeResources, memory: NodeMemory | None, cell: CellDemand, shape: Shape) -> bool:
+    """Return whether a node has the CPUs and the memory for a cell. Unknown memory size is no reason to refuse."""
+    if shape.share_cores:
+        if len(node.free_threads) < cell.vcpus:
+            return False
+    elif not has_whole_cores(node, cell.vcpus, shape.threads):
+        return False
+    room = memory.capacity_bytes(shape.page, at_boot=shape.at_boot) if memory else None
+    return room is None or cell.memory_bytes <= room
+
+
+def has_whole_cores(node: NodeResources, vcpus: int, threads: int) -> bool:
+    """Return whether a node has enough free cores for the vCPUs without sharing any."""
+    return len(fitting_cores(node, threads)) >= cores_needed(vcpus, threads)
+
+
+def choose_cores(node: NodeResources, vcpus: int, shape: Shape) -> list[Core]:
+    """Return the cores for a cell on its node: isolated ones first, then the fewest last-level caches, lowest first.
+
+    With `share_cores`: whole cores first, then the free siblings of cores that others use.
+    """
+    if has_whole_cores(node, vcpus, shape.threads):
+        return _fewest_caches(fitting_cores(node, shape.threads), cores_needed(vcpus, shape.threads))
+    return _shared_cores(node, vcpus)
+
+
+def _fewest_caches(cores: list[Core], need: int) -> list[Core]:
+    chosen: list[Core] = []
+    for rank in (0, 1, 2):
+        ranked = [core for core in cores if core.isolation_rank == rank]
+        left = need - len(chosen)
+        if left <= 0:
+            break
+        chosen += ranked if len(ranked) <= left else _pack(ranked, left, {core.llc for core in chosen})
+    return sorted(chosen, key=lambda core: core.id)
+
+
+def _pack(cores: list[Core], need: int, touched: set[int]) -> list[Core]:
+    """Return `need` of the cores in as few caches as possible; caches in `touched` come first.
+
+    Each step takes the smallest cache that holds all remaining cores, so that large caches stay whole. If there is
+    none, it takes the largest cache.
+    """
+    groups = grouped((core.llc, core) for core in cores)
+    chosen: list[Core] = []
+    for llc in sorted(touched & set(groups)):
+        chosen += groups.pop(llc)[: need - len(chosen)]
+    while len(chosen) < need:
+        left = need - len(chosen)
+        enough = [(len(members), llc) for llc, members in groups.items() if len(members) >= left]
+        llc = min(enough)[1] if enough else max(groups, key=lambda g: (len(groups[g]), -g))
+        chosen += groups.pop(llc)[:left]
+    return chosen
+
+
+def _shared_cores(node: NodeResources, vcpus: int) -> list[Core]:
+    """Return cores reduced to their free CPUs, whole ones first, until they have enough CPUs for the vCPUs."""
+    parts = []
+    for core in node.cores:
+        free = tuple(cpu for cpu in core.cpus if cpu in node.free_threads)
+        if free:
+            parts.append(core_of(core.id, core.node, core.llc, free, core.siblings, core.isolated))
+    whole = {core.id for core in node.free}
+    parts.sort(key=lambda core: (core.isolation_rank, core.id not in whole, core.id))
+    chosen: list[Core] = []
+    count = 0
+    for core in parts:
+        if count >= vcpus:
+            break
+        chosen.append(core)
+        count += len(core.cpus)
+    return chosen
+
+
+def caches_of(node: NodeResources, vcpus: int, shape: Shape) -> tuple[int, int]:
+    """Return (last-level caches that a cell uses on a node, those of them that were whole and are then divided)."""
+    chosen = choose_cores(node, vcpus, shape)
+    taken, free = {core.id for core in chosen}, {core.id for core in node.free}
+    used = {core.llc for core in node.assignable if core.id not in free}
+    left = {core.llc for core in node.free if core.id not in taken}
+    touched = {core.llc for core in chosen}
+    return len(touched), len((touched & left) - used)
+
+
+def pin(cores: Sequence[Core], vcpus: int, threads: int) -> list[int]:
+    """Return host CPUs in vCPU order, `threads` siblings of each core adjacent.
+
+    With an odd number of vCPUs the last sibling stays idle.
+    """
+    cpus = [cpu for core in cores for cpu in core.cpus[:threads]]
+    return cpus[:vcpus]

@@ -1,0 +1,321 @@
+"""Which devices a guest takes: named or counted GPUs, what their IOMMU groups add, and how devices are identified.
+
+Pure. Addresses are checked here: an unknown address or the boot display raises BadInput, with a list of what exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hosttune.errors import BadInput
+from hosttune.gpu.bridges import KeptFunction, kept_bridges
+from hosttune.inventory.partitions import Fabric, read_fabric
+from hosttune.inventory.quarantine import quarantined_devices
+from hosttune.model import pciclass
+from hosttune.model.gpu import Gpu
+from hosttune.model.hints import did_you_mean_address
+from hosttune.model.host import Host, PciDevice
+from hosttune.model.index import DeviceIndex
+from hosttune.model.intent import GpuRequest, GuestIntent
+from hosttune.model.listing import some
+from hosttune.model.pci import DIRECT_REMEDY
+from hosttune.model.values import address_key, parse_address, slot_of
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The host's devices by address, and who holds them.
+
+    `index`: how they are connected, and where sources contradict each other. `holders`: the existing guest that holds a
+    device; `users`: the one that shares it, and by what. `in_use`: why the host itself needs a NIC or drive;
+    `use_unknown`: why that is unknown. `busy`: why apply does not take a NIC now. `virtuals`: the current virtual
+    functions of a physical function. `fabric`: the NVSwitch fabric of the GPUs.
+    """
+
+    index: DeviceIndex
+    pci: Mapping[str, PciDevice]
+    gpus: Mapping[str, Gpu]
+    holders: Mapping[str, str]
+    users: Mapping[str, str]
+    groups: Mapping[int, tuple[PciDevice, ...]]
+    nvswitches: frozenset[str]
+    in_use: Mapping[str, str]
+    use_unknown: Mapping[str, str]
+    busy: Mapping[str, str]
+    virtuals: Mapping[str, tuple[str, ...]]
+    fabric: Fabric
+    foreign_data: Mapping[str, str]  # drives that may hold data of a guest, of which that is unknown: why
+    kept: Mapping[str, KeptFunction]  # functions that carry the GPUs' fabric, or possibly carry it
+    quarantined: Mapping[str, str]  # why a device between two tenants is not given away
+
+    def node(self, address: str) -> int | None:
+        """Return the NUMA node of a device, None if unknown."""
+        device = self.pci.get(address)
+        return device.numa_node if device else None
+
+    def above(self, address: str) -> tuple[str, ...]:
+        """Return the bridges above a device, nearest first."""
+        return self.index.above(address)
+
+
+def read_catalogue(host: Host) -> Catalogue:
+    """Build the catalogue of a host document."""
+    return Catalogue(
+        index=host.index,
+        pci=host.index.pci,
+        gpus=host.index.gpus,
+        holders=host.index.holders,
+        users={
+            address: "; ".join(f"{name}, by {path}" for name, path in users.items())
+            for address, users in host.index.users.items()
+        },
+        groups=host.index.groups,
+        nvswitches=frozenset(switch.address for switch in host.nvswitches),
+        in_use=host.index.in_use,
+        use_unknown=host.index.use_unknown,
+        busy={nic.address: nic.busy for nic in host.nics if nic.busy is not None},
+        virtuals=host.index.virtuals,
+        fabric=read_fabric(host),
+        foreign_data=_foreign_data(host),
+        kept=kept_bridges(host.pci, host.nics),
+        quarantined=quarantined_devices(host),
+    )
+
+
+def _foreign_data(host: Host) -> dict[str, str]:
+    """Return why each drive may hold data of a guest whose definition or disk cannot be told, by address.
+
+    If such a guest is shut off, it needs other devices only at its next start, which is then refused; data is lost at
+    once.
+    """
+    guest = next((guest.name for guest in host.guests or () if guest.unread), None)
+    why = f"it may hold data of guest {guest}, whose definition is unknown"
+    if guest is None and host.index.untold:
+        named = [f"{path} of guest {name}" for path, name in host.index.untold.items()]
+        why = f"it may be {some(named)}, which leads to no known device"
+    return {drive.address: why for drive in host.nvme if guest is not None or host.index.untold}
+
+
+def countable_gpus(host: Host, catalogue: Catalogue) -> list[Gpu]:
+    """Return the GPUs that counts and `auto` refer to.
+
+    From a known vendor, whole (not a virtual function), and not the boot display.
+    """
+    return [
+        gpu
+        for gpu in host.index.accelerators
+        if not _is_virtual(catalogue, gpu.address) and not _is_boot(catalogue, gpu.address)
+    ]
+
+
+def _is_virtual(catalogue: Catalogue, address: str) -> bool:
+    device = catalogue.pci.get(address)
+    return bool(device and device.physfn)
+
+
+def _is_boot(catalogue: Catalogue, address: str) -> bool:
+    device = catalogue.pci.get(address)
+    return bool(device and device.boot_display)
+
+
+def named_gpus(catalogue: Catalogue, addresses: tuple[str, ...], where: str) -> tuple[str, ...]:
+    """Return the canonical addresses of explicitly named GPUs, in address order.
+
+    Raises BadInput: one does not exist; the error lists what exists.
+    """
+    have = _listing(catalogue)
+    result: list[str] = []
+    for text in addresses:
+        address = parse_address(text, where=where)
+        if address in result:
+            raise BadInput(f"GPU {address} is named twice", where=where, hint="name each GPU once")
+        if address not in catalogue.gpus:
+            known = address in catalogue.pci
+            what = (
+                f"{address} is not a GPU but {_describe(catalogue.pci[address])}" if known else f"no device {address}"
+            )
+            hint = did_you_mean_address(address, catalogue.gpus, f"this host has {have}")
+            raise BadInput(what, where=where, hint=hint)
+        if _is_boot(catalogue, address):
+            raise BadInput(
+                f"{address} is the boot display: the host's console would go with it",
+                where=where,
+                hint=f"choose another; this host has {have}",
+            )
+        result.append(address)
+    return tuple(sorted(result, key=address_key))
+
+
+def named_devices(catalogue: Catalogue, addresses: tuple[str, ...], kind: str, where: str) -> tuple[str, ...]:
+    """Return the canonical addresses of explicitly named NICs or NVMe drives.
+
+    Raises BadInput: one does not exist; the error lists what exists.
+    """
+    prefix = {"nic": pciclass.NETWORK, "nvme": pciclass.NVME}[kind]
+    have = [d.address for d in catalogue.pci.values() if (d.class_code or "").startswith(prefix)]
+    result = []
+    for text in addresses:
+        address = parse_address(text, where=where)
+        device = catalogue.pci.get(address)
+        if device is None or not (device.class_code or prefix).startswith(prefix):
+            what = f"no device {address}" if device is None else f"{address} is not a {kind} but {_describe(device)}"
+            hint = did_you_mean_address(address, have, f"this host has {', '.join(have[:16]) or 'none'}")
+            raise BadInput(what, where=where, hint=hint)
+        if address in result:
+            raise BadInput(f"{address} is named twice", where=where, hint="name each device once")
+        if address in catalogue.kept and catalogue.kept[address].known:
+            raise BadInput(
+                f"{address} is not a NIC that can be given away: it {catalogue.kept[address].why}",
+                where=where,
+                hint="choose another; without it no GPU of the board has NVLink",
+            )
+        result.append(address)
+    return tuple(sorted(result, key=address_key))
+
+
+def _listing(catalogue: Catalogue) -> str:
+    return ", ".join(f"{g.address} ({g.model or g.vendor})" for g in catalogue.gpus.values()) or "no GPU"
+
+
+def _describe(device: PciDevice) -> str:
+    name = device.device_name or f"{device.vendor_id}:{device.device_id}"
+    return f"{name} (class {device.class_code}, driver {device.driver or 'none'})"
+
+
+def gpu_count(guest: GuestIntent) -> int | None:
+    """Return how many GPUs the intent counts, None if it names them."""
+    if guest.gpus is None:
+        return 0
+    if isinstance(guest.gpus, GpuRequest):
+        return guest.gpus.count
+    return guest.gpus if isinstance(guest.gpus, int) else None
+
+
+def matches(gpu: Gpu, device: PciDevice | None, request: GpuRequest) -> bool:
+    """Return whether a GPU is of the requested model: every word is in its name, or its vendor:device ids match."""
+    if request.model is None:
+        return True
+    if device and request.model.lower() == f"{device.vendor_id}:{device.device_id}":
+        return True
+    name = (gpu.model or "").lower()
+    return bool(name) and all(word in name.replace("-", " ").split() for word in request.model.lower().split())
+
+
+@dataclass(frozen=True)
+class Closure:
+    """Devices that go to a guest together: `members` by address; `conflicts`: what cannot go with them, and why."""
+
+    members: tuple[str, ...]
+    conflicts: tuple[str, ...]
+    ungrouped: tuple[str, ...]
+
+
+def close_groups(catalogue: Catalogue, chosen: tuple[str, ...]) -> Closure:
+    """Return everything that must go with the chosen devices: every non-bridge function of their IOMMU groups.
+
+    Functions of the same slot, and NVSwitches with their whole fabric, are added automatically; any other member must
+    have been chosen by name. (vfio gives a group as a whole to one owner: kernel Documentation/driver-api/vfio.rst.)
+    The host must not use the devices that are added automatically. All GPUs of a fabric in full passthrough mode take
+    its NVSwitches with them, whatever their groups are.
+    """
+    members = [*chosen, *(switch for switch in catalogue.fabric.companions(chosen) if switch not in chosen)]
+    conflicts: list[str] = []
+    ungrouped: list[str] = []
+    for address in members:  # the list grows during this loop
+        device = catalogue.pci.get(address)
+        if device is None or device.iommu_group is None:
+            ungrouped.append(address)
+            continue
+        if device.kept_by_firmware:
+            conflicts.append(f"{address} cannot be given to a guest: {device.kept_by_firmware}; {DIRECT_REMEDY}")
+        for other in catalogue.groups[device.iommu_group] if not device.is_bridge else ():
+            if other.address in members:
+                continue
+            if pair := _pair(catalogue, address, other.address):
+                conflicts.append(f"{_ends(*pair)}: both are in IOMMU group {device.iommu_group}")
+            elif other.address in catalogue.nvswitches:
+                members += [switch for switch in sorted(catalogue.nvswitches) if switch not in members]
+            elif any(slot_of(other.address) == slot_of(member) for member in members):
+                members.append(other.address)
+            else:
+                conflicts.append(
+                    f"IOMMU group {device.iommu_group} of {address} also holds {other.address}, {_describe(other)}"
+                )
+    for address in members:
+        conflicts += _claims(catalogue, address, members, requested_by_name=address in chosen)
+    ordered = tuple(sorted(members, key=address_key))
+    return Closure(ordered, tuple(dict.fromkeys(conflicts)), tuple(sorted(ungrouped, key=address_key)))
+
+
+def _pair(catalogue: Catalogue, a: str, b: str) -> tuple[str, str] | None:
+    """Return (virtual function, its physical function) if the two are such a pair, in any order."""
+    for virtual, physical in ((a, b), (b, a)):
+        if virtual in catalogue.virtuals.get(physical, ()):
+            return virtual, physical
+    return None
+
+
+def disk_claims(catalogue: Catalogue, disk: str | None) -> Iterator[str]:
+    """Yield why a path cannot be the disk of a guest: its device is quarantined, or goes to a guest as a whole."""
+    for address in catalogue.index.functions_under(disk or "") or ():
+        if address in catalogue.quarantined:
+            yield f"{disk} is on {address}: {catalogue.quarantined[address]}"
+        if address in catalogue.holders:
+            yield f"{disk} is on {address}, which is held by guest {catalogue.holders[address]}"
+
+
+def _ends(virtual: str, physical: str) -> str:
+    return f"{virtual} is a virtual function of {physical} and ends when that is given away"
+
+
+def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, requested_by_name: bool) -> Iterator[str]:
+    """Yield why a device cannot be given to a guest: a guest or the host holds it or needs it, or sources disagree."""
+    if address in catalogue.holders:
+        yield f"{address} is held by guest {catalogue.holders[address]}"
+    if address in catalogue.users:
+        yield f"{address} is used by guest {catalogue.users[address]}"
+    if address in catalogue.quarantined:
+        yield catalogue.quarantined[address]
+    if _is_boot(catalogue, address):
+        yield f"{address} is the boot display"
+    if address in catalogue.index.contradicted:
+        yield f"sources disagree on what {address} is, or on who holds it: {catalogue.index.contradicted[address]}"
+    if address in catalogue.kept:
+        yield f"{address} stays with the host: it {catalogue.kept[address].why}"
+    if not requested_by_name and address in catalogue.in_use:
+        yield f"{address} would have to go to the same guest, and the host uses it ({catalogue.in_use[address]})"
+    for doubts in (catalogue.use_unknown, catalogue.foreign_data):
+        if not requested_by_name and address in doubts:
+            yield f"{address} would have to go to the same guest, and {doubts[address]}"
+    for virtual in catalogue.virtuals.get(address, ()):
+        if virtual in catalogue.holders:
+            yield f"{_ends(virtual, address)}; guest {catalogue.holders[virtual]} holds it"
+        if virtual in catalogue.users:
+            yield f"{_ends(virtual, address)}; it is used by guest {catalogue.users[virtual]}"
+        if virtual in members:
+            yield _ends(virtual, address)
+        if not requested_by_name and virtual in catalogue.in_use:
+            yield f"{_ends(virtual, address)}, and the host uses it ({catalogue.in_use[virtual]})"
+    device = catalogue.pci.get(address)
+    physical = device.physfn if device else None
+    if physical and physical in catalogue.holders:
+        yield f"{address} is a virtual function of {physical}, held by guest {catalogue.holders[physical]}"
+
+
+def identity(catalogue: Catalogue, address: str, host: Host) -> str:
+    """Return the identity of a device, for the check before apply: ids, then serial, UUID and module id if known."""
+    device = catalogue.pci.get(address)
+    parts = [address]
+    if device:
+        parts.append(f"{device.vendor_id or '?'}:{device.device_id or '?'}")
+        if device.subsystem_vendor_id and device.subsystem_device_id:
+            parts.append(f"sub={device.subsystem_vendor_id}:{device.subsystem_device_id}")
+    gpu = catalogue.gpus.get(address)
+    for key in ("serial", "uuid", "module_id"):
+        value = getattr(gpu, key, None)
+        if value is not None:
+            parts.append(f"{key}={value}")
+    if host.platform and host.platform.uuid:
+        parts.append(f"machine={host.platform.uuid}")
+    return " ".join(parts)

@@ -1,0 +1,311 @@
+"""The size of a guest: the contract's `auto`, and how a guest is divided into equal cells.
+
+Pure. `auto` = what a node has that is not reserved, also what guests hold, divided by its GPUs, times this guest's GPUs
+there, rounded down to whole cores and pages. GPUs of unknown node share the whole host.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+
+from hosttune.inventory.cores import cores_needed, fitting_cores
+from hosttune.inventory.devices import Catalogue, countable_gpus, read_catalogue
+from hosttune.inventory.pages import HUGE_1G, SMALL_PAGE, NodeMemory, page_sizes, read_memory, split_evenly
+from hosttune.inventory.resources import NodeResources, Resources, read_resources
+from hosttune.inventory.shape import CellDemand, Shape
+from hosttune.inventory.vcpus import VcpuLimit, vcpu_limit
+from hosttune.model.host import Host
+from hosttune.model.intent import CellRequest, GuestIntent, Reserve
+from hosttune.model.values import format_size, parse_size
+
+
+@dataclass(frozen=True)
+class Share:
+    """The result of `auto`: whole cores and bytes of each cell; for GPUs of unknown node, of the whole guest."""
+
+    cores: int
+    memory_bytes: int | None
+    of_host: bool
+    why: str
+
+    def cores_of(self, cells: int) -> int:
+        """Return the cores of each cell."""
+        return self.cores // cells if self.of_host else self.cores
+
+    def memory_of(self, cells: int) -> int | None:
+        """Return the bytes of each cell; None if the sizes of the nodes are unknown."""
+        if self.memory_bytes is None or not self.of_host:
+            return self.memory_bytes
+        return self.memory_bytes // cells
+
+
+@dataclass(frozen=True)
+class PlanningContext:
+    """The data that planning uses, read once for each plan.
+
+    `vcpus`: the most vCPUs of an `auto` guest. `boot_pages`: whether a reboot may reserve 1 GiB pages. None: only for a
+    guest whose memory is given as a number.
+    """
+
+    host: Host
+    resources: Resources
+    memory: dict[int, NodeMemory]
+    catalogue: Catalogue
+    reserve: Reserve
+    vcpus: VcpuLimit
+    boot_pages: bool | None = None
+
+    @cached_property
+    def countable(self) -> Mapping[str, int | None]:
+        """The GPUs by which `auto` divides a node, each with the node that it counts for."""
+        return {gpu.address: self.home(gpu.address) for gpu in countable_gpus(self.host, self.catalogue)}
+
+    def home(self, address: str) -> int | None:
+        """Return the node that a device counts for: its own, or the nearest with CPUs; None = unknown."""
+        return self.resources.home(self.catalogue.node(address))
+
+    @cached_property
+    def thread_options(self) -> tuple[int, ...]:
+        """The threads of a core that a guest may use, most first: from the most that a free core has down to one."""
+        nodes = self.resources.nodes.values()
+        most = max((len(core.cpus) for node in nodes for core in node.free), default=1)
+        return tuple(range(most, 0, -1))
+
+
+def read_field(host: Host, reserve: Reserve, boot_pages: bool | None = None) -> PlanningContext:
+    """Read what planning uses from a host document."""
+    memory = read_memory(host, reserve)
+    resources, catalogue = read_resources(host, reserve), read_catalogue(host)
+    return PlanningContext(host, resources, memory, catalogue, reserve, vcpu_limit(host), boot_pages)
+
+
+Parts = Mapping[str, Fraction]  # the part of each GPU that a guest has
+
+
+def auto_share(context: PlanningContext, gpus: tuple[str, ...], parts: Parts | None = None) -> Share:
+    """Return the `auto` share of a guest with these GPUs (at least one), or with `parts` of them."""
+    counted = {**context.countable, **{address: context.home(address) for address in gpus}}
+    total = Counter(counted.values())
+    by_node: dict[int | None, Fraction] = {}
+    for address in gpus:
+        home = context.home(address)
+        by_node[home] = by_node.get(home, Fraction(0)) + (parts or {}).get(address, Fraction(1))
+    own_gpus = sum(by_node.values(), Fraction(0))
+    barren = nothing_to_share(context, gpus)
+    if barren is not None:
+        cores = sum(len(node.assignable) for node in context.resources.nodes.values())
+        sizes = [memory.assignable_bytes for memory in context.memory.values()]
+        size = None if None in sizes or not sizes else int(sum(s or 0 for s in sizes) * own_gpus / len(counted))
+        why = f"{own_gpus} of {len(counted)} GPUs of the whole host, since {barren}"
+        return Share(int(cores * own_gpus / len(counted)), size, True, why)
+    cores_by_node = []
+    bytes_by_node: list[int | None] = []
+    lines = []
+    for node, count in sorted((n, c) for n, c in by_node.items() if n is not None):
+        have = len(context.resources.nodes[node].assignable)
+        cores_by_node.append(int(have * count / total[node]))
+        assignable = context.memory[node].assignable_bytes if node in context.memory else None
+        bytes_by_node.append(None if assignable is None else int(assignable * count / total[node]))
+        lines.append(
+            f"{count} of {total[node]} GPUs of node {node} ({have} cores, {format_size(assignable)} unreserved)"
+        )
+    known_bytes = [size for size in bytes_by_node if size is not None]
+    memory = min(known_bytes) if known_bytes and len(known_bytes) == len(bytes_by_node) else None
+    return Share(min(cores_by_node), memory, False, "; ".join(lines))
+
+
+def nothing_to_share(context: PlanningContext, gpus: tuple[str, ...]) -> str | None:
+    """Return why the nodes of these GPUs have nothing for `auto` (it then means the whole host); None if they have."""
+    if not context.resources.cpu_nodes_known:
+        return "nothing says which CPU is on which node"
+    for address in gpus:
+        node = context.catalogue.node(address)
+        if node is None or node not in context.resources.nodes:
+            return f"the node of {address} is unknown"
+        home = context.resources.home(node)
+        if home is None:
+            return f"node {node} has no CPU, and which node with CPUs is nearest to it is unknown"
+        if not context.resources.nodes[home].assignable:
+            return f"node {home} has no core to share"
+        if home in context.memory and (reason := context.memory[home].nothing_to_share):
+            return reason
+    return None
+
+
+@dataclass(frozen=True)
+class Base:
+    """The first cells of a guest to try: `nodes` if the contract names them, `may_grow` if more cells may be tried."""
+
+    cells: int
+    may_grow: bool
+    nodes: frozenset[int] | None = None
+
+
+def base_cells(context: PlanningContext, guest: GuestIntent, gpus: tuple[str, ...]) -> Base:
+    """Return the cells as the intent says; `auto`: one cell on each node that has one of the GPUs.
+
+    No cell can be on a node without CPUs: its GPUs count for the nearest node that has. One cell on any node if there
+    are no GPUs, their nodes are unknown, or there are fewer cores than nodes.
+    """
+    if isinstance(guest.numa, tuple):
+        return Base(len(guest.numa), False)
+    if isinstance(guest.numa, int):
+        return Base(guest.numa, False)
+    homes = [context.home(address) for address in gpus]
+    known = {home for home in homes if home is not None}
+    if not gpus or None in homes:
+        return Base(1, True)
+    if isinstance(guest.vcpus, int) and cores_needed(guest.vcpus, context.resources.threads_per_core) < len(known):
+        return Base(1, True)
+    return Base(len(known), True, frozenset(known))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """One way to divide a guest. `short`: `auto` had to leave out cores or memory."""
+
+    shape: Shape
+    short: bool
+
+
+def shapes(
+    context: PlanningContext, guest: GuestIntent, gpus: tuple[str, ...], cells: int, parts: Parts | None = None
+) -> Iterator[Sizes]:
+    """Yield every way to divide the guest into `cells` cells, full sizes first; none if that is impossible.
+
+    `gpus` and `parts` are what `auto` is a share of.
+    """
+    listed = guest.numa if isinstance(guest.numa, tuple) else None
+    asked = gpus and listed is None and "auto" in (guest.vcpus, guest.memory)
+    share = auto_share(context, gpus, parts) if asked else None
+    for threads in context.thread_options:
+        for page, at_boot in _backings(context, guest):
+            demands = _listed(listed, page) if listed else _equal(context, guest, share, cells, threads, page)
+            fewer = share is not None and guest.vcpus == "auto" and threads < context.resources.threads_per_core
+            for cut, short in demands:
+                yield Sizes(Shape(cut, threads, page, guest.smt == "threads", at_boot), short or fewer)
+
+
+def _backings(context: PlanningContext, guest: GuestIntent) -> list[tuple[int | None, bool]]:
+    """Return (page size, whether a reboot reserves the pages) to try; options that need no reboot come first."""
+    pages = page_sizes(context.host, guest.hugepages)
+    found: list[tuple[int | None, bool]] = [(page, False) for page in pages]
+    by_number = guest.memory != "auto" or isinstance(guest.numa, tuple)
+    may = by_number if context.boot_pages is None else context.boot_pages
+    if may and HUGE_1G in pages and any(memory.short_now for memory in context.memory.values()):
+        found.append((HUGE_1G, True))
+    return found
+
+
+Cut = tuple[tuple[CellDemand, ...], bool]  # cells, and whether `auto` had to leave something out
+
+
+def _listed(cells: Sequence[CellRequest], page: int | None) -> Iterator[Cut]:
+    listed = tuple(CellDemand(c.vcpus, parse_size(c.memory, where="numa")) for c in cells)
+    if all(cell.memory_bytes % (page or SMALL_PAGE) == 0 for cell in listed):
+        yield listed, False
+
+
+def _equal(
+    context: PlanningContext, guest: GuestIntent, share: Share | None, cells: int, threads: int, page: int | None
+) -> Iterator[Cut]:
+    for vcpus, vcpus_short in _cell_vcpus(guest, share, cells, threads, context.vcpus.most):
+        for memory, memory_short in _cell_memory(guest, share, cells, page):
+            yield tuple(CellDemand(vcpus, size) for size in memory), vcpus_short or memory_short
+
+
+def _cell_vcpus(
+    guest: GuestIntent, share: Share | None, cells: int, threads: int, most: int
+) -> Iterator[tuple[int, bool]]:
+    """Yield vCPUs of each of `cells` equal cells: as requested, else the share and, last, one core to enlarge later."""
+    if isinstance(guest.vcpus, int):
+        if guest.vcpus % cells == 0:
+            yield guest.vcpus // cells, False
+    elif share is not None:
+        full = min(share.cores_of(cells), max(1, most // cells // threads))
+        if full >= 1:
+            yield full * threads, False
+        if full != 1:
+            yield threads, True
+
+
+def _cell_memory(
+    guest: GuestIntent, share: Share | None, cells: int, page: int | None
+) -> Iterator[tuple[list[int], bool]]:
+    unit = page or SMALL_PAGE
+    if guest.memory != "auto":
+        sizes = split_evenly(parse_size(guest.memory, where="memory"), cells, page)
+        if sizes:
+            yield sizes, False
+    elif share is not None and share.memory_bytes is not None:  # a share of an unknown amount has no number
+        each = (share.memory_of(cells) or 0) // unit * unit
+        if each:
+            yield [each] * cells, False
+        yield [unit] * cells, True
+
+
+def _free_cpus(node: NodeResources, shape: Shape) -> int:
+    """Return the number of CPUs that a cell of this shape could take on a node."""
+    if shape.share_cores:
+        return len(node.free_threads)
+    return len(fitting_cores(node, shape.threads)) * shape.threads
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What guests built later need of a node, and how many of them divide the rest with this guest."""
+
+    cpus: int = 0
+    memory_bytes: int = 0
+    sharers: int = 0
+
+
+def enlarge(
+    context: PlanningContext,
+    sizes: Sizes,
+    guest: GuestIntent,
+    gpus: tuple[str, ...],
+    nodes: tuple[int, ...],
+    claims_of_later: Mapping[int, Claims] | None = None,
+    parts: Parts | None = None,
+) -> Shape:
+    """Enlarge an `auto` guest that was placed small: all cells get the size that fits the fullest of its nodes.
+
+    The guests in `claims_of_later` keep what they need, and the rest is divided evenly.
+    """
+    shape = sizes.shape
+    if not sizes.short:
+        return shape
+    vcpus = [cell.vcpus for cell in shape.cells]
+    memory = [cell.memory_bytes for cell in shape.cells]
+    cells = len(nodes)
+    share = auto_share(context, gpus, parts)
+    others = [(claims_of_later or {}).get(node, Claims()) for node in nodes]
+    if guest.vcpus == "auto":
+        most = context.vcpus.most // cells // shape.threads * shape.threads
+        room = min(
+            _part(_free_cpus(context.resources.nodes[node], shape), vcpus[i], others[i].cpus, others[i].sharers)
+            for i, node in enumerate(nodes)
+        )
+        room = room // shape.threads * shape.threads
+        vcpus = [max(1, min(max(share.cores_of(cells), 1) * shape.threads, most, room))] * cells
+    if guest.memory == "auto" and share.memory_bytes is not None:
+        unit = shape.page or SMALL_PAGE
+        rooms = [share.memory_of(cells) or 0]
+        for i, node in enumerate(nodes):
+            memory_of = context.memory.get(node)
+            have = memory_of.capacity_bytes(shape.page, at_boot=shape.at_boot) if memory_of else None
+            if have is not None:
+                rooms.append(_part(have, memory[i], others[i].memory_bytes, others[i].sharers))
+        size = min(rooms) // unit * unit
+        memory = [max(unit, size)] * cells
+    return replace(shape, cells=tuple(CellDemand(v, m) for v, m in zip(vcpus, memory, strict=True)))
+
+
+def _part(have: int, own: int, others: int, sharers: int) -> int:
+    """Return one guest's part of an amount: its own minimum, and an even part of what no guest needs."""
+    return own + max(0, have - own - others) // (1 + sharers) if sharers or others else have

@@ -1,9 +1,0 @@
-"""What is wrong with existing domain XML on its host: one rule, one declaration and one pure function.
-
-Above the planner, whose arithmetic (MMIO window, partitions, address width) the rules use, so that both agree.
-"""
-
-from hosttune.linting.judge import Definition, lint, rules
-from hosttune.linting.rule import Rule
-
-__all__ = ["Definition", "Rule", "lint", "rules"]

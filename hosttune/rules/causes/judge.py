@@ -1,0 +1,238 @@
+"""Ask every rule about a case, and order what they find.
+
+Order: how the cause is supported (`model.diagnosis.GRADES`), then how many figures it explains, then the order of the
+rules below. Nothing is weighed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from statistics import median
+
+import msgspec
+
+from hosttune.bench.baselines import Standard, shipped_peaks
+from hosttune.errors import BadInput
+from hosttune.model.diagnosis import GRADES, Cause, Diagnosis, Doubt
+from hosttune.model.limits import check_count
+from hosttune.model.measured import Figure, Measured, Observations
+from hosttune.model.roof import GpuRoof
+from hosttune.model.values import grouped
+from hosttune.predicting.roofs import OWN_METRICS, roof_of
+from hosttune.predicting.shape import Shape, shape_of, slot_of
+from hosttune.rules.causes import rules_gpus, rules_guest, rules_network, rules_other, rules_pcie, rules_power
+from hosttune.rules.causes.rule import Case, Finding, Rule
+from hosttune.rules.causes.verdicts import Judged, judge_figure
+
+# Of causes with the same support those come first that are about the run itself (its figures, what changed, what it
+# waited for), then those that stop a path altogether, then those that slow it.
+RULES: tuple[Rule, ...] = (
+    *rules_other.RULES, *rules_network.RULES[:1], *rules_gpus.RULES[:3], *rules_pcie.RULES[:2], *rules_power.RULES,
+    *rules_guest.RULES[:2], *rules_gpus.RULES[3:], *rules_pcie.RULES[2:3], *rules_network.RULES[1:],
+    *rules_pcie.RULES[3:], *rules_guest.RULES[2:],
+)  # fmt: skip
+_CERTAIN = ("proven", "observed", "fits")  # enough to name a cause where no figure is known to be low
+_SPREAD = 1.25  # runs of one figure on one machine are nearer to each other
+_MOST_REASONS = 16  # why figures are unknown
+_MOST_CAUSES, _ENOUGH = 6, 3  # so many are shown; causes that are only possible fill up to three
+
+
+def measured_peaks(measured: Measured, where: str) -> dict[str, float]:
+    """Return the peaks that a document's figures show ("memory" in GB/s, number types in TFLOP/s).
+
+    Raises BadInput if it has no product or no copy within a GPU, or one whose unit does not fit or that no such GPU can
+    reach.
+    """
+    shape = shape_of(measured, shipped_peaks())
+    figures = [judge_figure(one, measured, shape) for one in measured.figures]
+    for one in figures:
+        wrong = one.verdict == "impossible" or (one.value is None and one.figure.value is not None)
+        if one.figure.metric in OWN_METRICS.values() and wrong:
+            what = f"{one.name}: {one.figure.value:g} {one.figure.unit}: {one.why}"
+            raise BadInput(what, where=where, hint="correct the figure or its unit, or leave it out")
+    found = own_peaks(figures)
+    if not found:
+        metrics = ", ".join(OWN_METRICS.values())
+        raise BadInput("no measured peak in it", where=where, hint=f"it needs a figure of one of: {metrics}")
+    return found
+
+
+def diagnose(
+    measured: Measured, standard: Standard | None = None, *, complaining: bool = True, hostless: bool = False
+) -> Diagnosis:
+    """Return verdicts and causes for a document. Raises BadInput for too many figures.
+
+    `complaining` False: observations without figures are no complaint of speed; only faults of the machine are named.
+    `hostless`: the figures are a validation's, whose host could be given and was not.
+    """
+    check_count(len(measured.figures), "figures of a diagnosis", "figures")
+    measured, problems = without_contradictions(measured)
+    shape = shape_of(measured, standard or shipped_peaks())
+    figures = _of_sizes([judge_figure(figure, measured, shape) for figure in measured.figures])
+    case = Case(measured, shape, figures, complaining)
+    found = _ranked(case)
+    return Diagnosis(
+        figures=tuple(one.shown() for one in figures),
+        causes=tuple(_cause(rank, rule, finding) for rank, (rule, finding) in enumerate(found, 1)),
+        next=tuple(_next(case, found, hostless=hostless)),
+        problems=problems,
+        roofs=_roofs(shape, figures),
+    )
+
+
+def _roofs(shape: Shape, figures: Sequence[Judged]) -> tuple[GpuRoof, ...]:
+    """Return the roof of the GPUs with their own figures, if products were measured; impossible ones do not count."""
+    own = own_peaks(figures)
+    roof = roof_of(shape, own) if set(own) - {"memory"} else None
+    return (roof,) if roof is not None else ()
+
+
+def own_peaks(figures: Iterable[Judged]) -> dict[str, float]:
+    """Return the medians of copies within a GPU ("memory", GB/s) and of dense products (TFLOP/s by number type)."""
+    groups: dict[str, list[float]] = {}
+    names = {metric: name for name, metric in OWN_METRICS.items()}
+    for one in figures:
+        name = names.get(one.figure.metric)
+        if name is not None and one.value and one.verdict != "impossible":
+            groups.setdefault(name, []).append(one.value)
+    return {name: median(values) for name, values in groups.items()}
+
+
+def _of_sizes(figures: Sequence[Judged]) -> tuple[Judged, ...]:
+    """Return the figures; one of a small message is left alone where a larger one of the same subject was measured."""
+    largest: dict[tuple[str, str], float] = {}
+    for one in figures:
+        key = (one.figure.metric, one.figure.subject)
+        largest[key] = max(largest.get(key, 0), one.figure.size_bytes or 0)
+    return tuple(
+        replace(one, verdict="expected")
+        if one.small and (one.figure.size_bytes or 0) < largest[one.figure.metric, one.figure.subject]
+        else one
+        for one in figures
+    )
+
+
+def _ranked(case: Case) -> list[tuple[Rule, Finding]]:
+    low = any(one.verdict == "low" for one in case.figures)
+    found = []
+    for rule in RULES:
+        finding = rule.find(case)
+        if rule.fault_itself and not low and (finding is None or finding.grade not in _CERTAIN):
+            finding = rule.find(Case(case.measured, case.shape, ()))  # the fault alone, whatever the figures are
+        if finding is None or (not low and not case.complaint and finding.grade not in _CERTAIN):
+            continue
+        found.append((rule, finding))
+    named = {rule.cause for rule, finding in found if finding.grade in ("proven", "observed")}
+    found = [(rule, finding) for rule, finding in found if not named.intersection(rule.unless)]
+    found.sort(key=lambda pair: (GRADES.index(pair[1].grade), -len(pair[1].explains)))
+    better = [pair for pair in found if pair[1].grade != "possible"]
+    possible = [pair for pair in found if pair[1].grade == "possible"]
+    return [*better[:_MOST_CAUSES], *possible[: max(0, _ENOUGH - len(better))]]
+
+
+def _cause(rank: int, rule: Rule, finding: Finding) -> Cause:
+    return Cause(
+        cause=rule.cause,
+        rank=rank,
+        grade=finding.grade,
+        evidence=finding.evidence,
+        explains=tuple(dict.fromkeys(one.name for one in finding.explains)),
+        remedy=rule.remedy,
+        confirm=rule.confirm,
+        source=rule.source,
+    )
+
+
+def _next(case: Case, found: Sequence[tuple[Rule, Finding]], *, hostless: bool) -> Iterator[str]:
+    """Yield what to give, to measure or to read where a figure could not be judged, or no cause is certain."""
+    unknown = [one for one in case.figures if one.verdict == "unknown"]
+    if hostless and (lacking := sum(map(_lacks_inputs, unknown))):
+        yield f"give its host, with --host FILE or --root CAPTURE: {lacking} of {len(case.figures)} figures need it"
+    yield from _reasons(unknown)
+    low = [one.name for one in case.figures if one.verdict == "low"]
+    if low and not found:
+        yield f"no rule explains {', '.join(low[:4])}: measure with hosttune validate --level 1 and diagnose that"
+    elif low and found[0][1].grade not in ("proven", "observed"):
+        yield f"to be sure: {found[0][0].confirm}"
+
+
+def _lacks_inputs(one: Judged) -> bool:
+    """Return whether the model of a figure could not be asked, because facts of its machine are not known."""
+    return one.estimate is not None and one.bound is None and bool(one.estimate.formula)
+
+
+def _reasons(unknown: Sequence[Judged]) -> Iterator[str]:
+    """Yield a line for each reason why figures are unknown, and how many figures have further reasons."""
+    reasons = grouped((one.why, one) for one in unknown)
+    for why, rows in list(reasons.items())[:_MOST_REASONS]:
+        metrics = ", ".join(dict.fromkeys(one.figure.metric for one in rows))
+        yield f"{rows[0].name}: {why}" if len(rows) == 1 else f"{len(rows)} figures ({metrics}): {why}"
+    left = list(reasons.values())[_MOST_REASONS:]
+    if left:
+        yield f"and {sum(map(len, left))} more figures, for {len(left)} other reasons"
+
+
+# --- contradictions ------------------------------------------------------------------------------------------------
+
+
+def without_contradictions(measured: Measured) -> tuple[Measured, tuple[Doubt, ...]]:
+    """Return the document without observations that contradict each other, and what was left out."""
+    found = list(_contradictions(measured))
+    names = {name for keys, _ in found for name in keys}
+    seen = msgspec.structs.replace(measured.observations, **dict.fromkeys(names))
+    doubts = [
+        Doubt(what="observations that contradict each other", where=", ".join(keys), why=why) for keys, why in found
+    ]
+    pcie = measured.setup.pcie
+    if pcie is not None and slot_of(pcie) is None:
+        doubts.append(
+            Doubt(what="a slot that is not understood", where="setup.pcie", why=f'{pcie[:80]!r}: write "5.0 x16"')
+        )
+    doubts += _differing(measured.figures)
+    return msgspec.structs.replace(measured, observations=seen), tuple(doubts)
+
+
+def _differing(figures: Sequence[Figure]) -> Iterator[Doubt]:
+    """Yield the figures that are given several times with values further apart than runs are; each stays judged."""
+    values: dict[tuple[str, str, float | None, str], list[float]] = {}
+    for one in figures:
+        if one.value is not None:
+            values.setdefault((one.metric, one.subject, one.size_bytes, one.unit), []).append(one.value)
+    for (metric, subject, _, unit), found in values.items():
+        if max(found) > min(found) * _SPREAD:
+            name = f"{metric}: {subject}" if subject else metric
+            why = f"given {len(found)} times, {min(found):g} to {max(found):g} {unit}: which one holds is not known"
+            yield Doubt(what="figures of one thing that differ", where=name, why=why)
+
+
+def _contradictions(measured: Measured) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield (the observations, why they cannot both be true)."""
+    seen, setup = measured.observations, measured.setup
+    if seen.transport == "nvls" and seen.nvls is False:
+        yield ("transport", "nvls"), "the transport is NVLS, and NVLS is not used"
+    if seen.transport == "socket" and seen.gpudirect_rdma:
+        yield ("transport", "gpudirect_rdma"), "sockets do not use GPUDirect RDMA"
+    if seen.p2p == "nvlink" and setup.nvlinks_per_gpu == 0:
+        yield ("p2p",), "the path is NVLink, and the setup has no links"
+    guests = [name for name in ("guest_topology", "guest_numa") if getattr(seen, name) is not None]
+    if setup.virtual is False and guests:
+        yield tuple(guests), "the setup says that this is not a guest"
+    if setup.hosts is not None and setup.hosts > 1 and seen.transport == "shm":
+        yield ("transport",), f"shared memory is within one host, and the setup has {setup.hosts}"
+    yield from _excesses(seen)
+
+
+def _excesses(seen: Observations) -> Iterator[tuple[tuple[str, ...], str]]:
+    link, nic = seen.link, seen.nic_link
+    if link and link.width is not None and link.max_width is not None and link.width > link.max_width:
+        yield ("link",), f"a width of {link.width}, more than the largest, {link.max_width}"
+    elif link and link.speed_gts is not None and link.max_speed_gts is not None and link.speed_gts > link.max_speed_gts:
+        yield ("link",), f"a speed of {link.speed_gts:g} GT/s, more than the largest, {link.max_speed_gts:g}"
+    if nic and nic.ports is not None and nic.ports_active is not None and nic.ports_active > nic.ports:
+        yield ("nic_link",), f"{nic.ports_active} active ports of {nic.ports}"
+    if nic and nic.rate_gbps is not None and nic.max_rate_gbps is not None and nic.rate_gbps > nic.max_rate_gbps:
+        yield ("nic_link",), f"a rate of {nic.rate_gbps:g} Gb/s, more than the largest, {nic.max_rate_gbps:g}"
+    now, most = seen.sm_clock_mhz, seen.max_sm_clock_mhz
+    if now is not None and most is not None and now > most * 1.01:
+        yield ("sm_clock_mhz", "max_sm_clock_mhz"), f"{now:g} MHz, more than the largest, {most:g}"

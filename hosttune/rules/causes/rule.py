@@ -1,0 +1,161 @@
+"""A rule of the diagnosis: one cause, its source and remedy, and a pure function from a case to its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from hosttune.model.diagnosis import Grade
+from hosttune.model.measured import Measured, Observations
+from hosttune.predicting.shape import Shape
+from hosttune.rules.causes.verdicts import Judged
+
+# Families of metrics that the same things limit.
+HOST_COPIES = ("h2d", "d2h")
+COLLECTIVES = ("all-reduce-busbw", "all-gather-busbw")
+NETWORK = (*COLLECTIVES, "rdma-write")
+ON_GPU = ("gemm-bf16", "gemm-fp8", "device-copy")
+PRODUCTS = ("gemm-bf16", "gemm-fp8")
+MEMORY = ("memory-copy", "memory-latency")
+STORAGE = ("disk-read", "storage-read")
+WORK = ("tokens-per-second", "mfu")  # whole programs: anything can slow them
+CLOCKS = (*PRODUCTS, "sm-clock", "power")
+LINK = ("link-speed-gts", "link-width")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is known: the document, its machine, and the figures with their verdicts.
+
+    `complaining`: the document was written because something is slow; a validation is not a complaint.
+    """
+
+    measured: Measured
+    shape: Shape
+    figures: tuple[Judged, ...]
+    complaining: bool = True
+
+    @property
+    def seen(self) -> Observations:
+        """The observations."""
+        return self.measured.observations
+
+    @cached_property
+    def environment(self) -> Mapping[str, str]:
+        """Variables that are set, as upper-case texts without blanks around them."""
+        found = self.measured.setup.environment
+        return {name.upper(): str(value).strip() for name, value in found.items() if value is not None}
+
+    @cached_property
+    def open(self) -> tuple[Judged, ...]:
+        """Figures that a cause can explain: the low ones, and, if there is none, those that could not be judged."""
+        low = tuple(one for one in self.figures if one.verdict == "low")
+        return low or tuple(one for one in self.figures if one.verdict == "unknown")
+
+    @cached_property
+    def complaint(self) -> bool:
+        """Whether speed is complained of without a figure: the observations are then the finding."""
+        return self.complaining and not self.figures
+
+    def low(self, metrics: Collection[str]) -> tuple[Judged, ...]:
+        """Return the low figures of these metrics."""
+        return tuple(one for one in self.figures if one.verdict == "low" and one.figure.metric in metrics)
+
+    def about(self, metrics: Collection[str]) -> tuple[Judged, ...]:
+        """Return the figures of these metrics that a cause can explain."""
+        return tuple(one for one in self.open if one.figure.metric in metrics)
+
+    def of_every_device(self, figures: tuple[Judged, ...]) -> tuple[Judged, ...]:
+        """Return those that a fault of the whole host can explain: no other device has the same figure as expected."""
+        fine = {one.figure.metric for one in self.figures if one.verdict == "expected"}
+        return tuple(one for one in figures if one.figure.metric not in fine)
+
+    @cached_property
+    def networked(self) -> tuple[Judged, ...]:
+        """Figures between hosts that a cause can explain; those whose number of hosts is unknown are among them."""
+        return tuple(one for one in self.about(NETWORK) if one.figure.metric == "rdma-write" or one.hosts != 1)
+
+    @cached_property
+    def low_between(self) -> tuple[Judged, ...]:
+        """Low figures of collectives between hosts: what they need besides the network is the GPUs' part of it."""
+        return tuple(one for one in self.networked if one.verdict == "low" and one.figure.metric in COLLECTIVES)
+
+    @cached_property
+    def local(self) -> tuple[Judged, ...]:
+        """Figures of collectives within one host that a cause can explain."""
+        return tuple(one for one in self.about(COLLECTIVES) if one.hosts == 1)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What speaks for a cause: how strong it is, the evidence in words, and the figures that it explains."""
+
+    grade: Grade
+    evidence: tuple[str, ...]
+    explains: tuple[Judged, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One cause. `remedy`: a command or setting; `confirm`: the one measurement that would confirm it.
+
+    `fault_itself`: the observation is a fault of the machine even where every figure is as expected. `unless`: causes
+    which, if they are observed, are the reason of this one: it is then left out.
+    """
+
+    cause: str
+    source: str
+    remedy: str
+    confirm: str
+    find: Callable[[Case], Finding | None]
+    fault_itself: bool = False
+    unless: tuple[str, ...] = ()
+
+
+def rule(
+    cause: str, *, source: str, remedy: str, confirm: str, fault_itself: bool = False, unless: tuple[str, ...] = ()
+) -> Callable[[Callable[[Case], Finding | None]], Rule]:
+    """Make the decorated function a `Rule` with this declaration."""
+
+    def declare(find: Callable[[Case], Finding | None]) -> Rule:
+        return Rule(cause, source, remedy, confirm, find, fault_itself, unless)
+
+    return declare
+
+
+def keeps_to(figure: Judged, limit: float | None, least: float = 0.8) -> bool:
+    """Return whether a figure is held by a limit in its own unit: at most the limit, and not far below it."""
+    return limit is not None and figure.value is not None and limit * least <= figure.value <= limit * 1.02
+
+
+def first_kept(figures: Iterable[Judged], limits: Iterable[tuple[float, str]]) -> tuple[Judged, str] | None:
+    """Return the first low figure that keeps to one of the limits, the nearest one, with the words of that limit."""
+    known = sorted(limits)
+    for figure in figures:
+        if figure.verdict != "low":
+            continue
+        for limit, words in known:
+            if keeps_to(figure, limit):
+                return figure, words
+    return None
+
+
+def observed(
+    case: Case,
+    evidence: str,
+    strong: tuple[Judged, ...],
+    kept: tuple[Judged, str] | None = None,
+    *,
+    weak: tuple[Judged, ...] = (),
+) -> Finding | None:
+    """Return the finding of an observed fault.
+
+    proven if a figure also keeps to the fault's bound; observed if it acts on an open figure (`strong`) or no figure is
+    given; indirect if it acts on one, and no source says how much (`weak`); otherwise nothing.
+    """
+    if kept is not None:
+        return Finding("proven", (evidence, f"{kept[0].name} keeps to {kept[1]}"), strong or (kept[0],))
+    if strong or case.complaint:
+        return Finding("observed", (evidence,), strong)
+    return Finding("indirect", (evidence,), weak) if weak else None

@@ -1,0 +1,278 @@
+"""Causes between the GPUs of a host: their links, the switch, and what the collectives' library was asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hosttune.model.diagnosis import Grade
+from hosttune.predicting import formulas
+from hosttune.rules.causes.rule import COLLECTIVES, NETWORK, Case, Finding, first_kept, observed, rule
+from hosttune.rules.causes.verdicts import Judged
+
+_GUIDE = "NCCL user guide, Environment Variables"
+# p2pBandwidthLatencyTest (CUDA samples) prints 1 to 3 µs for peer access and 10 µs and more for copies through host
+# memory; cloud-hypervisor pull request 6235 has 1.4 and 12.
+_THROUGH_HOST_SECONDS = 8e-6
+_SMALL, _LATENCY = 1 << 20, 0.3  # bytes; part of the time from which latency explains a figure
+
+
+def _set(case: Case, **values: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the variables that have one of these values (no value given: any), as NAME=VALUE."""
+    return tuple(
+        f"{name}={case.environment[name][:60]}"
+        for name, wanted in values.items()
+        if name in case.environment and (not wanted or case.environment[name].upper() in wanted)
+    )
+
+
+def _linked(case: Case) -> bool:
+    """Return whether the GPUs are known to have links to each other."""
+    return bool(case.shape.links)
+
+
+def _pairs(case: Case) -> tuple[Judged, ...]:
+    return (*case.about(("p2p",)), *case.local)
+
+
+def _low_pairs(case: Case) -> tuple[Judged, ...]:
+    """Return the low figures between GPUs of a host that latency does not explain."""
+    return tuple(one for one in _pairs(case) if one.verdict == "low" and latency_share(case, one) < _LATENCY)
+
+
+def _at_pcie(case: Case) -> tuple[Judged, str] | None:
+    """Return a low figure of linked GPUs that is no more than a PCIe slot carries."""
+    own = case.shape.generation.pcie_gts if case.shape.generation else None
+    rate = case.shape.slot_gb_per_s or (formulas.pcie_gb_per_s(own, 16) if own else None)
+    if rate is None or not _linked(case):
+        return None
+    low = [one for one in _low_pairs(case) if one.value is not None and one.value <= rate]
+    return (low[0], f"what a PCIe slot carries at most, {rate:.1f} GB/s") if low else None
+
+
+@rule(
+    "p2p-disabled",
+    source=f"{_GUIDE} (NCCL_P2P_DISABLE, NCCL_P2P_LEVEL); p2pBandwidthLatencyTest of the CUDA samples;"
+    " cloud-hypervisor pull request 6235",
+    remedy="unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; in a guest let the planner keep GPUs of one switch together",
+    confirm="p2pBandwidthLatencyTest with and without --p2p_read, or hosttune validate --level 1 (p2p-write-ce)",
+)
+def p2p_disabled(case: Case) -> Finding | None:
+    """GPUs copy to each other through host memory."""
+    variables = _set(case, NCCL_P2P_DISABLE=("1",), NCCL_P2P_LEVEL=("0", "LOC"))
+    words = [*variables]
+    if case.seen.p2p == "off":
+        words.append("peer access is off")
+    if case.seen.transport == "shm":
+        words.append("GPUs talk through shared memory of the host")
+    kept = _at_pcie(case)
+    if words:
+        about = _pairs(case) or (case.about(COLLECTIVES) if case.shape.hosts is None else ())
+        return observed(case, "; ".join(words), about, kept)
+    slow = tuple(
+        one for one in case.figures if one.figure.metric == "p2p" and (one.seconds or 0) >= _THROUGH_HOST_SECONDS
+    )
+    if slow and case.seen.p2p is None:
+        words = [f"{one.name}: {one.seconds * 1e6:.3g} µs; peer access takes 1 to 3 µs" for one in slow if one.seconds]
+        return Finding("fits", tuple(words), slow)
+    low = _low_pairs(case)
+    if not low or case.seen.p2p is not None or case.seen.transport in ("p2p", "nvls"):
+        return None
+    if kept is not None:
+        return Finding("fits", (f"{kept[0].name} is below {kept[1]}",), low)
+    if not _linked(case) and case.shape.virtual:
+        return Finding("default", ("in guests GPUs have no peer access over PCIe unless it is set up",), low)
+    return (
+        Finding("possible", ("whether GPUs access each other directly was not read",), low)
+        if not _linked(case)
+        else None
+    )
+
+
+@rule(
+    "nvlink-down-or-missing",
+    source="number of links: the model's data sheet (baselines/roofline.toml); NVIDIA/nccl src/graph/topo.h: rate of"
+    " a link",
+    remedy="hosttune validate (nvlink); restart the fabric's service, or send the board back if links stay down",
+    confirm="the state of each link (hosttune discover, nvlinks_active) and hosttune validate --level 1 (p2p-write-ce)",
+    fault_itself=True,
+)
+def links_down(case: Case) -> Finding | None:
+    """Links between GPUs are down, or the path does not use them."""
+    kept, shape = _at_pcie(case), case.shape
+    expected = shape.generation.links if shape.generation else None
+    given = case.measured.setup.nvlinks_per_gpu
+    peak = shape.peaks.get("scale-up")
+    rate = shape.generation.link_peak_gb_per_s if shape.generation else None
+    expected = expected if expected is not None else round(peak / rate) if peak and rate else None
+    if given is not None and expected and 0 < given < expected:
+        return observed(case, f"{given} links of {expected}", _pairs(case), kept)
+    if case.seen.p2p == "pcie" and (shape.links or shape.switched):
+        return observed(case, "copies between GPUs go over PCIe although the GPUs have links", _pairs(case), kept)
+    low = _low_pairs(case)
+    if not low or not _linked(case) or case.seen.p2p is not None:
+        return None
+    if kept is not None:
+        return Finding("fits", (f"{kept[0].name} is below {kept[1]}",), low)
+    return Finding("possible", ("how many links are up was not read",), low)
+
+
+@rule(
+    "fabric-manager-not-running",
+    source="Fabric Manager user guide: without it, or without the guest's partition, GPUs on NVSwitches have no peer"
+    " access",
+    remedy="start the fabric's service of the driver's version; of a guest, activate its partition (hosttune plan,"
+    " fabric_partition)",
+    confirm="hosttune validate (fabric-state)",
+)
+def fabric_manager(case: Case) -> Finding | None:
+    """The switches of the board were not set up."""
+    if not case.shape.switched:
+        return None
+    if case.seen.p2p == "off" and not _set(case, NCCL_P2P_DISABLE=("1",)):
+        return observed(case, "no peer access on a board with switches", _pairs(case), _at_pcie(case))
+    kept = _at_pcie(case)
+    if kept is None or case.seen.p2p == "nvlink" or case.seen.transport == "nvls":
+        return None
+    return Finding("fits", (f"{kept[0].name} is below {kept[1]}, on a board with switches",), _pairs(case))
+
+
+def _ring_kept(case: Case) -> tuple[Judged, str] | None:
+    """Return the figure that keeps to a ring where the model expects the switch to reduce."""
+    links, generation = case.shape.links_gb_per_s, case.shape.generation
+    if links is None or generation is None or generation.ring_part is None or generation.switch_part is None:
+        return None
+    limits: Iterator[tuple[float, str]] = iter([(links * 1.02, f"the bound of a ring, B = {links:.1f} GB/s")])
+    return first_kept([one for one in case.low(("all-reduce-busbw",)) if one in case.local], limits)
+
+
+@rule(
+    "nvls-off",
+    source=f"{_GUIDE} (NCCL_NVLS_ENABLE); stas00/ml-engineering: 473 with NVLS, 365 without, 8 H200",
+    remedy="unset NCCL_NVLS_ENABLE and leave NCCL_ALGO unset; in a guest the fabric must give it multicast",
+    confirm='NCCL_DEBUG=INFO: "NVLS multicast support is available"; the same run with NCCL_NVLS_ENABLE=1',
+)
+def nvls_off(case: Case) -> Finding | None:
+    """The switch could reduce, and the library does not use it."""
+    variables = _set(case, NCCL_NVLS_ENABLE=("0",))
+    kept = _ring_kept(case)
+    if variables or (
+        case.seen.nvls is False and (case.complaint or kept is not None or case.low(("all-reduce-busbw",)))
+    ):
+        words = ", ".join(variables) or "the run did not use NVLS"
+        return observed(case, words, (*case.local, *case.networked), kept)
+    if kept is not None and case.seen.nvls is None and case.seen.transport != "nvls":
+        return Finding(
+            "fits", (f"{kept[0].name} keeps to {kept[1]}; the switch gives {kept[0].typical:.0f}",), (kept[0],)
+        )
+    return None
+
+
+@rule(
+    "nvls-expected-not-available",
+    source="Fabric Manager user guide (multicast needs the whole partition); docs/models.md: up to 4 GPUs the ring"
+    " is taken",
+    remedy="give the guest all GPUs of a partition; with 4 GPUs or fewer expect the ring's figure",
+    confirm='NCCL_DEBUG=INFO: "NVLS multicast support is (not) available"',
+)
+def nvls_not_available(case: Case) -> Finding | None:
+    """The machine cannot let the switch reduce."""
+    kept = _ring_kept(case)
+    if kept is None or case.seen.nvls or case.seen.transport == "nvls" or _set(case, NCCL_NVLS_ENABLE=("0",)):
+        return None
+    grade: Grade = "fits" if case.shape.virtual else "default"
+    return Finding(grade, (f"{kept[0].name} keeps to {kept[1]}: multicast may not be available here",), (kept[0],))
+
+
+_FORCED = (
+    *("NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS"),
+    *("NCCL_NTHREADS", "NCCL_MIN_NRINGS", "NCCL_MAX_NRINGS", "NCCL_LL_THRESHOLD", "NCCL_TREE_THRESHOLD"),
+    *("NCCL_MIN_P2P_NCHANNELS", "NCCL_MAX_P2P_NCHANNELS", "NCCL_NCHANNELS_PER_NET_PEER"),
+)
+_SIZED = ("NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_IB_SPLIT_DATA_ON_QPS")
+
+
+@rule(
+    "algorithm-or-protocol-forced",
+    source=f"{_GUIDE}: NCCL_ALGO, NCCL_PROTO and the numbers of channels are for tests; the library tunes them itself",
+    remedy="unset these variables",
+    confirm="the same run without them",
+)
+def forced(case: Case) -> Finding | None:
+    """Variables replace what the library would choose."""
+    variables = _set(case, **dict.fromkeys(_FORCED, ()))
+    about = case.about(COLLECTIVES)
+    if variables:
+        return observed(case, ", ".join(variables), about)
+    sized = _set(case, **dict.fromkeys(_SIZED, ()))
+    return Finding("indirect", (", ".join(sized),), about) if sized and about else None
+
+
+@rule(
+    "wrong-topology-file",
+    source=f"{_GUIDE} (NCCL_TOPO_FILE, NCCL_GRAPH_FILE): the file replaces what is found",
+    remedy="write it again: hosttune plan, the guest's seed; or unset the variable",
+    confirm="NCCL_TOPO_DUMP_FILE without the file, compared with it; NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=GRAPH",
+)
+def topology_file(case: Case) -> Finding | None:
+    """A topology file says something else than the machine."""
+    variables = _set(case, NCCL_TOPO_FILE=(), NCCL_GRAPH_FILE=())
+    if not variables and not case.seen.topology_file:
+        return None
+    about = case.about(COLLECTIVES)
+    words = ", ".join(variables) or "a topology file is in use"
+    wrong = (
+        case.shape.virtual is False
+        or case.seen.gpu_nic_path in ("SYS", "NODE")
+        or (variables and not case.shape.virtual)
+    )
+    if wrong:
+        return observed(case, words, about)
+    return Finding("indirect", (words,), about) if about else observed(case, words, ())
+
+
+@rule(
+    "small-message-latency",
+    source="nccl-tests doc/PERFORMANCE.md: t = S·2(n-1)/n ÷ B + 2(n-1)·α; steps: NVIDIA/nccl src/graph/tuning.cc,"
+    " hwLat",
+    remedy="compare large messages (256 MiB and more); send larger ones: bigger buckets, fewer calls",
+    confirm="the same run from 8 B to 8 GiB: the time stays the same below some size",
+)
+def small_messages(case: Case) -> Finding | None:
+    """The time of the steps, not the bandwidth, limits a message of this size."""
+    about = case.about((*NETWORK, "p2p", "h2d", "d2h"))
+    found = [one for one in about if latency_share(case, one) >= _LATENCY and not _measured_larger(case, one)]
+    words = [
+        f"{one.name}: {one.figure.size_bytes:,.0f} bytes; latency is {latency_share(case, one):.0%} of the time or more"
+        for one in found[:4]
+    ]
+    return Finding("fits", tuple(words), tuple(found)) if found else None
+
+
+def _measured_larger(case: Case, one: Judged) -> bool:
+    """Whether a figure that cannot be judged has a larger size beside it: small ones are low in every series."""
+    alike = [other.figure for other in case.figures if other.figure.metric == one.figure.metric]
+    largest = max((other.size_bytes or 0 for other in alike if other.subject == one.figure.subject), default=0)
+    return one.verdict == "unknown" and (one.figure.size_bytes or 0) < largest
+
+
+def latency_share(case: Case, one: Judged) -> float:
+    """Return the part of the time that the steps of a message take, at the least; 0 if its size is not known.
+
+    A message of 1 MiB or less is taken for latency alone: nccl-tests measures bandwidth with larger ones.
+    """
+    size, rate = one.figure.size_bytes, one.bound
+    if not size:
+        return 0.0
+    if one.small or size <= _SMALL:
+        return 1.0
+    if rate is None or one.figure.metric not in COLLECTIVES:
+        return 0.0
+    hosts = one.hosts or 1
+    ranks = max(2, hosts * (case.shape.per_host or (2 if hosts == 1 else 1)))
+    step = formulas.STEP_SECONDS
+    within = step["nvlink" if case.shape.links else "pcie"]
+    seconds = 2 * (ranks - hosts) * within + 2 * (hosts - 1) * step["network"]
+    return seconds / (seconds + 2 * (ranks - 1) / ranks * size / 1e9 / rate)
+
+
+RULES = (fabric_manager, p2p_disabled, links_down, nvls_off, nvls_not_available, forced, topology_file, small_messages)

@@ -1,0 +1,155 @@
+"""Causes in how a guest, its CPUs and its memory are placed."""
+
+from __future__ import annotations
+
+import re
+
+from hosttune.predicting.formulas import flat
+from hosttune.rules.causes.rule import (
+    COLLECTIVES,
+    HOST_COPIES,
+    MEMORY,
+    NETWORK,
+    STORAGE,
+    WORK,
+    Case,
+    Finding,
+    first_kept,
+    observed,
+    rule,
+)  # fmt: skip
+from hosttune.rules.causes.verdicts import Judged
+
+_FAR = re.compile(r"\b(?:far|remote|other|wrong) (?:numa )?(?:node|socket|memory)\b|cross[- ]socket", re.IGNORECASE)
+_CLOUDRIFT = "CloudRift, April 2026, six hosts: guest NUMA gave 2 to 7 times the STREAM bandwidth"
+
+
+@rule(
+    "far-numa-node",
+    source="hosttune's own measurement of both nodes (h2d-ce-far); NVIDIA/nccl src/graph/topo.h prices a path"
+    " between sockets",
+    remedy="hosttune plan: it puts vCPUs, memory and GPU on one node; on a bare host numactl --cpunodebind and"
+    " --membind",
+    confirm="the same copy from each node: hosttune validate --level 1 (h2d-ce and h2d-ce-far)",
+)
+def far_node(case: Case) -> Finding | None:
+    """Memory or CPUs of another node are used."""
+    near = (*HOST_COPIES, *MEMORY)
+    about = case.about((*near, *WORK, *STORAGE, "rdma-write"))
+    if case.seen.memory_node is not None:
+        return observed(case, "memory of the far node", about) if case.seen.memory_node == "far" else None
+    named = tuple(one for one in case.about(near) if _FAR.search(one.figure.subject[:400]))
+    if named:
+        return observed(case, f"the figure is of another node: {named[0].figure.subject[:80]}", named)
+    low = case.low(near)
+    if low and case.shape.virtual and case.seen.guest_numa is False:
+        return Finding("default", ("the guest has no NUMA cells: its memory comes from any node",), low)
+    return Finding("possible", ("the node of the memory was not read",), low) if low else None
+
+
+@rule(
+    "guest-topology-hidden",
+    source=f"{_CLOUDRIFT}; nccl-tests issue 380: 320 on the host, 180 in the guest, 90 % of the flat ring",
+    remedy="hosttune plan: cells and expander buses as on the host, and a topology file in the guest's seed",
+    confirm="in the guest: the GPUs' topology matrix and lscpu, compared with hosttune discover on the host",
+)
+def topology_hidden(case: Case) -> Finding | None:
+    """The guest does not see which devices and CPUs are near each other."""
+    seen, words = case.seen, []
+    if seen.guest_topology == "flat":
+        words.append("the guest's PCI tree is flat")
+    if seen.guest_numa is False:
+        words.append("the guest has no NUMA cells")
+    if seen.topology_file is False and case.shape.virtual and seen.guest_topology != "mirrored":
+        words.append("no topology file in the guest")
+    path = seen.gpu_nic_path
+    if case.shape.virtual and path in ("PHB", "NODE", "SYS") and seen.guest_topology is None:
+        words.append(f"the guest sees the path {path} from GPU to NIC")
+    kept = _flat_ring(case)
+    if words:
+        copies = case.about((*HOST_COPIES, *MEMORY, *WORK)) if seen.guest_numa is False else case.about(WORK)
+        return observed(case, "; ".join(words), (*case.networked, *case.local, *copies), kept)
+    low = tuple(one for one in case.networked if one.verdict == "low" and one.figure.metric in COLLECTIVES)
+    if seen.guest_topology == "mirrored" or not case.shape.virtual or not low or seen.topology_file:
+        return None
+    if kept is not None:
+        return Finding("fits", (f"{kept[0].name} keeps to {kept[1]}",), low)
+    return Finding("default", ("a guest has a flat PCI tree unless one is planned; it was not read",), low)
+
+
+def _flat_ring(case: Case) -> tuple[Judged, str] | None:
+    """Return the figure that keeps to a flat ring where the model expects a hierarchical collective."""
+    host = case.shape.host_gb_per_s
+    if host is None:
+        return None
+    bound = flat(host)
+    better = [one for one in case.low(COLLECTIVES) if one.typical is not None and one.typical > bound * 1.1]
+    return first_kept(better, [(bound, f"the bound of a flat ring, {bound:g} GB/s")])
+
+
+@rule(
+    "vcpu-floating-or-unpinned",
+    source="libvirt formatdomain, cputune: without vcpupin the scheduler moves vCPUs between all CPUs",
+    remedy="hosttune plan and apply: one CPU for each vCPU",
+    confirm="virsh vcpupin GUEST, and the same run with pins",
+)
+def unpinned(case: Case) -> Finding | None:
+    """vCPUs run on any CPU."""
+    if case.seen.pinned is False:
+        near = (*MEMORY, *WORK, *HOST_COPIES, *STORAGE, "rdma-write")
+        return observed(case, "vCPUs are not pinned", case.about(near), weak=case.about(NETWORK))
+    low = case.low((*MEMORY, *WORK)) if case.seen.pinned is None and case.shape.virtual else ()
+    return Finding("default", ("vCPUs float unless they are pinned; it was not read",), low) if low else None
+
+
+@rule(
+    "no-hugepages",
+    source="Linux Documentation/admin-guide/mm/hugetlbpage.rst; no source says what small pages cost alone",
+    remedy="hosttune plan: hugepages in the intent (1GiB or 2MiB)",
+    confirm="HugePages_Free on the host while the guest runs, and the same run with huge pages",
+)
+def small_pages(case: Case) -> Finding | None:
+    """A guest's memory is in pages of 4 KiB."""
+    if case.seen.hugepages is False:
+        weak = case.about((*NETWORK, *HOST_COPIES, *STORAGE))
+        return observed(case, "no huge pages", case.about((*MEMORY, *WORK)), weak=weak)
+    low = case.low(MEMORY) if case.seen.hugepages is None and case.shape.virtual else ()
+    return (
+        Finding("default", ("a guest has small pages unless huge ones are asked for; it was not read",), low)
+        if low
+        else None
+    )
+
+
+@rule(
+    "noisy-neighbour-cpu",
+    source="Linux Documentation/admin-guide/cputopology.rst and sched(7): other work on the same cores takes their"
+    " time",
+    remedy="hosttune plan: housekeeping CPUs of their own; move the other load there",
+    confirm="/proc/pressure/cpu and steal time (/proc/stat) while the run goes on",
+)
+def neighbour(case: Case) -> Finding | None:
+    """Other work uses the same CPUs."""
+    if not case.seen.other_cpu_load:
+        return None
+    about = case.about((*MEMORY, *WORK, *HOST_COPIES, *STORAGE, *NETWORK, "p2p"))
+    return observed(case, "other load on the CPUs", about)
+
+
+@rule(
+    "interrupts-or-c-states",
+    source="Linux Documentation/admin-guide/pm/cpuidle.rst: deep idle states take 100 µs and more to leave",
+    remedy="hosttune plan with profile host, or settings {resume_latency_us: 10}: a bound of idle states on pinned"
+    " CPUs",
+    confirm="cyclictest, or the same run with /dev/cpu_dma_latency held at 0",
+)
+def idle_states(case: Case) -> Finding | None:
+    """CPUs wake up slowly."""
+    if case.seen.c_states != "deep":
+        return None
+    small = tuple(one for one in case.about(NETWORK) if (one.figure.size_bytes or 1 << 30) <= 1 << 20)
+    about = case.about((*WORK, *STORAGE, *MEMORY))
+    return observed(case, "deep idle states are in use", (*small, *about), weak=case.about((*NETWORK, *HOST_COPIES)))
+
+
+RULES = (far_node, topology_hidden, unpinned, small_pages, neighbour, idle_states)

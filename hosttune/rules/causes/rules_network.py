@@ -1,0 +1,203 @@
+"""Causes between hosts: the path to the NIC, the ports, and the network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hosttune.predicting.formulas import FLAT_PART, SOCKET_SOURCE
+from hosttune.rules.causes.rule import COLLECTIVES, Case, Finding, first_kept, observed, rule
+from hosttune.rules.causes.rules_gpus import _set
+from hosttune.rules.causes.verdicts import Judged
+
+_GUIDE = "NCCL user guide, Environment Variables"
+_PORT_RATES = (10.0, 25.0, 40.0, 50.0, 56.0, 100.0, 200.0, 400.0)  # Gb/s of Ethernet and InfiniBand ports
+_NEAR = 0.04  # so near a part of the ports' rate counts as that part: typical figures differ by less
+_LITTLE = 0.2  # of the ports' rate
+
+
+def _low(case: Case) -> tuple[Judged, ...]:
+    return tuple(one for one in case.networked if one.verdict == "low")
+
+
+@rule(
+    "socket-transport-instead-of-ib",
+    source=f"{_GUIDE} (NCCL_IB_DISABLE, NCCL_NET, NCCL_SOCKET_IFNAME)",
+    remedy="unset NCCL_IB_DISABLE and NCCL_NET; give the guest the RDMA function; load ib_uverbs and the NIC's RDMA"
+    " driver",
+    confirm='NCCL_DEBUG=INFO: "NET/IB : Using" and not "NET/Socket : Using"; ibv_devinfo',
+)
+def socket_transport(case: Case) -> Finding | None:
+    """Hosts talk over TCP although RDMA is there."""
+    variables = _set(case, NCCL_IB_DISABLE=("1",), NCCL_NET=("SOCKET",), FI_PROVIDER=("TCP", "SOCKETS", "TCP;OFI_RXM"))
+    words = [*variables, *(["the library uses sockets"] if case.seen.transport == "socket" else [])]
+    if words:
+        return observed(case, "; ".join(words), case.networked)
+    host, low = case.shape.host_gb_per_s, case.low_between
+    little = [one for one in low if host and one.value is not None and one.value < host * _LITTLE]
+    if case.seen.transport is not None or not low or case.seen.gpudirect_rdma:
+        return None
+    if case.shape.nic_kind == "ethernet":
+        return Finding("default", ("the NICs are Ethernet: without RDMA the library uses sockets",), low)
+    if little:
+        return Finding("possible", (f"{little[0].name} is less than a fifth of the ports' rate",), low)
+    return None
+
+
+@rule(
+    "gpudirect-rdma-off",
+    source="NCCL user guide, Troubleshooting, GPU Direct (a peer-memory module or DMA-BUF); nccl-tests issue 29: half"
+    " the rate without; nccl issue 1579: a NIC at the CPU needs a wider NCCL_NET_GDR_LEVEL",
+    remedy="load the peer-memory module (or a kernel and driver with DMA-BUF); unset NCCL_NET_GDR_LEVEL, or set SYS"
+    " where the NIC is at the CPU",
+    confirm='NCCL_DEBUG=INFO: "GPU Direct RDMA Enabled" for each NIC, "via NET/IB/0/GDRDMA" for each channel',
+)
+def gpudirect_off(case: Case) -> Finding | None:
+    """NICs do not reach GPU memory directly: data goes through host memory."""
+    if case.seen.gpudirect_rdma:
+        return None
+    variables = _set(
+        case, NCCL_NET_GDR_LEVEL=("0", "LOC"), NCCL_IB_CUDA_SUPPORT=("0",), FI_EFA_USE_DEVICE_RDMA=("0",),
+        NCCL_NET_GDR_READ=("0",),
+    )  # fmt: skip
+    words = [*variables, *(["GPUDirect RDMA is off"] if case.seen.gpudirect_rdma is False else [])]
+    if case.seen.peer_memory_module is False and not words:
+        words.append("the peer-memory module is not loaded")
+    about = tuple(one for one in case.networked if one.figure.metric in COLLECTIVES) or case.networked
+    if words:
+        return observed(case, "; ".join(words), about)
+    low = case.low_between
+    if not low or case.seen.transport == "socket":
+        return None
+    if case.seen.peer_memory_module:
+        return Finding("possible", ("the peer-memory module is loaded; whether the run used it was not read",), low)
+    return Finding("default", ("the peer-memory module is not loaded by itself; it was not read",), low)
+
+
+@rule(
+    "nic-on-other-socket",
+    source=f"{SOCKET_SOURCE}: the price of a path between sockets",
+    remedy="hosttune plan: it gives each GPU a NIC below the same switch; otherwise NCCL_IB_HCA with the near NICs",
+    confirm="the path from each GPU to its NIC (hosttune discover), and the same run with a NIC of the GPU's socket",
+)
+def other_socket(case: Case) -> Finding | None:
+    """The NIC is on another socket than the GPU."""
+    path, limit = case.seen.gpu_nic_path, case.shape.socket_gb_per_s
+    limits = [(limit, f"what the library counts between sockets, {limit:g} GB/s")] if limit else []
+    if path in ("SYS", "NODE"):
+        words = {"SYS": "crosses the link between sockets", "NODE": "crosses host bridges of one socket"}[path]
+        return observed(
+            case, f"the path from GPU to NIC is {path}: it {words}", case.networked, first_kept(_low(case), limits)
+        )
+    if path == "PHB" and _low(case):
+        return Finding(
+            "indirect", ("the path from GPU to NIC is PHB: it goes through the CPU's host bridge",), _low(case)
+        )
+    if path is None and (kept := first_kept(_low(case), limits)):
+        return Finding("possible", (f"{kept[0].name} keeps to {kept[1]}",), _low(case))
+    return None
+
+
+@rule(
+    "nic-rate-or-link-down",
+    source="/sys/class/infiniband/*/ports/*/rate and state; standard rates of ports",
+    remedy="check cable and switch port; then hosttune validate --level 1 --peer HOST (rdma-write)",
+    confirm="ibstat or ethtool: rate and state of each port",
+)
+def port_down(case: Case) -> Finding | None:
+    """A port is down or runs at a lower rate."""
+    link, words = case.seen.nic_link, []
+    limits: list[tuple[float, str]] = []
+    if link is not None:
+        if link.rate_gbps is not None and link.max_rate_gbps is not None and link.rate_gbps < link.max_rate_gbps:
+            words.append(f"port at {link.rate_gbps:g} of {link.max_rate_gbps:g} Gb/s")
+            limits += [
+                (link.rate_gbps / 8 * (case.shape.nics or 1), "the ports' rate now"),
+                (link.rate_gbps / 8, "the port's rate now"),
+            ]
+        if link.ports is not None and link.ports_active is not None and link.ports_active < link.ports:
+            words.append(f"{link.ports_active} of {link.ports} ports are active")
+            limits += [
+                (rate / 8 * link.ports_active, "the active ports' rate")
+                for rate in (link.rate_gbps, link.max_rate_gbps)
+                if rate
+            ]
+    if words:
+        return observed(case, "; ".join(words), case.networked, first_kept(_low(case), limits))
+    one = case.shape.nic_gb_per_s
+    if one is None or link is not None:
+        return None
+    slower = [(rate / 8, f"the rate of a port of {rate:g} Gb/s") for rate in _PORT_RATES if rate / 8 < one * 0.99]
+    kept = first_kept([low for low in _low(case) if low.figure.metric == "rdma-write"], slower)
+    return Finding("fits", (f"{kept[0].name} keeps to {kept[1]}",), (kept[0],)) if kept else None
+
+
+@rule(
+    "nic-count-or-rail-mismatch",
+    source=f"{_GUIDE} (NCCL_IB_HCA, NCCL_CROSS_NIC); the bound of the ports that are used",
+    remedy="name all ports in NCCL_IB_HCA, or unset it; cable port i of each host to the same switch (rail)",
+    confirm='NCCL_DEBUG=INFO: the ports after "NET/IB : Using"; counters of each port during the run',
+)
+def port_count(case: Case) -> Finding | None:
+    """Only some of the ports are used, or rails are crossed."""
+    kept = next(iter(_part_of_ports(case)), None)
+    named = case.environment.get("NCCL_IB_HCA", "")
+    count = (
+        len([name for name in named.lstrip("=^").split(",") if name]) if named and not named.startswith("^") else None
+    )
+    if count is not None and case.shape.nics is not None and count < case.shape.nics:
+        return observed(case, f"NCCL_IB_HCA names {count} of {case.shape.nics} ports", case.networked, kept)
+    if "NCCL_CROSS_NIC" in case.environment and _low(case):
+        return Finding("indirect", (f"NCCL_CROSS_NIC={case.environment['NCCL_CROSS_NIC'][:40]}",), _low(case))
+    if kept is None or case.seen.transport == "socket":
+        return None
+    return Finding("fits", (f"{kept[0].name} keeps to {kept[1]}",), _low(case))
+
+
+def _part_of_ports(case: Case) -> Iterator[tuple[Judged, str]]:
+    """Yield the low figures that are near what a part of the ports gives."""
+    count, rate = case.shape.nics, case.shape.nic_gb_per_s
+    for one in _low(case):
+        for used in range(1, min(count or 0, 64)):
+            if rate and one.value is not None and abs(one.value / (used * rate * FLAT_PART) - 1) <= _NEAR:
+                yield one, f"what {used} of {count} ports give, {used * rate * FLAT_PART:.1f} GB/s"
+
+
+@rule(
+    "roce-config",
+    source="NIC makers' RoCE guides: PFC or ECN on every switch port, GID of RoCE v2; NCCL user guide,"
+    " NCCL_IB_GID_INDEX, NCCL_IB_TC",
+    remedy="set PFC/ECN alike on NICs and switches, and the traffic class (NCCL_IB_TC); leave NCCL_IB_GID_INDEX"
+    " unset with a recent library",
+    confirm="counters of the NIC during the run: out_of_sequence, rnr_nak_retry_err, packet_seq_err, rx_prio*_pause",
+)
+def roce(case: Case) -> Finding | None:
+    """RDMA over Ethernet is not set up for lossless or marked traffic."""
+    on_ethernet = case.shape.nic_kind == "roce" or case.seen.transport == "roce"
+    variables = _set(case, NCCL_IB_GID_INDEX=("0", "1"))
+    if on_ethernet and variables:
+        return observed(case, f"{variables[0]}: GIDs 0 and 1 are link-local or RoCE v1", case.networked)
+    low = _low(case)
+    if on_ethernet and low and case.seen.transport != "socket":
+        return Finding("default", ("Ethernet drops packets unless it is set up not to; it was not read",), low)
+    return None
+
+
+@rule(
+    "network-congestion-or-routing",
+    source="InfiniBand and Ethernet fabrics with static routes: flows share links by chance; NCCL user guide,"
+    " NCCL_IB_ADAPTIVE_ROUTING",
+    remedy="turn adaptive routing on in the fabric; run on hosts of one leaf switch",
+    confirm="the same run on two hosts of one leaf switch; PortXmitWait of the switch ports",
+)
+def congestion(case: Case) -> Finding | None:
+    """Links of the network are shared with other traffic."""
+    if case.seen.congestion is not None:
+        return observed(case, "the network is congested", case.networked) if case.seen.congestion else None
+    low = _low(case)
+    hosts = max((one.hosts or 0 for one in low), default=0)
+    if hosts > 2 and case.seen.transport != "socket":
+        return Finding("possible", (f"{hosts} hosts share the network's links; its counters were not read",), low)
+    return None
+
+
+RULES = (socket_transport, gpudirect_off, port_down, port_count, other_socket, roce, congestion)

@@ -1,0 +1,94 @@
+"""Causes outside the machine's placement: the measurement itself, storage, input of data, and software."""
+
+from __future__ import annotations
+
+from hosttune.rules.causes.rule import HOST_COPIES, STORAGE, WORK, Case, Finding, observed, rule
+
+
+@rule(
+    "impossible-figure",
+    source="the bound of docs/models.md for this machine",
+    remedy="do not use the figure; measure again, and check unit, size, counts of GPUs and hosts, and what is summed",
+    confirm="the same figure from another tool",
+)
+def impossible(case: Case) -> Finding | None:
+    """No such machine can reach the figure."""
+    found = tuple(one for one in case.figures if one.verdict == "impossible")
+    words = tuple(f"{one.name}: {one.why}" for one in found[:8])
+    return Finding("observed" if case.seen.bidirectional_sum else "proven", words, found) if found else None
+
+
+@rule(
+    "measurement-artefact",
+    source="docs/models.md, what is measured: one direction, pinned memory, after warm-up, one size, dense products"
+    " of random data",
+    remedy="measure one direction, with pinned memory, after a warm-up: hosttune validate --level 1",
+    confirm="the same figure from hosttune validate --level 1",
+)
+def artefact(case: Case) -> Finding | None:
+    """The way of measuring, not the machine, makes the figure."""
+    above = tuple(one for one in case.figures if one.verdict == "impossible")
+    about, words = [*above], []
+    if case.seen.bidirectional_sum:
+        words.append("the figure is the sum of both directions")
+    words += [
+        f"{one.name} is up to twice the bound: both directions, or sparse products?"
+        for one in above
+        if one.value and one.bound and one.value <= 2.02 * one.bound
+    ][:4]
+    if case.seen.pageable_memory and (case.about(HOST_COPIES) or case.complaint):
+        words.append("host memory is pageable: the driver copies it first")
+        about += case.about(HOST_COPIES)
+    if case.seen.cold and (case.open or case.complaint):
+        words.append("the first run: caches, clocks and connections were cold")
+        about += case.open
+    if above:
+        return Finding(
+            "proven", tuple(words) or ("a figure above its bound was not measured as it is named",), tuple(about)
+        )
+    if not words or not (case.open or case.complaint):
+        return None
+    return observed(case, "; ".join(words), tuple(about) or case.open)
+
+
+@rule(
+    "kernel-or-driver-bug",
+    source="the same machine before and after the change of a version",
+    remedy="go back to the version that was fast, and report it with both figures",
+    confirm="the same run with the earlier version of driver, firmware, kernel or library",
+)
+def version(case: Case) -> Finding | None:
+    """A new version is slower."""
+    return observed(case, "the figure changed with a version", case.open) if case.seen.changed_with_version else None
+
+
+@rule(
+    "storage",
+    source="time is spent reading storage; hosttune's own measurement: disk-read, disk-random-read",
+    remedy="read from a local disk or a cache; NVMe settings: hosttune plan with profile host",
+    confirm="hosttune validate --level 1 --scratch DIRECTORY there (disk-read, disk-random-read)",
+)
+def storage(case: Case) -> Finding | None:
+    """Reading storage limits the run."""
+    if case.seen.storage_bound:
+        return observed(case, "the run waits for storage", case.about((*STORAGE, *WORK)) or case.open)
+    low = case.low(STORAGE)
+    if low:
+        return Finding("fits", tuple(f"{one.name}: {one.why}" for one in low), low)
+    return None
+
+
+@rule(
+    "data-loader",
+    source="time is spent preparing input on CPUs",
+    remedy="more loader processes on the guest's own CPUs, prepared data, pinned buffers",
+    confirm="the same run on data that is already in memory",
+)
+def loader(case: Case) -> Finding | None:
+    """Preparing the input limits the run."""
+    return (
+        observed(case, "the run waits for its input", case.about(WORK) or case.open) if case.seen.input_bound else None
+    )
+
+
+RULES = (impossible, artefact, version, storage, loader)

@@ -1,0 +1,222 @@
+"""Causes on PCIe: the link, the IOMMU, redirection between devices, and what a device may ask of the bus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hosttune.predicting.formulas import PCIE_SPEEDS, PCIE_WIDTHS, pcie_gb_per_s
+from hosttune.predicting.shape import slot_of
+from hosttune.rules.causes.rule import (
+    COLLECTIVES,
+    HOST_COPIES,
+    LINK,
+    STORAGE,
+    WORK,
+    Case,
+    Finding,
+    first_kept,
+    observed,
+    rule,
+)
+from hosttune.rules.causes.verdicts import IDLE_SPEEDS, Judged
+
+_OVER_PCIE = (*HOST_COPIES, *LINK, *COLLECTIVES, *WORK, "p2p", "rdma-write")
+_SPEC = "PCI Express Base Specification: rate × lanes × encoding"
+
+
+def _slower(case: Case) -> Iterator[tuple[float, str]]:
+    """Yield (GB/s, words) of each link that is slower than the GPU's slot."""
+    slot = case.shape.slot
+    for speed in PCIE_SPEEDS:
+        for width in PCIE_WIDTHS:
+            rate = pcie_gb_per_s(speed, width)
+            if slot and rate and speed <= slot[0] and width <= slot[1] and (speed, width) != slot:
+                yield rate, f"the bound of a link of {speed:g} GT/s x{width}, {rate:.1f} GB/s"
+
+
+def _slot_limit(case: Case) -> tuple[float, int] | None:
+    """Return what the slot can do (GT/s, lanes) where it is less than the GPU can; None if not, or not known."""
+    own = case.shape.generation.pcie_gts if case.shape.generation else None
+    link, written = case.seen.link, slot_of(case.measured.setup.pcie)
+    speed = (link.max_speed_gts if link else None) or (written[0] if written else None)
+    width = (link.max_width if link else None) or (written[1] if written else None)
+    if own is None:
+        return None
+    limited = (speed is not None and speed < own) or (written is not None and written[1] < 16)
+    return (speed or own, width or 16) if limited else None
+
+
+@rule(
+    "pcie-generation-limit",
+    source="the model's data sheet and the slot's capability (lspci -vv, LnkCap)",
+    remedy="put the GPU into a slot of its own generation and width, or set the slot's speed in the firmware to Auto",
+    confirm="lspci -vv: LnkCap of the GPU and of the port above it",
+)
+def generation_limit(case: Case) -> Finding | None:
+    """The slot supports less than the GPU."""
+    limit = _slot_limit(case)
+    if limit is None:
+        return None
+    rate = pcie_gb_per_s(*limit)
+    words = f"the slot can do {limit[0]:g} GT/s x{limit[1]}, the GPU more"
+    kept = first_kept(case.low(HOST_COPIES), [(rate, f"the slot's bound {rate:.1f} GB/s")] if rate else [])
+    return observed(case, words, case.about(_OVER_PCIE), kept)
+
+
+@rule(
+    "pcie-link-degraded",
+    source=_SPEC + "; sysfs-bus-pci, current_link_speed and current_link_width",
+    remedy="reseat the card or riser; then hosttune validate (pcie-link)",
+    confirm="the link's speed and width while copies run: hosttune validate --level 1 (load-link-speed,"
+    " load-link-width)",
+    fault_itself=True,
+)
+def degraded(case: Case) -> Finding | None:
+    """The link runs below what both ends support."""
+    link, found = case.seen.link, []
+    if link is not None:
+        if link.width is not None and link.max_width is not None and link.width < link.max_width:
+            found.append(f"link x{link.width} of x{link.max_width}")
+        slow = link.speed_gts is not None and link.max_speed_gts is not None and link.speed_gts < link.max_speed_gts
+        idle = link.speed_gts in IDLE_SPEEDS and (
+            link.under_load is False or (link.under_load is None and not case.open and not case.complaint)
+        )
+        if slow and not idle and link.under_load is not False:
+            found.append(f"link at {link.speed_gts:g} of {link.max_speed_gts:g} GT/s")
+    if found and link is not None:
+        rate = pcie_gb_per_s(link.speed_gts or link.max_speed_gts or 0, link.width or link.max_width or 0)
+        kept = first_kept(case.low(HOST_COPIES), [(rate, f"the bound of this link, {rate:.1f} GB/s")] if rate else [])
+        return observed(case, ", ".join(found), case.about(_OVER_PCIE), kept)
+    full = (
+        link is not None
+        and link.width is not None
+        and link.width == link.max_width
+        and link.speed_gts == link.max_speed_gts
+    )
+    if full or (link is not None and _slot_limit(case) is not None):
+        return None
+    if low := case.low(LINK):
+        return Finding("observed", tuple(f"{one.name}: {one.why}" for one in low), low)
+    kept = first_kept(case.low(HOST_COPIES), _slower(case))
+    return Finding("fits", (f"{kept[0].name} keeps to {kept[1]}",), case.low(HOST_COPIES)) if kept else None
+
+
+def _between_devices(case: Case) -> tuple[Judged, ...]:
+    """Figures of copies between devices that cross PCIe: to NICs, and between GPUs that no other link joins."""
+    linked = case.shape.links not in (0, None) and case.seen.p2p not in ("pcie", "off")
+    return (*case.networked, *(() if linked else (*case.about(("p2p",)), *case.local)))
+
+
+def _through_host(case: Case) -> str | None:
+    """Return why copies between GPU and NIC cross the CPU anyway, so that redirection costs them nothing more."""
+    if case.seen.gpudirect_rdma is False or (case.seen.peer_memory_module is False and not case.seen.gpudirect_rdma):
+        return "data goes through host memory (no GPUDirect RDMA)"
+    if case.seen.gpu_nic_path in ("PHB", "NODE", "SYS") and case.shape.virtual is False:
+        return f"the path from GPU to NIC is {case.seen.gpu_nic_path}"
+    return None
+
+
+_KERNEL_ACS = "Linux drivers/pci/pci.c, pci_enable_acs: redirection is on wherever an IOMMU is used"
+
+
+@rule(
+    "acs-redirect",
+    source=f"{_KERNEL_ACS}; NVIDIA/nccl issue 949: 27 → 48 GB/s; NCCL user guide, Troubleshooting, PCI Access Control"
+    " Services",
+    remedy="hosttune plan with settings {acs: DirectTrans}, and ATS on in the NIC: translated requests then go"
+    " directly; hosttune takes no ACS bit away, because redirection keeps tenants apart",
+    confirm="lspci -vvv: ACSCtl ReqRedir+ on the bridges between GPU and NIC; then the same run with it off",
+)
+def acs(case: Case) -> Finding | None:
+    """Bridges send traffic between devices up to the IOMMU."""
+    between = _between_devices(case)
+    if case.networked and (through := _through_host(case)):
+        between = tuple(one for one in between if one not in case.networked)
+        if case.seen.acs_redirect is None or not case.seen.acs_redirect:
+            return None
+        words = f"bridges redirect traffic between devices, but {through}"
+        return observed(case, words, between, weak=case.networked)
+    if case.seen.acs_redirect is not None:
+        return observed(case, "bridges redirect traffic between devices", between) if case.seen.acs_redirect else None
+    low = tuple(one for one in between if one.verdict == "low" and one.figure.metric != "rdma-write")
+    if not low or case.seen.transport in ("socket", "nvls"):
+        return None
+    if case.shape.virtual or case.seen.iommu in ("on", "passthrough"):
+        return Finding("default", ("an IOMMU is in use, with which the kernel turns redirection on",), low)
+    return Finding("possible", ("whether bridges redirect traffic between devices is not known",), low)
+
+
+@rule(
+    "ats-off",
+    source="NVIDIA/nccl issue 949 (ACS and ATS settings in guests); PCI Express Base Specification, Address"
+    " Translation Services",
+    remedy="turn ATS on in the NIC's firmware (mlxconfig ATS_ENABLED=true); hosttune plan with settings"
+    " {acs: DirectTrans}",
+    confirm="lspci -vvv: ATSCtl Enable+ of the NIC",
+)
+def ats(case: Case) -> Finding | None:
+    """A device asks the IOMMU for each address."""
+    if case.seen.ats is not None:
+        return None if case.seen.ats else observed(case, "ATS is off", _between_devices(case))
+    low = case.low_between
+    if low and case.shape.virtual and case.seen.transport != "socket":
+        return Finding(
+            "possible", ("in a guest copies between GPU and NIC need ATS to go directly; it was not read",), low
+        )
+    return None
+
+
+@rule(
+    "iommu-translation",
+    source="Linux Documentation/admin-guide/kernel-parameters.txt, iommu.passthrough; NCCL user guide,"
+    " Troubleshooting (IOMMU)",
+    remedy="hosttune plan with profile host (iommu=pt), then reboot",
+    confirm="the same run after a boot with iommu=pt",
+)
+def translation(case: Case) -> Finding | None:
+    """Every access of a device is translated on a host that gives no device away."""
+    if case.seen.iommu != "on":
+        return None
+    strong = (*case.about((*STORAGE, *HOST_COPIES, *WORK)), *_between_devices(case))
+    if case.shape.virtual:  # a guest's devices are always translated
+        return observed(case, "the IOMMU translates", case.about(STORAGE)) if case.about(STORAGE) else None
+    return observed(case, "the IOMMU translates every access of a device", case.of_every_device(strong))
+
+
+@rule(
+    "pcie-max-read-request",
+    source="NIC makers' tuning guides (4096 bytes); no source says what it costs alone",
+    remedy="hosttune plan with profile host, or settings {read_request_bytes: 4096}",
+    confirm="lspci -vv: DevCtl MaxReadReq of the NIC, then the same run with 4096",
+)
+def read_request(case: Case) -> Finding | None:
+    """A NIC may read only little at once."""
+    size = case.seen.max_read_request_bytes
+    if size is not None and size < 4096:
+        strong = (*case.networked, *case.about(STORAGE)) if size <= 512 else ()
+        return observed(case, f"largest read request {size:g} bytes", strong, weak=case.networked)
+    low = case.low(("rdma-write",)) if size is None else ()
+    return Finding("possible", ("the NIC's largest read request was not read",), low) if low else None
+
+
+@rule(
+    "ib-relaxed-ordering-off",
+    source="NCCL user guide, NCCL_IB_PCI_RELAXED_ORDERING (in guests it can be needed); no source says what it costs"
+    " alone",
+    remedy="hosttune plan with profile host, or settings {relaxed_ordering: true}; NCCL_IB_PCI_RELAXED_ORDERING=1 in"
+    " the guest",
+    confirm="lspci -vv: DevCtl RlxdOrd+ of the NIC; ib_write_bw with and without --disable_pcie_relaxed",
+)
+def relaxed_ordering(case: Case) -> Finding | None:
+    """Writes of a NIC wait for each other."""
+    variable = case.environment.get("NCCL_IB_PCI_RELAXED_ORDERING") == "0"
+    if case.seen.relaxed_ordering is False or variable:
+        words = "NCCL_IB_PCI_RELAXED_ORDERING=0" if variable else "relaxed ordering is off"
+        return observed(case, words, case.networked)
+    low = tuple(one for one in case.networked if one.verdict == "low")
+    if low and case.seen.relaxed_ordering is None and case.shape.virtual and case.seen.transport != "socket":
+        return Finding("possible", ("relaxed ordering of the NIC was not read",), low)
+    return None
+
+
+RULES = (generation_limit, degraded, acs, ats, translation, read_request, relaxed_ordering)

@@ -1,0 +1,117 @@
+"""Causes in the GPU itself: power, heat, clocks, memory, and a part of a GPU instead of a whole one."""
+
+from __future__ import annotations
+
+from hosttune.rules.causes.rule import CLOCKS, ON_GPU, PRODUCTS, WORK, Case, Finding, first_kept, observed, rule
+
+_LEAST_CLOCK, _NEAR_LIMIT, _NEAR_PART = 0.9, 0.97, 0.04
+_REASONS = "nvml.h, clocks event reasons"
+
+
+@rule(
+    "power-cap",
+    source=f"{_REASONS}: SW power cap; the limit is below the board's default, or the load needs more",
+    remedy="set the board's default limit (hosttune plan, settings.power_limit_watts); at the default it is the"
+    " board's design",
+    confirm="power, limit and clock reasons during the run: hosttune validate --level 2 (load-power, load-sm-clock)",
+)
+def power(case: Case) -> Finding | None:
+    """Power limits the clocks."""
+    seen, words = case.seen, []
+    if (
+        seen.power_limit_watts
+        and seen.default_power_limit_watts
+        and seen.power_limit_watts < seen.default_power_limit_watts * 0.99
+    ):
+        words.append(f"power limit {seen.power_limit_watts:g} W, default {seen.default_power_limit_watts:g} W")
+    if seen.power_capped:
+        words.append("the power limit lowers the clocks")
+    limit = (seen.power_limit_watts or 0) * _NEAR_LIMIT
+    used = [one for one in case.figures if one.figure.metric == "power"]
+    at_limit = [one for one in used if limit and one.value and one.value >= limit]
+    about = case.about((*CLOCKS, *WORK, "device-copy"))
+    if words:
+        return observed(case, "; ".join(words), about)
+    if seen.power_capped is False:
+        return None
+    low = case.low((*CLOCKS, *WORK))
+    if at_limit and low:
+        return Finding("fits", (f"{at_limit[0].name}: {at_limit[0].value:g} W of {seen.power_limit_watts:g} W",), low)
+    products = case.low((*PRODUCTS, "sm-clock"))
+    return Finding("possible", ("the reason of the clocks was not read",), products) if products else None
+
+
+@rule(
+    "thermal",
+    source=f"{_REASONS}: SW and HW thermal slowdown",
+    remedy="check fans, air flow and water; then hosttune validate (gpu-temperature)",
+    confirm="temperature and clock reasons during the run: hosttune validate --level 2 (load-temperature)",
+    fault_itself=True,
+)
+def heat(case: Case) -> Finding | None:
+    """Heat limits the clocks."""
+    if case.seen.thermal_slowdown is not None:
+        about = case.about((*CLOCKS, *WORK, *ON_GPU))
+        return observed(case, "thermal slowdown is active", about) if case.seen.thermal_slowdown else None
+    low = case.low((*PRODUCTS, "sm-clock"))
+    return Finding("possible", ("whether heat lowers the clocks was not read",), low) if low else None
+
+
+@rule(
+    "clocks-limited",
+    source="nvmlDeviceGetApplicationsClock, nvmlDeviceSetGpuLockedClocks: clocks that were set stay until they are"
+    " reset",
+    remedy="reset application and locked clocks with the maker's tool; hosttune validate (application-clocks)",
+    confirm="SM clock during the run against its maximum: hosttune validate --level 2 (load-sm-clock)",
+    unless=("power-cap", "thermal"),
+)
+def clocks(case: Case) -> Finding | None:
+    """Clocks were set below the maximum."""
+    now, most = case.seen.sm_clock_mhz, case.seen.max_sm_clock_mhz
+    about = case.about((*CLOCKS, *WORK))
+    if now is not None and most is not None:
+        return observed(case, f"SM clock {now:g} of {most:g} MHz", about, None) if now < most * _LEAST_CLOCK else None
+    if low := case.low(("sm-clock",)):
+        return Finding("observed", tuple(f"{one.name}: {one.why}" for one in low), about)
+    low = case.low(PRODUCTS)
+    return Finding("possible", ("the SM clock during the run was not read",), low) if low else None
+
+
+@rule(
+    "mig-slice",
+    source="MIG user guide, Supported MIG Profiles: a profile Ng.Mgb has N of 7 compute slices",
+    remedy="compare with the slice's part of the GPU, or give the guest the whole GPU (gpus instead of mig)",
+    confirm="the MIG mode and the instances of the GPU: hosttune discover",
+)
+def slice_of_gpu(case: Case) -> Finding | None:
+    """The figure is of a part of a GPU."""
+    slices, shape = case.shape.slices, case.shape
+    if slices is not None:
+        limits = [
+            (peak * slices[0] / slices[1], f"{slices[0]} of {slices[1]} slices")
+            for peak in (shape.peaks.get("bf16"), shape.peaks.get("fp8"), shape.peaks.get("memory")) if peak
+        ]  # fmt: skip
+        return observed(
+            case, f"{shape.gpu} is a part of a GPU", case.about((*ON_GPU, *WORK)), first_kept(case.low(ON_GPU), limits)
+        )
+    for one in case.low(PRODUCTS):
+        for count in (1, 2, 3, 4):
+            part = (one.typical or 0) * count / 7
+            if part and one.value and abs(one.value / part - 1) <= _NEAR_PART:
+                return Finding("fits", (f"{one.name} is {count} of 7 parts of the typical figure",), (one,))
+    return None
+
+
+@rule(
+    "ecc-or-row-remap",
+    source="GPU memory error management guide: ECC kept in the memory itself costs bandwidth on boards without HBM",
+    remedy="hosttune validate (ecc-errors, row-remap); a row remap that waits needs a reset",
+    confirm="counters of ECC errors and remapped rows: hosttune validate",
+)
+def memory_errors(case: Case) -> Finding | None:
+    """Memory errors or their correction take bandwidth."""
+    low = case.low(("device-copy",))
+    return Finding("possible", ("counters of memory errors were not read",), low) if low else None
+
+
+RULES = (power, heat, clocks, slice_of_gpu, memory_errors)

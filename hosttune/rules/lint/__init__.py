@@ -1,0 +1,9 @@
+"""What is wrong with existing domain XML on its host: one rule, one declaration and one pure function.
+
+Above the planner, whose arithmetic (MMIO window, partitions, address width) the rules use, so that both agree.
+"""
+
+from hosttune.rules.lint.judge import Definition, lint, rules
+from hosttune.rules.lint.rule import Rule
+
+__all__ = ["Definition", "Rule", "lint", "rules"]

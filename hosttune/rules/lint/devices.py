@@ -1,0 +1,244 @@
+"""Rules of passed devices: whether the host has them and can give them away, and how they are passed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hosttune.domain.facts import HostDevice
+from hosttune.gpu.vgpu import stays_with_driver
+from hosttune.model import sysfs
+from hosttune.model.pci import DIRECT_REMEDY, PciDevice
+from hosttune.model.pciclass import STORAGE
+from hosttune.rules.lint.guest_on_host import GuestOnHost, named
+from hosttune.rules.lint.rule import ERROR, INFO, PCI, WARN, Fault, Need, rule, unknown
+
+_HOSTDEV = "/domain/devices/hostdev"
+_DEVICES = sysfs.PCI_DEVICES
+_GROUPS = sysfs.IOMMU_GROUPS
+_SOURCE = "libvirt formatdomain, Host device assignment"
+_VFIO = "Linux Documentation/driver-api/vfio"
+_VFIO_DRIVER = "vfio-pci"
+_ELSEWHERE = "use another slot or port, or a virtual function"
+_VGPU = Need("the host's vGPUs are unknown", lambda scene: scene.host.vgpu is not None)
+
+
+def _passed(scene: GuestOnHost) -> bool:
+    return bool(scene.passed)
+
+
+def each(scene: GuestOnHost) -> tuple[HostDevice, ...]:
+    """Return the passed functions, each once: one that is passed twice is one fault, of another rule."""
+    return tuple({device.source: device for device in scene.passed}.values())
+
+
+@rule(
+    "device-missing",
+    ERROR,
+    _HOSTDEV,
+    right="each passed device exists on this host, answers, and is not a bridge",
+    why="the guest does not start; a device at that address later may be another one",
+    source=f"{_DEVICES}; {_SOURCE}",
+    remedy="name a device of this host: hosttune discover lists them",
+    needs=(PCI,),
+    applies=lambda scene: bool(scene.taken),
+)
+def device_missing(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find functions that the host does not have, or that do not answer."""
+    for address, where in scene.taken.items():
+        found = scene.pci.get(address)
+        if found is None:
+            yield Fault(f"{address} does not exist on this host ({_DEVICES})", where)
+        elif found.responds is False:
+            yield Fault(f"{address} does not answer: it reads all ones ({_DEVICES})", where)
+        elif found.is_bridge:
+            yield Fault(f"{address} is a bridge of the host: no guest can have it", where)
+
+
+@rule(
+    "mdev-missing",
+    INFO,
+    _HOSTDEV,
+    right="each passed mediated device exists on this host",
+    why="the guest does not start until it is created; it does not survive a reboot",
+    source="Linux Documentation/driver-api/vfio-mediated-device",
+    remedy="create it before the start: hosttune apply does it for a planned guest",
+    needs=(_VGPU,),
+    applies=lambda scene: any(device.kind == "mdev" for device in scene.guest.hostdevs),
+)
+def mdev_missing(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find mediated devices that are not created now."""
+    gpus = scene.host.vgpu.gpus if scene.host.vgpu else ()
+    here = {uuid.casefold() for gpu in gpus for function in gpu.functions for uuid in function.mdevs}
+    wanted = [device.source or "" for device in scene.guest.hostdevs if device.kind == "mdev"]
+    absent = [uuid for uuid in wanted if uuid.casefold() not in here]
+    if absent:
+        yield Fault(f"mediated devices {named(absent)} do not exist now", f"{_HOSTDEV}[@type='mdev']")
+
+
+@rule(
+    "boot-display",
+    ERROR,
+    _HOSTDEV,
+    right="the display that the host boots on stays with the host",
+    why="the host's console goes with it",
+    source=f"{_DEVICES}/*/boot_vga (Linux ABI/testing/sysfs-bus-pci)",
+    remedy="pass another GPU, or boot the host on another display",
+    needs=(PCI,),
+    applies=_passed,
+)
+def boot_display(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find the host's own display."""
+    for device in each(scene):
+        found = scene.pci.get(device.source or "")
+        if found is not None and found.boot_display:
+            text = f"{device.source} is the display that the host boots on ({_DEVICES})"
+            yield Fault(text, scene.place_of(device))
+
+
+@rule(
+    "host-driver",
+    INFO,
+    _HOSTDEV,
+    right="a device that libvirt does not manage is held by vfio-pci",
+    why="the guest does not start until it is",
+    source=f"{_SOURCE}, managed; {_VFIO}",
+    remedy="bind it to vfio-pci: hosttune plan and apply do it, and keep it so across reboots",
+    needs=(PCI,),
+    applies=_passed,
+)
+def host_driver(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find devices without managed='yes' that another driver holds now; vGPUs stay with their maker's driver."""
+    for device in each(scene):
+        found = scene.pci.get(device.source or "")
+        if found is None or device.managed or _is_vgpu(scene, device) or found.driver == _VFIO_DRIVER:
+            continue
+        if found.driver is None and not found.unbound:
+            yield unknown(f"the driver of {device.source} is unknown", scene.place_of(device))
+        else:
+            holder = f"driver {found.driver} holds it" if found.driver else "no driver holds it"
+            yield Fault(f"{device.source}: {holder} now, not vfio-pci", scene.place_of(device))
+
+
+@rule(
+    "rom-bar",
+    WARN,
+    _HOSTDEV,
+    right="the option ROM of a passed device is off",
+    why="the guest's firmware runs it: starts take longer, and some ROMs hang the firmware",
+    source=f"{_SOURCE}, rom",
+    remedy="write <rom bar='off'/> in the <hostdev>, unless the guest boots from this device",
+    needs=(PCI,),
+    applies=lambda scene: scene.x86 and bool(scene.passed),
+)
+def rom_bar(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find option ROMs that the guest's firmware sees; libvirt has no such switch for an interface."""
+    for device in each(scene):
+        if device.rom_bar is not False and not device.interface and scene.pci.get(device.source or ""):
+            mend = "<rom bar='off'/> keeps the guest's firmware from running it"
+            yield Fault(f"{device.source}: the option ROM is mapped; {mend}", scene.place_of(device))
+
+
+@rule(
+    "managed",
+    ERROR,
+    _HOSTDEV,
+    right="libvirt does not rebind passed devices when the guest stops",
+    why="the host's driver, its persistence daemon and Fabric Manager get the GPU each time; a vGPU breaks",
+    source=f"{_SOURCE}, managed; NVIDIA vGPU documentation, vendor-specific VFIO",
+    remedy="write managed='no', and bind the device to vfio-pci for good (hosttune plan and apply)",
+    applies=_passed,
+)
+def managed(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find managed='yes': an error for a vGPU, else worth knowing."""
+    for device in each(scene):
+        if device.managed and _is_vgpu(scene, device):
+            text = (
+                f"{device.source} is a virtual function that its maker's driver holds as a vGPU: managed='yes' rebinds"
+                " it to vfio-pci, which breaks it; it wants managed='no'"
+            )
+            yield Fault(text, scene.place_of(device))
+        elif device.managed:
+            text = f"{device.source}: managed='yes' gives it back to the host's driver whenever the guest stops"
+            yield Fault(text, scene.place_of(device), INFO)
+
+
+def _is_vgpu(scene: GuestOnHost, device: HostDevice) -> bool:
+    """Return whether a function has vGPUs through the vendor's own VFIO (NVIDIA vGPU docs, vendor-specific VFIO)."""
+    gpus = scene.host.vgpu.gpus if scene.host.vgpu else ()
+    return any(function.address == device.source for gpu in gpus for function in gpu.functions)
+
+
+@rule(
+    "iommu-group",
+    ERROR,
+    _HOSTDEV,
+    right="no driver of the host and no other guest holds a function of a passed device's IOMMU group",
+    why="VFIO opens no such group: the guest does not start",
+    source=f"{_VFIO}; {_GROUPS}",
+    remedy="pass the function that is left to this guest as well, or bind it to vfio-pci, or leave it without a driver",
+    needs=(PCI,),
+    applies=lambda scene: bool(scene.taken),
+)
+def iommu_group(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find groups that are split, and devices that are in no group now."""
+    passed = set(scene.taken)
+    for _, members in sorted(scene.host.index.groups.items()):
+        taken = sorted(member.address for member in members if member.address in passed)
+        for left in members if taken else ():
+            if left.address not in passed:
+                yield _left(scene, left, named(taken))
+    without = sorted(a for a in passed if (found := scene.pci.get(a)) is not None and found.iommu_group is None)
+    if without and scene.host.iommu is not None and scene.host.iommu.present is False:
+        text = f"{named(without)} in no IOMMU group: the IOMMU is off, and no device can be passed until it is on"
+        yield Fault(text, _HOSTDEV, INFO)
+    elif without:
+        yield unknown(f"the IOMMU groups of {named(without)} are unknown", _HOSTDEV)
+
+
+def _left(scene: GuestOnHost, left: PciDevice, taken: str) -> Fault:
+    """Judge a function that is left of a group. What the host uses, or may use, is never advised to be given away."""
+    index, address = scene.host.index, left.address
+    source = f"({_GROUPS}/{left.iommu_group}/devices)"
+    if left.driver_unknown or address in index.contradicted:
+        return unknown(f"which driver holds {address}, in the group of {taken}, is unknown {source}", _HOSTDEV)
+    ends = (address, *index.virtuals.get(address, ()))
+    owner = next((other for other in scene.others if not other.devices.isdisjoint(ends)), None)
+    if left.vfio_viable or stays_with_driver(left):
+        if owner is None:
+            text = f"{address} is left in the group of {taken}: nothing can use it while this guest runs {source}"
+            return Fault(text, _HOSTDEV, INFO, remedy="pass it as well if the guest needs it")
+        text = (
+            f"{taken} and {address} of guest {owner.name} are in one group: the two guests cannot run at the same time"
+        )
+        return Fault(f"{text} {source}", _HOSTDEV, WARN if owner.stopped else None, remedy=_ELSEWHERE)
+    uses = (
+        *(index.in_use[end] for end in ends if end in index.in_use),
+        *(("the host boots on this display",) if left.boot_display else ()),
+        *((f"guest {owner.name} has it",) if owner is not None else ()),
+    )
+    disks = (left.class_code or "").startswith(STORAGE) and address not in {drive.address for drive in scene.host.nvme}
+    doubts = (
+        *(f"whether the host uses it: {index.use_unknown[end]}" for end in ends if end in index.use_unknown),
+        *(("which of the host's disks are behind it is unknown",) if disks else ()),
+    )
+    why = f" ({'; '.join(uses or doubts)})" if uses or doubts else ""
+    text = f"{taken} cannot be passed: {address}, which driver {left.driver} holds, is in its group{why} {source}"
+    return Fault(text, _HOSTDEV, remedy=_ELSEWHERE if uses or doubts else None)
+
+
+@rule(
+    "reserved-memory",
+    ERROR,
+    _HOSTDEV,
+    right="the firmware keeps no memory for direct DMA of a passed device",
+    why="VFIO and iommufd refuse its IOMMU group, and the guest does not start",
+    source=f"{_GROUPS}/*/reserved_regions; Linux drivers/iommu/iommu.c (require_direct)",
+    remedy=DIRECT_REMEDY,
+    needs=(PCI,),
+    applies=lambda scene: bool(scene.taken),
+)
+def reserved_memory(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find passed functions whose group has a reserved region of type direct."""
+    for address, where in scene.taken.items():
+        if (device := scene.pci.get(address)) is not None and device.kept_by_firmware:
+            yield Fault(f"{address} cannot be passed: {device.kept_by_firmware}", where)

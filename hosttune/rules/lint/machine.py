@@ -1,0 +1,185 @@
+"""Rules of the machine and its firmware: machine type, UEFI without Secure Boot, ACPI, sleep, what QEMU offers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hosttune.domain import elements
+from hosttune.domain.arguments import passed_functions, values_of
+from hosttune.rules.lint.guest_on_host import QEMU_ARGUMENTS, GuestOnHost, named
+from hosttune.rules.lint.rule import ERROR, INFO, PCI, WARN, Fault, Need, rule, unknown
+
+_TYPE = "/domain/os/type"
+_FIRMWARE = "/domain/os/firmware"
+_OFFER = Need(
+    "what this QEMU offers is unknown (virsh domcapabilities)",
+    lambda scene: scene.host.virtualization is not None and scene.host.virtualization.capabilities is not None,
+)
+_KVM = Need(
+    "whether KVM works here is unknown (/dev/kvm)",
+    lambda scene: scene.host.virtualization is not None and scene.host.virtualization.kvm is not None,
+)
+
+
+@rule(
+    "machine-type",
+    WARN,
+    _TYPE,
+    right="an x86 guest with devices of the host has machine q35",
+    why="the older machine pc has no PCIe: no extended configuration space, no ATS, no large BARs behind ports",
+    source="QEMU docs/system/i386/pc; docs/pcie.txt",
+    remedy="write <type arch='x86_64' machine='q35'>hvm</type>",
+    applies=lambda scene: scene.x86 and bool(scene.given),
+)
+def machine_type(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find passed devices on a machine without PCIe."""
+    if not scene.q35:
+        yield Fault(f"machine {scene.guest.machine or 'not written (libvirt: pc)'}, and not q35", _TYPE)
+
+
+@rule(
+    "guest-arch",
+    ERROR,
+    _TYPE,
+    right="a guest on KVM has the architecture of the host",
+    why="KVM runs no other: the guest does not start",
+    source="libvirt qemu_capabilities.c; Linux Documentation/virt/kvm",
+    remedy="start it on a host of its architecture",
+    needs=(Need("the architecture of the host is unknown", lambda scene: scene.host.arch is not None),),
+    applies=lambda scene: scene.kvm and scene.demanding and scene.guest.arch is not None,
+)
+def guest_arch(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find guests of another architecture; x86-64 runs 32-bit guests, too."""
+    arch, host = scene.guest.arch, scene.host.arch
+    if arch != host and (arch, host) != ("i686", "x86_64"):
+        yield Fault(f"a guest of {arch} on a host of {host}", _TYPE)
+
+
+def _says_windows(scene: GuestOnHost) -> bool:
+    systems = scene.root.iterfind("metadata//{http://libosinfo.org/xmlns/libvirt/domain/1.0}os")
+    return any((one.get("id") or "").startswith("http://microsoft.com/win/") for one in systems)
+
+
+@rule(
+    "secure-boot",
+    WARN,
+    _FIRMWARE,
+    right="a guest with GPUs boots without Secure Boot, unless its metadata (libosinfo) says Windows",
+    why="drivers that are built in the guest are not signed: its kernel does not load them (those of Windows are)",
+    source="libvirt formatdomain, BIOS bootloader: firmware feature; Linux module signing",
+    remedy="write <firmware><feature enabled='no' name='secure-boot'/></firmware> in <os firmware='efi'>",
+    needs=(PCI,),
+    applies=lambda scene: (
+        scene.x86 and scene.may_have_gpus and scene.guest.firmware == "efi" and not _says_windows(scene)
+    ),
+)
+def secure_boot(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find UEFI guests in which Secure Boot is on, or may be: libvirt then chooses any firmware."""
+    if scene.written("os/loader[@secure='yes']") or scene.guest.secure_boot:
+        yield Fault("Secure Boot is on: drivers that are built in the guest do not load", _FIRMWARE)
+    elif (
+        scene.guest.secure_boot is None
+        and scene.written("os[@firmware='efi']")
+        and not scene.written("os/loader")
+        and elements.FIRMWARE_FEATURES in scene.facts.elements
+    ):
+        yield Fault("Secure Boot is not switched off: libvirt may choose a firmware that has it on", _FIRMWARE)
+
+
+@rule(
+    "acpi",
+    WARN,
+    "/domain/features/acpi",
+    right="a guest with cells or devices of the host has ACPI",
+    why="it sees no NUMA nodes, no distances and no power button, and PCIe without its full configuration space",
+    source="libvirt formatdomain, Hypervisor features: acpi; ACPI SRAT, SLIT, MCFG",
+    remedy="write <acpi/> in <features>",
+    applies=lambda scene: scene.x86 and bool(scene.guest.cells or scene.given),
+)
+def acpi(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find guests without ACPI."""
+    if "acpi" not in scene.guest.features:
+        yield Fault("no <acpi/>: the guest sees no NUMA nodes", "/domain/features/acpi")
+
+
+@rule(
+    "guest-sleep",
+    WARN,
+    "/domain/pm",
+    right="a guest with passed devices cannot suspend",
+    why="passed devices do not come back from it: the guest must be started again",
+    source="NVIDIA, virtualization guides: no suspend with GPU passthrough; libvirt formatdomain, Power Management",
+    remedy="write <pm><suspend-to-mem enabled='no'/><suspend-to-disk enabled='no'/></pm>",
+    applies=lambda scene: scene.x86 and bool(scene.given),
+)
+def guest_sleep(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find guests with passed devices that may sleep."""
+    for state in ("suspend-to-mem", "suspend-to-disk"):
+        if not scene.written(f"pm/{state}[@enabled='no']"):
+            yield Fault(f"{state} is not switched off", f"/domain/pm/{state}")
+
+
+@rule(
+    "hypervisor-offers",
+    ERROR,
+    "/domain",
+    right="this QEMU and libvirt offer what the guest asks for",
+    why="the guest does not start",
+    source="virsh domcapabilities",
+    remedy="fewer vCPUs, or install what is missing (OVMF for UEFI)",
+    needs=(_OFFER,),
+    applies=lambda scene: scene.x86 and scene.demanding,
+)
+def hypervisor_offers(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find too many vCPUs; firmware and CPU modes are missing on the host only."""
+    offered = scene.host.virtualization.capabilities if scene.host.virtualization else None
+    if offered is None:
+        return
+    if offered.max_vcpus is not None and scene.guest.vcpus > offered.max_vcpus and scene.q35:
+        text = f"{scene.guest.vcpus} vCPUs, this QEMU's machine takes {offered.max_vcpus}"
+        yield Fault(text, "/domain/vcpu")
+    if scene.guest.firmware == "efi" and offered.firmwares is not None and "efi" not in offered.firmwares:
+        yield Fault("libvirt finds no UEFI firmware here", "/domain/os", INFO)
+    mode = scene.guest.cpu.mode
+    same = offered.domain_type in (None, scene.guest.type)
+    if mode is not None and same and offered.cpu_modes is not None and mode not in offered.cpu_modes:
+        yield Fault(f"CPU mode {mode} is not offered here", "/domain/cpu", INFO)
+
+
+@rule(
+    "host-kvm",
+    INFO,
+    "/domain",
+    right="KVM works on the host of a guest of type kvm",
+    why="the guest does not start until it does",
+    source="/dev/kvm; Linux Documentation/virt/kvm",
+    remedy="switch virtualization on in the firmware, and load kvm_intel or kvm_amd",
+    needs=(_KVM,),
+    applies=lambda scene: scene.kvm and scene.demanding,
+)
+def host_kvm(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find hosts without KVM."""
+    if scene.host.virtualization is not None and scene.host.virtualization.kvm is False:
+        yield Fault("no KVM on this host", "/domain")
+
+
+@rule(
+    "qemu-arguments",
+    INFO,
+    QEMU_ARGUMENTS,
+    right="devices of the host and the CPU are elements of the XML, not arguments to QEMU",
+    why="libvirt does not see them: it prepares no device and raises no limit of locked memory, and most rules look at"
+    " elements only",
+    source="libvirt docs, drvqemu: Pass-through of arbitrary QEMU commands",
+    remedy="write a <hostdev> for the device, and <cpu> for the CPU",
+    applies=lambda scene: bool(scene.guest.qemu_arguments),
+)
+def qemu_arguments(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find devices and CPUs that are arguments: of a device only its place on the host is judged."""
+    if passed := passed_functions(scene.guest.qemu_arguments):
+        text = (
+            f"a passed device on the command line is not judged ({named(passed)}), except by what the host says of it"
+        )
+        yield unknown(text, QEMU_ARGUMENTS)
+    if values_of(scene.guest.qemu_arguments, "cpu"):
+        yield unknown("-cpu on the command line replaces <cpu>, and is not judged", QEMU_ARGUMENTS)

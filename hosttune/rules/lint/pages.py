@@ -1,0 +1,254 @@
+"""Rules of the pages behind the guest's memory: huge pages, locking, sharing, ballooning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hosttune.domain.facts import Pages
+from hosttune.model import sysfs
+from hosttune.model.values import CpuSet, format_size, parse_cpus
+from hosttune.rules.lint.guest_on_host import GuestOnHost
+from hosttune.rules.lint.memory import bound_bytes, page_size
+from hosttune.rules.lint.rule import ERROR, INFO, NODES, WARN, Fault, Need, rule, unknown
+
+_BACKING = "/domain/memoryBacking"
+_HUGE = f"{_BACKING}/hugepages"
+_NODES = sysfs.NODES
+_SOURCE = "libvirt formatdomain, Memory Backing"
+_VFIO_RESERVE = 1 << 30  # libvirt's own allowance for MMIO, in addition to the guest's memory
+_MOUNTS = Need(
+    "the mounts of huge pages are unknown (/proc/mounts)",
+    lambda scene: scene.host.memory_settings is not None and scene.host.memory_settings.hugetlbfs is not None,
+)
+
+
+_SMALL_BYTES = 4096  # libvirt takes the size of ordinary pages as a size of "huge" ones, too
+
+
+def _pages(scene: GuestOnHost) -> tuple[Pages, ...]:
+    """Return the huge pages that are written, without those of the ordinary size."""
+    return tuple(p for p in scene.guest.backing.pages or () if p.size_bytes is None or p.size_bytes > _SMALL_BYTES)
+
+
+def _has_pages(scene: GuestOnHost) -> bool:
+    return bool(_pages(scene))
+
+
+@rule(
+    "huge-pages",
+    WARN,
+    _BACKING,
+    right="the memory of a guest with host devices or pinned vCPUs has huge pages",
+    why="the IOMMU and the guest walk 4 KiB pages, and starting takes longer",
+    source=f"{_SOURCE}; Linux admin-guide/mm/hugetlbpage",
+    remedy="write <hugepages><page size='1' unit='GiB' nodeset='…'/></hugepages> for all cells",
+    applies=lambda scene: not scene.confidential and (bool(scene.given) or scene.all_pinned or _has_pages(scene)),
+)
+def huge_pages(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find GPUs on ordinary pages, and cells that the huge pages leave out."""
+    pages = _pages(scene)
+    if not pages:
+        yield Fault("no huge pages: the IOMMU and the guest walk 4 KiB pages, and starting takes longer", _BACKING)
+        return
+    covered = CpuSet().union(*(parse_cpus(page.cells) for page in pages))
+    left = CpuSet(cell.id for cell in scene.guest.cells) - covered
+    if left and all(page.cells is not None for page in pages):
+        yield Fault(f"no huge pages for cells {CpuSet(left)}: they get ordinary ones", _HUGE)
+
+
+@rule(
+    "page-size",
+    ERROR,
+    _HUGE,
+    right="the size of the huge pages is written, and the host has that size",
+    why="the guest does not start; a size that is not written is the host's default, which a kernel argument changes",
+    source=f"{_SOURCE}, hugepages; {_NODES}/node*/hugepages",
+    remedy="write <page size='1' unit='GiB'/>, or a size of this host",
+    applies=_has_pages,
+)
+def page_sizes(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find page sizes that the host does not have, and pages without a size."""
+    pages = _pages(scene)
+    offered = {page.size_bytes for node in scene.host.numa_nodes for page in node.hugepages or ()}
+    if any(page.size_bytes is None for page in pages):
+        settings = scene.host.memory_settings
+        now = settings.default_hugepage_bytes if settings else None
+        text = f"huge pages without a size: it is the host's default, {format_size(now) if now else 'unknown here'}"
+        yield Fault(text, _HUGE, WARN)
+    if not offered:
+        yield unknown("which sizes of huge pages the host has is unknown", _HUGE)
+    for page in pages:
+        if page.size_bytes and offered and page.size_bytes not in offered:
+            sizes = " and ".join(format_size(size) for size in sorted(offered))
+            text = f"pages of {format_size(page.size_bytes)}: this host has {sizes} ({_NODES}/node*/hugepages)"
+            yield Fault(text, _HUGE)
+
+
+@rule(
+    "page-alignment",
+    ERROR,
+    "/domain/memory",
+    right="the memory of each cell is a whole number of its pages",
+    why="the guest does not start: free pages are per node, so the sum alone is not enough",
+    source=f"{_SOURCE}, hugepages; QEMU hostmem-file",
+    remedy="round the memory of the cell to its page size",
+    applies=_has_pages,
+)
+def page_alignment(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find cells, or a guest without cells, whose memory ends within a page."""
+    for cell in scene.guest.cells:
+        size = page_size(scene, cell.id)
+        if size and cell.memory_bytes is not None and cell.memory_bytes % size:
+            text = f"cell {cell.id}: {cell.memory_bytes} bytes is not a whole number of {format_size(size)} pages"
+            yield Fault(text, "/domain/cpu/numa/cell")
+    total = scene.guest.memory_bytes
+    size = page_size(scene, None)
+    if not scene.guest.cells and size and total is not None and total % size:
+        yield Fault(f"{total} bytes is not a whole number of {format_size(size)} pages", "/domain/memory")
+
+
+@rule(
+    "pages-reserved",
+    INFO,
+    _HUGE,
+    right="the host has reserved the huge pages",
+    why="the guest does not start until they are there",
+    source="Linux admin-guide/mm/hugetlbpage",
+    remedy="reserve them at boot, or let hosttune plan and apply do it",
+    needs=(NODES,),
+    applies=_has_pages,
+)
+def pages_reserved(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find pools that are smaller than what is bound to their node."""
+    known = {node.id: node for node in scene.host.numa_nodes}
+    for node, sizes in sorted(bound_bytes(scene).items()):
+        found = known.get(node)
+        for size, needed in sizes.items():
+            pool = next((page for page in (found and found.hugepages) or () if page.size_bytes == size), None)
+            if size is None or pool is None or pool.total is None or pool.total * size >= needed:
+                continue
+            path = f"{_NODES}/node{node}/hugepages/hugepages-{size // 1024}kB/nr_hugepages"
+            text = (
+                f"needs {needed // size} pages of {format_size(size)} on node {node}, where {pool.total} are reserved "
+                f"({path}): reserve them before the start"
+            )
+            yield Fault(text, _HUGE)
+
+
+@rule(
+    "hugetlbfs-mount",
+    INFO,
+    _HUGE,
+    right="libvirt knows a hugetlbfs of the page size",
+    why="libvirt starts no guest without it (Unable to find any usable hugetlbfs mount)",
+    source="libvirt src/qemu/qemu_conf.c (virQEMUDriverConfig, hugetlbfs)",
+    remedy="mount one and restart libvirt's daemon, or let hosttune plan and apply do it",
+    needs=(_MOUNTS,),
+    applies=_has_pages,
+)
+def hugetlbfs_mount(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find page sizes without a mount, or with one that libvirt's daemon has not found."""
+    settings = scene.host.memory_settings
+    mounts = (settings.hugetlbfs if settings else None) or ()
+    for size in sorted({page.size_bytes for page in _pages(scene) if page.size_bytes}):
+        alike = [mount for mount in mounts if mount.size_bytes == size]
+        if not alike:
+            yield Fault(f"no hugetlbfs of {format_size(size)} pages is mounted", _HUGE)
+        elif all(mount.libvirt is False for mount in alike):
+            text = f"libvirt has not found the hugetlbfs at {alike[0].path}: it was mounted after its start"
+            yield Fault(text, _HUGE)
+
+
+@rule(
+    "memory-locking",
+    ERROR,
+    f"{_BACKING}/locked",
+    right="the limit of locked memory is written if memory is locked, and leaves room for VFIO",
+    why="without one the guest may lock all memory; with one that is too small it does not start",
+    source="libvirt formatdomain, locked and hard_limit; libvirt qemu_domain.c (qemuDomainGetMemLockLimitBytes)",
+    remedy="take <locked/> out: VFIO locks the memory anyway, and libvirt raises the limit by itself",
+    applies=lambda scene: not scene.confidential,
+)
+def memory_locking(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find unlimited locking, and limits below what VFIO locks."""
+    guest = scene.guest
+    if guest.backing.locked and guest.hard_limit_bytes is None:
+        text = "<locked/> without a hard_limit: the guest may lock all memory of the host"
+        yield Fault(text, f"{_BACKING}/locked", WARN)
+    limit = guest.hard_limit_bytes
+    if scene.passed and limit is not None and guest.memory_bytes is not None:
+        least = guest.memory_bytes + _VFIO_RESERVE
+        if limit < least:
+            text = f"hard_limit {format_size(limit)} is below memory + 1 GiB ({format_size(least)}) that VFIO locks"
+            yield Fault(text, "/domain/memtune/hard_limit")
+
+
+@rule(
+    "memory-balloon",
+    WARN,
+    "/domain/devices/memballoon",
+    right="a guest whose memory is pinned by passed devices, or huge, has no balloon",
+    why="the balloon gives no memory back to the host",
+    source="Linux Documentation/driver-api/vfio; libvirt formatdomain, memballoon",
+    remedy="write <memballoon model='none'/>",
+    applies=lambda scene: not scene.confidential and (bool(scene.guest.hostdevs) or _has_pages(scene)),
+)
+def memory_balloon(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find a balloon, also the one that libvirt adds."""
+    balloon = scene.guest.balloon
+    if balloon != "none":
+        model = f"model {balloon}" if balloon else "libvirt adds one where none is written"
+        beside = (
+            "passed devices: VFIO pins all memory" if scene.guest.hostdevs else "huge pages: they are reserved anyway"
+        )
+        text = f"a memory balloon ({model}) beside {beside}, a balloon cannot give it back"
+        yield Fault(text, "/domain/devices/memballoon")
+
+
+@rule(
+    "memory-merging",
+    WARN,
+    f"{_BACKING}/nosharepages",
+    right="memory that is pinned or huge is kept out of page merging (KSM)",
+    why="QEMU offers it to KSM, which scans it and can free nothing",
+    source=f"{_SOURCE}, nosharepages; Linux admin-guide/mm/ksm",
+    remedy="write <nosharepages/> in <memoryBacking>",
+    applies=lambda scene: not scene.confidential and (bool(scene.given) or _has_pages(scene)),
+)
+def memory_merging(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find memory that is offered to KSM without use."""
+    if not scene.guest.backing.nosharepages:
+        yield Fault("no <nosharepages/>: memory that cannot be merged is offered to KSM", f"{_BACKING}/nosharepages")
+
+
+@rule(
+    "memory-allocation",
+    WARN,
+    f"{_BACKING}/allocation",
+    right="memory that is pinned or huge is allocated when the guest starts",
+    why="a shortage of huge pages kills the running guest (SIGBUS) instead of stopping its start",
+    source=f"{_SOURCE}, allocation; Linux admin-guide/mm/hugetlbpage",
+    remedy="write <allocation mode='immediate'/> in <memoryBacking>",
+    applies=lambda scene: not scene.confidential and (bool(scene.given) or _has_pages(scene)),
+)
+def memory_allocation(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find memory that is allocated on first use."""
+    mode = scene.guest.backing.allocation
+    if mode != "immediate":
+        text = f"allocation {mode or 'not written'}: memory is taken on first use, and a shortage shows while it runs"
+        yield Fault(text, f"{_BACKING}/allocation")
+
+
+@rule(
+    "confidential-memory",
+    INFO,
+    "/domain/launchSecurity",
+    right="the memory of a confidential guest is judged by what holds for it",
+    why="its private memory is guest_memfd: huge pages, allocation and merging concern only what it shares",
+    source="Linux Documentation/virt/kvm/api (KVM_CREATE_GUEST_MEMFD); QEMU docs/system/i386/amd-memory-encryption",
+    remedy="no advice for ordinary guests: it would take the memory a second time",
+    applies=lambda scene: scene.confidential,
+)
+def confidential_memory(scene: GuestOnHost) -> Iterator[Fault]:
+    """Say that the rules above are not asked about a confidential guest."""
+    yield unknown("a confidential guest: rules of memory are not judged", "/domain/launchSecurity")

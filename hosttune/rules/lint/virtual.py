@@ -1,0 +1,178 @@
+"""Rules of the guest's emulated devices: disks, networks, agent, random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hosttune.domain.facts import Disk
+from hosttune.domain.implied import AGENT_CHANNEL
+from hosttune.rules.lint.guest_on_host import GuestOnHost, named
+from hosttune.rules.lint.rule import WARN, Fault, rule
+
+_DISK = "/domain/devices/disk"
+_INTERFACE = "/domain/devices/interface"
+_SOURCE = "libvirt formatdomain, Hard drives"
+_DIRECT = ("none", "directsync")  # O_DIRECT, which io='native' needs
+_QEMU_NETWORKS = ("network", "bridge", "direct", "ethernet", "user")
+
+
+def _disks(scene: GuestOnHost) -> list[Disk]:
+    return [disk for disk in scene.guest.disks if disk.device in (None, "disk")]
+
+
+def _virtio(scene: GuestOnHost) -> list[Disk]:
+    return [disk for disk in _disks(scene) if disk.bus == "virtio" and _is_local(disk)]
+
+
+def _is_local(disk: Disk) -> bool:
+    """Return whether a disk is a file or a block device. A volume may be on the network, but not as qcow2."""
+    return disk.type in ("file", "block") or (disk.type == "volume" and disk.format == "qcow2")
+
+
+def _names(disks: list[Disk]) -> str:
+    return named(disk.target or disk.source or "?" for disk in disks)
+
+
+@rule(
+    "disk-bus",
+    WARN,
+    f"{_DISK}/target",
+    right="disks are virtio or SCSI",
+    why="an emulated IDE, SATA or USB controller serves one request at a time, in the emulator's thread",
+    source=f"{_SOURCE}, target",
+    remedy="write <target dev='vda' bus='virtio'/>",
+    applies=lambda scene: scene.demanding,
+)
+def disk_bus(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find disks on emulated controllers."""
+    slow = [disk for disk in _disks(scene) if disk.bus in ("ide", "sata", "usb", "fdc")]
+    if slow:
+        yield Fault(f"disks {_names(slow)} on an emulated {slow[0].bus} controller", _where(slow[0], "target"))
+
+
+@rule(
+    "disk-cache",
+    WARN,
+    f"{_DISK}/driver",
+    right="virtio disks bypass the host's page cache, with asynchronous I/O",
+    why="each block is cached twice, in memory that huge pages leave little of, and copied on the host's CPUs",
+    source=f"{_SOURCE}, driver: cache and io",
+    remedy="write cache='none' io='native' (or io_uring) in the disk's <driver>",
+    applies=lambda scene: scene.demanding,
+)
+def disk_cache(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find virtio disks through the page cache, or with QEMU's pool of threads."""
+    cached = [disk for disk in _virtio(scene) if disk.cache not in _DIRECT]
+    if cached:
+        text = f"disks {_names(cached)} with cache {cached[0].cache or 'not written'}: each block is cached twice"
+        yield Fault(text, _where(cached[0], "driver"))
+    pooled = [disk for disk in _virtio(scene) if disk.cache in _DIRECT and disk.io not in ("native", "io_uring")]
+    if pooled:
+        text = (
+            f"disks {_names(pooled)} with io {pooled[0].io or 'not written'}: QEMU's pool of threads does each request"
+        )
+        yield Fault(text, _where(pooled[0], "driver"))
+
+
+@rule(
+    "disk-iothread",
+    WARN,
+    f"{_DISK}/driver",
+    right="a guest with I/O threads uses them for its virtio disks",
+    why="the emulator's main loop serves the disk, and everything else waits for it",
+    source=f"{_SOURCE}, driver: iothread",
+    remedy="write iothread='1' in the disk's <driver>",
+    applies=lambda scene: scene.demanding and scene.guest.iothreads > 0,
+)
+def disk_iothread(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find virtio disks that no I/O thread serves."""
+    left = [disk for disk in _virtio(scene) if disk.iothread is None and not scene.written(f"{_queues(disk)}")]
+    if left:
+        text = f"disks {_names(left)} have no iothread, though the guest has {scene.guest.iothreads}"
+        yield Fault(text, _where(left[0], "driver"))
+
+
+def _queues(disk: Disk) -> str:
+    """Return the path of the I/O threads of a disk's queues (libvirt 10.0)."""
+    return f"devices/disk/target[@dev='{disk.target}']/../driver/iothreads" if _plain(disk) else "devices/disk/none"
+
+
+def _plain(disk: Disk) -> bool:
+    return (disk.target or "").isalnum()
+
+
+def _where(disk: Disk, child: str) -> str:
+    return f"{_DISK}/target[@dev='{disk.target}']/../{child}" if _plain(disk) else f"{_DISK}/{child}"
+
+
+@rule(
+    "nic-model",
+    WARN,
+    f"{_INTERFACE}/model",
+    right="network interfaces are virtio",
+    why="each packet through an emulated NIC is several exits to QEMU",
+    source="libvirt formatdomain, Setting the NIC model",
+    remedy="write <model type='virtio'/> in the interface",
+    applies=lambda scene: scene.demanding,
+)
+def nic_model(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find emulated NICs."""
+    models = {nic.model for nic in scene.guest.interfaces if nic.type in _QEMU_NETWORKS}
+    slow = sorted((model or "not written") for model in models if not (model or "").startswith("virtio"))
+    if slow:
+        yield Fault(f"network interfaces with model {named(slow)}: an emulated NIC", f"{_INTERFACE}/model")
+
+
+@rule(
+    "nic-queues",
+    WARN,
+    f"{_INTERFACE}/driver",
+    right="a virtio network interface has several queues",
+    why="with one queue a single vCPU handles all packets",
+    source="libvirt formatdomain, Setting NIC driver-specific options: queues; hosttune writes at most 8",
+    remedy="write <driver queues='8'/> in the interface, or the number of vCPUs if that is less",
+    applies=lambda scene: scene.demanding and scene.guest.vcpus > 1,
+)
+def nic_queues(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find virtio NICs with one queue."""
+    single = [
+        nic
+        for nic in scene.guest.interfaces
+        if nic.type in _QEMU_NETWORKS[:-1] and (nic.model or "").startswith("virtio") and (nic.queues or 1) < 2
+    ]
+    if single:
+        names = named(nic.source or "?" for nic in single)
+        text = f"network interfaces ({names}) with one queue, for {scene.guest.vcpus} vCPUs"
+        yield Fault(text, f"{_INTERFACE}/driver")
+
+
+@rule(
+    "guest-agent",
+    WARN,
+    "/domain/devices/channel",
+    right="there is a channel for the guest's agent",
+    why="the host cannot ask for addresses, freeze file systems, or shut the guest down cleanly",
+    source="libvirt formatdomain, Channel; QEMU docs/interop/qemu-ga",
+    remedy=f"write <channel type='unix'><target type='virtio' name='{AGENT_CHANNEL}'/></channel>",
+    applies=lambda scene: scene.demanding,
+)
+def guest_agent(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find guests without the agent's channel."""
+    if AGENT_CHANNEL not in scene.guest.channels:
+        yield Fault(f"no channel {AGENT_CHANNEL}: the guest's agent cannot answer the host", "/domain/devices/channel")
+
+
+@rule(
+    "random-numbers",
+    WARN,
+    "/domain/devices/rng",
+    right="there is a virtio device for random numbers",
+    why="a new guest waits for entropy before it makes its keys",
+    source="libvirt formatdomain, Random number generator device",
+    remedy="write <rng model='virtio'><backend model='random'>/dev/urandom</backend></rng>",
+    applies=lambda scene: scene.demanding,
+)
+def random_numbers(scene: GuestOnHost) -> Iterator[Fault]:
+    """Find guests without a source of random numbers."""
+    if not scene.written("devices/rng/backend"):
+        yield Fault("no virtio device for random numbers", "/domain/devices/rng")

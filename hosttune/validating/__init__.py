@@ -1,0 +1,204 @@
+"""Validation: from what a machine shows, through checks and benchmarks, to a Validation that is compared with an
+earlier one and kept.
+
+Changes no setting. `history` knows what is in the state directory; the checks and the evaluation of figures are pure.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hosttune import __version__
+from hosttune.discovery.configuration import configuration_of
+from hosttune.discovery.ports import read_ports
+from hosttune.errors import BadInput, Refused
+from hosttune.gpu import read_gpus
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import System
+from hosttune.model.clock import now_text
+from hosttune.model.evidence import Evidence
+from hosttune.model.host import Host
+from hosttune.model.validation import Gpu, KnownDevice, Machine, Validation, verdict_of
+from hosttune.rules.checks import judge
+from hosttune.rules.checks.expected import Expectation
+from hosttune.validating import history
+
+if TYPE_CHECKING:
+    from hosttune.bench.measuring import Measured
+
+# For each gate, which of two facts gives exit code 1: the verdict is fail or unknown; something is worse than before.
+_GATES = {"verdict": (True, False), "worse": (False, True), "either": (True, True)}
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of a validation. Errors name the command's options, such as `--duration`.
+
+    `level`: 0 checklist, 1 quick benchmarks (about a minute), 2 full benchmarks, 3 burn-in of `duration` seconds (None:
+    300). `guest`: the machine is a guest. `against`: what to compare with. `expect`: devices that must be here.
+    `forget`: addresses of devices that are no longer expected, with the reason `why`. From level 1 on: `scratch`, a
+    path to measure storage in; `peers`, hosts to measure the network to; `floors`, the text of a fleet's own floors
+    (TOML). `keep` False: nothing is written, not even the devices that a later validation expects.
+    """
+
+    level: int = 0
+    guest: bool = False
+    against: Validation | None = None
+    expect: Expectation | None = None
+    forget: tuple[str, ...] = ()
+    why: str | None = None
+    duration: float | None = None
+    scratch: str | None = None
+    peers: tuple[str, ...] = ()
+    floors: str | None = None
+    keep: bool = True
+
+
+@dataclass(frozen=True)
+class Validated:
+    """A validation, and the evidence from which it was made."""
+
+    validation: Validation
+    evidence: Evidence
+
+
+def validate(
+    place: System | Host, request: Request, *, say: Tell = lambda text: None, tell: Tell = lambda text: None
+) -> Validated:
+    """Validate a machine, or a host document, for which only the checks of a document can be made.
+
+    `say` gets each step of a measurement, `tell` other messages for the user. A validation of this machine is kept
+    (`history.keep`) if it has measurements or the user may write the machine's state.
+
+    Raises BadInput for invalid options and files that cannot be read, Refused for a level above 0 on a captured host or
+    with a GPU that is in use.
+    """
+    system = place if isinstance(place, System) else None
+    check_request(request, captured=system is None or system.captured)
+    out = history.check_forget(request.forget, request.why)
+    evidence = _evidence(place, request.guest)
+    if out:
+        history.forget(system, evidence, request.expect, out, request.why or "")
+        tell(f"no longer expected: {', '.join(out)}")
+    evidence, known = history.with_expected(system, evidence, request.expect)
+    measured = None
+    if request.level and system is not None:
+        begun = time.monotonic()
+        measured = _measure(system, evidence, request, say)
+        evidence = look_again(system, evidence, time.monotonic() - begun)
+    live = system is not None and not system.captured
+    found = decide(evidence, request.level, measured, live=live, known=known)
+    if request.keep and (measured is not None or (live and history.keeps_state())):
+        try:
+            history.keep(found)
+        except BadInput as error:
+            tell(f"not kept for later comparison: {error.what}")
+    return Validated(_compared(found, request.against), evidence)
+
+
+def check_request(request: Request, *, captured: bool) -> None:
+    """Refuse to measure a captured host, and options without effect at this level. Raises Refused, BadInput."""
+    if request.level and captured:
+        raise Refused(
+            f"level {request.level} runs benchmarks, and a captured host cannot be measured",
+            where="--level",
+            hint="run it on the host itself, or use --level 0",
+        )
+    if request.duration is not None and request.level != 3:
+        raise BadInput("--duration is only for level 3", where="--duration", hint="add --level 3, or leave it out")
+    measuring = {"--scratch": request.scratch, "--peer": request.peers, "--fleet": request.floors}
+    given = next((option for option, value in measuring.items() if value and not request.level), None)
+    if given is not None:
+        raise BadInput("level 0 runs no benchmarks", where=given, hint="add --level 1, 2 or 3, or leave it out")
+
+
+def exit_code(validation: Validation, gate: str = "verdict") -> int:
+    """Return exit code 1 if what `gate` names is true, else 0.
+
+    `verdict`: a fail or unknown. `worse`: something is worse than before. `either`: one of them.
+    """
+    bad = (validation.verdict not in ("pass", "warn"), bool(validation.worse))
+    return int(any(found and counts for found, counts in zip(bad, _GATES[gate], strict=True)))
+
+
+def _evidence(place: System | Host, inside: bool) -> Evidence:
+    return Evidence(host=place, inside=inside) if isinstance(place, Host) else history.gather(place, inside=inside)
+
+
+def _measure(system: System, evidence: Evidence, request: Request, say: Tell) -> Measured:
+    from hosttune.bench.measuring import measure
+    from hosttune.predicting.references import model_of
+
+    return measure(
+        system,
+        evidence.host,
+        request.level,
+        seconds=request.duration,
+        scratch_path=request.scratch,
+        peers=request.peers,
+        say=say,
+        history=evidence.history,
+        fleet=request.floors,
+        model_of=model_of,
+    )
+
+
+def look_again(system: System, evidence: Evidence, seconds: float) -> Evidence:
+    """Return the evidence with the ports and GPUs read again, so many seconds after the first look."""
+    reader = Reader(system)
+    ports, gpus = read_ports(reader, evidence.host), read_gpus(reader, evidence.host.pci)
+    return msgspec.structs.replace(evidence, ports_later=ports, gpus_later=gpus, seconds_later=seconds)
+
+
+def decide(
+    evidence: Evidence,
+    level: int,
+    measured: Measured | None,
+    *,
+    live: bool,
+    known: tuple[KnownDevice, ...] | None = None,
+) -> Validation:
+    """Run the checks, add what was measured from level 1 on, and return the verdict.
+
+    `known`: the devices that a later validation expects.
+    """
+    if measured is not None:  # facts read under load replace those read at rest
+        evidence = msgspec.structs.replace(evidence, loaded_links=dict(measured.links))
+    results = (*judge(evidence), *(measured.results if measured else ()))
+    return Validation(
+        host=evidence.host.hostname,
+        level=level,
+        verdict=verdict_of(results),
+        results=results,
+        samples=measured.samples if measured else (),
+        facts=dict(measured.facts) if measured else None,
+        at=now_text() if live else None,
+        version=__version__,
+        machine=_machine(evidence.host, known),
+        configuration=configuration_of(evidence),
+    )
+
+
+def _machine(host: Host, known: tuple[KnownDevice, ...] | None) -> Machine:
+    """Return the facts that decide with which machines the figures of this one can be compared."""
+    gpus = tuple(
+        Gpu(address=gpu.address, model=gpu.model or f"{gpu.vendor} GPU", id=host.index.ids(gpu.address))
+        for gpu in host.index.accelerators
+    )
+    product = host.platform.product if host.platform is not None else None
+    return Machine(digest=host.digest, product=product, gpus=gpus, devices=known)
+
+
+def _compared(validation: Validation, before: Validation | None) -> Validation:
+    """Return the validation with what is worse than before, if there is an earlier one."""
+    if before is None:
+        return validation
+    from hosttune.bench.regression import regressions
+
+    return msgspec.structs.replace(validation, worse=regressions(before, validation))
