@@ -13,7 +13,7 @@ from hosttune.cli import run
 plan = applyroots.plan
 root = applyroots.root
 
-PLAN = ("plan", "--root", "@example", "--gpu", "0000:41:00.0", "-o", "xml")
+PLAN = ("plan", "--root", "@example", "--gpu", "0000:41:00.0", "--disk", "/guest.qcow2", "-o", "xml")
 
 
 @pytest.fixture(scope="module")

@@ -43,6 +43,7 @@ ROOMS = frozenset(
         "recording.py",
         "state.py",
         "files.py",
+        "descriptors.py",
         "jsonlines.py",
         "store.py",
         "child.py",

@@ -212,7 +212,7 @@ def _emit_definition(adoption: Adoption, *, from_file: bool) -> None:
 def write_bytes(data: bytes) -> None:
     """Write bytes to stdout as they are. Raises BadInput if stdout cannot be written."""
     from hosttune.cli.output import standard_output, unwritable
-    from hosttune.journal.state import drop
+    from hosttune.machine.descriptors import drop
 
     output = standard_output()
     raw = getattr(output, "buffer", None)

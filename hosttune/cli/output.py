@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from hosttune.errors import BadInput, HosttuneError, Refused
-from hosttune.journal.state import drop
+from hosttune.machine.descriptors import drop
 
 if TYPE_CHECKING:
     import click

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from collections.abc import Mapping
-from typing import TextIO
 
 from hosttune.errors import BadInput, state_remedy
 from hosttune.machine.descriptors import let_go
@@ -190,14 +188,6 @@ def load_text(path: str, *, what: str, size: str = "document") -> str:
         return load(path, what=what, size=size).decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadInput(f"not valid UTF-8 at byte {error.start}", where=path, hint=f"give {what}, in UTF-8") from error
-
-
-def drop(stream: TextIO) -> None:
-    """Discard what a failed stream still holds; otherwise Python would fail on it again at exit (exit code 120)."""
-    with contextlib.suppress(OSError, ValueError):  # a stream without a file descriptor, as in tests
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
-        os.close(null)
 
 
 def unseen_journals(folder: str) -> str | None:

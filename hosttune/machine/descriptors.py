@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from typing import TextIO
 
 
 def let_go(fd: int) -> None:
@@ -14,3 +16,11 @@ def let_go(fd: int) -> None:
         os.close(fd)
     except OSError:
         pass
+
+
+def drop(stream: TextIO) -> None:
+    """Discard what a failed stream still holds; otherwise Python would fail on it again at exit (exit code 120)."""
+    with contextlib.suppress(OSError, ValueError):  # a stream without a file descriptor, as in tests
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
