@@ -387,8 +387,8 @@ def test_a_hostile_plan_is_refused_or_stays_data(
         guest_settings=settings,
         devices=(changed(ONE_GPU.devices[0], guest_address=address, identity=identity, kind=kind),),
     )
-    again = Plan.from_json(plan_of(hostile).to_json()) if name.isascii() else plan_of(hostile)
     try:
+        again = Plan.from_json(plan_of(hostile).to_json()) if name.isascii() else plan_of(hostile)
         files = guest_files(again, name)
     except BadInput:
         return

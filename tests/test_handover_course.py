@@ -607,7 +607,7 @@ def test_the_command(small: Path, capsys: pytest.CaptureFixture[str], tmp_path: 
     text = capsys.readouterr().out
     assert f"{DRIVE} (nvme, of guest vm): quarantine, reset (flr), bind nvme, erase serial number S1" in text
     assert Root(small).tree() == before
-    assert command(small, *words) == 2  # it asks, and nobody answers
+    assert command(small, *words) == 3  # it asks, and nobody answers
     assert block(capsys.readouterr().err.partition("error: ")[1] + "cannot ask\nwhere: prompt\n   do: x\n")
     assert states(small) == {}
     out = tmp_path / "statement.json"

@@ -30,7 +30,7 @@ def own_program() -> Iterator[str]:
     the working directory (-P is new in 3.11).
     """
     with tempfile.TemporaryDirectory(prefix="hosttune-") as folder:
-        os.symlink(Path(__file__).resolve().parents[1], f"{folder}/hosttune")
+        os.symlink(Path(__file__).resolve().parents[2], f"{folder}/hosttune")
         Path(folder, "__main__.py").write_text(_START, encoding="utf-8")
         yield folder
 
