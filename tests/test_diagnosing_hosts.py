@@ -173,7 +173,8 @@ def test_a_fault_of_the_whole_host_does_not_explain_one_slow_device() -> None:
 def test_a_validation_and_its_host_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "v.json").write_text(validation(h2d_ce=27.5).to_json())
     assert run(["diagnose", "--validation", str(tmp_path / "v.json"), "--root", EXAMPLE]) == 1
-    assert "low         h2d (0000:18:00.0): 27.5 GB/s; typical 55.45" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "low h2d 0000:18:00.0 27.5 55.5 63.0 GB/s" in said
     (tmp_path / "v.json").write_text(validation().to_json())
     assert run(["diagnose", "--validation", str(tmp_path / "v.json"), "--root", EXAMPLE]) == 0
     assert run(["diagnose", "--root", EXAMPLE]) == 2

@@ -622,7 +622,9 @@ def test_the_command(small: Path, capsys: pytest.CaptureFixture[str], tmp_path: 
     text = capsys.readouterr().out
     assert f"{NIC}  quarantined since" in text
     assert "hand-over 1, begun" in text
-    assert f"statement: {small}/{STATE}/handover/statement-000001.json" in text.replace("\n", "")
+    assert f"statement: {small}/{STATE}/handover/statement-000001.json" in "".join(text.split()).replace(
+        "statement:", "statement: "
+    )
 
 
 @pytest.mark.parametrize(
@@ -653,9 +655,9 @@ def test_options_before_a_command_of_the_group(small: Path, capsys: pytest.Captu
 def test_a_gpu_that_cannot_be_erased_is_promised_nothing(example: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--device", "0000:18:00.0", "--dry-run", "--to-vfio"]
     assert run(["handover", *words, "--root", f"examples/{example}.tar.xz"]) == 0
-    first = capsys.readouterr().out.splitlines()[0]
-    assert ", no way to erase it is known: it stays quarantined, validate" in first
-    assert ", erase," not in first
+    said = " ".join(capsys.readouterr().out.split())
+    assert ", no way to erase it is known: it stays quarantined, validate" in said
+    assert ", erase," not in said
 
 
 def test_a_captured_host_is_only_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
