@@ -49,15 +49,15 @@ OF_CPUS = re.compile(
 )
 # What else there is, by module, and why it may stand there.
 MAY = {
-    "checks/cpus.py": {"amd": "the beginning of amd_pstate, a driver of CPUs", "intel_cpufreq": "a driver of CPUs"},
+    "rules/checks/cpus.py": {"amd": "the beginning of amd_pstate, a driver of CPUs", "intel_cpufreq": "a driver of CPUs"},
     "discovery/cpuinfo.py": {"NVIDIA": "a maker of Arm CPUs (MIDR_EL1, implementer 0x4e)"},
     "discovery/platform.py": {"intel": "Iommu.vendor, a field of the host document", "amd": "likewise"},
     "domain/proof.py": {"intel": "libvirt's model of a guest's IOMMU"},
     "knobs/pcie.py": {"intel": "root ports of CPUs", "amd": "likewise", "8086": "likewise"},
-    "linting/cpus.py": {"intel": "libvirt's model of a guest's IOMMU"},
-    "planning/pcie/window.py": {"amd": "AMD's CPUs, whose address map has a hole"},
+    "rules/lint/cpus.py": {"intel": "libvirt's model of a guest's IOMMU"},
+    "inventory/window.py": {"amd": "AMD's CPUs, whose address map has a hole"},
     "bench/gpu_hpu.py": {"habana_frameworks.torch.core": "the Python library that this backend is made for"},
-    "checks/xids.py": {"docs.nvidia.com/deploy/xid-errors": "the address of a document"},
+    "rules/checks/xids.py": {"docs.nvidia.com/deploy/xid-errors": "the address of a document"},
     # `settings` lies below `gpu`; these are the last guards of a write, on what the kernel shows then.
     "settings/drivers.py": {"nvidia": "a driver", "0x10de": "a vendor", "_NVIDIA": "its name"},
     "settings/irqs.py": {"nvidia": "a driver"},
@@ -143,16 +143,16 @@ NAME_TOOLS = {
     "bench/gpu_backends.py",  # DCGM
     "bench/judge.py",  # a floor for a number of NVLinks
     "bench/parse/dcgm.py",
-    "checks/fabric.py",  # fabric registration, NVSwitches
-    "checks/fabricmanager.py",
-    "checks/fabricpartition.py",
-    "checks/gpumemory.py",  # to switch ECC on
-    "checks/gpumodes.py",  # persistence and compute mode, MIG
-    "checks/gpus.py",  # clock reasons, application clocks
-    "checks/guesttree.py",  # the source of a check
-    "checks/kernelevents.py",  # SXids
-    "checks/links.py",  # the source of a check
-    "checks/xids.py",
+    "rules/checks/fabric.py",  # fabric registration, NVSwitches
+    "rules/checks/fabricmanager.py",
+    "rules/checks/fabricpartition.py",
+    "rules/checks/gpumemory.py",  # to switch ECC on
+    "rules/checks/gpumodes.py",  # persistence and compute mode, MIG
+    "rules/checks/gpus.py",  # clock reasons, application clocks
+    "rules/checks/guesttree.py",  # the source of a check
+    "rules/checks/kernelevents.py",  # SXids
+    "rules/checks/links.py",  # the source of a check
+    "rules/checks/xids.py",
     "model/limits.py",  # the reason of a limit
     "planning/fabric/steps.py",
     "planning/mig/guest.py",

@@ -50,8 +50,9 @@ CLIENT = End(
 
 @pytest.fixture(scope="module")
 def example() -> Host:
-    """Eight GPUs, each with a NIC below its own switch."""
-    return discover(open_system("@example"))
+    """Eight GPUs, each with a NIC below its own switch; the partition of all eight is active."""
+    host = discover(open_system("@example"))
+    return replace(host, gpus=tuple(replace(gpu, fabric_state="completed") for gpu in host.gpus or ()))
 
 
 def ports(
