@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hosttune.model.devices import DeviceSource, Nic, Nvme, NvSwitch
+from hosttune.model.force import InForce
 from hosttune.model.gpu import Fabric, Gpu
 from hosttune.model.pci import PciDevice
 from hosttune.model.platform import Iommu, Platform, RunningGuest, Tuned, Virtualization
@@ -57,6 +58,7 @@ class HostFields(Value, frozen=True, kw_only=True):
     # The PCI functions that nodes (/dev/…) and interfaces (/sys/class/net/…) of the host are on; of a link:
     # the node. What `nvme` and `nics` name is not in it.
     nodes: Mapping[str, tuple[str, ...]] = {}
+    in_force: InForce | None = None  # what hosttune has applied here; None: unknown (a capture, no root)
     problems: tuple[Problem, ...] = ()
 
     def __post_init__(self) -> None:

@@ -100,6 +100,7 @@ class GuestIntent(Part, frozen=True, kw_only=True):
     networks: tuple[Network, ...] | None = None
     seed: bool = False
     sysctl: Mapping[str, int | str] | None = None
+    state: Literal["present", "absent"] = "present"
 
     def __post_init__(self) -> None:
         close_mappings(self, "sysctl")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from hosttune.errors import BadInput
 from hosttune.model.intent import Boot, Intent, Network
@@ -12,6 +12,14 @@ from hosttune.model.prediction import Expectation
 from hosttune.model.values import CpuSet, Value, check_address, close_lists, close_mappings, from_json, to_json
 
 PLAN_SCHEMA = "hosttune.plan/v1"
+
+
+class Source(Value, frozen=True, kw_only=True):
+    """Where an intent came from: "file" (`name` is its path as given, `sha256` of its bytes), "options", "adopted"."""
+
+    kind: Literal["file", "options", "adopted"]
+    name: str | None = None
+    sha256: str | None = None
 
 
 class PlannedPin(Value, frozen=True, kw_only=True):
@@ -113,6 +121,15 @@ BOOT_WAYS = "give it a disk (disk: PATH, --disk), a network (networks:, --networ
 NO_BOOT = f"nothing to boot from: {BOOT_WAYS}"
 
 
+class GuestChange(Value, frozen=True, kw_only=True):
+    """A difference between a guest in force and the guest as planned now; `when` it takes effect."""
+
+    element: str
+    was: str
+    becomes: str
+    when: Literal["now", "next-start", "after-stop"]
+
+
 class PlannedGuest(Value, frozen=True, kw_only=True):
     """One planned guest: everything that its XML needs, and the reasons.
 
@@ -152,6 +169,8 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
     allocation_threads: int | None = None  # threads that touch its memory when it starts
     guest_settings: Mapping[str, Any] | None = None
     seed: str | None = None
+    change: Literal["create", "update", "keep"] = "create"
+    changes: tuple[GuestChange, ...] = ()  # of an update
 
     def __post_init__(self) -> None:
         close_lists(self)
@@ -180,8 +199,28 @@ class Unplaced(Value, frozen=True, kw_only=True):
         close_lists(self)
 
 
+class Removal(Value, frozen=True, kw_only=True):
+    """A guest in force that is taken away; `when`: "after-stop" while it runs."""
+
+    name: str
+    uuid: str | None = None
+    when: Literal["now", "after-stop"] = "now"
+
+
+class Unnamed(Value, frozen=True, kw_only=True):
+    """A guest ("guest") or a value asked for by name ("setting") that is in force and that the intent does not name."""
+
+    kind: Literal["guest", "setting"]
+    name: str
+    source: Source | None = None
+
+
 class Action(Value, frozen=True, kw_only=True):
-    """One setting to change. `effect` is "now" or "reboot"; `needed`: the guest cannot work without it."""
+    """One setting to change. `effect` is "now" or "reboot"; `needed`: the guest cannot work without it.
+
+    `change`: "set" it to what is wanted, or put it "back" to its original. `when`: `effect`, or "next-start" of its
+    guest, or "after-stop": what only the present run of a guest holds. `drift`: it is in force and has another value.
+    """
 
     id: str
     kind: str
@@ -192,6 +231,9 @@ class Action(Value, frozen=True, kw_only=True):
     needed: bool
     reversible: bool
     why: str
+    change: Literal["set", "back"] = "set"
+    when: Literal["now", "next-start", "after-stop", "reboot"] = "now"
+    drift: bool = False
 
     def __post_init__(self) -> None:
         close_mappings(self, "current", "want")
@@ -275,6 +317,10 @@ class Plan(Value, frozen=True, kw_only=True):
 
     `adoptions`: guests that exist, whose definitions are changed; none of them is in `guests`. `expected`: what guests
     with GPUs can reach, and what a worse placement would lose; the planner itself leaves it empty.
+
+    `source`: of the intent. `based_on`: the newest transaction that the plan knows of; None: what is in force is
+    unknown. `removals`: guests in force that are taken away. `unnamed`: what is in force and stays although the intent
+    does not name it. `prune`: whether that which came from files is taken away.
     """
 
     schema: str = PLAN_SCHEMA
@@ -289,6 +335,11 @@ class Plan(Value, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     adoptions: tuple[AdoptedGuest, ...] = ()
     expected: tuple[Expectation, ...] = ()
+    source: Source | None = None
+    based_on: int | None = None
+    removals: tuple[Removal, ...] = ()
+    unnamed: tuple[Unnamed, ...] = ()
+    prune: bool = False
 
     def __post_init__(self) -> None:
         close_lists(self)
