@@ -74,10 +74,9 @@ def discover(root: Place | None = None) -> Host:
         >>> sum(gpu.vendor == "nvidia" for gpu in host.gpus), len(host.numa_nodes)
         (8, 2)
     """
-    from hosttune.discovery import discover as read
-    from hosttune.machine.archive import open_system
+    from hosttune.transaction.site import open_site
 
-    return read(open_system(_text(root)))
+    return open_site(_text(root))[1]()
 
 
 def capture(path: Place, root: Place | None = None, *, say: Callable[[str], None] = lambda text: None) -> Host:

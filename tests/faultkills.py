@@ -155,7 +155,10 @@ def judge(lab: Lab, tally: Tally, at: int, where: str) -> None:
 
 
 def _brought_back(lab: Lab, tally: Tally, found: Iterable[str]) -> Iterable[str]:
-    finished = any(one.state in ("applied", "kept") for one in transactions(lab.root))
+    known = transactions(lab.root)
+    finished = any(one.state in ("applied", "kept") for one in known) and not any(
+        one.goes_on and one.records for one in known
+    )
     lasting = [setting_of_record(record).undone_later for record in lab.records]
     if finished and {text for text, lasts in zip(found, lasting, strict=True) if lasts} != {"new"}:
         yield f"finished, yet {found}"

@@ -35,7 +35,7 @@ from hosttune.model.quarantine import DeviceRecord
 from hosttune.model.result import Result
 from hosttune.model.values import to_json
 from hosttune.planning.adopting import Definition, adopt, change_definition, saved_plan
-from hosttune.transaction import Options, applied_plans, apply_plan, recover, rehearse_apply, revert, status
+from hosttune.transaction import Options, apply_plan, recover, rehearse_apply, revert, status
 from hosttune.transaction.guards import check_quarantine
 from hosttune.transaction.guests import definition_change
 from hosttune.transaction.steps import TODO, Prepared, Step
@@ -94,11 +94,11 @@ def test_the_definition_is_changed_and_reverted(root: Path) -> None:
     assert all(line in kept for line in BY_HAND.splitlines())
     found, code = status(site_on(root))
     assert (code, found.drift, outcomes(found)) == (0, (), outcomes(result))
-    assert [plan.adoptions for plan in applied_plans(site_on(root))] == [(ADOPTED,)]
+    assert adopted_in_force(root) == (ADOPTED,)
     undone, code = revert(site_on(root), quiet)
     assert (code, outcomes(undone)) == (0, [(f"adopted-guest:{NAME}", "reverted")])
     assert defined(root) == BY_HAND
-    assert applied_plans(site_on(root)) == ()
+    assert adopted_in_force(root) == ()
     lines = map(json.loads, (root / "var/lib/hosttune/transactions/000001.jsonl").read_text().splitlines())
     intent = next(line for line in lines if line.get("event") == "intent")
     assert (intent["kind"], intent["target"], intent["old"]) == ("adopted-guest", NAME, BY_HAND)
@@ -115,16 +115,22 @@ def test_a_second_apply_changes_nothing(root: Path) -> None:
     assert applied(root, plan_of(ADOPTED))[1] == 0
 
 
+def adopted_in_force(root: Path) -> tuple[AdoptedGuest, ...]:
+    found = site_on(root).in_force()
+    assert found is not None
+    return tuple(one.adopted for one in found.guests if one.adopted is not None)
+
+
 def test_what_a_failed_revert_has_left_is_in_force(root: Path) -> None:
     applied(root, plan_of(ADOPTED))
     changed = defined(root)
     revert(site_on(root), quiet)
-    journal = root / "var/lib/hosttune/transactions/000001.jsonl"
-    *lines, undone, _ = journal.read_text().splitlines()
-    journal.write_text("\n".join((*lines, undone.replace('"outcome":"reverted"', '"outcome":"failed"'), "")))
-    assert applied_plans(site_on(root)) == ()
+    journal = root / "var/lib/hosttune/transactions/000002.jsonl"
+    *lines, done, _ = journal.read_text().splitlines()
+    journal.write_text("\n".join((*lines, done.replace('"outcome":"reverted"', '"outcome":"failed"'), "")))
+    assert adopted_in_force(root) == (ADOPTED,)
+    assert status(site_on(root))[0].entries == ()  # it is as it was
     (root / DEFINED).write_text(changed)
-    assert [plan.adoptions for plan in applied_plans(site_on(root))] == [(ADOPTED,)]
     assert recover(site_on(root), quiet)[1] == 0
     assert defined(root) == BY_HAND
 
@@ -381,7 +387,7 @@ def test_the_password_is_in_the_journal_alone(root: Path) -> None:
     assert any("passwdValidTo" in text for text in shown)  # the definition is shown, but for that
     folder = root / "var/lib/hosttune/transactions"
     holding = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir() if b"geheim" in path.read_bytes()}
-    assert holding == {"000001.jsonl": 0o600}
+    assert holding == {f"00000{number}.jsonl": 0o600 for number in (1, 2, 3)}
     assert folder.stat().st_mode & 0o777 == 0o700
     assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
 

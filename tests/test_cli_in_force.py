@@ -13,7 +13,6 @@ from applyroots import GPU, PAGES, PREFERENCE, Cli, outcomes
 from hosttune.cli import run
 from hosttune.machine.scratch import Scratch
 from hosttune.model.plan import Plan
-from hosttune.transaction import applied_plans, plan_in_force
 from hosttune.transaction.site import site_of
 
 plan = applyroots.plan
@@ -36,8 +35,8 @@ def by_plan(cli: Cli) -> list[dict[str, Any]]:
     return [one for one in found if "planned" in f"{one['expected']}" or "applied plan" in f"{one['expected']}"]
 
 
-def in_force(cli: Cli) -> tuple[Plan, ...]:
-    return applied_plans(site_of(Scratch(str(cli.root.path))))
+def in_force(cli: Cli) -> Plan | None:
+    return site_of(Scratch(str(cli.root.path))).plan_in_force()
 
 
 def test_a_plan_that_was_reverted_but_for_a_conflict(cli: Cli, intent: Path, tmp_path: Path) -> None:
@@ -47,14 +46,16 @@ def test_a_plan_that_was_reverted_but_for_a_conflict(cli: Cli, intent: Path, tmp
     before = by_plan(cli)
     assert cli("apply", str(path), "--yes", "--no-guests")[0] == 0
     assert {one["check"] for one in by_plan(cli) if one not in before} >= {"cpu-idle"}
-    assert plan_in_force(site_of(Scratch(str(cli.root.path))), wanted.intent) == wanted
+    assert (now := in_force(cli)) is not None
+    assert {one.id for one in wanted.actions} >= {one.id for one in now.actions}
+    assert now.guests == wanted.guests
     cli.root.put(PAGES, "300\n")
     cli.root.put(PREFERENCE.format(1), "power\n")
     found = outcomes(cli.json("revert", "--yes", code=1))
     left = {name for name, outcome in found.items() if outcome == "conflict"}
     assert left == {f"hugepages:/{PAGES}", "energy-preference:cpus 1-11,97-107"}
     assert by_plan(cli) == before  # what they say where nothing is planned
-    assert in_force(cli) == ()
+    assert in_force(cli) is None
     applied_state = cli.json("status", code=1)
     assert outcomes(applied_state) == dict.fromkeys(left, "conflict")
     assert applied_state["drift"] == []

@@ -105,11 +105,13 @@ def test_a_full_disk_on_the_way_back(lab: Lab, again: str) -> None:
     else:
         applying(FEW)(site_on(lab.root))
         job = reverting(FEW)
-    size = journal_of(lab).stat().st_size
+    size = journal_of(lab).stat().st_size if again == "recover" else 700  # the first line fits
     ended = run_forked(lab.root, limited(size, job), Faults(), watch=False)
     assert ended.code == 1
     assert set(applied_state(lab.root, lab.records)) == {"old"}
-    _, code = job(site_on(lab.root))
+    _, code = recovering(FEW)(site_on(lab.root))
+    assert (code, list(back_at_original(lab))) == (0, [])
+    _, code = reverting(FEW)(site_on(lab.root))
     assert (code, list(back_at_original(lab))) == (0, [])
 
 
@@ -308,7 +310,7 @@ def test_memory_that_an_earlier_version_has_moved_does_not_keep_the_rest_from_go
     assert (code, moved.outcome, {entry.outcome for entry in told.values()}) == (1, "conflict", {"reverted"})
     assert (moved.why or "").endswith("until the guest is shut down and started again")
     assert list(back_at_original(lab)) == []
-    assert [one.state for one in transactions(lab.root)] == ["reverted"]
+    assert transactions(lab.root)[-1].state == "reverted"
     for again in (revert, recover):  # it is said once
         found, code = again(site_on(lab.root), quiet)
         assert (code, found.entries, found.notes) == (0, (), ())

@@ -162,7 +162,9 @@ def needs_a_person(lab: Lab, result: Result, code: int, faults: Faults) -> None:
     left = [
         record for record, now in zip(lab.records, applied_state(lab.root, lab.records), strict=True) if now != "old"
     ]
-    failed = {record.target for record in transactions(lab.root)[-1].records if record.undone == "failed"}
+    failed = {
+        record.target for record in transactions(lab.root)[-1].records if "failed" in (record.undone, record.outcome)
+    }
     assert len(left) <= 1 or "MigMode" in faults.fired, faults.fired  # with MIG on there is no compute mode to put back
     assert {record.target for record in left} <= failed, faults.fired
     assert result.open_transaction is not None

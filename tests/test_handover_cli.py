@@ -178,11 +178,11 @@ def test_what_of_a_quarantined_device_is_not_undone(
     system = open_system(str(tmp_path))
     if refused:
         with pytest.raises(Refused, match="between two tenants"):
-            refuse_between_tenants(system, store, (done,))
+            refuse_between_tenants(system, store, done.records)
     else:
-        refuse_between_tenants(system, store, (done,))
+        refuse_between_tenants(system, store, done.records)
     record_devices(store.folder, (held(GPU, "clean"), held(VIRTUAL, "released")))
-    refuse_between_tenants(system, store, (done,))
+    refuse_between_tenants(system, store, done.records)
 
 
 def held(address: str, state: Any = "quarantined") -> DeviceRecord:

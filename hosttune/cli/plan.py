@@ -121,8 +121,7 @@ def plan(
     asked, chosen_guest = asked_of_mig(asked, output)
     intent, where = read_intent(asked)
     host = read_host(root, document)
-    decided = None if document is not None else plan_in_place(root, host, intent)
-    decided = decided or decide(host, intent, where)
+    decided = decide(host, intent, where)
     decided = with_absent_disks(decided, root) if document is None else decided
     if output not in DRAWN or out is not None or (root is None and document is None):
         decided = with_expectations(decided, host)
@@ -299,16 +298,6 @@ def with_expectations(decided: Plan, host: Host) -> Plan:
     from hosttune.predicting.expecting import with_expectations as expected
 
     return expected(decided, host)
-
-
-def plan_in_place(root: str | None, host: Host, intent: Intent) -> Plan | None:
-    """Return the plan of this intent if it is already applied here, else None. Raises BadInput, Refused."""
-    from hosttune.transaction import calls
-
-    found = calls.plan_in_place(root, host, intent)
-    if found is not None:
-        tell("this intent is already applied here; its plan follows")
-    return found
 
 
 def as_option(error: BadInput, *, named: bool) -> BadInput:

@@ -8,7 +8,6 @@ from typing import Any
 from hosttune.errors import BadInput, Unreadable
 from hosttune.handover.network.tools import versions
 from hosttune.inventory.devices import identity, read_catalogue
-from hosttune.journal import in_force
 from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.clock import now_text
@@ -167,7 +166,7 @@ def applied_values(site: Site, *, as_applied: bool = False) -> Mapping[str, Any]
     A value that cannot be read now is an `Unread`. One that is longer than 200 bytes is represented by its digest.
     Raises Refused for a journal that cannot be read.
     """
-    entries, drift = applied_state(site, in_force(site.transactions()).values())
+    entries, drift = applied_state(site, site.standings(site.transactions()).in_force)
     found = {one.action: one.after for one in entries}
     if as_applied:
         found |= {one.action: one.expected for one in drift}

@@ -22,7 +22,6 @@ from hosttune.model.pci import PciDevice
 from hosttune.model.quarantine import DeviceRecord, Register, drive_mark
 from hosttune.model.values import Value, address_key, is_address, parse_address
 from hosttune.settings.drivers import VFIO, Driver
-from hosttune.transaction.applied import applied_plans
 from hosttune.transaction.guards import same_device
 from hosttune.transaction.site import Site, refuse_open
 
@@ -194,8 +193,9 @@ def _owner(site: Site, host: Host, register: Register, address: str, asked: Aske
         return defined[0], f"guest {defined[0]}, from its definition"
     if defined:
         return None  # which of them had it last is not known
-    plans = applied_plans(site) if site.store is not None else ()
-    planned = [guest.name for plan in plans for guest in plan.guests for one in guest.devices if one.address == address]
+    plan = site.plan_in_force()
+    guests = plan.guests if plan is not None else ()
+    planned = [guest.name for guest in guests for one in guest.devices if one.address == address]
     return (planned[-1], f"guest {planned[-1]}, from the journal") if planned else None
 
 

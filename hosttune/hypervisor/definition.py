@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Collection
 from typing import Any, ClassVar, Self
 
 from hosttune.discovery.guests import DEFINITION
@@ -22,13 +23,13 @@ from hosttune.hypervisor.connection import (
     uuid_of,
     virsh,
 )
+from hosttune.hypervisor.removed import drop, give_back, keep, nvram_of
 from hosttune.hypervisor.texts import with_identity
 from hosttune.machine.system import System
 from hosttune.model.intent import is_guest_name
 from hosttune.settings.explains import Explains
 from hosttune.settings.setting import FILE, GUEST_STAGE, Setting, refuse
 
-_NVRAM = "/var/lib/libvirt/qemu/nvram/{name}_VARS.fd"  # where the system's libvirt keeps UEFI variables
 # The elements that hosttune's domain XML can have, by parent. None of them names a program to run, a hook or a log
 # file.
 _CHILDREN = {
@@ -154,15 +155,23 @@ class Guest(GuestDefinition):
         old = read_definition(system, self.target)
         if value is None:
             self._refuse_running(state, "it runs: shut it down first, or it would disappear when it stops")
-            system.tell(DEFINITION + self.target, "", lambda: _undefine(system, self.target))
+            paths = keep(system, self.target, old) if old is not None else ()
+            system.tell(DEFINITION + self.target, "", lambda: _undefine(system, self.target, paths))
+            for path in paths:
+                system.remove(path)
             return
+        kept = False
         if old is None:
             self._refuse_running(state, "a guest of that name runs without a definition: shut it down first")
-            self._refuse_leftovers(system, value)
+            kept = give_back(system, self.target, value)
+            if not kept:
+                self._refuse_leftovers(system, value)
         xml = value if old is None else with_identity(value, old)
         # What libvirt itself has printed can fail its own schema: then the original could not be put back.
         ours = _strange(value, read_domain(value).qemu_arguments) is None
         system.tell(DEFINITION + self.target, xml, lambda: define(system, xml, validate=ours))
+        if kept:
+            drop(system, self.target, value)
 
     def _refuse_running(self, state: str | None, why: str) -> None:
         if is_active(state):
@@ -173,8 +182,8 @@ class Guest(GuestDefinition):
 
         This guest would use them, and undefining it would remove them.
         """
-        path = _NVRAM.format(name=self.target)
-        if read_domain(xml).firmware == "efi" and system.exists(path):
+        path = nvram_of(xml, self.target)
+        if path is not None and system.exists(path):
             raise WriteFailed(path, "UEFI variables of an earlier guest of that name: move them away first")
 
 
@@ -217,8 +226,9 @@ def define(system: System, xml: str, *, validate: bool) -> None:
         raise CommandFailed(error.argv, error.reason, output) from None
 
 
-def _undefine(system: System, name: str) -> None:
-    """Undefine a guest and remove its UEFI variables, which were made for it. Fails with snapshots or a saved state."""
+def _undefine(system: System, name: str, kept: Collection[str]) -> None:
+    """Undefine a guest. Its UEFI variables and TPM state stay where they are. Fails with snapshots or a saved state."""
     uuid = uuid_of(system, name, persistent=True)
     if uuid is not None:
-        system.change(virsh("undefine", "--nvram", uuid), timeout=CHANGE_SECONDS)
+        tpm = ("--keep-tpm",) if any("/swtpm/" in path for path in kept) else ()
+        system.change(virsh("undefine", "--keep-nvram", *tpm, uuid), timeout=CHANGE_SECONDS)

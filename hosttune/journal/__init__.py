@@ -9,6 +9,9 @@ next step. The first line identifies the transaction. People can read the file; 
     undone   the result of that
     closed   the end: `applied`, `reverted`, or `kept` if the revert left something that others had changed
 
+A revert is a transaction of its own: its intents put values back (`change: back`). `force` folds all journals to what
+is in force.
+
 After a crash the last line may be incomplete. No step depended on it yet, so it is dropped. Any other line that cannot
 be read is an error that names the line: hosttune never guesses. Times are for people; the order is by number.
 """
@@ -19,13 +22,11 @@ from hosttune.journal.records import (
     JOURNAL_SCHEMA,
     OPEN_STATES,
     RETIRED,
+    Caller,
     Header,
     Line,
     Record,
     Transaction,
-    dropped,
-    in_force,
-    left_alone,
     read_transaction,
 )
 from hosttune.journal.store import Journal, JournalFailed, Store
@@ -34,6 +35,7 @@ __all__ = [
     "JOURNAL_SCHEMA",
     "OPEN_STATES",
     "RETIRED",
+    "Caller",
     "Header",
     "Journal",
     "JournalFailed",
@@ -41,8 +43,5 @@ __all__ = [
     "Record",
     "Store",
     "Transaction",
-    "dropped",
-    "in_force",
-    "left_alone",
     "read_transaction",
 ]

@@ -1,11 +1,10 @@
-"""A journal as it is read: its lines, the steps that they describe, and what of them is applied now."""
+"""A journal as it is read: its lines, and the steps that they describe."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -13,15 +12,25 @@ from hosttune.errors import BadInput, Refused
 from hosttune.journal.jsonlines import decoded, whole_lines
 from hosttune.machine.files import read_whole
 from hosttune.model.limits import check_size
+from hosttune.model.plan import Source
 from hosttune.model.values import Value, close_mappings
 
 JOURNAL_SCHEMA = "hosttune.journal/v1"
+TAKING_AWAY = "revert-guest"  # the verb of an apply that only takes guests away
 OPEN_STATES = ("applying", "reverting")
 # Kinds of setting that only earlier versions have, and why this version does not undo them.
 RETIRED = {
     "live-memory": "this version does not move the memory of running guests: what an earlier one has moved stays there"
     " until the guest is shut down and started again"
 }
+
+
+class Caller(Value, frozen=True, kw_only=True):
+    """Who made a transaction: the login of the process, the user who called sudo, and by what."""
+
+    login: str
+    sudo_user: str | None = None
+    via: Literal["shell", "ansible", "unit"] = "shell"
 
 
 class Header(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,6 +48,8 @@ class Header(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     digest: str | None = None
     boot_id: str | None = None
     machine: str | None = None  # which machine it is, even after its CPUs were replaced
+    by: Caller | msgspec.UnsetType = msgspec.UNSET
+    source: Source | msgspec.UnsetType = msgspec.UNSET  # of the intent
     uptime: float | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -53,6 +64,7 @@ class Line(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
     actions: tuple[str, ...] = ()
     scope: str | None = None
     needed: bool | None = None
+    change: str | None = None
     old: Any = None
     new: Any = None
     outcome: str | None = None
@@ -66,7 +78,8 @@ class Record(Value, frozen=True, kw_only=True):
     """One step of a transaction, from its lines. `outcome` None: it was interrupted before it had one.
 
     `after`: the value that was read back. `untouched`: it failed before anything was written. `undone`: the result of
-    its revert, None before any attempt. `undoing`: a revert of it had begun when the journal ended.
+    its revert, None before any attempt. `undoing`: a revert of it had begun when the journal ended. `change`: "set", or
+    "back" for a step that puts an original value back.
     """
 
     step: int
@@ -83,6 +96,7 @@ class Record(Value, frozen=True, kw_only=True):
     untouched: bool = False
     undone: str | None = None
     undoing: bool = False
+    change: str = "set"
 
     def __post_init__(self) -> None:
         close_mappings(self, "old", "new", "after")
@@ -128,12 +142,12 @@ class Transaction(Value, frozen=True, kw_only=True):
     @property
     def is_applied(self) -> bool:
         """Return whether it is a finished apply of which nothing was reverted: its plan is applied."""
-        return self.state == "applied" and self.header.verb == "apply"
+        return self.state == "applied" and self.header.verb in ("apply", TAKING_AWAY)
 
     @property
-    def to_revert(self) -> bool:
-        """Return whether it is an apply with something left to revert (if kept: what others changed)."""
-        return self.state in ("applied", "kept") and self.header.verb == "apply"
+    def goes_on(self) -> bool:
+        """Return whether it is a revert: one that was cut off is finished, not rolled back."""
+        return self.header.verb == "revert"
 
 
 _HEADER, _LINE = msgspec.json.Decoder(Header), msgspec.json.Decoder(Line)
@@ -155,7 +169,7 @@ def read_transaction(path: str) -> Transaction | None:
     if header.schema != JOURNAL_SCHEMA:
         raise _unreadable(path, 1, f"schema {header.schema!r}, this version writes {JOURNAL_SCHEMA!r}")
     records: dict[int, Record] = {}
-    state = "applying"
+    state = "reverting" if header.verb == "revert" else "applying"
     for number, text in lines[1:]:
         line = decoded(text, _LINE.decode, partial(_unreadable, path, number))
         try:
@@ -181,7 +195,7 @@ def _take(records: dict[int, Record], line: Line, state: str) -> str:
             raise ValueError("an intent that is incomplete, or a second one")
         records[line.step] = Record(
             step=line.step, kind=line.kind, target=line.target, actions=line.actions, scope=line.scope,
-            needed=bool(line.needed), old=line.old, new=line.new,
+            needed=bool(line.needed), old=line.old, new=line.new, change=line.change or "set",
         )  # fmt: skip
         return state
     record = records.get(line.step)
@@ -207,36 +221,3 @@ def _unreadable(path: str, number: int, why: str) -> Refused:
         where=f"{path}, line {number}",
         hint="read it, restore the host by hand if it is unfinished, and move it out of the folder",
     )
-
-
-# --- what is applied -----------------------------------------------------------------------------------------
-
-
-def in_force(transactions: Iterable[Transaction]) -> Mapping[tuple[str, str], Record]:
-    """Return the newest record of each setting that is applied, i.e. written and not reverted.
-
-    Not included: boot re-applies; writes that changed nothing; what a revert left alone because others had changed it;
-    and an interrupted apply, whose steps do not count as applied before it is rolled back.
-    """
-    return _newest(transactions, lambda record: record.in_force)
-
-
-def dropped(transactions: Iterable[Transaction]) -> Mapping[tuple[str, str], Record]:
-    """Return the newest record of each setting whose write changed nothing."""
-    applied = (one for one in transactions if one.is_applied)
-    return _newest(applied, lambda record: record.dropped)
-
-
-def left_alone(transactions: Iterable[Transaction]) -> Mapping[tuple[str, str], Record]:
-    """Return the newest record of each setting that a revert left alone because others had changed it."""
-    return _newest(transactions, lambda record: record.to_undo and record.undone == "conflict")
-
-
-def _newest(transactions: Iterable[Transaction], wanted: Callable[[Record], bool]) -> Mapping[tuple[str, str], Record]:
-    return {
-        (record.kind, record.target): record
-        for transaction in transactions
-        if transaction.header.verb == "apply" and transaction.state != "applying"
-        for record in transaction.records
-        if wanted(record)
-    }

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hosttune.transaction.applied import applied_plans, plan_in_force, status
+    from hosttune.transaction.applied import status
     from hosttune.transaction.applying import Options
     from hosttune.transaction.applying import apply as apply_plan
     from hosttune.transaction.booting import reapply
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Options",
-    "applied_plans",
     "apply_plan",
-    "plan_in_force",
     "reapply",
     "recover",
     "rehearse_apply",
@@ -39,8 +37,8 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(("Options", "apply_plan"), "applying"),
-    **dict.fromkeys(("applied_plans", "plan_in_force", "status"), "applied"),
     **dict.fromkeys(("recover", "revert"), "undoing"),
+    "status": "applied",
     "reapply": "booting",
     "rehearse_apply": "dryrun",
 }

@@ -1,19 +1,18 @@
-"""What is applied: the plans that are in force, `status` with drift, and the entries of records in a result."""
+"""What is in force now: `status` with drift, and the entries of records in a result."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from hosttune.errors import BadInput, Refused, Unreadable
-from hosttune.journal import RETIRED, Record, Transaction, dropped, in_force, left_alone
+from hosttune.journal import RETIRED, Record, Transaction
+from hosttune.journal.force import Standing, cut
 from hosttune.journal.register import read_register
 from hosttune.journal.state import unseen_journals
 from hosttune.machine.system import STATE_INSIDE
-from hosttune.model.intent import Intent
-from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import freeze
 from hosttune.settings.explains import Explains
@@ -58,72 +57,9 @@ def _part(setting: Setting, action: str) -> str:
     return action.partition(":")[2] if isinstance(setting, WrittenTogether) else ""
 
 
-def applied_plans(site: Site) -> tuple[Plan, ...]:
-    """Return the applied plans, oldest first, each with only its parts that are still applied.
-
-    For a finished apply this is the plan without the actions whose write changed nothing. For a partly reverted apply
-    it is the actions and guests of the steps that are still applied. Raises BadInput for a plan that cannot be read.
-    """
-    return _applied(site, site.transactions() if site.store is not None else ())
-
-
-def _applied(site: Site, transactions: tuple[Transaction, ...]) -> tuple[Plan, ...]:
-    records_in_force = in_force(transactions)
-    left_out = {
-        name for key, record in dropped(transactions).items() if key not in records_in_force for name in record.actions
-    }
-    found = (_as_in_force(site, plan, transaction, left_out) for transaction, plan in _kept_plans(site, transactions))
-    return tuple(plan for plan in found if plan is not None)
-
-
-def plan_in_force(site: Site, intent: Intent) -> Plan | None:
-    """Return the newest plan that was made from exactly this intent, is applied, and of which nothing was reverted.
-
-    Raises BadInput for a plan that cannot be read.
-    """
-    whole = [plan for transaction, plan in _kept_plans(site, site.transactions()) if transaction.is_applied]
-    return next((plan for plan in reversed(whole) if plan.intent == intent), None)
-
-
-def _kept_plans(site: Site, transactions: Iterable[Transaction]) -> Iterable[tuple[Transaction, Plan]]:
-    """Yield each transaction of which something is applied, with its plan. Raises BadInput."""
-    for transaction in transactions:
-        if site.store is not None and (transaction.is_applied or in_force((transaction,))):
-            text = site.store.plan_of(transaction)
-            if text is not None:
-                plan = Plan.from_json(text, where=transaction.path)
-                actions = tuple(action for action in plan.actions if action.kind not in RETIRED)
-                yield transaction, msgspec.structs.replace(plan, actions=actions)
-
-
-def _as_in_force(site: Site, plan: Plan, transaction: Transaction, left_out: Collection[str]) -> Plan | None:
-    """Return a plan cut to what is still applied, or a whole plan without the actions in `left_out`; None if empty."""
-    if transaction.is_applied:
-        actions = tuple(action for action in plan.actions if action.id not in left_out)
-        return msgspec.structs.replace(plan, actions=actions)
-    left = [cut for record in transaction.records if record.in_force and (cut := _not_back(site, record)) is not None]
-    records = {name: record for record in left for name in record.actions}
-    guests, adopted = ({one.target for one in left if one.kind == kind} for kind in ("guest", "adopted-guest"))
-    found = msgspec.structs.replace(
-        plan,
-        actions=tuple(_of_record(action, records[action.id]) for action in plan.actions if action.id in records),
-        guests=tuple(guest for guest in plan.guests if guest.name in guests),
-        adoptions=tuple(guest for guest in plan.adoptions if guest.name in adopted),
-    )
-    return found if found.actions or found.guests or found.adoptions else None
-
-
-def _of_record(action: Action, record: Record) -> Action:
-    """Return a plan's action cut to what its record is about, because some of several parts may be reverted."""
-    setting = setting_of_record(record)
-    if isinstance(setting, WrittenTogether) or (action.target == record.target and action.want == record.new):
-        return action
-    return msgspec.structs.replace(action, target=record.target, current=record.old, want=record.new)
-
-
 def _not_back(site: Site, record: Record) -> Record | None:
-    """Return a record cut to the parts that a failed or interrupted revert has left; None if all are reverted."""
-    if record.undone != "failed" and not record.undoing:
+    """Return a record cut to the parts that a failed or interrupted way back has left; None if all are back."""
+    if not record.undoing and record.undone != "failed":
         return record
     setting = setting_of_record(record)
     try:
@@ -133,7 +69,7 @@ def _not_back(site: Site, record: Record) -> Record | None:
     old = setting.parts(freeze(record.old))
     names = [name for name, original in old.items() if not same(setting, now.get(name), original)]
     if len(names) < len(old) and names and isinstance(setting, Divisible):
-        return _only(record, setting, names)
+        return cut(record, setting, names)
     return record if names or not old else None
 
 
@@ -150,11 +86,12 @@ def status(site: Site) -> tuple[Result, int]:
         return Result(host=site.hostname, verb="status", state_known=False, notes=(note,)), NO
     transactions = site.transactions()
     unfinished = next((one for one in transactions if one.is_open), None)
-    records_in_force = in_force(transactions)
-    entries, drift = applied_state(site, records_in_force.values())
-    unchanged = [record for key, record in dropped(transactions).items() if key not in records_in_force]
-    kept = [row for record in left_alone(transactions).values() for row in _kept(site, record)]
-    retired = site.retired(one for one in transactions if one.to_revert or one.is_open)
+    rows = site.standings(transactions)
+    entries, drift = applied_state(site, rows.in_force)
+    known = {one.key for one in rows.in_force}
+    unchanged = [one.record for one in rows.dropped if one.key not in known]
+    kept = [row for one in rows.left_alone for row in _kept(site, one.record)]
+    retired = site.retired(transactions)
     notes = (
         *_between_tenants(site),
         *(f"{record.kind} {record.target}: {RETIRED[record.kind]}" for record in retired),
@@ -196,16 +133,16 @@ def _dropped(site: Site, record: Record) -> Iterable[Entry]:
 
 
 def _never_staged(site: Site, transactions: tuple[Transaction, ...]) -> Iterable[Entry]:
-    """Report what applied plans want for the next boot but could not write: it has no record and is not staged.
+    """Report what is wanted for the next boot but could not be written: it has no record and is not staged.
 
     Raises BadInput for a plan that cannot be read.
     """
     recorded = {name for one in transactions for record in one.records for name in record.actions}
-    for plan in _applied(site, transactions):
-        steps = (step for step in steps_of(plan.actions) if step.setting.scope == BOOT)
-        for one in prepare(site.system, steps, {}):
-            if one.verdict == PENDING and recorded.isdisjoint(action.id for action in one.step.actions):
-                yield from entry(one)
+    plan = site.plan_in_force()
+    steps = (step for step in steps_of(plan.actions if plan else ()) if step.setting.scope == BOOT)
+    for one in prepare(site.system, steps):
+        if one.verdict == PENDING and recorded.isdisjoint(action.id for action in one.step.actions):
+            yield from entry(one)
 
 
 def _kept(site: Site, record: Record) -> Iterable[Entry]:
@@ -244,69 +181,27 @@ def _between_tenants(site: Site) -> Iterable[str]:
             yield f"virsh can start a guest with a quarantined device: {why} (setting libvirt_hook)"
 
 
-def applied_state(site: Site, records: Iterable[Record]) -> tuple[list[Entry], list[Drift]]:
-    """Return an entry for each applied record, oldest first, and what has drifted."""
+def applied_state(site: Site, rows: Iterable[Standing]) -> tuple[list[Entry], list[Drift]]:
+    """Return an entry for each setting in force, oldest first, and what has drifted."""
     drift: list[Drift] = []
     entries: list[Entry] = []
-    left = (cut for record in records if (cut := _not_back(site, record)) is not None)
-    for record in _newest_parts(left):
-        if not setting_of_record(record).undone_later:
-            continue  # the operator decides whether a guest runs now
-        found = _look(site, record)
-        drift += _drifted(record, found)
-        entries += _standing(record, found)
+    for row in rows:
+        if (record := _not_back(site, row.record)) is not None:
+            found = _look(site, record)
+            drift += _drifted(record, found)
+            entries += _standing(record, found)
     return entries, drift
 
 
-def drifted_records(site: Site, records: Iterable[Record]) -> Iterable[Record]:
-    """Yield the applied records whose setting has another value now, each cut to the parts that count.
+def drifted_records(site: Site, rows: Iterable[Standing]) -> Iterable[Record]:
+    """Yield the records in force whose setting has another value now, each cut to the parts that count.
 
-    `records` must be all of their kind, because a newer one covers parts of an older one. Not included: what cannot be
-    read, and what waits for a boot or a guest.
+    Not included: what cannot be read, and what waits for a boot or a guest.
     """
-    left = (cut for record in records if (cut := _not_back(site, record)) is not None)
-    for record in _newest_parts(left):
-        found = _look(site, record)
+    for row in rows:
+        found = _look(site, row.record)
         if isinstance(found, Drift) and not (found.why or "").startswith(UNREAD):
-            yield record
-
-
-def _newest_parts(records: Iterable[Record]) -> Iterable[Record]:
-    """Return the records in order, each without the parts that a newer record covers (a CPU in two lists)."""
-    found: list[Record] = []
-    newer: dict[str, set[str]] = {}
-    for record in reversed(tuple(records)):
-        setting = setting_of_record(record)
-        if isinstance(setting, Divisible):
-            taken = newer.setdefault(record.kind, set())
-            mine = setting.parts(freeze(record.new)).keys()
-            left = [name for name in mine if name not in taken]
-            taken.update(mine)
-            if not left:
-                continue
-            if len(left) < len(mine):
-                record = _only(record, setting, left)
-        found.append(record)
-    return reversed(found)
-
-
-def _only(record: Record, setting: Divisible, names: Collection[str]) -> Record:
-    """Return the record cut to these parts of its setting."""
-    target = setting.target_of(names)
-    part = type(setting).restored(target)
-
-    def cut(value: Any) -> Any:
-        return (
-            None
-            if value is None
-            else part.joined({n: v for n, v in setting.parts(freeze(value)).items() if n in names})
-        )
-
-    whole = not isinstance(setting, WrittenTogether)
-    actions = tuple(one for one in record.actions if whole or _part(setting, one) in names)
-    return msgspec.structs.replace(
-        record, target=target, actions=actions, old=cut(record.old), new=cut(record.new), after=cut(record.after)
-    )
+            yield row.record
 
 
 def _look(site: Site, record: Record) -> Drift | str | None:
@@ -361,22 +256,20 @@ def _standing(record: Record, found: Drift | str | None) -> Iterable[Entry]:
 
 def reboot_required(site: Site, transactions: Iterable[Transaction]) -> bool:
     """Return whether something that these transactions staged, and that was reverted, works until the next boot."""
-    records = (
-        record
-        for transaction in transactions
-        for record in transaction.records
-        if record.undone in ("reverted", "already")
-    )
-    return any(_still_works(site, record) for record in records)
+    return any(_still_works(site, record) for transaction in transactions for record in transaction.records)
 
 
 def _still_works(site: Site, record: Record) -> bool:
     setting = setting_of_record(record)
-    if setting.scope != BOOT:
+    back = record.change == "back"
+    done = record.outcome in ("done", "already", "reverted") if back else record.undone in ("reverted", "already")
+    if setting.scope != BOOT or not done:
         return False
     try:
         works = setting.parts(freeze(setting.effective(site.system)))
     except Unreadable:
         return True  # unknown is not "no"
     old, new = setting.parts(freeze(record.old)), setting.parts(freeze(record.new))
+    if back:
+        old, new = new, old
     return any(works.get(name) == part and part != old.get(name) for name, part in new.items())

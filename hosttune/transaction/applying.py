@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import msgspec
 
-from hosttune import __version__
-from hosttune.errors import Declined, Refused
-from hosttune.journal import Record, Store, Transaction, dropped, in_force
+from hosttune.errors import BadInput, Declined, Refused
+from hosttune.journal import Record, Store, Transaction
+from hosttune.journal.force import left_by
 from hosttune.journal.state import load, mode_of, save
 from hosttune.machine.system import KEPT_GPUS
 from hosttune.model.host import Host
@@ -19,24 +18,33 @@ from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Entry, Result
 from hosttune.model.values import to_json
 from hosttune.settings.drivers import cards, identities, merged_identities
-from hosttune.settings.dropin import own_state
+from hosttune.settings.dropin import DropIn, own_state
 from hosttune.settings.setting import AFTER_START_STAGE, BOOT, OF_GUESTS, START_STAGE
 from hosttune.settings.traits import Remediable, TakesDevice
 from hosttune.transaction.adopting import adoption_steps
-from hosttune.transaction.applied import NO, PERSON, SUCCESS, undone_entries
+from hosttune.transaction.applied import NO, PERSON, SUCCESS, reboot_required, undone_entries
 from hosttune.transaction.engine import StepResults, carry_out
-from hosttune.transaction.guards import check_identities, check_machine, check_quarantine, refuse_busy
+from hosttune.transaction.guards import (
+    check_identities,
+    check_machine,
+    check_newest,
+    check_quarantine,
+    refuse_between_tenants,
+    refuse_busy,
+    refuse_removal,
+)
 from hosttune.transaction.guests import (
     Starting,
     apart,
     guest_actions,
     guest_verdicts,
+    removal_steps,
     running_notes,
 )
 from hosttune.transaction.persistence import bound, persistence
 from hosttune.transaction.plancheck import check_places, check_plan
 from hosttune.transaction.signals import interruptible
-from hosttune.transaction.site import Site, described, refuse_open, writable_store
+from hosttune.transaction.site import Site, described, facts_of, next_number, refuse_open, writable_store
 from hosttune.transaction.steps import (
     ABSENT,
     PENDING,
@@ -44,13 +52,16 @@ from hosttune.transaction.steps import (
     UNREADABLE,
     Prepared,
     Step,
-    check_fresh,
+    back_step,
+    check_there,
     covered,
     entries,
     entry,
     in_order,
     prepare,
+    setting_of_record,
     steps_of,
+    with_origin,
     with_verdict,
 )
 from hosttune.transaction.writing import Say
@@ -100,8 +111,9 @@ def apply(
         check_identities(plan, host)
         check_quarantine(plan, host, store)
         check_places(plan, host)
+        check_newest(plan, transactions)
         prepared = look(site, wanted, host, transactions)
-        check_fresh(prepared)
+        check_there(prepared)
         todo = due(prepared)
         if lacking := lacking_steps(prepared):
             return _unchanged(
@@ -109,6 +121,9 @@ def apply(
             ), NO
         if not todo:
             return _unchanged(site, prepared), SUCCESS
+        removed = [one.step.origin for one in todo if one.step.origin is not None]
+        refuse_between_tenants(site.system, store, removed)
+        refuse_removal(site.system, removed)
         refuse_busy(site.system, host, todo, options.disrupt)
         if not confirm(todo):
             raise Declined("not applied: answered no", where="prompt", hint="nothing was changed")
@@ -120,13 +135,23 @@ def apply(
 def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transaction]) -> tuple[Prepared, ...]:
     """Return every step of a plan, and of the files that make it persistent, with its setting's present value.
 
-    Raises BadInput, and Refused for an existing guest whose definition must not be changed.
+    Raises BadInput, and Refused for an existing guest whose definition must not be changed, and for a way back that is
+    not the journal's.
     """
-    applied_state = in_force(transactions)
-    lasting = steps_of(lasting_actions(site, wanted.plan, applied_state.values()))
-    adopted = adoption_steps(site.system, wanted.plan, host, applied_state)
-    steps = apart(site.system, in_order((*wanted.steps, *lasting, *wanted.guests, *adopted)))
-    told = {**applied_state, **dropped(transactions)}
+    rows = site.standings(transactions)
+    known = [one.record for one in rows.in_force]
+    removed = removal_steps(wanted.plan, known)
+    sets = [step for step in wanted.steps if not step.back]
+    backs = [*removed, *(with_origin(step, known) for step in wanted.steps if step.back)]
+    left = tuple(left_by(rows.in_force, [step.setting for step in backs], setting_of_record))
+    lasting = steps_of(lasting_actions(site, sets, [one.record for one in left]))
+    files = {step.setting.target for step in lasting}
+    backs += [
+        back_step(one.record) for one in left if one.record.kind == DropIn.kind and one.record.target not in files
+    ]
+    adopted = adoption_steps(site.system, wanted.plan, host, {(one.kind, one.target): one for one in known})
+    steps = apart(site.system, in_order((*sets, *lasting, *wanted.guests, *adopted, *backs)))
+    told = (*known, *(one.record for one in rows.dropped))
     return guest_verdicts(site.system, covered(prepare(site.system, steps, told)), wanted.plan, host)
 
 
@@ -188,10 +213,9 @@ def _carried(
     say: Say,
 ) -> tuple[Result, int]:
     remember_gpus(store, host, todo)
-    number = 1 + max((one.header.number for one in transactions), default=0)
+    number = next_number(transactions)
     store.keep_plan(number, starting.plan.to_json())
-    facts: dict[str, Any] = {"verb": "apply", "version": __version__, "host": host.hostname, "digest": host.digest}
-    journal = store.begin(number, boot_id=site.boot_id, machine=site.machine, **facts)
+    journal = store.begin(number, **facts_of(site, "apply", digest=host.digest))
     try:
         carried = carry_out(site.system, journal, todo, say, starting.look_again)
     finally:
@@ -202,10 +226,15 @@ def _carried(
         host=site.hostname,
         verb="apply",
         changed=transaction.is_open or (carried.succeeded and any(map(_changed, transaction.records))),
-        reboot_required=waits_for_boot(prepared) or _staged(todo, carried),
+        reboot_required=waits_for_boot(prepared) or _staged(todo, carried) or reboot_required(site, (transaction,)),
         entries=found,
         open_transaction=described(transaction) if transaction.is_open else None,
-        notes=(*inapplicable_notes(prepared), *_notes(carried, todo), *_proofs(site, starting.plan, todo, carried)),
+        notes=(
+            *inapplicable_notes(prepared),
+            *_notes(carried, todo),
+            *_proofs(site, starting.plan, todo, carried),
+            *_not_handed_over(todo, carried),
+        ),
     )
     return result, _code(carried)
 
@@ -249,6 +278,15 @@ def _proofs(site: Site, plan: Plan, todo: Sequence[Prepared], carried: StepResul
         if one.step.setting.kind == "guest-state" and carried.made[number].outcome == "done"
     ]
     return running_notes(site.system, plan, started)
+
+
+def _not_handed_over(todo: Sequence[Prepared], carried: StepResults) -> Iterable[str]:
+    """Yield which devices came back from guests, with the command that makes them fit for the next one."""
+    settings = [one.step.setting for one in todo if one.step.back and carried.succeeded]
+    given = [one.target for one in settings if isinstance(one, TakesDevice) and one.hides_device]
+    if given:
+        command = " ".join(("hosttune handover", *(f"--device {address}" for address in given)))
+        yield f"not handed over: {', '.join(given)} came back as the last guest left them; {command}"
 
 
 def _staged(todo: Sequence[Prepared], carried: StepResults) -> bool:
@@ -309,19 +347,23 @@ def wanted_of(plan: Plan, options: Options) -> Wanted:
     """Return the steps of a plan. Raises BadInput, and Incomplete for a plan with unplaced guests."""
     check_plan(plan)
     steps = steps_of(plan.actions)
+    if not options.guests and plan.removals:
+        names = ", ".join(one.name for one in plan.removals)
+        hint = "apply it without --no-guests"
+        raise BadInput(f"--no-guests with a plan that takes away {names}", where="plan: removals", hint=hint)
     if not options.guests:
         others = tuple(step for step in steps if step.setting.stage not in OF_GUESTS)
         return Wanted(msgspec.structs.replace(plan, adoptions=()), others, ())
     return Wanted(plan, steps, steps_of(guest_actions(plan, start=options.start)))
 
 
-def lasting_actions(site: Site, plan: Plan, in_force_now: Iterable[Record]) -> tuple[Action, ...]:
+def lasting_actions(site: Site, sets: Iterable[Step], left: Iterable[Record]) -> tuple[Action, ...]:
     """Return the actions for the files that make a plan persistent. Raises BadInput.
 
-    These files also hold what earlier applies need. They are written even for a step that has to wait now.
+    These files also hold what earlier applies need (`left`). They are written even for a step that has to wait now.
     """
-    wanted_settings = [(record.kind, record.target, record.new) for record in in_force_now]
-    wanted_settings += [(action.kind, action.target, action.want) for action in plan.actions]
+    wanted_settings = [(record.kind, record.target, record.new) for record in left]
+    wanted_settings += [(action.kind, action.target, action.want) for step in sets for action in step.actions]
     ids = cards(site.system, bound(wanted_settings))
     return persistence(wanted_settings, None if site.system.captured else own_state(), ids)
 

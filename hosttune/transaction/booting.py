@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hosttune import __version__
 from hosttune.discovery.holders import holders
-from hosttune.journal import Record, Store, Transaction, in_force
+from hosttune.journal import Record, Store, Transaction
+from hosttune.journal.force import AGAIN, KEPT
 from hosttune.model import sysfs
 from hosttune.model.plan import Action
 from hosttune.model.result import Entry, Result
 from hosttune.settings.setting import OF_GUESTS, RUNTIME
 from hosttune.settings.traits import MayGiveLess, TakesDevice
-from hosttune.transaction.applied import NO, SUCCESS, applied_plans, applied_state, reboot_required
+from hosttune.transaction.applied import NO, SUCCESS, applied_state, reboot_required
 from hosttune.transaction.engine import carry_out
 from hosttune.transaction.signals import interruptible
-from hosttune.transaction.site import Site, described, refuse_open, writable_store
+from hosttune.transaction.site import Site, described, facts_of, next_number, refuse_open, writable_store
 from hosttune.transaction.steps import (
     ALREADY,
     PENDING,
@@ -35,7 +35,6 @@ from hosttune.transaction.steps import (
     setting_of_record,
     with_verdict,
 )
-from hosttune.transaction.undoing import AGAIN, KEPT
 from hosttune.transaction.writing import Say
 
 _FINE = ("done", VERDICT_OUTCOMES[ALREADY], VERDICT_OUTCOMES[PENDING])
@@ -60,11 +59,11 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
     store = writable_store(site)
     with store.locked(), interruptible():
         kept = _without_old(site, store)
-        records = [one for one in in_force(kept).values() if setting_of_record(one).stage not in OF_GUESTS]
-        number = 1 + max((one.header.number for one in kept), default=0)
+        rows = [one for one in site.standings(kept).in_force if setting_of_record(one.record).stage not in OF_GUESTS]
+        number = next_number(kept)
         found: list[Entry] = []
         failed = False
-        for record in records:
+        for record in (row.record for row in rows):
             if setting_of_record(record).scope != RUNTIME:
                 continue
             before = tuple(one for one in kept if one.header.verb == AGAIN and _is_of(one, record))
@@ -76,7 +75,7 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
                 break
         transactions = site.transactions()
         left = next((one for one in transactions if one.is_open), None)
-        now, drift = applied_state(site, records)
+        now, drift = applied_state(site, rows)
         result = Result(
             host=site.hostname,
             verb="apply",
@@ -123,13 +122,11 @@ def _again(
 
     `before`: journals of earlier re-applies of this record. This one replaces them.
     """
-    one = _judged(site, prepare(site.system, [step_of(record)], {})[0])
+    one = _judged(site, prepare(site.system, [step_of(record)])[0])
     if one.verdict != TODO:
         rows = entry(one)
         return _RecordAtBoot(rows, all(row.outcome in _FINE or row.outcome == record.outcome for row in rows))
-    journal = store.begin(
-        number, verb=AGAIN, version=__version__, host=site.hostname, boot_id=site.boot_id, machine=site.machine
-    )
+    journal = store.begin(number, **facts_of(site, AGAIN))
     try:
         carried = carry_out(site.system, journal, [one], say)
     finally:
@@ -164,7 +161,8 @@ def _another_device(site: Site, address: str) -> str | None:
     This happens when a card is added or removed, because buses then get other numbers. None: it is the same device, or
     no plan says which device it was. Raises BadInput for a saved plan that cannot be read.
     """
-    known = {device.address: device.identity for p in applied_plans(site) for g in p.guests for device in g.devices}
+    plan = site.plan_in_force()
+    known = {device.address: device.identity for guest in plan.guests for device in guest.devices} if plan else {}
     _, _, facts = known.get(address, "").partition(" ")
     planned = facts.partition(" ")[0]  # "10de:2335"
     read = (site.system.read(f"{sysfs.PCI_DEVICES}/{address}/{name}") or "?" for name in ("vendor", "device"))

@@ -20,7 +20,7 @@ from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan
 from hosttune.model.result import Result
 from hosttune.transaction import applied, guards, undoing
-from hosttune.transaction.site import Site, open_site, saved_plan_path, writable_store
+from hosttune.transaction.site import Site, saved_plan_path, writable_store
 from hosttune.transaction.writing import Say
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ def apply(
 ) -> Result:
     """Make the machine match a plan, or rehearse that.
 
-    `asked` returns the plan, an intent (see `plan_of_intent`; `where` names its source) or None for the saved plan. It
-    is called only after the machine is known to be one that can be changed. Raises BadInput and Refused before anything
-    is written, Declined if `confirm` returns false.
+    `asked` returns the plan, an intent (`where` names its source), which is planned anew, or None for the saved plan.
+    It is called only after the machine is known to be one that can be changed. Raises BadInput and Refused before
+    anything is written, Declined if `confirm` returns false.
     """
     from hosttune.transaction import applying, dryrun  # imported here because `status` does not need them
 
@@ -54,7 +54,9 @@ def apply(
         writable_store(site)
     found = asked()
     if isinstance(found, Intent):
-        found = plan_of_intent(site, found, discover, where)
+        from hosttune.planning import plan as decide
+
+        found = decide(discover(), found, where=where)
     wanted = found if found is not None else _saved_plan(site)
 
     def known() -> Host:
@@ -121,34 +123,6 @@ def _with_code(outcome: tuple[Result, int]) -> Result:
 
 
 # --- which plan ----------------------------------------------------------------------------------------------
-
-
-def plan_of_intent(site: Site, intent: Intent, discover: Callable[[], Host], where: str = "intent") -> Plan:
-    """Return the plan for an intent: the applied one that was made from it, else the saved one, else a new one.
-
-    So a second apply of an intent has nothing to do, and the plan that the administrator has read is the plan that is
-    applied. If the host has changed since then, that plan is stale and is refused. Raises BadInput, Refused.
-    """
-    found = applied.plan_in_force(site, intent)
-    if found is None and site.store is not None and os.path.exists(saved_plan_path(site)):
-        saved = _saved_plan(site)
-        found = saved if saved.intent == intent else None
-    if found is not None:
-        return found
-    from hosttune.planning import plan as decide
-
-    return decide(discover(), intent, where=where)
-
-
-def plan_in_place(root: str | None, host: Host, intent: Intent) -> Plan | None:
-    """Return the applied plan that was made from this intent, if its guests are already defined here; else None.
-
-    A new plan is not possible then: the guests' names are taken by the guests themselves. Raises BadInput, Refused.
-    """
-    if not {guest.name for guest in intent.guests} & {guest.name for guest in host.guests or ()}:
-        return None
-    found = applied.plan_in_force(open_site(root)[0], intent)
-    return found if found is not None and found.host_digest == host.digest else None
 
 
 def _saved_plan(site: Site) -> Plan:

@@ -21,12 +21,12 @@ from hosttune.transaction.applying import (
     waits_for_boot,
     wanted_of,
 )
-from hosttune.transaction.guards import busy_lines, check_identities, check_machine, check_quarantine
+from hosttune.transaction.guards import busy_lines, check_identities, check_machine, check_newest, check_quarantine
 from hosttune.transaction.guests import definition_change
 from hosttune.transaction.plancheck import check_places
 from hosttune.transaction.rehearsal import rehearse
 from hosttune.transaction.site import Site, described, writable_store
-from hosttune.transaction.steps import TODO, UNREADABLE, Prepared, check_fresh, entry, with_verdict
+from hosttune.transaction.steps import TODO, UNREADABLE, Prepared, check_there, entry, with_verdict
 
 
 def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover) -> tuple[Result, int]:
@@ -41,10 +41,11 @@ def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover)
     check_places(plan, host)
     transactions = site.transactions()
     unfinished = next((described(one) for one in transactions if one.is_open), None)
+    check_newest(plan, transactions)
     prepared = look(site, wanted, host, transactions)
-    check_fresh(prepared)
+    check_there(prepared)
     todo = due(prepared)
-    rehearsed = {id(one): rehearse(site.system, one.step.setting, one.step.want) for one in todo}
+    rehearsed = {id(one): rehearse(site.system, one.step.setting, one.step.written) for one in todo}
     told = [_rehearsed(one, *rehearsed[id(one)]) if one.verdict == TODO else one for one in prepared]
     refused = [(one, why) for one in todo if (why := rehearsed[id(one)][1]) and one.verdict == TODO]
     result = Result(

@@ -15,12 +15,11 @@ from hosttune.machine.system import System
 from hosttune.model.listing import some
 from hosttune.model.values import freeze
 from hosttune.settings.explains import Explains
-from hosttune.settings.setting import Setting
 from hosttune.settings.traits import MayGiveLess
 from hosttune.transaction.rehearsal import Counted
-from hosttune.transaction.rollback import close, roll_back_records
+from hosttune.transaction.rollback import close, put_back, roll_back_records
 from hosttune.transaction.signals import uninterrupted
-from hosttune.transaction.steps import TODO, VERDICT_OUTCOMES, Prepared, shown_text
+from hosttune.transaction.steps import TODO, VERDICT_OUTCOMES, Prepared, Step, shown_text
 from hosttune.transaction.writing import Made, Say, reason_of, value_or_none, write
 
 _FATAL = ("failed", "conflict")
@@ -108,6 +107,9 @@ def outcome_line(one: Prepared, made: Made) -> str:
 def _step(system: System, journal: Journal, number: int, one: Prepared, made: dict[int, Made], say: Say) -> None:
     """Carry out one step: journal the intent, re-read, write, read back, journal the outcome. Raises JournalFailed."""
     step, setting = one.step, one.step.setting
+    if step.origin is not None:
+        made[number], _ = put_back(system, journal, number, step.origin, same_boot=True, force=True, strict=True)
+        return
     journal.write(
         "intent",
         step=number,
@@ -119,14 +121,15 @@ def _step(system: System, journal: Journal, number: int, one: Prepared, made: di
         old=one.live,
         new=step.want,
     )
-    found = made[number] = _changed(system, setting, one.live, step.want)
+    found = made[number] = _changed(system, step, one.live)
     journal.write(
         "done", step=number, outcome=found.outcome, value=found.after, why=found.why, untouched=found.untouched
     )
 
 
-def _changed(system: System, setting: Setting, old: Any, want: Any) -> Made:
+def _changed(system: System, step: Step, old: Any) -> Made:
     """Re-read, write, read back. `ignored` and `clamped` are outcomes of a write, so never without a write."""
+    setting, want = step.setting, step.want
     counted = Counted(system)
     try:
         now = freeze(setting.read(system))
@@ -136,7 +139,7 @@ def _changed(system: System, setting: Setting, old: Any, want: Any) -> Made:
         if now != old:
             change = f"changed from {shown_text(setting, old)} to {shown_text(setting, now)} since it was read"
             return Made("conflict", now, change)
-        note = write(counted, setting, want)
+        note = write(counted, setting, step.written)
         after = freeze(setting.read(system))
     except Stuck as error:
         return Made("stuck", value_or_none(system, setting), f"{error.what}: {error.where}")

@@ -9,6 +9,7 @@ from hosttune.discovery.holders import holders
 from hosttune.disks import functions_of
 from hosttune.errors import BadInput, Refused, Unreadable
 from hosttune.journal import Record, Store, Transaction
+from hosttune.journal.force import newest
 from hosttune.journal.register import read_register
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
@@ -39,6 +40,14 @@ def check_machine(plan: Plan, host: Host) -> None:
         made = f" ({plan.hostname})" if plan.hostname else ""
         what = f"the plan is of another machine{made}, or CPUs, nodes or the machine id changed since"
         raise Refused(what, where="plan: host_digest", hint=hint)
+
+
+def check_newest(plan: Plan, transactions: Iterable[Transaction]) -> None:
+    """Refuse a plan that does not know of the newest transaction, or knows of one that is not here. Raises Refused."""
+    last = newest(transactions)
+    if plan.based_on not in (None, last):
+        what = f"the plan is stale: it was made after transaction {plan.based_on}, and the newest here is {last}"
+        raise Refused(what, where="plan: based_on", hint="plan again: hosttune plan")
 
 
 def check_identities(plan: Plan, host: Host) -> None:
@@ -86,7 +95,7 @@ def check_quarantine(plan: Plan, host: Host, store: Store | None) -> None:
         raise Refused("devices between two tenants:\n" + "\n".join(lines), where="plan", hint=hint)
 
 
-def refuse_between_tenants(system: System, store: Store, transactions: Iterable[Transaction]) -> None:
+def refuse_between_tenants(system: System, store: Store, records: Iterable[Record]) -> None:
     """Refuse to undo what is about a device between two tenants, or what guards it. Raises Refused, BadInput.
 
     Undone, it would go to the driver of the host, or to a guest by an earlier definition; without libvirt's hook, any
@@ -94,10 +103,9 @@ def refuse_between_tenants(system: System, store: Store, transactions: Iterable[
     """
     held = {one.address: one for one in read_register(store.folder).quarantined}
     related = {other: one for address, one in held.items() for other in _same_device(system, address)}
-    records = [one for transaction in transactions for one in transaction.records if one.to_undo] if held else []
     lines = {
         f"  {one.address} is quarantined since {one.since} ({one.why}): {record.kind}:{record.target} would be undone"
-        for record in records
+        for record in (records if held else ())
         for one in (held.values() if record.kind == "libvirt-hook" else _touched(system, record, related))
     }
     if lines:
@@ -211,8 +219,6 @@ def _of_guests(host: Host, todo: Sequence[Prepared], disrupt: Collection[str]) -
     running = {guest.name: guest for guest in host.guests or () if is_active(guest.state)}
     for one in todo:
         setting = one.step.setting
-        if setting.kind == "guest" and setting.target in running and setting.target not in disrupt:
-            yield f"guest {setting.target} is running: its new definition holds from its next start"
         for guest in running.values():
             if not isinstance(setting, TakesDevice) or one.verdict != TODO:
                 continue
@@ -233,13 +239,12 @@ def _held(system: System, host: Host, todo: Sequence[Prepared]) -> Iterable[str]
     yield from sorted(f"{target}: {why}" for target, why in kept if why)
 
 
-def refuse_in_use(system: System, transactions: Iterable[Transaction], ended: Collection[str] = frozenset()) -> None:
+def refuse_in_use(system: System, records: Sequence[Record], ended: Collection[str] = frozenset()) -> None:
     """Refuse to revert what is in use now, no matter who started that guest or process. Raises Refused.
 
     This covers devices whose driver would change (vfio-pci's unbind asks QEMU to unplug the device from the running
     guest) and huge pages in use. `ended` names guests that the rollback itself ends first.
     """
-    records = [one for transaction in transactions for one in transaction.records if one.to_undo]
     lines = [] if ended else list(_still_in_use(system, records))
     addresses = dict.fromkeys(address for one in records for address in _functions_changing_driver(system, one))
     found = holders(system, tuple(addresses)) if addresses else ()
@@ -277,18 +282,30 @@ def _still_in_use(system: System, records: Sequence[Record]) -> Iterable[str]:
             yield line
 
 
-def refuse_running_guests(
-    system: System, transactions: Iterable[Transaction], disrupt: Collection[str] = frozenset()
-) -> None:
-    """Refuse to revert while a guest that these transactions set up is running. Raises Refused."""
+def refuse_removal(system: System, records: Iterable[Record]) -> None:
+    """Refuse to undefine guests that run, or of which something would be lost. Raises Refused, naming the ways."""
+    from hosttune.hypervisor.connection import is_active, read_state
+    from hosttune.hypervisor.removed import obstacles
+
+    lines = []
+    for name in (one.target for one in records if one.kind == "guest" and one.old is None):
+        try:
+            state = read_state(system, name)
+            why = [f"it is {state}: virsh shutdown {name}"] if is_active(state) else []
+            why += [] if state is None else obstacles(system, name)
+        except Unreadable as error:
+            why = [f"libvirt cannot be asked about it: {error.reason}"]
+        lines += [f"  guest {name}: {text}" for text in why]
+    if lines:
+        what = "a guest cannot be taken away now:\n" + "\n".join(lines)
+        raise Refused(what, where="guests", hint="do what is named for each, then try again; nothing was changed")
+
+
+def refuse_running_guests(system: System, records: Iterable[Record], disrupt: Collection[str] = frozenset()) -> None:
+    """Refuse to put back the definition of a guest that is running. Raises Refused."""
     from hosttune.hypervisor import is_active
 
-    ours = {
-        record.target
-        for transaction in transactions
-        for record in transaction.records
-        if record.kind in ("guest", "guest-state") and record.to_undo
-    }
+    ours = {record.target for record in records if record.kind in ("guest", "guest-state")}
     if not ours:
         return
     from hosttune.discovery.guests import read_guests

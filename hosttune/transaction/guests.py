@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hosttune.domain import domain_xml
-from hosttune.errors import BadInput, Unreadable
+from hosttune.errors import BadInput, Refused, Unreadable
 from hosttune.guest import guest_files
 from hosttune.hypervisor import no_system, process_of, ready, startable, unreachable, verify_running, xml_difference
 from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.hypervisor.connection import has_managed_save
+from hosttune.journal import Record
 from hosttune.machine.system import System
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Plan, PlannedGuest
@@ -21,7 +22,7 @@ from hosttune.model.values import FrozenMap
 from hosttune.settings.setting import AFTER_START_STAGE, START_STAGE
 from hosttune.settings.traits import WrittenTogether
 from hosttune.transaction.guestfiles import value_of
-from hosttune.transaction.steps import PENDING, TODO, UNREADABLE, Prepared, Step, prepare, with_verdict
+from hosttune.transaction.steps import PENDING, TODO, UNREADABLE, Prepared, Step, back_step, prepare, with_verdict
 
 FILES, DEFINITION, STATE = "guest-files", "guest", "guest-state"
 RUNNING = "running"
@@ -58,6 +59,17 @@ def _action(kind: str, target: str, want: Any, why: str) -> Action:
         id=f"{kind}:{target}", kind=kind, target=target, current=None, want=want, effect="now",
         needed=kind != FILES, reversible=True, why=why,
     )  # fmt: skip
+
+
+def removal_steps(plan: Plan, known: Iterable[Record]) -> tuple[Step, ...]:
+    """Return the ways back of the guests that a plan takes away: their definitions and files. Raises Refused."""
+    names = {one.name for one in plan.removals}
+    records = [one for one in known if one.target in names and one.kind in (FILES, DEFINITION, AdoptedDefinition.kind)]
+    strange = names - {one.target for one in records if one.kind != FILES}
+    if strange:
+        what = f"the plan is stale: it takes away {', '.join(sorted(strange))}, which is not in force here"
+        raise Refused(what, where="plan: removals", hint="plan again: hosttune plan")
+    return tuple(back_step(one, "the guest is taken away") for one in records)
 
 
 def guest_verdicts(system: System, prepared: Sequence[Prepared], plan: Plan, host: Host) -> tuple[Prepared, ...]:
@@ -154,7 +166,7 @@ class Starting:
         while one.step.setting.waits_for(self.system) is not None and time.monotonic() < deadline:
             time.sleep(1.0)
         self.found["waited"] = "yes"
-        return prepare(self.system, [one.step], {})[0]
+        return prepare(self.system, [one.step])[0]
 
 
 def running_notes(system: System, plan: Plan, started: Iterable[str]) -> Iterable[str]:

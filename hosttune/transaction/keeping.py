@@ -12,18 +12,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from hosttune import __version__
 from hosttune.errors import Refused
-from hosttune.journal import Record, Store, Transaction, in_force, left_alone
+from hosttune.journal import Record, Store, Transaction
+from hosttune.journal.force import KEPT
 from hosttune.knobs.registry import all_knobs
 from hosttune.model.clock import seconds_of, since_boot
 from hosttune.transaction.applied import drifted_records
 from hosttune.transaction.booting import step_of
 from hosttune.transaction.engine import carry_out
 from hosttune.transaction.signals import interruptible
-from hosttune.transaction.site import Site, refuse_open, writable_store
+from hosttune.transaction.site import Site, facts_of, next_number, refuse_open, writable_store
 from hosttune.transaction.steps import TODO, prepare
-from hosttune.transaction.undoing import KEPT
 from hosttune.transaction.writing import Say
 
 # After so many corrections of a knob at one place within so many seconds, something else wants another value.
@@ -72,7 +71,7 @@ def keep(
         with store.locked(), interruptible():
             transactions = site.transactions()
             refuse_open(transactions)
-            if left_alone(transactions):
+            if site.standings(transactions).left_alone:
                 return Keeping(refused="a revert left settings alone that something else had changed")
             return _turn(site, store, transactions, say, _Moment(site.boot_id, now(), uptime()))
     except Refused as error:
@@ -104,8 +103,8 @@ class _Moment(NamedTuple):
 
 def _turn(site: Site, store: Store, transactions: Sequence[Transaction], say: Say, now: _Moment) -> Keeping:
     _forget_old(site, store, transactions, now)
-    number = 1 + max((one.header.number for one in transactions), default=0)
-    candidates = (one for one in in_force(transactions).values() if knob_to_keep(one.kind, one.target))
+    number = next_number(transactions)
+    candidates = (one for one in site.standings(transactions).in_force if knob_to_keep(*one.key))
     found: list[Kept] = []
     corrections = _corrections(transactions, now)
     for record in drifted_records(site, candidates):
@@ -128,13 +127,10 @@ def _correct(
     site: Site, store: Store, number: int, record: Record, say: Say, uptime: float
 ) -> tuple[Kept | None, bool]:
     """Set one record's value again. Return (None, False) if nothing is left to write, else (what was done, stopped)."""
-    one = prepare(site.system, [step_of(record, "drifted, and kept (hosttune watch --keep)")], {})[0]
+    one = prepare(site.system, [step_of(record, "drifted, and kept (hosttune watch --keep)")])[0]
     if one.verdict != TODO:
         return None, False
-    journal = store.begin(
-        number, verb=KEPT, version=__version__, host=site.hostname, boot_id=site.boot_id, machine=site.machine,
-        uptime=round(uptime, 1),
-    )  # fmt: skip
+    journal = store.begin(number, **facts_of(site, KEPT, uptime=round(uptime, 1)))
     try:
         carried = carry_out(site.system, journal, [one], say)
     finally:

@@ -5,7 +5,7 @@ It uses the journal, never values in memory, so the same code serves a crash, a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +13,10 @@ import msgspec
 
 from hosttune.errors import HosttuneError, InUse, Stuck
 from hosttune.journal import Journal, JournalFailed, Record, Transaction
+from hosttune.journal.force import Standing
 from hosttune.machine.system import System
-from hosttune.model.values import FrozenMap, freeze
+from hosttune.model.values import freeze
 from hosttune.settings.setting import RUNTIME, Setting
-from hosttune.settings.traits import Divisible
 from hosttune.transaction.rehearsal import Counted
 from hosttune.transaction.signals import uninterrupted
 from hosttune.transaction.steps import setting_of_record, shown_text, text_of
@@ -24,83 +24,100 @@ from hosttune.transaction.writing import Made, Say, reason_of, value_or_none, wr
 
 
 def roll_back_records(
-    system: System,
-    journal: Journal,
-    records: Iterable[Record],
-    say: Say,
-    *,
-    same_boot: bool,
-    force: bool = False,
-    again: Mapping[tuple[str, str], Any] = FrozenMap({}),
+    system: System, journal: Journal, records: Iterable[Record], say: Say, *, same_boot: bool, force: bool = False
 ) -> tuple[dict[int, Made], bool]:
     """Roll back those of these records that still need it, newest first. A failure does not stop the others.
 
-    `same_boot`: the records were written during the present boot. `again`: by kind and target, the values of records
-    that were set again during the present boot. Return the result of each step, and whether the journal could record
-    all of it: a full disk does not stop a rollback.
+    `same_boot`: the records were written during the present boot. Return the result of each step, and whether the
+    journal could record all of it: a full disk does not stop a rollback.
     """
     undone: dict[int, Made] = {}
     whole = True
     for record in sorted((r for r in records if r.to_undo), key=lambda r: r.step, reverse=True):
-        known = _as_set_again(record, again)
-        made, kept = _undo(system, journal, known, say, same_boot=same_boot or known is not record, force=force)
-        whole = whole and kept
+
+        def begin(now: Any, target: Any, step: int = record.step) -> bool:
+            return now == target or _noted(journal, "undo", step=step, old=now, new=target)
+
+        made, kept = restored(system, record, begin, same_boot=same_boot, force=force)
+        outcome = made.outcome if made.outcome != "stuck" else "failed"
+        fields = {"step": record.step, "outcome": outcome, "value": made.after, "why": made.why}
+        whole = _noted(journal, "undone", **fields) and kept and whole
         undone[record.step] = made
         say(f"{record.kind} {record.target}: {made.outcome}{f' ({made.why})' if made.why else ''}")
     return undone, whole
 
 
 def rehearse(
-    system: System,
-    records: Iterable[Record],
-    left: dict[tuple[str, str, str], Any],
-    *,
-    same_boot: bool,
-    force: bool,
-    again: Mapping[tuple[str, str], Any],
-) -> Iterator[tuple[Record, Made]]:
-    """Yield what `roll_back_records` would do, without a write; `after` of what is planned is its present value.
-
-    `left`: the parts of settings as the rollback of newer transactions would leave them; this one adds its own.
-    """
-    for record in sorted((r for r in records if r.to_undo), key=lambda r: r.step, reverse=True):
+    system: System, rows: Iterable[Standing], *, boot_id: str | None, force: bool
+) -> Iterator[tuple[Standing, Made]]:
+    """Yield what a revert would do with each setting, without a write; `after` of what is planned is its value now."""
+    for row in rows:
+        record, here = as_set_again(row, boot_id)
         setting = setting_of_record(record)
-        target = "" if isinstance(setting, Divisible) else record.target
         try:
-            parts = setting.parts(freeze(setting.read(system)))
+            live = freeze(setting.read(system))
         except (HosttuneError, OSError) as error:
-            yield record, Made("failed", None, reason_of(error))
+            yield row, Made("failed", None, reason_of(error))
             continue
-        live = setting.joined({name: left.get((record.kind, target, name), part) for name, part in parts.items()})
-        known = _as_set_again(record, again)
-        here = same_boot or known is not record
-        value, foreign = _value_to_restore(setting, known, live, same_boot=here, force=force)
-        left.update({(record.kind, target, name): part for name, part in setting.parts(value).items()})
+        value, foreign = _value_to_restore(setting, record, live, same_boot=here, force=force)
         if foreign and live is None and not setting.none_is_value:
-            yield record, Made("planned", known.after, "it is not there now: its driver is put back before it")
+            yield row, Made("planned", record.after, "it is not there now: its driver is put back before it")
         elif foreign:
             made = _foreign(setting, live, foreign)
-            yield record, made if value == live else replace(made, outcome="planned")
+            yield row, made if value == live else replace(made, outcome="planned")
         else:
-            why = _gone(setting, known, live, here) if value == live else None
-            yield record, Made("already" if why else "planned", live, why)
+            why = _gone(setting, record, live, here) if value == live else None
+            yield row, Made("already" if why else "planned", live, why)
 
 
-def _as_set_again(record: Record, again: Mapping[tuple[str, str], Any]) -> Record:
-    """Return a record with the value that was set again during the present boot; the record itself if none was."""
-    key = record.kind, record.target
-    return msgspec.structs.replace(record, after=again[key], outcome="done") if key in again else record
+def as_set_again(row: Standing, boot_id: str | None) -> tuple[Record, bool]:
+    """Return a record, with the value that was set again during this boot, and whether it is of this boot."""
+    same_boot = row.boot_id is None or row.boot_id == boot_id
+    again = same_boot and row.again is not None
+    record = msgspec.structs.replace(row.record, after=row.again, outcome="done") if again else row.record
+    return record, same_boot
 
 
-def _undo(
-    system: System, journal: Journal, record: Record, say: Say, *, same_boot: bool, force: bool
+def put_back(
+    system: System, journal: Journal, step: int, record: Record, *, same_boot: bool, force: bool, strict: bool = False
 ) -> tuple[Made, bool]:
+    """Put the original value of a setting back, as a step of a transaction. Return also whether that was journalled.
+
+    A full disk does not stop it, for what is not in the journal counts as in force, and is found to be back later; but
+    with `strict` nothing is written that is not in the journal first: raises JournalFailed.
+    """
+
+    def note(event: str, **more: Any) -> bool:
+        if strict:
+            journal.write(event, step=step, **more)
+            return True
+        return _noted(journal, event, step=step, **more)
+
+    fields: dict[str, Any] = {"kind": record.kind, "target": record.target, "actions": record.actions}
+    fields |= {"scope": record.scope, "needed": record.needed, "change": "back"}
+    begun: list[bool] = []
+
+    def begin(now: Any, target: Any) -> bool:
+        begun.append(note("intent", old=now, new=target, **fields))
+        return begun[-1]
+
+    made, kept = restored(system, record, begin, same_boot=same_boot, force=force)
+    kept = kept if begun else begin(record.after, record.old)
+    outcome = made.outcome if made.outcome != "stuck" else "failed"
+    return made, kept and note("done", outcome=outcome, value=made.after, why=made.why)
+
+
+def restored(
+    system: System, record: Record, begin: Callable[[Any, Any], bool], *, same_boot: bool, force: bool
+) -> tuple[Made, bool]:
+    """Restore a record's old value. `begin` gets the present and the next value first, and returns whether it noted."""
     setting = setting_of_record(record)
     counted = Counted(system)
     kept = True
     try:
         found = freeze(setting.read(system))
         target, foreign = _value_to_restore(setting, record, found, same_boot=same_boot, force=force)
+        kept = begin(found, target)
         if target == found:
             made = (
                 _foreign(setting, found, foreign)
@@ -108,7 +125,6 @@ def _undo(
                 else Made("already", found, _gone(setting, record, found, same_boot))
             )
         else:
-            kept = _noted(journal, "undo", step=record.step, old=found, new=target)
             note = write(counted, setting, target)
             made = _judged(setting, target, freeze(setting.read(system)), foreign, note, wrote=counted.changes > 0)
         if made.outcome in ("reverted", "already"):
@@ -118,10 +134,11 @@ def _undo(
         made = Made("conflict", value_or_none(system, setting), f"left alone: {error.reason}")
     except Stuck as error:
         made = Made("stuck", value_or_none(system, setting), f"{error.what}: {error.where}")
+    except JournalFailed:
+        raise
     except (HosttuneError, OSError) as error:
         made = Made("failed", value_or_none(system, setting), reason_of(error))
-    outcome = made.outcome if made.outcome != "stuck" else "failed"
-    return made, _noted(journal, "undone", step=record.step, outcome=outcome, value=made.after, why=made.why) and kept
+    return made, kept
 
 
 def _value_to_restore(
@@ -221,11 +238,8 @@ def settle(
     *,
     same_boot: bool,
     force: bool = False,
-    again: Mapping[tuple[str, str], Any] = FrozenMap({}),
 ) -> tuple[dict[int, Made], bool]:
     """Roll back a whole transaction and close its journal if possible; see `roll_back_records`."""
     with uninterrupted():
-        undone, whole = roll_back_records(
-            system, journal, transaction.records, say, same_boot=same_boot, force=force, again=again
-        )
+        undone, whole = roll_back_records(system, journal, transaction.records, say, same_boot=same_boot, force=force)
         return undone, whole and close(journal, undone)

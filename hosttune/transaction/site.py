@@ -6,14 +6,22 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
+from msgspec import structs
+
+from hosttune import __version__
 from hosttune.errors import BadInput, Refused, WriteFailed
 from hosttune.journal import Record, Store, Transaction
+from hosttune.journal.force import Standings, fold, plan_in_force, standings, without_retired
+from hosttune.journal.state import unseen_journals
 from hosttune.machine.archive import open_system
 from hosttune.machine.capture import Archive
 from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, System, state_directory
+from hosttune.model.force import InForce
 from hosttune.model.host import Host
+from hosttune.model.plan import Plan
 from hosttune.model.result import OpenTransaction
 from hosttune.transaction.steps import setting_of_record
 
@@ -47,10 +55,46 @@ class Site:
                     setting_of_record(record, one.path)
         return found
 
+    def plan_of(self, transaction: Transaction) -> Plan | None:
+        """Return the plan kept with a transaction; None if there is none. Raises BadInput."""
+        text = self.store.plan_of(transaction) if self.store is not None else None
+        return None if text is None else without_retired(Plan.from_json(text, where=transaction.path))
+
+    def standings(self, transactions: Iterable[Transaction]) -> Standings:
+        """Return the settings as these transactions leave them."""
+        return standings(transactions, setting_of_record)
+
+    def in_force(self) -> InForce | None:
+        """Return what is in force here; None if that is unknown: a capture, or journals that cannot be read."""
+        if self.store is None or (not self.system.captured and unseen_journals(self.store.folder) is not None):
+            return None
+        try:
+            return fold(self.transactions(), self.plan_of, setting_of_record)
+        except (BadInput, Refused):
+            return None
+
+    def plan_in_force(self) -> Plan | None:
+        """Return what is in force as one plan; None for nothing. Raises BadInput for a plan that cannot be read."""
+        return plan_in_force(self.transactions(), self.plan_of, setting_of_record)
+
+    def discover(self) -> Host:
+        """Discover the host, with what is in force on it. Raises BadInput."""
+        from hosttune.discovery import discover as read
+
+        return structs.replace(read(self.system), in_force=self.in_force())
+
     def retired(self, transactions: Iterable[Transaction]) -> tuple[Record, ...]:
-        """Return the steps that this version cannot undo (`journal.RETIRED`). A reboot has undone those before it."""
-        ours = (one for one in transactions if one.header.boot_id in (None, self.boot_id))
-        return tuple(record for one in ours for record in one.retired)
+        """Return the steps that this version cannot undo (`journal.RETIRED`). A reboot has undone those before it.
+
+        After a revert they are not counted any more.
+        """
+        found: tuple[Record, ...] = ()
+        for one in transactions:
+            if one.goes_on and not one.is_open:
+                found = ()
+            elif one.header.boot_id in (None, self.boot_id) and one.state != "reverted":
+                found += one.retired
+        return found
 
 
 def open_site(
@@ -63,14 +107,8 @@ def open_site(
     """
     if host is not None:
         return replace(site_of(Archive({}, {}, where)), hostname=host.hostname), lambda: host
-    system = open_system(root)
-
-    def discover() -> Host:
-        from hosttune.discovery import discover as read
-
-        return read(system)
-
-    return site_of(system), discover
+    site = site_of(open_system(root))
+    return site, site.discover
 
 
 def site_of(system: System) -> Site:
@@ -150,6 +188,19 @@ def saved_plan_path(site: Site) -> str:
     if site.store is None:
         raise BadInput("no plan was named, and a capture keeps none", where="PLAN", hint="name a plan document")
     return os.path.join(site.store.folder, "plan.json")
+
+
+def next_number(transactions: Iterable[Transaction]) -> int:
+    """Return the number of the next transaction."""
+    return 1 + max((one.header.number for one in transactions), default=0)
+
+
+def facts_of(site: Site, verb: str, **more: Any) -> dict[str, Any]:
+    """Return what the first line of a journal says besides its number and time."""
+    return {
+        "verb": verb, "version": __version__, "host": site.hostname, "boot_id": site.boot_id, "machine": site.machine,
+        **more,
+    }  # fmt: skip
 
 
 def described(transaction: Transaction) -> OpenTransaction:

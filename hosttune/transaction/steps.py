@@ -11,12 +11,13 @@ from typing import Any
 
 from hosttune.errors import BadInput, HosttuneError, Refused, Unreadable
 from hosttune.journal import Record
+from hosttune.journal.force import cut
 from hosttune.machine.system import System
 from hosttune.model.plan import Action
 from hosttune.model.result import Entry
 from hosttune.model.values import FrozenMap, freeze, value_text
 from hosttune.settings.setting import BOOT, Setting
-from hosttune.settings.traits import MayGiveLess, ServedByOthers, WrittenTogether
+from hosttune.settings.traits import Divisible, MayGiveLess, ServedByOthers, WrittenTogether
 from hosttune.transaction.rehearsal import MissesNoted
 
 TODO, ALREADY, PENDING, AS_FOUND, ABSENT, UNREADABLE = "todo", "already", "pending", "as-found", "absent", "unreadable"
@@ -27,13 +28,25 @@ LONGEST_TEXT = 200  # characters of a value within a sentence
 
 @dataclass(frozen=True)
 class Step:
-    """One setting and its wanted value. `parts`: action id -> the part of the setting that it is about ("" = all)."""
+    """One setting and its wanted value. `parts`: action id -> the part of the setting that it is about ("" = all).
+
+    `back`: the value is the original one, and the setting is in force no more after it; `origin` is its record then.
+    `whole`: what is written, where that is more than what is wanted (a definition with what others have added to it).
+    """
 
     setting: Setting
     want: Any
     actions: tuple[Action, ...]
     parts: Mapping[str, str]
     at_boot: bool = False  # what is missing now is staged for the next boot, so it is not rolled back
+    back: bool = False
+    origin: Record | None = None
+    whole: Any = None
+
+    @property
+    def written(self) -> Any:
+        """Return what is written."""
+        return self.want if self.whole is None else self.whole
 
     @property
     def needed(self) -> bool:
@@ -75,7 +88,7 @@ def steps_of(actions: Iterable[Action]) -> tuple[Step, ...]:
     from hosttune.transaction.kinds import setting_of  # all kinds: not imported where there is no action
 
     single: list[Step] = []
-    merging: dict[type[WrittenTogether], list[tuple[Action, Setting]]] = {}
+    merging: dict[tuple[type[WrittenTogether], bool], list[tuple[Action, Setting]]] = {}
     seen: set[tuple[str, str]] = set()
     for action in actions:
         if (action.kind, action.target) in seen:
@@ -83,35 +96,85 @@ def steps_of(actions: Iterable[Action]) -> tuple[Step, ...]:
             raise BadInput("two actions for one setting", where=where, hint="plan again")
         seen.add((action.kind, action.target))
         setting = setting_of(action.kind, action.target)
+        back = action.change == "back"
         if isinstance(setting, WrittenTogether):
-            merging.setdefault(type(setting), []).append((action, setting))
+            merging.setdefault((type(setting), back), []).append((action, setting))
             continue
-        setting.check(action.want)
-        single.append(Step(setting, freeze(action.want), (action,), FrozenMap({action.id: ""})))
-    return in_order((*single, *(_merged(kind, found) for kind, found in merging.items())))
+        if not back:  # an original is what was read here: it is compared with the journal, not with what plans can ask
+            setting.check(action.want)
+        single.append(Step(setting, freeze(action.want), (action,), FrozenMap({action.id: ""}), back=back))
+    return in_order((*single, *(_merged(kind, found, back=back) for (kind, back), found in merging.items())))
+
+
+def back_step(record: Record, why: str = "not wanted any more") -> Step:
+    """Return the step that puts a setting in force back to its original."""
+    setting = setting_of_record(record)
+    actions = [
+        Action(
+            id=name, kind=record.kind, target=record.target, current=record.new, want=record.old, effect="now",
+            needed=record.needed, reversible=True, why=why, change="back",
+        )
+        for name in record.actions
+    ]  # fmt: skip
+    parts = FrozenMap({name: name.partition(":")[2] for name in record.actions})
+    parts = parts if isinstance(setting, WrittenTogether) else FrozenMap(dict.fromkeys(record.actions, ""))
+    return Step(setting, freeze(record.old), tuple(actions), parts, back=True, origin=record)
+
+
+def with_origin(step: Step, known: Iterable[Record]) -> Step:
+    """Return a way back with the record in force that it is of. Raises Refused if the journal has another original."""
+    record = record_of(step.setting, {(one.kind, one.target): one for one in known})
+    parts = step.setting.parts
+    if record is None or parts(freeze(record.old)) != parts(step.want):
+        original = "none that is in force" if record is None else shown_text(step.setting, record.old)
+        what = f"the plan is stale: it puts {step.name} back to {shown_text(step.setting, step.want)},"
+        raise Refused(f"{what} and its original is {original}", where="plan: actions", hint="plan again: hosttune plan")
+    return replace(step, origin=record)
 
 
 def in_order(steps: Iterable[Step]) -> tuple[Step, ...]:
-    """Sort steps into the order of execution: by stage, within it those that are written together last."""
+    """Sort steps into the order of execution.
 
-    def place(step: Step) -> tuple[int, bool]:
-        return step.setting.stage, isinstance(step.setting, WrittenTogether)
+    First the ways back, by stage from the last to the first, and the newest first; then what is set, by stage. Within a
+    stage those that are written together come last. Pages come back at the very end: until then a guest may have them.
+    """
 
-    return tuple(sorted(steps, key=place))
+    def place(step: Step) -> tuple[int, int, bool]:
+        if step.back:
+            return (2, 0, False) if isinstance(step.setting, MayGiveLess) else (0, -step.setting.stage, False)
+        return 1, step.setting.stage, isinstance(step.setting, WrittenTogether)
+
+    known = tuple(steps)
+    backs = (step for step in reversed(known) if step.back)
+    return tuple(sorted((*backs, *(step for step in known if not step.back)), key=place))
 
 
-def _merged(kind: type[WrittenTogether], found: list[tuple[Action, Setting]]) -> Step:
+def _merged(kind: type[WrittenTogether], found: list[tuple[Action, Setting]], *, back: bool) -> Step:
     """Return one step for all actions of a kind whose settings are written together. A part is an action's target."""
     setting = kind.merged([one for _, one in found])
     want = freeze({action.target: action.want for action, _ in found})
-    setting.check(want)
+    if not back:
+        setting.check(want)
     actions = tuple(action for action, _ in found)
-    return Step(setting, want, actions, FrozenMap({action.id: action.target for action in actions}))
+    return Step(setting, want, actions, FrozenMap({action.id: action.target for action in actions}), back=back)
 
 
-def prepare(system: System, steps: Iterable[Step], told: Mapping[tuple[str, str], Record]) -> tuple[Prepared, ...]:
-    """Read every step's setting. `told`: by setting, the records of applied settings and of earlier attempts."""
-    return tuple(_prepare(system, step, told.get((step.setting.kind, step.setting.target))) for step in steps)
+def prepare(system: System, steps: Iterable[Step], told: Iterable[Record] = ()) -> tuple[Prepared, ...]:
+    """Read every step's setting. `told`: the records of settings in force and of earlier attempts; the last counts."""
+    known = {(record.kind, record.target): record for record in told}
+    return tuple(_prepare(system, step, record_of(step.setting, known)) for step in steps)
+
+
+def record_of(setting: Setting, known: Mapping[tuple[str, str], Record]) -> Record | None:
+    """Return the record of a setting, cut to its parts if it is of more; None if there is none."""
+    record = known.get((setting.kind, setting.target))
+    if record is not None or not isinstance(setting, Divisible):
+        return record
+    names = setting.parts(None).keys()
+    for (kind, _), other in known.items():
+        if kind == setting.kind and names <= setting_of_record(other).parts(None).keys():
+            return cut(other, setting_of_record(other), names)
+    return None
 
 
 def covered(prepared: Iterable[Prepared]) -> tuple[Prepared, ...]:
@@ -150,6 +213,8 @@ def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
         return Prepared(step, UNREADABLE, why=f"cannot be read: {error.reason}")
     if seen.missed and _unrecorded(system) and _is_nothing(effective):
         return _as_planned(step, setting.waits_for(system))
+    if step.back:  # it is a step even where nothing has to be written: the journal must say that it is back
+        return Prepared(step, TODO, live, effective)
     if setting.agrees(effective, step.want) and _both(setting, live, step.want):
         return Prepared(step, ALREADY, live, effective)
     waits = setting.waits_for(system)
@@ -220,43 +285,18 @@ def _told(record: Record, step: Step, live: Any) -> bool:
     )
 
 
-def check_fresh(prepared: Iterable[Prepared]) -> None:
-    """Refuse a plan that was made from other values. `current: null` is never stale.
-
-    Raises Refused with all differences.
-    """
-    stale = [line for one in prepared for line in _stale(one)]
-    if stale:
-        raise Refused(
-            f"the plan is stale: {len(stale)} of its values changed since\n" + "\n".join(stale),
-            where="plan",
-            hint="plan again: hosttune plan",
-        )
-
-
-def _stale(one: Prepared) -> Iterable[str]:
-    if one.verdict == ABSENT:
-        known = [action.current for action in one.step.actions if action.current is not None]
-        yield from (
-            f"  {one.step.name}: planned from {shown_text(one.step.setting, current)}, now not there"
-            for current in known
-        )
-    if one.verdict != TODO:
-        return
-    setting = one.step.setting
-    live = setting.parts(one.effective)
-    want = setting.parts(one.step.want)
-    for action in one.step.actions:
-        if action.current is None:
-            continue
-        part = one.step.parts[action.id]
-        current = {part: freeze(action.current)} if part else setting.parts(freeze(action.current))
-        for name in (part,) if part else tuple(current):
-            now = live.get(name)
-            if now != current.get(name) and now != want.get(name):
-                said = f"{one.step.name}{f' ({name})' if name else ''}"
-                was = shown_text(setting, current.get(name))
-                yield f"  {said}: planned from {was}, now {shown_text(setting, now)}"
+def check_there(prepared: Iterable[Prepared]) -> None:
+    """Refuse a plan of settings that are not here any more. Raises Refused with all of them."""
+    gone = [
+        f"  {one.step.name}: planned from {shown_text(one.step.setting, action.current)}, now not there"
+        for one in prepared
+        if one.verdict == ABSENT
+        for action in one.step.actions
+        if action.current is not None
+    ]
+    if gone:
+        what = "\n".join((f"the plan is stale: {len(gone)} of its settings are gone", *gone))
+        raise Refused(what, where="plan", hint="plan again: hosttune plan")
 
 
 def entry(one: Prepared) -> tuple[Entry, ...]:

@@ -1,33 +1,35 @@
-"""`revert` and `recover`: revert what is applied, roll back what was interrupted."""
+"""`revert` and `recover`: put back what is in force, settle what was interrupted."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from hosttune.errors import Declined, Refused
-from hosttune.journal import RETIRED, Record, Store, Transaction
+from hosttune.journal import RETIRED, Journal, Record, Store, Transaction
+from hosttune.journal.force import AGAIN, KEPT, Standing
 from hosttune.model.result import Entry, Result
-from hosttune.model.values import FrozenMap
+from hosttune.settings.traits import MayGiveLess
 from hosttune.transaction.applied import NO, PERSON, SUCCESS, reboot_required, undone_entries
-from hosttune.transaction.guards import refuse_between_tenants, refuse_in_use, refuse_running_guests
-from hosttune.transaction.rollback import rehearse, settle
-from hosttune.transaction.signals import interruptible
-from hosttune.transaction.site import Site, described, refuse_open, writable_store
+from hosttune.transaction.guards import (
+    refuse_between_tenants,
+    refuse_in_use,
+    refuse_removal,
+    refuse_running_guests,
+)
+from hosttune.transaction.rollback import as_set_again, close, put_back, rehearse, settle
+from hosttune.transaction.signals import interruptible, uninterrupted
+from hosttune.transaction.site import Site, described, facts_of, next_number, refuse_open, writable_store
 from hosttune.transaction.steps import setting_of_record
 from hosttune.transaction.writing import Made, Say
 
-AGAIN = "boot"  # verb of re-applies after a boot; they are never reverted by themselves
-KEPT = "keep"  # verb of corrections by the agent; likewise
-Key = tuple[str, str]  # kind and target
 Confirm = Callable[[Sequence[str]], bool]
 
 
 def revert(
     site: Site, say: Say, *, force: bool = False, dry_run: bool = False, confirm: Confirm = lambda lines: True
 ) -> tuple[Result, int]:
-    """Revert every finished transaction, newest first. Return the result and the exit code.
+    """Put everything that is in force back to its original, in one transaction. Return the result and the exit code.
 
     Exit code 0: everything has its original value. 1: something that was changed by others was left alone. 4: something
     could not be reverted. Raises Refused; Declined if `confirm`, which gets a line for each setting, returns false.
@@ -36,36 +38,84 @@ def revert(
     store = writable_store(site)
     with contextlib.nullcontext() if dry_run else store.locked():
         transactions = site.transactions()
-        applied, again = tuple(one for one in transactions if one.to_revert), set_again(site, transactions)
-        refusals = _refusals(site, store, transactions, applied)
+        rows = _to_put_back(site, transactions)
+        refusals = _refusals(site, store, transactions, [row.record for row in rows])
         if not dry_run and (refused := next(refusals, None)):
             raise refused
-        rehearsed = _rehearsed(site, applied, force=force, again=again)
+        rehearsed = list(rehearse(site.system, rows, boot_id=site.boot_id, force=force))
         if dry_run:
-            entries = tuple(entry for record, made in rehearsed for entry in undone_entries(record, made))
+            entries = tuple(entry for row, made in rehearsed for entry in undone_entries(row.record, made))
             told = (f"revert would be refused: {error.what} ({error.hint})" for error in refusals)
             notes = (*told, "dry run: nothing was written")
             return Result(host=site.hostname, verb="revert", entries=entries, notes=notes), SUCCESS
         writes = any(made.outcome not in ("already", "conflict") for _, made in rehearsed)
         if writes and not confirm(tuple(revert_lines(rehearsed))):
             raise Declined("not reverted: answered no", where="prompt", hint="nothing was changed")
+        retired = site.retired(transactions)
+        if not (rows or retired):
+            return _result(site, "revert", (), set(), whole=True)
         with interruptible():
-            result, code = _settled(site, store, "revert", applied, say, force=force, again=again)
+            facts = facts_of(site, "revert")
+            journal = store.begin(next_number(transactions), **facts)
+            result, code = _put_all_back(site, "revert", journal, rows, 1, say, force=force, retired=retired)
         if code == SUCCESS:
-            for one in (one for one in transactions if one.header.verb != "apply"):
-                store.forget(one)  # the applies hold the original values of what was set again
+            for one in (one for one in transactions if one.header.verb in (AGAIN, KEPT)):
+                store.forget(one)  # of nothing that is in force any more
         return result, code
 
 
+def _to_put_back(site: Site, transactions: Iterable[Transaction]) -> list[Standing]:
+    """Return what has to be put back, in the order of a way back: by stage, the newest first, pages last."""
+    rows = site.standings(transactions)
+
+    def place(row: Standing) -> tuple[bool, int, int, int]:
+        setting = setting_of_record(row.record)
+        return isinstance(setting, MayGiveLess), -setting.stage, -row.number, -row.record.step
+
+    return sorted((*rows.in_force, *rows.left_alone), key=place)
+
+
+def _put_all_back(
+    site: Site,
+    verb: str,
+    journal: Journal,
+    rows: Sequence[Standing],
+    first: int,
+    say: Say,
+    *,
+    force: bool,
+    retired: Sequence[Record] = (),
+) -> tuple[Result, int]:
+    """Put settings back, as the steps of a journal from number `first` on, and close it unless one failed."""
+    results: dict[int, Made] = {}
+    entries: list[Entry] = []
+    whole = True
+    try:
+        with uninterrupted():
+            for number, row in enumerate(rows, first):
+                record, same_boot = as_set_again(row, site.boot_id)
+                made, kept = put_back(site.system, journal, number, record, same_boot=same_boot, force=force)
+                whole = whole and kept
+                results[number] = made
+                entries += undone_entries(row.record, made)
+                say(f"{record.kind} {record.target}: {made.outcome}{f' ({made.why})' if made.why else ''}")
+            whole = close(journal, results) and whole
+    finally:
+        journal.close()
+    outcomes = {made.outcome for made in results.values()} | ({"conflict"} if retired else set())
+    return _result(site, verb, (*entries, *_of_retired(retired)), outcomes, whole=whole)
+
+
 def _refusals(
-    site: Site, store: Store, transactions: tuple[Transaction, ...], applied: tuple[Transaction, ...]
+    site: Site, store: Store, transactions: tuple[Transaction, ...], records: Sequence[Record]
 ) -> Iterator[Refused]:
     """Yield what refuses a revert, checked one after the other."""
     guards: tuple[Callable[[], None], ...] = (
         lambda: refuse_open(transactions),
-        lambda: refuse_between_tenants(site.system, store, applied),
-        lambda: refuse_running_guests(site.system, applied),
-        lambda: refuse_in_use(site.system, applied),
+        lambda: refuse_between_tenants(site.system, store, records),
+        lambda: refuse_running_guests(site.system, records),
+        lambda: refuse_removal(site.system, records),
+        lambda: refuse_in_use(site.system, records),
     )
     for guard in guards:
         try:
@@ -74,27 +124,12 @@ def _refusals(
             yield error
 
 
-def _rehearsed(
-    site: Site, applied: tuple[Transaction, ...], *, force: bool, again: Mapping[Key, Any]
-) -> list[tuple[Record, Made]]:
-    """Return what a revert would do with each record, newest first."""
-    left: dict[tuple[str, str, str], Any] = {}
-    return [
-        row
-        for one in reversed(applied)
-        for row in rehearse(site.system, one.records, left, same_boot=_same_boot(site, one), force=force, again=again)
-    ]
-
-
-def _same_boot(site: Site, transaction: Transaction) -> bool:
-    return transaction.header.boot_id is None or transaction.header.boot_id == site.boot_id
-
-
-def revert_lines(rehearsed: Iterable[tuple[Record, Made]]) -> Iterable[str]:
+def revert_lines(rehearsed: Iterable[tuple[Standing, Made]]) -> Iterable[str]:
     """Return the lines that the prompt of `revert` shows."""
     from hosttune.report.result import value_line
 
-    for record, made in rehearsed:
+    for row, made in rehearsed:
+        record = row.record
         if made.outcome == "conflict":
             yield f"  {record.kind} {record.target}: {made.why}"
         elif made.outcome != "already":
@@ -103,63 +138,65 @@ def revert_lines(rehearsed: Iterable[tuple[Record, Made]]) -> Iterable[str]:
 
 
 def recover(site: Site, say: Say, *, force: bool = False, disrupt: Collection[str] = frozenset()) -> tuple[Result, int]:
-    """Roll back everything that an interrupted transaction has done. Exit codes as of `revert`. Raises Refused.
+    """Settle what was interrupted: roll back an apply, finish a revert. Exit codes as of `revert`. Raises Refused.
 
-    A guest that it started and that is still running is ended only if `disrupt` names it.
+    A guest that the apply started and that is still running is ended only if `disrupt` names it.
     """
     store = writable_store(site)
     with store.locked(), interruptible():
-        unfinished = tuple(one for one in site.transactions() if one.is_open)
-        refuse_between_tenants(site.system, store, unfinished)
-        refuse_running_guests(site.system, unfinished, disrupt)
-        refuse_in_use(site.system, unfinished, disrupt)
-        return _settled(site, store, "recover", unfinished, say, force=force)
-
-
-def set_again(site: Site, transactions: Iterable[Transaction]) -> Mapping[Key, Any]:
-    """Return, for each setting that was set again during the present boot, the value that it had afterwards."""
-    ours = (one for one in transactions if one.header.verb in (AGAIN, KEPT) and one.state == "applied")
-    return {
-        (record.kind, record.target): record.after
-        for one in ours
-        if site.boot_id is not None and one.header.boot_id == site.boot_id
-        for record in one.records
-        if not record.dropped
-    }
+        transactions = site.transactions()
+        unfinished = tuple(one for one in transactions if one.is_open)
+        begun = next((one for one in unfinished if one.goes_on), None)
+        rows = _to_put_back(site, transactions) if begun else []
+        records = [row.record for row in rows] or [record for one in unfinished for record in one.records]
+        records = [record for record in records if record.to_undo]
+        refuse_between_tenants(site.system, store, records)
+        refuse_running_guests(site.system, records, disrupt)
+        refuse_in_use(site.system, records, disrupt)
+        if begun is not None:
+            first = 1 + max(record.step for record in begun.records)
+            journal = store.reopen(begun)
+            return _put_all_back(site, "recover", journal, rows, first, say, force=force)
+        return _settled(site, store, unfinished, say, force=force)
 
 
 def _settled(
-    site: Site,
-    store: Store,
-    verb: str,
-    transactions: tuple[Transaction, ...],
-    say: Say,
-    *,
-    force: bool,
-    again: Mapping[Key, Any] = FrozenMap({}),
+    site: Site, store: Store, transactions: tuple[Transaction, ...], say: Say, *, force: bool
 ) -> tuple[Result, int]:
     entries: list[Entry] = []
     outcomes: set[str] = set()
     whole = True
     for transaction in reversed(transactions):
-        same_boot = _same_boot(site, transaction)
+        same_boot = transaction.header.boot_id in (None, site.boot_id)
         journal = store.reopen(transaction)
         try:
-            undone, written = settle(
-                site.system, journal, transaction, say, same_boot=same_boot, force=force, again=again
-            )
+            undone, written = settle(site.system, journal, transaction, say, same_boot=same_boot, force=force)
         finally:
             journal.close()
         whole = whole and written
         outcomes |= {made.outcome for made in undone.values()}
-        entries += _told(transaction.records, undone)
-    for record in site.retired(transactions):
-        outcomes.add("conflict")
-        why, value = RETIRED[record.kind], record.after
-        entries += (
-            Entry(action=name, outcome="conflict", before=value, want=record.old, after=value, why=why)
-            for name in record.actions
+        for record in sorted(transaction.records, key=lambda one: one.step, reverse=True):
+            if record.step in undone:
+                entries += undone_entries(record, undone[record.step])
+    retired = site.retired(transactions)
+    outcomes |= {"conflict"} if retired else set()
+    return _result(site, "recover", (*entries, *_of_retired(retired)), outcomes, whole=whole)
+
+
+def _of_retired(records: Iterable[Record]) -> Sequence[Entry]:
+    return tuple(
+        Entry(
+            action=name, outcome="conflict", before=record.after, want=record.old, after=record.after,
+            why=RETIRED[record.kind],
         )
+        for record in records
+        for name in record.actions
+    )  # fmt: skip
+
+
+def _result(
+    site: Site, verb: str, entries: Sequence[Entry], outcomes: Collection[str], *, whole: bool
+) -> tuple[Result, int]:
     now = site.transactions()
     left = next((one for one in now if one.is_open), None)
     result = Result(
@@ -171,13 +208,6 @@ def _settled(
         open_transaction=described(left) if left else None,
         notes=() if whole else ("the journal could not be written to its end: free space, then run hosttune recover",),
     )
-    if outcomes & {"failed", "stuck"}:
+    if {"failed", "stuck"} & set(outcomes):
         return result, PERSON
     return result, NO if "conflict" in outcomes or not whole else SUCCESS
-
-
-def _told(records: Iterable[Record], undone: Mapping[int, Made]) -> Iterable[Entry]:
-    for record in sorted(records, key=lambda one: one.step, reverse=True):
-        made = undone.get(record.step)
-        if made is not None:
-            yield from undone_entries(record, made)

@@ -24,7 +24,7 @@ from hosttune.model.validation import KnownDevice, Validation
 from hosttune.model.values import parse_address
 from hosttune.model.verification import Verification
 from hosttune.rules.checks.expected import Expectation, Forgotten, devices_to_keep, kept_expectations, with_expectations
-from hosttune.transaction import applied_plans, status
+from hosttune.transaction import status
 from hosttune.transaction.site import Site, site_of
 
 
@@ -36,16 +36,17 @@ def gather(system: System, *, inside: bool) -> Evidence:
     from hosttune.discovery.evidence import gather as read
 
     site = _site_to_read(system)
-    plans: tuple[Plan, ...] = ()
+    plan: Plan | None = None
     in_force: Result | None = None
     doubts = []
     try:
-        plans = applied_plans(site)
+        plan = site.plan_in_force()
         in_force = status(site)[0] if site.store is not None else None
     except (BadInput, Refused) as error:
         doubts.append(_doubt(error))
     history, unread = _validations(_folder(system))
-    found = read(system, inside=inside, plans=plans, applied_state=in_force, history=history)
+    found = read(system, inside=inside, plans=(plan,) if plan else (), applied_state=in_force, history=history)
+    found = msgspec.structs.replace(found, host=msgspec.structs.replace(found.host, in_force=site.in_force()))
     statements, lost = _statements(site, found.host)
     return msgspec.structs.replace(found, statements=statements, problems=(*found.problems, *doubts, *unread, *lost))
 
