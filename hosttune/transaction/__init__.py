@@ -1,10 +1,11 @@
 """Transactions: apply a plan, read back every setting, keep a journal and revert.
 
 1. Take the lock (flock), refuse if a transaction is unfinished, discover the host.
-2. Refuse another machine, other devices, changed values, and devices in use.
+2. Refuse another machine, other devices, a plan older than the newest transaction, and devices in use.
 3. For each setting: write the intent to the journal, read the old value again, write, read back, record the outcome. A
    write that can hang in the kernel runs in a child process.
-4. On failure, interrupt or crash: roll back from the journal. `revert` and `recover` use the same code.
+4. On failure, interrupt or crash: roll back from the journal. A `revert` is a transaction of its own, from what is in
+   force to the originals; one that was cut off is finished.
 
 A setting whose write changed nothing has the outcome `ignored` and is not reverted. What a reboot undoes is set again
 by the boot unit, from the journal.

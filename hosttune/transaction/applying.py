@@ -93,7 +93,7 @@ Discover = Callable[[], Host]
 
 
 def apply(
-    site: Site, plan: Plan, options: Options, discover: Discover, confirm: Confirm, say: Say
+    site: Site, plan: Plan, options: Options, discover: Discover, confirm: Confirm, say: Say, verb: str = "apply"
 ) -> tuple[Result, int]:
     """Make the machine match the plan; on a failure, roll back. Return the result and the exit code.
 
@@ -129,7 +129,7 @@ def apply(
             raise Declined("not applied: answered no", where="prompt", hint="nothing was changed")
         with interruptible():
             starting = Starting(site.system, plan, discover)
-            return _carried(site, store, transactions, host, starting, prepared, todo, say)
+            return _carried(site, store, transactions, host, starting, prepared, todo, say, verb)
 
 
 def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transaction]) -> tuple[Prepared, ...]:
@@ -211,11 +211,12 @@ def _carried(
     prepared: Sequence[Prepared],
     todo: Sequence[Prepared],
     say: Say,
+    verb: str,
 ) -> tuple[Result, int]:
     remember_gpus(store, host, todo)
     number = next_number(transactions)
     store.keep_plan(number, starting.plan.to_json())
-    journal = store.begin(number, **facts_of(site, "apply", digest=host.digest))
+    journal = store.begin(number, **facts_of(site, verb, source=starting.plan.source, digest=host.digest))
     try:
         carried = carry_out(site.system, journal, todo, say, starting.look_again)
     finally:

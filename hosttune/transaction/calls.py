@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hosttune.errors import BadInput
+from hosttune.errors import BadInput, Refused
+from hosttune.journal.records import TAKING_AWAY
 from hosttune.journal.state import load, plan_of_sudo_user
 from hosttune.model.host import Host
-from hosttune.model.intent import Intent
+from hosttune.model.intent import GuestIntent, Intent
 from hosttune.model.plan import Plan
 from hosttune.model.result import Result
 from hosttune.transaction import applied, guards, undoing
@@ -94,6 +95,46 @@ def revert(
 ) -> Result:
     """Revert every finished transaction, newest first, or rehearse that. Raises Refused, Declined if not confirmed."""
     return _with_code(undoing.revert(here[0], say, force=force, dry_run=dry_run, confirm=confirm))
+
+
+def take_away(here: Here, names: Sequence[str], options: Options, *, confirm: Confirm, say: Say,
+              dry_run: bool = False) -> Result:  # fmt: skip
+    """Take guests away, with what they alone needed; all else that is in force stays. An adopted one: as it was found.
+
+    Raises BadInput for a guest that is not in force here, Refused and Declined as `apply`.
+    """
+    from hosttune.planning import plan as decide
+    from hosttune.transaction import applying, dryrun
+
+    site, discover = here
+    if not dry_run:
+        writable_store(site)
+    host = discover()
+    known = [guest.name for guest in host.in_force.guests] if host.in_force else []
+    strange = [name for name in names if name not in known]
+    if strange:
+        hint = f"in force: {', '.join(known) or 'no guest'}"
+        raise BadInput(f"guest {strange[0]!r} is not in force here", where="--guest", hint=hint)
+    profile = (host.in_force.profile if host.in_force else None) or "guest"
+    absent = tuple(GuestIntent(name=name, state="absent") for name in names)
+    plan = decide(host, Intent(version=1, profile=profile, guests=absent), where="--guest")
+    plan = msgspec.structs.replace(plan, unplaced=())  # a guest that has no place any more is not touched
+    if {one.name for one in plan.removals} != set(names):
+        raise Refused("the plan does not take them away", where="plan: removals", hint="hosttune revert takes back all")
+    if dry_run:
+        return _with_code(dryrun.rehearse_apply(site, plan, options, discover))
+    return _with_code(applying.apply(site, plan, options, discover, confirm, say, verb=TAKING_AWAY))
+
+
+def forget_guest(here: Here, name: str) -> Result:
+    """Delete what was kept of a guest that was taken away: UEFI variables and TPM state. Raises Refused."""
+    from hosttune.hypervisor.removed import forget
+
+    site = here[0]
+    with writable_store(site).locked():
+        paths = forget(site.system, name)
+    return Result(host=site.hostname, verb="forget-guest", changed=True, notes=tuple(f"deleted: {p}" for p in paths),
+                  exit_code=0)  # fmt: skip
 
 
 def recover(here: Here, say: Say, *, force: bool = False, disrupt: Collection[str] = ()) -> Result:

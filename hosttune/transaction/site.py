@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,7 @@ from msgspec import structs
 
 from hosttune import __version__
 from hosttune.errors import BadInput, Refused, WriteFailed
-from hosttune.journal import Record, Store, Transaction
+from hosttune.journal import Caller, Record, Store, Transaction
 from hosttune.journal.force import Standings, fold, plan_in_force, standings, without_retired
 from hosttune.journal.state import unseen_journals
 from hosttune.machine.archive import open_system
@@ -190,6 +191,19 @@ def saved_plan_path(site: Site) -> str:
     return os.path.join(site.store.folder, "plan.json")
 
 
+def caller() -> Caller:
+    """Return who makes a transaction. Ansible and systemd name themselves in the environment."""
+    number = os.getuid()
+    try:
+        login = pwd.getpwuid(number).pw_name
+    except KeyError:
+        login = str(number)
+    asked = os.environ.get("SUDO_USER", "")
+    unit = "INVOCATION_ID" in os.environ and os.getppid() == 1
+    via: Any = "unit" if unit else "ansible" if os.environ.get("HOSTTUNE_VIA") == "ansible" else "shell"
+    return Caller(login=login, sudo_user=asked if asked.isprintable() and asked else None, via=via)
+
+
 def next_number(transactions: Iterable[Transaction]) -> int:
     """Return the number of the next transaction."""
     return 1 + max((one.header.number for one in transactions), default=0)
@@ -197,8 +211,10 @@ def next_number(transactions: Iterable[Transaction]) -> int:
 
 def facts_of(site: Site, verb: str, **more: Any) -> dict[str, Any]:
     """Return what the first line of a journal says besides its number and time."""
+    more = {name: value for name, value in more.items() if value is not None}
     return {
-        "verb": verb, "version": __version__, "host": site.hostname, "boot_id": site.boot_id, "machine": site.machine,
+        "by": caller(), "verb": verb, "version": __version__, "host": site.hostname, "boot_id": site.boot_id,
+        "machine": site.machine,
         **more,
     }  # fmt: skip
 
