@@ -44,7 +44,7 @@ from hosttune.transaction.guests import (
 from hosttune.transaction.persistence import bound, persistence
 from hosttune.transaction.plancheck import check_places, check_plan
 from hosttune.transaction.signals import interruptible
-from hosttune.transaction.site import Site, described, facts_of, next_number, refuse_open, writable_store
+from hosttune.transaction.site import Site, described, facts_of, log, next_number, refuse_open, writable_store
 from hosttune.transaction.steps import (
     ABSENT,
     PENDING,
@@ -237,6 +237,7 @@ def _carried(
             *_not_handed_over(todo, carried),
         ),
     )
+    log(site, result, _code(carried))
     return result, _code(carried)
 
 

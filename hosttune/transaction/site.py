@@ -23,7 +23,7 @@ from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, System, state_direc
 from hosttune.model.force import InForce
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
-from hosttune.model.result import OpenTransaction
+from hosttune.model.result import OpenTransaction, Result
 from hosttune.transaction.steps import setting_of_record
 
 
@@ -202,6 +202,19 @@ def caller() -> Caller:
     unit = "INVOCATION_ID" in os.environ and os.getppid() == 1
     via: Any = "unit" if unit else "ansible" if os.environ.get("HOSTTUNE_VIA") == "ansible" else "shell"
     return Caller(login=login, sudo_user=asked if asked.isprintable() and asked else None, via=via)
+
+
+def log(site: Site, result: Result, code: int) -> None:
+    """Write one line about a transaction to the system's log; for a scratch root nothing."""
+    if site.system.captured:
+        return
+    import syslog
+
+    by = caller()
+    who = f"{by.login} ({by.sudo_user})" if by.sudo_user else by.login
+    changed = sum(entry.before != entry.after for entry in result.entries)
+    text = f"hosttune {result.verb} by {who} via {by.via}: exit code {code}, {changed} settings and guests changed"
+    syslog.syslog(syslog.LOG_NOTICE if code == 0 else syslog.LOG_WARNING, text)
 
 
 def next_number(transactions: Iterable[Transaction]) -> int:

@@ -19,7 +19,7 @@ from hosttune.transaction.guards import (
 )
 from hosttune.transaction.rollback import as_set_again, close, put_back, rehearse, settle
 from hosttune.transaction.signals import interruptible, uninterrupted
-from hosttune.transaction.site import Site, described, facts_of, next_number, refuse_open, writable_store
+from hosttune.transaction.site import Site, described, facts_of, log, next_number, refuse_open, writable_store
 from hosttune.transaction.steps import setting_of_record
 from hosttune.transaction.writing import Made, Say
 
@@ -208,6 +208,8 @@ def _result(
         open_transaction=described(left) if left else None,
         notes=() if whole else ("the journal could not be written to its end: free space, then run hosttune recover",),
     )
-    if {"failed", "stuck"} & set(outcomes):
-        return result, PERSON
-    return result, NO if "conflict" in outcomes or not whole else SUCCESS
+    code = NO if "conflict" in outcomes or not whole else SUCCESS
+    code = PERSON if {"failed", "stuck"} & set(outcomes) else code
+    if entries:
+        log(site, result, code)
+    return result, code
