@@ -243,7 +243,7 @@ def revert(
     confirm: Callable[[Sequence[str]], bool] = lambda lines: True,
     say: Callable[[str], None] = lambda text: None,
 ) -> Result:
-    """Put everything back to what it was before hosttune changed it: all finished transactions, newest first.
+    """Put everything back to what it was before hosttune changed it: all that is in force, in one transaction.
 
     Parameters:
         root: a scratch root; None: this machine.
