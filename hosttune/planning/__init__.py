@@ -22,13 +22,14 @@ nodes. Whole cores are assigned unless `smt: threads` is set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
 from msgspec.structs import replace as changed
 
-from hosttune.inventory.pages import NodeMemory, read_memory
+from hosttune.inventory.devices import read_catalogue
+from hosttune.inventory.pages import read_memory
 from hosttune.inventory.sizing import PlanningContext, read_field
 from hosttune.knobs.registry import check_settings
 from hosttune.model.host import Host
@@ -46,7 +47,6 @@ from hosttune.planning.rebase import rebase, values_of
 from hosttune.planning.request.resource_pool import GuestRequest
 from hosttune.planning.standing import Standing, beyond, compare, compared, entry_of
 from hosttune.planning.staying import place_again
-from hosttune.settings.memory import HugePages
 
 __all__ = ["plan"]
 
@@ -152,24 +152,17 @@ def _actions(
     guests: tuple[PlannedGuest, ...],
 ) -> tuple[tuple[Action, ...], list[Finding]]:
     """Return the actions of a plan for all guests, and the findings about those that are left to do."""
-    bare, intent, catalogue = standing.bare, standing.intent, context.catalogue
-
-    def wanted(on: Host, memory: Mapping[int, NodeMemory], *, every: bool) -> tuple[tuple[Action, ...], list[Finding]]:
-        actions, findings = plan_actions(on, intent, ground.resources, memory, catalogue, guests, every=every)
-        return actions, list(findings)
-
+    bare, intent = standing.bare, standing.intent
     force = host.in_force
     if force is None or not (force.settings or force.guests):
-        return wanted(bare, ground.memory, every=False)
-    planned = {guest.name: guest for guest in guests}
-    now = ground
-    for name, run in standing.old_runs.items():
-        now = take_entry(now, beyond(bare, run, planned.get(name), run=True))
-    desired, findings = wanted(bare, now.memory, every=True)
-    after_stop, _ = wanted(bare, ground.memory, every=True) if standing.old_runs else ((), [])
-    live, _ = wanted(host, read_memory(host, intent.reserve), every=True)
-    pools = {one.target: one.want for one in after_stop if one.kind == HugePages.kind}
-    actions = rebase(host, standing, desired, values_of(live), guests, pools)
+        found, of_actions = plan_actions(bare, intent, ground.resources, ground.memory, context.catalogue, guests)
+        return found, list(of_actions)
+    desired, findings = plan_actions(
+        bare, intent, ground.resources, ground.memory, context.catalogue, guests, every=True
+    )
+    memory, catalogue = read_memory(host, intent.reserve), read_catalogue(host)
+    live, _ = plan_actions(host, intent, ground.resources, memory, catalogue, guests, every=True)
+    actions = rebase(host, standing, desired, values_of(live), guests)
     done = {one.target for one in desired} - {one.target for one in actions}
     return actions, [finding for finding in findings if finding.where not in done]
 

@@ -6,7 +6,8 @@ with the value that the host has now. What is in force and not desired any more 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -62,14 +63,14 @@ def rebase(
     standing: Standing,
     desired: Iterable[Action],
     live: Mapping[Key, Any],
-    guests: Iterable[PlannedGuest],
-    after_stop: Mapping[str, int],
+    guests: Sequence[PlannedGuest],
 ) -> tuple[Action, ...]:
     """Return the actions that change something, sets before backs.
 
-    `live`: the values now, as far as the host document has them; else they are as last read back. `after_stop`: the
-    pages of each pool once the guests have stopped that run now and are changed or taken away.
+    `live`: the values now, as far as the host document has them; else they are as last read back. Pages that only a
+    present run of a guest has stay until it has stopped.
     """
+    busy = _busy(standing, guests)
     force = host.in_force or InForce()
     held = dict(_held(force))
     wanted: set[Key] = set()
@@ -84,8 +85,8 @@ def rebase(
                 continue
             if action.kind == HugePages.kind and action.effect == "reboot" and (KernelArguments.kind, PAGES) in held:
                 continue  # the next boot reserves them already
-            if now == want and after_stop.get(part, want) != want:
-                want, when = after_stop[part], "after-stop"
+            if action.kind == HugePages.kind and busy.get(part):
+                want, when = (want, "after-stop") if now == want + busy[part] else (want + busy[part], when)
             ours = was is not None and was.want == want
             if now == want or (was is not None and ours and _is_settled(action.kind, now, was)):
                 continue
@@ -93,7 +94,6 @@ def rebase(
             rows.setdefault((action.id, now, want, when, ours), (row, []))[1].append(part)
     given_up = frozenset(_given_up(standing.intent, held))
     stays = frozenset(key for key, was in held.items() if _stays(force, key, was, guests))
-    busy = _busy(standing, guests)
     pools = {
         f"{sysfs.pool(node.id, pool.size_bytes)}/nr_hugepages": pool.total
         for node in standing.bare.numa_nodes
@@ -173,16 +173,15 @@ def _stays(force: InForce, key: Key, was: _Held, guests: Iterable[PlannedGuest])
     return kind == VgpuType.kind and part in devices
 
 
-def _busy(standing: Standing, guests: Iterable[PlannedGuest]) -> frozenset[str]:
-    """Return the parts that only the present runs of changed guests hold."""
-    planned, found = {guest.name: guest for guest in guests}, set[str]()
+def _busy(standing: Standing, guests: Iterable[PlannedGuest]) -> Mapping[str, int]:
+    """Return the parts that only the present runs of changed guests hold; of a pool the number of its pages."""
+    planned, found = {guest.name: guest for guest in guests}, Counter[str]()
     for name, run in standing.old_runs.items():
         entry = beyond(standing.bare, run, planned.get(name), run=True)
-        found |= {str(cpu) for pin in entry.vcpu_pins or () for cpu in parse_cpus(pin.cpus)}
+        found.update(str(cpu) for pin in entry.vcpu_pins or () for cpu in parse_cpus(pin.cpus))
         found.update(a for device in entry.devices for a in (device, *standing.bare.index.above(device)))
-        found |= {
-            f"{sysfs.pool(part.node, part.page_bytes)}/nr_hugepages"
-            for part in entry.memory or ()
-            if part.node is not None and part.page_bytes
-        }
-    return frozenset(found)
+        for part in entry.memory or ():
+            if part.node is not None and part.page_bytes:
+                pool = f"{sysfs.pool(part.node, part.page_bytes)}/nr_hugepages"
+                found[pool] += (part.memory_bytes or 0) // part.page_bytes
+    return found
