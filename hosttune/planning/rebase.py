@@ -73,6 +73,8 @@ def rebase(
     busy = _busy(standing, guests)
     force = host.in_force or InForce()
     held = dict(_held(force))
+    had = {device.address for guest in standing.fixed for device in guest.places.devices}
+    gone = had - host.index.pci.keys()  # their guests are left as they are
     wanted: set[Key] = set()
     rows: dict[tuple[Any, ...], tuple[Action, list[str]]] = {}
     for action in desired:
@@ -81,7 +83,7 @@ def rebase(
             wanted.add(key)
             was = held.get(key)
             now = live.get(key, was.after if was else action.current)
-            if now == want == action.current or (key not in live and action.kind == _RESTART):
+            if now == want == action.current or part in gone or (key not in live and action.kind == _RESTART):
                 continue
             if action.kind == HugePages.kind and action.effect == "reboot" and (KernelArguments.kind, PAGES) in held:
                 continue  # the next boot reserves them already
