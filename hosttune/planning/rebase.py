@@ -102,7 +102,7 @@ def rebase(
         for pool in node.hugepages or ()
     }
     for key, was in held.items():
-        if key in wanted or key in given_up or key in stays:
+        if key in wanted or key in given_up or key in stays or key[1] in gone:
             continue
         kind, part = key
         reboot = was.setting.scope == "boot"
