@@ -14,6 +14,7 @@ from planhosts import Card, build_host
 from sweeps import examples
 
 from hosttune.errors import BadInput
+from hosttune.model.force import InForce
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan, Source
@@ -30,7 +31,7 @@ def asked(*guests: dict[str, Any], **top: Any) -> Intent:
 
 
 def example() -> Host:
-    return replace(discovered(), guests=())
+    return replace(discovered(), guests=(), in_force=InForce())
 
 
 def after(*guests: dict[str, Any], running: tuple[str, ...] = (), source: Source = FILE, **top: Any) -> Host:

@@ -123,7 +123,7 @@ def plan(
             *of_actions,
             *tuned_findings(host, actions),
         ),
-        source=source,
+        source=source if host.in_force else None,  # a plan beside what is unknown is applied by its intent
         based_on=host.in_force.last if host.in_force else None,
         removals=standing.removals,
         unnamed=standing.unnamed,
