@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from planhosts import Card, build_host
 from sweeps import examples
 
+from hosttune.cli.plan import plan_text
 from hosttune.errors import BadInput
 from hosttune.model.force import InForce
 from hosttune.model.host import Host
@@ -225,3 +226,17 @@ def test_sequences(days: list[list[dict[str, Any]]], nodes: int) -> None:
     assert (host.cpus, host.pci, host.numa_nodes, host.guests) == (bare.cpus, bare.pci, bare.numa_nodes, ())
     assert host.in_force is not None
     assert (host.in_force.guests, host.in_force.settings) == ((), ())
+
+
+def test_the_text_says_what_changes_and_ends_with_the_next_command() -> None:
+    host = after(A, B, running=("a", "b"))
+    found = plan(host, asked({**A, "memory": "32GiB"}, {"name": "b", "state": "absent"}, {**B, "name": "c"}))
+    text = plan_text(found, host, "text", None, False)
+    assert "~ guest a (from its next start): memory: 64 GiB -> 32 GiB" in " ".join(text.split())
+    assert "- guest b once it has stopped: virsh shutdown b" in text
+    assert "+ guest c: " in text
+    assert "0 free" not in text
+    assert " ".join(text.split()).endswith("next: hosttune apply")
+    again = plan_text(plan(host, asked(A, B)), host, "text", None, False)
+    assert again.rstrip().endswith("nothing would change")
+    assert "Actions" not in again

@@ -93,6 +93,8 @@ def rebase(
             if now == want or (was is not None and ours and _is_settled(action.kind, now, was)):
                 continue
             row = changed(action, current=now, want=want, when=when, drift=ours)
+            if was and action.kind == HugePages.kind:
+                row = changed(row, why=action.why.partition(",")[0])  # what is free on the bare host is not so now
             rows.setdefault((action.id, now, want, when, ours), (row, []))[1].append(part)
     given_up = frozenset(_given_up(standing.intent, held))
     stays = frozenset(key for key, was in held.items() if _stays(force, key, was, guests))
