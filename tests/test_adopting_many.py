@@ -29,7 +29,7 @@ from hosttune.model.plan import Plan
 from hosttune.model.values import parse_cpus
 from hosttune.planning import plan
 from hosttune.planning.adopting import LIVE_AFFINITY, Adoption, Adoptions, Definition, adopt, saved_plan
-from hosttune.planning.adopting.staying import most_staying
+from hosttune.planning.staying import most_staying
 
 NEAR, FAR = "0000:c1:00.0", "0000:41:00.0"
 SHAPE = Shape(cards=(Card(NEAR, 1, group=7), Card(FAR, 0, group=9), Card("0000:c2:00.0", 1, kind="nic", group=8)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +17,7 @@ from hosttune.errors import BadInput
 if TYPE_CHECKING:
     from hosttune.model.host import Host
     from hosttune.model.intent import Intent
-    from hosttune.model.plan import Plan
+    from hosttune.model.plan import Plan, Source
     from hosttune.report.blocks import Report
 
 T = TypeVar("T")
@@ -34,6 +35,7 @@ OUTPUTS = ["text", "json", "xml", "svg", "md", "html"]
 DRAWN = ("xml", "svg")  # outputs that have no figures
 GROUPS = {  # of the help
     "What to plan": ("--file", "--gpu", "--gpus", "--mig", "--name", "--profile"),
+    "What is in force": ("--prune", "--replan", "--check"),
     "Size of the guest": ("--vcpus", "--memory", "--numa", "--smt", "--hugepages", "--nics", "--nvme"),
     "Its definition": ("--disk", "--network", "--bridge", "--firmware", "--accelerator"),
     "Existing guests": ("--adopt", "--adopt-all", "--xml", "--check-xml", "--yes"),
@@ -66,6 +68,11 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given t
 @click.option("--profile", type=click.Choice(["guest", "host", "none"]),
               help="Host settings to plan: what the guests need (guest, the default), all that GPU work profits from"
               " (host), or the least (none).")  # fmt: skip
+@click.option("--prune", is_flag=True,
+              help="Take away guests and settings of intent files that this file (-f) does not name.")  # fmt: skip
+@click.option("--replan", multiple=True, metavar="NAME", shell_complete=completing("guests"),
+              help="Let this guest, which is unchanged, have other places (repeatable).")  # fmt: skip
+@click.option("--check", is_flag=True, help="Exit with 1 if anything would change.")
 @click.option("--out", metavar="FILE", help="Save the plan (JSON) here as well.")
 @click.option("--annotate", is_flag=True, help="With -o xml: a comment with the reason at each pin.")
 @click.option("--check-xml", "check_xml", multiple=True, metavar="FILE",
@@ -91,6 +98,9 @@ def plan(
     adopt: tuple[str, ...],
     adopt_all: bool,
     yes: bool,
+    prune: bool,
+    replan: tuple[str, ...],
+    check: bool,
     **asked: Any,
 ) -> None:
     """Decide where guests run and which settings the host needs. Changes nothing.
@@ -109,7 +119,8 @@ def plan(
 
         name = asked.pop("name")
         request = Request(root, document, definition, adopt, adopt_all, output, name, out, yes)
-        adopt_guests(context, request, {**asked, "--check-xml": check_xml, "--annotate": annotate or None})
+        others = {"--check-xml": check_xml, "--annotate": annotate or None, "--prune": prune or None}
+        adopt_guests(context, request, {**asked, **others, "--replan": replan, "--check": check or None})
         return
     if yes:
         hint = "it is for guests of other managers, with --adopt or --adopt-all"
@@ -120,15 +131,21 @@ def plan(
         check_files(context, root, document, check_xml, output)
     asked, chosen_guest = asked_of_mig(asked, output)
     intent, where = read_intent(asked)
+    source = source_of(asked["file"], where)
+    if prune and asked["file"] is not None:
+        refuse_unprunable(asked["file"])
     host = read_host(root, document)
-    decided = decide(host, intent, where)
+    if asked["file"] is None and asked["name"] is None:
+        refuse_unnamed(host, intent)
+    decided = decide(host, intent, where, source=source, prune=prune, replan=replan)
     decided = with_absent_disks(decided, root) if document is None else decided
     if output not in DRAWN or out is not None or (root is None and document is None):
         decided = with_expectations(decided, host)
     text = plan_text(decided, host, output, chosen_guest, annotate, mig=asked["mig"])
     if out is not None:
         save_plan(decided, out)
-    with exiting(context, 1 if decided.unplaced else 0):
+    refused = any(one.refused for one in decided.unplaced)
+    with exiting(context, 2 if refused else 1 if decided.unplaced or (check and changes_something(decided)) else 0):
         (write if output == "xml" and decided.unplaced else emit)(text)  # stdout is a definition, or empty
         for finding in decided.findings if output == "xml" and not decided.unplaced else ():
             if finding.level != "info":
@@ -265,12 +282,55 @@ def encoded(encode: Callable[[], T], where: str) -> T:
         raise BadInput(f"{error.object!r} cannot be written in UTF-8", where=where, hint="correct the text") from error
 
 
-def decide(host: Host, intent: Intent, where: str) -> Plan:
+def source_of(file: str | None, where: str) -> Source:
+    """Return where an intent came from: options, or a file with the digest of its bytes. Raises BadInput."""
+    import hashlib
+
+    from hosttune.journal.state import load
+    from hosttune.model.plan import Source
+
+    if file is None:
+        return Source(kind="options")
+    if file == "-" or not os.path.isfile(file):  # read once already, and only once
+        return Source(kind="file", name=where)
+    data = load(file, what="an intent", size="intent")
+    return Source(kind="file", name=where, sha256=hashlib.sha256(data).hexdigest())
+
+
+def refuse_unprunable(file: str) -> None:
+    """Raise BadInput for an intent file that cannot prune: it does not say which guests it wants."""
+    from hosttune.journal.state import load
+    from hosttune.model.intent import check_prunable
+
+    if os.path.isfile(file):
+        check_prunable(load(file, what="an intent", size="intent"), file)
+
+
+def refuse_unnamed(host: Host, intent: Intent) -> None:
+    """Raise BadInput if options without --name ask for another guest than the one that has the default name."""
+    from hosttune.planning.standing import same_request
+
+    wanted = {guest.name: guest for guest in intent.guests}
+    for guest in host.in_force.guests if host.in_force else ():
+        if guest.name in wanted and not same_request(host, guest, wanted[guest.name], intent.reserve):
+            what = f"guest {guest.name!r} is in force, and these options ask for another one"
+            hint = f"--name {guest.name} changes that guest; --name OTHER plans one besides it"
+            raise BadInput(what, where="--name", hint=hint)
+
+
+def changes_something(decided: Plan) -> bool:
+    """Return whether applying a plan would change anything."""
+    return bool(decided.actions or decided.removals or any(guest.change != "keep" for guest in decided.guests))
+
+
+def decide(
+    host: Host, intent: Intent, where: str, *, source: Source, prune: bool = False, replan: Sequence[str] = ()
+) -> Plan:
     """Make a plan. If the intent came from options, errors name the option. Raises BadInput."""
     from hosttune.planning import plan as decide_plan
 
     try:
-        return decide_plan(host, intent, where=where)
+        return decide_plan(host, intent, where=where, source=source, prune=prune, replan=replan)
     except BadInput as error:
         raise as_option(error, named=any(isinstance(guest.gpus, tuple) for guest in intent.guests)) from error
 

@@ -5,7 +5,7 @@ Pure. Isolated cores first, then the fewest last-level caches, then the lowest n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hosttune.inventory.pages import NodeMemory
 from hosttune.inventory.resources import Core, NodeResources, core_of
@@ -39,20 +39,24 @@ def has_whole_cores(node: NodeResources, vcpus: int, threads: int) -> bool:
     return len(fitting_cores(node, threads)) >= cores_needed(vcpus, threads)
 
 
-def choose_cores(node: NodeResources, vcpus: int, shape: Shape) -> list[Core]:
+def choose_cores(
+    node: NodeResources, vcpus: int, shape: Shape, turns: Mapping[int | str, int] | None = None
+) -> list[Core]:
     """Return the cores for a cell on its node: isolated ones first, then the fewest last-level caches, lowest first.
 
-    With `share_cores`: whole cores first, then the free siblings of cores that others use.
+    With `share_cores`: whole cores first, then the free siblings of cores that others use. `turns`: the turn of CPUs,
+    before all that (`PlanningContext.turns`).
     """
     if has_whole_cores(node, vcpus, shape.threads):
-        return _fewest_caches(fitting_cores(node, shape.threads), cores_needed(vcpus, shape.threads))
+        return _fewest_caches(fitting_cores(node, shape.threads), cores_needed(vcpus, shape.threads), turns or {})
     return _shared_cores(node, vcpus)
 
 
-def _fewest_caches(cores: list[Core], need: int) -> list[Core]:
+def _fewest_caches(cores: list[Core], need: int, turns: Mapping[int | str, int]) -> list[Core]:
     chosen: list[Core] = []
-    for rank in (0, 1, 2):
-        ranked = [core for core in cores if core.isolation_rank == rank]
+    places = [(min(turns.get(cpu, 1) for cpu in core.cpus), core.isolation_rank) for core in cores]
+    for place in sorted(set(places)):
+        ranked = [core for core, at in zip(cores, places, strict=True) if at == place]
         left = need - len(chosen)
         if left <= 0:
             break

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 
@@ -20,6 +20,7 @@ from hosttune.inventory.shape import CellDemand, Shape
 from hosttune.inventory.vcpus import VcpuLimit, vcpu_limit
 from hosttune.model.host import Host
 from hosttune.model.intent import CellRequest, GuestIntent, Reserve
+from hosttune.model.plan import PlannedGuest
 from hosttune.model.values import format_size, parse_size
 
 
@@ -48,7 +49,7 @@ class PlanningContext:
     """The data that planning uses, read once for each plan.
 
     `vcpus`: the most vCPUs of an `auto` guest. `boot_pages`: whether a reboot may reserve 1 GiB pages. None: only for a
-    guest whose memory is given as a number.
+    guest whose memory is given as a number. `own`: the places that guests have had, which they keep where they can.
     """
 
     host: Host
@@ -58,6 +59,7 @@ class PlanningContext:
     reserve: Reserve
     vcpus: VcpuLimit
     boot_pages: bool | None = None
+    own: Mapping[str, PlannedGuest] = field(default_factory=dict)
 
     @cached_property
     def countable(self) -> Mapping[str, int | None]:
@@ -67,6 +69,19 @@ class PlanningContext:
     def home(self, address: str) -> int | None:
         """Return the node that a device counts for: its own, or the nearest with CPUs; None = unknown."""
         return self.resources.home(self.catalogue.node(address))
+
+    def turns(self, name: str) -> Mapping[int | str, int]:
+        """Return the order in which a guest takes equal CPUs and devices: 0 what it has had, 2 what others have had.
+
+        All others are 1, and not in it.
+        """
+        found: dict[int | str, int] = {}
+        for other in sorted(self.own, key=lambda other: other == name):
+            places = self.own[other]
+            turn = 0 if other == name else 2
+            found |= {int(pin.cpus): turn for pin in places.vcpu_pins}
+            found |= {device.address: turn for device in places.devices}
+        return found
 
     @cached_property
     def thread_options(self) -> tuple[int, ...]:

@@ -14,15 +14,20 @@ from hosttune.model.plan import Action, Finding
 from hosttune.settings.setting import BOOT
 
 
-def actions_for(intent: Intent, knobs: Collection[Knob[P]], places: Iterable[P]) -> Iterator[Action | Finding]:
-    """Return the actions and findings of some knobs, place by place. `places` is not read if no knob is wanted."""
+def actions_for(
+    intent: Intent, knobs: Collection[Knob[P]], places: Iterable[P], *, every: bool = False
+) -> Iterator[Action | Finding]:
+    """Return the actions and findings of some knobs, place by place. `places` is not read if no knob is wanted.
+
+    `every`: also actions for what is as wanted now.
+    """
     wants = [(knob, value) for knob in knobs if (value := wanted(intent, knob)) is not None]
     for place in places if wants else ():
         for knob, value in wants:
             for found in knob.at(place, value):
                 if isinstance(found, Finding):
                     yield found
-                elif found.always or found.current != found.want:
+                elif every or found.always or found.current != found.want:
                     yield _action_of(intent, knob, found)
 
 
@@ -36,6 +41,7 @@ def _action_of(intent: Intent, knob: Knob[Any], change: Change) -> Action:
 def make_action(kind: str, target: str, current: Any, want: Any, why: str, **more: Any) -> Action:
     """Return an action that takes effect now, is not needed and can be reverted, unless `more` says otherwise."""
     rest = {"effect": "now", "needed": False, "reversible": True, **more}
+    rest.setdefault("when", rest["effect"])
     return Action(id=f"{kind}:{target}", kind=kind, target=target, current=current, want=want, why=why, **rest)
 
 

@@ -18,6 +18,7 @@ class KnobContext:
     """The host, the intent, and the guests that were planned.
 
     `held_cpus`: CPUs that existing guests hold, without housekeeping CPUs; `node_cpus`: the usable CPUs of each node.
+    `every`: also actions for what is as wanted now.
     """
 
     host: Host
@@ -25,6 +26,7 @@ class KnobContext:
     guests: tuple[PlannedGuest, ...]
     held_cpus: CpuSet
     node_cpus: Mapping[int, CpuSet]
+    every: bool = False
 
     @property
     def devices(self) -> DeviceIndex:

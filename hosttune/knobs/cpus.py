@@ -26,7 +26,7 @@ def _each(now: Callable[[Cpu], str | None]) -> Callable[[Cpus, str | int], Itera
 
     def changes(cpus: Cpus, value: str | int) -> Iterable[Change]:
         want = str(value)
-        groups = grouped((now(cpu), cpu.id) for cpu in cpus if now(cpu) != want)
+        groups = grouped((now(cpu), cpu.id) for cpu in cpus)
         for current, ids in sorted(groups.items(), key=lambda row: row[1]):
             yield Change(f"cpus {CpuSet(ids)}", current, want)
 
@@ -83,8 +83,8 @@ def plan_cpus(ctx: KnobContext) -> Iterator[Action | Finding]:
     frequency = ENERGY_PREFERENCE if driver in PREFERENCE_DRIVERS else GOVERNOR
     if any(cpu.governor is not None for cpu in cpus):
         named = msgspec.structs.replace(frequency, why=frequency.why.replace(_THE_DRIVER, driver or _THE_DRIVER))
-        yield from actions_for(ctx.intent, (named,), (cpus,))
+        yield from actions_for(ctx.intent, (named,), (cpus,), every=ctx.every)
     elif wanted(ctx.intent, GOVERNOR) or wanted(ctx.intent, ENERGY_PREFERENCE):
         text = "no frequency driver is visible: governor and energy preference are left alone"
         yield Finding(level="info", text=text, where=f"{sysfs.CPUS}/cpufreq")
-    yield from actions_for(ctx.intent, (RESUME_LATENCY,), (cpus,))
+    yield from actions_for(ctx.intent, (RESUME_LATENCY,), (cpus,), every=ctx.every)

@@ -162,7 +162,7 @@ def plan_gpus(ctx: KnobContext) -> Iterator[Action | Finding]:
         driver = (function.driver if function else None) or ""
         if driver in DRIVER_KNOBS:
             settable = [knob for knob in knobs if knob.setting.kind in DRIVER_KNOBS[driver].writers]
-            yield from actions_for(ctx.intent, settable, (gpu,))
+            yield from actions_for(ctx.intent, settable, (gpu,), every=ctx.every)
         elif driver in NO_KNOBS:
             unset.setdefault(driver, []).append(gpu.address)
     names = ", ".join(knob.name for knob in knobs)

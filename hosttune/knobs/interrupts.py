@@ -73,6 +73,6 @@ KNOBS = (IRQBALANCE_BAN, IRQ_AFFINITY)
 
 def plan_interrupts(ctx: KnobContext) -> Iterator[Action | Finding]:
     """Yield the CPU ban for irqbalance and the affinity of passed devices; a vGPU's interrupts belong to its driver."""
-    yield from actions_for(ctx.intent, (IRQBALANCE_BAN,), (ctx,))
+    yield from actions_for(ctx.intent, (IRQBALANCE_BAN,), (ctx,), every=ctx.every)
     devices = (PassedDevice(ctx, guest, device) for guest in ctx.guests for device in guest.devices)
     yield from actions_for(ctx.intent, (IRQ_AFFINITY,), (one for one in devices if not one.device.vgpu_type))

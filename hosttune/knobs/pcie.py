@@ -148,7 +148,7 @@ _OF_ENDPOINTS = (READ_REQUEST, RELAXED_ORDERING)
 
 def plan_pcie(ctx: KnobContext) -> Iterator[Action | Finding]:
     """Yield ASPM at the ports above passed devices, ACS of all bridges above them, and the host's own endpoints."""
-    yield from actions_for(ctx.intent, (ASPM,), _ports(ctx))
+    yield from actions_for(ctx.intent, (ASPM,), _ports(ctx), every=ctx.every)
     above = {bridge for guest in ctx.guests for device in guest.devices for bridge in ctx.devices.above(device.address)}
     yield from actions_for(ctx.intent, (ACS,), (_function(ctx, address) for address in sorted(above, key=address_key)))
     yield from _endpoints(ctx)
@@ -175,7 +175,7 @@ def _endpoints(ctx: KnobContext) -> Iterator[Action | Finding]:
             text = "its device control cannot be read: read-request size and relaxed ordering are left alone"
             yield Finding(level="info", text=text, where=place.address)
         else:
-            yield from actions_for(ctx.intent, knobs, (place,))
+            yield from actions_for(ctx.intent, knobs, (place,), every=ctx.every)
 
 
 def _kept(ctx: KnobContext) -> Iterator[Function]:

@@ -10,6 +10,7 @@ from hosttune.knobs import cpus, files, gpus, handover, interrupts, kernelargs, 
 from hosttune.knobs.actions import actions_for
 from hosttune.knobs.context import KnobContext
 from hosttune.knobs.knob import KEEP, Knob
+from hosttune.model.force import InForce
 from hosttune.model.hints import did_you_mean
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Finding
@@ -54,6 +55,12 @@ def check_settings(intent: Intent, where: str = "intent") -> None:
             raise BadInput(f"invalid value {to_builtins(value)!r:.80}", where=at, hint=hint)
 
 
+def intent_in_force(force: InForce) -> Intent:
+    """Return the profile and the settings that are in force, as an intent."""
+    settings = {name: one.value for name, one in force.wanted.items()}
+    return Intent(version=1, profile=force.profile or "guest", settings=settings)
+
+
 def plan_isolation(ctx: KnobContext) -> Iterator[Action | Finding]:
     """Yield the actions for CPUs that the next boot reserves for guests."""
     return actions_for(ctx.intent, kernelargs.ISOLATION, (ctx,))
@@ -77,10 +84,10 @@ def plan_host_knobs(ctx: KnobContext) -> Iterator[Action | Finding]:
     `iommu_passthrough` and `boot_pages` are planned by `hosttune.planning`, with the IOMMU and the guests' pages.
     """
     if not _no_guest_fits(ctx):
-        yield from actions_for(ctx.intent, files.KNOBS, (ctx.host,))
+        yield from actions_for(ctx.intent, files.KNOBS, (ctx.host,), every=ctx.every)
         yield from storage.plan_queues(ctx)
-        yield from actions_for(ctx.intent, sysctl.KNOBS, (ctx.host,))
-        yield from actions_for(ctx.intent, kernelargs.AS_GIVEN, (ctx,))
+        yield from actions_for(ctx.intent, sysctl.KNOBS, (ctx.host,), every=ctx.every)
+        yield from actions_for(ctx.intent, kernelargs.AS_GIVEN, (ctx,), every=ctx.every)
     yield from gpus.plan_gpus(ctx)
     yield from actions_for(ctx.intent, handover.KNOBS, (ctx.host,))
 

@@ -79,7 +79,7 @@ def plan_queues(ctx: KnobContext) -> Iterator[Action]:
         for namespace in drive.namespaces:
             now = _queue(ctx.host.settings or {}, drive, namespace)
             want = {**now, **{part: value for part, value in wants.items() if part in now}} if now else wants
-            if now != want:
+            if ctx.every or now != want:
                 target = f"{drive.address} n{namespace.rpartition('n')[2]}"
                 named = [PARTS[part].name for part, value in wants.items() if value != PARTS[part].value]
                 why = by_name(*named) if named else _WHY

@@ -125,6 +125,11 @@ class Intent(Part, frozen=True, kw_only=True):
         check_size(len(text), "intent", where)
         return _convert(plain_json(text, where=where, most_values=limit("values of an intent"), once=True), where)
 
+    @property
+    def present(self) -> tuple[GuestIntent, ...]:
+        """The guests that are wanted; the others are taken away."""
+        return tuple(guest for guest in self.guests if guest.state == "present")
+
     @classmethod
     def from_yaml(cls, text: str | bytes, *, where: str = "intent") -> Intent:
         """Read an intent from YAML. Raises BadInput with the path of the offending key, also for a key given twice."""
@@ -133,6 +138,17 @@ class Intent(Part, frozen=True, kw_only=True):
     def to_json(self) -> str:
         """Return the intent as a JSON document that `from_json` can read."""
         return to_json(self)
+
+
+def check_prunable(text: str | bytes, where: str) -> None:
+    """Raise BadInput for an intent that does not say which guests it wants: pruning would take all away."""
+    document = load_yaml(text, where)
+    if isinstance(document, dict) and "guests" not in document:
+        raise BadInput(
+            "--prune with an intent that has no key guests",
+            where=where,
+            hint="write guests: [] if none of its guests is wanted any more",
+        )
 
 
 def _convert(document: object, where: str) -> Intent:
@@ -229,7 +245,8 @@ def check(intent: Intent, *, where: str = "intent") -> None:
         if guest.name in names:
             _refuse(f"a second guest named {guest.name!r}", f"{at}.name", "give each guest a name of its own")
         names.add(guest.name)
-        _check_guest(guest, at)
+        if guest.state == "present":
+            _check_guest(guest, at)
     refuse_unwritable(to_builtins(intent), where)
 
 

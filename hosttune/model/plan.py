@@ -189,11 +189,15 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
 
 
 class Unplaced(Value, frozen=True, kw_only=True):
-    """A guest that does not fit: the reasons, and what would make room for it."""
+    """A guest that does not fit: the reasons, and what would make room for it.
+
+    `refused`: what is asked for is wrong as this host is (exit code 2), so that no room would help.
+    """
 
     guest: str
     why: tuple[str, ...]
     relaxation: tuple[str, ...] = ()
+    refused: bool = False
 
     def __post_init__(self) -> None:
         close_lists(self)

@@ -10,7 +10,9 @@ One search decides all guests of an intent. The rooms, in the order of the work:
    `fragmentation` decides between equal ranks; `ledger` and `needs` bound what the remaining guests can still reach;
    `branch_and_bound` finds the best plan.
 4. `guest` and `pcie`: amounts become addresses: pins, cells, PCIe tree, MMIO window, and a reason for each.
-5. `host`: actions on the host (what guests need, then the knobs), and findings. `suggestions`: what would give an
+5. `standing`: which guests in force stay exactly where they are; `staying`: what the changed ones keep; `rebase`: what
+   of the actions is left to do, and what goes back.
+6. `host`: actions on the host (what guests need, then the knobs), and findings. `suggestions`: what would give an
    unplaced guest a place, each proven by planning it.
 
 The search is exact, on whole numbers: most guests placed, then least distance, then the tie-breakers; tests compare it
@@ -20,25 +22,31 @@ nodes. Whole cores are assigned unless `smt: threads` is set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
-import msgspec
+from msgspec.structs import replace as changed
 
-from hosttune.errors import BadInput
+from hosttune.inventory.devices import read_catalogue
+from hosttune.inventory.pages import read_memory
 from hosttune.inventory.sizing import PlanningContext, read_field
 from hosttune.knobs.registry import check_settings
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
-from hosttune.model.plan import Finding, Plan, PlannedGuest, Unplaced
+from hosttune.model.plan import Action, Finding, Plan, PlannedGuest, Source, Unplaced
 from hosttune.planning.batch import Outcome, check_apart, guest_request_of, place_guests
+from hosttune.planning.guest.reserve import take_entry
 from hosttune.planning.host.actions import plan_actions
 from hosttune.planning.host.findings import host_findings
 from hosttune.planning.host.inside import guest_settings, seed_path
 from hosttune.planning.host.page_actions import may_boot_pages
 from hosttune.planning.host.quirks import tuned_findings
 from hosttune.planning.mig.check import check_mig
+from hosttune.planning.rebase import rebase, values_of
 from hosttune.planning.request.resource_pool import GuestRequest
+from hosttune.planning.standing import Standing, beyond, compare, compared, entry_of
+from hosttune.planning.staying import place_again
 
 __all__ = ["plan"]
 
@@ -51,29 +59,53 @@ def plan(
     intent: Intent,
     *,
     where: str = "intent",
+    source: Source | None = None,
+    prune: bool = False,
+    replan: Collection[str] = (),
     context: PlanningContext | None = None,
-    place: Place = place_guests,
+    place: Place | None = None,
 ) -> Plan:
     """Place the guests of an intent on a host, and decide the settings. The same input gives the same plan.
 
+    What is in force (`host.in_force`) stays where the intent does not say otherwise. `source`: where the intent came
+    from. `prune`: what came from files and is not in this one goes. `replan`: guests that may get other places.
     `context`: what the guests may use; None: all that is free. `place`: decides the places of the guests.
 
     Raises BadInput: an address does not exist, is named twice or cannot be given to a guest; a setting is unknown; a
     guest name is in use. A guest that does not fit is in `unplaced`, with reasons.
     """
     check_settings(intent, where)
-    context = context or read_field(host, intent.reserve, may_boot_pages(intent))
+    standing = compare(host, intent, where, source=source, prune=prune, replan=replan)
+    ground = context or read_field(standing.bare, intent.reserve, may_boot_pages(standing.intent))
+    context = _beside_fixed(ground, standing, replan)
     given = {
         address: f"{guest.name}, by {guest.disk}"
-        for guest in intent.guests
+        for guest in intent.present
         for address in context.catalogue.index.functions_under(guest.disk or "") or ()
     }
     context = replace(context, catalogue=replace(context.catalogue, users={**given, **context.catalogue.users}))
-    check_mig(context, intent, where)
-    wants = _wants(host, context, intent, where)
-    placed, unplaced, findings = _place(context, intent, wants, place)
-    guests, known = host_findings(host, context.catalogue, tuple(placed))
-    actions, of_actions = plan_actions(host, intent, context.resources, context.memory, context.catalogue, guests)
+    check_mig(context, standing.intent, where)
+    wants = [
+        guest_request_of(context, guest, f"{where}: guests[{i}]")
+        for i, guest in enumerate(intent.guests)
+        if guest.state == "present" and guest.name not in standing.out
+    ]
+    check_apart(context, wants)
+    fixed = {guest.name: guest for guest in standing.fixed}
+    again = (context.own or standing.old_runs) and partial(place_again, old_runs=standing.old_runs)
+    anew = [want for want in wants if want.guest.name not in fixed]
+    placed, unplaced, findings = _place(context, standing.intent, anew, place or again or place_guests)
+    unplaced = [*unplaced, *standing.out.values()]
+    found, known = host_findings(
+        standing.bare,
+        context.catalogue,
+        (*placed, *(fixed[w.guest.name].places for w in wants if w.guest.name in fixed)),
+    )
+    new = {guest.name: guest for guest in found}
+    named = [guest for guest in intent.guests if guest.name in new]
+    guests = tuple(compared(host, standing, guest, new[guest.name]) for guest in named)
+    every = (*guests, *(guest.places for guest in standing.fixed if guest.name not in new))
+    actions, of_actions = _actions(host, standing, ground, context, every)
     return Plan(
         host_digest=host.digest,
         hostname=host.hostname,
@@ -83,24 +115,56 @@ def plan(
         guests=guests,
         unplaced=tuple(unplaced),
         actions=actions,
-        findings=(*known, *context.resources.findings, *findings, *of_actions, *tuned_findings(host, actions)),
+        findings=(
+            *known,
+            *context.resources.findings,
+            *standing.findings,
+            *findings,
+            *of_actions,
+            *tuned_findings(host, actions),
+        ),
+        source=source if host.in_force else None,  # a plan beside what is unknown is applied by its intent
+        based_on=host.in_force.last if host.in_force else None,
+        removals=standing.removals,
+        unnamed=standing.unnamed,
+        prune=prune,
     )
 
 
-def _wants(host: Host, context: PlanningContext, intent: Intent, where: str) -> list[GuestRequest]:
-    """Return what each guest of the intent may have. Raises BadInput: see `plan`."""
-    taken = {guest.name for guest in host.guests or ()}
-    wants: list[GuestRequest] = []
-    for i, guest in enumerate(intent.guests):
-        if guest.name in taken:
-            raise BadInput(
-                f"a guest named {guest.name!r} exists on this host",
-                where=f"{where}: guests[{i}].name",
-                hint="choose another name",
-            )
-        wants.append(guest_request_of(context, guest, f"{where}: guests[{i}]"))
-    check_apart(context, wants)
-    return wants
+def _beside_fixed(ground: PlanningContext, standing: Standing, replan: Collection[str]) -> PlanningContext:
+    """Return what the guests that are placed anew may use, and what each of them has had."""
+    entries = [entry_of(standing, guest) for guest in standing.fixed]
+    if entries:
+        beside = changed(standing.bare, guests=(*(standing.bare.guests or ()), *entries))
+        ground = read_field(beside, ground.reserve, ground.boot_pages)
+    for name, guest in standing.moving.items():
+        if name in standing.residents:
+            ground = take_entry(ground, beyond(standing.bare, standing.residents[name], guest.places, run=False))
+    own = {name: guest.places for name, guest in standing.moving.items() if name not in replan}
+    return replace(ground, own=own) if own else ground
+
+
+def _actions(
+    host: Host,
+    standing: Standing,
+    ground: PlanningContext,
+    context: PlanningContext,
+    guests: tuple[PlannedGuest, ...],
+) -> tuple[tuple[Action, ...], list[Finding]]:
+    """Return the actions of a plan for all guests, and the findings about those that are left to do."""
+    bare, intent = standing.bare, standing.intent
+    force = host.in_force
+    if force is None or not (force.settings or force.guests):
+        found, of_actions = plan_actions(bare, intent, ground.resources, ground.memory, context.catalogue, guests)
+        return found, list(of_actions)
+    desired, findings = plan_actions(
+        bare, intent, ground.resources, ground.memory, context.catalogue, guests, every=True
+    )
+    memory, catalogue = read_memory(host, intent.reserve), read_catalogue(host)
+    live, _ = plan_actions(host, intent, ground.resources, memory, catalogue, guests, every=True)
+    actions = rebase(host, standing, desired, values_of(live), guests)
+    done = {one.target for one in desired} - {one.target for one in actions}
+    return actions, [finding for finding in findings if finding.where not in done]
 
 
 def _place(
@@ -120,6 +184,6 @@ def _place(
             unplaced.append(result)
             continue
         settings, seed = guest_settings(intent, want.guest), seed_path(want.guest)
-        placed.append(msgspec.structs.replace(result.guest, guest_settings=settings, seed=seed))
+        placed.append(changed(result.guest, guest_settings=settings, seed=seed))
         findings += result.findings
     return placed, unplaced, [*findings, *of_search]

@@ -188,9 +188,13 @@ def _no_place(context: PlanningContext, want: GuestRequest) -> Unplaced:
     return Unplaced(guest=guest.name, why=(*missing, *room))
 
 
+def place_alone(context: PlanningContext, want: GuestRequest) -> Outcome:
+    """Return the outcome of a guest if it were the only one."""
+    return _decided(search_problem(context, [want]), [0]).outcomes[0]
+
+
 def _alone(context: PlanningContext, guest: GuestIntent, where: str) -> Outcome:
-    """Return the outcome of a guest if it were the only one. Raises BadInput."""
-    return _decided(search_problem(context, [guest_request_of(context, guest, where)]), [0]).outcomes[0]
+    return place_alone(context, guest_request_of(context, guest, where))
 
 
 def _unexplained(count: int) -> tuple[Finding, ...]:

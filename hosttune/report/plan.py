@@ -42,12 +42,43 @@ def plan_report(plan: Plan, host: Host) -> Report:
         blocks=(
             *unplaced_sections(plan.unplaced),
             finding_table("Errors", errors),
+            *change_sections(plan),
             Section(heading="The host and its guests", blocks=(_picture(host, plan),)),
             *(guest_section(guest, host, expectation_of(plan, guest.name)) for guest in plan.guests),
             *action_sections(plan.actions, host),
             finding_table("Findings", others),
+            Lines(lines=(_last_line(plan),) if plan.based_on is not None else ()),
         ),
     )
+
+
+def change_sections(plan: Plan) -> Iterator[Section]:
+    """Yield what changes of the guests in force: a line each, with the changed elements of a guest below it."""
+    if plan.based_on is None:
+        return
+    lines = [f"+ guest {one.name}: {guest_facts(one)}" for one in plan.guests if one.change == "create"]
+    for guest in plan.guests:
+        if guest.change == "update":
+            changes = (f"{one.element}: {one.was} -> {one.becomes}" for one in guest.changes)
+            later = " (from its next start)" if any(one.when != "now" for one in guest.changes) else ""
+            lines.append(f"~ guest {guest.name}{later}: {'; '.join(changes)}")
+    for removal in plan.removals:
+        later = f" once it has stopped: virsh shutdown {removal.name}" if removal.when == "after-stop" else ""
+        lines.append(f"- guest {removal.name}{later}")
+    stay = [f"{one.kind} {one.name}" for one in plan.unnamed]
+    stay += [f"guest {one.name}" for one in plan.guests if one.change == "keep"]
+    lines += [f"  stays as it is: {', '.join(stay)}"] if stay else []
+    yield Section(heading="What changes of the guests", blocks=(Lines(lines=tuple(lines), whole=True),))
+
+
+def _last_line(plan: Plan) -> str:
+    made, changed = (sum(one.change == word for one in plan.guests) for word in ("create", "update"))
+    back = sum(one.change == "back" for one in plan.actions)
+    if not (made or changed or plan.removals or plan.actions):
+        return "nothing would change"
+    guests = f"{count(made, 'guest')} to add, {changed} to change, {len(plan.removals)} to take away"
+    settings = f"{count(len(plan.actions) - back, 'setting')} to write, {back} to put back"
+    return f"{guests}; {settings}; next: {'correct the intent' if plan.unplaced else 'hosttune apply'}"
 
 
 def _picture(host: Host, plan: Plan) -> Picture:
@@ -249,7 +280,8 @@ def alike(actions: Sequence[Action]) -> list[list[Action]]:
     """Group actions that differ only in their target, in the order of the first of each group."""
     groups: dict[tuple[str, ...], list[Action]] = {}
     for action in actions:
-        values = (_value(action.current), _value(action.want), str(action.needed), str(action.reversible))
+        flags = (str(action.needed), str(action.reversible), action.change, action.when, str(action.drift))
+        values = (_value(action.current), _value(action.want), *flags)
         groups.setdefault((action.kind, *values, action.why.replace(action.target, "it")), []).append(action)
     return list(groups.values())
 
@@ -261,6 +293,8 @@ def action_lines(alike: list[Action], host: Host) -> tuple[str, ...]:
     now = none or _value(setting_value(first.kind, first.current))
     then = "removed" if first.want is None else _value(setting_value(first.kind, first.want))
     change = f"{now} -> {then}" + ("" if first.reversible else " (cannot be undone)")
+    change += " (drifted)" if first.drift else " (back)" if first.change == "back" else ""
+    change += " once its guest has stopped" if first.when == "after-stop" else ""
     if len(alike) == 1:
         return f"{first.kind} {short_lists(first.target)}: {change}", first.why
     targets = ", ".join(short_lists(action.target) for action in alike)

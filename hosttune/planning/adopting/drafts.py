@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from msgspec.structs import replace as changed
-
 from hosttune.domain.edit import XmlText
 from hosttune.domain.facts import DomainFacts
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput
+from hosttune.inventory.bare import runs, without_guest
 from hosttune.inventory.devices import disk_claims, read_catalogue
-from hosttune.inventory.pages import guest_shares
-from hosttune.inventory.resources import place_cpus
 from hosttune.inventory.sizing import read_field
-from hosttune.model.host import Host, NumaNode, RunningGuest
+from hosttune.model.host import Host, RunningGuest
 from hosttune.model.intent import GuestIntent, Intent
-from hosttune.model.platform import RUNNING
 from hosttune.model.values import CpuSet
 from hosttune.planning.adopting.request import check_supported, guest_intent_of, refusals
 from hosttune.planning.batch import guest_request_of
@@ -54,7 +50,7 @@ class Draft:
     @property
     def runs(self) -> bool:
         """Whether the guest runs now; an unknown state counts as running."""
-        return self.resident is not None and (self.resident.state or "running") in RUNNING
+        return self.resident is not None and runs(self.resident)
 
 
 @dataclass(frozen=True)
@@ -205,31 +201,5 @@ def without(host: Host, drafts: Sequence[Draft]) -> Host:
     """Return the host as it would be without the guests that are planned: their memory, CPUs and devices are free."""
     for one in candidates(drafts):
         if one.draft.resident is not None:
-            host = _without(host, one.draft.resident, runs=one.draft.runs)
+            host = without_guest(host, one.draft.resident)
     return host
-
-
-def _without(host: Host, resident: RunningGuest, *, runs: bool) -> Host:
-    """Return the host without a guest: what a running guest holds of a node's memory is free."""
-    guests = tuple(guest for guest in host.guests or () if guest.name != resident.name)
-    if not runs:
-        return changed(host, guests=guests)
-    shares = guest_shares(resident, host.numa_nodes, place_cpus(host).nodes)
-    nodes = []
-    for node in host.numa_nodes:
-        for of, size, page in shares:
-            node = _given_back(node, size, page) if of == node.id else node
-        nodes.append(node)
-    return changed(host, guests=guests, numa_nodes=tuple(nodes))
-
-
-def _given_back(node: NumaNode, size_bytes: int, page_bytes: int | None) -> NumaNode:
-    if page_bytes is None:
-        return node if node.free_bytes is None else changed(node, free_bytes=node.free_bytes + size_bytes)
-    pools = tuple(
-        changed(pool, free=min(pool.free + size_bytes // page_bytes, pool.total or 0))
-        if pool.size_bytes == page_bytes and pool.free is not None and pool.total is not None
-        else pool
-        for pool in node.hugepages or ()
-    )
-    return changed(node, hugepages=pools)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 
 from msgspec.structs import replace as changed
 
-from hosttune.inventory.resources import Core, NodeResources, Resources, read_resources
+from hosttune.inventory.resources import Resources, read_resources
 from hosttune.inventory.sizing import PlanningContext, read_field
 from hosttune.model.host import Host, RunningGuest, VcpuPin
 from hosttune.model.intent import Intent
@@ -21,8 +21,8 @@ from hosttune.planning.guest.document import Placed
 from hosttune.planning.guest.reserve import pins_of, take
 from hosttune.planning.host.page_actions import may_boot_pages
 from hosttune.planning.request.resource_pool import GuestRequest
+from hosttune.planning.staying import Names, limited, most_staying, reserving
 
-Names = tuple[str, ...]
 _Cost = tuple[int, Fraction]
 
 
@@ -45,19 +45,6 @@ def plan_together(free: Host, intent: Intent, own: Mapping[str, CpuSet], where: 
         return _cost(context, found[stay]) <= _cost(context, best)
 
     return found[most_staying((), tuple(own), is_good)]
-
-
-def most_staying(stay: Names, more: Names, is_good: Callable[[Names], bool]) -> Names:
-    """Return `stay` and of `more`, from the first to the last, each that keeps the set good.
-
-    `is_good`: if a set is not good, no larger one is. It is asked at most 2 n times for n names.
-    """
-    if is_good((*stay, *more)):
-        return (*stay, *more)
-    if len(more) < 2:
-        return stay
-    half = len(more) // 2
-    return most_staying(most_staying(stay, more[:half], is_good), more[half:], is_good)
 
 
 def _cost(context: PlanningContext, decided: Plan) -> _Cost:
@@ -97,32 +84,18 @@ def _plan_staying(whole: PlanningContext, intent: Intent, own: Mapping[str, CpuS
     host = whole.host
     pinned = (RunningGuest(name=name, vcpu_pins=_as_pins(cpus)) for name, cpus in own.items())
     with_own = read_resources(changed(host, guests=(*(host.guests or ()), *pinned)), intent.reserve)
-    return plan(host, intent, where=where, context=_reserving(whole, with_own), place=place)
+    return plan(host, intent, where=where, context=reserving(whole, with_own), place=place)
 
 
 def _as_pins(cpus: CpuSet) -> tuple[VcpuPin, ...]:
     return tuple(VcpuPin(vcpu=n, cpus=str(cpu)) for n, cpu in enumerate(sorted(cpus)))
 
 
-def _reserving(context: PlanningContext, like: Resources) -> PlanningContext:
-    """Return the context in which the same cores stay with the host as in `like`."""
-
-    def one(node: NodeResources) -> NodeResources:
-        reserved = like.nodes[node.id].reserved
-        kept = {core.id for core in reserved}
-        pinned = context.resources.pinned
-        free = tuple(core for core in node.cores if core.id not in kept and pinned.isdisjoint(core.siblings))
-        return _with_free(replace(node, reserved=reserved), free)
-
-    nodes = {number: one(node) for number, node in context.resources.nodes.items()}
-    return replace(context, resources=replace(context.resources, nodes=nodes, housekeeping=like.housekeeping))
-
-
 def _place_on(context: PlanningContext, want: GuestRequest, own: CpuSet) -> Outcome:
     """Return the guest on these CPUs: with each as it is, or as parts of whole cores, which an odd number needs."""
     again = guest_request_of(context, want.guest, want.where)
     for whole in (False, True):
-        (outcome,), _ = place_guests(_limited(context, own, whole=whole), [again])
+        (outcome,), _ = place_guests(limited(context, own, whole=whole), [again])
         pins = _own_pins(context.resources, outcome.guest, own) if isinstance(outcome, Placed) else None
         if isinstance(outcome, Placed) and pins is not None:
             return replace(outcome, guest=changed(outcome.guest, vcpu_pins=pins))
@@ -143,19 +116,3 @@ def _own_pins(resources: Resources, guest: PlannedGuest, own: CpuSet) -> tuple[P
     if sorted(found.values()) != sorted(own):
         return None
     return tuple(PlannedPin(vcpu=vcpu, cpus=str(cpu)) for vcpu, cpu in sorted(found.items()))
-
-
-def _limited(context: PlanningContext, own: CpuSet, *, whole: bool) -> PlanningContext:
-    """Return the context in which only these CPUs are free, or the `whole` cores of them."""
-
-    def one(node: NodeResources) -> NodeResources:
-        mine = (core for core in node.free if own.intersection(core.cpus))
-        cut = (replace(core, cpus=tuple(cpu for cpu in core.cpus if whole or cpu in own)) for core in mine)
-        return _with_free(node, tuple(cut))
-
-    nodes = {number: one(node) for number, node in context.resources.nodes.items()}
-    return replace(context, resources=replace(context.resources, nodes=nodes))
-
-
-def _with_free(node: NodeResources, free: tuple[Core, ...]) -> NodeResources:
-    return replace(node, free=free, free_threads=CpuSet(cpu for core in free for cpu in core.cpus))

@@ -94,13 +94,14 @@ class Builder:
     ) -> Devices:
         """Return the addresses of the devices that the search gave a guest by kind, and the guest's final size."""
         want, placement = self._wants[which], self._placements[which]
+        turns = context.turns(want.guest.name)
         gpus: list[str] = []
         counted: list[str] = []
         for index, count in placement.picks:
             kind = self._stock.kind(index)
             if kind.trait.of_gpus:
                 left = [bundle for bundle in kind.bundles if taken.isdisjoint(bundle)]
-                left.sort(key=lambda bundle: lost(context.catalogue.fabric, bundle))  # equal ones stay in address order
+                left.sort(key=lambda one: (turns.get(one[0], 1), lost(context.catalogue.fabric, one)))
                 gpus += [address for bundle in left[:count] for address in bundle]
         own_gpus = tuple(sorted(gpus, key=address_key))
         near = own_gpus or tuple(sorted({slot.gpu for slot in placement.slots}, key=address_key))
@@ -152,7 +153,8 @@ class Builder:
             return True
 
         pairs: list[tuple[str, str | None]] = [(device, gpu) for device in kind_of for gpu in gpus or (None,)]
-        pairs.sort(key=lambda pair: remoteness(context, pair[0], pair[1], placement.nodes))
+        turns = context.turns(self._wants[which].guest.name)
+        pairs.sort(key=lambda pair: (turns.get(pair[0], 1), remoteness(context, pair[0], pair[1], placement.nodes)))
         dealt(pairs, needed.total(), claim)
         return chosen
 

@@ -93,7 +93,7 @@ def build_guest(
     window = _window(context, guest, devices, width)
     if isinstance(window, Unplaced):
         return window
-    pinning = pin_guest(context.resources, choice, at, others)
+    pinning = pin_guest(context.resources, choice, at, others, context.turns(guest.name))
     cells, of_cells = guest_cells(context.resources, choice, at)
     inside, of_mig = mig_inside(context, guest, choice.gpus) if choice.gpus else ((), ())
     if devices.vgpus:

@@ -5,6 +5,7 @@ Pure.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd
 
@@ -26,14 +27,21 @@ class Pinning:
     findings: tuple[Finding, ...]
 
 
-def pin_guest(resources: Resources, choice: Choice, at: str, others: CpuSet | None = None) -> Pinning:
+def pin_guest(
+    resources: Resources,
+    choice: Choice,
+    at: str,
+    others: CpuSet | None = None,
+    turns: Mapping[int | str, int] | None = None,
+) -> Pinning:
     """Decide every CPU of a guest. `at` is the place named in its findings.
 
-    `others` are the CPUs of guests that are planned with it: its emulator threads do not use them.
+    `others` are the CPUs of guests that are planned with it: its emulator threads do not use them. `turns`: see
+    `choose_cores`.
     """
     nodes, shape = choice.nodes, choice.shape
     cores = tuple(
-        tuple(choose_cores(resources.nodes[node], cell.vcpus, shape))
+        tuple(choose_cores(resources.nodes[node], cell.vcpus, shape, turns))
         for node, cell in zip(nodes, shape.cells, strict=True)
     )
     findings: list[Finding] = []

@@ -14,6 +14,7 @@ from hosttune.domain.expectedguest import as_defined
 from hosttune.inventory.pages import NodeMemory, Pool
 from hosttune.inventory.resources import NodeResources
 from hosttune.inventory.sizing import PlanningContext
+from hosttune.model.host import RunningGuest
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus
 
@@ -28,24 +29,35 @@ def take(context: PlanningContext, guest: PlannedGuest, *, exclusive: bool = Fal
 
     `exclusive`: no other guest may have the idle siblings of its CPUs. For existing guests this is unknown.
     """
-    entry = as_defined(guest)
-    pins = pins_of(guest)
-    service = parse_cpus(guest.emulator_cpus).union(*(parse_cpus(cpus) for cpus in guest.iothread_cpus))
+    return take_entry(context, as_defined(guest), exclusive=exclusive)
+
+
+def take_entry(context: PlanningContext, entry: RunningGuest, *, exclusive: bool = False) -> PlanningContext:
+    """Return what is left for others beside a guest of the host document. `exclusive`: see `take`."""
+    pins = CpuSet(cpu for pin in entry.vcpu_pins or () for cpu in parse_cpus(pin.cpus))
+    service = parse_cpus(entry.emulator_cpus).union(*(parse_cpus(cpus) for cpus in entry.iothread_cpus or ()))
     taken = CpuSet(pins | service if context.reserve.cores_per_node else pins)  # same rule as `read_resources`
     nodes = {n: _without(node, taken, exclusive) if taken else node for n, node in context.resources.nodes.items()}
     memory = dict(context.memory)
-    for cell in guest.cells:
-        node = int(cell.host_nodes)
-        if node in memory:
-            memory[node] = _less(memory[node], cell.memory_bytes, guest.page_bytes)
-    holders = {**context.catalogue.holders, **dict.fromkeys(entry.devices, guest.name)}
+    for part in entry.memory or ():
+        if part.node in memory:
+            memory[part.node] = _less(memory[part.node], part.memory_bytes or 0, part.page_bytes)
+    holders = {**context.catalogue.holders, **dict.fromkeys(entry.devices, entry.name)}
+    users = {
+        address: f"{entry.name}, by {path}"
+        for path in entry.host_paths
+        for address in context.catalogue.index.functions_under(path) or ()
+    }
     return replace(
         context,
         host=msgspec.structs.replace(context.host, guests=(*(context.host.guests or ()), entry)),
         resources=replace(context.resources, nodes=nodes, pinned=CpuSet(context.resources.pinned | taken)),
         memory=memory,
         catalogue=replace(
-            context.catalogue, holders=holders, fabric=context.catalogue.fabric.given(entry.devices, guest.name)
+            context.catalogue,
+            holders=holders,
+            users={**users, **context.catalogue.users},
+            fabric=context.catalogue.fabric.given(entry.devices, entry.name),
         ),
     )
 

@@ -34,8 +34,13 @@ def plan_actions(
     memory: Mapping[int, NodeMemory],
     catalogue: Catalogue,
     guests: tuple[PlannedGuest, ...],
+    *,
+    every: bool = False,
 ) -> tuple[tuple[Action, ...], tuple[Finding, ...]]:
-    """Return every action of a plan in the order of applying, and findings about them."""
+    """Return every action of a plan in the order of applying, and findings about them.
+
+    `every`: also actions for what is as wanted now.
+    """
     ctx = KnobContext(
         host=host,
         intent=intent,
@@ -44,16 +49,17 @@ def plan_actions(
         node_cpus={
             number: CpuSet(cpu for core in node.cores for cpu in core.cpus) for number, node in resources.nodes.items()
         },
+        every=every,
     )
     findings: list[Finding] = []
     needed = [
-        *page_actions(host, intent, memory, guests, findings),
+        *page_actions(host, intent, memory, guests, findings, every=every),
         *mount_actions(host, guests, findings),
         *iommu_actions(host, intent, catalogue, guests, findings),
         *split_findings(plan_isolation(ctx))[0],
         *boot_page_actions(host, intent, memory, guests, findings),
-        *_drivers(catalogue, guests),
-        *mig_actions(host, catalogue, guests),
+        *_drivers(catalogue, guests, every=every),
+        *mig_actions(host, catalogue, guests, every=every),
     ]
     of_guests, about_guests = split_findings(plan_guests_knobs(ctx))
     of_host, about_host = split_findings(plan_host_knobs(ctx))
@@ -61,7 +67,7 @@ def plan_actions(
     return (*needed, *of_guests, *of_host), (*findings, *about_guests, *inside, *about_host)
 
 
-def _drivers(catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> Iterable[Action]:
+def _drivers(catalogue: Catalogue, guests: tuple[PlannedGuest, ...], *, every: bool) -> Iterable[Action]:
     for guest in guests:
         for device in guest.devices:
             function = catalogue.pci.get(device.address)
@@ -70,6 +76,7 @@ def _drivers(catalogue: Catalogue, guests: tuple[PlannedGuest, ...]) -> Iterable
                 continue  # the function of a vGPU stays with the vendor's driver, which is also its VFIO driver
             if driver != VFIO:
                 yield from release_actions(catalogue.gpus.get(device.address), driver)
+            if every or driver != VFIO:
                 yield make_action(
                     Driver.kind,
                     device.address,

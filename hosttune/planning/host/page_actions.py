@@ -9,8 +9,9 @@ from hosttune.knobs.actions import make_action
 from hosttune.knobs.bootargs import boot_pages
 from hosttune.knobs.kernelargs import BOOT_PAGES, HUGETLB_FREE_VMEMMAP
 from hosttune.knobs.knob import wanted
+from hosttune.knobs.registry import intent_in_force
 from hosttune.model import sysfs
-from hosttune.model.commandline import text_of
+from hosttune.model.commandline import PAGES, read_boot_pages, split, text_of
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Finding, PlannedGuest
@@ -56,23 +57,38 @@ def _at_boot(memory: Mapping[int, NodeMemory], guests: tuple[PlannedGuest, ...])
     )
 
 
+def _staged(host: Host) -> frozenset[int]:
+    """Return the nodes whose 1 GiB pages are reserved at boot because too little memory was free for them once."""
+    force = host.in_force
+    if force is None or wanted(intent_in_force(force), BOOT_PAGES):
+        return frozenset()
+    texts = (one.want.get(PAGES) for one in force.settings if one.kind == KernelArguments.kind)
+    found = [read_boot_pages(split(text)).by_node or {} for text in texts if text]
+    return frozenset(node for counts in found for node in counts)
+
+
 def page_actions(
     host: Host,
     intent: Intent,
     memory: Mapping[int, NodeMemory],
     guests: tuple[PlannedGuest, ...],
     findings: list[Finding],
+    *,
+    every: bool = False,
 ) -> Iterable[Action]:
-    """Yield the pools that must grow for the guests, and report why the kernel may give fewer pages."""
+    """Yield the pools that must grow for the guests, and report why the kernel may give fewer pages.
+
+    `every`: also pools that are large enough.
+    """
     free = {node.id: node.free_bytes for node in host.numa_nodes}
     late = _at_boot(memory, guests)
     missing_pages = _missing(memory, guests)
     for (node, page), size in sorted(_page_demand(guests).items()):
         missing = missing_pages[node, page]
-        if not missing:
-            continue
         pool = memory[node].pools.get(page) if node in memory else None
         current = pool.total if pool else None
+        if not missing and not (every and current is not None):
+            continue
         want = memory[node].pages_wanted(page, size) if node in memory else missing
         target = f"{sysfs.pool(node, page)}/nr_hugepages"
         have = "none known" if pool is None else f"{pool.free} free" if pool.counted else "how many are free is unknown"
@@ -120,7 +136,7 @@ def boot_page_actions(
 
     All of them if `boot_pages` is wanted, else those of nodes with too little free memory for them now.
     """
-    late = _at_boot(memory, guests)
+    late = _at_boot(memory, guests) | _staged(host)
     every = bool(wanted(intent, BOOT_PAGES))
     needed = {
         node: memory[node].pages_wanted(page, size) if node in memory else -(-size // page)

@@ -39,13 +39,18 @@ class _TypeChange:
     by_hand: str | None
 
 
-def mig_actions(host: Host, catalogue: Catalogue, guests: Iterable[PlannedGuest]) -> Iterator[Action]:
-    """Yield the actions for planned vGPUs, in order: MIG mode of each GPU, then the type of each function."""
+def mig_actions(
+    host: Host, catalogue: Catalogue, guests: Iterable[PlannedGuest], *, every: bool = False
+) -> Iterator[Action]:
+    """Yield the actions for planned vGPUs, in order: MIG mode of each GPU, then the type of each function.
+
+    `every`: also for a mode that is on.
+    """
     with_vgpus = _with_vgpus(guests)
     for address in sorted({one.gpu for guest in with_vgpus for one in guest.mig}, key=address_key):
         gpu = catalogue.gpus.get(address)
         now = GpuMigMode.of_gpu(gpu) if gpu else None
-        if now != "enabled":
+        if every or now != "enabled":
             why = "a vGPU backed by MIG needs the mode; the driver resets the GPU"
             yield make_action(GpuMigMode.kind, address, now, "enabled", why, needed=True)
     for one in _typings(HostDevices(host, catalogue), with_vgpus):

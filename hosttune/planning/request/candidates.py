@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations, islice
 
 from hosttune.inventory.devices import Catalogue, close_groups, countable_gpus, gpu_count, matches, named_gpus
 from hosttune.inventory.partitions import bound_to_sets, lost, none_of, refusal, sets_of
@@ -18,6 +19,7 @@ from hosttune.model.limits import limit
 from hosttune.model.values import address_key, grouped
 from hosttune.planning.mig.guest import inside_refusal, takes_inside
 
+MOST_SETS = 256  # ways in which a guest keeps a part of its GPUs that are looked at
 GpuSet = tuple[str, ...]
 Reach = dict[int, GpuSet]  # number of GPUs of a node -> their addresses
 Pool = tuple[tuple[int | None, Reach], ...]
@@ -109,6 +111,29 @@ def gpu_candidates(context: PlanningContext, guest: GuestIntent, others: tuple[s
     others_here = {gpu.model for gpu in countable_gpus(context.host, catalogue) if gpu.model}
     models = [f"this host has {', '.join(sorted(others_here))}"] if request.model and not pool and others_here else []
     return Candidates(count, why=(f"{what}, {len(pool)} on this host, {free} free", *models, *excluded))
+
+
+def keeping(context: PlanningContext, candidates: Candidates, had: GpuSet) -> Candidates:
+    """Return the candidates that have as many of these GPUs as they can; all of them if none has."""
+    count, catalogue = candidates.count, context.catalogue
+    if candidates.named is not None or not count:
+        return candidates
+    if candidates.sets is not None:
+        sets = [one for one in candidates.sets if set(had) <= set(one) or set(one) <= set(had)]
+    else:
+        part = max((dict.fromkeys(a for b in bundles for a in b) for bundles in candidates.bundles or ((),)),
+                   key=lambda able: len(able.keys() & set(had)))  # fmt: skip
+        kept = tuple(address for address in had if address in part)
+        rest = [catalogue.gpus[address] for address in part if address not in kept]
+        pool = _reaches(catalogue, rest)
+        more = max(0, count - len(kept))
+        ways = (way for nodes in range(more + 1) for way in _ways(pool, nodes, more))
+        added = [[a for node, size in way for a in dict(pool)[node][size]] for way in ways]
+        less = islice(combinations(kept, min(count, len(kept))), MOST_SETS)
+        sets = [tuple(sorted((*one, *extra), key=address_key)) for one in less for extra in added] if kept else []
+        sets = [one for one in sets if not close_groups(catalogue, one).conflicts]
+    spreads = tuple(len({catalogue.node(address) for address in gpus}) for gpus in sets)
+    return Candidates(count, sets=tuple(sets), set_nodes=spreads) if sets else candidates
 
 
 def _off_partition(catalogue: Catalogue, guest: GuestIntent, named: GpuSet, where: str) -> tuple[str, ...]:

@@ -1,0 +1,142 @@
+"""The host as it would be without what hosttune has applied: without its guests, and with the original settings.
+
+Pure. A plan is made on this host and then compared with the real one. Only what a plan depends on is put back: pools of
+pages, kernel arguments, drivers, and values by which a knob decides whether it wants anything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from msgspec.structs import replace as changed
+
+from hosttune.gpu.settings import GpuPersistence, GpuPowerLimit
+from hosttune.inventory.pages import guest_shares
+from hosttune.inventory.resources import place_cpus
+from hosttune.model import sysfs
+from hosttune.model.commandline import text_of, without
+from hosttune.model.force import GuestInForce, InForce, SettingInForce
+from hosttune.model.gpu import Gpu, MigInstance
+from hosttune.model.host import Host, NumaNode, PciDevice, RunningGuest
+from hosttune.model.platform import RUNNING
+from hosttune.settings.drivers import Driver
+from hosttune.settings.kernelargs import KernelArguments
+from hosttune.settings.memory import HugePages, Ksm
+from hosttune.settings.pcie import AccessControl
+
+Originals = Mapping[tuple[str, str], Any]  # (kind, target) -> the value before hosttune's first write
+
+
+def runs(guest: RunningGuest) -> bool:
+    """Return whether a guest runs now; an unknown state counts as running."""
+    return (guest.state or "running") in RUNNING
+
+
+def without_guest(host: Host, resident: RunningGuest) -> Host:
+    """Return the host without a guest: what a running guest holds of a node's memory is free."""
+    guests = tuple(guest for guest in host.guests or () if guest.name != resident.name)
+    if not runs(resident):
+        return changed(host, guests=guests)
+    nodes = list(host.numa_nodes)
+    for of, size, page in guest_shares(resident, host.numa_nodes, place_cpus(host).nodes):
+        nodes = [_given_back(node, size, page) if of == node.id else node for node in nodes]
+    return changed(host, guests=guests, numa_nodes=tuple(nodes))
+
+
+def _given_back(node: NumaNode, size_bytes: int, page_bytes: int | None) -> NumaNode:
+    if page_bytes is None:
+        return node if node.free_bytes is None else changed(node, free_bytes=node.free_bytes + size_bytes)
+    pools = tuple(
+        changed(pool, free=min(pool.free + size_bytes // page_bytes, pool.total or 0))
+        if pool.size_bytes == page_bytes and pool.free is not None and pool.total is not None
+        else pool
+        for pool in node.hugepages or ()
+    )
+    return changed(node, hugepages=pools)
+
+
+def bare_host(host: Host, force: InForce, residents: Collection[RunningGuest], stay: Iterable[GuestInForce]) -> Host:
+    """Return the host without the guests in force that it has (`residents`), and with the original settings.
+
+    `stay`: guests whose MIG instances are taken, whether they exist yet or not; those of the others are free.
+    """
+    adopted = {guest.name for guest in force.guests if guest.adopted is not None}
+    claims = Counter[tuple[int, int]]()  # pages of adopted guests that do not run: they stay with the host's other uses
+    for guest in host.guests or ():
+        if guest.name in adopted and not runs(guest):
+            for node, size, page in guest_shares(guest, host.numa_nodes, place_cpus(host).nodes):
+                claims[node, page or 0] += size // (page or size or 1)
+    for resident in residents:
+        host = without_guest(host, resident)
+    originals = {(one.kind, one.target): one.original.get("") for one in force.settings}
+    memory, stack = host.memory_settings, host.virtualization
+    if memory is not None:
+        mounts = {one.target for one in force.settings if one.kind == "mount"}
+        left = None if memory.hugetlbfs is None else tuple(one for one in memory.hugetlbfs if one.path not in mounts)
+        ksm = originals.get((Ksm.kind, Ksm.path), memory.ksm_run)
+        memory = changed(memory, hugetlbfs=left, ksm_run=ksm)
+    if stack is not None and any(one.kind == "apparmor-rule" for one in force.settings):
+        stack = changed(stack, reads_node_cpus=False)
+    return changed(
+        host,
+        memory_settings=memory,
+        virtualization=stack,
+        kernel_args=_arguments(host.kernel_args, force.settings),
+        numa_nodes=tuple(_with_pools(node, originals, claims) for node in host.numa_nodes),
+        pci=tuple(_function(device, originals) for device in host.pci),
+        gpus=tuple(_gpu(gpu, originals, stay) for gpu in host.gpus),
+    )
+
+
+def _arguments(arguments: tuple[str, ...] | None, settings: Iterable[SettingInForce]) -> tuple[str, ...] | None:
+    """Return the kernel arguments without those of hosttune that the running kernel has."""
+    staged = {name: text for one in settings if one.kind == KernelArguments.kind for name, text in one.want.items()}
+    ours = [name for name, text in staged.items() if text and text_of(arguments, name) == text]
+    return arguments if arguments is None else without(arguments, ours)
+
+
+def _with_pools(node: NumaNode, originals: Originals, claims: Mapping[tuple[int, int], int]) -> NumaNode:
+    """Return a node with its original pools of pages; what others use of them now is theirs.
+
+    What hosttune has added is ordinary memory again.
+    """
+    pools, back = [], 0
+    for pool in node.hugepages or ():
+        original = originals.get((HugePages.kind, f"{sysfs.pool(node.id, pool.size_bytes)}/nr_hugepages"))
+        if original is not None and pool.total is not None and pool.free is not None:
+            used = pool.total - pool.free
+            total = max(original, used + claims.get((node.id, pool.size_bytes), 0))
+            back += (pool.total - total) * pool.size_bytes
+            pool = changed(pool, total=total, free=total - used)
+        pools.append(pool)
+    free = None if node.free_bytes is None else max(0, node.free_bytes + back)
+    return changed(node, hugepages=node.hugepages and tuple(pools), free_bytes=free)
+
+
+def _function(device: PciDevice, originals: Originals) -> PciDevice:
+    driver = originals.get((Driver.kind, device.address), device.driver)
+    if isinstance(driver, Mapping):
+        driver = driver.get("driver")
+    acs = device.acs
+    if acs is not None and (enabled := originals.get((AccessControl.kind, device.address))) is not None:
+        acs = changed(acs, enabled=tuple(name for name in enabled.split() if name in acs.capable))
+    return device if (driver, acs) == (device.driver, device.acs) else changed(device, driver=driver, acs=acs)
+
+
+def _gpu(gpu: Gpu, originals: Originals, stay: Iterable[GuestInForce]) -> Gpu:
+    persistence = originals.get((GpuPersistence.kind, gpu.address), gpu.persistence)
+    watts = originals.get((GpuPowerLimit.kind, gpu.address), gpu.power_limit_watts)
+    mig = gpu.mig
+    if mig is not None:
+        known = {one.start for one in mig.instances or ()}
+        owed = tuple(
+            MigInstance(profile=one.profile, start=one.start)
+            for guest in stay
+            if any(device.vgpu_type for device in guest.places.devices)
+            for one in guest.places.mig
+            if one.gpu == gpu.address and one.start not in known
+        )
+        mig = changed(mig, instances=(*(mig.instances or ()), *owed)) if owed else mig
+    return changed(gpu, persistence=persistence, power_limit_watts=watts, mig=mig)

@@ -1,0 +1,338 @@
+"""An intent compared with the guests in force: which of them stay exactly where they are, change, or are taken away.
+
+Pure. A guest in force is the one with its UUID. It is unchanged if its request means the same as the one applied last.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from msgspec.structs import replace as changed
+
+from hosttune.domain.expectedguest import as_defined
+from hosttune.errors import BadInput
+from hosttune.inventory.bare import bare_host, runs
+from hosttune.inventory.pages import guest_shares, reserve_bytes
+from hosttune.inventory.quarantine import quarantined_devices
+from hosttune.inventory.resources import place_cpus
+from hosttune.knobs.registry import intent_in_force
+from hosttune.model.force import GuestInForce, InForce
+from hosttune.model.host import GuestMemory, Host, RunningGuest, VcpuPin
+from hosttune.model.intent import GpuRequest, GuestIntent, Intent, NicRequest, Reserve
+from hosttune.model.plan import Finding, GuestChange, PlannedGuest, Removal, Source, Unnamed, Unplaced
+from hosttune.model.values import format_size, parse_address, parse_cpus, parse_size, to_json, value_text
+from hosttune.planning.guest.reserve import pins_of
+from hosttune.planning.host.inside import guest_settings
+
+NOTHING = InForce()
+
+
+@dataclass(frozen=True)
+class Standing:
+    """An intent beside what is in force on a host.
+
+    `bare`: the host without what hosttune has applied. `intent`: its wanted guests, with every setting that is in
+    force. `fixed`: guests that stay where they are; `moving`: those whose request has changed; `residents`: the guests
+    of the host that those in force are, by name. `out`: guests of the intent that are not planned.
+    """
+
+    bare: Host
+    intent: Intent
+    fixed: tuple[GuestInForce, ...]
+    moving: Mapping[str, GuestInForce]
+    residents: Mapping[str, RunningGuest]
+    out: Mapping[str, Unplaced]
+    removals: tuple[Removal, ...]
+    unnamed: tuple[Unnamed, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def old_runs(self) -> Mapping[str, RunningGuest]:
+        """The guests that run now and are changed or taken away: what they have is theirs until they stop."""
+        gone = {*self.moving, *(one.name for one in self.removals)}
+        return {name: one for name, one in self.residents.items() if name in gone and runs(one)}
+
+
+def compare(
+    host: Host, intent: Intent, where: str, *, source: Source | None, prune: bool, replan: Collection[str]
+) -> Standing:
+    """Return what stays, changes and goes.
+
+    Raises BadInput: a name of the intent is that of a guest that hosttune did not define or has only adopted, or of
+    another guest than the one in force and nothing else is asked for; `prune` without a file; `replan` of a guest that
+    the intent does not name.
+    """
+    force = host.in_force or NOTHING
+    if prune and (source is None or source.kind != "file"):
+        raise BadInput("--prune without an intent file", where="--prune", hint="give the whole intent with -f FILE")
+    ours = {guest.name: guest for guest in force.guests if guest.adopted is None}
+    for name in replan:
+        if name not in {guest.name for guest in intent.present}:
+            hint = "name one of: " + (", ".join(guest.name for guest in intent.present) or "(none)")
+            raise BadInput(f"no guest {name!r} in this intent", where="--replan", hint=hint)
+    _check_names(host, intent, force, where)
+    residents = {name: found for name, guest in ours.items() if (found := _resident(host, guest)) is not None}
+    asked = {guest.name: guest for guest in intent.guests}
+    out = {name: one for name, guest in ours.items() if name in asked and (one := _mistaken(host, guest)) is not None}
+    if out and len(out) == len(intent.guests):
+        first = next(guest for guest in intent.guests if guest.name in out)
+        raise BadInput(out[first.name].why[0], where=f"{where}: guests[0].name", hint=out[first.name].relaxation[0])
+    gone = [
+        guest
+        for name, guest in ours.items()
+        if name not in out and (asked[name].state == "absent" if name in asked else prune and _from_file(guest.source))
+    ]
+    stay = [guest for guest in ours.values() if guest not in gone]
+    fixed, moving, findings = [], {}, []
+    for guest in stay:
+        wanted = asked.get(guest.name)
+        if wanted is None or guest.name in out:
+            fixed.append(guest)
+        elif why := _lost(host, guest):
+            out[guest.name] = Unplaced(guest=guest.name, why=(*why, "it is left as it is"))
+            fixed.append(guest)
+        elif guest.name in replan or not same_request(host, guest, wanted, intent.reserve):
+            moving[guest.name] = guest
+        elif _renumbered(host, guest.places):
+            moving[guest.name] = guest
+            text = "its CPUs or the nodes of this host have other numbers now, or are gone: it is placed anew"
+            findings.append(Finding(level="warn", text=text, where=f"guest {guest.name}"))
+        else:
+            fixed.append(guest)
+    if host.guests is None and ours:
+        unasked = (
+            "libvirt cannot be asked: no guest is planned, changed or taken away; start its daemon, then plan again"
+        )
+        out = {guest.name: Unplaced(guest=guest.name, why=(unasked,)) for guest in intent.guests}
+        fixed, moving, gone = list(ours.values()), {}, []
+    settings = {name: one.value for name, one in force.wanted.items() if not (prune and _from_file(one.source))} | dict(
+        intent.settings or {}
+    )
+    return Standing(
+        bare=host if force == NOTHING else bare_host(host, force, residents.values(), fixed),
+        intent=changed(intent, settings=settings if force.wanted else intent.settings, guests=intent.present),
+        fixed=tuple(fixed),
+        moving=moving,
+        residents=residents,
+        out=out,
+        removals=tuple(_removal(guest, residents.get(guest.name)) for guest in gone),
+        unnamed=tuple(_unnamed(force, asked, intent.settings or {}, {guest.name for guest in gone}, settings)),
+        findings=tuple(findings),
+    )
+
+
+def _from_file(source: Source | None) -> bool:
+    return source is not None and source.kind == "file"
+
+
+def _removal(guest: GuestInForce, resident: RunningGuest | None) -> Removal:
+    later = resident is not None and runs(resident)
+    return Removal(name=guest.name, uuid=guest.uuid, when="after-stop" if later else "now")
+
+
+def _unnamed(
+    force: InForce, asked: Collection[str], settings: Collection[str], gone: Collection[str], left: Collection[str]
+) -> Iterator[Unnamed]:
+    for guest in force.guests:
+        if guest.name not in asked and guest.name not in gone:
+            yield Unnamed(kind="guest", name=guest.name, source=guest.source)
+    for name, one in force.wanted.items():
+        if name not in settings and name in left:
+            yield Unnamed(kind="setting", name=name, source=one.source)
+
+
+# --- which guest it is ------------------------------------------------------------------------------------------
+
+
+def _check_names(host: Host, intent: Intent, force: InForce, where: str) -> None:
+    """Check that hosttune defined each guest of the host that has a name of the intent. Raises BadInput."""
+    known = {guest.name: guest for guest in force.guests}
+    there = {guest.name for guest in host.guests or ()}
+    for i, guest in enumerate(intent.guests):
+        at, other = f"{where}: guests[{i}].name", known.get(guest.name)
+        if other is not None and other.adopted is not None:
+            hint = f"hosttune plan --adopt {guest.name} plans it anew; hosttune revert --guest {guest.name} gives it up"
+            raise BadInput(f"guest {guest.name!r} is an adopted one: its definition decides", where=at, hint=hint)
+        if other is None and guest.name in there:
+            why = "hosttune did not define it" if host.in_force is not None else "what is in force here is unknown"
+            what = f"a guest named {guest.name!r} exists on this host"
+            hint = f"choose another name, or plan that guest: hosttune plan --adopt {guest.name} ({why})"
+            raise BadInput(what, where=at, hint=hint)
+
+
+def _resident(host: Host, guest: GuestInForce) -> RunningGuest | None:
+    """Return the guest of the host that a guest in force is: the one with its UUID, whatever its name is now."""
+    for one in host.guests or ():
+        if guest.uuid is not None and (one.uuid or "").lower() == guest.uuid.lower():
+            return one
+    return next((one for one in host.guests or () if one.name == guest.name and not (one.uuid and guest.uuid)), None)
+
+
+def _mistaken(host: Host, guest: GuestInForce) -> Unplaced | None:
+    """Return why the guest in force is not the one that has its name in libvirt; None if it is, or if none has."""
+    resident = _resident(host, guest)
+    if resident is not None and resident.name != guest.name:
+        what = f"guest {guest.name!r} (UUID {guest.uuid}) has the name {resident.name!r} in libvirt"
+        hint = f"rename it back: virsh domrename {resident.name} {guest.name}"
+    elif resident is None and any(one.name == guest.name for one in host.guests or ()):
+        what = f"the guest that libvirt has as {guest.name!r} is another one: its UUID is not {guest.uuid}"
+        hint = f"rename the other one: virsh domrename {guest.name} OTHER; hosttune then defines its own again"
+    else:
+        return None
+    return Unplaced(guest=guest.name, why=(what,), relaxation=(hint,), refused=True)
+
+
+def _lost(host: Host, guest: GuestInForce) -> list[str]:
+    """Return which devices of a guest it cannot have any more: they are gone, or between two tenants."""
+    quarantined = quarantined_devices(host)
+    found = []
+    for device in guest.places.devices:
+        if device.kind != "mdev" and device.address not in host.index.pci:
+            found.append(f"{device.address} is gone: this host has no such device now")
+        elif device.address in quarantined:
+            found.append(quarantined[device.address])
+    return found
+
+
+def _renumbered(host: Host, places: PlannedGuest) -> bool:
+    """Return whether the CPUs of a guest are on other nodes than its cells now, or cannot be used."""
+    nodes = place_cpus(host).nodes
+    usable = {cpu.id for cpu in host.cpus if cpu.online is not False and cpu.allowed is not False}
+    node_of = {vcpu: int(cell.host_nodes) for cell in places.cells for vcpu in parse_cpus(cell.vcpus)}
+    known = {node.id for node in host.numa_nodes}
+    return any(
+        cpu not in usable or nodes.get(cpu) != node_of.get(pin.vcpu) or (known and nodes.get(cpu) not in known)
+        for pin in places.vcpu_pins
+        for cpu in parse_cpus(pin.cpus)
+    )
+
+
+# --- what is asked for ------------------------------------------------------------------------------------------
+
+
+def same_request(host: Host, guest: GuestInForce, wanted: GuestIntent, reserve: Reserve) -> bool:
+    """Return whether a request means the same as the one of a guest in force."""
+    return _meaning(host, guest.request, guest.reserve) == _meaning(host, wanted, reserve)
+
+
+def _meaning(host: Host, guest: GuestIntent, reserve: Reserve) -> dict[str, Any]:
+    """Return a request so that equal values ask for the same: sizes in bytes, addresses in one form and order."""
+    found = {name: getattr(guest, name) for name in guest.__struct_fields__ if name not in ("name", "state")}
+    found |= {name: _devices(found[name]) for name in ("gpus", "nics", "nvme")}
+    if isinstance(guest.numa, tuple):
+        cells = [(cell.vcpus, parse_size(cell.memory, where="numa")) for cell in guest.numa]
+        found |= {"numa": cells, "vcpus": sum(cpus for cpus, _ in cells), "memory": sum(size for _, size in cells)}
+    elif guest.memory != "auto":
+        found["memory"] = parse_size(guest.memory, where="memory")
+    found["networks"] = guest.networks or ()
+    found["sysctl"] = {name: str(value) for name, value in (guest.sysctl or {}).items()}
+    kept = [reserve_bytes(reserve, node.memory_bytes) for node in host.numa_nodes]
+    return {**found, "reserve": (reserve.cores_per_node, kept)}
+
+
+def _devices(value: object) -> object:
+    if isinstance(value, tuple):
+        return sorted(parse_address(address, where="guests") for address in value) or 0
+    if isinstance(value, GpuRequest | NicRequest) and value == type(value)(count=value.count):
+        return value.count
+    return value or 0
+
+
+# --- what a guest holds ------------------------------------------------------------------------------------------
+
+
+def entry_of(standing: Standing, guest: GuestInForce) -> RunningGuest:
+    """Return a guest that stays as the host document shows it, with what its definition or its run has besides."""
+    entry, resident = as_defined(guest.places), standing.residents.get(guest.name)
+    if resident is None:
+        return entry
+    more = beyond(standing.bare, resident, guest.places, run=runs(resident))
+    return changed(
+        entry,
+        vcpu_pins=(*(entry.vcpu_pins or ()), *(more.vcpu_pins or ())),
+        memory=(*(entry.memory or ()), *(more.memory or ())),
+        devices=(*entry.devices, *more.devices),
+        mdevs=more.mdevs,
+        host_paths=tuple(dict.fromkeys((*entry.host_paths, *more.host_paths))),
+    )
+
+
+def beyond(host: Host, resident: RunningGuest, places: PlannedGuest | None, *, run: bool) -> RunningGuest:
+    """Return what a guest of the host has besides these places: devices, and with `run` CPUs and memory of its run."""
+    had = {device.address for device in places.devices} if places else ()
+    own = pins_of(places) if places else ()
+    pins = [pin for pin in resident.vcpu_pins or () if run and not parse_cpus(pin.cpus).issubset(own)]
+    every = {cpu for pin in pins for cpu in parse_cpus(pin.cpus)} >= {
+        cpu.id for cpu in host.cpus if cpu.online is not False
+    }
+    left: Counter[tuple[int, int | None]] = Counter()
+    for cell in places.cells if places else ():
+        left[int(cell.host_nodes), places.page_bytes if places else None] += cell.memory_bytes
+    shares = guest_shares(resident, host.numa_nodes, place_cpus(host).nodes) if run else []
+    return RunningGuest(
+        name=resident.name,
+        state="shut off",  # its memory is free on the bare host, as that of one that does not run
+        vcpu_pins=() if every else tuple(VcpuPin(vcpu=pin.vcpu, cpus=pin.cpus) for pin in pins),
+        memory=tuple(
+            GuestMemory(node=node, memory_bytes=size - left[node, page], page_bytes=page)
+            for node, size, page in shares
+            if size > left[node, page]
+        ),
+        devices=tuple(address for address in resident.devices if address not in had),
+        mdevs=tuple(uuid for uuid in resident.mdevs if uuid not in had),
+        host_paths=resident.host_paths,
+    )
+
+
+# --- what changes of a guest --------------------------------------------------------------------------------------
+
+
+def compared(host: Host, standing: Standing, wanted: GuestIntent, planned: PlannedGuest) -> PlannedGuest:
+    """Return a planned guest with what it changes of the one in force; one that stays is exactly as it is in force."""
+    force = host.in_force or NOTHING
+    old = next((guest for guest in force.guests if guest.name == wanted.name), None)
+    if old is None:
+        return planned
+    resident = standing.residents.get(wanted.name)
+    planned = changed(planned, uuid=old.uuid or old.places.uuid)
+    if old in standing.fixed:
+        planned, was = old.places, intent_in_force(force)
+        if (was.profile, was.settings) != (standing.intent.profile, standing.intent.settings or {}):
+            planned = changed(planned, guest_settings=guest_settings(standing.intent, wanted))
+    when: Literal["now", "next-start"] = "next-start" if resident is not None and runs(resident) else "now"
+    before, after = _elements(old.places), _elements(planned)
+    changes = tuple(
+        GuestChange(element=name, was=was, becomes=after[name], when=when)
+        for name, was in before.items()
+        if was != after[name]
+    )
+    if resident is None:
+        return changed(planned, change="create", changes=changes)
+    return changed(planned if changes else old.places, change="update" if changes else "keep", changes=changes)
+
+
+def _elements(guest: PlannedGuest) -> dict[str, str]:
+    """Return what an operator sees of a guest, by element."""
+    cells = (f"node {cell.host_nodes}: {format_size(cell.memory_bytes)}, vCPUs {cell.vcpus}" for cell in guest.cells)
+    networks = (one.network or one.bridge or "" for one in guest.networks)
+    found = {
+        "vcpus": str(len(guest.vcpu_pins)),
+        "memory": format_size(sum(cell.memory_bytes for cell in guest.cells)),
+        "cells": "; ".join(cells),
+        "pages": format_size(guest.page_bytes) if guest.page_bytes else "no huge pages",
+        "host CPUs": ",".join(pin.cpus for pin in guest.vcpu_pins),
+        "emulator threads": guest.emulator_cpus,
+        "devices": ", ".join(f"{one.address} at {one.guest_address}" for one in guest.devices),
+        "MIG instances": ", ".join(f"{one.profile} at {one.start} of {one.gpu}" for one in guest.mig),
+        "disk": guest.disk or "",
+        "networks": ", ".join(networks),
+        "firmware": guest.firmware,
+        "accelerator": guest.accelerator,
+        "boot": to_json(guest.boot).strip() if guest.boot else "",
+        "settings inside": value_text(guest.guest_settings, nothing=""),
+        "seed": guest.seed or "",
+    }
+    return {name: value or "none" for name, value in found.items()}

@@ -1,0 +1,168 @@
+"""Guests that stay where they are: on their own CPUs and nodes, beside guests that are placed anew.
+
+Pure. Of guests whose request has changed, each keeps what it had if all that fit without it still fit: first its
+devices, then its nodes; on the nodes where it is it takes its own CPUs first (`PlanningContext.turns`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from msgspec.structs import replace as changed
+
+from hosttune.inventory.resources import Core, NodeResources, Resources
+from hosttune.inventory.sizing import PlanningContext
+from hosttune.model.host import RunningGuest
+from hosttune.model.plan import Finding, PlannedGuest
+from hosttune.model.values import CpuSet
+from hosttune.planning.batch import Outcome, guest_request_of, off_pins, place_alone, place_guests
+from hosttune.planning.guest.document import Placed
+from hosttune.planning.guest.reserve import take, take_entry
+from hosttune.planning.request.candidates import keeping
+from hosttune.planning.request.resource_pool import GuestRequest
+from hosttune.planning.standing import beyond
+
+Names = tuple[str, ...]
+
+
+def most_staying(stay: Names, more: Names, is_good: Callable[[Names], bool]) -> Names:
+    """Return `stay` and of `more`, from the first to the last, each that keeps the set good.
+
+    `is_good`: if a set is not good, no larger one is. It is asked at most 2 n times for n names.
+    """
+    if is_good((*stay, *more)):
+        return (*stay, *more)
+    if len(more) < 2:
+        return stay
+    half = len(more) // 2
+    return most_staying(most_staying(stay, more[:half], is_good), more[half:], is_good)
+
+
+def reserving(context: PlanningContext, like: Resources) -> PlanningContext:
+    """Return the context in which the same cores stay with the host as in `like`."""
+
+    def one(node: NodeResources) -> NodeResources:
+        reserved = like.nodes[node.id].reserved
+        kept = {core.id for core in reserved}
+        pinned = context.resources.pinned
+        free = tuple(core for core in node.cores if core.id not in kept and pinned.isdisjoint(core.siblings))
+        return _with_free(replace(node, reserved=reserved), free)
+
+    nodes = {number: one(node) for number, node in context.resources.nodes.items()}
+    return replace(context, resources=replace(context.resources, nodes=nodes, housekeeping=like.housekeeping))
+
+
+def limited(context: PlanningContext, own: CpuSet, *, whole: bool) -> PlanningContext:
+    """Return the context in which only these CPUs are free, or the `whole` cores of them."""
+
+    def one(node: NodeResources) -> NodeResources:
+        mine = (core for core in node.free if own.intersection(core.cpus))
+        cut = (replace(core, cpus=tuple(cpu for cpu in core.cpus if whole or cpu in own)) for core in mine)
+        return _with_free(node, tuple(cut))
+
+    nodes = {number: one(node) for number, node in context.resources.nodes.items()}
+    return replace(context, resources=replace(context.resources, nodes=nodes))
+
+
+def _with_free(node: NodeResources, free: tuple[Core, ...]) -> NodeResources:
+    return replace(node, free=free, free_threads=CpuSet(cpu for core in free for cpu in core.cpus))
+
+
+# --- guests whose request has changed ---------------------------------------------------------------------------
+
+DEVICES, NODES = 1, 2  # what a guest keeps: its devices; its nodes as well
+Placement = tuple[tuple[Outcome, ...], tuple[Finding, ...]]
+
+
+def place_again(
+    context: PlanningContext, wants: Sequence[GuestRequest], old_runs: Mapping[str, RunningGuest]
+) -> Placement:
+    """Place guests of which some have had places (`context.own`): the most guests first, then the fewest moves.
+
+    `old_runs`: guests that run now and are changed or taken away; no other guest gets what they have.
+    """
+    own = tuple(want.guest.name for want in wants if want.guest.name in context.own)
+    known: dict[tuple[tuple[str, int], ...], Placement] = {}
+
+    def keep(levels: Mapping[str, int]) -> Placement:
+        key = tuple(sorted(levels.items()))
+        if key not in known:
+            known[key] = _place_keeping(context, wants, levels, old_runs)
+        return known[key]
+
+    def placed(levels: Mapping[str, int]) -> int:
+        return sum(isinstance(one, Placed) for one in keep(levels)[0])
+
+    every = dict.fromkeys(own, NODES)
+    if not own or placed(every) == len(wants):
+        return keep(every)
+    most = placed({})
+    devices = dict.fromkeys(most_staying((), own, lambda stay: placed(dict.fromkeys(stay, DEVICES)) >= most), DEVICES)
+    nodes = most_staying((), (*devices,), lambda stay: placed(devices | dict.fromkeys(stay, NODES)) >= most)
+    return keep(devices | dict.fromkeys(nodes, NODES))
+
+
+def _place_keeping(
+    context: PlanningContext,
+    wants: Sequence[GuestRequest],
+    levels: Mapping[str, int],
+    old_runs: Mapping[str, RunningGuest],
+) -> Placement:
+    """Place the guests that keep something, or that run, one after the other, then all others together."""
+    found: dict[str, Outcome] = {}
+    planned: dict[str, PlannedGuest] = {}
+    left = context
+    for want in wants:
+        name = want.guest.name
+        if name not in levels and name not in old_runs:
+            continue
+        here = _beside_old_runs(left, {other: run for other, run in old_runs.items() if other != name}, planned)
+        again = _keeping(here, guest_request_of(here, want.guest, want.where), levels.get(name, 0))
+        found[name] = outcome = place_alone(*again)
+        if isinstance(outcome, Placed):
+            if name in context.own:
+                outcome = found[name] = replace(outcome, guest=_in_order(outcome.guest, context.own[name]))
+            planned[name] = outcome.guest
+            left = take(left, outcome.guest, exclusive=outcome.exclusive)
+    left = _beside_old_runs(left, old_runs, planned)
+    others = [guest_request_of(left, want.guest, want.where) for want in wants if want.guest.name not in found]
+    outcomes, findings = place_guests(left, others) if others else ((), ())
+    found |= {want.guest.name: outcome for want, outcome in zip(others, outcomes, strict=True)}
+    return off_pins([found[want.guest.name] for want in wants]), findings
+
+
+def _beside_old_runs(
+    context: PlanningContext, old_runs: Mapping[str, RunningGuest], planned: Mapping[str, PlannedGuest]
+) -> PlanningContext:
+    for name, run in old_runs.items():
+        entry = beyond(context.host, run, planned.get(name), run=True)
+        context = take_entry(context, entry)
+    return context
+
+
+def _keeping(context: PlanningContext, want: GuestRequest, level: int) -> tuple[PlanningContext, GuestRequest]:
+    """Return where and what a guest may get if it keeps what this level says."""
+    had = context.own.get(want.guest.name)
+    if had is None or not level:
+        return context, want
+    gpus = tuple(device.address for device in had.devices if device.kind == "gpu")
+    want = replace(want, candidates=keeping(context, want.candidates, gpus))
+    if level == NODES:
+        nodes = {int(cell.host_nodes) for cell in had.cells}
+        cores = (
+            core for node in nodes & context.resources.nodes.keys() for core in context.resources.nodes[node].cores
+        )
+        context = limited(context, CpuSet(cpu for core in cores for cpu in core.cpus), whole=False)
+    return context, want
+
+
+def _in_order(guest: PlannedGuest, had: PlannedGuest) -> PlannedGuest:
+    """Return the guest with its CPUs in the order in which it had them, if they are the same in every cell."""
+
+    def by_cell(one: PlannedGuest) -> list[tuple[str, str, set[str]]]:
+        cpus = {pin.vcpu: pin.cpus for pin in one.vcpu_pins}
+        return [(cell.vcpus, cell.host_nodes, {cpus[n] for n in CpuSet.parse(cell.vcpus)}) for cell in one.cells]
+
+    same = by_cell(guest) == by_cell(had) and guest.topology == had.topology
+    return changed(guest, vcpu_pins=had.vcpu_pins) if same else guest

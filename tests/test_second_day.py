@@ -1,0 +1,242 @@
+"""Plans beside what is in force: the same intent changes nothing, unchanged guests stay, the rest goes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from examplehosts import discovered
+from forcehosts import applied
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from planhosts import Card, build_host
+from sweeps import examples
+
+from hosttune.cli.plan import plan_text
+from hosttune.errors import BadInput
+from hosttune.model.force import InForce
+from hosttune.model.host import Host
+from hosttune.model.intent import Intent
+from hosttune.model.plan import Plan, Source
+from hosttune.model.values import to_json
+from hosttune.planning import plan
+
+A: dict[str, Any] = {"name": "a", "gpus": 2, "memory": "64GiB", "vcpus": 16}
+B: dict[str, Any] = {"name": "b", "gpus": 1}
+FILE = Source(kind="file", name="intent.yaml")
+
+
+def asked(*guests: dict[str, Any], **top: Any) -> Intent:
+    return Intent.from_json(to_json({"version": 1, "guests": list(guests), **top}))
+
+
+def example() -> Host:
+    return replace(discovered(), guests=(), in_force=InForce())
+
+
+def after(*guests: dict[str, Any], running: tuple[str, ...] = (), source: Source = FILE, **top: Any) -> Host:
+    intent = asked(*guests, **top)
+    return applied(example(), plan(example(), intent, source=source), running=running)
+
+
+def places(found: Plan, name: str) -> object:
+    one = found.guest(name)
+    devices = [(device.address, device.guest_address) for device in one.devices]
+    return one.vcpu_pins, one.cells, one.page_bytes, one.emulator_cpus, one.iothread_cpus, devices, one.uuid
+
+
+@pytest.mark.parametrize("running", [(), ("a", "b")])
+@pytest.mark.parametrize("profile", ["guest", "host", "none"])
+def test_the_same_intent_changes_nothing(profile: str, running: tuple[str, ...]) -> None:
+    host = after(A, B, running=running, profile=profile)
+    again = plan(host, asked(A, B, profile=profile), source=FILE)
+    assert [guest.change for guest in again.guests] == ["keep", "keep"]
+    assert (again.actions, again.unplaced, again.removals, again.based_on) == ((), (), (), 1)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        {"memory": 64 << 30},
+        {"memory": "65536MiB", "smt": "cores", "firmware": "efi", "numa": "auto"},
+        {"gpus": {"count": 2}, "networks": [], "nics": 0, "nvme": []},
+    ],
+)
+def test_a_request_is_compared_by_its_meaning(same: dict[str, Any]) -> None:
+    found = plan(after(A), asked({**A, **same}))
+    assert (found.guests[0].change, found.actions) == ("keep", ())
+
+
+def test_addresses_are_compared_in_one_form_and_any_order() -> None:
+    host = after({**A, "gpus": ["0000:41:00.0", "0000:56:00.0"]})
+    assert plan(host, asked({**A, "gpus": ["56:00.0", "41:00.0"]})).guests[0].change == "keep"
+
+
+@pytest.mark.parametrize("running", [(), ("a",)])
+def test_less_memory_keeps_devices_and_cpus_in_their_order(running: tuple[str, ...]) -> None:
+    host = after(A, running=running)
+    found = plan(host, asked({**A, "memory": "32GiB"}))
+    (guest,) = found.guests
+    before = host.in_force.guests[0].places  # type: ignore[union-attr]
+    assert guest.change == "update"
+    assert {change.element for change in guest.changes} == {"memory", "cells"}
+    assert guest.vcpu_pins == before.vcpu_pins
+    assert guest.changes[0].when == ("next-start" if running else "now")
+    (pool,) = found.actions
+    assert (pool.kind, pool.current, pool.want, pool.when) == ("hugepages", 64, 32, "after-stop" if running else "now")
+
+
+@pytest.mark.parametrize("vcpus", [8, 24])
+def test_other_vcpus_are_a_part_of_the_same_cores_or_more_on_the_same_nodes(vcpus: int) -> None:
+    host = after(A)
+    found = plan(host, asked({**A, "vcpus": vcpus}, B))
+    had = {pin.cpus for pin in host.in_force.guests[0].places.vcpu_pins}  # type: ignore[union-attr]
+    now = {pin.cpus for pin in found.guest("a").vcpu_pins}
+    assert (now <= had) if vcpus == 8 else (had <= now)
+    assert {cell.host_nodes for cell in found.guest("a").cells} == {"0"}
+
+
+def test_a_guest_that_goes_gives_everything_back() -> None:
+    host = after(A, B)
+    found = plan(host, asked(A, {"name": "b", "state": "absent", "vcpus": "auto"}))
+    assert [one.name for one in found.removals] == ["b"]
+    assert {action.change for action in found.actions if action.kind == "driver"} == {"back"}
+    alone = after(A)
+    then = applied(host, found)
+    assert (then.numa_nodes, then.pci, then.cpus, then.kernel_args) == (
+        (alone.numa_nodes, alone.pci, alone.cpus, alone.kernel_args)
+    )
+    assert then.in_force is not None
+    assert plan(then, asked(A)).actions == ()
+
+
+def test_what_a_guest_that_runs_has_goes_back_after_its_stop() -> None:
+    found = plan(after(A, B, running=("a", "b")), asked(A, {"name": "b", "state": "absent"}))
+    assert found.removals[0].when == "after-stop"
+    backs = [action for action in found.actions if action.change == "back"]
+    assert backs
+    assert {action.when for action in backs} == {"after-stop"}
+
+
+def test_drift_is_an_ordinary_action_that_is_marked() -> None:
+    host = after(A)
+    pinned = int(host.in_force.guests[0].places.vcpu_pins[0].cpus)  # type: ignore[union-attr]
+    cpus = tuple(replace(cpu, energy_preference="power") if cpu.id == pinned else cpu for cpu in host.cpus)
+    (action,) = plan(replace(host, cpus=cpus), asked(A)).actions
+    assert (action.target, action.current, action.want, action.drift) == (
+        f"cpus {pinned}",
+        "power",
+        "performance",
+        True,
+    )
+
+
+def test_keep_gives_a_setting_up_and_false_takes_it_back() -> None:
+    host = after(A, settings={"thp": "never"})
+    assert plan(host, asked(A)).actions == ()  # it stays, whoever asked for it
+    assert plan(host, asked(A, settings={"thp": "keep"})).actions == ()
+    (back,) = plan(host, asked(A, settings={"thp": False})).actions
+    assert (back.kind, back.change) == ("thp", "back")
+
+
+def test_prune_takes_what_came_from_files_only() -> None:
+    host = after(A, B, settings={"thp": "never"})
+    kept = plan(host, asked(A), source=FILE)
+    assert [(one.kind, one.name) for one in kept.unnamed] == [("guest", "b"), ("setting", "thp")]
+    assert kept.removals == ()
+    pruned = plan(host, asked(A), source=FILE, prune=True)
+    assert ([one.name for one in pruned.removals], pruned.unnamed) == (["b"], ())
+    assert "thp" in {action.kind for action in pruned.actions if action.change == "back"}
+    options = after(A, B, source=Source(kind="options"))
+    assert plan(options, asked(A), source=FILE, prune=True).removals == ()
+    with pytest.raises(BadInput, match="without an intent file"):
+        plan(host, asked(A), prune=True)
+
+
+def test_a_guest_that_has_another_name_is_refused_and_the_others_are_planned() -> None:
+    host = after(A, B)
+    guests = tuple(replace(one, name="c") if one.name == "b" else one for one in host.guests or ())
+    found = plan(replace(host, guests=guests), asked({**A, "memory": "32GiB"}, B))
+    assert [(one.guest, one.refused) for one in found.unplaced] == [("b", True)]
+    assert "virsh domrename c b" in found.unplaced[0].relaxation[0]
+    assert found.guest("a").change == "update"
+
+
+def test_a_guest_without_its_device_is_left_as_it_is() -> None:
+    host = after(A, B)
+    lost = host.in_force.guests[1].places.devices[0].address  # type: ignore[union-attr]
+    pci = tuple(device for device in host.pci if device.address != lost)
+    gpus = tuple(gpu for gpu in host.gpus if gpu.address != lost)
+    found = plan(replace(host, pci=pci, gpus=gpus), asked(A, B))
+    assert [one.guest for one in found.unplaced] == ["b"]
+    assert found.actions == ()
+
+
+def test_a_guest_that_was_undefined_by_hand_is_defined_again() -> None:
+    host = after(A)
+    found = plan(replace(host, guests=()), asked(A))
+    assert found.guests[0].change == "create"
+    assert places(found, "a") == places(plan(host, asked(A)), "a")
+
+
+GUESTS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "gpus": st.integers(0, 2),
+            "vcpus": st.sampled_from([2, 4, 8]),
+            "memory": st.sampled_from(["1GiB", "4GiB"]),
+            "hugepages": st.sampled_from(["2MiB", "1GiB", "none"]),
+        }
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(
+    max_examples=examples(30, full=200),
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(st.lists(GUESTS, min_size=2, max_size=4), st.integers(1, 3))
+def test_sequences(days: list[list[dict[str, Any]]], nodes: int) -> None:
+    """After any sequence the settings are those of a plan on the bare host, and the same intent changes nothing."""
+    cards = [Card(f"0000:{0x21 + 0x10 * n:02x}:00.0", n % nodes, group=n) for n in range(4)]
+    bare = host = Host.from_json(to_json(build_host(nodes=nodes, cores_per_node=16, cards=cards)))
+    for day in days:
+        guests = [{"name": f"g{n}", **one} for n, one in enumerate(day)]
+        gone = [{"name": f"g{n}", "state": "absent"} for n in range(len(day), 3)]
+        before = {one.name: one for one in host.in_force.guests} if host.in_force else {}
+        found = plan(host, asked(*guests, *gone))
+        assume(not found.unplaced)
+        for guest in found.guests:
+            old = before.get(guest.name)
+            if old is not None and asked(guests[int(guest.name[1:])]).guests[0] == old.request:
+                assert guest.change == "keep"
+                assert guest.vcpu_pins == old.places.vcpu_pins
+        host = applied(host, found)
+        again = plan(host, asked(*guests, *gone))
+        assert [guest.change for guest in again.guests] == ["keep"] * len(guests)
+        assert again.actions == ()
+    end = plan(host, asked(*({"name": f"g{n}", "state": "absent"} for n in range(3))))
+    host = applied(host, end)
+    assert (host.cpus, host.pci, host.numa_nodes, host.guests) == (bare.cpus, bare.pci, bare.numa_nodes, ())
+    assert host.in_force is not None
+    assert (host.in_force.guests, host.in_force.settings) == ((), ())
+
+
+def test_the_text_says_what_changes_and_ends_with_the_next_command() -> None:
+    host = after(A, B, running=("a", "b"))
+    found = plan(host, asked({**A, "memory": "32GiB"}, {"name": "b", "state": "absent"}, {**B, "name": "c"}))
+    text = plan_text(found, host, "text", None, False)
+    assert "~ guest a (from its next start): memory: 64 GiB -> 32 GiB" in " ".join(text.split())
+    assert "- guest b once it has stopped: virsh shutdown b" in text
+    assert "+ guest c: " in text
+    assert "0 free" not in text
+    assert " ".join(text.split()).endswith("next: hosttune apply")
+    again = plan_text(plan(host, asked(A, B)), host, "text", None, False)
+    assert again.rstrip().endswith("nothing would change")
+    assert "Actions" not in again
