@@ -28,7 +28,7 @@ HOSTS = {
 }
 KNOWN = {
     "command", "root", "intent", "level", "results", "record", "against", "gate", "floors", "timeout", "version", "run",
-    "start", "no_guests", "disrupt", "force", "keep", "waves", "forks", "drain", "undrain", "reboot", "reboot_guests",
+    "start", "no_guests", "prune", "disrupt", "force", "keep", "waves", "forks", "drain", "undrain", "reboot", "reboot_guests",
     "reboot_with", "templates",
 }  # fmt: skip
 

@@ -47,7 +47,7 @@ SECONDS = {
 LEVEL_SECONDS = (300.0, 1800.0, 7200.0, 14400.0)
 TEXTS = ("root", "against", "gate", "floors", "version")
 SIGNING = ("key", "expires", "signers", "identity", "revoked", "controller_command")
-FLAGS = ("start", "no_guests", "force", "keep", "to_vfio")
+FLAGS = ("start", "no_guests", "prune", "force", "keep", "to_vfio")
 OPTIONS = (
     *TEXTS,
     *FLAGS,
