@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from applyroots import EXAMPLE
 from examplehosts import discovered
 from fleethosts import BIN, HOSTTUNE, PLAYBOOKS, ROOT, Fleet
@@ -27,31 +28,61 @@ HOSTS = {
 }
 KNOWN = {
     "command", "root", "intent", "level", "results", "record", "against", "gate", "floors", "timeout", "version", "run",
-    "start", "no_guests", "disrupt", "force", "keep", "waves", "forks", "drain", "undrain", "reboot", "reboot_guests",
+    "start", "no_guests", "prune", "disrupt", "force", "keep", "waves", "forks", "drain", "undrain", "reboot", "reboot_guests",
     "reboot_with", "templates",
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def listed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, dict[str, Any]]]:
-    """Inventory → host → its variables, as Ansible itself merges them."""
+    """Inventory → host → its variables; the intents of its groups and its own as one."""
     environment = Fleet(tmp_path_factory.mktemp("listed"), {}).environment()
     found = {}
     for name in HOSTS:
-        command = [str(BIN / "ansible-inventory"), "-i", str(INVENTORIES / name), "--list"]
+        command = [str(BIN / "ansible-inventory"), "-i", str(INVENTORIES / name), "--list", "--export"]
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=ROOT)
         assert done.stderr == ""
-        found[name] = json.loads(done.stdout)["_meta"]["hostvars"]
+        found[name] = variables_of("all", json.loads(done.stdout), name, {})
+    return found
+
+
+def variables_of(
+    group: str, exported: dict[str, Any], inventory: str, above: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Host → variables, of a group and those below it. Each host of these inventories is in one group of a level."""
+    told = exported.get(group, {})
+    here = laid_over(above, told.get("vars", {}), inventory)
+    own = exported["_meta"]["hostvars"]
+    found = {host: laid_over(here, own.get(host, {}), inventory) for host in told.get("hosts", ())}
+    for child in told.get("children", ()):
+        found |= variables_of(child, exported, inventory, here)
+    return found
+
+
+def laid_over(below: dict[str, Any], above: dict[str, Any], inventory: str) -> dict[str, Any]:
+    intents = [as_mapping(one["hosttune_intent"], inventory) for one in (below, above) if "hosttune_intent" in one]
+    if not intents:
+        return below | above
+    guests: dict[str, Any] = {}
+    for guest in (guest for intent in intents for guest in intent.get("guests", ())):
+        guests[guest["name"]] = guest
+    settings = {key: value for intent in intents for key, value in intent.get("settings", {}).items()}
+    rest = {key: value for intent in intents for key, value in intent.items()}
+    return {**below, **above, "hosttune_intent": {**rest, "settings": settings, "guests": list(guests.values())}}
+
+
+def as_mapping(given: Any, inventory: str) -> dict[str, Any]:
+    """A mapping, or the file that it names."""
+    if isinstance(given, dict):
+        return given
+    path = given.replace("{{ inventory_dir }}", str(INVENTORIES / inventory))
+    found: dict[str, Any] = yaml.safe_load(Path(path).read_text())
     return found
 
 
 def intent_of(variables: dict[str, Any], name: str) -> Intent:
-    """A host's intent: a mapping, or the file that it names."""
-    given = variables["hosttune_intent"]
-    if isinstance(given, str):
-        path = given.replace("{{ inventory_dir }}", str(INVENTORIES / name))
-        return Intent.from_yaml(Path(path).read_text(), where=path)
-    return Intent.from_json(json.dumps(given), where=name)
+    """A host's intent."""
+    return Intent.from_json(json.dumps(variables["hosttune_intent"]), where=name)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +126,9 @@ def test_intents_fit_their_hosts(listed: dict[str, dict[str, dict[str, Any]]], e
         seen.add(intent.to_json())
         decided = plan(host, intent)
         assert decided.unplaced == ()
-        assert [guest.name for guest in decided.guests] == [guest.name for guest in intent.guests]
+        assert [guest.name for guest in decided.guests] == [
+            guest.name for guest in intent.guests if guest.state == "present"
+        ]
     assert len(seen) == {"example": 1, "hgx-h200-8": 3, "h100-16-ib": 2}[name]  # groups and hosts differ
 
 

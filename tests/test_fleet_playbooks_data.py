@@ -173,7 +173,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Asked:
         **{host: variables for host, (variables, _) in NOWHERE.items()},
         **{host: {} for host in NO_JSON},
     }
-    return asked("plan", folder, hosts, hosttune_intent={"version": 1})
+    return asked("plan", folder, {host: {"hosttune_intent": {"version": 1}, **given} for host, given in hosts.items()})
 
 
 def test_hostile_text_in_an_intent_arrives_as_it_is(plans: Asked) -> None:

@@ -21,10 +21,12 @@ import yaml
 from ansible import constants as C  # noqa: N812 (what Ansible calls it)
 from ansible import context
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleError
+from ansible.inventory.helpers import sort_groups
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible.utils.vars import load_extra_vars
+from ansible.vars.plugins import get_vars_from_inventory_sources, get_vars_from_path
 
 try:
     from hosttune import __version__ as CONTROLLER_VERSION  # noqa: N812 (a constant here)
@@ -45,7 +47,7 @@ SECONDS = {
 LEVEL_SECONDS = (300.0, 1800.0, 7200.0, 14400.0)
 TEXTS = ("root", "against", "gate", "floors", "version")
 SIGNING = ("key", "expires", "signers", "identity", "revoked", "controller_command")
-FLAGS = ("start", "no_guests", "force", "keep", "to_vfio")
+FLAGS = ("start", "no_guests", "prune", "force", "keep", "to_vfio")
 OPTIONS = (
     *TEXTS,
     *FLAGS,
@@ -124,6 +126,7 @@ class ActionModule(ActionBase):
                 HANDOVER.mark_drained(asked["phase"], self._task.args.get("answer"), answer, path)
             for_this = "level" in self._task.args or "hosttune_level" in load_extra_vars(self._loader)
             asked.update(read_options(read, asked["phase"], level_for_this=for_this))
+            asked["intent"] = self._of_all_levels(asked["intent"], variables)
             if asked["phase"] in OF_COURSE and "answer" not in self._task.args:
                 self._prepare(asked, read, path)
             if asked["phase"] == "sign" and "answer" not in self._task.args:
@@ -208,6 +211,27 @@ class ActionModule(ActionBase):
             local = self._connection.transport == "local"
             known["ansible_python_interpreter"] = variables["ansible_playbook_python"] if local else "/usr/bin/python3"
         return known
+
+    def _of_all_levels(self, intent: object, variables: dict) -> object:
+        """The intents of a host and its groups as one; the given one where it is not the inventory's, or the only one.
+
+        Raises BadInput.
+        """
+        raw = variables.get("hosttune_intent")
+        layers = [] if "intent" in self._task.args else inventory_layers(self._task, variables, self._loader)
+        if len(layers) < 2 or layers[-1][2] != raw:
+            return intent
+        found = []
+        for level, whose, value in layers:
+            one = reader({}, {**variables, "hosttune_intent": value}, self._templar)("intent")
+            if isinstance(one, str):
+                text = self._text(f"hosttune_intent of {whose}", one, variables.get("inventory_dir"))
+                try:
+                    one = yaml.safe_load(text)
+                except (yaml.YAMLError, RecursionError) as error:
+                    raise BadInput(f"hosttune_intent of {whose} is not YAML: {one_line(str(error))}") from error
+            found.append((level, whose, one))
+        return VARIABLES.merged(found)
 
     def _carried(self, asked: dict, path: str | None, beside: object) -> dict:
         """The texts that go along: intent, floors, the validation to compare with. Raises BadInput."""
@@ -313,6 +337,28 @@ class ActionModule(ActionBase):
         if not ok and found.get("stderr"):
             result["stderr"] = found["stderr"][-4096:]
         return result
+
+
+def inventory_layers(task: object, variables: Mapping, loader: object) -> list:
+    """(level, whose, raw hosttune_intent) of each group of a host, the most general first, and of the host itself.
+
+    Levels are Ansible's: a group's depth, then ansible_group_priority. What a play or -e sets is not among them.
+    """
+    inventory = task.get_variable_manager()._inventory
+    host = inventory.get_host(variables["inventory_hostname"])
+    found = []
+    for one in (*sort_groups(host.get_groups()), host):
+        is_host = one is host
+        own = host.vars if is_host else one.get_vars()  # get_vars() of a host has those of its groups
+        beside = get_vars_from_inventory_sources(loader, inventory._sources, [one], "task")
+        play = (
+            get_vars_from_path(loader, variables["playbook_dir"], [one], "task") if "playbook_dir" in variables else {}
+        )
+        said = {**own, **beside, **play}
+        if said.get("hosttune_intent") is not None:
+            level = ("host",) if is_host else (one.depth, one.priority)
+            found.append((level, f"host {one.name}" if is_host else f"group {one.name}", said["hosttune_intent"]))
+    return found
 
 
 # --- options -------------------------------------------------------------------------------------------------

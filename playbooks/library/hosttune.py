@@ -103,6 +103,10 @@ options:
     description: V(apply) starts the guests as well (C(--start)).
     type: bool
     default: false
+  prune:
+    description: Take away the guests and settings in force that came from an intent and that O(intent) does not name.
+    type: bool
+    default: false
   no_guests:
     description: V(apply) leaves guests alone (C(--no-guests)).
     type: bool
@@ -285,7 +289,7 @@ GRACE_SECONDS = 30.0  # for a transaction to take itself back when its time is o
 FULL = (errno.ENOSPC, errno.EDQUOT)
 UNSAID = {
     **dict.fromkeys(("command", "root", "level", "gate", "timeout", "version")),
-    **{"start": False, "no_guests": False, "force": False, "disrupt": [], "carried": {}, "words": []},
+    **{"start": False, "no_guests": False, "prune": False, "force": False, "disrupt": [], "carried": {}, "words": []},
 }
 
 
@@ -384,10 +388,12 @@ def words_of(asked: dict, check: bool, stack: contextlib.ExitStack) -> tuple[lis
         words, text = ["plan", "-f", "-"], carried.get("intent", "")
         place = plan_place(asked, check, stack)
         words += ["--out", place] if place else []
+        words += ["--prune"] * asked["prune"]
     elif phase == "apply":
         text = carried.get("intent")
         words = ["apply", *(["--intent", "-"] if text is not None else []), "--dry-run" if check else "--yes"]
         words += ["--start"] * asked["start"] + ["--no-guests"] * asked["no_guests"]
+        words += ["--prune"] * (asked["prune"] and text is not None)  # a saved plan knows itself
         words += [word for name in asked["disrupt"] for word in ("--disrupt", name)]
     elif phase in ("pairs", "collective"):
         words, text = [phase, "-f", "-"], "{}" if check else carried.get("job", "{}")

@@ -168,6 +168,54 @@ def _value(environment: ImmutableSandboxedEnvironment, tree: nodes.Template, tex
     return environment.from_string(text).render(**names)
 
 
+def merged(layers: list) -> dict:
+    """One intent of those of groups and host: guests by name, settings by key, anything else as a whole.
+
+    `layers`: (level, whose, intent), the most general first; of two levels the more specific counts. Raises BadInput
+    where two of one level say different things.
+    """
+    said: dict = {}  # (key, name) -> (level, whose, value), in the order of the first that says it
+    for level, whose, intent in layers:
+        if not isinstance(intent, Mapping):
+            raise BadInput(f"hosttune_intent of {whose} is not a mapping")
+        for place, value in _parts(intent, whose):
+            earlier = said.get(place)
+            if earlier is not None and earlier[0] == level and earlier[2] != value:
+                key = f"{place[0]}.{place[1]}" if place[1] else place[0]
+                raise BadInput(
+                    f"hosttune_intent: {earlier[1]} and {whose} say different things of {key}, and neither is more"
+                    " specific: say it in the host's own hosttune_intent, or set ansible_group_priority"
+                )
+            said[place] = (level, whose, value)
+    found: dict = {}
+    for (key, name), (_, _, value) in said.items():
+        if key == "guests":
+            found.setdefault(key, []).extend([] if name is None else [value])
+        elif key == "settings" and name is not None:
+            found.setdefault(key, {})[name] = value
+        else:
+            found[key] = value
+    return found
+
+
+def _parts(intent: Mapping, whose: str) -> list:
+    """What an intent says: ((key, name of a guest or setting, or None), value)."""
+    found = []
+    for key, value in intent.items():
+        if key == "settings" and isinstance(value, Mapping):
+            found += [((key, name), one) for name, one in value.items()]
+        elif key == "guests" and isinstance(value, list):
+            names = [one.get("name") if isinstance(one, Mapping) else None for one in value]
+            if not all(isinstance(name, str) for name in names):
+                raise BadInput(f"hosttune_intent of {whose}: a guest without a name")
+            if len(set(names)) < len(names):
+                raise BadInput(f"hosttune_intent of {whose}: a guest is named twice")
+            found += [((key, None), None), *(((key, name), one) for name, one in zip(names, value, strict=True))]
+        else:
+            found.append(((key, None), value))
+    return found
+
+
 def as_json(intent: Mapping) -> str:
     """An intent as JSON that reads the same as YAML. Raises BadInput."""
     try:
