@@ -44,7 +44,11 @@ def plan_report(plan: Plan, host: Host) -> Report:
             finding_table("Errors", errors),
             *change_sections(plan),
             Section(heading="The host and its guests", blocks=(_picture(host, plan),)),
-            *(guest_section(guest, host, expectation_of(plan, guest.name)) for guest in plan.guests),
+            *(
+                guest_section(guest, host, expectation_of(plan, guest.name))
+                for guest in plan.guests
+                if guest.change != "keep"
+            ),
             *action_sections(plan.actions, host),
             finding_table("Findings", others),
             Lines(lines=(_last_line(plan),) if plan.based_on is not None else ()),
@@ -66,7 +70,7 @@ def change_sections(plan: Plan) -> Iterator[Section]:
         later = f" once it has stopped: virsh shutdown {removal.name}" if removal.when == "after-stop" else ""
         lines.append(f"- guest {removal.name}{later}")
     stay = [f"{one.kind} {one.name}" for one in plan.unnamed]
-    stay += [f"guest {one.name}" for one in plan.guests if one.change == "keep"]
+    stay += [guest_title(one) for one in plan.guests if one.change == "keep"]
     lines += [f"  stays as it is: {', '.join(stay)}"] if stay else []
     yield Section(heading="What changes of the guests", blocks=(Lines(lines=tuple(lines), whole=True),))
 
