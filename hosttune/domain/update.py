@@ -215,9 +215,10 @@ class _Update:
         devices = self.text.root.find("devices")
         if devices is None:
             return
-        known = {one.attributes.get("index") for one in (before or want).all("devices", "controller", type="pci")}
-        indexes = {one.attributes.get("index") for one in want.all("devices", "controller", type="pci")}
-        buses = {number(str(index)) for index in known ^ indexes}
+        known, planned = _controllers((before or want).find("devices")), _controllers(want.find("devices"))
+        here = _controllers(devices)
+        new = [index for index in planned.keys() - known if index in here and here[index] != planned[index]]
+        buses = {number(index) for index in (*(known.keys() - planned), *new)}
         places = {place for child in want.all("devices", "*") if (place := _place(child)) is not None}
         chassis = {one.attributes.get("chassis") for one in want.all("devices", "controller", "target")} - {None}
         fixed = {_key(child) for child in want.all("devices", "*") if _place(child) is not None}
@@ -330,6 +331,12 @@ def _numbers(address: Element) -> tuple[int, ...]:
 def _place(device: Element) -> tuple[int, ...] | None:
     address = device.find("address")
     return (_numbers(address) or None) if address else None
+
+
+def _controllers(devices: Element | None) -> dict[str, tuple[str | None, tuple[int, ...] | None]]:
+    """Return the models and places of PCI controllers by their indexes."""
+    known = devices.all("controller", type="pci") if devices else ()
+    return {one.attributes.get("index", "0"): (one.attributes.get("model"), _place(one)) for one in known}
 
 
 def _is_usb(element: Element) -> bool:
