@@ -18,7 +18,6 @@ from hosttune.errors import BadInput, Unreadable, WriteFailed
 from hosttune.hypervisor import canonical, ready, startable, xml_difference
 from hosttune.hypervisor.definition import Guest
 from hosttune.hypervisor.state import GuestState
-from hosttune.hypervisor.texts import with_identity
 from hosttune.machine.capture import Capture
 from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import COMMANDS
@@ -249,19 +248,6 @@ def test_the_canonical_form_means_the_same_and_is_final(guest: PlannedGuest) -> 
     form = canonical(xml_of(guest))
     assert same_guest(form, xml_of(guest)) == ()
     assert canonical(form) == form
-
-
-def test_identity_is_carried_by_network() -> None:
-    mac = "<mac address='52:54:00:00:00:01'/>"
-    bridged = SHAPES["bridge"]
-    old = xml_of(changed(bridged, uuid="11111111-2222-3333-4444-555555555555")).replace(
-        "<source bridge='br0'/>", f"{mac}<source bridge='br0'/>"
-    )
-    new = with_identity(xml_of(changed(bridged, networks=bridged.networks[::-1])), old)
-    assert new.count("<mac ") == 1
-    assert new.index("network=") < new.index("<mac ") < new.index("bridge=")
-    assert "11111111-2222-3333-4444-555555555555" in new
-    assert with_identity(old, new).count("<mac ") == 1
 
 
 # --- before it is defined or started -------------------------------------------------------------------------

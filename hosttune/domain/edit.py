@@ -57,9 +57,9 @@ class Element:
         return next(self.all(*path, **attributes), None)
 
     def all(self, *path: str, **attributes: str) -> Iterator[Element]:
-        """Yield the elements at a path of tags, in the document's order; the last ones have these attributes."""
+        """Yield the elements at a path of tags ("*": any), in the document's order; the last have these attributes."""
         for child in self.children:
-            if child.tag != path[0]:
+            if path[0] not in (child.tag, "*"):
                 continue
             if len(path) > 1:
                 yield from child.all(*path[1:], **attributes)
@@ -121,6 +121,11 @@ class XmlText:
         self._open(parent)
         self._place(parent, child)
         return child
+
+    def set_text(self, element: Element, text: str) -> None:
+        """Give an element without children another text."""
+        self._open(element)
+        element.parts = [_escaped(text, b"")]
 
     def remove(self, parent: Element, child: Element) -> None:
         """Remove a child element, with its line if nothing else is on it."""

@@ -15,9 +15,9 @@ MAX_CPU_ID = 16384  # VIR_DOMAIN_CPUMASK_LEN: libvirt itself refuses larger ids
 UNLIMITED_KIB = 9007199254740991  # VIR_DOMAIN_MEMORY_PARAM_UNLIMITED
 
 # libvirt's virScaleInteger: one letter, or a letter with "iB", means powers of 1024; "B" means powers of 1000.
-_UNITS = {"b": 1, "bytes": 1, "byte": 1}
+UNITS = {"b": 1, "bytes": 1, "byte": 1}
 for _power, _letter in enumerate("kmgtpe", 1):
-    _UNITS |= {_letter: 1024**_power, f"{_letter}ib": 1024**_power, f"{_letter}b": 1000**_power}
+    UNITS |= {_letter: 1024**_power, f"{_letter}ib": 1024**_power, f"{_letter}b": 1000**_power}
 
 
 class Malformed(Exception):
@@ -68,7 +68,7 @@ def size(element: _Element | None, value: str | None, unit: str | None) -> int |
     """Return the bytes of a value with libvirt's unit (KiB if none is written). Raises Malformed."""
     if element is None or value is None:
         return None
-    scale = _UNITS.get((unit or "KiB").lower())
+    scale = UNITS.get((unit or "KiB").lower())
     if scale is None:
         _reject(element, f"{unit!r} is not a unit of size")
     count = number(element, value) or 0

@@ -8,11 +8,12 @@ from typing import Any, ClassVar, Self
 
 from hosttune.discovery.guests import DEFINITION
 from hosttune.domain.arguments import WINDOW
+from hosttune.domain.definitions import differences as any_differences
 from hosttune.domain.definitions import secrets_of, without_secrets
 from hosttune.domain.facts import DomainFacts
 from hosttune.domain.implied import AGENT_CHANNEL, NO_DMA_TRANSLATION, RANDOM_SOURCE
 from hosttune.domain.reader import read_domain
-from hosttune.domain.sameness import same_guest
+from hosttune.domain.update import differences, updated
 from hosttune.domain.xml import QEMU, parse
 from hosttune.errors import BadInput, CommandFailed, WriteFailed
 from hosttune.hypervisor.connection import (
@@ -24,11 +25,11 @@ from hosttune.hypervisor.connection import (
     virsh,
 )
 from hosttune.hypervisor.removed import drop, give_back, keep, nvram_of
-from hosttune.hypervisor.texts import with_identity
 from hosttune.machine.system import System
 from hosttune.model.intent import is_guest_name
 from hosttune.settings.explains import Explains
 from hosttune.settings.setting import FILE, GUEST_STAGE, Setting, refuse
+from hosttune.settings.traits import EditedInPlace
 
 # The elements that hosttune's domain XML can have, by parent. None of them names a program to run, a hook or a log
 # file.
@@ -117,13 +118,13 @@ class GuestDefinition(Setting, Explains):
         """Return how a definition differs from the wanted one, one text each."""
 
 
-class Guest(GuestDefinition):
+class Guest(GuestDefinition, EditedInPlace):
     """The persistent definition of a guest. Target: its name. Value: domain XML; None: not defined.
 
-    libvirt adds what the XML leaves open, so two values agree if they mean the same guest (`domain.same_guest`). A
-    guest that is redefined keeps its UUID and MAC addresses. For a running guest only its state after the next start
-    changes; the engine first requires its name in --disrupt (`is_active(read_state(…))`). A definition that hosttune
-    replaces can be anybody's, so it is read with its passwords, which only the journal holds, and is put back whole.
+    libvirt adds what the XML leaves open, and people add devices of their own: a definition agrees with a planned one
+    if it has all that the plan decides (`domain.update`), and the rest is kept. For a running guest only its state
+    after the next start changes; the engine first requires its name in --disrupt (`is_active(read_state(…))`). It is
+    read with its passwords, which only the journal holds, and an original is put back whole.
     """
 
     kind: ClassVar[str] = "guest"
@@ -147,10 +148,19 @@ class Guest(GuestDefinition):
 
     def compare(self, live: str, want: str) -> tuple[str, ...]:
         """See GuestDefinition."""
-        return same_guest(live, want)
+        return differences(live, want)
+
+    def edited(self, planned: Any, live: Any, want: Any) -> tuple[Any, tuple[str, ...]]:
+        """See EditedInPlace."""
+        update = updated(planned, live, want)
+        return update.xml, update.kept
+
+    def is_original(self, live: Any, old: Any) -> bool:
+        """See Setting. Every element counts, also what others have added to the original."""
+        return not any_differences(live, old)
 
     def write(self, system: System, value: Any) -> None:
-        """See Setting. The definition is replaced as a whole, in one call to libvirt."""
+        """See Setting. One call to libvirt. A planned value, of another UUID or none, edits what is there."""
         state = read_state(system, self.target)
         old = read_definition(system, self.target)
         if value is None:
@@ -166,7 +176,8 @@ class Guest(GuestDefinition):
             kept = give_back(system, self.target, value)
             if not kept:
                 self._refuse_leftovers(system, value)
-        xml = value if old is None else with_identity(value, old)
+        edits = old is not None and read_domain(value).uuid != read_domain(old).uuid
+        xml = self.edited(None, read_definition(system, self.target, secure=True), value)[0] if edits else value
         # What libvirt itself has printed can fail its own schema: then the original could not be put back.
         ours = _strange(value, read_domain(value).qemu_arguments) is None
         system.tell(DEFINITION + self.target, xml, lambda: define(system, xml, validate=ours))

@@ -121,6 +121,10 @@ class Setting(ABC):
         """Return whether a live value is the wanted one."""
         return bool(live == want) and type(live) is type(want)
 
+    def is_original(self, live: Any, old: Any) -> bool:
+        """Return whether a live value is as good as the one before hosttune's first write: nothing goes back then."""
+        return self.agrees(live, old)
+
 
 def refuse(setting: str, target: str, what: str, hint: str) -> BadInput:
     """Return the error for a target or value that a setting cannot have."""

@@ -126,6 +126,17 @@ class MayGiveLess(Setting):
         """
 
 
+class EditedInPlace(Setting):
+    """Others have their parts in its value: what is written is the present value with what is wanted."""
+
+    @abstractmethod
+    def edited(self, planned: Any, live: Any, want: Any) -> tuple[Any, tuple[str, ...]]:
+        """Return the value to write, `live` itself if it has all that is wanted, and what of others it keeps.
+
+        `planned`: what was wanted by the write that is in force; None: there is none.
+        """
+
+
 class Remediable(Setting):
     """A setting for which, if it gets less than wanted, something else can be planned or done."""
 

@@ -18,8 +18,8 @@ from hosttune.model.values import freeze
 from hosttune.settings.explains import Explains
 from hosttune.settings.hook import recording_of
 from hosttune.settings.setting import BOOT, Setting
-from hosttune.settings.traits import Divisible, WrittenTogether
-from hosttune.transaction.rollback import same
+from hosttune.settings.traits import Divisible, EditedInPlace, WrittenTogether
+from hosttune.transaction.rollback import is_original
 from hosttune.transaction.site import Site, described
 from hosttune.transaction.steps import PENDING, entry, part_of, prepare, setting_of_record, steps_of
 from hosttune.transaction.writing import Made
@@ -67,7 +67,7 @@ def _not_back(site: Site, record: Record) -> Record | None:
     except Unreadable:
         return record
     old = setting.parts(freeze(record.old))
-    names = [name for name, original in old.items() if not same(setting, now.get(name), original)]
+    names = [name for name, original in old.items() if not is_original(setting, now.get(name), original)]
     if len(names) < len(old) and names and isinstance(setting, Divisible):
         return cut(record, setting, names)
     return record if names or not old else None
@@ -152,7 +152,7 @@ def _kept(site: Site, record: Record) -> Iterable[Entry]:
         now = freeze(setting.read(site.system))
     except Unreadable:
         now = freeze(record.after)
-    if not same(setting, now, freeze(record.old)):
+    if not is_original(setting, now, freeze(record.old)):
         made = Made(
             "conflict", now, "something else changed it, so revert left it alone: hosttune revert --force reverts it"
         )
@@ -207,6 +207,8 @@ def drifted_records(site: Site, rows: Iterable[Standing]) -> Iterable[Record]:
 def _look(site: Site, record: Record) -> Drift | str | None:
     """Return a record's drift; "pending" if it waits for a boot; None if it is as it was left."""
     setting = setting_of_record(record)
+    if isinstance(setting, EditedInPlace) and record.outcome == "done":  # what others have in it is nobody's drift
+        record = msgspec.structs.replace(record, after=record.new)
     expected = freeze(record.after)
     try:
         now = freeze(setting.read(site.system))

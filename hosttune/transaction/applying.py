@@ -233,6 +233,7 @@ def _carried(
         notes=(
             *inapplicable_notes(prepared),
             *_notes(carried, todo),
+            *(f"{one.step.name}: {one.why}" for one in todo if one.step.whole is not None and one.why),
             *_proofs(site, starting.plan, todo, carried),
             *_not_handed_over(todo, carried),
         ),

@@ -193,4 +193,4 @@ def definition_change(one: Prepared) -> str | None:
     setting = one.step.setting
     if setting.kind not in (DEFINITION, AdoptedDefinition.kind) or one.live is None or one.verdict != TODO:
         return None
-    return xml_difference(setting.shown(one.live), setting.shown(one.step.want))
+    return xml_difference(setting.shown(one.live), setting.shown(one.step.written))

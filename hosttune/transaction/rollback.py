@@ -158,7 +158,7 @@ def _value_to_restore(
     restored: dict[str, Any] = {}
     foreign: dict[str, Any] = {}
     for name, original in old.items():
-        if name not in live or same(setting, live[name], original):
+        if name not in live or is_original(setting, live[name], original):
             continue
         if not anything and after.get(name, new.get(name)) == original:
             continue  # hosttune did not change this part, so a later change to it is not a conflict
@@ -171,6 +171,13 @@ def _value_to_restore(
     return (setting.joined({**live, **restored}) if restored else now), foreign
 
 
+def is_original(setting: Setting, live: Any, old: Any) -> bool:
+    """Return whether a value of a setting, or of a part of it, needs not be put back."""
+    if live is None or old is None:
+        return live is old
+    return bool(live == old) or setting.is_original(live, old)
+
+
 def same(setting: Setting, one: Any, other: Any) -> bool:
     """Return whether two values of a setting, or of a part of it, mean the same."""
     if one is None or other is None:
@@ -181,7 +188,7 @@ def same(setting: Setting, one: Any, other: Any) -> bool:
 def _judged(
     setting: Setting, target: Any, now: Any, foreign: Mapping[str, Any], note: str | None, *, wrote: bool
 ) -> Made:
-    if target != now and not same(setting, now, target):
+    if target != now and not is_original(setting, now, target):
         text = shown_text(setting, now)
         if wrote:
             return Made("failed", now, f"reads {text} after {shown_text(setting, target)} was written")
@@ -201,7 +208,7 @@ def _gone(setting: Setting, record: Record, now: Any, same_boot: bool) -> str:
     if not same_boot and record.scope == RUNTIME:
         left = "" if now == freeze(record.old) else f", it is {text} since"
         return f"the reboot had undone it{left}: nothing was written"
-    if now != freeze(record.old) and same(setting, now, freeze(record.old)):
+    if now != freeze(record.old) and is_original(setting, now, freeze(record.old)):
         return f"{text} serves as well as its original: nothing was written"
     if now != freeze(record.old):
         return f"what it is now, {text}, is not hosttune's: nothing was written"

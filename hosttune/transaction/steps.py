@@ -17,7 +17,7 @@ from hosttune.model.plan import Action
 from hosttune.model.result import Entry
 from hosttune.model.values import FrozenMap, freeze, value_text
 from hosttune.settings.setting import BOOT, Setting
-from hosttune.settings.traits import Divisible, MayGiveLess, ServedByOthers, WrittenTogether
+from hosttune.settings.traits import Divisible, EditedInPlace, MayGiveLess, ServedByOthers, WrittenTogether
 from hosttune.transaction.rehearsal import MissesNoted
 
 TODO, ALREADY, PENDING, AS_FOUND, ABSENT, UNREADABLE = "todo", "already", "pending", "as-found", "absent", "unreadable"
@@ -215,7 +215,11 @@ def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
         return _as_planned(step, setting.waits_for(system))
     if step.back:  # it is a step even where nothing has to be written: the journal must say that it is back
         return Prepared(step, TODO, live, effective)
-    if setting.agrees(effective, step.want) and _both(setting, live, step.want):
+    kept: tuple[str, ...] = ()
+    if isinstance(setting, EditedInPlace) and live is not None:
+        whole, kept = setting.edited(record and freeze(record.new), live, step.want)
+        step = replace(step, whole=whole)
+    if setting.agrees(effective, step.want) and _both(setting, live, step.want) and step.whole in (None, live):
         return Prepared(step, ALREADY, live, effective)
     waits = setting.waits_for(system)
     if waits is not None:
@@ -234,7 +238,7 @@ def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
         return Prepared(step, PENDING, live, effective, "reserved by the next boot: more than is free now")
     if record is not None and _told(record, step, live):
         return Prepared(step, AS_FOUND, live, effective, record.why, record.outcome)
-    return Prepared(step, TODO, live, effective)
+    return Prepared(step, TODO, live, effective, "; ".join(kept) or None)
 
 
 def _unrecorded(system: System) -> bool:

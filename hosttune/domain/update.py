@@ -1,0 +1,457 @@
+"""Edit a guest's present definition into what its plan decides, and keep the rest. Pure.
+
+Three definitions count: what hosttune planned before, what libvirt has now, what is planned now. The elements and
+attributes that the new plan writes are changed where they differ; what only the earlier plan wrote goes; what neither
+wrote stays, byte for byte: disks, NICs, channels, metadata, passwords of others.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from hosttune.domain.arguments import WINDOW
+from hosttune.domain.edit import Element, XmlText
+from hosttune.domain.facts import DomainFacts
+from hosttune.domain.implied import NO_DMA_TRANSLATION
+from hosttune.domain.reader import read_domain
+from hosttune.domain.xml import QEMU, UNITS
+from hosttune.errors import BadInput
+from hosttune.model.values import CpuSet, number, parse_cpus
+
+_NAMESPACE = QEMU.strip("{}")
+_COMMANDLINE = f"{_NAMESPACE}}}commandline"
+NONE = "none"
+# Of these elements the intent decides all: one that it does not have goes, whoever wrote it.
+_ALL = {
+    parent: frozenset(children.split())
+    for parent, children in {
+        "domain": "iothreads numatune",
+        "cputune": "vcpupin emulatorpin iothreadpin",
+        "numatune": "memory memnode",
+        "memoryBacking": "hugepages",
+        "hugepages": "page",
+        "os": "kernel initrd cmdline",
+        "cpu": "model vendor topology maxphysaddr",
+        "numa": "cell",
+        "distances": "sibling",
+    }.items()
+}
+# Attributes that the intent decides although it writes them nowhere, with the value that counts as none.
+_UNWRITTEN: dict[str, dict[str, str | None]] = {
+    "vcpu": {"cpuset": None, "current": None},
+    "topology": {"clusters": "1"},
+    "cache": {"level": None},
+    "memory": {"placement": "static"},
+}
+# What an attribute that libvirt leaves out means (formatdomain).
+_DEFAULTS = {
+    "placement": "static",
+    "managed": "no",
+    "unit": "KiB",
+    "domain": "0",
+    "device": "disk",
+    "policy": "require",
+}
+_LISTS = ("cpuset", "nodeset", "cpus")
+_IDS = {
+    "vcpupin": "vcpu", "iothreadpin": "iothread", "memnode": "cellid", "cell": "id", "sibling": "id",
+    "feature": "name", "timer": "name",
+}  # fmt: skip
+_FIRMWARE = ("loader", "firmware", "nvram")
+# What libvirt adds by itself, or people change to their liking although the first definition has it.
+_THEIRS = frozenset(("serial", "console", "uuid"))
+_ADDED = frozenset(
+    ("uuid", "emulator", "controller", "input", "audio", "watchdog", "serial", "console", "resource", "iothreadids")
+)
+_ADDED_BELOW = frozenset((*_FIRMWARE, "boot", "address", "alias", "mac", "target", "backingStore", "model", "protocol"))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of a definition: the element, what it was and what it becomes; `NONE`: it was or will not be there."""
+
+    element: str
+    was: str
+    becomes: str
+
+    def __str__(self) -> str:
+        return f"{self.element}: {self.was} -> {self.becomes}"
+
+
+@dataclass(frozen=True)
+class Updated:
+    """A definition with the plan's elements, what was changed for that, and what of others it has."""
+
+    xml: str
+    changes: tuple[Change, ...]
+    kept: tuple[str, ...]
+
+
+def updated(previous_planned_xml: str | None, present_xml: str, planned_xml: str) -> Updated:
+    """Return the present definition with what the plan decides. Without changes it is the same text.
+
+    `previous_planned_xml`: what hosttune has planned for this guest before; None: nothing, so nothing but what the plan
+    decides goes. Raises BadInput for a text that is not a domain XML.
+    """
+    text = XmlText(present_xml.encode("utf-8", "surrogatepass"), where="present definition")
+    want = XmlText(planned_xml.encode("utf-8", "surrogatepass"), where="planned definition").root
+    before = XmlText(previous_planned_xml.encode("utf-8", "surrogatepass")).root if previous_planned_xml else None
+    facts = (read_domain(present_xml, where="present definition"), read_domain(planned_xml, where="planned definition"))
+    update = _Update(text)
+    update.firmware(*facts, want)
+    update.free_places(want, before)
+    update.merge(text.root, want, before)
+    update.boot_order(want)
+    update.arguments(*facts)
+    xml = bytes(text).decode("utf-8", "surrogatepass") if update.changes else present_xml
+    return Updated(xml, tuple(_folded(update.changes)), tuple(update.kept))
+
+
+@dataclass
+class _Update:
+    text: XmlText
+    changes: list[Change] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+
+    def merge(self, now: Element, want: Element, before: Element | None, at: str = "") -> None:
+        """Change an element into the wanted one, and its children likewise."""
+        self._attributes(now, want, before, at)
+        said, wanted = _text(now), _text(want)
+        if wanted and not want.children and not _equal(now, want, said, wanted):
+            self._note(at, said or NONE, wanted)
+            self.text.set_text(now, wanted)
+        left = list(now.children)
+        for child in want.children:
+            if child.tag in _THEIRS or _is_usb(child) or child.tag == _COMMANDLINE or _is_firmware(want, child):
+                continue
+            label = f"{at} {_label(child)}".strip()
+            same = _counterpart(child, left)
+            old = _counterpart(child, before.children) if before else None
+            if same is None or _is_another(same, child):
+                self._note(label, _summary(same) if same else NONE, _summary(child))
+                if same:
+                    left.remove(same)
+                    self.text.remove(now, same)
+                self._graft(now, child)
+            else:
+                left.remove(same)
+                self.merge(same, child, old, "" if child.tag == "devices" else label)
+        self._leave(now, want, before, left, at)
+
+    def _attributes(self, now: Element, want: Element, before: Element | None, at: str) -> None:
+        new = {
+            name: value
+            for name, value in want.attributes.items()
+            if not _equal(now, want, now.attributes.get(name), value, name) and (want.tag, name) != ("os", "firmware")
+        }
+        unwritten = _UNWRITTEN.get(want.tag, {})
+        gone = [
+            name
+            for name, value in now.attributes.items()
+            if name not in want.attributes
+            and ((name in unwritten and value != unwritten[name]) or (before and name in before.attributes))
+            and (want.tag, name) != ("os", "firmware")
+        ]
+        if new or gone:
+            self._note(at, _said(now, (*new, *gone)), _said(want, (*new, *gone)))
+        for name in gone:
+            now.unset(name)
+        for name, value in new.items():
+            now.set(name, value)
+        if new and "unit" in want.attributes:
+            now.set("unit", want.attributes["unit"])
+
+    def _leave(self, now: Element, want: Element, before: Element | None, left: list[Element], at: str) -> None:
+        """Remove, of the children that are not wanted, what the intent decides or had before; the others stay."""
+        planned = Counter(map(_key, before.children if before else ())) - Counter(map(_key, want.children))
+        for child in reversed(left):
+            label = f"{at} {_label(child)}".strip()
+            if planned[_key(child)] > 0 and child.tag not in _THEIRS and child.tag != _COMMANDLINE:
+                planned[_key(child)] -= 1
+            elif child.tag not in _ALL.get(now.tag, ()):
+                named = _ADDED if now.tag in ("domain", "devices") else _ADDED_BELOW
+                if child.tag not in named and child.tag != _COMMANDLINE and now.tag not in ("disk", "interface"):
+                    self.kept.append(f"{label} is not in this intent")
+                continue
+            self._note(label, _summary(child), NONE)
+            self.text.remove(now, child)
+
+    def firmware(self, now: DomainFacts, want: DomainFacts, planned: Element) -> None:
+        """Let libvirt choose the firmware again if it is another one, and Secure Boot is on or off as planned."""
+        secure = want.secure_boot in (None, now.secure_boot)
+        os, wanted = self.text.root.find("os"), planned.find("os")
+        if os is None or wanted is None or (now.firmware == want.firmware and secure):
+            return
+        for child in os.children:
+            if child.tag in _FIRMWARE and (child.tag != "nvram" or now.firmware != want.firmware):
+                self.text.remove(os, child)
+        if "firmware" in wanted.attributes:
+            os.set("firmware", wanted.attributes["firmware"])
+        else:
+            os.unset("firmware")
+        for child in wanted.all("firmware"):
+            self._graft(os, child)
+        words = [
+            f"{facts.firmware or NONE}{'' if facts.secure_boot is None else f', Secure Boot {facts.secure_boot}'}"
+            for facts in (now, want)
+        ]
+        self._note("firmware", *words)
+
+    def boot_order(self, want: Element) -> None:
+        """Remove what libvirt adds where no device has a boot order: it refuses a definition with both."""
+        os = self.text.root.find("os")
+        if os is not None and want.find("devices", "disk", "boot") is not None:
+            for boot in list(os.all("boot")):
+                self._note("os boot", _summary(boot), NONE)
+                self.text.remove(os, boot)
+
+    def free_places(self, want: Element, before: Element | None) -> None:
+        """Take from other devices the PCI places that the plan gives away; libvirt finds them new ones."""
+        devices = self.text.root.find("devices")
+        if devices is None:
+            return
+        known, planned = _controllers((before or want).find("devices")), _controllers(want.find("devices"))
+        here = _controllers(devices)
+        new = [index for index in planned.keys() - known if index in here and here[index] != planned[index]]
+        buses = {number(index) for index in (*(known.keys() - planned), *new)}
+        places = {place for child in want.all("devices", "*") if (place := _place(child)) is not None}
+        chassis = {one.attributes.get("chassis") for one in want.all("devices", "controller", "target")} - {None}
+        fixed = {_key(child) for child in want.all("devices", "*") if _place(child) is not None}
+        fixed |= {_key(child) for child in want.all("devices", "controller", type="pci")}
+        for child in devices.children:
+            place = _place(child)
+            if _key(child) in fixed:
+                continue
+            if place is not None and (place in places or place[1] in buses):
+                for address in list(child.all("address", type="pci")):
+                    self._note(f"{_label(child)} address", _said(address, address.attributes), "chosen by libvirt")
+                    self.text.remove(child, address)
+            for target in list(child.all("target")):
+                if child.tag == "controller" and target.attributes.get("chassis") in chassis:
+                    self.text.remove(child, target)
+
+    def arguments(self, now: DomainFacts, want: DomainFacts) -> None:
+        """Change the arguments to QEMU that hosttune writes; those of others stay."""
+        had, wanted = _pairs(now.qemu_arguments), _pairs(want.qemu_arguments)
+        new = [pair for pair in wanted if pair not in had]
+        gone = [pair for pair in had if pair not in wanted and _is_ours(pair)]
+        if len(now.qemu_arguments) > 2 * sum(map(_is_ours, had)):
+            self.kept.append("other arguments to QEMU are not in this intent")
+        if not new and not gone:
+            return
+        self._note("arguments to QEMU", _words(gone), _words(new))
+        root = self.text.root
+        parent = root.find(_COMMANDLINE)
+        arguments = list(parent.children) if parent else []
+        for pair in gone:
+            at = next(n for n in range(len(arguments)) if _values(arguments[n : n + 2]) == pair)
+            for one in arguments[at : at + 2]:
+                self.text.remove(parent or root, one)
+            del arguments[at : at + 2]
+        declared = re.search(rb"xmlns:([\w.-]+)\s*=\s*['\"]" + re.escape(_NAMESPACE.encode()), root.start)
+        if new and declared is None:
+            root.set("xmlns:qemu", _NAMESPACE)
+        prefix = declared[1].decode() if declared else "qemu"
+        if new and parent is None:
+            parent = self.text.add(root, f"{prefix}:commandline", {})
+        for value in (value for pair in new for value in pair):
+            self.text.add(parent or root, f"{prefix}:arg", {"value": value})
+        if parent is not None and not parent.children:
+            self.text.remove(root, parent)
+
+    def _graft(self, parent: Element, wanted: Element) -> None:
+        child = self.text.add(parent, wanted.tag, wanted.attributes, "" if wanted.children else _text(wanted))
+        for one in wanted.children:
+            self._graft(child, one)
+
+    def _note(self, element: str, was: str, becomes: str) -> None:
+        self.changes.append(Change(element or "domain", was, becomes))
+
+
+# --- which element is which ----------------------------------------------------------------------------------
+
+
+def _counterpart(wanted: Element, among: Iterable[Element]) -> Element | None:
+    """Return the element that is the wanted one: of the same tag and name; for a drive without a medium, its target."""
+    known = list(among)
+    same = next((one for one in known if _key(one) == _key(wanted)), None)
+    if same is not None or wanted.tag != "disk":
+        return same
+    empty = (one for one in known if one.tag == "disk" and one.find("source") is None)
+    return next((one for one in empty if _target(one) == _target(wanted)), None)
+
+
+def _target(disk: Element) -> str | None:
+    target = disk.find("target")
+    return target.attributes.get("dev") if target else None
+
+
+def _key(element: Element) -> tuple[str, ...]:
+    return element.tag, *_names(element)
+
+
+def _names(element: Element) -> tuple[str, ...]:
+    """Return what tells an element from others of its tag."""
+    tag, attributes = element.tag, element.attributes
+    if tag == "controller":
+        return attributes.get("type", ""), attributes.get("index", "0")
+    if tag == "hostdev":
+        address = element.find("source", "address")
+        place = _numbers(address) if address else ()
+        uuid = address.attributes.get("uuid", "") if address else ""
+        return attributes.get("type", ""), uuid or "{:04x}:{:02x}:{:02x}.{:x}".format(*place) if place else uuid
+    if tag in ("disk", "interface"):
+        source = element.find("source")
+        names = ("file", "dev", "network", "bridge", "name", "pool", "volume", "dir")
+        path = [source.attributes[name] for name in names if name in source.attributes] if source else []
+        return (*((attributes.get("type", ""),) if tag == "interface" else ()), *path)
+    if tag == "channel":
+        target = element.find("target")
+        return (target.attributes.get("name", ""),) if target else ()
+    return (attributes[_IDS[tag]],) if _IDS.get(tag) in attributes else ()
+
+
+def _label(element: Element) -> str:
+    return " ".join((element.tag.rpartition("}")[2], *filter(None, _names(element))))
+
+
+def _numbers(address: Element) -> tuple[int, ...]:
+    """Return domain, bus, slot and function of a PCI address; empty if it is none, or libvirt chooses it."""
+    given = address.attributes
+    if given.get("type", "pci") != "pci" or "bus" not in given:
+        return ()
+    return tuple(_number(given.get(name, "0")) or 0 for name in ("domain", "bus", "slot", "function"))
+
+
+def _place(device: Element) -> tuple[int, ...] | None:
+    address = device.find("address")
+    return (_numbers(address) or None) if address else None
+
+
+def _controllers(devices: Element | None) -> dict[str, tuple[str | None, tuple[int, ...] | None]]:
+    """Return the models and places of PCI controllers by their indexes."""
+    known = devices.all("controller", type="pci") if devices else ()
+    return {one.attributes.get("index", "0"): (one.attributes.get("model"), _place(one)) for one in known}
+
+
+def _is_usb(element: Element) -> bool:
+    return element.tag == "controller" and element.attributes.get("type") == "usb"
+
+
+def _is_another(controller: Element, wanted: Element) -> bool:
+    """Return whether the index of a controller goes to one of another model: nothing of the one suits the other."""
+    model = controller.attributes.get("model")
+    return wanted.tag == "controller" and model is not None and model != wanted.attributes.get("model")
+
+
+def _is_firmware(parent: Element, child: Element) -> bool:
+    return parent.tag == "os" and child.tag in _FIRMWARE
+
+
+# --- values --------------------------------------------------------------------------------------------------
+
+
+def _text(element: Element) -> str:
+    own = b"".join(part for part in element.parts if isinstance(part, bytes))
+    return html.unescape(own.decode("utf-8", "replace")).strip()
+
+
+def _equal(now: Element, want: Element, one: str | None, other: str, name: str = "") -> bool:
+    """Return whether two values of an attribute, or the texts if it has no name, mean the same to libvirt."""
+    one = _DEFAULTS.get(name) if one is None else one
+    if one is None or one == other or (name == "unit" and one):
+        return one is not None
+    if "unit" in want.attributes and name in ("", "size", "memory"):
+        return _bytes(now, one) == _bytes(want, other)
+    if name in _LISTS:
+        try:
+            return parse_cpus(one) == parse_cpus(other)
+        except ValueError:
+            return False
+    if name == "machine":
+        return other in one.split("-")
+    switches = {"yes": "on", "no": "off"}
+    count = _number(one)
+    return count == _number(other) if count is not None else switches.get(one, one) == switches.get(other, other)
+
+
+def _number(value: str) -> int | None:
+    try:
+        return int(value, 16 if value.lower().startswith("0x") else 10)
+    except ValueError:
+        return None
+
+
+def _bytes(element: Element, value: str) -> int | None:
+    count, scale = _number(value), UNITS.get(element.attributes.get("unit", "KiB").lower())
+    return None if count is None or scale is None else count * scale
+
+
+def _said(element: Element, names: Iterable[str]) -> str:
+    known = element.attributes
+    return " ".join(f"{name}={known[name]}" for name in names if name in known) or NONE
+
+
+def _summary(element: Element) -> str:
+    """Return an element in a few words: its attributes and text, or those of its first children."""
+    own = [*(f"{name}={value}" for name, value in element.attributes.items()), _text(element)]
+    below = [f"{child.tag} {_said(child, child.attributes)}" for child in element.children[:3]]
+    return " ".join(filter(None, own)) or ", ".join(below) or "there"
+
+
+def _folded(changes: Iterable[Change]) -> Iterator[Change]:
+    """Yield the changes; those of pins as one, because a guest can have hundreds."""
+    pins: dict[str, list[Change]] = {}
+    for change in changes:
+        section, _, rest = change.element.partition(" ")
+        tag, _, name = rest.partition(" ")
+        if section == "cputune" and name:
+            pins.setdefault(tag, []).append(change)
+        else:
+            yield change
+    for tag, some in pins.items():
+        numbers = CpuSet(_number(change.element.rpartition(" ")[2]) or 0 for change in some)
+        was, becomes = (_host_cpus(words) for words in zip(*((one.was, one.becomes) for one in some), strict=True))
+        yield Change(f"{tag} {numbers}", was, becomes)
+
+
+def _host_cpus(words: Iterable[str]) -> str:
+    lists = [match[1] for word in words if (match := re.search(r"cpuset=(\S+)", word))]
+    try:
+        return f"host CPUs {CpuSet(cpu for one in lists for cpu in parse_cpus(one))}" if lists else NONE
+    except ValueError:
+        return f"host CPUs {' '.join(lists)}"
+
+
+def _pairs(arguments: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return the pairs of an option and its value that hosttune can write; what others write has any form."""
+    return [pair for pair in pairwise(arguments) if _is_ours(pair)]
+
+
+def _is_ours(pair: tuple[str, ...]) -> bool:
+    return pair == NO_DMA_TRANSLATION or (pair[0] == "-fw_cfg" and WINDOW.fullmatch(pair[1]) is not None)
+
+
+def _values(arguments: Iterable[Element]) -> tuple[str, ...]:
+    return tuple(one.attributes.get("value", "") for one in arguments)
+
+
+def _words(pairs: Iterable[tuple[str, ...]]) -> str:
+    return " ".join(word for pair in pairs for word in pair) or NONE
+
+
+def differences(live_xml: str, want_xml: str) -> tuple[str, ...]:
+    """Return how a live definition differs from the planned one in what the plan decides; empty if in nothing.
+
+    Live XML that cannot be read counts as different. Raises BadInput if the planned XML is not a domain.
+    """
+    read_domain(want_xml, where="planned definition")
+    try:
+        return tuple(map(str, updated(None, live_xml, want_xml).changes))
+    except BadInput as error:
+        return (f"{error.where}: {error.what}",)
