@@ -23,7 +23,16 @@ Guest = dict[str, Any]
 GIB = 1 << 30
 POOL = "sys/devices/system/node/node{}/hugepages/hugepages-1048576kB/{}"
 THP = "sys/kernel/mm/transparent_hugepage/enabled"
-PLACES = ("/cpufreq/", "/pm_qos_", "/hugepages-", "proc/irq/", "msi_irqs", "irqbalance", "etc/default/grub", "boot/grub")
+PLACES = (
+    "/cpufreq/",
+    "/pm_qos_",
+    "/hugepages-",
+    "proc/irq/",
+    "msi_irqs",
+    "irqbalance",
+    "etc/default/grub",
+    "boot/grub",
+)
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,9 @@ OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), def
 @host_options
 @click.argument("plan", metavar="[PLAN]", required=False)
 @click.option("--intent", metavar="FILE", help="Use the plan in force or saved for this intent, else make one.")
-@click.option("--prune", is_flag=True,
-              help="With --intent: take away guests and settings of intent files that it does not name.")
+@click.option(
+    "--prune", is_flag=True, help="With --intent: take away guests and settings of intent files that it does not name."
+)
 @click.option("--dry-run", is_flag=True, help="Print each write, guests' files by size and sha256; write nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--no-guests", is_flag=True, help="Change host settings only; neither define nor start guests.")
