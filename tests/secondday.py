@@ -224,7 +224,8 @@ class Walk:
         self._edited(here, devices(self.chance))
 
     def _setting(self, here: Sequence[str]) -> None:
-        name, values = self.chance.choice([("thp", ["never", "always"]), ("numa_balancing", [0])])
+        known: list[tuple[str, list[Any]]] = [("thp", ["never", "always"]), ("numa_balancing", [0])]
+        name, values = self.chance.choice(known)
         self.day.intent.setdefault("settings", {})[name] = self.chance.choice(values)
         self._applied()
 
