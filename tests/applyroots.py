@@ -124,6 +124,10 @@ class Root:
         names = {name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)}
         return self._differing(pristine, names)
 
+    def held(self, name: str) -> str | bytes | None:
+        """What a name holds; None where there is none."""
+        return _held(self.path / name)
+
     def _touched(self, upper: Path, lower: Path) -> set[str]:
         """Names that may not be what they are in `lower`: in `upper`, hidden by it, or in a folder that was renamed."""
         found = set()

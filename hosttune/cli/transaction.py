@@ -26,6 +26,9 @@ OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), def
 @host_options
 @click.argument("plan", metavar="[PLAN]", required=False)
 @click.option("--intent", metavar="FILE", help="Use the plan in force or saved for this intent, else make one.")
+@click.option(
+    "--prune", is_flag=True, help="With --intent: take away guests and settings of intent files that it does not name."
+)
 @click.option("--dry-run", is_flag=True, help="Print each write, guests' files by size and sha256; write nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--no-guests", is_flag=True, help="Change host settings only; neither define nor start guests.")
@@ -47,6 +50,7 @@ def apply(
     document: str | None,
     plan: str | None,
     intent: str | None,
+    prune: bool,
     dry_run: bool,
     yes: bool,
     no_guests: bool,
@@ -63,6 +67,7 @@ def apply(
     hosttune apply --intent intent.yaml
     hosttune apply plan.json --yes --disrupt 0000:41:00.0
     """
+    from hosttune.cli.plan import refuse_unprunable, source_of
     from hosttune.transaction import calls
     from hosttune.transaction.applying import Options
 
@@ -74,6 +79,8 @@ def apply(
         raise BadInput("both --no-guests and --start", where="command line", hint="give one of the two")
     if plan is not None and intent is not None:
         raise BadInput("both a plan and an intent", where="command line", hint="give one of the two")
+    if prune and intent is None:
+        raise BadInput("--prune without an intent file", where="--prune", hint="give the whole intent with --intent")
     if boot and (plan is not None or intent is not None or dry_run or no_guests or start or disrupt):
         raise BadInput("--boot with a plan or another option of apply", where="command line", hint="give --boot alone")
     here = place(root, document)
@@ -81,9 +88,11 @@ def apply(
         finish(context, output, calls.set_again(here, progress()))
         return
     options = Options(guests=not no_guests, start=start, disrupt=frozenset(disrupt))
+    if prune and intent is not None:
+        refuse_unprunable(intent)
     done = calls.apply(
-        here, lambda: asked_plan(plan, intent), options,
-        confirm=confirm, say=progress(), dry_run=dry_run, where=intent or "intent",
+        here, lambda: asked_plan(plan, intent), options, confirm=confirm, say=progress(), dry_run=dry_run,
+        source=source_of(intent, intent) if intent is not None else None, prune=prune,
     )  # fmt: skip
     finish(context, output, done)
 

@@ -142,7 +142,8 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
     known = [one.record for one in rows.in_force]
     removed = removal_steps(wanted.plan, known)
     sets = [step for step in wanted.steps if not step.back]
-    backs = [*removed, *(with_origin(step, known) for step in wanted.steps if step.back)]
+    # The plan's order: the steps of `wanted` are in that of execution, and are put in it again below.
+    backs = [*removed, *(with_origin(step, known) for step in reversed(wanted.steps) if step.back)]
     left = tuple(left_by(rows.in_force, [step.setting for step in backs], setting_of_record))
     lasting = steps_of(lasting_actions(site, sets, [one.record for one in left]))
     files = {step.setting.target for step in lasting}

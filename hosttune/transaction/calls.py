@@ -18,7 +18,7 @@ from hosttune.journal.records import TAKING_AWAY
 from hosttune.journal.state import load, plan_of_sudo_user
 from hosttune.model.host import Host
 from hosttune.model.intent import GuestIntent, Intent
-from hosttune.model.plan import Plan
+from hosttune.model.plan import Plan, Source
 from hosttune.model.result import Result
 from hosttune.transaction import applied, guards, undoing
 from hosttune.transaction.site import Site, saved_plan_path, writable_store
@@ -40,13 +40,14 @@ def apply(
     confirm: Confirm,
     say: Say,
     dry_run: bool = False,
-    where: str = "intent",
+    source: Source | None = None,
+    prune: bool = False,
 ) -> Result:
     """Make the machine match a plan, or rehearse that.
 
-    `asked` returns the plan, an intent (`where` names its source), which is planned anew, or None for the saved plan.
-    It is called only after the machine is known to be one that can be changed. Raises BadInput and Refused before
-    anything is written, Declined if `confirm` returns false.
+    `asked` returns the plan, an intent (of this source), which is planned anew, or None for the saved plan. `prune`:
+    what came from files and is not in this intent goes. `asked` is called only after the machine is known to be one
+    that can be changed. Raises BadInput and Refused before anything is written, Declined if `confirm` returns false.
     """
     from hosttune.transaction import applying, dryrun  # imported here because `status` does not need them
 
@@ -57,7 +58,8 @@ def apply(
     if isinstance(found, Intent):
         from hosttune.planning import plan as decide
 
-        found = decide(discover(), found, where=where)
+        where = source.name if source and source.name else "intent"
+        found = decide(discover(), found, where=where, source=source, prune=prune)
     wanted = found if found is not None else _saved_plan(site)
 
     def known() -> Host:
