@@ -31,6 +31,7 @@ def result_report(result: Result) -> Report:
     code = result.exit_code or SUCCESS
     shown = [entry for entry in result.entries if entry.outcome != "already" or result.verb in ("revert", "recover")]
     drifted = {one.action for one in result.drift}
+    rows = tuple(entry_row(one, _word(one, result, drifted)) for one in shown)
     already = len(result.entries) - len(shown)
     counted = (f"{count(already, 'action')} already as wanted",) if already else ()
     opened = result.open_transaction
@@ -49,11 +50,7 @@ def result_report(result: Result) -> Report:
             Section(
                 heading="settings",
                 blocks=(
-                    Entries(
-                        parts=tuple(entry_row(one, _word(one, result, drifted)) for one in shown),
-                        numbered=False,
-                        whole=True,
-                    ),
+                    Entries(parts=rows, numbered=False, whole=True),
                     Lines(lines=counted, style="dim"),
                 ),
             ),

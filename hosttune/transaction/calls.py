@@ -148,7 +148,8 @@ def take_away(here: Here, names: Sequence[str], options: Options, *, confirm: Co
     if {one.name for one in removals} != set(names):
         raise Refused("the plan does not take them away", where="plan: removals", hint="hosttune revert takes back all")
     if dry_run:
-        return _with_code(dryrun.rehearse_apply(site, plan, options, discover))
+        rehearsed, code = dryrun.rehearse_apply(site, plan, options, discover)
+        return _with_code((msgspec.structs.replace(rehearsed, verb="revert"), code))
     return _with_code(applying.apply(site, plan, options, discover, confirm, say, verb=TAKING_AWAY))
 
 
