@@ -82,14 +82,19 @@ class Options:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The steps of a plan: `steps` for its actions, `guests` for its guests."""
+    """The steps of a plan: `steps` for its actions, `guests` for its guests.
+
+    `waiting`: what only a present run of a guest holds. The next plan after its end has it as an ordinary step.
+    """
 
     plan: Plan
     steps: tuple[Step, ...]
     guests: tuple[Step, ...]
+    waiting: tuple[Step, ...] = ()
 
 
 _VERBS = {"apply": "apply", TAKING_AWAY: "revert"}  # of a transaction, and of the command that made it
+_AFTER_STOP = "a running guest still has it: virsh shutdown NAME, then hosttune apply --intent FILE --start"
 Confirm = Callable[[Sequence[Prepared]], bool]
 Discover = Callable[[], Host]
 
@@ -156,7 +161,9 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
     adopted = adoption_steps(site.system, wanted.plan, host, {(one.kind, one.target): one for one in known})
     steps = apart(site.system, in_order((*sets, *lasting, *wanted.guests, *adopted, *backs)))
     told = (*known, *(one.record for one in rows.dropped))
-    return guest_verdicts(site.system, covered(prepare(site.system, steps, told)), wanted.plan, host)
+    waiting = (with_verdict(one, PENDING, _AFTER_STOP) for one in prepare(site.system, wanted.waiting, told))
+    prepared = guest_verdicts(site.system, covered(prepare(site.system, steps, told)), wanted.plan, host)
+    return (*prepared, *waiting)
 
 
 def due(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
@@ -352,15 +359,16 @@ def _entry_of_made(
 def wanted_of(plan: Plan, options: Options) -> Wanted:
     """Return the steps of a plan. Raises BadInput, and Incomplete for a plan with unplaced guests."""
     check_plan(plan)
-    steps = steps_of(plan.actions)
+    steps = steps_of(action for action in plan.actions if action.when != "after-stop")
+    waiting = steps_of(action for action in plan.actions if action.when == "after-stop")
     if not options.guests and plan.removals:
         names = ", ".join(one.name for one in plan.removals)
         hint = "apply it without --no-guests"
         raise BadInput(f"--no-guests with a plan that takes away {names}", where="plan: removals", hint=hint)
     if not options.guests:
         others = tuple(step for step in steps if step.setting.stage not in OF_GUESTS)
-        return Wanted(msgspec.structs.replace(plan, adoptions=()), others, ())
-    return Wanted(plan, steps, steps_of(guest_actions(plan, start=options.start)))
+        return Wanted(msgspec.structs.replace(plan, adoptions=()), others, (), waiting)
+    return Wanted(plan, steps, steps_of(guest_actions(plan, start=options.start)), waiting)
 
 
 def lasting_actions(site: Site, sets: Iterable[Step], left: Iterable[Record]) -> tuple[Action, ...]:
