@@ -1,4 +1,4 @@
-"""docs/apply.md: every command in it is run, on a scratch root, and prints what the page shows."""
+"""docs/apply.md and docs/second-day.md: every command is run, on a scratch root, and prints what the page shows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "apply.md"
+PAGES = {"apply.md": 15, "second-day.md": 12}  # at least so many commands
 
 
 def sessions(text: str) -> list[tuple[str, list[str]]]:
@@ -32,7 +34,8 @@ def shown(lines: list[str]) -> str:
     return "".join(r"(?:.*\n)*?" if line == "..." else re.escape(line) + "\n" for line in lines)
 
 
-def test_every_command_of_the_page_prints_what_it_shows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_of_the_page_prints_what_it_shows(page: str, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     binary = tmp_path / "bin" / "hosttune"
     binary.parent.mkdir()
@@ -41,8 +44,11 @@ def test_every_command_of_the_page_prints_what_it_shows(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "HOSTTUNE_STATE")}
     environment["PATH"] = f"{binary.parent}:{environment['PATH']}"
     environment["PYTHONPATH"] = str(ROOT)
-    commands = sessions(PAGE.read_text())
-    assert len(commands) > 15
+    text = (ROOT / "docs" / page).read_text()
+    for name, file in re.findall(r"^```yaml\n# (\S+)\n((?:.*\n)*?)```$", text, re.MULTILINE):
+        (tmp_path / name).write_text(file)
+    commands = sessions(text)
+    assert len(commands) > PAGES[page]
     for command, lines in commands:
         done = subprocess.run(
             ["bash", "-c", command],

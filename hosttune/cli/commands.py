@@ -33,7 +33,9 @@ COMMANDS = {
     "diagnose": ("predicting", "Say why a measured figure falls short, and what to do."),
     "discover": ("documents", "Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests."),
     "fleet": ("fleet", "Run hosttune on many hosts, through Ansible."),
+    "forget-guest": ("transaction", "Delete what was kept of a guest that was taken away."),
     "handover": ("handover", "Take devices from the last tenant to the next, and prove it."),
+    "history": ("history", "List every transaction; print one, or the intent of that day."),
     "lint": ("lint", "Find what is wrong with existing domain XML on its host."),
     "lint-env": ("lint_env", "Judge the variables of an environment: harmful, useless, right or unknown."),
     "metrics": ("metrics", "Write this host's state as metrics for Prometheus."),
@@ -41,7 +43,7 @@ COMMANDS = {
     "plan": ("plan", "Decide where guests run and which settings the host needs."),
     "predict": ("predicting", "Say what a host, a plan or a guest can reach, and why."),
     "recover": ("transaction", "Roll back an interrupted apply or revert."),
-    "revert": ("transaction", "Restore the values from before hosttune, newest change first."),
+    "revert": ("transaction", "Restore the values from before hosttune, or take guests away."),
     "schema": ("documents", "Print the JSON Schema of a document."),
     "status": (
         "transaction",

@@ -12,7 +12,7 @@ from hosttune.model.text import either
 DOCUMENTS = (
     *("host", "plan", "intent", "result", "validation", "fleet", "handover"),
     *("measured", "diagnosis", "prediction", "training", "pairs", "ends", "baseline"),
-    *("collective", "member"),
+    *("collective", "member", "history"),
 )
 
 
@@ -74,6 +74,7 @@ def schema(name: str) -> None:
     from hosttune.model.diagnosis import Diagnosis
     from hosttune.model.fleet import FleetReport
     from hosttune.model.handover import Statement
+    from hosttune.model.history import History
     from hosttune.model.host import Host
     from hosttune.model.intent import Intent
     from hosttune.model.measured import Measured
@@ -102,6 +103,7 @@ def schema(name: str) -> None:
         "baseline": Declared,
         "collective": CollectiveReport,
         "member": Member,
+        "history": History,
     }
     emit(to_json(msgspec.json.schema(kinds[name])))
 

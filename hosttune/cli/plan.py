@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -130,10 +129,8 @@ def plan(
 
         check_files(context, root, document, check_xml, output)
     asked, chosen_guest = asked_of_mig(asked, output)
-    intent, where = read_intent(asked)
-    source = source_of(asked["file"], where)
-    if prune and asked["file"] is not None:
-        refuse_unprunable(asked["file"])
+    intent, source = read_intent(asked, prune=prune)
+    where = source.name or "command line"
     host = read_host(root, document)
     if asked["file"] is None and asked["name"] is None:
         refuse_unnamed(host, intent)
@@ -154,27 +151,28 @@ def plan(
             save_plan(decided, None)
 
 
-def read_intent(asked: dict[str, Any]) -> tuple[Intent, str]:
-    """Return (the intent from a file or from options, its source for error messages). Raises BadInput."""
+def read_intent(asked: dict[str, Any], *, prune: bool) -> tuple[Intent, Source]:
+    """Return the intent from a file or from options, and where it came from. Raises BadInput."""
     import msgspec
 
     from hosttune.model.intent import Intent
+    from hosttune.model.plan import Source
 
     if asked["file"] is not None:
         if any(asked[key] not in (None, ()) for key in asked if key not in WITH_FILE):
             raise BadInput(
                 "-f together with options of a single guest", where="command line", hint="put them in the file"
             )
-        intent, where = intent_of_file(asked["file"], asked["profile"])
+        intent, source = intent_of_file(asked["file"], asked["profile"], prune=prune)
         if asked["name"] is not None:
             chosen(asked["name"], [guest.name for guest in intent.guests])
-        return intent, where
+        return intent, source
     refuse_unclear(asked)
     guests = [guest_of_options(asked)] if asked["mig"] is None else guests_of_mig(asked)
     document = {"version": 1, "profile": asked["profile"] or "guest", "guests": guests}
     try:
         text = encoded(lambda: msgspec.json.encode(document), "command line")
-        return Intent.from_json(text, where="command line"), "command line"
+        return Intent.from_json(text, where="command line"), Source(kind="options")
     except BadInput as error:
         raise as_option(error, named=bool(asked["addresses"])) from error
 
@@ -253,22 +251,27 @@ def number_or_auto(text: str, option: str) -> int | str:
     return text
 
 
-def intent_of_file(path: str, profile: str | None) -> tuple[Intent, str]:
-    """Return the intent in a YAML or JSON file, and the path. --profile replaces the profile in the file.
+def intent_of_file(path: str, profile: str | None, *, prune: bool) -> tuple[Intent, Source]:
+    """Return the intent in a YAML or JSON file, and its source. --profile replaces the profile in the file.
 
-    Raises BadInput.
+    Raises BadInput, with `prune` also for an intent that does not say which guests it wants.
     """
+    import hashlib
+
     from hosttune.journal.state import load
-    from hosttune.model.intent import Intent
+    from hosttune.model.intent import Intent, check_prunable
+    from hosttune.model.plan import Source
 
     data = load(path, what="an intent", size="intent")
     intent = Intent.from_yaml(data, where=path)  # YAML reads JSON too
     encoded(intent.to_json, path)
+    if prune:
+        check_prunable(data, path)
     if profile:
         import msgspec
 
         intent = msgspec.structs.replace(intent, profile=profile)
-    return intent, path
+    return intent, Source(kind="file", name=path, sha256=hashlib.sha256(data).hexdigest())
 
 
 def encoded(encode: Callable[[], T], where: str) -> T:
@@ -280,30 +283,6 @@ def encoded(encode: Callable[[], T], where: str) -> T:
         return encode()
     except UnicodeEncodeError as error:
         raise BadInput(f"{error.object!r} cannot be written in UTF-8", where=where, hint="correct the text") from error
-
-
-def source_of(file: str | None, where: str) -> Source:
-    """Return where an intent came from: options, or a file with the digest of its bytes. Raises BadInput."""
-    import hashlib
-
-    from hosttune.journal.state import load
-    from hosttune.model.plan import Source
-
-    if file is None:
-        return Source(kind="options")
-    if file == "-" or not os.path.isfile(file):  # read once already, and only once
-        return Source(kind="file", name=where)
-    data = load(file, what="an intent", size="intent")
-    return Source(kind="file", name=where, sha256=hashlib.sha256(data).hexdigest())
-
-
-def refuse_unprunable(file: str) -> None:
-    """Raise BadInput for an intent file that cannot prune: it does not say which guests it wants."""
-    from hosttune.journal.state import load
-    from hosttune.model.intent import check_prunable
-
-    if os.path.isfile(file):
-        check_prunable(load(file, what="an intent", size="intent"), file)
 
 
 def refuse_unnamed(host: Host, intent: Intent) -> None:

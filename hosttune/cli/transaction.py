@@ -12,10 +12,9 @@ from hosttune.cli.output import agreed, detail, emit_report, exiting
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
-    from hosttune.model.intent import Intent
     from hosttune.model.plan import Plan
     from hosttune.model.result import Result
-    from hosttune.transaction.calls import Here
+    from hosttune.transaction.calls import Here, Request
     from hosttune.transaction.steps import Prepared
 
 OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
@@ -25,14 +24,14 @@ OUTPUT = click.option("-o", "--output", type=click.Choice(["text", "json"]), def
 @click.command(cls=Command)
 @host_options
 @click.argument("plan", metavar="[PLAN]", required=False)
-@click.option("--intent", metavar="FILE", help="Use the plan in force or saved for this intent, else make one.")
-@click.option(
-    "--prune", is_flag=True, help="With --intent: take away guests and settings of intent files that it does not name."
-)
+@click.option("--intent", metavar="FILE", help="Plan this intent (YAML or JSON; - is standard input) and apply that.")
 @click.option("--dry-run", is_flag=True, help="Print each write, guests' files by size and sha256; write nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--no-guests", is_flag=True, help="Change host settings only; neither define nor start guests.")
 @click.option("--start", is_flag=True, help="Also start the guests, once everything they need is ready.")
+@click.option(
+    "--prune", is_flag=True, help="Take away guests and settings of intent files that --intent does not name."
+)
 @click.option(
     "--disrupt",
     multiple=True,
@@ -65,9 +64,9 @@ def apply(
     hosttune apply --dry-run
     hosttune apply --start
     hosttune apply --intent intent.yaml
+    hosttune apply --intent intent.yaml --prune
     hosttune apply plan.json --yes --disrupt 0000:41:00.0
     """
-    from hosttune.cli.plan import refuse_unprunable, source_of
     from hosttune.transaction import calls
     from hosttune.transaction.applying import Options
 
@@ -80,7 +79,8 @@ def apply(
     if plan is not None and intent is not None:
         raise BadInput("both a plan and an intent", where="command line", hint="give one of the two")
     if prune and intent is None:
-        raise BadInput("--prune without an intent file", where="--prune", hint="give the whole intent with --intent")
+        hint = "give the whole intent with --intent FILE; a plan made with hosttune plan --prune has it in itself"
+        raise BadInput("--prune without an intent", where="--prune", hint=hint)
     if boot and (plan is not None or intent is not None or dry_run or no_guests or start or disrupt):
         raise BadInput("--boot with a plan or another option of apply", where="command line", hint="give --boot alone")
     here = place(root, document)
@@ -88,12 +88,9 @@ def apply(
         finish(context, output, calls.set_again(here, progress()))
         return
     options = Options(guests=not no_guests, start=start, disrupt=frozenset(disrupt))
-    if prune and intent is not None:
-        refuse_unprunable(intent)
     done = calls.apply(
-        here, lambda: asked_plan(plan, intent), options, confirm=confirm, say=progress(), dry_run=dry_run,
-        source=source_of(intent, intent) if intent is not None else None, prune=prune,
-    )  # fmt: skip
+        here, lambda: asked_plan(plan, intent, prune=prune), options, confirm=confirm, say=progress(), dry_run=dry_run
+    )
     finish(context, output, done)
 
 
@@ -110,6 +107,8 @@ def status(context: click.Context, /, root: str | None, document: str | None, ou
 
 @click.command(cls=Command)
 @host_options
+@click.option("--guest", "guests", multiple=True, metavar="NAME", shell_complete=completing("guests"),
+              help="Only take this guest away, with what it alone needed (repeatable).")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print what would be restored; write nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--force", is_flag=True, help="Also revert settings that something else has changed since.")
@@ -120,19 +119,58 @@ def revert(
     /,
     root: str | None,
     document: str | None,
+    guests: tuple[str, ...],
     dry_run: bool,
     yes: bool,
     force: bool,
     output: str,
 ) -> None:
-    """Restore the values from before hosttune, newest change first."""
+    """Restore the values from before hosttune, or take guests away.
+
+    \b
+    hosttune revert --dry-run
+    hosttune revert --guest bob
+    """
     from hosttune.transaction import calls
 
+    if guests and force:
+        raise BadInput(
+            "--guest with --force", where="command line", hint="a guest is taken away as it is now: no --force"
+        )
+    if guests:
+        from hosttune.transaction.applying import Options
+
+        finish(context, output, calls.take_away(
+            place(root, document), tuple(dict.fromkeys(guests)), Options(), say=progress(), dry_run=dry_run,
+            confirm=lambda todo: yes or agreed(calls.change_lines(todo), f"take away {', '.join(guests)}?"),
+        ))  # fmt: skip
+        return
     done = calls.revert(
         place(root, document), progress(), force=force, dry_run=dry_run,
         confirm=lambda lines: yes or agreed(lines, "restore the original values?"),
     )  # fmt: skip
     finish(context, output, done)
+
+
+@click.command("forget-guest", cls=Command)
+@host_options
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@OUTPUT
+@click.pass_context
+def forget_guest(
+    context: click.Context, /, root: str | None, document: str | None, name: str, yes: bool, output: str
+) -> None:
+    """Delete what was kept of a guest that was taken away.
+
+    They are its UEFI variables and TPM state, in the state directory. Without them a guest of that name starts as new.
+    """
+    from hosttune.transaction import calls
+
+    finish(context, output, calls.forget_guest(
+        place(root, document), name,
+        confirm=lambda paths: yes or agreed(paths, f"delete for ever what was kept of guest {name}?"),
+    ))  # fmt: skip
 
 
 @click.command(cls=Command)
@@ -168,13 +206,13 @@ def place(root: str | None, document: str | None) -> Here:
     return found
 
 
-def asked_plan(plan: str | None, intent: str | None) -> Plan | Intent | None:
+def asked_plan(plan: str | None, intent: str | None, *, prune: bool) -> Plan | Request | None:
     """Return the given plan or intent; None means the saved plan. Raises BadInput."""
     from hosttune.cli.plan import intent_of_file
-    from hosttune.transaction.calls import read_plan
+    from hosttune.transaction.calls import Request, read_plan
 
     if intent is not None:
-        return intent_of_file(intent, None)[0]
+        return Request(*intent_of_file(intent, None, prune=prune), prune=prune)
     return read_plan(plan) if plan is not None else None
 
 

@@ -64,16 +64,26 @@ def drop(system: System, name: str, xml: str) -> None:
 
 def forget(system: System, name: str) -> tuple[str, ...]:
     """Delete what was kept of all guests of a name that were taken away. Return what that was. Raises Refused."""
+    paths = kept_of(system, name)
+    for one in _folders(system, name):
+        _delete(system, one)
+    return paths
+
+
+def kept_of(system: System, name: str) -> tuple[str, ...]:
+    """Return where what was kept of all guests of a name came from. Raises Refused if nothing is kept."""
     above = f"{_state(system)}/{REMOVED}"
-    folders = [one for one in system.list(above) if re.fullmatch(rf"{re.escape(name)}-{_UUID}", one)]
+    folders = _folders(system, name)
     if not folders:
         kept = sorted({re.sub(rf"-{_UUID}$", "", one) for one in system.list(above)})
         hint = f"kept is what was of: {', '.join(kept)}" if kept else "nothing is kept of any guest"
         raise Refused(f"nothing is kept of a guest {name!r}", where=above, hint=hint)
-    paths = tuple(kept.replace("%", "/") for one in folders for kept in _kept(system, f"{above}/{one}"))
-    for one in folders:
-        _delete(system, f"{above}/{one}")
-    return paths
+    return tuple(kept.replace("%", "/") for one in folders for kept in _kept(system, one))
+
+
+def _folders(system: System, name: str) -> list[str]:
+    above = f"{_state(system)}/{REMOVED}"
+    return [f"{above}/{one}" for one in system.list(above) if re.fullmatch(rf"{re.escape(name)}-{_UUID}", one)]
 
 
 def obstacles(system: System, name: str) -> Iterator[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from hosttune.errors import BadInput, Refused
 from hosttune.journal.jsonlines import decoded, whole_lines
 from hosttune.machine.files import read_whole
+from hosttune.model.history import Caller
 from hosttune.model.limits import check_size
 from hosttune.model.plan import Source
 from hosttune.model.values import Value, close_mappings
@@ -23,14 +24,6 @@ RETIRED = {
     "live-memory": "this version does not move the memory of running guests: what an earlier one has moved stays there"
     " until the guest is shut down and started again"
 }
-
-
-class Caller(Value, frozen=True, kw_only=True):
-    """Who made a transaction: the login of the process, the user who called sudo, and by what."""
-
-    login: str
-    sudo_user: str | None = None
-    via: Literal["shell", "ansible", "unit"] = "shell"
 
 
 class Header(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -139,6 +139,22 @@ class Intent(Part, frozen=True, kw_only=True):
         """Return the intent as a JSON document that `from_json` can read."""
         return to_json(self)
 
+    def to_yaml(self) -> str:
+        """Return the intent as YAML that `from_yaml` can read, without the keys that have their default."""
+        import yaml  # few commands write YAML
+
+        return yaml.safe_dump(to_builtins(_given(self)), sort_keys=False, allow_unicode=True)
+
+
+def _given(value: Any) -> Any:
+    """Return the fields of a part of an intent that do not have their default."""
+    if isinstance(value, tuple):
+        return [_given(one) for one in value]
+    if not isinstance(value, msgspec.Struct):
+        return value
+    fields = ((one, getattr(value, one.name)) for one in msgspec.structs.fields(value))
+    return {one.name: _given(given) for one, given in fields if given != one.default}
+
 
 def check_prunable(text: str | bytes, where: str) -> None:
     """Raise BadInput for an intent that does not say which guests it wants: pruning would take all away."""

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace as changed
 
+from hosttune.inventory.bare import runs
 from hosttune.knobs.actions import make_action
 from hosttune.knobs.knob import KEEP
 from hosttune.knobs.registry import all_knobs
@@ -178,9 +179,11 @@ def _stays(force: InForce, key: Key, was: _Held, guests: Iterable[PlannedGuest])
 
 
 def _busy(standing: Standing, guests: Iterable[PlannedGuest]) -> Mapping[str, int]:
-    """Return the parts that only the present runs of changed guests hold; of a pool the number of its pages."""
+    """Return the parts that only the present runs of guests hold; of a pool the number of its pages."""
     planned, found = {guest.name: guest for guest in guests}, Counter[str]()
-    for name, run in standing.old_runs.items():
+    for name, run in standing.residents.items():
+        if not runs(run):
+            continue
         entry = beyond(standing.bare, run, planned.get(name), run=True)
         found.update(str(cpu) for pin in entry.vcpu_pins or () for cpu in parse_cpus(pin.cpus))
         found.update(a for device in entry.devices for a in (device, *standing.bare.index.above(device)))

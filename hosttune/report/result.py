@@ -31,6 +31,7 @@ def result_report(result: Result) -> Report:
     code = result.exit_code or SUCCESS
     shown = [entry for entry in result.entries if entry.outcome != "already" or result.verb in ("revert", "recover")]
     drifted = {one.action for one in result.drift}
+    rows = tuple(entry_row(one, _word(one, result, drifted)) for one in shown)
     already = len(result.entries) - len(shown)
     counted = (f"{count(already, 'action')} already as wanted",) if already else ()
     opened = result.open_transaction
@@ -49,7 +50,7 @@ def result_report(result: Result) -> Report:
             Section(
                 heading="settings",
                 blocks=(
-                    Entries(parts=tuple(_entry(one, result, drifted) for one in shown), numbered=False, whole=True),
+                    Entries(parts=rows, numbered=False, whole=True),
                     Lines(lines=counted, style="dim"),
                 ),
             ),
@@ -111,7 +112,14 @@ def _ending(result: Result, code: int) -> str:
 # --- rows ----------------------------------------------------------------------------------------------------
 
 
-def _entry(entry: Entry, result: Result, drifted: Collection[str]) -> Row:
+def _word(entry: Entry, result: Result, drifted: Collection[str]) -> str:
+    if result.verb == "status" and entry.outcome == "done":
+        return "drifted" if entry.action in drifted else "in force"
+    return entry.outcome
+
+
+def entry_row(entry: Entry, word: str) -> Row:
+    """Return the row of an action, with the word for its outcome."""
     kind = entry.action.partition(":")[0]
     before, want, after = (short_value(setting_value(kind, one)) for one in (entry.before, entry.want, entry.after))
     before = before if entry.before_known or before != NOTHING else "unknown"
@@ -119,9 +127,6 @@ def _entry(entry: Entry, result: Result, drifted: Collection[str]) -> Row:
     text = f"{setting_text(entry.action)}: {values}"
     if entry.outcome in ("clamped", "failed", "stuck", "conflict", "ignored"):
         text += f", {'still' if entry.after == entry.before else 'now'} {after}"
-    word: str = entry.outcome
-    if result.verb == "status" and entry.outcome == "done":
-        word = "drifted" if entry.action in drifted else "in force"
     mark = Mark(_MARKS.get(word, "pass"), word)
     return Row(title=text, mark=mark, facts=(("", short_lists(entry.why)),) if entry.why else ())
 

@@ -34,10 +34,12 @@ def undone_entries(record: Record, made: Made) -> Iterable[Entry]:
     if made.outcome in ("already", "planned"):
         before = made.after  # nothing was written
     after = None if made.outcome == "planned" else made.after
-    return _entries(record, made.outcome, before, record.old, after, made.why)
+    return record_entries(record, made.outcome, before, record.old, after, made.why)
 
 
-def _entries(record: Record, outcome: str, before: Any, want: Any, after: Any, why: str | None) -> Iterable[Entry]:
+def record_entries(
+    record: Record, outcome: str, before: Any, want: Any, after: Any, why: str | None
+) -> Iterable[Entry]:
     """Return one entry for each action of a record, with its own part of the values."""
     setting = setting_of_record(record)
     for action in record.actions:
@@ -253,7 +255,7 @@ def _standing(record: Record, found: Drift | str | None) -> Iterable[Entry]:
     """Return the present state of a record: one entry for each action."""
     outcome = "pending" if found == "pending" else record.outcome or "done"
     after = found.actual if isinstance(found, Drift) else record.after
-    return _entries(record, outcome, record.old, record.new, after, record.why)
+    return record_entries(record, outcome, record.old, record.new, after, record.why)
 
 
 def reboot_required(site: Site, transactions: Iterable[Transaction]) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 from hosttune.errors import BadInput, Declined, Refused
 from hosttune.journal import Record, Store, Transaction
 from hosttune.journal.force import left_by
+from hosttune.journal.records import TAKING_AWAY
 from hosttune.journal.state import load, mode_of, save
 from hosttune.machine.system import KEPT_GPUS
 from hosttune.model.host import Host
@@ -81,13 +82,19 @@ class Options:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The steps of a plan: `steps` for its actions, `guests` for its guests."""
+    """The steps of a plan: `steps` for its actions, `guests` for its guests.
+
+    `waiting`: what only a present run of a guest holds. The next plan after its end has it as an ordinary step.
+    """
 
     plan: Plan
     steps: tuple[Step, ...]
     guests: tuple[Step, ...]
+    waiting: tuple[Step, ...] = ()
 
 
+_VERBS = {"apply": "apply", TAKING_AWAY: "revert"}  # of a transaction, and of the command that made it
+_AFTER_STOP = "a running guest still has it: virsh shutdown NAME, then hosttune apply --intent FILE --start"
 Confirm = Callable[[Sequence[Prepared]], bool]
 Discover = Callable[[], Host]
 
@@ -117,10 +124,10 @@ def apply(
         todo = due(prepared)
         if lacking := lacking_steps(prepared):
             return _unchanged(
-                site, lacking, *(f"nothing was changed: {one.step.name} is needed" for one in lacking)
+                site, verb, lacking, *(f"nothing was changed: {one.step.name} is needed" for one in lacking)
             ), NO
         if not todo:
-            return _unchanged(site, prepared), SUCCESS
+            return _unchanged(site, verb, prepared), SUCCESS
         removed = [one.step.origin for one in todo if one.step.origin is not None]
         refuse_between_tenants(site.system, store, removed)
         refuse_removal(site.system, removed)
@@ -150,10 +157,14 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
     backs += [
         back_step(one.record) for one in left if one.record.kind == DropIn.kind and one.record.target not in files
     ]
+    age = {(one.kind, one.target): number for number, one in enumerate(known)}
+    backs.sort(key=lambda step: age.get((step.setting.kind, step.setting.target), 0))  # oldest write first, as planned
     adopted = adoption_steps(site.system, wanted.plan, host, {(one.kind, one.target): one for one in known})
     steps = apart(site.system, in_order((*sets, *lasting, *wanted.guests, *adopted, *backs)))
     told = (*known, *(one.record for one in rows.dropped))
-    return guest_verdicts(site.system, covered(prepare(site.system, steps, told)), wanted.plan, host)
+    waiting = (with_verdict(one, PENDING, _AFTER_STOP) for one in prepare(site.system, wanted.waiting, told))
+    prepared = guest_verdicts(site.system, covered(prepare(site.system, steps, told)), wanted.plan, host)
+    return (*prepared, *waiting)
 
 
 def due(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
@@ -170,11 +181,11 @@ def lacking_steps(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
     return tuple(one for one in prepared if one.step.needed and one.verdict in (ABSENT, UNREADABLE))
 
 
-def _unchanged(site: Site, prepared: Sequence[Prepared], *notes: str) -> Result:
+def _unchanged(site: Site, verb: str, prepared: Sequence[Prepared], *notes: str) -> Result:
     found = tuple(row for one in prepared if not is_inapplicable(one) for row in entry(one))
     waits = waits_for_boot(prepared)
     told = (*inapplicable_notes(prepared), *notes)
-    return Result(host=site.hostname, verb="apply", entries=found, reboot_required=waits, notes=told)
+    return Result(host=site.hostname, verb=_VERBS[verb], entries=found, reboot_required=waits, notes=told)
 
 
 def is_inapplicable(one: Prepared) -> bool:
@@ -226,7 +237,7 @@ def _carried(
     found = _entries(site, prepared, todo, carried, transaction)
     result = Result(
         host=site.hostname,
-        verb="apply",
+        verb=_VERBS[verb],
         changed=transaction.is_open or (carried.succeeded and any(map(_changed, transaction.records))),
         reboot_required=waits_for_boot(prepared) or _staged(todo, carried) or reboot_required(site, (transaction,)),
         entries=found,
@@ -350,15 +361,16 @@ def _entry_of_made(
 def wanted_of(plan: Plan, options: Options) -> Wanted:
     """Return the steps of a plan. Raises BadInput, and Incomplete for a plan with unplaced guests."""
     check_plan(plan)
-    steps = steps_of(plan.actions)
+    steps = steps_of(action for action in plan.actions if action.when != "after-stop")
+    waiting = steps_of(action for action in plan.actions if action.when == "after-stop")
     if not options.guests and plan.removals:
         names = ", ".join(one.name for one in plan.removals)
         hint = "apply it without --no-guests"
         raise BadInput(f"--no-guests with a plan that takes away {names}", where="plan: removals", hint=hint)
     if not options.guests:
         others = tuple(step for step in steps if step.setting.stage not in OF_GUESTS)
-        return Wanted(msgspec.structs.replace(plan, adoptions=()), others, ())
-    return Wanted(plan, steps, steps_of(guest_actions(plan, start=options.start)))
+        return Wanted(msgspec.structs.replace(plan, adoptions=()), others, (), waiting)
+    return Wanted(plan, steps, steps_of(guest_actions(plan, start=options.start)), waiting)
 
 
 def lasting_actions(site: Site, sets: Iterable[Step], left: Iterable[Record]) -> tuple[Action, ...]:

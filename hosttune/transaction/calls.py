@@ -9,16 +9,18 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from hosttune.errors import BadInput, Refused
+from hosttune.errors import BadInput, Declined, Refused
+from hosttune.inventory.bare import runs
 from hosttune.journal.records import TAKING_AWAY
 from hosttune.journal.state import load, plan_of_sudo_user
+from hosttune.model.hints import did_you_mean
 from hosttune.model.host import Host
 from hosttune.model.intent import GuestIntent, Intent
-from hosttune.model.plan import Plan, Source
+from hosttune.model.plan import Plan, Removal, Source
 from hosttune.model.result import Result
 from hosttune.transaction import applied, guards, undoing
 from hosttune.transaction.site import Site, saved_plan_path, writable_store
@@ -29,7 +31,17 @@ if TYPE_CHECKING:
     from hosttune.transaction.steps import Prepared
 
 Here = tuple[Site, Callable[[], Host]]  # where to work, and how to discover the host there
-Asked = Callable[[], Plan | Intent | None]
+
+
+class Request(NamedTuple):
+    """An intent to plan anew. `prune`: what came from files and is not in it goes."""
+
+    intent: Intent
+    source: Source | None = None
+    prune: bool = False
+
+
+Asked = Callable[[], Plan | Intent | Request | None]
 
 
 def apply(
@@ -40,14 +52,12 @@ def apply(
     confirm: Confirm,
     say: Say,
     dry_run: bool = False,
-    source: Source | None = None,
-    prune: bool = False,
 ) -> Result:
     """Make the machine match a plan, or rehearse that.
 
-    `asked` returns the plan, an intent (of this source), which is planned anew, or None for the saved plan. `prune`:
-    what came from files and is not in this intent goes. `asked` is called only after the machine is known to be one
-    that can be changed. Raises BadInput and Refused before anything is written, Declined if `confirm` returns false.
+    `asked` returns the plan, an intent, which is planned anew, or None for the saved plan.
+    It is called only after the machine is known to be one that can be changed. Raises BadInput and Refused before
+    anything is written, Declined if `confirm` returns false.
     """
     from hosttune.transaction import applying, dryrun  # imported here because `status` does not need them
 
@@ -56,10 +66,12 @@ def apply(
         writable_store(site)
     found = asked()
     if isinstance(found, Intent):
+        found = Request(found)
+    if isinstance(found, Request):
         from hosttune.planning import plan as decide
 
-        where = source.name if source and source.name else "intent"
-        found = decide(discover(), found, where=where, source=source, prune=prune)
+        where = (found.source and found.source.name) or "intent"
+        found = decide(discover(), found.intent, where=where, source=found.source, prune=found.prune)
     wanted = found if found is not None else _saved_plan(site)
 
     def known() -> Host:
@@ -112,28 +124,46 @@ def take_away(here: Here, names: Sequence[str], options: Options, *, confirm: Co
     if not dry_run:
         writable_store(site)
     host = discover()
-    known = [guest.name for guest in host.in_force.guests] if host.in_force else []
-    strange = [name for name in names if name not in known]
-    if strange:
-        hint = f"in force: {', '.join(known) or 'no guest'}"
-        raise BadInput(f"guest {strange[0]!r} is not in force here", where="--guest", hint=hint)
-    profile = (host.in_force.profile if host.in_force else None) or "guest"
-    absent = tuple(GuestIntent(name=name, state="absent") for name in names)
-    plan = decide(host, Intent(version=1, profile=profile, guests=absent), where="--guest")
-    plan = msgspec.structs.replace(plan, unplaced=())  # a guest that has no place any more is not touched
-    if {one.name for one in plan.removals} != set(names):
+    if host.in_force is None:
+        hint = "restore the state directory from a backup, or read it as root"
+        raise Refused("what is in force here is unknown", where=site.system.origin, hint=hint)
+    known = {guest.name: guest for guest in host.in_force.guests}
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known, f"in force: {', '.join(known) or 'no guest'}")
+            raise BadInput(f"guest {name!r} is not in force here", where="--guest", hint=hint)
+    adopted = [known[name] for name in names if known[name].adopted is not None]
+    for guest in host.guests or ():
+        if guest.name in {one.name for one in adopted} and runs(guest):
+            what = f"guest {guest.name!r} runs, on what would go back"
+            raise Refused(what, where="--guest", hint=f"shut it down first: virsh shutdown {guest.name}")
+    # Without them in force, what they alone needed goes back; as guests of the host they keep their places.
+    left = tuple(guest for guest in host.in_force.guests if guest not in adopted)
+    beside = msgspec.structs.replace(host, in_force=msgspec.structs.replace(host.in_force, guests=left))
+    absent = tuple(GuestIntent(name=name, state="absent") for name in names if known[name] not in adopted)
+    profile = host.in_force.profile or "guest"
+    plan = decide(beside, Intent(version=1, profile=profile, guests=absent), where="--guest")
+    removals = (*plan.removals, *(Removal(name=guest.name, uuid=guest.uuid) for guest in adopted))
+    plan = msgspec.structs.replace(plan, unplaced=(), removals=removals)  # a guest without a place is left as it is
+    if {one.name for one in removals} != set(names):
         raise Refused("the plan does not take them away", where="plan: removals", hint="hosttune revert takes back all")
     if dry_run:
-        return _with_code(dryrun.rehearse_apply(site, plan, options, discover))
+        rehearsed, code = dryrun.rehearse_apply(site, plan, options, discover)
+        return _with_code((msgspec.structs.replace(rehearsed, verb="revert"), code))
     return _with_code(applying.apply(site, plan, options, discover, confirm, say, verb=TAKING_AWAY))
 
 
-def forget_guest(here: Here, name: str) -> Result:
-    """Delete what was kept of a guest that was taken away: UEFI variables and TPM state. Raises Refused."""
-    from hosttune.hypervisor.removed import forget
+def forget_guest(here: Here, name: str, *, confirm: undoing.Confirm) -> Result:
+    """Delete what was kept of a guest that was taken away: UEFI variables and TPM state.
+
+    Raises Refused, Declined if `confirm`, which gets the paths, returns false.
+    """
+    from hosttune.hypervisor.removed import forget, kept_of
 
     site = here[0]
     with writable_store(site).locked():
+        if not confirm(kept_of(site.system, name)):
+            raise Declined("not deleted: answered no", where="prompt", hint="nothing was changed")
         paths = forget(site.system, name)
     return Result(host=site.hostname, verb="forget-guest", changed=True, notes=tuple(f"deleted: {p}" for p in paths),
                   exit_code=0)  # fmt: skip

@@ -60,11 +60,16 @@ def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover)
             *_refusals(site, plan, host, unfinished),
             *_uses(site, host, todo, options),
             *(f"apply would fail: {one.step.name} is needed" for one in lacking_steps(prepared)),
-            *(f"apply would fail: {one.step.name} {why}" for one, why in refused if not one.unrecorded),
+            *(f"apply would fail: {one.step.name} {why}" for one, why in refused if not _appears(one)),
             "dry run: nothing was written",
         ),
     )
     return result, SUCCESS
+
+
+def _appears(one: Prepared) -> bool:
+    """Return whether a setting may be there all the same: a capture lacks it, or its driver is put back before it."""
+    return one.unrecorded or (one.step.back and one.live is None)
 
 
 def _refusals(site: Site, plan: Plan, host: Host, unfinished: OpenTransaction | None) -> Iterable[str]:

@@ -448,6 +448,7 @@ def run(argv: list[str], text: str | None, fds: list[int], seconds: float) -> tu
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL if text is None else subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, pass_fds=fds, start_new_session=True, close_fds=True,
+            env={**os.environ, "HOSTTUNE_VIA": "ansible"},
         )  # fmt: skip
     except (OSError, ValueError) as error:
         word = "disk-full" if getattr(error, "errno", None) in FULL else "not-installed"

@@ -1,0 +1,36 @@
+"""The report of a history: a row for each transaction, and the entries of the one that was asked for."""
+
+from __future__ import annotations
+
+from hosttune.model.history import History, PastTransaction
+from hosttune.report.blocks import Entries, Report, Table
+from hosttune.report.blocks import Entry as Row
+from hosttune.report.branch import count
+from hosttune.report.outcomes import Mark
+from hosttune.report.result import entry_row
+
+_COLUMNS = ("number", "at", "by", "verb", "intent", "guests", "settings", "outcome")
+
+
+def history_report(history: History) -> Report:
+    """Return the history as a report, oldest transaction first."""
+    entries = [row for one in history.transactions for row in one.entries or ()]
+    parts: tuple[Row, ...] = tuple(entry_row(one, one.outcome) for one in entries)
+    return Report(
+        kind="hosttune history",
+        verdict="",
+        headline=count(len(history.transactions), "transaction"),
+        blocks=(
+            Table(columns=_COLUMNS, rows=tuple(map(_row, history.transactions)), whole=True),
+            Entries(heading="what it changed", parts=parts, numbered=False, whole=True),
+        ),
+    )
+
+
+def _row(one: PastTransaction) -> tuple[str | Mark, ...]:
+    by = one.by
+    who = "" if by is None else f"{by.login}{f' ({by.sudo_user})' if by.sudo_user else ''}, {by.via}"
+    source = "" if one.source is None else one.source.name or one.source.kind
+    signs = (("+", one.guests.created), ("~", one.guests.updated), ("-", one.guests.removed))
+    guests = " ".join(f"{sign}{name}" for sign, names in signs for name in names)
+    return str(one.number), one.at, who, one.verb, source, guests, str(one.settings), one.outcome

@@ -1,0 +1,88 @@
+"""The transactions of a host as people read them, from its journals."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET
+
+from hosttune.errors import BadInput, Refused
+from hosttune.journal import Record, Transaction
+from hosttune.journal.force import ADOPTED, FOLLOWING, GUEST
+from hosttune.journal.state import unseen_journals
+from hosttune.model.history import ChangedGuests, History, PastTransaction
+from hosttune.model.intent import Intent
+from hosttune.model.result import Entry
+from hosttune.transaction.applied import record_entries
+from hosttune.transaction.site import Site
+
+
+def history(site: Site, number: int | None = None) -> History:
+    """Return all transactions, or the one of this number with its entries. Raises BadInput, Refused."""
+    if number is not None:
+        return History(transactions=(_past(_numbered(site, number), entries=True),))
+    return History(transactions=tuple(_past(one, entries=False) for one in _transactions(site)))
+
+
+def intent_of(site: Site, number: int) -> Intent:
+    """Return the intent of a transaction. Raises BadInput for one that has none, Refused."""
+    transaction = _numbered(site, number)
+    plan = site.plan_of(transaction)
+    if plan is None:
+        what = f"transaction {number} ({transaction.header.verb}) was made without an intent"
+        raise BadInput(what, where="N", hint="choose an apply: hosttune history")
+    return plan.intent
+
+
+def _transactions(site: Site) -> tuple[Transaction, ...]:
+    if site.store is None:
+        raise Refused("a captured host keeps no journals", where=site.system.origin, hint="run it on the host itself")
+    if not site.system.captured and (folder := unseen_journals(site.store.folder)) is not None:
+        raise Refused("the journals cannot be read", where=folder, hint="run it as root")
+    return tuple(one for one in site.transactions() if one.records)
+
+
+def _numbered(site: Site, number: int) -> Transaction:
+    every = {one.header.number: one for one in _transactions(site)}
+    if number not in every:
+        known = ", ".join(map(str, every)) or "none"
+        raise BadInput(f"there is no transaction {number}", where="N", hint=f"there are: {known}")
+    return every[number]
+
+
+def _past(transaction: Transaction, *, entries: bool) -> PastTransaction:
+    header, records = transaction.header, transaction.records
+    made = [one for one in records if one.outcome in ("done", "clamped", "reverted") and one.undone is None]
+    return PastTransaction(
+        number=header.number,
+        at=header.at,
+        verb=header.verb,
+        by=None if header.by is UNSET else header.by,
+        source=None if header.source is UNSET else header.source,
+        guests=_guests(made),
+        settings=sum(one.kind not in FOLLOWING and one.after != one.old for one in made),
+        outcome=_outcome(transaction),
+        entries=tuple(row for one in records for row in _rows(one)) if entries else None,
+    )
+
+
+def _guests(records: list[Record]) -> ChangedGuests:
+    names: dict[str, list[str]] = {"created": [], "updated": [], "removed": []}
+    for one in records:
+        if one.kind in (GUEST, ADOPTED):
+            word = "updated" if one.new is not None and one.old is not None else "removed" if one.old else "created"
+            names["removed" if one.change == "back" else word].append(one.target)
+    return ChangedGuests(**{word: tuple(found) for word, found in names.items()})
+
+
+def _outcome(transaction: Transaction) -> Literal["done", "reverted", "incomplete", "unfinished"]:
+    if transaction.is_open:
+        return "unfinished"
+    if transaction.state == "kept":
+        return "incomplete"
+    return "reverted" if transaction.state == "reverted" and not transaction.goes_on else "done"
+
+
+def _rows(record: Record) -> tuple[Entry, ...]:
+    outcome: Any = record.undone or record.outcome or "pending"
+    return tuple(record_entries(record, outcome, record.old, record.new, record.after, record.why))

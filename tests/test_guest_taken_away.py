@@ -1,0 +1,137 @@
+"""`revert --guest`, `forget-guest`, `apply --prune`, `history`: the commands of the second day on a scratch root."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import applyroots
+import pytest
+from applyroots import Cli
+
+from hosttune.cli import run
+from hosttune.machine.scratch import Scratch
+from hosttune.model.intent import Intent
+from hosttune.transaction.site import site_of
+
+plan = applyroots.plan
+root = applyroots.root
+cli = applyroots.cli
+
+ROWS = [f"  - {{name: {name}, gpus: 1, memory: 32GiB, networks: [{{network: default}}]}}\n" for name in ("a", "b", "c")]
+HEAD = "version: 1\nguests:\n"
+
+
+@pytest.fixture
+def intent(cli: Cli, tmp_path: Path) -> Path:
+    """The file of three guests that are applied."""
+    path = tmp_path / "intent.yaml"
+    path.write_text(HEAD + "".join(ROWS))
+    assert cli("apply", "--intent", str(path), "--yes")[0] == 0
+    return path
+
+
+def in_force(cli: Cli) -> dict[str, Any]:
+    found = site_of(Scratch(str(cli.root.path))).in_force()
+    assert found is not None
+    return {guest.name: guest for guest in found.guests}
+
+
+def test_one_of_three_goes_and_revert_gives_back_every_byte(cli: Cli, intent: Path, pristine: Path) -> None:
+    code, out, err = cli("revert", "--guest", "bb")
+    assert (code, "did you mean b?" in err) == (2, True)
+    before = in_force(cli)
+    code, out, err = cli("revert", "--guest", "b", "--dry-run")
+    assert (code, "nothing was written" in out, "would fail" in out) == (0, True, False)
+    assert cli("revert", "--guest", "b")[0] == 3  # it cannot ask
+    assert cli("revert", "--guest", "b", "--force")[0] == 2
+    assert in_force(cli) == before
+    done = cli.json("revert", "--guest", "b", "--yes")
+    address = before["b"].places.devices[0].address
+    assert any(f"hosttune handover --device {address}" in note for note in done["notes"])
+    after = in_force(cli)
+    assert {name: one.places for name, one in after.items()} == {name: before[name].places for name in ("a", "c")}
+    assert cli.root.driver(address) == "nvidia"
+    assert cli.root.driver(before["a"].places.devices[0].address) == "vfio-pci"
+    assert cli("status")[0] == 0
+    history = json.loads(cli("history", "-o", "json")[1])["transactions"]
+    assert [(one["verb"], one["source"] and one["source"]["kind"]) for one in history] == [
+        ("apply", "file"), ("revert-guest", None)
+    ]  # fmt: skip
+    assert [one["guests"] for one in history] == [
+        {"created": ["a", "b", "c"], "updated": [], "removed": []}, {"created": [], "updated": [], "removed": ["b"]}
+    ]  # fmt: skip
+    assert cli("revert", "--yes")[0] == 0
+    left = {name for name in cli.root.differences(pristine) if name not in applyroots._MADE_ON_THE_WAY}
+    assert {name for name in left if not name.startswith(applyroots._LEFT_BEHIND)} == set()
+
+
+@pytest.mark.parametrize(
+    ("path", "way"),
+    [
+        (".hosttune/commands/virsh-domstate-b", "virsh shutdown b"),
+        ("var/lib/libvirt/qemu/save/b.save", "virsh managedsave-remove b"),
+        ("var/lib/libvirt/qemu/snapshot/b/first.xml", "virsh snapshot-delete b"),
+    ],
+)
+def test_a_guest_that_would_lose_something_is_refused(cli: Cli, intent: Path, path: str, way: str) -> None:
+    cli.root.put(path, "running\n")
+    code, _, err = cli("revert", "--guest", "b", "--yes")
+    assert (code, way in err) == (3, True), err
+
+
+def test_what_was_kept_is_deleted_only_when_asked(cli: Cli, intent: Path) -> None:
+    nvram = "var/lib/libvirt/qemu/nvram/b_VARS.fd"
+    cli.root.put(nvram, "variables")
+    assert cli("revert", "--guest", "b", "--yes")[0] == 0
+    code, out, err = cli("forget-guest", "b")
+    assert (code, nvram in err) == (3, True), out + err
+    assert cli("forget-guest", "b", "--yes")[0] == 0
+    assert cli("forget-guest", "b", "--yes")[0] == 3
+
+
+def test_prune_takes_what_the_file_does_not_name(cli: Cli, intent: Path) -> None:
+    intent.write_text(HEAD + ROWS[0])
+    assert cli("apply", "--prune", "--yes")[0] == 2
+    assert cli("apply", "--intent", str(intent), "--yes")[0] == 0
+    assert set(in_force(cli)) == {"a", "b", "c"}
+    assert cli("apply", "--intent", str(intent), "--prune", "--yes")[0] == 0
+    assert set(in_force(cli)) == {"a"}
+    intent.write_text("version: 1\n")
+    code, _, err = cli("apply", "--intent", str(intent), "--prune", "--yes")
+    assert (code, "guests: []" in err) == (2, True)
+
+
+def test_a_plan_made_with_prune_has_it_in_itself(cli: Cli, intent: Path, tmp_path: Path) -> None:
+    intent.write_text(HEAD + ROWS[2])
+    path = tmp_path / "plan.json"
+    assert cli("plan", "-f", str(intent), "--prune", "--check", "--out", str(path))[0] == 1
+    assert cli("apply", str(path), "--yes")[0] == 0
+    assert set(in_force(cli)) == {"c"}
+    assert cli("plan", "-f", str(intent), "--replan", "nobody")[0] == 2
+
+
+def test_the_intent_of_that_day_can_be_applied(cli: Cli, intent: Path, tmp_path: Path) -> None:
+    first = intent.read_text()
+    intent.write_text(first.replace("a, gpus: 1, memory: 32GiB", "a, gpus: 1, memory: 64GiB"))
+    assert cli("apply", "--intent", str(intent), "--yes")[0] == 0
+    code, then, _ = cli("history", "1", "--intent")
+    assert (code, Intent.from_yaml(then)) == (0, Intent.from_yaml(first))
+    assert len(json.loads(cli("history", "2", "-o", "json")[1])["transactions"][0]["entries"]) > 1
+    assert cli("history", "--intent")[0] == cli("history", "9")[0] == 2
+    assert cli("history")[1].count("intent.yaml") == 2
+
+
+def test_history_of_a_capture_is_refused_and_its_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["history", "--root", "@example"]) == 3
+    assert run(["schema", "history"]) == 0
+    assert "settings" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("value", "via"), [("ansible", "ansible"), ("other", "shell")])
+def test_who_made_it(monkeypatch: pytest.MonkeyPatch, value: str, via: str) -> None:
+    from hosttune.transaction.site import caller
+
+    monkeypatch.setenv("HOSTTUNE_VIA", value)
+    assert caller().via == via
