@@ -13,7 +13,7 @@ from msgspec import structs
 
 from hosttune import __version__
 from hosttune.errors import BadInput, Refused, WriteFailed
-from hosttune.journal import Caller, Record, Store, Transaction
+from hosttune.journal import Record, Store, Transaction
 from hosttune.journal.force import Standings, fold, plan_in_force, standings, without_retired
 from hosttune.journal.state import unseen_journals
 from hosttune.machine.archive import open_system
@@ -21,6 +21,7 @@ from hosttune.machine.capture import Archive
 from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, System, state_directory
 from hosttune.model.force import InForce
+from hosttune.model.history import Caller
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
 from hosttune.model.result import OpenTransaction, Result
