@@ -150,7 +150,7 @@ def domain_xml(plan: Plan, name: str) -> str:
         >>> print(hosttune.domain_xml(plan, "train").splitlines()[0])
         <domain type='kvm'>
     """
-    from hosttune.domain import domain_xml as write
+    from hosttune.domain.writer import domain_xml as write
 
     return write(plan, name)
 

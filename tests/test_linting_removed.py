@@ -12,7 +12,7 @@ from lxml import etree
 from test_plan_xml import CASES, hosts, planned
 
 from hosttune.assets import folder
-from hosttune.domain import domain_xml
+from hosttune.domain.writer import domain_xml
 from hosttune.model.host import (
     Host,
     Iommu,
