@@ -74,10 +74,16 @@ def discover(root: Place | None = None) -> Host:
         >>> sum(gpu.vendor == "nvidia" for gpu in host.gpus), len(host.numa_nodes)
         (8, 2)
     """
-    from hosttune.discovery import discover as read
+    from hosttune.gpu import begin
     from hosttune.machine.archive import open_system
+    from hosttune.machine.reader import Reader
 
-    return read(open_system(_text(root)))
+    system = open_system(_text(root))
+    reader = Reader(system)
+    begin(reader)  # a maker's driver takes longer to answer than the rest of discovery to be imported
+    from hosttune.discovery import discover as read
+
+    return read(system, reader)
 
 
 def capture(path: Place, root: Place | None = None, *, say: Callable[[str], None] = lambda text: None) -> Host:

@@ -14,7 +14,6 @@ from hosttune.errors import BadInput
 if TYPE_CHECKING:
     from hosttune.model.host import Host
     from hosttune.model.measured import Measured
-    from hosttune.model.measuredtext import read_measured
     from hosttune.model.plan import PlannedGuest
     from hosttune.model.prediction import Prediction
     from hosttune.predicting import Scope
@@ -234,6 +233,8 @@ def gathered(
     from hosttune.journal.state import load
     from hosttune.model.validation import Validation
     from hosttune.rules.causes.gathering import of_validation
+
+    from hosttune.model.measuredtext import read_measured
 
     found: list[tuple[str, Measured]] = []
     if measured is not None:

@@ -33,13 +33,15 @@ from hosttune.model.index import DeviceIndex
 from hosttune.model.values import to_json
 
 
-def discover(system: System) -> Host:
+def discover(system: System, reader: Reader | None = None) -> Host:
     """Return the host document of the machine behind `system`. Whatever could not be read is listed in `problems`.
 
-    Raises BadInput if the system is not a host (it has neither /sys nor /proc) or if a capture is hostile.
+    `reader`: of this system, for which `hosttune.gpu.begin` was called. Raises BadInput if the system is not a host (it has neither /sys nor /proc) or if a capture is hostile.
     """
     _check_is_host(system)
-    reader = Reader(system)
+    if reader is None:
+        reader = Reader(system)
+        begin(reader)
     host = _read_host(reader)
     host = msgspec.structs.replace(host, fabric=read_fabric(reader, host), sources=read_sources(reader, host))
     return _with_problems(host, reader)
@@ -47,7 +49,6 @@ def discover(system: System) -> Host:
 
 def _read_host(reader: Reader) -> Host:
     """Return the host document, without what is read by comparing its parts: fabric, sources and problems."""
-    begin(reader)
     identity = read_identity(reader)
     platform, hypervisor = read_platform(reader)
     nodes = read_nodes(reader)
