@@ -231,10 +231,9 @@ def gathered(
 ) -> list[tuple[str, Measured]]:
     """Return what each source shows, with its name. Raises BadInput."""
     from hosttune.journal.state import load
+    from hosttune.model.measuredtext import read_measured
     from hosttune.model.validation import Validation
     from hosttune.rules.causes.gathering import of_validation
-
-    from hosttune.model.measuredtext import read_measured
 
     found: list[tuple[str, Measured]] = []
     if measured is not None:

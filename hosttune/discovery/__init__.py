@@ -36,7 +36,8 @@ from hosttune.model.values import to_json
 def discover(system: System, reader: Reader | None = None) -> Host:
     """Return the host document of the machine behind `system`. Whatever could not be read is listed in `problems`.
 
-    `reader`: of this system, for which `hosttune.gpu.begin` was called. Raises BadInput if the system is not a host (it has neither /sys nor /proc) or if a capture is hostile.
+    `reader`: of this system, for which `hosttune.gpu.begin` was called. Raises BadInput if the system is not a host (it
+    has neither /sys nor /proc) or if a capture is hostile.
     """
     _check_is_host(system)
     if reader is None:
