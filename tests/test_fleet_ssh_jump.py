@@ -44,7 +44,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
         hosts = {name: {"ansible_host": address} for name, address in HOSTS.items()}
         variables = {
-            "ansible_user": "root", "ansible_ssh_common_args": through(jump), "ansible_python_interpreter": sys.executable,
+            "ansible_user": "root", "ansible_ssh_common_args": through(jump),
+            "ansible_python_interpreter": sys.executable,
             "hosttune_command": str(BIN / "hosttune"), "hosttune_root": str(EXAMPLE),
         }  # fmt: skip
         hosts["refused"] = {"ansible_host": behind.address, "ansible_user": "nobody", "ansible_ssh_common_args": config}
@@ -74,7 +75,7 @@ def test_hosts_whose_connections_are_dropped_are_asked_again(runs: Runs) -> None
 
 
 def test_no_more_hosts_log_in_at_a_time_than_a_jump_host_takes(runs: Runs) -> None:
-    """With OpenSSH's default the tenth may be dropped, here it surely is: of 40 hosts none was, and none asked twice."""
+    """By OpenSSH's default the tenth may be dropped, here it surely is: of 40 hosts none was, and none asked twice."""
     words = ("--results", str(runs.folder / "many"), "-o", "json")
     run = runs.fleet.run(
         str(BIN / "hosttune"), "fleet", "discover", "-i", str(runs.folder / "many.yml"), *words, cwd=runs.folder

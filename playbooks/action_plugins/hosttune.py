@@ -215,9 +215,12 @@ class ActionModule(ActionBase):
         if self._connection.transport != "ssh":
             return
         option = self._connection.get_option
-        words = [shlex.split(option(name) or "") for name in ("ssh_args", "ssh_common_args", "ssh_extra_args")]
-        argv = [option("ssh_executable"), "-G", *(word for part in words for word in part), option("host")]
-        told = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL).stdout
+        given = " ".join(option(name) or "" for name in ("ssh_args", "ssh_common_args", "ssh_extra_args"))
+        try:
+            argv = [option("ssh_executable"), "-G", *shlex.split(given), option("host")]
+            told = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL).stdout
+        except (OSError, ValueError):
+            return  # the task says why
         jump = re.search(r"^proxy(?:jump|command) (?!none$).+", told, re.MULTILINE)
         if jump is None:
             return
