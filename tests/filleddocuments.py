@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import NODEFAULT, inspect
+from msgspec import inspect
 
 NAMED = {
     "address": "0000:41:00.0", "peer_address": "10.0.0.2", "sha256": "a" * 64, "cpus": "0-3", "against": "rate",
@@ -35,6 +35,6 @@ def filled(kind: Any, name: str = "", depth: int = 0) -> Any:
 
 
 def _field(field: Any, depth: int) -> Any:
-    if isinstance(field.default, str) and field.default is not NODEFAULT and field.default:
+    if isinstance(field.default, str) and field.default:
         return field.default
     return filled(field.type, field.name, depth + 1)

@@ -12,7 +12,7 @@ import importlib
 import re
 import re._parser as parser  # type: ignore[import-not-found]
 import time
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
@@ -153,7 +153,11 @@ def made(call: ast.Call, module: ModuleType) -> re.Pattern[Any]:
 def of_set(members: Any, char: str) -> bool:
     """Whether a character is one of a set, as the parser gives it."""
     negated, *rest = members if str(members[0][0]) == "NEGATE" else (None, *members)
-    classes = {"DIGIT": str.isdigit, "SPACE": str.isspace, "WORD": lambda one: one.isalnum() or one == "_"}
+    classes: Mapping[str, Callable[[str], bool]] = {
+        "DIGIT": str.isdigit,
+        "SPACE": str.isspace,
+        "WORD": lambda one: one.isalnum() or one == "_",
+    }
     is_in = False
     for kind, value in rest:
         if str(kind) == "RANGE":
