@@ -16,7 +16,8 @@ import pytest
 from test_discovery_guests import PINNED, PLAIN, TENANT, recorded
 
 from hosttune.discovery.guests import read_guests
-from hosttune.discovery.libvirtd import URI_VARIABLE, ask_libvirt
+from hosttune.discovery.libvirtd import URI_VARIABLE, ask_libvirt, strip_facts
+from hosttune.discovery.scrub import Scrub
 from hosttune.machine.live import Machine
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -94,3 +95,35 @@ def test_virsh_and_libvirt_python_say_the_same(tmp_path: Path, monkeypatch: pyte
     by_virsh = ask_libvirt(Machine())
     assert by_virsh is not None
     assert read_guests(recorded({"libvirt.json": by_virsh})) == read_guests(recorded({"libvirt.json": by_library}))
+
+
+VOLUMES = """<node>
+<pool type='logical'><name>vg</name><target><path>/dev/vg</path></target>
+<volume><name>data</name><capacity>1000</capacity><target><path>/dev/vg/data</path></target></volume></pool>
+<pool type='dir'><name>files</name><target><path>/srv</path></target>
+<volume><name>a.img</name><capacity>1000</capacity></volume></pool>
+<domain type='test'><name>old</name><uuid>5c2b0000-0000-4000-8000-0000000000aa</uuid><memory>1024</memory>
+<os><type>hvm</type></os><devices>
+<disk type='volume'><source pool='vg' volume='data'/><target dev='vda' bus='virtio'/></disk>
+<disk type='volume'><source pool='files' volume='a.img'/><target dev='vdb' bus='virtio'/></disk>
+<disk type='volume'><source pool='gone' volume='b'/><target dev='vdc' bus='virtio'/></disk>
+</devices></domain></node>"""
+
+
+@pytest.mark.parametrize("library", [True, False], ids=["library", "virsh"])
+def test_volumes_of_pools_are_the_disks_that_they_are_on(
+    library: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file is no device of the host; a volume that libvirt cannot find may be on any."""
+    (tmp_path / "node.xml").write_text(VOLUMES)
+    uri = f"test://{tmp_path}/node.xml"
+    monkeypatch.setenv(URI_VARIABLE, uri)
+    if not library and shutil.which("virsh") is None:
+        pytest.skip("virsh is not installed")
+    text = library_facts(uri, tmp_path) if library else ask_libvirt(Machine())
+    assert text is not None
+    guests, _ = read_guests(recorded({"libvirt.json": text}))
+    assert [guest.host_paths for guest in guests or ()] == [("/dev/vg/data", "volume b")]
+    (kept,), _ = read_guests(recorded({"libvirt.json": strip_facts(text, Scrub("key", None).node)}))  # type: ignore[misc]
+    assert len(kept.host_paths) == 2
+    assert "volume" not in str(kept.host_paths)

@@ -292,11 +292,26 @@ def plant(tmp_path: Path) -> Path:
     (sys / f"{nic}/{PORT}/vdpa0/vhost-vdpa-0").mkdir()
     (sys / "devices/virtual/net/bond0/lower_eth0").mkdir()
     (tmp_path / "by-id").symlink_to("/dev/nvme1n1")
+    paths = {"disks": "/dev", "files": str(tmp_path), "images": "/srv/images"}
+    for name, path in {**{one: f"<path>{path}</path>" for one, path in paths.items()}, "rbd": ""}.items():
+        (tmp_path / f"{name}.xml").write_text(pool(path))
     (tmp_path / "image.qcow2").write_text("")
     return sys
 
 
+def pooled(pool: str, volume: str) -> str:
+    return f"<disk type='volume' device='disk'><source pool='{pool}' volume='{volume}'/><target dev='vda'/></disk>"
+
+
+def pool(path: str) -> str:
+    return f"<poolstate>\n  <pool type='x'>\n    <name>p</name>\n    {path}\n  </pool>\n</poolstate>\n"
+
+
 HELD = [
+    ("volume-of-a-disk", pooled("disks", "nvme0n1p2"), {DRIVE}),
+    ("volume-in-a-folder", pooled("files", "image.qcow2"), set()),
+    ("volume-that-is-gone", pooled("images", "gone.qcow2"), set()),
+    ("volume-on-a-network", pooled("rbd", "data"), set()),
     ("nvme0n1p2", disk("/dev/nvme0n1p2"), {DRIVE}),
     ("as-a-file", disk("/dev/nvme0n1", "file", "file"), {DRIVE}),
     ("link", disk("{here}/by-id"), {SECOND}),
@@ -328,7 +343,9 @@ HELD = [
 def test_what_a_guest_has_of_a_function_counts_as_the_function(xml: str, on: set[str], state: Path, call: Call) -> None:
     sys = plant(state)
     script = state / "hook"
-    script.write_text(script.read_text().replace("sys=/sys\n", f"sys={sys}\n"))
+    script.write_text(
+        script.read_text().replace("sys=/sys\npools=/run/libvirt/storage\n", f"sys={sys}\npools={state}\n")
+    )
     guest = f"<domain><name>vm</name><devices>{xml.format(here=state)}</devices></domain>"
     done = call(guest)
     assert (done.returncode, done.stderr, {row[0] for row in recorded(state)}) == (0, "", on)
@@ -340,13 +357,19 @@ def test_what_a_guest_has_of_a_function_counts_as_the_function(xml: str, on: set
     assert call(guest).returncode == 0
 
 
-@pytest.mark.parametrize("path", ["/dev/disk/by-id/nvme-gone", "/dev/drbd0", "/dev/a b", "/dev/x&amp;y"])
-def test_a_disk_that_cannot_be_told_is_refused_while_devices_are_quarantined(
-    path: str, state: Path, call: Call
-) -> None:
-    script = state / "hook"
-    script.write_text(script.read_text().replace("sys=/sys\n", f"sys={plant(state)}\n"))
-    guest = f"<domain><devices>{disk(path)}</devices></domain>"
+UNTOLD = (
+    *map(disk, ("/dev/disk/by-id/nvme-gone", "/dev/drbd0", "/dev/a b", "/dev/x&amp;y")),
+    *(pooled(*one) for one in (("disks", "gone"), ("none", "a"), ("files", "a b"), ("../files", "a"))),
+)
+
+
+@pytest.mark.parametrize("xml", UNTOLD)
+def test_a_disk_that_cannot_be_told_is_refused_while_devices_are_quarantined(xml: str, state: Path, call: Call) -> None:
+    sys, script = plant(state), state / "hook"
+    script.write_text(
+        script.read_text().replace("sys=/sys\npools=/run/libvirt/storage\n", f"sys={sys}\npools={state}\n")
+    )
+    guest = f"<domain><devices>{xml}</devices></domain>"
     assert call(guest).returncode == 0
     quarantine(state, [DRIVE])
     assert (call(guest).returncode, "cannot be told" in call(guest).stderr) == (1, True)

@@ -142,6 +142,32 @@ def test_a_disk_that_leads_nowhere_is_a_finding_and_refuses_an_erasure(named: Cl
     assert (code, f"what these are on is unknown: {path} of guest old" in err.replace("\n", " ")) == (3, True)
 
 
+def volume(name: str) -> str:
+    return f"<disk type='volume'><source pool='vg' volume='{name}'/><target dev='vda' bus='virtio'/></disk>"
+
+
+def test_a_volume_of_a_pool_may_be_on_any_drive(named: Cli) -> None:
+    """Recorded by virsh alone, it leads to no path: nothing is planned onto the drives, erased or given away."""
+    serial = named.root.get(f"sys/bus/pci/devices/{DRIVE}/nvme/nvme1/serial")
+    erase = ("handover", "--device", DRIVE, "--erase", serial, "--dry-run")
+    define(named, domain(volume("data")))
+    _, document = planned(named, a=f"nvme: ['{DRIVE}']")
+    assert any("it may be volume data of guest old" in one["text"] for one in document["findings"])
+    code, _, err = named(*erase)
+    assert (code, "what these are on is unknown: volume data of guest old" in err.replace("\n", " ")) == (3, True)
+    define(named, domain(disk("/srv/data.img", "file", "file")))
+    assert planned(named, a=f"nvme: ['{DRIVE}']")[0] == 0
+
+
+def test_a_guest_with_a_volume_beside_a_quarantined_drive(named: Cli) -> None:
+    quarantined(named, DRIVE)
+    path = named.root.path / "new.xml"
+    path.write_text(domain(volume("data"), "new", "bb"))
+    _, out, _ = named("lint", str(path), "-o", "json")
+    told = [one for one in json.loads(out) if one["rule"] == "device-quarantined"]
+    assert [(one["level"], "which device volume data is on" in str(one)) for one in told] == [("info", True)], told
+
+
 # --- hand-over ---------------------------------------------------------------------------------------------------
 
 

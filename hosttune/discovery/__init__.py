@@ -30,6 +30,7 @@ from hosttune.model import sysfs
 from hosttune.model.devices import functions_under
 from hosttune.model.host import Host, Nic, Nvme, RunningGuest
 from hosttune.model.index import DeviceIndex
+from hosttune.model.jsontext import typed_json
 from hosttune.model.values import to_json
 
 
@@ -92,8 +93,8 @@ def _read_nodes(
     paths = [path for guest in guests for path in guest.host_paths]
     try:
         text = reader.system.derive(NODES, lambda: to_json(read_device_nodes(reader, paths)))
-        found = msgspec.json.decode(text, type=dict[str, tuple[str, ...]])
-    except (Unreadable, msgspec.DecodeError) as error:
+        found = typed_json(text, dict[str, tuple[str, ...]])
+    except (Unreadable, BadInput) as error:
         reader.problem("nodes of devices not understood", f"{COMMANDS}{NODES}", str(error))
         return {}
     named = DeviceIndex((), used=known).nodes
@@ -103,8 +104,8 @@ def _read_nodes(
 def strip_nodes(text: str, scrubbed: Callable[[str], str]) -> str | None:
     """Return the recorded answer with scrubbed paths; None if it is no such answer."""
     try:
-        found = msgspec.json.decode(text, type=dict[str, tuple[str, ...]])
-    except msgspec.DecodeError:
+        found = typed_json(text, dict[str, tuple[str, ...]])
+    except BadInput:
         return None
     return to_json({scrubbed(path): [scrubbed(one) if "/" in one else one for one in on] for path, on in found.items()})
 

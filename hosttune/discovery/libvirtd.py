@@ -119,6 +119,12 @@ def _ask_library(uri: str) -> LibvirtFacts:
 def _library_domains(connection: libvirt.virConnect) -> list[RawDomain]:
     import libvirt
 
+    def path_of(pool: str, volume: str) -> str | None:
+        try:
+            return str(connection.storagePoolLookupByName(pool).storageVolLookupByName(volume).path())
+        except libvirt.libvirtError:
+            return None
+
     found = []
     for domain in connection.listAllDomains():
         try:
@@ -128,8 +134,10 @@ def _library_domains(connection: libvirt.virConnect) -> list[RawDomain]:
                 RawDomain(
                     name=domain.name(),
                     state=STATES[state] if 0 <= state < len(STATES) else None,
-                    xml=domain.XMLDesc(0),
-                    inactive_xml=domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE) if persistent else None,
+                    xml=resolve_volumes(domain.XMLDesc(0), path_of),
+                    inactive_xml=resolve_volumes(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE), path_of)
+                    if persistent
+                    else None,
                     starting=(state, reason) == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP),
                 )
             )
@@ -237,13 +245,22 @@ def _virsh_domain(system: System, uri: str, uuid: str) -> RawDomain | None:
     def virsh(*arguments: str) -> str:
         return system.run(("virsh", "--readonly", "--quiet", "--connect", uri, *arguments)).strip()
 
+    def path_of(pool: str, volume: str) -> str | None:
+        try:
+            return virsh("vol-path", "--pool", pool, "--vol", volume)
+        except CommandFailed:
+            return None
+
+    def definition(*options: str) -> str:
+        return resolve_volumes(virsh("dumpxml", *options, uuid), path_of)
+
     try:
         state, _, reason = virsh("domstate", "--reason", uuid).partition(" (")
         return RawDomain(
             name=virsh("domname", uuid),
             state=state,
-            xml=virsh("dumpxml", uuid),
-            inactive_xml=None if state == "shut off" else virsh("dumpxml", "--inactive", uuid),
+            xml=definition(),
+            inactive_xml=None if state == "shut off" else definition("--inactive"),
             starting=reason == "starting up)",
         )
     except CommandFailed as error:
@@ -262,6 +279,26 @@ def _virsh_capabilities(system: System, uri: str) -> tuple[str | None, str | Non
         except CommandFailed as error:
             problem = f"{error.reason}: {error.output.strip()}"
     return None, problem
+
+
+def resolve_volumes(xml: str, path_of: Callable[[str, str], str | None]) -> str:
+    """Return a domain's XML with its volumes of storage pools as the disks that they are when it starts.
+
+    `path_of`: the path of a volume (pool, name): a file, a block device, or no path of the host for one on a
+    network (RBD). None, as for a pool that is not active, leaves the disk as it is.
+    """
+    try:
+        root = parse(xml) if "'volume'" in xml else None
+    except (etree.XMLSyntaxError, ValueError):
+        return xml  # whoever reads it says what is wrong
+    for disk in root.iterfind("devices/disk[@type='volume']") if root is not None else ():
+        source = disk.find("source")
+        path = path_of(source.get("pool", ""), source.get("volume", "")) if source is not None else None
+        if source is not None and path:
+            kind = "network" if path[0] != "/" else "block" if path.startswith("/dev/") else "file"
+            disk.set("type", kind)
+            source.set({"network": "name", "block": "dev", "file": "file"}[kind], path)
+    return xml if root is None else str(etree.tostring(root, encoding="unicode"))
 
 
 # --- for a capture -------------------------------------------------------------------------------------------

@@ -124,6 +124,8 @@ def read_metrics(path: str) -> Monitored:
         if not name:
             what = f"{sample.name} without the label instance: this is the file of one host, not of Prometheus"
             raise BadInput(what, where=path, hint=_ASK)
+        if sample.timestamp is not None and not math.isfinite(sample.timestamp):
+            raise BadInput(f"{sample.name} of {name} has no time: {sample.timestamp}", where=path, hint=_ASK)
         _add(hosts.setdefault(name, HostMetrics()), sample)
     if not hosts:
         raise BadInput("no metrics of hosttune", where=path, hint=_ASK)
@@ -142,7 +144,7 @@ def _samples(text: str, path: str) -> Iterator[Sample]:
     try:
         for family in text_string_to_metric_families("\n".join((*lines, ""))):
             yield from family.samples
-    except (ValueError, IndexError, KeyError) as error:
+    except (ValueError, IndexError, KeyError, ArithmeticError) as error:
         raise BadInput(f"not in Prometheus' text format: {error}", where=path, hint=_ASK) from error
 
 

@@ -20,6 +20,7 @@ from hosttune.fleet.results import answer_path, read_file, remove_file, replace_
 from hosttune.model.check import check_counts
 from hosttune.model.fleet import FleetReport
 from hosttune.model.host import HOST_SCHEMA, Host
+from hosttune.model.jsontext import typed_json
 from hosttune.model.validation import Validation
 
 Renderer = Callable[[Validation, Host | None], str]
@@ -102,8 +103,8 @@ def _decoded(data: bytes, path: str) -> Host:
     values. `Host.from_json` also accepts nulls and gives better errors, so it is used if direct decoding fails.
     """
     try:
-        found = msgspec.json.decode(data, type=Host)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        found = typed_json(data, Host)
+    except BadInput:
         return Host.from_json(data, where=path)
     if found.schema != HOST_SCHEMA:
         return Host.from_json(data, where=path)
