@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from domain_shapes import GIB, SHAPES, changed, plan_of
 
-from hosttune.domain import domain_xml
+from hosttune.domain.writer import domain_xml
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Cpu, Host, HugePages, NumaNode, PciDevice
 from hosttune.model.lint import LintFinding

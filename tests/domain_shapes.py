@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from hosttune.domain import known_elements
+from hosttune.domain.elements import known_elements
 from hosttune.model.intent import Boot, GuestIntent, Intent, Network
 from hosttune.model.plan import Cell, Device, MigAssignment, PciController, Plan, PlannedGuest, PlannedPin, Topology
 from hosttune.model.values import CpuSet, Value

@@ -11,7 +11,7 @@ from adoptions import BY_HAND, adopted_by_hand
 from configspace import ROOT_PORT, space
 from domain_shapes import NO_GPU, changed
 
-from hosttune.domain import domain_xml
+from hosttune.domain.writer import domain_xml
 from hosttune.linux.apparmor import LOCAL, RULE
 from hosttune.model.host import Host, Virtualization
 from hosttune.model.intent import GuestIntent, Intent, Network

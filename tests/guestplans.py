@@ -10,7 +10,7 @@ from guesttrees import Leaf, Made
 from lxml import etree
 
 import hosttune
-from hosttune.domain import domain_xml
+from hosttune.domain.writer import domain_xml
 from hosttune.guest import guest_files
 from hosttune.guest.nccl import FILE
 from hosttune.inventory.devices import read_catalogue

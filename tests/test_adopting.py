@@ -15,7 +15,8 @@ from planhosts import Card, Held, Shape, build_host, cores_of
 
 import hosttune
 from hosttune.cli.process import run
-from hosttune.domain import domain_xml, read_domain
+from hosttune.domain.reader import read_domain
+from hosttune.domain.writer import domain_xml
 from hosttune.errors import BadInput
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent

@@ -14,7 +14,7 @@ from domain_shapes import ONE_GPU, TWO_CELLS, plan_of
 from jsonschema import Draft4Validator
 
 from hosttune.cli import run
-from hosttune.domain import domain_xml
+from hosttune.domain.writer import domain_xml
 from hosttune.model.limits import LIMITS
 from hosttune.rules.lint import rules
 

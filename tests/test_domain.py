@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 from domain_shapes import ONE_GPU, SHAPES, TWO_CELLS, changed, device, emulated, plan_of
 
-from hosttune.domain import differences, domain_xml, known_elements, read_domain, same_guest
+from hosttune.domain.elements import known_elements
 from hosttune.domain.facts import AddressWidth, DomainFacts
-from hosttune.domain.sameness import LEFT_OPEN
+from hosttune.domain.proof import differences
+from hosttune.domain.reader import read_domain
+from hosttune.domain.sameness import LEFT_OPEN, same_guest
+from hosttune.domain.writer import domain_xml
 from hosttune.errors import BadInput
 from hosttune.model.intent import Boot, Network
 from hosttune.model.plan import PlannedGuest

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from domain_shapes import NO_GPU, ODD, ONE_GPU, SHAPES, TWO_CELLS, changed, device, plan_of
 
-from hosttune.domain import domain_xml
+from hosttune.domain.writer import domain_xml
 from hosttune.model.plan import Action, Plan, PlannedGuest, PlannedPin
 
 

@@ -21,7 +21,9 @@ from hypothesis import strategies as st
 from lxml import etree
 from planhosts import Card, build_host, intent_of
 
-from hosttune.domain import differences, domain_xml, read_domain
+from hosttune.domain.proof import differences
+from hosttune.domain.reader import read_domain
+from hosttune.domain.writer import domain_xml
 from hosttune.errors import BadInput
 from hosttune.guest import GuestFiles, guest_files, seed_image, write_plan
 from hosttune.guest.iso import without_dates

@@ -13,7 +13,7 @@ from guestplans import everything, gpu, nic, only, planned, skeleton, witnesses
 from guesttrees import FILES, MATRICES, Hub, Made, Root, host_of, host_of_file, read_matrix
 
 import hosttune
-from hosttune.domain import domain_xml
+from hosttune.domain.writer import domain_xml
 from hosttune.inventory.devices import read_catalogue
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from libvirtd import Libvirtd, libvirtd
 from sweeps import examples
 
-from hosttune.domain import domain_xml
+from hosttune.domain.writer import domain_xml
 from hosttune.guest import guest_files
 from hosttune.guest.nccl import FILE
 from hosttune.inventory.devices import read_catalogue

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosttune.discovery import discover
-from hosttune.domain import domain_xml, same_guest
+from hosttune.domain.sameness import same_guest
+from hosttune.domain.writer import domain_xml
 from hosttune.errors import BadInput, Unreadable, WriteFailed
 from hosttune.hypervisor import canonical, ready, startable, xml_difference
 from hosttune.hypervisor.definition import Guest

@@ -9,7 +9,8 @@ import applyroots
 import pytest
 from applyroots import GPU, OTHER_GPU, STATE, Cli, outcomes, planned
 
-from hosttune.domain import domain_xml, read_domain
+from hosttune.domain.reader import read_domain
+from hosttune.domain.writer import domain_xml
 from hosttune.model.plan import Plan
 
 INTENT = f"""

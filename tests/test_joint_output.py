@@ -20,7 +20,9 @@ from plan_facts import Json
 
 import hosttune
 from hosttune.cli import run
-from hosttune.domain import differences, domain_xml, read_domain
+from hosttune.domain.proof import differences
+from hosttune.domain.reader import read_domain
+from hosttune.domain.writer import domain_xml
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan

@@ -13,7 +13,7 @@ from domain_faults import criticise, findings, host_of
 from domain_shapes import ONE_GPU, changed, plan_of
 from test_plan_xml import hosts
 
-from hosttune.domain import domain_xml
+from hosttune.domain.writer import domain_xml
 from hosttune.errors import BadInput
 from hosttune.model.host import (
     CpuModel,

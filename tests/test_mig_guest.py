@@ -10,7 +10,8 @@ from domain_faults import criticise
 from domain_shapes import plan_of
 from mighosts import A, B, field_of, functions_of, gpu_row, guest_of, mig_host, parts_of, pci_row, planned, vgpu_row
 
-from hosttune.domain import domain_xml, read_domain
+from hosttune.domain.reader import read_domain
+from hosttune.domain.writer import domain_xml
 from hosttune.errors import BadInput
 from hosttune.gpu.mig_tables import offer_of, resolve, vgpu_suffix, vgpu_type_name
 from hosttune.inventory.sizing import PlanningContext

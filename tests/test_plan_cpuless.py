@@ -10,8 +10,8 @@ from msgspec.structs import replace as changed
 from plan_facts import Json
 from planhosts import Card, build_host, intent_of
 
-from hosttune.domain import domain_xml
 from hosttune.domain.expectedguest import as_defined
+from hosttune.domain.writer import domain_xml
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan

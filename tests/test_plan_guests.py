@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from planhosts import Card, build_host, intent_of
 
-from hosttune.domain import domain_xml
+from hosttune.domain.writer import domain_xml
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan

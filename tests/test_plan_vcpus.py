@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from planhosts import Card, build_host, intent_of
 
-from hosttune.domain import domain_xml
+from hosttune.domain.writer import domain_xml
 from hosttune.inventory.vcpus import last_apic_id, needs_iommu
 from hosttune.model.host import Host, Module, Platform
 from hosttune.model.intent import Intent

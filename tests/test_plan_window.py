@@ -10,7 +10,7 @@ import pytest
 from planhosts import Card, build_host, intent_of
 from rich.console import Console
 
-from hosttune.domain import domain_xml
+from hosttune.domain.writer import domain_xml
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan, PlannedGuest

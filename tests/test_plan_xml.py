@@ -22,7 +22,10 @@ from lxml import etree
 from planhosts import GIB, Card, Held, Shape, build_host
 
 import hosttune
-from hosttune.domain import differences, domain_xml, read_domain, same_guest
+from hosttune.domain.proof import differences
+from hosttune.domain.reader import read_domain
+from hosttune.domain.sameness import same_guest
+from hosttune.domain.writer import domain_xml
 from hosttune.model.gpu import Fabric
 from hosttune.model.host import CpuModel, Host
 from hosttune.model.intent import Intent

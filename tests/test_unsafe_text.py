@@ -20,7 +20,7 @@ from validations import HOSTILE
 
 import hosttune
 from hosttune.cli import run
-from hosttune.domain import domain_xml
+from hosttune.domain.writer import domain_xml
 from hosttune.errors import BadInput
 from hosttune.fleet.overview import report_of
 from hosttune.model.intent import Intent

@@ -357,7 +357,7 @@ def several_of_mig(mig: str, names: Sequence[str]) -> BadInput:
 
 def xml_of(decided: Plan, name: str | None, annotate: bool) -> str:
     """Return the XML of the named guest, or of the only guest. Raises BadInput that lists the guests."""
-    from hosttune.domain import domain_xml
+    from hosttune.domain.writer import domain_xml
 
     name = chosen(name, [guest.name for guest in decided.guests])
     return domain_xml(decided, name, annotate=annotate)

@@ -38,8 +38,14 @@ def discover(system: System) -> Host:
 
     Raises BadInput if the system is not a host (it has neither /sys nor /proc) or if a capture is hostile.
     """
-    _check_is_host(system)
     reader = Reader(system)
+    begin(reader)
+    return read(reader)
+
+
+def read(reader: Reader) -> Host:
+    """Return the same of a reader for which `gpu.begin` was called."""
+    _check_is_host(reader.system)
     host = _read_host(reader)
     host = msgspec.structs.replace(host, fabric=read_fabric(reader, host), sources=read_sources(reader, host))
     return _with_problems(host, reader)
@@ -47,14 +53,12 @@ def discover(system: System) -> Host:
 
 def _read_host(reader: Reader) -> Host:
     """Return the host document, without what is read by comparing its parts: fabric, sources and problems."""
-    begin(reader)
     identity = read_identity(reader)
     platform, hypervisor = read_platform(reader)
     nodes = read_nodes(reader)
     cpus, cpu_model = read_cpus(reader, nodes)
     pci = read_pci(reader, nodes, fallback_ids=_own_pci_ids)
     alive = tuple(device for device in pci if device.responds is not False)
-    gpus = recall_modules(reader, alive, read_gpus(reader, alive))
     guests, virtualization = read_guests(reader)
     settings = read_settings(reader, pci)
     nics, nvme = read_nics(reader, alive), read_nvme(reader, alive)
@@ -69,17 +73,18 @@ def _read_host(reader: Reader) -> Host:
         memory_settings=read_memory_settings(reader),
         iommu=read_iommu(reader, pci),
         pci=pci,
-        gpus=gpus,
         nics=nics,
         nvme=nvme,
         nvswitches=read_nvswitches(reader, alive),
-        vgpu=read_vgpu(reader, alive, gpus),
         virtualization=virtualization,
         guests=guests,
         settings=settings,
         tuned=read_tuned(reader, settings.get(ACTIVE)),
         handover=read_handover(reader, pci),
         nodes=_read_nodes(reader, guests or (), (*nics, *nvme)),
+        # Last: this waits for the answers that `begin` asked for.
+        gpus=(gpus := recall_modules(reader, alive, read_gpus(reader, alive))),
+        vgpu=read_vgpu(reader, alive, gpus),
     )
 
 
