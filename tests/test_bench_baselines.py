@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosttune.assets import folder
+from hosttune.assets import shipped_text
 from hosttune.bench.baselines import Baseline, read_baselines, read_peaks, shipped
 from hosttune.bench.metrics import METRICS, converted, metric_of
 from hosttune.errors import BadInput
@@ -222,7 +222,7 @@ def test_every_metric_is_documented() -> None:
 
 def test_a_damaged_file_of_baselines_is_refused_by_name_or_still_plausible() -> None:
     standard = shipped()
-    text = (folder("baselines") / "gpus.toml").read_text(encoding="utf-8")
+    text = shipped_text("baselines", "gpus.toml")
     source = random.Random(2333)
     places: list[str] = []
     for _ in range(400):

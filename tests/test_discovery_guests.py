@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hosttune.discovery.definitionscrub import strip_facts, strip_xml
 from hosttune.discovery.guests import read_guests
 from hosttune.discovery.libvirtd import (
     URI_VARIABLE,
@@ -20,8 +21,6 @@ from hosttune.discovery.libvirtd import (
     ask_qemu_version,
     decode_version,
     read_versions,
-    strip_facts,
-    strip_xml,
 )
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.machine.capture import Archive

@@ -11,7 +11,7 @@ from domain_shapes import SHAPES, changed, plan_of
 from lxml import etree
 from test_plan_xml import CASES, hosts, planned
 
-from hosttune.assets import folder
+from hosttune.assets import shipped_text
 from hosttune.domain.writer import domain_xml
 from hosttune.model.host import (
     Host,
@@ -315,7 +315,7 @@ def test_the_two_tables_are_what_the_template_can_write(hosts: Callable[[str], H
 
 def test_the_tables_have_every_element_that_the_template_names() -> None:
     """Also one behind a condition that no case and no shape meets."""
-    text = (folder("templates") / "domain.xml.j2").read_text(encoding="utf-8")
+    text = shipped_text("templates", "domain.xml.j2")
     named = set(re.findall(r"<([A-Za-z][A-Za-z0-9:_-]*)", re.sub(r"\{#.*?#\}", "", text, flags=re.DOTALL))) - {"domain"}
     assert len(named) > 60
     assert named - {path.rpartition("/")[2].partition("[")[0] for path in MISSED | UNTUNED} == set()

@@ -40,10 +40,14 @@ def discover(system: System, reader: Reader | None = None) -> Host:
     `reader`: of this system, for which `hosttune.gpu.begin` was called. Raises BadInput if the system is not a host (it
     has neither /sys nor /proc) or if a capture is hostile.
     """
-    _check_is_host(system)
-    if reader is None:
-        reader = Reader(system)
-        begin(reader)
+    reader = Reader(system)
+    begin(reader)
+    return read(reader)
+
+
+def read(reader: Reader) -> Host:
+    """Return the same of a reader for which `gpu.begin` was called."""
+    _check_is_host(reader.system)
     host = _read_host(reader)
     host = msgspec.structs.replace(host, fabric=read_fabric(reader, host), sources=read_sources(reader, host))
     return _with_problems(host, reader)
@@ -57,7 +61,6 @@ def _read_host(reader: Reader) -> Host:
     cpus, cpu_model = read_cpus(reader, nodes)
     pci = read_pci(reader, nodes, fallback_ids=_own_pci_ids)
     alive = tuple(device for device in pci if device.responds is not False)
-    gpus = recall_modules(reader, alive, read_gpus(reader, alive))
     guests, virtualization = read_guests(reader)
     settings = read_settings(reader, pci)
     nics, nvme = read_nics(reader, alive), read_nvme(reader, alive)
@@ -72,17 +75,18 @@ def _read_host(reader: Reader) -> Host:
         memory_settings=read_memory_settings(reader),
         iommu=read_iommu(reader, pci),
         pci=pci,
-        gpus=gpus,
         nics=nics,
         nvme=nvme,
         nvswitches=read_nvswitches(reader, alive),
-        vgpu=read_vgpu(reader, alive, gpus),
         virtualization=virtualization,
         guests=guests,
         settings=settings,
         tuned=read_tuned(reader, settings.get(ACTIVE)),
         handover=read_handover(reader, pci),
         nodes=_read_nodes(reader, guests or (), (*nics, *nvme)),
+        # Last: this waits for the answers that `begin` asked for.
+        gpus=(gpus := recall_modules(reader, alive, read_gpus(reader, alive))),
+        vgpu=read_vgpu(reader, alive, gpus),
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hosttune.model.configuration import Fact
-from hosttune.model.gpu import FabricManager, Gpu, GpuPort
+from hosttune.model.fabricmanager import FabricManager
+from hosttune.model.gpu import Gpu, GpuPort
 from hosttune.model.guestplan import GuestPlan
 from hosttune.model.host import Host, Problem
 from hosttune.model.networkintent import Roce

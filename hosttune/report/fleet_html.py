@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from hosttune.assets import folder
+from hosttune.assets import shipped_text
 from hosttune.model.fleet import FleetReport, HostLine
 from hosttune.model.values import Value
 from hosttune.report.branch import count, printable
@@ -195,9 +195,8 @@ def _assets() -> dict[str, Any]:
     """Return style and script as they are inlined, and their hashes for the content security policy."""
     from markupsafe import Markup
 
-    place = folder("templates") / "report"
-    style = (place / "style.css").read_text() + (place / "fleet.css").read_text()
-    script = (place / "fleet.js").read_text()
+    style = "".join(shipped_text("templates", f"report/{name}.css") for name in ("style", "fleet"))
+    script = shipped_text("templates", "report/fleet.js")
     hashes = {"style_hash": digest(style), "script_hash": digest(script)}
     return {"style": Markup(style), "script": Markup(script), **hashes}
 

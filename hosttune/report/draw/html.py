@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from hosttune.assets import folder
+from hosttune.assets import shipped_text
 from hosttune.report.blocks import CHECKLIST, Findings, Report, cut
 from hosttune.report.heatmaps import STEPS
 from hosttune.report.outcomes import SIGNS, WORDS, Mark
@@ -35,7 +35,7 @@ def page(report: Report) -> str:
 def _environment() -> Environment:
     from markupsafe import Markup
 
-    style, script = ((folder("templates") / "report" / name).read_text() for name in ("style.css", "script.js"))
+    style, script = (shipped_text("templates", f"report/{name}") for name in ("style.css", "script.js"))
     environment = page_templates(
         STEPS=STEPS,
         DENSE=DENSE,
