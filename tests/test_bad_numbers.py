@@ -22,7 +22,7 @@ from hosttune.bench.baselines import with_fleet
 from hosttune.cli import run
 from hosttune.errors import BadInput
 from hosttune.model.jsontext import plain_toml, recorded_json
-from hosttune.model.measuredtext import read_measured
+from hosttune.model.measured import Measured
 from hosttune.model.training import Training
 from hosttune.model.validation import Validation
 
@@ -61,7 +61,7 @@ READ: Mapping[str, Read] = {
     "validation": Validation.from_json,
     "intent": hosttune.Intent.from_json,
     "intent of YAML": hosttune.Intent.from_yaml,
-    "measured": read_measured,
+    "measured": Measured.from_yaml,
     "training": Training.from_yaml,
 }
 TOO_LONG = ("1" + "0" * 30, "-1" + "0" * 30, "9" * 400, "9" * 5000)

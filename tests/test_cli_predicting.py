@@ -17,7 +17,7 @@ from hosttune import discover
 from hosttune.bench.baselines import shipped_peaks
 from hosttune.cli import run
 from hosttune.model.diagnosis import Diagnosis
-from hosttune.model.measuredtext import read_measured
+from hosttune.model.measured import Measured
 from hosttune.model.prediction import Prediction
 from hosttune.predicting import Scope, predict
 from hosttune.rules.causes import diagnose
@@ -223,5 +223,5 @@ def test_long_texts_take_bounded_time() -> None:
     figure = {"metric": "all-reduce-busbw", "subject": f"{long} GPUs on {long} hosts", "value": 1, "unit": long}
     document = {"version": 1, "setup": {"gpu": long, "pcie": long, "cpu": long}, "figures": [figure]}
     start = time.process_time()
-    diagnose(read_measured(json.dumps(document)))
+    diagnose(Measured.from_yaml(json.dumps(document)))
     assert time.process_time() - start < 1

@@ -12,8 +12,7 @@ import pytest
 from hosttune.bench.baselines import shipped
 from hosttune.errors import BadInput
 from hosttune.model.diagnosis import GRADES, Diagnosis
-from hosttune.model.measured import METRICS, Observations
-from hosttune.model.measuredtext import read_measured
+from hosttune.model.measured import METRICS, Measured, Observations
 from hosttune.rules.causes import diagnose
 from hosttune.rules.causes.judge import RULES
 
@@ -28,7 +27,7 @@ UNSOLVED = {
 
 
 def diagnosed(document: dict[str, Any]) -> Diagnosis:
-    return diagnose(read_measured(json.dumps(document)))
+    return diagnose(Measured.from_yaml(json.dumps(document)))
 
 
 def names(found: Diagnosis) -> list[str]:
@@ -304,7 +303,7 @@ def test_what_always_holds(seed: int) -> None:
     itself = {rule.cause for rule in RULES if rule.fault_itself}
     for _ in range(40):
         document = some_document(draw)
-        found = diagnose(read_measured(json.dumps(document)), standard)
+        found = diagnose(Measured.from_yaml(json.dumps(document)), standard)
         verdicts = {one.verdict for one in found.figures}
         if verdicts == {"expected"}:
             assert set(names(found)) <= itself, document
@@ -405,7 +404,7 @@ def test_observations_that_contradict_each_other_are_named_and_not_used(seen: di
 )
 def test_values_that_no_machine_has_are_refused_by_name(document: dict[str, Any], where: str) -> None:
     with pytest.raises(BadInput) as error:
-        read_measured(json.dumps({"version": 1, **document}), where="m.json")
+        Measured.from_yaml(json.dumps({"version": 1, **document}), where="m.json")
     assert error.value.where == f"m.json: {where}"
 
 

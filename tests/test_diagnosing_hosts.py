@@ -17,7 +17,6 @@ from hosttune.model.diagnosis import Diagnosis
 from hosttune.model.gpu import Mig
 from hosttune.model.host import Host, Link, LinkEnd
 from hosttune.model.measured import Figure, Measured
-from hosttune.model.measuredtext import read_measured
 from hosttune.model.validation import Sample, Validation
 from hosttune.rules.causes import diagnose
 from hosttune.rules.causes.gathering import of_host_facts, of_validation
@@ -52,7 +51,7 @@ def validation(**changes: float) -> Validation:
 
 
 def diagnosed(host: Host, extra: str = "{version: 1}", **changes: float) -> Diagnosis:
-    parts = [("validation", of_validation(validation(**changes), host)), ("extra", read_measured(extra))]
+    parts = [("validation", of_validation(validation(**changes), host)), ("extra", Measured.from_yaml(extra))]
     merged, doubts = merge(parts)
     assert doubts == ()
     return diagnose(merged, complaining=False)
@@ -153,7 +152,7 @@ def test_one_fault_is_named(fault: str) -> None:
 def test_one_fault_between_hosts_is_named(host: Host, seen: str, cause: str) -> None:
     known = of_host_facts(host)
     known = replace(known, setup=replace(known.setup, hosts=None), figures=())
-    merged, doubts = merge([("host", known), ("extra", read_measured(BETWEEN % seen))])
+    merged, doubts = merge([("host", known), ("extra", Measured.from_yaml(BETWEEN % seen))])
     assert doubts == ()
     assert diagnose(merged).causes[0].cause == cause
 
@@ -269,7 +268,7 @@ def of_tree(root: Path, **figures: Any) -> list[str]:
 def between_of_tree(root: Path) -> list[str]:
     known = of_host_facts(discover(str(root)))
     known = replace(known, setup=replace(known.setup, hosts=None))
-    merged, doubts = merge([("host", known), ("extra", read_measured(BETWEEN % "gpudirect_rdma: true"))])
+    merged, doubts = merge([("host", known), ("extra", Measured.from_yaml(BETWEEN % "gpudirect_rdma: true"))])
     assert doubts == ()
     return [cause.cause for cause in diagnose(merged).causes]
 

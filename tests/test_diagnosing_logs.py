@@ -11,7 +11,6 @@ import pytest
 
 from hosttune.errors import BadInput
 from hosttune.model.measured import Measured
-from hosttune.model.measuredtext import read_measured
 from hosttune.rules.causes import diagnose
 from hosttune.rules.causes.logs import read_log
 from hosttune.rules.causes.merging import merge
@@ -168,8 +167,8 @@ def test_nccl_tests_without_an_end_are_refused() -> None:
 
 
 def test_sources_that_differ_are_named_and_not_used() -> None:
-    one = read_measured("{version: 1, setup: {gpu: NVIDIA H200, hosts: 1}, observations: {ats: true}}")
-    other = read_measured("{version: 1, setup: {gpu: H200, hosts: 2}, observations: {ats: true}}")
+    one = Measured.from_yaml("{version: 1, setup: {gpu: NVIDIA H200, hosts: 1}, observations: {ats: true}}")
+    other = Measured.from_yaml("{version: 1, setup: {gpu: H200, hosts: 2}, observations: {ats: true}}")
     found, doubts = merge([("a", one), ("b", other)])
     assert (found.setup.gpu, found.setup.hosts, found.observations.ats) == ("NVIDIA H200", None, True)
     assert [(doubt.where, doubt.why) for doubt in doubts] == [("b: setup.hosts", "hosts: 1 and 2")]

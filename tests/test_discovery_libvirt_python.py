@@ -15,8 +15,9 @@ import msgspec
 import pytest
 from test_discovery_guests import PINNED, PLAIN, TENANT, recorded
 
+from hosttune.discovery.definitionscrub import strip_facts
 from hosttune.discovery.guests import read_guests
-from hosttune.discovery.libvirtd import URI_VARIABLE, ask_libvirt, strip_facts
+from hosttune.discovery.libvirtd import URI_VARIABLE, ask_libvirt
 from hosttune.discovery.scrub import Scrub
 from hosttune.machine.live import Machine
 

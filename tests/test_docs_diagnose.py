@@ -11,7 +11,7 @@ import pytest
 from test_docs_apply import sessions, shown
 
 from hosttune.cli import run
-from hosttune.model.measuredtext import read_measured
+from hosttune.model.measured import Measured
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = sessions((ROOT / "docs" / "diagnose.md").read_text())
@@ -35,5 +35,5 @@ def test_the_page_has_three_cases() -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_the_published_case(name: str) -> None:
-    ours = read_measured((ROOT / "examples" / "diagnosis" / f"{name}.yaml").read_text())
-    assert ours == read_measured(json.dumps(PUBLISHED[FILES[name]]["measured"]))
+    ours = Measured.from_yaml((ROOT / "examples" / "diagnosis" / f"{name}.yaml").read_text())
+    assert ours == Measured.from_yaml(json.dumps(PUBLISHED[FILES[name]]["measured"]))

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from hosttune.bench.baselines import Standard, shipped
-from hosttune.model.measuredtext import read_measured
+from hosttune.model.measured import Measured
 from hosttune.model.values import format_size
 from hosttune.predicting import formulas
 from hosttune.predicting.estimates import Question, estimate
@@ -31,7 +31,7 @@ def shape(point: dict[str, Any]) -> Shape:
     }
     if "nics" in point:
         setup["nics"] = {"count": point["nics"], "rate_gbps": point["rate_gbps"]}
-    return shape_of(read_measured(json.dumps({"version": 1, "setup": setup})), STANDARD)
+    return shape_of(Measured.from_yaml(json.dumps({"version": 1, "setup": setup})), STANDARD)
 
 
 def ideal(formula: str, point: dict[str, Any]) -> float:
@@ -224,7 +224,7 @@ def test_a_gpu_is_found_by_its_name(name: str | None, devices: set[str]) -> None
 
 def test_a_model_of_several_forms_has_what_they_have_in_common() -> None:
     setup = {"version": 1, "setup": {"gpu": "NVIDIA A100-SXM4"}}
-    found = shape_of(read_measured(json.dumps(setup)), STANDARD)
+    found = shape_of(Measured.from_yaml(json.dumps(setup)), STANDARD)
     assert found.links == 12
     assert found.peaks["bf16"] == 312
     assert "memory" not in found.peaks  # 1,555 or 2,039

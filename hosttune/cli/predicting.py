@@ -231,14 +231,14 @@ def gathered(
 ) -> list[tuple[str, Measured]]:
     """Return what each source shows, with its name. Raises BadInput."""
     from hosttune.journal.state import load
-    from hosttune.model.measuredtext import read_measured
+    from hosttune.model.measured import Measured
     from hosttune.model.validation import Validation
     from hosttune.rules.causes.gathering import of_validation
 
     found: list[tuple[str, Measured]] = []
     if measured is not None:
         text = load(measured, what="measured figures", size="intent")
-        found.append((measured, read_measured(text, where=measured)))
+        found.append((measured, Measured.from_yaml(text, where=measured)))
     if validation is not None:
         text = load(validation, what="a validation (hosttune validate -o json prints one)")
         found.append((validation, of_validation(Validation.from_json(text, where=validation), host)))

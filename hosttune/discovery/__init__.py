@@ -34,11 +34,10 @@ from hosttune.model.jsontext import typed_json
 from hosttune.model.values import to_json
 
 
-def discover(system: System, reader: Reader | None = None) -> Host:
+def discover(system: System) -> Host:
     """Return the host document of the machine behind `system`. Whatever could not be read is listed in `problems`.
 
-    `reader`: of this system, for which `hosttune.gpu.begin` was called. Raises BadInput if the system is not a host (it
-    has neither /sys nor /proc) or if a capture is hostile.
+    Raises BadInput if the system is not a host (it has neither /sys nor /proc) or if a capture is hostile.
     """
     reader = Reader(system)
     begin(reader)

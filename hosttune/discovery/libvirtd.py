@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from lxml import etree
+
+from hosttune.domain.xml import parse
 from hosttune.errors import CommandFailed, Unreadable
 from hosttune.machine.system import System
 from hosttune.model.values import Value, to_json
@@ -264,3 +268,23 @@ def _virsh_capabilities(system: System, uri: str) -> tuple[str | None, str | Non
         except CommandFailed as error:
             problem = f"{error.reason}: {error.output.strip()}"
     return None, problem
+
+
+def resolve_volumes(xml: str, path_of: Callable[[str, str], str | None]) -> str:
+    """Return a domain's XML with its volumes of storage pools as the disks that they are when it starts.
+
+    `path_of`: the path of a volume (pool, name): a file, a block device, or no path of the host for one on a
+    network (RBD). None, as for a pool that is not active, leaves the disk as it is.
+    """
+    try:
+        root = parse(xml) if "'volume'" in xml else None
+    except (etree.XMLSyntaxError, ValueError):
+        return xml  # whoever reads it says what is wrong
+    for disk in root.iterfind("devices/disk[@type='volume']") if root is not None else ():
+        source = disk.find("source")
+        path = path_of(source.get("pool", ""), source.get("volume", "")) if source is not None else None
+        if source is not None and path:
+            kind = "network" if path[0] != "/" else "block" if path.startswith("/dev/") else "file"
+            disk.set("type", kind)
+            source.set({"network": "name", "block": "dev", "file": "file"}[kind], path)
+    return xml if root is None else str(etree.tostring(root, encoding="unicode"))

@@ -7,13 +7,16 @@ does not fit its metric makes that figure unknown, and is no reason to refuse th
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from hosttune.errors import BadInput
-from hosttune.model.values import Value, close_lists, close_mappings, to_json
+from hosttune.model.text import refuse_surrogates
+from hosttune.model.values import Value, close_lists, close_mappings, to_json, without_nulls
+from hosttune.model.yamltext import check_version, load_yaml
 
 MEASURED_VERSION = 1
 Transport = Literal["ib", "roce", "socket", "shm", "p2p", "nvls", "libfabric"]
@@ -147,9 +150,34 @@ class Measured(Part, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         close_lists(self)
 
+    @classmethod
+    def from_yaml(cls, text: str | bytes, *, where: str = "measured") -> Measured:
+        """Read the document from YAML or JSON. Raises BadInput with the path of the key that is wrong."""
+        document = load_yaml(text, where)
+        if not isinstance(document, dict):
+            raise BadInput("not a mapping", where=where, hint="begin with `version: 1`")
+        check_version(document, MEASURED_VERSION, "measured figures (docs/diagnose.md)", where)
+        refuse_surrogates(document, where)
+        try:
+            found = msgspec.convert(without_nulls(document, cls), cls)
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise _named(error, where) from error
+        check_measured(found, where)
+        return found
+
     def to_json(self) -> str:
-        """Return the document as JSON that `measuredtext.read_measured` can read."""
+        """Return the document as JSON that `from_yaml` can read."""
         return to_json(self)
+
+
+def _named(error: Exception, where: str) -> BadInput:
+    problem, _, path = str(error).partition(" - at ")
+    at = path.strip("`").removeprefix("$").lstrip(".")
+    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", problem, re.DOTALL)
+    if unknown:
+        name = unknown[1][:80]
+        return BadInput(f"unknown key {name!r}", where=f"{where}: {at or '$'}", hint="docs/diagnose.md lists the keys")
+    return BadInput(problem, where=f"{where}: {at or '$'}", hint="correct the value; docs/diagnose.md lists the keys")
 
 
 def check_measured(measured: Measured, where: str) -> None:
