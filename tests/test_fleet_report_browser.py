@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, browser, needs_browser
-from fleetresults import fleet
+from fleetresults import fleet, host_page, html
 from sweeps import sample
 from test_fleet_report import ASKED, stopped_run
 from test_report_validation_browser import _hex
@@ -17,7 +17,6 @@ from hosttune.fleet.overview import report_of
 from hosttune.fleet.pages import with_pages
 from hosttune.model.fleet import FleetReport
 from hosttune.report.fleet_groups import hosts_worst_first
-from hosttune.report.fleet_html import html
 
 pytestmark = needs_browser
 
@@ -42,8 +41,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reports(folder: Path) -> dict[str, FleetReport]:
     small, hostile, large = str(folder / "small"), str(folder / "hostile"), str(folder / "large")
     return {
-        "small": with_pages(report_of(small, fleet(Path(small), 20), ASKED), small),
-        "hostile": with_pages(report_of(hostile, fleet(Path(hostile), 20, hostile=True), ASKED), hostile, every=True),
+        "small": with_pages(report_of(small, fleet(Path(small), 20), ASKED), small, host_page),
+        "hostile": with_pages(
+            report_of(hostile, fleet(Path(hostile), 20, hostile=True), ASKED), hostile, host_page, every=True
+        ),
         "large": report_of(large, fleet(Path(large), 1000, level=0, discovered=False), ASKED),
         "stopped": stopped_run(folder / "stopped"),
     }

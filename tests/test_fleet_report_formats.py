@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import subprocess
@@ -16,13 +15,15 @@ from fleetresults import (
     HOSTILE_NAMES,
     LOST,
     fleet,
+    junit,
     lost,
+    markdown,
     names,
+    printed,
     write,
     write_lost,
     write_validation,
 )
-from rich.console import Console
 from test_fleet_report import APPLY, ASKED, BAD, answered, of, stopped_run
 
 from hosttune.fleet.overview import report_of
@@ -30,18 +31,9 @@ from hosttune.model.fleet import FleetReport, HostLine
 from hosttune.model.text import visible
 from hosttune.model.validation import CheckResult, Validation, Verdict
 from hosttune.report.fleet_groups import ANSWERS, answer_of, headline, hosts_worst_first, natural, summary, troubles
-from hosttune.report.fleet_junit import junit
-from hosttune.report.fleet_md import markdown
-from hosttune.report.fleet_text import print_fleet
 
 GOLDEN = Path(__file__).parent / "golden" / "report"
 ROOT = Path(__file__).parent.parent
-
-
-def printed(report: FleetReport, width: int = 100) -> str:
-    out = io.StringIO()
-    print_fleet(report, Console(file=out, width=width, force_terminal=False, color_system=None))
-    return out.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +235,7 @@ def test_the_same_files_give_the_same_bytes_in_any_process(tmp_path: Path) -> No
     program = (
         "import sys; sys.path[:0] = ['tests', '.']\n"
         "from test_fleet_report_formats import ASKED, junit, markdown, printed, report_of\n"
-        "from hosttune.report.fleet_html import html\n"
+        "from fleetresults import html\n"
         "report = report_of(sys.argv[1], sys.argv[2:], ASKED)\n"
         "made = [report.to_json(), junit(report), markdown(report), printed(report), html(report)]\n"
         "sys.stdout.buffer.write(chr(0).join(made).encode())"

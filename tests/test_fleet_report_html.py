@@ -12,7 +12,17 @@ import re
 from pathlib import Path
 
 import pytest
-from fleetresults import HOSTILE_NAMES, RUN, fleet, validation, write_discovered, write_lost, write_validation
+from fleetresults import (
+    HOSTILE_NAMES,
+    RUN,
+    fleet,
+    host_page,
+    html,
+    validation,
+    write_discovered,
+    write_lost,
+    write_validation,
+)
 from test_fleet_report import ASKED, stopped_run
 from test_report_validation_html import Page, contrast
 
@@ -20,9 +30,8 @@ from hosttune.errors import BadInput
 from hosttune.fleet.overview import report_of
 from hosttune.fleet.pages import with_pages
 from hosttune.model.fleet import FleetReport
-from hosttune.report.branch import printable
-from hosttune.report.fleet_html import html
-from hosttune.report.outcomes import OUTCOMES
+from hosttune.model.text import printable
+from hosttune.model.validation import OUTCOMES
 
 ROOT = Path(__file__).parent.parent
 PLACE = ROOT / "templates" / "report"
@@ -34,7 +43,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FleetReport]:
     small, hostile, large = folder / "small", folder / "hostile", folder / "large"
     found = {"small": report_of(str(small), fleet(small, 8), ASKED)}
     found["hostile"] = with_pages(
-        report_of(str(hostile), fleet(hostile, 20, hostile=True), ASKED), str(hostile), every=True
+        report_of(str(hostile), fleet(hostile, 20, hostile=True), ASKED), str(hostile), host_page, every=True
     )
     found["stopped"] = stopped_run(folder / "stopped")
     found["large"] = report_of(str(large), fleet(large, 1000, level=0, discovered=False), ASKED)
@@ -279,7 +288,7 @@ def measured(folder: Path) -> FleetReport:
 
 
 def test_hosts_that_are_not_well_get_pages(tmp_path: Path) -> None:
-    found = with_pages(measured(tmp_path), str(tmp_path))
+    found = with_pages(measured(tmp_path), str(tmp_path), host_page)
     assert [line.page for line in found.hosts] == [None, "bad/validate.html", None]
     text = Page((tmp_path / "bad" / "validate.html").read_text()).text
     assert "FAIL" in text
@@ -288,32 +297,32 @@ def test_hosts_that_are_not_well_get_pages(tmp_path: Path) -> None:
 
 
 def test_all_hosts_with_an_answer_can_have_pages(tmp_path: Path) -> None:
-    found = with_pages(measured(tmp_path), str(tmp_path), every=True)
+    found = with_pages(measured(tmp_path), str(tmp_path), host_page, every=True)
     assert [line.page for line in found.hosts] == ["well/validate.html", "bad/validate.html", None]
 
 
 def test_a_page_is_written_again_only_when_its_documents_are_newer(tmp_path: Path) -> None:
     report = measured(tmp_path)
     page = tmp_path / "bad" / "validate.html"
-    with_pages(report, str(tmp_path))
+    with_pages(report, str(tmp_path), host_page)
     made = page.stat().st_mtime_ns
     os.utime(tmp_path / "bad" / "validate.json", ns=(made - 10**9, made - 10**9))
     os.utime(tmp_path / "bad" / "discover.json", ns=(made - 10**9, made - 10**9))
     page.write_text("as it was")
-    with_pages(report, str(tmp_path))
+    with_pages(report, str(tmp_path), host_page)
     assert page.read_text() == "as it was"
     os.utime(tmp_path / "bad" / "validate.json", ns=(made + 10**10, made + 10**10))
-    with_pages(report, str(tmp_path))
+    with_pages(report, str(tmp_path), host_page)
     assert "FAIL" in page.read_text()
 
 
 def test_a_page_of_an_earlier_validation_does_not_stay(tmp_path: Path) -> None:
-    with_pages(measured(tmp_path), str(tmp_path))
+    with_pages(measured(tmp_path), str(tmp_path), host_page)
     page = tmp_path / "bad" / "validate.html"
     later = page.stat().st_mtime_ns + 10**9
     write_lost(tmp_path, "bad", "unreachable", "timed out")
     os.utime(tmp_path / "bad" / "validate.json", ns=(later, later))
-    found = with_pages(report_of(str(tmp_path), ["bad"], ASKED), str(tmp_path))
+    found = with_pages(report_of(str(tmp_path), ["bad"], ASKED), str, host_page(tmp_path))
     assert found.hosts[0].page is None
     assert not page.exists()
 
@@ -321,7 +330,7 @@ def test_a_page_of_an_earlier_validation_does_not_stay(tmp_path: Path) -> None:
 def test_a_host_document_that_does_not_read_costs_the_picture_alone(tmp_path: Path) -> None:
     report = measured(tmp_path)
     (tmp_path / "bad" / "discover.json").write_text("{")
-    with_pages(report, str(tmp_path))
+    with_pages(report, str(tmp_path), host_page)
     assert "<svg" not in (tmp_path / "bad" / "validate.html").read_text()
 
 
@@ -329,10 +338,10 @@ def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     report = measured(tmp_path)
     (tmp_path / "bad" / "validate.html").mkdir()
     with pytest.raises(BadInput, match=r"bad/validate\.html"):
-        with_pages(report, str(tmp_path))
+        with_pages(report, str(tmp_path), host_page)
     assert not list((tmp_path / "bad").glob("*.tmp"))
 
 
 def test_verbs_without_a_validation_have_no_pages(tmp_path: Path) -> None:
     report = FleetReport(verb="discover", run=RUN)
-    assert with_pages(report, str(tmp_path)) is report
+    assert with_pages(report, str(tmp_path), host_page) is report

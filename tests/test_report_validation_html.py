@@ -18,22 +18,22 @@ from validations import GPUS, HOSTILE, clean, everything_unknown, faulty, hostil
 
 import hosttune
 from hosttune.bench.baselines import shipped
+from hosttune.bench.measures import Scale, measures
+from hosttune.bench.standards import scales
 from hosttune.domain.guestdiff import DIFFERENT, SAME, UNKNOWN
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import GuestMemory, Host, NumaNode, PciDevice, RunningGuest, VcpuPin
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Cell, Device, Plan, PlannedGuest, PlannedPin
-from hosttune.model.validation import Sample, Validation
+from hosttune.model.validation import OUTCOMES, Sample, Validation
 from hosttune.report.bars import charts
 from hosttune.report.changes import changes
 from hosttune.report.draw.html import page as html_of
 from hosttune.report.heatmaps import STEPS, matrices
-from hosttune.report.measures import Scale, measures
-from hosttune.report.outcomes import OUTCOMES, Mark
+from hosttune.report.outcomes import Mark
 from hosttune.report.page import page_templates
 from hosttune.report.reality import reality
 from hosttune.report.roofline import Roof, intensity, roofline
-from hosttune.report.standards import scales
 from hosttune.report.validation import validation_report
 
 ROOT = Path(__file__).parent.parent
