@@ -50,7 +50,9 @@ def test_the_same_failure_of_many_hosts_is_one_line(many: FleetReport) -> None:
     found = [trouble for trouble in troubles(many) if trouble.checks == ("ecc-errors",)]
     assert len(found) == 1
     assert len(found[0].hosts) > 2
-    assert found[0].hint == "nvidia-smi --gpu-reset -i <subject>"
+    first = next(one for line in many.hosts for one in line.told if one.check == "ecc-errors")
+    assert (found[0].hint or "").startswith(f"{first.hint} (so for {first.subject} of {found[0].hosts[0]}; ")
+    assert "<" not in (found[0].hint or "")
     assert printed(many).count("nvidia-smi --gpu-reset") == 1
 
 
@@ -159,7 +161,8 @@ def test_text_fits_100_columns(width: int, many: FleetReport) -> None:
 def test_text_names_every_kind_of_trouble_and_what_to_do(many: FleetReport) -> None:
     text = printed(many)
     wrong = [trouble for trouble in troubles(many) if trouble.outcome in ("fail", "unknown")]
-    assert text.count("    do        ") >= len(wrong)
+    assert [one.title for one in wrong if one.title not in text] == []
+    assert text.count("      do: ") >= len(wrong)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f\u202e]", text)
 
 

@@ -134,7 +134,7 @@ def test_the_verdict_comes_first(pages: dict[str, str]) -> None:
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_result_is_in_the_checklist_without_any_script(name: str, pages: dict[str, str]) -> None:
     tags = Page(pages[name]).tags
-    rows = [attributes for tag, attributes in tags if tag == "tr" and "data-s" in attributes]
+    rows = [attributes for tag, attributes in tags if tag == "tr" and "data-f0" in attributes]
     assert len(rows) == len(DOCUMENTS[name]().results)
     assert not any("hidden" in row for row in rows)
 

@@ -98,7 +98,7 @@ def fleet_report(report: FleetReport) -> Report:
         meaning=meaning(report),
         occasion=(", ".join(occasion(report)),),
         stopped=report.stopped,
-        tiles=tuple((verdict, hosts, VERDICT_WORDS[verdict]) for verdict, hosts in verdicts(report).items()),
+        tiles=tuple((verdict, hosts, VERDICT_WORDS[verdict]) for verdict, hosts in verdicts(report).items() if lines),
         blocks=(
             Table(
                 heading="Answers",
