@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
+from hosttune.bench.baselines import shipped
 from hosttune.discovery.evidence import gather
 from hosttune.fleet.record import Ended, Line, Members, RecordedRun, RunBegun, Stopped, WaveBegun, past_run
 from hosttune.fleet.results import host_folder
@@ -21,10 +22,12 @@ from hosttune.model.fleet import Answer, FleetReport
 from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult, Sample, Validation, verdict_of
 from hosttune.model.values import to_builtins
-from hosttune.report.fleet_html import html
-from hosttune.report.fleet_md import markdown
-from hosttune.report.fleet_text import print_fleet
-from hosttune.rules.checks import judge
+from hosttune.report.draw import drawn
+from hosttune.report.draw.html import page
+from hosttune.report.draw.text import draw
+from hosttune.report.fleet import fleet_report
+from hosttune.report.validation import validation_report
+from hosttune.rules.checks import checks, judge
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "hgx-h200-8.tar.xz"
 RUN = "20260301T093000Z-1"
@@ -72,11 +75,31 @@ def recorded(waves: Sequence[Sequence[str]], *, asked: int, verb: str = "apply")
     return found
 
 
+def html(report: FleetReport) -> str:
+    return page(fleet_report(report))
+
+
+def markdown(report: FleetReport) -> str:
+    return drawn(fleet_report(report), "md")
+
+
+def junit(report: FleetReport) -> str:
+    return drawn(fleet_report(report), "junit")
+
+
+def printed(report: FleetReport, width: int = 100) -> str:
+    out = io.StringIO()
+    draw(fleet_report(report), Console(file=out, width=width, force_terminal=False, color_system=None))
+    return out.getvalue()
+
+
+def host_page(found: Validation, host: Host | None) -> str:
+    return page(validation_report(found, host=host, baselines=shipped, checks=checks(False)))
+
+
 def formats(report: FleetReport) -> list[str]:
     """The report as JSON, text, Markdown and HTML, each in one line."""
-    out = io.StringIO()
-    print_fleet(report, Console(file=out, width=100))
-    return [" ".join(text.split()) for text in (report.to_json(), out.getvalue(), markdown(report), html(report))]
+    return [" ".join(text.split()) for text in (report.to_json(), printed(report), markdown(report), html(report))]
 
 
 @cache

@@ -41,7 +41,7 @@ from hosttune.report.blocks import Report
 from hosttune.report.collective import collective_report
 from hosttune.report.draw.html import page
 from hosttune.report.draw.text import draw
-from hosttune.report.fleet_text import print_fleet
+from hosttune.report.fleet import fleet_report
 from hosttune.report.handover import handed_report
 from hosttune.report.pairs import ends_report, pairs_report
 from hosttune.report.prediction import diagnosis_report, prediction_report
@@ -51,7 +51,7 @@ FEDERATE = Path(__file__).parent / "cases/federate/three_hosts.prom"
 DOCUMENTS: Mapping[Any, Callable[[Any], Report] | None] = {
     Result: result_report, PairsReport: pairs_report, Ends: ends_report, CollectiveReport: collective_report,
     Member: None, Statement: partial(handed_report, path="statement.json"), Register: None, Order: None,
-    Prediction: lambda found: prediction_report((found,)), Diagnosis: diagnosis_report, FleetReport: None,
+    Prediction: lambda found: prediction_report((found,)), Diagnosis: diagnosis_report, FleetReport: fleet_report,
 }  # fmt: skip
 POSSIBLE = ("-1", "0", "1e308", "1e-320", str(2**64 - 1), str(-(2**63)), "9" * 19)  # in some fields
 
@@ -77,8 +77,6 @@ def test_every_number_of_a_document_is_refused_or_drawn(kind: Any) -> None:
         if draws is not None:
             draw(draws(found), console())
             page(draws(found))
-        elif kind is FleetReport:
-            print_fleet(found, console())
     assert drawn >= len(numbers) or not numbers
 
 

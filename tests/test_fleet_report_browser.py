@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, browser, needs_browser
-from fleetresults import fleet
+from fleetresults import fleet, host_page, html
 from sweeps import sample
 from test_fleet_report import ASKED, stopped_run
 from test_report_validation_browser import _hex
@@ -17,7 +17,6 @@ from hosttune.fleet.overview import report_of
 from hosttune.fleet.pages import with_pages
 from hosttune.model.fleet import FleetReport
 from hosttune.report.fleet_groups import hosts_worst_first
-from hosttune.report.fleet_html import html
 
 pytestmark = needs_browser
 
@@ -42,8 +41,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reports(folder: Path) -> dict[str, FleetReport]:
     small, hostile, large = str(folder / "small"), str(folder / "hostile"), str(folder / "large")
     return {
-        "small": with_pages(report_of(small, fleet(Path(small), 20), ASKED), small),
-        "hostile": with_pages(report_of(hostile, fleet(Path(hostile), 20, hostile=True), ASKED), hostile, every=True),
+        "small": with_pages(report_of(small, fleet(Path(small), 20), ASKED), small, host_page),
+        "hostile": with_pages(
+            report_of(hostile, fleet(Path(hostile), 20, hostile=True), ASKED), hostile, host_page, every=True
+        ),
         "large": report_of(large, fleet(Path(large), 1000, level=0, discovered=False), ASKED),
         "stopped": stopped_run(folder / "stopped"),
     }
@@ -84,23 +85,24 @@ def test_a_verdict_is_shown_alone_and_all_again(
     assert chromium.run(SHOWN) == len(report.hosts)
 
 
-def test_tiles_and_answers_at_the_top_lead_to_their_hosts(
+def test_tiles_at_the_top_and_answers_lead_to_their_hosts(
     chromium: Browser, saved: dict[str, Path], reports: dict[str, FleetReport]
 ) -> None:
     chromium.open(saved["large"])
-    chromium.click(".tiles a[data-verdict='1']")
+    chromium.click(".tiles a[data-outcome=unknown]")
     assert chromium.run(SHOWN) == counted(reports["large"], "unknown")
-    chromium.click(".answers a[data-answer=unreachable]")
+    assert chromium.run("location.hash") == "#checklist"
+    chromium.click("#filters button[type=reset]")
+    chromium.click("#answer option[value=unreachable]")
     assert chromium.run(SHOWN) == 18
-    assert chromium.run("location.hash") == "#hosts"
 
 
 def test_a_failure_leads_to_the_hosts_that_have_it(chromium: Browser, saved: dict[str, Path]) -> None:
     chromium.open(saved["large"])
-    count = chromium.run("document.querySelector('.steps .names').textContent.split(', ').length")
-    chromium.click(".steps button.show")
+    count = chromium.run("document.querySelector('.causes .names').textContent.split(', ').length")
+    chromium.click(".causes button.show")
     assert chromium.run(SHOWN) == count > 1
-    check = chromium.run("document.querySelector('.steps b').textContent")
+    check = chromium.run("document.querySelector('.causes .hint').textContent")
     assert chromium.run(f"{ROWS}.every(body => body.textContent.includes('{check}'))")
 
 
@@ -137,12 +139,12 @@ def test_hosts_are_sorted_by_any_column_both_ways(
     lines = reports[name].hosts
     chromium.open(saved[name])
     assert chromium.run(HOSTS) == [line.host for line in hosts_worst_first(lines)]
-    chromium.click("[data-sort=hosts] button")
+    chromium.click("#list th:nth-child(2) button")
     assert chromium.run(HOSTS) == [line.host for line in lines]
-    assert chromium.run("document.querySelector('[data-sort=hosts]').getAttribute('aria-sort')") == "ascending"
-    chromium.click("[data-sort=hosts] button")
+    assert chromium.run("document.querySelector('#list th:nth-child(2)').getAttribute('aria-sort')") == "ascending"
+    chromium.click("#list th:nth-child(2) button")
     assert chromium.run(HOSTS) == [line.host for line in reversed(lines)]
-    chromium.click("[data-sort='0'] button")
+    chromium.click("#list th:nth-child(4) button")
     failed = chromium.run(f"{ROWS}.map(body => Number(body.rows[0].cells[3].textContent) || 0)")
     assert failed == sorted(failed, reverse=True)
     assert max(failed) > 0
@@ -155,7 +157,7 @@ def test_numbers_in_names_are_numbers(chromium: Browser, tmp_path: Path) -> None
     lines = tuple(HostLine(host=f"gpu-{n}", folder=f"gpu-{n}") for n in (10, 9, 100, 1))
     (tmp_path / "fleet.html").write_text(html(FleetReport(verb="validate", hosts=lines)))
     chromium.open(tmp_path / "fleet.html")
-    chromium.click("[data-sort=hosts] button")
+    chromium.click("#list th:nth-child(2) button")
     assert chromium.run(HOSTS) == ["gpu-1", "gpu-9", "gpu-10", "gpu-100"]
 
 
@@ -163,7 +165,7 @@ def test_filters_and_order_hold_together(chromium: Browser, saved: dict[str, Pat
     chromium.open(saved["large"])
     chromium.click("#filters input[value=fail]")
     before = chromium.run(HOSTS)
-    chromium.click("[data-sort=hosts] button")
+    chromium.click("#list th:nth-child(2) button")
     assert chromium.run(HOSTS) == sorted(before) != before
 
 
@@ -182,6 +184,7 @@ def test_keys_walk_the_map_and_enter_unfolds_the_host(chromium: Browser, saved: 
     from selenium.webdriver.common.keys import Keys
 
     chromium.open(saved["large"])
+    chromium.click("#bad")
     chromium.run("document.getElementById('canvas').focus()")
     worst = chromium.run(HOSTS)[0]
     assert chromium.run("document.getElementById('cell').textContent").startswith(f"{worst}, device-present: ")
@@ -199,6 +202,8 @@ def test_the_map_says_what_is_under_the_mouse(chromium: Browser, saved: dict[str
     from selenium.webdriver.common.action_chains import ActionChains
 
     chromium.open(saved["small"])
+    chromium.click("#bad")
+    _settle(chromium)
     canvas = chromium.driver.find_element("id", "canvas")
     chromium.driver.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", canvas)
     size = canvas.size
@@ -211,9 +216,10 @@ def test_the_map_says_what_is_under_the_mouse(chromium: Browser, saved: dict[str
 def test_the_map_draws_failures_in_their_colour(chromium: Browser, saved: dict[str, Path]) -> None:
     """Pixels of the second cell, which failed, and of a cell that passed."""
     chromium.open(saved["small"])
+    chromium.click("#bad")
     _settle(chromium)
     seen = chromium.run(
-        "Array.from(document.getElementById('canvas').getContext('2d').getImageData(204, 152, 40, 1).data)"
+        "Array.from(document.getElementById('canvas').getContext('2d').getImageData(206, 152, 40, 1).data)"
     )
     assert seen[:3] == [0x8F, 0x14, 0x10]
     assert seen[-4:-1] == [0xDC, 0xEF, 0xE3]
@@ -273,7 +279,7 @@ def test_without_script_all_hosts_are_there_and_no_dead_controls(
         assert chromium.run(
             f"Array.from(document.querySelectorAll('{selector}')).filter(one => one.getClientRects().length).length"
         ) == 0, selector  # fmt: skip
-    assert chromium.run("document.querySelector('.bycheck').getClientRects().length") == 1
+    assert chromium.run("document.querySelector('#list').getClientRects().length") == 1
 
 
 WIDTHS = [(name, width) for name in NAMES for width in (320, 390, 768)]

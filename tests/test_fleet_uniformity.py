@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 import tracemalloc
 from pathlib import Path
 
 import pytest
-from fleetresults import HOSTILE_NAMES, RUN, write_lost, write_validation
-from rich.console import Console
+from fleetresults import HOSTILE_NAMES, RUN, html, markdown, printed, write_lost, write_validation
 from test_configuration import edited, plant
 from uniformhosts import GPUS, KINDS, VALUES, document, facts, machine
 
@@ -23,9 +21,6 @@ from hosttune.machine.archive import open_root
 from hosttune.model.configuration import FACT_KINDS, Fact
 from hosttune.model.fleet import FleetReport
 from hosttune.model.uniformity import Holder, Spread
-from hosttune.report.fleet_html import html
-from hosttune.report.fleet_md import markdown
-from hosttune.report.fleet_text import print_fleet
 from hosttune.validating import Request, validate
 
 H200 = HostHardware(None, Hardware(dict.fromkeys(GPUS, ("NVIDIA H200", "10de:2335")), "PowerBox 9680"))
@@ -183,12 +178,11 @@ def test_every_format_says_who_differs_and_what_is_unknown(tmp_path: Path) -> No
     assert {one.fact: one.state for one in report.uniformity if one.state != "alike"} == {
         "vbios": "differs", "kernel-arguments": "differs", "microcode": "unknown",
     }  # fmt: skip
-    out = io.StringIO()
-    print_fleet(report, Console(file=out, width=100, color_system=None))
-    assert max(map(len, out.getvalue().splitlines())) <= 100
-    text = " ".join(out.getvalue().split())
+    text = printed(report)
+    assert max(map(len, text.splitlines())) <= 100
+    text = " ".join(text.split())
     for page in (text, " ".join(html(report).split())):
-        assert "uniformity of 27 facts: 2 differing, 1 not known everywhere, 24 alike" in page
+        assert "Uniformity of 27 facts: 2 differing, 1 not known everywhere, 24 alike" in page
         assert "vbios of NVIDIA H200 (10de:2335 10de:18be)" in page
         assert "majority 96.00.A5.00.01 (63 of 64 known)" in page
         assert f"96.00.A1.00.02: h3 ({GPUS[3]})" in page
@@ -256,9 +250,8 @@ def test_hostile_names_and_values_are_shown_as_text(tmp_path: Path) -> None:
         value = {"vbios": "</script><script>hacked()</script>|`"} if name in HOSTILE_NAMES else {}
         write_validation(tmp_path, name, document(name, facts(value)))
     report = reported(tmp_path, tuple(names))
-    out = io.StringIO()
-    print_fleet(report, Console(file=out, width=100, color_system=None))
-    assert "\x1b" not in out.getvalue()
+    text = printed(report)
+    assert "\x1b" not in text
     assert "<script>hacked" not in html(report)
     assert "<script>" not in markdown(report)
 

@@ -19,14 +19,19 @@ from hosttune.report.blocks import (
     Entries,
     Entry,
     Exact,
+    Facet,
     Facts,
     Findings,
     Form,
+    Grid,
     Lines,
     Maps,
+    Member,
+    Names,
     Picture,
     Plots,
     Report,
+    Roster,
     Section,
     Suite,
     Table,
@@ -41,6 +46,7 @@ from hosttune.report.roofline import Plot, Row
 
 HOSTILE = '<script>alert(1)</script>|`a`\u202e\x1b[31m[x](http://y) & "'
 RESULT = CheckResult(check=HOSTILE, subject=HOSTILE, outcome="fail", expected=HOSTILE, actual=HOSTILE, hint=HOSTILE)
+FACTS = (("do", HOSTILE), ("hosts", Names((HOSTILE,))))
 BLOCKS: tuple[AnyBlock, ...] = (
     Lines(heading=HOSTILE, lines=(HOSTILE,), style="warn"),
     Lines(heading="steps", lines=(HOSTILE, "b"), numbered=True),
@@ -48,8 +54,19 @@ BLOCKS: tuple[AnyBlock, ...] = (
     Facts(heading="facts", parts=((HOSTILE, HOSTILE),)),
     Exact(heading="exact", parts=(f"+{HOSTILE}",), fold=True),
     Entries(
-        heading="entries", parts=(Entry(title=HOSTILE, mark=Mark("warn", "low"), facts=(("do", HOSTILE), ("", "b"))),)
+        heading="entries",
+        parts=(Entry(title=HOSTILE, mark=Mark("warn", "low"), facts=FACTS),),
     ),
+    Roster(
+        heading="roster",
+        noun="host",
+        columns=("n",),
+        parts=(
+            Member(name=HOSTILE, outcome="fail", cells=(HOSTILE,), summary=HOSTILE, entries=(Entry(title=HOSTILE),)),
+        ),
+        facets=(Facet(label="Answer", values=((HOSTILE,),)),),
+    ),
+    Grid(heading="grid", columns=(HOSTILE,), parts=("f",)),
     Findings(parts=(RESULT,), suite=Suite(name=HOSTILE, log=HOSTILE), forms=("text", "md", "html", "junit")),
     Charts(
         heading="charts",
@@ -106,7 +123,7 @@ def test_no_text_of_a_document_acts_in_any_format() -> None:
         assert not {"\u202e", "\x1b"} & set(made)
     assert not re.search(r"(?<!\\)[<`]", "\n".join(line for line in marked.splitlines() if not line.startswith("    ")))
     tags = [tag for tag, _ in Page(shown).tags]
-    assert tags.count("script") == 1  # the filter's own
+    assert tags.count("script") == 3  # the filter, the map and its letters
     assert tags.count("svg") == 2  # the picture and the roofline
     assert page(found) == shown
 

@@ -28,9 +28,9 @@ import hosttune
 from hosttune.cli import run
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Cpu, Host, Link, NumaNode, PciDevice, RunningGuest, VcpuPin
+from hosttune.model.text import printable
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import to_json
-from hosttune.report.branch import printable
 from hosttune.report.picture.layout import Picture, picture
 from hosttune.report.picture.metrics import fitted, text_width, wrapped
 from hosttune.report.picture.shapes import SIGN, Group, Line, Rect, Sign, Text

@@ -12,12 +12,12 @@ import pytest
 from rich.console import Console
 from validations import GPUS, HOSTILE, RULES, clean, everything_unknown, faulty, hostile, large, result
 
-from hosttune.model.text import visible
+from hosttune.bench.measures import Measure, Scale, figure_rows, measures
+from hosttune.model.text import number, visible
 from hosttune.model.validation import CheckResult, Sample, Validation, verdict_of
 from hosttune.report.draw.junit import junit
 from hosttune.report.draw.md import markdown
 from hosttune.report.draw.text import draw
-from hosttune.report.measures import Measure, Scale, figure_rows, measures, number
 from hosttune.report.outcomes import ANY_SUBJECT, groups, headline, next_steps
 from hosttune.report.validation import validation_report
 

@@ -51,7 +51,7 @@ def test_an_outcome_is_shown_alone_and_all_again(chromium: Browser, saved: dict[
     assert chromium.run(SHOWN) == OPEN
     chromium.click("#filters input[value=fail]")
     assert chromium.run(SHOWN) == 4
-    assert chromium.run("document.getElementById('shown').textContent") == "4 of 39 results are shown."
+    assert chromium.run("document.getElementById('shown').textContent") == "Shown: 4 of 39 results."
     chromium.click("#filters input[value=unknown]")
     assert chromium.run(SHOWN) == 6
     chromium.click("#filters button[type=reset]")
@@ -66,7 +66,9 @@ def test_a_device_is_shown_alone(chromium: Browser, saved: dict[str, Path]) -> N
     assert chromium.run(SHOWN) == 4
     chromium.click("#filters input[value=fail]")
     assert chromium.run(SHOWN) == 2
-    subjects = "Array.from(document.querySelectorAll('#checks tr.r:not([hidden])')).map(row => row.dataset.s)"
+    subjects = (
+        "Array.from(document.querySelectorAll('#checks tr.r:not([hidden])')).map(row => row.dataset.f0.slice(1, -1))"
+    )
     assert chromium.run(subjects) == [GPUS[5]] * 2
 
 

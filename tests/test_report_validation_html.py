@@ -18,22 +18,22 @@ from validations import GPUS, HOSTILE, clean, everything_unknown, faulty, hostil
 
 import hosttune
 from hosttune.bench.baselines import shipped
+from hosttune.bench.measures import Scale, measures
+from hosttune.bench.standards import scales
 from hosttune.domain.guestdiff import DIFFERENT, SAME, UNKNOWN
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import GuestMemory, Host, NumaNode, PciDevice, RunningGuest, VcpuPin
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Cell, Device, Plan, PlannedGuest, PlannedPin
-from hosttune.model.validation import Sample, Validation
+from hosttune.model.validation import OUTCOMES, Sample, Validation
 from hosttune.report.bars import charts
 from hosttune.report.changes import changes
 from hosttune.report.draw.html import page as html_of
 from hosttune.report.heatmaps import STEPS, matrices
-from hosttune.report.measures import Scale, measures
-from hosttune.report.outcomes import OUTCOMES, Mark
+from hosttune.report.outcomes import Mark
 from hosttune.report.page import page_templates
 from hosttune.report.reality import reality
 from hosttune.report.roofline import Roof, intensity, roofline
-from hosttune.report.standards import scales
 from hosttune.report.validation import validation_report
 
 ROOT = Path(__file__).parent.parent
@@ -134,7 +134,7 @@ def test_the_verdict_comes_first(pages: dict[str, str]) -> None:
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_result_is_in_the_checklist_without_any_script(name: str, pages: dict[str, str]) -> None:
     tags = Page(pages[name]).tags
-    rows = [attributes for tag, attributes in tags if tag == "tr" and "data-s" in attributes]
+    rows = [attributes for tag, attributes in tags if tag == "tr" and "data-f0" in attributes]
     assert len(rows) == len(DOCUMENTS[name]().results)
     assert not any("hidden" in row for row in rows)
 

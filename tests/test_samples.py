@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fleetresults import LOST, RUN, names, validation, write_discovered, write_lost, write_validation
+from fleetresults import LOST, RUN, html, names, validation, write_discovered, write_lost, write_validation
 
 from hosttune.cli.validate import report_of as validation_of
 from hosttune.discovery.evidence import gather
@@ -16,7 +16,6 @@ from hosttune.fleet.overview import Asked, report_of
 from hosttune.machine.archive import open_root
 from hosttune.model.validation import Validation
 from hosttune.report.draw.html import page
-from hosttune.report.fleet_html import html
 from hosttune.validating import Validated
 
 DOCS = Path(__file__).parent.parent / "docs"

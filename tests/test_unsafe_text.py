@@ -12,6 +12,9 @@ from typing import Any, get_args
 import msgspec
 import pytest
 from examplehosts import discovered
+from fleetresults import html as fleet_html
+from fleetresults import junit as fleet_junit
+from fleetresults import markdown as fleet_markdown
 from fleetresults import write_lost, write_validation
 from sweeps import sample
 from test_bounds import GUEST, host_of
@@ -32,9 +35,6 @@ from hosttune.model.values import to_builtins, to_json
 from hosttune.report.draw.html import page as html_of
 from hosttune.report.draw.junit import junit
 from hosttune.report.draw.md import markdown
-from hosttune.report.fleet_html import html as fleet_html
-from hosttune.report.fleet_junit import junit as fleet_junit
-from hosttune.report.fleet_md import markdown as fleet_markdown
 from hosttune.report.svg import host_svg
 from hosttune.report.validation import validation_report
 

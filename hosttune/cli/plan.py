@@ -10,7 +10,7 @@ import click
 
 from hosttune.cli.commands import Command, Devices, completing, host_options, read_host
 from hosttune.cli.output import emit, exiting, report_text, shown, tell, write
-from hosttune.cli.planned import chosen, save_plan
+from hosttune.cli.planned import DEFINITIONS, chosen, save_plan
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -130,8 +130,9 @@ def plan(
     if out is not None:
         save_plan(decided, out)
     with exiting(context, 1 if decided.unplaced else 0):
-        (write if output == "xml" and decided.unplaced else emit)(text)  # stdout is a definition, or empty
-        for finding in decided.findings if output == "xml" and not decided.unplaced else ():
+        defined = output in DEFINITIONS
+        (write if defined and decided.unplaced else emit)(text)
+        for finding in decided.findings if defined and not decided.unplaced else ():
             if finding.level != "info":
                 tell(shown(f"{finding.level}: {finding.text} ({finding.where})"))
         if out is None and root is None and document is None:
@@ -187,7 +188,7 @@ def asked_of_mig(asked: dict[str, Any], output: str) -> tuple[dict[str, Any], st
         return asked, asked["name"]
     _, count = profile_and_count(asked["mig"])
     named = re.fullmatch(r"(.+)-(0|[1-9][0-9]{0,3})", asked["name"] or "")
-    if output == "xml" and named is not None and int(named[2]) < count and count > 1:
+    if output in DEFINITIONS and named is not None and int(named[2]) < count and count > 1:
         return {**asked, "name": named[1]}, asked["name"]
     return asked, None
 

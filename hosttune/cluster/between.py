@@ -39,8 +39,8 @@ from hosttune.journal.jsonlines import JsonLines
 from hosttune.model.clock import now_text
 from hosttune.model.jsontext import typed_json
 from hosttune.model.listing import some
+from hosttune.model.text import count
 from hosttune.model.values import Value, to_json
-from hosttune.report.branch import count
 
 DEFAULT_MOST_HOSTS = 200  # hosts at once: a step ends with its slowest host, and each costs the controller a process
 _WINDOW = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])")

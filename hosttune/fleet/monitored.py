@@ -15,8 +15,7 @@ from hosttune.journal.state import load_text
 from hosttune.metrics import families as f
 from hosttune.model.limits import limit
 from hosttune.model.listing import some
-from hosttune.model.validation import CheckResult, Outcome, Verdict
-from hosttune.report.outcomes import severity
+from hosttune.model.validation import CheckResult, Outcome, Verdict, severity
 
 if TYPE_CHECKING:
     from prometheus_client.samples import Sample

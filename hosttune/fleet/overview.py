@@ -30,9 +30,16 @@ from hosttune.model.declared import Declared
 from hosttune.model.fleet import Answer, FleetReport, HandedLine, HostLine, Wave
 from hosttune.model.jsontext import typed_json
 from hosttune.model.listing import some
-from hosttune.model.validation import VALIDATION_SCHEMA, CheckResult, Validation, Verdict, verdict_of
+from hosttune.model.validation import (
+    VALIDATION_SCHEMA,
+    CheckResult,
+    Validation,
+    Verdict,
+    severity,
+    verdict_of,
+    worst_first,
+)
 from hosttune.model.validation import Outcome as CheckOutcome
-from hosttune.report.outcomes import severity, worst_first
 
 if TYPE_CHECKING:
     from hosttune.fleet.monitored import Monitored  # it brings the metrics, and checks with them

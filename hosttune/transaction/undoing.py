@@ -92,7 +92,7 @@ def _same_boot(site: Site, transaction: Transaction) -> bool:
 
 def revert_lines(rehearsed: Iterable[tuple[Record, Made]]) -> Iterable[str]:
     """Return the lines that the prompt of `revert` shows."""
-    from hosttune.report.result import value_line
+    from hosttune.model.settingtext import value_line
 
     for record, made in rehearsed:
         if made.outcome == "conflict":

@@ -1,104 +1,58 @@
 "use strict";
-// The page is whole without this: it filters and sorts the hosts, and draws the heat map. No text of a host becomes
-// markup here: everything is set as text or drawn.
+// Sorts a roster and draws the heat map of its rows. Everything is set as text or drawn: nothing becomes markup here.
 (function () {
-  const form = document.getElementById("filters");
   const list = document.getElementById("list");
-  if (!form || !list) return;
-  const data = JSON.parse(document.getElementById("data").textContent);
   const bodies = Array.from(list.tBodies);
-  const shown = document.getElementById("shown");
-  const boxes = Array.from(form.querySelectorAll("input[type=checkbox]"));
-  const words = document.getElementById("words");
-  const selects = ["answer", "check", "wave", "group", "machine"].map((id) => document.getElementById(id)).filter(Boolean);
   const collator = new Intl.Collator("en", { numeric: true });
-  const VERDICTS = ["fail", "unknown", "warn", "pass"];
-  let order = bodies.map((_, n) => n);
-  let visible = order;
-  let only = null;
-  let texts = null;
+  let visible = [];
   let drawing = 0;
 
-  // --- the hosts ---------------------------------------------------------------------------------------------
-
-  function passes(n, wanted, text) {
-    const chosen = (id) => { const one = document.getElementById(id); return one ? one.value : ""; };
-    if (only && !only.has(n)) return false;
-    if (wanted.size && !wanted.has(VERDICTS[data.verdicts[n]])) return false;
-    if (chosen("answer") && data.answers[n] !== chosen("answer")) return false;
-    if (chosen("wave") && String(data.waves[n]) !== chosen("wave")) return false;
-    if (chosen("group") && !data.groups[n].includes(chosen("group"))) return false;
-    if (chosen("machine") && data.machines[n] !== chosen("machine")) return false;
-    const check = chosen("check");
-    if (check && !"fuw".includes(data.cells[n][data.checks.indexOf(check)])) return false;
-    return !text || texts[n].includes(text);
-  }
-
-  function filter() {
-    const wanted = new Set(boxes.filter((box) => box.checked).map((box) => box.value));
-    const text = words.value.trim().toLowerCase();
-    if (text && !texts) texts = bodies.map((body) => body.textContent.toLowerCase());
-    visible = order.filter((n) => passes(n, wanted, text));
-    const keep = new Set(visible);
-    bodies.forEach((body, n) => { if (body.hidden === keep.has(n)) body.hidden = !keep.has(n); });
-    const hosts = bodies.length === 1 ? " host" : " hosts";
-    const all = visible.length === bodies.length;
-    shown.textContent = "Shown: " + (all ? "all " : visible.length + " of ") + bodies.length + hosts + ".";
-    redraw();
-  }
-
-  function clear() {
-    boxes.forEach((box) => { box.checked = false; });
-    selects.forEach((one) => { one.value = ""; });
-    words.value = "";
-    only = null;
-  }
-
-  function value(key, n) {
-    if (key === "hosts" || key === "machines") return data[key][n];
-    if (key === "answers") return data.words.indexOf(data.answers[n]);
-    if (key === "verdicts") return n; // the page's own order is worst first
-    if (key === "waves") return data.waves[n] === null ? Infinity : data.waves[n];
-    return data.counts[n][Number(key)];
-  }
-
-  function sort(key, down) {
+  const heads = Array.from(list.tHead.rows[0].cells);
+  function sort(column, down) {
     const sign = down ? -1 : 1;
-    const text = key === "hosts" || key === "machines";
-    const keys = bodies.map((_, n) => value(key, n));
-    order = bodies.map((_, n) => n).sort((a, b) => {
-      const less = text ? collator.compare(keys[a], keys[b]) : keys[a] - keys[b];
+    const numbers = heads[column].classList.contains("num");
+    const keys = bodies.map((body, n) => { // the page's own order is worst first
+      const text = body.rows[0].cells[column].textContent;
+      return !column ? n : numbers ? Number(text.replace("–", heads[column].textContent === "Wave" ? "Infinity" : "0")) : text;
+    });
+    const order = bodies.map((_, n) => n).sort((a, b) => {
+      const less = column && !numbers ? collator.compare(keys[a], keys[b]) : keys[a] - keys[b];
       return (less ? sign * less : 0) || a - b;
     });
     const place = document.createComment("");
     const y = scrollY;
-    list.replaceWith(place); // moved within the page, each host would cost a look at all of its neighbours
+    list.replaceWith(place); // moved within the page, each row would cost a look at all of its neighbours
     list.append(...order.map((n) => bodies[n]));
     place.replaceWith(list);
     scrollTo({ top: y, behavior: "instant" });
-    filter();
+    look();
   }
 
-  const heads = Array.from(list.tHead.rows[0].cells);
-  heads.forEach((head) => {
+  heads.forEach((head, column) => {
     const button = document.createElement("button");
     button.type = "button";
     button.textContent = head.textContent;
     head.replaceChildren(button);
     button.addEventListener("click", () => {
-      const numbers = "012".includes(head.dataset.sort);
       const was = head.getAttribute("aria-sort");
-      const down = was ? was === "ascending" : numbers;
+      const down = was ? was === "ascending" : head.classList.contains("num");
       heads.forEach((one) => one.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
-      sort(head.dataset.sort, down);
+      sort(column, down);
       button.focus({ preventScroll: true });
     });
   });
   heads[0].setAttribute("aria-sort", "ascending");
+  bodies.forEach((body, n) => { body.dataset.place = n; });
+
+  function look() {
+    visible = Array.from(list.tBodies).filter((body) => !body.hidden).map((body) => Number(body.dataset.place));
+    redraw();
+  }
+  document.addEventListener("filtered", look);
 
   function unfold(n) {
-    if (bodies[n].hidden) { clear(); filter(); }
+    if (bodies[n].hidden) document.querySelector("#filters [type=reset]").click();
     list.querySelectorAll("tbody.found").forEach((body) => body.classList.remove("found"));
     bodies[n].classList.add("found");
     const details = bodies[n].querySelector("details");
@@ -108,41 +62,13 @@
     if (target) target.focus({ preventScroll: true });
   }
 
-  function choose(change) {
-    clear();
-    change();
-    filter();
-  }
-
-  let typing = 0;
-  words.addEventListener("input", (event) => { // one filtering for a burst of keys
-    event.stopPropagation();
-    clearTimeout(typing);
-    typing = setTimeout(filter, bodies.length > 300 ? 120 : 0);
-  });
-  form.addEventListener("change", filter);
-  form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("reset", (event) => { event.preventDefault(); clear(); filter(); });
-  document.querySelectorAll("a[data-verdict]").forEach((link) => link.addEventListener("click", () => choose(() => {
-    boxes.forEach((box) => { box.checked = box.value === VERDICTS[Number(link.dataset.verdict)]; });
-  })));
-  document.querySelectorAll("a[data-answer]").forEach((link) => link.addEventListener("click", () => choose(() => {
-    document.getElementById("answer").value = link.dataset.answer;
-  })));
-  document.querySelectorAll("button[data-t]").forEach((button) => {
-    button.hidden = false;
-    button.addEventListener("click", () => {
-      choose(() => { only = new Set(data.troubles[Number(button.dataset.t)]); });
-      document.getElementById("hosts").scrollIntoView();
-    });
-  });
-  form.hidden = false;
-
   // --- the heat map ------------------------------------------------------------------------------------------
 
   const canvas = document.getElementById("canvas");
   const heat = document.getElementById("heat");
-  if (!canvas) { filter(); return; }
+  if (!canvas) return;
+  const data = JSON.parse(document.getElementById("grid").textContent);
+  const names = bodies.map((body) => body.rows[0].cells[1].firstChild.textContent.trim());
   const box = document.getElementById("box");
   const sheet = document.getElementById("sheet");
   const tip = document.getElementById("tip");
@@ -151,7 +77,7 @@
   const fit = document.getElementById("fit");
   const context = canvas.getContext("2d");
   const NAMES = { f: "fail", u: "unknown", w: "warn", p: "pass", s: "skip", x: "unknown", "-": "none" };
-  const MEANS = { f: "failed", u: "unknown", w: "warning", p: "passed", s: "not applicable", x: "no answer from the host: unknown", "-": "not checked there" };
+  const MEANS = { f: "failed", u: "unknown", w: "warning", p: "passed", s: "not applicable", x: "no answer: unknown", "-": "not checked there" };
   const HEAD = 150; // pixels of the slanted names of checks, and how far the last one leans out
   const SLANT = 80;
   const MOST = 640; // pixels of the map's window
@@ -167,7 +93,7 @@
     const left = narrow ? 110 : 190;
     const rows = Math.max(visible.length, 1);
     const height = fit.checked ? Math.min(16, Math.max(2, Math.floor((MOST - HEAD) / rows))) : 16;
-    const width = Math.max(13, Math.min(26, Math.floor((box.clientWidth - left - SLANT) / Math.max(columns.length, 1))));
+    const width = Math.max(15, Math.min(26, Math.floor((box.clientWidth - left - SLANT) / Math.max(columns.length, 1))));
     size = { left, top: HEAD, width, height };
     sheet.style.width = left + columns.length * width + SLANT + "px";
     sheet.style.height = size.top + rows * height + 2 + "px";
@@ -186,7 +112,7 @@
   }
 
   function redraw() {
-    if (!canvas || drawing) return;
+    if (drawing || heat === null) return;
     drawing = requestAnimationFrame(() => { drawing = 0; measure(); draw(); });
   }
 
@@ -213,7 +139,7 @@
     const { left, top, width, height } = size;
     const y = top + row * height - box.scrollTop;
     const gap = height > 5 ? 1 : 0;
-    const letters = data.cells[visible[row]];
+    const letters = data.rows[visible[row]];
     for (let column = firstColumn; column < columns.length; column += 1) {
       const x = left + column * width - box.scrollLeft;
       if (x > across) break;
@@ -252,7 +178,7 @@
     context.clip();
     const step = Math.max(1, Math.ceil(14 / height));
     for (let row = Math.ceil(firstRow / step) * step; row < lastRow; row += step) {
-      context.fillText(data.hosts[visible[row]], 6, top + row * height - box.scrollTop + Math.max(height, 12) / 2);
+      context.fillText(names[visible[row]], 6, top + row * height - box.scrollTop + Math.max(height, 12) / 2);
     }
     context.restore();
     context.save();
@@ -265,7 +191,7 @@
       context.save();
       context.translate(x, top - 6);
       context.rotate(-Math.PI / 3);
-      context.fillText(data.checks[columns[column]], 0, 0);
+      context.fillText(data.columns[columns[column]], 0, 0);
       context.restore();
     }
     context.restore();
@@ -282,8 +208,7 @@
   function say(row, column) {
     const host = visible[row];
     const check = columns[column];
-    const why = data.cells[host][check] === "x" ? " (" + data.answers[host] + ")" : "";
-    return data.hosts[host] + ", " + data.checks[check] + ": " + MEANS[data.cells[host][check]] + why;
+    return names[host] + ", " + data.columns[check] + ": " + MEANS[data.rows[host][check]];
   }
 
   function move(rows, across) {
@@ -328,17 +253,19 @@
   fit.addEventListener("change", redraw);
   bad.addEventListener("change", pick);
 
+  function wrong(n) {
+    return data.rows.some((letters) => "fuw".includes(letters[n]));
+  }
+
   function pick() {
-    const wrong = (n) => data.cells.some((letters) => "fuw".includes(letters[n]));
-    columns = data.checks.map((_, n) => n).filter((n) => !bad.checked || wrong(n));
+    columns = data.columns.map((_, n) => n).filter((n) => !bad.checked || wrong(n));
     cursor = [0, 0];
     redraw();
   }
 
   fit.checked = bodies.length > 40;
-  bad.checked = false;
+  bad.checked = data.columns.some((_, n) => wrong(n));
   heat.hidden = false;
-  document.getElementById("by-check").open = false;
   pick();
-  filter();
+  look();
 })();

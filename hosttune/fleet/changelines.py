@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from hosttune.model.plan import Plan, PlannedGuest
 from hosttune.model.result import Result
+from hosttune.model.settingtext import setting_text, setting_value, short_lists, short_value
+from hosttune.model.text import count
 from hosttune.model.values import format_size
-from hosttune.report.branch import count
-from hosttune.report.result import setting_text, short_value
-from hosttune.report.values import setting_value, short_lists
 
 _ERROR = "error: "
 

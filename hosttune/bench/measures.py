@@ -6,10 +6,12 @@ The scale says whether higher or lower is better; otherwise the metric's family 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from statistics import median
 
 from hosttune.bench.metrics import metric_of
+from hosttune.model.text import number
 from hosttune.model.validation import Sample
 from hosttune.model.values import Value, grouped
 
@@ -116,18 +118,6 @@ def title_of(metric: str) -> str:
     return family.title if family else ""
 
 
-def number(value: float | None) -> str:
-    """Return a figure for people: at least three significant digits, with thousands separators, "unknown" for None."""
-    if value is None or not math.isfinite(value):
-        return "unknown"
-    size = abs(value)
-    if size >= 100:
-        return f"{value:,.0f}"
-    if size >= 10:
-        return f"{value:.1f}"
-    return f"{value:.2f}" if size >= 0.1 or value == 0 else f"{value:.3g}"
-
-
 def percent(value: float | None, axis: float) -> float | None:
     """Return how long the bar of a value is, in percent of its axis; None if it has none."""
     if value is None or axis <= 0:
@@ -165,3 +155,15 @@ def figure(measure: Measure) -> str:
     if len(measure.runs) == 1:
         return number(measure.median)
     return f"{number(measure.median)}  ({number(measure.lowest)} to {number(measure.highest)}, {runs}{missing})"
+
+
+_PAIR = re.compile(r"(\S.*?)\s*(?:->|→|>|\bto\b)\s*(.*\S)")
+
+
+def pair_of(subject: str) -> tuple[str, str] | None:
+    """Return the two ends of a subject such as "0000:18:00.0>0000:29:00.0" or "node 0 to node 1".
+
+    None for a single thing.
+    """
+    found = _PAIR.fullmatch(subject)
+    return (found[1], found[2]) if found else None

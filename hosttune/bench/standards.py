@@ -10,15 +10,12 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 
 from hosttune.bench.baselines import Baseline, Standard, pair_links
+from hosttune.bench.measures import Scale, measures, pair_of
 from hosttune.bench.metrics import metric_of
 from hosttune.model.host import Host
 from hosttune.model.validation import Sample, Validation
-from hosttune.report.heatmaps import pair_of
-from hosttune.report.measures import Scale, measures
-from hosttune.report.roofline import KINDS, Roof
 
 _GPUS = re.compile(r"([0-9]{1,3}) GPUs?")
-_SIDE = "gemm-{}-side"  # the fact that has the side of the products of a number type
 
 
 def scales(
@@ -45,27 +42,6 @@ def device_kinds(host: Host | None) -> dict[str, str]:
         return {}
     gpus = {gpu.address for gpu in host.index.accelerators}
     return {device.address: device.ids for device in host.pci if device.address in gpus and device.ids}
-
-
-def roofs(host: Host | None, standard: Standard) -> dict[str, Roof]:
-    """Return a roof for each GPU by address, if the device's peaks are known."""
-    known = {}
-    for address, kind in device_kinds(host).items():
-        peaks = standard.peaks.get(kind)
-        if peaks is not None:
-            known[address] = Roof(
-                device=peaks.model,
-                memory_gb_per_s=peaks.values.get("memory"),
-                compute={name: value for name, value in peaks.values.items() if name in KINDS},
-                source=peaks.source,
-            )
-    return known
-
-
-def sides(facts: Mapping[str, str] | None) -> dict[str, int]:
-    """Return the side of the square products by number type, from the facts of a validation."""
-    texts = {kind: (facts or {}).get(_SIDE.format(kind), "") for kind in KINDS}
-    return {kind: int(text) for kind, text in texts.items() if re.fullmatch(r"[1-9][0-9]{0,6}", text)}
 
 
 def _scale(
