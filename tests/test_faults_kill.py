@@ -129,6 +129,7 @@ def test_a_change_past_the_system_is_caught(tmp_path: Path) -> None:
 # --- every kind ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(most=11)
 @pytest.mark.parametrize("name", [*EXAMPLES, WHOLE_HOST])
 def test_killed_at_every_point(name: str, found: Found, request: pytest.FixtureRequest) -> None:
     tally = found(name)
@@ -155,7 +156,7 @@ def test_a_kernel_call_of_the_stand_in_that_is_cut_off(name: str, tmp_path: Path
             faults = Faults(at=at, act=kill, kinds=frozenset((FILE,)), whole=frozenset())
             return run_forked(lab.root, job, faults)
 
-        for at in sample(f"inside {name}", range(1, run(0).count + 1), 5):
+        for at in sample(f"inside {name}", range(1, run(0).count + 1), 2):
             killed = run(at)
             assert killed.fired
             for finish in (recovering(lab.example), reverting(lab.example)):
