@@ -116,13 +116,14 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "own"), CASES)
+@pytest.mark.parametrize(("name", "own"), sample("evidence cases", CASES, 8))
 def test_lost_evidence_never_improves_a_result(name: str, own: bool) -> None:
     run(name, own, sample(f"evidence {name} {own}", trials(name, own), 2))
 
 
-@pytest.mark.parametrize("own", [False, True])
-@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.parametrize(
+    ("name", "own"), sample("told twice", [(name, own) for name in HEALTHY for own in (False, True)], 3)
+)
 def test_what_is_told_twice_never_improves_a_result(name: str, own: bool) -> None:
     """Each fault's line, element, key and file, with the healthy host's copy beside it."""
     _, _, every = host(name, own)
