@@ -75,6 +75,7 @@ def test_all_that_can_be_contradicted_is_tried() -> None:
     assert names == {"class", "vendor", "device", "driver", "physfn", "iommu_group", "link"}
 
 
+@pytest.mark.sweep(most=8)
 @pytest.mark.parametrize("case", CASES)
 def test_another_valid_value_never_improves_a_result(case: str) -> None:
     after = validated(damaged(sick(), CASES[case]))

@@ -86,6 +86,7 @@ def test_the_nth_change_fails(host: Lab, number: int, kind: str, every: int) -> 
         failed_and_taken_back(host, result, code, faults)
 
 
+@pytest.mark.sweep(most=14)
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=errno.errorcode.__getitem__)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_nth_change_of_every_kind_fails(name: str, number: int, tmp_path: Path) -> None:
