@@ -18,6 +18,11 @@ def folder(name: str) -> str:
     return shipped if os.path.isdir(shipped) else f"{os.path.dirname(_PACKAGE)}/{name}"
 
 
+def shipped_names(name: str) -> list[str]:
+    """Return the names of the files in a shipped folder, sorted."""
+    return sorted(os.listdir(folder(name)))
+
+
 def shipped_text(room: str, name: str) -> str:
     """Return the text of a file in a shipped folder."""
     with open(f"{folder(room)}/{name}", encoding="utf-8") as file:

@@ -8,7 +8,6 @@ the physical peak and the peak, have a unit of the metric's dimension, and name 
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -164,11 +163,11 @@ def pair_links(host: Host, measured: Sequence[str]) -> dict[str, int]:
 
 def shipped() -> Standard:
     """Return the peaks and baselines that are part of hosttune. Raises BadInput for a damaged file."""
-    from hosttune.assets import folder, shipped_text
+    from hosttune.assets import shipped_names, shipped_text
 
     peaks = shipped_peaks().peaks
     rows: list[Baseline] = []
-    for name in sorted(os.listdir(folder("baselines"))):
+    for name in shipped_names("baselines"):
         if name.endswith(".toml") and name != "roofline.toml":
             rows += read_baselines(shipped_text("baselines", name), peaks, name)
     return Standard(peaks, tuple(rows))

@@ -11,9 +11,6 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lxml import etree
-
-from hosttune.domain.xml import parse
 from hosttune.errors import CommandFailed, Unreadable
 from hosttune.machine.system import System
 from hosttune.model.values import Value, to_json
@@ -123,8 +120,8 @@ def _library_domains(connection: libvirt.virConnect) -> list[RawDomain]:
                 RawDomain(
                     name=domain.name(),
                     state=STATES[state] if 0 <= state < len(STATES) else None,
-                    xml=resolve_volumes(domain.XMLDesc(0), path_of),
-                    inactive_xml=resolve_volumes(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE), path_of)
+                    xml=resolved(domain.XMLDesc(0), path_of),
+                    inactive_xml=resolved(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE), path_of)
                     if persistent
                     else None,
                     starting=(state, reason) == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP),
@@ -241,7 +238,7 @@ def _virsh_domain(system: System, uri: str, uuid: str) -> RawDomain | None:
             return None
 
     def definition(*options: str) -> str:
-        return resolve_volumes(virsh("dumpxml", *options, uuid), path_of)
+        return resolved(virsh("dumpxml", *options, uuid), path_of)
 
     try:
         state, _, reason = virsh("domstate", "--reason", uuid).partition(" (")
@@ -270,21 +267,10 @@ def _virsh_capabilities(system: System, uri: str) -> tuple[str | None, str | Non
     return None, problem
 
 
-def resolve_volumes(xml: str, path_of: Callable[[str, str], str | None]) -> str:
-    """Return a domain's XML with its volumes of storage pools as the disks that they are when it starts.
+def resolved(xml: str, path_of: Callable[[str, str], str | None]) -> str:
+    """Return a domain's XML with its volumes of storage pools as the disks that they are (`resolve_volumes`)."""
+    if "'volume'" not in xml:
+        return xml
+    from hosttune.discovery.volumes import resolve_volumes  # few guests have any, and this loads lxml
 
-    `path_of`: the path of a volume (pool, name): a file, a block device, or no path of the host for one on a
-    network (RBD). None, as for a pool that is not active, leaves the disk as it is.
-    """
-    try:
-        root = parse(xml) if "'volume'" in xml else None
-    except (etree.XMLSyntaxError, ValueError):
-        return xml  # whoever reads it says what is wrong
-    for disk in root.iterfind("devices/disk[@type='volume']") if root is not None else ():
-        source = disk.find("source")
-        path = path_of(source.get("pool", ""), source.get("volume", "")) if source is not None else None
-        if source is not None and path:
-            kind = "network" if path[0] != "/" else "block" if path.startswith("/dev/") else "file"
-            disk.set("type", kind)
-            source.set({"network": "name", "block": "dev", "file": "file"}[kind], path)
-    return xml if root is None else str(etree.tostring(root, encoding="unicode"))
+    return resolve_volumes(xml, path_of)
