@@ -51,8 +51,8 @@ evidence: export HOSTTUNE_SWEEP := full
 evidence: export HOSTTUNE_EVIDENCE_SUMMARY := $(EVIDENCE)
 evidence: set-up-test
 	mkdir -p $(dir $(EVIDENCE)) && rm -f $(EVIDENCE)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal tests/test_evidence_lost.py; done=$$?; \
-	$(BIN)/python tests/evidence_summary.py $(EVIDENCE); exit $$done
+	$(BIN)/pytest -n $(JOBS) --dist worksteal tests/system/test_evidence_lost.py; done=$$?; \
+	$(BIN)/python tests/support/evidence_summary.py $(EVIDENCE); exit $$done
 
 # At most two workers: each boots an emulated host of its own, some two.
 lab-test: set-up-test $(STAMP)/apt-lab
