@@ -30,7 +30,7 @@ def changed() -> list[str]:
 def tests_of(names: list[str]) -> list[str]:
     """The unit tests that these files ask for."""
     parts = [name.split("/") for name in names]
-    rooms = {part[1] for part in parts if part[0] == "hosttune"}
+    rooms = {"front" if part[1] == "__init__.py" else part[1] for part in parts if part[0] == "hosttune"}
     rooms.update(room for part in parts for room in BESIDE.get(part[0], ()))
     support = [Path(name).stem for name in names if name.startswith("tests/support/")]
     named = re.compile(rf"\b({'|'.join(support)}) import\b" if support else "(?!)")
