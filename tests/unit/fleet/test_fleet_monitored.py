@@ -144,6 +144,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert run([*asked, str(FEDERATE)]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("FAIL")
-    assert "✗ monitored: 1 host: sick" in printed
+    assert "1. monitored (fail: 1 host)\n      hosts: sick\n" in printed
     assert run([*asked, str(tmp_path / "none")]) == 2
     assert "the answer of Prometheus' /federate" in capsys.readouterr().err

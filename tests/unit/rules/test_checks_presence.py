@@ -435,7 +435,11 @@ def test_an_older_validation_names_its_devices_by_its_results() -> None:
 
 @pytest.mark.parametrize(
     ("text", "what"),
-    [(b"{", "not JSON"), (b"[]", "it has no schema"), (b'{"schema":"hosttune.result/v1"}', "hosttune.result/v1")],
+    [
+        (b"{", "not a JSON document"),
+        (b"[]", "it has no schema"),
+        (b'{"schema":"hosttune.result/v1"}', "hosttune.result/v1"),
+    ],
 )
 def test_what_is_no_expectation(text: bytes, what: str) -> None:
     with pytest.raises(BadInput, match=what):
