@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from hosttune.bench.metrics import metric_of
-from hosttune.model.text import number
+from hosttune.model.text import count, number
 from hosttune.model.validation import Sample
 from hosttune.model.values import Value, grouped
 
@@ -148,7 +148,7 @@ def figure(measure: Measure) -> str:
 
     Runs without a figure are counted, never dropped.
     """
-    runs = f"{len(measure.runs)} run{'' if len(measure.runs) == 1 else 's'}"
+    runs = count(len(measure.runs), "run")
     if measure.median is None:
         return f"unknown: no figure from {runs}"
     missing = f", {measure.missing} without a figure" if measure.missing else ""

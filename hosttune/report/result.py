@@ -125,6 +125,3 @@ def _entry(entry: Entry, result: Result, drifted: Collection[str]) -> Row:
 def _drift(one: Drift) -> Row:
     text = one.why or f"was {short_value(one.expected)}, now {short_value(one.actual)}"
     return Row(title=setting_text(one.action), facts=(("", text),))
-
-
-# --- values --------------------------------------------------------------------------------------------------

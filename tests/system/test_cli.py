@@ -704,19 +704,8 @@ def test_a_command_imports_only_what_it_needs(host_root: Callable[[str], Path]) 
     optional = {"pynvml", "libvirt"}
     # Documents of other commands, and libraries for files that this host does not have:
     spared_by_discover = {
-        "hosttune.planning",
-        "hosttune.rules.checks",
-        "hosttune.model.evidence",
-        "hosttune.model.plan",
-    }
-    spared_by_discover |= {
-        "hosttune.model.plan",
-        "hosttune.domain.writer",
-        "lxml.etree",
-        "yaml",
-        "pathlib",
-        "dataclasses",
-        "tempfile",
+        *("hosttune.planning", "hosttune.rules.checks", "hosttune.model.evidence", "hosttune.model.plan"),
+        *("hosttune.domain.writer", "lxml.etree", "yaml", "pathlib", "dataclasses", "tempfile"),
     }
     calls = (
         (["--version"], {"jinja2", "rich", "lxml.etree", "yaml", "subprocess", "tarfile", "msgspec"} | optional),
