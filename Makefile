@@ -37,7 +37,7 @@ set-up-test: set-up $(STAMP)/test $(STAMP)/apt-test $(STAMP)/apt-browser $(STAMP
 test: set-up-test
 	$(BIN)/pytest -n $(JOBS) --dist worksteal --durations 10
 
-# The quick loop: linters first, then the unit tests of what changed (tests/changed.py; BASE=main, ALL=1).
+# The quick loop: linters first, then the unit tests of the rooms that changed (tests/changed.py; BASE=main, ALL=1).
 check: set-up-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -51,16 +51,40 @@ evidence: export HOSTTUNE_SWEEP := full
 evidence: export HOSTTUNE_EVIDENCE_SUMMARY := $(EVIDENCE)
 evidence: set-up-test
 	mkdir -p $(dir $(EVIDENCE)) && rm -f $(EVIDENCE)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal tests/test_evidence_lost.py; done=$$?; \
-	$(BIN)/python tests/evidence_summary.py $(EVIDENCE); exit $$done
+	$(BIN)/pytest -n $(JOBS) --dist worksteal tests/system/test_evidence_lost.py; done=$$?; \
+	$(BIN)/python tests/support/evidence_summary.py $(EVIDENCE); exit $$done
 
 # At most two workers: each boots an emulated host of its own, some two.
+LAB := tests/lab -m lab -n $(shell echo $$(($(JOBS) < 2 ? $(JOBS) : 2)))
 lab-test: set-up-test $(STAMP)/apt-lab
-	$(BIN)/pytest tests/lab -m lab -n $(shell echo $$(($(JOBS) < 2 ? $(JOBS) : 2))) --durations 10
+	$(BIN)/pytest $(LAB) --durations 10
 
-# What the other two take a sample of, whole; CI does not run it.
+# What the other two take a sample of, whole, in parts (PART=NAME, without it all in this order); CI does not run it.
+PARTS := planner faults evidence handover rest lab machines
+PLANNER := tests/unit/planning tests/unit/guest
+FAULTS := tests/system/test_faults_*.py tests/unit/transaction
+EVIDENCE := tests/system/test_evidence_*.py tests/unit/rules tests/unit/metrics
+HANDOVER := tests/system/test_handover_*.py tests/unit/handover
+# Those of the lab that boot machines of their own.
+MACHINES := $(addprefix tests/lab/test_lab_,alerts.py handover*.py pairs.py stock.py testguest.py)
+all_but = $(foreach path,$(1),--ignore-glob '$(path)')
+SWEEP := -n $(JOBS) --dist worksteal
+ARGS_planner := $(SWEEP) $(PLANNER)
+ARGS_faults := $(SWEEP) $(FAULTS)
+ARGS_evidence := $(SWEEP) $(EVIDENCE)
+ARGS_handover := $(SWEEP) $(HANDOVER)
+ARGS_rest := $(SWEEP) tests/unit tests/system $(call all_but,$(PLANNER) $(FAULTS) $(EVIDENCE) $(HANDOVER))
+ARGS_lab := $(LAB) $(call all_but,$(MACHINES))
+ARGS_machines := $(subst tests/lab ,$(MACHINES) ,$(LAB))
+$(if $(filter-out $(PARTS),$(PART)),$(error PART is one of: $(PARTS)))
+
 lab-full: export HOSTTUNE_SWEEP := full
-lab-full: test lab-test
+lab-full: $(addprefix part-,$(or $(PART),$(PARTS)))
+
+part-lab part-machines: $(STAMP)/apt-lab
+part-%: set-up-test
+	@echo "make lab-full: part $* of $(PARTS) (PART=NAME: one)"
+	$(BIN)/pytest $(ARGS_$*) --durations 10
 
 bench: set-up-test $(STAMP)/apt-bench $(STAMP)/nova $(STAMP)/host
 	$(BIN)/python bench/run.py

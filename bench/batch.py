@@ -1,6 +1,6 @@
 """Several guests in one plan: as good as the exact oracle on 2,000 batches, and how long deciding takes.
 
-The oracle is CP-SAT on one worker (`tests/batch_oracle.py`), timed on the same batches in the same run. Times are of
+The oracle is CP-SAT on one worker (`batch_oracle`), timed on the same batches in the same run. Times are of
 `plan` in process, documents already read.
 """
 

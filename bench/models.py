@@ -80,6 +80,5 @@ def validation(host: object) -> str:
 
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT)]
     for row in models(sys.argv[1] if len(sys.argv) > 1 else str(EXAMPLE)):
         print(f"{row.what}: {row.figure} ({row.bound}{'' if row.holds else ', missed'})")

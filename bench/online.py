@@ -222,6 +222,5 @@ def online(most: int | None = None) -> list[Row]:
 
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT / "tests")]
     for row in online(*map(int, sys.argv[1:])):
         print(f"| {row.what} | {row.figure}{'' if row.holds else ' **missed**'} | {row.bound} |")

@@ -28,7 +28,6 @@ from rows import HOSTTUNE, PYTHON, Row, interleaved
 from watching import watching
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 CAPTURE = ROOT / "tests/hosts/derived/xe9680-8xh100-lspci.tar.xz"
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 from rows import PYTHON, ROOT, Row
-from test_discovery_libvirt_python import python_with_libvirt
+from system.test_discovery_libvirt_python import python_with_libvirt
 
 INTERVAL = 60.0
 SECONDS = 20.0

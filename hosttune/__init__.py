@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from hosttune.errors import BadInput, HosttuneError, Refused
+    from hosttune.machine.system import System
     from hosttune.model.host import Host
     from hosttune.model.intent import Intent
     from hosttune.model.plan import Plan
@@ -74,9 +75,14 @@ def discover(root: Place | None = None) -> Host:
         >>> sum(gpu.vendor == "nvidia" for gpu in host.gpus), len(host.numa_nodes)
         (8, 2)
     """
-    from hosttune.transaction.site import open_site
+    from hosttune.gpu import begin
+    from hosttune.machine.reader import Reader
 
-    return open_site(_text(root))[1]()
+    reader = Reader(_system(root))
+    begin(reader)  # before the other rooms are imported: a maker's library takes long to answer
+    from hosttune.transaction.site import site_of
+
+    return site_of(reader.system).discover(reader)
 
 
 def capture(path: Place, root: Place | None = None, *, say: Callable[[str], None] = lambda text: None) -> Host:
@@ -102,9 +108,8 @@ def capture(path: Place, root: Place | None = None, *, say: Callable[[str], None
         True
     """
     from hosttune.discovery.recording import write_capture
-    from hosttune.machine.archive import open_system
 
-    return write_capture(open_system(_text(root)), os.fspath(path), say)
+    return write_capture(_system(root), os.fspath(path), say)
 
 
 def plan(host: Host, intent: Intent) -> Plan:
@@ -149,7 +154,7 @@ def domain_xml(plan: Plan, name: str) -> str:
         >>> print(hosttune.domain_xml(plan, "train").splitlines()[0])
         <domain type='kvm'>
     """
-    from hosttune.domain import domain_xml as write
+    from hosttune.domain.writer import domain_xml as write
 
     return write(plan, name)
 
@@ -346,7 +351,6 @@ def validate(
         >>> validation.verdict, [row.outcome for row in validation.results if row.check == "pcie-link"][:2]
         ('warn', ['pass', 'pass'])
     """
-    from hosttune.machine.archive import open_system
     from hosttune.rules.checks.expected import of_value
     from hosttune.validating import Request
     from hosttune.validating import validate as check
@@ -361,8 +365,18 @@ def validate(
         peers=tuple(peers),
         floors=floors,
     )
-    place = open_system(_text(root)) if root is None or isinstance(root, str | os.PathLike) else root
+    place = _system(root) if root is None or isinstance(root, str | os.PathLike) else root
     return check(place, request, say=say, tell=say).validation
+
+
+def _system(root: Place | None) -> System:
+    if root is None:
+        from hosttune.machine.live import Machine
+
+        return Machine()
+    from hosttune.machine.archive import open_root
+
+    return open_root(os.fspath(root))
 
 
 def _text(root: Place | None) -> str | None:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = os.path.dirname(os.path.realpath(__file__))
 
 
-def folder(name: str) -> Path:
+def folder(name: str) -> str:
     """Return the shipped folder `templates`, `examples` or `baselines`."""
-    shipped = _PACKAGE / "_assets" / name
-    return shipped if shipped.is_dir() else _PACKAGE.parent / name
+    shipped = f"{_PACKAGE}/_assets/{name}"
+    return shipped if os.path.isdir(shipped) else f"{os.path.dirname(_PACKAGE)}/{name}"
+
+
+def shipped_names(name: str) -> list[str]:
+    """Return the names of the files in a shipped folder, sorted."""
+    return sorted(os.listdir(folder(name)))
+
+
+def shipped_text(room: str, name: str) -> str:
+    """Return the text of a file in a shipped folder."""
+    with open(f"{folder(room)}/{name}", encoding="utf-8") as file:
+        return file.read()
 
 
 def templates(name: str = "", *, autoescape: bool = True, finalize: Callable[[Any], Any] | None = None) -> Environment:
@@ -23,7 +34,7 @@ def templates(name: str = "", *, autoescape: bool = True, finalize: Callable[[An
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
-        loader=FileSystemLoader(folder("templates") / name),
+        loader=FileSystemLoader(os.path.join(folder("templates"), name)),
         undefined=StrictUndefined,
         autoescape=autoescape,
         trim_blocks=True,
@@ -33,9 +44,9 @@ def templates(name: str = "", *, autoescape: bool = True, finalize: Callable[[An
     )
 
 
-def read_table(path: Path) -> Mapping[str, Any]:
+def read_table(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     """Read a TOML table that is shipped beside the code."""
     import tomllib
 
-    with path.open("rb") as file:
+    with open(path, "rb") as file:
         return tomllib.load(file)

@@ -94,7 +94,7 @@ def read_nodes(reader: Reader, paths: Iterable[str] = ()) -> dict[str, tuple[str
                 found[f"/dev/{node}"] = tuple(sysfs.functions_in(reader.link(f"{_VDPA}/{name}") or "")[-1:])
     folders = ("/dev/mapper", "/dev/md", *(f"/dev/disk/{kind}" for kind in reader.names("/dev/disk")))
     for path in (*(f"{folder}/{name}" for folder in folders for name in reader.names(folder)), *paths):
-        target = reader.link(path)
+        target = reader.link(path) if path.startswith("/") else None
         if target is not None and path not in found:
             found[path] = (reader.link(target) or target,)
     return found

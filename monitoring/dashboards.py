@@ -1,6 +1,6 @@
 """The dashboards for Grafana, built in Python: `dashboards/host.json` and `fleet.json` are what this returns.
 
-After a change: pytest --regenerate tests/test_monitoring_dashboards.py. Grafana 10.1 or newer reads them; each asks for
+After a change: pytest --regenerate -k monitoring_dashboards. Grafana 10.1 or newer reads them; each asks for
 its data source of the type Prometheus. What is unknown (NaN) is shown as "unknown", never as 0.
 """
 

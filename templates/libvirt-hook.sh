@@ -11,6 +11,7 @@
 # hand-over. That only reads, takes 10 seconds at most, and never makes a start fail. `hosttune apply` calls this with the
 # operation "look", for that alone, before it starts a guest. At "start" it is too late: libvirt has set the function.
 sys=/sys
+pools=/run/libvirt/storage
 folder=@STATE@/handover
 starts=$folder/starts
 quarantined=$folder/quarantined
@@ -31,8 +32,8 @@ fail() {
 }
 
 # One word for each device of the host that the guest has: the address of a function; mdev: and a UUID; path: and a device
-# node, or arg: if QEMU is told of it directly; net: and an interface; * for one that cannot be read. Only what is in
-# <source>, or an argument to QEMU, is of the host. libvirt writes addresses as domain='0x0000' bus='0x41' and so on.
+# node, or arg: if QEMU is told of it directly; volume: and a storage pool and its volume; net: and an interface; * for one
+# that cannot be read. Only what is in <source>, or an argument to QEMU, is of the host. libvirt writes addresses as domain='0x0000' bus='0x41' and so on.
 devices_of() {
     awk -v only="$only" '
         function written(name) {
@@ -81,6 +82,10 @@ devices_of() {
             if (within != "" && written("dev") ~ /^\//) node("path:", written("dev"))
             else if (within == "interface" && written("dev") != "") node("net:", written("dev"))
             if (within == "disk" && written("file") != "") node("path:", written("file"))
+            if (within == "disk" && written("volume") != "") {
+                found = written("pool") ":" written("volume")
+                print (found ~ /[&*?[ \t\n]|\/.*:/ ? "path:/dev/pool" : "volume:" found)
+            }
         }
         /^\/source[ \t\n]*>/ { inside = 0 }
         inside && /^address[ \t\n]/ {
@@ -110,10 +115,19 @@ below() (
     for name in $(ls "$place" | sed -n 's/^lower_//p'); do below "$sys/class/net/$name"; done
 )
 
-# What a device node or an interface is on: functions, and * for what cannot be told. A file is on nothing here: what the
-# host has mounted is no tenant's.
+# What a device node, a volume or an interface is on: functions, and * for what cannot be told. A file is on nothing here:
+# what the host has mounted is no tenant's. libvirt keeps the definition of each active pool, and must not be asked by a
+# hook; a pool without a path is on a network.
 on() {
     found=
+    case $1 in volume:*)
+        volume=${1#volume:}
+        pool=$pools/${volume%%:*}.xml
+        path=$(sed -n 's,.*<path>\(.*\)</path>.*,\1,p' "$pool" 2>/dev/null | head -n 1)
+        [ -n "$path" ] || ! grep -qs "</pool>" "$pool" || return 0
+        set -- "path:${path:-/dev/pool}/${volume#*:}"
+        ;;
+    esac
     node=$(readlink -f "${1#*:}") || node=${1#*:}
     [ ! -f "$node" ] || return 0
     case $1,$node in
@@ -363,7 +377,7 @@ reached=
 for device in $devices; do
     how=guest
     case $device in
-    path:* | arg:* | net:*)
+    path:* | arg:* | net:* | volume:*)
         how=function
         places=$(on "$device")
         ;;

@@ -1,7 +1,7 @@
-"""Print the test files that `make check` runs: those of what changed since BASE (HEAD: what is not committed).
+"""Print the test files that `make check` runs: the unit tests of what changed since BASE, ALL=1 every unit test.
 
-A test file is one of a changed module if it names the module. Files that start Ansible, ssh, a browser or many
-processes are for `make test`. `ALL=1`: every other file.
+BASE is HEAD without it: what is not committed. What changed are the rooms of changed files of the product, test files,
+and the modules of tests/support that a test file names.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import re
 import subprocess
 from pathlib import Path
 
-TESTS = Path(__file__).parent
-SYSTEM = re.compile(
-    r"test_(fleet|faults|bootstrap|monitoring|watch|evidence|handover_(course|kills|network)|.*browser|.*_kills"
-    r"|python|docs|knobs_figures|joint|lint\b)"
-)
+ROOT = Path(__file__).parents[1]
+# Rooms that read files which lie beside the package.
+BESIDE = {"templates": ("domain", "guest", "report"), "baselines": ("bench",), "monitoring": ("metrics",)}
 
 
 def changed() -> list[str]:
@@ -30,13 +28,20 @@ def changed() -> list[str]:
 
 
 def tests_of(names: list[str]) -> list[str]:
-    """The test files that are among these files, or that name a module among them."""
-    modules = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in names]
-    named = re.compile("|".join(rf"\b{re.escape(one)}\b" for one in modules if one.startswith("hosttune.")) or r"(?!)")
-    files = [file for file in sorted(TESTS.glob("test_*.py")) if not SYSTEM.match(file.name)]
-    if os.environ.get("ALL"):
-        return [f"tests/{file.name}" for file in files]
-    return [f"tests/{file.name}" for file in files if f"tests/{file.name}" in names or named.search(file.read_text())]
+    """The unit tests that these files ask for."""
+    parts = [name.split("/") for name in names]
+    rooms = {"front" if part[1] == "__init__.py" else part[1] for part in parts if part[0] == "hosttune"}
+    rooms.update(room for part in parts for room in BESIDE.get(part[0], ()))
+    support = [Path(name).stem for name in names if name.startswith("tests/support/")]
+    named = re.compile(rf"\b({'|'.join(support)}) import\b" if support else "(?!)")
+    return [
+        name
+        for path in sorted((ROOT / "tests/unit").glob("*/test_*.py"))
+        if (name := str(path.relative_to(ROOT))) in names
+        or "ALL" in os.environ
+        or path.parent.name in rooms
+        or named.search(path.read_text())
+    ]
 
 
 if __name__ == "__main__":

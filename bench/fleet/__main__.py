@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 BENCH = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(BENCH), str(BENCH.parent), str(BENCH.parent / "tests")]
+sys.path[:0] = [str(BENCH), str(BENCH.parent), str(BENCH.parent / "tests/support")]
 
 from rows import Row  # noqa: E402
 

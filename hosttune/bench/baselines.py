@@ -163,23 +163,22 @@ def pair_links(host: Host, measured: Sequence[str]) -> dict[str, int]:
 
 def shipped() -> Standard:
     """Return the peaks and baselines that are part of hosttune. Raises BadInput for a damaged file."""
-    from hosttune.assets import folder
+    from hosttune.assets import shipped_names, shipped_text
 
     peaks = shipped_peaks().peaks
     rows: list[Baseline] = []
-    for path in sorted(folder("baselines").glob("*.toml")):
-        if path.name != "roofline.toml":
-            rows += read_baselines(path.read_text(encoding="utf-8"), peaks, path.name)
+    for name in shipped_names("baselines"):
+        if name.endswith(".toml") and name != "roofline.toml":
+            rows += read_baselines(shipped_text("baselines", name), peaks, name)
     return Standard(peaks, tuple(rows))
 
 
 @cache
 def shipped_peaks() -> Standard:
     """Return the peaks alone: models need no baselines, and reading those takes longer. Raises BadInput."""
-    from hosttune.assets import folder
+    from hosttune.assets import shipped_text
 
-    text = (folder("baselines") / "roofline.toml").read_text(encoding="utf-8")
-    return Standard(read_peaks(text, "roofline.toml"), ())
+    return Standard(read_peaks(shipped_text("baselines", "roofline.toml"), "roofline.toml"), ())
 
 
 def with_fleet(fleet: str | None, where: str = "fleet's baselines") -> Standard:

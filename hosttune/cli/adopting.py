@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hosttune.cli.commands import read_host
 from hosttune.cli.output import emit, emit_report, exiting, tell
-from hosttune.cli.planned import chosen, save_plan
+from hosttune.cli.planned import DEFINITIONS, chosen, save_plan
 from hosttune.errors import BadInput, Unreadable
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _print(adopted: Adoptions, host: Host, request: Request) -> None:
         return adoption_svg(host, (one.before for one in adopted.guests), adopted.plan)
 
     output = request.output
-    if output == "xml":
+    if output in DEFINITIONS:
         one = _chosen(adopted, request.printed)
         if one.placement is not None:
             _emit_definition(one, from_file=bool(request.files))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hosttune.cli.commands import Command, host_options, read_host
-from hosttune.cli.output import emit, emit_page, shown, tell
+from hosttune.cli.output import emit, page_text, shown, tell
 from hosttune.errors import BadInput
 from hosttune.model.text import either
 
@@ -29,17 +29,18 @@ DOCUMENTS = (
 def discover(root: str | None, document: str | None, output: str) -> None:
     """Show the host: NUMA nodes, PCIe tree, GPUs, NICs, guests."""
     host = read_host(root, document)
-    if output == "json":
-        emit(host.to_json())
-        return
-    if output == "svg":
+
+    def svg() -> str:
         from hosttune.report.svg import host_svg
 
-        emit(host_svg(host))
-        return
-    from hosttune.report.text import print_host
+        return host_svg(host)
 
-    emit_page(lambda page: print_host(host, page))
+    def text() -> str:
+        from hosttune.report.text import print_host
+
+        return page_text(lambda page: print_host(host, page))
+
+    emit({"json": host.to_json, "svg": svg, "text": text}[output]())
 
 
 @click.command(cls=Command)

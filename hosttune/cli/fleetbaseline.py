@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hosttune.cli.commands import Command
-from hosttune.cli.output import emit, exiting, shown, tell
+from hosttune.cli.output import emit, emit_report, exiting, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
-    from hosttune.fleet.checking import Answers, Checked
+    from hosttune.fleet.checking import Answers
 
 F = TypeVar("F", bound=Callable[..., Any])
-MOST_HOSTS = 40  # named in the text; JSON has every one
-MOST_RESULTS = 12  # of a host
 
 
 def baseline_option(command: F) -> F:
@@ -50,6 +48,7 @@ def baseline(
     or if something that is declared is unknown. Asks no host. `fleet apply --baseline FILE` holds each wave to it.
     """
     from hosttune.fleet.checking import check_answers, write_baseline
+    from hosttune.report.baseline import checked_report
 
     only_writing = next((word for word, value in (("--from-host", host), ("--out", out)) if value is not None), None)
     if path is not None and only_writing is not None:
@@ -60,10 +59,7 @@ def baseline(
     if path is not None:
         checked = check_answers(path, results, answers)
         with exiting(context, checked.exit_code):
-            if output == "json":
-                emit(checked.to_json())
-            else:
-                show(checked)
+            emit_report(checked, output, checked_report)
         return
     text = write_baseline(results, answers, host)
     if out is None:
@@ -97,22 +93,3 @@ def save(text: str, path: str) -> None:
     except OSError as error:
         raise BadInput(f"cannot write it: {error.strerror or error}", where=path, hint="name another file") from error
     tell(f"written: {path}; read it before you use it")
-
-
-def show(checked: Checked) -> None:
-    """Print which hosts are not as declared, and in what."""
-    from hosttune.model.listing import some
-    from hosttune.report.outcomes import SIGNS
-
-    emit(shown(f"{checked.verdict.upper()}  {checked.headline}"))
-    bad = [one for one in checked.hosts if one.verdict != "pass"]
-    for one in bad[:MOST_HOSTS]:
-        emit(shown(f"  {SIGNS[one.verdict]} {one.host}"))
-        for result in one.results[:MOST_RESULTS]:
-            place = "" if result.subject == "host" else f" {result.subject}"
-            what = f"{result.check.removeprefix('declared-')}{place}: {result.actual}, declared {result.expected}"
-            emit(shown(f"      {SIGNS[result.outcome]} {what}"))
-        if len(one.results) > MOST_RESULTS:
-            emit(f"      and {len(one.results) - MOST_RESULTS} more")
-    if len(bad) > MOST_HOSTS:
-        emit(shown(f"  and {len(bad) - MOST_HOSTS} more: {some([one.host for one in bad[MOST_HOSTS:]], 8)}"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hosttune.cli.commands import with_options
-from hosttune.cli.output import agreed, emit, emit_page, exiting, report_text, shown, tell, write
+from hosttune.cli.output import agreed, emit, emit_report, exiting, report_text, shown, tell, write
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from hosttune.model.fleet import FleetReport
 
 INTERRUPTED = 130
+WITH_ANSWERS = ("text",)  # formats after which the answers of the hosts follow
+PAGES = ("html",)  # formats that link to a page of each host
 inventory_options = with_options(
     click.option("-i", "--inventory", "inventories", multiple=True, required=True, metavar="INVENTORY",
                  help="Ansible's inventory: a file, a directory, or HOST,… (repeatable)."),
@@ -39,10 +41,10 @@ def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:
     with exiting(context, done.outcome.exit_code):
         try:
             show(report_of_run(done), output, done.rollout.order.results)
-            if output == "text":
+            if output in WITH_ANSWERS:
                 show_answers(done)
         finally:
-            print_end(done, reasons=output != "text")
+            print_end(done, reasons=output not in WITH_ANSWERS)
 
 
 def request_of(verb: str, asked: dict[str, Any]) -> Request:
@@ -98,7 +100,7 @@ def show_changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> Non
     """Print the distinct changes of a run in check mode, each with its hosts; every write of each host with -v."""
     from hosttune.cli.output import VERBOSE, Amount
     from hosttune.fleet.rehearsal import changes, rehearsals
-    from hosttune.report.branch import count
+    from hosttune.model.text import count
     from hosttune.report.result import result_report
 
     found = changes(results, verb, run, hosts)
@@ -119,9 +121,9 @@ def show_changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> Non
 
 def show_plans(results: str, run: str, hosts: Sequence[str], *, check: bool) -> None:
     """Print the plans, those of alike hosts once, and how many have errors: a plan can be made and still not work."""
+    from hosttune.fleet.changelines import has_errors
     from hosttune.fleet.rehearsal import plans
-    from hosttune.report.branch import count
-    from hosttune.report.fleet_changes import has_errors
+    from hosttune.model.text import count
 
     found = plans(results, run, hosts, check=check)
     for lines, alike in found.items():
@@ -134,7 +136,7 @@ def show_plans(results: str, run: str, hosts: Sequence[str], *, check: bool) -> 
 def hosts_text(hosts: Sequence[str], of: Sequence[str]) -> str:
     """Return hosts with their number, at most 8 by name: "2 hosts (a, b)"; "all 16 hosts" without their names."""
     from hosttune.model.listing import some
-    from hosttune.report.branch import count
+    from hosttune.model.text import count
 
     if len(hosts) == len(of) > 1:
         return f"all {len(hosts)} hosts"
@@ -143,22 +145,22 @@ def hosts_text(hosts: Sequence[str], of: Sequence[str]) -> str:
 
 def show(report: FleetReport, output: str, results: str) -> None:
     """Print a report. For HTML, also write a page into the results folder for each host with problems."""
-    if output == "json":
-        emit(report.to_json())
-    elif output == "md":
-        from hosttune.report.fleet_md import markdown
+    from hosttune.report.fleet import fleet_report
 
-        emit(markdown(report))
-    elif output == "junit":
-        from hosttune.report.fleet_junit import junit
+    emit_report(report, output, lambda report: fleet_report(linked(report, results) if output in PAGES else report))
 
-        emit(junit(report))
-    elif output == "html":
-        from hosttune.fleet.pages import with_pages
-        from hosttune.report.fleet_html import html
 
-        emit(html(with_pages(report, results)))
-    else:
-        from hosttune.report.fleet_text import print_fleet
+def linked(report: FleetReport, results: str) -> FleetReport:
+    """Write the pages of hosts with problems; return the report with their paths. Raises BadInput."""
+    from hosttune.bench.baselines import shipped
+    from hosttune.fleet.pages import with_pages
+    from hosttune.report.draw.html import page
+    from hosttune.report.validation import validation_report
+    from hosttune.rules.checks import checks
 
-        emit_page(lambda page: print_fleet(report, page))
+    standard, explained = shipped(), checks(False)
+    return with_pages(
+        report,
+        results,
+        lambda found, host: page(validation_report(found, host=host, baselines=lambda: standard, checks=explained)),
+    )

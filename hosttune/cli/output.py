@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TextIO, TypeVar
@@ -21,22 +19,8 @@ if TYPE_CHECKING:
 
 D = TypeVar("D")
 FORMATS = ("text", "json", "md", "html")
-PIPE_WIDTH = 110  # columns of text that does not go to a terminal
 QUIET, NORMAL, VERBOSE = range(3)
 MOST_TEXT = 4000  # most characters of one part of an error block: arguments and documents may have any length
-
-
-def console(output: TextIO) -> Console:
-    """Return a console with the encoding, width and colours of `output`, which does not write to it: see `emit_page`.
-
-    rich respects NO_COLOR and COLUMNS, and writes no colours to a pipe.
-    """
-    from rich.console import Console
-
-    width = None if output.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
-    sheet = io.TextIOWrapper(io.BytesIO(), encoding=output.encoding or "utf-8")
-    terminal = True if output.isatty() else None
-    return Console(file=sheet, force_terminal=terminal, width=width, highlight=False, markup=False, emoji=False)
 
 
 def emit(text: str) -> None:
@@ -74,31 +58,21 @@ def report_text(
     document: D, output: str, build: Callable[[D], Report], only: Mapping[str, Callable[[], str]] | None = None
 ) -> str:
     """Return what `emit_report` writes. Raises BadInput."""
-    if only and output in only:
-        return only[output]()
-    if output == "json":
-        from hosttune.model.values import to_json
+    from hosttune.model.values import to_json
+    from hosttune.report.draw import DRAWERS, drawn
 
-        return to_json(document)
-    if output == "text":
-        from hosttune.report.draw.text import draw
-
-        return page_text(lambda page: draw(build(document), page))
-    if output == "md":
-        from hosttune.report.draw.md import markdown as drawn
-    elif output == "html":
-        from hosttune.report.draw.html import page as drawn
-    elif output == "junit":
-        from hosttune.report.draw.junit import junit as drawn
-    else:
+    own = {"json": lambda: to_json(document), **(only or {})}
+    if output not in {**own, **DRAWERS}:
         hint = f"one of {', '.join(FORMATS)}"
         raise BadInput(f"this report has no format {output}", where="--output", hint=hint)
-    return drawn(build(document))
+    return own[output]() if output in own else drawn(build(document), output)
 
 
 def page_text(print_document: Callable[[Console], None]) -> str:
     """Return styled text for stdout. It is collected first, so that only `emit` must handle write errors."""
-    page = console(standard_output())
+    from hosttune.report.branch import console_of
+
+    page = console_of(standard_output())
     with page.capture() as captured:
         print_document(page)
     return captured.get()

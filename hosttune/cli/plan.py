@@ -10,7 +10,7 @@ import click
 
 from hosttune.cli.commands import Command, Devices, completing, host_options, read_host
 from hosttune.cli.output import emit, exiting, report_text, shown, tell, write
-from hosttune.cli.planned import chosen, save_plan
+from hosttune.cli.planned import DEFINITIONS, chosen, save_plan
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -143,8 +143,9 @@ def plan(
         save_plan(decided, out)
     refused = any(one.refused for one in decided.unplaced)
     with exiting(context, 2 if refused else 1 if decided.unplaced or (check and changes_something(decided)) else 0):
-        (write if output == "xml" and decided.unplaced else emit)(text)  # stdout is a definition, or empty
-        for finding in decided.findings if output == "xml" and not decided.unplaced else ():
+        defined = output in DEFINITIONS
+        (write if defined and decided.unplaced else emit)(text)  # stdout is a definition, or empty
+        for finding in decided.findings if defined and not decided.unplaced else ():
             if finding.level != "info":
                 tell(shown(f"{finding.level}: {finding.text} ({finding.where})"))
         if out is None and root is None and document is None:
@@ -201,7 +202,7 @@ def asked_of_mig(asked: dict[str, Any], output: str) -> tuple[dict[str, Any], st
         return asked, asked["name"]
     _, count = profile_and_count(asked["mig"])
     named = re.fullmatch(r"(.+)-(0|[1-9][0-9]{0,3})", asked["name"] or "")
-    if output == "xml" and named is not None and int(named[2]) < count and count > 1:
+    if output in DEFINITIONS and named is not None and int(named[2]) < count and count > 1:
         return {**asked, "name": named[1]}, asked["name"]
     return asked, None
 
@@ -385,7 +386,7 @@ def several_of_mig(mig: str, names: Sequence[str]) -> BadInput:
 
 def xml_of(decided: Plan, name: str | None, annotate: bool) -> str:
     """Return the XML of the named guest, or of the only guest. Raises BadInput that lists the guests."""
-    from hosttune.domain import domain_xml
+    from hosttune.domain.writer import domain_xml
 
     name = chosen(name, [guest.name for guest in decided.guests])
     return domain_xml(decided, name, annotate=annotate)

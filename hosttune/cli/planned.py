@@ -11,6 +11,8 @@ from hosttune.errors import BadInput
 if TYPE_CHECKING:
     from hosttune.model.plan import Plan
 
+DEFINITIONS = ("xml",)  # formats where stdout is a definition, or empty
+
 
 def chosen(name: str | None, names: Sequence[str]) -> str:
     """Return the name of the chosen guest of an intent or a plan, or of the only guest.

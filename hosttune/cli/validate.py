@@ -9,7 +9,7 @@ import click
 
 from hosttune.cli.commands import Command, Seconds, Whole, host_options, progress, read_document
 from hosttune.cli.output import FORMATS as REPORTS
-from hosttune.cli.output import emit, emit_report, exiting, tell
+from hosttune.cli.output import emit_report, exiting, tell
 from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
@@ -91,11 +91,10 @@ def validate(
     begun = time.time()
     found = check(read_document(root, document) or open_system(root), request, say=progress(), tell=tell)
     code = exit_code(found.validation, gate or "verdict")
-    if output == "prometheus":  # the exit code is a metric; the command's own says whether they were written
-        emit(metrics_of(found, "validate", begun, code))
-        return
-    with exiting(context, code):
-        emit_report(found.validation, output, lambda _: report_of(found, request.against, request.floors))
+    # The exit code is a metric; the command's own says whether they were written.
+    metrics = {"prometheus": lambda: metrics_of(found, "validate", begun, code)}
+    with exiting(context, 0 if output in metrics else code):
+        emit_report(found.validation, output, lambda _: report_of(found, request.against, request.floors), metrics)
 
 
 def files_of(against: str | None, gate: str | None, asked: dict[str, Any]) -> dict[str, Any]:

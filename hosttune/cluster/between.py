@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-import msgspec
-
 from hosttune import __version__
 from hosttune.errors import BadInput
 from hosttune.fleet import options as handed_on
@@ -39,9 +37,10 @@ from hosttune.fleet.run import Request, check_request, interruptible, order_of, 
 from hosttune.fleet.waves import shards
 from hosttune.journal.jsonlines import JsonLines
 from hosttune.model.clock import now_text
+from hosttune.model.jsontext import typed_json
 from hosttune.model.listing import some
+from hosttune.model.text import count
 from hosttune.model.values import Value, to_json
-from hosttune.report.branch import count
 
 DEFAULT_MOST_HOSTS = 200  # hosts at once: a step ends with its slowest host, and each costs the controller a process
 _WINDOW = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])")
@@ -317,9 +316,9 @@ def read_plan(results: str, kind: type[PlanT], run: str) -> PlanT | None:
     if data is None:
         return None
     try:
-        found = msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"the plan cannot be read: {error}", where=path, hint="begin a new run") from error
+        found = typed_json(data, kind)
+    except BadInput as error:
+        raise BadInput(f"the plan cannot be read: {error.what}", where=path, hint="begin a new run") from error
     if found.run != run or found.schema != kind.SCHEMA:
         return None
     if (why := found.contradiction()) is not None:

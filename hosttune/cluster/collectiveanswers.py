@@ -25,7 +25,7 @@ from hosttune.fleet.answers import has_answer_file, read_document
 from hosttune.fleet.membership import other_machine, unwatched
 from hosttune.model.collective import CollectiveFault, CollectiveHost, CollectiveReport, HostGroup, Member
 from hosttune.model.listing import some
-from hosttune.report.branch import count
+from hosttune.model.text import count
 
 Known = dict[int, tuple[HostGroup, ...]]
 _TRIES = 2  # of a group in one call, if its hosts answer and it gives nothing

@@ -18,9 +18,9 @@ from hosttune.cluster.pairs.schedule import START_SECONDS, step_seconds
 from hosttune.fleet.membership import Planned, groups_of_known_hosts, unanswered, with_guests, without_mistaken
 from hosttune.model.collective import Device, Kind, Member, Purpose, Task
 from hosttune.model.fleet import Answer
+from hosttune.model.text import count
 from hosttune.model.values import Value
 from hosttune.predicting.formulas import SMALL_BYTES
-from hosttune.report.branch import count
 
 LIST_RECORD = "collective-hosts"
 SIZES = (SMALL_BYTES, 256 << 20, 1 << 30)

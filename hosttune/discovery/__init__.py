@@ -30,6 +30,7 @@ from hosttune.model import sysfs
 from hosttune.model.devices import functions_under
 from hosttune.model.host import Host, Nic, Nvme, RunningGuest
 from hosttune.model.index import DeviceIndex
+from hosttune.model.jsontext import typed_json
 from hosttune.model.values import to_json
 
 
@@ -38,8 +39,14 @@ def discover(system: System) -> Host:
 
     Raises BadInput if the system is not a host (it has neither /sys nor /proc) or if a capture is hostile.
     """
-    _check_is_host(system)
     reader = Reader(system)
+    begin(reader)
+    return read(reader)
+
+
+def read(reader: Reader) -> Host:
+    """Return the same of a reader for which `gpu.begin` was called."""
+    _check_is_host(reader.system)
     host = _read_host(reader)
     host = msgspec.structs.replace(host, fabric=read_fabric(reader, host), sources=read_sources(reader, host))
     return _with_problems(host, reader)
@@ -47,14 +54,12 @@ def discover(system: System) -> Host:
 
 def _read_host(reader: Reader) -> Host:
     """Return the host document, without what is read by comparing its parts: fabric, sources and problems."""
-    begin(reader)
     identity = read_identity(reader)
     platform, hypervisor = read_platform(reader)
     nodes = read_nodes(reader)
     cpus, cpu_model = read_cpus(reader, nodes)
     pci = read_pci(reader, nodes, fallback_ids=_own_pci_ids)
     alive = tuple(device for device in pci if device.responds is not False)
-    gpus = recall_modules(reader, alive, read_gpus(reader, alive))
     guests, virtualization = read_guests(reader)
     settings = read_settings(reader, pci)
     nics, nvme = read_nics(reader, alive), read_nvme(reader, alive)
@@ -69,17 +74,18 @@ def _read_host(reader: Reader) -> Host:
         memory_settings=read_memory_settings(reader),
         iommu=read_iommu(reader, pci),
         pci=pci,
-        gpus=gpus,
         nics=nics,
         nvme=nvme,
         nvswitches=read_nvswitches(reader, alive),
-        vgpu=read_vgpu(reader, alive, gpus),
         virtualization=virtualization,
         guests=guests,
         settings=settings,
         tuned=read_tuned(reader, settings.get(ACTIVE)),
         handover=read_handover(reader, pci),
         nodes=_read_nodes(reader, guests or (), (*nics, *nvme)),
+        # Last: this waits for the answers that `begin` asked for.
+        gpus=(gpus := recall_modules(reader, alive, read_gpus(reader, alive))),
+        vgpu=read_vgpu(reader, alive, gpus),
     )
 
 
@@ -90,8 +96,8 @@ def _read_nodes(
     paths = [path for guest in guests for path in guest.host_paths]
     try:
         text = reader.system.derive(NODES, lambda: to_json(read_device_nodes(reader, paths)))
-        found = msgspec.json.decode(text, type=dict[str, tuple[str, ...]])
-    except (Unreadable, msgspec.DecodeError) as error:
+        found = typed_json(text, dict[str, tuple[str, ...]])
+    except (Unreadable, BadInput) as error:
         reader.problem("nodes of devices not understood", f"{COMMANDS}{NODES}", str(error))
         return {}
     named = DeviceIndex((), used=known).nodes
@@ -101,8 +107,8 @@ def _read_nodes(
 def strip_nodes(text: str, scrubbed: Callable[[str], str]) -> str | None:
     """Return the recorded answer with scrubbed paths; None if it is no such answer."""
     try:
-        found = msgspec.json.decode(text, type=dict[str, tuple[str, ...]])
-    except msgspec.DecodeError:
+        found = typed_json(text, dict[str, tuple[str, ...]])
+    except BadInput:
         return None
     return to_json({scrubbed(path): [scrubbed(one) if "/" in one else one for one in on] for path, on in found.items()})
 

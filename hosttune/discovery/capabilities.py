@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from lxml import etree
-from lxml.etree import _Element
+from typing import TYPE_CHECKING
 
 from hosttune.domain.xml import attribute, parse, text
 from hosttune.machine.reader import Reader, number
 from hosttune.model.host import DomainCapabilities
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
 
 
 def read_capabilities(reader: Reader, xml: str) -> DomainCapabilities | None:
@@ -17,7 +19,7 @@ def read_capabilities(reader: Reader, xml: str) -> DomainCapabilities | None:
     """
     try:
         root = parse(xml)
-    except (etree.XMLSyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError) as error:
         reader.problem("unreadable domain capabilities", "libvirt", str(error))
         return None
     vcpus = attribute(root.find("vcpu"), "max") or ""

@@ -11,16 +11,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import msgspec
-from lxml import etree
-from lxml.etree import _Element
-
-from hosttune.domain.arguments import passed_functions
-from hosttune.domain.reader import domain_facts
-from hosttune.domain.xml import QEMU, parse
-from hosttune.errors import BadInput, CommandFailed, Unreadable
+from hosttune.errors import CommandFailed, Unreadable
 from hosttune.machine.system import System
-from hosttune.model import sysfs
 from hosttune.model.values import Value, to_json
 
 if TYPE_CHECKING:
@@ -36,12 +28,6 @@ _MACHINE = ("x86_64", "q35")
 _EMULATORS = ("qemu-system-x86_64", "/usr/libexec/qemu-kvm")
 _VERSION_SECONDS = 5.0
 _VERSION = re.compile(r"(?:QEMU emulator version )?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9.])")
-# The elements of a domain XML that show a guest's resources. A capture keeps only these (no disks, networks, secrets).
-_KEPT = (
-    *("name", "uuid", "memory", "currentMemory", "maxMemory", "vcpu", "vcpus", "iothreads", "iothreadids"),
-    *("cputune", "numatune", "memoryBacking", "memtune", "cpu", "features"),
-)
-_KEPT_DEVICES = ("hostdev", "controller", "memballoon", "iommu", "memory")
 
 
 class RawDomain(Value, frozen=True, kw_only=True):
@@ -119,6 +105,12 @@ def _ask_library(uri: str) -> LibvirtFacts:
 def _library_domains(connection: libvirt.virConnect) -> list[RawDomain]:
     import libvirt
 
+    def path_of(pool: str, volume: str) -> str | None:
+        try:
+            return str(connection.storagePoolLookupByName(pool).storageVolLookupByName(volume).path())
+        except libvirt.libvirtError:
+            return None
+
     found = []
     for domain in connection.listAllDomains():
         try:
@@ -128,8 +120,10 @@ def _library_domains(connection: libvirt.virConnect) -> list[RawDomain]:
                 RawDomain(
                     name=domain.name(),
                     state=STATES[state] if 0 <= state < len(STATES) else None,
-                    xml=domain.XMLDesc(0),
-                    inactive_xml=domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE) if persistent else None,
+                    xml=resolved(domain.XMLDesc(0), path_of),
+                    inactive_xml=resolved(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE), path_of)
+                    if persistent
+                    else None,
                     starting=(state, reason) == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP),
                 )
             )
@@ -237,13 +231,22 @@ def _virsh_domain(system: System, uri: str, uuid: str) -> RawDomain | None:
     def virsh(*arguments: str) -> str:
         return system.run(("virsh", "--readonly", "--quiet", "--connect", uri, *arguments)).strip()
 
+    def path_of(pool: str, volume: str) -> str | None:
+        try:
+            return virsh("vol-path", "--pool", pool, "--vol", volume)
+        except CommandFailed:
+            return None
+
+    def definition(*options: str) -> str:
+        return resolved(virsh("dumpxml", *options, uuid), path_of)
+
     try:
         state, _, reason = virsh("domstate", "--reason", uuid).partition(" (")
         return RawDomain(
             name=virsh("domname", uuid),
             state=state,
-            xml=virsh("dumpxml", uuid),
-            inactive_xml=None if state == "shut off" else virsh("dumpxml", "--inactive", uuid),
+            xml=definition(),
+            inactive_xml=None if state == "shut off" else definition("--inactive"),
             starting=reason == "starting up)",
         )
     except CommandFailed as error:
@@ -264,81 +267,10 @@ def _virsh_capabilities(system: System, uri: str) -> tuple[str | None, str | Non
     return None, problem
 
 
-# --- for a capture -------------------------------------------------------------------------------------------
+def resolved(xml: str, path_of: Callable[[str, str], str | None]) -> str:
+    """Return a domain's XML with its volumes of storage pools as the disks that they are (`resolve_volumes`)."""
+    if "'volume'" not in xml:
+        return xml
+    from hosttune.discovery.volumes import resolve_volumes  # few guests have any, and this loads lxml
 
-
-def strip_facts(text: str, scrubbed: Callable[[str], str]) -> str:
-    """Return the same facts without what discovery does not need: of each domain only CPUs, memory and host devices.
-
-    `scrubbed`: replaces the path of a device node.
-    """
-    facts = msgspec.json.decode(text, type=LibvirtFacts)
-    domains = facts.domains
-    if domains is not None:
-        domains = tuple(
-            msgspec.structs.replace(d, xml=strip_xml(d.xml, scrubbed), inactive_xml=strip_xml(d.inactive_xml, scrubbed))
-            for d in domains
-        )
-    return to_json(msgspec.structs.replace(facts, domains=domains))
-
-
-def strip_xml(xml: str | None, scrubbed: Callable[[str], str]) -> str | None:
-    """Return a domain's XML with only its CPUs, memory and host devices, and without paths of files.
-
-    Of disks and interfaces that share a device of the host only the path is kept, of arguments only the function.
-    """
-    if xml is None:
-        return None
-    try:
-        root = parse(xml)
-        facts = domain_facts(root, where="a definition")
-    except (etree.XMLSyntaxError, ValueError, BadInput):
-        return "<unreadable/>"  # not a domain, as before
-    for child in list(root):
-        if child.tag == "devices":
-            drop = [device for device in child if not _is_kept(device)]
-        elif child.tag == "os":
-            drop = [part for part in child if part.tag != "type"]
-        elif child.tag in _KEPT:
-            continue
-        else:
-            root.remove(child)
-            continue
-        for element in drop:
-            child.remove(element)
-    for disk in root.iterfind("devices/disk"):
-        _keep_only(disk, "source")  # a serial number or a secret would be beside it, or in it
-        for source in disk:
-            _keep_only(source, "address")
-    for path in map(scrubbed, facts.host_paths):
-        tag, kind = ("interface", "direct") if path.startswith(sysfs.NET) else ("disk", "block")
-        devices = next(root.iterfind("devices"), None)
-        element = etree.SubElement(etree.SubElement(root, "devices") if devices is None else devices, tag, type=kind)
-        etree.SubElement(element, "source", dev=path.removeprefix(f"{sysfs.NET}/"))
-    for address in filter(None, passed_functions(facts.qemu_arguments).values()):
-        words = etree.SubElement(root, f"{QEMU}commandline")
-        for word in ("-device", f"vfio-pci,host={address}"):
-            etree.SubElement(words, f"{QEMU}arg", value=word)
-    for element in list(root.iter("path")):
-        element.getparent().remove(element)  # of a memory device
-    for element in root.iter():
-        element.attrib.pop("file", None)  # of a device's ROM
-    return str(etree.tostring(root, encoding="unicode"))
-
-
-def _keep_only(element: _Element, tag: str) -> None:
-    for child in list(element):
-        if child.tag != tag:
-            element.remove(child)
-
-
-def _is_kept(device: _Element) -> bool:
-    """Return whether a device is a PCI function of the host, or a disk on one, or belongs to the guest's PCI topology.
-
-    SCSI devices are not kept, because they name other hosts.
-    """
-    if device.tag in ("hostdev", "interface"):
-        return device.get("type") in (("pci", "mdev") if device.tag == "hostdev" else ("hostdev",))
-    if device.tag == "disk":
-        return device.get("type") == "nvme"
-    return device.tag in _KEPT_DEVICES
+    return resolve_volumes(xml, path_of)

@@ -14,6 +14,7 @@ _HOLE = re.compile(
 )
 _SUFFIXES = "bkmgtpe"  # powers of 1024 (QEMU util/cutils.c, qemu_strtosz)
 _PASSED = re.compile(r"""\b(?:host|sysfsdev)["\s]*[=:]["\s]*([^",\s]+)""")  # also in QEMU's JSON form
+_NODE = re.compile(r"/dev/(?:nvme|sd|dm-|md|mapper/|disk/|vhost-vdpa)[^,\s\"]*")  # of disks and of vhost-vdpa
 _ADDRESS = re.compile(r"(?:(?:^|/)([0-9a-f]{4,8}):|^)([0-9a-f]{2}:[01][0-9a-f]\.[0-7])/?$", re.IGNORECASE)
 
 
@@ -27,6 +28,11 @@ def passed_functions(arguments: Sequence[str]) -> dict[str, str | None]:
     written = (_PASSED.search(value) for value in values_of(arguments, "device") if "vfio-pci" in value)
     places = {match[1]: _ADDRESS.search(match[1]) for match in written if match}
     return {text: f"{at[1] or '0000'}:{at[2]}".lower() if at else None for text, at in places.items()}
+
+
+def named_nodes(arguments: Sequence[str]) -> list[str]:
+    """Return the nodes of disks and of vhost-vdpa that any argument names."""
+    return [path for text in arguments for path in _NODE.findall(text)]
 
 
 def hole_bytes(arguments: Sequence[str]) -> int | None:

@@ -10,12 +10,10 @@ from __future__ import annotations
 import os
 import re
 
-from hosttune.domain.arguments import passed_functions
+from hosttune.domain.arguments import named_nodes, passed_functions
 from hosttune.model.sysfs import NET
 from hosttune.model.values import CpuSet, Value, parse_cpus
 
-# Arguments to QEMU: nodes of disks and of vhost-vdpa.
-_NODE = r"/dev/(?:nvme|sd|dm-|md|mapper/|disk/|vhost-vdpa)[^,\s\"]*"
 _NO_DRIVE = r"/dev/(?:sr|cdrom|dvd|fd|shm/)"
 
 
@@ -239,14 +237,15 @@ class DomainFacts(Value, frozen=True, kw_only=True):
     def host_paths(self) -> tuple[str, ...]:
         """Return the nodes (/dev/…) and interfaces (/sys/class/net/…) of the host by which it has a part of a device.
 
-        Disks that are block devices, vDPA, interfaces of the type direct (macvtap), and nodes that QEMU is told of.
+        Disks that are block devices, vDPA, interfaces of the type direct (macvtap), and nodes that QEMU is told of. Of
+        a volume of a storage pool, which may be on any device, "volume NAME": a path that leads nowhere.
         """
         block = [one.source for one in self.disks if one.source and one.type in ("block", "vhostvdpa")]
         disks = [*block, *(one.source for one in self.disks if one.source and one.source.startswith("/dev/"))]
+        disks += [f"volume {one.source}" for one in self.disks if one.type == "volume"]
         links = [f"{NET}/{one.source}" for one in self.interfaces if one.type == "direct" and one.source]
         vdpa = [one.source for one in self.interfaces if one.type == "vdpa"]
-        told = [found for one in self.qemu_arguments for found in re.findall(_NODE, one)]
-        paths = (os.path.normpath(path) for path in (*disks, *links, *vdpa, *told) if path)
+        paths = (os.path.normpath(path) for path in (*disks, *links, *vdpa, *named_nodes(self.qemu_arguments)) if path)
         return tuple(dict.fromkeys(path for path in paths if not re.match(_NO_DRIVE, path)))
 
     @property

@@ -15,6 +15,7 @@ import msgspec
 from hosttune.errors import BadInput
 from hosttune.fleet.results import answer_path, read_file
 from hosttune.model.fleet import Answer
+from hosttune.model.jsontext import typed_json
 from hosttune.model.validation import Verdict
 from hosttune.model.values import Value
 
@@ -30,9 +31,6 @@ class _ResultParts(Value, frozen=True, kw_only=True):
     verdict: str | None = None
 
 
-_DECODER = msgspec.json.Decoder(_ResultParts)
-
-
 def read_answer(results: str, host: str, phase: str, run: str | None, *, check: bool = False) -> Answer:
     """Return the answer of a host in a phase of a run (`run` None: the run that wrote the file last). Never raises.
 
@@ -46,9 +44,9 @@ def read_answer(results: str, host: str, phase: str, run: str | None, *, check: 
     if data is None:
         return _unknown(host, phase, run, NOT_ASKED)
     try:
-        sealed = _DECODER.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return _unknown(host, phase, run, f"the result file cannot be read: {error}")
+        sealed = typed_json(data, _ResultParts)
+    except BadInput as error:
+        return _unknown(host, phase, run, f"the result file cannot be read: {error.what}")
     answer = sealed.fleet
     if answer is None:
         return _unknown(host, phase, run, "the result file has no fleet record")

@@ -18,7 +18,6 @@ from hosttune.model.diagnosis import GRADES, Cause, Diagnosis, JudgedFigure
 from hosttune.model.fleet import CauseGroup, HostLine
 from hosttune.model.host import Host
 from hosttune.model.validation import Validation
-from hosttune.report.fleet_causes import low_words
 from hosttune.rules.causes import diagnose
 from hosttune.rules.causes.gathering import of_validation
 
@@ -92,7 +91,7 @@ def groups_of(lines: Sequence[HostLine], unexplained: dict[str, str]) -> tuple[C
 def _group(cause: str | None, members: Sequence[HostLine], unexplained: dict[str, str]) -> CauseGroup:
     low = [(line, figure) for line in members for figure in line.low]
     hosts, figures = tuple(line.host for line in members), sum(len(line.low) + line.low_untold for line in members)
-    example = f"{low[0][0].host}: {low_words(low[0][1])}" if low else None
+    example = f"{low[0][0].host}: {low[0][1].words}" if low else None
     if cause is None:
         return CauseGroup(hosts=hosts, figures=figures, example=example, confirm=unexplained.get(hosts[0]))
     first = min((line.causes[0] for line in members), key=lambda one: GRADES.index(one.grade))

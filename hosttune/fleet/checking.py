@@ -15,51 +15,9 @@ from hosttune.fleet.overview import judge_of
 from hosttune.fleet.results import answer_path, hosts_in, read_file
 from hosttune.fleet.run import read_past
 from hosttune.fleet.uniformity import Gathering
+from hosttune.model.declared import Checked, CheckedHost
 from hosttune.model.hints import did_you_mean
-from hosttune.model.validation import CheckResult, Validation, Verdict, verdict_of
-from hosttune.model.values import Value, close_lists, to_json
-
-CHECKED_SCHEMA = "hosttune.declared-check/v1"
-
-
-class CheckedHost(Value, frozen=True, kw_only=True):
-    """A host against the declared baseline. `results`: those that are not pass. `passed`: how many are."""
-
-    host: str
-    verdict: Verdict
-    passed: int = 0
-    results: tuple[CheckResult, ...] = ()
-
-    def __post_init__(self) -> None:
-        close_lists(self)
-
-
-class Checked(Value, frozen=True, kw_only=True):
-    """A run against the declared baseline: fail if any host differs, else unknown if anything is, else pass."""
-
-    schema: str = CHECKED_SCHEMA
-    answers: str  # which: "run ID", or "last answers to validate"
-    verdict: Verdict
-    hosts: tuple[CheckedHost, ...] = ()
-
-    def __post_init__(self) -> None:
-        close_lists(self)
-
-    @property
-    def headline(self) -> str:
-        """How many hosts are as declared, differ, or are unknown."""
-        counts = {word: sum(one.verdict == word for one in self.hosts) for word in ("pass", "fail", "unknown")}
-        found = f"{counts['pass']} of {len(self.hosts)} hosts are as declared"
-        return f"{found}, different: {counts['fail']}, unknown: {counts['unknown']} ({self.answers})"
-
-    @property
-    def exit_code(self) -> int:
-        """Return 0 if every host is proven to be as declared, else 1."""
-        return int(self.verdict != "pass")
-
-    def to_json(self) -> str:
-        """Return the document as indented JSON."""
-        return to_json(self)
+from hosttune.model.validation import CheckResult, Validation, verdict_of
 
 
 @dataclass(frozen=True)

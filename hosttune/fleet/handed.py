@@ -10,13 +10,12 @@ import os
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-import msgspec
-
 from hosttune.errors import BadInput
 from hosttune.fleet.gate import COURSE
 from hosttune.fleet.results import answer_path, read_file
 from hosttune.model.fleet import Answer, HandedLine
 from hosttune.model.handover import Predicate, Statement, time_of
+from hosttune.model.jsontext import typed_json
 from hosttune.model.validation import CheckResult, Outcome
 from hosttune.model.verification import StatementState, Verification
 
@@ -50,7 +49,7 @@ def handed_of(
         until = statement.predicate.expires_at
         why = _not_valid(results, host, answers, statement.predicate, at or datetime.now(UTC))
         soon = until is not None and time_of(until, path) - (at or datetime.now(UTC)) < _SOON
-    except (BadInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except BadInput:
         return ()
     lines = []
     for one in statement.predicate.devices:
@@ -72,7 +71,7 @@ def _not_valid(
             return (f"{word}: {answer.why or answer.outcome}" if answer is not None else word,)
     path = answer_path(results, host, "verify")
     data = read_file(path)
-    found = msgspec.json.decode(data, type=Verification) if data is not None else None
+    found = typed_json(data, Verification, where=path) if data is not None else None
     if found is None or not found.opens_gates or answers["verify"].outcome != "ok":
         reasons = [one.text for one in found.reasons] if found is not None else []
         return tuple(dict.fromkeys(reasons)) or ("not verified on the host",)

@@ -14,6 +14,7 @@ from hosttune.errors import BadInput
 from hosttune.fleet.medians import Hardware
 from hosttune.fleet.results import answer_path, read_file
 from hosttune.model.gpu import OTHER
+from hosttune.model.jsontext import typed_json
 from hosttune.model.validation import Validation
 
 
@@ -40,9 +41,6 @@ class _Host(msgspec.Struct):
     platform: _Platform | None = None
     pci: tuple[_Function, ...] | None = None
     gpus: tuple[_Gpu, ...] | None = None
-
-
-_DECODER = msgspec.json.Decoder(_Host)
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,8 @@ def read_machine(results: str, host: str) -> HostHardware | None:
     """
     try:
         data = read_file(answer_path(results, host, "discover"))
-        found = _DECODER.decode(data) if data is not None else None
-    except (BadInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        found = typed_json(data, _Host) if data is not None else None
+    except BadInput:
         return None  # the phase `discover` has its own answer; here the hardware is just unknown
     if found is None or found.gpus is None:
         return None

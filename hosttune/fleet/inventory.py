@@ -15,6 +15,7 @@ from hosttune.errors import BadInput, CommandFailed
 from hosttune.fleet.environment import environment, options_in_config
 from hosttune.fleet.results import refuse_names
 from hosttune.machine.live import Machine
+from hosttune.model.jsontext import typed_json
 from hosttune.model.values import Value
 
 _SECONDS = 600.0  # dynamic inventories query a cloud or a database
@@ -110,8 +111,8 @@ def _hosts(output: str, sources: Sequence[str]) -> tuple[str, ...]:
 def groups_of(listed: str, hosts: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     """Return the groups of each host from the output of `ansible-inventory --list`; empty if it cannot be decoded."""
     try:
-        groups = msgspec.json.decode(listed, type=dict[str, _Group])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        groups = typed_json(listed, dict[str, _Group])
+    except BadInput:
         return {}
     found: dict[str, list[str]] = {host: [] for host in hosts}
     for name in groups:
@@ -129,10 +130,10 @@ def between_tenants(listed: str) -> frozenset[str]:
     A list that cannot be decoded is refused: hosts that name devices would be taken for hosts that name none.
     """
     try:
-        found = msgspec.json.decode(listed, type=_Listed).meta.hostvars
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        found = typed_json(listed, _Listed).meta.hostvars
+    except BadInput as error:
         hint = "see ansible-inventory --list"
-        raise BadInput(f"its variables cannot be read: {error}", where="inventory", hint=hint) from error
+        raise BadInput(f"its variables cannot be read: {error.what}", where="inventory", hint=hint) from error
     return frozenset(host for host, known in found.items() if known.hosttune_handover)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from hosttune.fleet.gate import ONLY_IF_ASKED, PHASES, HostStatus
 from hosttune.fleet.playbook import Event
-from hosttune.report.branch import printable
+from hosttune.model.text import printable
 
 if TYPE_CHECKING:
     from rich.live import Live

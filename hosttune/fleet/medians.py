@@ -23,9 +23,9 @@ from hosttune.bench.compare import LEAST
 from hosttune.bench.metrics import converted, metric_of
 from hosttune.errors import BadInput
 from hosttune.model.fleet import Median, Outlier
+from hosttune.model.text import printable
 from hosttune.model.validation import Sample
 from hosttune.model.values import grouped
-from hosttune.report.branch import printable
 
 FAR = 3.5  # modified z-score
 _CONSISTENT = 0.6745  # the MAD of a normal distribution, in standard deviations

@@ -32,7 +32,7 @@ HINTS: Mapping[str, str] = {
 _DROPPED = r"(?:kex|ssh)_exchange_identification|Connection (?:closed|reset)"
 _DROPS = (
     "sshd of the host, or of the jump host before it, drops new connections (its log has the reason; often more log in "
-    "at once than MaxStartups allows): raise MaxStartups there, or give --forks 10; then run again with --retry"
+    "at once than MaxStartups allows): raise MaxStartups there, or give --forks 2; then run again with --retry"
 )
 ASKED = "asked; no answer yet"  # what a file says while its host is asked (playbooks/action_plugins)
 _UNKNOWN = "what it did is unknown"

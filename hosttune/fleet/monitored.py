@@ -15,8 +15,7 @@ from hosttune.journal.state import load_text
 from hosttune.metrics import families as f
 from hosttune.model.limits import limit
 from hosttune.model.listing import some
-from hosttune.model.validation import CheckResult, Outcome, Verdict
-from hosttune.report.outcomes import severity
+from hosttune.model.validation import CheckResult, Outcome, Verdict, severity
 
 if TYPE_CHECKING:
     from prometheus_client.samples import Sample
@@ -124,6 +123,8 @@ def read_metrics(path: str) -> Monitored:
         if not name:
             what = f"{sample.name} without the label instance: this is the file of one host, not of Prometheus"
             raise BadInput(what, where=path, hint=_ASK)
+        if sample.timestamp is not None and not math.isfinite(sample.timestamp):
+            raise BadInput(f"{sample.name} of {name} has no time: {sample.timestamp}", where=path, hint=_ASK)
         _add(hosts.setdefault(name, HostMetrics()), sample)
     if not hosts:
         raise BadInput("no metrics of hosttune", where=path, hint=_ASK)
@@ -142,7 +143,7 @@ def _samples(text: str, path: str) -> Iterator[Sample]:
     try:
         for family in text_string_to_metric_families("\n".join((*lines, ""))):
             yield from family.samples
-    except (ValueError, IndexError, KeyError) as error:
+    except (ValueError, IndexError, KeyError, ArithmeticError) as error:
         raise BadInput(f"not in Prometheus' text format: {error}", where=path, hint=_ASK) from error
 
 

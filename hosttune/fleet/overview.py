@@ -28,10 +28,18 @@ from hosttune.fleet.results import answer_path, host_folder, read_file
 from hosttune.fleet.uniformity import Gathering
 from hosttune.model.declared import Declared
 from hosttune.model.fleet import Answer, FleetReport, HandedLine, HostLine, Wave
+from hosttune.model.jsontext import typed_json
 from hosttune.model.listing import some
-from hosttune.model.validation import VALIDATION_SCHEMA, CheckResult, Validation, Verdict, verdict_of
+from hosttune.model.validation import (
+    VALIDATION_SCHEMA,
+    CheckResult,
+    Validation,
+    Verdict,
+    severity,
+    verdict_of,
+    worst_first,
+)
 from hosttune.model.validation import Outcome as CheckOutcome
-from hosttune.report.outcomes import severity, worst_first
 
 if TYPE_CHECKING:
     from hosttune.fleet.monitored import Monitored  # it brings the metrics, and checks with them
@@ -203,7 +211,7 @@ def _validation(results: str, host: str, phase: str, asked: Asked) -> tuple[Vali
         data = read_file(path)
         if data is None:
             return None, "the result file has disappeared"
-        if msgspec.json.decode(data, type=_Schema).schema != VALIDATION_SCHEMA:
+        if typed_json(data, _Schema).schema != VALIDATION_SCHEMA:
             return None, "the result file holds no validation"
         return Validation.from_json(data, where=path), None
     except BadInput as error:

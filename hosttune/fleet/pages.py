@@ -20,6 +20,7 @@ from hosttune.fleet.results import answer_path, read_file, remove_file, replace_
 from hosttune.model.check import check_counts
 from hosttune.model.fleet import FleetReport
 from hosttune.model.host import HOST_SCHEMA, Host
+from hosttune.model.jsontext import typed_json
 from hosttune.model.validation import Validation
 
 Renderer = Callable[[Validation, Host | None], str]
@@ -44,17 +45,18 @@ class _Page:
         return stat.S_ISREG(page.st_mode) and newest < page.st_mtime_ns
 
 
-def with_pages(report: FleetReport, results: str, *, every: bool = False, check: bool = False) -> FleetReport:
+def with_pages(
+    report: FleetReport, results: str, render: Renderer, *, every: bool = False, check: bool = False
+) -> FleetReport:
     """Write the pages of hosts, and return the report with their paths relative to the results folder.
 
     Pages are written for hosts that failed, are unknown or got worse; with `every` for all hosts. A host without a
     validation of this run gets no page. A page of an earlier run is removed, so that it is not mistaken for one of this
-    run. Raises BadInput if a page cannot be written.
+    run. `render` makes the page. Raises BadInput if a page cannot be written.
     """
     judge = judge_of(report.verb, check=check)
     if judge is None:
         return report
-    render = _renderer()
     lines = []
     for line in report.hosts:
         source = answer_path(results, line.host, judge, check=check)
@@ -102,25 +104,10 @@ def _decoded(data: bytes, path: str) -> Host:
     values. `Host.from_json` also accepts nulls and gives better errors, so it is used if direct decoding fails.
     """
     try:
-        found = msgspec.json.decode(data, type=Host)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        found = typed_json(data, Host)
+    except BadInput:
         return Host.from_json(data, where=path)
     if found.schema != HOST_SCHEMA:
         return Host.from_json(data, where=path)
     check_counts(found, path)
     return found
-
-
-def _renderer() -> Renderer:
-    """Return the function that renders one page. What is the same for all pages is loaded once."""
-    from hosttune.bench.baselines import shipped
-    from hosttune.report.draw.html import page
-    from hosttune.report.validation import validation_report
-    from hosttune.rules.checks import checks
-
-    standard, explained = shipped(), checks(False)
-
-    def render(validation: Validation, host: Host | None) -> str:
-        return page(validation_report(validation, host=host, baselines=lambda: standard, checks=explained))
-
-    return render

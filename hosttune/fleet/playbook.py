@@ -45,7 +45,7 @@ class Order:
     options: tuple[str, ...] = ()
     forks: int | None = None
     check: bool = False
-    playbooks: str = field(default_factory=lambda: str(folder("playbooks")))
+    playbooks: str = field(default_factory=lambda: folder("playbooks"))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.fleet.answers import read_answer
+from hosttune.fleet.changelines import change_lines, plan_lines
 from hosttune.fleet.gate import COURSE
 from hosttune.fleet.missing import HINTS
 from hosttune.fleet.results import answer_path, read_file
@@ -16,7 +17,6 @@ from hosttune.model.fleet import PLAN_ERRORS, Answer, AnswerOutcome
 from hosttune.model.plan import Plan
 from hosttune.model.result import Result
 from hosttune.model.validation import CheckResult
-from hosttune.report.fleet_changes import change_lines, plan_lines
 
 T = TypeVar("T", Plan, Result)
 

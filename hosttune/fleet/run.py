@@ -78,7 +78,7 @@ class Request:
     shard: int = DEFAULT_SHARD
     extra: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
-    playbooks: str = field(default_factory=lambda: str(folder("playbooks")))
+    playbooks: str = field(default_factory=lambda: folder("playbooks"))
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ The settings and the form of their values are the same for all makers. They are 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from hosttune.machine.system import System
 from hosttune.model.gpu import Gpu
@@ -22,8 +23,7 @@ MOST_WATTS = 10_000  # far above any board's power limit; the board's own range 
 Writer = Callable[[System, str, Any], str | None]
 
 
-@dataclass(frozen=True)
-class Knobs:
+class Knobs(msgspec.Struct, frozen=True):
     """What one driver lets hosttune set, by kind of setting. Each call is for a single GPU.
 
     `facts(system, address)` returns the GPU's current settings; raises Unreadable. It must return in limited time,

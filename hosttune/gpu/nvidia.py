@@ -17,7 +17,6 @@ from hosttune.gpu.mig import parse_mig_placements, parse_mig_profiles, parts, pl
 from hosttune.gpu.nvidia_clear import MEMORY_CLEAR
 from hosttune.gpu.nvidia_host import DRIVER, HINTS, NVML, TRACES, lists
 from hosttune.gpu.nvidia_links import agreed_links, links_of_tables
-from hosttune.gpu.nvidia_logs import LOGS
 from hosttune.gpu.nvidia_rates import GENERATIONS
 from hosttune.gpu.nvidia_set import NVIDIA_KNOBS, with_recorded_settings
 from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
@@ -381,7 +380,6 @@ NVIDIA = Vendor(
     ),
     traces=TRACES,
     generations=GENERATIONS,
-    logs=LOGS,
     peer_memory=("nvidia_peermem", "nv_peer_mem"),
     memory_test=CUDA,
     bench=Bench(backends=frozenset(("PyTorch", "nvbandwidth", "nccl-tests", "DCGM")), parts=_parts, watch="nvidia-smi"),

@@ -62,7 +62,7 @@ def _worst_path(matrix: TopoMatrix) -> Literal["PIX", "PXB", "PHB", "NODE", "SYS
     return _PATHS[max(best)] if best else None
 
 
-LOGS = (
+NVIDIA_LOGS = (
     LogReader(name="nvidia-smi topo -m", machine=_topology,
               sign=r"(?m)^[ \t]+(?:\x1b\[\w+)?GPU0\b.*\bCPU Affinity\b|^[ \t]+GPU0[ \t]+GPU1\b"),
     LogReader(name="nvidia-smi -q", sign=r"=NVSMI LOG=|<nvidia_smi_log>", gpus=_query),

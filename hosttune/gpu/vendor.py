@@ -295,7 +295,6 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     - `mig`: its GPUs can be divided into instances. `knobs`: what its driver lets hosttune set; `unset` says by
       driver why nothing is set there.
     - `inside`: what is known about its GPUs in a guest. `traces`: traces of its driver on a host.
-    - `logs` read the output of its tools, for a diagnosis.
     - `peer_memory`: kernel modules that let NICs reach its GPUs' memory. `memory_test`: how bandwidth between hosts is
       measured with this memory; None: no source says.
     - `begin`: starts what takes long, so that the rest of discovery goes on meanwhile; `enrich` collects the answer.
@@ -334,7 +333,6 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     traces: Traces = Traces()
     hints: Hints = Hints()
     generations: tuple[Generation, ...] = ()
-    logs: tuple[LogReader, ...] = ()
     peer_memory: tuple[str, ...] = ()
     memory_test: MemoryTest | None = None
     ports: Ports | None = None

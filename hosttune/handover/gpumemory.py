@@ -8,17 +8,17 @@ that are not zeros is unknown.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
-from hosttune.errors import CommandFailed
+from hosttune.errors import BadInput, CommandFailed
 from hosttune.handover.memoryclear import EVIDENCE
 from hosttune.handover.targets import Target
 from hosttune.machine.system import System
 from hosttune.model.handover import HandoverStep, StepOutcome
+from hosttune.model.jsontext import plain_json
 
 LIMIT_SECONDS, ESTIMATE_SECONDS = 5400.0, 480.0  # 150 GB: 210 s to search, 17 s to write (H200)
 MemoryTask = Literal["search", "write"]
@@ -95,8 +95,8 @@ def ask(system: System, module: str, task: str, address: str, pattern: str) -> d
     argv = (sys.executable, "-P", "-m", module, task, address, pattern)
     text = system.change(argv, timeout=LIMIT_SECONDS / 3)
     try:
-        answer = json.loads(text)
-    except ValueError as error:
+        answer = plain_json(text, where=module)
+    except BadInput as error:
         raise CommandFailed(argv, "its answer cannot be read", text[:200]) from error
     if not isinstance(answer, dict):
         raise CommandFailed(argv, "its answer cannot be read", text[:200])

@@ -11,10 +11,9 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-import msgspec
-
-from hosttune.errors import HosttuneError
+from hosttune.errors import BadInput, HosttuneError
 from hosttune.machine.descriptors import let_go
+from hosttune.model.jsontext import typed_json
 
 T = TypeVar("T")
 _BLOCK = 1 << 16
@@ -85,9 +84,9 @@ def whole_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
     yield from enumerate(data.split(b"\n")[:-1], 1)
 
 
-def decoded(line: bytes, decode: Callable[[bytes], T], broken: Callable[[str], HosttuneError]) -> T:
+def decoded(line: bytes, kind: type[T], broken: Callable[[str], HosttuneError]) -> T:
     """Return a line's value. If it cannot be read, raises the error that `broken` makes from the reason."""
     try:
-        return decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise broken(str(error)) from error
+        return typed_json(line, kind)
+    except BadInput as error:
+        raise broken(error.what) from error

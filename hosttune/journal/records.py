@@ -143,9 +143,6 @@ class Transaction(Value, frozen=True, kw_only=True):
         return self.header.verb == "revert"
 
 
-_HEADER, _LINE = msgspec.json.Decoder(Header), msgspec.json.Decoder(Line)
-
-
 # --- reading -------------------------------------------------------------------------------------------------
 
 
@@ -158,13 +155,13 @@ def read_transaction(path: str) -> Transaction | None:
     lines = list(whole_lines(read_whole(path)))
     if not lines:
         return None
-    header = decoded(lines[0][1], _HEADER.decode, lambda why: _unreadable(path, 1, why))
+    header = decoded(lines[0][1], Header, lambda why: _unreadable(path, 1, why))
     if header.schema != JOURNAL_SCHEMA:
         raise _unreadable(path, 1, f"schema {header.schema!r}, this version writes {JOURNAL_SCHEMA!r}")
     records: dict[int, Record] = {}
     state = "reverting" if header.verb == "revert" else "applying"
     for number, text in lines[1:]:
-        line = decoded(text, _LINE.decode, partial(_unreadable, path, number))
+        line = decoded(text, Line, partial(_unreadable, path, number))
         try:
             state = _take(records, line, state)
         except (KeyError, ValueError) as error:

@@ -82,7 +82,7 @@ def open_root(path: str, limits: Limits = LIMITS) -> System:
 
 
 def _example() -> str:
-    return str(folder("examples") / "hgx-h200-8.tar.xz")
+    return f"{folder('examples')}/hgx-h200-8.tar.xz"
 
 
 _HINT = "give the directory that holds sys/ and proc/, or a tar of it (hosttune capture writes one)"

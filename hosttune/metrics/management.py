@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from hosttune.bench.baselines import with_fleet
+from hosttune.bench.measures import measures
+from hosttune.bench.standards import scales
 from hosttune.metrics import families as f
 from hosttune.metrics.hardware import expects, pci_known
 from hosttune.metrics.writing import Group, Point
@@ -14,8 +16,6 @@ from hosttune.model.quarantine import DeviceRecord, HandoverState
 from hosttune.model.result import Drift, Result
 from hosttune.model.starts import unread_register
 from hosttune.model.validation import Validation
-from hosttune.report.measures import measures
-from hosttune.report.standards import scales
 from hosttune.rules.checks.facts import guests_known
 from hosttune.transaction.applied import UNREAD
 

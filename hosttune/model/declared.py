@@ -14,10 +14,12 @@ from hosttune.errors import BadInput
 from hosttune.model.configuration import FACT_KINDS, KIND, normal_value, sane, sort_key
 from hosttune.model.hints import did_you_mean
 from hosttune.model.text import refuse_unwritable
+from hosttune.model.validation import CheckResult, Verdict
 from hosttune.model.values import Value, close_lists, close_mappings, to_builtins, to_json
 from hosttune.model.yamltext import check_version, load_yaml
 
 DECLARED_VERSION = 1
+CHECKED_SCHEMA = "hosttune.declared-check/v1"
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
@@ -184,3 +186,43 @@ def wanted_words(wanted: Wanted) -> str:
 def plain(declared: Declared) -> object:
     """Return the document as plain values."""
     return to_builtins(declared)
+
+
+class CheckedHost(Value, frozen=True, kw_only=True):
+    """A host against the declared baseline. `results`: those that are not pass. `passed`: how many are."""
+
+    host: str
+    verdict: Verdict
+    passed: int = 0
+    results: tuple[CheckResult, ...] = ()
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+
+class Checked(Value, frozen=True, kw_only=True):
+    """A run against the declared baseline: fail if any host differs, else unknown if anything is, else pass."""
+
+    schema: str = CHECKED_SCHEMA
+    answers: str  # which: "run ID", or "last answers to validate"
+    verdict: Verdict
+    hosts: tuple[CheckedHost, ...] = ()
+
+    def __post_init__(self) -> None:
+        close_lists(self)
+
+    @property
+    def headline(self) -> str:
+        """How many hosts are as declared, differ, or are unknown."""
+        counts = {word: sum(one.verdict == word for one in self.hosts) for word in ("pass", "fail", "unknown")}
+        found = f"{counts['pass']} of {len(self.hosts)} hosts are as declared"
+        return f"{found}, different: {counts['fail']}, unknown: {counts['unknown']} ({self.answers})"
+
+    @property
+    def exit_code(self) -> int:
+        """Return 0 if every host is proven to be as declared, else 1."""
+        return int(self.verdict != "pass")
+
+    def to_json(self) -> str:
+        """Return the document as indented JSON."""
+        return to_json(self)

@@ -6,6 +6,7 @@ from typing import Literal
 
 from hosttune.model.devicepath import DevicePath
 from hosttune.model.roof import GpuRoof
+from hosttune.model.text import number
 from hosttune.model.values import Value, close_lists, from_json, to_json
 
 DIAGNOSIS_SCHEMA = "hosttune.diagnosis/v1"
@@ -34,6 +35,14 @@ class JudgedFigure(Value, frozen=True, kw_only=True):
     verdict: FigureVerdict = "unknown"
     why: str
     size_bytes: float | None = None
+
+    @property
+    def words(self) -> str:
+        """The figure with what it should be: "h2d 0000:18:00.0 27.5 GB/s, low: typical 55.45, bound 63.02"."""
+        value = "no value" if self.value is None else f"{number(self.value)} {self.unit}".rstrip()
+        known = [("typical", self.typical), ("bound", self.bound)]
+        about = ", ".join(f"{word} {number(figure)}" for word, figure in known if figure is not None)
+        return f"{self.metric} {self.subject} {value}, {self.verdict}" + (f": {about}" if about else "")
 
 
 class Cause(Value, frozen=True, kw_only=True):

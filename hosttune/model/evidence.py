@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hosttune.model.configuration import Fact
+from hosttune.model.fabricmanager import FabricManager
 from hosttune.model.gpu import Gpu, GpuPort
 from hosttune.model.guestplan import GuestPlan
 from hosttune.model.host import Host, Problem
@@ -83,21 +84,6 @@ class Health(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         close_mappings(self, "aer", "disks", "edac")
-
-
-class FabricManager(Value, frozen=True, kw_only=True):
-    """The state of NVIDIA's Fabric Manager.
-
-    `mode` is FABRIC_MODE: 0 bare metal or full passthrough, 1 shared NVSwitch, 2 vGPU. `state` is systemd's word for
-    its service (active, inactive, failed, …).
-    """
-
-    installed: bool | None = None
-    running: bool | None = None
-    state: str | None = None
-    version: str | None = None
-    mode: int | None = None
-    active_partitions: tuple[int, ...] | None = None
 
 
 class GuestThread(Value, frozen=True, kw_only=True):

@@ -3,11 +3,12 @@
 Unsafe are the control characters (U+0000 to U+001F except tab and line end, U+007F to U+009F), the marks that change
 the direction of text (U+200E, U+200F, U+061C, U+202A to U+202E, U+2066 to U+2069; Unicode Technical Report 36, 3.1.1),
 the line and paragraph separators (U+2028, U+2029), and lone surrogates. Reports show a "?" or an escape in their place
-(`report.branch.printable`, `visible`); JSON uses escapes.
+(`printable`, `visible`); JSON uses escapes.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -88,3 +89,26 @@ def decoding_problem(message: str) -> str:
         return f"expected {either(kinds)}, found {_KINDS.get(found[2], found[2])}"
     found = re.fullmatch(r"Object missing required field `(\w+)`", message)
     return f"no {found[1]!r}" if found else message.replace("Invalid enum value", "invalid value")
+
+
+def printable(text: str) -> str:
+    """Return text from a document, safe for a terminal: control characters (a capture may have any) become "?"."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 switch", "4 switches"."""
+    plural = noun + ("es" if noun.endswith("ch") else "s")
+    return f"{number} {noun if number == 1 else plural}"
+
+
+def number(value: float | None) -> str:
+    """Return a figure for people: at least three significant digits, with thousands separators, "unknown" for None."""
+    if value is None or not math.isfinite(value):
+        return "unknown"
+    size = abs(value)
+    if size >= 100:
+        return f"{value:,.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if size >= 0.1 or value == 0 else f"{value:.3g}"

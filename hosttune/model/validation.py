@@ -14,6 +14,9 @@ Outcome = Literal["pass", "warn", "fail", "skip", "unknown"]
 Verdict = Literal["pass", "warn", "fail", "unknown"]
 
 
+OUTCOMES = ("fail", "unknown", "warn", "pass", "skip")  # worst first
+
+
 class CheckResult(Value, frozen=True, kw_only=True):
     """The result of one check for one subject (an address, a guest, a node, "host").
 
@@ -122,3 +125,15 @@ def verdict_of(results: Iterable[CheckResult]) -> Verdict:
         if outcome in found:
             return outcome
     return "pass"
+
+
+def severity(outcome: str) -> int:
+    """Return the position of an outcome in the reports, worst first. An unknown word counts as unknown."""
+    return OUTCOMES.index(outcome if outcome in OUTCOMES else "unknown")
+
+
+def worst_first(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
+    """Sort results by severity; then results of a check together, with checks in the order of the document."""
+    results = tuple(results)
+    order = {check: n for n, check in enumerate(dict.fromkeys(result.check for result in results))}
+    return tuple(sorted(results, key=lambda result: (severity(result.outcome), order[result.check])))

@@ -1,7 +1,7 @@
 """The formulas: rates in GB/s (10^9 bytes) and one direction, sizes in bytes, times in seconds, unless a name says so.
 
 Each number that is not physics has its source beside it. The points that they were fitted to are in
-tests/cases/models/points.json, and tests/test_models.py leaves each out in turn.
+tests/cases/models/points.json, and tests/unit/predicting/test_models.py leaves each out in turn.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, PlannedGuest
+from hosttune.model.text import count
 from hosttune.planning.adopting import LIVE, LIVE_AFFINITY, NEXT_START, Adoption, Adoptions, Change
 from hosttune.report.blocks import Entries, Entry, Exact, Lines, Picture, Report, Section
-from hosttune.report.branch import count
 from hosttune.report.plan import CAPTION, action_sections, finding_table, guest_blocks
 
 FINDINGS = "Findings (about ports and MMIO: for the PCI tree of a new guest, not for the present one)"

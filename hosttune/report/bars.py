@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from hosttune.bench.measures import Measure, pair_of, percent, title_of
+from hosttune.model.text import number
 from hosttune.model.values import Value
-from hosttune.report.heatmaps import pair_of
-from hosttune.report.measures import Measure, number, percent, title_of
 from hosttune.report.outcomes import Mark
 
 _SIZED = re.compile(

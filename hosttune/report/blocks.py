@@ -6,14 +6,16 @@ A document has one function that returns its `Report`; a format has one drawer t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
-from hosttune.model.validation import CheckResult
+from hosttune.model.listing import some
+from hosttune.model.validation import CheckResult, worst_first
 from hosttune.model.values import Value, grouped
 from hosttune.report.bars import Chart
 from hosttune.report.heatmaps import Matrix
-from hosttune.report.outcomes import Mark, worst_first
+from hosttune.report.outcomes import Mark
 from hosttune.report.roofline import Plot
 
 Style = Literal["plain", "strong", "dim", "warn", "error"]
@@ -23,7 +25,10 @@ CHECKLIST = "Checklist"  # the heading of the section of findings, to which a pa
 EVERY: tuple[Form, ...] = ("text", "md", "html")
 # Lines or rows of a block that a form shows; the document (-o json) has all.
 MOST = {"text": 20, "md": 40, "html": 300}
+NAMED = {"text": 8, "md": 12, "html": 10_000}  # names of a fact before "and N more"
 Cell = str | Mark
+# "x": its member did not answer; "-": it answered, and this was not asked there.
+GRID = {"fail": "f", "unknown": "u", "warn": "w", "pass": "p", "skip": "s", "lost": "x", "none": "-"}
 
 
 class Block(Value, frozen=True, kw_only=True):
@@ -83,13 +88,20 @@ class Exact(Block, frozen=True, kw_only=True):
     whole: bool = True
 
 
+class Names(Value, frozen=True):
+    """Names, of which a form shows as many as it has room for. `lead`: words before them."""
+
+    names: tuple[str, ...]
+    lead: str = ""
+
+
 class Entry(Value, frozen=True, kw_only=True):
     """Something with a title, and facts about it: (label, text). `strong`: the label that matters most."""
 
     title: str
     mark: Mark | None = None
     note: str = ""
-    facts: tuple[tuple[str, str], ...] = ()
+    facts: tuple[tuple[str, str | Names], ...] = ()
     strong: str = ""
 
 
@@ -134,6 +146,53 @@ class Findings(Block, frozen=True, kw_only=True):
         return tuple((name, self.labels.get(name, name)) for name in names)
 
 
+class Facet(Value, frozen=True, kw_only=True):
+    """What a page filters members by: the values of each, in their order."""
+
+    label: str
+    values: tuple[tuple[str, ...], ...]
+
+    @property
+    def options(self) -> tuple[tuple[str, str], ...]:
+        """Each value that any member has, with how many have it."""
+        counted = Counter(value for values in self.values for value in values)
+        return tuple((value, f"{value} ({counted[value]})") for value in sorted(counted))
+
+
+class Member(Value, frozen=True, kw_only=True):
+    """A row of a roster. `cells`: of its columns; what is below the summary is shown on request."""
+
+    name: str
+    outcome: str
+    note: str = ""
+    cells: tuple[str, ...]
+    summary: str
+    entries: tuple[Entry, ...] = ()
+    notes: tuple[str, ...] = ()
+    page: str | None = None
+
+
+class Roster(Block, frozen=True, kw_only=True):
+    """Many of a kind (`noun`), worst first, which a page filters and sorts. `styles`: of columns by name: "num"."""
+
+    noun: str
+    columns: tuple[str, ...]
+    styles: Mapping[str, str] = {}
+    parts: tuple[Member, ...]
+    facets: tuple[Facet, ...] = ()
+    forms: tuple[Form, ...] = ("html",)
+    whole: bool = True
+
+
+class Grid(Block, frozen=True, kw_only=True):
+    """A map of a roster's members by `columns`: a letter of GRID for each, rows in the roster's order."""
+
+    columns: tuple[str, ...]
+    parts: tuple[str, ...]
+    forms: tuple[Form, ...] = ("html",)
+    whole: bool = True
+
+
 class Charts(Block, frozen=True, kw_only=True):
     """Bars. `key`: what its marks mean, (mark, words)."""
 
@@ -167,7 +226,7 @@ class Picture(Block, frozen=True, kw_only=True):
     parts: tuple[()] = ()
 
 
-AnyBlock = Lines | Table | Facts | Exact | Entries | Findings | Charts | Plots | Maps | Picture
+AnyBlock = Lines | Table | Facts | Exact | Entries | Findings | Roster | Grid | Charts | Plots | Maps | Picture
 
 
 class Section(Value, frozen=True, kw_only=True):
@@ -214,7 +273,10 @@ class Report(Value, frozen=True, kw_only=True):
             )
             if form in section.forms:
                 blocks = section.blocks() if callable(section.blocks) else section.blocks
-                parts = tuple(one for one in blocks if form in one.forms and (one.parts or isinstance(one, Picture)))
+                whole = form == "junit"  # a suite without a case is one
+                parts = tuple(
+                    one for one in blocks if form in one.forms and (one.parts or whole or isinstance(one, Picture))
+                )
                 if parts:
                     yield Shown(section.heading, section.lead, parts)
 
@@ -231,3 +293,8 @@ def cut(block: AnyBlock, parts: Sequence[T], form: Form) -> tuple[Sequence[T], s
     """Return the parts of a block that a form shows, and words for the others."""
     most = len(parts) if block.whole else MOST[form]
     return parts[:most], f"and {len(parts) - most} more; -o json has all" if len(parts) > most else ""
+
+
+def told(text: str | Names, form: Form) -> str:
+    """Return a fact as a form shows it."""
+    return text if isinstance(text, str) else text.lead + some(text.names, NAMED[form])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import os
 import textwrap
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
+from hosttune.model.text import printable
 from hosttune.model.values import Value
 
 if TYPE_CHECKING:
@@ -14,8 +17,23 @@ if TYPE_CHECKING:
 STYLES = {"plain": "", "strong": "bold", "dim": "dim", "warn": "yellow", "error": "bold red"}
 
 
+PIPE_WIDTH = 110  # columns of text that does not go to a terminal
 NARROW = 100  # columns: longer lines are harder to read than wrapped ones
 FACT = 45  # characters: a longer part between commas is prose
+
+
+def console_of(output: TextIO | None) -> Console:
+    """Return a console with the encoding, width and colours of `output`, which does not write to it: its page is
+    captured. None: a pipe.
+
+    rich respects NO_COLOR and COLUMNS, and writes no colours to a pipe.
+    """
+    from rich.console import Console
+
+    terminal = output is not None and output.isatty()
+    width = None if terminal or "COLUMNS" in os.environ else PIPE_WIDTH
+    sheet = io.TextIOWrapper(io.BytesIO(), encoding=(output and output.encoding) or "utf-8")
+    return Console(file=sheet, force_terminal=terminal or None, width=width, highlight=False, markup=False, emoji=False)
 
 
 class Branch(Value, frozen=True, kw_only=True):
@@ -117,14 +135,3 @@ def prose(text: str, indent: int, console: Console, style: str = "plain", *, han
         break_on_hyphens=False,
     ):
         say(line, console, style)
-
-
-def printable(text: str) -> str:
-    """Return text from a document, safe for a terminal: control characters (a capture may have any) become "?"."""
-    return "".join(character if character.isprintable() else "?" for character in text)
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 switch", "4 switches"."""
-    plural = noun + ("es" if noun.endswith("ch") else "s")
-    return f"{number} {noun if number == 1 else plural}"

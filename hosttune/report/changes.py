@@ -9,9 +9,9 @@ from collections import Counter
 
 from hosttune.bench.compare import Change, compare
 from hosttune.bench.regression import got_worse
+from hosttune.model.text import number
 from hosttune.model.validation import CheckResult, Validation
 from hosttune.model.values import Value
-from hosttune.report.measures import number
 
 VERDICTS = ("worse", "better", "unknown", "within noise")  # in the order in which a reader must see them
 SIGNS = {"worse": "✗", "better": "✓", "unknown": "?", "within noise": "="}

@@ -13,8 +13,9 @@ from itertools import pairwise
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, Link, Nic, Nvme, PciDevice
 from hosttune.model.index import DeviceIndex
+from hosttune.model.text import count
 from hosttune.model.values import Value, format_size, grouped, slot_of
-from hosttune.report.branch import Branch, count
+from hosttune.report.branch import Branch
 
 _KIND_WIDTH = 9
 

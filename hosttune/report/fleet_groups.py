@@ -9,13 +9,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from hosttune.model.fleet import PLAN_ERRORS, AnswerOutcome, FleetReport, HostLine, Median, Outlier, Wave
+from hosttune.model.fleet import PLAN_ERRORS, AnswerOutcome, FleetReport, HostLine, Median, Outlier
 from hosttune.model.listing import some
-from hosttune.model.validation import CheckResult
+from hosttune.model.text import count, number
+from hosttune.model.validation import CheckResult, severity
 from hosttune.model.values import Value, grouped
-from hosttune.report.branch import count
-from hosttune.report.measures import number
-from hosttune.report.outcomes import severity, without_subject
+from hosttune.report.outcomes import remedy, without_subject
 
 VERDICTS = ("fail", "unknown", "warn", "pass")  # worst first
 VERDICT_WORDS = {"fail": "failed", "unknown": "unknown", "warn": "with warnings", "pass": "passed"}
@@ -129,14 +128,15 @@ def meaning(report: FleetReport) -> str:
     unchecked = report.verb in ("discover", "plan")  # these verbs give an answer, but judge nothing
     judged = report.verb in ("validate", "handover")  # the only verbs that ask for every check
     warned = sum(1 for line in report.hosts if line.counts.get("warn"))
+    fit = f" {number_of['pass'] + number_of['warn']} of {len(report.hosts)} may go to tenants." if judged else ""
+    lost = f" {count(number_of['unknown'], 'host')} unknown: that is not a pass." if number_of["unknown"] else ""
     if report.verdict == "fail":
         unfit = "failed" if unchecked else "must not go to a tenant"
-        lost = f" {count(number_of['unknown'], 'host')} unknown: that is not a pass." if number_of["unknown"] else ""
-        return f"{count(number_of['fail'], 'host')} {unfit}.{lost}{_plans_with_errors(report)}"
+        return f"{count(number_of['fail'], 'host')} {unfit}.{lost}{fit}{_plans_with_errors(report)}"
     errors = _plans_with_errors(report)
     warned_of = "." if errors else "; the warnings may cost performance."
     return {
-        "unknown": f"No host failed, but {count(number_of['unknown'], 'host')} unknown: that is not a pass.{errors}",
+        "unknown": f"No host failed, but{lost}{fit}{errors}",
         "warn": f"Every host {'succeeded' if unchecked else 'is fit for use'}{warned_of}{errors}",
         "pass": _success(judged, warned),
     }[report.verdict]
@@ -251,36 +251,22 @@ def _general(line: HostLine, result: CheckResult, text: str | None) -> str | Non
 def _trouble(members: Sequence[tuple[HostLine, CheckResult]]) -> Trouble:
     line, first = members[0]
     texts = [tuple(_general(of, one, text) for text in (one.expected, one.actual)) for of, one in members]
-    alike = len(set(texts)) == 1
-    alone = len(members) == 1
-    expected, actual = (first.expected, first.actual) if alone or not alike else texts[0]
     checks = tuple(dict.fromkeys(one.check for _, one in members))
-    if len(checks) > 1 and len({one for one, _ in texts}) > 1:
-        expected = None
+    place = line.host if first.subject == "host" else f"{first.subject} of {line.host}"
     return Trouble(
         checks=checks,
         outcome=first.outcome,
         hosts=tuple(dict.fromkeys(of.host for of, _ in members)),
         results=len(members),
-        expected=expected,
-        actual=actual,
-        hint=first.hint if alone else _general(line, first, first.hint),
-        alike=alike,
+        expected=first.expected if len(checks) == 1 or len({one for one, _ in texts}) == 1 else None,
+        actual=first.actual,
+        hint=remedy([one.hint for _, one in members], place),
+        alike=len({(one.expected, one.actual) for _, one in members}) == 1,
         answer=_answer(line, first),
     )
 
 
-# --- waves and figures ---------------------------------------------------------------------------------------
-
-
-def wave_words(wave: Wave) -> str:
-    """Return what a wave's gate decided, in a word."""
-    return "not reached" if wave.passed is None else "passed" if wave.passed else "stopped"
-
-
-def wave_outcome(wave: Wave) -> str:
-    """Return the outcome whose sign and colour show a wave."""
-    return "skip" if wave.passed is None else "pass" if wave.passed else "fail"
+# --- figures ---------------------------------------------------------------------------------------
 
 
 def outlier_words(one: Outlier) -> str:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-
 from hosttune.model.configuration import KERNEL_ARGUMENTS, argument_difference
 from hosttune.model.fleet import FleetReport
 from hosttune.model.listing import some
-from hosttune.model.uniformity import STATES, Holder, Spread, State, ValueGroup
-from hosttune.report.branch import count
+from hosttune.model.uniformity import Holder, Spread, State, ValueGroup
 
 STATE_WORDS: dict[State, str] = {
     "differs": "differing",
@@ -18,16 +14,8 @@ STATE_WORDS: dict[State, str] = {
     "single": "on one host or device only",
     "alike": "alike",
 }
-SIGN_OF: dict[State, str] = {"differs": "✗", "split": "✗", "unknown": "?", "single": "·", "alike": "✓"}
 MOST_DEVICES = 8  # of a host, by address
 MOST_VALUE = 160  # characters of a value in a line; JSON has all
-
-
-def uniform_heading(report: FleetReport) -> str:
-    """Return the heading of the section: how many facts are in which state."""
-    counted = Counter(one.state for one in report.uniformity)
-    states = ", ".join(f"{counted[state]} {STATE_WORDS[state]}" for state in STATES if counted[state])
-    return f"uniformity of {count(len(report.uniformity), 'fact')}: {states}"
 
 
 def machine_words(one: Spread) -> str:
@@ -69,11 +57,9 @@ def group_words(one: Spread, group: ValueGroup) -> str:
     return _cut("; ".join(parts) or "the same arguments in another order")
 
 
-def holders_words(holders: Sequence[Holder], most: int) -> str:
-    """Return hosts with their devices: "gpu7 (0000:18:00.0), gpu9"."""
-    named = (f"{one.host} ({some(one.subjects, MOST_DEVICES)})" if one.subjects else one.host for one in holders[:most])
-    more = f" and {len(holders) - most} more" if len(holders) > most else ""
-    return ", ".join(named) + more
+def holder_words(one: Holder) -> str:
+    """Return a host with its devices: "gpu7 (0000:18:00.0)"."""
+    return f"{one.host} ({some(one.subjects, MOST_DEVICES)})" if one.subjects else one.host
 
 
 def others(one: Spread) -> tuple[ValueGroup, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hosttune.model.handover import Statement
+from hosttune.model.text import count
 from hosttune.model.verification import CourseStatus, CourseStep, DeviceStatus, HandoverStatus, Verification
 from hosttune.report.blocks import Entries, Entry, Lines, Report, Section, Table
-from hosttune.report.branch import count
 
 _STEPS = ("step", "outcome", "why")
 

@@ -5,15 +5,14 @@ The number is always in its cell. The colour only helps to find the unusual one:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
+from hosttune.bench.measures import Measure, by_metric, pair_of, title_of
 from hosttune.model.host import Host
+from hosttune.model.text import number
 from hosttune.model.values import Value
-from hosttune.report.measures import Measure, by_metric, number, title_of
 
 STEPS = 7  # colours from best to worst
-_PAIR = re.compile(r"(\S.*?)\s*(?:->|→|>|\bto\b)\s*(.*\S)")
 _WITHIN = 0.1  # the colour range covers at least this part of its best figure, so that noise does not look like a fault
 
 
@@ -46,15 +45,6 @@ class Matrix(Value, frozen=True, kw_only=True):
     def flagged(self) -> bool:
         """Whether any cell is on the wrong side of its floor."""
         return any(cell.below_floor for row in self.rows for cell in row)
-
-
-def pair_of(subject: str) -> tuple[str, str] | None:
-    """Return the two ends of a subject such as "0000:18:00.0>0000:29:00.0" or "node 0 to node 1".
-
-    None for a single thing.
-    """
-    found = _PAIR.fullmatch(subject)
-    return (found[1], found[2]) if found else None
 
 
 def matrices(found: Iterable[Measure]) -> tuple[Matrix, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hosttune.model.history import History, PastTransaction
+from hosttune.model.text import count
 from hosttune.report.blocks import Entries, Report, Table
 from hosttune.report.blocks import Entry as Row
-from hosttune.report.branch import count
 from hosttune.report.outcomes import Mark
 from hosttune.report.result import entry_row
 

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from hosttune.bench.measures import percent
 from hosttune.model.diagnosis import Diagnosis, JudgedFigure
 from hosttune.model.prediction import PredictedFigure
 from hosttune.model.roof import GpuRoof
+from hosttune.model.text import number
 from hosttune.model.values import format_size, grouped
 from hosttune.report.bars import Bar, Chart
-from hosttune.report.measures import number, percent
 from hosttune.report.outcomes import Mark
 
 VERDICTS = ("impossible", "low", "unknown", "expected")  # worst first

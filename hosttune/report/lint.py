@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from hosttune.model.environment import VERDICTS, EnvironmentLine, JudgedEnvironment
 from hosttune.model.lint import LEVEL_WORDS, LEVELS, LintFinding
+from hosttune.model.text import count
 from hosttune.model.validation import CheckResult, Outcome
 from hosttune.model.values import grouped
 from hosttune.report.blocks import Entries, Entry, Findings, Lines, Report, Section, Suite, Table
-from hosttune.report.branch import count
 from hosttune.report.outcomes import Mark
 from hosttune.rules.lint import Rule
 

@@ -9,10 +9,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from hosttune.model.validation import CheckResult, Validation
+from hosttune.model.validation import OUTCOMES, CheckResult, Validation, worst_first
 from hosttune.model.values import Value, grouped
 
-OUTCOMES = ("fail", "unknown", "warn", "pass", "skip")  # worst first
 WORDS = {"fail": "failed", "unknown": "unknown", "warn": "warnings", "pass": "passed", "skip": "not applicable"}
 SIGNS = {"fail": "✗", "unknown": "?", "warn": "!", "pass": "✓", "skip": "–"}
 _ADDRESS = re.compile(r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -55,22 +54,10 @@ class Step(Value, frozen=True, kw_only=True):
     mends: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-def severity(outcome: str) -> int:
-    """Return the position of an outcome in the reports, worst first. An unknown word counts as unknown."""
-    return OUTCOMES.index(outcome if outcome in OUTCOMES else "unknown")
-
-
 def counts(results: Iterable[CheckResult]) -> dict[str, int]:
     """Return how many results have each outcome, worst first, including zeros."""
     found = Counter(result.outcome for result in results)
     return {outcome: found[outcome] for outcome in OUTCOMES}  # type: ignore[index]
-
-
-def worst_first(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
-    """Sort results by severity; then results of a check together, with checks in the order of the document."""
-    results = tuple(results)
-    order = {check: n for n, check in enumerate(dict.fromkeys(result.check for result in results))}
-    return tuple(sorted(results, key=lambda result: (severity(result.outcome), order[result.check])))
 
 
 def groups(results: Iterable[CheckResult]) -> tuple[Group, ...]:
@@ -152,7 +139,7 @@ def without_subject(result: CheckResult, text: str | None) -> str | None:
 def _group(members: Sequence[CheckResult]) -> Group:
     first = members[0]
     alone = len(members) == 1
-    expected, actual, source, hint = (text if alone else without_subject(first, text) for text in _texts(first))
+    expected, actual, source = (text if alone else without_subject(first, text) for text in _texts(first)[:3])
     return Group(
         check=first.check,
         outcome=first.outcome,
@@ -160,8 +147,13 @@ def _group(members: Sequence[CheckResult]) -> Group:
         expected=expected,
         actual=actual,
         source=source,
-        hint=hint,
+        hint=remedy([member.hint for member in members], first.subject),
     )
+
+
+def remedy(hints: Sequence[str | None], of: str) -> str | None:
+    """Return what to do about alike results: for the first of them (`of`), and likewise where others differ."""
+    return hints[0] if len(set(hints)) == 1 else f"{hints[0]} (so for {of}; likewise for the others)"
 
 
 def _step(hint: str, members: Sequence[Group]) -> Step:

@@ -7,7 +7,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from hosttune.assets import templates
-from hosttune.report.branch import printable
+from hosttune.model.text import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment

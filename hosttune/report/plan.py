@@ -13,13 +13,13 @@ from hosttune.model.host import Host, PciDevice
 from hosttune.model.listing import short_list, some
 from hosttune.model.plan import Action, Cell, Device, Finding, Plan, PlannedGuest, Unplaced
 from hosttune.model.prediction import Expectation
+from hosttune.model.settingtext import setting_value, short_lists
+from hosttune.model.text import count
 from hosttune.model.values import CpuSet, format_size, grouped, value_text
 from hosttune.report.blocks import AnyBlock, Entries, Entry, Facts, Lines, Picture, Report, Section, Table
-from hosttune.report.branch import count
 from hosttune.report.devices import link_text
 from hosttune.report.expectation import HEADING, WORSE_HEADING, expectation_of, expected_rows, worse_rows
 from hosttune.report.outcomes import Mark
-from hosttune.report.values import setting_value, short_lists
 
 CAPTION = "Each guest has one colour and one letter: on cores, memory, devices and its card."
 _LEVELS = ("error", "warn", "info")

@@ -10,6 +10,7 @@ from hosttune.model.host import Host
 from hosttune.model.listing import some
 from hosttune.model.prediction import PredictedFigure, Prediction
 from hosttune.model.roof import GpuRoof
+from hosttune.model.text import number
 from hosttune.report.blocks import AnyBlock, Charts, Entries, Entry, Lines, Picture, Plots, Report, Section, Table
 from hosttune.report.judged import (
     BADGES,
@@ -24,7 +25,6 @@ from hosttune.report.judged import (
     roof_rows,
     sources_of,
 )
-from hosttune.report.measures import number
 from hosttune.report.outcomes import Mark
 from hosttune.report.roofline import Plot, Roof, Run, roofline
 

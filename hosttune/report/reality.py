@@ -11,9 +11,8 @@ from hosttune.domain.expectedguest import ExpectedGuest
 from hosttune.domain.guestdiff import DIFFERENT, UNKNOWN, Comparison, compare_definition
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan, PlannedGuest
-from hosttune.model.validation import CheckResult
+from hosttune.model.validation import CheckResult, worst_first
 from hosttune.model.values import Value
-from hosttune.report.outcomes import worst_first
 
 
 class GuestReality(Value, frozen=True, kw_only=True):

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 from hosttune.model.result import Drift, Entry, Result
-from hosttune.model.values import value_text
+from hosttune.model.settingtext import NOTHING, setting_text, setting_value, short_lists, short_value
+from hosttune.model.text import count
 from hosttune.report.blocks import AnyBlock, Entries, Exact, Lines, Report, Section
 from hosttune.report.blocks import Entry as Row
-from hosttune.report.branch import count
 from hosttune.report.outcomes import Mark
-from hosttune.report.values import setting_value, short_lists
 
-NOTHING = "none"
-LONGEST_VALUE = 60  # characters of a value in a row
 SUCCESS, PERSON = 0, 4  # exit codes that change the verdict; any other means that the command failed
 _MARKS = {
     **dict.fromkeys(("failed", "stuck"), "fail"),
@@ -134,29 +130,3 @@ def entry_row(entry: Entry, word: str) -> Row:
 def _drift(one: Drift) -> Row:
     text = one.why or f"was {short_value(one.expected)}, now {short_value(one.actual)}"
     return Row(title=setting_text(one.action), facts=(("", text),))
-
-
-# --- values --------------------------------------------------------------------------------------------------
-
-
-def setting_text(action: str) -> str:
-    """Return an action's id for people, as the plan's text shows it: "driver:0000:41:00.0" is "driver 0000:41:00.0"."""
-    kind, _, target = action.partition(":")
-    return f"{kind} {short_lists(target)}" if target and target != kind else kind
-
-
-def short_value(value: Any) -> str:
-    """Return a value for a row: one line, cut if it is long; an empty value is "none"."""
-    if isinstance(value, Mapping) and any("\n" in str(part) for part in value.values()):
-        return f"({count(len(value), 'file')})"
-    text = short_lists(value_text(value, nothing=NOTHING))
-    lines = text.splitlines()
-    if len(lines) > 1:
-        return f"({len(lines)} lines)"
-    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
-
-
-def value_line(setting: Any, live: Any, want: Any) -> str:
-    """Return a line of a prompt's list: a setting, its present value and the value that it would get."""
-    now, then = (short_value(setting_value(setting.kind, setting.shown(value))) for value in (live, want))
-    return f"  {short_lists(f'{setting.kind} {setting.target}'.rstrip())}: {now} -> {then}"

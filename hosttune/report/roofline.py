@@ -13,9 +13,13 @@ from statistics import median
 
 from msgspec.structs import replace
 
+from hosttune.bench.baselines import Standard
+from hosttune.bench.measures import Measure
+from hosttune.bench.standards import device_kinds
+from hosttune.model.host import Host
+from hosttune.model.text import number
 from hosttune.model.values import Value, close_mappings
 from hosttune.report.judged import OWN_WORDS
-from hosttune.report.measures import Measure, number
 
 # Bytes of one element of the two inputs and of the result.
 _ELEMENTS = {
@@ -296,3 +300,27 @@ def _copy_row(own: Mapping[str, float], roof: Roof) -> tuple[Row, ...]:
     measured, most = f"{number(middle)} GB/s", f"{number(peak)} GB/s"
     work = "copy in memory, read + write"
     return (Row(work=work, intensity="–", measured=measured, peak=most, part=f"{middle / peak:.0%}"),)
+
+
+_SIDE = "gemm-{}-side"  # the fact that has the side of the products of a number type
+
+
+def roofs(host: Host | None, standard: Standard) -> dict[str, Roof]:
+    """Return a roof for each GPU by address, if the device's peaks are known."""
+    known = {}
+    for address, kind in device_kinds(host).items():
+        peaks = standard.peaks.get(kind)
+        if peaks is not None:
+            known[address] = Roof(
+                device=peaks.model,
+                memory_gb_per_s=peaks.values.get("memory"),
+                compute={name: value for name, value in peaks.values.items() if name in KINDS},
+                source=peaks.source,
+            )
+    return known
+
+
+def sides(facts: Mapping[str, str] | None) -> dict[str, int]:
+    """Return the side of the square products by number type, from the facts of a validation."""
+    texts = {kind: (facts or {}).get(_SIDE.format(kind), "") for kind in KINDS}
+    return {kind: int(text) for kind, text in texts.items() if re.fullmatch(r"[1-9][0-9]{0,6}", text)}

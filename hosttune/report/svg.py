@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from hosttune.report.branch import printable
+from hosttune.model.text import printable
 from hosttune.report.picture.layout import Picture, picture, plan_picture, side_by_side
 from hosttune.report.picture.metrics import is_plain
 from hosttune.report.picture.shapes import SIGN, Group, Line, Rect, Shape, Sign, Text

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from hosttune.model.host import Cpu, Host, NumaNode, RunningGuest
 from hosttune.model.listing import short_list, some
+from hosttune.model.text import count
 from hosttune.model.values import CpuSet, format_size, grouped
-from hosttune.report.branch import Branch, count, draw, draw_rows, say, wrap
+from hosttune.report.branch import Branch, draw, draw_rows, say, wrap
 from hosttune.report.devices import Shown, device_branches, listed, shown
 
 if TYPE_CHECKING:

@@ -8,11 +8,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from hosttune.bench.baselines import Standard
+from hosttune.bench.measures import by_metric, figure_rows, measures
+from hosttune.bench.standards import scales
 from hosttune.model.diagnosis import Diagnosis
 from hosttune.model.host import Host
 from hosttune.model.listing import some
 from hosttune.model.plan import Plan
-from hosttune.model.validation import CheckResult, Validation
+from hosttune.model.text import number
+from hosttune.model.validation import OUTCOMES, CheckResult, Validation
 from hosttune.model.values import format_size
 from hosttune.report.bars import charts
 from hosttune.report.blocks import (
@@ -36,22 +39,10 @@ from hosttune.report.blocks import (
 from hosttune.report.changes import Changes, Figure, changes
 from hosttune.report.heatmaps import distances, matrices
 from hosttune.report.judged import headline as judged_headline
-from hosttune.report.measures import by_metric, figure_rows, measures, number
-from hosttune.report.outcomes import (
-    OUTCOMES,
-    WORDS,
-    Mark,
-    Step,
-    counts,
-    headline,
-    meaning,
-    next_steps,
-    occasion,
-)
+from hosttune.report.outcomes import WORDS, Mark, Step, counts, headline, meaning, next_steps, occasion
 from hosttune.report.prediction import diagnosis_blocks, path_blocks
 from hosttune.report.reality import GuestReality, reality
-from hosttune.report.roofline import rooflines
-from hosttune.report.standards import roofs, scales, sides
+from hosttune.report.roofline import rooflines, roofs, sides
 from hosttune.rules.checks.check import Check
 
 STEPS_SHOWN = 8  # shown at once, the others on request; steps that fix a failure are always shown

@@ -16,9 +16,10 @@ from typing import ClassVar, Self, TypeVar
 
 import msgspec
 
-from hosttune.errors import Unreadable, WriteFailed
+from hosttune.errors import BadInput, Unreadable, WriteFailed
 from hosttune.machine.system import System
 from hosttune.model.commandline import split, text_of
+from hosttune.model.jsontext import typed_json
 
 # Allowed characters of a word that hosttune stages: none that a shell, GRUB's language or sed would interpret.
 WORD = re.compile(r"[A-Za-z0-9_.,:/+=-]{1,1024}")
@@ -175,9 +176,9 @@ def read_state(system: System, kind: type[S]) -> S:
     """Return what hosttune's file holds; the kind's defaults if there is no file. Raises Unreadable."""
     data = system.read_bytes(STATE)
     try:
-        return kind() if data is None else msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
-        raise Unreadable(STATE, f"not as hosttune writes it: {error}") from error
+        return kind() if data is None else typed_json(data, kind, where=STATE)
+    except BadInput as error:
+        raise Unreadable(STATE, f"not as hosttune writes it: {error.what}") from error
 
 
 def state_bytes(state: Remembered) -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 
-from hosttune.assets import folder
+from hosttune.assets import shipped_text
 from hosttune.errors import CommandFailed, Unreadable
 from hosttune.machine.system import System
 from hosttune.model.quarantine import Recording
@@ -28,7 +28,7 @@ def hook_text(state: str) -> str | None:
     """Return the script for a state directory; None for a path that cannot be written in it."""
     if not re.fullmatch(_PATH, state):
         return None
-    return (folder("templates") / "libvirt-hook.sh").read_text(encoding="utf-8").replace("@STATE@", state)
+    return shipped_text("templates", "libvirt-hook.sh").replace("@STATE@", state)
 
 
 def recording_of(system: System, state: str) -> Recording | None:

@@ -15,6 +15,7 @@ from hosttune.journal.records import TAKING_AWAY
 from hosttune.journal.state import load, mode_of, save
 from hosttune.machine.system import KEPT_GPUS
 from hosttune.model.host import Host
+from hosttune.model.jsontext import plain_json
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Entry, Result
 from hosttune.model.values import to_json
@@ -394,9 +395,9 @@ def remember_gpus(store: Store, host: Host, todo: Sequence[Prepared]) -> None:
         return
     path = os.path.join(store.folder, KEPT_GPUS)
     try:
-        kept = msgspec.json.decode(load(path, what="GPU identities")) if os.path.exists(path) else {}
+        kept = plain_json(load(path, what="GPU identities"), where=path) if os.path.exists(path) else {}
         merged = merged_identities(kept, identities(host))
-    except (msgspec.DecodeError, AttributeError, TypeError, ValueError) as error:
+    except (BadInput, AttributeError, TypeError, ValueError) as error:
         what = f"the identities of GPUs that were kept cannot be read: {error}"
         raise Refused(what, where=path, hint="read it, then move it away") from error
     if merged != kept:

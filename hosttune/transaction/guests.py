@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hosttune.domain import domain_xml
+from hosttune.domain.writer import domain_xml
 from hosttune.errors import BadInput, Refused, Unreadable
 from hosttune.guest import guest_files
 from hosttune.hypervisor import no_system, process_of, ready, startable, unreachable, verify_running, xml_difference

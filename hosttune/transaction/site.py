@@ -18,6 +18,7 @@ from hosttune.journal.force import Standings, fold, plan_in_force, standings, wi
 from hosttune.journal.state import unseen_journals
 from hosttune.machine.archive import open_system
 from hosttune.machine.capture import Archive
+from hosttune.machine.reader import Reader
 from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, System, state_directory
 from hosttune.model.force import InForce
@@ -79,11 +80,11 @@ class Site:
         """Return what is in force as one plan; None for nothing. Raises BadInput for a plan that cannot be read."""
         return plan_in_force(self.transactions(), self.plan_of, setting_of_record)
 
-    def discover(self) -> Host:
-        """Discover the host, with what is in force on it. Raises BadInput."""
-        from hosttune.discovery import discover as read
+    def discover(self, reader: Reader | None = None) -> Host:
+        """Discover the host, with what is in force on it. `reader`: one for which `gpu.begin` was called."""
+        from hosttune.discovery import discover, read
 
-        return structs.replace(read(self.system), in_force=self.in_force())
+        return structs.replace(read(reader) if reader else discover(self.system), in_force=self.in_force())
 
     def retired(self, transactions: Iterable[Transaction]) -> tuple[Record, ...]:
         """Return the steps that this version cannot undo (`journal.RETIRED`). A reboot has undone those before it.

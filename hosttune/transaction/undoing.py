@@ -126,7 +126,7 @@ def _refusals(
 
 def revert_lines(rehearsed: Iterable[tuple[Standing, Made]]) -> Iterable[str]:
     """Return the lines that the prompt of `revert` shows."""
-    from hosttune.report.result import value_line
+    from hosttune.model.settingtext import value_line
 
     for row, made in rehearsed:
         record = row.record

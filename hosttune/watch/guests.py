@@ -20,8 +20,10 @@ from importlib.util import find_spec
 from typing import Any
 
 from hosttune.discovery.libvirtd import DEFAULT_URI, URI_VARIABLE
+from hosttune.errors import BadInput
 from hosttune.machine.child import start_child
 from hosttune.machine.descriptors import let_go
+from hosttune.model.jsontext import plain_json
 from hosttune.watch.core import HOST, LOST, Event
 from hosttune.watch.source import NoSource, Source
 
@@ -122,8 +124,8 @@ def event_of_line(text: str) -> Event | None:
     if _END.match(text):
         return None
     if text.startswith("["):
-        with contextlib.suppress(ValueError):
-            what, name = json.loads(text)
+        with contextlib.suppress(BadInput, ValueError, TypeError):
+            what, name = plain_json(text, where="event")
             return Event(NAME, str(what)[:40], f"guest {name}" if name else HOST)
     if match := _VIRSH.match(text):
         kind, name, rest = match.groups()

@@ -29,6 +29,7 @@ from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.metrics import Observed, Run, exposition
 from hosttune.model.host import Host
+from hosttune.model.jsontext import typed_json
 from hosttune.model.values import Value, to_json
 from hosttune.validating import Request, exit_code, validate
 from hosttune.watch.families import State, families
@@ -137,7 +138,7 @@ class Looker:
         self._stuck, before = frozenset(), children()
         try:
             answer = self._child(lambda: self._seen(state, foreign), self._limit, "the look at this host")
-            seen = msgspec.json.decode(answer or "", type=Seen)
+            seen = typed_json(answer or "", Seen)
         except (HosttuneError, OSError, RuntimeError, msgspec.DecodeError) as error:
             self._stuck = children() - before if isinstance(error, Stuck) else frozenset()
             return _failed(state, f"{error.what} ({error.where})" if isinstance(error, HosttuneError) else str(error))

@@ -8,12 +8,16 @@ It does not need hosttune's own package; where that is there, hosts must have th
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
 import importlib.util
 import json
 import os
 import random
 import re
+import shlex
 import signal
+import subprocess
 import time
 from collections.abc import Mapping
 
@@ -78,6 +82,7 @@ NEVER = re.compile(
 # asking again is safe. Ansible's own retries are not: they would repeat a command whose connection broke.
 DROPPED = re.compile(r"(?:kex|ssh)_exchange_identification")
 RETRIES = 3
+LOGINS = 8  # at a time through one jump host, so that its sshd drops none
 LOST = re.compile(
     r"closed by remote host|client_loop|Broken pipe|Timeout, server|Read from remote host|Shared connection"
     r"|mux_client|packet_write|Connection to .* closed|Data could not be sent|[Cc]onnection reset"
@@ -195,13 +200,37 @@ class ActionModule(ActionBase):
         for attempt in range(0 if own else RETRIES):
             try:
                 with late(seconds):
+                    self._log_in()
                     return self._execute_module("hosttune", dict(arguments), task_vars=variables)
             except AnsibleConnectionFailure as error:
                 if not DROPPED.search(str(error)):
                     raise
                 time.sleep(random.uniform(0.5, 1.5) * 2**attempt)  # apart from the other hosts that were dropped
         with late(seconds):
+            self._log_in()
             return self._execute_module("hosttune", arguments, task_vars=variables)
+
+    def _log_in(self) -> None:
+        """Open the connection of a host behind a jump host, at most LOGINS at a time of this run; later ones use it.
+
+        Which jump host that is, ssh says: by options of the inventory or by its own configuration.
+        """
+        if self._connection.transport != "ssh":
+            return
+        option = self._connection.get_option
+        given = " ".join(option(name) or "" for name in ("ssh_args", "ssh_common_args", "ssh_extra_args"))
+        try:
+            argv = [option("ssh_executable"), "-G", *shlex.split(given), option("host")]
+            told = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL).stdout
+        except (OSError, ValueError):
+            return  # the task says why
+        jump = re.search(r"^proxy(?:jump|command) (?!none$).+", told, re.MULTILINE)
+        if jump is None:
+            return
+        name = f"jump-{hashlib.sha256(jump[0].encode()).hexdigest()[:16]}-{random.randrange(LOGINS)}"
+        with open(os.path.join(C.DEFAULT_LOCAL_TMP, name), "w", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self._connection.exec_command(":", sudoable=False)
 
     def _known(self, variables: dict) -> dict:
         """Variables with an interpreter (finding one out would be a second execution) and without a log on the host."""

@@ -1,26 +1,27 @@
 "use strict";
-// The page is whole without this: it only hides rows of the checklist. No text of the document becomes markup here.
+// The page is whole without this: it only hides rows of a list. No text of the document becomes markup here.
 (function () {
   const form = document.getElementById("filters");
   if (!form) return;
-  const rows = Array.from(document.querySelectorAll("#checks tr.r"));
-  const texts = rows.map((row) => row.textContent.toLowerCase());
+  const rows = Array.from(document.querySelectorAll("[data-o]"));
   const shown = document.getElementById("shown");
   const boxes = Array.from(form.querySelectorAll("input[type=checkbox]"));
-  const device = document.getElementById("device");
+  const selects = Array.from(form.querySelectorAll("select"));
   const words = document.getElementById("words");
   const folds = Array.from(document.querySelectorAll("#checks details"));
+  let texts = null;
+  let named = null;
 
   function filter() {
     const wanted = new Set(boxes.filter((box) => box.checked).map((box) => box.value));
-    const every = wanted.size === 0;
-    const subject = device.value;
+    const chosen = selects.filter((select) => select.value).map((select) => [select.dataset.f, "|" + select.value + "|"]);
     const text = words.value.trim().toLowerCase();
+    if (text && !texts) texts = rows.map((row) => row.textContent.toLowerCase());
     let count = 0;
     rows.forEach((row, n) => {
-      const one = row.parentNode.dataset.outcome;
-      const keep = (every || wanted.has(one)) && (!subject || row.dataset.s === subject) && (!text || texts[n].includes(text));
-      row.hidden = !keep;
+      const keep = (!named || named.has(n)) && (!wanted.size || wanted.has(row.dataset.o))
+        && chosen.every(([key, value]) => row.dataset[key].includes(value)) && (!text || texts[n].includes(text));
+      if (row.hidden === keep) row.hidden = !keep;
       if (keep) count += 1;
     });
     document.querySelectorAll("#checks tbody").forEach((body) => {
@@ -32,27 +33,42 @@
       fold.hidden = !hit;
       fold.open = hit && !all;
     });
-    shown.textContent = all ? "All " + count + " results are listed." : count + " of " + rows.length + " results are shown.";
+    const noun = " " + form.dataset.noun + (rows.length === 1 ? "." : "s.");
+    shown.textContent = "Shown: " + (all ? "all " : count + " of ") + rows.length + noun;
+    document.dispatchEvent(new Event("filtered"));
   }
 
-  function only(outcome, subject) {
+  function only(outcome, value, places) {
     boxes.forEach((box) => { box.checked = box.value === outcome; });
-    device.value = subject;
+    selects.forEach((select, n) => { select.value = n ? "" : value; });
     words.value = "";
+    named = places;
     filter();
   }
 
-  form.addEventListener("input", filter);
+  let typing = 0;
+  words.addEventListener("input", (event) => { // one filtering for a burst of keys
+    event.stopPropagation();
+    clearTimeout(typing);
+    typing = setTimeout(filter, rows.length > 300 ? 120 : 0);
+  });
   form.addEventListener("change", filter);
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("reset", (event) => { event.preventDefault(); only("", ""); });
-  document.querySelectorAll("a[data-outcome]").forEach((link) => link.addEventListener("click", () => only(link.dataset.outcome, "")));
+  form.addEventListener("reset", (event) => { event.preventDefault(); only("", "", null); });
+  document.querySelectorAll("a[data-outcome]").forEach((link) => link.addEventListener("click", () => only(link.dataset.outcome, "", null)));
+  document.querySelectorAll("button[data-n]").forEach((button) => {
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      only("", "", new Set(button.dataset.n.trim().split(" ").map(Number)));
+      document.getElementById("checklist").scrollIntoView();
+    });
+  });
   document.querySelectorAll(".picture [data-name]").forEach((part) => {
-    const known = Array.from(device.options).some((option) => option.value === part.dataset.name);
+    const known = Array.from(selects[0].options).some((option) => option.value === part.dataset.name);
     if (!known) return;
     part.style.cursor = "pointer";
     part.addEventListener("click", () => {
-      only("", part.dataset.name);
+      only("", part.dataset.name, null);
       document.getElementById("checklist").scrollIntoView();
     });
   });

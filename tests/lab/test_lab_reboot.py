@@ -133,6 +133,7 @@ def test_a_second_apply_has_nothing_to_do(rollout: Rollout) -> None:
     assert (rollout.second.document["changed"], rollout.second.document["reboot_required"]) == (False, False)
     waiting = rollout.second.outcomes
     assert waiting.pop(f"irq-affinity:{GPU}") == "pending"
+    assert waiting.pop("guest-state:staged") == "pending"  # it has nothing to boot from
     assert set(waiting.values()) == {"already"}
 
 

@@ -3,7 +3,6 @@ runs on it. Reads, writes nothing; one child process says what PyTorch has."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.model.collective import CollectiveJob, Library, Member, Place, Wiring
 from hosttune.model.host import Host
+from hosttune.model.jsontext import plain_json
 from hosttune.predicting.shape import of_host
 from hosttune.rules.checks.facts import for_vfio
 
@@ -81,13 +81,13 @@ def _library(system: System, python: str, notes: list[str]) -> Library | None:
     try:
         with own_program() as folder:
             text = system.run((python, "-B", folder, "--look"), timeout=_LOOK_SECONDS)
-        return msgspec.convert(json.loads(text), Library)
+        return msgspec.convert(plain_json(text, where=python), Library)
     except CommandFailed as error:
         lines = [line.strip() for line in error.output.splitlines() if line.strip()]
         notes.append(f"no PyTorch for {python}: {lines[-1] if lines else error.reason}"[:_MOST_TEXT])
     except Refused as error:
         notes.append(f"PyTorch was not looked for: {error.what}")
-    except (ValueError, msgspec.ValidationError) as error:
+    except (BadInput, msgspec.ValidationError) as error:
         notes.append(f"what PyTorch has for {python} cannot be read: {error}"[:_MOST_TEXT])
     return None
 
@@ -100,9 +100,9 @@ def _place(system: System, interface: str | None, notes: list[str]) -> Place | N
         return None
     if interface is None:
         try:
-            rows = json.loads(system.run(("ip", "-j", "route", "get", _ANYWHERE)))
+            rows = plain_json(system.run(("ip", "-j", "route", "get", _ANYWHERE)), where="ip")
             interface = rows[0]["dev"]
-        except (CommandFailed, Refused, ValueError, LookupError, TypeError):
+        except (CommandFailed, Refused, BadInput, LookupError, TypeError):
             notes.append("there is no default route: name the interface where hosts meet by hosttune_interface")
             return None
     elif "/" in interface or not system.exists(f"/sys/class/net/{interface}"):

@@ -19,7 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hosttune.errors import BadInput
 from hosttune.model.collective import MemberOutcome, Task
+from hosttune.model.jsontext import plain_json
 
 _MOST_BYTES = 4096
 _MOST_STRANGERS = 64
@@ -129,7 +131,7 @@ def _admit(task: Task, met: Met, connection: socket.socket, there: str, stranger
     """Take a connection into the group, or tell it why not."""
     try:
         said = _hear(connection, _WHO_SECONDS)
-    except (OSError, ValueError):
+    except (OSError, ValueError, BadInput):
         connection.close()
         strangers.append(f"{there} did not say who it is")
         return
@@ -178,7 +180,7 @@ def _join(task: Task, machine: str | None, deadline: float) -> Met:
         link = _connect(task, deadline)
         try:
             said = _introduced(task, machine, link, deadline)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, BadInput) as error:
             link.close()
             if time.monotonic() + _RETRY_SECONDS < deadline:
                 time.sleep(_RETRY_SECONDS)
@@ -239,7 +241,7 @@ def _send(link: socket.socket, message: Mapping[str, Any]) -> None:
 
 
 def _hear(link: socket.socket, seconds: float) -> dict[str, Any]:
-    """Return the next line. Raises OSError, also for a connection that ends, and ValueError for no such line."""
+    """Return the next line. Raises OSError, also for a connection that ends, and ValueError or BadInput for none."""
     deadline = time.monotonic() + seconds
     data = b""
     while not data.endswith(b"\n"):
@@ -250,7 +252,7 @@ def _hear(link: socket.socket, seconds: float) -> dict[str, Any]:
         data += chunk
         if len(data) > _MOST_BYTES or time.monotonic() > deadline:
             raise ValueError("no line of at most 4 KiB")
-    found = json.loads(data)
+    found = plain_json(data, where="member")
     return found if isinstance(found, dict) else {}
 
 
@@ -258,5 +260,5 @@ def hear(link: socket.socket) -> dict[str, Any] | None:
     """Return what the other side says; None if it is gone."""
     try:
         return _hear(link, _ANSWER_SECONDS)
-    except (OSError, ValueError):
+    except (OSError, ValueError, BadInput):
         return None

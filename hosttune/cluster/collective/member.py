@@ -6,7 +6,6 @@ by its own limit, or as soon as another host of the group is gone. It changes no
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -25,6 +24,7 @@ from hosttune.cluster.pairs.ends import other_way
 from hosttune.cluster.pairs.programs import Run
 from hosttune.errors import BadInput
 from hosttune.model.collective import Member, MemberOutcome, Task, Timing
+from hosttune.model.jsontext import plain_json
 
 # Variables that libraries for collectives, and what carries them, read. They are kept, and recorded.
 _VARIABLES = re.compile(
@@ -226,10 +226,10 @@ def _tell_the_end(course: _Course, met: Met) -> None:
 def _heard(course: _Course, line: bytes) -> None:
     """Take a line of the child. One that cannot be read ends the measurement."""
     try:
-        said = json.loads(line)
+        said = plain_json(line, where="child")
         take = next(function for key, function in _LINES.items() if key in said)
         take(course, said)
-    except (ValueError, TypeError, KeyError, StopIteration, AttributeError, IndexError) as error:
+    except (BadInput, ValueError, TypeError, KeyError, StopIteration, AttributeError, IndexError) as error:
         course.failed = ("not-understood", f"a line of the measuring process cannot be read: {error}"[:200], ())
 
 

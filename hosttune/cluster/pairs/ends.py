@@ -9,7 +9,6 @@ another one than the port's is the wrong fabric, and nothing is sent.
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from hosttune.cluster.pairs.pathmtu import path_mtu
 from hosttune.cluster.pairs.programs import Run, bounded
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu import vendor_of
+from hosttune.model.jsontext import plain_json
 from hosttune.model.pairs import End, EndOutcome, EndResult, GpuMemory, Job, PathMtu
 
 SLACK_SECONDS = 6  # of a program beside waiting and measuring: it connects, exchanges results, ends
@@ -152,13 +152,13 @@ def other_way(interface: str | None, address: str, peer: str, run: Run) -> tuple
     if interface is None:
         return None
     try:
-        rows = json.loads(run(("ip", "-j", "route", "get", peer, "from", address), 10.0))
+        rows = plain_json(run(("ip", "-j", "route", "get", peer, "from", address), 10.0), where="ip")
         device = rows[0].get("dev") if rows else None
     except CommandFailed as error:
         text = _last(error.output) or error.reason
         mine = re.search(r"Invalid argument|Cannot assign", text)  # the address is not (any more) one of this host
         return ("wrong-fabric" if mine else "no-route"), f"no route from {address} to {peer}: {text}"
-    except (ValueError, AttributeError, TypeError, KeyError):
+    except (BadInput, AttributeError, TypeError, KeyError):
         return "not-understood", "`ip -j route get` gave an answer that cannot be read"
     if device == interface:
         return None

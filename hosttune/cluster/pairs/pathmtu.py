@@ -9,11 +9,11 @@ packets, and one that answers none says nothing (a firewall for ICMP).
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 
 from hosttune.cluster.pairs.programs import KILL_SECONDS, Run, bounded
-from hosttune.errors import CommandFailed
+from hosttune.errors import BadInput, CommandFailed
+from hosttune.model.jsontext import plain_json
 from hosttune.model.pairs import End, PathMtu
 
 _HEADERS = {4: 28, 6: 48}  # bytes of IP and ICMP (RFC 791, RFC 8200, RFC 792, RFC 4443)
@@ -35,11 +35,11 @@ def path_mtu(end: End, run: Run) -> PathMtu:
     if end.interface is None:
         return PathMtu(why="the port has no interface")
     try:
-        [row] = json.loads(run(("ip", "-j", "link", "show", "dev", end.interface), 10.0))
+        [row] = plain_json(run(("ip", "-j", "link", "show", "dev", end.interface), 10.0), where="ip")
         mtu, kind = row["mtu"], row["link_type"]
     except CommandFailed as error:
         return PathMtu(why=f"the MTU of {end.interface} was not read: {error.reason}")
-    except (ValueError, TypeError, KeyError):
+    except (BadInput, ValueError, TypeError, KeyError):
         return PathMtu(why="`ip -j link show` gave an answer that cannot be read")
     if kind == "infiniband":
         return PathMtu(state="not-asked")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from hosttune.machine.system import System
 from hosttune.model.devices import Nic
 from hosttune.model.host import Host
 from hosttune.model.hostfields import Problem
+from hosttune.model.jsontext import plain_json
 from hosttune.model.pairs import Ends, Port, Tool
 from hosttune.model.platform import RunningGuest
 from hosttune.model.problems import OUTSIDE
@@ -78,9 +78,9 @@ def addresses_of(system: System) -> Mapping[str, str] | None:
     """Return the IP address of each interface that has one (IPv4 first, else a global IPv6); None if unknown."""
     try:
         text = system.query("ip-j-address", lambda: system.run(("ip", "-j", "address", "show")))
-        rows = json.loads(text) if text else None
+        rows = plain_json(text, where="ip") if text else None
         return None if rows is None else {row["ifname"]: best for row in rows if (best := _best(row))}
-    except (CommandFailed, Unreadable, ValueError, KeyError, TypeError, AttributeError):
+    except (CommandFailed, Unreadable, BadInput, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -7,7 +7,6 @@ nova/privsep/qemu.py, QEMU_IMG_LIMITS: 30 s of CPU, 1 GiB). Source of the header
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from typing import Literal
@@ -15,6 +14,7 @@ from typing import Literal
 from hosttune.errors import BadInput, CommandFailed, Refused
 from hosttune.machine.files import read_start
 from hosttune.machine.system import System
+from hosttune.model.jsontext import plain_json
 from hosttune.model.values import Value
 
 _MAGIC, _HEADER = b"QFI\xfb", 104
@@ -78,13 +78,13 @@ def _size(system: System, image: Image) -> int | None:
     """Return the size of the disk, as qemu-img says; None if it cannot be asked here."""
     argv = (*_BOUNDS, "qemu-img", "info", "--output=json", "-f", image.format, image.path)
     try:
-        told = json.loads(system.run(argv, timeout=_SECONDS))
+        told = plain_json(system.run(argv, timeout=_SECONDS), where="qemu-img")
     except Refused:  # a captured host
         return None
     except CommandFailed as error:
         why = f"qemu-img does not read it: {error.reason}: {error.output.strip()[-300:]}"
         raise _refused(image.path, why) from error
-    except ValueError as error:
+    except BadInput as error:
         raise _refused(image.path, "what qemu-img says of it cannot be read") from error
     size = told.get("virtual-size") if isinstance(told, dict) else None
     if not isinstance(size, int) or not 0 < size <= _MOST_BYTES or told.get("format") != image.format:

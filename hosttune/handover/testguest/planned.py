@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from hosttune.domain import domain_xml
+from hosttune.domain.writer import domain_xml
 from hosttune.domain.xml import parse
 from hosttune.errors import BadInput
 from hosttune.handover.testguest.image import Image

@@ -7,7 +7,6 @@ kill left. It is removed last.
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 import uuid
@@ -41,6 +40,7 @@ from hosttune.journal import Store
 from hosttune.journal.state import mode_of
 from hosttune.machine.system import STATE_INSIDE, System, state_directory
 from hosttune.model.host import Host
+from hosttune.model.jsontext import plain_json
 from hosttune.model.plan import Plan, PlannedGuest
 from hosttune.model.starts import TEST_GUEST
 from hosttune.model.values import is_address, to_json
@@ -198,7 +198,7 @@ def _listen(system: System, name: str, seconds: float) -> str:
     module = "hosttune.handover.testguest.listening"
     argv = (sys.executable, "-P", "-m", module, path, f"{seconds:g}", str(most_bytes()))
     try:
-        said = json.loads(system.run(argv, timeout=seconds + 60.0))
+        said = plain_json(system.run(argv, timeout=seconds + 60.0), where=module)
     except CommandFailed as error:
         raise Unanswered("ended-early", f"its channel cannot be reached: {error.reason}") from error
     if said["ended"] != "line":

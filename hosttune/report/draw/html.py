@@ -1,15 +1,19 @@
 """Any report as one self-contained page: nothing is loaded from elsewhere, and every text of a document is escaped.
 
-A page of findings has one script, which only filters them; a content security policy lets no other run.
+A page of findings or of many hosts has scripts that filter, sort and draw the map; a content security policy lets no
+other run.
 """
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import TYPE_CHECKING
 
-from hosttune.assets import folder
-from hosttune.report.blocks import CHECKLIST, Findings, Report, cut
+from hosttune.assets import shipped_text
+from hosttune.model.text import printable
+from hosttune.model.validation import OUTCOMES
+from hosttune.report.blocks import Findings, Grid, Names, Report, Roster, cut
 from hosttune.report.heatmaps import STEPS
 from hosttune.report.outcomes import SIGNS, WORDS, Mark
 from hosttune.report.page import digest, page_templates
@@ -26,26 +30,52 @@ def page(report: Report) -> str:
     for number, section in enumerate(report.sections("html"), 1):
         names = [type(block).__name__ for block in section.blocks]
         blocks = [(name, one, *cut(one, one.parts, "html")) for name, one in zip(names, section.blocks, strict=True)]
-        sections.append((section, "checklist" if section.heading == CHECKLIST else f"section-{number}", blocks))
-    script = any(isinstance(block, Findings) for section, _, _ in sections for block in section.blocks)
-    return _environment().get_template("page.html.j2").render(report=report, sections=sections, script=script)
+        listed = any(isinstance(block, Findings | Roster) for block in section.blocks)
+        sections.append((section, "checklist" if listed else f"section-{number}", blocks))
+    shown = [block for section, _, _ in sections for block in section.blocks]
+    rows = [member.name for block in shown if isinstance(block, Roster) for member in block.parts]
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            report=report,
+            sections=sections,
+            scripts=_scripts()[: 2 if rows else int(any(isinstance(block, Findings) for block in shown))],
+            places={name: place for place, name in enumerate(rows)},
+        )
+    )
+
+
+def _grid(block: Grid) -> str:
+    """Return a grid as JSON that cannot end its HTML element."""
+    text = json.dumps({"columns": [printable(name) for name in block.columns], "rows": block.parts})
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+@cache
+def _scripts() -> tuple[tuple[str, str], ...]:
+    """Return the filter and the map, each with its hash for the content security policy."""
+    from markupsafe import Markup
+
+    texts = (shipped_text("templates", f"report/{name}") for name in ("script.js", "map.js"))
+    return tuple((Markup(text), digest(text)) for text in texts)
 
 
 @cache
 def _environment() -> Environment:
     from markupsafe import Markup
 
-    style, script = ((folder("templates") / "report" / name).read_text() for name in ("style.css", "script.js"))
     environment = page_templates(
         STEPS=STEPS,
         DENSE=DENSE,
         SIGNS=SIGNS,
         WORDS=WORDS,
         FOLDED=("pass", "skip"),  # outcomes of which a page first shows only the number
-        STYLE=Markup(style),
-        SCRIPT=Markup(script),
-        SCRIPT_HASH=digest(script),
+        STYLE=Markup(shipped_text("templates", "report/style.css")),
+        OUTCOMES=OUTCOMES,
+        grid_data=_grid,
         markup=Markup,
     )
     environment.tests["mark"] = lambda cell: isinstance(cell, Mark)
+    environment.tests["names"] = lambda text: isinstance(text, Names)
     return environment

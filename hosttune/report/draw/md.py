@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from hosttune.model.listing import some
+from hosttune.model.text import printable
 from hosttune.model.validation import CheckResult
-from hosttune.report.blocks import AnyBlock, Entries, Exact, Facts, Findings, Lines, Report, Table, cut
-from hosttune.report.branch import printable
+from hosttune.report.blocks import AnyBlock, Entries, Exact, Facts, Findings, Lines, Report, Table, cut, told
 from hosttune.report.draw.text import words
 from hosttune.report.outcomes import SIGNS, WORDS, groups, subjects_by_check
 
@@ -53,7 +53,8 @@ def _block(block: AnyBlock, parts: Any) -> str:
         mark = f" ({escaped(entry.mark.signed)})" if entry.mark else ""
         lead = f"{number}." if block.numbered else "-"
         lines.append(f"{lead} **{escaped(entry.title)}**{mark}{f': {escaped(entry.note)}' if entry.note else ''}")
-        lines += [f"   - {f'**{escaped(label)}**: ' if label else ''}{escaped(text)}" for label, text in entry.facts]
+        facts = ((f"**{escaped(label)}**: " if label else "", told(text, "md")) for label, text in entry.facts)
+        lines += [f"   - {label}{escaped(text)}" for label, text in facts]
     return "\n".join(lines)
 
 

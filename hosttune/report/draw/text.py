@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from hosttune.model.listing import some
-from hosttune.report.blocks import AnyBlock, Cell, Entries, Exact, Facts, Findings, Lines, Report, Table, cut
-from hosttune.report.branch import NARROW, count, printable, prose, say, wrap
+from hosttune.model.text import count, printable
+from hosttune.report.blocks import AnyBlock, Cell, Entries, Exact, Facts, Findings, Lines, Report, Table, cut, told
+from hosttune.report.branch import NARROW, console_of, prose, say, wrap
 from hosttune.report.outcomes import SIGNS, WORDS, Mark, groups, subjects_by_check
 
 if TYPE_CHECKING:
@@ -16,6 +18,14 @@ STYLES = {"fail": "error", "unknown": "warn", "warn": "warn"}
 MANY = 12  # subjects named before "and N more"; other formats name all
 WIDEST = 40  # characters of a first column
 _LEAST = 30  # columns that a cell is wrapped in; with less room it goes below its row
+
+
+def printed(report: Report) -> str:
+    """Return a report as standard output shows it: with its width and colours."""
+    page = console_of(sys.stdout)
+    with page.capture() as captured:
+        draw(report, page)
+    return captured.get()
 
 
 def draw(report: Report, console: Console) -> None:
@@ -74,7 +84,8 @@ def _entries(block: Entries, parts: Any, indent: int, console: Console) -> None:
         hang = width + 2 if width and not block.numbered else 3
         prose(title, indent, console, style, hang=hang)
         for label, text in entry.facts:
-            prose(f"{label}: {text}" if label else text, indent + hang + 1, console, hang=2)
+            said = told(text, "text")
+            prose(f"{label}: {said}" if label else said, indent + hang + 1, console, hang=2)
 
 
 def _findings(block: Findings, console: Console) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from hosttune.model.host import Cpu
 from hosttune.model.listing import short_list
+from hosttune.model.text import count
 from hosttune.model.values import CpuSet, grouped
-from hosttune.report.branch import count
 from hosttune.report.picture.guests import Holder
 from hosttune.report.picture.host_view import HostView
 from hosttune.report.picture.metrics import SMALL, text_width

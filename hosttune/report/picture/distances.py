@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hosttune.report.branch import count
+from hosttune.model.text import count
 from hosttune.report.picture.host_view import HostView
 from hosttune.report.picture.metrics import SMALL, text_width
 from hosttune.report.picture.shapes import Block, Group, Rect, Shape, label

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host
+from hosttune.model.text import count
 from hosttune.model.values import Value
-from hosttune.report.branch import count
 from hosttune.report.picture.metrics import SMALL
 from hosttune.report.picture.shapes import Block, Group, Line, Rect, Shape, label
 from hosttune.report.picture.text import Piece, at, below, pair, paragraph

@@ -7,8 +7,8 @@ from string import hexdigits
 
 from hosttune.model.listing import short_list, some
 from hosttune.model.plan import Cell, Device, PlannedGuest
+from hosttune.model.text import count
 from hosttune.model.values import CpuSet, format_size, parse_cpus
-from hosttune.report.branch import count
 from hosttune.report.picture.guests import Holder
 from hosttune.report.picture.host_view import HostView, check_marks
 from hosttune.report.picture.metrics import SMALL, text_width

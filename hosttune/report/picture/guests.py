@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from hosttune.model.host import Host, RunningGuest
 from hosttune.model.plan import Plan, PlannedGuest
+from hosttune.model.text import count
 from hosttune.model.values import CpuSet, Value, format_size, parse_cpus
-from hosttune.report.branch import count
 from hosttune.report.plan import guest_facts
 
 GUEST_COLOURS = 16

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from hosttune.report.branch import printable
+from hosttune.model.text import printable
 
 _REGULAR = (
     *(32, 41, 46, 84, 64, 96, 78, 28, 40, 40, 50, 84, 32, 37, 32, 34, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 34, 34),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hosttune.model.host import Cpu, NumaNode
+from hosttune.model.text import count
 from hosttune.model.values import CpuSet, Value, format_size
-from hosttune.report.branch import count
 from hosttune.report.picture.cpus import cpu_block
 from hosttune.report.picture.host_view import HostView, check_marks, node_subjects, trees
 from hosttune.report.picture.memory import memory_block

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hosttune.model.host import Host
 from hosttune.model.listing import short_list, some
 from hosttune.model.plan import Plan
+from hosttune.model.text import count
 from hosttune.model.values import CpuSet, format_size
-from hosttune.report.branch import count
 from hosttune.report.outcomes import tally
 from hosttune.report.picture.cpus import cores_of
 from hosttune.report.picture.distances import distances_block

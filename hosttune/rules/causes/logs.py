@@ -1,6 +1,6 @@
 """Output of tools, as it is → what is known of a machine. Output of another tool, or cut short, is refused by name.
 
-Parsers of benchmarks are those of `hosttune.bench.parse`; a maker's own tools are read by its `Vendor`.
+Parsers of benchmarks are those of `hosttune.bench.parse`; a maker's own tools are read in `hosttune.gpu.logs`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from hosttune.bench.parse import nccl, nvbandwidth, tools
 from hosttune.bench.parse.answer import Answer, NotUnderstood
 from hosttune.errors import BadInput
-from hosttune.gpu import VENDORS
+from hosttune.gpu.logs import LOGS
 from hosttune.model.measured import Measured, Nics, Observations, Setup, Transport
 from hosttune.rules.causes.gathering import figures_of, of_gpus
 from hosttune.rules.causes.lspci import machine_of
@@ -64,8 +64,7 @@ def logs() -> tuple[Log, ...]:
     )
     makers = tuple(
         Log(one.name, one.sign, one.machine or (lambda text, one=one: of_gpus(one.gpus(text))))  # type: ignore[misc]
-        for vendor in VENDORS
-        for one in vendor.logs
+        for one in LOGS
     )
     return (*own, *makers)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import msgspec
 
@@ -15,6 +14,7 @@ from hosttune.errors import BadInput
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import HOST_SCHEMA, DeviceSource, Host, SeenDevice
 from hosttune.model.intent import Intent
+from hosttune.model.jsontext import plain_json
 from hosttune.model.networkintent import Roce
 from hosttune.model.plan import PLAN_SCHEMA, Plan
 from hosttune.model.validation import VALIDATION_SCHEMA, KnownDevice, Validation
@@ -113,11 +113,11 @@ def of_value(value: Host | Plan | Validation | Intent, where: str = "expect") ->
 
 def _read(text: bytes, where: str) -> Host | Plan | Validation | Intent:
     try:
-        document: Any = msgspec.json.decode(text)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        document = plain_json(text, where=where, hint=_WHICH)
+    except BadInput:
         if re.search(rb"^(?:\{ *)?version *:", text, re.MULTILINE):
             return Intent.from_yaml(text, where=where)
-        raise BadInput(f"not JSON: {error}", where=where, hint=_WHICH) from error
+        raise
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema == HOST_SCHEMA:
         return Host.from_json(text, where=where)

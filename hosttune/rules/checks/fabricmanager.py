@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosttune.gpu import nvswitches, vendor_of
-from hosttune.model.evidence import Evidence, FabricManager
+from hosttune.model.evidence import Evidence
+from hosttune.model.fabricmanager import FabricManager
 from hosttune.model.gpu import Gpu
 from hosttune.model.validation import CheckResult
 from hosttune.rules.checks.check import Check, failed, passed, skipped, unknown

@@ -1,0 +1,169 @@
+"""Samples as reports show them: runs of one metric and subject together, with their median and what to compare it with.
+
+The scale says whether higher or lower is better; otherwise the metric's family does.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from hosttune.bench.metrics import metric_of
+from hosttune.model.text import count, number
+from hosttune.model.validation import Sample
+from hosttune.model.values import Value, grouped
+
+
+class Scale(Value, frozen=True, kw_only=True):
+    """The figures that a metric is compared with, in the metric's unit. None is unknown. `subject` None: every subject.
+
+    `floor` is the lowest accepted figure (for a latency, the highest). `typical` is a good figure; `typical_is` says
+    which: a fleet's median, this host's own history, or a reference. `peak` is the hardware's maximum. `source` says
+    where the floor comes from.
+    """
+
+    metric: str
+    subject: str | None = None
+    floor: float | None = None
+    typical: float | None = None
+    typical_is: str = "typical"
+    peak: float | None = None
+    lower_is_better: bool | None = None
+    source: str | None = None
+
+
+class Measure(Value, frozen=True, kw_only=True):
+    """All runs of one metric and subject, in order. A run without a figure is None and counts as missing."""
+
+    metric: str
+    subject: str
+    unit: str
+    runs: tuple[float | None, ...]
+    scale: Scale | None = None
+
+    @property
+    def figures(self) -> tuple[float, ...]:
+        """The runs that gave a finite figure."""
+        return tuple(run for run in self.runs if run is not None and math.isfinite(run))
+
+    @property
+    def missing(self) -> int:
+        """The number of runs without a finite figure."""
+        return len(self.runs) - len(self.figures)
+
+    @property
+    def median(self) -> float | None:
+        """The median of the figures; None if there are none."""
+        return median(self.figures) if self.figures else None
+
+    @property
+    def lowest(self) -> float | None:
+        """The lowest figure; None if there are none."""
+        return min(self.figures, default=None)
+
+    @property
+    def highest(self) -> float | None:
+        """The highest figure; None if there are none."""
+        return max(self.figures, default=None)
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether lower figures are better, by the scale or else by the metric's family.
+
+        False for an unknown metric.
+        """
+        if self.scale and self.scale.lower_is_better is not None:
+            return self.scale.lower_is_better
+        family = metric_of(self.metric)
+        return family is not None and family.direction == "lower"
+
+    @property
+    def below_floor(self) -> bool | None:
+        """Whether the median is on the wrong side of the floor; None if either is unknown."""
+        if self.median is None or self.scale is None or self.scale.floor is None:
+            return None
+        return self.median > self.scale.floor if self.lower_is_better else self.median < self.scale.floor
+
+
+def measures(samples: Iterable[Sample], scales: Iterable[Scale] = ()) -> tuple[Measure, ...]:
+    """Group samples by metric, subject and unit. Metrics and subjects are in the order in which they first appear."""
+    beside = {(scale.metric, scale.subject): scale for scale in scales}
+    runs: dict[str, dict[tuple[str, str], list[float | None]]] = {}
+    for sample in samples:
+        runs.setdefault(sample.metric, {}).setdefault((sample.subject, sample.unit), []).append(sample.value)
+    return tuple(
+        Measure(
+            metric=metric,
+            subject=subject,
+            unit=unit,
+            runs=tuple(values),
+            scale=beside.get((metric, subject)) or beside.get((metric, None)),
+        )
+        for metric, subjects in runs.items()
+        for (subject, unit), values in subjects.items()
+    )
+
+
+def by_metric(found: Iterable[Measure]) -> dict[str, Sequence[Measure]]:
+    """Return the measures of each metric, in order."""
+    metrics = grouped((measure.metric, measure) for measure in found)
+    return dict(metrics)
+
+
+def title_of(metric: str) -> str:
+    """Return a metric's name in words; empty for an unknown metric."""
+    family = metric_of(metric)
+    return family.title if family else ""
+
+
+def percent(value: float | None, axis: float) -> float | None:
+    """Return how long the bar of a value is, in percent of its axis; None if it has none."""
+    if value is None or axis <= 0:
+        return None
+    return round(min(max(value / axis, 0.0), 1.0) * 100, 2)
+
+
+MANY = 16  # subjects of one metric that a text lists one by one
+
+
+def figure_rows(found: Sequence[Measure]) -> tuple[tuple[str, str], ...]:
+    """Return (subject, figure) of the measures of one metric, as text.
+
+    Of more than MANY: only the lowest, the median and the highest, and how many have no figure.
+    """
+    known = sorted((one for one in found if one.median is not None), key=lambda one: one.median or 0.0)
+    if len(found) <= MANY or not known:
+        return tuple((one.subject, figure(one)) for one in found)
+    rows = [("lowest: " + known[0].subject, figure(known[0])), ("highest: " + known[-1].subject, figure(known[-1]))]
+    middle = median(one.median for one in known if one.median is not None)
+    rows.insert(1, (f"median of {len(known)}", number(middle)))
+    missing = len(found) - len(known)
+    return (*rows, *((("no figure", f"{missing} of {len(found)}"),) if missing else ()))
+
+
+def figure(measure: Measure) -> str:
+    """Return the median of a measure, and for several runs their range.
+
+    Runs without a figure are counted, never dropped.
+    """
+    runs = count(len(measure.runs), "run")
+    if measure.median is None:
+        return f"unknown: no figure from {runs}"
+    missing = f", {measure.missing} without a figure" if measure.missing else ""
+    if len(measure.runs) == 1:
+        return number(measure.median)
+    return f"{number(measure.median)}  ({number(measure.lowest)} to {number(measure.highest)}, {runs}{missing})"
+
+
+_PAIR = re.compile(r"(\S.*?)\s*(?:->|→|>|\bto\b)\s*(.*\S)")
+
+
+def pair_of(subject: str) -> tuple[str, str] | None:
+    """Return the two ends of a subject such as "0000:18:00.0>0000:29:00.0" or "node 0 to node 1".
+
+    None for a single thing.
+    """
+    found = _PAIR.fullmatch(subject)
+    return (found[1], found[2]) if found else None

@@ -1,0 +1,442 @@
+"""The report of a fleet: what to do next, waves, who differs, every host with its checks, worst first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from urllib.parse import quote
+
+import msgspec
+
+from hosttune.model.fleet import CauseGroup, FleetReport, HostLine, Outlier
+from hosttune.model.text import count, number
+from hosttune.model.uniformity import STATES, Spread, State
+from hosttune.model.validation import OUTCOMES, CheckResult, Outcome
+from hosttune.model.values import grouped
+from hosttune.model.verification import StatementState
+from hosttune.report.blocks import (
+    GRID,
+    AnyBlock,
+    Entries,
+    Entry,
+    Facet,
+    Findings,
+    Grid,
+    Lines,
+    Member,
+    Names,
+    Report,
+    Roster,
+    Section,
+    Suite,
+    Table,
+)
+from hosttune.report.fleet_groups import (
+    ANSWERS,
+    VERDICT_WORDS,
+    Trouble,
+    answer_of,
+    answers_worst_first,
+    headline,
+    hosts_worst_first,
+    meaning,
+    median_name,
+    occasion,
+    outlier_words,
+    results_left_out,
+    summary,
+    troubles,
+    verdicts,
+)
+from hosttune.report.fleet_uniform import (
+    STATE_WORDS,
+    fact_words,
+    few_without,
+    group_words,
+    holder_words,
+    machine_words,
+    majority_words,
+    notable,
+    others,
+    some_unknown,
+)
+from hosttune.report.outcomes import WORDS, Mark, groups
+
+NO_CAUSE = "no cause found"
+GRADE_WORDS = {
+    "proven": "proven: the fault was seen, and the figure keeps to the bound that it sets",
+    "observed": "observed: the fault was seen, and it acts on such figures",
+    "fits": "fits: the figure keeps to the bound that the fault sets",
+    "indirect": "indirect: the fault was seen; no source says what it costs such figures",
+    "default": "default: such machines have it unless it was removed",
+    "possible": "possible: it acts on such figures, and nothing speaks against it",
+}
+MOST_GROUPS = 12  # for one host's row: its own page and its result file have all of them
+MOST_WHY = 20  # reasons of one wave
+WARNINGS_SHOWN = 8  # kinds that a page shows at once
+_STATES: Mapping[State, str] = {"differs": "fail", "split": "fail", "unknown": "unknown"}
+_STATEMENTS: Mapping[StatementState, str] = {"quarantined": "fail", "void": "fail", "expiring": "warn", "valid": "pass"}
+_ABOUT = (
+    "A host's verdict is that of its validation in this run: any failure makes it FAIL, else anything unknown makes it "
+    "UNKNOWN, else a warning makes it WARN; a host without an answer is UNKNOWN. The fleet has that of its worst host."
+)
+
+
+def fleet_report(report: FleetReport) -> Report:
+    """Return the report. Links to hosts' own pages are relative to the results folder."""
+    lines = hosts_worst_first(report.hosts)
+    answers = () if set(answers_worst_first(report)) <= {"ok", "no"} else answers_worst_first(report).items()
+    causes = sum(len(one.hosts) for one in report.causes)
+    bad = [line for line in lines if line.verdict in ("fail", "unknown") or line.worse]
+    return Report(
+        kind="A fleet of GPU hosts",
+        command=f"hosttune fleet {report.verb}: {headline(report)}",
+        verdict=report.verdict,
+        word=report.verdict.upper(),
+        name=count(len(lines), "host") if lines else "",
+        headline=headline(report).partition(": ")[2] or headline(report),
+        meaning=meaning(report),
+        occasion=(", ".join(occasion(report)),),
+        stopped=report.stopped,
+        tiles=tuple((verdict, hosts, VERDICT_WORDS[verdict]) for verdict, hosts in verdicts(report).items() if lines),
+        blocks=(
+            Table(
+                heading="Answers",
+                columns=("answer", "hosts", "meaning"),
+                rows=tuple((word, str(hosts), ANSWERS[word]) for word, hosts in answers),
+                styles={"hosts": "num"},
+                forms=("text", "md"),  # a page filters by them
+            ),
+            Section(
+                heading="What to do next",
+                lead="Worst first; the same failure of many hosts is one line.",
+                blocks=_steps(report),
+            ),
+            Entries(heading="Statements of devices", parts=tuple(_statements(report)), numbered=False),
+            Entries(heading="Waves", parts=tuple(_waves(report)), numbered=False),
+            Section(
+                heading="Hosts",
+                lead="Worst first. A host whose answer is missing, empty, incomplete or of another run is unknown; it "
+                "is never left out.",
+                blocks=lambda: (_roster(report, lines),),
+                forms=("html",),
+            ),
+            Section(heading="Checks", blocks=lambda: _checks(report, lines), forms=("html",)),
+            Section(
+                heading=f"Hosts that are low, by cause: {causes} of {len(lines)}",
+                lead="Figures below what is typical of the shape of their machine, and why, as hosttune diagnose says "
+                "of each host's validation. A host is under its best supported cause.",
+                blocks=(Entries(parts=tuple(map(_cause, report.causes)), numbered=False),),
+            ),
+            *([_uniformity(report)] if report.uniformity else []),
+            *([_figures(report)] if report.outliers or report.medians else []),
+            Table(
+                heading=f"Hosts with problems: {len(bad)} of {len(lines)}",
+                columns=("verdict", "host", "answer", "what"),
+                rows=tuple(
+                    (Mark(one.verdict, one.verdict), one.host, answer_of(one), summary(one, warnings=False))
+                    for one in bad
+                ),
+                forms=("text", "md"),
+            ),
+            Section(
+                heading="About this report",
+                blocks=(
+                    Lines(lines=report.notes, style="warn"),
+                    Lines(lines=(_ABOUT,), style="dim", forms=("html",)),
+                ),
+            ),
+            Section(
+                heading="Hosts",
+                blocks=lambda: tuple(_suite(line, report.verb) for line in report.hosts),
+                forms=("junit",),
+            ),
+        ),
+    )
+
+
+# --- what to do ----------------------------------------------------------------------------------------------
+
+
+def _steps(report: FleetReport) -> tuple[AnyBlock, ...]:
+    steps = [(one.outcome == "warn", _step(one)) for one in troubles(report)]
+    return (
+        Entries(parts=tuple(step for warning, step in steps if not warning)),
+        Entries(heading="Warnings", parts=tuple(step for warning, step in steps if warning), first=WARNINGS_SHOWN),
+        Lines(lines=tuple(filter(None, [results_left_out(report)])), style="warn"),
+    )
+
+
+def _step(one: Trouble) -> Entry:
+    actual = f"{one.actual or 'no reason given'}{'' if one.alike else ' (the first of them)'}"
+    return Entry(
+        title=one.title,
+        mark=Mark(one.outcome, one.outcome),
+        note=one.size,
+        facts=_given(("hosts", Names(one.hosts)), ("expected", one.expected), ("actual", actual), ("do", one.hint)),
+        strong="do",
+    )
+
+
+def _given(*facts: tuple[str, str | Names | None]) -> tuple[tuple[str, str | Names], ...]:
+    return tuple((label, text) for label, text in facts if text)
+
+
+def _statements(report: FleetReport) -> Iterator[Entry]:
+    states = grouped((one.state, line.host) for line in report.hosts for one in line.handed)
+    for state, outcome in _STATEMENTS.items():
+        if hosts := states.get(state):
+            facts = (("hosts", Names(tuple(dict.fromkeys(hosts)))),)
+            yield Entry(title=count(len(hosts), "device"), mark=Mark(outcome, state), facts=facts)
+
+
+def _waves(report: FleetReport) -> Iterator[Entry]:
+    for wave in report.waves:
+        outcome, word = {None: ("skip", "not reached"), True: ("pass", "passed"), False: ("fail", "stopped")}[
+            wave.passed
+        ]
+        why = [*wave.why[:MOST_WHY], *([f"and {len(wave.why) - MOST_WHY} more"] if len(wave.why) > MOST_WHY else [])]
+        title = f"wave {wave.number}, {count(wave.hosts, 'host')}"
+        yield Entry(title=title, mark=Mark(outcome, word), facts=tuple(("", line) for line in why))
+
+
+def _cause(one: CauseGroup) -> Entry:
+    hosts = count(len(one.hosts), "host")
+    size = f"{count(one.figures, 'low figure')} of {hosts}" if one.figures else f"{hosts}, no figure low"
+    facts = _given(
+        ("hosts", Names(one.hosts)),
+        ("grade", GRADE_WORDS[one.grade] if one.grade else None),
+        ("example", one.example),
+        ("evidence", "; ".join(one.evidence)),
+        ("do", one.remedy),
+        ("confirm", one.confirm),
+    )
+    return Entry(
+        title=f"{one.cause or NO_CAUSE}: {size}",
+        facts=facts,
+        strong="do",
+    )
+
+
+# --- who differs ---------------------------------------------------------------------------------------------
+
+
+def _uniformity(report: FleetReport) -> Section:
+    counted = Counter(one.state for one in report.uniformity)
+    states = ", ".join(f"{counted[state]} {STATE_WORDS[state]}" for state in STATES if counted[state])
+    machines = grouped((f"{machine_words(one)}: {count(one.hosts, 'host')}", one) for one in notable(report))
+    lead = (
+        "Compared among hosts of the same machine model and devices of the same kind. A majority is more than half of "
+        "what is known; unknown never counts as agreeing. No verdict follows from it: a declared baseline (hosttune "
+        "fleet baseline) decides."
+    )
+    return Section(
+        heading=f"Uniformity of {count(len(report.uniformity), 'fact')}: {states}",
+        lead=lead,
+        blocks=(
+            *(
+                Entries(heading=machine, parts=tuple(map(_spread, spreads)), numbered=False)
+                for machine, spreads in machines.items()
+            ),
+            Lines(lines=() if machines else ("No fact differs.",)),
+        ),
+    )
+
+
+def _spread(one: Spread) -> Entry:
+    facts: list[str | Names] = [
+        Names(tuple(map(holder_words, group.holders)), f"{group_words(one, group)}: ") for group in others(one)
+    ]
+    facts += [f"and {one.more_values} more values"] if one.more_values else []
+    facts += [Names(tuple(map(holder_words, some_unknown(one))), "unknown: ")] if some_unknown(one) else []
+    facts += [Names(few_without(one), "no such device: ")] if few_without(one) else []
+    return Entry(
+        title=f"{fact_words(one)}: {majority_words(one)}",
+        mark=Mark(_STATES.get(one.state, "skip"), one.state),
+        facts=tuple(("", fact) for fact in facts),
+    )
+
+
+def _figures(report: FleetReport) -> Section:
+    outliers = grouped((one.model, one) for one in report.outliers)
+    medians = grouped((one.model + (f" ({one.device})" if one.device else ""), one) for one in report.medians)
+    lead = (
+        "Each device is compared with all others of its model. Far is a modified z-score, |0.6745 × (figure − median) "
+        "÷ MAD|, above 3.5 (Iglewicz and Hoaglin 1993) and a difference that matters; with fewer than five hosts "
+        "nothing is called far."
+    )
+    return Section(
+        heading="Outliers and medians",
+        lead=lead,
+        blocks=(
+            Lines(lines=() if outliers else ("No figure is far from the others of its model.",)),
+            *(
+                Table(
+                    heading=f"{model}: {count(len(those), 'figure')} far from the median",
+                    columns=("side", "host", "subject", "metric", "figure"),
+                    rows=tuple(map(_outlier, those)),
+                    styles={"subject": "mono"},
+                )
+                for model, those in outliers.items()
+            ),
+            *(
+                Table(
+                    heading=f"Medians of {model}",
+                    columns=("metric", "median", "MAD", "unit", "hosts", "figures"),
+                    rows=tuple(
+                        (
+                            median_name(one),
+                            number(one.median),
+                            number(one.mad),
+                            one.unit,
+                            str(one.hosts),
+                            str(one.subjects),
+                        )
+                        for one in those
+                    ),
+                    styles=dict.fromkeys(("median", "MAD", "hosts", "figures"), "num"),
+                    fold=True,
+                )
+                for model, those in medians.items()
+            ),
+        ),
+    )
+
+
+def _outlier(one: Outlier) -> tuple[Mark | str, ...]:
+    side = Mark("fail", "worse") if one.worse else Mark("skip", "better")
+    return (side, one.host, one.subject, one.metric, outlier_words(one))
+
+
+# --- every host ----------------------------------------------------------------------------------------------
+
+
+def _roster(report: FleetReport, lines: tuple[HostLine, ...]) -> Roster:
+    waved = bool(report.waves)
+    wrong = (
+        tuple(check for check, outcome in line.checks.items() if outcome in ("fail", "unknown", "warn"))
+        for line in lines
+    )
+    facets = (
+        Facet(label="Answer", values=tuple((answer_of(line),) for line in lines)),
+        Facet(label="Check", values=tuple(wrong)),
+        Facet(label="Wave", values=tuple((str(line.wave),) if line.wave is not None else () for line in lines)),
+        Facet(label="Group", values=tuple(line.groups for line in lines)),
+        Facet(label="Machine", values=tuple((_machine(line),) if _machine(line) else () for line in lines)),
+    )
+    columns = ("Answer", "Failed", "Unknown", "Warnings", *(("Wave",) if waved else ()), "Machine")
+    return Roster(
+        noun="host",
+        columns=columns,
+        styles=dict.fromkeys(("Failed", "Unknown", "Warnings", "Wave"), "num"),
+        parts=tuple(_member(line, waved) for line in lines),
+        facets=tuple(one for one in facets if len(one.options) > 1),
+    )
+
+
+def _machine(line: HostLine) -> str:
+    return line.devices or line.product or ""
+
+
+def _member(line: HostLine, waved: bool) -> Member:
+    alike = groups(line.told)
+    more = sum(len(group.subjects) for group in alike[MOST_GROUPS:]) + line.untold
+    entries = [Entry(title=why, mark=Mark("fail", "worse")) for why in line.worse]
+    entries += [
+        Entry(
+            title=group.check,
+            mark=Mark(group.outcome, group.outcome),
+            note=", ".join(group.subjects),
+            facts=_given(("", group.actual or "no reason given"), ("expected", group.expected), ("do", group.hint)),
+            strong="do",
+        )
+        for group in alike[:MOST_GROUPS]
+    ]
+    entries += [Entry(title=figure.words, mark=Mark("fail", figure.verdict)) for figure in line.low]
+    causes = (f"{one.cause} ({one.grade}: {'; '.join(one.evidence)})" for one in line.causes)
+    notes = [f"and {line.low_untold} more low figures"] if line.low_untold else []
+    notes += [f"why: {', then '.join(causes)}"] if line.low and line.causes else []
+    notes += [f"and {more} more results in the host's own file"] if more else []
+    answers = (
+        f"{one.phase}: {one.outcome}" + (f" in {number(one.seconds)} s" if one.seconds is not None else "")
+        for one in line.answers
+    )
+    wrong = (str(line.counts.get(outcome, 0) or "–") for outcome in OUTCOMES[:3])
+    wave = (str(line.wave) if line.wave is not None else "–",) if waved else ()
+    return Member(
+        name=line.host,
+        outcome=line.verdict,
+        note=line.hostname if line.hostname and line.hostname != line.host else "",
+        cells=(answer_of(line), *wrong, *wave, _machine(line)),
+        summary=summary(line) or "nothing to fix",
+        entries=tuple(entries),
+        notes=(*notes, " · ".join(filter(None, (line.product, ", ".join(answers))))) if entries or line.page else (),
+        page=quote(line.page, safe="/") if line.page else None,
+    )
+
+
+def _checks(report: FleetReport, lines: tuple[HostLine, ...]) -> tuple[AnyBlock, ...]:
+    """Return the map of hosts by checks, and the same in numbers. No cell of a host without an answer is empty."""
+    checks = tuple(dict.fromkeys(check for line in report.hosts for check in line.checks))
+    cells = []
+    for line in lines:
+        nothing = "none" if answer_of(line) in ("ok", "no") else "lost"
+        cells.append([line.checks.get(check, nothing) for check in checks])
+    counted = {check: Counter(row[n] for row in cells) for n, check in enumerate(checks)}
+    order = sorted(checks, key=lambda check: tuple(-counted[check][outcome] for outcome in OUTCOMES[:3]))
+    words = {**{outcome: WORDS[outcome] for outcome in OUTCOMES}, "lost": "no answer", "none": "not made"}
+    return (
+        Grid(columns=checks, parts=tuple("".join(GRID[cell] for cell in row) for row in cells) if checks else ()),
+        Table(
+            heading="Hosts by check and outcome",
+            columns=("check", *words.values()),
+            rows=tuple((check, *(str(counted[check][word] or "") for word in words)) for check in order),
+            styles=dict.fromkeys(words.values(), "num"),
+            fold=True,
+        ),
+    )
+
+
+# --- JUnit: a suite a host, a case for each of its checks -------------------------------------------------------
+
+
+def _suite(line: HostLine, verb: str) -> Findings:
+    seconds = [answer.seconds for answer in line.answers if answer.seconds is not None]
+    properties = {
+        "verdict": line.verdict,
+        "answer": answer_of(line),
+        "summary": summary(line),
+        "product": line.product,
+        "devices": line.devices,
+        "wave": str(line.wave) if line.wave is not None else None,
+    }
+    results = grouped((one.check, one) for one in line.told)
+    cases = [_case(check, outcome, results.get(check, ())) for check, outcome in line.checks.items()]
+    if not {"fail", "unknown"} & set(line.checks.values()) and line.verdict in ("fail", "unknown"):
+        reason = summary(line) or "nothing is proven of this host"
+        cases.append(CheckResult(check="verdict", subject="host", outcome=line.verdict, actual=reason))
+    return Findings(
+        parts=tuple(cases),
+        suite=Suite(
+            name=line.host,
+            classname=f"hosttune.{verb}.{line.host}",
+            attributes={
+                "hostname": line.hostname or line.host,
+                **({"time": f"{sum(seconds):.3f}"} if seconds else {}),
+            },
+            properties={name: value for name, value in properties.items() if value},
+        ),
+        forms=("junit",),
+    )
+
+
+def _case(check: str, outcome: Outcome, results: list[CheckResult] | tuple[()]) -> CheckResult:
+    """Return the worst result of a check, with the texts of every subject with a problem."""
+    if not results:
+        actual = "does not apply here" if outcome == "skip" else "see the host's own result file"
+        return CheckResult(check=check, subject="host", outcome=outcome, actual=actual)
+    alone = len(results) == 1
+    lines = (
+        f"{one.subject}: {'' if alone else f'{one.outcome}: '}{one.actual or 'no reason given'}" for one in results
+    )
+    return msgspec.structs.replace(results[0], actual="\n".join(lines))

@@ -1,0 +1,132 @@
+"""Evidence that is lost, emptied, garbled or contradicted never makes a result better: over every captured host.
+
+The whole (`make evidence`, HOSTTUNE_SWEEP=full) tries places of every stratum up to a bound, alone, and random sets;
+`make test` a seeded sample, stratified by host and by kind of source. What the rule does not hold for, records whose
+absence is the healthy state, is in docs/validate.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from random import Random
+
+import pytest
+from damage import Damage, Files, Found, as_captured, improvements, load, places, read_by_discovery, validated
+from damage import with_damage as damaged
+from sickhosts import HEALTHY, SICK
+from sweeps import SEED, sample
+from unit.rules.test_checks_captures import ARCHIVES
+
+from hosttune.discovery.recording import Recording
+from hosttune.errors import BadInput, Unreadable
+from hosttune.rules.checks import checks
+
+HOSTS: Mapping[str, Callable[[], Files]] = {
+    **{name: lambda path=path: load(path) for name, path in ARCHIVES.items()},  # type: ignore[misc]
+    **SICK,
+}
+# Hosts with many sources, a fault in many of them; the others lack most of what is looked at.
+RICH = ("example-hgx-h200-8", *SICK, "h200-vm-x4", "derived-xe9680-8xh100-lspci", "derived-amd-mi300x-8-vm")
+# GPUs and NVSwitches, which drivers, tools and boards know besides the list of PCI functions.
+PRESENCE = any(check.id == "device-present" for check in checks())
+PER_STRATUM = 3  # places of a stratum in the whole: one device or CPU of 192 stands for the others
+SETS = 400  # random sets of a host in the whole
+SUMMARY = os.environ.get("HOSTTUNE_EVIDENCE_SUMMARY")  # a file to which the whole appends what it has covered
+
+
+@cache
+def sources(name: str) -> tuple[Files, Recording, tuple[Damage, ...]]:
+    """(the host as it is, what discovery reads of it, every damage)."""
+    found = HOSTS[name]()
+    read = read_by_discovery(found)
+    return found, read, tuple(places(found, read, HEALTHY[name]() if name in HEALTHY else None))
+
+
+@cache
+def host(name: str, own: bool) -> tuple[Files, Found, tuple[Damage, ...]]:
+    """(the host, as a capture of hosttune's own or as it is; what is found on it; every damage)."""
+    found, read, every = sources(name)
+    found = as_captured(found, read) if own else found
+    return found, validated(found), every
+
+
+def trial(name: str, own: bool, *damages: Damage) -> list[str]:
+    """What got better by these damages; none for a capture that is refused."""
+    whole, before, _ = host(name, own)
+    known = {subject for check, subject in before.outcomes if check in ("gpu-driver", "sxid")} if PRESENCE else ()
+    try:
+        after = validated(damaged(whole, *damages))
+    except (BadInput, Unreadable):
+        return []
+    what = ", ".join(damage.what for damage in damages)
+    return [f"{name}{' (own capture)' if own else ''}: {what}: {line}" for line in improvements(before, after, known)]
+
+
+def by_stratum(damages: tuple[Damage, ...], most: int, chance: Random) -> list[Damage]:
+    """At most so many of each stratum."""
+    strata: dict[str, list[Damage]] = {}
+    for damage in damages:
+        strata.setdefault(damage.stratum, []).append(damage)
+    return [one for found in strata.values() for one in (found if len(found) <= most else chance.sample(found, most))]
+
+
+def trials(name: str, own: bool) -> list[tuple[Damage, ...]]:
+    """The whole of a host: single damages, and sets of two to six."""
+    _, _, every = host(name, own)
+    chance = Random(f"{SEED} {name} {own}")
+    single = [(damage,) for damage in by_stratum(every, PER_STRATUM, chance)]
+    one_each = by_stratum(every, 1, chance)
+    sets = [tuple(chance.sample(one_each, min(chance.randint(2, 6), len(one_each)))) for _ in range(SETS)]
+    return [*single, *sets] if one_each else []
+
+
+def run(name: str, own: bool, tried: list[tuple[Damage, ...]]) -> None:
+    """Try them; every improvement is told, by kind of damage, in the error."""
+    better = {damages: found for damages in tried if (found := trial(name, own, *damages))}
+    if SUMMARY:
+        _, before, every = host(name, own)
+        row = {
+            "host": name,
+            "own": own,
+            "verdict": before.verdict,
+            "results": len(before.outcomes),
+            "places": len(every),
+            "strata": len({damage.stratum for damage in every}),
+            "trials": len(tried),
+            "covered": len({damage.stratum for damages in tried for damage in damages}),
+            "improved": len(better),
+        }
+        with Path(SUMMARY).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+    kinds = Counter(" + ".join(damage.stratum for damage in damages) for damages in better)
+    lines = [line for found in better.values() for line in found[:3]]
+    told = [f"{len(better)} of {len(tried)} trials improved a result:", *lines[:200], *map(str, kinds.items())]
+    assert not better, "\n".join(told)
+
+
+CASES = [
+    (name, own)
+    for name in (*RICH, *sample("evidence hosts", [name for name in HOSTS if name not in RICH], 2))
+    for own in (False, True)
+]
+
+
+@pytest.mark.parametrize(("name", "own"), sample("evidence cases", CASES, 8))
+def test_lost_evidence_never_improves_a_result(name: str, own: bool) -> None:
+    run(name, own, sample(f"evidence {name} {own}", trials(name, own), 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "own"), sample("told twice", [(name, own) for name in HEALTHY for own in (False, True)], 3)
+)
+def test_what_is_told_twice_never_improves_a_result(name: str, own: bool) -> None:
+    """Each fault's line, element, key and file, with the healthy host's copy beside it."""
+    _, _, every = host(name, own)
+    twice = tuple(damage for damage in every if "told" in damage.what)
+    assert twice
+    run(name, own, sample(f"twice {name} {own}", [(damage,) for damage in twice], 2))

@@ -1,0 +1,196 @@
+"""A definition is edited into what a plan decides, and all that others have added to it stays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from domain_shapes import SHAPES, changed, emulated, plan_of
+from hypothesis import given
+from hypothesis import strategies as st
+from libvirtd import Libvirtd, libvirtd
+from lxml import etree
+
+from hosttune.domain.reader import read_domain
+from hosttune.domain.update import differences, updated
+from hosttune.domain.writer import domain_xml
+from hosttune.model.intent import Network
+from hosttune.model.plan import PlannedGuest
+
+__all__ = ["libvirtd"]
+
+# What people add to a guest, by the text behind which it goes.
+EXTRAS = {
+    "disk": (
+        "<devices>",
+        "<disk type='file' device='disk'><driver name='qemu' type='qcow2'/><source file='/data/b&amp;b.qcow2'/>"
+        "<target dev='vdq' bus='virtio'/></disk>",
+    ),
+    "network": (
+        "<devices>",
+        "<interface type='network'><mac address='52:54:00:aa:bb:cc'/><source network='theirs'/>"
+        "<model type='e1000e'/></interface>",
+    ),
+    "channel": ("<devices>", "<channel type='unix'><target type='virtio' name='com.example.0'/></channel>"),
+    "password": ("<devices>", "<graphics type='vnc' port='-1' autoport='yes' passwd='s3&quot;cret'/>"),
+    "device": (
+        "<devices>",
+        "<hostdev mode='subsystem' type='pci' managed='yes'><source>"
+        "<address domain='0x0000' bus='0xf1' slot='0x00' function='0x0'/></source></hostdev>",
+    ),
+    "serial": ("<devices>", "<tpm model='tpm-crb'><backend type='emulator' version='2.0'/></tpm>"),
+    "comment": ("<features>", "<!-- do not <touch> this: 5 > 4 -->"),
+    "feature": ("<features>", "<vmport state='off'/>"),
+    "scheduler": ("<cputune>", "<vcpusched vcpus='0' scheduler='fifo' priority='1'/>"),
+    "shared memory": ("<memoryBacking>", "<source type='memfd'/><access mode='shared'/>"),
+    "metadata": ("</cpu>", "<metadata><a:b xmlns:a='urn:a'>caf&#233; <![CDATA[<cpu/>]]></a:b></metadata>"),
+    "label": ("</cpu>", "<seclabel type='none' model='dac'/>"),
+}
+SAID = {"comment"}  # no element, so nothing is said of it
+
+
+def xml_of(guest: PlannedGuest) -> str:
+    return domain_xml(plan_of(guest), guest.name)
+
+
+def with_extras(xml: str, names: list[str]) -> str:
+    for name in names:
+        behind, text = EXTRAS[name]
+        at = xml.index(behind) + len(behind)
+        xml = f"{xml[:at]}\n      {text}{xml[at:]}"
+    return xml
+
+
+shapes = st.sampled_from(sorted(SHAPES))
+extras = st.lists(st.sampled_from(sorted(EXTRAS)), unique=True)
+
+
+@given(before=shapes, now=shapes, names=extras)
+def test_the_plan_holds_and_the_rest_stays(before: str, now: str, names: list[str]) -> None:
+    old = xml_of(changed(SHAPES[before], name="seeded"))
+    want = xml_of(changed(SHAPES[now], name="seeded"))
+    present = with_extras(old, names)
+    update = updated(old, present, want)
+    assert differences(update.xml, want) == ()
+    assert updated(old, update.xml, want) == update.__class__(update.xml, (), update.kept)
+    assert updated(want, update.xml, want).xml == update.xml
+    for name in names:
+        assert EXTRAS[name][1] in update.xml, name
+    assert len(update.kept) >= len(set(names) - SAID)
+    # Without what others have added, it is the plan: nothing of the earlier plan is left.
+    bare = updated(old, old, want)
+    assert bare.kept == ()
+    assert differences(want, bare.xml) == ()
+    assert read_domain(bare.xml).hostdevs == read_domain(want).hostdevs or set(read_domain(bare.xml).hostdevs) == set(
+        read_domain(want).hostdevs
+    )
+    assert bare.xml != old or old == want or not bare.changes
+    if before == now:
+        assert update.xml == present
+        assert update.changes == ()
+
+
+def test_without_changes_every_byte_stays_and_with_one_only_its_line_moves() -> None:
+    old = with_extras(xml_of(SHAPES["one-gpu"]), sorted(EXTRAS))
+    guest = SHAPES["one-gpu"]
+    want = xml_of(changed(guest, emulator_cpus="5"))
+    update = updated(xml_of(guest), old, want)
+    assert [str(one) for one in update.changes] == ["cputune emulatorpin: cpuset=0-1 -> cpuset=5"]
+    assert update.xml == re.sub(r"(<emulatorpin cpuset=')0-1'", r"\g<1>5'", old)
+    assert "disk /data/b&b.qcow2 is not in this intent" in update.kept
+    assert "hostdev pci 0000:f1:00.0 is not in this intent" in update.kept
+
+
+def test_devices_go_come_and_move() -> None:
+    two = SHAPES["two-cells"]
+    old, devices = xml_of(two), two.devices
+    fewer = xml_of(changed(two, devices=devices[1:]))
+    gone = updated(old, old, fewer)
+    device = f"hostdev pci {devices[0].address}"
+    assert [one.becomes for one in gone.changes if one.element == device] == ["none"]
+    assert {one.element.split()[0] for one in gone.changes} == {"hostdev", "controller"}  # its port can take others now
+    assert [one.source for one in read_domain(gone.xml).hostdevs] == [one.source for one in read_domain(fewer).hostdevs]
+    # hosttune did not plan it, as far as is known: it stays, and is said
+    kept = updated(None, old, fewer)
+    assert device in "".join(kept.kept)
+    assert read_domain(kept.xml).hostdevs == read_domain(old).hostdevs
+    come = updated(fewer, fewer, old)
+    assert [one.was for one in come.changes if one.element == device] == ["none"]
+    places = [one.guest_address for one in devices[:2]]
+    swapped = tuple(changed(one, guest_address=place) for one, place in zip(devices[:2], reversed(places), strict=True))
+    moved = xml_of(changed(two, devices=(*swapped, *devices[2:])))
+    assert read_domain(updated(old, old, moved).xml).hostdevs == read_domain(moved).hostdevs
+
+
+def test_networks_are_told_apart_by_their_source_and_keep_their_address() -> None:
+    guest = SHAPES["bridge"]
+    mac = "<mac address='52:54:00:00:00:01'/>"
+    old = xml_of(guest)
+    present = old.replace("<source bridge='br0'/>", f"{mac}<source bridge='br0'/>")
+    assert updated(old, present, xml_of(changed(guest, networks=guest.networks[::-1]))).xml == present
+    more = xml_of(changed(guest, networks=(*guest.networks, Network(network="fast"))))
+    assert updated(old, present, more).xml.count(mac) == 1
+    without = updated(old, present, xml_of(changed(guest, networks=())))
+    assert read_domain(without.xml).interfaces == ()
+
+
+def test_arguments_to_qemu_of_others_stay() -> None:
+    guest = changed(SHAPES["one-gpu"], ovmf_window_mib=None)
+    old, want = xml_of(guest), xml_of(changed(guest, ovmf_window_mib=65536))
+    present = old.replace("<domain ", "<domain xmlns:q='http://libvirt.org/schemas/domain/qemu/1.0' ").replace(
+        "</devices>", "</devices><q:commandline><q:arg value='-snapshot'/></q:commandline>"
+    )
+    update = updated(old, present, want)
+    assert read_domain(update.xml).qemu_arguments == ("-snapshot", *read_domain(want).qemu_arguments)
+    assert update.kept == ("other arguments to QEMU are not in this intent",)
+    assert updated(want, update.xml, old).xml == present
+    assert updated(old, old, want).xml.count("xmlns:qemu=") == 1
+    assert updated(want, want, old).xml.count("commandline") == 0
+
+
+def test_a_definition_that_cannot_be_read_differs() -> None:
+    (said,) = differences("<domain", xml_of(SHAPES["one-gpu"]))
+    assert said.startswith("present definition: not an XML document")
+
+
+# --- as libvirt prints it ------------------------------------------------------------------------------------
+
+THEIRS = (
+    "<disk type='file' device='disk'><source file='/data/b.qcow2'/><target dev='vdq' bus='virtio'/></disk>"
+    "<interface type='user'><mac address='52:54:00:aa:bb:cc'/><model type='virtio'/></interface>"
+    "<channel type='unix'><target type='virtio' name='com.example.0'/></channel>"
+    "<graphics type='vnc' port='-1' autoport='yes' passwd='secret'/>"
+)
+
+
+@pytest.fixture
+def cleared(libvirtd: Libvirtd) -> Iterator[Libvirtd]:
+    """The private libvirtd, without guests afterwards."""
+    yield libvirtd
+    for name in libvirtd.virsh("list", "--all", "--name").split():
+        libvirtd.virsh("undefine", "--nvram", name)
+
+
+def define(libvirtd: Libvirtd, xml: str) -> str:
+    libvirtd.virsh("define", libvirtd.file("update.xml", xml))
+    return libvirtd.virsh("dumpxml", "--inactive", "--security-info", "seeded")
+
+
+@pytest.mark.parametrize("before", sorted(SHAPES))
+def test_libvirt_takes_every_update_and_prints_what_was_planned(cleared: Libvirtd, before: str) -> None:
+    old = xml_of(changed(emulated(SHAPES[before]), name="seeded", uuid=None))
+    names = sorted(SHAPES)
+    for now in (names[names.index(before) - 1], names[names.index(before) - 4], "eight-gpus", "no-gpu"):
+        want = xml_of(changed(emulated(SHAPES[now]), name="seeded", uuid=None))
+        printed = define(cleared, define(cleared, old).replace("</devices>", f"{THEIRS}</devices>"))
+        assert differences(printed, old) == ()
+        update = updated(old, printed, want)
+        after = define(cleared, update.xml)
+        assert differences(after, want) == (), now
+        assert updated(want, after, want).xml == after
+        for path in ("/data/b.qcow2", "52:54:00:aa:bb:cc", "com.example.0", "passwd='secret'"):
+            assert path in after, (now, path)
+        uuids = [etree.fromstring(xml).findtext("uuid") for xml in (printed, after)]
+        assert uuids[0] == uuids[1]
+        cleared.virsh("undefine", "--nvram", "seeded")

@@ -1,0 +1,106 @@
+"""What a playbook says in a line of a command that ended, and what its diff shows: the words, not the outcome."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+PATH = Path(__file__).resolve().parents[3] / "playbooks/module_utils/hosttune_answer.py"
+
+
+@pytest.fixture(scope="module")
+def answer() -> ModuleType:
+    """The file as the action plugin takes it: it is in no package."""
+    spec = importlib.util.spec_from_file_location("hosttune_answer", PATH)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("err", "why"),
+    [
+        ("error: lock held\nwhere: /var/lib/hosttune\n   do: wait\n", "lock held (/var/lib/hosttune)"),
+        (
+            "error: version 2 is not known\nwhere: -: version\n   do: x\n",
+            "version 2 is not known (hosttune_intent: version)",
+        ),
+        ("error: it is no YAML\nwhere: -\n   do: x\n", "it is no YAML (hosttune_intent)"),
+        ("error: no YAML: mapping\n  in line 3\n     ^\nwhere: -\n   do: x\n", "no YAML: mapping (hosttune_intent)"),
+        ("error: x\nwhere: -rf\n   do: x\n", "x (-rf)"),
+        ("Killed\n", "Killed"),
+        ("", ""),
+    ],
+)
+def test_the_reason_is_what_and_where_of_the_block(answer: ModuleType, err: str, why: str) -> None:
+    assert answer.reason(err) == why
+
+
+def test_what_got_worse_is_told_before_the_faults_that_were_there(answer: ModuleType) -> None:
+    faults = [{"check": f"c{n}", "subject": "host", "outcome": "fail"} for n in range(9)]
+    said = answer.no({"results": faults, "worse": ["link host: pass -> warn"]})
+    assert said == "worse than before: link host: pass -> warn; c0 host: fail; c1 host: fail and 7 more"
+
+
+def test_a_diff_names_a_guests_files_and_holds_none_of_them(answer: ModuleType) -> None:
+    files = {"seed/user-data": "#cloud-config\nruncmd: []\n", "bundle/run": "#!/bin/sh\nexit\n"}
+    entry = {"action": "guest-files:g", "outcome": "planned", "before": None, "want": files}
+    (found,) = answer.difference({"entries": [entry]})
+    assert found["after"] == "guest-files:g = 2 files: bundle/run, seed/user-data\n"
+    assert "runcmd" not in str(found)
+
+
+@pytest.mark.parametrize(("verb", "now", "then"), [("apply", "0", "512"), ("status", "512", "0")])
+def test_a_rehearsed_revert_shows_the_way_back(answer: ModuleType, verb: str, now: str, then: str) -> None:
+    entry = {"action": "pages", "outcome": "done", "before": "0", "want": "512", "after": "512"}
+    (found,) = answer.difference({"verb": verb, "entries": [entry]})
+    assert (found["before"], found["after"]) == (f"pages = {now}\n", f"pages = {then}\n")
+
+
+@pytest.mark.parametrize(
+    ("phase", "gate", "code", "facts", "why"),
+    [
+        ("validate", None, 0, {"verdict": "fail"}, "exit code 0 beside the verdict fail"),
+        ("validate", None, 1, {"verdict": "pass"}, "exit code 1 beside the verdict pass"),
+        ("validate", "either", 1, {"verdict": "warn", "worse": []}, "exit code 1 beside the verdict warn"),
+        ("validate", "worse", 0, {"verdict": "pass", "worse": ["x"]}, "1 things are worse than before"),
+        ("plan", None, 0, {"unplaced": [{"guest": "g"}]}, "1 guests are not placed"),
+    ],
+)
+def test_an_end_that_contradicts_its_document_is_unknown(
+    answer: ModuleType, phase: str, gate: str | None, code: int, facts: dict[str, object], why: str
+) -> None:
+    with pytest.raises(answer.NoAnswer, match=why) as stop:
+        answer.outcome_of({"phase": phase, "gate": gate}, False, code, facts, "")
+    assert stop.value.outcome == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("phase", "gate", "code", "facts", "word"),
+    [
+        ("validate", "worse", 0, {"verdict": "fail", "worse": []}, "ok"),
+        ("validate", "either", 1, {"verdict": "pass", "worse": ["x"]}, "no"),
+        ("validate", None, 1, {"verdict": "unknown"}, "no"),
+        ("plan", None, 1, {"unplaced": [{"guest": "g"}]}, "no"),
+        ("plan", None, 0, {"unplaced": []}, "ok"),
+    ],
+)
+def test_an_end_that_fits_its_document(
+    answer: ModuleType, phase: str, gate: str | None, code: int, facts: dict[str, object], word: str
+) -> None:
+    assert answer.outcome_of({"phase": phase, "gate": gate}, False, code, facts, "")[0] == word
+
+
+@pytest.mark.parametrize(
+    "predicate", [{"devices": ["0000:41:00.0"]}, {"devices": [{"steps": [3]}]}, {"devices": 3}, [], None]
+)
+def test_a_statement_of_any_form_is_no_traceback(answer: ModuleType, predicate: object) -> None:
+    out = json.dumps({**answer.STATEMENT, "predicate": predicate})
+    said = answer.meant({"phase": "course"}, {"exit_code": 0, "out": out, "err": ""}, check=False, diff=False)
+    assert (said["outcome"], "document" in said) == ("unknown", False)

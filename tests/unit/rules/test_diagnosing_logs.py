@@ -1,0 +1,211 @@
+"""Logs as tools print them: read, refused by name when cut or of another tool, and joined without guessing."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from hosttune.errors import BadInput
+from hosttune.model.measured import Measured
+from hosttune.rules.causes import diagnose
+from hosttune.rules.causes.logs import read_log
+from hosttune.rules.causes.merging import merge
+
+ROOT = Path(__file__).parents[2]
+BENCH = ROOT / "cases/bench"
+
+# After NVIDIA/nccl src/init.cc, src/transport/net_ib and p2p.cc; the names are invented.
+DEBUG = """\
+node1:100:200 [0] NCCL INFO NCCL_IB_HCA set by environment to mlx5_0,mlx5_1.
+node1:100:200 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>
+node1:100:200 [0] NCCL INFO comm 0x55 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0
+node1:100:200 [0] NCCL INFO NVLS multicast support is not available on dev 0
+node1:100:200 [0] NCCL INFO Channel 00/0 : 15[7] -> 0[0] [receive] via NET/IB/0
+node1:100:200 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+"""
+TOPOLOGY = """\
+\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tPHB\tPIX\t0-31\t0\t\tN/A
+GPU1\tPHB\t X \tSYS\t0-31\t0\t\tN/A
+NIC0\tPIX\tSYS\t X \t\t\t\t
+
+Legend:
+
+  NIC0: mlx5_0
+"""
+LSPCI = """\
+17:00.0 PCI bridge: Broadcom / LSI PEX890xx PCIe Gen 5 Switch (rev b0)
+\tCapabilities: [148 v1] Access Control Services
+\t\tACSCap:\tSrcValid+ TransBlk+ ReqRedir+ CmpltRedir+
+\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+
+18:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] (rev a1)
+\tCapabilities: [60] Express (v2) Endpoint, MSI 00
+\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM not supported
+\t\tLnkSta:\tSpeed 32GT/s, Width x8 (downgraded)
+29:00.0 Infiniband controller: Mellanox Technologies MT2910 Family [ConnectX-7]
+\tCapabilities: [60] Express (v2) Endpoint, MSI 00
+\t\tDevCtl:\tCorrErr- NonFatalErr- FatalErr- UnsupReq-
+\t\t\tRlxdOrd- ExtTag+ PhantFunc- AuxPwr- NoSnoop+ FLReset-
+\t\t\tMaxPayload 256 bytes, MaxReadReq 512 bytes
+\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM not supported
+\t\tLnkSta:\tSpeed 32GT/s, Width x16
+\t\tATSCtl:\tEnable-, Smallest Translation Unit: 00
+"""
+
+
+def read(text: str) -> Measured:
+    return read_log(text, "a.log")[0]
+
+
+def test_nccl_debug() -> None:
+    found = read(DEBUG)
+    assert (found.setup.hosts, found.setup.gpus_per_host) == (2, 8)
+    assert found.setup.nics is not None
+    assert found.setup.nics.count == 2
+    assert found.setup.environment == {"NCCL_IB_HCA": "mlx5_0,mlx5_1"}
+    seen = found.observations
+    assert (seen.transport, seen.gpudirect_rdma, seen.nvls) == ("ib", False, False)
+    assert read(DEBUG.replace("via NET/IB/0", "via NET/IB/0/GDRDMA")).observations.gpudirect_rdma is True
+    socket = DEBUG.replace("via NET/IB/0", "via NET/Socket/0")
+    assert read(socket).observations.transport == "socket"
+
+
+def test_a_topology_matrix() -> None:
+    found = read(TOPOLOGY)
+    assert found.setup.gpus_per_host == 2
+    assert found.setup.nvlinks_per_gpu == 0
+    assert (found.observations.p2p, found.observations.gpu_nic_path) == ("pcie", "SYS")
+
+
+@pytest.mark.parametrize("line", ["GPU1\t", "NIC0\t"])
+def test_a_matrix_without_a_row_is_refused(line: str) -> None:
+    text = "\n".join(row for row in TOPOLOGY.splitlines() if not row.startswith(line))
+    with pytest.raises(BadInput, match="matrix"):
+        read(text + "\n")
+
+
+def test_lspci() -> None:
+    seen = read(LSPCI).observations
+    assert seen.link is not None
+    assert (seen.link.width, seen.link.max_width) == (8, 16)
+    assert (seen.acs_redirect, seen.ats, seen.relaxed_ordering, seen.max_read_request_bytes) == (
+        True,
+        False,
+        False,
+        512,
+    )
+    assert diagnose(read(LSPCI)).causes[0].cause == "pcie-link-degraded"
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (LSPCI[:-10], "cut in the middle"),
+        (LSPCI.replace("[60] Express (v2) Endpoint, MSI 00", "<access denied>"), "access denied"),
+        (LSPCI.splitlines()[0] + "\n\tControl: I/O-\n", "no capabilities"),
+    ],
+)
+def test_lspci_that_shows_too_little_is_refused(text: str, what: str) -> None:
+    with pytest.raises(BadInput, match=what):
+        read(text)
+
+
+def test_nccl_tests_with_its_machine() -> None:
+    found = read((BENCH / "nccl/all-reduce-a100.txt").read_text())
+    assert (found.setup.hosts, found.setup.gpus_per_host) == (1, 8)
+    diagnosis = diagnose(found)
+    assert {one.metric for one in diagnosis.figures} == {"all-reduce-busbw"}
+    assert {one.verdict for one in diagnosis.figures} == {"expected"}
+    assert diagnosis.causes == ()
+    gather = read((BENCH / "nccl/all-gather-a100.txt").read_text())
+    assert {one.metric for one in gather.figures} == {"all-gather-busbw"}
+
+
+def test_nvbandwidth_and_perftest() -> None:
+    found = read((BENCH / "nvbandwidth/hopper-8gpu-d2d.txt").read_text())
+    assert {one.metric for one in found.figures} == {"p2p"}
+    (port,) = read((BENCH / "perftest/gbits.txt").read_text()).figures
+    assert (port.metric, port.unit) == ("rdma-write", "Gb/s")
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("perftest/loopback-mb.txt", "MB/sec"), ("fio/disk-write.txt", "writes"), ("mlc/two-nodes.txt", "not the output")],
+)
+def test_what_a_diagnosis_cannot_use_is_refused_by_name(name: str, what: str) -> None:
+    with pytest.raises(BadInput, match=what):
+        read((BENCH / name).read_text())
+
+
+WHOLE = {
+    "debug": DEBUG, "topology": TOPOLOGY, "lspci": LSPCI,
+    **{name: (BENCH / name).read_text() for name in (
+        "nccl/all-reduce-a100.txt", "fio/disk-read.txt", "nvbandwidth/two-gpus-json.txt", "perftest/gbits.txt")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_log_that_is_cut_is_refused_or_shows_no_more_than_the_whole(name: str) -> None:
+    text = WHOLE[name]
+    whole = {(one.metric, one.subject, one.size_bytes, one.value) for one in read(text).figures}
+    for end in random.Random(7).sample(range(len(text)), 25):
+        try:
+            found = read(text[:end])
+        except BadInput:
+            continue
+        assert {(one.metric, one.subject, one.size_bytes, one.value) for one in found.figures} <= whole
+
+
+def test_nccl_tests_without_an_end_are_refused() -> None:
+    text = WHOLE["nccl/all-reduce-a100.txt"]
+    with pytest.raises(BadInput, match="cut short"):
+        read(text[: text.index("# Out of bounds")])
+
+
+def test_sources_that_differ_are_named_and_not_used() -> None:
+    one = Measured.from_yaml("{version: 1, setup: {gpu: NVIDIA H200, hosts: 1}, observations: {ats: true}}")
+    other = Measured.from_yaml("{version: 1, setup: {gpu: H200, hosts: 2}, observations: {ats: true}}")
+    found, doubts = merge([("a", one), ("b", other)])
+    assert (found.setup.gpu, found.setup.hosts, found.observations.ats) == ("NVIDIA H200", None, True)
+    assert [(doubt.where, doubt.why) for doubt in doubts] == [("b: setup.hosts", "hosts: 1 and 2")]
+
+
+@pytest.mark.parametrize("line", ["#  Rank  0 on x device\n", "node NCCL INFO Channel 0 : \n", "00:00.0 a\n\tb\n"])
+def test_long_logs_take_bounded_time(line: str) -> None:
+    text = line * ((4 << 20) // len(line))
+    start = time.process_time()
+    with contextlib.suppress(BadInput):
+        read(text)
+    assert time.process_time() - start < 5
+
+
+def test_nvbandwidth_without_the_sum_of_its_last_test_is_refused() -> None:
+    whole = (BENCH / "nvbandwidth/gh200-edited.txt").read_text()
+    start = whole.rindex("Running host_device_latency_sm")
+    with pytest.raises(BadInput, match="host_device_latency_sm has no sum: the output was cut short"):
+        read(whole[: start + 60])
+    assert read(whole).figures
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[ ID] Interval Transfer Bandwidth\n[  3] 0.0-10.0 sec  11.0 GBytes  9.42 Gbits/sec\n",
+        "# OSU MPI Bandwidth Test v5.6\n# Size      Bandwidth (MB/s)\n1 1.2\n",
+        "[CUDA Bandwidth Test] - Starting...\n Host to Device Bandwidth, 1 Device(s)\n 33554432 25.1\n",
+        "RDMA_Read BW Test\n#bytes #iterations\n65536 5000 380 379 0.7\n",
+        "STREAM version $Revision: 5.10 $\nCopy: 300000.0 0.01\n",
+        "<html><body>error 404</body></html>",
+        '{"a": 1}',
+        "",
+        "\x00\x01\x02",
+    ],
+)
+def test_output_of_other_tools_is_refused_with_the_tools_that_are_read(text: str) -> None:
+    with pytest.raises(BadInput, match="not the output of a tool that hosttune reads") as error:
+        read(text)
+    assert "nvbandwidth" in error.value.hint
