@@ -80,9 +80,13 @@ def discover(root: Place | None = None) -> Host:
 
     reader = Reader(_system(root))
     begin(reader)  # before the other rooms are imported: a maker's library takes long to answer
+    from hosttune.discovery import read
+
+    if reader.system.captured and not reader.system.scratch:
+        return read(reader)
     from hosttune.transaction.site import site_of
 
-    return site_of(reader.system).discover(reader)
+    return site_of(reader.system).with_force(read(reader))
 
 
 def capture(path: Place, root: Place | None = None, *, say: Callable[[str], None] = lambda text: None) -> Host:

@@ -247,8 +247,14 @@ def fold(transactions: Iterable[Transaction], plan_of: PlanOf, setting_of: Setti
 
 def newest(transactions: Iterable[Transaction]) -> int:
     """Return the number of the newest finished transaction that changed what is in force; 0 for none."""
-    done = (one for one in transactions if one.header.verb not in (AGAIN, KEPT) and one.state in _CLOSED)
-    return max((one.header.number for one in done if one.goes_on or one.state != "reverted"), default=0)
+    return max((one.header.number for one in transactions if changes_force(one)), default=0)
+
+
+def changes_force(transaction: Transaction) -> bool:
+    """Return whether a finished transaction changed what is in force: not one that set it again or was rolled back."""
+    if transaction.header.verb in (AGAIN, KEPT) or transaction.state not in _CLOSED:
+        return False
+    return transaction.goes_on or transaction.state != "reverted"
 
 
 def _plans(transactions: Iterable[Transaction], plan_of: PlanOf) -> Iterator[tuple[Transaction, Plan | None]]:

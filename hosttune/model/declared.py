@@ -13,10 +13,11 @@ import msgspec
 from hosttune.errors import BadInput
 from hosttune.model.configuration import FACT_KINDS, KIND, normal_value, sane, sort_key
 from hosttune.model.hints import did_you_mean
+from hosttune.model.jsontext import check_version
 from hosttune.model.text import refuse_unwritable
 from hosttune.model.validation import CheckResult, Verdict
 from hosttune.model.values import Value, close_lists, close_mappings, to_builtins, to_json
-from hosttune.model.yamltext import check_version, load_yaml
+from hosttune.model.yamltext import load_yaml
 
 DECLARED_VERSION = 1
 CHECKED_SCHEMA = "hosttune.declared-check/v1"

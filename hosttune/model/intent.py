@@ -11,7 +11,7 @@ from msgspec import inspect
 
 from hosttune.errors import BadInput
 from hosttune.model.hints import did_you_mean, too_few_bytes_hint
-from hosttune.model.jsontext import plain_json
+from hosttune.model.jsontext import check_version, plain_json
 from hosttune.model.limits import check_count, check_size, limit
 from hosttune.model.networkintent import Fabric, Part, Roce, check_fabric
 from hosttune.model.text import decoding_problem, either, refuse_surrogates, refuse_unwritable
@@ -23,7 +23,6 @@ from hosttune.model.values import (
     to_json,
     without_nulls,
 )
-from hosttune.model.yamltext import check_version, load_yaml
 
 INTENT_VERSION = 1
 LEAST_MEMORY = 1 << 20  # bytes; firmware alone takes more. Less is a number whose unit was forgotten
@@ -133,6 +132,8 @@ class Intent(Part, frozen=True, kw_only=True):
     @classmethod
     def from_yaml(cls, text: str | bytes, *, where: str = "intent") -> Intent:
         """Read an intent from YAML. Raises BadInput with the path of the offending key, also for a key given twice."""
+        from hosttune.model.yamltext import load_yaml  # PyYAML loads slowly, and every host document imports intents
+
         return _convert(load_yaml(text, where), where)
 
     def to_json(self) -> str:
@@ -158,6 +159,8 @@ def _given(value: Any) -> Any:
 
 def check_prunable(text: str | bytes, where: str) -> None:
     """Raise BadInput for an intent that does not say which guests it wants: pruning would take all away."""
+    from hosttune.model.yamltext import load_yaml
+
     document = load_yaml(text, where)
     if isinstance(document, dict) and "guests" not in document:
         raise BadInput(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -149,3 +150,16 @@ def _count_keys(document: Any, where: str, hint: str) -> int:
             return kept
         layer = below
     raise BadInput(f"nested deeper than {MAX_DEPTH}", where=where, hint=hint)
+
+
+def check_version(document: Mapping[Any, Any], wanted: int, what: str, where: str) -> None:
+    """Raise BadInput unless the document has this `version`. One that hosttune wrote for something else is named.
+
+    `what`: the document that is wanted, with its article.
+    """
+    version, schema = document.get("version"), document.get("schema")
+    if isinstance(schema, str) and schema.startswith("hosttune."):
+        raise BadInput(f"a document {visible(schema[:60])}, not {what}", where=where, hint=f"give {what}")
+    if version != wanted or isinstance(version, bool):
+        found = "no version" if version is None else f"version {visible(repr(version)[:60])} is not known"
+        raise BadInput(found, where=f"{where}: version", hint=f"write `version: {wanted}`")

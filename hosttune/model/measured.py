@@ -14,9 +14,10 @@ from typing import Any, Literal
 import msgspec
 
 from hosttune.errors import BadInput
+from hosttune.model.jsontext import check_version
 from hosttune.model.text import refuse_surrogates
 from hosttune.model.values import Value, close_lists, close_mappings, to_json, without_nulls
-from hosttune.model.yamltext import check_version, load_yaml
+from hosttune.model.yamltext import load_yaml
 
 MEASURED_VERSION = 1
 Transport = Literal["ib", "roce", "socket", "shm", "p2p", "nvls", "libfabric"]

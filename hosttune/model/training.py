@@ -8,9 +8,10 @@ from typing import Literal
 import msgspec
 
 from hosttune.errors import BadInput
+from hosttune.model.jsontext import check_version
 from hosttune.model.text import refuse_surrogates
 from hosttune.model.values import Value, close_lists, without_nulls
-from hosttune.model.yamltext import check_version, load_yaml
+from hosttune.model.yamltext import load_yaml
 
 TRAINING_VERSION = 1
 

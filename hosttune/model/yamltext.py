@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -20,7 +20,6 @@ from yaml import events as kinds
 from hosttune.errors import BadInput
 from hosttune.model.jsontext import MAX_DEPTH, plain_json, refuse_long
 from hosttune.model.limits import check_size, limit
-from hosttune.model.text import visible
 
 _PLAIN = (
     (re.compile(r"~|null|Null|NULL|"), lambda text: None),
@@ -56,19 +55,6 @@ def load_yaml(text: str | bytes, where: str, *, fast: bool = True) -> Any:
         raise BadInput(f"not a YAML document: {why}", where=where, hint="correct the syntax") from error
     refuse_long(document, where)
     return document
-
-
-def check_version(document: Mapping[Any, Any], wanted: int, what: str, where: str) -> None:
-    """Raise BadInput unless the document has this `version`. One that hosttune wrote for something else is named.
-
-    `what`: the document that is wanted, with its article.
-    """
-    version, schema = document.get("version"), document.get("schema")
-    if isinstance(schema, str) and schema.startswith("hosttune."):
-        raise BadInput(f"a document {visible(schema[:60])}, not {what}", where=where, hint=f"give {what}")
-    if version != wanted or isinstance(version, bool):
-        found = "no version" if version is None else f"version {visible(repr(version)[:60])} is not known"
-        raise BadInput(found, where=f"{where}: version", hint=f"write `version: {wanted}`")
 
 
 def _document(events: Iterator[Any], most: int) -> Any:

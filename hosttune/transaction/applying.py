@@ -119,7 +119,7 @@ def apply(
         check_identities(plan, host)
         check_quarantine(plan, host, store)
         check_places(plan, host)
-        check_newest(plan, transactions)
+        check_newest(plan, site, transactions)
         prepared = look(site, wanted, host, transactions)
         check_there(prepared)
         todo = due(prepared)

@@ -9,7 +9,7 @@ from hosttune.discovery.holders import holders
 from hosttune.disks import functions_of
 from hosttune.errors import BadInput, Refused, Unreadable
 from hosttune.journal import Record, Store, Transaction
-from hosttune.journal.force import newest
+from hosttune.journal.force import changes_force, newest
 from hosttune.journal.register import read_register
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
@@ -21,6 +21,7 @@ from hosttune.model.plan import Plan
 from hosttune.model.quarantine import DeviceRecord
 from hosttune.settings.drivers import virtual_functions
 from hosttune.settings.traits import Disturbing, FreesDevice, MayGiveLess, TakesDevice
+from hosttune.transaction.site import Site
 from hosttune.transaction.steps import TODO, Prepared, setting_of_record
 
 _ADDRESS = re.compile(r"[0-9A-Fa-f]{1,8}:[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}\.[0-9A-Fa-f]")
@@ -42,10 +43,19 @@ def check_machine(plan: Plan, host: Host) -> None:
         raise Refused(what, where="plan: host_digest", hint=hint)
 
 
-def check_newest(plan: Plan, transactions: Iterable[Transaction]) -> None:
-    """Refuse a plan that does not know of the newest transaction, or knows of one that is not here. Raises Refused."""
+def check_newest(plan: Plan, site: Site, transactions: Sequence[Transaction]) -> None:
+    """Refuse a plan that was made when something else was in force, or that knows of a transaction that is not here.
+
+    A plan that is applied again is not stale by its own transaction. Raises Refused.
+    """
     last = newest(transactions)
-    if plan.based_on not in (None, last):
+    if plan.based_on in (None, last):
+        return
+    then = [one for one in transactions if one.header.number <= plan.based_on]
+    since = [one for one in transactions if one.header.number > plan.based_on and changes_force(one)]
+    own = all(site.store is not None and site.store.plan_of(one) == plan.to_json() for one in since)
+    same = site.standings(then).in_force == site.standings(transactions).in_force
+    if plan.based_on > last or not (own or same):
         what = f"the plan is stale: it was made after transaction {plan.based_on}, and the newest here is {last}"
         raise Refused(what, where="plan: based_on", hint="plan again: hosttune plan")
 

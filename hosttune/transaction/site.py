@@ -18,7 +18,6 @@ from hosttune.journal.force import Standings, fold, plan_in_force, standings, wi
 from hosttune.journal.state import unseen_journals
 from hosttune.machine.archive import open_system
 from hosttune.machine.capture import Archive
-from hosttune.machine.reader import Reader
 from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, System, state_directory
 from hosttune.model.force import InForce
@@ -80,11 +79,15 @@ class Site:
         """Return what is in force as one plan; None for nothing. Raises BadInput for a plan that cannot be read."""
         return plan_in_force(self.transactions(), self.plan_of, setting_of_record)
 
-    def discover(self, reader: Reader | None = None) -> Host:
-        """Discover the host, with what is in force on it. `reader`: one for which `gpu.begin` was called."""
-        from hosttune.discovery import discover, read
+    def discover(self) -> Host:
+        """Discover the host, with what is in force on it. Raises BadInput."""
+        from hosttune.discovery import discover as read
 
-        return structs.replace(read(reader) if reader else discover(self.system), in_force=self.in_force())
+        return self.with_force(read(self.system))
+
+    def with_force(self, host: Host) -> Host:
+        """Return the host document with what is in force."""
+        return structs.replace(host, in_force=self.in_force())
 
     def retired(self, transactions: Iterable[Transaction]) -> tuple[Record, ...]:
         """Return the steps that this version cannot undo (`journal.RETIRED`). A reboot has undone those before it.
