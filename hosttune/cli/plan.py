@@ -141,8 +141,7 @@ def plan(
     text = plan_text(decided, host, output, chosen_guest, annotate, mig=asked["mig"])
     if out is not None:
         save_plan(decided, out)
-    refused = any(one.refused for one in decided.unplaced)
-    with exiting(context, 2 if refused else 1 if decided.unplaced or (check and changes_something(decided)) else 0):
+    with exiting(context, decided.unplaced_code or int(check and changes_something(decided))):
         defined = output in DEFINITIONS
         (write if defined and decided.unplaced else emit)(text)  # stdout is a definition, or empty
         for finding in decided.findings if defined and not decided.unplaced else ():

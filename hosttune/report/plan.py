@@ -6,6 +6,7 @@ findings. `cli` saves the plan and prints where.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -82,7 +83,10 @@ def _last_line(plan: Plan) -> str:
         return "nothing would change"
     guests = f"{count(made, 'guest')} to add, {changed} to change, {len(plan.removals)} to take away"
     settings = f"{count(len(plan.actions) - back, 'setting')} to write, {back} to put back"
-    return f"{guests}; {settings}; next: {'correct the intent' if plan.unplaced else 'hosttune apply'}"
+    following = "hosttune apply" if not plan.unplaced else "correct the intent"
+    if plan.unplaced and all(one.stays for one in plan.unplaced) and plan.source and plan.source.kind == "file":
+        following = f"hosttune apply --intent {shlex.quote(plan.source.name or 'FILE')} applies the rest"
+    return f"{guests}; {settings}; next: {following}"
 
 
 def _picture(host: Host, plan: Plan) -> Picture:
@@ -260,7 +264,8 @@ def unplaced_sections(guests: Sequence[Unplaced]) -> Iterator[Section]:
     """Yield why each guest has no place, and what would make room for it."""
     for one in guests:
         why = Lines(lines=one.why, style="error", whole=True)
-        relaxed = Lines(heading="it would fit with one of these", lines=one.relaxation, whole=True)
+        heading = "what to do" if one.stays or one.refused else "it would fit with one of these"
+        relaxed = Lines(heading=heading, lines=one.relaxation, whole=True)
         yield Section(heading=f"guest {one.guest}: NOT PLACED", blocks=(why, relaxed))
 
 
