@@ -62,7 +62,7 @@ def adopt_guests(context: click.Context, request: Request, others: Mapping[str, 
         _save(adopted, request, request.out)
     with exiting(context, 1 if adopted.plan.unplaced else 0):
         _print(adopted, host, request)
-        if request.out is None and request.root is None and request.document is None:
+        if request.out is None and request.document is None:
             if obstacle is not None:
                 tell(f"plan not saved: {obstacle[0]}: {obstacle[1]}")
             elif any(one.changes for one in adopted.guests) or adopted.plan.actions or adopted.plan.unplaced:
@@ -74,7 +74,7 @@ def adopt_guests(context: click.Context, request: Request, others: Mapping[str, 
 def _save(adopted: Adoptions, request: Request, path: str | None) -> None:
     from hosttune.planning.adopting import saved_plan
 
-    save_plan(saved_plan(adopted, consent=request.managed), path)
+    save_plan(saved_plan(adopted, consent=request.managed), path, request.root, request.document)
 
 
 def _check(request: Request, others: Mapping[str, object]) -> None:

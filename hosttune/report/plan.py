@@ -78,11 +78,13 @@ def change_sections(plan: Plan) -> Iterator[Section]:
 
 def _last_line(plan: Plan) -> str:
     made, changed = (sum(one.change == word for one in plan.guests) for word in ("create", "update"))
-    back = sum(one.change == "back" for one in plan.actions)
-    if not (made or changed or plan.removals or plan.actions):
-        return "nothing would change"
+    due = [one.change for one in plan.actions if one.when in ("now", "reboot")]
+    waiting = len(plan.actions) - len(due)
+    later = f"; {count(waiting, 'setting')} to write once guests have started or stopped" if waiting else ""
+    if not (made or changed or plan.removals or due):
+        return f"nothing would change{later}"
     guests = f"{count(made, 'guest')} to add, {changed} to change, {len(plan.removals)} to take away"
-    settings = f"{count(len(plan.actions) - back, 'setting')} to write, {back} to put back"
+    settings = f"{count(due.count('set'), 'setting')} to write, {due.count('back')} to put back{later}"
     following = "hosttune apply" if not plan.unplaced else "correct the intent"
     if plan.unplaced and all(one.stays for one in plan.unplaced) and plan.source and plan.source.kind == "file":
         following = f"hosttune apply --intent {shlex.quote(plan.source.name or 'FILE')} applies the rest"

@@ -229,13 +229,11 @@ def test_a_lost_state_directory_is_unknown(three: Day) -> None:
     assert three("status", "-o", "json").code == 1
 
 
-@pytest.mark.xfail(strict=True, reason="interrupts that wait for a guest's start count as a change")
 def test_check_is_0_after_an_apply(three: Day) -> None:
     assert three.apply().ended()["changed"] is False
     assert three.plan("--check").code == 0
 
 
-@pytest.mark.xfail(strict=True, reason="a plan for a scratch root is saved only with --out")
 def test_a_plan_for_a_scratch_root_is_saved(day: Day) -> None:
     asked(day, A).plan().ended()
     assert day("apply", "--yes", "-o", "json").ended()["changed"] is True
