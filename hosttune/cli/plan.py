@@ -299,9 +299,8 @@ def refuse_unnamed(host: Host, intent: Intent) -> None:
 
 
 def changes_something(decided: Plan) -> bool:
-    """Return whether applying a plan would change anything; what waits for a guest's start changes nothing now."""
-    actions = any(action.when != "next-start" for action in decided.actions)
-    return bool(actions or decided.removals or any(guest.change != "keep" for guest in decided.guests))
+    """Return whether applying a plan would change anything."""
+    return bool(decided.actions or decided.removals or any(guest.change != "keep" for guest in decided.guests))
 
 
 def decide(

@@ -76,7 +76,6 @@ def rebase(
     held = dict(_held(force))
     had = {device.address for guest in standing.fixed for device in guest.places.devices}
     gone = had - host.index.pci.keys()  # their guests are left as they are
-    started = {device for guest in host.guests or () if runs(guest) for device in guest.devices}
     wanted: set[Key] = set()
     rows: dict[tuple[Any, ...], tuple[Action, list[str]]] = {}
     for action in desired:
@@ -89,8 +88,6 @@ def rebase(
                 continue
             if action.kind == HugePages.kind and action.effect == "reboot" and (KernelArguments.kind, PAGES) in held:
                 continue  # the next boot reserves them already
-            if action.kind == IrqAffinity.kind and part not in started:
-                when = "next-start"  # a device has no interrupts before its guest runs
             if action.kind == HugePages.kind and busy.get(part):
                 want, when = (want, "after-stop") if now == want + busy[part] else (want + busy[part], when)
             ours = was is not None and was.want == want
