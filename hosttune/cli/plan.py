@@ -71,7 +71,7 @@ WITH_FILE = ("file", "name", "profile")  # options of `plan` that can be given t
               help="Take away guests and settings of intent files that this file (-f) does not name.")  # fmt: skip
 @click.option("--replan", multiple=True, metavar="NAME", shell_complete=completing("guests"),
               help="Let this guest, which is unchanged, have other places (repeatable).")  # fmt: skip
-@click.option("--check", is_flag=True, help="Exit with 1 if anything would change.")
+@click.option("--check", is_flag=True, help="Exit with 1 if apply would change anything.")
 @click.option("--out", metavar="FILE", help="Save the plan (JSON) here as well.")
 @click.option("--annotate", is_flag=True, help="With -o xml: a comment with the reason at each pin.")
 @click.option("--check-xml", "check_xml", multiple=True, metavar="FILE",
@@ -136,20 +136,19 @@ def plan(
         refuse_unnamed(host, intent)
     decided = decide(host, intent, where, source=source, prune=prune, replan=replan)
     decided = with_absent_disks(decided, root) if document is None else decided
-    if output not in DRAWN or out is not None or (root is None and document is None):
+    if output not in DRAWN or out is not None or document is None:
         decided = with_expectations(decided, host)
     text = plan_text(decided, host, output, chosen_guest, annotate, mig=asked["mig"])
     if out is not None:
         save_plan(decided, out)
-    refused = any(one.refused for one in decided.unplaced)
-    with exiting(context, 2 if refused else 1 if decided.unplaced or (check and changes_something(decided)) else 0):
+    with exiting(context, decided.unplaced_code or int(check and changes_something(decided, host, root, document))):
         defined = output in DEFINITIONS
         (write if defined and decided.unplaced else emit)(text)  # stdout is a definition, or empty
         for finding in decided.findings if defined and not decided.unplaced else ():
             if finding.level != "info":
                 tell(shown(f"{finding.level}: {finding.text} ({finding.where})"))
-        if out is None and root is None and document is None:
-            save_plan(decided, None)
+        if out is None:
+            save_plan(decided, None, root, document)
 
 
 def read_intent(asked: dict[str, Any], *, prune: bool) -> tuple[Intent, Source]:
@@ -298,9 +297,19 @@ def refuse_unnamed(host: Host, intent: Intent) -> None:
             raise BadInput(what, where="--name", hint=hint)
 
 
-def changes_something(decided: Plan) -> bool:
-    """Return whether applying a plan would change anything."""
-    return bool(decided.actions or decided.removals or any(guest.change != "keep" for guest in decided.guests))
+def changes_something(decided: Plan, host: Host, root: str | None, document: str | None) -> bool:
+    """Return whether applying a plan would change anything, as a dry run of it says; what it cannot say counts."""
+    from hosttune.errors import HosttuneError
+    from hosttune.transaction.applying import Options
+    from hosttune.transaction.dryrun import rehearse_apply
+    from hosttune.transaction.site import open_site
+
+    try:
+        site, _ = open_site(root, host if document else None, document or "")
+        result, _ = rehearse_apply(site, decided, Options(), lambda: host)
+    except HosttuneError:
+        return True
+    return any(one.outcome in ("planned", "failed") for one in result.entries)
 
 
 def decide(

@@ -6,7 +6,7 @@ findings. `cli` saves the plan and prints where.
 
 from __future__ import annotations
 
-from collections import Counter
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -83,13 +83,17 @@ def change_sections(plan: Plan) -> Iterator[Section]:
 
 def _last_line(plan: Plan) -> str:
     made, changed = (sum(one.change == word for one in plan.guests) for word in ("create", "update"))
-    ways = Counter("wait" if one.when in ("next-start", "after-stop") else one.change for one in plan.actions)
-    waits = f", {ways['wait']} to wait for a guest" if ways["wait"] else ""
-    if not (made or changed or plan.removals or ways["set"] or ways["back"]):
-        return f"nothing would change{waits}"
+    due = [one.change for one in plan.actions if one.when in ("now", "reboot")]
+    waiting = len(plan.actions) - len(due)
+    later = f"; {count(waiting, 'setting')} to write once guests have started or stopped" if waiting else ""
+    if not (made or changed or plan.removals or due):
+        return f"nothing would change{later}"
     guests = f"{count(made, 'guest')} to add, {changed} to change, {len(plan.removals)} to take away"
-    settings = f"{count(ways['set'], 'setting')} to write, {ways['back']} to put back{waits}"
-    return f"{guests}; {settings}; next: {'correct the intent' if plan.unplaced else 'hosttune apply'}"
+    settings = f"{count(due.count('set'), 'setting')} to write, {due.count('back')} to put back{later}"
+    following = "hosttune apply" if not plan.unplaced else "correct the intent"
+    if plan.unplaced and all(one.stays for one in plan.unplaced) and plan.source and plan.source.kind == "file":
+        following = f"hosttune apply --intent {shlex.quote(plan.source.name or 'FILE')} applies the rest"
+    return f"{guests}; {settings}; next: {following}"
 
 
 def _picture(host: Host, plan: Plan) -> Picture:
@@ -267,7 +271,8 @@ def unplaced_sections(guests: Sequence[Unplaced]) -> Iterator[Section]:
     """Yield why each guest has no place, and what would make room for it."""
     for one in guests:
         why = Lines(lines=one.why, style="error", whole=True)
-        relaxed = Lines(heading="it would fit with one of these", lines=one.relaxation, whole=True)
+        heading = "what to do" if one.stays or one.refused else "it would fit with one of these"
+        relaxed = Lines(heading=heading, lines=one.relaxation, whole=True)
         yield Section(heading=f"guest {one.guest}: NOT PLACED", blocks=(why, relaxed))
 
 

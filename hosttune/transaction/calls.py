@@ -80,8 +80,11 @@ def apply(
         return host
 
     if dry_run:
-        return _with_code(dryrun.rehearse_apply(site, wanted, options, known))
-    return _with_code(applying.apply(site, wanted, options, known, confirm, say))
+        result, code = dryrun.rehearse_apply(site, wanted, options, known)
+    else:
+        result, code = applying.apply(site, wanted, options, known, confirm, say)
+    left = (f"guest {one.guest}: {'; '.join((*one.why, *one.relaxation))}" for one in wanted.unplaced)
+    return _with_code((msgspec.structs.replace(result, notes=(*result.notes, *left)), code or wanted.unplaced_code))
 
 
 def set_again(here: Here, say: Say) -> Result:
