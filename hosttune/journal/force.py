@@ -191,9 +191,8 @@ def cut(record: Record, setting: Setting, names: Iterable[str]) -> Record:
             return None
         return part.joined({name: one for name, one in setting.parts(freeze(value)).items() if name in kept})
 
-    actions: tuple[str, ...] = (f"{record.kind}:{target}",)
-    if isinstance(setting, WrittenTogether):
-        actions = tuple(action for action in record.actions if action.partition(":")[2] in kept)
+    together = isinstance(setting, WrittenTogether)
+    actions = tuple(one for one in record.actions if not together or one.partition(":")[2] in kept)
     return msgspec.structs.replace(
         record, target=target, actions=actions, old=only(record.old), new=only(record.new), after=only(record.after)
     )
