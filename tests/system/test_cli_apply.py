@@ -94,6 +94,7 @@ def test_a_second_apply_writes_nothing(cli: Cli, plan: Path, host_plan: Path) ->
         assert {name for name in before | after if before.get(name) != after.get(name)} <= {lock}
         assert found["changed"] is False
         assert set(outcomes(found).values()) <= {"already", "pending"}
+        assert cli("revert", "--yes")[0] == 0  # a plan that was made before the first apply is stale beside it
 
 
 def test_the_saved_plan_is_the_default(cli: Cli, plan: Path) -> None:
