@@ -21,7 +21,16 @@ from hosttune.settings.setting import BOOT, Setting
 from hosttune.settings.traits import Divisible, EditedInPlace, WrittenTogether
 from hosttune.transaction.rollback import is_original
 from hosttune.transaction.site import Site, described
-from hosttune.transaction.steps import PENDING, entry, part_of, prepare, setting_of_record, steps_of
+from hosttune.transaction.steps import (
+    PENDING,
+    entry,
+    held_by,
+    part_of,
+    prepare,
+    setting_of_record,
+    steps_of,
+    with_verdict,
+)
 from hosttune.transaction.writing import Made
 
 SUCCESS, NO, PERSON = 0, 1, 4
@@ -105,7 +114,7 @@ def status(site: Site) -> tuple[Result, int]:
     )
     unstaged: tuple[Entry, ...] = ()
     try:
-        unstaged = tuple(_never_staged(site, transactions))
+        unstaged = (*_never_staged(site, transactions), *_after_stop(site, transactions))
     except BadInput as error:  # the journal alone is enough for what is applied
         notes = (*notes, f"the plan of {error.where} cannot be read: what it stages for the next boot is unknown")
     result = Result(
@@ -150,6 +159,14 @@ def _never_staged(site: Site, transactions: tuple[Transaction, ...]) -> Iterable
     for one in prepare(site.system, steps):
         if one.verdict == PENDING and recorded.isdisjoint(action.id for action in one.step.actions):
             yield from entry(one)
+
+
+def _after_stop(site: Site, transactions: tuple[Transaction, ...]) -> Iterable[Entry]:
+    """Report what waits for the end of guests' runs. Raises BadInput for a plan that cannot be read."""
+    for action, held in site.waiting(transactions):
+        for one in prepare(site.system, steps_of([action])):
+            why = held_by(action.holders) if held else "its guest has stopped: hosttune apply"
+            yield from entry(with_verdict(one, PENDING, why))
 
 
 def _kept(site: Site, record: Record) -> Iterable[Entry]:
