@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations
 
 from msgspec.structs import replace as changed
 
@@ -67,6 +69,16 @@ def limited(context: PlanningContext, own: CpuSet, *, whole: bool) -> PlanningCo
 
 def _with_free(node: NodeResources, free: tuple[Core, ...]) -> NodeResources:
     return replace(node, free=free, free_threads=CpuSet(cpu for core in free for cpu in core.cpus))
+
+
+def objective(resources: Resources, guest: PlannedGuest) -> Fraction:
+    """Return what the planner makes small: each cell's share of the vCPUs times its devices' distances, and the
+    distances between cells.
+    """
+    nodes = {int(cell.host_nodes): len(CpuSet.parse(cell.vcpus)) for cell in guest.cells}
+    homes = [device.host_node for device in guest.devices if device.host_node is not None]
+    near = sum(vcpus * resources.distance(node, home) for node, vcpus in nodes.items() for home in homes)
+    return Fraction(near, len(guest.vcpu_pins)) + sum(resources.distance(a, b) for a, b in combinations(nodes, 2))
 
 
 # --- guests whose request has changed ---------------------------------------------------------------------------

@@ -236,6 +236,27 @@ def test_a_guest_that_was_undefined_by_hand_is_defined_again() -> None:
     assert places(found, "a") == places(plan(host, asked(A)), "a")
 
 
+def test_a_better_place_is_said_and_replan_gives_it() -> None:
+    """`b` is on node 1 because `a` has the CPUs of node 0, where its GPU is; then `a` goes."""
+    cards = [Card("0000:21:00.0", 0, group=1), Card("0000:31:00.0", 1, group=2)]
+    bare = Host.from_json(to_json(build_host(nodes=2, cores_per_node=8, cards=cards)))
+    a = {"name": "a", "gpus": 0, "vcpus": 12, "memory": "1GiB", "numa": 1}
+    b = {"name": "b", "gpus": ["0000:21:00.0"], "vcpus": 8, "memory": "1GiB"}
+    c = {"name": "c", "gpus": ["0000:31:00.0"], "vcpus": 2, "memory": "1GiB"}
+    host = applied(bare, plan(bare, asked(a, c)))
+    host = applied(host, plan(host, asked(a, b, c)))
+    away = host.in_force.guests[-1].places.cells[0].host_nodes  # type: ignore[union-attr]
+    assert away == "1"
+    assert [one for one in plan(host, asked(a, b, c)).findings if "--replan" in one.text] == []
+    host = applied(host, plan(host, asked({**a, "state": "absent"}, b, c)))
+    found = plan(host, asked(b, c))
+    assert [guest.change for guest in found.guests] == ["keep", "keep"]
+    assert [one.where for one in found.findings if "--replan b" in one.text] == ["guest b"]
+    freed = plan(host, asked(b, c), replan=["b"])
+    assert [(guest.change, guest.cells[0].host_nodes) for guest in freed.guests] == [("update", "0"), ("keep", "1")]
+    assert [one for one in plan(applied(host, freed), asked(b, c)).findings if "--replan" in one.text] == []
+
+
 GUESTS = st.lists(
     st.fixed_dictionaries(
         {
