@@ -40,6 +40,7 @@ from hosttune.transaction.guests import (
     apart,
     guest_actions,
     guest_verdicts,
+    refuse_variables,
     removal_steps,
     running_notes,
 )
@@ -143,8 +144,8 @@ def apply(
 def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transaction]) -> tuple[Prepared, ...]:
     """Return every step of a plan, and of the files that make it persistent, with its setting's present value.
 
-    Raises BadInput, and Refused for an existing guest whose definition must not be changed, and for a way back that is
-    not the journal's.
+    Raises BadInput, and Refused for an existing guest whose definition must not be changed, a way back that is not the
+    journal's, and UEFI variables of another guest.
     """
     rows = site.standings(transactions)
     known = [one.record for one in rows.in_force]
@@ -165,6 +166,7 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
     told = (*known, *(one.record for one in rows.dropped))
     waiting = (with_verdict(one, PENDING, _AFTER_STOP) for one in prepare(site.system, wanted.waiting, told))
     prepared = guest_verdicts(site.system, covered(prepare(site.system, steps, told)), wanted.plan, host)
+    refuse_variables(site.system, prepared, host)
     return (*prepared, *waiting)
 
 

@@ -186,10 +186,10 @@ def change_lines(todo: Sequence[Prepared]) -> tuple[str, ...]:
     They are each setting with its present and its wanted value, and the differences between guests' present and new
     definitions.
     """
-    from hosttune.model.settingtext import value_line
+    from hosttune.model.settingtext import value_lines
     from hosttune.transaction.guests import definition_change
 
-    lines = (value_line(one.step.setting, one.live, one.step.want) for one in todo)
+    lines = value_lines((one.step.setting, one.live, one.step.want, "") for one in todo)
     return (*lines, *filter(None, map(definition_change, todo)))
 
 

@@ -309,7 +309,7 @@ def test_the_text_says_what_changes_and_ends_with_the_next_command() -> None:
     host = after(A, B, running=("a", "b"))
     found = plan(host, asked({**A, "memory": "32GiB"}, {"name": "b", "state": "absent"}, {**B, "name": "c"}))
     text = plan_text(found, host, "text", None, False)
-    assert "~ guest a (from its next start): memory: 64 GiB -> 32 GiB" in " ".join(text.split())
+    assert "~ guest a (from its next start) memory: 64 GiB -> 32 GiB cells: " in " ".join(text.split())
     assert "- guest b once it has stopped: virsh shutdown b" in text
     assert "+ guest c: " in text
     assert "0 free" not in text
