@@ -86,7 +86,8 @@ class Options:
 class Wanted:
     """The steps of a plan: `steps` for its actions, `guests` for its guests.
 
-    `waiting`: what only a present run of a guest holds. The next plan after its end has it as an ordinary step.
+    `waiting`: what only a present run of a guest holds, and modes of GPUs that go back once --disrupt names the GPU. A
+    later plan has it as an ordinary step.
     """
 
     plan: Plan
@@ -96,6 +97,7 @@ class Wanted:
 
 
 _VERBS = {"apply": "apply", TAKING_AWAY: "revert"}  # of a transaction, and of the command that made it
+_RESETS = "it goes back with a reset of the GPU: hosttune apply --disrupt {}"
 _AFTER_STOP = "a running guest still has it: virsh shutdown NAME, then hosttune apply --intent FILE --start"
 Confirm = Callable[[Sequence[Prepared]], bool]
 Discover = Callable[[], Host]
@@ -164,7 +166,12 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
     adopted = adoption_steps(site.system, wanted.plan, host, {(one.kind, one.target): one for one in known})
     steps = apart(site.system, in_order((*sets, *lasting, *wanted.guests, *adopted, *backs)))
     told = (*known, *(one.record for one in rows.dropped))
-    waiting = (with_verdict(one, PENDING, _AFTER_STOP) for one in prepare(site.system, wanted.waiting, told))
+    waiting = (
+        with_verdict(
+            one, PENDING, _RESETS.format(one.step.setting.target) if one.step.setting.disruptive else _AFTER_STOP
+        )
+        for one in prepare(site.system, wanted.waiting, told)
+    )
     prepared = guest_verdicts(site.system, covered(prepare(site.system, steps, told)), wanted.plan, host)
     refuse_variables(site.system, prepared, host)
     return (*prepared, *waiting)
@@ -364,8 +371,11 @@ def _entry_of_made(
 def wanted_of(plan: Plan, options: Options) -> Wanted:
     """Return the steps of a plan. Raises BadInput, and Incomplete for a plan with unplaced guests."""
     check_plan(plan)
-    steps = steps_of(action for action in plan.actions if action.when != "after-stop")
-    waiting = steps_of(action for action in plan.actions if action.when == "after-stop")
+    now = steps_of(action for action in plan.actions if action.when != "after-stop")
+    modes = [step for step in now if step.back and step.setting.disruptive]
+    stay = tuple(step for step in modes if step.setting.target not in options.disrupt)
+    steps = tuple(step for step in now if step not in stay)
+    waiting = (*stay, *steps_of(action for action in plan.actions if action.when == "after-stop"))
     if not options.guests and plan.removals:
         names = ", ".join(one.name for one in plan.removals)
         hint = "apply it without --no-guests"

@@ -19,7 +19,7 @@ from hosttune.model.force import InForce
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan, Source
-from hosttune.model.values import to_json
+from hosttune.model.values import parse_cpus, to_json
 from hosttune.planning import plan
 
 A: dict[str, Any] = {"name": "a", "gpus": 2, "memory": "64GiB", "vcpus": 16}
@@ -117,6 +117,15 @@ def test_what_a_guest_that_runs_has_goes_back_after_its_stop() -> None:
     backs = [action for action in found.actions if action.change == "back"]
     assert backs
     assert {action.when for action in backs} == {"after-stop"}
+
+
+def test_the_ban_of_irqbalance_keeps_the_cpus_of_an_old_run() -> None:
+    host = after(A, running=("a",))
+    found = plan(host, asked({**A, "vcpus": 8}))
+    assert [action.kind for action in found.actions if action.kind == "irqbalance-ban"] == []
+    stopped = replace(host, guests=tuple(replace(one, state="shut off") for one in host.guests or ()))
+    (ban,) = [one for one in plan(stopped, asked({**A, "vcpus": 8})).actions if one.kind == "irqbalance-ban"]
+    assert len(parse_cpus(ban.want)) < len(parse_cpus(ban.current))
 
 
 def test_drift_is_an_ordinary_action_that_is_marked() -> None:
