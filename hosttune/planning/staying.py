@@ -13,6 +13,7 @@ from itertools import combinations
 
 from msgspec.structs import replace as changed
 
+from hosttune.inventory.bare import with_instances
 from hosttune.inventory.resources import Core, NodeResources, Resources
 from hosttune.inventory.sizing import PlanningContext
 from hosttune.model.host import RunningGuest
@@ -137,6 +138,9 @@ def _place_keeping(
                 outcome = found[name] = replace(outcome, guest=_in_order(outcome.guest, context.own[name]))
             planned[name] = outcome.guest
             left = take(left, outcome.guest, exclusive=outcome.exclusive)
+            if outcome.guest.mig:
+                host = changed(left.host, gpus=with_instances(left.host.gpus, [outcome.guest]))
+                left = replace(left, host=host, catalogue=replace(left.catalogue, gpus=host.index.gpus))
     left = _beside_old_runs(left, old_runs, planned)
     others = [guest_request_of(left, want.guest, want.where) for want in wants if want.guest.name not in found]
     outcomes, findings = place_guests(left, others) if others else ((), ())

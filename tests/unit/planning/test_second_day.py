@@ -9,6 +9,8 @@ from examplehosts import discovered
 from forcehosts import applied
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from mighosts import A as GPU
+from mighosts import mig_host
 from msgspec.structs import replace
 from planhosts import Card, build_host
 from sweeps import examples
@@ -16,6 +18,7 @@ from sweeps import examples
 from hosttune.cli.plan import plan_text
 from hosttune.errors import BadInput
 from hosttune.model.force import InForce
+from hosttune.model.gpu import MigInstance
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan, Source
@@ -264,6 +267,36 @@ def test_a_better_place_is_said_and_replan_gives_it() -> None:
     freed = plan(host, asked(b, c), replan=["b"])
     assert [(guest.change, guest.cells[0].host_nodes) for guest in freed.guests] == [("update", "0"), ("keep", "1")]
     assert [one for one in plan(applied(host, freed), asked(b, c)).findings if "--replan" in one.text] == []
+
+
+def vgpu(name: str, count: int = 1, memory: str = "4GiB") -> dict[str, Any]:
+    return {"name": name, "mig": {"profile": "1g.18gb", "count": count}, "vcpus": 2, "memory": memory}
+
+
+@pytest.mark.parametrize("running", [(), ("a", "b", "c")])
+@pytest.mark.parametrize("made", [False, True])
+def test_a_changed_guest_with_vgpus_keeps_its_instances_and_no_other_gets_them(
+    made: bool, running: tuple[str, ...]
+) -> None:
+    bare = replace(Host.from_json(to_json(mig_host(GPU))), in_force=InForce(), guests=())
+    first = plan(bare, asked(vgpu("a"), vgpu("b"), vgpu("c", 4)))
+    host = applied(bare, first, running=running)
+    if made:
+        slots = [one for guest in first.guests for one in guest.mig]
+        there = tuple(MigInstance(profile=one.profile, start=one.start, size=1) for one in slots)
+        host = replace(host, gpus=tuple(replace(gpu, mig=replace(gpu.mig, instances=there)) for gpu in host.gpus))  # type: ignore[type-var]
+    found = plan(host, asked(vgpu("a"), vgpu("b", memory="8GiB"), vgpu("c", 4), vgpu("d")))
+    assert [(one.name, one.change) for one in found.guests] == [
+        ("a", "keep"), ("b", "update"), ("c", "keep"), ("d", "create")
+    ]  # fmt: skip
+    for name in "abc":
+        assert (found.guest(name).mig, places(found, name)) == (
+            first.guest(name).mig,
+            places(first, name),
+        ) or name == "b"
+    assert (found.guest("b").mig, found.guest("b").devices) == (first.guest("b").mig, first.guest("b").devices)
+    starts = [one.start for guest in found.guests for one in guest.mig]
+    assert sorted(starts) == [0, 1, 2, 3, 4, 5, 6]
 
 
 GUESTS = st.lists(
