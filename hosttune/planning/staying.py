@@ -21,7 +21,7 @@ from hosttune.model.plan import Finding, PlannedGuest
 from hosttune.model.values import CpuSet
 from hosttune.planning.batch import Outcome, guest_request_of, off_pins, place_alone, place_guests
 from hosttune.planning.guest.document import Placed
-from hosttune.planning.guest.reserve import take, take_entry
+from hosttune.planning.guest.reserve import pins_of, take, take_entry
 from hosttune.planning.request.candidates import keeping
 from hosttune.planning.request.resource_pool import GuestRequest
 from hosttune.planning.standing import beyond
@@ -84,7 +84,7 @@ def objective(resources: Resources, guest: PlannedGuest) -> Fraction:
 
 # --- guests whose request has changed ---------------------------------------------------------------------------
 
-DEVICES, NODES = 1, 2  # what a guest keeps: its devices; its nodes as well
+DEVICES, NODES, CORES = 1, 2, 3  # what a guest keeps: its devices; its nodes as well; its cores as well
 Placement = tuple[tuple[Outcome, ...], tuple[Finding, ...]]
 
 
@@ -93,7 +93,8 @@ def place_again(
 ) -> Placement:
     """Place guests of which some have had places (`context.own`): the most guests first, then the fewest moves.
 
-    `old_runs`: guests that run now and are changed or taken away; no other guest gets what they have.
+    Of two guests that cannot both keep something, the first does. `old_runs`: guests that run now and are changed or
+    taken away; no other guest gets what they have.
     """
     own = tuple(want.guest.name for want in wants if want.guest.name in context.own)
     known: dict[tuple[tuple[str, int], ...], Placement] = {}
@@ -107,13 +108,23 @@ def place_again(
     def placed(levels: Mapping[str, int]) -> int:
         return sum(isinstance(one, Placed) for one in keep(levels)[0])
 
-    every = dict.fromkeys(own, NODES)
-    if not own or placed(every) == len(wants):
-        return keep(every)
-    most = placed({})
-    devices = dict.fromkeys(most_staying((), own, lambda stay: placed(dict.fromkeys(stay, DEVICES)) >= most), DEVICES)
-    nodes = most_staying((), (*devices,), lambda stay: placed(devices | dict.fromkeys(stay, NODES)) >= most)
-    return keep(devices | dict.fromkeys(nodes, NODES))
+    def cells(levels: Mapping[str, int]) -> int:
+        return sum(len(one.guest.cells) for one in keep(levels)[0] if isinstance(one, Placed))
+
+    def more(kept: Mapping[str, int], level: int) -> Mapping[str, int]:
+        """Return what is kept with this level for as many as can have it, none left out and in no more cells."""
+
+        def is_good(stay: Names) -> bool:
+            levels = {**kept, **dict.fromkeys(stay, level)}
+            return placed(levels) >= placed(kept) and (level < CORES or cells(levels) <= cells(kept))
+
+        able = tuple(name for name in own if kept.get(name, 0) == level - 1)
+        return {**kept, **dict.fromkeys(most_staying((), able, is_good), level)}
+
+    kept: Mapping[str, int] = dict.fromkeys(own, NODES)
+    if placed(kept) < len(wants):
+        kept = more(more({}, DEVICES), NODES)
+    return keep(more(kept, CORES))
 
 
 def _place_keeping(
@@ -131,7 +142,9 @@ def _place_keeping(
         if name not in levels and name not in old_runs:
             continue
         here = _beside_old_runs(left, {other: run for other, run in old_runs.items() if other != name}, planned)
-        again = _keeping(here, guest_request_of(here, want.guest, want.where), levels.get(name, 0))
+        claimed = [a for one in wants if one is not want for a in (*one.named, *(one.candidates.named or ()))]
+        here = take_entry(here, RunningGuest(name="others", state="shut off", devices=tuple(claimed)))
+        again = _keeping(here, want, levels.get(name, 0))
         found[name] = outcome = place_alone(*again)
         if isinstance(outcome, Placed):
             if name in context.own:
@@ -161,14 +174,20 @@ def _keeping(context: PlanningContext, want: GuestRequest, level: int) -> tuple[
     """Return where and what a guest may get if it keeps what this level says."""
     had = context.own.get(want.guest.name)
     if had is None or not level:
-        return context, want
-    gpus = tuple(device.address for device in had.devices if device.kind == "gpu")
-    want = replace(want, candidates=keeping(context, want.candidates, gpus))
+        return context, guest_request_of(context, want.guest, want.where)
+    own = {kind: [one.address for one in had.devices if one.kind == kind] for kind in ("gpu", "nic", "nvme")}
+    free = {kind: tuple(one for one in some if one not in context.catalogue.holders) for kind, some in own.items()}
+    counts = {"nics": (want.guest.nics, free["nic"]), "nvme": (want.guest.nvme, free["nvme"])}
+    named = {
+        key: some[:count] for key, (count, some) in counts.items() if isinstance(count, int) and 0 < count <= len(some)
+    }
+    want = guest_request_of(context, changed(want.guest, **named), want.where)
+    want = replace(want, candidates=keeping(context, want.candidates, free["gpu"]))
+    if level == CORES:
+        return limited(context, pins_of(had), whole=True), want
     if level == NODES:
-        nodes = {int(cell.host_nodes) for cell in had.cells}
-        cores = (
-            core for node in nodes & context.resources.nodes.keys() for core in context.resources.nodes[node].cores
-        )
+        nodes = {int(cell.host_nodes) for cell in had.cells} & context.resources.nodes.keys()
+        cores = (core for node in nodes for core in context.resources.nodes[node].cores)
         context = limited(context, CpuSet(cpu for core in cores for cpu in core.cpus), whole=False)
     return context, want
 
