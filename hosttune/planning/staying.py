@@ -1,7 +1,8 @@
 """Guests that stay where they are: on their own CPUs and nodes, beside guests that are placed anew.
 
-Pure. Of guests whose request has changed, each keeps what it had if all that fit without it still fit: first its
-devices, then its nodes; on the nodes where it is it takes its own CPUs first (`PlanningContext.turns`).
+Pure. Of guests whose request has changed, each keeps its devices if all that fit without that still fit. The search
+counts cells on other nodes and other vCPUs before its objective (`placements`); on its nodes a guest takes its own CPUs
+first (`PlanningContext.turns`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from hosttune.model.plan import Finding, PlannedGuest
 from hosttune.model.values import CpuSet
 from hosttune.planning.batch import Outcome, guest_request_of, off_pins, place_alone, place_guests
 from hosttune.planning.guest.document import Placed
-from hosttune.planning.guest.reserve import pins_of, take, take_entry
+from hosttune.planning.guest.reserve import take, take_entry
 from hosttune.planning.request.candidates import keeping
 from hosttune.planning.request.resource_pool import GuestRequest
 from hosttune.planning.standing import beyond
@@ -84,7 +85,6 @@ def objective(resources: Resources, guest: PlannedGuest) -> Fraction:
 
 # --- guests whose request has changed ---------------------------------------------------------------------------
 
-DEVICES, NODES, CORES = 1, 2, 3  # what a guest keeps: its devices; its nodes as well; its cores as well
 Placement = tuple[tuple[Outcome, ...], tuple[Finding, ...]]
 
 
@@ -93,71 +93,54 @@ def place_again(
 ) -> Placement:
     """Place guests of which some have had places (`context.own`): the most guests first, then the fewest moves.
 
-    Of two guests that cannot both keep something, the first does. `old_runs`: guests that run now and are changed or
-    taken away; no other guest gets what they have.
+    Of two guests that cannot both keep their devices, the first does. The search itself counts moves of cells and
+    vCPUs. `old_runs`: guests that run now and are changed or taken away; no other guest gets what they have.
     """
     own = tuple(want.guest.name for want in wants if want.guest.name in context.own)
-    known: dict[tuple[tuple[str, int], ...], Placement] = {}
+    known: dict[Names, Placement] = {}
 
-    def keep(levels: Mapping[str, int]) -> Placement:
-        key = tuple(sorted(levels.items()))
-        if key not in known:
-            known[key] = _place_keeping(context, wants, levels, old_runs)
-        return known[key]
+    def placed(stay: Names) -> int:
+        if stay not in known:
+            known[stay] = _place_keeping(context, wants, stay, old_runs)
+        return sum(isinstance(one, Placed) for one in known[stay][0])
 
-    def placed(levels: Mapping[str, int]) -> int:
-        return sum(isinstance(one, Placed) for one in keep(levels)[0])
-
-    def cells(levels: Mapping[str, int]) -> int:
-        return sum(len(one.guest.cells) for one in keep(levels)[0] if isinstance(one, Placed))
-
-    def more(kept: Mapping[str, int], level: int) -> Mapping[str, int]:
-        """Return what is kept with this level for as many as can have it, none left out and in no more cells."""
-
-        def is_good(stay: Names) -> bool:
-            levels = {**kept, **dict.fromkeys(stay, level)}
-            return placed(levels) >= placed(kept) and (level < CORES or cells(levels) <= cells(kept))
-
-        able = tuple(name for name in own if kept.get(name, 0) == level - 1)
-        return {**kept, **dict.fromkeys(most_staying((), able, is_good), level)}
-
-    kept: Mapping[str, int] = dict.fromkeys(own, NODES)
-    if placed(kept) < len(wants):
-        kept = more(more({}, DEVICES), NODES)
-    return keep(more(kept, CORES))
+    if placed(own) == len(wants):
+        return known[own]
+    most = placed(())
+    stay = most_staying((), own, lambda stay: placed(stay) >= most)
+    placed(stay)
+    return known[stay]
 
 
 def _place_keeping(
-    context: PlanningContext,
-    wants: Sequence[GuestRequest],
-    levels: Mapping[str, int],
-    old_runs: Mapping[str, RunningGuest],
+    context: PlanningContext, wants: Sequence[GuestRequest], stay: Names, old_runs: Mapping[str, RunningGuest]
 ) -> Placement:
-    """Place the guests that keep something, or that run, one after the other, then all others together."""
+    """Place the guests that run one after the other, then all others together. `stay`: those that keep devices."""
     found: dict[str, Outcome] = {}
     planned: dict[str, PlannedGuest] = {}
     left = context
     for want in wants:
         name = want.guest.name
-        if name not in levels and name not in old_runs:
+        if name not in old_runs:
             continue
         here = _beside_old_runs(left, {other: run for other, run in old_runs.items() if other != name}, planned)
-        claimed = [a for one in wants if one is not want for a in (*one.named, *(one.candidates.named or ()))]
-        here = take_entry(here, RunningGuest(name="others", state="shut off", devices=tuple(claimed)))
-        again = _keeping(here, want, levels.get(name, 0))
-        found[name] = outcome = place_alone(*again)
+        others = [one for one in wants if one is not want and one.guest.name not in found]
+        found[name] = outcome = place_alone(here, _keeping(here, want, others, stay))
         if isinstance(outcome, Placed):
-            if name in context.own:
-                outcome = found[name] = replace(outcome, guest=_in_order(outcome.guest, context.own[name]))
             planned[name] = outcome.guest
             left = take(left, outcome.guest, exclusive=outcome.exclusive)
             if outcome.guest.mig:
                 host = changed(left.host, gpus=with_instances(left.host.gpus, [outcome.guest]))
                 left = replace(left, host=host, catalogue=replace(left.catalogue, gpus=host.index.gpus))
     left = _beside_old_runs(left, old_runs, planned)
-    others = [guest_request_of(left, want.guest, want.where) for want in wants if want.guest.name not in found]
-    outcomes, findings = place_guests(left, others) if others else ((), ())
-    found |= {want.guest.name: outcome for want, outcome in zip(others, outcomes, strict=True)}
+    rest = [want for want in wants if want.guest.name not in found]
+    again = [_keeping(left, want, [one for one in rest if one is not want], stay) for want in rest]
+    outcomes, findings = place_guests(left, again) if again else ((), ())
+    found |= {want.guest.name: outcome for want, outcome in zip(again, outcomes, strict=True)}
+    for name, had in context.own.items():
+        placement = found.get(name)
+        if isinstance(placement, Placed):
+            found[name] = replace(placement, guest=_in_order(placement.guest, had))
     return off_pins([found[want.guest.name] for want in wants]), findings
 
 
@@ -170,26 +153,20 @@ def _beside_old_runs(
     return context
 
 
-def _keeping(context: PlanningContext, want: GuestRequest, level: int) -> tuple[PlanningContext, GuestRequest]:
-    """Return where and what a guest may get if it keeps what this level says."""
+def _keeping(context: PlanningContext, want: GuestRequest, others: Sequence[GuestRequest], stay: Names) -> GuestRequest:
+    """Return the request of a guest that keeps its devices, but for those that others name, if it is to `stay`."""
     had = context.own.get(want.guest.name)
-    if had is None or not level:
-        return context, guest_request_of(context, want.guest, want.where)
+    if had is None or want.guest.name not in stay:
+        return guest_request_of(context, want.guest, want.where)
+    gone = {*context.catalogue.holders, *(a for one in others for a in (*one.named, *(one.candidates.named or ())))}
     own = {kind: [one.address for one in had.devices if one.kind == kind] for kind in ("gpu", "nic", "nvme")}
-    free = {kind: tuple(one for one in some if one not in context.catalogue.holders) for kind, some in own.items()}
+    free = {kind: tuple(one for one in some if one not in gone) for kind, some in own.items()}
     counts = {"nics": (want.guest.nics, free["nic"]), "nvme": (want.guest.nvme, free["nvme"])}
     named = {
         key: some[:count] for key, (count, some) in counts.items() if isinstance(count, int) and 0 < count <= len(some)
     }
-    want = guest_request_of(context, changed(want.guest, **named), want.where)
-    want = replace(want, candidates=keeping(context, want.candidates, free["gpu"]))
-    if level == CORES:
-        return limited(context, pins_of(had), whole=True), want
-    if level == NODES:
-        nodes = {int(cell.host_nodes) for cell in had.cells} & context.resources.nodes.keys()
-        cores = (core for node in nodes for core in context.resources.nodes[node].cores)
-        context = limited(context, CpuSet(cpu for core in cores for cpu in core.cpus), whole=False)
-    return context, want
+    again = guest_request_of(context, changed(want.guest, **named), want.where)
+    return replace(again, candidates=keeping(context, again.candidates, free["gpu"]))
 
 
 def _in_order(guest: PlannedGuest, had: PlannedGuest) -> PlannedGuest:

@@ -49,10 +49,10 @@ Again = tuple[int, int, int, int, int, Fraction]
 
 
 def best_again(room: Room, asks: list[Ask], had: Mapping[str, Had]) -> Again:
-    """(guests left out, devices moved, cells on another node, Σ levels, vCPUs moved, objective) of the best.
+    """(guests left out, devices moved, Σ levels, cells on another node, vCPUs moved, objective) of the best.
 
-    Devices of a class, and cores of a node, are alike: a guest keeps as many of its own as it has there again. The
-    number of cells is part of what `numa: auto` means, so its levels come before moves of vCPUs.
+    Devices of a class, and cores of a node, are alike: a guest keeps as many of its own as it has there again. How many
+    cells, and that they are where its GPUs are, is part of what `numa: auto` asks for: it comes before moves of cells.
     """
     ways = [[(p, _again(p, had.get(ask.name))) for p in placements(room, ask)] for ask in asks]
 
@@ -64,7 +64,7 @@ def best_again(room: Room, asks: list[Ask], had: Mapping[str, Had]) -> Again:
         for placement, more in ways[at]:
             joined = [*chosen, (asks[at], placement)]
             if fits(room, joined):
-                yield from extended(joined, tuple(map(add, sums, more)))  # type: ignore[arg-type]
+                yield from extended(joined, tuple(map(add, sums, more)))
 
     none: Again = (len(asks), 0, 0, 0, 0, Fraction(0))
     return min(extended([], (0, 0, 0, 0, 0, Fraction(0))), default=none)
@@ -72,11 +72,11 @@ def best_again(room: Room, asks: list[Ask], had: Mapping[str, Had]) -> Again:
 
 def _again(placement: Placement, had: Had | None) -> Again:
     if had is None:
-        return 0, 0, 0, placement.level, 0, placement.cost
+        return 0, 0, placement.level, 0, 0, placement.cost
     devices = (placement.devices - had.devices).total()
     cells = len({node for _, node in placement.cells} - set(had.vcpus))
     vcpus = sum(max(0, kind.vcpus - had.vcpus[node]) for kind, node in placement.cells)
-    return 0, devices, cells, placement.level, vcpus, placement.cost
+    return 0, devices, placement.level, cells, vcpus, placement.cost
 
 
 def count(room: Room, asks: list[Ask]) -> int:

@@ -1,4 +1,7 @@
-"""Guests that change beside others: the order of preference, against trying everything (`batch_brute.best_again`)."""
+"""Guests that change beside others: the order of preference, against trying everything (`batch_brute.best_again`).
+
+The guests do not run. Of one that runs, what it runs on is nobody else's, so it is placed before the others.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 from collections import Counter
 from fractions import Fraction
 from random import Random
+from typing import Any
 
 import pytest
 from batch_brute import Had, best_again
@@ -24,40 +28,39 @@ from hosttune.planning import plan
 POOLS = {"gpu": "gpus", "nic": "nics"}
 
 
-def host_of(rng: Random) -> Json:
+def host_of(rng: Random) -> Any:
     nodes = rng.choice([2, 2, 3])
     cards = [Card(f"0000:{0x21 + 0x10 * n:02x}:00.0", rng.randrange(nodes), group=n) for n in range(rng.randint(2, 5))]
     cards += [Card(f"0001:{0x11 + n:02x}:00.0", n % nodes, kind="nic", group=50 + n) for n in range(2)]
     cores = [rng.randint(4, 9) for _ in range(nodes)]
-    host: Json = build_host(nodes=nodes, cores_per_node=cores, threads=2, memory_gib=32, cards=cards)
-    return host
+    return build_host(nodes=nodes, cores_per_node=cores, threads=2, memory_gib=32, cards=cards)
 
 
-def guest_of(rng: Random, name: str) -> Json:
+def guest_of(rng: Random, name: str) -> Any:
     gpus, numa = rng.choice([0, 1, 1, 2]), rng.choice([1, 1, 2, "auto"])
     vcpus = rng.choice([4, 8]) if numa == 2 else 12 if numa == "auto" else rng.choice([2, 4, 6, 8])
     nics = rng.choice([0, 0, 1])
-    return {"name": name, "gpus": gpus, "nics": nics, "numa": numa, "vcpus": vcpus, "memory": rng.choice(["3GiB", "6GiB"]),
-            "hugepages": "2MiB"}  # fmt: skip
+    memory = rng.choice(["3GiB", "6GiB"])
+    asked = {"gpus": gpus, "nics": nics, "numa": numa, "vcpus": vcpus, "memory": memory, "hugepages": "2MiB"}
+    return {"name": name, **asked}
 
 
-def planned(host: Host, guests: list[Json]) -> tuple[Host, Json]:
+def planned(host: Host, guests: list[Any]) -> tuple[Host, Any]:
     found = plan(host, Intent.from_json(json.dumps({"version": 1, "guests": guests})))
-    document: Json = json.loads(found.to_json())
-    return applied(host, found), document
+    return applied(host, found), json.loads(found.to_json())
 
 
 def node_of(host: Json) -> dict[str, int]:
     return {str(row["id"]): row["numa_node"] for row in host["cpus"]}
 
 
-def had_of(host: Json, guest: Json) -> Had:
+def had_of(host: Json, guest: Any) -> Had:
     nodes = {row["address"]: row["numa_node"] for row in host["pci"]}
     devices = Counter(Class(POOLS[one["kind"]], nodes[one["address"]], 1) for one in guest["devices"])
     return Had(devices, Counter(node_of(host)[pin["cpus"]] for pin in guest["vcpu_pins"]))
 
 
-def moved(old: Json, new: Json) -> tuple[int, int, int]:
+def moved(old: Any, new: Any) -> tuple[int, int, int]:
     """Devices, nodes and CPUs that a guest has now and had not before."""
     fields = (("devices", "address"), ("cells", "host_nodes"), ("vcpu_pins", "cpus"))
     rows = ([{one[key] for one in guest[field]} for guest in (old, new)] for field, key in fields)
@@ -65,7 +68,7 @@ def moved(old: Json, new: Json) -> tuple[int, int, int]:
     return devices, cells, cpus
 
 
-@pytest.mark.parametrize("seed", sample("moves", range(3000), 60))
+@pytest.mark.parametrize("seed", sample("moves", range(1500), 40))
 def test_the_order_of_preference(seed: int) -> None:
     rng = Random(f"moves {seed}")
     document = host_of(rng)
@@ -93,10 +96,10 @@ def test_the_order_of_preference(seed: int) -> None:
     devices, cells, vcpus = (sum(column) for column in zip((0, 0, 0), *moves, strict=True))
     levels = sum(level(document, anew, guest) for guest in rows)
     cost = sum((guest_score(document, guest) for guest in rows), Fraction(0))
-    assert (len(second["unplaced"]), devices, cells, levels, vcpus, cost) == best
+    assert (len(second["unplaced"]), devices, levels, cells, vcpus, cost) == best
 
 
-def entries(host: Json, guest: Json) -> list[Json]:
+def entries(host: Json, guest: Any) -> list[Json]:
     """A guest as guests of a host document: one for each of its cells, because memory is that of one node."""
     rows = []
     for cell in guest["cells"]:
