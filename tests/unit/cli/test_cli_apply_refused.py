@@ -164,7 +164,7 @@ def test_a_plan_that_knows_of_other_transactions_is_stale(
 ) -> None:
     """Another operator was faster, or the state directory came back from a backup."""
     assert cli("apply", str(plan), "--yes")[0] == 0
-    wrong = edited(plan, tmp_path / "p", based_on=lambda _: based_on)
+    wrong = edited(plan, tmp_path / "p", based_on=lambda _: based_on, prune=lambda _: True)  # not the one applied
     for option in ("--yes", "--dry-run"):
         said = refused(cli, str(wrong), option, code=3)
         assert f"made after transaction {based_on}, and the newest here is {newest}" in said["error"]
