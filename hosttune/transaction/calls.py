@@ -205,7 +205,7 @@ def _saved_plan(site: Site) -> Plan:
     """Return the plan that `hosttune plan` saved here. Raises BadInput."""
     path = saved_plan_path(site)
     if not os.path.exists(path):
-        hint = "make one: hosttune plan; or name a plan document"
+        hint = "make one: hosttune plan -f FILE; or apply an intent: hosttune apply --intent FILE"
         if not site.system.captured and (other := plan_of_sudo_user()) is not None:
             hint = f"the user who called sudo has saved one: hosttune apply {shlex.quote(other)}"
         raise BadInput("no plan is saved", where=path, hint=hint)
