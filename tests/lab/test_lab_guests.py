@@ -17,6 +17,7 @@ import pytest
 from lab import facts
 from lab.machine import LabMachine, booted
 from lab.product import STATE, Ran, document_of, install, plan, run
+from lab.secondday import NEW, VALUE, Lived, lived
 
 pytestmark = pytest.mark.lab
 
@@ -52,6 +53,7 @@ INIT = """#!/bin/sh
 /bin/busybox mount -t proc proc /proc; /bin/busybox mount -t sysfs sys /sys
 while :; do
   echo GUEST-BEGIN
+  read boot </proc/sys/kernel/random/boot_id; read up _ </proc/uptime; echo GUEST-UP $boot ${up%.*}
   for d in /sys/bus/pci/devices/*; do
     cd -P $d; read vendor <vendor; read device <device; read node <numa_node
     echo GUEST-PCI ${d##*/} ${vendor#0x}:${device#0x} $node ${PWD#/sys/devices/}
@@ -84,10 +86,15 @@ class Function(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a guest finds in itself: functions by address; of each node CPUs, KiB of memory, distances."""
+    """What a guest finds in itself: functions by address; of each node CPUs, KiB of memory, distances.
+
+    `boot`: what its kernel names this boot by; `up`: for how many seconds it runs.
+    """
 
     functions: dict[str, Function]
     nodes: dict[int, tuple[str, int, list[int]]]
+    boot: str
+    up: int
 
 
 class Before(NamedTuple):
@@ -135,10 +142,15 @@ def started(host: LabMachine, before: Before) -> Started:
 
 
 @pytest.fixture(scope="module")
-def reverted(host: LabMachine, started: Started) -> Ran:
-    """Both shut off and everything taken back."""
-    for name in PASSED:
-        host.shell(f"virsh destroy {name}")
+def second(host: LabMachine, started: Started) -> Lived:
+    """The second day, and what the guest that ran throughout says of itself after it."""
+    return lived(host, INTENT)
+
+
+@pytest.fixture(scope="module")
+def reverted(host: LabMachine, second: Lived) -> Ran:
+    """All shut off and everything taken back."""
+    host.shell(f"virsh destroy {WIDE}")
     return run(host, "revert", "--yes")
 
 
@@ -158,9 +170,12 @@ def see(host: LabMachine, name: str) -> Seen:
     said = answer.replace("\r", "")
     functions = re.findall(r"^GUEST-PCI (\S+) (\S+) (-?\d+) (\S+)$", said, re.MULTILINE)
     nodes = re.findall(r"^GUEST-NODE (\d+) (\S+) (\d+) ([\d ]+)$", said, re.MULTILINE)
+    ((boot, up),) = re.findall(r"^GUEST-UP (\S+) (\d+)$", said, re.MULTILINE)
     return Seen(
         {address: Function(ids, int(node), path) for address, ids, node, path in functions},
         {int(node): (cpus, int(kib), [int(n) for n in row.split()]) for node, cpus, kib, row in nodes},
+        boot,
+        int(up),
     )
 
 
@@ -333,16 +348,25 @@ def test_what_its_own_document_expects_is_there(host: LabMachine, started: Start
     assert {end for pair in expected["pairs"] for end in (pair["gpu"], pair["nic"])} <= set(devices)
 
 
+# --- the second day ---------------------------------------------------------------------------------------------
+
+
+def test_a_running_guest_notices_nothing(host: LabMachine, started: Started, second: Lived) -> None:
+    assert second.before.process == started.processes[WIDE]
+    assert second.after == second.before
+    seen = see(host, WIDE)
+    then = started.seen[WIDE]
+    assert (seen.functions, seen.nodes, seen.boot) == (then.functions, then.nodes, then.boot)
+    assert seen.up > then.up
+
+
 # --- the way back ---------------------------------------------------------------------------------------------
 
 
 def test_both_are_gone(host: LabMachine, reverted: Ran) -> None:
     assert reverted.status == 0, reverted.errors or json.dumps(reverted.document)
     kept = {action: outcome for action, outcome in reverted.outcomes.items() if outcome != "reverted"}
-    # The guests were ended before; a restart is nothing to take back, and that interrupt ended with its guest.
-    ended = {*(f"guest-state:{name}" for name in PASSED), f"irq-affinity:{NIC}"}
-    restarts = {action for action in kept if action.startswith("libvirt-restart:")}
-    assert kept == dict.fromkeys(ended | restarts, "already")
+    assert kept == {f"irq-affinity:{NIC}": "already"}  # that interrupt ended with its guest
     assert host.shell("virsh list --all --name").split() == []
     assert set(host.shell(f"ls {STATE}").split()) == {"gpus.json", "handover", "lock", "plan.json", "transactions"}
     assert host.shell(f"ls {STATE}/handover").split() == [f"start-{NIC}"]  # as it was then, for its next hand-over
