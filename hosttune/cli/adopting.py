@@ -62,7 +62,7 @@ def adopt_guests(context: click.Context, request: Request, others: Mapping[str, 
         _save(adopted, request, request.out)
     with exiting(context, 1 if adopted.plan.unplaced else 0):
         _print(adopted, host, request)
-        if request.out is None and request.root is None and request.document is None:
+        if request.out is None and request.document is None:
             if obstacle is not None:
                 tell(f"plan not saved: {obstacle[0]}: {obstacle[1]}")
             elif any(one.changes for one in adopted.guests) or adopted.plan.actions or adopted.plan.unplaced:
@@ -74,7 +74,7 @@ def adopt_guests(context: click.Context, request: Request, others: Mapping[str, 
 def _save(adopted: Adoptions, request: Request, path: str | None) -> None:
     from hosttune.planning.adopting import saved_plan
 
-    save_plan(saved_plan(adopted, consent=request.managed), path)
+    save_plan(saved_plan(adopted, consent=request.managed), path, request.root, request.document)
 
 
 def _check(request: Request, others: Mapping[str, object]) -> None:
@@ -108,14 +108,18 @@ def _definitions(host: Host, request: Request) -> Iterator[Definition]:
     from hosttune.machine.archive import open_system
     from hosttune.planning.adopting import Definition
 
+    own = {guest.name for guest in (host.in_force.guests if host.in_force else ()) if guest.adopted is None}
     for path in request.files:
         yield Definition(load(path, what="a libvirt domain XML", size="domain XML"), path)
     if request.every:
         from hosttune.cli.lint import defined
 
         system = open_system(request.root)
-        yield from (_each(system, name) for name in defined(host, request.root))
+        yield from (_each(system, name) for name in defined(host, request.root) if name not in own)
     elif request.names:
+        if name := next((name for name in request.names if name in own), None):
+            hint = "change its intent, then hosttune plan -f FILE"
+            raise BadInput(f"guest {name!r} is in force here as hosttune defined it", where="--adopt", hint=hint)
         system = open_system(request.root)
         yield from (_named(system, host, name) for name in request.names)
 

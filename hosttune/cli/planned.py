@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -32,14 +33,23 @@ def chosen(name: str | None, names: Sequence[str]) -> str:
     return name
 
 
-def save_plan(decided: Plan, path: str | None) -> None:
-    """Save a complete plan and print where. A plan with unplaced guests is not saved."""
-    from hosttune.journal.state import holds, mode_of, save, saved_plan
+def save_plan(decided: Plan, path: str | None, root: str | None = None, document: str | None = None) -> None:
+    """Save a complete plan and print where. A plan with unplaced guests is not saved.
 
+    `path`: None is where `apply` of this machine or scratch root looks for it; a captured host has no such place.
+    """
+    from hosttune.journal.state import holds, mode_of, save
+    from hosttune.transaction.site import open_site, saved_plan_path
+
+    target = path
+    if target is None:
+        site = None if document is not None else open_site(root)[0]
+        if site is None or site.store is None:
+            return
+        target = saved_plan_path(site)
     if decided.unplaced:
         tell("plan not saved: not every guest is placed")
         return
-    target = saved_plan() if path is None else path
     text = decided.to_json()
     if holds(target, text):
         tell(f"plan unchanged: {target}")
@@ -47,4 +57,5 @@ def save_plan(decided: Plan, path: str | None) -> None:
     save(target, text, make_folder=path is None, mode=mode_of("plan.json") if path is None else None)
     tell(f"plan saved: {target}")
     if path is None:
-        tell("next: hosttune apply --dry-run lists what would be written; hosttune apply shows what changes and asks")
+        apply = f"hosttune apply --root {shlex.quote(root)}" if root is not None else "hosttune apply"
+        tell(f"next: {apply} --dry-run lists what would be written; {apply} shows what changes and asks")

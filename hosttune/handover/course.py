@@ -24,7 +24,7 @@ from hosttune.handover.partitions import WAIT_SECONDS, Confirm, Partitions
 from hosttune.handover.statement import handed_device, read_firmware, statement_of
 from hosttune.handover.targets import Target, identity_now, joined, refuse_other
 from hosttune.handover.testguest import GuestSteps, Session, TestGuest, guest_targets
-from hosttune.inventory.devices import identity, read_catalogue
+from hosttune.inventory.devices import identity, read_catalogue, same_device
 from hosttune.journal import Journal, JournalFailed, Store
 from hosttune.journal.register import read_register, record_devices
 from hosttune.journal.state import mode_of, save
@@ -35,7 +35,6 @@ from hosttune.model.host import Host
 from hosttune.model.quarantine import DeviceRecord
 from hosttune.model.validation import Validation
 from hosttune.settings.function import driver_of
-from hosttune.transaction.guards import same_device
 from hosttune.transaction.site import Site
 from hosttune.transaction.writing import Say
 

@@ -14,7 +14,7 @@ from hosttune.gpu import maker_of, reset_touches, vendor_of
 from hosttune.gpu.vendor import MemoryClear
 from hosttune.handover.serials import check_serial, serial_now
 from hosttune.hypervisor import unread_guests
-from hosttune.inventory.devices import identity, read_catalogue
+from hosttune.inventory.devices import identity, read_catalogue, same_device
 from hosttune.journal.register import read_register
 from hosttune.machine.system import System
 from hosttune.model.host import Host
@@ -22,7 +22,6 @@ from hosttune.model.pci import PciDevice
 from hosttune.model.quarantine import DeviceRecord, Register, drive_mark
 from hosttune.model.values import Value, address_key, is_address, parse_address
 from hosttune.settings.drivers import VFIO, Driver
-from hosttune.transaction.guards import same_device
 from hosttune.transaction.site import Site, refuse_open
 
 NVME_DRIVER = "nvme"

@@ -22,6 +22,9 @@ from hosttune.model.listing import some
 from hosttune.model.pci import DIRECT_REMEDY
 from hosttune.model.values import address_key, parse_address, slot_of
 
+# Parts of a device's identity that are compared only if both sides could read them: a GPU on vfio-pci reports no UUID.
+_OPTIONAL = ("sub", "serial", "uuid", "module_id", "machine")
+
 
 @dataclass(frozen=True)
 class Catalogue:
@@ -319,3 +322,21 @@ def identity(catalogue: Catalogue, address: str, host: Host) -> str:
     if host.platform and host.platform.uuid:
         parts.append(f"machine={host.platform.uuid}")
     return " ".join(parts)
+
+
+def same_device(planned: str, now: str) -> bool:
+    """Return whether two identities can belong to one device: the parts that both could read are equal."""
+    one, two = _facts(planned), _facts(now)
+    if any(one.get(name) != two.get(name) for name in ("address", "ids")):
+        return False
+    return all(one[name] == two[name] for name in _OPTIONAL if name in one and name in two)
+
+
+def _facts(identity: str) -> dict[str, str]:
+    words = identity.split(" ")
+    facts = {"address": words[0], "ids": words[1] if len(words) > 1 else ""}
+    for word in words[2:]:
+        name, found, value = word.partition("=")
+        if found:
+            facts[name] = value
+    return facts

@@ -10,13 +10,8 @@ from hosttune.errors import BadInput, state_remedy
 from hosttune.machine.descriptors import let_go
 from hosttune.machine.files import make_folder as make_folders
 from hosttune.machine.files import read_all, remove_abandoned, write_whole
-from hosttune.machine.system import KEPT_GPUS, MADE_FOLDERS, STATE_INSIDE, state_directory
+from hosttune.machine.system import KEPT_GPUS, MADE_FOLDERS, STATE_INSIDE
 from hosttune.model.limits import check_size
-
-
-def saved_plan() -> str:
-    """Return the path of this host's saved plan."""
-    return os.path.join(state_directory(), "plan.json")
 
 
 def plan_of_sudo_user() -> str | None:

@@ -35,7 +35,8 @@ def _action_of(intent: Intent, knob: Knob[Any], change: Change) -> Action:
     """Return the action for a change."""
     why = change.why or reason(intent, knob)
     effect = "reboot" if knob.setting.scope == BOOT else "now"
-    return make_action(knob.setting.kind, change.target, change.current, change.want, why, effect=effect)
+    when = change.when or effect
+    return make_action(knob.setting.kind, change.target, change.current, change.want, why, effect=effect, when=when)
 
 
 def make_action(kind: str, target: str, current: Any, want: Any, why: str, **more: Any) -> Action:

@@ -44,7 +44,7 @@ def _affinity(place: PassedDevice, _: bool) -> Iterable[Change]:
     service = parse_cpus(place.guest.emulator_cpus)
     node = place.ctx.host.home(place.device.host_node)
     near = service & place.ctx.node_cpus.get(node, service) if node is not None else service
-    yield Change(place.device.address, None, str(near or service))
+    yield Change(place.device.address, None, str(near or service), when="next-start")
 
 
 IRQBALANCE_BAN: Knob[KnobContext] = Knob(

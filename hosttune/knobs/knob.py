@@ -33,7 +33,8 @@ P = TypeVar("P")
 class Change(msgspec.Struct, frozen=True):
     """The change of a knob at one place; `current` None = unknown or absent. No action if `current` equals `want`.
 
-    `why`: a reason other than the knob's own. `always`: make an action even if both values are the same.
+    `why`: a reason other than the knob's own. `always`: make an action even if both values are the same. `when`: it can
+    be written then, if not at once or by a reboot.
     """
 
     target: str
@@ -41,6 +42,7 @@ class Change(msgspec.Struct, frozen=True):
     want: Any
     why: str | None = None
     always: bool = False
+    when: str | None = None
 
 
 class Knob(msgspec.Struct, Generic[P], frozen=True, kw_only=True):

@@ -191,13 +191,15 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
 class Unplaced(Value, frozen=True, kw_only=True):
     """A guest that does not fit: the reasons, and what would make room for it.
 
-    `refused`: what is asked for is wrong as this host is (exit code 2), so that no room would help.
+    `refused`: what is asked for is wrong as this host is (exit code 2), so that no room would help. `stays`: it is in
+    force and left as it is, so that the rest of the plan can be applied.
     """
 
     guest: str
     why: tuple[str, ...]
     relaxation: tuple[str, ...] = ()
     refused: bool = False
+    stays: bool = False
 
     def __post_init__(self) -> None:
         close_lists(self)
@@ -347,6 +349,11 @@ class Plan(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         close_lists(self)
+
+    @property
+    def unplaced_code(self) -> int:
+        """The exit code for its unplaced guests: 2 if one is asked for wrongly, else 1; 0 without any."""
+        return 2 if any(one.refused for one in self.unplaced) else int(bool(self.unplaced))
 
     def guest(self, name: str) -> PlannedGuest:
         """Return the guest with this name. Raises BadInput if the plan places no such guest."""

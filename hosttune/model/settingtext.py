@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hosttune.model.listing import LONG_LIST, short_list
 from hosttune.model.text import count
-from hosttune.model.values import CpuSet, format_size, value_text
+from hosttune.model.values import CpuSet, format_size, grouped, value_text
 
 _CPU_LIST = re.compile(r"(?<![\w:.-])[0-9]{1,5}(?:[-,][0-9]{1,5}){2,}(?![\w:.-])")
 
@@ -55,7 +55,28 @@ def short_value(value: Any) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
 
 
-def value_line(setting: Any, live: Any, want: Any) -> str:
-    """Return a line of a prompt's list: a setting, its present value and the value that it would get."""
-    now, then = (short_value(setting_value(setting.kind, setting.shown(value))) for value in (live, want))
-    return f"  {short_lists(f'{setting.kind} {setting.target}'.rstrip())}: {now} -> {then}"
+def targets_text(kind: str, targets: Sequence[str]) -> tuple[str, str]:
+    """Return the title of a change that is the same for each target, and the targets, "" if the title has the one."""
+    if len(targets) == 1:
+        return setting_text(f"{kind}:{targets[0]}"), ""
+    return f"{kind} of {len(targets)} targets, each", ", ".join(map(short_lists, targets))
+
+
+def value_lines(rows: Iterable[tuple[Any, Any, Any, str]]) -> Iterator[str]:
+    """Yield the lines of a prompt: (setting, present value, value that it would get, why); alike ones are one line."""
+    alike = grouped(
+        (
+            (
+                setting.kind,
+                *(short_value(setting_value(setting.kind, setting.shown(one))) for one in (live, want)),
+                why,
+            ),
+            setting.target,
+        )
+        for setting, live, want, why in rows
+    )
+    for (kind, now, then, why), targets in alike.items():
+        title, names = targets_text(kind, targets)
+        yield f"  {title}: {now} -> {then}{f' ({why})' if why else ''}"
+        if names:
+            yield f"      {names}"

@@ -75,6 +75,7 @@ def rebase(
     force = host.in_force or InForce()
     held = dict(_held(force))
     had = {device.address for guest in standing.fixed for device in guest.places.devices}
+    run_with = {device for one in standing.residents.values() if runs(one) for device in one.devices}
     gone = had - host.index.pci.keys()  # their guests are left as they are
     wanted: set[Key] = set()
     rows: dict[tuple[Any, ...], tuple[Action, list[str]]] = {}
@@ -88,6 +89,8 @@ def rebase(
                 continue
             if action.kind == HugePages.kind and action.effect == "reboot" and (KernelArguments.kind, PAGES) in held:
                 continue  # the next boot reserves them already
+            if when == "next-start" and part in run_with:
+                when = "now"
             if action.kind == HugePages.kind and busy.get(part):
                 want, when = (want, "after-stop") if now == want + busy[part] else (want + busy[part], when)
             ours = was is not None and was.want == want

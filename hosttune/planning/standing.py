@@ -15,6 +15,7 @@ from msgspec.structs import replace as changed
 from hosttune.domain.expectedguest import as_defined
 from hosttune.errors import BadInput
 from hosttune.inventory.bare import bare_host, runs
+from hosttune.inventory.devices import identity, read_catalogue, same_device
 from hosttune.inventory.pages import guest_shares, reserve_bytes
 from hosttune.inventory.quarantine import quarantined_devices
 from hosttune.inventory.resources import place_cpus
@@ -61,9 +62,8 @@ def compare(
 ) -> Standing:
     """Return what stays, changes and goes.
 
-    Raises BadInput: a name of the intent is that of a guest that hosttune did not define or has only adopted, or of
-    another guest than the one in force and nothing else is asked for; `prune` without a file; `replan` of a guest that
-    the intent does not name.
+    Raises BadInput: a name of the intent is that of a guest that hosttune did not define or has only adopted; `prune`
+    without a file; `replan` of a guest that the intent does not name.
     """
     force = host.in_force or NOTHING
     if prune and (source is None or source.kind != "file"):
@@ -73,17 +73,16 @@ def compare(
         if name not in {guest.name for guest in intent.present}:
             hint = "name one of: " + (", ".join(guest.name for guest in intent.present) or "(none)")
             raise BadInput(f"no guest {name!r} in this intent", where="--replan", hint=hint)
-    _check_names(host, intent, force, where)
-    residents = {name: found for name, guest in ours.items() if (found := _resident(host, guest)) is not None}
     asked = {guest.name: guest for guest in intent.guests}
-    out = {name: one for name, guest in ours.items() if name in asked and (one := _mistaken(host, guest)) is not None}
-    if out and len(out) == len(intent.guests):
-        first = next(guest for guest in intent.guests if guest.name in out)
-        raise BadInput(out[first.name].why[0], where=f"{where}: guests[0].name", hint=out[first.name].relaxation[0])
+    mistaken = {name: one for name in (*ours, *asked) if (one := _mistaken(host, force, name)) is not None}
+    _check_names(host, intent, force, mistaken, where)
+    residents = {name: found for name, guest in ours.items() if (found := _resident(host, guest)) is not None}
+    out = {name: mistaken[name] for name in asked if name in mistaken}
     gone = [
         guest
         for name, guest in ours.items()
-        if name not in out and (asked[name].state == "absent" if name in asked else prune and _from_file(guest.source))
+        if name not in mistaken
+        and (asked[name].state == "absent" if name in asked else prune and _from_file(guest.source))
     ]
     stay = [guest for guest in ours.values() if guest not in gone]
     fixed, moving, findings = [], {}, []
@@ -91,22 +90,26 @@ def compare(
         wanted = asked.get(guest.name)
         if wanted is None or guest.name in out:
             fixed.append(guest)
-        elif why := _lost(host, guest):
-            out[guest.name] = Unplaced(guest=guest.name, why=(*why, "it is left as it is"))
-            fixed.append(guest)
         elif guest.name in replan or not same_request(host, guest, wanted, intent.reserve):
             moving[guest.name] = guest
-        elif _renumbered(host, guest.places):
-            moving[guest.name] = guest
-            text = "its CPUs or the nodes of this host have other numbers now, or are gone: it is placed anew"
-            findings.append(Finding(level="warn", text=text, where=f"guest {guest.name}"))
-        else:
+        elif lost := _lost(host, guest):
+            hint = f"change the devices in its intent, or hosttune plan -f FILE --replan {guest.name}"
+            why = (*lost, "it is left as it is")
+            out[guest.name] = Unplaced(guest=guest.name, why=why, relaxation=(hint,), stays=True)
             fixed.append(guest)
+        elif displaced := _displaced(host, guest.places, now := _as_seen(host, guest.places)):
+            moving[guest.name] = guest
+            findings.append(Finding(level="warn", text=f"{displaced}: it is placed anew", where=f"guest {guest.name}"))
+        else:
+            fixed.append(changed(guest, places=now))
+            if new := [one.address for one in now.devices if one not in guest.places.devices]:
+                text = f"another device is at {', '.join(new)} than was planned: the guest gets it, at its old place"
+                findings.append(Finding(level="info", text=text, where=f"guest {guest.name}"))
     if host.guests is None and ours:
         unasked = (
             "libvirt cannot be asked: no guest is planned, changed or taken away; start its daemon, then plan again"
         )
-        out = {guest.name: Unplaced(guest=guest.name, why=(unasked,)) for guest in intent.guests}
+        out = {guest.name: Unplaced(guest=guest.name, why=(unasked,), stays=True) for guest in intent.guests}
         fixed, moving, gone = list(ours.values()), {}, []
     settings = {name: one.value for name, one in force.wanted.items() if not (prune and _from_file(one.source))} | dict(
         intent.settings or {}
@@ -147,7 +150,7 @@ def _unnamed(
 # --- which guest it is ------------------------------------------------------------------------------------------
 
 
-def _check_names(host: Host, intent: Intent, force: InForce, where: str) -> None:
+def _check_names(host: Host, intent: Intent, force: InForce, mistaken: Collection[str], where: str) -> None:
     """Check that hosttune defined each guest of the host that has a name of the intent. Raises BadInput."""
     known = {guest.name: guest for guest in force.guests}
     there = {guest.name for guest in host.guests or ()}
@@ -156,7 +159,7 @@ def _check_names(host: Host, intent: Intent, force: InForce, where: str) -> None
         if other is not None and other.adopted is not None:
             hint = f"hosttune plan --adopt {guest.name} plans it anew; hosttune revert --guest {guest.name} gives it up"
             raise BadInput(f"guest {guest.name!r} is an adopted one: its definition decides", where=at, hint=hint)
-        if other is None and guest.name in there:
+        if other is None and guest.name in there and guest.name not in mistaken:
             why = "hosttune did not define it" if host.in_force is not None else "what is in force here is unknown"
             what = f"a guest named {guest.name!r} exists on this host"
             hint = f"choose another name, or plan that guest: hosttune plan --adopt {guest.name} ({why})"
@@ -171,18 +174,31 @@ def _resident(host: Host, guest: GuestInForce) -> RunningGuest | None:
     return next((one for one in host.guests or () if one.name == guest.name and not (one.uuid and guest.uuid)), None)
 
 
-def _mistaken(host: Host, guest: GuestInForce) -> Unplaced | None:
-    """Return why the guest in force is not the one that has its name in libvirt; None if it is, or if none has."""
-    resident = _resident(host, guest)
-    if resident is not None and resident.name != guest.name:
-        what = f"guest {guest.name!r} (UUID {guest.uuid}) has the name {resident.name!r} in libvirt"
-        hint = f"rename it back: virsh domrename {resident.name} {guest.name}"
-    elif resident is None and any(one.name == guest.name for one in host.guests or ()):
-        what = f"the guest that libvirt has as {guest.name!r} is another one: its UUID is not {guest.uuid}"
-        hint = f"rename the other one: virsh domrename {guest.name} OTHER; hosttune then defines its own again"
-    else:
+def _mistaken(host: Host, force: InForce, name: str) -> Unplaced | None:
+    """Return why the guest that libvirt has by a name is not the one in force by it; None if it is, or if none has it.
+
+    libvirt renames only a guest that is shut off, and to a name that is free.
+    """
+    names = {one.name: owner.name for owner in force.guests if (one := _resident(host, owner)) is not None}
+    there = {one.name for one in host.guests or ()}
+    known = any(one.name == name for one in force.guests)
+    now = next((given for given, owner in names.items() if owner == name), None)
+    if now == name or not (now or name in names or (known and name in there)):
         return None
-    return Unplaced(guest=guest.name, why=(what,), relaxation=(hint,), refused=True)
+    own, given = (name, now) if now else (names.get(name), name)
+    if own is None:
+        what = f"the guest that libvirt has as {name!r} is another one: its UUID is not that of the guest in force"
+        steps = [(name, f"{name}-other")]
+    elif names.get(own) == given:
+        what = f"guests {own!r} and {given!r} have each other's name in libvirt"
+        first, second = sorted((own, given))
+        steps = [(first, f"{first}-other"), (second, first), (f"{first}-other", second)]
+    else:
+        what = f"guest {own!r} has the name {given!r} in libvirt"
+        steps = [*([(own, f"{own}-other")] if own in there else ()), (given, own)]
+    hint = "; ".join(f"virsh domrename {old} {new}" for old, new in steps)
+    hint = f"while they are shut off: {hint}; then plan again"
+    return Unplaced(guest=name, why=(what, "it is left as it is"), relaxation=(hint,), refused=True)
 
 
 def _lost(host: Host, guest: GuestInForce) -> list[str]:
@@ -197,17 +213,30 @@ def _lost(host: Host, guest: GuestInForce) -> list[str]:
     return found
 
 
-def _renumbered(host: Host, places: PlannedGuest) -> bool:
-    """Return whether the CPUs of a guest are on other nodes than its cells now, or cannot be used."""
+def _as_seen(host: Host, places: PlannedGuest) -> PlannedGuest:
+    """Return a guest's places with the devices that are at their addresses now: one may have been exchanged."""
+    catalogue = read_catalogue(host)
+    seen = ((one, identity(catalogue, one.address, host)) for one in places.devices)
+    exchanged = (
+        one if one.kind == "mdev" or same_device(one.identity, now) else changed(one, identity=now) for one, now in seen
+    )
+    return changed(places, devices=tuple(exchanged))
+
+
+def _displaced(host: Host, places: PlannedGuest, now: PlannedGuest) -> str | None:
+    """Return why a guest cannot have exactly its places: the host has other numbers, or devices of another kind."""
     nodes = place_cpus(host).nodes
     usable = {cpu.id for cpu in host.cpus if cpu.online is not False and cpu.allowed is not False}
     node_of = {vcpu: int(cell.host_nodes) for cell in places.cells for vcpu in parse_cpus(cell.vcpus)}
     known = {node.id for node in host.numa_nodes}
-    return any(
+    if any(
         cpu not in usable or nodes.get(cpu) != node_of.get(pin.vcpu) or (known and nodes.get(cpu) not in known)
         for pin in places.vcpu_pins
         for cpu in parse_cpus(pin.cpus)
-    )
+    ):
+        return "its CPUs or the nodes of this host have other numbers now, or are gone"
+    kinds = [[one.identity.split()[:2] for one in guest.devices] for guest in (places, now)]
+    return None if kinds[0] == kinds[1] else "a device of another kind is at the address of one that it has"
 
 
 # --- what is asked for ------------------------------------------------------------------------------------------
@@ -298,8 +327,9 @@ def compared(host: Host, standing: Standing, wanted: GuestIntent, planned: Plann
         return planned
     resident = standing.residents.get(wanted.name)
     planned = changed(planned, uuid=old.uuid or old.places.uuid)
-    if old in standing.fixed:
-        planned, was = old.places, intent_in_force(force)
+    stays = next((guest.places for guest in standing.fixed if guest.name == wanted.name), None)
+    if stays is not None:
+        planned, was = stays, intent_in_force(force)
         if (was.profile, was.settings) != (standing.intent.profile, standing.intent.settings or {}):
             planned = changed(planned, guest_settings=guest_settings(standing.intent, wanted))
     when: Literal["now", "next-start"] = "next-start" if resident is not None and runs(resident) else "now"
@@ -311,7 +341,11 @@ def compared(host: Host, standing: Standing, wanted: GuestIntent, planned: Plann
     )
     if resident is None:
         return changed(planned, change="create", changes=changes)
-    return changed(planned if changes else old.places, change="update" if changes else "keep", changes=changes)
+    return changed(
+        planned if changes else changed(old.places, devices=planned.devices),
+        change="update" if changes else "keep",
+        changes=changes,
+    )
 
 
 def _elements(guest: PlannedGuest) -> dict[str, str]:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from hosttune.model.history import History, PastTransaction
 from hosttune.model.text import count
 from hosttune.report.blocks import Entries, Report, Table
-from hosttune.report.blocks import Entry as Row
 from hosttune.report.outcomes import Mark
-from hosttune.report.result import entry_row
+from hosttune.report.result import entry_rows
 
-_COLUMNS = ("number", "at", "by", "verb", "intent", "guests", "settings", "outcome")
+_COLUMNS = ("no.", "at", "by", "verb", "intent", "guests", "settings", "outcome")
 
 
 def history_report(history: History) -> Report:
     """Return the history as a report, oldest transaction first."""
-    entries = [row for one in history.transactions for row in one.entries or ()]
-    parts: tuple[Row, ...] = tuple(entry_row(one, one.outcome) for one in entries)
+    parts = entry_rows((row.outcome, row) for one in history.transactions for row in one.entries or ())
     return Report(
         kind="hosttune history",
         verdict="",
@@ -29,8 +27,8 @@ def history_report(history: History) -> Report:
 
 def _row(one: PastTransaction) -> tuple[str | Mark, ...]:
     by = one.by
-    who = "" if by is None else f"{by.login}{f' ({by.sudo_user})' if by.sudo_user else ''}, {by.via}"
+    who = "" if by is None else f"{by.sudo_user or by.login}{'' if by.via == 'shell' else f', {by.via}'}"
     source = "" if one.source is None else one.source.name or one.source.kind
     signs = (("+", one.guests.created), ("~", one.guests.updated), ("-", one.guests.removed))
     guests = " ".join(f"{sign}{name}" for sign, names in signs for name in names)
-    return str(one.number), one.at, who, one.verb, source, guests, str(one.settings), one.outcome
+    return str(one.number), one.at.replace("+00:00", "Z"), who, one.verb, source, guests, str(one.settings), one.outcome

@@ -6,6 +6,7 @@ findings. `cli` saves the plan and prints where.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -49,7 +50,7 @@ def plan_report(plan: Plan, host: Host) -> Report:
                 for guest in plan.guests
                 if guest.change != "keep"
             ),
-            *action_sections(plan.actions, host),
+            *action_sections(plan.actions, host, signed=plan.based_on is not None),
             finding_table("Findings", others),
             Lines(lines=(_last_line(plan),) if plan.based_on is not None else ()),
         ),
@@ -57,32 +58,42 @@ def plan_report(plan: Plan, host: Host) -> Report:
 
 
 def change_sections(plan: Plan) -> Iterator[Section]:
-    """Yield what changes of the guests in force: a line each, with the changed elements of a guest below it."""
+    """Yield what changes of the guests in force: an entry each, with the changed elements of a guest below it."""
     if plan.based_on is None:
         return
-    lines = [f"+ guest {one.name}: {guest_facts(one)}" for one in plan.guests if one.change == "create"]
+    entries = [Entry(title=f"+ {guest_title(one)}") for one in plan.guests if one.change == "create"]
     for guest in plan.guests:
         if guest.change == "update":
-            changes = (f"{one.element}: {one.was} -> {one.becomes}" for one in guest.changes)
             later = " (from its next start)" if any(one.when != "now" for one in guest.changes) else ""
-            lines.append(f"~ guest {guest.name}{later}: {'; '.join(changes)}")
+            facts = tuple(("", f"{one.element}: {one.was} -> {one.becomes}") for one in guest.changes)
+            entries.append(Entry(title=f"~ guest {guest.name}{later}", facts=facts))
     for removal in plan.removals:
         later = f" once it has stopped: virsh shutdown {removal.name}" if removal.when == "after-stop" else ""
-        lines.append(f"- guest {removal.name}{later}")
-    stay = [f"{one.kind} {one.name}" for one in plan.unnamed]
-    stay += [guest_title(one) for one in plan.guests if one.change == "keep"]
-    lines += [f"  stays as it is: {', '.join(stay)}"] if stay else []
-    yield Section(heading="What changes of the guests", blocks=(Lines(lines=tuple(lines), whole=True),))
+        entries.append(Entry(title=f"- guest {removal.name}{later}"))
+    kept = ", ".join(one.name for one in plan.guests if one.change == "keep")
+    entries += [Entry(title=f"= stays as it is: guest {kept}")] if kept else []
+    for source, names in grouped((one.source, f"{one.kind} {one.name}") for one in plan.unnamed).items():
+        goes = "--prune" if source and source.kind == "file" else "hosttune revert --guest NAME"
+        taken = f" ({goes} takes it away)" if any(name.startswith("guest ") for name in names) else ""
+        entries.append(Entry(title=f"= in force, not in this intent, stays: {', '.join(names)}{taken}"))
+    yield Section(
+        heading="What changes of the guests", blocks=(Entries(parts=tuple(entries), numbered=False, whole=True),)
+    )
 
 
 def _last_line(plan: Plan) -> str:
     made, changed = (sum(one.change == word for one in plan.guests) for word in ("create", "update"))
-    back = sum(one.change == "back" for one in plan.actions)
-    if not (made or changed or plan.removals or plan.actions):
-        return "nothing would change"
+    due = [one.change for one in plan.actions if one.when in ("now", "reboot")]
+    waiting = len(plan.actions) - len(due)
+    later = f"; {count(waiting, 'setting')} to write once guests have started or stopped" if waiting else ""
+    if not (made or changed or plan.removals or due):
+        return f"nothing would change{later}"
     guests = f"{count(made, 'guest')} to add, {changed} to change, {len(plan.removals)} to take away"
-    settings = f"{count(len(plan.actions) - back, 'setting')} to write, {back} to put back"
-    return f"{guests}; {settings}; next: {'correct the intent' if plan.unplaced else 'hosttune apply'}"
+    settings = f"{count(due.count('set'), 'setting')} to write, {due.count('back')} to put back{later}"
+    following = "hosttune apply" if not plan.unplaced else "correct the intent"
+    if plan.unplaced and all(one.stays for one in plan.unplaced) and plan.source and plan.source.kind == "file":
+        following = f"hosttune apply --intent {shlex.quote(plan.source.name or 'FILE')} applies the rest"
+    return f"{guests}; {settings}; next: {following}"
 
 
 def _picture(host: Host, plan: Plan) -> Picture:
@@ -260,19 +271,26 @@ def unplaced_sections(guests: Sequence[Unplaced]) -> Iterator[Section]:
     """Yield why each guest has no place, and what would make room for it."""
     for one in guests:
         why = Lines(lines=one.why, style="error", whole=True)
-        relaxed = Lines(heading="it would fit with one of these", lines=one.relaxation, whole=True)
+        heading = "what to do" if one.stays or one.refused else "it would fit with one of these"
+        relaxed = Lines(heading=heading, lines=one.relaxation, whole=True)
         yield Section(heading=f"guest {one.guest}: NOT PLACED", blocks=(why, relaxed))
 
 
 # --- actions and findings ------------------------------------------------------------------------------------
 
 
-def action_sections(actions: Sequence[Action], host: Host) -> Iterator[Section]:
-    """Yield what `hosttune apply` would change: actions that differ only in their target are one entry."""
+def action_sections(actions: Sequence[Action], host: Host, *, signed: bool = False) -> Iterator[Section]:
+    """Yield what `hosttune apply` would change: actions that differ only in their target are one entry.
+
+    `signed`: each has a sign as guests have: + where there was nothing, - for what goes back, ~ for all others.
+    """
     for effect, heading in (("now", "Actions, effective at once"), ("reboot", "Actions, effective after a reboot")):
         entries = []
         for group in alike([action for action in actions if action.effect == effect]):
             change, *told = action_lines(group, host)
+            if signed:
+                sign = "-" if group[0].change == "back" else "+" if _known_absent(group[0], host) else "~"
+                change = f"{sign} {change}"
             mark = Mark("warn", "needed") if group[0].needed else None
             entries.append(Entry(title=change, mark=mark, facts=tuple(("", line) for line in told)))
         lead = "needed: the guest cannot work without it" if any(one.mark for one in entries) else ""
@@ -293,12 +311,11 @@ def alike(actions: Sequence[Action]) -> list[list[Action]]:
 def action_lines(alike: list[Action], host: Host) -> tuple[str, ...]:
     """Return what changes, on which targets if there are several, and why."""
     first = alike[0]
-    none = _known_absent(first, host) if first.current is None else None
-    now = none or _value(setting_value(first.kind, first.current))
+    now = _known_absent(first, host) or _value(setting_value(first.kind, first.current))
     then = "removed" if first.want is None else _value(setting_value(first.kind, first.want))
     change = f"{now} -> {then}" + ("" if first.reversible else " (cannot be undone)")
     change += " (drifted)" if first.drift else " (back)" if first.change == "back" else ""
-    change += " once its guest has stopped" if first.when == "after-stop" else ""
+    change += {"after-stop": " once its guest has stopped", "next-start": " when its guest starts"}.get(first.when, "")
     if len(alike) == 1:
         return f"{first.kind} {short_lists(first.target)}: {change}", first.why
     targets = ", ".join(short_lists(action.target) for action in alike)
@@ -311,6 +328,8 @@ def _known_absent(action: Action, host: Host) -> str | None:
     It is certain if the whole command line, or the list of mounts, was read and the value is not in it, or if the
     function is proven to have no driver. A link that a capture has lost, or that was not recorded, proves nothing.
     """
+    if action.current is not None:
+        return None
     if action.kind == "kernel-argument" and host.kernel_args is not None:
         return "not set"
     if action.kind in ("mount", "apparmor-rule"):

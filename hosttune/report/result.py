@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
 
 from hosttune.model.result import Drift, Entry, Result
-from hosttune.model.settingtext import NOTHING, setting_text, setting_value, short_lists, short_value
+from hosttune.model.settingtext import NOTHING, setting_value, short_lists, short_value, targets_text
 from hosttune.model.text import count
+from hosttune.model.values import grouped
 from hosttune.report.blocks import AnyBlock, Entries, Exact, Lines, Report, Section
 from hosttune.report.blocks import Entry as Row
 from hosttune.report.outcomes import Mark
@@ -20,14 +24,18 @@ _MARKS = {
 _ORDER = (
     "failed", "stuck", "conflict", "clamped", "ignored", "reverted", "done", "planned", "pending", "already",
 )  # fmt: skip
+_WORST = ("fail", "warn", "pass", "skip")
+_NUMBER = re.compile(r"(?<=[a-z_])[0-9]+(?=/)|[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")  # of a CPU, a node, a device
 
 
 def result_report(result: Result) -> Report:
     """Return the result of a command. Actions already as wanted are only counted."""
     code = result.exit_code or SUCCESS
     shown = [entry for entry in result.entries if entry.outcome != "already" or result.verb in ("revert", "recover")]
-    drifted = {one.action for one in result.drift}
-    rows = tuple(entry_row(one, _word(one, result, drifted)) for one in shown)
+    drifted = {one.action: one for one in result.drift}
+    rows = entry_rows(
+        _standing(one, drifted.get(one.action)) if result.verb == "status" else (one.outcome, one) for one in shown
+    )
     already = len(result.entries) - len(shown)
     counted = (f"{count(already, 'action')} already as wanted",) if already else ()
     opened = result.open_transaction
@@ -36,7 +44,6 @@ def result_report(result: Result) -> Report:
         left = f"transaction {opened.number} is unfinished ({opened.verb}, {opened.state}): run hosttune recover"
         unfinished = (Lines(lines=(left,), style="error"), Exact(parts=(f"its journal: {opened.journal}",)))
     reboot = ("a reboot is required: what is staged takes effect then",) if result.reboot_required else ()
-    drift = tuple(_drift(one) for one in result.drift)
     notes = tuple(line for note in result.notes for line in note.split("\n"))
     return Report(
         kind=f"hosttune {result.verb}",
@@ -50,17 +57,26 @@ def result_report(result: Result) -> Report:
                     Lines(lines=counted, style="dim"),
                 ),
             ),
-            Entries(heading="drift: changed since it was applied", parts=drift, numbered=False, whole=True),
-            Exact(heading="how definitions would change", parts=_lines(result.differences)),
-            Exact(heading="what would be written, in order", parts=_lines(result.writes)),
+            Exact(
+                heading="how definitions would change",
+                parts=tuple(line for text in result.differences for line in text.split("\n")),
+            ),
+            Exact(heading="what would be written, in order", parts=tuple(_written(result.writes))),
             Lines(heading="what to know", lines=(*notes, *reboot), style="warn", whole=True),
             Section(heading="unfinished", blocks=unfinished),
         ),
     )
 
 
-def _lines(texts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(line for text in texts for line in text.split("\n"))
+def _written(writes: Sequence[str]) -> Iterable[str]:
+    """Yield the writes; those of one value to alike places as one line, of a definition its first. JSON has all."""
+    alike = grouped(
+        (_NUMBER.sub("*", text) if text.startswith("write") else str(n), text) for n, text in enumerate(writes)
+    )
+    for first, *others in alike.values():
+        line, *content = first.split("\n")
+        yield f"{line} (and {count(len(others), 'more place')} alike)" if others else line
+        yield from content if not line.startswith("call") else ()
 
 
 # --- the verdict ---------------------------------------------------------------------------------------------
@@ -108,25 +124,31 @@ def _ending(result: Result, code: int) -> str:
 # --- rows ----------------------------------------------------------------------------------------------------
 
 
-def _word(entry: Entry, result: Result, drifted: Collection[str]) -> str:
-    if result.verb == "status" and entry.outcome == "done":
-        return "drifted" if entry.action in drifted else "in force"
-    return entry.outcome
+def _standing(entry: Entry, drift: Drift | None) -> tuple[str, Entry]:
+    """Return the word for what is in force, and its entry; of one that has drifted, with what it was and what it is."""
+    if drift is not None:
+        why = drift.why or f"it was {short_value(drift.expected)}, and is {short_value(drift.actual)} now"
+        return "drifted", replace(entry, why=why)
+    return "in force" if entry.outcome == "done" else entry.outcome, entry
 
 
-def entry_row(entry: Entry, word: str) -> Row:
-    """Return the row of an action, with the word for its outcome."""
+def entry_rows(entries: Iterable[tuple[str, Entry]]) -> tuple[Row, ...]:
+    """Return rows of (word for the outcome, entry), worst first; those that differ only in their target are one."""
+    alike = grouped(((one.action.partition(":")[0], word, _values(one), one.why), one.action) for word, one in entries)
+    rows = []
+    for (kind, word, values, why), actions in alike.items():
+        title, targets = targets_text(kind, [action.partition(":")[2] for action in actions])
+        facts = tuple(("", text) for text in (targets, short_lists(why or "")) if text)
+        rows.append(Row(title=f"{title}: {values}", mark=Mark(_MARKS.get(word, "pass"), word), facts=facts))
+    return tuple(sorted(rows, key=lambda row: _WORST.index(row.mark.outcome) if row.mark else len(_WORST)))
+
+
+def _values(entry: Entry) -> str:
     kind = entry.action.partition(":")[0]
     before, want, after = (short_value(setting_value(kind, one)) for one in (entry.before, entry.want, entry.after))
     before = before if entry.before_known or before != NOTHING else "unknown"
-    values = after if entry.outcome == "already" else f"{before} -> {want}"
-    text = f"{setting_text(entry.action)}: {values}"
+    if entry.outcome == "already":
+        return after
     if entry.outcome in ("clamped", "failed", "stuck", "conflict", "ignored"):
-        text += f", {'still' if entry.after == entry.before else 'now'} {after}"
-    mark = Mark(_MARKS.get(word, "pass"), word)
-    return Row(title=text, mark=mark, facts=(("", short_lists(entry.why)),) if entry.why else ())
-
-
-def _drift(one: Drift) -> Row:
-    text = one.why or f"was {short_value(one.expected)}, now {short_value(one.actual)}"
-    return Row(title=setting_text(one.action), facts=(("", text),))
+        return f"{before} -> {want}, {'still' if entry.after == entry.before else 'now'} {after}"
+    return f"{before} -> {want}"

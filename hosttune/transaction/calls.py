@@ -80,8 +80,11 @@ def apply(
         return host
 
     if dry_run:
-        return _with_code(dryrun.rehearse_apply(site, wanted, options, known))
-    return _with_code(applying.apply(site, wanted, options, known, confirm, say))
+        result, code = dryrun.rehearse_apply(site, wanted, options, known)
+    else:
+        result, code = applying.apply(site, wanted, options, known, confirm, say)
+    left = (f"guest {one.guest}: {'; '.join((*one.why, *one.relaxation))}" for one in wanted.unplaced)
+    return _with_code((msgspec.structs.replace(result, notes=(*result.notes, *left)), code or wanted.unplaced_code))
 
 
 def set_again(here: Here, say: Say) -> Result:
@@ -183,10 +186,10 @@ def change_lines(todo: Sequence[Prepared]) -> tuple[str, ...]:
     They are each setting with its present and its wanted value, and the differences between guests' present and new
     definitions.
     """
-    from hosttune.model.settingtext import value_line
+    from hosttune.model.settingtext import value_lines
     from hosttune.transaction.guests import definition_change
 
-    lines = (value_line(one.step.setting, one.live, one.step.want) for one in todo)
+    lines = value_lines((one.step.setting, one.live, one.step.want, "") for one in todo)
     return (*lines, *filter(None, map(definition_change, todo)))
 
 

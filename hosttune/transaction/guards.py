@@ -25,8 +25,6 @@ from hosttune.transaction.site import Site
 from hosttune.transaction.steps import TODO, Prepared, setting_of_record
 
 _ADDRESS = re.compile(r"[0-9A-Fa-f]{1,8}:[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}\.[0-9A-Fa-f]")
-# Parts of a device's identity that are compared only if both sides could read them: a GPU on vfio-pci reports no UUID.
-_OPTIONAL = ("sub", "serial", "uuid", "module_id", "machine")
 
 
 def check_machine(plan: Plan, host: Host) -> None:
@@ -62,7 +60,7 @@ def check_newest(plan: Plan, site: Site, transactions: Sequence[Transaction]) ->
 
 def check_identities(plan: Plan, host: Host) -> None:
     """Refuse a plan if its addresses now have other devices. Raises Refused with every difference."""
-    from hosttune.inventory.devices import identity, read_catalogue
+    from hosttune.inventory.devices import identity, read_catalogue, same_device
 
     catalogue = read_catalogue(host)
     changed = [
@@ -155,24 +153,6 @@ def _touched(system: System, record: Record, held: Mapping[str, DeviceRecord]) -
 def _parents_of_mdev(system: System, uuid: str) -> Iterable[str]:
     """Return the functions that a mediated device is of; none if `uuid` names no such device here."""
     return sysfs.functions_in(system.link(f"/sys/bus/mdev/devices/{uuid}") or "")
-
-
-def same_device(planned: str, now: str) -> bool:
-    """Return whether two identities can belong to one device: the parts that both could read are equal."""
-    one, two = _facts(planned), _facts(now)
-    if any(one.get(name) != two.get(name) for name in ("address", "ids")):
-        return False
-    return all(one[name] == two[name] for name in _OPTIONAL if name in one and name in two)
-
-
-def _facts(identity: str) -> dict[str, str]:
-    words = identity.split(" ")
-    facts = {"address": words[0], "ids": words[1] if len(words) > 1 else ""}
-    for word in words[2:]:
-        name, found, value = word.partition("=")
-        if found:
-            facts[name] = value
-    return facts
 
 
 # --- busy ----------------------------------------------------------------------------------------------------

@@ -207,6 +207,8 @@ def running_notes(system: System, plan: Plan, started: Iterable[str]) -> Iterabl
 def definition_change(one: Prepared) -> str | None:
     """Return the XML difference of a redefinition, without secrets; None for any other step."""
     setting = one.step.setting
-    if setting.kind not in (DEFINITION, AdoptedDefinition.kind) or one.live is None or one.verdict != TODO:
+    if setting.kind not in (DEFINITION, AdoptedDefinition.kind) or one.verdict != TODO:
+        return None
+    if one.live is None or one.step.written is None:
         return None
     return xml_difference(setting.shown(one.live), setting.shown(one.step.written))

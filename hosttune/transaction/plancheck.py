@@ -30,9 +30,14 @@ class Incomplete(HosttuneError):
 
 
 def check_plan(plan: Plan) -> None:
-    """Raise BadInput for a plan that the planner cannot have written, Incomplete for a plan with unplaced guests."""
-    if plan.unplaced:
-        names = ", ".join(one.guest for one in plan.unplaced)
+    """Raise BadInput for a plan that the planner cannot have written, Incomplete for a plan with unplaced guests.
+
+    Those in force that stay as they are do not count.
+    """
+    for one in plan.unplaced:
+        if one.refused:
+            raise BadInput(one.why[0], where=f"plan: guest {one.guest}", hint="; ".join(one.relaxation))
+    if names := ", ".join(one.guest for one in plan.unplaced if not one.stays):
         raise Incomplete(f"guests without a place: {names}", where="plan: unplaced", hint="plan what fits, then apply")
     adopted = {guest.name for guest in plan.adoptions}  # they have names that hosttune would not give
     own = tuple(guest for guest in plan.intent.guests if guest.name not in adopted)

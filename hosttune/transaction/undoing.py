@@ -126,15 +126,17 @@ def _refusals(
 
 def revert_lines(rehearsed: Iterable[tuple[Standing, Made]]) -> Iterable[str]:
     """Return the lines that the prompt of `revert` shows."""
-    from hosttune.model.settingtext import value_line
+    from hosttune.model.settingtext import value_lines
 
-    for row, made in rehearsed:
-        record = row.record
+    rows = [(row.record, made) for row, made in rehearsed if made.outcome != "already"]
+    for record, made in rows:
         if made.outcome == "conflict":
             yield f"  {record.kind} {record.target}: {made.why}"
-        elif made.outcome != "already":
-            line = value_line(setting_of_record(record), made.after, record.old)
-            yield f"{line} ({made.why})" if made.why else line
+    yield from value_lines(
+        (setting_of_record(record), made.after, record.old, made.why or "")
+        for record, made in rows
+        if made.outcome != "conflict"
+    )
 
 
 def recover(site: Site, say: Say, *, force: bool = False, disrupt: Collection[str] = frozenset()) -> tuple[Result, int]:

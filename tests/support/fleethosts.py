@@ -182,3 +182,21 @@ def lone(pristine: Path, tmp_path: Path) -> Iterator[Fleet]:
     """One simulated host."""
     with simulated(pristine, tmp_path, ("h1",)) as found:
         yield found
+
+
+# Argument after argument with a NUL between, then what came on standard input.
+_RECORDER = """#!/bin/sh
+printf '%s\\0' "$@" > "{folder}/argv"
+cat > "{folder}/stdin"
+[ "$2" = --expect ] && cat "$3" > "{folder}/expect"
+echo '{{"schema": "hosttune.plan/v1", "guests": [], "actions": []}}'
+"""
+
+
+def recorder(folder: Path) -> str:
+    """A command that notes how it was called."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "recorder"
+    path.write_text(_RECORDER.format(folder=folder))
+    path.chmod(0o755)
+    return str(path)

@@ -747,10 +747,10 @@ def test_an_internal_error_is_one_block_and_70(cli: Cli, capsys: pytest.CaptureF
 
 
 def test_the_state_directory_is_the_contract_s(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from hosttune.journal.state import saved_plan
+    from hosttune.machine.system import state_directory
 
     monkeypatch.setenv("HOSTTUNE_STATE", str(tmp_path))
-    assert saved_plan() == str(tmp_path / "plan.json")
+    assert state_directory() == str(tmp_path)
     monkeypatch.delenv("HOSTTUNE_STATE")
     if os.geteuid() == 0:
-        assert saved_plan() == "/var/lib/hosttune/plan.json"
+        assert state_directory() == "/var/lib/hosttune"

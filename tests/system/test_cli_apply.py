@@ -84,16 +84,16 @@ def test_interrupts_wait_for_the_guest_and_say_so(cli: Cli, plan: Path) -> None:
     assert waiting["why"]
 
 
-def test_a_second_apply_writes_nothing(cli: Cli, plan: Path, host_plan: Path) -> None:
-    for path in (plan, host_plan):
-        assert cli("apply", str(path), "--yes")[0] == 0
-        before = cli.root.tree()
-        found = cli.json("apply", str(path), "--yes")
-        after = cli.root.tree()
-        lock = f"{STATE}/lock"
-        assert {name for name in before | after if before.get(name) != after.get(name)} <= {lock}
-        assert found["changed"] is False
-        assert set(outcomes(found).values()) <= {"already", "pending"}
+@pytest.mark.parametrize("kind", ["plan", "host_plan"])
+def test_a_second_apply_writes_nothing(cli: Cli, kind: str, request: pytest.FixtureRequest) -> None:
+    path = request.getfixturevalue(kind)
+    assert cli("apply", str(path), "--yes")[0] == 0
+    before = cli.root.tree()
+    found = cli.json("apply", str(path), "--yes")
+    after = cli.root.tree()
+    assert {name for name in before | after if before.get(name) != after.get(name)} <= {f"{STATE}/lock"}
+    assert found["changed"] is False
+    assert set(outcomes(found).values()) <= {"already", "pending"}
 
 
 def test_the_saved_plan_is_the_default(cli: Cli, plan: Path) -> None:

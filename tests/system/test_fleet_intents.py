@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from fleethosts import Fleet
-from test_fleet_playbooks_data import recorder
+from fleethosts import Fleet, recorder
 
 GROUPS = """
 all:

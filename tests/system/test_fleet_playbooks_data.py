@@ -10,27 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleethosts import BIN, Fleet, Played, script, stand_in
+from fleethosts import BIN, Fleet, Played, recorder, script, stand_in
 
 from hosttune.fleet.results import host_folder
 from hosttune.rules.checks.expected import of_document
-
-# Argument after argument with a NUL between, then what came on standard input.
-_RECORDER = """#!/bin/sh
-printf '%s\\0' "$@" > "{folder}/argv"
-cat > "{folder}/stdin"
-[ "$2" = --expect ] && cat "$3" > "{folder}/expect"
-echo '{{"schema": "hosttune.plan/v1", "guests": [], "actions": []}}'
-"""
-
-
-def recorder(folder: Path) -> str:
-    """A command that notes how it was called."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "recorder"
-    path.write_text(_RECORDER.format(folder=folder))
-    path.chmod(0o755)
-    return str(path)
 
 
 def arguments(folder: Path) -> list[str]:

@@ -93,7 +93,8 @@ def adopt(host: Host, definitions: Sequence[Definition], *, tolerant: bool = Fal
 
 def _decide(free: Host, able: Sequence[Candidate]) -> Plan:
     """Return the plan of the guests. Those that run come first when it is decided who stays on its own CPUs."""
-    intent = Intent(version=1, guests=tuple(one.intent for one in able))
+    profile = (free.in_force and free.in_force.profile) or "guest"
+    intent = Intent(version=1, profile=profile, guests=tuple(one.intent for one in able))
     order = sorted(able, key=lambda one: (not one.draft.runs, one.draft.name))
     own = {one.draft.name: cpus for one in order if (cpus := one.own_cpus) is not None}
     return plan_together(free, intent, own, _WHERE)

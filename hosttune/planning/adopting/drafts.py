@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec.structs import replace as changed
+
 from hosttune.domain.edit import XmlText
 from hosttune.domain.facts import DomainFacts
 from hosttune.domain.reader import read_domain
@@ -198,8 +200,16 @@ def _held(free: Host, facts: DomainFacts) -> Iterator[str]:
 
 
 def without(host: Host, drafts: Sequence[Draft]) -> Host:
-    """Return the host as it would be without the guests that are planned: their memory, CPUs and devices are free."""
-    for one in candidates(drafts):
+    """Return the host as it would be without the guests that are planned: their memory, CPUs and devices are free.
+
+    Those that were adopted before are planned anew, so they are not in force there.
+    """
+    able = candidates(drafts)
+    for one in able:
         if one.draft.resident is not None:
             host = without_guest(host, one.draft.resident)
-    return host
+    if host.in_force is None:
+        return host
+    planned = {one.draft.name for one in able}
+    left = tuple(guest for guest in host.in_force.guests if guest.adopted is None or guest.name not in planned)
+    return changed(host, in_force=changed(host.in_force, guests=left))

@@ -378,6 +378,13 @@ def test_the_saved_plan_can_be_applied(root: Path, tmp_path: Path, capsys: pytes
     capsys.readouterr()
     assert run(two) == 0
     assert capsys.readouterr().out.startswith("2 guests, 0 to change, 2 right as they are")
+    intent = tmp_path / "intent.json"
+    intent.write_text(json.dumps({"version": 1, "guests": [{"name": "own", "gpus": 0, "vcpus": 2, "memory": "1GiB"}]}))
+    assert run(["apply", "--intent", str(intent), *where, "--yes"]) == 0, capsys.readouterr().err
+    assert run(["plan", *where, "--adopt", "own"]) == 2
+    assert "hosttune plan -f FILE" in capsys.readouterr().err
+    assert run(["plan", *where, "--adopt-all", "--yes"]) == 0
+    assert capsys.readouterr().out.startswith("3 guests, 1 to change, 2 right as they are")
     assert run(["revert", "--yes", *where]) == 0
     assert {path.name: path.read_text() for path in (root / ".hosttune" / "commands").glob("virsh-dumpxml-*")} == before
 

@@ -163,14 +163,70 @@ def test_a_guest_that_has_another_name_is_refused_and_the_others_are_planned() -
     assert found.guest("a").change == "update"
 
 
+def test_an_intent_that_names_a_guest_as_libvirt_does_now_is_told_of_the_old_name() -> None:
+    host = after(A, B)
+    guests = tuple(replace(one, name="c") if one.name == "b" else one for one in host.guests or ())
+    found = plan(replace(host, guests=guests), asked(A, {**B, "name": "c"}), source=FILE, prune=True)
+    assert [(one.guest, one.refused) for one in found.unplaced] == [("c", True)]
+    assert "virsh domrename c b" in found.unplaced[0].relaxation[0]
+    assert (found.removals, found.actions) == ((), ())
+
+
+def test_another_guest_under_the_name_is_moved_out_of_the_way() -> None:
+    host = after(A, B)
+    other = "11111111-2222-3333-4444-555555555555"
+    guests = tuple(replace(one, uuid=other) if one.name == "b" else one for one in host.guests or ())
+    found = plan(replace(host, guests=guests), asked(A, B))
+    assert "virsh domrename b b-other" in found.unplaced[0].relaxation[0]
+    moved = tuple(replace(one, name="b-other") if one.uuid == other else one for one in guests)
+    assert [one.change for one in plan(replace(host, guests=moved), asked(A, B)).guests] == ["keep", "create"]
+
+
+def without(host: Host, lost: str) -> Host:
+    pci = tuple(device for device in host.pci if device.address != lost)
+    return replace(host, pci=pci, gpus=tuple(gpu for gpu in host.gpus if gpu.address != lost))
+
+
 def test_a_guest_without_its_device_is_left_as_it_is() -> None:
     host = after(A, B)
     lost = host.in_force.guests[1].places.devices[0].address  # type: ignore[union-attr]
-    pci = tuple(device for device in host.pci if device.address != lost)
-    gpus = tuple(gpu for gpu in host.gpus if gpu.address != lost)
-    found = plan(replace(host, pci=pci, gpus=gpus), asked(A, B))
-    assert [one.guest for one in found.unplaced] == ["b"]
+    found = plan(without(host, lost), asked(A, B))
+    assert [(one.guest, one.stays) for one in found.unplaced] == [("b", True)]
+    assert "--replan b" in found.unplaced[0].relaxation[0]
     assert found.actions == ()
+    text = " ".join(plan_text(plan(without(host, lost), asked(A, B), source=FILE), host, "text", None, False).split())
+    assert text.endswith("nothing would change")
+
+
+def test_a_guest_without_its_device_gets_another_when_asked() -> None:
+    host = after(A, B)
+    lost = host.in_force.guests[1].places.devices[0].address  # type: ignore[union-attr]
+    found = plan(without(host, lost), asked(A, B), replan=["b"])
+    assert found.unplaced == ()
+    (device,) = found.guest("b").devices
+    assert device.address != lost
+    assert found.guest("b").change == "update"
+    named = {**B, "gpus": [device.address]}
+    assert plan(without(host, lost), asked(A, named)).guest("b").devices == found.guest("b").devices
+
+
+def exchanged(host: Host, address: str, **ids: str) -> Host:
+    """The host after the GPU at an address was replaced."""
+    gpus = tuple(replace(g, serial="new", uuid="GPU-new") if g.address == address else g for g in host.gpus)
+    return replace(host, gpus=gpus, pci=tuple(replace(d, **ids) if d.address == address else d for d in host.pci))
+
+
+def test_a_gpu_that_was_exchanged_is_the_guests_at_its_old_place() -> None:
+    host = after(A, B)
+    (device,) = host.in_force.guests[1].places.devices  # type: ignore[union-attr]
+    found = plan(exchanged(host, device.address), asked(A, B))
+    assert ([guest.change for guest in found.guests], found.actions) == (["keep", "keep"], ())
+    assert "serial=new" in found.guest("b").devices[0].identity
+    assert replace(found.guest("b").devices[0], identity=device.identity) == device
+    assert [f"another device is at {device.address}" in one.text for one in found.findings].count(True) == 1
+    other = plan(exchanged(host, device.address, device_id="2331"), asked(A, B))
+    assert any("of another kind" in one.text for one in other.findings if one.where == "guest b")
+    assert other.guest("a").change == "keep"
 
 
 def test_a_guest_that_was_undefined_by_hand_is_defined_again() -> None:
@@ -232,7 +288,7 @@ def test_the_text_says_what_changes_and_ends_with_the_next_command() -> None:
     host = after(A, B, running=("a", "b"))
     found = plan(host, asked({**A, "memory": "32GiB"}, {"name": "b", "state": "absent"}, {**B, "name": "c"}))
     text = plan_text(found, host, "text", None, False)
-    assert "~ guest a (from its next start): memory: 64 GiB -> 32 GiB" in " ".join(text.split())
+    assert "~ guest a (from its next start) memory: 64 GiB -> 32 GiB cells: " in " ".join(text.split())
     assert "- guest b once it has stopped: virsh shutdown b" in text
     assert "+ guest c: " in text
     assert "0 free" not in text
