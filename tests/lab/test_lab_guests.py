@@ -386,6 +386,7 @@ def test_what_drifted_is_as_planned_again_and_what_others_added_stays(second: Li
     assert drift == {BALANCING, f"guest:{SWITCHED}", f"guest:{NEW}"}
     mended = second.mended
     assert mended.ran.status == 0, mended.ran.errors
+    assert mended.ran.document is not None
     assert {action for action, outcome in mended.ran.outcomes.items() if outcome == "done"} == drift
     (row,) = (one for one in mended.ran.document["entries"] if one["action"] == BALANCING)
     assert (row["before"], mended.value) == (THIRD, 0)
