@@ -125,10 +125,12 @@ def test_what_a_guest_that_runs_has_goes_back_after_its_stop() -> None:
 def test_the_ban_of_irqbalance_keeps_the_cpus_of_an_old_run() -> None:
     host = after(A, running=("a",))
     found = plan(host, asked({**A, "vcpus": 8}))
-    assert [action.kind for action in found.actions if action.kind == "irqbalance-ban"] == []
+    (later,) = [one for one in found.actions if one.kind == "irqbalance-ban"]
+    assert (later.when, later.holders) == ("after-stop", ("a",))
     stopped = replace(host, guests=tuple(replace(one, state="shut off") for one in host.guests or ()))
     (ban,) = [one for one in plan(stopped, asked({**A, "vcpus": 8})).actions if one.kind == "irqbalance-ban"]
     assert len(parse_cpus(ban.want)) < len(parse_cpus(ban.current))
+    assert (later.current, later.want) == (ban.current, ban.want)
 
 
 def test_drift_is_an_ordinary_action_that_is_marked() -> None:
