@@ -131,6 +131,7 @@ def apply(
             ), NO
         if not todo:
             return _unchanged(site, verb, prepared), SUCCESS
+        site.refuse_lost(transactions)
         removed = [one.step.origin for one in todo if one.step.origin is not None]
         refuse_between_tenants(site.system, store, removed)
         refuse_removal(site.system, removed)

@@ -78,6 +78,7 @@ def _refusals(site: Site, plan: Plan, host: Host, unfinished: OpenTransaction | 
         try:
             writable_store(site)
             check_machine(plan, host)
+            site.refuse_lost(site.transactions())
         except Refused as error:
             yield f"apply would be refused: {error.what} ({error.hint})"
     if unfinished is not None:
