@@ -14,7 +14,17 @@ from msgspec import structs
 from hosttune import __version__
 from hosttune.errors import BadInput, Refused, Unreadable, WriteFailed
 from hosttune.journal import Record, Store, Transaction
-from hosttune.journal.force import Standings, fold, newest_plan, plan_in_force, standings, waiting, without_retired
+from hosttune.journal.force import (
+    AGAIN,
+    KEPT,
+    Standings,
+    fold,
+    newest_plan,
+    plan_in_force,
+    standings,
+    waiting,
+    without_retired,
+)
 from hosttune.journal.state import unseen_journals
 from hosttune.machine.archive import open_system
 from hosttune.machine.capture import Archive
@@ -86,7 +96,8 @@ class Site:
         records = [one.record for one in (*rows.in_force, *rows.dropped, *rows.left_alone)]
         names = {name for record in records for name in (record.kind, record.target)}
         paths = [path for path, name in _FILES.items() if name not in names and _is_ours(self.system, path)]
-        whole = not known or known[-1].state == "applied" or known[-1].goes_on  # else its apply was cut off
+        own = [one for one in known if one.header.verb not in (AGAIN, KEPT)]
+        whole = not own or own[-1].state == "applied" or own[-1].goes_on  # else its apply was cut off
         if paths and whole and self.store is not None:
             what = f"what is in force here is unknown: no journal knows {', '.join(paths)}, which hosttune wrote"
             more = " && update-grub" if grub.DROP_IN in paths else ""

@@ -3,7 +3,6 @@ bare host, the same intent writes nothing, and revert gives back every byte."""
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator
