@@ -51,7 +51,7 @@ def record_entries(
 ) -> Iterable[Entry]:
     """Return one entry for each action of a record, with its own part of the values."""
     setting = setting_of_record(record)
-    for action in record.actions:
+    for action in names_of(record, setting):
         name = _part(setting, action)
         yield Entry(
             action=action,
@@ -61,6 +61,11 @@ def record_entries(
             after=part_of(setting, after, name),
             why=why,
         )
+
+
+def names_of(record: Record, setting: Setting) -> tuple[str, ...]:
+    """Return the actions of a record; one of which only a part counts has the name of that part."""
+    return record.actions if isinstance(setting, WrittenTogether) else (f"{record.kind}:{record.target}",)
 
 
 def _part(setting: Setting, action: str) -> str:
@@ -238,12 +243,12 @@ def _look(site: Site, record: Record) -> Drift | str | None:
         now = freeze(setting.read(site.system))
         works = freeze(setting.effective(site.system))
     except Unreadable as error:
-        return Drift(action=record.actions[0], expected=expected, why=f"{UNREAD}{error.reason}")
+        return Drift(action=names_of(record, setting)[0], expected=expected, why=f"{UNREAD}{error.reason}")
     if not _as_left(setting, record, now):
         if setting.waits_for(site.system) is not None:
             return None  # it cannot be seen now: its guest does not run, or has the device
         why = "; ".join(setting.differences(now, expected)) if isinstance(setting, Explains) else ""
-        return Drift(action=record.actions[0], expected=expected, actual=now, why=why or None)
+        return Drift(action=names_of(record, setting)[0], expected=expected, actual=now, why=why or None)
     if setting.scope == BOOT and not setting.agrees(works, freeze(record.new)):
         return "pending"
     return None
@@ -266,7 +271,7 @@ def _drifted(record: Record, found: Drift | str | None) -> Iterable[Drift]:
     if not isinstance(found, Drift):
         return
     setting = setting_of_record(record)
-    for action in record.actions:
+    for action in names_of(record, setting):
         name = _part(setting, action)
         expected, actual = part_of(setting, found.expected, name), part_of(setting, found.actual, name)
         if found.why or expected != actual:

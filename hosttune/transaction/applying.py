@@ -88,7 +88,7 @@ class Options:
 class Wanted:
     """The steps of a plan: `steps` for its actions, `guests` for its guests.
 
-    `waiting`: what only a present run of a guest holds. The first look after its end does it.
+    `waiting`: what only a present run of a guest holds, and modes of GPUs that go back once --disrupt names the GPU.
     """
 
     plan: Plan
@@ -98,6 +98,7 @@ class Wanted:
 
 
 _VERBS = {"apply": "apply", TAKING_AWAY: "revert"}  # of a transaction, and of the command that made it
+_RESETS = "it goes back with a reset of the GPU: hosttune apply --disrupt {}"
 Confirm = Callable[[Sequence[Prepared]], bool]
 Discover = Callable[[], Host]
 
@@ -153,7 +154,9 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
     known = [one.record for one in rows.in_force]
     removed = removal_steps(wanted.plan, known)
     running = {guest.name for guest in host.guests or () if runs(guest)}
-    waits = [step for step in wanted.waiting if host.guests is None or running.intersection(step.holders)]
+    waits = [
+        step for step in wanted.waiting if host.guests is None or not step.holders or running.intersection(step.holders)
+    ]
     now = [step for step in wanted.waiting if step not in waits]
     targets = {step.name for step in now}
     now += (step for step in wanted.steps if step.name not in targets)
@@ -172,7 +175,14 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
     adopted = adoption_steps(site.system, wanted.plan, host, {(one.kind, one.target): one for one in known})
     steps = apart(site.system, in_order((*sets, *lasting, *wanted.guests, *adopted, *backs)))
     told = (*known, *(one.record for one in rows.dropped))
-    waiting = (with_verdict(one, PENDING, held_by(one.step.holders)) for one in prepare(site.system, waits, told))
+    waiting = (
+        with_verdict(
+            one,
+            PENDING,
+            held_by(one.step.holders) if one.step.holders else _RESETS.format(one.step.setting.target),
+        )
+        for one in prepare(site.system, waits, told)
+    )
     prepared = guest_verdicts(site.system, covered(prepare(site.system, steps, told)), wanted.plan, host)
     refuse_variables(site.system, prepared, host)
     return (*prepared, *waiting)
@@ -372,8 +382,11 @@ def _entry_of_made(
 def wanted_of(plan: Plan, options: Options) -> Wanted:
     """Return the steps of a plan. Raises BadInput, and Incomplete for a plan with unplaced guests."""
     check_plan(plan)
-    steps = steps_of(action for action in plan.actions if action.when != "after-stop")
-    waiting = steps_of(action for action in plan.actions if action.when == "after-stop")
+    now = steps_of(action for action in plan.actions if action.when != "after-stop")
+    modes = [step for step in now if step.back and step.setting.disruptive]
+    stay = tuple(step for step in modes if step.setting.target not in options.disrupt)
+    steps = tuple(step for step in now if step not in stay)
+    waiting = (*stay, *steps_of(action for action in plan.actions if action.when == "after-stop"))
     if not options.guests and plan.removals:
         names = ", ".join(one.name for one in plan.removals)
         hint = "apply it without --no-guests"

@@ -215,7 +215,7 @@ def _saved_plan(site: Site) -> Plan:
     if newest is not None and (saved is None or any(site.plan_of(one) == saved for one in known)):
         return newest[1]
     if saved is None:
-        hint = "make one: hosttune plan; or name a plan document"
+        hint = "make one: hosttune plan -f FILE; or apply an intent: hosttune apply --intent FILE"
         if not site.system.captured and (other := plan_of_sudo_user()) is not None:
             hint = f"the user who called sudo has saved one: hosttune apply {shlex.quote(other)}"
         raise BadInput("no plan is saved", where=path, hint=hint)
