@@ -94,6 +94,7 @@ class Site:
         known = tuple(transactions)
         rows = self.standings(known)
         records = [one.record for one in (*rows.in_force, *rows.dropped, *rows.left_alone)]
+        records += (record for one in known for record in one.records if record.change == "given-up")
         names = {name for record in records for name in (record.kind, record.target)}
         paths = [path for path, name in _FILES.items() if name not in names and _is_ours(self.system, path)]
         own = [one for one in known if one.header.verb not in (AGAIN, KEPT)]

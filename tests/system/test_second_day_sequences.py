@@ -285,7 +285,6 @@ def test_a_state_directory_of_an_older_backup_is_unknown(three: Day) -> None:
     assert three("status", "-o", "json").document["state_known"] is False
 
 
-@pytest.mark.xfail(strict=True, reason="an apply that writes nothing else does not record that a setting was given up")
 def test_a_setting_that_was_given_up_does_not_drift(three: Day) -> None:
     asked(three, A, B, C, settings={"thp": "never"}).apply().ended()
     asked(three, A, B, C, settings={"thp": "keep"}).apply().ended()
