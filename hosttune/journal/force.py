@@ -93,7 +93,7 @@ def standings(transactions: Iterable[Transaction], setting_of: SettingOf) -> Sta
             _set_again(transaction, setting_of, force)
         elif transaction.state != "applying":
             for record in transaction.records:
-                take = _put_back if record.change == "back" else _set
+                take = _set if record.change == "set" else _put_back
                 take(transaction, record, setting_of(record), force, dropped, left)
     return Standings(*(tuple(_grouped(parts, setting_of)) for parts in (force, dropped, left)))
 

@@ -71,8 +71,8 @@ class Record(Value, frozen=True, kw_only=True):
     """One step of a transaction, from its lines. `outcome` None: it was interrupted before it had one.
 
     `after`: the value that was read back. `untouched`: it failed before anything was written. `undone`: the result of
-    its revert, None before any attempt. `undoing`: a revert of it had begun when the journal ended. `change`: "set", or
-    "back" for a step that puts an original value back.
+    its revert, None before any attempt. `undoing`: a revert of it had begun when the journal ended. `change`: "set",
+    "back" for a step that puts an original value back, or "given-up" for what is left as it is and in force no more.
     """
 
     step: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from hosttune.errors import BadInput
@@ -10,11 +10,13 @@ from hosttune.knobs import cpus, files, gpus, handover, interrupts, kernelargs, 
 from hosttune.knobs.actions import actions_for
 from hosttune.knobs.context import KnobContext
 from hosttune.knobs.knob import KEEP, Knob
+from hosttune.model.commandline import PAGES
 from hosttune.model.force import InForce
 from hosttune.model.hints import did_you_mean
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Finding
 from hosttune.model.values import to_builtins
+from hosttune.settings.kernelargs import KernelArguments
 
 
 def all_knobs() -> Mapping[str, Knob[Any]]:
@@ -59,6 +61,16 @@ def intent_in_force(force: InForce) -> Intent:
     """Return the profile and the settings that are in force, as an intent."""
     settings = {name: one.value for name, one in force.wanted.items()}
     return Intent(version=1, profile=force.profile or "guest", settings=settings)
+
+
+def given_up(intent: Intent, held: Collection[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the parts of settings that the intent says to keep: they stay as they are, and are nobody's any more."""
+    names = {"iommu_passthrough": "iommu", "boot_pages": PAGES}
+    for name, knob in all_knobs().items():
+        if (intent.settings or {}).get(name) == KEEP:
+            of_kind = [key for key in held if key[0] == knob.setting.kind]
+            named = [key for key in of_kind if key[1] == names.get(name, name)]
+            yield from named if knob.setting.kind in (KernelArguments.kind, "sysctl") else of_kind
 
 
 def plan_isolation(ctx: KnobContext) -> Iterator[Action | Finding]:

@@ -17,6 +17,9 @@ from hosttune.model.vgpu import Vgpu
 HOST_SCHEMA = "hosttune.host/v1"
 
 
+FORCE_UNKNOWN = "what is in force"  # `what` of the problem that the journals are lost
+
+
 class Problem(Value, frozen=True, kw_only=True):
     """A doubt: `what` is doubtful, `where` it was read, `why` it is doubtful and what was assumed instead."""
 

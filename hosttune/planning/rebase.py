@@ -15,13 +15,11 @@ from msgspec.structs import replace as changed
 
 from hosttune.inventory.bare import runs
 from hosttune.knobs.actions import make_action
-from hosttune.knobs.knob import KEEP
-from hosttune.knobs.registry import all_knobs
+from hosttune.knobs.registry import given_up as kept_by_name
 from hosttune.model import sysfs
 from hosttune.model.commandline import PAGES
 from hosttune.model.force import InForce, SettingInForce
 from hosttune.model.host import Host
-from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, PlannedGuest
 from hosttune.model.values import CpuSet, FrozenMap, parse_cpus
 from hosttune.planning.standing import Standing, beyond
@@ -110,7 +108,7 @@ def rebase(
                 continue
             row = changed(action, current=now, want=want, when=when, drift=ours)
             rows.setdefault((action.id, now, want, when, ours), (row, []))[1].append(part)
-    given_up = frozenset(_given_up(standing.intent, held))
+    given_up = frozenset(kept_by_name(standing.intent, held))
     stays = frozenset(key for key, was in held.items() if _stays(force, key, was, guests))
     pools = {
         f"{sysfs.pool(node.id, pool.size_bytes)}/nr_hugepages": pool.total
@@ -166,16 +164,6 @@ def _is_settled(kind: str, now: Any, was: _Held) -> bool:
     """Return whether a setting that is in force as wanted is to be left alone although another value is seen."""
     unknown = kind in _UNSEEN or (now is None and kind not in _NONE_IS_KNOWN)
     return unknown or (was.setting.outcome in _SHORT and now == was.after)
-
-
-def _given_up(intent: Intent, held: Iterable[Key]) -> Iterator[Key]:
-    """Yield the parts of settings that the intent says to keep: they stay as they are, and are nobody's any more."""
-    names = {"iommu_passthrough": "iommu", "boot_pages": PAGES}
-    for name, knob in all_knobs().items():
-        if (intent.settings or {}).get(name) == KEEP:
-            of_kind = [key for key in held if key[0] == knob.setting.kind]
-            named = [key for key in of_kind if key[1] == names.get(name, name)]
-            yield from named if knob.setting.kind in (KernelArguments.kind, "sysctl") else of_kind
 
 
 def _stays(force: InForce, key: Key, was: _Held, guests: Iterable[PlannedGuest]) -> bool:

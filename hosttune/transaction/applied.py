@@ -101,6 +101,11 @@ def status(site: Site) -> tuple[Result, int]:
         note = f"only root can read what is applied ({unseen}): run hosttune status as root"
         return Result(host=site.hostname, verb="status", state_known=False, notes=(note,)), NO
     transactions = site.transactions()
+    try:
+        site.refuse_lost(transactions)
+    except Refused as error:
+        note = f"{error.what}: {error.hint}"
+        return Result(host=site.hostname, verb="status", state_known=False, notes=(note,)), NO
     unfinished = next((one for one in transactions if one.is_open), None)
     rows = site.standings(transactions)
     entries, drift = applied_state(site, rows.in_force)

@@ -11,17 +11,19 @@ import msgspec
 from hosttune.errors import BadInput, Declined, Refused
 from hosttune.inventory.bare import runs
 from hosttune.journal import Record, Store, Transaction
-from hosttune.journal.force import left_by
+from hosttune.journal.force import cut, left_by
 from hosttune.journal.records import TAKING_AWAY
 from hosttune.journal.state import load, mode_of, save
+from hosttune.knobs.registry import given_up
 from hosttune.machine.system import KEPT_GPUS
 from hosttune.model.host import Host
 from hosttune.model.jsontext import plain_json
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Entry, Result
-from hosttune.model.values import to_json
+from hosttune.model.values import freeze, to_json
 from hosttune.settings.drivers import cards, identities, merged_identities
 from hosttune.settings.dropin import DropIn, own_state
+from hosttune.settings.kernelargs import KernelArguments
 from hosttune.settings.setting import AFTER_START_STAGE, BOOT, OF_GUESTS, START_STAGE
 from hosttune.settings.traits import Remediable, TakesDevice
 from hosttune.transaction.adopting import adoption_steps
@@ -132,10 +134,11 @@ def apply(
             ), NO
         if not todo:
             return _unchanged(site, verb, prepared), SUCCESS
+        site.refuse_lost(transactions)
         removed = [one.step.origin for one in todo if one.step.origin is not None]
         refuse_between_tenants(site.system, store, removed)
         refuse_removal(site.system, removed)
-        refuse_busy(site.system, host, todo, options.disrupt)
+        refuse_busy(site.system, host, [one for one in todo if not one.step.gives_up], options.disrupt)
         if not confirm(todo):
             raise Declined("not applied: answered no", where="prompt", hint="nothing was changed")
         with interruptible():
@@ -163,6 +166,16 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
     # The plan's order: the steps of `wanted` are in that of execution, and are put in it again below.
     origins = (with_origin(step, known) for step in reversed(now) if step.back)
     backs = [*removed, *(step for step in origins if step is not None)]
+    parts = {
+        (rec.kind, name if rec.kind == KernelArguments.kind else rec.target): (rec, name)
+        for rec in known
+        for name in setting_of_record(rec).parts(freeze(rec.new))
+    }
+    for key in given_up(wanted.plan.intent, parts):
+        record, name = parts[key]
+        setting = setting_of_record(record)
+        record = cut(record, setting, [name]) if record.kind == KernelArguments.kind else record
+        backs.append(back_step(record, "settings: keep", gives_up=True))
     left = tuple(left_by(rows.in_force, [step.setting for step in backs], setting_of_record))
     lasting = steps_of(lasting_actions(site, sets, [one.record for one in left]))
     files = {step.setting.target for step in lasting}

@@ -128,6 +128,7 @@ def take_away(here: Here, names: Sequence[str], options: Options, *, confirm: Co
     if not dry_run:
         writable_store(site)
     host = discover()
+    site.refuse_lost(site.transactions())
     if host.in_force is None:
         hint = "restore the state directory from a backup, or read it as root"
         raise Refused("what is in force here is unknown", where=site.system.origin, hint=hint)

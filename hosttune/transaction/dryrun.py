@@ -42,7 +42,7 @@ def rehearse_apply(site: Site, plan: Plan, options: Options, discover: Discover)
     transactions = site.transactions()
     unfinished = next((described(one) for one in transactions if one.is_open), None)
     check_newest(plan, site, transactions)
-    prepared = look(site, wanted, host, transactions)
+    prepared = [one for one in look(site, wanted, host, transactions) if not one.step.gives_up]
     check_there(prepared)
     todo = due(prepared)
     rehearsed = {id(one): rehearse(site.system, one.step.setting, one.step.written) for one in todo}
@@ -78,6 +78,7 @@ def _refusals(site: Site, plan: Plan, host: Host, unfinished: OpenTransaction | 
         try:
             writable_store(site)
             check_machine(plan, host)
+            site.refuse_lost(site.transactions())
         except Refused as error:
             yield f"apply would be refused: {error.what} ({error.hint})"
     if unfinished is not None:

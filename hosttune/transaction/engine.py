@@ -110,6 +110,14 @@ def _step(system: System, journal: Journal, number: int, one: Prepared, made: di
     if step.origin is not None:
         made[number], _ = put_back(system, journal, number, step.origin, same_boot=True, force=True, strict=True)
         return
+    if step.gives_up:
+        journal.write(
+            "intent", step=number, kind=setting.kind, target=setting.target, scope=setting.scope, needed=False,
+            actions=tuple(action.id for action in step.actions), change="given-up", old=one.live, new=one.live,
+        )  # fmt: skip
+        journal.write("done", step=number, outcome="done", value=one.live)
+        made[number] = Made("done", one.live, "given up: left as it is")
+        return
     journal.write(
         "intent",
         step=number,

@@ -14,7 +14,17 @@ from msgspec import structs
 from hosttune import __version__
 from hosttune.errors import BadInput, Refused, Unreadable, WriteFailed
 from hosttune.journal import Record, Store, Transaction
-from hosttune.journal.force import Standings, fold, newest_plan, plan_in_force, standings, waiting, without_retired
+from hosttune.journal.force import (
+    AGAIN,
+    KEPT,
+    Standings,
+    fold,
+    newest_plan,
+    plan_in_force,
+    standings,
+    waiting,
+    without_retired,
+)
 from hosttune.journal.state import unseen_journals
 from hosttune.machine.archive import open_system
 from hosttune.machine.capture import Archive
@@ -23,9 +33,19 @@ from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, System, state_direc
 from hosttune.model.force import InForce
 from hosttune.model.history import Caller
 from hosttune.model.host import Host
+from hosttune.model.hostfields import FORCE_UNKNOWN, Problem
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import OpenTransaction, Result
+from hosttune.settings import grub, hook
+from hosttune.settings.drivers import UDEV_RULES
+from hosttune.settings.dropin import BOOT_UNIT, OURS
 from hosttune.transaction.steps import setting_of_record
+
+# Files that hosttune writes whole: the kind of the setting that has it, or its own path.
+_FILES = {
+    UDEV_RULES: UDEV_RULES, BOOT_UNIT: BOOT_UNIT, grub.DROP_IN: "kernel-argument",
+    hook.PLACE: "libvirt-hook",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,12 +86,33 @@ class Site:
         """Return the settings as these transactions leave them."""
         return standings(transactions, setting_of_record)
 
+    def refuse_lost(self, transactions: Iterable[Transaction]) -> None:
+        """Refuse a host with files that hosttune wrote and no journal knows: the state was lost, or is an older one.
+
+        Raises Refused.
+        """
+        known = tuple(transactions)
+        rows = self.standings(known)
+        records = [one.record for one in (*rows.in_force, *rows.dropped, *rows.left_alone)]
+        records += (record for one in known for record in one.records if record.change == "given-up")
+        names = {name for record in records for name in (record.kind, record.target)}
+        paths = [path for path, name in _FILES.items() if name not in names and _is_ours(self.system, path)]
+        own = [one for one in known if one.header.verb not in (AGAIN, KEPT)]
+        whole = not own or own[-1].state == "applied" or own[-1].goes_on  # else its apply was cut off
+        if paths and whole and self.store is not None:
+            what = f"what is in force here is unknown: no journal knows {', '.join(paths)}, which hosttune wrote"
+            more = " && update-grub" if grub.DROP_IN in paths else ""
+            hint = f"restore {self.store.folder} from its newest backup; without one: rm {' '.join(paths)}{more},"
+            raise Refused(what, where=self.store.folder, hint=f"{hint} then reboot, which undoes what was set")
+
     def in_force(self) -> InForce | None:
-        """Return what is in force here; None if that is unknown: a capture, or journals that cannot be read."""
+        """Return what is in force here; None if that is unknown: a capture, or journals that are lost or unreadable."""
         if self.store is None or (not self.system.captured and unseen_journals(self.store.folder) is not None):
             return None
         try:
-            return fold(self.transactions(), self.plan_of, setting_of_record)
+            transactions = self.transactions()
+            self.refuse_lost(transactions)
+            return fold(transactions, self.plan_of, setting_of_record)
         except (BadInput, Refused):
             return None
 
@@ -113,6 +154,11 @@ class Site:
 
     def with_force(self, host: Host) -> Host:
         """Return the host document with what is in force."""
+        try:
+            self.refuse_lost(self.transactions())
+        except Refused as error:
+            doubt = Problem(what=FORCE_UNKNOWN, where=error.where, why=f"{error.what}; {error.hint}")
+            host = structs.replace(host, problems=(*host.problems, doubt))
         return structs.replace(host, in_force=self.in_force())
 
     def retired(self, transactions: Iterable[Transaction]) -> tuple[Record, ...]:
@@ -127,6 +173,13 @@ class Site:
             elif one.header.boot_id in (None, self.boot_id) and one.state != "reverted":
                 found += one.retired
         return found
+
+
+def _is_ours(system: System, path: str) -> bool:
+    try:
+        return OURS in (system.read(path) or "")[:100]
+    except Unreadable:
+        return False
 
 
 def open_site(

@@ -43,6 +43,7 @@ class Step:
     back: bool = False
     origin: Record | None = None
     whole: Any = None
+    gives_up: bool = False  # nothing is written: the journal says that it is in force no more
 
     @property
     def written(self) -> Any:
@@ -112,19 +113,22 @@ def steps_of(actions: Iterable[Action]) -> tuple[Step, ...]:
     return in_order((*single, *(_merged(kind, found, back=back) for (kind, back), found in merging.items())))
 
 
-def back_step(record: Record, why: str = "not wanted any more") -> Step:
-    """Return the step that puts a setting in force back to its original."""
+def back_step(record: Record, why: str = "not wanted any more", *, gives_up: bool = False) -> Step:
+    """Return the step that puts a setting in force back to its original, or gives it up as it is."""
     setting = setting_of_record(record)
+    want = record.after if gives_up else record.old
     actions = [
         Action(
-            id=name, kind=record.kind, target=record.target, current=record.new, want=record.old, effect="now",
+            id=name, kind=record.kind, target=record.target, current=record.new, want=want, effect="now",
             needed=record.needed, reversible=True, why=why, change="back",
         )
         for name in record.actions
     ]  # fmt: skip
     parts = FrozenMap({name: name.partition(":")[2] for name in record.actions})
     parts = parts if isinstance(setting, WrittenTogether) else FrozenMap(dict.fromkeys(record.actions, ""))
-    return Step(setting, freeze(record.old), tuple(actions), parts, back=True, origin=record)
+    return Step(
+        setting, freeze(want), tuple(actions), parts, back=True, origin=None if gives_up else record, gives_up=gives_up
+    )
 
 
 def held_by(names: Sequence[str]) -> str:

@@ -112,6 +112,7 @@ def _refusals(
     """Yield what refuses a revert, checked one after the other."""
     guards: tuple[Callable[[], None], ...] = (
         lambda: refuse_open(transactions),
+        lambda: site.refuse_lost(transactions),
         lambda: refuse_between_tenants(site.system, store, records),
         lambda: refuse_running_guests(site.system, records),
         lambda: refuse_removal(site.system, records),

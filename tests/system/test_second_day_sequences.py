@@ -3,7 +3,6 @@ bare host, the same intent writes nothing, and revert gives back every byte."""
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -247,45 +246,45 @@ def test_without_the_state_directory_nothing_is_updated_or_taken(three: Day) -> 
     assert three.outside() == before
 
 
-@pytest.mark.xfail(strict=True, reason="status takes a lost state directory for a machine that nothing was applied to")
-def test_a_lost_state_directory_is_unknown(three: Day) -> None:
-    shutil.rmtree(three.root.path / STATE)
-    assert three("status", "-o", "json").code == 1
-
-
-def test_check_is_0_after_an_apply(three: Day) -> None:
-    assert three.apply().ended()["changed"] is False
-    assert three.plan("--check").code == 0
-
-
-def test_a_plan_for_a_scratch_root_is_saved(day: Day) -> None:
-    asked(day, A).plan().ended()
-    assert day("apply", "--yes", "-o", "json").ended()["changed"] is True
-
-
-def test_the_remedy_for_swapped_names_goes_by_a_third_name(three: Day) -> None:
-    texts = three.definitions()
-    for name, other in (("a", "b"), ("b", "a")):
-        three.root.put(DEFINITION.format(name), texts[other].replace(f"<name>{other}<", f"<name>{name}<"))
-    first, second = three.plan().ended(2)["unplaced"]
-    assert first["relaxation"] == second["relaxation"]
-    for old, new in re.findall(r"virsh domrename (\S+) ([\w-]+)", first["relaxation"][0]):
-        text, there = three.definitions(), three.root.path / DEFINITION.format(new)
-        assert not there.exists()
-        three.root.put(DEFINITION.format(new), text[old].replace(f"<name>{old}<", f"<name>{new}<"))
-        (three.root.path / DEFINITION.format(old)).unlink()
-    assert three.definitions() == texts
-    assert three.plan("--check").code == 0
-
-
-def test_keep_gives_a_setting_up_without_going_back(three: Day) -> None:
-    asked(three, A, B, C, settings={"thp": "never"}).apply().ended()
+def test_a_lost_state_directory_is_unknown_and_the_way_back_works(three: Day) -> None:
+    shutil.move(three.root.path / STATE, three.root.path.parent / "backup")
+    status = three("status", "-o", "json")
+    assert (status.code, status.document["state_known"]) == (1, False)
+    (why,) = status.document["notes"]
+    host = three("discover", "-o", "json").ended()
+    assert host["in_force"] is None
+    assert any(one["why"].startswith("what is in force here is unknown") for one in host["problems"])
+    asked(three, {"name": "d", "gpus": 1, "memory": "8GiB"})
+    assert any("restore " in one["text"] for one in three.plan().ended()["findings"])
     before = three.outside()
-    asked(three, A, B, C, settings={"thp": "keep"}).apply().ended()
+    for answer in (three.apply(), three("revert", "--yes"), three("revert", "--guest", "a", "--yes")):
+        assert (answer.code, "what is in force here is unknown" in answer.err) == (3, True)
     assert three.outside() == before
+    shutil.rmtree(three.root.path / STATE, ignore_errors=True)
+    shutil.move(three.root.path.parent / "backup", three.root.path / STATE)
+    check_back(three)
+    assert "rm /etc" in why
 
 
-@pytest.mark.xfail(strict=True, reason="an apply that writes nothing else does not record that a setting was given up")
+def test_without_a_backup_the_files_that_hosttune_wrote_are_removed(three: Day) -> None:
+    shutil.rmtree(three.root.path / STATE)
+    (why,) = three("status", "-o", "json").document["notes"]
+    for path in why.partition("rm ")[2].partition(",")[0].split():
+        (three.root.path / path.lstrip("/")).unlink()
+    assert "nothing in force" in three("status").out
+    assert three("plan", "--adopt", "a").code == 0
+
+
+def test_a_state_directory_of_an_older_backup_is_unknown(three: Day) -> None:
+    folder = three.root.path / STATE
+    shutil.copytree(folder, three.root.path.parent / "backup")
+    asked(three, A, B, C, settings={"libvirt_hook": True}).apply().ended()
+    assert (three.root.path / "etc/libvirt/hooks/qemu.d/hosttune").exists()
+    shutil.rmtree(folder)
+    shutil.move(three.root.path.parent / "backup", folder)
+    assert three("status", "-o", "json").document["state_known"] is False
+
+
 def test_a_setting_that_was_given_up_does_not_drift(three: Day) -> None:
     asked(three, A, B, C, settings={"thp": "never"}).apply().ended()
     asked(three, A, B, C, settings={"thp": "keep"}).apply().ended()

@@ -14,6 +14,7 @@ from hosttune.inventory.devices import Catalogue
 from hosttune.inventory.vcpus import last_apic_id
 from hosttune.inventory.width import supported_elements
 from hosttune.model.host import Host, Virtualization
+from hosttune.model.hostfields import FORCE_UNKNOWN
 from hosttune.model.listing import some
 from hosttune.model.plan import BOOT_WAYS, NO_BOOT, Finding, PlannedGuest
 from hosttune.planning.fabric.guest import fabric_findings, fabric_reasons, guest_partition
@@ -35,6 +36,9 @@ def host_findings(
     def say(level: str, text: str, where: str) -> None:
         found.append(Finding(level=level, text=text, where=where))
 
+    for problem in host.problems:
+        if problem.what == FORCE_UNKNOWN:
+            say("error", f"{problem.why}; until then apply refuses to write", problem.where)
     _platform(host, say)
     fabric_findings(catalogue.fabric, guests, say)
     _groups(catalogue, guests, say)
