@@ -23,7 +23,7 @@ from hosttune.model.intent import GuestIntent, Intent
 from hosttune.model.plan import Plan, Removal, Source
 from hosttune.model.result import Result
 from hosttune.transaction import applied, guards, undoing
-from hosttune.transaction.site import Site, saved_plan_path, writable_store
+from hosttune.transaction.site import Site, refuse_open, saved_plan_path, writable_store
 from hosttune.transaction.writing import Say
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def apply(
     if isinstance(found, Request):
         from hosttune.planning import plan as decide
 
+        refuse_open(() if dry_run else site.transactions())  # what it has done is not in force yet
         where = (found.source and found.source.name) or "intent"
         found = decide(discover(), found.intent, where=where, source=found.source, prune=found.prune)
     wanted = found if found is not None else _saved_plan(site)
