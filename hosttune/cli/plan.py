@@ -11,12 +11,13 @@ import click
 from hosttune.cli.commands import Command, Devices, completing, host_options, read_host
 from hosttune.cli.output import emit, exiting, report_text, shown, tell, write
 from hosttune.cli.planned import DEFINITIONS, chosen, save_plan
-from hosttune.errors import BadInput
+from hosttune.errors import BadInput, Unreadable
 
 if TYPE_CHECKING:
+    from hosttune.machine.system import System
     from hosttune.model.host import Host
     from hosttune.model.intent import Intent
-    from hosttune.model.plan import Plan, Source
+    from hosttune.model.plan import Plan, PlannedGuest, Source
     from hosttune.report.blocks import Report
 
 T = TypeVar("T")
@@ -135,7 +136,7 @@ def plan(
     if asked["file"] is None and asked["name"] is None:
         refuse_unnamed(host, intent)
     decided = decide(host, intent, where, source=source, prune=prune, replan=replan)
-    decided = with_absent_disks(decided, root) if document is None else decided
+    decided = with_system(decided, host, root) if document is None else decided
     if output not in DRAWN or out is not None or document is None:
         decided = with_expectations(decided, host)
     text = plan_text(decided, host, output, chosen_guest, annotate, mig=asked["mig"])
@@ -324,9 +325,12 @@ def decide(
         raise as_option(error, named=any(isinstance(guest.gpus, tuple) for guest in intent.guests)) from error
 
 
-def with_absent_disks(decided: Plan, root: str | None) -> Plan:
-    """Return the plan with an error finding for each disk that this machine, or a scratch root, does not have."""
-    if not any(guest.disk for guest in decided.guests):
+def with_system(decided: Plan, host: Host, root: str | None) -> Plan:
+    """Return the plan with what only this machine, or a scratch root, shows.
+
+    An error finding for each disk that is not there; what apply changes of a definition that has drifted.
+    """
+    if not decided.guests:
         return decided
     from msgspec.structs import replace
 
@@ -337,7 +341,37 @@ def with_absent_disks(decided: Plan, root: str | None) -> Plan:
     system = open_system(root)
     absent = [(one.name, why) for one in decided.guests if one.disk and (why := no_system(system, one)) is not None]
     added = (Finding(level="error", text=why, where=f"guest {name}") for name, why in absent)
-    return replace(decided, findings=(*decided.findings, *added))
+    guests = tuple(with_drift(decided, one, host, system) for one in decided.guests)
+    return replace(decided, guests=guests, findings=(*decided.findings, *added))
+
+
+def with_drift(decided: Plan, guest: PlannedGuest, host: Host, system: System) -> PlannedGuest:
+    """Return a guest of a plan; `changes` has also what libvirt's definition has otherwise than it was planned."""
+    old = next((one for one in (host.in_force.guests if host.in_force else ()) if one.name == guest.name), None)
+    if old is None or guest.change == "create":
+        return guest
+    from msgspec.structs import replace
+
+    from hosttune.domain.update import updated
+    from hosttune.domain.writer import domain_xml
+    from hosttune.hypervisor.connection import read_definition
+    from hosttune.inventory.bare import runs
+    from hosttune.model.plan import GuestChange
+
+    try:
+        now = read_definition(system, guest.name)
+    except Unreadable:
+        return guest
+    want = domain_xml(decided, guest.name)
+    then = domain_xml(replace(decided, guests=(old.places,)), guest.name)
+    known = {(one.element, one.was) for one in updated(then, then, want).changes}
+    active = any(one.name == guest.name and runs(one) for one in host.guests or ())
+    drift = tuple(
+        GuestChange(element=one.element, was=one.was, becomes=one.becomes, when="next-start" if active else "now")
+        for one in (updated(then, now, want).changes if now else ())
+        if (one.element, one.was) not in known
+    )
+    return replace(guest, change="update", changes=(*guest.changes, *drift)) if drift else guest
 
 
 def with_expectations(decided: Plan, host: Host) -> Plan:

@@ -24,7 +24,7 @@ from hosttune.hypervisor.connection import (
     uuid_of,
     virsh,
 )
-from hosttune.hypervisor.removed import drop, give_back, keep, nvram_of
+from hosttune.hypervisor.removed import drop, give_back, keep
 from hosttune.machine.system import System
 from hosttune.model.intent import is_guest_name
 from hosttune.settings.explains import Explains
@@ -174,8 +174,6 @@ class Guest(GuestDefinition, EditedInPlace):
         if old is None:
             self._refuse_running(state, "a guest of that name runs without a definition: shut it down first")
             kept = give_back(system, self.target, value)
-            if not kept:
-                self._refuse_leftovers(system, value)
         edits = old is not None and read_domain(value).uuid != read_domain(old).uuid
         xml = self.edited(None, read_definition(system, self.target, secure=True), value)[0] if edits else value
         # What libvirt itself has printed can fail its own schema: then the original could not be put back.
@@ -187,15 +185,6 @@ class Guest(GuestDefinition, EditedInPlace):
     def _refuse_running(self, state: str | None, why: str) -> None:
         if is_active(state):
             raise WriteFailed(f"guest {self.target}", why)
-
-    def _refuse_leftovers(self, system: System, xml: str) -> None:
-        """Raise WriteFailed if an earlier guest left UEFI variables.
-
-        This guest would use them, and undefining it would remove them.
-        """
-        path = nvram_of(xml, self.target)
-        if path is not None and system.exists(path):
-            raise WriteFailed(path, "UEFI variables of an earlier guest of that name: move them away first")
 
 
 def named(kind: str, target: str) -> str:

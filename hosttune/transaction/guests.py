@@ -14,6 +14,7 @@ from hosttune.guest import guest_files
 from hosttune.hypervisor import no_system, process_of, ready, startable, unreachable, verify_running, xml_difference
 from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.hypervisor.connection import has_managed_save
+from hosttune.hypervisor.removed import nvram_of
 from hosttune.journal import Record
 from hosttune.machine.system import System
 from hosttune.model.host import Host
@@ -62,14 +63,25 @@ def _action(kind: str, target: str, want: Any, why: str) -> Action:
 
 
 def removal_steps(plan: Plan, known: Iterable[Record]) -> tuple[Step, ...]:
-    """Return the ways back of the guests that a plan takes away: their definitions and files. Raises Refused."""
+    """Return the ways back of the guests that a plan takes away: their definitions and files."""
     names = {one.name for one in plan.removals}
     records = [one for one in known if one.target in names and one.kind in (FILES, DEFINITION, AdoptedDefinition.kind)]
-    strange = names - {one.target for one in records if one.kind != FILES}
-    if strange:
-        what = f"the plan is stale: it takes away {', '.join(sorted(strange))}, which is not in force here"
-        raise Refused(what, where="plan: removals", hint="plan again: hosttune plan")
     return tuple(back_step(one, "the guest is taken away") for one in records)
+
+
+def refuse_variables(system: System, prepared: Iterable[Prepared], host: Host) -> None:
+    """Raise Refused if an earlier guest left UEFI variables, which a new guest of its name would use.
+
+    Those of a guest in force that was undefined by hand are its own.
+    """
+    own = {guest.name for guest in host.in_force.guests} if host.in_force else set()
+    for step in (one.step for one in prepared if one.verdict == TODO and one.live is None):
+        name = step.setting.target
+        if step.setting.kind == DEFINITION and step.want is not None and name not in own:
+            path = nvram_of(step.want, name)
+            if path is not None and system.exists(path):
+                what = f"UEFI variables of an earlier guest {name!r} would be those of the new one"
+                raise Refused(what, where=path, hint=f"move them away first: mv {path} {path}.old")
 
 
 def guest_verdicts(system: System, prepared: Sequence[Prepared], plan: Plan, host: Host) -> tuple[Prepared, ...]:

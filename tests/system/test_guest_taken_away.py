@@ -81,6 +81,28 @@ def test_a_guest_that_would_lose_something_is_refused(cli: Cli, intent: Path, pa
     assert (code, way in err) == (3, True), err
 
 
+def test_a_guest_that_was_undefined_by_hand_is_defined_again_with_its_variables(cli: Cli, intent: Path) -> None:
+    nvram, definition = "var/lib/libvirt/qemu/nvram/b_VARS.fd", ".hosttune/commands/virsh-dumpxml-b"
+    cli.root.put(nvram, "variables")
+    before = cli.root.get(definition)
+    (cli.root.path / definition).unlink()
+    done = cli.json("apply", "--intent", str(intent), "--yes")
+    assert [one["action"] for one in done["entries"] if one["outcome"] == "done"] == ["guest:b"]
+    assert (cli.root.get(definition), cli.root.get(nvram)) == (before, "variables")
+
+
+def test_a_new_guest_does_not_get_the_variables_of_an_earlier_one(cli: Cli, intent: Path) -> None:
+    nvram = "var/lib/libvirt/qemu/nvram/d_VARS.fd"
+    cli.root.put(nvram, "variables")
+    intent.write_text(HEAD + "".join(ROWS) + ROWS[0].replace("name: a", "name: d"))
+    code, _, err = cli("apply", "--intent", str(intent), "--yes")
+    assert (code, f"mv /{nvram} /{nvram}.old" in err) == (3, True), err
+    assert set(in_force(cli)) == {"a", "b", "c"}
+    (cli.root.path / nvram).unlink()
+    assert cli("apply", "--intent", str(intent), "--yes")[0] == 0
+    assert set(in_force(cli)) == {"a", "b", "c", "d"}
+
+
 def test_what_was_kept_is_deleted_only_when_asked(cli: Cli, intent: Path) -> None:
     nvram = "var/lib/libvirt/qemu/nvram/b_VARS.fd"
     cli.root.put(nvram, "variables")

@@ -38,7 +38,8 @@ class World:
         self.write("a", "b")
 
     def write(self, *names: str, **changed: str) -> None:
-        """Write the intent of these guests; `changed`: their memory."""
+        """Write the intent of these guests, of all without names; `changed`: their memory."""
+        names = names or tuple(ROWS)
         rows = (ROWS[name].replace("32GiB", changed.get(name, "32GiB")) for name in names)
         self.intent.write_text(HEAD + "".join(rows))
 
@@ -206,12 +207,12 @@ STATES = {
         World.has_a_snapshot, "revert --guest a --yes", 3, "virsh snapshot-delete a first"
     ),
     "apply: a running guest shrinks": State(
-        World.runs_and_shrinks, APPLY, 0, r"virsh shutdown NAME, then (hosttune apply --intent FILE --start)",
-        lack="a running guest still has it",
+        World.runs_and_shrinks, APPLY, 0, "virsh shutdown a, then hosttune apply --start",
+        lack="still runs on it",
     ),
-    "apply: no plan is saved": State(World.apply, "apply --yes", 2, "hosttune plan -f FILE"),
+    "apply: no plan is saved": State(World.write, "apply --yes", 2, "hosttune plan -f FILE"),
     "apply: none, and there is an intent": State(
-        World.apply, "apply --yes", 2, "hosttune apply --intent FILE", again=False
+        World.write, "apply --yes", 2, "hosttune apply --intent FILE", again=False
     ),
     "apply: another operator was faster": State(
         World.other_was_faster, "apply OLD --yes", 3, "hosttune apply --intent FILE", again=False

@@ -102,6 +102,30 @@ def test_a_preference_of_a_third_value_is_set_again(three: Day) -> None:
     assert three("status", "-o", "json").ended()["drift"] == []
 
 
+@pytest.mark.parametrize("memory", ["64GiB", "32GiB"])
+def test_the_plan_says_what_of_a_definition_by_hand_goes_back(three: Day, memory: str) -> None:
+    text = three.definitions()["a"]
+    cpu = three.places()["a"].cpus[0]
+    disk = "<disk type='file' device='disk'><source file='/more.img'/><target dev='vdz' bus='virtio'/></disk>"
+    mine = text.replace("</devices>", f"{disk}</devices>")
+    three.root.put(DEFINITION.format("a"), mine)
+    assert asked(three, A, B, C).plan("--check").ended()["guests"][0]["change"] == "keep"
+    three.root.put(
+        DEFINITION.format("a"), mine.replace(f"cpuset='{cpu}'", "cpuset='0'").replace(f'cpuset="{cpu}"', 'cpuset="0"')
+    )
+    (guest,) = [
+        one
+        for one in asked(three, {**A, "memory": memory}, B, C).plan("--check").ended(1)["guests"]
+        if one["name"] == "a"
+    ]
+    changes = {one["element"]: (one["was"], one["becomes"], one["when"]) for one in guest["changes"]}
+    assert changes["vcpupin 0"] == ("host CPUs 0", f"host CPUs {cpu}", "now")
+    assert ("memory" in changes) == (memory == "32GiB")
+    three.apply().ended()
+    assert (three.places()["a"].cpus[0], "/more.img" in three.definitions()["a"]) == (cpu, True)
+    assert three.plan("--check").code == 0
+
+
 @pytest.mark.parametrize("way", ["absent", "prune", "revert --guest"])
 def test_one_guest_is_taken_away_and_the_others_stay(three: Day, way: str, tmp_path: Path) -> None:
     before = three.places()

@@ -146,17 +146,6 @@ def test_guests_that_were_not_recorded_are_unknown(tmp_path: Path) -> None:
         GuestState.of("g").read(capture)
 
 
-def test_variables_of_an_earlier_guest_are_kept(scratch: Scratch, tmp_path: Path) -> None:
-    path = f"/var/lib/libvirt/qemu/nvram/{GUEST.name}_VARS.fd"
-    tree(tmp_path, {path: "variables"})
-    with pytest.raises(WriteFailed, match=path):
-        Guest.of(GUEST.name).write(scratch, xml_of(GUEST))
-    assert Guest.of(GUEST.name).read(scratch) is None
-    bios = changed(GUEST, firmware="bios")
-    Guest.of(GUEST.name).write(scratch, xml_of(bios))
-    assert Guest.of(GUEST.name).read(scratch) == xml_of(bios)
-
-
 @given(st.text())
 def test_a_name_is_a_name_or_refused(name: str) -> None:
     for kind in (Guest, GuestState):
