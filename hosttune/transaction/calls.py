@@ -112,7 +112,7 @@ def revert(
     dry_run: bool = False,
     confirm: undoing.Confirm = lambda lines: True,
 ) -> Result:
-    """Revert every finished transaction, newest first, or rehearse that. Raises Refused, Declined if not confirmed."""
+    """Put all that is in force back to its original, or rehearse that. Raises Refused, Declined if not confirmed."""
     return _with_code(undoing.revert(here[0], say, force=force, dry_run=dry_run, confirm=confirm))
 
 
