@@ -93,7 +93,9 @@ def compare(
         elif guest.name in replan or not same_request(host, guest, wanted, intent.reserve):
             moving[guest.name] = guest
         elif lost := _lost(host, guest):
-            hint = f"change the devices in its intent, or hosttune plan -f FILE --replan {guest.name}"
+            hint = "change the devices in its intent"
+            if not isinstance(wanted.gpus, tuple):
+                hint += f", or let it have others: hosttune plan -f FILE --replan {guest.name}"
             why = (*lost, "it is left as it is")
             out[guest.name] = Unplaced(guest=guest.name, why=why, relaxation=(hint,), stays=True)
             fixed.append(guest)
