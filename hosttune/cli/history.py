@@ -13,7 +13,7 @@ from hosttune.errors import BadInput
 @click.command(cls=Command)
 @host_options
 @click.argument("number", metavar="[N]", type=click.IntRange(min=1), required=False)
-@click.option("--intent", is_flag=True, help="Print the intent of transaction N, for hosttune apply --intent.")
+@click.option("--intent", is_flag=True, help="Print the intent of transaction N, for hosttune apply --intent FILE.")
 @OUTPUT
 def history(root: str | None, document: str | None, number: int | None, intent: bool, output: str) -> None:
     """List every transaction; print one, or the intent of that day.

@@ -452,6 +452,7 @@ def differences(live_xml: str, want_xml: str) -> tuple[str, ...]:
     """
     read_domain(want_xml, where="planned definition")
     try:
-        return tuple(map(str, updated(None, live_xml, want_xml).changes))
+        changes = updated(None, live_xml, want_xml).changes
     except BadInput as error:
         return (f"{error.where}: {error.what}",)
+    return tuple(f"{change.element}: wanted {change.becomes}, found {change.was}" for change in changes)

@@ -184,7 +184,7 @@ def baseline_text(spreads: Iterable[Spread], *, source: str) -> str:
         (MachineModel(one.product, one.gpus), one) for one in spreads
     )
     blocks = [
-        f"# Declared baseline of a fleet, for hosttune fleet baseline --against and --baseline ({_comment(source)}).",
+        f"# Declared baseline of a fleet, for --against and --baseline of hosttune fleet ({_comment(source)}).",
         "# A value, a list of values, or {min: …, max: …} where versions have an order. Remove what may differ.",
         "version: 1",
         "hosts:",

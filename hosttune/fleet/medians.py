@@ -1,4 +1,4 @@
-"""Statistics over a fleet: medians, outliers, and floors for `hosttune validate --fleet`. Pure.
+"""Statistics over a fleet: medians, outliers, and floors for `hosttune validate --fleet FILE`. Pure.
 
 For each metric and device model: the median and the median absolute deviation (MAD). One figure is the median of the
 runs of one subject (a GPU, a pair of GPUs) on one host. A figure is an outlier if its modified z-score
@@ -125,7 +125,7 @@ class Figures:
 
 
 def floors_toml(medians: Iterable[Median], *, run: str | None = None, at: str | None = None) -> str:
-    """Return baselines of kind "fleet" in TOML, as `hosttune validate --fleet` reads them.
+    """Return baselines of kind "fleet" in TOML, as `hosttune validate --fleet FILE` reads them.
 
     The tolerance of a floor is the distance from the median at which a figure becomes an outlier, at least
     LEAST_TOLERANCE. A median that gives no floor (too few hosts, not judged, above the device's peak) is a comment with
@@ -133,7 +133,7 @@ def floors_toml(medians: Iterable[Median], *, run: str | None = None, at: str | 
     """
     source = "median of our fleet" + (f", run {run}" if run else "") + (f", {at}" if at else "")
     peaks = shipped().peaks
-    blocks = ["# Medians of a fleet for `hosttune validate --fleet`: a host that lags behind them warns."]
+    blocks = ["# Medians of a fleet for `hosttune validate --fleet FILE`: a host that lags behind them warns."]
     rows = [_floor(one, source, peaks) for one in medians if one.device is not None]
     blocks += rows or [
         "# Nothing was measured on a known device: hosttune fleet discover, then fleet validate --level 1."

@@ -20,7 +20,9 @@ from hosttune.model.commandline import text_of, without
 from hosttune.model.force import GuestInForce, InForce, SettingInForce
 from hosttune.model.gpu import Gpu, MigInstance
 from hosttune.model.host import Host, NumaNode, PciDevice, RunningGuest
+from hosttune.model.plan import MigAssignment, PlannedGuest
 from hosttune.model.platform import RUNNING
+from hosttune.model.vgpu import Vgpu, VgpuFunction
 from hosttune.settings.drivers import Driver
 from hosttune.settings.kernelargs import KernelArguments
 from hosttune.settings.memory import HugePages, Ksm
@@ -57,10 +59,17 @@ def _given_back(node: NumaNode, size_bytes: int, page_bytes: int | None) -> Numa
     return changed(node, hugepages=pools)
 
 
-def bare_host(host: Host, force: InForce, residents: Collection[RunningGuest], stay: Iterable[GuestInForce]) -> Host:
+def bare_host(
+    host: Host,
+    force: InForce,
+    residents: Collection[RunningGuest],
+    stay: Iterable[GuestInForce],
+    again: Iterable[GuestInForce] = (),
+) -> Host:
     """Return the host without the guests in force that it has (`residents`), and with the original settings.
 
-    `stay`: guests whose MIG instances are taken, whether they exist yet or not; those of the others are free.
+    `stay`: guests whose MIG instances are taken, whether they exist yet or not. `again`: guests that will have the same
+    ones: they and their vGPUs are as if not made yet.
     """
     adopted = {guest.name for guest in force.guests if guest.adopted is not None}
     claims = Counter[tuple[int, int]]()  # pages of adopted guests that do not run: they stay with the host's other uses
@@ -86,7 +95,8 @@ def bare_host(host: Host, force: InForce, residents: Collection[RunningGuest], s
         kernel_args=_arguments(host.kernel_args, force.settings),
         numa_nodes=tuple(_with_pools(node, originals, claims) for node in host.numa_nodes),
         pci=tuple(_function(device, originals) for device in host.pci),
-        gpus=tuple(_gpu(gpu, originals, stay) for gpu in host.gpus),
+        gpus=with_instances((_gpu(gpu, originals, again) for gpu in host.gpus), [guest.places for guest in stay]),
+        vgpu=host.vgpu and _without_types(host.vgpu, {one.address for guest in again for one in guest.places.devices}),
     )
 
 
@@ -125,18 +135,35 @@ def _function(device: PciDevice, originals: Originals) -> PciDevice:
     return device if (driver, acs) == (device.driver, device.acs) else changed(device, driver=driver, acs=acs)
 
 
-def _gpu(gpu: Gpu, originals: Originals, stay: Iterable[GuestInForce]) -> Gpu:
+def _gpu(gpu: Gpu, originals: Originals, again: Iterable[GuestInForce]) -> Gpu:
     persistence = originals.get((GpuPersistence.kind, gpu.address), gpu.persistence)
     watts = originals.get((GpuPowerLimit.kind, gpu.address), gpu.power_limit_watts)
-    mig = gpu.mig
-    if mig is not None:
-        known = {one.start for one in mig.instances or ()}
-        owed = tuple(
-            MigInstance(profile=one.profile, start=one.start)
-            for guest in stay
-            if any(device.vgpu_type for device in guest.places.devices)
-            for one in guest.places.mig
-            if one.gpu == gpu.address and one.start not in known
-        )
-        mig = changed(mig, instances=(*(mig.instances or ()), *owed)) if owed else mig
+    mig, starts = gpu.mig, {one.start for guest in again for one in guest.places.mig if one.gpu == gpu.address}
+    if mig is not None and mig.instances and starts:
+        mig = changed(mig, instances=tuple(one for one in mig.instances if one.start not in starts))
     return changed(gpu, persistence=persistence, power_limit_watts=watts, mig=mig)
+
+
+def with_instances(gpus: Iterable[Gpu], guests: Iterable[PlannedGuest]) -> tuple[Gpu, ...]:
+    """Return the GPUs with the MIG instances that these guests have or will have as vGPUs."""
+    owed = [one for guest in guests if any(device.vgpu_type for device in guest.devices) for one in guest.mig]
+    return tuple(_with_owed(gpu, [one for one in owed if one.gpu == gpu.address]) for gpu in gpus)
+
+
+def _with_owed(gpu: Gpu, owed: Iterable[MigAssignment]) -> Gpu:
+    known = (gpu.mig and gpu.mig.instances) or ()
+    starts = {one.start for one in known}
+    more = tuple(MigInstance(profile=one.profile, start=one.start) for one in owed if one.start not in starts)
+    return changed(gpu, mig=changed(gpu.mig, instances=(*known, *more))) if gpu.mig and more else gpu
+
+
+def _without_types(vgpu: Vgpu, functions: Collection[str]) -> Vgpu:
+    """Return the vGPU data in which these functions, or mediated devices, are not made."""
+
+    def one(function: VgpuFunction) -> VgpuFunction:
+        kind = None if function.address in functions else function.current_type
+        return changed(
+            function, current_type=kind, mdevs=tuple(uuid for uuid in function.mdevs if uuid not in functions)
+        )
+
+    return changed(vgpu, gpus=tuple(changed(gpu, functions=tuple(map(one, gpu.functions))) for gpu in vgpu.gpus))

@@ -23,6 +23,7 @@ from hosttune.settings.setting import BOOT, Setting
 from hosttune.settings.traits import Divisible, WrittenTogether
 
 AGAIN, KEPT = "boot", "keep"  # verbs of transactions that set again what is in force; they are never reverted
+LATER = "after-stop"  # the verb of a transaction that does what a plan in force has left for the end of a guest's run
 GUEST, ADOPTED = "guest", "adopted-guest"
 # Kinds that follow from the guests and settings of a plan: no plan has an action of one.
 FOLLOWING = (GUEST, ADOPTED, "guest-files", "guest-state", "drop-in")
@@ -252,7 +253,7 @@ def newest(transactions: Iterable[Transaction]) -> int:
 
 def changes_force(transaction: Transaction) -> bool:
     """Return whether a finished transaction changed what is in force: not one that set it again or was rolled back."""
-    if transaction.header.verb in (AGAIN, KEPT) or transaction.state not in _CLOSED:
+    if transaction.header.verb in (AGAIN, KEPT, LATER) or transaction.state not in _CLOSED:
         return False
     return transaction.goes_on or transaction.state != "reverted"
 
@@ -333,6 +334,28 @@ def _setting(one: Standing, setting_of: SettingOf, sources: Mapping[int, Any]) -
     )
 
 
+def newest_plan(transactions: Iterable[Transaction], plan_of: PlanOf) -> tuple[Transaction, Plan] | None:
+    """Return the plan applied last, with its transaction; None if there is none, or if all was reverted since.
+
+    Raises what `plan_of` raises.
+    """
+    for one in reversed(tuple(transactions)):
+        for _, plan in _plans((one,), plan_of):
+            return None if plan is None else (one, plan)
+    return None
+
+
+def waiting(transactions: Iterable[Transaction], since: Transaction, plan: Plan) -> Iterator[Action]:
+    """Yield what the newest plan has left for the end of guests' runs and no transaction has done yet."""
+
+    def key(one: Record | Action, value: Any) -> tuple[str, str, Any]:
+        return one.kind, one.target, None if one.change == "back" else freeze(value)
+
+    later = (one for one in transactions if one.header.number >= since.header.number and one.state == "applied")
+    done = {key(record, record.new) for one in later for record in one.records}
+    yield from (one for one in plan.actions if one.when == "after-stop" and key(one, one.want) not in done)
+
+
 def plan_in_force(transactions: Iterable[Transaction], plan_of: PlanOf, setting_of: SettingOf) -> Plan | None:
     """Return what is in force as one plan: the newest one, with the guests and values of earlier ones that still stand.
 
@@ -345,7 +368,8 @@ def plan_in_force(transactions: Iterable[Transaction], plan_of: PlanOf, setting_
         return None
     rows = standings(known, setting_of)
     gone = {name for one in rows.dropped for name in one.record.actions}
-    gone |= {action.id for action in plan.actions if action.change == "back" or not transaction.is_applied}
+    left = {action.id for action in plan.actions if action.change == "back" or action.when == "after-stop"}
+    gone |= left if transaction.is_applied else {action.id for action in plan.actions}
     actions = {action.id: action for action in plan.actions if action.id not in gone}
     for one in rows.in_force:
         if one.record.kind not in FOLLOWING:

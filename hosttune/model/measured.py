@@ -1,4 +1,4 @@
-"""Measured figures of a machine, and what is known of it: the input of `hosttune diagnose --measured`.
+"""Measured figures of a machine, and what is known of it: the input of `hosttune diagnose --measured FILE`.
 
 Every value may be unknown (None, or left out). Units are free text, because published figures have many: a unit that
 does not fit its metric makes that figure unknown, and is no reason to refuse the document.

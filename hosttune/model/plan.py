@@ -225,7 +225,8 @@ class Action(Value, frozen=True, kw_only=True):
     """One setting to change. `effect` is "now" or "reboot"; `needed`: the guest cannot work without it.
 
     `change`: "set" it to what is wanted, or put it "back" to its original. `when`: `effect`, or "next-start" of its
-    guest, or "after-stop": what only the present run of a guest holds. `drift`: it is in force and has another value.
+    guest, or "after-stop": only the present runs of guests (`holders`) hold it. `drift`: it is in force and has another
+    value.
     """
 
     id: str
@@ -240,8 +241,10 @@ class Action(Value, frozen=True, kw_only=True):
     change: Literal["set", "back"] = "set"
     when: Literal["now", "next-start", "after-stop", "reboot"] = "now"
     drift: bool = False
+    holders: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        close_lists(self)
         close_mappings(self, "current", "want")
 
 

@@ -55,6 +55,11 @@ def short_value(value: Any) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
 
 
+def change_text(now: str, then: str) -> str:
+    """Return what changes, in words of `short_value`: contents of the same size are only said to be others."""
+    return f"{now}, edited" if now == then and now.startswith("(") else f"{now} -> {then}"
+
+
 def targets_text(kind: str, targets: Sequence[str]) -> tuple[str, str]:
     """Return the title of a change that is the same for each target, and the targets, "" if the title has the one."""
     if len(targets) == 1:
@@ -77,6 +82,6 @@ def value_lines(rows: Iterable[tuple[Any, Any, Any, str]]) -> Iterator[str]:
     )
     for (kind, now, then, why), targets in alike.items():
         title, names = targets_text(kind, targets)
-        yield f"  {title}: {now} -> {then}{f' ({why})' if why else ''}"
+        yield f"  {title}: {change_text(now, then)}{f' ({why})' if why else ''}"
         if names:
             yield f"      {names}"

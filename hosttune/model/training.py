@@ -1,4 +1,4 @@
-"""A training run as it was reported: the input of `hosttune predict --training`."""
+"""A training run as it was reported: the input of `hosttune predict --training FILE`."""
 
 from __future__ import annotations
 

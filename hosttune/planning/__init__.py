@@ -22,7 +22,7 @@ nodes. Whole cores are assigned unless `smt: threads` is set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -30,11 +30,13 @@ from msgspec.structs import replace as changed
 
 from hosttune.inventory.devices import read_catalogue
 from hosttune.inventory.pages import read_memory
+from hosttune.inventory.resources import Resources
 from hosttune.inventory.sizing import PlanningContext, read_field
 from hosttune.knobs.registry import check_settings
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Finding, Plan, PlannedGuest, Source, Unplaced
+from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.planning.batch import Outcome, check_apart, guest_request_of, place_guests
 from hosttune.planning.guest.reserve import take_entry
 from hosttune.planning.host.actions import plan_actions
@@ -46,7 +48,7 @@ from hosttune.planning.mig.check import check_mig
 from hosttune.planning.rebase import rebase, values_of
 from hosttune.planning.request.resource_pool import GuestRequest
 from hosttune.planning.standing import Standing, beyond, compare, compared, entry_of
-from hosttune.planning.staying import place_again
+from hosttune.planning.staying import objective, place_again
 
 __all__ = ["plan"]
 
@@ -106,7 +108,7 @@ def plan(
     guests = tuple(compared(host, standing, guest, new[guest.name]) for guest in named)
     every = (*guests, *(guest.places for guest in standing.fixed if guest.name not in new))
     actions, of_actions = _actions(host, standing, ground, context, every)
-    return Plan(
+    decided = Plan(
         host_digest=host.digest,
         hostname=host.hostname,
         boot_id=host.boot_id,
@@ -129,6 +131,26 @@ def plan(
         unnamed=standing.unnamed,
         prune=prune,
     )
+
+    def freed(name: str) -> Plan:
+        return plan(host, intent, where=where, source=source, prune=prune, replan=(name,))
+
+    better = () if replan or place else tuple(_better(context.resources, decided, freed))
+    return changed(decided, findings=(*decided.findings, *better))
+
+
+def _better(resources: Resources, decided: Plan, freed: Callable[[str], Plan]) -> Iterator[Finding]:
+    """Yield each guest that stays although it would get a better place. `freed`: the plan in which it need not stay."""
+    for guest in decided.guests:
+        homes = {str(device.host_node) for device in guest.devices if device.host_node is not None}
+        beside = len(homes) == 1 and {cell.host_nodes for cell in guest.cells} == homes
+        if guest.change != "keep" or beside or not homes:
+            continue
+        other = freed(guest.name)
+        places = [objective(resources, one) for one in (*(g for g in other.guests if g.name == guest.name), guest)]
+        if len(other.unplaced) <= len(decided.unplaced) and places[0] < places[-1]:
+            text = f"it could be nearer to its devices: plan again with --replan {guest.name}"
+            yield Finding(level="info", text=text, where=f"guest {guest.name}")
 
 
 def _beside_fixed(ground: PlanningContext, standing: Standing, replan: Collection[str]) -> PlanningContext:
@@ -157,6 +179,10 @@ def _actions(
     if force is None or not (force.settings or force.guests):
         found, of_actions = plan_actions(bare, intent, ground.resources, ground.memory, context.catalogue, guests)
         return found, list(of_actions)
+    # What old runs hold stays away from the host's work until they have stopped.
+    olds = (beyond(bare, run, None, run=True) for run in standing.old_runs.values())
+    held = CpuSet(cpu for old in olds for pin in old.vcpu_pins or () for cpu in parse_cpus(pin.cpus))
+    ground = replace(ground, resources=replace(ground.resources, pinned=CpuSet(ground.resources.pinned | held)))
     desired, findings = plan_actions(
         bare, intent, ground.resources, ground.memory, context.catalogue, guests, every=True
     )

@@ -6,7 +6,7 @@ with the value that the host has now. What is in force and not desired any more 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -91,14 +91,17 @@ def rebase(
                 continue  # the next boot reserves them already
             if when == "next-start" and part in run_with:
                 when = "now"
-            if action.kind == HugePages.kind and busy.get(part):
-                want, when = (want, "after-stop") if now == want + busy[part] else (want + busy[part], when)
+            if was and action.kind == HugePages.kind:
+                action = changed(action, why=action.why.partition(",")[0])  # free on the bare host is not free now
+            if action.kind == HugePages.kind and part in busy and type(now) is int:
+                held_now = want + sum(busy[part].values())
+                later = changed(action, current=held_now, want=want, when="after-stop", holders=tuple(busy[part]))
+                rows[key, "after-stop"] = later, [part]
+                want = held_now
             ours = was is not None and was.want == want
             if now == want or (was is not None and ours and _is_settled(action.kind, now, was)):
                 continue
             row = changed(action, current=now, want=want, when=when, drift=ours)
-            if was and action.kind == HugePages.kind:
-                row = changed(row, why=action.why.partition(",")[0])  # what is free on the bare host is not so now
             rows.setdefault((action.id, now, want, when, ours), (row, []))[1].append(part)
     given_up = frozenset(_given_up(standing.intent, held))
     stays = frozenset(key for key, was in held.items() if _stays(force, key, was, guests))
@@ -117,8 +120,9 @@ def rebase(
             effect="reboot" if reboot else "now",
             change="back",
             when="after-stop" if part in busy else "reboot" if reboot else "now",
+            holders=tuple(busy.get(part, ())),
         )
-        rows.setdefault((back.id, "back", back.current, back.want, back.when), (back, []))[1].append(part)
+        rows.setdefault((back.id, "back", back.current, back.want, back.holders), (back, []))[1].append(part)
     return tuple(_of_parts(action, parts) for action, parts in rows.values())
 
 
@@ -181,17 +185,19 @@ def _stays(force: InForce, key: Key, was: _Held, guests: Iterable[PlannedGuest])
     return kind == VgpuType.kind and part in devices
 
 
-def _busy(standing: Standing, guests: Iterable[PlannedGuest]) -> Mapping[str, int]:
-    """Return the parts that only the present runs of guests hold; of a pool the number of its pages."""
-    planned, found = {guest.name: guest for guest in guests}, Counter[str]()
+def _busy(standing: Standing, guests: Iterable[PlannedGuest]) -> Mapping[str, Counter[str]]:
+    """Return the parts that only the present runs of guests hold: by the guest, of a pool the number of its pages."""
+    planned, found = {guest.name: guest for guest in guests}, defaultdict[str, Counter[str]](Counter)
     for name, run in standing.residents.items():
         if not runs(run):
             continue
         entry = beyond(standing.bare, run, planned.get(name), run=True)
-        found.update(str(cpu) for pin in entry.vcpu_pins or () for cpu in parse_cpus(pin.cpus))
-        found.update(a for device in entry.devices for a in (device, *standing.bare.index.above(device)))
+        parts = [str(cpu) for pin in entry.vcpu_pins or () for cpu in parse_cpus(pin.cpus)]
+        parts += (a for device in entry.devices for a in (device, *standing.bare.index.above(device)))
+        for one in parts:
+            found[one][name] += 1
         for part in entry.memory or ():
             if part.node is not None and part.page_bytes:
                 pool = f"{sysfs.pool(part.node, part.page_bytes)}/nr_hugepages"
-                found[pool] += (part.memory_bytes or 0) // part.page_bytes
+                found[pool][name] += (part.memory_bytes or 0) // part.page_bytes
     return found

@@ -111,11 +111,12 @@ def compare(
         )
         out = {guest.name: Unplaced(guest=guest.name, why=(unasked,), stays=True) for guest in intent.guests}
         fixed, moving, gone = list(ours.values()), {}, []
+    again = [one for name, one in moving.items() if name not in replan and asked[name].mig == one.request.mig]
     settings = {name: one.value for name, one in force.wanted.items() if not (prune and _from_file(one.source))} | dict(
         intent.settings or {}
     )
     return Standing(
-        bare=host if force == NOTHING else bare_host(host, force, residents.values(), fixed),
+        bare=host if force == NOTHING else bare_host(host, force, residents.values(), fixed, again),
         intent=changed(intent, settings=settings if force.wanted else intent.settings, guests=intent.present),
         fixed=tuple(fixed),
         moving=moving,

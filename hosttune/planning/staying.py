@@ -1,16 +1,20 @@
 """Guests that stay where they are: on their own CPUs and nodes, beside guests that are placed anew.
 
-Pure. Of guests whose request has changed, each keeps what it had if all that fit without it still fit: first its
-devices, then its nodes; on the nodes where it is it takes its own CPUs first (`PlanningContext.turns`).
+Pure. Of guests whose request has changed, each keeps its devices if all that fit without that still fit. The search
+counts cells on other nodes and other vCPUs before its objective (`placements`); on its nodes a guest takes its own CPUs
+first (`PlanningContext.turns`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations
 
 from msgspec.structs import replace as changed
 
+from hosttune.inventory.bare import with_instances
 from hosttune.inventory.resources import Core, NodeResources, Resources
 from hosttune.inventory.sizing import PlanningContext
 from hosttune.model.host import RunningGuest
@@ -69,9 +73,18 @@ def _with_free(node: NodeResources, free: tuple[Core, ...]) -> NodeResources:
     return replace(node, free=free, free_threads=CpuSet(cpu for core in free for cpu in core.cpus))
 
 
+def objective(resources: Resources, guest: PlannedGuest) -> Fraction:
+    """Return what the planner makes small: each cell's share of the vCPUs times its devices' distances, and the
+    distances between cells.
+    """
+    nodes = {int(cell.host_nodes): len(CpuSet.parse(cell.vcpus)) for cell in guest.cells}
+    homes = [device.host_node for device in guest.devices if device.host_node is not None]
+    near = sum(vcpus * resources.distance(node, home) for node, vcpus in nodes.items() for home in homes)
+    return Fraction(near, len(guest.vcpu_pins)) + sum(resources.distance(a, b) for a, b in combinations(nodes, 2))
+
+
 # --- guests whose request has changed ---------------------------------------------------------------------------
 
-DEVICES, NODES = 1, 2  # what a guest keeps: its devices; its nodes as well
 Placement = tuple[tuple[Outcome, ...], tuple[Finding, ...]]
 
 
@@ -80,55 +93,54 @@ def place_again(
 ) -> Placement:
     """Place guests of which some have had places (`context.own`): the most guests first, then the fewest moves.
 
-    `old_runs`: guests that run now and are changed or taken away; no other guest gets what they have.
+    Of two guests that cannot both keep their devices, the first does. The search itself counts moves of cells and
+    vCPUs. `old_runs`: guests that run now and are changed or taken away; no other guest gets what they have.
     """
     own = tuple(want.guest.name for want in wants if want.guest.name in context.own)
-    known: dict[tuple[tuple[str, int], ...], Placement] = {}
+    known: dict[Names, Placement] = {}
 
-    def keep(levels: Mapping[str, int]) -> Placement:
-        key = tuple(sorted(levels.items()))
-        if key not in known:
-            known[key] = _place_keeping(context, wants, levels, old_runs)
-        return known[key]
+    def placed(stay: Names) -> int:
+        if stay not in known:
+            known[stay] = _place_keeping(context, wants, stay, old_runs)
+        return sum(isinstance(one, Placed) for one in known[stay][0])
 
-    def placed(levels: Mapping[str, int]) -> int:
-        return sum(isinstance(one, Placed) for one in keep(levels)[0])
-
-    every = dict.fromkeys(own, NODES)
-    if not own or placed(every) == len(wants):
-        return keep(every)
-    most = placed({})
-    devices = dict.fromkeys(most_staying((), own, lambda stay: placed(dict.fromkeys(stay, DEVICES)) >= most), DEVICES)
-    nodes = most_staying((), (*devices,), lambda stay: placed(devices | dict.fromkeys(stay, NODES)) >= most)
-    return keep(devices | dict.fromkeys(nodes, NODES))
+    if placed(own) == len(wants):
+        return known[own]
+    most = placed(())
+    stay = most_staying((), own, lambda stay: placed(stay) >= most)
+    placed(stay)
+    return known[stay]
 
 
 def _place_keeping(
-    context: PlanningContext,
-    wants: Sequence[GuestRequest],
-    levels: Mapping[str, int],
-    old_runs: Mapping[str, RunningGuest],
+    context: PlanningContext, wants: Sequence[GuestRequest], stay: Names, old_runs: Mapping[str, RunningGuest]
 ) -> Placement:
-    """Place the guests that keep something, or that run, one after the other, then all others together."""
+    """Place the guests that run one after the other, then all others together. `stay`: those that keep devices."""
     found: dict[str, Outcome] = {}
     planned: dict[str, PlannedGuest] = {}
     left = context
     for want in wants:
         name = want.guest.name
-        if name not in levels and name not in old_runs:
+        if name not in old_runs:
             continue
         here = _beside_old_runs(left, {other: run for other, run in old_runs.items() if other != name}, planned)
-        again = _keeping(here, guest_request_of(here, want.guest, want.where), levels.get(name, 0))
-        found[name] = outcome = place_alone(*again)
+        others = [one for one in wants if one is not want and one.guest.name not in found]
+        found[name] = outcome = place_alone(here, _keeping(here, want, others, stay))
         if isinstance(outcome, Placed):
-            if name in context.own:
-                outcome = found[name] = replace(outcome, guest=_in_order(outcome.guest, context.own[name]))
             planned[name] = outcome.guest
             left = take(left, outcome.guest, exclusive=outcome.exclusive)
+            if outcome.guest.mig:
+                host = changed(left.host, gpus=with_instances(left.host.gpus, [outcome.guest]))
+                left = replace(left, host=host, catalogue=replace(left.catalogue, gpus=host.index.gpus))
     left = _beside_old_runs(left, old_runs, planned)
-    others = [guest_request_of(left, want.guest, want.where) for want in wants if want.guest.name not in found]
-    outcomes, findings = place_guests(left, others) if others else ((), ())
-    found |= {want.guest.name: outcome for want, outcome in zip(others, outcomes, strict=True)}
+    rest = [want for want in wants if want.guest.name not in found]
+    again = [_keeping(left, want, [one for one in rest if one is not want], stay) for want in rest]
+    outcomes, findings = place_guests(left, again) if again else ((), ())
+    found |= {want.guest.name: outcome for want, outcome in zip(again, outcomes, strict=True)}
+    for name, had in context.own.items():
+        placement = found.get(name)
+        if isinstance(placement, Placed):
+            found[name] = replace(placement, guest=_in_order(placement.guest, had))
     return off_pins([found[want.guest.name] for want in wants]), findings
 
 
@@ -141,20 +153,20 @@ def _beside_old_runs(
     return context
 
 
-def _keeping(context: PlanningContext, want: GuestRequest, level: int) -> tuple[PlanningContext, GuestRequest]:
-    """Return where and what a guest may get if it keeps what this level says."""
+def _keeping(context: PlanningContext, want: GuestRequest, others: Sequence[GuestRequest], stay: Names) -> GuestRequest:
+    """Return the request of a guest that keeps its devices, but for those that others name, if it is to `stay`."""
     had = context.own.get(want.guest.name)
-    if had is None or not level:
-        return context, want
-    gpus = tuple(device.address for device in had.devices if device.kind == "gpu")
-    want = replace(want, candidates=keeping(context, want.candidates, gpus))
-    if level == NODES:
-        nodes = {int(cell.host_nodes) for cell in had.cells}
-        cores = (
-            core for node in nodes & context.resources.nodes.keys() for core in context.resources.nodes[node].cores
-        )
-        context = limited(context, CpuSet(cpu for core in cores for cpu in core.cpus), whole=False)
-    return context, want
+    if had is None or want.guest.name not in stay:
+        return guest_request_of(context, want.guest, want.where)
+    gone = {*context.catalogue.holders, *(a for one in others for a in (*one.named, *(one.candidates.named or ())))}
+    own = {kind: [one.address for one in had.devices if one.kind == kind] for kind in ("gpu", "nic", "nvme")}
+    free = {kind: tuple(one for one in some if one not in gone) for kind, some in own.items()}
+    counts = {"nics": (want.guest.nics, free["nic"]), "nvme": (want.guest.nvme, free["nvme"])}
+    named = {
+        key: some[:count] for key, (count, some) in counts.items() if isinstance(count, int) and 0 < count <= len(some)
+    }
+    again = guest_request_of(context, changed(want.guest, **named), want.where)
+    return replace(again, candidates=keeping(context, again.candidates, free["gpu"]))
 
 
 def _in_order(guest: PlannedGuest, had: PlannedGuest) -> PlannedGuest:

@@ -8,7 +8,7 @@ from hosttune.report.blocks import Entries, Report, Table
 from hosttune.report.outcomes import Mark
 from hosttune.report.result import entry_rows
 
-_COLUMNS = ("no.", "at", "by", "verb", "intent", "guests", "settings", "outcome")
+_COLUMNS = ("no.", "at", "by", "what", "settings", "guests")
 
 
 def history_report(history: History) -> Report:
@@ -31,4 +31,5 @@ def _row(one: PastTransaction) -> tuple[str | Mark, ...]:
     source = "" if one.source is None else one.source.name or one.source.kind
     signs = (("+", one.guests.created), ("~", one.guests.updated), ("-", one.guests.removed))
     guests = " ".join(f"{sign}{name}" for sign, names in signs for name in names)
-    return str(one.number), one.at.replace("+00:00", "Z"), who, one.verb, source, guests, str(one.settings), one.outcome
+    at = f"{one.at[:16].replace('T', ' ')}Z" if one.at.endswith("+00:00") else one.at
+    return str(one.number), at, who, f"{one.verb} {source}".rstrip(), f"{one.settings} {one.outcome}", guests

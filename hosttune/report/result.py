@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from hosttune.model.result import Drift, Entry, Result
-from hosttune.model.settingtext import NOTHING, setting_value, short_lists, short_value, targets_text
+from hosttune.model.settingtext import NOTHING, change_text, setting_value, short_lists, short_value, targets_text
 from hosttune.model.text import count
 from hosttune.model.values import grouped
 from hosttune.report.blocks import AnyBlock, Entries, Exact, Lines, Report, Section
@@ -151,4 +151,4 @@ def _values(entry: Entry) -> str:
         return after
     if entry.outcome in ("clamped", "failed", "stuck", "conflict", "ignored"):
         return f"{before} -> {want}, {'still' if entry.after == entry.before else 'now'} {after}"
-    return f"{before} -> {want}"
+    return change_text(before, want)

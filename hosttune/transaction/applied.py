@@ -21,7 +21,16 @@ from hosttune.settings.setting import BOOT, Setting
 from hosttune.settings.traits import Divisible, EditedInPlace, WrittenTogether
 from hosttune.transaction.rollback import is_original
 from hosttune.transaction.site import Site, described
-from hosttune.transaction.steps import PENDING, entry, part_of, prepare, setting_of_record, steps_of
+from hosttune.transaction.steps import (
+    PENDING,
+    entry,
+    held_by,
+    part_of,
+    prepare,
+    setting_of_record,
+    steps_of,
+    with_verdict,
+)
 from hosttune.transaction.writing import Made
 
 SUCCESS, NO, PERSON = 0, 1, 4
@@ -42,7 +51,7 @@ def record_entries(
 ) -> Iterable[Entry]:
     """Return one entry for each action of a record, with its own part of the values."""
     setting = setting_of_record(record)
-    for action in record.actions:
+    for action in names_of(record, setting):
         name = _part(setting, action)
         yield Entry(
             action=action,
@@ -52,6 +61,11 @@ def record_entries(
             after=part_of(setting, after, name),
             why=why,
         )
+
+
+def names_of(record: Record, setting: Setting) -> tuple[str, ...]:
+    """Return the actions of a record; one of which only a part counts has the name of that part."""
+    return record.actions if isinstance(setting, WrittenTogether) else (f"{record.kind}:{record.target}",)
 
 
 def _part(setting: Setting, action: str) -> str:
@@ -100,7 +114,7 @@ def status(site: Site) -> tuple[Result, int]:
     )
     unstaged: tuple[Entry, ...] = ()
     try:
-        unstaged = tuple(_never_staged(site, transactions))
+        unstaged = (*_never_staged(site, transactions), *_after_stop(site, transactions))
     except BadInput as error:  # the journal alone is enough for what is applied
         notes = (*notes, f"the plan of {error.where} cannot be read: what it stages for the next boot is unknown")
     result = Result(
@@ -145,6 +159,14 @@ def _never_staged(site: Site, transactions: tuple[Transaction, ...]) -> Iterable
     for one in prepare(site.system, steps):
         if one.verdict == PENDING and recorded.isdisjoint(action.id for action in one.step.actions):
             yield from entry(one)
+
+
+def _after_stop(site: Site, transactions: tuple[Transaction, ...]) -> Iterable[Entry]:
+    """Report what waits for the end of guests' runs. Raises BadInput for a plan that cannot be read."""
+    for action, held in site.waiting(transactions):
+        for one in prepare(site.system, steps_of([action])):
+            why = held_by(action.holders) if held else "its guest has stopped: hosttune apply"
+            yield from entry(with_verdict(one, PENDING, why))
 
 
 def _kept(site: Site, record: Record) -> Iterable[Entry]:
@@ -216,12 +238,12 @@ def _look(site: Site, record: Record) -> Drift | str | None:
         now = freeze(setting.read(site.system))
         works = freeze(setting.effective(site.system))
     except Unreadable as error:
-        return Drift(action=record.actions[0], expected=expected, why=f"{UNREAD}{error.reason}")
+        return Drift(action=names_of(record, setting)[0], expected=expected, why=f"{UNREAD}{error.reason}")
     if not _as_left(setting, record, now):
         if setting.waits_for(site.system) is not None:
             return None  # it cannot be seen now: its guest does not run, or has the device
         why = "; ".join(setting.differences(now, expected)) if isinstance(setting, Explains) else ""
-        return Drift(action=record.actions[0], expected=expected, actual=now, why=why or None)
+        return Drift(action=names_of(record, setting)[0], expected=expected, actual=now, why=why or None)
     if setting.scope == BOOT and not setting.agrees(works, freeze(record.new)):
         return "pending"
     return None
@@ -244,7 +266,7 @@ def _drifted(record: Record, found: Drift | str | None) -> Iterable[Drift]:
     if not isinstance(found, Drift):
         return
     setting = setting_of_record(record)
-    for action in record.actions:
+    for action in names_of(record, setting):
         name = _part(setting, action)
         expected, actual = part_of(setting, found.expected, name), part_of(setting, found.actual, name)
         if found.why or expected != actual:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from hosttune.errors import BadInput, Declined, Refused
+from hosttune.inventory.bare import runs
 from hosttune.journal import Record, Store, Transaction
 from hosttune.journal.force import left_by
 from hosttune.journal.records import TAKING_AWAY
@@ -60,6 +61,7 @@ from hosttune.transaction.steps import (
     covered,
     entries,
     entry,
+    held_by,
     in_order,
     prepare,
     setting_of_record,
@@ -86,7 +88,7 @@ class Options:
 class Wanted:
     """The steps of a plan: `steps` for its actions, `guests` for its guests.
 
-    `waiting`: what only a present run of a guest holds. The next plan after its end has it as an ordinary step.
+    `waiting`: what only a present run of a guest holds, and modes of GPUs that go back once --disrupt names the GPU.
     """
 
     plan: Plan
@@ -96,7 +98,7 @@ class Wanted:
 
 
 _VERBS = {"apply": "apply", TAKING_AWAY: "revert"}  # of a transaction, and of the command that made it
-_AFTER_STOP = "a running guest still has it: virsh shutdown NAME, then hosttune apply --intent FILE --start"
+_RESETS = "it goes back with a reset of the GPU: hosttune apply --disrupt {}"
 Confirm = Callable[[Sequence[Prepared]], bool]
 Discover = Callable[[], Host]
 
@@ -150,9 +152,17 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
     rows = site.standings(transactions)
     known = [one.record for one in rows.in_force]
     removed = removal_steps(wanted.plan, known)
-    sets = [step for step in wanted.steps if not step.back]
+    running = {guest.name for guest in host.guests or () if runs(guest)}
+    waits = [
+        step for step in wanted.waiting if host.guests is None or not step.holders or running.intersection(step.holders)
+    ]
+    now = [step for step in wanted.waiting if step not in waits]
+    targets = {step.name for step in now}
+    now += (step for step in wanted.steps if step.name not in targets)
+    sets = [step for step in now if not step.back]
     # The plan's order: the steps of `wanted` are in that of execution, and are put in it again below.
-    backs = [*removed, *(with_origin(step, known) for step in reversed(wanted.steps) if step.back)]
+    origins = (with_origin(step, known) for step in reversed(now) if step.back)
+    backs = [*removed, *(step for step in origins if step is not None)]
     left = tuple(left_by(rows.in_force, [step.setting for step in backs], setting_of_record))
     lasting = steps_of(lasting_actions(site, sets, [one.record for one in left]))
     files = {step.setting.target for step in lasting}
@@ -164,7 +174,14 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
     adopted = adoption_steps(site.system, wanted.plan, host, {(one.kind, one.target): one for one in known})
     steps = apart(site.system, in_order((*sets, *lasting, *wanted.guests, *adopted, *backs)))
     told = (*known, *(one.record for one in rows.dropped))
-    waiting = (with_verdict(one, PENDING, _AFTER_STOP) for one in prepare(site.system, wanted.waiting, told))
+    waiting = (
+        with_verdict(
+            one,
+            PENDING,
+            held_by(one.step.holders) if one.step.holders else _RESETS.format(one.step.setting.target),
+        )
+        for one in prepare(site.system, waits, told)
+    )
     prepared = guest_verdicts(site.system, covered(prepare(site.system, steps, told)), wanted.plan, host)
     refuse_variables(site.system, prepared, host)
     return (*prepared, *waiting)
@@ -364,8 +381,11 @@ def _entry_of_made(
 def wanted_of(plan: Plan, options: Options) -> Wanted:
     """Return the steps of a plan. Raises BadInput, and Incomplete for a plan with unplaced guests."""
     check_plan(plan)
-    steps = steps_of(action for action in plan.actions if action.when != "after-stop")
-    waiting = steps_of(action for action in plan.actions if action.when == "after-stop")
+    now = steps_of(action for action in plan.actions if action.when != "after-stop")
+    modes = [step for step in now if step.back and step.setting.disruptive]
+    stay = tuple(step for step in modes if step.setting.target not in options.disrupt)
+    steps = tuple(step for step in now if step not in stay)
+    waiting = (*stay, *steps_of(action for action in plan.actions if action.when == "after-stop"))
     if not options.guests and plan.removals:
         names = ", ".join(one.name for one in plan.removals)
         hint = "apply it without --no-guests"

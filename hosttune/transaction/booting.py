@@ -6,19 +6,25 @@ daemon that itself waits for this unit.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hosttune.discovery.holders import holders
+from hosttune.errors import BadInput, Refused
 from hosttune.journal import Record, Store, Transaction
-from hosttune.journal.force import AGAIN, KEPT
+from hosttune.journal.force import AGAIN, KEPT, LATER
 from hosttune.model import sysfs
-from hosttune.model.plan import Action
+from hosttune.model.host import Host
+from hosttune.model.intent import Intent
+from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Entry, Result
 from hosttune.settings.setting import OF_GUESTS, RUNTIME
 from hosttune.settings.traits import MayGiveLess, TakesDevice
 from hosttune.transaction.applied import NO, SUCCESS, applied_state, reboot_required
 from hosttune.transaction.engine import carry_out
+from hosttune.transaction.guards import refuse_between_tenants
+from hosttune.transaction.rollback import settle
 from hosttune.transaction.signals import interruptible
 from hosttune.transaction.site import Site, described, facts_of, next_number, refuse_open, writable_store
 from hosttune.transaction.steps import (
@@ -33,6 +39,7 @@ from hosttune.transaction.steps import (
     entry,
     prepare,
     setting_of_record,
+    steps_of,
     with_verdict,
 )
 from hosttune.transaction.writing import Say
@@ -58,11 +65,11 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
     """
     store = writable_store(site)
     with store.locked(), interruptible():
-        kept = _without_old(site, store)
+        _without_old(site, store, say)
+        found, failed = finish(site, store, say)
+        kept = site.transactions()
         rows = [one for one in site.standings(kept).in_force if setting_of_record(one.record).stage not in OF_GUESTS]
         number = next_number(kept)
-        found: list[Entry] = []
-        failed = False
         for record in (row.record for row in rows):
             if setting_of_record(record).scope != RUNTIME:
                 continue
@@ -88,8 +95,42 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
         return result, NO if failed or left else SUCCESS
 
 
-def _without_old(site: Site, store: Store) -> tuple[Transaction, ...]:
-    """Delete the journals of earlier re-applies and return the others. The applies hold the original values.
+def finish(site: Site, store: Store, say: Say) -> tuple[list[Entry], bool]:
+    """Do what the newest plan has left for the end of guests' runs, as far as they have ended, each by itself.
+
+    What failed since the last boot is left to the next apply. Return the entries, and whether one is not as wanted.
+    Raises Refused.
+    """
+    from hosttune.transaction.applying import Wanted, due, look
+
+    found: list[Entry] = []
+    known = site.transactions()
+    tried = [one for one in known if (one.header.verb, one.header.boot_id) == (LATER, site.boot_id)]
+    targets = {record.target for one in tried for record in one.records}
+    for step in steps_of(one for one, held in site.waiting(known) if not held and one.target not in targets):
+        known = site.transactions()
+        wanted = Wanted(Plan(intent=Intent(version=1)), (step,), ())
+        todo = due([_judged(site, one) for one in look(site, wanted, Host(guests=()), known)])
+        with contextlib.suppress(BadInput, Refused):  # a device between two tenants: its hand-over is first
+            refuse_between_tenants(site.system, store, [one.step.origin for one in todo if one.step.origin])
+            found += _finished(site, store, next_number(known), todo, say)
+    return found, any(row.outcome not in (*_FINE, "reverted", "clamped") for row in found)
+
+
+def _finished(site: Site, store: Store, number: int, todo: Sequence[Prepared], say: Say) -> Iterable[Entry]:
+    if not todo:
+        return
+    journal = store.begin(number, **facts_of(site, LATER))
+    try:
+        carried = carry_out(site.system, journal, todo, say)
+    finally:
+        journal.close()
+    for step, made in carried.made.items():
+        yield from entries(todo[step - 1].step, made.outcome, todo[step - 1].live, made.after, made.why)
+
+
+def _without_old(site: Site, store: Store, say: Say) -> None:
+    """Delete the journals of earlier re-applies. The applies hold the original values.
 
     An unfinished re-apply is deleted too. Otherwise a power cut during one boot would block every later re-apply; its
     setting is set again now. Re-applies of this boot stay: a revert needs them to know which values hosttune has
@@ -102,9 +143,13 @@ def _without_old(site: Site, store: Store) -> tuple[Transaction, ...]:
     old += [one for one in transactions if one.header.verb == KEPT and one.is_open and _of_earlier_boot(site, one)]
     for one in old:
         store.forget(one)
-    kept = tuple(one for one in transactions if one not in old)
-    refuse_open(kept)
-    return kept
+    for one in (one for one in transactions if one.header.verb == LATER and one.is_open):
+        journal = store.reopen(one)  # a power cut: what it was about waits again
+        try:
+            settle(site.system, journal, one, say, same_boot=not _of_earlier_boot(site, one))
+        finally:
+            journal.close()
+    refuse_open(site.transactions())
 
 
 def _of_earlier_boot(site: Site, transaction: Transaction) -> bool:
@@ -145,7 +190,8 @@ def _judged(site: Site, one: Prepared) -> Prepared:
     setting = one.step.setting
     if one.verdict != TODO:
         return one
-    if isinstance(setting, MayGiveLess) and setting.satisfied_by(one.live, one.step.want):
+    more = isinstance(setting, MayGiveLess) and setting.satisfied_by(one.live, one.step.want)
+    if more and all(action.when != "after-stop" for action in one.step.actions):
         return with_verdict(one, ALREADY, "more than was applied: left alone")
     addresses = setting.taken(site.system) if isinstance(setting, TakesDevice) else ()
     if not addresses:

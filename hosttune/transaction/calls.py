@@ -15,6 +15,7 @@ import msgspec
 
 from hosttune.errors import BadInput, Declined, Refused
 from hosttune.inventory.bare import runs
+from hosttune.journal.force import newest_plan
 from hosttune.journal.records import TAKING_AWAY
 from hosttune.journal.state import load, plan_of_sudo_user
 from hosttune.model.hints import did_you_mean
@@ -202,14 +203,22 @@ def _with_code(outcome: tuple[Result, int]) -> Result:
 
 
 def _saved_plan(site: Site) -> Plan:
-    """Return the plan that `hosttune plan` saved here. Raises BadInput."""
+    """Return the plan that `hosttune plan` saved here; if it was applied, or none was, the newest one that was applied.
+
+    Raises BadInput, Refused.
+    """
     path = saved_plan_path(site)
-    if not os.path.exists(path):
-        hint = "make one: hosttune plan; or name a plan document"
+    saved = read_plan(path) if os.path.exists(path) else None
+    known = site.transactions()
+    newest = newest_plan(known, site.plan_of)
+    if newest is not None and (saved is None or any(site.plan_of(one) == saved for one in known)):
+        return newest[1]
+    if saved is None:
+        hint = "make one: hosttune plan -f FILE; or apply an intent: hosttune apply --intent FILE"
         if not site.system.captured and (other := plan_of_sudo_user()) is not None:
             hint = f"the user who called sudo has saved one: hosttune apply {shlex.quote(other)}"
         raise BadInput("no plan is saved", where=path, hint=hint)
-    return read_plan(path)
+    return saved
 
 
 def read_plan(path: str) -> Plan:

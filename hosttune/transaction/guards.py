@@ -55,7 +55,7 @@ def check_newest(plan: Plan, site: Site, transactions: Sequence[Transaction]) ->
     same = site.standings(then).in_force == site.standings(transactions).in_force
     if plan.based_on > last or not (own or same):
         what = f"the plan is stale: it was made after transaction {plan.based_on}, and the newest here is {last}"
-        raise Refused(what, where="plan: based_on", hint="plan again: hosttune plan")
+        raise Refused(what, where="plan: based_on", hint="plan again (hosttune plan), or hosttune apply --intent FILE")
 
 
 def check_identities(plan: Plan, host: Host) -> None:
@@ -73,7 +73,7 @@ def check_identities(plan: Plan, host: Host) -> None:
     ]
     if changed:
         what = "the plan is stale: the host has other devices now\n" + "\n".join(changed)
-        raise Refused(what, where="plan", hint="plan again: hosttune plan")
+        raise Refused(what, where="plan", hint="plan again (hosttune plan), or hosttune apply --intent FILE")
 
 
 def check_quarantine(plan: Plan, host: Host, store: Store | None) -> None:

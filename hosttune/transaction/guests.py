@@ -65,13 +65,9 @@ def _action(kind: str, target: str, want: Any, why: str) -> Action:
 
 
 def removal_steps(plan: Plan, known: Iterable[Record]) -> tuple[Step, ...]:
-    """Return the ways back of the guests that a plan takes away: their definitions and files. Raises Refused."""
+    """Return the ways back of the guests that a plan takes away: their definitions and files."""
     names = {one.name for one in plan.removals}
     records = [one for one in known if one.target in names and one.kind in (FILES, DEFINITION, AdoptedDefinition.kind)]
-    strange = names - {one.target for one in records if one.kind != FILES}
-    if strange:
-        what = f"the plan is stale: it takes away {', '.join(sorted(strange))}, which is not in force here"
-        raise Refused(what, where="plan: removals", hint="plan again: hosttune plan")
     return tuple(back_step(one, "the guest is taken away") for one in records)
 
 

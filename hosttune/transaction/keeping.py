@@ -18,7 +18,7 @@ from hosttune.journal.force import KEPT
 from hosttune.knobs.registry import all_knobs
 from hosttune.model.clock import seconds_of, since_boot
 from hosttune.transaction.applied import drifted_records
-from hosttune.transaction.booting import step_of
+from hosttune.transaction.booting import finish, step_of
 from hosttune.transaction.engine import carry_out
 from hosttune.transaction.signals import interruptible
 from hosttune.transaction.site import Site, facts_of, next_number, refuse_open, writable_store
@@ -103,9 +103,12 @@ class _Moment(NamedTuple):
 
 def _turn(site: Site, store: Store, transactions: Sequence[Transaction], say: Say, now: _Moment) -> Keeping:
     _forget_old(site, store, transactions, now)
+    ended, failed = finish(site, store, say)
+    word = "failed" if failed else "corrected"
+    found = [Kept(kind, target, word) for kind, _, target in (row.action.partition(":") for row in ended)]
+    transactions = site.transactions()
     number = next_number(transactions)
     candidates = (one for one in site.standings(transactions).in_force if knob_to_keep(*one.key))
-    found: list[Kept] = []
     corrections = _corrections(transactions, now)
     for record in drifted_records(site, candidates):
         ages = corrections.setdefault((record.kind, record.target), [])

@@ -12,9 +12,9 @@ from typing import Any
 from msgspec import structs
 
 from hosttune import __version__
-from hosttune.errors import BadInput, Refused, WriteFailed
+from hosttune.errors import BadInput, Refused, Unreadable, WriteFailed
 from hosttune.journal import Record, Store, Transaction
-from hosttune.journal.force import Standings, fold, plan_in_force, standings, without_retired
+from hosttune.journal.force import Standings, fold, newest_plan, plan_in_force, standings, waiting, without_retired
 from hosttune.journal.state import unseen_journals
 from hosttune.machine.archive import open_system
 from hosttune.machine.capture import Archive
@@ -23,7 +23,7 @@ from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, System, state_direc
 from hosttune.model.force import InForce
 from hosttune.model.history import Caller
 from hosttune.model.host import Host
-from hosttune.model.plan import Plan
+from hosttune.model.plan import Action, Plan
 from hosttune.model.result import OpenTransaction, Result
 from hosttune.transaction.steps import setting_of_record
 
@@ -78,6 +78,32 @@ class Site:
     def plan_in_force(self) -> Plan | None:
         """Return what is in force as one plan; None for nothing. Raises BadInput for a plan that cannot be read."""
         return plan_in_force(self.transactions(), self.plan_of, setting_of_record)
+
+    def waiting(self, transactions: Iterable[Transaction]) -> tuple[tuple[Action, bool], ...]:
+        """Return what waits for the end of guests' runs, and of each whether a guest that holds it may still run.
+
+        Raises BadInput for a plan that cannot be read.
+        """
+        known = tuple(transactions)
+        newest = newest_plan(known, self.plan_of)
+        if newest is None:
+            return ()
+        left = tuple(waiting(known, *newest))
+        boots = {newest[0].header.boot_id, self.boot_id}
+        held = {
+            name: (len(boots) == 1 or None in boots) and self._may_run(name)
+            for action in left
+            for name in action.holders
+        }
+        return tuple((action, any(held[name] for name in action.holders)) for action in left)
+
+    def _may_run(self, name: str) -> bool:
+        from hosttune.hypervisor.connection import is_active, read_state
+
+        try:
+            return is_active(read_state(self.system, name))
+        except Unreadable:
+            return True
 
     def discover(self) -> Host:
         """Discover the host, with what is in force on it. Raises BadInput."""

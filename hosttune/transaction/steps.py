@@ -5,7 +5,8 @@ This module only reads. The present value of each setting gives its verdict befo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,6 +53,11 @@ class Step:
     def needed(self) -> bool:
         """Return whether the guests cannot work without it."""
         return any(action.needed for action in self.actions)
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """Return the guests whose present run holds it."""
+        return tuple(dict.fromkeys(name for action in self.actions for name in action.holders))
 
     @property
     def name(self) -> str:
@@ -121,13 +127,24 @@ def back_step(record: Record, why: str = "not wanted any more") -> Step:
     return Step(setting, freeze(record.old), tuple(actions), parts, back=True, origin=record)
 
 
-def with_origin(step: Step, known: Iterable[Record]) -> Step:
-    """Return a way back with the record in force that it is of. Raises Refused if the journal has another original."""
+def held_by(names: Sequence[str]) -> str:
+    """Return why a step waits for the end of guests' present runs, and what to do."""
+    ends = " && ".join(f"virsh shutdown {shlex.quote(name)}" for name in names)
+    return f"guest {', '.join(names)} still runs on it: {ends}, then hosttune apply --start"
+
+
+def with_origin(step: Step, known: Iterable[Record]) -> Step | None:
+    """Return a way back with the record in force that it is of; None if it is not in force any more.
+
+    Raises Refused if the journal has another original.
+    """
     record = record_of(step.setting, {(one.kind, one.target): one for one in known})
     parts = step.setting.parts
-    if record is None or parts(freeze(record.old)) != parts(step.want):
-        original = "none that is in force" if record is None else shown_text(step.setting, record.old)
+    if record is None:
+        return None
+    if parts(freeze(record.old)) != parts(step.want):
         what = f"the plan is stale: it puts {step.name} back to {shown_text(step.setting, step.want)},"
+        original = shown_text(step.setting, record.old)
         raise Refused(f"{what} and its original is {original}", where="plan: actions", hint="plan again: hosttune plan")
     return replace(step, origin=record)
 
@@ -215,11 +232,13 @@ def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
         return _as_planned(step, setting.waits_for(system))
     if step.back:  # it is a step even where nothing has to be written: the journal must say that it is back
         return Prepared(step, TODO, live, effective)
+    later = step.holders and record is not None and freeze(record.new) != step.want  # the journal must say it
     kept: tuple[str, ...] = ()
     if isinstance(setting, EditedInPlace) and live is not None:
         whole, kept = setting.edited(record and freeze(record.new), live, step.want)
         step = replace(step, whole=whole)
-    if setting.agrees(effective, step.want) and _both(setting, live, step.want) and step.whole in (None, live):
+    agreed = setting.agrees(effective, step.want) and _both(setting, live, step.want) and step.whole in (None, live)
+    if agreed and not later:
         return Prepared(step, ALREADY, live, effective)
     waits = setting.waits_for(system)
     if waits is not None:

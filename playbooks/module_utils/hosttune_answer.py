@@ -194,36 +194,51 @@ def running(document: dict) -> list[str] | None:
 def reason(err: str) -> str:
     """One line of what a command said on standard error: what and where of hosttune's block, else the last line.
 
-    What the command read from its standard input, "-", is the intent. Of a text of several lines the first is told.
+    What the command read from its standard input, "-", is the intent. Of a text of several lines the first is told; of
+    a list, which begins with a colon, its first three.
     """
-    block = re.search(r"^error: (.*)\n(?:.*\n)*?where: (.*)$", err, re.M)
+    block = re.search(r"^error: (.*)\n((?:.*\n)*?)where: (.*)$", err, re.M)
     lines = [line for line in err.splitlines() if line.strip()]
     if block:
-        return f"{block[1]} ({re.sub('^-(?=:|$)', 'hosttune_intent', block[2])})"
+        told = block[2].splitlines() if block[1].endswith(":") else []
+        more = f" and {len(told) - 3} more" if len(told) > 3 else ""
+        what = " ".join([block[1], "; ".join(line.strip() for line in told[:3])]).strip()
+        return f"{what}{more} ({re.sub('^-(?=:|$)', 'hosttune_intent', block[3])})"
     return lines[-1].strip() if lines else ""
 
 
 def no(document: dict) -> str:
-    """Why a document without a word on standard error is a no: its first three bad lines.
+    """Why a document without a word on standard error is a no: its first three bad lines, the worst first.
 
-    What got worse comes first: beside the faults that a host had before it would not be seen.
+    What got worse comes first: beside the faults that a host had before it would not be seen. What was taken back is
+    told only where nothing else is: it is what went well.
     """
-    bad = ("failed", "conflict", "stuck", "reverted", "fail", "unknown")
+    bad = ("failed", "stuck", "conflict", "clamped", "ignored", "fail", "unknown")
     told = [f"worse than before: {line}" for line in document.get("worse") or []]
-    told += [
-        f"{entry.get('action')}: {entry.get('why') or entry['outcome']}"
-        for entry in document.get("entries") or []
-        if entry.get("outcome") in bad
-    ]
+    entries = [entry for entry in document.get("entries") or [] if entry.get("outcome") in bad]
+    entries.sort(key=lambda entry: bad.index(entry["outcome"]))
+    told += [f"{entry.get('action')}: {entry.get('why') or entry['outcome']}" for entry in entries]
     told += unclean(document)
     told += [f"{one.get('subject')}: {one.get('text')}" for one in document.get("reasons") or []]
-    told += [f"guest {guest.get('guest')} is not placed" for guest in document.get("unplaced") or []]
+    told += [
+        f"guest {guest.get('guest')} is not placed: {'; '.join(guest.get('why') or ['no reason given'])}"
+        for guest in document.get("unplaced") or []
+    ]
+    results = [result for result in document.get("results") or [] if result.get("outcome") in bad]
     told += [
         f"{result['check']} {result.get('subject')}: {result['outcome']}"
-        for result in document.get("results") or []
-        if result.get("outcome") in bad
+        for result in sorted(results, key=lambda result: bad.index(result["outcome"]))
     ]
-    told += [f"{drift.get('action')} has drifted" for drift in document.get("drift") or []]
+    told += [
+        f"{drift.get('action')}: "
+        + (drift.get("why") or f"was {shown(drift.get('expected'))}, now {shown(drift.get('actual'))}")
+        for drift in document.get("drift") or []
+    ]
+    opened = document.get("open_transaction")
+    told += [f"transaction {opened.get('number')} is unfinished: run hosttune recover"] if opened else []
+    if document.get("state_known") is False:
+        told.append("what is applied is unknown: ask as root, on the host itself")
+    told = told or [str(note) for note in document.get("notes") or []] or ["no reason given"]
     return "; ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")
 
 

@@ -1,12 +1,16 @@
-"""The optimum of a tiny batch by trying everything: what proves the CP-SAT oracle. Shares with it the facts alone."""
+"""The optimum of a tiny batch by trying everything: what proves the CP-SAT oracle. Shares with it the facts alone.
+
+`best_again` is that of guests of which some have had places: the fewest moves come before the objective.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, product
+from operator import add
 
 from batch_facts import Ask, CellKind, Class, Cut, Room
 
@@ -31,6 +35,48 @@ def best(room: Room, asks: list[Ask]) -> Score:
     _extend(room, asks, ways, [], found)
     placed, level, cost = min((-n, level, cost) for n, level, cost in found)
     return -placed, level, cost
+
+
+@dataclass(frozen=True)
+class Had:
+    """What a guest has had: devices of each class, and vCPUs on each node."""
+
+    devices: Counter[Class]
+    vcpus: Counter[int]
+
+
+Again = tuple[int, int, int, int, int, Fraction]
+
+
+def best_again(room: Room, asks: list[Ask], had: Mapping[str, Had]) -> Again:
+    """(guests left out, devices moved, Σ levels, cells on another node, vCPUs moved, objective) of the best.
+
+    Devices of a class, and cores of a node, are alike: a guest keeps as many of its own as it has there again. How many
+    cells, and that they are where its GPUs are, is part of what `numa: auto` asks for: it comes before moves of cells.
+    """
+    ways = [[(p, _again(p, had.get(ask.name))) for p in placements(room, ask)] for ask in asks]
+
+    def extended(chosen: list[tuple[Ask, Placement]], sums: Again) -> Iterator[Again]:
+        at = len(chosen)
+        if at == len(asks):
+            yield sums
+            return
+        for placement, more in ways[at]:
+            joined = [*chosen, (asks[at], placement)]
+            if fits(room, joined):
+                yield from extended(joined, tuple(map(add, sums, more)))
+
+    none: Again = (len(asks), 0, 0, 0, 0, Fraction(0))
+    return min(extended([], (0, 0, 0, 0, 0, Fraction(0))), default=none)
+
+
+def _again(placement: Placement, had: Had | None) -> Again:
+    if had is None:
+        return 0, 0, placement.level, 0, 0, placement.cost
+    devices = (placement.devices - had.devices).total()
+    cells = len({node for _, node in placement.cells} - set(had.vcpus))
+    vcpus = sum(max(0, kind.vcpus - had.vcpus[node]) for kind, node in placement.cells)
+    return 0, devices, placement.level, cells, vcpus, placement.cost
 
 
 def count(room: Room, asks: list[Ask]) -> int:

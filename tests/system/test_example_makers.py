@@ -49,8 +49,11 @@ def host(name: str) -> Host:
 
 
 def intended(name: str, which: int) -> Intent:
-    variables = yaml.safe_load((ROOT / "inventories" / INTENTS[name][which]).read_text())
-    return Intent.from_json(json.dumps(variables["hosttune_intent"]))
+    """The intent of the group (0), or of a host in it (1): its keys beside the group's, its guests by name."""
+    files = [ROOT / "inventories" / one for one in INTENTS[name][: which + 1]]
+    group, *of_host = [yaml.safe_load(one.read_text())["hosttune_intent"] for one in files]
+    guests = {one["name"]: one for layer in (group, *of_host) for one in layer["guests"]}
+    return Intent.from_json(json.dumps({**group, "guests": list(guests.values())}))
 
 
 def decided(name: str, which: int) -> Plan:

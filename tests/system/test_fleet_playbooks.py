@@ -71,7 +71,7 @@ def test_the_whole_story(fleet: Fleet) -> None:
 
     trees = {host: Root(fleet.root(host)).tree() for host in fleet.hosts}
     for verb, would in (
-        ("validate", NONE), ("plan", {"h1": 1, "h2": 0}), ("apply", {"h1": 1, "h2": 0}), ("revert", {"h1": 0, "h2": 1})
+        ("validate", NONE), ("plan", {"h1": 1, "h2": 1}), ("apply", {"h1": 1, "h2": 0}), ("revert", {"h1": 0, "h2": 1})
     ):  # fmt: skip
         checked = fleet.play(verb, "--check", "--diff")
         assert {host: Root(fleet.root(host)).tree() for host in fleet.hosts} == trees

@@ -338,7 +338,7 @@ def test_the_life_of_a_statement(cli: Cli, plan: Path, handed: Path, keys: Keys,
     assert verified(cli, keys, handed)[0] == 0
 
     cli.root.activate(7)
-    found = cli.json("apply", str(plan), "--yes", "--start")
+    found = cli.json("apply", edited(plan, tmp_path / "again.json", based_on=None), "--yes", "--start")
     assert outcomes(found)["guest-state:gpu-guest"] == "done"
     assert cli.root.get(f"{STATE}/handover/own-starts").startswith(f"{GPU} guest 20")
     assert void(cli, keys, handed) == {"started", "in-use", "unknown"}

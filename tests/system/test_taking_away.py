@@ -137,9 +137,6 @@ def test_a_plan_with_another_way_back_than_the_journals_is_stale(root: Path) -> 
     wrong = replace(AWAY, actions=(back("governor", "cpus 2-3", "performance", "ondemand"),))
     with pytest.raises(Refused, match="its original is powersave"):
         apply_plan(site_on(root), wrong, Options(), host, lambda todo: True, quiet)
-    nobody = replace(AWAY, removals=(Removal(name="other"),))
-    with pytest.raises(Refused, match="takes away other, which is not in force"):
-        apply_plan(site_on(root), nobody, Options(), host, lambda todo: True, quiet)
 
 
 def test_a_cut_at_every_write_leaves_old_or_new(root: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations
 
 from msgspec.structs import replace as changed
 
@@ -21,7 +20,7 @@ from hosttune.planning.guest.document import Placed
 from hosttune.planning.guest.reserve import pins_of, take
 from hosttune.planning.host.page_actions import may_boot_pages
 from hosttune.planning.request.resource_pool import GuestRequest
-from hosttune.planning.staying import Names, limited, most_staying, reserving
+from hosttune.planning.staying import Names, limited, most_staying, objective, reserving
 
 _Cost = tuple[int, Fraction]
 
@@ -49,17 +48,7 @@ def plan_together(free: Host, intent: Intent, own: Mapping[str, CpuSet], where: 
 
 def _cost(context: PlanningContext, decided: Plan) -> _Cost:
     """Return (guests without a place, the sum of the guests' objectives)."""
-    return len(decided.unplaced), sum((_objective(context.resources, one) for one in decided.guests), Fraction(0))
-
-
-def _objective(resources: Resources, guest: PlannedGuest) -> Fraction:
-    """Return what the planner makes small: each cell's share of the vCPUs times its devices' distances, and the
-    distances between cells.
-    """
-    nodes = {int(cell.host_nodes): len(CpuSet.parse(cell.vcpus)) for cell in guest.cells}
-    homes = [device.host_node for device in guest.devices if device.host_node is not None]
-    near = sum(vcpus * resources.distance(node, home) for node, vcpus in nodes.items() for home in homes)
-    return Fraction(near, len(guest.vcpu_pins)) + sum(resources.distance(a, b) for a, b in combinations(nodes, 2))
+    return len(decided.unplaced), sum((objective(context.resources, one) for one in decided.guests), Fraction(0))
 
 
 def _plan_staying(whole: PlanningContext, intent: Intent, own: Mapping[str, CpuSet], where: str) -> Plan:

@@ -65,12 +65,14 @@ def plan_mig_guest(
 ) -> MigParts:
     """Plan a guest's slots as vGPUs. `taken`: functions that other planned guests have.
 
-    `mig_choices` gives no more slots on a GPU than it has free functions; functions are taken in address order.
+    `mig_choices` gives no more slots on a GPU than it has free functions; functions are taken in address order,
+    its own first.
     """
     devices: list[MigDevice] = []
-    used = set(taken)
+    used, turns = set(taken), context.turns(guest.name)
     for slot in slots:
-        free = next(f for f in free_functions(context, slot.gpu) if f.address not in used)
+        able = (one for one in free_functions(context, slot.gpu) if one.address not in used)
+        free = min(able, key=lambda one: turns.get(one.address, 1))
         used.add(free.address)
         devices.append(_device(context, guest, slot, free))
     return MigParts(

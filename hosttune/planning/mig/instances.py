@@ -176,6 +176,16 @@ def _placed(shares: tuple[_Share, ...], spaces: Spaces) -> Iterator[tuple[MigSlo
         yield tuple(sorted(slots, key=lambda slot: (address_key(slot.gpu), slot.start)))
 
 
+def own_slots(context: PlanningContext, guest: GuestIntent) -> tuple[MigSlot, ...]:
+    """Return the slots that a guest has had, if it asks for as many of that profile now; else none."""
+    had, request, gpus = context.own.get(guest.name), guest.mig, context.catalogue.gpus
+    if had is None or request is None or [one.profile for one in had.mig] != [request.profile] * request.count:
+        return ()
+    profiles = [gpu_offer(context, gpus[one.gpu]).find(one.profile) if one.gpu in gpus else None for one in had.mig]
+    rows = zip(had.mig, profiles, strict=True)
+    return tuple(slot_of_start(one.gpu, profile, one.start) for one, profile in rows if profile is not None)
+
+
 def slot_of_start(gpu: str, profile: MigProfile, start: int) -> MigSlot:
     """Return the slot of an instance of a profile at a start."""
     return MigSlot(gpu, profile.name, start, profile.size or 1, atoms_of(profile, start))

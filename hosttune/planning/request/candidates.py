@@ -6,7 +6,7 @@ GPUs from each node, not one for every set of addresses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import combinations, islice
 
@@ -125,7 +125,7 @@ def keeping(context: PlanningContext, candidates: Candidates, had: GpuSet) -> Ca
                    key=lambda able: len(able.keys() & set(had)))  # fmt: skip
         kept = tuple(address for address in had if address in part)
         rest = [catalogue.gpus[address] for address in part if address not in kept]
-        pool = _reaches(catalogue, rest)
+        pool = _reaches(catalogue, rest, {one.address for guest in context.own.values() for one in guest.devices})
         more = max(0, count - len(kept))
         ways = (way for nodes in range(more + 1) for way in _ways(pool, nodes, more))
         added = [[a for node, size in way for a in dict(pool)[node][size]] for way in ways]
@@ -226,13 +226,14 @@ def _islands(pool: list[Gpu]) -> Iterator[list[Gpu]]:
         left = [g for g in left if g not in island]
 
 
-def _reaches(catalogue: Catalogue, pool: list[Gpu]) -> Pool:
+def _reaches(catalogue: Catalogue, pool: list[Gpu], last: Collection[str] = ()) -> Pool:
     """Return for each node how many GPUs can be taken there, and which.
 
-    Idle ones first, then those that break the fewest partitions of the fabric, then the lowest addresses.
+    Idle ones first (`last` counts as busy), then those that break the fewest partitions of the fabric, then the lowest
+    addresses.
     """
     most = limit("gpus")  # the most GPUs that a guest can request
-    busy = {gpu.address for gpu in pool if gpu.processes}
+    busy = {gpu.address for gpu in pool if gpu.processes}.union(last)
     bundles = grouped((catalogue.node(bundle[0]), bundle) for bundle in _bundles(catalogue, pool))
     found: list[tuple[int | None, Reach]] = []
     for node in sorted(bundles, key=lambda n: (n is None, n or 0)):

@@ -81,7 +81,8 @@ def search_problem(context: PlanningContext, wants: Sequence[GuestRequest]) -> S
     streams: list[PlacementStream] = []
     for i, want in enumerate(wants):
         alike = msgspec.structs.replace(want.guest, name="", disk=None, networks=None, sysctl=None)
-        key: object = i if want.named or want.candidates.named else repr(alike)
+        own = want.guest.name in context.own
+        key: object = i if want.named or want.candidates.named or own else repr(alike)
         if key not in found:
             found[key] = PlacementStream(problem, i)
         streams.append(found[key])

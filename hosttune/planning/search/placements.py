@@ -16,6 +16,7 @@ from hosttune.inventory.cores import cores_needed, fits
 from hosttune.inventory.shape import CellDemand, Shape
 from hosttune.inventory.sizing import Sizes, base_cells, shapes
 from hosttune.model.intent import NicRequest
+from hosttune.model.values import parse_cpus
 from hosttune.planning.mig.instances import MigSlot, mig_share
 from hosttune.planning.request.resource_pool import slots_use
 from hosttune.planning.search.fragmentation import Fragmentation
@@ -28,6 +29,7 @@ from hosttune.planning.search.selections import Node, Partial, Picks, Selection,
 
 WORK_OF_A_SELECTION = 40  # cost of one choice of GPUs; one placement costs 1
 NO_GPUS: tuple[str, ...] = ()
+MOVED_VCPU, MOVED_CELL = 10**8, 10**13  # of a guest that has had places: more than any sum of distances
 MOST_FAMILIES = 20_000  # families considered for one placement, before the rest of its level is left out
 MOST_DEALT = 64  # ways of equal cost to take NICs and drives that are compared GPU by GPU
 MOST_COMPARED = 512  # families of equal rank that are searched for a placement that breaks up less
@@ -249,15 +251,24 @@ class PlacementStream:
         given = selection.brought | self._named_brings
         known = [*(selection.nodes if selection.slots else ()), *self._nodes_of(given)]
         shares = tuple(self._problem.unit * cell.vcpus // first.shape.vcpus for cell in first.shape.cells)
-        prices = CellCosts(shares, self._to_devices(known), self._problem.pair, self._known)
+        prices = CellCosts(shares, self._to_devices(known, first.shape), self._problem.pair, self._known)
         rank = self._rank(level, selection.mixed, self._selections.least(selection, level), busy=selection.busy)
         yield (rank, ()), _Cut(rank, selection, cuts, extra, prices, given, base.nodes if own else None)
 
-    def _to_devices(self, known: Sequence[Node]) -> dict[int, int]:
-        """Return, for each node, the sum of its distances to devices on these nodes."""
+    def _to_devices(self, known: Sequence[Node], shape: Shape) -> dict[int, int]:
+        """Return, for each node, the sum of its distances to devices on these nodes, and what moves there cost."""
         devices = Counter(node for node in known if node is not None)
-        distance = self._field.resources.distance
-        return {n: sum(count * distance(n, d) for d, count in devices.items()) for n in self._field.resources.nodes}
+        distance, own = self._field.resources.distance, self._field.own.get(self._want.guest.name)
+        had = Counter({int(cell.host_nodes): len(parse_cpus(cell.vcpus)) for cell in own.cells}) if own else None
+
+        def moves(node: int) -> int:
+            if had is None:
+                return 0
+            vcpus = max(0, shape.cells[0].vcpus - had[node])
+            return len(shape.cells) * (MOVED_CELL * (node not in had) + MOVED_VCPU * vcpus)
+
+        nodes = self._field.resources.nodes
+        return {n: moves(n) + sum(count * distance(n, d) for d, count in devices.items()) for n in nodes}
 
     def _cuts(self, selection: Selection | None, cells: int) -> LazySequence[Sizes]:
         """Return the cuts of the guest into `cells` cells. Only an `auto` size depends on the GPUs, by their nodes."""

@@ -18,7 +18,7 @@ from hosttune.inventory.partitions import lost
 from hosttune.inventory.shape import CellDemand, Shape
 from hosttune.inventory.sizing import base_cells
 from hosttune.model.values import address_key, grouped
-from hosttune.planning.mig.instances import MigSlot, is_vgpu_guest, mig_choices
+from hosttune.planning.mig.instances import MigSlot, is_vgpu_guest, mig_choices, own_slots
 from hosttune.planning.request.resource_pool import Kind, gpu_pools, gpu_sets, occupied
 from hosttune.planning.search.problem import Problem
 
@@ -188,7 +188,8 @@ class Selections:
             guest = self._want.guest
             taken = occupied(self._stock, self._view.left)
             sites = self._stock.sites.get(guest.mig.profile) if guest.mig else None
-            ways = mig_choices(self._field, guest, taken, self._want.where, sites)
+            own = own_slots(self._field, guest)
+            ways = iter((own,)) if own else mig_choices(self._field, guest, taken, self._want.where, sites)
             self._slots = [self._of_slots(slots) for slots in islice(ways, MOST_SLOTS)]
             self.cut_off = len(self._slots) == MOST_SLOTS
         return self._slots

@@ -225,7 +225,7 @@ def _latency(evidence: Evidence, check: str, subject: str, cpus: Sequence[Cpu], 
     actual = f"{spread(values)}{f' ({driver})' if driver and driver != 'none' else ''}"
     found = {cpu.resume_latency_us for cpu in cpus}
     if asked and not found <= asked:
-        hint = "see what changed it with hosttune status, then hosttune apply again"
+        hint = "see what changed it with hosttune status, then hosttune apply --intent FILE"
         return failed(check, subject, expected=expected, actual=actual, source=source, hint=hint)
     if "n/a" in found and "n/a" not in asked:
         hint = (

@@ -25,11 +25,11 @@ from hosttune.rules.checks.facts import (
     undefined,
 )
 from hosttune.rules.checks.guestthreads import CHECKS as THREAD_CHECKS
+from hosttune.rules.checks.guestthreads import PLACE
 
 _NUMA, _NEXT, _PLANNED = "guest-numa", "guest-definition", "guest-planned"
 _LIBVIRT = "libvirt"
 _UNREAD = "its definition could not be read"
-_PLACE = "plan it again and redefine it: hosttune plan, hosttune apply --disrupt {0}"
 
 # --- where it was placed -------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ def _numa(
     without = _nodes(host.home(of_device.get(address)) for address in guest.devices if address in gpus) - cpus
     if devices and cpus and (cpus - devices or memory - devices - own or without):
         actual += f"; no vCPU on node {without}, where it has GPUs" if without else ""
-        hint = _PLACE.format(guest.name)
+        hint = PLACE.format(guest.name)
         return failed(_NUMA, guest.name, expected=expected, actual=actual, source=_LIBVIRT, hint=hint)
     unplaced = [address for address in guest.devices if of_device.get(address) is None]
     return _unknown_or_loose(host, defined, unplaced, expected, actual)
@@ -91,7 +91,7 @@ def _unknown_or_loose(
         return unknown(_NUMA, guest.name, expected=expected, why=why, hint=AS_LIBVIRT, source=_LIBVIRT)
     if not guest.memory or not all(part.nodes for part in guest.memory):
         actual += "; memory without a node of its own may come from any"
-        hint = _PLACE.format(guest.name)
+        hint = PLACE.format(guest.name)
         return warned(_NUMA, guest.name, expected=expected, actual=actual, source=_LIBVIRT, hint=hint)
     return passed(_NUMA, guest.name, expected=expected, actual=actual, source=_LIBVIRT)
 
@@ -167,7 +167,7 @@ def guest_planned(evidence: Evidence) -> Iterable[CheckResult]:
 def _as_planned(plan: ExpectedGuest, guest: RunningGuest | None, expected: str) -> CheckResult:
     name = plan.name
     if guest is None:
-        hint = "hosttune apply defines it; after hosttune apply --no-guests that is left to you"
+        hint = "hosttune apply --intent FILE defines it; after hosttune apply --no-guests that is left to you"
         actual = "it is not defined"
         return warned(_PLANNED, name, expected=expected, actual=actual, source=_LIBVIRT, hint=hint)
     if undefined(guest):
@@ -175,7 +175,7 @@ def _as_planned(plan: ExpectedGuest, guest: RunningGuest | None, expected: str) 
     rows = compare_definition(plan, ExpectedGuest.of_definition(guest))
     words = [f"{row.what}: {row.actual}, planned {row.planned}" for row in rows if row.state == DIFFERENT]
     if words:
-        hint = f"define it as planned: hosttune apply --disrupt {name}"
+        hint = PLACE.format(name)
         actual = "; ".join(words)
         return failed(_PLANNED, name, expected=expected, actual=actual, source=_LIBVIRT, hint=hint)
     unread = [row.what for row in rows if row.state == UNKNOWN]

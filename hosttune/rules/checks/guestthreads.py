@@ -14,7 +14,8 @@ from hosttune.rules.checks.check import Check, failed, passed, skipped, unknown,
 from hosttune.rules.checks.facts import AS_LIBVIRT, RUNNING, for_vfio, guests_or_why, listed, online, only_node
 
 _PINS, _MEMORY = "guest-pins", "guest-memory"
-_PLACE = "plan it again and redefine it: hosttune plan, hosttune apply --disrupt {0}"
+# Of a guest that hosttune defined, and of any other.
+PLACE = "define it as planned: hosttune apply --intent FILE; a guest of somebody else: hosttune plan --adopt {0}"
 _Judge = Callable[[Evidence, RunningGuest, GuestProcess, str], CheckResult]
 
 
@@ -61,7 +62,7 @@ def _pins(evidence: Evidence, guest: RunningGuest, process: GuestProcess, expect
     # A pinned vCPU without a thread was unplugged from the running guest; `_doubt` has ruled out other reasons.
     wrong = [one.text for one in compare_threads(defined, threads, online=known) if one.kind == ELSEWHERE]
     loose = list(_loose(defined, known))
-    place = _PLACE.format(guest.name)
+    place = PLACE.format(guest.name)
     if wrong or (loose and guest.devices):
         hint = f"virsh vcpupin and emulatorpin correct it at once; permanently: {place}"
         actual = listed([*loose, *wrong], 4)
@@ -120,7 +121,7 @@ def _memory(evidence: Evidence, guest: RunningGuest, process: GuestProcess, expe
         wrong += [one.text for one in differences if one.kind == MISSING]
     actual = _held(process)
     if wrong:
-        again = f"shut it down and start it again; if it stays so, {_PLACE.format(guest.name)}"
+        again = f"shut it down and start it again; if it stays so, {PLACE.format(guest.name)}"
         actual = f"{actual}; {listed(wrong, 4)}"
         return failed(_MEMORY, guest.name, expected=expected, actual=actual, source=source, hint=again)
     if lacking:
@@ -130,7 +131,7 @@ def _memory(evidence: Evidence, guest: RunningGuest, process: GuestProcess, expe
         return unknown(_MEMORY, guest.name, expected=expected, why=why, hint=hint, source=source)
     if not defined.memory or not all(part.nodes for part in defined.memory):
         actual += "; its definition names no node"
-        hint = _PLACE.format(guest.name)
+        hint = PLACE.format(guest.name)
         return warned(_MEMORY, guest.name, expected=expected, actual=actual, source=source, hint=hint)
     return passed(_MEMORY, guest.name, expected=expected, actual=actual, source=source)
 

@@ -215,7 +215,7 @@ def _in_force(check: str, applied_state: Result) -> CheckResult:
     if applied_state.drift:
         actual = f"{kept} of {number} in force, the others below"
         return warned(
-            check, HOST, expected=expected, actual=actual, source="hosttune status", hint="hosttune apply again"
+            check, HOST, expected=expected, actual=actual, source="hosttune status", hint="hosttune apply --intent FILE"
         )
     return passed(check, HOST, expected=expected, actual=f"{kept} in force", source="hosttune status")
 
@@ -225,7 +225,7 @@ def _drifted(check: str, drift: Drift) -> CheckResult:
     expected = value_text(drift.expected, nothing="nothing")
     if drift.why is not None and drift.actual is None:
         return unknown(check, drift.action, expected=expected, why=drift.why, hint="run hosttune validate as root")
-    hint = "hosttune apply again, or hosttune revert if the change was meant"
+    hint = "hosttune apply --intent FILE sets it again; if it was meant: settings: {NAME: keep} there"
     actual = value_text(drift.actual, nothing="nothing")
     return failed(check, drift.action, expected=expected, actual=actual, source="hosttune status", hint=hint)
 

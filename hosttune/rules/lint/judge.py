@@ -1,4 +1,4 @@
-"""Faults of domain XML on a host, each with its evidence (`hosttune lint`, `hosttune plan --check-xml`).
+"""Faults of domain XML on a host, each with its evidence (`hosttune lint`, `hosttune plan --check-xml FILE`).
 
 A rule uses only what is known: an unknown node, core or group gives a finding that says so. The planner follows the
 same rules, so XML written for a host has no fault there.

@@ -34,6 +34,7 @@ def answer() -> ModuleType:
         ("error: it is no YAML\nwhere: -\n   do: x\n", "it is no YAML (hosttune_intent)"),
         ("error: no YAML: mapping\n  in line 3\n     ^\nwhere: -\n   do: x\n", "no YAML: mapping (hosttune_intent)"),
         ("error: x\nwhere: -rf\n   do: x\n", "x (-rf)"),
+        ("error: stale:\n  a: 1\n  b: 2\nwhere: plan\n   do: x\n", "stale: a: 1; b: 2 (plan)"),
         ("Killed\n", "Killed"),
         ("", ""),
     ],
@@ -46,6 +47,28 @@ def test_what_got_worse_is_told_before_the_faults_that_were_there(answer: Module
     faults = [{"check": f"c{n}", "subject": "host", "outcome": "fail"} for n in range(9)]
     said = answer.no({"results": faults, "worse": ["link host: pass -> warn"]})
     assert said == "worse than before: link host: pass -> warn; c0 host: fail; c1 host: fail and 7 more"
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (
+            {"entries": [{"action": "a", "outcome": "reverted"}, {"action": "b", "outcome": "conflict", "why": "9"},
+                         {"action": "c", "outcome": "failed", "why": "refused"}]},
+            "c: refused; b: 9",
+        ),
+        ({"unplaced": [{"guest": "g", "why": ["2 GPUs, 1 free"]}]}, "guest g is not placed: 2 GPUs, 1 free"),
+        ({"drift": [{"action": "pages", "expected": 254, "actual": 300}]}, "pages: was 254, now 300"),
+        ({"open_transaction": {"number": 4}}, "transaction 4 is unfinished: run hosttune recover"),
+        ({"state_known": False}, "what is applied is unknown: ask as root, on the host itself"),
+        ({"results": [{"check": "x", "outcome": "unknown"}, {"check": "y", "outcome": "fail"}]},
+         "y None: fail; x None: unknown"),
+        ({"notes": ["a unit waits"]}, "a unit waits"),
+        ({}, "no reason given"),
+    ],
+)  # fmt: skip
+def test_a_no_tells_the_worst_with_its_reason(answer: ModuleType, document: dict[str, object], said: str) -> None:
+    assert answer.no(document) == said
 
 
 def test_a_diff_names_a_guests_files_and_holds_none_of_them(answer: ModuleType) -> None:

@@ -9,6 +9,8 @@ from examplehosts import discovered
 from forcehosts import applied
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from mighosts import A as GPU
+from mighosts import mig_host
 from msgspec.structs import replace
 from planhosts import Card, build_host
 from sweeps import examples
@@ -16,10 +18,11 @@ from sweeps import examples
 from hosttune.cli.plan import plan_text
 from hosttune.errors import BadInput
 from hosttune.model.force import InForce
+from hosttune.model.gpu import MigInstance
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Plan, Source
-from hosttune.model.values import to_json
+from hosttune.model.values import parse_cpus, to_json
 from hosttune.planning import plan
 
 A: dict[str, Any] = {"name": "a", "gpus": 2, "memory": "64GiB", "vcpus": 16}
@@ -117,6 +120,15 @@ def test_what_a_guest_that_runs_has_goes_back_after_its_stop() -> None:
     backs = [action for action in found.actions if action.change == "back"]
     assert backs
     assert {action.when for action in backs} == {"after-stop"}
+
+
+def test_the_ban_of_irqbalance_keeps_the_cpus_of_an_old_run() -> None:
+    host = after(A, running=("a",))
+    found = plan(host, asked({**A, "vcpus": 8}))
+    assert [action.kind for action in found.actions if action.kind == "irqbalance-ban"] == []
+    stopped = replace(host, guests=tuple(replace(one, state="shut off") for one in host.guests or ()))
+    (ban,) = [one for one in plan(stopped, asked({**A, "vcpus": 8})).actions if one.kind == "irqbalance-ban"]
+    assert len(parse_cpus(ban.want)) < len(parse_cpus(ban.current))
 
 
 def test_drift_is_an_ordinary_action_that_is_marked() -> None:
@@ -234,6 +246,57 @@ def test_a_guest_that_was_undefined_by_hand_is_defined_again() -> None:
     found = plan(replace(host, guests=()), asked(A))
     assert found.guests[0].change == "create"
     assert places(found, "a") == places(plan(host, asked(A)), "a")
+
+
+def test_a_better_place_is_said_and_replan_gives_it() -> None:
+    """`b` is on node 1 because `a` has the CPUs of node 0, where its GPU is; then `a` goes."""
+    cards = [Card("0000:21:00.0", 0, group=1), Card("0000:31:00.0", 1, group=2)]
+    bare = Host.from_json(to_json(build_host(nodes=2, cores_per_node=8, cards=cards)))
+    a = {"name": "a", "gpus": 0, "vcpus": 12, "memory": "1GiB", "numa": 1}
+    b = {"name": "b", "gpus": ["0000:21:00.0"], "vcpus": 8, "memory": "1GiB"}
+    c = {"name": "c", "gpus": ["0000:31:00.0"], "vcpus": 2, "memory": "1GiB"}
+    host = applied(bare, plan(bare, asked(a, c)))
+    host = applied(host, plan(host, asked(a, b, c)))
+    away = host.in_force.guests[-1].places.cells[0].host_nodes  # type: ignore[union-attr]
+    assert away == "1"
+    assert [one for one in plan(host, asked(a, b, c)).findings if "--replan" in one.text] == []
+    host = applied(host, plan(host, asked({**a, "state": "absent"}, b, c)))
+    found = plan(host, asked(b, c))
+    assert [guest.change for guest in found.guests] == ["keep", "keep"]
+    assert [one.where for one in found.findings if "--replan b" in one.text] == ["guest b"]
+    freed = plan(host, asked(b, c), replan=["b"])
+    assert [(guest.change, guest.cells[0].host_nodes) for guest in freed.guests] == [("update", "0"), ("keep", "1")]
+    assert [one for one in plan(applied(host, freed), asked(b, c)).findings if "--replan" in one.text] == []
+
+
+def vgpu(name: str, count: int = 1, memory: str = "4GiB") -> dict[str, Any]:
+    return {"name": name, "mig": {"profile": "1g.18gb", "count": count}, "vcpus": 2, "memory": memory}
+
+
+@pytest.mark.parametrize("running", [(), ("a", "b", "c")])
+@pytest.mark.parametrize("made", [False, True])
+def test_a_changed_guest_with_vgpus_keeps_its_instances_and_no_other_gets_them(
+    made: bool, running: tuple[str, ...]
+) -> None:
+    bare = replace(Host.from_json(to_json(mig_host(GPU))), in_force=InForce(), guests=())
+    first = plan(bare, asked(vgpu("a"), vgpu("b"), vgpu("c", 4)))
+    host = applied(bare, first, running=running)
+    if made:
+        slots = [one for guest in first.guests for one in guest.mig]
+        there = tuple(MigInstance(profile=one.profile, start=one.start, size=1) for one in slots)
+        host = replace(host, gpus=tuple(replace(gpu, mig=replace(gpu.mig, instances=there)) for gpu in host.gpus))  # type: ignore[type-var]
+    found = plan(host, asked(vgpu("a"), vgpu("b", memory="8GiB"), vgpu("c", 4), vgpu("d")))
+    assert [(one.name, one.change) for one in found.guests] == [
+        ("a", "keep"), ("b", "update"), ("c", "keep"), ("d", "create")
+    ]  # fmt: skip
+    for name in "abc":
+        assert (found.guest(name).mig, places(found, name)) == (
+            first.guest(name).mig,
+            places(first, name),
+        ) or name == "b"
+    assert (found.guest("b").mig, found.guest("b").devices) == (first.guest("b").mig, first.guest("b").devices)
+    starts = [one.start for guest in found.guests for one in guest.mig]
+    assert sorted(starts) == [0, 1, 2, 3, 4, 5, 6]
 
 
 GUESTS = st.lists(

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from hosttune.journal import Header, Record, Transaction
 from hosttune.journal.force import fold, plan_in_force, standings
+from hosttune.knobs.actions import make_action
 from hosttune.model.force import InForce
 from hosttune.model.host import Host
 from hosttune.model.intent import GuestIntent, Intent
 from hosttune.model.plan import Plan, Source
+from hosttune.transaction.applying import Options, wanted_of
 from hosttune.transaction.steps import setting_of_record
 
 CPUS = "governor"
@@ -227,3 +229,12 @@ def test_any_history_folds_as_a_model_does_that_keeps_every_part(events: list[tu
     assert by_part(found) == {str(cpu): (first[cpu], wanted[cpu]) for cpu in first}
     finished = [one for one in known if one.header.verb != "boot" and (one.state == "applied" or one.goes_on)]
     assert found.last == max((one.header.number for one in finished), default=0)
+
+
+def test_a_mode_of_a_gpu_goes_back_only_if_disrupt_names_it() -> None:
+    gpu = "0000:41:00.0"
+    back = make_action("gpu-mig-mode", gpu, "enabled", "disabled", "not wanted any more", change="back")
+    decided = Plan(intent=Intent(version=1), actions=(back,))
+    for disrupt, now in ((frozenset[str](), 0), (frozenset((gpu,)), 1)):
+        wanted = wanted_of(decided, Options(disrupt=disrupt))
+        assert (len(wanted.steps), len(wanted.waiting)) == (now, 1 - now)
