@@ -122,9 +122,8 @@ class Guest(GuestDefinition, EditedInPlace):
     """The persistent definition of a guest. Target: its name. Value: domain XML; None: not defined.
 
     libvirt adds what the XML leaves open, and people add devices of their own: a definition agrees with a planned one
-    if it has all that the plan decides (`domain.update`), and the rest is kept. For a running guest only its state
-    after the next start changes; the engine first requires its name in --disrupt (`is_active(read_state(…))`). It is
-    read with its passwords, which only the journal holds, and an original is put back whole.
+    if it has all that the plan decides (`domain.update`), and the rest is kept. A running guest has the new one from
+    its next start. It is read with its passwords, which only the journal holds, and an original is put back whole.
     """
 
     kind: ClassVar[str] = "guest"

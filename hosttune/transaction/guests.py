@@ -15,6 +15,7 @@ from hosttune.hypervisor import no_system, process_of, ready, startable, unreach
 from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.hypervisor.connection import has_managed_save
 from hosttune.hypervisor.removed import nvram_of
+from hosttune.inventory.bare import runs
 from hosttune.journal import Record
 from hosttune.machine.system import System
 from hosttune.model.host import Host
@@ -27,6 +28,7 @@ from hosttune.transaction.steps import PENDING, TODO, UNREADABLE, Prepared, Step
 
 FILES, DEFINITION, STATE = "guest-files", "guest", "guest-state"
 RUNNING = "running"
+_NEXT_START = "it runs, and has this from its next start: virsh shutdown {}, then hosttune apply --intent FILE --start"
 INTERRUPT_SECONDS = 20.0  # how long to wait for the guest's drivers to request interrupts
 
 
@@ -97,8 +99,11 @@ def guest_verdicts(system: System, prepared: Sequence[Prepared], plan: Plan, hos
         for guest in plan.guests
         if (reasons := (*ready(host, guest), *(_saved(system, guest.name) if guest.name in redefined else ())))
     }
+    running = {guest.name for guest in host.guests or () if runs(guest)} & redefined - waiting.keys()
     return tuple(
-        with_verdict(one, PENDING, f"not started: {disks[one.step.setting.target]}")
+        with_verdict(one, TODO, "; ".join(filter(None, (one.why, _NEXT_START.format(one.step.setting.target)))))
+        if one.verdict == TODO and one.step.setting.kind == DEFINITION and one.step.setting.target in running
+        else with_verdict(one, PENDING, f"not started: {disks[one.step.setting.target]}")
         if one.verdict == TODO and one.step.setting.kind == STATE and one.step.setting.target in disks
         else with_verdict(one, PENDING, waiting[one.step.setting.target])
         if one.verdict in (TODO, UNREADABLE)

@@ -1,4 +1,4 @@
-"""The second day of two guests on the emulated host: eight events, while the one of them runs and notices nothing."""
+"""The second day of two guests on the emulated host: eight events, while one of them runs and notices nothing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Document = dict[str, Any]
 RUNS, OFF, NEW = "wide", "switched", "efi"  # the guest that runs, the one that is shut off, the one that comes and goes
 GPU = "0000:c2:00.0"  # of the new one
 INTENT = "/root/intent.json"
-VALUE, THIRD = "/proc/sys/kernel/numa_balancing", "1"
+VALUE, SETTINGS, THIRD = "/proc/sys/kernel/numa_balancing", {"numa_balancing": 0}, 2
+POOLS = "/sys/devices/system/node/node*/hugepages/hugepages-2048kB/nr_hugepages"
 VARIABLES = f"/var/lib/libvirt/qemu/nvram/{NEW}_VARS.fd"
 DISK = "/var/lib/hosttune-lab/other.raw"
-MARK = "written by the guest"
 
 
 class Run(NamedTuple):
@@ -30,29 +30,28 @@ class Run(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """An apply of the intent: what it said; after it, the definitions of the guests and the pools of pages."""
+    """What an apply of the intent said; after it, the definitions of the guests, the pools of pages, a value."""
 
     ran: Ran
     definitions: dict[str, str]
     pools: list[int]
+    value: int
 
 
 class Lived(NamedTuple):
-    """The second day, in its order."""
+    """The second day, in its order. `variables`: digests of the new guest's, as written, kept, and come back."""
 
-    first: dict[str, str]  # definitions as of the first day
+    first: dict[str, str]
     before: Run
     edited: Applied
     added: Applied
     drifted: Ran
     mended: Applied
-    value: str
-    uuid: str
     removed: Applied
-    kept: list[str]
+    driver: str | None
     undone: Applied
     again: Ran
-    variables: list[str]  # digests of the new guest's UEFI variables: as written, kept, as they came back
+    variables: list[str]
     history: list[Document]
     after: Run
 
@@ -71,57 +70,50 @@ def definitions(host: LabMachine) -> dict[str, str]:
     return {name: host.shell(f"virsh dumpxml --inactive {name}") for name in names}
 
 
-def pools(host: LabMachine) -> list[int]:
-    """2 MiB pages of each node."""
-    pattern = "/sys/devices/system/node/node*/hugepages/hugepages-2048kB/nr_hugepages"
-    return [int(count) for count in host.shell(f"cat {pattern}").split()]
-
-
 def apply(host: LabMachine, intent: Document) -> Applied:
     """Write the intent's file and apply it."""
     host.shell(f"cat >{INTENT}", stdin=json.dumps(intent))
     ran = run(host, "apply", "--intent", INTENT, "--yes")
-    return Applied(ran, definitions(host), pools(host))
+    pools = [int(count) for count in host.shell(f"cat {POOLS}").split()]
+    return Applied(ran, definitions(host), pools, int(host.shell(f"cat {VALUE}")))
 
 
 def lived(host: LabMachine, intent: Document) -> Lived:
-    """Two guests are in force by this intent and run; the one that is edited at rest is shut off first."""
+    """Both guests of the intent run; one is shut off and edited at rest, the other one is edited while it runs."""
     host.shell(f"virsh destroy {OFF}")
     first, before = definitions(host), run_of(host, RUNS)
-    wide, off = intent["guests"]
+    wide, off = ({**guest, "memory": "448MiB"} for guest in intent["guests"])  # less for the one, more for the other
     new = {**off, "name": NEW, "gpus": [GPU], "nics": None, "memory": "256MiB", "firmware": "efi"}
 
-    # An edit of the one that is off, which gets more memory, and of the one that runs, which gets less.
-    wide, off = {**wide, "memory": "448MiB"}, {**off, "memory": "448MiB"}
-    edited = apply(host, {**intent, "guests": [wide, off]})
+    def applied(*guests: Document) -> Applied:
+        return apply(host, {**intent, "settings": SETTINGS, "guests": [*guests]})
 
-    added = apply(host, {**intent, "guests": [wide, off, new]})
-    uuid = host.shell(f"virsh domuuid {NEW}").strip()
-    host.shell(f"virsh start --paused {NEW}; virsh destroy {NEW}")  # its firmware's variables are there from now on
-    host.shell(f"printf %s '{MARK}' | dd of={VARIABLES} conv=notrunc status=none")
+    edited = applied(wide, off)
+    added = applied(wide, off, new)
+    host.shell(f"virsh start --paused {NEW}; virsh destroy {NEW}")  # its variables are there from now on
+    host.shell(f"echo of this guest | dd of={VARIABLES} conv=notrunc status=none")
     variables = [digest(host, VARIABLES)]
 
-    # A night: a value, a definition, and one that is gone.
+    # In one night a setting, a definition and a guest drift.
     host.shell(f"echo {THIRD} >{VALUE}; virsh undefine --keep-nvram {NEW}; qemu-img create -q -f raw {DISK} 1M")
     host.shell("virsh define /dev/stdin", stdin=edited_by_hand(added.definitions[OFF]))
     drifted = run(host, "status")
-    mended = apply(host, {**intent, "guests": [wide, off, new]})
-    value = host.shell(f"cat {VALUE}").strip()
+    mended = applied(wide, off, new)
 
-    removed = apply(host, {**intent, "guests": [wide, off, {"name": NEW, "state": "absent"}]})
-    kept = host.shell(f"find {STATE}/removed -type f").split()
-    variables += [digest(host, path) for path in kept if path.endswith(".fd")]
+    removed = applied(wide, off, {"name": NEW, "state": "absent"})
+    driver = facts.functions_of_lspci(host)[GPU].get("Driver")
+    variables.append(digest(host, f"{STATE}/removed/*/*.fd"))
 
     past = run(host, "history")
     assert past.document is not None, past.errors
-    number = past.document["transactions"][-2]["number"]
-    then = json.loads(host.shell(f"hosttune history {number} --intent -o json"))
-    undone = apply(host, then)
+    history = past.document["transactions"]
+    undone = apply(host, json.loads(host.shell(f"hosttune history {history[-2]['number']} --intent -o json")))
     again = run(host, "apply", "--intent", INTENT, "--yes")
     variables.append(digest(host, VARIABLES))
+    host.shell(f"rm {DISK} {INTENT}")
     return Lived(
-        first, before, edited, added, drifted, mended, value, uuid, removed, kept, undone, again, variables,
-        past.document["transactions"], run_of(host, RUNS),
+        first, before, edited, added, drifted, mended, removed, driver, undone, again, variables, history,
+        run_of(host, RUNS),
     )  # fmt: skip
 
 
@@ -135,4 +127,4 @@ def edited_by_hand(definition: str) -> str:
     pinned = definition.replace("<vcpupin vcpu='0' cpuset='", "<vcpupin vcpu='0' cpuset='11,", 1)
     assert pinned != definition
     disk = f"<disk type='file' device='disk'><source file='{DISK}'/><target dev='vdz' bus='virtio'/></disk>"
-    return pinned.replace("</name>", "</name><title>theirs</title>", 1).replace("</devices>", f"{disk}</devices>")
+    return pinned.replace("</uuid>", "</uuid><title>theirs</title>", 1).replace("</devices>", f"{disk}</devices>")

@@ -29,12 +29,13 @@ class Adopted(NamedTuple):
     plan: Ran
     applied: Ran
     again: Ran
+    alone: Ran
     reverted: Ran
     before: Pins
     repaired: Pins
     started: Pins
     runs: list[str]
-    definitions: tuple[str, str, str]
+    definitions: tuple[dict[str, str], ...]
 
 
 def vcpu_threads(lab: LabMachine, *names: str) -> Pins:
@@ -46,9 +47,9 @@ def vcpu_threads(lab: LabMachine, *names: str) -> Pins:
     return found
 
 
-def definitions(lab: LabMachine) -> str:
-    """What libvirt keeps of both guests, secrets included."""
-    return "".join(lab.shell(f"virsh dumpxml --inactive --security-info {name}") for name in NAMES)
+def definitions(lab: LabMachine) -> dict[str, str]:
+    """What libvirt keeps of each guest, secrets included."""
+    return {name: lab.shell(f"virsh dumpxml --inactive --security-info {name}") for name in NAMES}
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +71,10 @@ def adopted(lab: LabMachine) -> Iterator[Adopted]:
         started = vcpu_threads(lab, *NAMES)
         runs = [lab.shell(f"virsh resume {name} >/dev/null; virsh domstate {name}").strip() for name in NAMES]
         lab.shell(f"virsh destroy {RUNS}; virsh destroy {OFF}")
+        alone, between = run(lab, "revert", "--guest", OFF, "--yes"), definitions(lab)
         reverted = run(lab, "revert", "--yes")
-        texts = (kept, changed, definitions(lab))
-        yield Adopted(plan, applied, again, reverted, before, repaired, started, runs, texts)
+        texts = (kept, changed, between, definitions(lab))
+        yield Adopted(plan, applied, again, alone, reverted, before, repaired, started, runs, texts)
     finally:
         lab.shell(f"for name in {' '.join(NAMES)}; do virsh destroy $name; done", check=False)
         lab.shell("hosttune revert --yes --force", check=False)
@@ -104,7 +106,9 @@ def test_the_guest_that_runs_is_repaired_without_a_restart(adopted: Adopted) -> 
 
 def test_the_second_apply_changes_nothing_and_a_revert_puts_the_definitions_back(adopted: Adopted) -> None:
     assert set(adopted.again.outcomes.values()) == {"already"}, adopted.again.doubts_found
-    kept, changed, after = adopted.definitions
-    assert changed != kept
+    kept, changed, between, after = adopted.definitions
+    assert all(changed[name] != kept[name] for name in NAMES)
+    assert adopted.alone.status == 0, adopted.alone.errors
+    assert between == {RUNS: changed[RUNS], OFF: kept[OFF]}, "one of them by its name"
     assert adopted.reverted.status == 0, adopted.reverted.errors
     assert after == kept

@@ -17,6 +17,7 @@ import pytest
 from lab import facts
 from lab.machine import LabMachine, booted
 from lab.product import STATE, Ran, document_of, install, plan, run
+from lab.secondday import NEW, THIRD, Lived, lived
 
 pytestmark = pytest.mark.lab
 
@@ -28,6 +29,7 @@ CELLS = {WIDE: {0: "0-1", 1: "2-3"}, SWITCHED: {0: "0-1"}}
 FILES = "/var/lib/hosttune-lab"
 POOL = "/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/nr_hugepages"
 CONSOLE_SECONDS = 900
+BALANCING = "numa-balancing:kernel.numa_balancing"
 GUEST: Document = {
     "hugepages": "2MiB",
     "firmware": "bios",
@@ -52,6 +54,7 @@ INIT = """#!/bin/sh
 /bin/busybox mount -t proc proc /proc; /bin/busybox mount -t sysfs sys /sys
 while :; do
   echo GUEST-BEGIN
+  read boot </proc/sys/kernel/random/boot_id; read up _ </proc/uptime; echo GUEST-UP $boot ${up%.*}
   for d in /sys/bus/pci/devices/*; do
     cd -P $d; read vendor <vendor; read device <device; read node <numa_node
     echo GUEST-PCI ${d##*/} ${vendor#0x}:${device#0x} $node ${PWD#/sys/devices/}
@@ -84,10 +87,15 @@ class Function(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a guest finds in itself: functions by address; of each node CPUs, KiB of memory, distances."""
+    """What a guest finds in itself: functions by address; of each node CPUs, KiB of memory, distances.
+
+    `boot`: what its kernel names this boot by; `up`: for how many seconds it runs.
+    """
 
     functions: dict[str, Function]
     nodes: dict[int, tuple[str, int, list[int]]]
+    boot: str
+    up: int
 
 
 class Before(NamedTuple):
@@ -135,10 +143,15 @@ def started(host: LabMachine, before: Before) -> Started:
 
 
 @pytest.fixture(scope="module")
-def reverted(host: LabMachine, started: Started) -> Ran:
-    """Both shut off and everything taken back."""
-    for name in PASSED:
-        host.shell(f"virsh destroy {name}")
+def second(host: LabMachine, started: Started) -> Lived:
+    """The second day, and what the guest that ran throughout says of itself after it."""
+    return lived(host, INTENT)
+
+
+@pytest.fixture(scope="module")
+def reverted(host: LabMachine, second: Lived) -> Ran:
+    """All shut off and everything taken back."""
+    host.shell(f"virsh destroy {WIDE}")
     return run(host, "revert", "--yes")
 
 
@@ -158,9 +171,12 @@ def see(host: LabMachine, name: str) -> Seen:
     said = answer.replace("\r", "")
     functions = re.findall(r"^GUEST-PCI (\S+) (\S+) (-?\d+) (\S+)$", said, re.MULTILINE)
     nodes = re.findall(r"^GUEST-NODE (\d+) (\S+) (\d+) ([\d ]+)$", said, re.MULTILINE)
+    ((boot, up),) = re.findall(r"^GUEST-UP (\S+) (\d+)$", said, re.MULTILINE)
     return Seen(
         {address: Function(ids, int(node), path) for address, ids, node, path in functions},
         {int(node): (cpus, int(kib), [int(n) for n in row.split()]) for node, cpus, kib, row in nodes},
+        boot,
+        int(up),
     )
 
 
@@ -333,18 +349,99 @@ def test_what_its_own_document_expects_is_there(host: LabMachine, started: Start
     assert {end for pair in expected["pairs"] for end in (pair["gpu"], pair["nic"])} <= set(devices)
 
 
+# --- the second day ---------------------------------------------------------------------------------------------
+
+
+def but_memory(definition: str) -> list[str]:
+    """A definition without its sizes."""
+    return [line for line in definition.splitlines() if "emory" not in line]
+
+
+def test_an_edit_is_done_at_rest_and_holds_from_the_next_start_of_a_guest_that_runs(second: Lived) -> None:
+    edited = second.edited
+    assert edited.ran.status == 0, edited.ran.errors
+    assert edited.ran.document is not None
+    for name in PASSED:
+        assert edited.ran.outcomes[f"guest:{name}"] == "done"
+        assert "<memory unit='KiB'>458752</memory>" in edited.definitions[name]
+        assert but_memory(edited.definitions[name]) == but_memory(second.first[name])
+    (note,) = edited.ran.document["notes"]
+    assert note.startswith(f"guest {WIDE}: ")
+    assert f"virsh shutdown {WIDE}" in note
+    assert edited.pools == [128 + 224, 128], "the run keeps what it has"
+
+
+def test_a_guest_is_added_beside_the_others(second: Lived) -> None:
+    assert second.added.ran.status == 0, second.added.ran.errors
+    assert second.added.pools == [128 + 224, 128 + 128]
+    assert {name: second.added.definitions[name] for name in PASSED} == second.edited.definitions
+    assert (second.edited.value, second.added.value) == (0, 0)
+
+
+def test_what_drifted_is_as_planned_again_and_what_others_added_stays(second: Lived) -> None:
+    """A value is a third one, a definition was edited, and a guest was undefined beside its variables."""
+    assert second.drifted.status == 1
+    assert second.drifted.document is not None
+    drift = {one["action"] for one in second.drifted.document["drift"]}
+    assert drift == {BALANCING, f"guest:{SWITCHED}", f"guest:{NEW}"}
+    mended = second.mended
+    assert mended.ran.status == 0, mended.ran.errors
+    assert mended.ran.document is not None
+    assert {action for action, outcome in mended.ran.outcomes.items() if outcome == "done"} == drift
+    (row,) = (one for one in mended.ran.document["entries"] if one["action"] == BALANCING)
+    assert (row["before"], mended.value) == (THIRD, 0)
+    assert mended.definitions[NEW] == second.added.definitions[NEW], "with its UUID and MAC addresses"
+    left = iter(mended.definitions[SWITCHED].splitlines())
+    assert all(line in left for line in second.added.definitions[SWITCHED].splitlines()), "and more"
+    assert "<title>theirs</title>" in mended.definitions[SWITCHED]
+    assert "/other.raw'/>" in mended.definitions[SWITCHED]
+
+
+def test_a_guest_goes_with_what_it_alone_needed(second: Lived) -> None:
+    removed = second.removed
+    assert removed.ran.status == 0, removed.ran.errors
+    assert removed.ran.document is not None
+    assert {name: removed.definitions[name] for name in PASSED} == removed.definitions
+    assert (removed.pools, second.driver) == ([128 + 224, 128], None)
+    assert any("not handed over: 0000:c2:00.0" in note for note in removed.ran.document["notes"])
+
+
+def test_the_intent_of_that_day_undoes_it_and_again_writes_nothing(second: Lived) -> None:
+    rows = [(*row["guests"].values(), row["outcome"]) for row in second.history]
+    assert rows == [
+        ([WIDE, SWITCHED], [], [], "done"), ([], [WIDE, SWITCHED], [], "done"), ([NEW], [], [], "done"),
+        ([NEW], [SWITCHED], [], "done"), ([], [], [NEW], "done"),
+    ]  # fmt: skip
+    assert second.undone.ran.status == 0, second.undone.ran.errors
+    assert second.undone.definitions == second.mended.definitions
+    assert second.undone.pools == second.mended.pools
+    assert len(set(second.variables)) == 1, "its variables were kept and came back"
+    assert second.again.status == 0, second.again.errors
+    assert second.again.document is not None
+    assert second.again.document["changed"] is False
+    assert set(second.again.outcomes.values()) == {"already", "pending"}
+
+
+def test_a_running_guest_notices_nothing(host: LabMachine, started: Started, second: Lived) -> None:
+    assert second.before.process == started.processes[WIDE]
+    assert second.after == second.before
+    then, now = started.seen[WIDE], see(host, WIDE)
+    assert now.up > then.up
+    assert now._replace(up=then.up) == then
+
+
 # --- the way back ---------------------------------------------------------------------------------------------
 
 
 def test_both_are_gone(host: LabMachine, reverted: Ran) -> None:
     assert reverted.status == 0, reverted.errors or json.dumps(reverted.document)
     kept = {action: outcome for action, outcome in reverted.outcomes.items() if outcome != "reverted"}
-    # The guests were ended before; a restart is nothing to take back, and that interrupt ended with its guest.
-    ended = {*(f"guest-state:{name}" for name in PASSED), f"irq-affinity:{NIC}"}
-    restarts = {action for action in kept if action.startswith("libvirt-restart:")}
-    assert kept == dict.fromkeys(ended | restarts, "already")
+    assert kept == {f"irq-affinity:{NIC}": "already"}  # that interrupt ended with its guest
     assert host.shell("virsh list --all --name").split() == []
-    assert set(host.shell(f"ls {STATE}").split()) == {"gpus.json", "handover", "lock", "plan.json", "transactions"}
+    assert set(host.shell(f"ls {STATE}").split()) == {
+        "gpus.json", "handover", "lock", "plan.json", "removed", "transactions",
+    }  # fmt: skip
+    assert host.shell(f"ls {STATE}/removed").startswith(f"{NEW}-"), "the variables of its firmware"
     assert host.shell(f"ls {STATE}/handover").split() == [f"start-{NIC}"]  # as it was then, for its next hand-over
 
 

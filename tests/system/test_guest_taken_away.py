@@ -103,6 +103,16 @@ def test_a_new_guest_does_not_get_the_variables_of_an_earlier_one(cli: Cli, inte
     assert set(in_force(cli)) == {"a", "b", "c", "d"}
 
 
+def test_a_change_of_a_guest_that_runs_says_when_it_holds(cli: Cli, intent: Path) -> None:
+    cli.root.put(".hosttune/commands/virsh-domstate-b", "running\n")
+    intent.write_text(intent.read_text().replace("32GiB", "16GiB"))
+    notes = cli.json("apply", "--intent", str(intent), "--yes")["notes"]
+    way = "virsh shutdown b, then hosttune apply --intent FILE --start"
+    assert [note for note in notes if "next start" in note] == [
+        f"guest b: it runs, and has this from its next start: {way}"
+    ]
+
+
 def test_what_was_kept_is_deleted_only_when_asked(cli: Cli, intent: Path) -> None:
     nvram = "var/lib/libvirt/qemu/nvram/b_VARS.fd"
     cli.root.put(nvram, "variables")

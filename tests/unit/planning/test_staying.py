@@ -85,7 +85,7 @@ def test_the_order_of_preference(seed: int) -> None:
     for name in fixed:
         assert moved(old[name], new[name]) == (0, 0, 0)
     beside = {**document, "guests": [held for name in fixed for held in entries(document, old[name])]}
-    anew = {"version": 1, "guests": [guest for guest in asked if guest["name"] not in fixed]}
+    anew: Any = {"version": 1, "guests": [guest for guest in asked if guest["name"] not in fixed]}
     had = {guest["name"]: had_of(document, old[guest["name"]]) for guest in anew["guests"] if guest["name"] in old}
     best = best_again(room_of(beside, anew), asks_of(beside, anew), had)
     if best[0]:  # who is left out is asked elsewhere; it is refused as a whole
