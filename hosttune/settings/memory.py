@@ -52,6 +52,11 @@ class HugePages(MayGiveLess, Remediable):
         """See Setting. More pages than wanted: other guests of this host may need them."""
         return type(live) is int and type(want) is int and live > want
 
+    def is_needed(self, system: System, live: Any, want: Any) -> bool:
+        """See MayGiveLess. As many pages are in use as there are more than wanted: others have taken them since."""
+        free = whole_number(system, self.target.replace("/nr_hugepages", "/free_hugepages"))
+        return self.satisfied_by(live, want) and free is not None and free <= want
+
     @property
     def covered_by(self) -> tuple[str, str] | None:
         """See Setting. For pages of 1 GiB, the kernel argument that reserves them."""

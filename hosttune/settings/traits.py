@@ -113,6 +113,10 @@ class MayGiveLess(Setting):
         """Return kind and target of the setting that, if staged, supplies at the next boot what is missing now."""
         return None
 
+    def is_needed(self, system: System, live: Any, want: Any) -> bool:
+        """Return whether what is there beyond the wanted value is in use, so that it is no drift. Raises Unreadable."""
+        return False
+
     @abstractmethod
     def satisfied_by(self, live: Any, want: Any) -> bool:
         """Return whether a value other than the wanted one is good enough, so that `apply --boot` leaves it alone."""

@@ -18,7 +18,7 @@ from hosttune.model.values import freeze
 from hosttune.settings.explains import Explains
 from hosttune.settings.hook import recording_of
 from hosttune.settings.setting import BOOT, Setting
-from hosttune.settings.traits import Divisible, EditedInPlace, WrittenTogether
+from hosttune.settings.traits import Divisible, EditedInPlace, MayGiveLess, WrittenTogether
 from hosttune.transaction.rollback import is_original
 from hosttune.transaction.site import Site, described
 from hosttune.transaction.steps import (
@@ -247,6 +247,8 @@ def _look(site: Site, record: Record) -> Drift | str | None:
     if not _as_left(setting, record, now):
         if setting.waits_for(site.system) is not None:
             return None  # it cannot be seen now: its guest does not run, or has the device
+        if isinstance(setting, MayGiveLess) and setting.is_needed(site.system, now, expected):
+            return None
         why = "; ".join(setting.differences(now, expected)) if isinstance(setting, Explains) else ""
         return Drift(action=names_of(record, setting)[0], expected=expected, actual=now, why=why or None)
     if setting.scope == BOOT and not setting.agrees(works, freeze(record.new)):

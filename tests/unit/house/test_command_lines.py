@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from hosttune.cli.commands import COMMANDS, command
+from hosttune.cli.commands import COMMANDS, cli, command
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXTS = (
@@ -65,7 +65,10 @@ def fault(words: list[str]) -> str | None:
     """What is wrong with a command line; None if it parses. Words of the sentence after it are arguments."""
     name, *rest = words
     asked = command(name)
-    context = click.Context(asked, info_name=name)
+    # Below the program itself: a command keeps the names of its help option, which are inherited.
+    context = click.Context(
+        asked, parent=click.Context(cli, info_name="hosttune", **cli.context_settings), info_name=name
+    )
     if isinstance(asked, click.Group) and rest and (inner := asked.get_command(context, rest[0])) is not None:
         asked, context, rest = inner, click.Context(inner, parent=context, info_name=rest[0]), rest[1:]
     parser = asked.make_parser(context)
