@@ -40,11 +40,6 @@ def emit(text: str) -> None:
         raise unwritable(error.strerror) from error
 
 
-def emit_page(print_document: Callable[[Console], None]) -> None:
-    """Write styled text to stdout."""
-    emit(page_text(print_document))
-
-
 def emit_report(
     document: D, output: str, build: Callable[[D], Report], only: Mapping[str, Callable[[], str]] | None = None
 ) -> None:

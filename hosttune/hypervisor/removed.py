@@ -15,6 +15,7 @@ from hosttune.domain.xml import parse
 from hosttune.errors import BadInput, Refused, Unreadable
 from hosttune.hypervisor.connection import ask, has_managed_save, uuid_of
 from hosttune.machine.system import STATE_INSIDE, System, state_directory
+from hosttune.model.listing import some
 
 REMOVED = "removed"
 _NVRAM = "/var/lib/libvirt/qemu/nvram/{name}_VARS.fd"  # where the system's libvirt keeps UEFI variables
@@ -97,7 +98,7 @@ def obstacles(system: System, name: str) -> Iterator[str]:
             uuid = uuid_of(system, name, persistent=True)
             names = ask(system, f"{word}-list", "--name", uuid).split() if uuid else []
         if names:
-            yield f"it has {word}s ({', '.join(names)}): virsh {word}-delete {name} NAME"
+            yield f"it has {word}s: {some((f'virsh {word}-delete {name} {one}' for one in names), between='; ')}"
 
 
 def _files(system: System, name: str, xml: str) -> Iterator[str]:

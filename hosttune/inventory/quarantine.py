@@ -26,7 +26,7 @@ def quarantined_devices(host: Host, register: Register | None = None) -> Mapping
         return {one.address: f"{one.address} {why}" for one in host.pci}
     known = register or (host.handover.register if host.handover else Register())
     for record in known.quarantined:
-        why = f"is quarantined since {record.since} ({record.why}): see hosttune handover status"
+        why = f"is quarantined since {record.since} ({record.why}): {record.ways_out}"
         for address in _places(host, record):
             found.setdefault(address, f"{address} {why}")
             for other in _relatives(host, address):

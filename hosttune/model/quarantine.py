@@ -59,6 +59,12 @@ class DeviceRecord(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         close_mappings(self, "firmware")
 
+    @property
+    def ways_out(self) -> str:
+        """How its quarantine ends, in commands."""
+        name = self.address
+        return f"finish it: hosttune handover --device {name}; or free it: hosttune handover release {name} --why TEXT"
+
 
 class Register(Value, frozen=True, kw_only=True):
     """The register's document: at most one record for each address."""

@@ -36,7 +36,6 @@ from hosttune.knobs.registry import check_settings
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Finding, Plan, PlannedGuest, Source, Unplaced
-from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.planning.batch import Outcome, check_apart, guest_request_of, place_guests
 from hosttune.planning.guest.reserve import take_entry
 from hosttune.planning.host.actions import plan_actions
@@ -179,10 +178,6 @@ def _actions(
     if force is None or not (force.settings or force.guests):
         found, of_actions = plan_actions(bare, intent, ground.resources, ground.memory, context.catalogue, guests)
         return found, list(of_actions)
-    # What old runs hold stays away from the host's work until they have stopped.
-    olds = (beyond(bare, run, None, run=True) for run in standing.old_runs.values())
-    held = CpuSet(cpu for old in olds for pin in old.vcpu_pins or () for cpu in parse_cpus(pin.cpus))
-    ground = replace(ground, resources=replace(ground.resources, pinned=CpuSet(ground.resources.pinned | held)))
     desired, findings = plan_actions(
         bare, intent, ground.resources, ground.memory, context.catalogue, guests, every=True
     )

@@ -21,10 +21,10 @@ from hosttune.model.commandline import PAGES
 from hosttune.model.force import InForce, SettingInForce
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, PlannedGuest
-from hosttune.model.values import FrozenMap, parse_cpus
+from hosttune.model.values import CpuSet, FrozenMap, parse_cpus
 from hosttune.planning.standing import Standing, beyond
 from hosttune.settings.cpus import EnergyPreference, Governor, ResumeLatency
-from hosttune.settings.irqs import IrqAffinity
+from hosttune.settings.irqs import IrqAffinity, IrqbalanceBan
 from hosttune.settings.kernelargs import KernelArguments
 from hosttune.settings.libvirthook import LibvirtHook
 from hosttune.settings.memory import HugePages
@@ -91,9 +91,16 @@ def rebase(
                 when = "now"
             if was and action.kind == HugePages.kind:
                 action = changed(action, why=action.why.partition(",")[0])  # free on the bare host is not free now
-            if action.kind == HugePages.kind and part in busy and type(now) is int:
-                held_now = want + sum(busy[part].values())
-                later = changed(action, current=held_now, want=want, when="after-stop", holders=tuple(busy[part]))
+            holders: Mapping[str, int] = (
+                busy.get(part, {}) if action.kind == HugePages.kind and type(now) is int else {}
+            )
+            held_now = want + sum(holders.values()) if holders else want
+            if action.kind == IrqbalanceBan.kind:
+                holders = {name: 0 for cpu, names in busy.items() if cpu.isdecimal() for name in names}
+                cpus = (int(cpu) for cpu in busy if cpu.isdecimal())
+                held_now = str(CpuSet((*parse_cpus(want), *cpus)))
+            if held_now != want:
+                later = changed(action, current=held_now, want=want, when="after-stop", holders=tuple(holders))
                 rows[key, "after-stop"] = later, [part]
                 want = held_now
             ours = was is not None and was.want == want

@@ -93,7 +93,9 @@ def compare(
         elif guest.name in replan or not same_request(host, guest, wanted, intent.reserve):
             moving[guest.name] = guest
         elif lost := _lost(host, guest):
-            hint = f"change the devices in its intent, or hosttune plan -f FILE --replan {guest.name}"
+            hint = "change the devices in its intent"
+            if not isinstance(wanted.gpus, tuple):
+                hint += f", or let it have others: hosttune plan -f FILE --replan {guest.name}"
             why = (*lost, "it is left as it is")
             out[guest.name] = Unplaced(guest=guest.name, why=why, relaxation=(hint,), stays=True)
             fixed.append(guest)
@@ -111,6 +113,7 @@ def compare(
         )
         out = {guest.name: Unplaced(guest=guest.name, why=(unasked,), stays=True) for guest in intent.guests}
         fixed, moving, gone = list(ours.values()), {}, []
+    running = {name for name, one in residents.items() if runs(one)}
     again = [one for name, one in moving.items() if name not in replan and asked[name].mig == one.request.mig]
     settings = {name: one.value for name, one in force.wanted.items() if not (prune and _from_file(one.source))} | dict(
         intent.settings or {}
@@ -122,7 +125,9 @@ def compare(
         moving=moving,
         residents=residents,
         out=out,
-        removals=tuple(_removal(guest, residents.get(guest.name)) for guest in gone),
+        removals=tuple(
+            Removal(name=one.name, uuid=one.uuid, when="after-stop" if one.name in running else "now") for one in gone
+        ),
         unnamed=tuple(_unnamed(force, asked, intent.settings or {}, {guest.name for guest in gone}, settings)),
         findings=tuple(findings),
     )
@@ -130,11 +135,6 @@ def compare(
 
 def _from_file(source: Source | None) -> bool:
     return source is not None and source.kind == "file"
-
-
-def _removal(guest: GuestInForce, resident: RunningGuest | None) -> Removal:
-    later = resident is not None and runs(resident)
-    return Removal(name=guest.name, uuid=guest.uuid, when="after-stop" if later else "now")
 
 
 def _unnamed(

@@ -45,6 +45,7 @@ def result_report(result: Result) -> Report:
         unfinished = (Lines(lines=(left,), style="error"), Exact(parts=(f"its journal: {opened.journal}",)))
     reboot = ("a reboot is required: what is staged takes effect then",) if result.reboot_required else ()
     notes = tuple(line for note in result.notes for line in note.split("\n"))
+    notes += ("hosttune apply --intent FILE sets again what has drifted",) if result.drift else ()
     return Report(
         kind=f"hosttune {result.verb}",
         verdict="" if code == SUCCESS else "fail",

@@ -24,7 +24,7 @@ from hosttune.model.intent import GuestIntent, Intent
 from hosttune.model.plan import Plan, Removal, Source
 from hosttune.model.result import Result
 from hosttune.transaction import applied, guards, undoing
-from hosttune.transaction.site import Site, saved_plan_path, writable_store
+from hosttune.transaction.site import Site, refuse_open, saved_plan_path, writable_store
 from hosttune.transaction.writing import Say
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def apply(
     if isinstance(found, Request):
         from hosttune.planning import plan as decide
 
+        refuse_open(() if dry_run else site.transactions())  # what it has done is not in force yet
         where = (found.source and found.source.name) or "intent"
         found = decide(discover(), found.intent, where=where, source=found.source, prune=found.prune)
     wanted = found if found is not None else _saved_plan(site)
@@ -111,7 +112,7 @@ def revert(
     dry_run: bool = False,
     confirm: undoing.Confirm = lambda lines: True,
 ) -> Result:
-    """Revert every finished transaction, newest first, or rehearse that. Raises Refused, Declined if not confirmed."""
+    """Put all that is in force back to its original, or rehearse that. Raises Refused, Declined if not confirmed."""
     return _with_code(undoing.revert(here[0], say, force=force, dry_run=dry_run, confirm=confirm))
 
 

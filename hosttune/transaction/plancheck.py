@@ -37,8 +37,11 @@ def check_plan(plan: Plan) -> None:
     for one in plan.unplaced:
         if one.refused:
             raise BadInput(one.why[0], where=f"plan: guest {one.guest}", hint="; ".join(one.relaxation))
-    if names := ", ".join(one.guest for one in plan.unplaced if not one.stays):
-        raise Incomplete(f"guests without a place: {names}", where="plan: unplaced", hint="plan what fits, then apply")
+    if lines := [f"  guest {one.guest}: {'; '.join(one.why)}" for one in plan.unplaced if not one.stays]:
+        what = "guests without a place:\n" + "\n".join(lines)
+        raise Incomplete(
+            what, where="plan: unplaced", hint="hosttune plan says what would make room; change the intent"
+        )
     adopted = {guest.name for guest in plan.adoptions}  # they have names that hosttune would not give
     own = tuple(guest for guest in plan.intent.guests if guest.name not in adopted)
     check_intent(replace(plan.intent, guests=own), where="plan: intent")

@@ -74,7 +74,7 @@ def by_keep(day: Day) -> None:
 
 @pytest.mark.parametrize("way", [by_apply, by_intent, by_boot, by_keep])
 def test_the_first_look_after_its_end_does_it(changed: Day, way: Callable[[Day], None]) -> None:
-    assert waits(changed) == {"hugepages", "driver", "gpu-persistence", "energy-preference"}
+    assert waits(changed) == {"hugepages", "driver", "gpu-persistence", "energy-preference", "irqbalance-ban"}
     before = written(changed)
     if way is not by_intent:  # a scratch root has one definition of a guest: a plan would take it for that of the run
         way(changed)

@@ -191,9 +191,8 @@ def quarantined(evidence: Evidence) -> Iterable[CheckResult]:
             yield unknown(_QUARANTINED, HOST, expected=expected, why=f"{lost.what}: {lost.why}", hint=_ROOT)
         return
     for one in host.handover.register.quarantined:
-        hint = f"finish it: hosttune handover --device {one.address}; or free it: hosttune handover release"
         actual = f"quarantined since {one.since}: {one.why}"
-        yield warned(_QUARANTINED, one.address, expected=expected, actual=actual, source=REGISTER, hint=hint)
+        yield warned(_QUARANTINED, one.address, expected=expected, actual=actual, source=REGISTER, hint=one.ways_out)
     if not host.handover.register.quarantined:
         yield skipped(_QUARANTINED, HOST, "no device is quarantined here")  # not a pass: a lost register shows none too
 

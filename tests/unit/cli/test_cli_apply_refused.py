@@ -206,7 +206,7 @@ def test_what_only_one_side_could_read_of_a_device_makes_nothing_stale(cli: Cli,
 def test_a_plan_with_an_unplaced_guest_is_no(no: Cli, plan: Path, tmp_path: Path) -> None:
     unplaced = [{"guest": "big", "why": ["no node has 4000 CPUs"], "relaxation": []}]
     said = never(no, edited(plan, tmp_path / "p", unplaced=unplaced), "--yes", code=1)
-    assert said["error"] == "guests without a place: big"
+    assert said["error"] == "guests without a place:\n  guest big: no node has 4000 CPUs"
 
 
 @pytest.mark.parametrize(

@@ -125,10 +125,12 @@ def test_what_a_guest_that_runs_has_goes_back_after_its_stop() -> None:
 def test_the_ban_of_irqbalance_keeps_the_cpus_of_an_old_run() -> None:
     host = after(A, running=("a",))
     found = plan(host, asked({**A, "vcpus": 8}))
-    assert [action.kind for action in found.actions if action.kind == "irqbalance-ban"] == []
+    (later,) = [one for one in found.actions if one.kind == "irqbalance-ban"]
+    assert (later.when, later.holders) == ("after-stop", ("a",))
     stopped = replace(host, guests=tuple(replace(one, state="shut off") for one in host.guests or ()))
     (ban,) = [one for one in plan(stopped, asked({**A, "vcpus": 8})).actions if one.kind == "irqbalance-ban"]
     assert len(parse_cpus(ban.want)) < len(parse_cpus(ban.current))
+    assert (later.current, later.want) == (ban.current, ban.want)
 
 
 def test_drift_is_an_ordinary_action_that_is_marked() -> None:
@@ -239,6 +241,26 @@ def test_a_gpu_that_was_exchanged_is_the_guests_at_its_old_place() -> None:
     other = plan(exchanged(host, device.address, device_id="2331"), asked(A, B))
     assert any("of another kind" in one.text for one in other.findings if one.where == "guest b")
     assert other.guest("a").change == "keep"
+
+
+def test_nodes_that_the_firmware_renumbered_are_said_and_the_guest_is_placed_there() -> None:
+    host = after(A, B)
+    new = {0: 1, 1: 0}
+    nodes = sorted((replace(node, id=new[node.id]) for node in host.numa_nodes), key=lambda node: node.id)
+    other = replace(
+        host,
+        numa_nodes=tuple(nodes),
+        cpus=tuple(replace(cpu, numa_node=new.get(cpu.numa_node or 0)) for cpu in host.cpus),
+        pci=tuple(replace(one, numa_node=None if one.numa_node is None else new[one.numa_node]) for one in host.pci),
+    )
+    found = plan(other, asked(A, B))
+    assert [guest.change for guest in found.guests] == ["update", "update"]
+    assert ["other numbers now" in one.text for one in found.findings].count(True) == 2
+    for guest in found.guests:
+        before = next(one.places for one in host.in_force.guests if one.name == guest.name)  # type: ignore[union-attr]
+        assert [pin.cpus for pin in guest.vcpu_pins] == [pin.cpus for pin in before.vcpu_pins]
+        assert [one.address for one in guest.devices] == [one.address for one in before.devices]
+        assert {cell.host_nodes for cell in guest.cells} == {str(new[int(cell.host_nodes)]) for cell in before.cells}
 
 
 def test_a_guest_that_was_undefined_by_hand_is_defined_again() -> None:

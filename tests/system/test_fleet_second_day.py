@@ -1,0 +1,107 @@
+"""Four days of three hosts in two groups: editing variables and running again is enough. Undone, every byte is back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import applyroots
+import pytest
+from applyroots import PREFERENCE, Root
+from fleethosts import HOSTTUNE, Fleet, simulated
+from sweeps import FULL
+
+from hosttune.machine.scratch import Scratch
+from hosttune.transaction.site import site_of
+
+GROUPS = "all: {children: {training: {hosts: {one: , two: }}, inference: {hosts: {three: }}}}\n"
+
+
+def guest(name: str, memory: str) -> str:
+    return f"{{name: {name}, gpus: 1, memory: {memory}, networks: [{{network: default}}]}}"
+
+
+def write(folder: Path, name: str, *guests: str, more: str = "") -> None:
+    """The variables of a group or a host, written anew."""
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"hosttune_intent: {{version: 1, guests: [{', '.join(guests)}]{more}}}\n")
+
+
+def in_force(fleet: Fleet, host: str) -> dict[str, Any]:
+    """The guests in force of a host, by name."""
+    known = site_of(Scratch(str(fleet.root(host)))).in_force()
+    assert known is not None
+    return {guest.name: guest for guest in known.guests}
+
+
+def transactions(fleet: Fleet) -> list[int]:
+    return [len(Root(fleet.root(host)).journals()) for host in fleet.hosts]
+
+
+def by_fleet(fleet: Fleet, verb: str) -> str:
+    """`hosttune fleet VERB` on all hosts at once, as people call it."""
+    words = [HOSTTUNE, "fleet", verb, "-i", str(fleet.inventory()), "-i", str(fleet.folder / "groups.yml"), "--yes"]
+    done = subprocess.run(
+        [*words, "--waves", "100%", "--results", str(fleet.results)],
+        capture_output=True, text=True, check=False, cwd=fleet.folder, env=fleet.environment(), timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def by_playbook(fleet: Fleet, verb: str) -> str:
+    """The playbook itself, by ansible-playbook."""
+    return fleet.play(verb, "-i", str(fleet.folder / "groups.yml"), waves=["100%"]).out
+
+
+@pytest.mark.parametrize("run", [by_fleet, *([by_playbook] if FULL else [])])
+def test_four_days(run: Callable[[Fleet, str], str], pristine: Path, tmp_path: Path) -> None:
+    with simulated(pristine, tmp_path, ("one", "two", "three")) as fleet:
+        fleet.variables.clear()
+        fleet.variables["hosttune_prune"] = True
+        (tmp_path / "groups.yml").write_text(GROUPS)
+
+        # The first day: each group its guests.
+        write(tmp_path, "group_vars/training.yml", guest("a", "32GiB"), guest("b", "32GiB"))
+        write(tmp_path, "group_vars/inference.yml", guest("c", "32GiB"))
+        run(fleet, "apply")
+        assert [list(in_force(fleet, host)) for host in fleet.hosts] == [["a", "b"], ["a", "b"], ["c"]]
+        first = {host: in_force(fleet, host) for host in fleet.hosts}
+
+        # The second: the group's variable is edited, one host says something else.
+        write(tmp_path, "group_vars/training.yml", guest("a", "48GiB"), guest("b", "32GiB"))
+        write(tmp_path, "host_vars/two.yml", guest("a", "40GiB"), more=", settings: {thp: never}")
+        run(fleet, "apply")
+        second = {host: in_force(fleet, host) for host in fleet.hosts}
+        assert [second[host]["a"].request.memory for host in ("one", "two")] == ["48GiB", "40GiB"]
+        for host in ("one", "two"):
+            was, now = first[host]["b"].places, second[host]["b"].places
+            assert (was.vcpu_pins, was.cells, was.devices) == (now.vcpu_pins, now.cells, now.devices)
+        assert fleet.outcomes("apply") == dict.fromkeys(fleet.hosts, "ok")
+        assert transactions(fleet)[2] == 1  # nothing changed on three, and nothing was written
+
+        # The third: a guest leaves its group, a host changes hands, somebody writes a setting by hand.
+        write(tmp_path, "group_vars/training.yml", guest("a", "48GiB"))
+        write(tmp_path, "group_vars/inference.yml", guest("d", "32GiB"))
+        Root(fleet.root("two")).put(PREFERENCE.format(3), "balance_power\n")
+        run(fleet, "apply")
+        assert [list(in_force(fleet, host)) for host in fleet.hosts] == [["a"], ["a"], ["d"]]
+        assert Root(fleet.root("two")).get(PREFERENCE.format(3)) == "performance"
+
+        # The fourth: the variables of the first day again.
+        write(tmp_path, "group_vars/training.yml", guest("a", "32GiB"), guest("b", "32GiB"))
+        write(tmp_path, "group_vars/inference.yml", guest("c", "32GiB"))
+        (tmp_path / "host_vars/two.yml").unlink()
+        run(fleet, "apply")
+        last = {host: in_force(fleet, host) for host in fleet.hosts}
+        assert {host: {name: one.request for name, one in guests.items()} for host, guests in last.items()} == {
+            host: {name: one.request for name, one in guests.items()} for host, guests in first.items()
+        }
+        run(fleet, "revert")
+        for host in fleet.hosts:
+            left = {name for name in Root(fleet.root(host)).differences(pristine) if not name.startswith("var")}
+            assert {name for name in left if not name.startswith(applyroots._LEFT_BEHIND)} == set(), json.dumps([*left])
