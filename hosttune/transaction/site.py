@@ -294,11 +294,15 @@ def log(site: Site, result: Result, code: int) -> None:
         return
     import syslog
 
+    syslog.syslog(syslog.LOG_NOTICE if code == 0 else syslog.LOG_WARNING, log_line(result, code))
+
+
+def log_line(result: Result, code: int) -> str:
+    """Return that line: who did what in which way, and how it ended."""
     by = caller()
     who = f"{by.login} ({by.sudo_user})" if by.sudo_user else by.login
     changed = sum(entry.before != entry.after for entry in result.entries)
-    text = f"hosttune {result.verb} by {who} via {by.via}: exit code {code}, {changed} settings and guests changed"
-    syslog.syslog(syslog.LOG_NOTICE if code == 0 else syslog.LOG_WARNING, text)
+    return f"hosttune {result.verb} by {who} via {by.via}: exit code {code}, {changed} settings and guests changed"
 
 
 def next_number(transactions: Iterable[Transaction]) -> int:

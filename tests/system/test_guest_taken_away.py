@@ -13,7 +13,8 @@ from applyroots import Cli
 from hosttune.cli import run
 from hosttune.machine.scratch import Scratch
 from hosttune.model.intent import Intent
-from hosttune.transaction.site import site_of
+from hosttune.model.result import Entry, Result
+from hosttune.transaction.site import log_line, site_of
 
 plan = applyroots.plan
 root = applyroots.root
@@ -167,3 +168,24 @@ def test_who_made_it(monkeypatch: pytest.MonkeyPatch, value: str, via: str) -> N
 
     monkeypatch.setenv("HOSTTUNE_VIA", value)
     assert caller().via == via
+
+
+def test_one_line_in_the_system_log_says_who_did_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scratch root writes none: the line is `log_line`'s, which `log` hands to syslog."""
+    monkeypatch.setenv("HOSTTUNE_VIA", "ansible")
+    entries = tuple(Entry(action=f"thp:{n}", outcome="done", before="a", want="b", after="b") for n in range(2))
+    line = log_line(Result(host="h", verb="apply", entries=entries), 0)
+    assert "\n" not in line
+    assert line.startswith("hosttune apply by ")
+    assert line.endswith(" via ansible: exit code 0, 2 settings and guests changed")
+
+
+def test_the_second_of_two_operators_is_refused_while_the_first_writes(cli: Cli, intent: Path) -> None:
+    store = site_of(Scratch(str(cli.root.path))).store
+    assert store is not None
+    before = in_force(cli)
+    with store.locked():
+        for words in (("apply", "--intent", str(intent), "--prune"), ("revert",), ("revert", "--guest", "a")):
+            code, _, err = cli(*words, "--yes")
+            assert (code, "another hosttune (process " in err) == (3, True), err
+    assert in_force(cli) == before

@@ -3,6 +3,7 @@ write leave old or new."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -139,14 +140,31 @@ def test_a_plan_with_another_way_back_than_the_journals_is_stale(root: Path) -> 
         apply_plan(site_on(root), wrong, Options(), host, lambda todo: True, quiet)
 
 
-def test_a_cut_at_every_write_leaves_old_or_new(root: Path, tmp_path: Path) -> None:
+UPDATE = replace(
+    FIRST.plan, based_on=1, guests=(replace(GUEST, emulator_cpus="0", change="update"),),
+    actions=(
+        *(replace(one, current=64, want=32) for one in FIRST.plan.actions if one.kind == "hugepages"),
+        back("governor", "cpus 2-3", "performance", "powersave"),
+    ),
+)  # fmt: skip
+
+
+def update(site: Site) -> tuple[Result, int]:
+    return apply_plan(site, UPDATE, Options(), host, lambda todo: True, quiet)
+
+
+@pytest.mark.parametrize("job", [take_away, update])
+def test_a_cut_at_every_write_leaves_old_or_new(
+    root: Path, tmp_path: Path, job: Callable[[Site], tuple[Result, int]]
+) -> None:
     old = tree_of(root)
-    points = run_forked(root, take_away, Faults(), watch=False).count
+    points = run_forked(root, job, Faults(), watch=False).count
     new = tree_of(root)
     assert points > 20
+    assert difference(old, new)
     for at in range(1, points + 1, 1 if points < 60 else points // 40):
         where = applied(tmp_path / "again")
-        ended = run_forked(where, take_away, Faults(at=at, act=kill), watch=False)
+        ended = run_forked(where, job, Faults(at=at, act=kill), watch=False)
         assert ended.code is None, at
         assert recover(site_on(where), quiet)[1] == 0, (at, ended.fired)
         left = difference(new, tree_of(where)) and difference(old, tree_of(where))

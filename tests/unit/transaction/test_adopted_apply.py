@@ -29,6 +29,7 @@ from hosttune.hypervisor.adopted import AdoptedDefinition, is_domain_name
 from hosttune.journal.register import record_devices
 from hosttune.machine.live import Machine
 from hosttune.machine.scratch import Scratch
+from hosttune.model.host import Host, RunningGuest
 from hosttune.model.intent import Intent
 from hosttune.model.plan import AdoptedGuest, Cell, Device, Plan, Topology
 from hosttune.model.quarantine import DeviceRecord
@@ -36,6 +37,7 @@ from hosttune.model.result import Result
 from hosttune.model.values import to_json
 from hosttune.planning.adopting import Definition, adopt, change_definition, saved_plan
 from hosttune.transaction import Options, apply_plan, recover, rehearse_apply, revert, status
+from hosttune.transaction.calls import take_away
 from hosttune.transaction.guards import check_quarantine
 from hosttune.transaction.guests import definition_change
 from hosttune.transaction.steps import TODO, Prepared, Step
@@ -78,6 +80,29 @@ def test_a_guest_with_a_quarantined_device_is_left_alone(root: Path) -> None:
     with pytest.raises(Refused, match=f"{device.address} is quarantined"):
         check_quarantine(plan_of(adopted), host(), site_on(root).store)
     check_quarantine(plan_of(ADOPTED), host(), site_on(root).store)
+
+
+@pytest.mark.parametrize("state", ["shut off", "running"])
+def test_taken_away_by_name_it_has_its_original_bytes_and_not_while_it_runs(root: Path, state: str) -> None:
+    applied(root, plan_of(ADOPTED))
+    site = site_on(root)
+    guest = RunningGuest(name=NAME, uuid=ADOPTED.uuid, state=state)
+
+    def discover() -> Host:
+        return replace(host(), guests=(guest,), in_force=site.in_force())
+
+    def away() -> Result:
+        return take_away((site, discover), [NAME], Options(), confirm=lambda todo: True, say=quiet)
+
+    if state == "running":
+        before = defined(root)
+        with pytest.raises(Refused, match=f"{NAME!r} runs"):
+            away()
+        assert defined(root) == before
+        return
+    assert away().exit_code == 0
+    assert defined(root) == BY_HAND
+    assert adopted_in_force(root) == ()
 
 
 # --- what it does ----------------------------------------------------------------------------------------------
