@@ -435,7 +435,8 @@ def test_a_running_guest_notices_nothing(host: LabMachine, started: Started, sec
 def test_both_are_gone(host: LabMachine, reverted: Ran) -> None:
     assert reverted.status == 0, reverted.errors or json.dumps(reverted.document)
     kept = {action: outcome for action, outcome in reverted.outcomes.items() if outcome != "reverted"}
-    assert kept == {f"irq-affinity:{NIC}": "already"}  # that interrupt ended with its guest
+    # That interrupt ended with its guest.
+    assert kept.items() <= {f"irq-affinity:{NIC}": "already"}.items()
     assert host.shell("virsh list --all --name").split() == []
     assert set(host.shell(f"ls {STATE}").split()) == {
         "gpus.json", "handover", "lock", "plan.json", "removed", "transactions",
