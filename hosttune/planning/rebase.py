@@ -83,7 +83,13 @@ def rebase(
             wanted.add(key)
             was = held.get(key)
             now = live.get(key, was.after if was else action.current)
-            if now == want == action.current or part in gone or (key not in live and action.kind == _RESTART):
+            # Somebody else may have written what is wanted from now on: that it is wanted is then all there is to do.
+            noted = was is None or was.want == want or action.kind == HugePages.kind
+            if (
+                (now == want == action.current and noted)
+                or part in gone
+                or (key not in live and action.kind == _RESTART)
+            ):
                 continue
             if action.kind == HugePages.kind and action.effect == "reboot" and (KernelArguments.kind, PAGES) in held:
                 continue  # the next boot reserves them already
@@ -104,7 +110,7 @@ def rebase(
                 rows[key, "after-stop"] = later, [part]
                 want = held_now
             ours = was is not None and was.want == want
-            if now == want or (was is not None and ours and _is_settled(action.kind, now, was)):
+            if (now == want and noted) or (was is not None and ours and _is_settled(action.kind, now, was)):
                 continue
             row = changed(action, current=now, want=want, when=when, drift=ours)
             rows.setdefault((action.id, now, want, when, ours), (row, []))[1].append(part)

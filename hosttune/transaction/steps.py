@@ -236,7 +236,8 @@ def _prepare(system: System, step: Step, record: Record | None) -> Prepared:
         return _as_planned(step, setting.waits_for(system))
     if step.back:  # it is a step even where nothing has to be written: the journal must say that it is back
         return Prepared(step, TODO, live, effective)
-    later = step.holders and record is not None and freeze(record.new) != step.want  # the journal must say it
+    changed = any(action.current == step.want for action in step.actions) or step.holders
+    later = changed and record is not None and freeze(record.new) != step.want  # the journal must say it
     kept: tuple[str, ...] = ()
     if isinstance(setting, EditedInPlace) and live is not None:
         whole, kept = setting.edited(record and freeze(record.new), live, step.want)

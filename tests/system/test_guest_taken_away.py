@@ -189,3 +189,30 @@ def test_the_second_of_two_operators_is_refused_while_the_first_writes(cli: Cli,
             code, _, err = cli(*words, "--yes")
             assert (code, "another hosttune (process " in err) == (3, True), err
     assert in_force(cli) == before
+
+
+def test_a_value_that_somebody_wrote_and_that_is_wanted_from_now_on_is_noted(cli: Cli, intent: Path) -> None:
+    thp = "sys/kernel/mm/transparent_hugepage/enabled"
+    text, before = intent.read_text(), cli.root.get(thp)
+    for value in ("never", "always"):
+        intent.write_text(text.replace("guests:", f"settings: {{thp: {value}}}\nguests:"))
+        if value == "always":
+            cli.root.put(thp, "[always] madvise never\n")
+            assert cli("status")[0] == 1
+            assert cli("plan", "-f", str(intent), "--check")[0] == 1
+        assert cli("apply", "--intent", str(intent), "--yes")[0] == 0
+    assert (cli("status")[0], cli("plan", "-f", str(intent), "--check")[0]) == (0, 0)
+    assert cli("apply", "--intent", str(intent), "--yes")[1].count("nothing to change") == 1
+    assert cli("revert", "--yes")[0] == 0
+    assert cli.root.get(thp) == before
+
+
+def test_pages_that_others_use_are_no_drift(cli: Cli, intent: Path) -> None:
+    pages = int(cli.root.get(applyroots.PAGES))
+    cli.root.put(applyroots.PAGES, f"{pages + 6}\n")
+    for free, code in ((pages, 0), (pages + 6, 1)):
+        cli.root.put(applyroots.PAGES.replace("nr_", "free_"), f"{free}\n")
+        assert cli("status")[0] == code
+        assert cli("plan", "-f", str(intent), "--check")[0] == code
+    assert cli("apply", "--intent", str(intent), "--yes")[0] == 0
+    assert (int(cli.root.get(applyroots.PAGES)), cli("status")[0]) == (pages, 0)
