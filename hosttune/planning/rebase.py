@@ -84,7 +84,7 @@ def rebase(
             was = held.get(key)
             now = live.get(key, was.after if was else action.current)
             # Somebody else may have written what is wanted from now on: that it is wanted is then all there is to do.
-            noted = was is None or was.want == want or action.kind == HugePages.kind
+            noted = was is None or was.want == want or action.kind in (HugePages.kind, IrqbalanceBan.kind)
             if (
                 (now == want == action.current and noted)
                 or part in gone
