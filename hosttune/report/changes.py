@@ -93,11 +93,6 @@ def changes(before: Validation | None, after: Validation) -> Changes | None:
     return Changes(before=named, outcomes=outcomes, same=same, figures=tuple(figures))
 
 
-def verdict_words(figure: Figure) -> str:
-    """Return the verdict with its sign."""
-    return f"{SIGNS[figure.verdict]} {figure.verdict}"
-
-
 def _outcomes(before: Validation, after: Validation) -> tuple[tuple[Outcomes, ...], int]:
     old, new = ({(result.check, result.subject): result for result in one.results} for one in (before, after))
     keys = [*new, *(key for key in old if key not in new)]
