@@ -6,6 +6,10 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
@@ -195,7 +199,19 @@ class Walk:
         self._names = count()
 
     def step(self) -> None:
-        kinds = ["add", "memory", "vcpus", "devices", "setting", "profile", "absent", "prune", "drift", "unname"]
+        kinds = [
+            "add",
+            "memory",
+            "vcpus",
+            "devices",
+            "setting",
+            "profile",
+            "absent",
+            "prune",
+            "drift",
+            "unname",
+            "killed",
+        ]
         here = [one["name"] for one in self.day.intent["guests"]]
         if not here or len(self.day.asked) > 3:
             kinds = ["prune"] if len(self.day.asked) > 3 else ["add"]
@@ -263,6 +279,25 @@ class Walk:
         self._applied()
         if not any(one["name"] not in here for one in self.day.asked.values()):
             assert self.day.contents() == before, "drift did not go back to what is in force"
+
+    def _killed(self, here: Sequence[str]) -> None:
+        """An apply is killed somewhere: `recover` settles it, and the same apply then does what it would have done."""
+        day, name = self.day, self.chance.choice(here)
+        (old,) = [one for one in day.intent["guests"] if one["name"] == name]
+        day.name_guest({**old, **size(self.chance)})
+        day.file.write_text(json.dumps(day.intent))
+        words = ["apply", "--root", str(day.root.path), "--intent", str(day.file), "--yes"]
+        apply = subprocess.Popen(
+            [sys.executable, "-m", "hosttune", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            apply.wait(self.chance.uniform(0.3, 1.5))
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(apply.pid, signal.SIGKILL)
+        apply.wait()
+        day("recover", "-o", "json").ended()
+        self._applied(changed={name})
 
     def _applied(self, *options: str, changed: Iterable[str] = (), gone: Iterable[str] = ()) -> None:
         day = self.day
