@@ -218,6 +218,12 @@ def copied(pristine: Path, target: Path) -> Iterator[Root]:
             target.rmdir()
 
 
+def put_pages(cli: Cli, number: int) -> None:
+    """Somebody sets a pool to this number of pages, none of which are in use."""
+    for name in (PAGES, PAGES.replace("nr_", "free_")):
+        cli.root.put(name, f"{number}\n")
+
+
 class Cli:
     """Run commands in process on one root; HOSTTUNE_STATE names a place that must stay untouched."""
 

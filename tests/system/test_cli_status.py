@@ -133,7 +133,7 @@ def test_in_force_is_what_was_applied(applied: Cli) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "drifted", "actual"),
     [
-        (PAGES, "300\n", f"hugepages:/{PAGES}", 300),
+        (PAGES, "200\n", f"hugepages:/{PAGES}", 200),
         (RULES, "# mine\n", f"drop-in:/{RULES}", "# mine\n"),
         ("proc/sys/kernel/numa_balancing", "1\n", "numa-balancing:kernel.numa_balancing", 1),
     ],
@@ -185,7 +185,7 @@ def test_revert_brings_everything_back_and_once_is_enough(cli: Cli, plan: Path) 
 def test_what_others_changed_is_left_alone_until_forced(cli: Cli, plan: Path) -> None:
     before = cli.root.contents()
     assert cli("apply", str(plan), "--yes")[0] == 0
-    cli.root.put(PAGES, "300\n")
+    applyroots.put_pages(cli, 300)
     cli.root.put(PREFERENCE.format(1), "power\n")
     found = cli.json("revert", "--yes", code=1)
     told = {entry["action"]: entry for entry in found["entries"]}

@@ -49,7 +49,7 @@ def test_a_plan_that_was_reverted_but_for_a_conflict(cli: Cli, intent: Path, tmp
     assert (now := in_force(cli)) is not None
     assert {one.id for one in wanted.actions} >= {one.id for one in now.actions}
     assert now.guests == wanted.guests
-    cli.root.put(PAGES, "300\n")
+    applyroots.put_pages(cli, 300)
     cli.root.put(PREFERENCE.format(1), "power\n")
     found = outcomes(cli.json("revert", "--yes", code=1))
     left = {name for name, outcome in found.items() if outcome == "conflict"}

@@ -472,7 +472,7 @@ def test_two_hand_overs_at_once(small: Path, capsys: pytest.CaptureFixture[str])
         handed(small, ASKED, validate=passing_all)
     assert states(small) == {}
     with courses.locked():  # what else is done on the host goes on
-        assert run(["status", "--root", str(small)]) == 0
+        assert run(["discover", "--root", str(small)]) == 0
     capsys.readouterr()
 
 
