@@ -126,10 +126,13 @@ def rebase(
             continue
         kind, part = key
         reboot = was.setting.scope == "boot"
+        want = pools.get(part, was.original)
+        if want != was.original and want == live.get(key):
+            continue  # of a pool: others use what is there
         back = changed(
-            make_action(kind, was.setting.target, live.get(key, was.after), pools.get(part, was.original), _BACK),
+            make_action(kind, was.setting.target, live.get(key, was.after), want, _BACK),
             effect="reboot" if reboot else "now",
-            change="back",
+            change="back" if want == was.original else "set",
             when="after-stop" if part in busy else "reboot" if reboot else "now",
             holders=tuple(busy.get(part, ())),
         )

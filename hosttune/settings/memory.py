@@ -52,10 +52,10 @@ class HugePages(MayGiveLess, Remediable):
         """See Setting. More pages than wanted: other guests of this host may need them."""
         return type(live) is int and type(want) is int and live > want
 
-    def is_needed(self, system: System, live: Any, want: Any) -> bool:
-        """See MayGiveLess. As many pages are in use as there are more than wanted: others have taken them since."""
+    def is_needed(self, system: System, live: Any, want: Any, ours: int) -> bool:
+        """See MayGiveLess. `ours`: pages that guests in force have now."""
         free = whole_number(system, self.target.replace("/nr_hugepages", "/free_hugepages"))
-        return self.satisfied_by(live, want) and free is not None and free <= want
+        return self.satisfied_by(live, want) and free is not None and live - want <= live - free - ours
 
     @property
     def covered_by(self) -> tuple[str, str] | None:

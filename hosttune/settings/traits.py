@@ -113,8 +113,8 @@ class MayGiveLess(Setting):
         """Return kind and target of the setting that, if staged, supplies at the next boot what is missing now."""
         return None
 
-    def is_needed(self, system: System, live: Any, want: Any) -> bool:
-        """Return whether what is there beyond the wanted value is in use, so that it is no drift. Raises Unreadable."""
+    def is_needed(self, system: System, live: Any, want: Any, ours: int) -> bool:
+        """Return whether others use what is there beyond the wanted value, so that it is no drift. Raises Unreadable."""
         return False
 
     @abstractmethod

@@ -125,7 +125,7 @@ def status(site: Site) -> tuple[Result, int]:
     result = Result(
         host=site.hostname,
         verb="status",
-        reboot_required=any(entry.outcome == "pending" for entry in entries) or reboot_required(site, transactions),
+        reboot_required=reboot_required(site, transactions),
         entries=(
             *entries,
             *(row for record in unchanged for row in _dropped(site, record)),
@@ -247,8 +247,10 @@ def _look(site: Site, record: Record) -> Drift | str | None:
     if not _as_left(setting, record, now):
         if setting.waits_for(site.system) is not None:
             return None  # it cannot be seen now: its guest does not run, or has the device
-        if isinstance(setting, MayGiveLess) and setting.is_needed(site.system, now, expected):
-            return None
+        if isinstance(setting, MayGiveLess):
+            ours = site.pages_of_runs(setting.target)
+            if setting.is_needed(site.system, now, expected, ours):
+                return None
         why = "; ".join(setting.differences(now, expected)) if isinstance(setting, Explains) else ""
         return Drift(action=names_of(record, setting)[0], expected=expected, actual=now, why=why or None)
     if setting.scope == BOOT and not setting.agrees(works, freeze(record.new)):
@@ -288,8 +290,12 @@ def _standing(record: Record, found: Drift | str | None) -> Iterable[Entry]:
 
 
 def reboot_required(site: Site, transactions: Iterable[Transaction]) -> bool:
-    """Return whether something that these transactions staged, and that was reverted, works until the next boot."""
-    return any(_still_works(site, record) for transaction in transactions for record in transaction.records)
+    """Return whether the next boot brings something that these transactions staged, or ends what they took back."""
+    known = tuple(transactions)
+    staged = (one.record for one in site.standings(known).in_force if setting_of_record(one.record).scope == BOOT)
+    return any(_look(site, record) == "pending" for record in staged) or any(
+        _still_works(site, record) for transaction in known for record in transaction.records
+    )
 
 
 def _still_works(site: Site, record: Record) -> bool:

@@ -216,7 +216,7 @@ def lacking_steps(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
 
 def _unchanged(site: Site, verb: str, prepared: Sequence[Prepared], *notes: str) -> Result:
     found = tuple(row for one in prepared if not is_inapplicable(one) for row in entry(one))
-    waits = waits_for_boot(prepared)
+    waits = waits_for_boot(prepared) or reboot_required(site, site.transactions())
     told = (*inapplicable_notes(prepared), *notes)
     return Result(host=site.hostname, verb=_VERBS[verb], entries=found, reboot_required=waits, notes=told)
 
@@ -272,7 +272,9 @@ def _carried(
         host=site.hostname,
         verb=_VERBS[verb],
         changed=transaction.is_open or (carried.succeeded and any(map(_changed, transaction.records))),
-        reboot_required=waits_for_boot(prepared) or _staged(todo, carried) or reboot_required(site, (transaction,)),
+        reboot_required=waits_for_boot(prepared)
+        or _staged(todo, carried)
+        or reboot_required(site, site.transactions()),
         entries=found,
         open_transaction=described(transaction) if transaction.is_open else None,
         notes=(

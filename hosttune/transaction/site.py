@@ -30,6 +30,7 @@ from hosttune.machine.archive import open_system
 from hosttune.machine.capture import Archive
 from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, System, state_directory
+from hosttune.model import sysfs
 from hosttune.model.force import InForce
 from hosttune.model.history import Caller
 from hosttune.model.host import Host
@@ -137,6 +138,18 @@ class Site:
             for name in action.holders
         }
         return tuple((action, any(held[name] for name in action.holders)) for action in left)
+
+    def pages_of_runs(self, pool: str) -> int:
+        """Return how many pages of a pool (the path of its nr_hugepages) the guests in force that may run have."""
+        force = self.in_force() or InForce()
+        places = (guest.places for guest in force.guests if guest.places.page_bytes and self._may_run(guest.name))
+        return sum(
+            cell.memory_bytes // size
+            for guest in places
+            for size in (guest.page_bytes or 0,)
+            for cell in guest.cells
+            if f"{sysfs.pool(int(cell.host_nodes), size)}/nr_hugepages" == pool
+        )
 
     def _may_run(self, name: str) -> bool:
         from hosttune.hypervisor.connection import is_active, read_state
