@@ -116,21 +116,18 @@ def rebase(
             rows.setdefault((action.id, now, want, when, ours), (row, []))[1].append(part)
     given_up = frozenset(kept_by_name(standing.intent, held))
     stays = frozenset(key for key, was in held.items() if _stays(force, key, was, guests))
-    pools = {
-        f"{sysfs.pool(node.id, pool.size_bytes)}/nr_hugepages": pool.total
-        for node in standing.bare.numa_nodes
-        for pool in node.hugepages or ()
-    }
+    pools, now_there = (dict(_pools(one)) for one in (standing.bare, host))
     for key, was in held.items():
         if key in wanted or key in given_up or key in stays or key[1] in gone:
             continue
         kind, part = key
         reboot = was.setting.scope == "boot"
         want = pools.get(part, was.original)
-        if want != was.original and want == live.get(key):
+        if want != was.original and want == now_there.get(part):
             continue  # of a pool: others use what is there
+        now = live.get(key, now_there.get(part, was.after))
         back = changed(
-            make_action(kind, was.setting.target, live.get(key, was.after), want, _BACK),
+            make_action(kind, was.setting.target, now, want, _BACK),
             effect="reboot" if reboot else "now",
             change="back" if want == was.original else "set",
             when="after-stop" if part in busy else "reboot" if reboot else "now",
@@ -138,6 +135,13 @@ def rebase(
         )
         rows.setdefault((back.id, "back", back.current, back.want, back.holders), (back, []))[1].append(part)
     return tuple(_of_parts(action, parts) for action, parts in rows.values())
+
+
+def _pools(host: Host) -> Iterator[tuple[str, int | None]]:
+    """Yield the pools of huge pages by the paths of their nr_hugepages, with their sizes."""
+    for node in host.numa_nodes:
+        for pool in node.hugepages or ():
+            yield f"{sysfs.pool(node.id, pool.size_bytes)}/nr_hugepages", pool.total
 
 
 def _parts(kind: str, target: str) -> Iterable[str]:

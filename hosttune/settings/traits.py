@@ -114,7 +114,7 @@ class MayGiveLess(Setting):
         return None
 
     def is_needed(self, system: System, live: Any, want: Any, ours: int) -> bool:
-        """Return whether others use what is there beyond the wanted value, so that it is no drift. Raises Unreadable."""
+        """Return whether others use what is there beyond the wanted value: it is no drift then. Raises Unreadable."""
         return False
 
     @abstractmethod

@@ -322,6 +322,14 @@ def test_arguments_of_the_kernel_wait_for_the_boot_that_shows_them(cli: Cli, pla
     assert outcomes(cli.json("apply", str(plan), "--yes"))[argument] == "already"
 
 
+def test_a_boot_that_is_pending_is_told_by_every_later_apply(cli: Cli, tmp_path: Path) -> None:
+    intent = tmp_path / "intent.yaml"
+    intent.write_text("version: 1\nprofile: host\nguests: [{name: a, gpus: 1, memory: 32GiB}]\n")
+    told = [cli.json("apply", "--intent", str(intent), "--yes") for _ in range(2)]
+    assert [(one["changed"], one["reboot_required"]) for one in told] == [(True, True), (False, True)]
+    assert cli("plan", "-f", str(intent), "--check")[0] == 0
+
+
 def test_arguments_that_are_staged_together_stand_and_drift_one_by_one(applied: Cli) -> None:
     applied_state = {entry["action"]: entry for entry in applied.json("status")["entries"]}
     argument = applied_state["kernel-argument:iommu"]

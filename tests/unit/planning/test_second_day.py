@@ -114,6 +114,21 @@ def test_a_guest_that_goes_gives_everything_back() -> None:
     assert plan(then, asked(A)).actions == ()
 
 
+@pytest.mark.parametrize(("total", "free", "change"), [(74, 64, ("set", 10)), (10, 0, None), (64, 64, ("back", 0))])
+def test_pages_that_others_use_stay_when_a_guest_goes(total: int, free: int, change: object) -> None:
+    host = after(A)
+
+    def used(pools: Any) -> Any:
+        return tuple(
+            replace(one, total=total, free=free) if one.size_bytes == 1 << 30 and one.total else one for one in pools
+        )
+
+    nodes = tuple(replace(node, hugepages=used(node.hugepages or ())) for node in host.numa_nodes)
+    found = plan(replace(host, numa_nodes=nodes), asked({"name": "a", "state": "absent"}))
+    rows = [(one.change, one.want) for one in found.actions if one.kind == "hugepages"]
+    assert rows == ([change] if change else [])
+
+
 def test_what_a_guest_that_runs_has_goes_back_after_its_stop() -> None:
     found = plan(after(A, B, running=("a", "b")), asked(A, {"name": "b", "state": "absent"}))
     assert found.removals[0].when == "after-stop"
