@@ -114,7 +114,7 @@ def _with_pools(node: NumaNode, originals: Originals, claims: Mapping[tuple[int,
     """
     pools, back = [], 0
     for pool in node.hugepages or ():
-        original = originals.get((HugePages.kind, f"{sysfs.pool(node.id, pool.size_bytes)}/nr_hugepages"))
+        original = originals.get((HugePages.kind, sysfs.pool_total(node.id, pool.size_bytes)))
         if original is not None and pool.total is not None and pool.free is not None:
             used = pool.total - pool.free
             total = max(original, used + claims.get((node.id, pool.size_bytes), 0))

@@ -36,3 +36,8 @@ def is_function(name: str) -> bool:
 def pool(node: int | str, size_bytes: int) -> str:
     """Return the folder of a node's pool of huge pages of one size."""
     return f"{NODES}/node{node}/hugepages/hugepages-{size_bytes // 1024}kB"
+
+
+def pool_total(node: int | str, size_bytes: int) -> str:
+    """Return the file with the number of pages of such a pool."""
+    return f"{pool(node, size_bytes)}/nr_hugepages"

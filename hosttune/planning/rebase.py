@@ -141,7 +141,7 @@ def _pools(host: Host) -> Iterator[tuple[str, int | None]]:
     """Yield the pools of huge pages by the paths of their nr_hugepages, with their sizes."""
     for node in host.numa_nodes:
         for pool in node.hugepages or ():
-            yield f"{sysfs.pool(node.id, pool.size_bytes)}/nr_hugepages", pool.total
+            yield sysfs.pool_total(node.id, pool.size_bytes), pool.total
 
 
 def _parts(kind: str, target: str) -> Iterable[str]:
@@ -206,6 +206,6 @@ def _busy(standing: Standing, guests: Iterable[PlannedGuest]) -> Mapping[str, Co
             found[one][name] += 1
         for part in entry.memory or ():
             if part.node is not None and part.page_bytes:
-                pool = f"{sysfs.pool(part.node, part.page_bytes)}/nr_hugepages"
+                pool = sysfs.pool_total(part.node, part.page_bytes)
                 found[pool][name] += (part.memory_bytes or 0) // part.page_bytes
     return found

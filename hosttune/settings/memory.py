@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, ClassVar, Self
 
 from hosttune.machine.system import System
@@ -52,10 +52,10 @@ class HugePages(MayGiveLess, Remediable):
         """See Setting. More pages than wanted: other guests of this host may need them."""
         return type(live) is int and type(want) is int and live > want
 
-    def is_needed(self, system: System, live: Any, want: Any, ours: int) -> bool:
-        """See MayGiveLess. `ours`: pages that guests in force have now."""
+    def is_needed(self, system: System, live: Any, want: Any, ours: Callable[[], int]) -> bool:
+        """See MayGiveLess. `ours`: how many pages guests in force have now."""
         free = whole_number(system, self.target.replace("/nr_hugepages", "/free_hugepages"))
-        return self.satisfied_by(live, want) and free is not None and live - want <= live - free - ours
+        return self.satisfied_by(live, want) and free is not None and free <= want and free <= want - ours()
 
     @property
     def covered_by(self) -> tuple[str, str] | None:

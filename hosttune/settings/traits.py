@@ -6,7 +6,7 @@ Each trait is a class next to `Setting`. A setting without traits is only read, 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from hosttune.machine.system import System
@@ -113,8 +113,12 @@ class MayGiveLess(Setting):
         """Return kind and target of the setting that, if staged, supplies at the next boot what is missing now."""
         return None
 
-    def is_needed(self, system: System, live: Any, want: Any, ours: int) -> bool:
-        """Return whether others use what is there beyond the wanted value: it is no drift then. Raises Unreadable."""
+    def is_needed(self, system: System, live: Any, want: Any, ours: Callable[[], int]) -> bool:
+        """Return whether others use what is there beyond the wanted value: it is no drift then. Raises Unreadable.
+
+        `ours` tells what guests in force use. It is asked only where that decides: it asks libvirt, which the boot unit
+        must not wait for.
+        """
         return False
 
     @abstractmethod

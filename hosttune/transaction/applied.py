@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -247,10 +248,9 @@ def _look(site: Site, record: Record) -> Drift | str | None:
     if not _as_left(setting, record, now):
         if setting.waits_for(site.system) is not None:
             return None  # it cannot be seen now: its guest does not run, or has the device
-        if isinstance(setting, MayGiveLess):
-            ours = site.pages_of_runs(setting.target)
-            if setting.is_needed(site.system, now, expected, ours):
-                return None
+        ours = partial(site.pages_of_runs, setting.target)
+        if isinstance(setting, MayGiveLess) and setting.is_needed(site.system, now, expected, ours):
+            return None
         why = "; ".join(setting.differences(now, expected)) if isinstance(setting, Explains) else ""
         return Drift(action=names_of(record, setting)[0], expected=expected, actual=now, why=why or None)
     if setting.scope == BOOT and not setting.agrees(works, freeze(record.new)):

@@ -129,11 +129,10 @@ def apply(
         check_there(prepared)
         todo = due(prepared)
         if lacking := lacking_steps(prepared):
-            return _unchanged(
-                site, verb, lacking, *(f"nothing was changed: {one.step.name} is needed" for one in lacking)
-            ), NO
+            notes = (f"nothing was changed: {one.step.name} is needed" for one in lacking)
+            return _unchanged(site, transactions, verb, lacking, *notes), NO
         if not todo:
-            return _unchanged(site, verb, prepared), SUCCESS
+            return _unchanged(site, transactions, verb, prepared), SUCCESS
         site.refuse_lost(transactions)
         removed = [one.step.origin for one in todo if one.step.origin is not None]
         refuse_between_tenants(site.system, store, removed)
@@ -214,9 +213,11 @@ def lacking_steps(prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
     return tuple(one for one in prepared if one.step.needed and one.verdict in (ABSENT, UNREADABLE))
 
 
-def _unchanged(site: Site, verb: str, prepared: Sequence[Prepared], *notes: str) -> Result:
+def _unchanged(
+    site: Site, transactions: Iterable[Transaction], verb: str, prepared: Sequence[Prepared], *notes: str
+) -> Result:
     found = tuple(row for one in prepared if not is_inapplicable(one) for row in entry(one))
-    waits = waits_for_boot(prepared) or reboot_required(site, site.transactions())
+    waits = waits_for_boot(prepared) or reboot_required(site, transactions)
     told = (*inapplicable_notes(prepared), *notes)
     return Result(host=site.hostname, verb=_VERBS[verb], entries=found, reboot_required=waits, notes=told)
 
@@ -266,15 +267,14 @@ def _carried(
         carried = carry_out(site.system, journal, todo, say, starting.look_again)
     finally:
         journal.close()
-    transaction = next(one for one in site.transactions() if one.header.number == number)
+    transactions = site.transactions()
+    transaction = next(one for one in transactions if one.header.number == number)
     found = _entries(site, prepared, todo, carried, transaction)
     result = Result(
         host=site.hostname,
         verb=_VERBS[verb],
         changed=transaction.is_open or (carried.succeeded and any(map(_changed, transaction.records))),
-        reboot_required=waits_for_boot(prepared)
-        or _staged(todo, carried)
-        or reboot_required(site, site.transactions()),
+        reboot_required=waits_for_boot(prepared) or _staged(todo, carried) or reboot_required(site, transactions),
         entries=found,
         open_transaction=described(transaction) if transaction.is_open else None,
         notes=(

@@ -82,12 +82,12 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
                 break
         transactions = site.transactions()
         left = next((one for one in transactions if one.is_open), None)
-        now, drift = applied_state(site, rows)
+        _, drift = applied_state(site, rows)
         result = Result(
             host=site.hostname,
             verb="apply",
             changed=any(row.outcome in ("done", "clamped") for row in found),
-            reboot_required=any(row.outcome == "pending" for row in now) or reboot_required(site, transactions),
+            reboot_required=reboot_required(site, transactions),
             entries=tuple(found),
             drift=tuple(drift),
             open_transaction=described(left) if left else None,

@@ -108,14 +108,17 @@ class Site:
 
     def in_force(self) -> InForce | None:
         """Return what is in force here; None if that is unknown: a capture, or journals that are lost or unreadable."""
-        if self.store is None or (not self.system.captured and unseen_journals(self.store.folder) is not None):
-            return None
         try:
-            transactions = self.transactions()
-            self.refuse_lost(transactions)
-            return fold(transactions, self.plan_of, setting_of_record)
+            return self._folded()
         except (BadInput, Refused):
             return None
+
+    def _folded(self) -> InForce | None:
+        if self.store is None or (not self.system.captured and unseen_journals(self.store.folder) is not None):
+            return None
+        transactions = self.transactions()
+        self.refuse_lost(transactions)
+        return fold(transactions, self.plan_of, setting_of_record)
 
     def plan_in_force(self) -> Plan | None:
         """Return what is in force as one plan; None for nothing. Raises BadInput for a plan that cannot be read."""
@@ -148,7 +151,7 @@ class Site:
             for guest in places
             for size in (guest.page_bytes or 0,)
             for cell in guest.cells
-            if f"{sysfs.pool(int(cell.host_nodes), size)}/nr_hugepages" == pool
+            if sysfs.pool_total(cell.host_nodes, size) == pool
         )
 
     def _may_run(self, name: str) -> bool:
@@ -168,11 +171,12 @@ class Site:
     def with_force(self, host: Host) -> Host:
         """Return the host document with what is in force."""
         try:
-            self.refuse_lost(self.transactions())
+            return structs.replace(host, in_force=self._folded())
+        except BadInput:
+            return host
         except Refused as error:
             doubt = Problem(what=FORCE_UNKNOWN, where=error.where, why=f"{error.what}; {error.hint}")
-            host = structs.replace(host, problems=(*host.problems, doubt))
-        return structs.replace(host, in_force=self.in_force())
+            return structs.replace(host, problems=(*host.problems, doubt))
 
     def retired(self, transactions: Iterable[Transaction]) -> tuple[Record, ...]:
         """Return the steps that this version cannot undo (`journal.RETIRED`). A reboot has undone those before it.

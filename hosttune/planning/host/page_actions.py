@@ -90,7 +90,7 @@ def page_actions(
         if not missing and not (every and current is not None):
             continue
         want = memory[node].pages_wanted(page, size) if node in memory else missing
-        target = f"{sysfs.pool(node, page)}/nr_hugepages"
+        target = sysfs.pool_total(node, page)
         have = "none known" if pool is None else f"{pool.free} free" if pool.counted else "how many are free is unknown"
         why = f"guests on node {node} need {-(-size // page)} pages of {format_size(page)}, {have}"
         if page == HUGE_1G and node in late:
