@@ -130,13 +130,18 @@ def _put_back(
     if record.undone in ("reverted", "already"):
         return
     after, new = (setting.parts(freeze(value)) for value in (record.after, record.new))
-    for key, name in _keys_of(setting, record.new):
-        known = force.get(key) or left.get(key)
+    known_parts = {key: force.get(key) or left.get(key) for key, _ in _keys_of(setting, record.new)}
+    back = {
+        key
+        for key, name in _keys_of(setting, record.new)
+        if (known := known_parts[key]) and after.get(name) == freeze(known.old) == new.get(name)
+    }
+    if not isinstance(setting, Divisible) and len(back) < len(known_parts):
+        back = set()  # it is written as a whole
+    for key, known in known_parts.items():
         if known is None:
             continue
-        if record.outcome in ("done", "already", "reverted") or (
-            record.outcome == "conflict" and after.get(name) == freeze(known.old) == new.get(name)
-        ):
+        if record.outcome in ("done", "already", "reverted") or (record.outcome == "conflict" and key in back):
             force.pop(key, None)
             left.pop(key, None)
         elif record.outcome == "conflict":
