@@ -1,4 +1,4 @@
-"""What checks look at: functions for `each`, from evidence to (subject, thing). What cannot be listed ends the check."""
+"""What checks look at: functions for `each`, from evidence to (subject, thing). What is not known ends the check."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def gpus(evidence: Evidence) -> Iterator[tuple[str, Gpu]]:
 
 
 def guests(evidence: Evidence) -> Iterator[tuple[str, RunningGuest]]:
-    """Yield the guests that are known; the host is unknown where there may be others, and skipped where there is none."""
+    """Yield the guests that are known; then the host: unknown where there may be others, skipped where is none."""
     known = evidence.host.guests or ()
     yield from ((guest.name, guest) for guest in known)
     if guests_known(evidence) is None:
