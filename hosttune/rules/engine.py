@@ -16,18 +16,18 @@ Scene = TypeVar("Scene")
 AnyRule = TypeVar("AnyRule", bound="Rule[Any]")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
-    """What a rule says of one subject: an address, a guest, the host, a path in the XML, a cause.
+    """What a rule says of one subject: an address, a guest, the host, a path in the XML.
 
-    `outcome` is one of SEVERITY, for a cause its grade; "": the rule's own. `text` says what is there, `more` are
-    further lines of evidence. `source` is what was read. `expected`, `remedy` None: the rule's own. `explains`: the
+    `text` says what is there, `more` are further lines of evidence. `outcome` is one of SEVERITY, for a cause its
+    grade; "": the rule's own. `source` is what was read. `expected`, `remedy` None: the rule's own. `explains`: the
     figures that a cause explains.
     """
 
-    outcome: str = ""
     text: str
     subject: str = ""
+    outcome: str = ""
     expected: str | None = None
     source: str | None = None
     remedy: str | None = None
@@ -62,7 +62,7 @@ class Rule(Generic[Scene]):
 
     id: str
     title: str
-    about: str = ""
+    about: str
     why: str = ""
     source: str
     remedy: str = ""
@@ -77,7 +77,7 @@ class Rule(Generic[Scene]):
             return
         missing = next((need for need in self.needs if not need.known(scene)), None)
         if missing is not None:
-            yield Finding(outcome="unknown", text=missing.why)
+            yield Finding(missing.why, self.about, "unknown")
             return
         try:
             yield from self.judge(scene)
