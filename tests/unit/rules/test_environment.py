@@ -22,7 +22,7 @@ from hosttune.model.environment import VERDICTS, EnvironmentLine
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import Cpu, Host
 from hosttune.rules.environment import judge, rules
-from hosttune.rules.environment.judging import Case, Rule, source_text
+from hosttune.rules.environment.judging import Case, Row, source_text
 from hosttune.rules.environment.onhost import FACTS
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ MANUAL = ROOT.parent / "docs/lint-env.md"
 
 
 def test_the_manual_has_each_rule_as_it_is_declared(request: pytest.FixtureRequest) -> None:
-    seen = dict.fromkeys(rules().values())
+    seen = dict.fromkeys(rule.row for rule in rules().values())
     rows = [row(rule, case) for rule in seen for case in rule.cases]
     compare(request, "| variables | value | verdict | why | source |\n|---|---|---|---|---|\n", rows)
     keys = dict.fromkeys(case.source or rule.source for rule in seen for case in rule.cases)
@@ -62,7 +62,7 @@ def compare(request: pytest.FixtureRequest, head: str, rows: list[str]) -> None:
         assert rest.partition("\n\n")[0].rstrip() == made
 
 
-def row(rule: Rule, case: Case) -> str:
+def row(rule: Row, case: Case) -> str:
     """One row of the manual's table."""
     value = ", ".join(f"`{one}`" for one in case.is_ or ()) or (f"like `{case.like}`" if case.like else "any other")
     host = (
@@ -96,9 +96,9 @@ def test_every_rule_has_a_source_and_known_facts() -> None:
     assert len(rules()) > 90
     for name, rule in rules().items():
         assert re.fullmatch(r"[A-Z][A-Z0-9_]+", name)
-        for case in rule.cases:
+        for case in rule.row.cases:
             assert case.verdict in VERDICTS
-            assert len(source_text(case.source or rule.source)) > 15
+            assert len(source_text(case.source or rule.row.source)) > 15
             assert case.host is None or case.host in FACTS
             assert case.like is None or re.compile(case.like)
 
