@@ -50,6 +50,13 @@ class Case(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.host is None or (host is not None and FACTS[self.host](host, value) is True)
 
     @property
+    def condition(self) -> str:
+        """Which values, on which hosts, in words."""
+        value = ", ".join(self.is_ or ()) or (f"like {self.like}" if self.like else "any other")
+        host = f", with a host: {self.host}" if self.host else ""
+        return value + host + (f", on a host with {', '.join(self.maker)}" if self.maker and not host else "")
+
+    @property
     def any_value(self) -> bool:
         """Whether the case is about every value, on every host."""
         return self.is_ is None and self.like is None and self.host is None and not self.maker
