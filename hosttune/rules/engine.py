@@ -11,23 +11,22 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-SEVERITY = ("fail", "unknown", "warn", "info", "pass", "skip")  # worst first
 Scene = TypeVar("Scene")
 AnyRule = TypeVar("AnyRule", bound="Rule[Any]")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
-    """What a rule says of one subject: an address, a guest, the host, a path in the XML, a cause.
+    """What a rule says of one subject: an address, a guest, the host, a path in the XML.
 
-    `outcome` is one of SEVERITY, for a cause its grade; "": the rule's own. `text` says what is there, `more` are
-    further lines of evidence. `source` is what was read. `expected`, `remedy` None: the rule's own. `explains`: the
-    figures that a cause explains.
+    `text` says what is there, `more` are further lines of evidence. `outcome` is pass, warn, fail, skip, unknown or
+    info, for a cause its grade; "": the rule's own. `source` is what was read. `expected`, `remedy` None: the rule's
+    own. `explains`: the figures that a cause explains.
     """
 
-    outcome: str = ""
     text: str
     subject: str = ""
+    outcome: str = ""
     expected: str | None = None
     source: str | None = None
     remedy: str | None = None
@@ -62,7 +61,7 @@ class Rule(Generic[Scene]):
 
     id: str
     title: str
-    about: str = ""
+    about: str
     why: str = ""
     source: str
     remedy: str = ""
@@ -77,7 +76,7 @@ class Rule(Generic[Scene]):
             return
         missing = next((need for need in self.needs if not need.known(scene)), None)
         if missing is not None:
-            yield Finding(outcome="unknown", text=missing.why)
+            yield Finding(missing.why, self.about, "unknown")
             return
         try:
             yield from self.judge(scene)
@@ -89,8 +88,3 @@ def rules_of(room: str, families: Sequence[str], kind: type[AnyRule]) -> tuple[A
     """Return the rules that the modules of a room declare, in order. A rule is registered by being declared."""
     modules = [import_module(f"{room}.{family}") for family in families]
     return tuple(dict.fromkeys(rule for module in modules for rule in vars(module).values() if isinstance(rule, kind)))
-
-
-def severity(outcome: str) -> int:
-    """Return the position of an outcome in all reports, worst first. A word that is not known counts as unknown."""
-    return SEVERITY.index(outcome if outcome in SEVERITY else "unknown")
