@@ -38,6 +38,7 @@ FAMILIES: tuple[str, ...] = (
     "gpupartition",
     "health",
     "ports",
+    "porterrors",
     "portcapability",
     "portmodules",
     "roce",
