@@ -44,6 +44,7 @@ FAMILIES: tuple[str, ...] = (
     "roce",
     "rails",
     "guests",
+    "guestthreads",
     "guesttree",
     "guestlibrary",
     "leftovers",
