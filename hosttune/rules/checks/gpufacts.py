@@ -17,8 +17,6 @@ from hosttune.rules.checks.on import On, check
 from hosttune.rules.checks.subjects import gpus
 from hosttune.rules.engine import Finding, NoValue
 
-UNREADABLE = "unreadable"  # `Problem.what` of an answer that was recorded, but is lost or too long (gpu.vendor.ask)
-
 gpu_check = partial(check, each=gpus, inside=True, none="GPU")
 
 
