@@ -65,7 +65,7 @@ def with_definition(on: On, guest: RunningGuest) -> None:
     why="every access from another node crosses the link between packages: bandwidth to a GPU halves",
     source=f"{FORMATDOMAIN}; Linux Documentation/ABI/testing/sysfs-bus-pci (numa_node)",
     expected="its CPUs and memory are on the nodes of its devices",
-    remedy=AS_LIBVIRT,
+    look=AS_LIBVIRT,
     reads="libvirt",
     each=guests,
 )
@@ -137,7 +137,7 @@ def _cpu_nodes(host: Host, guest: ExpectedGuest) -> set[int | None]:
     why="XML says what was asked for; an unpinned thread takes time from vCPUs, its own or another guest's",
     source="proc(5), /proc/PID/task/TID/status (Cpus_allowed_list); libvirt formatdomain, CPU Tuning",
     expected="each thread may run where the definition says, and nowhere else",
-    remedy=_ROOT,
+    look=_ROOT,
     each=guests,
 )
 def guest_pins(on: On, guest: RunningGuest) -> Finding:
@@ -191,7 +191,7 @@ def _loose(defined: ExpectedGuest, everywhere: CpuSet) -> Iterator[str]:
     why="memory that came from another node stays there as long as the guest runs",
     source="proc(5), /proc/PID/numa_maps",
     expected="its memory is on the nodes, and of the pages, of its definition",
-    remedy="run hosttune validate as root, on a kernel with NUMA (CONFIG_NUMA)",
+    look="run hosttune validate as root, on a kernel with NUMA (CONFIG_NUMA)",
     each=guests,
 )
 def guest_memory(on: On, guest: RunningGuest) -> Finding:

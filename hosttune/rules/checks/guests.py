@@ -23,7 +23,7 @@ from hosttune.rules.engine import Finding, NoValue
     why="a guest that was edited while it ran becomes another one with its next start",
     source="libvirt virDomainGetXMLDesc (VIR_DOMAIN_XML_INACTIVE)",
     expected="it runs with the definition that libvirt keeps",
-    remedy=AS_LIBVIRT,
+    look=AS_LIBVIRT,
     reads="libvirt",
     each=guests,
 )
@@ -65,7 +65,7 @@ def _planned(evidence: Evidence) -> Iterator[tuple[str, _Planned]]:
     why="what was validated is only worth something for the guest that is there",
     source=FORMATDOMAIN,
     expected="libvirt has it as the applied plan says",
-    remedy=AS_LIBVIRT,
+    look=AS_LIBVIRT,
     reads="libvirt",
     each=_planned,
 )

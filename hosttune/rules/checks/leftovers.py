@@ -47,7 +47,7 @@ def _guests_unread(evidence: Evidence) -> bool:
     why="a device made for a guest that is gone keeps its share of a GPU, and may keep its memory's contents",
     source="Linux Documentation/driver-api/vfio-mediated-device",
     expected="no mediated device without a guest",
-    remedy=_ROOT,
+    look=_ROOT,
     reads="/sys/bus/mdev/devices",
     for_guests=True,
 )
@@ -101,7 +101,7 @@ def _may_have_functions(evidence: Evidence, device: PciDevice) -> bool:
     why="they take queues and bandwidth, and the next user gets one as it was left",
     source="Linux Documentation/PCI/pci-iov-howto",
     expected="each virtual function has a guest, or a driver of the host's",
-    remedy=_ROOT,
+    look=_ROOT,
     each=_physical,
     none="device with virtual functions",
 )
@@ -165,7 +165,7 @@ def _pools(evidence: Evidence) -> Iterator[tuple[str, _Pool]]:
     why="pages that something else holds are missing when the next guest starts",
     source="Linux Documentation/admin-guide/mm/hugetlbpage",
     expected="pages in use are those of running guests",
-    remedy=_ROOT,
+    look=_ROOT,
     each=_pools,
     for_guests=True,
 )
@@ -223,7 +223,7 @@ def _quarantined(evidence: Evidence) -> Iterator[tuple[str, DeviceRecord]]:
     why="a device that is not proven clean may show the last tenant's data to the next",
     source="docs/handover.md",
     expected="no device is between two tenants",
-    remedy=_ROOT,
+    look=_ROOT,
     reads=REGISTER,
     each=_quarantined,
 )
@@ -249,7 +249,7 @@ def _statements(evidence: Evidence) -> Iterator[tuple[str, Verification]]:
     why="a device whose statement is void may not go to its next tenant",
     source="docs/handover.md",
     expected="valid until the next tenant's guest starts",
-    remedy=_ROOT,
+    look=_ROOT,
     reads=SIGNED,
     each=_statements,
 )
