@@ -11,7 +11,7 @@ from hosttune.model.host import PciDevice
 from hosttune.model.values import CpuSet
 from hosttune.rules.checks.facts import RUNNING, holders, lacks, pinned, wanted
 from hosttune.rules.checks.on import On, check
-from hosttune.rules.checks.subjects import none_given
+from hosttune.rules.checks.subjects import nothing_given
 from hosttune.rules.engine import Finding
 from hosttune.settings.irqs import cpu_list
 
@@ -23,7 +23,7 @@ def devices_in_use(evidence: Evidence) -> Iterator[tuple[str, PciDevice]]:
     held = [one for one, names in holders(evidence).items() if set(names) & running and one in functions]
     yield from ((address, functions[address]) for address in held)
     if not held:
-        raise none_given(evidence, "no guest runs with a device: its interrupts exist only then")
+        nothing_given(evidence, "no guest runs with a device: its interrupts exist only then")
 
 
 @check(
@@ -89,7 +89,7 @@ def irqbalance(on: On) -> Finding:
     if evidence.irqbalance is False:
         on.skip("irqbalance is not installed, or masked")
     if not taken:
-        raise none_given(evidence, "no guest is pinned")
+        nothing_given(evidence, "no guest is pinned")
     settings = host.settings or {}
     source = next((path for path in IRQBALANCE if path in settings), IRQBALANCE[0])
     on = on.reading(source, f"banned from CPUs {taken}")

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NoReturn
 
+from hosttune.gpu import nvswitches
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import RunningGuest
-from hosttune.rules.checks.facts import (
-    AS_LIBVIRT,
-    LIST_PCI,
-    RECORD,
-    accelerators,
-    driver_unread,
-    guests_known,
-    listed,
-    undefined,
-    unlisted,
-)
+from hosttune.model.host import NvSwitch, RunningGuest
+from hosttune.rules.checks.facts import AS_LIBVIRT, accelerators, guests_known, none_given, why_switches_exist
 from hosttune.rules.engine import Finding, NoValue
 
 
@@ -37,20 +29,18 @@ def guests(evidence: Evidence) -> Iterator[tuple[str, RunningGuest]]:
         raise NoValue(Finding(outcome="skip", text="no guest here"))
 
 
-def none_given(evidence: Evidence, what: str) -> NoValue:
-    """Return that no guest has a device: skipped as `what` if every function, guest and driver is known."""
-    host, guests = evidence.host, guests_known(evidence)
-    blank = [guest.name for guest in guests or () if undefined(guest)]
-    devices = (one for part in (host.gpus, host.nics, host.nvme, host.nvswitches) for one in part)
-    silent = [one.address for one in devices if driver_unread(evidence, one.address)]
-    if why := unlisted(evidence):
-        remedy = LIST_PCI
-    elif guests is None or blank:
-        why, remedy = f"the definition of {listed(blank, 3)} could not be read", AS_LIBVIRT
-        why = "which guests there are is unknown" if guests is None else why
-    elif silent:
-        why, remedy = f"the driver of {listed(silent, 3)} was not read", RECORD
-    else:
-        return NoValue(Finding(outcome="skip", text=what))
-    expected = "the guests' devices can be listed"
-    return NoValue(Finding(outcome="unknown", text=why, expected=expected, remedy=remedy))
+def switches(evidence: Evidence) -> Iterator[tuple[str, NvSwitch]]:
+    """Yield every NVSwitch that is a PCI function; the host is unknown where one must be and none is listed."""
+    missed = why_switches_exist(evidence)
+    if missed is not None:
+        hint = f"look with: lspci -d {nvswitches.VENDOR_ID}: (class 0680); power-cycle the host if they are gone"
+        why = Finding(outcome="unknown", text=missed, expected="the NVSwitches of the GPUs' board", remedy=hint)
+        raise NoValue(why)
+    yield from ((switch.address, switch) for switch in evidence.host.nvswitches)
+
+
+def nothing_given(evidence: Evidence, why: str) -> NoReturn:
+    """End a check of guests' devices that has none: skipped, with why, if all guests and drivers are known."""
+    rest = none_given(evidence, "", why)
+    finding = Finding(outcome=rest.outcome, text=rest.actual or "", expected=rest.expected, remedy=rest.hint)
+    raise NoValue(finding)
