@@ -142,8 +142,8 @@ def list_checks(inside: bool, output: str) -> None:
     if output not in REPORTS:
         raise BadInput(f"--list as {output}", where="--output", hint=f"give one of {', '.join(REPORTS)}")
     found = checks(inside)
-    names = ("id", "title", "subjects", "why", "source", "inside")
-    rows = [{name: getattr(check, name) for name in names} for check in found]
+    names = {"id": "id", "title": "title", "subjects": "about", "why": "why", "source": "source", "inside": "inside"}
+    rows = [{name: getattr(check, field) for name, field in names.items()} for check in found]
     emit_report(rows, output, lambda _: checks_report(found))
 
 

@@ -11,13 +11,15 @@ from hosttune.model.validation import CheckResult, Outcome
 from hosttune.model.values import grouped
 from hosttune.report.blocks import Entries, Entry, Findings, Lines, Report, Section, Suite, Table
 from hosttune.report.outcomes import Mark
-from hosttune.rules.lint import Rule
+from hosttune.rules.lint import LintRule
 
 _MARKS = {"error": "fail", "warn": "warn", "info": "skip"}
 _VERDICTS = {"harmful": "fail", "useless": "warn", "right": "pass", "unknown": "unknown"}
 
 
-def lint_report(findings: Sequence[LintFinding], files: Sequence[str], rules: Sequence[Rule], fail_on: str) -> Report:
+def lint_report(
+    findings: Sequence[LintFinding], files: Sequence[str], rules: Sequence[LintRule], fail_on: str
+) -> Report:
     """Return the report, guests in the order of `files`. JUnit has a suite for each guest, a case for each rule."""
     levels = {one.level for one in findings if one.judged}
     words = _counts(findings) if files else "no guest is defined: nothing to judge"
@@ -63,7 +65,7 @@ def _counts(findings: Sequence[LintFinding]) -> str:
     return ", ".join(words) or "no findings"
 
 
-def _case(rule: Rule, findings: Sequence[LintFinding], file: str, fail_on: str) -> CheckResult:
+def _case(rule: LintRule, findings: Sequence[LintFinding], file: str, fail_on: str) -> CheckResult:
     """Return what JUnit says of a rule. What could not be judged is skipped; a warning fails only if it is to."""
     members = [one for one in findings if (one.rule, one.file) == (rule.id, file)]
     levels = {one.level for one in members if one.judged}
@@ -74,7 +76,7 @@ def _case(rule: Rule, findings: Sequence[LintFinding], file: str, fail_on: str) 
         check=rule.id,
         subject=file,
         outcome=outcome,
-        expected=rule.right,
+        expected=rule.title,
         actual="\n".join(f"line {one.line}: {one.text}" for one in members),
         source=rule.source,
         hint="\n".join(dict.fromkeys(one.remedy for one in members)) or rule.remedy,

@@ -14,12 +14,12 @@ from urllib.parse import quote
 from hosttune import __version__
 from hosttune.model.lint import LEVEL_WORDS, LintFinding
 from hosttune.model.text import visible
-from hosttune.rules.lint import Rule
+from hosttune.rules.lint import LEVEL, LintRule
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def lint_sarif(findings: Sequence[LintFinding], rules: Sequence[Rule]) -> str:
+def lint_sarif(findings: Sequence[LintFinding], rules: Sequence[LintRule]) -> str:
     """Return one SARIF log with one run, ending in a newline."""
     places = {rule.id: n for n, rule in enumerate(rules)}
     driver = {"name": "hosttune", "version": __version__, "rules": [_rule(rule) for rule in rules]}
@@ -28,13 +28,13 @@ def lint_sarif(findings: Sequence[LintFinding], rules: Sequence[Rule]) -> str:
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _rule(rule: Rule) -> dict[str, Any]:
+def _rule(rule: LintRule) -> dict[str, Any]:
     return {
         "id": rule.id,
-        "shortDescription": {"text": rule.right},
+        "shortDescription": {"text": rule.title},
         "fullDescription": {"text": f"{rule.why} ({rule.source})"},
         "help": {"text": rule.remedy},
-        "defaultConfiguration": {"level": LEVEL_WORDS[rule.severity]},
+        "defaultConfiguration": {"level": LEVEL_WORDS[LEVEL[rule.outcome]]},
     }
 
 

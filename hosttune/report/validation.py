@@ -43,7 +43,7 @@ from hosttune.report.outcomes import WORDS, Mark, Step, counts, headline, meanin
 from hosttune.report.prediction import diagnosis_blocks, path_blocks
 from hosttune.report.reality import GuestReality, reality
 from hosttune.report.roofline import rooflines, roofs, sides
-from hosttune.rules.checks.check import Check
+from hosttune.rules.checks.on import Check
 
 STEPS_SHOWN = 8  # shown at once, the others on request; steps that fix a failure are always shown
 MANY = 12  # subjects named in the list of steps before "and N more"; the checklist has all of them
@@ -322,7 +322,7 @@ def checks_report(checks: Sequence[Check]) -> Report:
     """Return what every check is about, for `hosttune validate --list`."""
     entries = tuple(
         Entry(
-            title=f"{one.id}  {one.title}", facts=(("looks at", one.subjects), ("why", one.why), ("source", one.source))
+            title=f"{one.id}  {one.title}", facts=(("looks at", one.about), ("why", one.why), ("source", one.source))
         )
         for one in checks
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from statistics import median
 
 import msgspec
@@ -21,21 +22,23 @@ from hosttune.model.roof import GpuRoof
 from hosttune.model.values import grouped
 from hosttune.predicting.roofs import OWN_METRICS, roof_of
 from hosttune.predicting.shape import Shape, shape_of, slot_of
-from hosttune.rules.causes import rules_gpus, rules_guest, rules_network, rules_other, rules_pcie, rules_power
-from hosttune.rules.causes.rule import Case, Finding, Rule
+from hosttune.rules.causes.rule import TIERS, Case, CauseRule
 from hosttune.rules.causes.verdicts import Judged, judge_figure
+from hosttune.rules.engine import Finding, rules_of
 
-# Of causes with the same support those come first that are about the run itself (its figures, what changed, what it
-# waited for), then those that stop a path altogether, then those that slow it.
-RULES: tuple[Rule, ...] = (
-    *rules_other.RULES, *rules_network.RULES[:1], *rules_gpus.RULES[:3], *rules_pcie.RULES[:2], *rules_power.RULES,
-    *rules_guest.RULES[:2], *rules_gpus.RULES[3:], *rules_pcie.RULES[2:3], *rules_network.RULES[1:],
-    *rules_pcie.RULES[3:], *rules_guest.RULES[2:],
-)  # fmt: skip
+FAMILIES = ("rules_other", "rules_network", "rules_power", "rules_guest", "rules_gpus", "rules_pcie")
+_GRADES: tuple[str, ...] = GRADES
 _CERTAIN = ("proven", "observed", "fits")  # enough to name a cause where no figure is known to be low
 _SPREAD = 1.25  # runs of one figure on one machine are nearer to each other
 _MOST_REASONS = 16  # why figures are unknown
 _MOST_CAUSES, _ENOUGH = 6, 3  # so many are shown; causes that are only possible fill up to three
+
+
+@cache
+def rules() -> tuple[CauseRule, ...]:
+    """Return every rule, in the order in which causes with the same support are named."""
+    declared = rules_of("hosttune.rules.causes", FAMILIES, CauseRule)
+    return tuple(sorted(declared, key=lambda rule: TIERS.index(rule.tier)))
 
 
 def measured_peaks(measured: Measured, where: str) -> dict[str, float]:
@@ -113,38 +116,38 @@ def _of_sizes(figures: Sequence[Judged]) -> tuple[Judged, ...]:
     )
 
 
-def _ranked(case: Case) -> list[tuple[Rule, Finding]]:
+def _ranked(case: Case) -> list[tuple[CauseRule, Finding]]:
     low = any(one.verdict == "low" for one in case.figures)
-    found = []
-    for rule in RULES:
-        finding = rule.find(case)
-        if rule.fault_itself and not low and (finding is None or finding.grade not in _CERTAIN):
-            finding = rule.find(Case(case.measured, case.shape, ()))  # the fault alone, whatever the figures are
-        if finding is None or (not low and not case.complaint and finding.grade not in _CERTAIN):
-            continue
-        found.append((rule, finding))
-    named = {rule.cause for rule, finding in found if finding.grade in ("proven", "observed")}
-    found = [(rule, finding) for rule, finding in found if not named.intersection(rule.unless)]
-    found.sort(key=lambda pair: (GRADES.index(pair[1].grade), -len(pair[1].explains)))
-    better = [pair for pair in found if pair[1].grade != "possible"]
-    possible = [pair for pair in found if pair[1].grade == "possible"]
+    ranked: list[tuple[CauseRule, Finding]] = []
+    for rule in rules():
+        finding = next(rule.findings(case), None)
+        if rule.fault_itself and not low and (finding is None or finding.outcome not in _CERTAIN):
+            alone = Case(case.measured, case.shape, ())  # the fault alone, whatever the figures are
+            finding = next(rule.findings(alone), None)
+        if finding is not None and (low or case.complaint or finding.outcome in _CERTAIN):
+            ranked.append((rule, finding))
+    seen = {rule.id for rule, finding in ranked if finding.outcome in ("proven", "observed")}
+    ranked = [(rule, finding) for rule, finding in ranked if not seen.intersection(rule.unless)]
+    ranked.sort(key=lambda pair: (_GRADES.index(pair[1].outcome), -len(pair[1].explains)))
+    better = [pair for pair in ranked if pair[1].outcome != "possible"]
+    possible = [pair for pair in ranked if pair[1].outcome == "possible"]
     return [*better[:_MOST_CAUSES], *possible[: max(0, _ENOUGH - len(better))]]
 
 
-def _cause(rank: int, rule: Rule, finding: Finding) -> Cause:
+def _cause(rank: int, rule: CauseRule, finding: Finding) -> Cause:
     return Cause(
-        cause=rule.cause,
+        cause=rule.id,
         rank=rank,
-        grade=finding.grade,
-        evidence=finding.evidence,
+        grade=finding.outcome,  # type: ignore[arg-type]  # one of GRADES, for a cause
+        evidence=(finding.text, *finding.more),
         explains=tuple(dict.fromkeys(one.name for one in finding.explains)),
-        remedy=rule.remedy,
+        remedy=finding.remedy or rule.remedy,
         confirm=rule.confirm,
-        source=rule.source,
+        source=finding.source or rule.source,
     )
 
 
-def _next(case: Case, found: Sequence[tuple[Rule, Finding]], *, hostless: bool) -> Iterator[str]:
+def _next(case: Case, found: Sequence[tuple[CauseRule, Finding]], *, hostless: bool) -> Iterator[str]:
     """Yield what to give, to measure or to read where a figure could not be judged, or no cause is certain."""
     unknown = [one for one in case.figures if one.verdict == "unknown"]
     if hostless and (lacking := sum(map(_lacks_inputs, unknown))):
@@ -153,7 +156,7 @@ def _next(case: Case, found: Sequence[tuple[Rule, Finding]], *, hostless: bool) 
     low = [one.name for one in case.figures if one.verdict == "low"]
     if low and not found:
         yield f"no rule explains {', '.join(low[:4])}: measure with hosttune validate --level 1 and diagnose that"
-    elif low and found[0][1].grade not in ("proven", "observed"):
+    elif low and found[0][1].outcome not in ("proven", "observed"):
         yield f"to be sure: {found[0][0].confirm}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +10,7 @@ from hosttune.model.diagnosis import Grade
 from hosttune.model.measured import Measured, Observations
 from hosttune.predicting.shape import Shape
 from hosttune.rules.causes.verdicts import Judged
+from hosttune.rules.engine import Finding, Rule
 
 # Families of metrics that the same things limit.
 HOST_COPIES = ("h2d", "d2h")
@@ -87,41 +88,58 @@ class Case:
         return tuple(one for one in self.about(COLLECTIVES) if one.hosts == 1)
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What speaks for a cause: how strong it is, the evidence in words, and the figures that it explains."""
-
-    grade: Grade
-    evidence: tuple[str, ...]
-    explains: tuple[Judged, ...] = ()
+# Of causes with the same support those come first that are about the run itself (its figures, what changed, what it
+# waited for), then those that stop a path altogether, then those that limit the machine, those of the network, and
+# settings that cost little alone.
+TIERS = ("run", "stop", "machine", "network", "setting")
 
 
-@dataclass(frozen=True)
-class Rule:
+@dataclass(frozen=True, kw_only=True)
+class CauseRule(Rule[Case]):
     """One cause. `remedy`: a command or setting; `confirm`: the one measurement that would confirm it.
 
-    `fault_itself`: the observation is a fault of the machine even where every figure is as expected. `unless`: causes
-    which, if they are observed, are the reason of this one: it is then left out.
+    `tier` is one of TIERS. `fault_itself`: the observation is a fault of the machine even where every figure is as
+    expected. `unless`: causes which, if they are observed, are the reason of this one: it is then left out.
     """
 
-    cause: str
-    source: str
-    remedy: str
     confirm: str
-    find: Callable[[Case], Finding | None]
-    fault_itself: bool = False
-    unless: tuple[str, ...] = ()
+    tier: str
+    fault_itself: bool
+    unless: tuple[str, ...]
 
 
 def rule(
-    cause: str, *, source: str, remedy: str, confirm: str, fault_itself: bool = False, unless: tuple[str, ...] = ()
-) -> Callable[[Callable[[Case], Finding | None]], Rule]:
-    """Make the decorated function a `Rule` with this declaration."""
+    cause: str,
+    *,
+    source: str,
+    remedy: str,
+    confirm: str,
+    tier: str = "machine",
+    fault_itself: bool = False,
+    unless: tuple[str, ...] = (),
+) -> Callable[[Callable[[Case], Finding | None]], CauseRule]:
+    """Make the decorated function a rule with this declaration. Its docstring says what is wrong."""
 
-    def declare(find: Callable[[Case], Finding | None]) -> Rule:
-        return Rule(cause, source, remedy, confirm, find, fault_itself, unless)
+    def declare(function: Callable[[Case], Finding | None]) -> CauseRule:
+        return CauseRule(
+            id=cause,
+            title=function.__doc__ or "",
+            about="figures",
+            source=source,
+            remedy=remedy,
+            confirm=confirm,
+            tier=tier,
+            fault_itself=fault_itself,
+            unless=unless,
+            judge=lambda case: filter(None, (function(case),)),
+        )
 
     return declare
+
+
+def supports(grade: Grade, evidence: Sequence[str], explains: tuple[Judged, ...] = ()) -> Finding:
+    """Return what speaks for a cause: how strong it is, the evidence in words, and the figures that it explains."""
+    return Finding(evidence[0], outcome=grade, more=tuple(evidence[1:]), explains=explains)
 
 
 def keeps_to(figure: Judged, limit: float | None, least: float = 0.8) -> bool:
@@ -155,7 +173,7 @@ def observed(
     given; indirect if it acts on one, and no source says how much (`weak`); otherwise nothing.
     """
     if kept is not None:
-        return Finding("proven", (evidence, f"{kept[0].name} keeps to {kept[1]}"), strong or (kept[0],))
+        return supports("proven", (evidence, f"{kept[0].name} keeps to {kept[1]}"), strong or (kept[0],))
     if strong or case.complaint:
-        return Finding("observed", (evidence,), strong)
-    return Finding("indirect", (evidence,), weak) if weak else None
+        return supports("observed", (evidence,), strong)
+    return supports("indirect", (evidence,), weak) if weak else None

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from hosttune.model.diagnosis import Grade
 from hosttune.predicting import formulas
-from hosttune.rules.causes.rule import COLLECTIVES, NETWORK, Case, Finding, first_kept, observed, rule
+from hosttune.rules.causes.rule import COLLECTIVES, NETWORK, Case, first_kept, observed, rule, supports
 from hosttune.rules.causes.verdicts import Judged
+from hosttune.rules.engine import Finding
 
 _GUIDE = "NCCL user guide, Environment Variables"
 # p2pBandwidthLatencyTest (CUDA samples) prints 1 to 3 µs for peer access and 10 µs and more for copies through host
@@ -50,7 +51,38 @@ def _at_pcie(case: Case) -> tuple[Judged, str] | None:
 
 
 @rule(
+    "fabric-manager-not-running",
+    tier="stop",
+    source="Fabric Manager user guide: without it, or without the guest's partition, GPUs on NVSwitches have no peer"
+    " access",
+    remedy="start the fabric's service of the driver's version; of a guest, activate its partition (hosttune plan,"
+    " fabric_partition)",
+    confirm="hosttune validate (fabric-state)",
+)
+def fabric_manager(case: Case) -> Finding | None:
+    """The switches of the board were not set up."""
+    if not case.shape.switched:
+        return None
+    if case.seen.p2p == "off" and not _set(case, NCCL_P2P_DISABLE=("1",)):
+        return observed(case, "no peer access on a board with switches", _pairs(case), _at_pcie(case))
+    kept = _at_pcie(case)
+    if kept is None or case.seen.p2p == "nvlink" or case.seen.transport == "nvls":
+        return None
+    return supports("fits", (f"{kept[0].name} is below {kept[1]}, on a board with switches",), _pairs(case))
+
+
+def _ring_kept(case: Case) -> tuple[Judged, str] | None:
+    """Return the figure that keeps to a ring where the model expects the switch to reduce."""
+    links, generation = case.shape.links_gb_per_s, case.shape.generation
+    if links is None or generation is None or generation.ring_part is None or generation.switch_part is None:
+        return None
+    limits: Iterator[tuple[float, str]] = iter([(links * 1.02, f"the bound of a ring, B = {links:.1f} GB/s")])
+    return first_kept([one for one in case.low(("all-reduce-busbw",)) if one in case.local], limits)
+
+
+@rule(
     "p2p-disabled",
+    tier="stop",
     source=f"{_GUIDE} (NCCL_P2P_DISABLE, NCCL_P2P_LEVEL); p2pBandwidthLatencyTest of the CUDA samples;"
     " cloud-hypervisor pull request 6235",
     remedy="unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; in a guest let the planner keep GPUs of one switch together",
@@ -73,16 +105,16 @@ def p2p_disabled(case: Case) -> Finding | None:
     )
     if slow and case.seen.p2p is None:
         words = [f"{one.name}: {one.seconds * 1e6:.3g} µs; peer access takes 1 to 3 µs" for one in slow if one.seconds]
-        return Finding("fits", tuple(words), slow)
+        return supports("fits", tuple(words), slow)
     low = _low_pairs(case)
     if not low or case.seen.p2p is not None or case.seen.transport in ("p2p", "nvls"):
         return None
     if kept is not None:
-        return Finding("fits", (f"{kept[0].name} is below {kept[1]}",), low)
+        return supports("fits", (f"{kept[0].name} is below {kept[1]}",), low)
     if not _linked(case) and case.shape.virtual:
-        return Finding("default", ("in guests GPUs have no peer access over PCIe unless it is set up",), low)
+        return supports("default", ("in guests GPUs have no peer access over PCIe unless it is set up",), low)
     return (
-        Finding("possible", ("whether GPUs access each other directly was not read",), low)
+        supports("possible", ("whether GPUs access each other directly was not read",), low)
         if not _linked(case)
         else None
     )
@@ -90,6 +122,7 @@ def p2p_disabled(case: Case) -> Finding | None:
 
 @rule(
     "nvlink-down-or-missing",
+    tier="stop",
     source="number of links: the model's data sheet (baselines/roofline.toml); NVIDIA/nccl src/graph/topo.h: rate of"
     " a link",
     remedy="hosttune validate (nvlink); restart the fabric's service, or send the board back if links stay down",
@@ -112,37 +145,8 @@ def links_down(case: Case) -> Finding | None:
     if not low or not _linked(case) or case.seen.p2p is not None:
         return None
     if kept is not None:
-        return Finding("fits", (f"{kept[0].name} is below {kept[1]}",), low)
-    return Finding("possible", ("how many links are up was not read",), low)
-
-
-@rule(
-    "fabric-manager-not-running",
-    source="Fabric Manager user guide: without it, or without the guest's partition, GPUs on NVSwitches have no peer"
-    " access",
-    remedy="start the fabric's service of the driver's version; of a guest, activate its partition (hosttune plan,"
-    " fabric_partition)",
-    confirm="hosttune validate (fabric-state)",
-)
-def fabric_manager(case: Case) -> Finding | None:
-    """The switches of the board were not set up."""
-    if not case.shape.switched:
-        return None
-    if case.seen.p2p == "off" and not _set(case, NCCL_P2P_DISABLE=("1",)):
-        return observed(case, "no peer access on a board with switches", _pairs(case), _at_pcie(case))
-    kept = _at_pcie(case)
-    if kept is None or case.seen.p2p == "nvlink" or case.seen.transport == "nvls":
-        return None
-    return Finding("fits", (f"{kept[0].name} is below {kept[1]}, on a board with switches",), _pairs(case))
-
-
-def _ring_kept(case: Case) -> tuple[Judged, str] | None:
-    """Return the figure that keeps to a ring where the model expects the switch to reduce."""
-    links, generation = case.shape.links_gb_per_s, case.shape.generation
-    if links is None or generation is None or generation.ring_part is None or generation.switch_part is None:
-        return None
-    limits: Iterator[tuple[float, str]] = iter([(links * 1.02, f"the bound of a ring, B = {links:.1f} GB/s")])
-    return first_kept([one for one in case.low(("all-reduce-busbw",)) if one in case.local], limits)
+        return supports("fits", (f"{kept[0].name} is below {kept[1]}",), low)
+    return supports("possible", ("how many links are up was not read",), low)
 
 
 @rule(
@@ -161,7 +165,7 @@ def nvls_off(case: Case) -> Finding | None:
         words = ", ".join(variables) or "the run did not use NVLS"
         return observed(case, words, (*case.local, *case.networked), kept)
     if kept is not None and case.seen.nvls is None and case.seen.transport != "nvls":
-        return Finding(
+        return supports(
             "fits", (f"{kept[0].name} keeps to {kept[1]}; the switch gives {kept[0].typical:.0f}",), (kept[0],)
         )
     return None
@@ -180,7 +184,7 @@ def nvls_not_available(case: Case) -> Finding | None:
     if kept is None or case.seen.nvls or case.seen.transport == "nvls" or _set(case, NCCL_NVLS_ENABLE=("0",)):
         return None
     grade: Grade = "fits" if case.shape.virtual else "default"
-    return Finding(grade, (f"{kept[0].name} keeps to {kept[1]}: multicast may not be available here",), (kept[0],))
+    return supports(grade, (f"{kept[0].name} keeps to {kept[1]}: multicast may not be available here",), (kept[0],))
 
 
 _FORCED = (
@@ -204,7 +208,7 @@ def forced(case: Case) -> Finding | None:
     if variables:
         return observed(case, ", ".join(variables), about)
     sized = _set(case, **dict.fromkeys(_SIZED, ()))
-    return Finding("indirect", (", ".join(sized),), about) if sized and about else None
+    return supports("indirect", (", ".join(sized),), about) if sized and about else None
 
 
 @rule(
@@ -227,7 +231,7 @@ def topology_file(case: Case) -> Finding | None:
     )
     if wrong:
         return observed(case, words, about)
-    return Finding("indirect", (words,), about) if about else observed(case, words, ())
+    return supports("indirect", (words,), about) if about else observed(case, words, ())
 
 
 @rule(
@@ -245,7 +249,7 @@ def small_messages(case: Case) -> Finding | None:
         f"{one.name}: {one.figure.size_bytes:,.0f} bytes; latency is {latency_share(case, one):.0%} of the time or more"
         for one in found[:4]
     ]
-    return Finding("fits", tuple(words), tuple(found)) if found else None
+    return supports("fits", tuple(words), tuple(found)) if found else None
 
 
 def _measured_larger(case: Case, one: Judged) -> bool:
@@ -273,6 +277,3 @@ def latency_share(case: Case, one: Judged) -> float:
     within = step["nvlink" if case.shape.links else "pcie"]
     seconds = 2 * (ranks - hosts) * within + 2 * (hosts - 1) * step["network"]
     return seconds / (seconds + 2 * (ranks - 1) / ranks * size / 1e9 / rate)
-
-
-RULES = (fabric_manager, p2p_disabled, links_down, nvls_off, nvls_not_available, forced, topology_file, small_messages)

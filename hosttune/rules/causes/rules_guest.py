@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hosttune.predicting.formulas import flat
-from hosttune.rules.causes.rule import (
+from hosttune.rules.causes.rule import (  # fmt: skip
     COLLECTIVES,
     HOST_COPIES,
     MEMORY,
@@ -13,12 +13,13 @@ from hosttune.rules.causes.rule import (
     STORAGE,
     WORK,
     Case,
-    Finding,
     first_kept,
     observed,
     rule,
-)  # fmt: skip
+    supports,
+)
 from hosttune.rules.causes.verdicts import Judged
+from hosttune.rules.engine import Finding
 
 _FAR = re.compile(r"\b(?:far|remote|other|wrong) (?:numa )?(?:node|socket|memory)\b|cross[- ]socket", re.IGNORECASE)
 _CLOUDRIFT = "CloudRift, April 2026, six hosts: guest NUMA gave 2 to 7 times the STREAM bandwidth"
@@ -43,8 +44,8 @@ def far_node(case: Case) -> Finding | None:
         return observed(case, f"the figure is of another node: {named[0].figure.subject[:80]}", named)
     low = case.low(near)
     if low and case.shape.virtual and case.seen.guest_numa is False:
-        return Finding("default", ("the guest has no NUMA cells: its memory comes from any node",), low)
-    return Finding("possible", ("the node of the memory was not read",), low) if low else None
+        return supports("default", ("the guest has no NUMA cells: its memory comes from any node",), low)
+    return supports("possible", ("the node of the memory was not read",), low) if low else None
 
 
 @rule(
@@ -73,8 +74,8 @@ def topology_hidden(case: Case) -> Finding | None:
     if seen.guest_topology == "mirrored" or not case.shape.virtual or not low or seen.topology_file:
         return None
     if kept is not None:
-        return Finding("fits", (f"{kept[0].name} keeps to {kept[1]}",), low)
-    return Finding("default", ("a guest has a flat PCI tree unless one is planned; it was not read",), low)
+        return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), low)
+    return supports("default", ("a guest has a flat PCI tree unless one is planned; it was not read",), low)
 
 
 def _flat_ring(case: Case) -> tuple[Judged, str] | None:
@@ -89,6 +90,7 @@ def _flat_ring(case: Case) -> tuple[Judged, str] | None:
 
 @rule(
     "vcpu-floating-or-unpinned",
+    tier="setting",
     source="libvirt formatdomain, cputune: without vcpupin the scheduler moves vCPUs between all CPUs",
     remedy="hosttune plan and apply: one CPU for each vCPU",
     confirm="virsh vcpupin GUEST, and the same run with pins",
@@ -99,11 +101,12 @@ def unpinned(case: Case) -> Finding | None:
         near = (*MEMORY, *WORK, *HOST_COPIES, *STORAGE, "rdma-write")
         return observed(case, "vCPUs are not pinned", case.about(near), weak=case.about(NETWORK))
     low = case.low((*MEMORY, *WORK)) if case.seen.pinned is None and case.shape.virtual else ()
-    return Finding("default", ("vCPUs float unless they are pinned; it was not read",), low) if low else None
+    return supports("default", ("vCPUs float unless they are pinned; it was not read",), low) if low else None
 
 
 @rule(
     "no-hugepages",
+    tier="setting",
     source="Linux Documentation/admin-guide/mm/hugetlbpage.rst; no source says what small pages cost alone",
     remedy="hosttune plan: hugepages in the intent (1GiB or 2MiB)",
     confirm="HugePages_Free on the host while the guest runs, and the same run with huge pages",
@@ -115,7 +118,7 @@ def small_pages(case: Case) -> Finding | None:
         return observed(case, "no huge pages", case.about((*MEMORY, *WORK)), weak=weak)
     low = case.low(MEMORY) if case.seen.hugepages is None and case.shape.virtual else ()
     return (
-        Finding("default", ("a guest has small pages unless huge ones are asked for; it was not read",), low)
+        supports("default", ("a guest has small pages unless huge ones are asked for; it was not read",), low)
         if low
         else None
     )
@@ -123,6 +126,7 @@ def small_pages(case: Case) -> Finding | None:
 
 @rule(
     "noisy-neighbour-cpu",
+    tier="setting",
     source="Linux Documentation/admin-guide/cputopology.rst and sched(7): other work on the same cores takes their"
     " time",
     remedy="hosttune plan: housekeeping CPUs of their own; move the other load there",
@@ -138,6 +142,7 @@ def neighbour(case: Case) -> Finding | None:
 
 @rule(
     "interrupts-or-c-states",
+    tier="setting",
     source="Linux Documentation/admin-guide/pm/cpuidle.rst: deep idle states take 100 µs and more to leave",
     remedy="hosttune plan with profile host, or settings {resume_latency_us: 10}: a bound of idle states on pinned"
     " CPUs",
@@ -150,6 +155,3 @@ def idle_states(case: Case) -> Finding | None:
     small = tuple(one for one in case.about(NETWORK) if (one.figure.size_bytes or 1 << 30) <= 1 << 20)
     about = case.about((*WORK, *STORAGE, *MEMORY))
     return observed(case, "deep idle states are in use", (*small, *about), weak=case.about((*NETWORK, *HOST_COPIES)))
-
-
-RULES = (far_node, topology_hidden, unpinned, small_pages, neighbour, idle_states)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hosttune.predicting.formulas import FLAT_PART, SOCKET_SOURCE
-from hosttune.rules.causes.rule import COLLECTIVES, Case, Finding, first_kept, observed, rule
+from hosttune.rules.causes.rule import COLLECTIVES, Case, first_kept, observed, rule, supports
 from hosttune.rules.causes.rules_gpus import _set
 from hosttune.rules.causes.verdicts import Judged
+from hosttune.rules.engine import Finding
 
 _GUIDE = "NCCL user guide, Environment Variables"
 _PORT_RATES = (10.0, 25.0, 40.0, 50.0, 56.0, 100.0, 200.0, 400.0)  # Gb/s of Ethernet and InfiniBand ports
@@ -21,6 +22,7 @@ def _low(case: Case) -> tuple[Judged, ...]:
 
 @rule(
     "socket-transport-instead-of-ib",
+    tier="stop",
     source=f"{_GUIDE} (NCCL_IB_DISABLE, NCCL_NET, NCCL_SOCKET_IFNAME)",
     remedy="unset NCCL_IB_DISABLE and NCCL_NET; give the guest the RDMA function; load ib_uverbs and the NIC's RDMA"
     " driver",
@@ -37,14 +39,15 @@ def socket_transport(case: Case) -> Finding | None:
     if case.seen.transport is not None or not low or case.seen.gpudirect_rdma:
         return None
     if case.shape.nic_kind == "ethernet":
-        return Finding("default", ("the NICs are Ethernet: without RDMA the library uses sockets",), low)
+        return supports("default", ("the NICs are Ethernet: without RDMA the library uses sockets",), low)
     if little:
-        return Finding("possible", (f"{little[0].name} is less than a fifth of the ports' rate",), low)
+        return supports("possible", (f"{little[0].name} is less than a fifth of the ports' rate",), low)
     return None
 
 
 @rule(
     "gpudirect-rdma-off",
+    tier="network",
     source="NCCL user guide, Troubleshooting, GPU Direct (a peer-memory module or DMA-BUF); nccl-tests issue 29: half"
     " the rate without; nccl issue 1579: a NIC at the CPU needs a wider NCCL_NET_GDR_LEVEL",
     remedy="load the peer-memory module (or a kernel and driver with DMA-BUF); unset NCCL_NET_GDR_LEVEL, or set SYS"
@@ -69,12 +72,13 @@ def gpudirect_off(case: Case) -> Finding | None:
     if not low or case.seen.transport == "socket":
         return None
     if case.seen.peer_memory_module:
-        return Finding("possible", ("the peer-memory module is loaded; whether the run used it was not read",), low)
-    return Finding("default", ("the peer-memory module is not loaded by itself; it was not read",), low)
+        return supports("possible", ("the peer-memory module is loaded; whether the run used it was not read",), low)
+    return supports("default", ("the peer-memory module is not loaded by itself; it was not read",), low)
 
 
 @rule(
     "nic-on-other-socket",
+    tier="network",
     source=f"{SOCKET_SOURCE}: the price of a path between sockets",
     remedy="hosttune plan: it gives each GPU a NIC below the same switch; otherwise NCCL_IB_HCA with the near NICs",
     confirm="the path from each GPU to its NIC (hosttune discover), and the same run with a NIC of the GPU's socket",
@@ -89,16 +93,17 @@ def other_socket(case: Case) -> Finding | None:
             case, f"the path from GPU to NIC is {path}: it {words}", case.networked, first_kept(_low(case), limits)
         )
     if path == "PHB" and _low(case):
-        return Finding(
+        return supports(
             "indirect", ("the path from GPU to NIC is PHB: it goes through the CPU's host bridge",), _low(case)
         )
     if path is None and (kept := first_kept(_low(case), limits)):
-        return Finding("possible", (f"{kept[0].name} keeps to {kept[1]}",), _low(case))
+        return supports("possible", (f"{kept[0].name} keeps to {kept[1]}",), _low(case))
     return None
 
 
 @rule(
     "nic-rate-or-link-down",
+    tier="network",
     source="/sys/class/infiniband/*/ports/*/rate and state; standard rates of ports",
     remedy="check cable and switch port; then hosttune validate --level 1 --peer HOST (rdma-write)",
     confirm="ibstat or ethtool: rate and state of each port",
@@ -128,11 +133,12 @@ def port_down(case: Case) -> Finding | None:
         return None
     slower = [(rate / 8, f"the rate of a port of {rate:g} Gb/s") for rate in _PORT_RATES if rate / 8 < one * 0.99]
     kept = first_kept([low for low in _low(case) if low.figure.metric == "rdma-write"], slower)
-    return Finding("fits", (f"{kept[0].name} keeps to {kept[1]}",), (kept[0],)) if kept else None
+    return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), (kept[0],)) if kept else None
 
 
 @rule(
     "nic-count-or-rail-mismatch",
+    tier="network",
     source=f"{_GUIDE} (NCCL_IB_HCA, NCCL_CROSS_NIC); the bound of the ports that are used",
     remedy="name all ports in NCCL_IB_HCA, or unset it; cable port i of each host to the same switch (rail)",
     confirm='NCCL_DEBUG=INFO: the ports after "NET/IB : Using"; counters of each port during the run',
@@ -147,10 +153,10 @@ def port_count(case: Case) -> Finding | None:
     if count is not None and case.shape.nics is not None and count < case.shape.nics:
         return observed(case, f"NCCL_IB_HCA names {count} of {case.shape.nics} ports", case.networked, kept)
     if "NCCL_CROSS_NIC" in case.environment and _low(case):
-        return Finding("indirect", (f"NCCL_CROSS_NIC={case.environment['NCCL_CROSS_NIC'][:40]}",), _low(case))
+        return supports("indirect", (f"NCCL_CROSS_NIC={case.environment['NCCL_CROSS_NIC'][:40]}",), _low(case))
     if kept is None or case.seen.transport == "socket":
         return None
-    return Finding("fits", (f"{kept[0].name} keeps to {kept[1]}",), _low(case))
+    return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), _low(case))
 
 
 def _part_of_ports(case: Case) -> Iterator[tuple[Judged, str]]:
@@ -164,6 +170,7 @@ def _part_of_ports(case: Case) -> Iterator[tuple[Judged, str]]:
 
 @rule(
     "roce-config",
+    tier="network",
     source="NIC makers' RoCE guides: PFC or ECN on every switch port, GID of RoCE v2; NCCL user guide,"
     " NCCL_IB_GID_INDEX, NCCL_IB_TC",
     remedy="set PFC/ECN alike on NICs and switches, and the traffic class (NCCL_IB_TC); leave NCCL_IB_GID_INDEX"
@@ -178,12 +185,13 @@ def roce(case: Case) -> Finding | None:
         return observed(case, f"{variables[0]}: GIDs 0 and 1 are link-local or RoCE v1", case.networked)
     low = _low(case)
     if on_ethernet and low and case.seen.transport != "socket":
-        return Finding("default", ("Ethernet drops packets unless it is set up not to; it was not read",), low)
+        return supports("default", ("Ethernet drops packets unless it is set up not to; it was not read",), low)
     return None
 
 
 @rule(
     "network-congestion-or-routing",
+    tier="network",
     source="InfiniBand and Ethernet fabrics with static routes: flows share links by chance; NCCL user guide,"
     " NCCL_IB_ADAPTIVE_ROUTING",
     remedy="turn adaptive routing on in the fabric; run on hosts of one leaf switch",
@@ -196,8 +204,5 @@ def congestion(case: Case) -> Finding | None:
     low = _low(case)
     hosts = max((one.hosts or 0 for one in low), default=0)
     if hosts > 2 and case.seen.transport != "socket":
-        return Finding("possible", (f"{hosts} hosts share the network's links; its counters were not read",), low)
+        return supports("possible", (f"{hosts} hosts share the network's links; its counters were not read",), low)
     return None
-
-
-RULES = (socket_transport, gpudirect_off, port_down, port_count, other_socket, roce, congestion)

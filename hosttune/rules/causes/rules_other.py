@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from hosttune.rules.causes.rule import HOST_COPIES, STORAGE, WORK, Case, Finding, observed, rule
+from hosttune.rules.causes.rule import HOST_COPIES, STORAGE, WORK, Case, observed, rule, supports
+from hosttune.rules.engine import Finding
 
 
 @rule(
     "impossible-figure",
+    tier="run",
     source="the bound of docs/models.md for this machine",
     remedy="do not use the figure; measure again, and check unit, size, counts of GPUs and hosts, and what is summed",
     confirm="the same figure from another tool",
@@ -15,11 +17,12 @@ def impossible(case: Case) -> Finding | None:
     """No such machine can reach the figure."""
     found = tuple(one for one in case.figures if one.verdict == "impossible")
     words = tuple(f"{one.name}: {one.why}" for one in found[:8])
-    return Finding("observed" if case.seen.bidirectional_sum else "proven", words, found) if found else None
+    return supports("observed" if case.seen.bidirectional_sum else "proven", words, found) if found else None
 
 
 @rule(
     "measurement-artefact",
+    tier="run",
     source="docs/models.md, what is measured: one direction, pinned memory, after warm-up, one size, dense products"
     " of random data",
     remedy="measure one direction, with pinned memory, after a warm-up: hosttune validate --level 1",
@@ -43,7 +46,7 @@ def artefact(case: Case) -> Finding | None:
         words.append("the first run: caches, clocks and connections were cold")
         about += case.open
     if above:
-        return Finding(
+        return supports(
             "proven", tuple(words) or ("a figure above its bound was not measured as it is named",), tuple(about)
         )
     if not words or not (case.open or case.complaint):
@@ -53,6 +56,7 @@ def artefact(case: Case) -> Finding | None:
 
 @rule(
     "kernel-or-driver-bug",
+    tier="run",
     source="the same machine before and after the change of a version",
     remedy="go back to the version that was fast, and report it with both figures",
     confirm="the same run with the earlier version of driver, firmware, kernel or library",
@@ -64,6 +68,7 @@ def version(case: Case) -> Finding | None:
 
 @rule(
     "storage",
+    tier="run",
     source="time is spent reading storage; hosttune's own measurement: disk-read, disk-random-read",
     remedy="read from a local disk or a cache; NVMe settings: hosttune plan with profile host",
     confirm="hosttune validate --level 1 --scratch DIRECTORY there (disk-read, disk-random-read)",
@@ -74,12 +79,13 @@ def storage(case: Case) -> Finding | None:
         return observed(case, "the run waits for storage", case.about((*STORAGE, *WORK)) or case.open)
     low = case.low(STORAGE)
     if low:
-        return Finding("fits", tuple(f"{one.name}: {one.why}" for one in low), low)
+        return supports("fits", tuple(f"{one.name}: {one.why}" for one in low), low)
     return None
 
 
 @rule(
     "data-loader",
+    tier="run",
     source="time is spent preparing input on CPUs",
     remedy="more loader processes on the guest's own CPUs, prepared data, pinned buffers",
     confirm="the same run on data that is already in memory",
@@ -89,6 +95,3 @@ def loader(case: Case) -> Finding | None:
     return (
         observed(case, "the run waits for its input", case.about(WORK) or case.open) if case.seen.input_bound else None
     )
-
-
-RULES = (impossible, artefact, version, storage, loader)

@@ -13,12 +13,13 @@ from hosttune.rules.causes.rule import (
     STORAGE,
     WORK,
     Case,
-    Finding,
     first_kept,
     observed,
     rule,
+    supports,
 )
 from hosttune.rules.causes.verdicts import IDLE_SPEEDS, Judged
+from hosttune.rules.engine import Finding
 
 _OVER_PCIE = (*HOST_COPIES, *LINK, *COLLECTIVES, *WORK, "p2p", "rdma-write")
 _SPEC = "PCI Express Base Specification: rate × lanes × encoding"
@@ -48,6 +49,7 @@ def _slot_limit(case: Case) -> tuple[float, int] | None:
 
 @rule(
     "pcie-generation-limit",
+    tier="stop",
     source="the model's data sheet and the slot's capability (lspci -vv, LnkCap)",
     remedy="put the GPU into a slot of its own generation and width, or set the slot's speed in the firmware to Auto",
     confirm="lspci -vv: LnkCap of the GPU and of the port above it",
@@ -65,6 +67,7 @@ def generation_limit(case: Case) -> Finding | None:
 
 @rule(
     "pcie-link-degraded",
+    tier="stop",
     source=_SPEC + "; sysfs-bus-pci, current_link_speed and current_link_width",
     remedy="reseat the card or riser; then hosttune validate (pcie-link)",
     confirm="the link's speed and width while copies run: hosttune validate --level 1 (load-link-speed,"
@@ -96,9 +99,9 @@ def degraded(case: Case) -> Finding | None:
     if full or (link is not None and _slot_limit(case) is not None):
         return None
     if low := case.low(LINK):
-        return Finding("observed", tuple(f"{one.name}: {one.why}" for one in low), low)
+        return supports("observed", tuple(f"{one.name}: {one.why}" for one in low), low)
     kept = first_kept(case.low(HOST_COPIES), _slower(case))
-    return Finding("fits", (f"{kept[0].name} keeps to {kept[1]}",), case.low(HOST_COPIES)) if kept else None
+    return supports("fits", (f"{kept[0].name} keeps to {kept[1]}",), case.low(HOST_COPIES)) if kept else None
 
 
 def _between_devices(case: Case) -> tuple[Judged, ...]:
@@ -142,12 +145,13 @@ def acs(case: Case) -> Finding | None:
     if not low or case.seen.transport in ("socket", "nvls"):
         return None
     if case.shape.virtual or case.seen.iommu in ("on", "passthrough"):
-        return Finding("default", ("an IOMMU is in use, with which the kernel turns redirection on",), low)
-    return Finding("possible", ("whether bridges redirect traffic between devices is not known",), low)
+        return supports("default", ("an IOMMU is in use, with which the kernel turns redirection on",), low)
+    return supports("possible", ("whether bridges redirect traffic between devices is not known",), low)
 
 
 @rule(
     "ats-off",
+    tier="setting",
     source="NVIDIA/nccl issue 949 (ACS and ATS settings in guests); PCI Express Base Specification, Address"
     " Translation Services",
     remedy="turn ATS on in the NIC's firmware (mlxconfig ATS_ENABLED=true); hosttune plan with settings"
@@ -160,7 +164,7 @@ def ats(case: Case) -> Finding | None:
         return None if case.seen.ats else observed(case, "ATS is off", _between_devices(case))
     low = case.low_between
     if low and case.shape.virtual and case.seen.transport != "socket":
-        return Finding(
+        return supports(
             "possible", ("in a guest copies between GPU and NIC need ATS to go directly; it was not read",), low
         )
     return None
@@ -168,6 +172,7 @@ def ats(case: Case) -> Finding | None:
 
 @rule(
     "iommu-translation",
+    tier="setting",
     source="Linux Documentation/admin-guide/kernel-parameters.txt, iommu.passthrough; NCCL user guide,"
     " Troubleshooting (IOMMU)",
     remedy="hosttune plan with profile host (iommu=pt), then reboot",
@@ -185,6 +190,7 @@ def translation(case: Case) -> Finding | None:
 
 @rule(
     "pcie-max-read-request",
+    tier="setting",
     source="NIC makers' tuning guides (4096 bytes); no source says what it costs alone",
     remedy="hosttune plan with profile host, or settings {read_request_bytes: 4096}",
     confirm="lspci -vv: DevCtl MaxReadReq of the NIC, then the same run with 4096",
@@ -196,11 +202,12 @@ def read_request(case: Case) -> Finding | None:
         strong = (*case.networked, *case.about(STORAGE)) if size <= 512 else ()
         return observed(case, f"largest read request {size:g} bytes", strong, weak=case.networked)
     low = case.low(("rdma-write",)) if size is None else ()
-    return Finding("possible", ("the NIC's largest read request was not read",), low) if low else None
+    return supports("possible", ("the NIC's largest read request was not read",), low) if low else None
 
 
 @rule(
     "ib-relaxed-ordering-off",
+    tier="setting",
     source="NCCL user guide, NCCL_IB_PCI_RELAXED_ORDERING (in guests it can be needed); no source says what it costs"
     " alone",
     remedy="hosttune plan with profile host, or settings {relaxed_ordering: true}; NCCL_IB_PCI_RELAXED_ORDERING=1 in"
@@ -215,8 +222,5 @@ def relaxed_ordering(case: Case) -> Finding | None:
         return observed(case, words, case.networked)
     low = tuple(one for one in case.networked if one.verdict == "low")
     if low and case.seen.relaxed_ordering is None and case.shape.virtual and case.seen.transport != "socket":
-        return Finding("possible", ("relaxed ordering of the NIC was not read",), low)
+        return supports("possible", ("relaxed ordering of the NIC was not read",), low)
     return None
-
-
-RULES = (generation_limit, degraded, acs, ats, translation, read_request, relaxed_ordering)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hosttune.rules.causes.rule import CLOCKS, ON_GPU, PRODUCTS, WORK, Case, Finding, first_kept, observed, rule
+from hosttune.rules.causes.rule import CLOCKS, ON_GPU, PRODUCTS, WORK, Case, first_kept, observed, rule, supports
+from hosttune.rules.engine import Finding
 
 _LEAST_CLOCK, _NEAR_LIMIT, _NEAR_PART = 0.9, 0.97, 0.04
 _REASONS = "nvml.h, clocks event reasons"
@@ -36,9 +37,9 @@ def power(case: Case) -> Finding | None:
         return None
     low = case.low((*CLOCKS, *WORK))
     if at_limit and low:
-        return Finding("fits", (f"{at_limit[0].name}: {at_limit[0].value:g} W of {seen.power_limit_watts:g} W",), low)
+        return supports("fits", (f"{at_limit[0].name}: {at_limit[0].value:g} W of {seen.power_limit_watts:g} W",), low)
     products = case.low((*PRODUCTS, "sm-clock"))
-    return Finding("possible", ("the reason of the clocks was not read",), products) if products else None
+    return supports("possible", ("the reason of the clocks was not read",), products) if products else None
 
 
 @rule(
@@ -54,7 +55,7 @@ def heat(case: Case) -> Finding | None:
         about = case.about((*CLOCKS, *WORK, *ON_GPU))
         return observed(case, "thermal slowdown is active", about) if case.seen.thermal_slowdown else None
     low = case.low((*PRODUCTS, "sm-clock"))
-    return Finding("possible", ("whether heat lowers the clocks was not read",), low) if low else None
+    return supports("possible", ("whether heat lowers the clocks was not read",), low) if low else None
 
 
 @rule(
@@ -72,9 +73,9 @@ def clocks(case: Case) -> Finding | None:
     if now is not None and most is not None:
         return observed(case, f"SM clock {now:g} of {most:g} MHz", about, None) if now < most * _LEAST_CLOCK else None
     if low := case.low(("sm-clock",)):
-        return Finding("observed", tuple(f"{one.name}: {one.why}" for one in low), about)
+        return supports("observed", tuple(f"{one.name}: {one.why}" for one in low), about)
     low = case.low(PRODUCTS)
-    return Finding("possible", ("the SM clock during the run was not read",), low) if low else None
+    return supports("possible", ("the SM clock during the run was not read",), low) if low else None
 
 
 @rule(
@@ -98,7 +99,7 @@ def slice_of_gpu(case: Case) -> Finding | None:
         for count in (1, 2, 3, 4):
             part = (one.typical or 0) * count / 7
             if part and one.value and abs(one.value / part - 1) <= _NEAR_PART:
-                return Finding("fits", (f"{one.name} is {count} of 7 parts of the typical figure",), (one,))
+                return supports("fits", (f"{one.name} is {count} of 7 parts of the typical figure",), (one,))
     return None
 
 
@@ -111,7 +112,4 @@ def slice_of_gpu(case: Case) -> Finding | None:
 def memory_errors(case: Case) -> Finding | None:
     """Memory errors or their correction take bandwidth."""
     low = case.low(("device-copy",))
-    return Finding("possible", ("counters of memory errors were not read",), low) if low else None
-
-
-RULES = (power, heat, clocks, slice_of_gpu, memory_errors)
+    return supports("possible", ("counters of memory errors were not read",), low) if low else None

@@ -1,18 +1,20 @@
-"""The checklist: checks that turn Evidence into results. Pure; each module has one family, listed as `CHECKS`.
+"""The checklist: checks that turn Evidence into results. Pure; each module is one family, and declares its checks.
 
-A check gives one result per subject. A fact that is missing, damaged or contradicted is unknown, which is between warn
-and fail. The PCI tree is one source of devices among several; each source says what it shows and what it could show,
-and a device that one of them should show and does not is not passed. For a running guest /proc counts, not its XML.
+A check gives one result per subject. A fact that is missing, refused or cut short is unknown, which is between warn and
+fail. The PCI tree is one source of devices among several; each source says what it shows and what it could show, and a
+device that one of them should show and does not is not passed. For a running guest /proc counts, not its XML.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 
 from hosttune.model.evidence import Evidence
 from hosttune.model.validation import CheckResult
-from hosttune.rules.checks.check import Check
+from hosttune.rules.checks.facts import HOST, none_here, skipped_without_use
+from hosttune.rules.checks.on import Check, On
+from hosttune.rules.engine import Finding, NoValue, rules_of
 
 # One row per family; the report shows the families in this order.
 FAMILIES: tuple[str, ...] = (
@@ -49,14 +51,17 @@ FAMILIES: tuple[str, ...] = (
 
 def checks(inside: bool = False) -> tuple[Check, ...]:
     """Return every check; with `inside`, only the checks that make sense inside a guest."""
-    found = (check for family in FAMILIES for check in import_module(f"hosttune.rules.checks.{family}").CHECKS)
-    return tuple(check for check in found if check.inside or not inside)
+    found: list[Check] = []
+    for family in FAMILIES:
+        module = import_module(f"{__name__}.{family}")
+        found += getattr(module, "CHECKS", ()) or rules_of(__name__, (family,), Check)
+    return tuple(check for check in dict.fromkeys(found) if check.inside or not inside)
 
 
 def judge(evidence: Evidence, listed: Sequence[Check] | None = None) -> Iterable[CheckResult]:
     """Yield the results of the checks, in order: of `listed`, or of all checks that apply to this kind of evidence.
 
-    A device that is lost, or about which sources contradict each other, passes no check.
+    A device that is lost passes no check.
     """
     from hosttune.rules.checks.presence import guarded
 
@@ -69,9 +74,28 @@ def results_of(check: Check, evidence: Evidence) -> Sequence[CheckResult]:
 
     For a host without GPUs or guests, or without subjects of the check, the result follows the check's declaration.
     """
-    from hosttune.rules.checks.facts import none_here, skipped_without_use
-
     if check.for_guests and (rest := skipped_without_use(evidence, check.id)) is not None:
         return (rest,)
-    found = tuple(check.judge(evidence))
+    found = tuple(_result(check, finding) for finding in _findings(check, evidence))
     return found if found or check.none is None else (none_here(evidence, check.id, check.none),)
+
+
+def _findings(check: Check, evidence: Evidence) -> Iterator[Finding]:
+    try:
+        for subject, thing in check.each(evidence) if check.each else ((HOST, None),):
+            yield from check.findings(On(evidence, check, subject, thing))
+    except NoValue as no:  # which subjects there are is not known, or there is none
+        yield no.finding
+
+
+def _result(check: Check, finding: Finding) -> CheckResult:
+    judged = finding.outcome != "skip"
+    return CheckResult(
+        check=check.id,
+        subject=finding.subject or HOST,
+        outcome=finding.outcome,  # type: ignore[arg-type]  # one of the words of a result, for a check
+        expected=(finding.expected or check.expected) if judged else None,
+        actual=finding.text,
+        source=finding.source or None,
+        hint=(finding.remedy or check.remedy or None) if finding.outcome in ("fail", "warn", "unknown") else None,
+    )

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from hosttune.model.evidence import Evidence
 from hosttune.model.validation import CheckResult
 
 
-@dataclass(frozen=True)
-class Check:
-    """One check. `id` is stable and kebab-case; there is one result per subject, and at least one in all.
+def Check(  # noqa: N802
+    id: str,  # noqa: A002
+    title: str,
+    subjects: str,
+    why: str,
+    source: str,
+    judge: Callable[[Evidence], Iterable[CheckResult]],
+    **more: Any,
+) -> Any:
+    """Return a check that is written in the earlier form."""
+    from hosttune.rules.checks import on
+    from hosttune.rules.engine import Finding
 
-    `subjects` says what the check looks at, `why` what it protects from, `source` where its rule comes from.
-    `checks.results_of` handles what many checks have in common. A check only declares it:
+    def findings(scene: on.On) -> Iterator[Finding]:
+        for one in judge(scene.evidence):
+            yield Finding(
+                outcome=one.outcome,
+                text=one.actual or "",
+                subject=one.subject,
+                expected=one.expected,
+                source=one.source,
+                remedy=one.hint,
+            )
 
-    `inside`: the check also makes sense inside a guest, where settings of the host are not judged.
-    `for_guests`: the check matters only on a host with GPUs or guests; on others it is skipped without calling `judge`.
-    `none`: what the host does not have if `judge` finds no subject ("GPU"); used in the single result that says so.
-    `of_tree`: the check uses only the PCI tree, although it is about each GPU: unknown for a GPU missing from the tree.
-    """
-
-    id: str
-    title: str
-    subjects: str
-    why: str
-    source: str
-    judge: Callable[[Evidence], Iterable[CheckResult]]
-    inside: bool = False
-    for_guests: bool = False
-    none: str | None = None
-    of_tree: bool = False
+    return on.Check(id=id, title=title, about=subjects, why=why, source=source, judge=findings, **more)
 
 
 def passed(check: str, subject: str, *, expected: str, actual: str, source: str) -> CheckResult:

@@ -16,7 +16,8 @@ from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.host import DeviceSource, PciDevice, SeenDevice
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import address_key, grouped
-from hosttune.rules.checks.check import Check, failed, passed, unknown
+from hosttune.rules.checks.check import Check as Declared
+from hosttune.rules.checks.check import failed, passed, unknown
 from hosttune.rules.checks.data import table
 from hosttune.rules.checks.facts import (
     HOST,
@@ -27,6 +28,7 @@ from hosttune.rules.checks.facts import (
     lost_gpus,
     refused,
 )
+from hosttune.rules.checks.on import Check
 
 _ID = "device-present"
 _TREE = sysfs.PCI_DEVICES
@@ -278,7 +280,7 @@ def _not_there(check: Check, address: str, expected: str | None) -> CheckResult:
 
 
 CHECKS = (
-    Check(
+    Declared(
         id=_ID,
         title="Every device that any source knows is there",
         subjects="the host; each GPU, NIC, NVMe drive, NVSwitch and device that another source or an expectation names",

@@ -13,8 +13,9 @@ from hosttune.inventory.vcpus import LAST_XAPIC_ID, last_apic_id, needs_iommu
 from hosttune.model.limits import limit
 from hosttune.model.plan import Topology
 from hosttune.model.values import CpuSet, parse_cpus
+from hosttune.rules.engine import Finding
 from hosttune.rules.lint.guest_on_host import GuestOnHost, named
-from hosttune.rules.lint.rule import CPU_VENDOR, ERROR, WARN, Fault, rule, unknown
+from hosttune.rules.lint.rule import CPU_VENDOR, ERROR, WARN, rule, unknown
 
 _CPU = "/domain/cpu"
 _TUNE = "/domain/cputune"
@@ -42,15 +43,15 @@ _WRITE_EIM = (
     remedy="write <cpu mode='host-passthrough' migratable='off'>",
     applies=lambda scene: scene.kvm and scene.x86 and scene.demanding,
 )
-def cpu_model(scene: GuestOnHost) -> Iterator[Fault]:
+def cpu_model(scene: GuestOnHost) -> Iterator[Finding]:
     """Find named and default CPU models, and a CPU without its invariant time stamp counter."""
     cpu = scene.guest.cpu
     if cpu.mode not in _OWN_MODES:
         model = f"mode {cpu.mode}" if cpu.mode else f"model {cpu.model}" if cpu.model else "QEMU's default model"
-        yield Fault(f"the CPU has {model}: the guest does not see this host's CPU", _CPU)
+        yield Finding(f"the CPU has {model}: the guest does not see this host's CPU", _CPU)
     elif cpu.migratable is not False and scene.given:
         text = f"mode {cpu.mode} without migratable='off': QEMU hides the invariant TSC from the guest"
-        yield Fault(text, _CPU)
+        yield Finding(text, _CPU)
 
 
 _PERIOD = 100_000  # microseconds: the kernel's own period, if none is written
@@ -72,7 +73,7 @@ _LIMITED = (
     remedy="take the quota out, or write -1; to give less, give fewer vCPUs",
     applies=lambda scene: scene.demanding,
 )
-def cpu_quota(scene: GuestOnHost) -> Iterator[Fault]:
+def cpu_quota(scene: GuestOnHost) -> Iterator[Finding]:
     """Find quotas below a whole CPU for each thread that they limit; 0 and less are none."""
     for prefix, who in _LIMITED:
         quota, period = (_microseconds(scene, f"{prefix}{name}") for name in ("quota", "period"))
@@ -81,7 +82,7 @@ def cpu_quota(scene: GuestOnHost) -> Iterator[Fault]:
             continue
         part = 100 * quota / (period or _PERIOD)
         text = f"{who} may run {quota} of {period or _PERIOD} microseconds, which is {part:.3g} % of a CPU"
-        yield Fault(text + (f", for {cpus} vCPUs" if cpus > 1 else ""), f"{_TUNE}/{prefix}quota")
+        yield Finding(text + (f", for {cpus} vCPUs" if cpus > 1 else ""), f"{_TUNE}/{prefix}quota")
 
 
 def _microseconds(scene: GuestOnHost, name: str) -> int:
@@ -100,12 +101,12 @@ def _microseconds(scene: GuestOnHost, name: str) -> int:
     remedy="leave current out, or give the guest only the vCPUs that it is to have",
     applies=lambda scene: bool(scene.off),
 )
-def vcpus_off(scene: GuestOnHost) -> Iterator[Fault]:
+def vcpus_off(scene: GuestOnHost) -> Iterator[Finding]:
     """Find vCPUs with one host CPU each that are off at the start. Without pins they may be room to plug in more."""
     idle = CpuSet(vcpu for vcpu in scene.off if len(scene.pins.get(vcpu, ())) == 1)
     if idle:
         text = f"vCPUs {idle} of {scene.guest.vcpus} are off when the guest starts: their pinned CPUs do nothing"
-        yield Fault(text, "/domain/vcpus" if scene.written("vcpus/vcpu") else "/domain/vcpu")
+        yield Finding(text, "/domain/vcpus" if scene.written("vcpus/vcpu") else "/domain/vcpu")
 
 
 @rule(
@@ -118,11 +119,11 @@ def vcpus_off(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="write <cache mode='passthrough'/> in <cpu mode='host-passthrough'>",
     applies=lambda scene: scene.x86 and scene.all_pinned and scene.guest.cpu.mode in _OWN_MODES,
 )
-def cpu_cache(scene: GuestOnHost) -> Iterator[Fault]:
+def cpu_cache(scene: GuestOnHost) -> Iterator[Finding]:
     """Find pinned guests with an emulated cache."""
     if scene.guest.cpu.cache != "passthrough":
         written = scene.guest.cpu.cache or "not written"
-        yield Fault(f"cache mode {written}: the guest sees caches that QEMU made up", "/domain/cpu/cache")
+        yield Finding(f"cache mode {written}: the guest sees caches that QEMU made up", "/domain/cpu/cache")
 
 
 @rule(
@@ -140,7 +141,7 @@ def cpu_cache(scene: GuestOnHost) -> Iterator[Fault]:
         and scene.guest.cpu.topology.threads > 1
     ),
 )
-def cpu_topoext(scene: GuestOnHost) -> Iterator[Fault]:
+def cpu_topoext(scene: GuestOnHost) -> Iterator[Finding]:
     """Find sibling threads that an AMD CPU does not show; QEMU's emulated maximum is an AMD CPU."""
     where = "/domain/cpu/feature[@name='topoext']"
     if scene.kvm and scene.cpu_vendor is None:
@@ -149,7 +150,7 @@ def cpu_topoext(scene: GuestOnHost) -> Iterator[Fault]:
     asked = {name for name, policy in scene.guest.cpu.features if policy in ("require", "force")}
     if (not scene.kvm or scene.cpu_vendor == _AMD) and "topoext" not in asked:
         threads = scene.guest.cpu.topology.threads if scene.guest.cpu.topology else 1
-        yield Fault(f"threads={threads} on an AMD CPU without topoext: the guest sees no siblings", where)
+        yield Finding(f"threads={threads} on an AMD CPU without topoext: the guest sees no siblings", where)
 
 
 @rule(
@@ -162,11 +163,11 @@ def cpu_topoext(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="write <kvm><hint-dedicated state='on'/><poll-control state='on'/></kvm> in <features>",
     applies=lambda scene: scene.kvm and scene.x86 and scene.all_pinned,
 )
-def kvm_hints(scene: GuestOnHost) -> Iterator[Fault]:
+def kvm_hints(scene: GuestOnHost) -> Iterator[Finding]:
     """Find pinned guests without KVM's hints, where the installed software has them."""
     for hint in (elements.HINT_DEDICATED, elements.POLL_CONTROL):
         if hint in scene.facts.elements and hint not in scene.guest.kvm_features:
-            yield Fault(f"each vCPU has a CPU of its own, but {hint} is not on", f"/domain/features/kvm/{hint}")
+            yield Finding(f"each vCPU has a CPU of its own, but {hint} is not on", f"/domain/features/kvm/{hint}")
 
 
 @rule(
@@ -179,7 +180,7 @@ def kvm_hints(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="write <timer name='pit' tickpolicy='discard'/> in <clock>",
     applies=lambda scene: scene.kvm and scene.x86 and scene.demanding and scene.guest.pit != "discard",
 )
-def pit_policy(scene: GuestOnHost) -> Iterator[Fault]:
+def pit_policy(scene: GuestOnHost) -> Iterator[Finding]:
     """Find a PIT that reinjects missed ticks, QEMU's default, where AVIC is on."""
     where = "/domain/clock/timer[@name='pit']"
     on = scene.host.switched_on("kvm_amd", "avic")
@@ -188,7 +189,7 @@ def pit_policy(scene: GuestOnHost) -> Iterator[Fault]:
             f"PIT with tickpolicy {scene.guest.pit or 'not written (QEMU: delay)'}: KVM switches AVIC, which is on"
             " here, off for this guest; use discard"
         )
-        yield Fault(text, where)
+        yield Finding(text, where)
     elif on is None and scene.cpu_vendor in (None, _AMD):
         yield unknown("whether AVIC is on is unknown (/sys/module/kvm_amd/parameters/avic)", where)
 
@@ -202,17 +203,17 @@ def pit_policy(scene: GuestOnHost) -> Iterator[Fault]:
     source=f"{_MODEL}, topology; libvirt qemu_command.c (qemuBuildSmpCommandLine)",
     remedy="write sockets, dies, cores and threads as on the host, and their product as <vcpu>",
 )
-def topology(scene: GuestOnHost) -> Iterator[Fault]:
+def topology(scene: GuestOnHost) -> Iterator[Finding]:
     """Find a topology of another size, and pinned guests without one."""
     written = scene.guest.cpu.topology
     vcpus = scene.guest.vcpus
     if written is None:
         if scene.demanding and vcpus > 1:
-            yield Fault(f"no topology: the guest has {vcpus} sockets of one core each", _TOPOLOGY, WARN)
+            yield Finding(f"no topology: the guest has {vcpus} sockets of one core each", _TOPOLOGY, WARN)
         return
     total = written.sockets * written.dies * written.clusters * written.cores * written.threads
     if total != vcpus:
-        yield Fault(f"the topology makes {total} vCPUs, the guest has {vcpus}", _TOPOLOGY)
+        yield Finding(f"the topology makes {total} vCPUs, the guest has {vcpus}", _TOPOLOGY)
 
 
 @rule(
@@ -225,7 +226,7 @@ def topology(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="give each cell whole sockets, or put several whole cells into one socket",
     applies=lambda scene: scene.guest.cpu.topology is not None and bool(scene.guest.cells),
 )
-def cell_cuts(scene: GuestOnHost) -> Iterator[Fault]:
+def cell_cuts(scene: GuestOnHost) -> Iterator[Finding]:
     """Compare cells with sockets and sibling pairs: QEMU and guest kernels expect no cell to divide one."""
     written = scene.guest.cpu.topology
     total = scene.guest.vcpus
@@ -239,7 +240,7 @@ def cell_cuts(scene: GuestOnHost) -> Iterator[Fault]:
         ]
         if cut:
             text = f"cells cut the guest's {name}s: {named(cut, 3)}; topology and cells contradict each other"
-            yield Fault(text, _CELLS)
+            yield Finding(text, _CELLS)
 
 
 def _cut(cell: CpuSet, width: int, total: int, *, within: bool) -> list[int]:
@@ -258,23 +259,23 @@ def _cut(cell: CpuSet, width: int, total: int, *, within: bool) -> list[int]:
     remedy="list each vCPU in the cpus of one <cell>",
     applies=lambda scene: bool(scene.guest.cells),
 )
-def cell_vcpus(scene: GuestOnHost) -> Iterator[Fault]:
+def cell_vcpus(scene: GuestOnHost) -> Iterator[Finding]:
     """Find vCPUs in two cells, in none, or that the guest does not have; and more cells than QEMU takes."""
     most = limit("cells")
     if len(scene.guest.cells) > most:
-        yield Fault(f"{len(scene.guest.cells)} cells, QEMU takes at most {most}", _CELLS)
+        yield Finding(f"{len(scene.guest.cells)} cells, QEMU takes at most {most}", _CELLS)
     every = CpuSet(range(scene.guest.vcpus))
     counts = Counter(vcpu for cell in scene.guest.cells for vcpu in parse_cpus(cell.vcpus))
     twice = CpuSet(vcpu for vcpu, count in counts.items() if count > 1)
     if twice:
-        yield Fault(f"vCPUs {twice} are in several cells: libvirt refuses overlapping cells", _CELLS)
+        yield Finding(f"vCPUs {twice} are in several cells: libvirt refuses overlapping cells", _CELLS)
     beyond = CpuSet(counts) - every
     if beyond:
         text = f"the cells hold vCPUs {beyond}, but the guest has {scene.guest.vcpus} vCPUs: libvirt refuses"
-        yield Fault(text, _CELLS)
+        yield Finding(text, _CELLS)
     missing = every - counts
     if missing:
-        yield Fault(f"vCPUs {missing} are in no cell: libvirt puts them into cell 0", _CELLS, WARN)
+        yield Finding(f"vCPUs {missing} are in no cell: libvirt puts them into cell 0", _CELLS, WARN)
 
 
 @rule(
@@ -287,7 +288,7 @@ def cell_vcpus(scene: GuestOnHost) -> Iterator[Fault]:
     remedy=_WRITE_EIM.format(""),
     applies=lambda scene: scene.x86,
 )
-def iommu_eim(scene: GuestOnHost) -> Iterator[Fault]:
+def iommu_eim(scene: GuestOnHost) -> Iterator[Finding]:
     """Find large guests without interrupt remapping, and IOMMU devices that QEMU or libvirt refuse."""
     device = scene.guest.iommu
     last = _last_apic_id(scene)
@@ -300,20 +301,20 @@ def iommu_eim(scene: GuestOnHost) -> Iterator[Fault]:
         has = "no IOMMU device" if device is None else "an IOMMU device without eim='on'"
         text = f"{scene.guest.vcpus} vCPUs with APIC ids up to {last}, but {has}"
         if device is not None or not adds:
-            yield Fault(text, _IOMMU, remedy=remedy)
+            yield Finding(text, _IOMMU, remedy=remedy)
         elif scene.passed:
             own = "libvirt adds one (since 10.10), but without caching_mode, which QEMU asks for with passed devices"
-            yield Fault(f"{text}: {own}", _IOMMU, WARN, remedy=remedy)
+            yield Finding(f"{text}: {own}", _IOMMU, WARN, remedy=remedy)
     if device is None or device.model != "intel":
         return
     if device.eim and device.intremap is not True:
-        yield Fault("eim='on' without intremap='on': libvirt refuses", f"{_IOMMU}/driver", remedy=remedy)
+        yield Finding("eim='on' without intremap='on': libvirt refuses", f"{_IOMMU}/driver", remedy=remedy)
     if device.intremap and scene.kvm and scene.guest.ioapic not in ("qemu", None if adds else "qemu"):
         text = "intremap='on' without <ioapic driver='qemu'/>: libvirt refuses, KVM's own I/O APIC cannot be remapped"
-        yield Fault(text, "/domain/features/ioapic", remedy="write <ioapic driver='qemu'/> in <features>")
+        yield Finding(text, "/domain/features/ioapic", remedy="write <ioapic driver='qemu'/> in <features>")
     if scene.passed and device.caching_mode is not True:
         text = "passed devices and an IOMMU device without caching_mode='on': QEMU refuses to start"
-        yield Fault(text, f"{_IOMMU}/driver", remedy=remedy)
+        yield Finding(text, f"{_IOMMU}/driver", remedy=remedy)
 
 
 def _adds_iommu(scene: GuestOnHost) -> bool:
@@ -347,9 +348,9 @@ def _last_apic_id(scene: GuestOnHost) -> int:
     remedy="write dma_translation='off' (libvirt 10.7), or the argument -global intel-iommu.dma-translation=off",
     applies=lambda scene: scene.guest.iommu is not None and scene.guest.iommu.model == "intel" and bool(scene.passed),
 )
-def iommu_dma(scene: GuestOnHost) -> Iterator[Fault]:
+def iommu_dma(scene: GuestOnHost) -> Iterator[Finding]:
     """Find an IOMMU device that translates DMA."""
     device = scene.guest.iommu
     off = device is not None and device.dma_translation is False
     if not off and NO_DMA_TRANSLATION[1] not in values_of(scene.guest.qemu_arguments, "global"):
-        yield Fault("the IOMMU device translates DMA of passed devices, too", f"{_IOMMU}/driver")
+        yield Finding("the IOMMU device translates DMA of passed devices, too", f"{_IOMMU}/driver")

@@ -9,8 +9,9 @@ from hosttune.gpu.vgpu import stays_with_driver
 from hosttune.model import sysfs
 from hosttune.model.pci import DIRECT_REMEDY, PciDevice
 from hosttune.model.pciclass import STORAGE
+from hosttune.rules.engine import Finding, Need
 from hosttune.rules.lint.guest_on_host import GuestOnHost, named
-from hosttune.rules.lint.rule import ERROR, INFO, PCI, WARN, Fault, Need, rule, unknown
+from hosttune.rules.lint.rule import ERROR, INFO, PCI, WARN, rule, unknown
 
 _HOSTDEV = "/domain/devices/hostdev"
 _DEVICES = sysfs.PCI_DEVICES
@@ -19,7 +20,7 @@ _SOURCE = "libvirt formatdomain, Host device assignment"
 _VFIO = "Linux Documentation/driver-api/vfio"
 _VFIO_DRIVER = "vfio-pci"
 _ELSEWHERE = "use another slot or port, or a virtual function"
-_VGPU = Need("the host's vGPUs are unknown", lambda scene: scene.host.vgpu is not None)
+_VGPU = Need[GuestOnHost]("the host's vGPUs are unknown", lambda scene: scene.host.vgpu is not None)
 
 
 def _passed(scene: GuestOnHost) -> bool:
@@ -42,16 +43,16 @@ def each(scene: GuestOnHost) -> tuple[HostDevice, ...]:
     needs=(PCI,),
     applies=lambda scene: bool(scene.taken),
 )
-def device_missing(scene: GuestOnHost) -> Iterator[Fault]:
+def device_missing(scene: GuestOnHost) -> Iterator[Finding]:
     """Find functions that the host does not have, or that do not answer."""
     for address, where in scene.taken.items():
         found = scene.pci.get(address)
         if found is None:
-            yield Fault(f"{address} does not exist on this host ({_DEVICES})", where)
+            yield Finding(f"{address} does not exist on this host ({_DEVICES})", where)
         elif found.responds is False:
-            yield Fault(f"{address} does not answer: it reads all ones ({_DEVICES})", where)
+            yield Finding(f"{address} does not answer: it reads all ones ({_DEVICES})", where)
         elif found.is_bridge:
-            yield Fault(f"{address} is a bridge of the host: no guest can have it", where)
+            yield Finding(f"{address} is a bridge of the host: no guest can have it", where)
 
 
 @rule(
@@ -65,14 +66,14 @@ def device_missing(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(_VGPU,),
     applies=lambda scene: any(device.kind == "mdev" for device in scene.guest.hostdevs),
 )
-def mdev_missing(scene: GuestOnHost) -> Iterator[Fault]:
+def mdev_missing(scene: GuestOnHost) -> Iterator[Finding]:
     """Find mediated devices that are not created now."""
     gpus = scene.host.vgpu.gpus if scene.host.vgpu else ()
     here = {uuid.casefold() for gpu in gpus for function in gpu.functions for uuid in function.mdevs}
     wanted = [device.source or "" for device in scene.guest.hostdevs if device.kind == "mdev"]
     absent = [uuid for uuid in wanted if uuid.casefold() not in here]
     if absent:
-        yield Fault(f"mediated devices {named(absent)} do not exist now", f"{_HOSTDEV}[@type='mdev']")
+        yield Finding(f"mediated devices {named(absent)} do not exist now", f"{_HOSTDEV}[@type='mdev']")
 
 
 @rule(
@@ -86,13 +87,13 @@ def mdev_missing(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(PCI,),
     applies=_passed,
 )
-def boot_display(scene: GuestOnHost) -> Iterator[Fault]:
+def boot_display(scene: GuestOnHost) -> Iterator[Finding]:
     """Find the host's own display."""
     for device in each(scene):
         found = scene.pci.get(device.source or "")
         if found is not None and found.boot_display:
             text = f"{device.source} is the display that the host boots on ({_DEVICES})"
-            yield Fault(text, scene.place_of(device))
+            yield Finding(text, scene.place_of(device))
 
 
 @rule(
@@ -106,7 +107,7 @@ def boot_display(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(PCI,),
     applies=_passed,
 )
-def host_driver(scene: GuestOnHost) -> Iterator[Fault]:
+def host_driver(scene: GuestOnHost) -> Iterator[Finding]:
     """Find devices without managed='yes' that another driver holds now; vGPUs stay with their maker's driver."""
     for device in each(scene):
         found = scene.pci.get(device.source or "")
@@ -116,7 +117,7 @@ def host_driver(scene: GuestOnHost) -> Iterator[Fault]:
             yield unknown(f"the driver of {device.source} is unknown", scene.place_of(device))
         else:
             holder = f"driver {found.driver} holds it" if found.driver else "no driver holds it"
-            yield Fault(f"{device.source}: {holder} now, not vfio-pci", scene.place_of(device))
+            yield Finding(f"{device.source}: {holder} now, not vfio-pci", scene.place_of(device))
 
 
 @rule(
@@ -130,12 +131,12 @@ def host_driver(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(PCI,),
     applies=lambda scene: scene.x86 and bool(scene.passed),
 )
-def rom_bar(scene: GuestOnHost) -> Iterator[Fault]:
+def rom_bar(scene: GuestOnHost) -> Iterator[Finding]:
     """Find option ROMs that the guest's firmware sees; libvirt has no such switch for an interface."""
     for device in each(scene):
         if device.rom_bar is not False and not device.interface and scene.pci.get(device.source or ""):
             mend = "<rom bar='off'/> keeps the guest's firmware from running it"
-            yield Fault(f"{device.source}: the option ROM is mapped; {mend}", scene.place_of(device))
+            yield Finding(f"{device.source}: the option ROM is mapped; {mend}", scene.place_of(device))
 
 
 @rule(
@@ -148,7 +149,7 @@ def rom_bar(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="write managed='no', and bind the device to vfio-pci for good (hosttune plan and apply)",
     applies=_passed,
 )
-def managed(scene: GuestOnHost) -> Iterator[Fault]:
+def managed(scene: GuestOnHost) -> Iterator[Finding]:
     """Find managed='yes': an error for a vGPU, else worth knowing."""
     for device in each(scene):
         if device.managed and _is_vgpu(scene, device):
@@ -156,10 +157,10 @@ def managed(scene: GuestOnHost) -> Iterator[Fault]:
                 f"{device.source} is a virtual function that its maker's driver holds as a vGPU: managed='yes' rebinds"
                 " it to vfio-pci, which breaks it; it wants managed='no'"
             )
-            yield Fault(text, scene.place_of(device))
+            yield Finding(text, scene.place_of(device))
         elif device.managed:
             text = f"{device.source}: managed='yes' gives it back to the host's driver whenever the guest stops"
-            yield Fault(text, scene.place_of(device), INFO)
+            yield Finding(text, scene.place_of(device), INFO)
 
 
 def _is_vgpu(scene: GuestOnHost, device: HostDevice) -> bool:
@@ -179,7 +180,7 @@ def _is_vgpu(scene: GuestOnHost, device: HostDevice) -> bool:
     needs=(PCI,),
     applies=lambda scene: bool(scene.taken),
 )
-def iommu_group(scene: GuestOnHost) -> Iterator[Fault]:
+def iommu_group(scene: GuestOnHost) -> Iterator[Finding]:
     """Find groups that are split, and devices that are in no group now."""
     passed = set(scene.taken)
     for _, members in sorted(scene.host.index.groups.items()):
@@ -190,12 +191,12 @@ def iommu_group(scene: GuestOnHost) -> Iterator[Fault]:
     without = sorted(a for a in passed if (found := scene.pci.get(a)) is not None and found.iommu_group is None)
     if without and scene.host.iommu is not None and scene.host.iommu.present is False:
         text = f"{named(without)} in no IOMMU group: the IOMMU is off, and no device can be passed until it is on"
-        yield Fault(text, _HOSTDEV, INFO)
+        yield Finding(text, _HOSTDEV, INFO)
     elif without:
         yield unknown(f"the IOMMU groups of {named(without)} are unknown", _HOSTDEV)
 
 
-def _left(scene: GuestOnHost, left: PciDevice, taken: str) -> Fault:
+def _left(scene: GuestOnHost, left: PciDevice, taken: str) -> Finding:
     """Judge a function that is left of a group. What the host uses, or may use, is never advised to be given away."""
     index, address = scene.host.index, left.address
     source = f"({_GROUPS}/{left.iommu_group}/devices)"
@@ -206,11 +207,11 @@ def _left(scene: GuestOnHost, left: PciDevice, taken: str) -> Fault:
     if left.vfio_viable or stays_with_driver(left):
         if owner is None:
             text = f"{address} is left in the group of {taken}: nothing can use it while this guest runs {source}"
-            return Fault(text, _HOSTDEV, INFO, remedy="pass it as well if the guest needs it")
+            return Finding(text, _HOSTDEV, INFO, remedy="pass it as well if the guest needs it")
         text = (
             f"{taken} and {address} of guest {owner.name} are in one group: the two guests cannot run at the same time"
         )
-        return Fault(f"{text} {source}", _HOSTDEV, WARN if owner.stopped else None, remedy=_ELSEWHERE)
+        return Finding(f"{text} {source}", _HOSTDEV, WARN if owner.stopped else "", remedy=_ELSEWHERE)
     uses = (
         *(index.in_use[end] for end in ends if end in index.in_use),
         *(("the host boots on this display",) if left.boot_display else ()),
@@ -223,7 +224,7 @@ def _left(scene: GuestOnHost, left: PciDevice, taken: str) -> Fault:
     )
     why = f" ({'; '.join(uses or doubts)})" if uses or doubts else ""
     text = f"{taken} cannot be passed: {address}, which driver {left.driver} holds, is in its group{why} {source}"
-    return Fault(text, _HOSTDEV, remedy=_ELSEWHERE if uses or doubts else None)
+    return Finding(text, _HOSTDEV, remedy=_ELSEWHERE if uses or doubts else None)
 
 
 @rule(
@@ -237,8 +238,8 @@ def _left(scene: GuestOnHost, left: PciDevice, taken: str) -> Fault:
     needs=(PCI,),
     applies=lambda scene: bool(scene.taken),
 )
-def reserved_memory(scene: GuestOnHost) -> Iterator[Fault]:
+def reserved_memory(scene: GuestOnHost) -> Iterator[Finding]:
     """Find passed functions whose group has a reserved region of type direct."""
     for address, where in scene.taken.items():
         if (device := scene.pci.get(address)) is not None and device.kept_by_firmware:
-            yield Fault(f"{address} cannot be passed: {device.kept_by_firmware}", where)
+            yield Finding(f"{address} cannot be passed: {device.kept_by_firmware}", where)

@@ -7,8 +7,7 @@ same rules, so XML written for a host has no fault there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from types import ModuleType
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hosttune.domain.facts import DomainFacts
@@ -17,26 +16,23 @@ from hosttune.errors import BadInput
 from hosttune.model.host import Host, RunningGuest, VcpuPin
 from hosttune.model.limits import check_count
 from hosttune.model.lint import LEVELS, LintFinding
-from hosttune.rules.lint import cpus, devices, locality, machine, memory, pages, pcitree, pins, shared, virtual
+from hosttune.rules.engine import Finding, rules_of
 from hosttune.rules.lint.guest_on_host import GuestOnHost, HostFacts
 from hosttune.rules.lint.lines import Lines
-from hosttune.rules.lint.rule import Fault, Rule
+from hosttune.rules.lint.rule import LEVEL, LintRule
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
 # The modules of rules, in the order of the manual and of findings of the same level.
-FAMILIES: tuple[ModuleType, ...] = (
-    *(machine, cpus, pins, memory, pages),
-    *(devices, pcitree, locality, shared, virtual),
-)
+FAMILIES = ("machine", "cpus", "pins", "memory", "pages", "devices", "pcitree", "locality", "shared", "virtual")
 _JUDGED = ("kvm", "qemu")
 MOST = 200  # findings of one rule about one guest: the largest planned guests have some 20 devices
 
 
-def rules() -> tuple[Rule, ...]:
+def rules() -> tuple[LintRule, ...]:
     """Return all rules, in the order of the manual."""
-    return tuple(found for family in FAMILIES for found in vars(family).values() if isinstance(found, Rule))
+    return rules_of("hosttune.rules.lint", FAMILIES, LintRule)
 
 
 @dataclass(frozen=True)
@@ -89,26 +85,27 @@ def as_defined(guest: DomainFacts) -> RunningGuest:
 
 def _of_guest(definition: Definition, scene: GuestOnHost) -> Iterator[LintFinding]:
     lines = Lines(scene.root)
-    for one in rules():
-        for fault in _shown(one, one.faults(scene)):
+    for rule in rules():
+        for finding in _shown(rule, rule.findings(scene)):
+            judged = finding.outcome != "unknown"
             yield LintFinding(
-                level=fault.level or one.severity,
-                text=fault.text,
-                where=f"{definition.file}: {fault.where}",
-                rule=one.id,
+                level=LEVEL[finding.outcome or rule.outcome],
+                text=finding.text if judged else f"cannot be judged: {finding.text}",
+                where=f"{definition.file}: {finding.subject}",
+                rule=rule.id,
                 guest=scene.guest.name,
                 file=definition.file,
-                line=lines.of(fault.where),
-                path=fault.where,
-                remedy=fault.remedy or one.remedy,
-                source=one.source,
-                judged=fault.judged,
+                line=lines.of(finding.subject),
+                path=finding.subject,
+                remedy=finding.remedy or rule.remedy,
+                source=rule.source,
+                judged=judged,
             )
 
 
-def _shown(one: Rule, faults: Iterable[Fault]) -> Iterator[Fault]:
-    """Yield each fault once, and after many only their number: a guest can have thousands of devices."""
-    found = sorted(dict.fromkeys(faults), key=lambda fault: LEVELS.index(fault.level or one.severity))
-    yield from found[:MOST]
-    if len(found) > MOST:
-        yield Fault(f"and {len(found) - MOST} more of this rule", one.path, found[MOST].level, found[MOST].judged)
+def _shown(rule: LintRule, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield each finding once, and after many only their number: a guest can have thousands of devices."""
+    every = sorted(dict.fromkeys(findings), key=lambda finding: LEVELS.index(LEVEL[finding.outcome or rule.outcome]))
+    yield from every[:MOST]
+    if len(every) > MOST:
+        yield replace(every[MOST], text=f"and {len(every) - MOST} more of this rule", subject=rule.about, remedy=None)

@@ -8,9 +8,10 @@ from hosttune.domain.facts import Controller, HostDevice
 from hosttune.model import sysfs
 from hosttune.model.listing import numbered
 from hosttune.model.values import CpuSet
+from hosttune.rules.engine import Finding
 from hosttune.rules.lint.devices import each
 from hosttune.rules.lint.guest_on_host import GuestOnHost, bus_of, named
-from hosttune.rules.lint.rule import CPU_NODES, PCI, WARN, Fault, rule, unknown
+from hosttune.rules.lint.rule import CPU_NODES, PCI, WARN, rule, unknown
 
 _PINS = "/domain/cputune/vcpupin"
 _NUMATUNE = "/domain/numatune"
@@ -32,7 +33,7 @@ def _place(scene: GuestOnHost, gpu: HostDevice) -> str:
     return f"{gpu.source} is on node {node} ({_DEVICES}/{gpu.source}/numa_node){near}"
 
 
-def _without_node(scene: GuestOnHost, where: str) -> Iterator[Fault]:
+def _without_node(scene: GuestOnHost, where: str) -> Iterator[Finding]:
     """Yield the GPUs whose node is unknown, if the host can have several."""
     lost = [gpu.source for gpu in _gpus(scene) if scene.device_node(gpu) is None]
     if lost and len(scene.host.numa_nodes) != 1:
@@ -50,7 +51,7 @@ def _without_node(scene: GuestOnHost, where: str) -> Iterator[Fault]:
     needs=(PCI, CPU_NODES),
     applies=lambda scene: scene.may_have_gpus and bool(scene.pins),
 )
-def gpu_vcpus(scene: GuestOnHost) -> Iterator[Fault]:
+def gpu_vcpus(scene: GuestOnHost) -> Iterator[Finding]:
     """Find GPUs whose node has no vCPUs, and flat guests with vCPUs on nodes without a GPU."""
     cells = len(scene.guest.cells)
     for gpu in _gpus(scene):
@@ -63,7 +64,7 @@ def gpu_vcpus(scene: GuestOnHost) -> Iterator[Fault]:
         if node not in vcpus or (cells < 2 and vcpus - scene.gpu_nodes):
             who = "the vCPUs" if cell is None else f"the vCPUs of cell {cell}"
             text = f"{_place(scene, gpu)}, {who} run on {numbered('node', vcpus)}"
-            yield Fault(f"vCPUs off the GPU's node: {text}", _PINS)
+            yield Finding(f"vCPUs off the GPU's node: {text}", _PINS)
     yield from _without_node(scene, _PINS)
 
 
@@ -78,7 +79,7 @@ def gpu_vcpus(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(PCI,),
     applies=lambda scene: scene.may_have_gpus,
 )
-def gpu_memory(scene: GuestOnHost) -> Iterator[Fault]:
+def gpu_memory(scene: GuestOnHost) -> Iterator[Finding]:
     """Find GPUs whose node has none of the memory, and flat guests with memory on nodes without a GPU."""
     cells = [cell.id for cell in scene.guest.cells]
     for gpu in _gpus(scene):
@@ -97,7 +98,7 @@ def gpu_memory(scene: GuestOnHost) -> Iterator[Fault]:
         if memory and (not near & memory or spill):
             who = "the memory" if cell is None else f"the memory of cell {cell}"
             text = f"{_place(scene, gpu)}, {who} comes from {numbered('node', memory)}"
-            yield Fault(f"memory off the GPU's node: {text}", _NUMATUNE)
+            yield Finding(f"memory off the GPU's node: {text}", _NUMATUNE)
     yield from _without_node(scene, _NUMATUNE)
 
 
@@ -111,13 +112,13 @@ def gpu_memory(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="write one <cell> for each host node, with its vCPUs and memory, and an expander bus for its devices",
     applies=lambda scene: len(scene.guest.cells) < 2 and bool(scene.pins or scene.may_have_gpus),
 )
-def flat_topology(scene: GuestOnHost) -> Iterator[Fault]:
+def flat_topology(scene: GuestOnHost) -> Iterator[Finding]:
     """Find vCPUs or GPUs on several host nodes in a guest that has no cells, so that it does not know of the nodes."""
     where = "/domain/cpu/numa"
     for what, nodes in (("vCPUs run", scene.vcpu_nodes(None)), ("GPUs are", scene.gpu_nodes)):
         if len(nodes) > 1:
             text = f"flat topology: the {what} on {numbered('node', nodes)}, but the guest has no NUMA cells to see it"
-            yield Fault(text, where)
+            yield Finding(text, where)
             return
     for need, asked in ((CPU_NODES, bool(scene.pins)), (PCI, scene.may_have_gpus)):
         if asked and not need.known(scene):
@@ -135,7 +136,7 @@ def flat_topology(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(PCI,),
     applies=lambda scene: len(scene.guest.cells) > 1 and bool(scene.passed) and scene.x86,
 )
-def device_cell(scene: GuestOnHost) -> Iterator[Fault]:
+def device_cell(scene: GuestOnHost) -> Iterator[Finding]:
     """Find devices that are below no expander bus of a cell, though a cell is on their node."""
     homes = {cell.id: scene.vcpu_nodes(cell.id) | (scene.memory_nodes(cell.id) or ()) for cell in scene.guest.cells}
     near = CpuSet().union(*homes.values())
@@ -152,7 +153,7 @@ def device_cell(scene: GuestOnHost) -> Iterator[Fault]:
         f"flat topology: {len(scene.guest.cells)} cells, but {names} are not below an expander bus"
         f"{' that belongs to a cell' if has else ''}: the guest cannot see which cell a device is near"
     )
-    yield Fault(text, scene.place_of(loose[0]) if has else _CONTROLLER)
+    yield Finding(text, scene.place_of(loose[0]) if has else _CONTROLLER)
 
 
 @rule(
@@ -165,7 +166,7 @@ def device_cell(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="write the <address> of the device, and of each port above it",
     applies=lambda scene: bool(scene.given),
 )
-def device_place(scene: GuestOnHost) -> Iterator[Fault]:
+def device_place(scene: GuestOnHost) -> Iterator[Finding]:
     """Find passed devices whose place in the tree libvirt chooses."""
     for device in {(d.kind, d.source): d for d in scene.given}.values():
         where = scene.place_of(device) if device.kind == "pci" else "/domain/devices/hostdev[@type='mdev']"
@@ -173,19 +174,19 @@ def device_place(scene: GuestOnHost) -> Iterator[Fault]:
         if chain:
             yield from _top(scene, device, chain[-1])
         elif scene.has_tree and device.guest_address is None:
-            yield Fault(f"{device.source} has no <address>: libvirt chooses its port", where)
+            yield Finding(f"{device.source} has no <address>: libvirt chooses its port", where)
         elif scene.has_tree and device.guest_address and bus_of(device.guest_address):
-            yield Fault(f"{device.source} is at {device.guest_address}, on a bus that no controller has", where)
+            yield Finding(f"{device.source} is at {device.guest_address}, on a bus that no controller has", where)
 
 
-def _top(scene: GuestOnHost, device: HostDevice, top: Controller) -> Iterator[Fault]:
+def _top(scene: GuestOnHost, device: HostDevice, top: Controller) -> Iterator[Finding]:
     """Judge the uppermost known controller above a device; a root port without an address goes to pcie.0 anyway."""
     where = f"{_CONTROLLER}[@index='{top.index}']"
     what = f"{device.source}: controller {top.index} ({top.model}) above it"
     if top.address is not None and bus_of(top.address) != 0:
-        yield Fault(f"{what} is at {top.address}, on a bus that no controller has", where)
+        yield Finding(f"{what} is at {top.address}, on a bus that no controller has", where)
     elif top.index and top.address is None and scene.has_tree:
-        yield Fault(f"{what} has no <address>: libvirt chooses its bus", where)
+        yield Finding(f"{what} has no <address>: libvirt chooses its bus", where)
 
 
 @rule(
@@ -198,11 +199,11 @@ def _top(scene: GuestOnHost, device: HostDevice, top: Controller) -> Iterator[Fa
     remedy="write <target><node>CELL</node></target> in the controller",
     applies=lambda scene: bool(scene.guest.cells),
 )
-def expander_node(scene: GuestOnHost) -> Iterator[Fault]:
+def expander_node(scene: GuestOnHost) -> Iterator[Finding]:
     """Find expander buses without a cell, or of a cell that the guest does not have."""
     cells = {cell.id for cell in scene.guest.cells}
     for controller in scene.guest.controllers:
         if controller.model == _EXPANDER and controller.node not in cells:
             has = "no cell" if controller.node is None else f"cell {controller.node}, which does not exist"
             text = f"expander bus {controller.index} belongs to {has}"
-            yield Fault(text, f"{_CONTROLLER}[@index='{controller.index}']")
+            yield Finding(text, f"{_CONTROLLER}[@index='{controller.index}']")

@@ -6,16 +6,17 @@ from collections.abc import Iterator
 
 from hosttune.domain import elements
 from hosttune.domain.arguments import passed_functions, values_of
+from hosttune.rules.engine import Finding, Need
 from hosttune.rules.lint.guest_on_host import QEMU_ARGUMENTS, GuestOnHost, named
-from hosttune.rules.lint.rule import ERROR, INFO, PCI, WARN, Fault, Need, rule, unknown
+from hosttune.rules.lint.rule import ERROR, INFO, PCI, WARN, rule, unknown
 
 _TYPE = "/domain/os/type"
 _FIRMWARE = "/domain/os/firmware"
-_OFFER = Need(
+_OFFER = Need[GuestOnHost](
     "what this QEMU offers is unknown (virsh domcapabilities)",
     lambda scene: scene.host.virtualization is not None and scene.host.virtualization.capabilities is not None,
 )
-_KVM = Need(
+_KVM = Need[GuestOnHost](
     "whether KVM works here is unknown (/dev/kvm)",
     lambda scene: scene.host.virtualization is not None and scene.host.virtualization.kvm is not None,
 )
@@ -31,10 +32,10 @@ _KVM = Need(
     remedy="write <type arch='x86_64' machine='q35'>hvm</type>",
     applies=lambda scene: scene.x86 and bool(scene.given),
 )
-def machine_type(scene: GuestOnHost) -> Iterator[Fault]:
+def machine_type(scene: GuestOnHost) -> Iterator[Finding]:
     """Find passed devices on a machine without PCIe."""
     if not scene.q35:
-        yield Fault(f"machine {scene.guest.machine or 'not written (libvirt: pc)'}, and not q35", _TYPE)
+        yield Finding(f"machine {scene.guest.machine or 'not written (libvirt: pc)'}, and not q35", _TYPE)
 
 
 @rule(
@@ -48,11 +49,11 @@ def machine_type(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(Need("the architecture of the host is unknown", lambda scene: scene.host.arch is not None),),
     applies=lambda scene: scene.kvm and scene.demanding and scene.guest.arch is not None,
 )
-def guest_arch(scene: GuestOnHost) -> Iterator[Fault]:
+def guest_arch(scene: GuestOnHost) -> Iterator[Finding]:
     """Find guests of another architecture; x86-64 runs 32-bit guests, too."""
     arch, host = scene.guest.arch, scene.host.arch
     if arch != host and (arch, host) != ("i686", "x86_64"):
-        yield Fault(f"a guest of {arch} on a host of {host}", _TYPE)
+        yield Finding(f"a guest of {arch} on a host of {host}", _TYPE)
 
 
 def _says_windows(scene: GuestOnHost) -> bool:
@@ -73,17 +74,17 @@ def _says_windows(scene: GuestOnHost) -> bool:
         scene.x86 and scene.may_have_gpus and scene.guest.firmware == "efi" and not _says_windows(scene)
     ),
 )
-def secure_boot(scene: GuestOnHost) -> Iterator[Fault]:
+def secure_boot(scene: GuestOnHost) -> Iterator[Finding]:
     """Find UEFI guests in which Secure Boot is on, or may be: libvirt then chooses any firmware."""
     if scene.written("os/loader[@secure='yes']") or scene.guest.secure_boot:
-        yield Fault("Secure Boot is on: drivers that are built in the guest do not load", _FIRMWARE)
+        yield Finding("Secure Boot is on: drivers that are built in the guest do not load", _FIRMWARE)
     elif (
         scene.guest.secure_boot is None
         and scene.written("os[@firmware='efi']")
         and not scene.written("os/loader")
         and elements.FIRMWARE_FEATURES in scene.facts.elements
     ):
-        yield Fault("Secure Boot is not switched off: libvirt may choose a firmware that has it on", _FIRMWARE)
+        yield Finding("Secure Boot is not switched off: libvirt may choose a firmware that has it on", _FIRMWARE)
 
 
 @rule(
@@ -96,10 +97,10 @@ def secure_boot(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="write <acpi/> in <features>",
     applies=lambda scene: scene.x86 and bool(scene.guest.cells or scene.given),
 )
-def acpi(scene: GuestOnHost) -> Iterator[Fault]:
+def acpi(scene: GuestOnHost) -> Iterator[Finding]:
     """Find guests without ACPI."""
     if "acpi" not in scene.guest.features:
-        yield Fault("no <acpi/>: the guest sees no NUMA nodes", "/domain/features/acpi")
+        yield Finding("no <acpi/>: the guest sees no NUMA nodes", "/domain/features/acpi")
 
 
 @rule(
@@ -112,11 +113,11 @@ def acpi(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="write <pm><suspend-to-mem enabled='no'/><suspend-to-disk enabled='no'/></pm>",
     applies=lambda scene: scene.x86 and bool(scene.given),
 )
-def guest_sleep(scene: GuestOnHost) -> Iterator[Fault]:
+def guest_sleep(scene: GuestOnHost) -> Iterator[Finding]:
     """Find guests with passed devices that may sleep."""
     for state in ("suspend-to-mem", "suspend-to-disk"):
         if not scene.written(f"pm/{state}[@enabled='no']"):
-            yield Fault(f"{state} is not switched off", f"/domain/pm/{state}")
+            yield Finding(f"{state} is not switched off", f"/domain/pm/{state}")
 
 
 @rule(
@@ -130,20 +131,20 @@ def guest_sleep(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(_OFFER,),
     applies=lambda scene: scene.x86 and scene.demanding,
 )
-def hypervisor_offers(scene: GuestOnHost) -> Iterator[Fault]:
+def hypervisor_offers(scene: GuestOnHost) -> Iterator[Finding]:
     """Find too many vCPUs; firmware and CPU modes are missing on the host only."""
     offered = scene.host.virtualization.capabilities if scene.host.virtualization else None
     if offered is None:
         return
     if offered.max_vcpus is not None and scene.guest.vcpus > offered.max_vcpus and scene.q35:
         text = f"{scene.guest.vcpus} vCPUs, this QEMU's machine takes {offered.max_vcpus}"
-        yield Fault(text, "/domain/vcpu")
+        yield Finding(text, "/domain/vcpu")
     if scene.guest.firmware == "efi" and offered.firmwares is not None and "efi" not in offered.firmwares:
-        yield Fault("libvirt finds no UEFI firmware here", "/domain/os", INFO)
+        yield Finding("libvirt finds no UEFI firmware here", "/domain/os", INFO)
     mode = scene.guest.cpu.mode
     same = offered.domain_type in (None, scene.guest.type)
     if mode is not None and same and offered.cpu_modes is not None and mode not in offered.cpu_modes:
-        yield Fault(f"CPU mode {mode} is not offered here", "/domain/cpu", INFO)
+        yield Finding(f"CPU mode {mode} is not offered here", "/domain/cpu", INFO)
 
 
 @rule(
@@ -157,10 +158,10 @@ def hypervisor_offers(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(_KVM,),
     applies=lambda scene: scene.kvm and scene.demanding,
 )
-def host_kvm(scene: GuestOnHost) -> Iterator[Fault]:
+def host_kvm(scene: GuestOnHost) -> Iterator[Finding]:
     """Find hosts without KVM."""
     if scene.host.virtualization is not None and scene.host.virtualization.kvm is False:
-        yield Fault("no KVM on this host", "/domain")
+        yield Finding("no KVM on this host", "/domain")
 
 
 @rule(
@@ -174,7 +175,7 @@ def host_kvm(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="write a <hostdev> for the device, and <cpu> for the CPU",
     applies=lambda scene: bool(scene.guest.qemu_arguments),
 )
-def qemu_arguments(scene: GuestOnHost) -> Iterator[Fault]:
+def qemu_arguments(scene: GuestOnHost) -> Iterator[Finding]:
     """Find devices and CPUs that are arguments: of a device only its place on the host is judged."""
     if passed := passed_functions(scene.guest.qemu_arguments):
         text = (

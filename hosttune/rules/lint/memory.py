@@ -9,8 +9,9 @@ from hosttune.model import sysfs
 from hosttune.model.limits import limit
 from hosttune.model.listing import numbered
 from hosttune.model.values import CpuSet, format_size, parse_cpus
+from hosttune.rules.engine import Finding
 from hosttune.rules.lint.guest_on_host import GuestOnHost, named
-from hosttune.rules.lint.rule import CPU_NODES, ERROR, NODES, WARN, Fault, rule, unknown
+from hosttune.rules.lint.rule import CPU_NODES, ERROR, NODES, WARN, rule, unknown
 
 _NUMATUNE = "/domain/numatune"
 _CELLS = "/domain/cpu/numa/cell"
@@ -28,7 +29,7 @@ _LOCAL, _REMOTE = 10, 20  # what QEMU gives a guest for distances that are not w
     source="libvirt formatdomain, Guest NUMA Topology",
     remedy="write the sum of the cells as <memory>",
 )
-def memory_sum(scene: GuestOnHost) -> Iterator[Fault]:
+def memory_sum(scene: GuestOnHost) -> Iterator[Finding]:
     """Compare the guest's memory with the sum of its cells."""
     guest = scene.guest
     sizes = [cell.memory_bytes for cell in guest.cells if cell.memory_bytes is not None]
@@ -41,7 +42,7 @@ def memory_sum(scene: GuestOnHost) -> Iterator[Fault]:
             f"<memory> is {format_size(guest.memory_bytes)} ({guest.memory_bytes} bytes), but the cells add up to "
             f"{format_size(sum(sizes))} ({sum(sizes)} bytes): libvirt gives the guest the cells' sum"
         )
-        yield Fault(text, "/domain/memory")
+        yield Finding(text, "/domain/memory")
 
 
 @rule(
@@ -55,7 +56,7 @@ def memory_sum(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(NODES,),
     applies=lambda scene: scene.demanding,
 )
-def memory_bound(scene: GuestOnHost) -> Iterator[Fault]:
+def memory_bound(scene: GuestOnHost) -> Iterator[Finding]:
     """Find memory without a strict policy on a host of several nodes."""
     if len(scene.host.numa_nodes) < 2:
         return
@@ -65,10 +66,10 @@ def memory_bound(scene: GuestOnHost) -> Iterator[Fault]:
         mode = numatune.mode or next((memnode.mode for memnode in numatune.memnodes), None)
         said = f"numatune mode is {mode}" if mode else "there is no numatune"
         text = f"memory is not bound: {said}, so it may come from any node ({_NODES}), without a warning"
-        yield Fault(text, _NUMATUNE)
+        yield Finding(text, _NUMATUNE)
     elif numatune.mode is None:
         text = "numatune has no <memory>: QEMU's own memory, beside that of the cells, may come from any node"
-        yield Fault(text, _NUMATUNE)
+        yield Finding(text, _NUMATUNE)
 
 
 @rule(
@@ -82,17 +83,17 @@ def memory_bound(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(NODES,),
     applies=lambda scene: bool(scene.guest.numatune.nodes or scene.guest.numatune.memnodes),
 )
-def memory_nodes(scene: GuestOnHost) -> Iterator[Fault]:
+def memory_nodes(scene: GuestOnHost) -> Iterator[Finding]:
     """Find nodes that the host does not have, or that have no memory."""
     known = {node.id: node for node in scene.host.numa_nodes}
     numatune = scene.guest.numatune
     wanted = parse_cpus(numatune.nodes).union(*(parse_cpus(memnode.nodes) for memnode in numatune.memnodes))
     absent = wanted - known.keys()
     if absent:
-        yield Fault(f"nodes {CpuSet(absent)} do not exist on this host ({_NODES})", _NUMATUNE)
+        yield Finding(f"nodes {CpuSet(absent)} do not exist on this host ({_NODES})", _NUMATUNE)
     empty = CpuSet(node for node in wanted & known.keys() if known[node].memory_bytes == 0)
     if empty:
-        yield Fault(f"nodes {empty} have no memory ({_NODES}/node*/meminfo)", _NUMATUNE)
+        yield Finding(f"nodes {empty} have no memory ({_NODES}/node*/meminfo)", _NUMATUNE)
 
 
 @rule(
@@ -105,13 +106,13 @@ def memory_nodes(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="write the cell in <cpu><numa>, or take the memnode out",
     applies=lambda scene: bool(scene.guest.numatune.memnodes),
 )
-def memnode_cells(scene: GuestOnHost) -> Iterator[Fault]:
+def memnode_cells(scene: GuestOnHost) -> Iterator[Finding]:
     """Find policies for cells that do not exist."""
     cells = {cell.id for cell in scene.guest.cells}
     absent = [memnode.cell for memnode in scene.guest.numatune.memnodes if memnode.cell not in cells]
     if absent:
         text = f"memnode for cells {named(absent)}, which the guest does not have: libvirt refuses"
-        yield Fault(text, f"{_NUMATUNE}/memnode[@cellid='{absent[0]}']")
+        yield Finding(text, f"{_NUMATUNE}/memnode[@cellid='{absent[0]}']")
 
 
 @rule(
@@ -125,7 +126,7 @@ def memnode_cells(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(CPU_NODES,),
     applies=lambda scene: bool(scene.pins) and scene.guest.numatune != type(scene.guest.numatune)(),
 )
-def memory_near_vcpus(scene: GuestOnHost) -> Iterator[Fault]:
+def memory_near_vcpus(scene: GuestOnHost) -> Iterator[Finding]:
     """Check that each cell's memory is on the node of its vCPUs, and only there."""
     cells: list[int | None] = [cell.id for cell in scene.guest.cells]
     for cell in cells or [None]:
@@ -138,10 +139,10 @@ def memory_near_vcpus(scene: GuestOnHost) -> Iterator[Fault]:
         here, there = numbered("node", vcpus), numbered("node", memory)
         if not vcpus <= memory:
             text = f"the vCPUs of {who} run on {here}, its memory is on {there}: remote access"
-            yield Fault(text, where)
+            yield Finding(text, where)
         elif len(cells) > 1 and memory - vcpus:
             text = f"the memory of {who} may come from {there}, its vCPUs run on {here}"
-            yield Fault(text, where)
+            yield Finding(text, where)
 
 
 @rule(
@@ -155,7 +156,7 @@ def memory_near_vcpus(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(NODES,),
     applies=lambda scene: any(scene.memory_nodes(cell.id) for cell in _cells(scene)),
 )
-def memory_room(scene: GuestOnHost) -> Iterator[Fault]:
+def memory_room(scene: GuestOnHost) -> Iterator[Finding]:
     """Check that each node can hold the memory bound to it alone."""
     known = {node.id: node for node in scene.host.numa_nodes}
     for node, needed in sorted(bound_bytes(scene).items()):
@@ -166,7 +167,7 @@ def memory_room(scene: GuestOnHost) -> Iterator[Fault]:
             yield unknown(f"the memory of node {node} is unknown ({_NODES}/node{node}/meminfo)", _NUMATUNE)
         elif total > found.memory_bytes:
             has = f"{format_size(found.memory_bytes)} ({_NODES}/node{node}/meminfo)"
-            yield Fault(f"{format_size(total)} of memory bound to node {node}, which has {has}", _NUMATUNE)
+            yield Finding(f"{format_size(total)} of memory bound to node {node}, which has {has}", _NUMATUNE)
 
 
 def _cells(scene: GuestOnHost) -> tuple[GuestCell, ...]:
@@ -210,7 +211,7 @@ def page_size(scene: GuestOnHost, cell: int | None) -> int | None:
     needs=(NODES, CPU_NODES),
     applies=lambda scene: 1 < len(scene.guest.cells) <= limit("cells") and bool(scene.pins),
 )
-def cell_distances(scene: GuestOnHost) -> Iterator[Fault]:
+def cell_distances(scene: GuestOnHost) -> Iterator[Finding]:
     """Compare the distances that the guest sees with those of the host nodes behind its cells."""
     homes = {cell.id: nodes for cell in scene.guest.cells if len(nodes := scene.vcpu_nodes(cell.id)) == 1}
     table = {node.id: node.distances for node in scene.host.numa_nodes}
@@ -229,6 +230,6 @@ def cell_distances(scene: GuestOnHost) -> Iterator[Fault]:
             elif real != seen:
                 wrong.append(f"{seen} from cell {one} to {other}, on the host {real}")
     if wrong:
-        yield Fault(f"the guest sees other distances than the host: {named(wrong, 2)}", f"{_CELLS}/distances")
+        yield Finding(f"the guest sees other distances than the host: {named(wrong, 2)}", f"{_CELLS}/distances")
     if missing:
         yield unknown(f"the distances from {numbered('node', missing)} are unknown", f"{_CELLS}/distances")

@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from hosttune.domain.facts import Pages
 from hosttune.model import sysfs
 from hosttune.model.values import CpuSet, format_size, parse_cpus
+from hosttune.rules.engine import Finding, Need
 from hosttune.rules.lint.guest_on_host import GuestOnHost
 from hosttune.rules.lint.memory import bound_bytes, page_size
-from hosttune.rules.lint.rule import ERROR, INFO, NODES, WARN, Fault, Need, rule, unknown
+from hosttune.rules.lint.rule import ERROR, INFO, NODES, WARN, rule, unknown
 
 _BACKING = "/domain/memoryBacking"
 _HUGE = f"{_BACKING}/hugepages"
 _NODES = sysfs.NODES
 _SOURCE = "libvirt formatdomain, Memory Backing"
 _VFIO_RESERVE = 1 << 30  # libvirt's own allowance for MMIO, in addition to the guest's memory
-_MOUNTS = Need(
+_MOUNTS = Need[GuestOnHost](
     "the mounts of huge pages are unknown (/proc/mounts)",
     lambda scene: scene.host.memory_settings is not None and scene.host.memory_settings.hugetlbfs is not None,
 )
@@ -44,16 +45,16 @@ def _has_pages(scene: GuestOnHost) -> bool:
     remedy="write <hugepages><page size='1' unit='GiB' nodeset='…'/></hugepages> for all cells",
     applies=lambda scene: not scene.confidential and (bool(scene.given) or scene.all_pinned or _has_pages(scene)),
 )
-def huge_pages(scene: GuestOnHost) -> Iterator[Fault]:
+def huge_pages(scene: GuestOnHost) -> Iterator[Finding]:
     """Find GPUs on ordinary pages, and cells that the huge pages leave out."""
     pages = _pages(scene)
     if not pages:
-        yield Fault("no huge pages: the IOMMU and the guest walk 4 KiB pages, and starting takes longer", _BACKING)
+        yield Finding("no huge pages: the IOMMU and the guest walk 4 KiB pages, and starting takes longer", _BACKING)
         return
     covered = CpuSet().union(*(parse_cpus(page.cells) for page in pages))
     left = CpuSet(cell.id for cell in scene.guest.cells) - covered
     if left and all(page.cells is not None for page in pages):
-        yield Fault(f"no huge pages for cells {CpuSet(left)}: they get ordinary ones", _HUGE)
+        yield Finding(f"no huge pages for cells {CpuSet(left)}: they get ordinary ones", _HUGE)
 
 
 @rule(
@@ -66,7 +67,7 @@ def huge_pages(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="write <page size='1' unit='GiB'/>, or a size of this host",
     applies=_has_pages,
 )
-def page_sizes(scene: GuestOnHost) -> Iterator[Fault]:
+def page_sizes(scene: GuestOnHost) -> Iterator[Finding]:
     """Find page sizes that the host does not have, and pages without a size."""
     pages = _pages(scene)
     offered = {page.size_bytes for node in scene.host.numa_nodes for page in node.hugepages or ()}
@@ -74,14 +75,14 @@ def page_sizes(scene: GuestOnHost) -> Iterator[Fault]:
         settings = scene.host.memory_settings
         now = settings.default_hugepage_bytes if settings else None
         text = f"huge pages without a size: it is the host's default, {format_size(now) if now else 'unknown here'}"
-        yield Fault(text, _HUGE, WARN)
+        yield Finding(text, _HUGE, WARN)
     if not offered:
         yield unknown("which sizes of huge pages the host has is unknown", _HUGE)
     for page in pages:
         if page.size_bytes and offered and page.size_bytes not in offered:
             sizes = " and ".join(format_size(size) for size in sorted(offered))
             text = f"pages of {format_size(page.size_bytes)}: this host has {sizes} ({_NODES}/node*/hugepages)"
-            yield Fault(text, _HUGE)
+            yield Finding(text, _HUGE)
 
 
 @rule(
@@ -94,17 +95,17 @@ def page_sizes(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="round the memory of the cell to its page size",
     applies=_has_pages,
 )
-def page_alignment(scene: GuestOnHost) -> Iterator[Fault]:
+def page_alignment(scene: GuestOnHost) -> Iterator[Finding]:
     """Find cells, or a guest without cells, whose memory ends within a page."""
     for cell in scene.guest.cells:
         size = page_size(scene, cell.id)
         if size and cell.memory_bytes is not None and cell.memory_bytes % size:
             text = f"cell {cell.id}: {cell.memory_bytes} bytes is not a whole number of {format_size(size)} pages"
-            yield Fault(text, "/domain/cpu/numa/cell")
+            yield Finding(text, "/domain/cpu/numa/cell")
     total = scene.guest.memory_bytes
     size = page_size(scene, None)
     if not scene.guest.cells and size and total is not None and total % size:
-        yield Fault(f"{total} bytes is not a whole number of {format_size(size)} pages", "/domain/memory")
+        yield Finding(f"{total} bytes is not a whole number of {format_size(size)} pages", "/domain/memory")
 
 
 @rule(
@@ -118,7 +119,7 @@ def page_alignment(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(NODES,),
     applies=_has_pages,
 )
-def pages_reserved(scene: GuestOnHost) -> Iterator[Fault]:
+def pages_reserved(scene: GuestOnHost) -> Iterator[Finding]:
     """Find pools that are smaller than what is bound to their node."""
     known = {node.id: node for node in scene.host.numa_nodes}
     for node, sizes in sorted(bound_bytes(scene).items()):
@@ -132,7 +133,7 @@ def pages_reserved(scene: GuestOnHost) -> Iterator[Fault]:
                 f"needs {needed // size} pages of {format_size(size)} on node {node}, where {pool.total} are reserved "
                 f"({path}): reserve them before the start"
             )
-            yield Fault(text, _HUGE)
+            yield Finding(text, _HUGE)
 
 
 @rule(
@@ -146,17 +147,17 @@ def pages_reserved(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(_MOUNTS,),
     applies=_has_pages,
 )
-def hugetlbfs_mount(scene: GuestOnHost) -> Iterator[Fault]:
+def hugetlbfs_mount(scene: GuestOnHost) -> Iterator[Finding]:
     """Find page sizes without a mount, or with one that libvirt's daemon has not found."""
     settings = scene.host.memory_settings
     mounts = (settings.hugetlbfs if settings else None) or ()
     for size in sorted({page.size_bytes for page in _pages(scene) if page.size_bytes}):
         alike = [mount for mount in mounts if mount.size_bytes == size]
         if not alike:
-            yield Fault(f"no hugetlbfs of {format_size(size)} pages is mounted", _HUGE)
+            yield Finding(f"no hugetlbfs of {format_size(size)} pages is mounted", _HUGE)
         elif all(mount.libvirt is False for mount in alike):
             text = f"libvirt has not found the hugetlbfs at {alike[0].path}: it was mounted after its start"
-            yield Fault(text, _HUGE)
+            yield Finding(text, _HUGE)
 
 
 @rule(
@@ -169,18 +170,18 @@ def hugetlbfs_mount(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="take <locked/> out: VFIO locks the memory anyway, and libvirt raises the limit by itself",
     applies=lambda scene: not scene.confidential,
 )
-def memory_locking(scene: GuestOnHost) -> Iterator[Fault]:
+def memory_locking(scene: GuestOnHost) -> Iterator[Finding]:
     """Find unlimited locking, and limits below what VFIO locks."""
     guest = scene.guest
     if guest.backing.locked and guest.hard_limit_bytes is None:
         text = "<locked/> without a hard_limit: the guest may lock all memory of the host"
-        yield Fault(text, f"{_BACKING}/locked", WARN)
+        yield Finding(text, f"{_BACKING}/locked", WARN)
     limit = guest.hard_limit_bytes
     if scene.passed and limit is not None and guest.memory_bytes is not None:
         least = guest.memory_bytes + _VFIO_RESERVE
         if limit < least:
             text = f"hard_limit {format_size(limit)} is below memory + 1 GiB ({format_size(least)}) that VFIO locks"
-            yield Fault(text, "/domain/memtune/hard_limit")
+            yield Finding(text, "/domain/memtune/hard_limit")
 
 
 @rule(
@@ -193,7 +194,7 @@ def memory_locking(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="write <memballoon model='none'/>",
     applies=lambda scene: not scene.confidential and (bool(scene.guest.hostdevs) or _has_pages(scene)),
 )
-def memory_balloon(scene: GuestOnHost) -> Iterator[Fault]:
+def memory_balloon(scene: GuestOnHost) -> Iterator[Finding]:
     """Find a balloon, also the one that libvirt adds."""
     balloon = scene.guest.balloon
     if balloon != "none":
@@ -202,7 +203,7 @@ def memory_balloon(scene: GuestOnHost) -> Iterator[Fault]:
             "passed devices: VFIO pins all memory" if scene.guest.hostdevs else "huge pages: they are reserved anyway"
         )
         text = f"a memory balloon ({model}) beside {beside}, a balloon cannot give it back"
-        yield Fault(text, "/domain/devices/memballoon")
+        yield Finding(text, "/domain/devices/memballoon")
 
 
 @rule(
@@ -215,10 +216,10 @@ def memory_balloon(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="write <nosharepages/> in <memoryBacking>",
     applies=lambda scene: not scene.confidential and (bool(scene.given) or _has_pages(scene)),
 )
-def memory_merging(scene: GuestOnHost) -> Iterator[Fault]:
+def memory_merging(scene: GuestOnHost) -> Iterator[Finding]:
     """Find memory that is offered to KSM without use."""
     if not scene.guest.backing.nosharepages:
-        yield Fault("no <nosharepages/>: memory that cannot be merged is offered to KSM", f"{_BACKING}/nosharepages")
+        yield Finding("no <nosharepages/>: memory that cannot be merged is offered to KSM", f"{_BACKING}/nosharepages")
 
 
 @rule(
@@ -231,12 +232,12 @@ def memory_merging(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="write <allocation mode='immediate'/> in <memoryBacking>",
     applies=lambda scene: not scene.confidential and (bool(scene.given) or _has_pages(scene)),
 )
-def memory_allocation(scene: GuestOnHost) -> Iterator[Fault]:
+def memory_allocation(scene: GuestOnHost) -> Iterator[Finding]:
     """Find memory that is allocated on first use."""
     mode = scene.guest.backing.allocation
     if mode != "immediate":
         text = f"allocation {mode or 'not written'}: memory is taken on first use, and a shortage shows while it runs"
-        yield Fault(text, f"{_BACKING}/allocation")
+        yield Finding(text, f"{_BACKING}/allocation")
 
 
 @rule(
@@ -249,6 +250,6 @@ def memory_allocation(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="no advice for ordinary guests: it would take the memory a second time",
     applies=lambda scene: scene.confidential,
 )
-def confidential_memory(scene: GuestOnHost) -> Iterator[Fault]:
+def confidential_memory(scene: GuestOnHost) -> Iterator[Finding]:
     """Say that the rules above are not asked about a confidential guest."""
     yield unknown("a confidential guest: rules of memory are not judged", "/domain/launchSecurity")

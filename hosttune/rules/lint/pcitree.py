@@ -13,9 +13,10 @@ from hosttune.domain.xml import Malformed, pci_address
 from hosttune.inventory.width import AddressWidth, address_width
 from hosttune.inventory.window import DEFAULT_HOLE, Firmware, add_bars, firmware_of, own_window, size_window
 from hosttune.model.values import format_size, grouped
+from hosttune.rules.engine import Finding, Need
 from hosttune.rules.lint.devices import each
 from hosttune.rules.lint.guest_on_host import GuestOnHost, bus_of, named
-from hosttune.rules.lint.rule import ERROR, PCI, WARN, Fault, Need, rule, unknown
+from hosttune.rules.lint.rule import ERROR, PCI, WARN, rule, unknown
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -37,8 +38,8 @@ def _bars_known(scene: GuestOnHost) -> bool:
     return not add_bars(scene.facts.catalogue, [source for source in scene.sources if source in scene.pci]).unknown
 
 
-BARS = Need("the BARs of the passed devices are unknown", _bars_known)
-FIRMWARE = Need(
+BARS = Need[GuestOnHost]("the BARs of the passed devices are unknown", _bars_known)
+FIRMWARE = Need[GuestOnHost](
     "which firmware the guest has is unknown: neither its architecture nor the name of its ROM says it",
     lambda scene: scene.guest.firmware is not None,
 )
@@ -53,7 +54,7 @@ FIRMWARE = Need(
     source="libvirt formatdomain, Host device assignment",
     remedy="take all but one out",
 )
-def device_twice(scene: GuestOnHost) -> Iterator[Fault]:
+def device_twice(scene: GuestOnHost) -> Iterator[Finding]:
     """Find devices that are passed several times."""
     counts: dict[str, int] = {}
     for device in scene.guest.hostdevs:
@@ -62,7 +63,7 @@ def device_twice(scene: GuestOnHost) -> Iterator[Fault]:
     for source, count in counts.items():
         if count > 1:
             text = f"{source} is passed {count} times: libvirt refuses (Hostdev already exists)"
-            yield Fault(text, f"/domain/devices/hostdev[{source}]")
+            yield Finding(text, f"/domain/devices/hostdev[{source}]")
 
 
 def _seats(scene: GuestOnHost) -> Iterator[tuple[_Element, str | None]]:
@@ -112,12 +113,12 @@ def _path_of(element: _Element) -> str:
     source="libvirt src/conf/domain_addr.c (virDomainPCIAddressReserveAddrInternal)",
     remedy="give each device a slot or a function of its own, or leave the <address> out: libvirt then chooses one",
 )
-def address_twice(scene: GuestOnHost) -> Iterator[Fault]:
+def address_twice(scene: GuestOnHost) -> Iterator[Finding]:
     """Find addresses that several devices have, controllers included. Functions of one slot are different addresses."""
     for address, devices in grouped((address, one) for one, address in _seats(scene) if address).items():
         if len(devices) > 1:
             text = f"{named(map(_called, devices))} are at {address}: libvirt refuses (double use of PCI address)"
-            yield Fault(text, _path_of(devices[-1]))
+            yield Finding(text, _path_of(devices[-1]))
 
 
 @rule(
@@ -129,11 +130,11 @@ def address_twice(scene: GuestOnHost) -> Iterator[Fault]:
     source="libvirt src/conf/domain_addr.c (virDomainPCIAddressBusSetModel)",
     remedy="write slot 0x00 behind a port, 0x01 to 0x1f on a PCI bridge, or leave the <address> out",
 )
-def address_slot(scene: GuestOnHost) -> Iterator[Fault]:
+def address_slot(scene: GuestOnHost) -> Iterator[Finding]:
     """Compare slots with those of the bus: a port has slot 0 only, a bridge of PCI devices has no slot 0."""
     for element, address in _seats(scene):
         if address is None:
-            yield Fault(f"{_called(element)}: its <address> is no PCI address: libvirt refuses", _path_of(element))
+            yield Finding(f"{_called(element)}: its <address> is no PCI address: libvirt refuses", _path_of(element))
             continue
         slot = int(address.split(":")[2].partition(".")[0], 16)
         bus = scene.by_index.get(bus_of(address))
@@ -141,10 +142,10 @@ def address_slot(scene: GuestOnHost) -> Iterator[Fault]:
         where = f"bus {bus_of(address):#04x} ({model})"
         if model in _PORTS and slot:
             text = f"{_called(element)} is at {address}, but {where} has slot 0 only: libvirt refuses"
-            yield Fault(text, _path_of(element))
+            yield Finding(text, _path_of(element))
         elif model in _PCI_BRIDGES and not slot:
             text = f"{_called(element)} is at {address}, but the slots of {where} begin at 1: libvirt refuses"
-            yield Fault(text, _path_of(element))
+            yield Finding(text, _path_of(element))
 
 
 @rule(
@@ -158,20 +159,20 @@ def address_slot(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(PCI,),
     applies=lambda scene: bool(scene.passed) and scene.x86,
 )
-def root_port(scene: GuestOnHost) -> Iterator[Fault]:
+def root_port(scene: GuestOnHost) -> Iterator[Finding]:
     """Check the position of each device: behind a port, on a machine with PCIe."""
     gpus = set(scene.gpus)
     if not scene.q35:
         machine = f"machine {scene.guest.machine}" if scene.guest.machine else "no machine type (libvirt: pc)"
         for gpu in [device for device in each(scene) if device in gpus]:
             text = f"{gpu.source}: {machine} has no PCIe; a GPU wants q35 and a root port of its own"
-            yield Fault(text, "/domain/os/type", WARN)
+            yield Finding(text, "/domain/os/type", WARN)
         return
     for device in each(scene):
         yield from _seat(scene, device, device in gpus)
 
 
-def _seat(scene: GuestOnHost, device: HostDevice, gpu: bool) -> Iterator[Fault]:
+def _seat(scene: GuestOnHost, device: HostDevice, gpu: bool) -> Iterator[Finding]:
     chain = scene.above(device)
     on_root = device.guest_address is not None and bus_of(device.guest_address) == 0
     if on_root or (chain and chain[0].model == "pcie-root"):
@@ -179,10 +180,10 @@ def _seat(scene: GuestOnHost, device: HostDevice, gpu: bool) -> Iterator[Fault]:
             f"{device.source} sits directly on pcie.0 ({device.guest_address}), without a root port: to the guest it "
             "is an integrated endpoint, where CUDA initialisation fails on SXM boards"
         )
-        yield Fault(text, scene.place_of(device), ERROR if gpu else WARN)
+        yield Finding(text, scene.place_of(device), ERROR if gpu else WARN)
     elif chain and chain[0].model not in _PORTS:
         text = f"{device.source} sits on a {chain[0].model} ({device.guest_address}), not behind a root port"
-        yield Fault(text, scene.place_of(device), WARN)
+        yield Finding(text, scene.place_of(device), WARN)
 
 
 @rule(
@@ -194,7 +195,7 @@ def _seat(scene: GuestOnHost, device: HostDevice, gpu: bool) -> Iterator[Fault]:
     source=f"{_PCIE}, 3",
     remedy="number the chassis 1, 2, …, or leave them to libvirt",
 )
-def port_chassis(scene: GuestOnHost) -> Iterator[Fault]:
+def port_chassis(scene: GuestOnHost) -> Iterator[Finding]:
     """Find ports with the same chassis number, which QEMU refuses.
 
     QEMU identifies a port by chassis and slot, and libvirt does not write the slot, so the chassis must differ. Port
@@ -210,7 +211,7 @@ def port_chassis(scene: GuestOnHost) -> Iterator[Fault]:
                 f"{port.index} (port {'not written' if port.port is None else f'{port.port:#x}'})" for port in ports
             )
             text = f"controllers {who} have the same chassis {chassis}: QEMU refuses (Can't add chassis slot)"
-            yield Fault(text, _CONTROLLER)
+            yield Finding(text, _CONTROLLER)
 
 
 @rule(
@@ -222,7 +223,7 @@ def port_chassis(scene: GuestOnHost) -> Iterator[Fault]:
     source=f"{_PCIE}, 4",
     remedy="leave more numbers between the busNr of one expander and the next",
 )
-def bus_numbers(scene: GuestOnHost) -> Iterator[Fault]:
+def bus_numbers(scene: GuestOnHost) -> Iterator[Finding]:
     """Count bus numbers: every port takes one between its root bus's own number and the next.
 
     Ports that libvirt places are not counted, so the count is a lower bound: libvirt may add ports, but removes none.
@@ -243,7 +244,7 @@ def bus_numbers(scene: GuestOnHost) -> Iterator[Fault]:
                 f"{'an expander begins' if end < _BUSES else 'the numbers end'} at {end}: the guest's firmware cannot "
                 "reach all devices"
             )
-            yield Fault(text, _CONTROLLER)
+            yield Finding(text, _CONTROLLER)
 
 
 def _root_of(controllers: Mapping[int, Controller], controller: Controller) -> int | None:
@@ -269,13 +270,13 @@ def _root_of(controllers: Mapping[int, Controller], controller: Controller) -> i
     remedy="write hotplug='off' in the <target> of the port",
     applies=lambda scene: bool(scene.passed) and elements.PORT_HOTPLUG in scene.facts.elements,
 )
-def port_hotplug(scene: GuestOnHost) -> Iterator[Fault]:
+def port_hotplug(scene: GuestOnHost) -> Iterator[Finding]:
     """Find ports above passed devices that keep resources for hot plug."""
     ports = {c.index: c for device in each(scene) for c in scene.above(device) if c.model in _PORTS}
     plugged = [index for index, controller in sorted(ports.items()) if controller.hotplug is not False]
     if plugged:
         text = f"ports {named(plugged)} of passed devices have hot plug: memory and I/O space are kept free behind each"
-        yield Fault(text, f"{_CONTROLLER}[@index='{plugged[0]}']")
+        yield Finding(text, f"{_CONTROLLER}[@index='{plugged[0]}']")
 
 
 @rule(
@@ -289,7 +290,7 @@ def port_hotplug(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(PCI, BARS),
     applies=lambda scene: scene.x86 and scene.kvm and bool(scene.passed),
 )
-def pci_hole64(scene: GuestOnHost) -> Iterator[Fault]:
+def pci_hole64(scene: GuestOnHost) -> Iterator[Finding]:
     """Find a hole smaller than the BARs: a warning, since it grows to what the firmware could place by itself."""
     hole, bars = scene.hole_bytes, scene.bars_bytes
     if (DEFAULT_HOLE if hole is None else hole) < bars:
@@ -300,7 +301,7 @@ def pci_hole64(scene: GuestOnHost) -> Iterator[Fault]:
             f"pcihole64 {written}, but the 64-bit BARs of the passed devices are {format_size(bars)} "
             "(/sys/bus/pci/devices/*/resource): the guest's kernel has no room to place what the firmware did not"
         )
-        yield Fault(text, _HOLE)
+        yield Finding(text, _HOLE)
 
 
 @rule(
@@ -315,7 +316,7 @@ def pci_hole64(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(FIRMWARE, PCI, BARS),
     applies=lambda scene: scene.x86 and scene.may_have_gpus,
 )
-def firmware_window(scene: GuestOnHost) -> Iterator[Fault]:
+def firmware_window(scene: GuestOnHost) -> Iterator[Finding]:
     """Compare the window that the firmware opens, by the planner's arithmetic, with the BARs."""
     devices = [source for source in scene.sources if source in scene.pci]
     firmware = _firmware(scene)
@@ -326,10 +327,10 @@ def firmware_window(scene: GuestOnHost) -> Iterator[Fault]:
         if need > DEFAULT_HOLE:
             small = (scene.hole_bytes or DEFAULT_HOLE) < scene.bars_bytes
             text = f"SeaBIOS and 64-bit BARs of {format_size(scene.bars_bytes)}: it has no window of its own for them"
-            yield Fault(text, _OS, ERROR if small else WARN)
+            yield Finding(text, _OS, ERROR if small else WARN)
         return
     if window.refusal and scene.kvm:
-        yield Fault(window.refusal, _OS, WARN)
+        yield Finding(window.refusal, _OS, WARN)
         return
     own, doubt = own_window(memory, width, firmware)
     written = map(WINDOW.fullmatch, values_of(scene.guest.qemu_arguments, "fw_cfg"))
@@ -345,7 +346,7 @@ def firmware_window(scene: GuestOnHost) -> Iterator[Fault]:
         yield unknown(f"how large the firmware's own window is: {doubt}", _OS)
         return
     text = f"the firmware's window is {format_size(max(own, asked))}, and the BARs need {format_size(need)}"
-    yield Fault(f"{text}{f': {doubt}' if doubt else ''}", _OS, ERROR if max(own, asked) < scene.bars_bytes else WARN)
+    yield Finding(f"{text}{f': {doubt}' if doubt else ''}", _OS, ERROR if max(own, asked) < scene.bars_bytes else WARN)
 
 
 def _firmware(scene: GuestOnHost) -> Firmware:
@@ -384,7 +385,7 @@ def _guest_width(scene: GuestOnHost) -> AddressWidth:
     remedy="less memory, fewer GPUs, a smaller pcihole64, or host-passthrough",
     applies=lambda scene: scene.x86,
 )
-def address_bits(scene: GuestOnHost) -> Iterator[Fault]:
+def address_bits(scene: GuestOnHost) -> Iterator[Finding]:
     """Check that memory and the BARs (or the written hole) above it are addressable: QEMU checks it for the hole.
 
     Gaps from alignment are not counted: what does not fit without them never fits.
@@ -407,9 +408,9 @@ def address_bits(scene: GuestOnHost) -> Iterator[Fault]:
     )
     if scene.guest.cpu.address_width and scene.guest.cpu.address_width.mode == "emulate" and scene.takes_host_cpu:
         # host-passthrough turns host-phys-bits on, and QEMU then ignores the number (QEMU target/i386/host-cpu.c).
-        yield Fault(f"{text}; with {scene.guest.cpu.mode} QEMU takes the host's width instead", _WIDTH, WARN)
+        yield Finding(f"{text}; with {scene.guest.cpu.mode} QEMU takes the host's width instead", _WIDTH, WARN)
     else:
-        yield Fault(text, _WIDTH)
+        yield Finding(text, _WIDTH)
 
 
 def _width(scene: GuestOnHost) -> tuple[int | None, str]:
@@ -438,13 +439,13 @@ def _width(scene: GuestOnHost) -> tuple[int | None, str]:
     remedy="write <maxphysaddr mode='passthrough' limit='BITS'/>",
     applies=lambda scene: scene.x86 and scene.takes_host_cpu and bool(scene.passed),
 )
-def iommu_width(scene: GuestOnHost) -> Iterator[Fault]:
+def iommu_width(scene: GuestOnHost) -> Iterator[Finding]:
     """Find guests wider than the host's IOMMU."""
     wanted = address_width(scene.host, "kvm", devices=True)
     written = scene.guest.cpu.address_width
     have = written.limit if written else None
     if wanted.limit is not None and (have is None or have > wanted.limit):
         text = f"the IOMMU maps {wanted.limit} address bits, and the guest's CPU has {have or 'more'}"
-        yield Fault(text, _WIDTH)
+        yield Finding(text, _WIDTH)
     elif wanted.limit is None and wanted.finding is not None:
-        yield Fault(wanted.finding[1], _WIDTH, wanted.finding[0])
+        yield Finding(wanted.finding[1], _WIDTH, wanted.finding[0])

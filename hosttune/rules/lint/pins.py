@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from hosttune.model import sysfs
 from hosttune.model.listing import numbered
 from hosttune.model.values import CpuSet, parse_cpus
+from hosttune.rules.engine import Finding
 from hosttune.rules.lint.guest_on_host import GuestOnHost, named
-from hosttune.rules.lint.rule import CORES, CPU_NODES, CPUS, ERROR, WARN, Fault, rule, unknown
+from hosttune.rules.lint.rule import CORES, CPU_NODES, CPUS, ERROR, WARN, rule, unknown
 
 _PINS = "/domain/cputune/vcpupin"
 _EMULATOR = "/domain/cputune/emulatorpin"
@@ -33,21 +34,21 @@ def _has_pins(scene: GuestOnHost) -> bool:
     source=f"{_CPU_TUNING}, vcpupin",
     remedy="write one <vcpupin> with a single CPU for each vCPU: hosttune plan chooses them",
 )
-def vcpu_pins(scene: GuestOnHost) -> Iterator[Fault]:
+def vcpu_pins(scene: GuestOnHost) -> Iterator[Finding]:
     """Find vCPUs without a pin, with several CPUs, and pins of vCPUs that the guest does not have."""
     loose = [vcpu for vcpu in range(scene.guest.vcpus) if not scene.pins.get(vcpu) and vcpu not in scene.off]
     if loose:
         text = f"vCPUs {CpuSet(loose)} have no vcpupin: they may run on all CPUs of the host"
-        yield Fault(text, _PINS)
+        yield Finding(text, _PINS)
     wide = [vcpu for vcpu, cpus in scene.pins.items() if len(cpus) > 1]
     if wide:
         example = f"vCPU {wide[0]} may use {scene.pins[wide[0]]}"
         text = f"vCPUs {CpuSet(wide)} are pinned to several CPUs each ({example}): they move, and meet each other"
-        yield Fault(text, _PINS)
+        yield Finding(text, _PINS)
     beyond = [pin.id for pin in scene.guest.vcpu_pins if pin.id >= scene.guest.vcpus]
     if beyond:
         text = f"pins for vCPUs {CpuSet(beyond)}, but the guest has {scene.guest.vcpus} vCPUs"
-        yield Fault(text, f"{_PINS}[@vcpu='{min(beyond)}']")
+        yield Finding(text, f"{_PINS}[@vcpu='{min(beyond)}']")
 
 
 @rule(
@@ -61,7 +62,7 @@ def vcpu_pins(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(CPUS,),
     applies=lambda scene: bool(scene.pins or scene.service),
 )
-def cpus_usable(scene: GuestOnHost) -> Iterator[Fault]:
+def cpus_usable(scene: GuestOnHost) -> Iterator[Finding]:
     """Find CPUs that are absent, offline or hidden, for every kind of thread."""
     emulator = parse_cpus(scene.guest.emulator_cpus)
     iothreads = CpuSet(cpu for pin in scene.guest.iothread_pins for cpu in parse_cpus(pin.cpus))
@@ -71,11 +72,11 @@ def cpus_usable(scene: GuestOnHost) -> Iterator[Fault]:
         absent = cpus - scene.cpus
         offline = CpuSet(cpus & scene.cpus.keys()) - scene.online
         if absent:
-            yield Fault(f"CPUs {absent} of {who} do not exist on this host ({_SYSFS}/possible)", where)
+            yield Finding(f"CPUs {absent} of {who} do not exist on this host ({_SYSFS}/possible)", where)
         if offline:
-            yield Fault(f"CPUs {offline} of {who} are offline ({_SYSFS}/online)", where)
+            yield Finding(f"CPUs {offline} of {who} are offline ({_SYSFS}/online)", where)
         if cpus & hidden:
-            yield Fault(f"CPUs {cpus & hidden} of {who} are hidden by a cpuset from guests", where)
+            yield Finding(f"CPUs {cpus & hidden} of {who} are hidden by a cpuset from guests", where)
 
 
 @rule(
@@ -87,14 +88,14 @@ def cpus_usable(scene: GuestOnHost) -> Iterator[Fault]:
     source=f"{_CPU_TUNING}, vcpupin",
     remedy="give each vCPU a CPU of its own, or the guest fewer vCPUs",
 )
-def vcpus_crowded(scene: GuestOnHost) -> Iterator[Fault]:
+def vcpus_crowded(scene: GuestOnHost) -> Iterator[Finding]:
     """Find CPUs that are the only CPU of several vCPUs."""
     single = {vcpu: min(cpus) for vcpu, cpus in scene.pins.items() if len(cpus) == 1}
     shared = sorted(cpu for cpu, count in Counter(single.values()).items() if count > 1)
     if shared:
         example = CpuSet(vcpu for vcpu, cpu in single.items() if cpu == shared[0])
         text = f"CPUs {CpuSet(shared)} run several vCPUs each (CPU {shared[0]}: vCPUs {example})"
-        yield Fault(text, _PINS)
+        yield Finding(text, _PINS)
 
 
 @rule(
@@ -108,7 +109,7 @@ def vcpus_crowded(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(CPUS,),
     applies=_has_pins,
 )
-def boot_core(scene: GuestOnHost) -> Iterator[Fault]:
+def boot_core(scene: GuestOnHost) -> Iterator[Finding]:
     """Find vCPUs on the core of the lowest CPU."""
     if not scene.online:
         return
@@ -120,7 +121,7 @@ def boot_core(scene: GuestOnHost) -> Iterator[Fault]:
             f"CPU {boot} given away: vCPUs are pinned to {numbered('CPU', given)} of the boot core, where the "
             "host's own interrupts and timers run"
         )
-        yield Fault(text, _PINS)
+        yield Finding(text, _PINS)
 
 
 @rule(
@@ -134,7 +135,7 @@ def boot_core(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(CORES,),
     applies=lambda scene: bool(scene.pins) and _threads(scene) > 1,
 )
-def sibling_pins(scene: GuestOnHost) -> Iterator[Fault]:
+def sibling_pins(scene: GuestOnHost) -> Iterator[Finding]:
     """Find vCPUs that are siblings in the guest's topology, on host CPUs that are not siblings."""
     threads = _threads(scene)
     torn: list[str] = []
@@ -151,7 +152,7 @@ def sibling_pins(scene: GuestOnHost) -> Iterator[Fault]:
             f"sibling vCPUs pinned to unrelated host cores: the guest has threads={threads}, but {named(torn, 3)} "
             f"are not siblings ({_SYSFS}/cpu*/topology/thread_siblings_list)"
         )
-        yield Fault(text, _PINS)
+        yield Finding(text, _PINS)
     if doubtful:
         yield unknown(f"the cores of {numbered('CPU', doubtful)} are unknown", _PINS)
 
@@ -171,7 +172,7 @@ def _threads(scene: GuestOnHost) -> int:
     needs=(CORES,),
     applies=lambda scene: scene.all_pinned and _threads(scene) == 1,
 )
-def flat_threads(scene: GuestOnHost) -> Iterator[Fault]:
+def flat_threads(scene: GuestOnHost) -> Iterator[Finding]:
     """Find whole host cores given to a guest whose topology has single-threaded cores."""
     used: dict[int, set[int]] = {}
     for cpu in scene.single:
@@ -189,7 +190,7 @@ def flat_threads(scene: GuestOnHost) -> Iterator[Fault]:
         f"the guest has threads=1, but its vCPUs share {len(used)} host cores (core {core} is CPUs {CpuSet(cpus)}, "
         f"{_SYSFS}/cpu{core}/topology/thread_siblings_list): it schedules siblings as if they were cores"
     )
-    yield Fault(text, _TOPOLOGY)
+    yield Finding(text, _TOPOLOGY)
 
 
 @rule(
@@ -202,12 +203,12 @@ def flat_threads(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="write <emulatorpin> with housekeeping CPUs on the guest's node",
     applies=lambda scene: scene.demanding,
 )
-def emulator_pin(scene: GuestOnHost) -> Iterator[Fault]:
+def emulator_pin(scene: GuestOnHost) -> Iterator[Finding]:
     """Find an emulator that may run anywhere, beside vCPUs, or on a foreign node."""
     emulator = parse_cpus(scene.guest.emulator_cpus)
     if not emulator:
         text = "no emulatorpin: the emulator's threads may run on all CPUs, those of vCPUs included"
-        yield Fault(text, _EMULATOR)
+        yield Finding(text, _EMULATOR)
         return
     yield from _on_vcpus(scene, emulator, "emulator threads", _EMULATOR)
     yield from _far(scene, emulator, "emulator threads", _EMULATOR)
@@ -223,7 +224,7 @@ def emulator_pin(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="write one <iothreadpin> with housekeeping CPUs for each I/O thread",
     applies=lambda scene: scene.demanding,
 )
-def iothread_pins(scene: GuestOnHost) -> Iterator[Fault]:
+def iothread_pins(scene: GuestOnHost) -> Iterator[Finding]:
     """Find I/O threads that may run anywhere, beside vCPUs, or on a foreign node."""
     pinned = {pin.id for pin in scene.guest.iothread_pins if pin.cpus}
     loose = scene.guest.iothreads - len(pinned)
@@ -232,7 +233,7 @@ def iothread_pins(scene: GuestOnHost) -> Iterator[Fault]:
         if loose == 1:
             who = "the I/O thread" if scene.guest.iothreads == 1 else f"1 of {scene.guest.iothreads} I/O threads"
             text = f"{who} has no iothreadpin: it may run on all CPUs"
-        yield Fault(text, _IOTHREAD)
+        yield Finding(text, _IOTHREAD)
     cpus = CpuSet(cpu for pin in scene.guest.iothread_pins for cpu in parse_cpus(pin.cpus))
     yield from _on_vcpus(scene, cpus, "I/O threads", _IOTHREAD)
     yield from _far(scene, cpus, "I/O threads", _IOTHREAD)
@@ -247,20 +248,20 @@ def iothread_pins(scene: GuestOnHost) -> Iterator[Fault]:
     source="libvirt formatdomain, IOThreads Allocation",
     remedy="write <iothreads> with the number of I/O threads",
 )
-def iothread_missing(scene: GuestOnHost) -> Iterator[Fault]:
+def iothread_missing(scene: GuestOnHost) -> Iterator[Finding]:
     """Find I/O threads that are pinned or used and not declared."""
     used = {pin.id for pin in scene.guest.iothread_pins}
     used |= {disk.iothread for disk in scene.guest.disks if disk.iothread is not None}
     if used and len(used) > scene.guest.iothreads:
         text = f"I/O threads {named(sorted(used))} are pinned or used, but the guest has {scene.guest.iothreads}"
-        yield Fault(text, _IOTHREADS)
+        yield Finding(text, _IOTHREADS)
 
 
-def _on_vcpus(scene: GuestOnHost, cpus: CpuSet, who: str, where: str) -> Iterator[Fault]:
+def _on_vcpus(scene: GuestOnHost, cpus: CpuSet, who: str, where: str) -> Iterator[Finding]:
     both = cpus & scene.single
     if both:
         text = f"{who} on vCPU CPUs {both}: a vCPU waits each time they run"
-        yield Fault(text, where)
+        yield Finding(text, where)
         return
     if cpus and scene.single and not CORES.known(scene):
         yield unknown(CORES.why, where)
@@ -269,10 +270,10 @@ def _on_vcpus(scene: GuestOnHost, cpus: CpuSet, who: str, where: str) -> Iterato
     near = CpuSet(cpu for cpu in cpus if scene.core_of(cpu) in cores)
     if near:
         text = f"{who} on {numbered('CPU', near)}, siblings of vCPU CPUs: they share those cores"
-        yield Fault(text, where)
+        yield Finding(text, where)
 
 
-def _far(scene: GuestOnHost, cpus: CpuSet, who: str, where: str) -> Iterator[Fault]:
+def _far(scene: GuestOnHost, cpus: CpuSet, who: str, where: str) -> Iterator[Finding]:
     """Find threads that serve the guest and all run on nodes where it has neither vCPUs nor memory."""
     if cpus and not CPU_NODES.known(scene):
         yield unknown(CPU_NODES.why, where)
@@ -285,4 +286,4 @@ def _far(scene: GuestOnHost, cpus: CpuSet, who: str, where: str) -> Iterator[Fau
             f"{who} on {numbered('CPU', cpus)} of {numbered('node', nodes)}, where the guest has no cell: its vCPUs "
             f"and memory are on {numbered('node', home)} (/sys/devices/system/node/node*/cpulist)"
         )
-        yield Fault(text, where)
+        yield Finding(text, where)

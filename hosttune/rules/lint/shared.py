@@ -10,9 +10,10 @@ from hosttune.inventory.partitions import Fabric, blocked, exactly, refusal, unn
 from hosttune.model.devices import node_of
 from hosttune.model.listing import numbered
 from hosttune.model.values import CpuSet
+from hosttune.rules.engine import Finding
 from hosttune.rules.lint.devices import each
 from hosttune.rules.lint.guest_on_host import GuestOnHost, OtherGuest, named
-from hosttune.rules.lint.rule import CORES, ERROR, GUESTS, INFO, PCI, WARN, Fault, rule, unknown
+from hosttune.rules.lint.rule import CORES, ERROR, GUESTS, INFO, PCI, WARN, rule, unknown
 
 _PINS = "/domain/cputune/vcpupin"
 _HOSTDEV = "/domain/devices/hostdev"
@@ -35,11 +36,11 @@ def _blocks(scene: GuestOnHost) -> list[str]:
     needs=(PCI,),
     applies=lambda scene: bool(scene.taken or _blocks(scene)),
 )
-def device_in_use(scene: GuestOnHost) -> Iterator[Fault]:
+def device_in_use(scene: GuestOnHost) -> Iterator[Finding]:
     """Find NICs and drives that the host needs."""
     for address, where in scene.taken.items():
         if use := scene.host.index.in_use.get(address):
-            yield Fault(f"{address} is in use by the host: {use}", where)
+            yield Finding(f"{address} is in use by the host: {use}", where)
         elif why := scene.host.index.use_unknown.get(address):
             yield unknown(f"whether the host uses {address}: {why}", where)
     strange = []
@@ -49,7 +50,7 @@ def device_in_use(scene: GuestOnHost) -> Iterator[Fault]:
         if drive is None:
             strange.append(path)
         elif use := drive.use_of(disk):
-            yield Fault(f"{path} is in use by the host: {use}", _BLOCK)
+            yield Finding(f"{path} is in use by the host: {use}", _BLOCK)
         elif drive.use_unknown:
             yield unknown(f"whether the host uses {path}: {drive.use_unknown}", _BLOCK)
     if strange and scene.demanding:  # other guests are judged only by what is known
@@ -67,13 +68,13 @@ def device_in_use(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(PCI,),
     applies=lambda scene: bool(scene.passed),
 )
-def fabric_bridge(scene: GuestOnHost) -> Iterator[Fault]:
+def fabric_bridge(scene: GuestOnHost) -> Iterator[Finding]:
     """Find functions that look like NICs and carry the fabric."""
     kept = kept_bridges(scene.host.pci, scene.host.nics)
     for device in each(scene):
         bridge = kept.get(device.source or "")
         if bridge is not None and bridge.known:
-            yield Fault(f"{device.source} is not an ordinary NIC: it {bridge.why}", scene.place_of(device))
+            yield Finding(f"{device.source} is not an ordinary NIC: it {bridge.why}", scene.place_of(device))
         elif bridge is not None:
             yield unknown(f"whether {device.source} carries the fabric: it {bridge.why}", scene.place_of(device))
 
@@ -89,7 +90,7 @@ def fabric_bridge(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(GUESTS,),
     applies=lambda scene: bool(scene.given or scene.taken or scene.shared),
 )
-def device_shared(scene: GuestOnHost) -> Iterator[Fault]:
+def device_shared(scene: GuestOnHost) -> Iterator[Finding]:
     """Find devices of other guests; of one that does not run, the two exclude each other only in time."""
     mdevs = ((device.source or "", f"{_HOSTDEV}[@type='mdev']") for device in scene.given if device.kind == "mdev")
     mine = {source.casefold(): (source, where) for source, where in (*scene.taken.items(), *mdevs)}
@@ -104,9 +105,9 @@ def device_shared(scene: GuestOnHost) -> Iterator[Fault]:
         for what, where in owned:
             text = f"{what} guest {other.name} ({other.guest.state or 'state unknown'})"
             if other.stopped:
-                yield Fault(f"{text}: the two cannot run at the same time", where, WARN)
+                yield Finding(f"{text}: the two cannot run at the same time", where, WARN)
             else:
-                yield Fault(text, where)
+                yield Finding(text, where)
 
 
 @rule(
@@ -119,15 +120,15 @@ def device_shared(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="finish its hand-over (hosttune handover), or free it (hosttune handover release BDF --why TEXT)",
     applies=lambda scene: bool(scene.taken or scene.guest.host_paths),
 )
-def device_quarantined(scene: GuestOnHost) -> Iterator[Fault]:
+def device_quarantined(scene: GuestOnHost) -> Iterator[Finding]:
     """Find devices of the register of hand-overs, also below a block device, an interface or an argument to QEMU."""
     held = scene.facts.catalogue.quarantined
     for address, where in scene.taken.items():
         if address in held:
-            yield Fault(held[address], where)
+            yield Finding(held[address], where)
     for address, path in scene.shared.items():
         if address in held:
-            yield Fault(f"{path} is on {address}: {held[address]}", _BLOCK)
+            yield Finding(f"{path} is on {address}: {held[address]}", _BLOCK)
     if held and scene.untold:
         yield unknown(f"which device {named(scene.untold)} is on", _BLOCK)
 
@@ -143,7 +144,7 @@ def device_quarantined(scene: GuestOnHost) -> Iterator[Fault]:
     needs=(GUESTS,),
     applies=lambda scene: bool(scene.single or scene.service),
 )
-def cpus_shared(scene: GuestOnHost) -> Iterator[Fault]:
+def cpus_shared(scene: GuestOnHost) -> Iterator[Finding]:
     """Compare CPUs with each other guest: vCPUs need CPUs of their own; other threads may share housekeeping CPUs."""
     for other in scene.others:
         if other.guest.unread:
@@ -153,7 +154,7 @@ def cpus_shared(scene: GuestOnHost) -> Iterator[Fault]:
         yield unknown(CORES.why, _PINS)
 
 
-def _cpus(scene: GuestOnHost, other: OtherGuest) -> Iterator[Fault]:
+def _cpus(scene: GuestOnHost, other: OtherGuest) -> Iterator[Finding]:
     rows = (
         ("vCPUs", scene.single, other.vcpus, "vCPUs", _PINS),
         ("vCPUs", scene.single, other.service - other.vcpus, "emulator and I/O threads", _PINS),
@@ -162,7 +163,7 @@ def _cpus(scene: GuestOnHost, other: OtherGuest) -> Iterator[Fault]:
     for who, cpus, held, whose, where in rows:
         if cpus & held:
             both = CpuSet(cpus & held)
-            yield Fault(
+            yield Finding(
                 f"{who} on {numbered('CPU', both)}, where guest {other.name} has its {whose}: each waits for the other",
                 where,
             )
@@ -171,7 +172,7 @@ def _cpus(scene: GuestOnHost, other: OtherGuest) -> Iterator[Fault]:
         text = (
             f"vCPUs on {numbered('CPU', near)}, siblings of CPUs of guest {other.name}'s vCPUs: they share those cores"
         )
-        yield Fault(text, _PINS)
+        yield Finding(text, _PINS)
 
 
 @rule(
@@ -185,7 +186,7 @@ def _cpus(scene: GuestOnHost, other: OtherGuest) -> Iterator[Fault]:
     needs=(PCI,),
     applies=lambda scene: scene.may_have_gpus,
 )
-def fabric_partition(scene: GuestOnHost) -> Iterator[Fault]:
+def fabric_partition(scene: GuestOnHost) -> Iterator[Finding]:
     """Compare the GPUs with the partitions that the planner knows."""
     fabric = _fabric(scene)
     mine = [source for source in scene.sources if source in fabric.members]
@@ -199,9 +200,9 @@ def fabric_partition(scene: GuestOnHost) -> Iterator[Fault]:
     why = refusal(fabric, mine)
     if why is not None:
         active = found is not None and why == blocked(fabric, found)
-        yield Fault(why, _HOSTDEV, INFO if active else None)
+        yield Finding(why, _HOSTDEV, INFO if active else "")
     if fabric.passthrough and fabric.whole(mine) and not set(fabric.switches) <= set(scene.sources):
-        yield Fault("all GPUs of the board in mode 0, without its NVSwitches: nothing sets the fabric up", _HOSTDEV)
+        yield Finding("all GPUs of the board in mode 0, without its NVSwitches: nothing sets the fabric up", _HOSTDEV)
 
 
 def _fabric(scene: GuestOnHost) -> Fabric:

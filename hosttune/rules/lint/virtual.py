@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from hosttune.domain.facts import Disk
 from hosttune.domain.implied import AGENT_CHANNEL
+from hosttune.rules.engine import Finding
 from hosttune.rules.lint.guest_on_host import GuestOnHost, named
-from hosttune.rules.lint.rule import WARN, Fault, rule
+from hosttune.rules.lint.rule import WARN, rule
 
 _DISK = "/domain/devices/disk"
 _INTERFACE = "/domain/devices/interface"
@@ -43,11 +44,11 @@ def _names(disks: list[Disk]) -> str:
     remedy="write <target dev='vda' bus='virtio'/>",
     applies=lambda scene: scene.demanding,
 )
-def disk_bus(scene: GuestOnHost) -> Iterator[Fault]:
+def disk_bus(scene: GuestOnHost) -> Iterator[Finding]:
     """Find disks on emulated controllers."""
     slow = [disk for disk in _disks(scene) if disk.bus in ("ide", "sata", "usb", "fdc")]
     if slow:
-        yield Fault(f"disks {_names(slow)} on an emulated {slow[0].bus} controller", _where(slow[0], "target"))
+        yield Finding(f"disks {_names(slow)} on an emulated {slow[0].bus} controller", _where(slow[0], "target"))
 
 
 @rule(
@@ -60,18 +61,18 @@ def disk_bus(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="write cache='none' io='native' (or io_uring) in the disk's <driver>",
     applies=lambda scene: scene.demanding,
 )
-def disk_cache(scene: GuestOnHost) -> Iterator[Fault]:
+def disk_cache(scene: GuestOnHost) -> Iterator[Finding]:
     """Find virtio disks through the page cache, or with QEMU's pool of threads."""
     cached = [disk for disk in _virtio(scene) if disk.cache not in _DIRECT]
     if cached:
         text = f"disks {_names(cached)} with cache {cached[0].cache or 'not written'}: each block is cached twice"
-        yield Fault(text, _where(cached[0], "driver"))
+        yield Finding(text, _where(cached[0], "driver"))
     pooled = [disk for disk in _virtio(scene) if disk.cache in _DIRECT and disk.io not in ("native", "io_uring")]
     if pooled:
         text = (
             f"disks {_names(pooled)} with io {pooled[0].io or 'not written'}: QEMU's pool of threads does each request"
         )
-        yield Fault(text, _where(pooled[0], "driver"))
+        yield Finding(text, _where(pooled[0], "driver"))
 
 
 @rule(
@@ -84,12 +85,12 @@ def disk_cache(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="write iothread='1' in the disk's <driver>",
     applies=lambda scene: scene.demanding and scene.guest.iothreads > 0,
 )
-def disk_iothread(scene: GuestOnHost) -> Iterator[Fault]:
+def disk_iothread(scene: GuestOnHost) -> Iterator[Finding]:
     """Find virtio disks that no I/O thread serves."""
     left = [disk for disk in _virtio(scene) if disk.iothread is None and not scene.written(f"{_queues(disk)}")]
     if left:
         text = f"disks {_names(left)} have no iothread, though the guest has {scene.guest.iothreads}"
-        yield Fault(text, _where(left[0], "driver"))
+        yield Finding(text, _where(left[0], "driver"))
 
 
 def _queues(disk: Disk) -> str:
@@ -115,12 +116,12 @@ def _where(disk: Disk, child: str) -> str:
     remedy="write <model type='virtio'/> in the interface",
     applies=lambda scene: scene.demanding,
 )
-def nic_model(scene: GuestOnHost) -> Iterator[Fault]:
+def nic_model(scene: GuestOnHost) -> Iterator[Finding]:
     """Find emulated NICs."""
     models = {nic.model for nic in scene.guest.interfaces if nic.type in _QEMU_NETWORKS}
     slow = sorted((model or "not written") for model in models if not (model or "").startswith("virtio"))
     if slow:
-        yield Fault(f"network interfaces with model {named(slow)}: an emulated NIC", f"{_INTERFACE}/model")
+        yield Finding(f"network interfaces with model {named(slow)}: an emulated NIC", f"{_INTERFACE}/model")
 
 
 @rule(
@@ -133,7 +134,7 @@ def nic_model(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="write <driver queues='8'/> in the interface, or the number of vCPUs if that is less",
     applies=lambda scene: scene.demanding and scene.guest.vcpus > 1,
 )
-def nic_queues(scene: GuestOnHost) -> Iterator[Fault]:
+def nic_queues(scene: GuestOnHost) -> Iterator[Finding]:
     """Find virtio NICs with one queue."""
     single = [
         nic
@@ -143,7 +144,7 @@ def nic_queues(scene: GuestOnHost) -> Iterator[Fault]:
     if single:
         names = named(nic.source or "?" for nic in single)
         text = f"network interfaces ({names}) with one queue, for {scene.guest.vcpus} vCPUs"
-        yield Fault(text, f"{_INTERFACE}/driver")
+        yield Finding(text, f"{_INTERFACE}/driver")
 
 
 @rule(
@@ -156,10 +157,12 @@ def nic_queues(scene: GuestOnHost) -> Iterator[Fault]:
     remedy=f"write <channel type='unix'><target type='virtio' name='{AGENT_CHANNEL}'/></channel>",
     applies=lambda scene: scene.demanding,
 )
-def guest_agent(scene: GuestOnHost) -> Iterator[Fault]:
+def guest_agent(scene: GuestOnHost) -> Iterator[Finding]:
     """Find guests without the agent's channel."""
     if AGENT_CHANNEL not in scene.guest.channels:
-        yield Fault(f"no channel {AGENT_CHANNEL}: the guest's agent cannot answer the host", "/domain/devices/channel")
+        yield Finding(
+            f"no channel {AGENT_CHANNEL}: the guest's agent cannot answer the host", "/domain/devices/channel"
+        )
 
 
 @rule(
@@ -172,7 +175,7 @@ def guest_agent(scene: GuestOnHost) -> Iterator[Fault]:
     remedy="write <rng model='virtio'><backend model='random'>/dev/urandom</backend></rng>",
     applies=lambda scene: scene.demanding,
 )
-def random_numbers(scene: GuestOnHost) -> Iterator[Fault]:
+def random_numbers(scene: GuestOnHost) -> Iterator[Finding]:
     """Find guests without a source of random numbers."""
     if not scene.written("devices/rng/backend"):
-        yield Fault("no virtio device for random numbers", "/domain/devices/rng")
+        yield Finding("no virtio device for random numbers", "/domain/devices/rng")

@@ -93,7 +93,7 @@ def test_ids_are_kebab_case_and_stand_once_and_every_check_is_documented() -> No
     assert len({row.id for row in rows}) == len(rows)
     for row in rows:
         assert row.id == row.id.lower().replace("_", "-").replace(" ", "-")
-        assert all((row.title, row.subjects, row.why, row.source)), row.id
+        assert all((row.title, row.about, row.why, row.source)), row.id
     assert set(MINE) <= {row.id for row in rows}
     assert {"pcie-link", "numa-affinity"} <= {row.id for row in checks(inside=True)}
     assert "iommu-mode" not in {row.id for row in checks(inside=True)}

@@ -14,7 +14,7 @@ from hosttune.errors import BadInput
 from hosttune.model.diagnosis import GRADES, Diagnosis
 from hosttune.model.measured import METRICS, Measured, Observations
 from hosttune.rules.causes import diagnose
-from hosttune.rules.causes.judge import RULES
+from hosttune.rules.causes.judge import rules
 
 CASES = json.loads((Path(__file__).parents[2] / "cases/diagnosis/published.json").read_text())
 # Cases that are solved by nothing that is known of them: no key of the document holds the cause.
@@ -233,7 +233,7 @@ def test_the_manual_has_each_rule_as_it_is_declared(request: pytest.FixtureReque
     before, found, rest = manual.read_text(encoding="utf-8").partition(head)
     assert found
     table, _, after = rest.partition("\n\n")
-    columns = ([f"`{r.cause}`", str(r.find.__doc__), r.remedy, r.confirm, r.source] for r in RULES)
+    columns = ([f"`{r.id}`", r.title, r.remedy, r.confirm, r.source] for r in rules())
     rows = "\n".join("| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in columns)
     if request.config.getoption("--regenerate"):
         manual.write_text(f"{before}{head}{rows}\n\n{after.lstrip()}", encoding="utf-8")
@@ -244,12 +244,12 @@ def test_the_manual_has_each_rule_as_it_is_declared(request: pytest.FixtureReque
 def test_every_rule_is_tested() -> None:
     published = {cause for case in CASES for cause in case["expected"]["causes"]}
     tested = {cause for cause, *_ in FAULTS.values()} | set(OTHERS) | published
-    assert {rule.cause for rule in RULES} <= tested
+    assert {rule.id for rule in rules()} <= tested
 
 
 def test_every_rule_declares_its_source_and_a_cause_has_one_rule() -> None:
-    assert len({rule.cause for rule in RULES}) == len(RULES)
-    for rule in RULES:
+    assert len({rule.id for rule in rules()}) == len(rules())
+    for rule in rules():
         assert all((rule.source, rule.remedy, rule.confirm))
 
 
@@ -300,7 +300,7 @@ def some_document(draw: random.Random) -> dict[str, Any]:
 def test_what_always_holds(seed: int) -> None:
     """Any document has an answer; good figures have no cause but a fault of the machine itself."""
     draw, standard = random.Random(seed), shipped()
-    itself = {rule.cause for rule in RULES if rule.fault_itself}
+    itself = {rule.id for rule in rules() if rule.fault_itself}
     for _ in range(40):
         document = some_document(draw)
         found = diagnose(Measured.from_yaml(json.dumps(document)), standard)
@@ -448,7 +448,7 @@ def test_reasons_stay_readable(row: dict[str, Any], why: str) -> None:
 @pytest.mark.parametrize("cause", ["no-hugepages", "pcie-max-read-request", "ib-relaxed-ordering-off"])
 def test_what_has_no_sourced_figure_gets_no_percentage(cause: str) -> None:
     """Guides promise percentages for each of them; no source measured one of them alone."""
-    (rule,) = (rule for rule in RULES if rule.cause == cause)
+    (rule,) = (rule for rule in rules() if rule.id == cause)
     assert "no source says what" in rule.source
     seen = {"hugepages": False, "max_read_request_bytes": 512, "relaxed_ordering": False, "transport": "ib"}
     row = {"metric": "all-reduce-busbw", "subject": "16 GPUs on 2 hosts", "value": 150, "unit": "GB/s"}

@@ -26,9 +26,9 @@ from hosttune.model.host import (
     VcpuPin,
     Virtualization,
 )
-from hosttune.model.lint import LEVELS, LintFinding
+from hosttune.model.lint import LintFinding
 from hosttune.model.vgpu import Vgpu
-from hosttune.rules.lint import Definition, lint, rules
+from hosttune.rules.lint import LEVEL, Definition, lint, rules
 
 __all__ = ["hosts"]
 
@@ -173,10 +173,10 @@ def test_a_rule_is_whole() -> None:
     every = rules()
     assert len({rule.id for rule in every}) == len(every)
     for rule in every:
-        assert rule.severity in LEVELS
-        assert all((rule.right, rule.why, rule.source, rule.remedy, rule.find.__doc__)), rule.id
-        assert rule.path == "/domain" or rule.path.startswith("/domain/")
-        assert not any(text.endswith(".") for text in (rule.right, rule.why, rule.source, rule.remedy)), rule.id
+        assert rule.outcome in LEVEL
+        assert all((rule.title, rule.why, rule.source, rule.remedy, rule.judge.__doc__)), rule.id
+        assert rule.about == "/domain" or rule.about.startswith("/domain/")
+        assert not any(text.endswith(".") for text in (rule.title, rule.why, rule.source, rule.remedy)), rule.id
 
 
 # --- the manual --------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def compare(request: pytest.FixtureRequest, head: str, made: list[str]) -> None:
 
 def test_the_manual_has_each_rule_as_it_is_declared(request: pytest.FixtureRequest) -> None:
     head = "| rule | level | what is right | why | source |\n|---|---|---|---|---|\n"
-    columns = ([f"`{r.id}`", r.severity, r.right, r.why, r.source] for r in rules())
+    columns = ([f"`{r.id}`", LEVEL[r.outcome], r.title, r.why, r.source] for r in rules())
     compare(request, head, ["| " + " | ".join(_cell(text) for text in row) + " |" for row in columns])
 
 

@@ -1,0 +1,162 @@
+"""A check: a rule about evidence. It names its subjects, and judges each by values.
+
+    @check("thp", title="Transparent huge pages", about="the host", why="…", source="…", expected="madvise")
+    def thp(on: On) -> Finding:
+        mode = on.need(on.host.memory_settings and on.host.memory_settings.thp, "the mode", THP)
+        return on.passed(mode) if mode == "madvise" else on.warned(mode, "echo madvise > …")
+
+A check of devices declares `each`, a function from Evidence to (subject, thing), and gets the thing as second argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, NoReturn, TypeVar
+
+from hosttune.model.evidence import Evidence
+from hosttune.model.host import Host
+from hosttune.rules.checks.facts import HOST, RECORD, lacks, refused
+from hosttune.rules.engine import Finding, NoValue, Rule
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(Rule["On"]):
+    """One check. One result per subject, and at least one in all.
+
+    `expected` is what is right, in words, where a finding does not say it. `each` yields the subjects, None: the host.
+    `inside`: the check also makes sense inside a guest, where settings of the host are not judged.
+    `for_guests`: the check matters only on a host with GPUs or guests; on others it is skipped and not asked.
+    `none`: what the host does not have if there is no subject ("GPU"); used in the single result that says so.
+    `of_tree`: the check uses only the PCI tree, although it is about each GPU: unknown for a GPU missing from the tree.
+    """
+
+    expected: str = ""
+    each: Callable[[Evidence], Iterable[tuple[str, Any]]] | None = None
+    inside: bool = False
+    for_guests: bool = False
+    none: str | None = None
+    of_tree: bool = False
+
+
+@dataclass(frozen=True)
+class On:
+    """Evidence as one check asks it about one subject. `reads` is the source of a finding that names none."""
+
+    evidence: Evidence
+    check: Check
+    subject: str = HOST
+    thing: Any = None
+    reads: str | None = None
+    expected: str | None = None
+
+    @property
+    def host(self) -> Host:
+        """Return the host document."""
+        return self.evidence.host
+
+    def reading(self, source: str, expected: str | None = None) -> On:
+        """Return the same with another source, and with what is expected of this subject if that is more exact."""
+        return replace(self, reads=source, expected=expected or self.expected)
+
+    def need(self, value: T | None, what: str, path: str = "", *, look: str = "", skip: str = "") -> T:  # noqa: RET503
+        """Return a known value; otherwise the check ends with why it is not there, and how to look.
+
+        The kernel refused it at `path`; it is proven absent there, and `skip` says why the check does not apply then;
+        or it was not read.
+        """
+        if value is not None:
+            return value
+        if path and skip and lacks(self.evidence, path) and refused(self.evidence, path) is None:
+            self.skip(skip)
+        why = refused(self.evidence, path) if path else None
+        self.give_up(why or f"{what} was not read", self.look(look or f"cat {path}" if path or look else ""), path)
+
+    def look(self, command: str) -> str:
+        """Return how to look at what is not known: with a command, on a machine and in a whole capture."""
+        return f"look with: {command}" if command and self.evidence.complete else RECORD
+
+    def give_up(self, why: str, remedy: str | None = None, source: str = "") -> NoReturn:
+        """End the check for this subject: unknown."""
+        raise NoValue(self.unknown(why, remedy, source))
+
+    def skip(self, why: str) -> NoReturn:
+        """End the check for this subject: it does not apply here."""
+        raise NoValue(self.skipped(why))
+
+    def passed(self, text: str, source: str = "", *, expected: str = "") -> Finding:
+        """Return that the value is as expected."""
+        return self._say("pass", text, None, source, expected)
+
+    def warned(self, text: str, remedy: str | None = None, source: str = "", *, expected: str = "") -> Finding:
+        """Return a certain or possible cost that does not stop the use of the host."""
+        return self._say("warn", text, remedy, source, expected)
+
+    def failed(self, text: str, remedy: str | None = None, source: str = "", *, expected: str = "") -> Finding:
+        """Return that the value is not as expected. `remedy`: the command or setting that corrects it."""
+        return self._say("fail", text, remedy, source, expected)
+
+    def unknown(self, text: str, remedy: str | None = None, source: str = "", *, expected: str = "") -> Finding:
+        """Return that the check applies, but the value is not known. Never a pass."""
+        return self._say("unknown", text, remedy, source, expected)
+
+    def skipped(self, text: str) -> Finding:
+        """Return that the check does not apply here."""
+        return Finding(outcome="skip", text=text, subject=self.subject)
+
+    def _say(self, outcome: str, text: str, remedy: str | None, source: str, expected: str) -> Finding:
+        return Finding(
+            outcome=outcome,
+            text=text,
+            subject=self.subject,
+            expected=expected or self.expected,
+            source=source or self.reads,
+            remedy=remedy,
+        )
+
+
+def check(
+    name: str,
+    *,
+    title: str,
+    about: str,
+    why: str,
+    source: str,
+    expected: str = "",
+    remedy: str = "",
+    reads: str | None = None,
+    each: Callable[[Evidence], Iterable[tuple[str, Any]]] | None = None,
+    inside: bool = False,
+    for_guests: bool = False,
+    none: str | None = None,
+    of_tree: bool = False,
+) -> Callable[[Callable[..., Finding | Iterable[Finding]]], Check]:
+    """Make the decorated function a `Check` with this declaration. It returns or yields its findings."""
+
+    def declare(function: Callable[..., Finding | Iterable[Finding]]) -> Check:
+        @wraps(function)
+        def judge(on: On) -> Iterator[Finding]:
+            on = replace(on, reads=reads) if reads and on.reads is None else on
+            said = function(on) if each is None else function(on, on.thing)
+            yield from (said,) if isinstance(said, Finding) else said
+
+        return Check(
+            id=name,
+            title=title,
+            about=about,
+            why=why,
+            source=source,
+            expected=expected,
+            remedy=remedy,
+            judge=judge,
+            each=each,
+            inside=inside,
+            for_guests=for_guests,
+            none=none,
+            of_tree=of_tree,
+        )
+
+    return declare
