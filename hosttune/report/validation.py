@@ -321,9 +321,7 @@ def _explained(results: Iterable[CheckResult], checks: Iterable[Check]) -> tuple
 def checks_report(checks: Sequence[Check]) -> Report:
     """Return what every check is about, for `hosttune validate --list`."""
     entries = tuple(
-        Entry(
-            title=f"{one.id}  {one.title}", facts=(("looks at", one.about), ("why", one.why), ("source", one.source))
-        )
+        Entry(title=f"{one.id}  {one.title}", facts=(("looks at", one.about), ("why", one.why), ("source", one.source)))
         for one in checks
     )
     block = Entries(heading="Checks, in the order of the report", parts=entries, numbered=False, whole=True)

@@ -211,10 +211,6 @@ def _all_there(evidence: Evidence, switches: tuple[NvSwitch, ...]) -> CheckResul
     kinds = {evidence.host.index.device_id(switch.address) or "" for switch in switches}
     board = table("boards")["switches"].get(next(iter(kinds))) if len(kinds) == 1 else None
     count = len(switches)
-    doubtful = evidence.host.index.contradicted
-    if board is None and any(switch.address in doubtful for switch in switches):
-        why, hint = "what they are is contradicted", "see device-present of each"
-        return unknown(_SWITCH, HOST, expected="those of each baseboard", why=why, hint=hint)
     if board is None:
         return skipped(_SWITCH, HOST, f"{count} NVSwitches, of which it is not known how many a board has")
     expected = f"{board} on each baseboard"

@@ -37,8 +37,7 @@ def _idle(evidence: Evidence, check: str) -> CheckResult | None:
     """Return the result of a check on a machine that needs no Fabric Manager; None if the machine needs one."""
     host = evidence.host
     switches = host.nvswitches
-    doubtful = host.index.contradicted
-    if switches and all(for_vfio(switch.driver) and switch.address not in doubtful for switch in switches):
+    if switches and all(for_vfio(switch.driver) for switch in switches):
         return skipped(check, HOST, "all NVSwitches are on vfio-pci: it runs in the guest that has them")
     if switches or why_switches_exist(evidence) is not None:
         return None

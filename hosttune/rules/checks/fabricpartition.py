@@ -41,12 +41,8 @@ def _none_on_a_fabric(host: Host) -> bool:
     """Return whether every GPU is from a maker without such fabrics, or reported by its driver as on no fabric."""
     gpus = accelerators(host)
     vendors = [(gpu, vendor_of(gpu.vendor)) for gpu in gpus]
-    return (
-        bool(gpus)
-        and not host.index.contradicted
-        and not any(
-            vendor is not None and vendor.fabric and "fabric_state" not in (gpu.lacks or ()) for gpu, vendor in vendors
-        )
+    return bool(gpus) and not any(
+        vendor is not None and vendor.fabric and "fabric_state" not in (gpu.lacks or ()) for gpu, vendor in vendors
     )
 
 

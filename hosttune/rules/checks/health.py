@@ -234,7 +234,7 @@ def _is_silent(evidence: Evidence, gpu: Gpu) -> bool:
     if gpu.driver_version is not None or vendor is None or "driver_version" not in vendor.tells:
         return False
     device = index.pci.get(gpu.address)
-    may_hold = device is None or device.driver in (None, vendor.driver) or gpu.address in index.contradicted
+    may_hold = device is None or device.driver in (None, vendor.driver)
     return may_hold and not lacks(evidence, sysfs.function(gpu.address, "driver"))
 
 

@@ -135,8 +135,7 @@ def _switched_on(module: str, name: str) -> tuple[str, ...]:
 def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
     """Check that a whole group goes to one guest: devices in one group can reach each other without the IOMMU."""
     check = "iommu-groups"
-    doubtful = evidence.host.index.contradicted  # a function read as a bridge may not be a bridge
-    others = (one for one in evidence.host.pci if not one.is_bridge or one.address in doubtful)
+    others = (one for one in evidence.host.pci if not one.is_bridge)
     members = grouped((one.iommu_group, one) for one in others if one.iommu_group is not None)
     passed_on = {device.address: device for device in given(evidence)}
     gpus = {gpu.address for gpu in accelerators(evidence.host)}

@@ -194,12 +194,12 @@ class Cards:
         self._first = models[:_MOST]
         classless = [one.address for one in host.pci if one.class_code is None and one.physfn is None]
         lost = [seen.address for source in host.sources or () for seen in source.beyond if seen.kind == "nic"]
-        self._doubtful = [*classless, *lost, *host.index.contradicted][:_MOST]
+        self._doubtful = [*classless, *lost][:_MOST]
 
     def alike(self, judged: Judged) -> list[str]:
         """Return the other functions of the same model and function number, and those that may be of it.
 
-        These are functions whose kind or ids were not read or are contradicted, and those that only another source than
+        These are functions whose kind or ids were not read, and those that only another source than
         the PCI tree shows as a NIC. Their link is not known.
         """
         model = _model(judged.device)
@@ -237,16 +237,15 @@ class Cards:
     def judged(self, address: str) -> Judged | None:
         """Return a function with its ports; None if it or they are not known."""
         nic, ports = self._nics.get(address), (self._evidence.ports or {}).get(address)
-        device, index = self._evidence.host.index.pci.get(address), self._evidence.host.index
-        if nic is None or device is None or ports is None or address in index.contradicted:
+        device = self._evidence.host.index.pci.get(address)
+        if nic is None or device is None or ports is None:
             return None
         return Judged(nic, device, ports, self)
 
     def _not_held(self, address: str) -> bool:
         """Return whether it is known that no driver of this machine holds a function."""
-        index = self._evidence.host.index
-        device = index.pci.get(address)
-        if address not in self._nics or device is None or address in index.contradicted:
+        device = self._evidence.host.index.pci.get(address)
+        if address not in self._nics or device is None:
             return False
         return for_vfio(device.driver) or (
             device.driver is None and lacks(self._evidence, sysfs.function(address, "driver"))
