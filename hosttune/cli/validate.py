@@ -136,7 +136,7 @@ def read_fleet(path: str | None) -> str | None:
 
 def list_checks(inside: bool, output: str) -> None:
     """Print every check with its description, in the order of the report."""
-    from hosttune.report.validation import checks_report
+    from hosttune.report.rules import rules_report
     from hosttune.rules.checks import checks
 
     if output not in REPORTS:
@@ -144,7 +144,7 @@ def list_checks(inside: bool, output: str) -> None:
     found = checks(inside)
     names = {"id": "id", "title": "title", "subjects": "about", "why": "why", "source": "source", "inside": "inside"}
     rows = [{name: getattr(check, field) for name, field in names.items()} for check in found]
-    emit_report(rows, output, lambda _: checks_report(found))
+    emit_report(rows, output, lambda _: rules_report("Checks of a host", found))
 
 
 def report_of(found: Validated, before: Validation | None, floors: str | None = None) -> Report:

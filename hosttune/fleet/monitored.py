@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from hosttune.errors import BadInput
 from hosttune.journal.state import load_text
@@ -26,7 +26,7 @@ _USED = (f.RUN_TIMESTAMP.name, f.VERDICT.name, f.CHECK_STATUS.name, f.SETTING_DR
 # All series of 2,000 hosts would be more than the limit of the file, and work for Prometheus: only these are read.
 QUERY = f'{{__name__=~"{"|".join(_USED)}"}}'
 _ASK = f"curl -G http://PROMETHEUS:9090/federate --data-urlencode 'match[]={QUERY}' > FILE (docs/report.md)"
-_VERDICTS: tuple[Verdict, ...] = ("fail", "unknown", "warn", "pass")
+_VERDICTS = get_args(Verdict)
 _EXPECTED = "metrics of this host, at most 15 minutes old, with the verdict pass"
 
 

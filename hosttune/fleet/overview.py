@@ -31,6 +31,7 @@ from hosttune.model.fleet import Answer, FleetReport, HandedLine, HostLine, Wave
 from hosttune.model.jsontext import typed_json
 from hosttune.model.listing import some
 from hosttune.model.validation import (
+    OUTCOMES,
     VALIDATION_SCHEMA,
     CheckResult,
     Validation,
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 # The phase whose validation gives the final verdict of a host; the other verbs have none.
 _JUDGES = {"apply": "validate", "validate": "validate", "handover": "handover", "revert": "validate"}
-_OUTCOMES: tuple[Verdict, ...] = ("fail", "unknown", "warn", "pass")  # worst first
 # Outcomes with which the host reported a failure. After any other outcome than ok, the state of the host is unknown.
 _NEGATIVE = frozenset(("no", "bad-input", "refused", "needs-person", "internal"))
 MOST_TOLD = 48  # results kept in the report for each host, worst first; the host's own file has all of them
@@ -252,7 +252,7 @@ def _line(
         groups=tuple(asked.groups.get(host, ())),
         answers=tuple(_told(answer, asked) for answer in seen.answers),
         checks=_checks(results, shared),
-        counts={outcome: sum(one.outcome == outcome for one in results) for outcome in (*_OUTCOMES, "skip")},
+        counts={outcome: sum(one.outcome == outcome for one in results) for outcome in OUTCOMES},
         told=tuple(_kept(one, shared) for one in notable[:MOST_TOLD]),
         untold=max(0, len(notable) - MOST_TOLD),
         worse=tuple(_cut(line) for line in worse[:MOST_TOLD]),
@@ -374,7 +374,7 @@ def _verdict(seen: _Seen, asked: Asked, results: Sequence[CheckResult]) -> Verdi
 
 
 def _worst(verdicts: Iterable[Verdict]) -> Verdict:
-    return min(verdicts, key=_OUTCOMES.index)
+    return min(verdicts, key=severity)
 
 
 def _checks(results: Iterable[CheckResult], shared: dict[str, str]) -> dict[str, CheckOutcome]:

@@ -15,6 +15,9 @@ Verdict = Literal["pass", "warn", "fail", "unknown"]
 
 
 OUTCOMES = ("fail", "unknown", "warn", "pass", "skip")  # worst first
+# Words of all documents, worst first: those of one place say the same.
+_SEVERITY = (("fail", "error", "harmful"), ("unknown",), ("warn", "useless"), ("info",), ("pass", "right"), ("skip",))
+_PLACE = {word: place for place, words in enumerate(_SEVERITY) for word in words}
 
 
 class CheckResult(Value, frozen=True, kw_only=True):
@@ -128,8 +131,8 @@ def verdict_of(results: Iterable[CheckResult]) -> Verdict:
 
 
 def severity(outcome: str) -> int:
-    """Return the position of an outcome in the reports, worst first. An unknown word counts as unknown."""
-    return OUTCOMES.index(outcome if outcome in OUTCOMES else "unknown")
+    """Return the place of an outcome, level or verdict in all reports, worst first. Another word counts as unknown."""
+    return _PLACE.get(outcome, 1)
 
 
 def worst_first(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:

@@ -102,7 +102,7 @@ def _rank(line: HostLine) -> tuple[object, ...]:
     wrong = tuple(-line.counts.get(outcome, 0) for outcome in ("fail", "unknown", "warn"))
     answer = answer_of(line)
     person = answer != "needs-person"
-    return (VERDICTS.index(line.verdict), person, wrong, _ORDER.index(answer), natural(line.host))
+    return (severity(line.verdict), person, wrong, _ORDER.index(answer), natural(line.host))
 
 
 def natural(name: str) -> tuple[tuple[bool, int, str], ...]:

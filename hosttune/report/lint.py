@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hosttune.model.environment import VERDICTS, EnvironmentLine, JudgedEnvironment
 from hosttune.model.lint import LEVEL_WORDS, LEVELS, LintFinding
 from hosttune.model.text import count
-from hosttune.model.validation import CheckResult, Outcome
+from hosttune.model.validation import CheckResult, Outcome, severity
 from hosttune.model.values import grouped
 from hosttune.report.blocks import Entries, Entry, Findings, Lines, Report, Section, Suite, Table
 from hosttune.report.outcomes import Mark
@@ -42,7 +42,7 @@ def lint_report(
 
 
 def _guest(file: str, findings: list[LintFinding]) -> Section:
-    groups = grouped(((LEVELS.index(one.level), one.rule, one.remedy), one) for one in findings)
+    groups = grouped(((severity(one.level), one.rule, one.remedy), one) for one in findings)
     entries = []
     for (_, rule, remedy), members in sorted(groups.items(), key=lambda item: item[0][0]):
         first = members[0]

@@ -16,6 +16,7 @@ from hosttune.model.plan import Action, Cell, Device, Finding, Plan, PlannedGues
 from hosttune.model.prediction import Expectation
 from hosttune.model.settingtext import setting_value, short_lists
 from hosttune.model.text import count
+from hosttune.model.validation import severity
 from hosttune.model.values import CpuSet, format_size, grouped, value_text
 from hosttune.report.blocks import AnyBlock, Entries, Entry, Facts, Lines, Picture, Report, Section, Table
 from hosttune.report.devices import link_text
@@ -23,7 +24,6 @@ from hosttune.report.expectation import HEADING, WORSE_HEADING, expectation_of, 
 from hosttune.report.outcomes import Mark
 
 CAPTION = "Each guest has one colour and one letter: on cores, memory, devices and its card."
-_LEVELS = ("error", "warn", "info")
 _MARKS = {"error": "fail", "warn": "warn", "info": "skip"}
 _MONO = {"address": "mono"}
 _RUNS = 8  # a cell with more rows of pins shows only the sets
@@ -351,8 +351,6 @@ def finding_table(heading: str, findings: Sequence[Finding]) -> Table:
 
 def finding_rows(findings: Sequence[Finding]) -> list[tuple[str, str]]:
     """Return (level, text with its places), the most important level first; equal texts are one row."""
-    places = grouped(
-        ((_LEVELS.index(one.level), one.text), one.where)
-        for one in sorted(findings, key=lambda one: _LEVELS.index(one.level))
-    )
-    return [(_LEVELS[level], f"{text} ({some(where)})") for (level, text), where in places.items()]
+    worst_first = sorted(findings, key=lambda finding: severity(finding.level))
+    places = grouped(((finding.level, finding.text), finding.where) for finding in worst_first)
+    return [(level, f"{text} ({some(where)})") for (level, text), where in places.items()]

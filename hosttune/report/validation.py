@@ -5,7 +5,7 @@ every result, changes, measurements, and plan against reality.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from hosttune.bench.baselines import Standard
 from hosttune.bench.measures import by_metric, figure_rows, measures
@@ -316,13 +316,3 @@ def _machine(host: Host | None) -> str:
 def _explained(results: Iterable[CheckResult], checks: Iterable[Check]) -> tuple[tuple[str, str], ...]:
     used = {result.check for result in results}
     return tuple((f"{one.id}: {one.title}", f"{one.why} ({one.source})") for one in checks if one.id in used)
-
-
-def checks_report(checks: Sequence[Check]) -> Report:
-    """Return what every check is about, for `hosttune validate --list`."""
-    entries = tuple(
-        Entry(title=f"{one.id}  {one.title}", facts=(("looks at", one.about), ("why", one.why), ("source", one.source)))
-        for one in checks
-    )
-    block = Entries(heading="Checks, in the order of the report", parts=entries, numbered=False, whole=True)
-    return Report(kind="Checks of a host", headline=f"{len(entries)} checks; nothing was checked", blocks=(block,))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-SEVERITY = ("fail", "unknown", "warn", "info", "pass", "skip")  # worst first
 Scene = TypeVar("Scene")
 AnyRule = TypeVar("AnyRule", bound="Rule[Any]")
 
@@ -20,9 +19,9 @@ AnyRule = TypeVar("AnyRule", bound="Rule[Any]")
 class Finding:
     """What a rule says of one subject: an address, a guest, the host, a path in the XML.
 
-    `text` says what is there, `more` are further lines of evidence. `outcome` is one of SEVERITY, for a cause its
-    grade; "": the rule's own. `source` is what was read. `expected`, `remedy` None: the rule's own. `explains`: the
-    figures that a cause explains.
+    `text` says what is there, `more` are further lines of evidence. `outcome` is pass, warn, fail, skip, unknown or
+    info, for a cause its grade; "": the rule's own. `source` is what was read. `expected`, `remedy` None: the rule's
+    own. `explains`: the figures that a cause explains.
     """
 
     text: str
@@ -89,8 +88,3 @@ def rules_of(room: str, families: Sequence[str], kind: type[AnyRule]) -> tuple[A
     """Return the rules that the modules of a room declare, in order. A rule is registered by being declared."""
     modules = [import_module(f"{room}.{family}") for family in families]
     return tuple(dict.fromkeys(rule for module in modules for rule in vars(module).values() if isinstance(rule, kind)))
-
-
-def severity(outcome: str) -> int:
-    """Return the position of an outcome in all reports, worst first. A word that is not known counts as unknown."""
-    return SEVERITY.index(outcome if outcome in SEVERITY else "unknown")

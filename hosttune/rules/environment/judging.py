@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from hosttune.assets import read_table
 from hosttune.model.environment import EnvironmentLine, JudgedEnvironment, Verdict
 from hosttune.model.host import Host
 from hosttune.model.values import MAX_SIZE, Value
+from hosttune.rules.engine import Finding, Rule
 from hosttune.rules.environment.onhost import FACTS, has_maker
 from hosttune.rules.environment.reading import Setting, settings
 
@@ -20,6 +22,8 @@ LONGEST = 4096  # of a value; lists of 64 devices have some 1,000 characters
 _FORM = "NVIDIA/nccl, src/misc/param.cc, setEnvFile"
 # Apptainer sets NAME inside of its container for APPTAINERENV_NAME outside (apptainer.org, user guide, Environment).
 _CONTAINER = re.compile(r"^(?:APPTAINER|SINGULARITY)ENV_")
+_VERDICTS: Mapping[str, Verdict] = {"fail": "harmful", "warn": "useless", "pass": "right", "unknown": "unknown"}
+_OUTCOMES = {verdict: outcome for outcome, verdict in _VERDICTS.items()}
 _COMPUTED = re.compile(r"\$|`")
 _NUMBER = re.compile(r"\s*([+-]?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))")
 
@@ -46,13 +50,20 @@ class Case(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.host is None or (host is not None and FACTS[self.host](host, value) is True)
 
     @property
+    def condition(self) -> str:
+        """Which values, on which hosts, in words."""
+        value = ", ".join(self.is_ or ()) or (f"like {self.like}" if self.like else "any other")
+        host = f", with a host: {self.host}" if self.host else ""
+        return value + host + (f", on a host with {', '.join(self.maker)}" if self.maker and not host else "")
+
+    @property
     def any_value(self) -> bool:
         """Whether the case is about every value, on every host."""
         return self.is_ is None and self.like is None and self.host is None and not self.maker
 
 
-class Rule(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What some variables do, by their value."""
+class Row(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What some variables do, by their value: a rule as the table has it."""
 
     names: tuple[str, ...]
     source: str
@@ -63,7 +74,7 @@ class Rule(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class _Table(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sources: dict[str, str]
-    rule: tuple[Rule, ...]
+    rule: tuple[Row, ...]
 
 
 @cache
@@ -71,16 +82,40 @@ def _table() -> _Table:
     return msgspec.convert(read_table(Path(__file__).with_name("rules.toml")), _Table)
 
 
+@dataclass(frozen=True)
+class Line:
+    """A variable that a line sets, and the host if it is known."""
+
+    setting: Setting
+    host: Host | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentRule(Rule[Line]):
+    """A rule about variables, made from its row of the table."""
+
+    row: Row
+
+
 @cache
-def rules() -> Mapping[str, Rule]:
+def rules() -> Mapping[str, EnvironmentRule]:
     """Return the rule of each variable by its name. A variable that two rules name is a fault of the table."""
-    found: dict[str, Rule] = {}
-    for rule in _table().rule:
-        for name in rule.names:
-            if name in found:
+    by_name: dict[str, EnvironmentRule] = {}
+    for row in _table().rule:
+        names = ", ".join(row.names)
+        rule = EnvironmentRule(
+            id=row.names[0],
+            title=names,
+            about=names,
+            source=source_text(row.source),
+            row=row,
+            judge=partial(_judge, row),
+        )
+        for name in row.names:
+            if name in by_name:
                 raise ValueError(f"rules.toml: two rules name {name}")
-            found[name] = rule
-    return found
+            by_name[name] = rule
+    return by_name
 
 
 def source_text(key: str) -> str:
@@ -90,44 +125,63 @@ def source_text(key: str) -> str:
 
 def judge(text: str, *, where: str, host: Host | None = None) -> JudgedEnvironment:
     """Judge an environment line by line; `host` sharpens verdicts. Raises BadInput for what is no environment."""
-    found = settings(text, where)
-    return JudgedEnvironment(lines=tuple(_judged(one, host) for one in found))
+    return JudgedEnvironment(lines=tuple(_line(setting, host) for setting in settings(text, where)))
 
 
-def _judged(setting: Setting, host: Host | None) -> EnvironmentLine:
-    verdict, why, source = _verdict(setting, host)
-    name, value = setting.name, setting.value
-    return EnvironmentLine(line=setting.line, name=name, value=value, verdict=verdict, why=why, source=source)
+def _line(setting: Setting, host: Host | None) -> EnvironmentLine:
+    finding = _unruled(setting) or next(rules()[_plain(setting.name)].findings(Line(setting, host)))
+    return EnvironmentLine(
+        line=setting.line,
+        name=setting.name,
+        value=setting.value,
+        verdict=_VERDICTS[finding.outcome],
+        why=finding.text,
+        source=finding.source,
+    )
 
 
-def _verdict(setting: Setting, host: Host | None) -> tuple[Verdict, str, str | None]:
+def _plain(name: str | None) -> str:
+    return _CONTAINER.sub("", name or "", count=1)
+
+
+def _unruled(setting: Setting) -> Finding | None:
+    """Return what the line itself shows, whatever its variable does; None if a rule judges it."""
     if setting.name is None:
-        return "unknown", "this line was not understood: it sets no variable in a form that is known", None
+        return Finding("this line was not understood: it sets no variable in a form that is known", outcome="unknown")
     if setting.fault is not None:
-        return "harmful", setting.fault, _FORM
+        return Finding(setting.fault, outcome="fail", source=_FORM)
     if setting.behind is not None:
-        return "useless", f"line {setting.behind} sets it before, and the first one counts", _FORM
+        return Finding(f"line {setting.behind} sets it before, and the first one counts", outcome="warn", source=_FORM)
     if setting.doubt is not None:
-        return "unknown", setting.doubt, None
-    rule = rules().get(_CONTAINER.sub("", setting.name, count=1))
-    if rule is None:
-        return "unknown", "no source is known that says what it does", None
-    source = source_text(rule.source)
-    if setting.value is None:
+        return Finding(setting.doubt, outcome="unknown")
+    if _plain(setting.name) not in rules():
+        return Finding("no source is known that says what it does", outcome="unknown")
+    return None
+
+
+def _judge(row: Row, line: Line) -> Iterator[Finding]:
+    """Yield what a variable with this value does on the host."""
+    outcome, why, source = _of_value(row, line.setting.value, line.host)
+    yield Finding(why, outcome=outcome, source=source)
+
+
+def _of_value(row: Row, given: str | None, host: Host | None) -> tuple[str, str, str]:
+    source = source_text(row.source)
+    if given is None:
         return "unknown", "the line gives no value: what it is set to elsewhere is not known", source
-    if len(setting.value) > LONGEST:
+    if len(given) > LONGEST:
         return "unknown", f"the value has more than {LONGEST:,} characters", source
-    if rule.maker and host is not None and has_maker(host, rule.maker) is False:
-        return "useless", f"the host has no GPU whose libraries read it ({', '.join(rule.maker)})", source
-    if _COMPUTED.search(setting.value) and not rule.cases[0].any_value:
+    if row.maker and host is not None and has_maker(host, row.maker) is False:
+        return "warn", f"the host has no GPU whose libraries read it ({', '.join(row.maker)})", source
+    if _COMPUTED.search(given) and not row.cases[0].any_value:
         return "unknown", "the value is computed when the line runs: it depends on it", source
-    if rule.number and not setting.value and rule.source.startswith("nccl"):
-        return "useless", "an empty value counts as none: the default holds (src/misc/param.cc, ncclLoadParam)", source
-    value = _as_number(setting.value) if rule.number else setting.value.strip()
-    case = next((one for one in rule.cases if one.fits(value, host)), None)
+    if row.number and not given and row.source.startswith("nccl"):
+        return "warn", "an empty value counts as none: the default holds (src/misc/param.cc, ncclLoadParam)", source
+    value = _as_number(given) if row.number else given.strip()
+    case = next((case for case in row.cases if case.fits(value, host)), None)
     if case is None:
-        return "unknown", f"the source does not say what {setting.value!r} does", source
-    return case.verdict, case.why, source_text(case.source) if case.source else source
+        return "unknown", f"the source does not say what {given!r} does", source
+    return _OUTCOMES[case.verdict], case.why, source_text(case.source) if case.source else source
 
 
 def _as_number(value: str) -> str:

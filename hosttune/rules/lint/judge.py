@@ -15,7 +15,8 @@ from hosttune.domain.reader import domain_facts, read_tree
 from hosttune.errors import BadInput
 from hosttune.model.host import Host, RunningGuest, VcpuPin
 from hosttune.model.limits import check_count
-from hosttune.model.lint import LEVELS, LintFinding
+from hosttune.model.lint import LintFinding
+from hosttune.model.validation import severity
 from hosttune.rules.engine import Finding, rules_of
 from hosttune.rules.lint.guest_on_host import GuestOnHost, HostFacts
 from hosttune.rules.lint.lines import Lines
@@ -54,7 +55,7 @@ def lint(host: Host, definitions: Sequence[Definition]) -> tuple[LintFinding, ..
     found: list[LintFinding] = []
     for definition, guest, root in read:
         found += _of_guest(definition, GuestOnHost(facts, guest, root))
-    return tuple(sorted(found, key=lambda one: LEVELS.index(one.level)))
+    return tuple(sorted(found, key=lambda one: severity(one.level)))
 
 
 def _read(definition: Definition) -> tuple[Definition, DomainFacts, _Element]:
@@ -105,7 +106,7 @@ def _of_guest(definition: Definition, scene: GuestOnHost) -> Iterator[LintFindin
 
 def _shown(rule: LintRule, findings: Iterable[Finding]) -> Iterator[Finding]:
     """Yield each finding once, and after many only their number: a guest can have thousands of devices."""
-    every = sorted(dict.fromkeys(findings), key=lambda finding: LEVELS.index(LEVEL[finding.outcome or rule.outcome]))
+    every = sorted(dict.fromkeys(findings), key=lambda finding: severity(LEVEL[finding.outcome or rule.outcome]))
     yield from every[:MOST]
     if len(every) > MOST:
         yield replace(every[MOST], text=f"and {len(every) - MOST} more of this rule", subject=rule.about, remedy=None)

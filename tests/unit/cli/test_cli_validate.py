@@ -156,11 +156,6 @@ def test_the_list_documents_every_check_and_checks_nothing(cli: Cli) -> None:
     assert all(row["why"] and row["source"] and row["title"] and row["subjects"] for row in rows)
 
 
-def test_the_manual_lists_every_check() -> None:
-    text = (ROOT / "docs" / "validate.md").read_text()
-    assert [row.id for row in checks() if f"`{row.id}`" not in text] == []
-
-
 # --- a guest -------------------------------------------------------------------------------------------------
 
 

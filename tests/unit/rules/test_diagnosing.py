@@ -226,21 +226,6 @@ def test_the_same_observation_beside_a_good_figure_is_no_cause(cause: str, value
     assert names(of_others(cause, value)) == []
 
 
-def test_the_manual_has_each_rule_as_it_is_declared(request: pytest.FixtureRequest) -> None:
-    """`pytest --regenerate` writes the table."""
-    manual = Path(__file__).parents[3] / "docs/diagnose.md"
-    head = "| cause | what is wrong | what to do | to confirm | source |\n|---|---|---|---|---|\n"
-    before, found, rest = manual.read_text(encoding="utf-8").partition(head)
-    assert found
-    table, _, after = rest.partition("\n\n")
-    columns = ([f"`{r.id}`", r.title, r.remedy, r.confirm, r.source] for r in rules())
-    rows = "\n".join("| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in columns)
-    if request.config.getoption("--regenerate"):
-        manual.write_text(f"{before}{head}{rows}\n\n{after.lstrip()}", encoding="utf-8")
-    else:
-        assert table == rows
-
-
 def test_every_rule_is_tested() -> None:
     published = {cause for case in CASES for cause in case["expected"]["causes"]}
     tested = {cause for cause, *_ in FAULTS.values()} | set(OTHERS) | published

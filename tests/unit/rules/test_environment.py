@@ -22,7 +22,7 @@ from hosttune.model.environment import VERDICTS, EnvironmentLine
 from hosttune.model.gpu import Gpu, Peer
 from hosttune.model.host import Cpu, Host
 from hosttune.rules.environment import judge, rules
-from hosttune.rules.environment.judging import Case, Rule, source_text
+from hosttune.rules.environment.judging import source_text
 from hosttune.rules.environment.onhost import FACTS
 
 ROOT = Path(__file__).parents[2]
@@ -38,39 +38,6 @@ def one(text: str, host: Host | None = None, where: str = "guide.sh") -> Environ
 
 def set_by(text: str) -> list[tuple[int, str | None, str | None]]:
     return [(line.line, line.name, line.value) for line in judge(text, where="guide").lines]
-
-
-MANUAL = ROOT.parent / "docs/lint-env.md"
-
-
-def test_the_manual_has_each_rule_as_it_is_declared(request: pytest.FixtureRequest) -> None:
-    seen = dict.fromkeys(rules().values())
-    rows = [row(rule, case) for rule in seen for case in rule.cases]
-    compare(request, "| variables | value | verdict | why | source |\n|---|---|---|---|---|\n", rows)
-    keys = dict.fromkeys(case.source or rule.source for rule in seen for case in rule.cases)
-    compare(request, "| source | |\n|---|---|\n", [f"| {key} | {source_text(key)} |" for key in keys])
-
-
-def compare(request: pytest.FixtureRequest, head: str, rows: list[str]) -> None:
-    """A table of the manual; `pytest --regenerate` writes it."""
-    before, found, rest = MANUAL.read_text().partition(head)
-    assert found
-    made = "\n".join(rows)
-    if request.config.getoption("--regenerate"):
-        MANUAL.write_text(f"{before}{head}{made}\n\n{rest.partition(chr(10) * 2)[2].lstrip()}")
-    else:
-        assert rest.partition("\n\n")[0].rstrip() == made
-
-
-def row(rule: Rule, case: Case) -> str:
-    """One row of the manual's table."""
-    value = ", ".join(f"`{one}`" for one in case.is_ or ()) or (f"like `{case.like}`" if case.like else "any other")
-    host = (
-        f", with a host: {case.host}" if case.host else f", on a host with {', '.join(case.maker)}" * bool(case.maker)
-    )
-    names = ", ".join(f"`{name}`" for name in rule.names)
-    cells = (names, value + host, case.verdict, case.why, case.source or rule.source)
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 # --- guides -------------------------------------------------------------------------------------------------------
@@ -96,9 +63,9 @@ def test_every_rule_has_a_source_and_known_facts() -> None:
     assert len(rules()) > 90
     for name, rule in rules().items():
         assert re.fullmatch(r"[A-Z][A-Z0-9_]+", name)
-        for case in rule.cases:
+        for case in rule.row.cases:
             assert case.verdict in VERDICTS
-            assert len(source_text(case.source or rule.source)) > 15
+            assert len(source_text(case.source or rule.row.source)) > 15
             assert case.host is None or case.host in FACTS
             assert case.like is None or re.compile(case.like)
 

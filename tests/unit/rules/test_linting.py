@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tarfile
 from collections import Counter
 from collections.abc import Callable
@@ -196,17 +195,6 @@ def compare(request: pytest.FixtureRequest, head: str, made: list[str]) -> None:
         MANUAL.write_text(f"{before}{head}{rows}\n\n{after.lstrip()}", encoding="utf-8")
     else:
         assert table == rows
-
-
-def test_the_manual_has_each_rule_as_it_is_declared(request: pytest.FixtureRequest) -> None:
-    head = "| rule | level | what is right | why | source |\n|---|---|---|---|---|\n"
-    columns = ([f"`{r.id}`", LEVEL[r.outcome], r.title, r.why, r.source] for r in rules())
-    compare(request, head, ["| " + " | ".join(_cell(text) for text in row) + " |" for row in columns])
-
-
-def _cell(text: str) -> str:
-    """Angle brackets outside of code would be HTML."""
-    return re.sub(r"(<[^>]+>)", r"`\1`", text).replace("|", "\\|")
 
 
 def test_libvirts_cases_have_as_many_findings_as_the_manual_says(
