@@ -213,7 +213,7 @@ def _boards(evidence: Evidence) -> Iterator[Row]:
         return
     board = table("boards")["baseboard"]
     ids = {device.address: device.device_id for device in host.pci if device.vendor_id == nvswitches.VENDOR_ID}
-    lost = len(lost_gpus(host))
+    lost = len({*(gpu.address for gpu in lost_gpus(host)), *unidentified(host)})
     maker = maker_of(nvswitches.VENDOR_ID)
     hint = _gone(maker.name if maker else None)
     for switch, per_board in table("boards")["switches"].items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import pytest
 from applyroots import unpack
 from damage import Damage, Files, Found, as_captured, improvements, load, places, read_by_discovery, validated
 from damage import with_damage as damaged
-from sweeps import sample
 
 from hosttune import capture
 from hosttune.discovery import discover
@@ -238,20 +237,10 @@ def better(*damages: Damage) -> list[str]:
     return [f"{' + '.join(one.what for one in damages)}: {line}" for line in improvements(before, after)]
 
 
-def whole_damages() -> Iterator[Damage]:
-    return (one for one in sick_host()[2] if one.at == 0)
-
-
-def test_the_answer_lost_emptied_or_garbled_improves_nothing() -> None:
-    damages = [one for one in whole_damages() if one.stratum.rpartition(" ")[0] == RECORD]
-    assert {one.stratum.rpartition(" ")[2] for one in damages} >= {"lost", "empty", "garbled", "negative"}
+def test_the_answer_lost_emptied_refused_or_cut_short_improves_nothing() -> None:
+    damages = [one for one in sick_host()[2] if one.stratum.startswith(f"{RECORD} ")]
+    assert {one.stratum.removeprefix(f"{RECORD} ") for one in damages} == {"lost", "empty", "refused", "cut short"}
     assert [line for one in damages for line in better(one)] == []
-
-
-def test_no_line_of_the_answer_that_is_lost_or_garbled_improves_a_result() -> None:
-    lines = [one for one in sick_host()[2] if " line " in one.stratum]
-    assert len(lines) > 500
-    assert [line for one in sample("amd-smi lines", lines, 24) for line in better(one)] == []
 
 
 # --- live, captured, on a scratch root -----------------------------------------------------------------------
