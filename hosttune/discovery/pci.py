@@ -1,8 +1,8 @@
 """The PCI tree of a host: every function with its bridge, NUMA node, link on both ends, IOMMU group, BARs and limits.
 
 Second step of discovery, after the NUMA nodes: System → `read_pci` → Host.pci. `pci_function` reads, `pciconfig`
-decodes, `pci_nodes` finds NUMA nodes, `pci_link` judges links, `pci_names` finds names; this module puts the functions
-together. It writes nothing and wakes no sleeping device.
+decodes, `pci_nodes` finds NUMA nodes, `pci_names` names, `pcielink` judges links; this module puts
+them together. It writes nothing and wakes no sleeping device.
 """
 
 from __future__ import annotations
@@ -10,18 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from hosttune.discovery import pci_names
 from hosttune.discovery.pci_function import Bars, Function, read_function, read_irqs
-from hosttune.discovery.pci_link import Links
 from hosttune.discovery.pci_nodes import NodeFinder
+from hosttune.inventory.pcielink import IN_THE_ROOT, link_of
 from hosttune.machine.reader import Reader, number
 from hosttune.model import sysfs
-from hosttune.model.host import Link, NumaNode, PciDevice
+from hosttune.model.host import Link, LinkEnd, NumaNode, PciDevice
+from hosttune.model.index import DeviceIndex
 from hosttune.model.limits import check_count
 from hosttune.model.values import MAX_ID, is_address, slot_of
 
 DEVICES = sysfs.PCI_DEVICES
 GROUPS = sysfs.IOMMU_GROUPS
+_FIGURES = ("speed_gts", "width", "max_speed_gts", "max_width")
 
 
 def read_pci(
@@ -35,13 +39,10 @@ def read_pci(
     """
     functions = _read_functions(reader)
     home = NodeFinder(reader, nodes, functions)
-    judge = Links(functions)
-    links = {address: judge.of(function) for address, function in functions.items()}
-    _report_degraded_links(reader, functions, links)
     _report_gone_functions(reader, functions)
     names = _read_names(reader, functions, fallback_ids)
     groups = _Groups(reader)
-    return tuple(
+    devices = tuple(
         PciDevice(
             **_identity(function, names),
             **_affinity(home, function),
@@ -49,13 +50,14 @@ def read_pci(
             **_functions_of(reader, function),
             **_power(reader, function),
             **_config(function),
-            link=links[function.address],
+            link=_link(function),
             bars=function.bars,
             unassigned_bars=function.unassigned_bars,
             irqs=read_irqs(reader, function) if function.matters else None,
         )
         for function in functions.values()
     )
+    return _with_judged_links(reader, devices)
 
 
 def _read_functions(reader: Reader) -> dict[str, Function]:
@@ -80,16 +82,32 @@ def _read_functions(reader: Reader) -> dict[str, Function]:
     return functions
 
 
-def _report_degraded_links(reader: Reader, functions: Mapping[str, Function], links: Mapping[str, Link | None]) -> None:
-    """Add one problem for each degraded link, at the first function of its lower end and not at the port above."""
-    reported: set[tuple[str, str]] = set()
-    for address, link in links.items():
-        if link is None or link.state != "degraded" or link.upstream is None or functions[address].physfn is not None:
-            continue
-        ends = (link.upstream.address, slot_of(address))
-        if ends not in reported:
-            reported.add(ends)
-            reader.problem("degraded PCIe link", f"{DEVICES}/{address}", link.why or "")
+def _link(function: Function) -> Link | None:
+    """Return what a function reports of its link; None: no link. One in D3cold is not read: not to wake it."""
+    asleep = function.power_state == "D3cold" and "current_link_speed" in function.names
+    if function.config.port_type in IN_THE_ROOT or (function.figures.silent and not asleep):
+        return None
+    return Link(**msgspec.structs.asdict(function.figures), told=function.reported_figures or None)
+
+
+def _with_judged_links(reader: Reader, devices: tuple[PciDevice, ...]) -> tuple[PciDevice, ...]:
+    """Return the functions with the other end and the state of each link.
+
+    Each degraded link is one problem, at the first function of its lower end and not at the port above.
+    """
+    index, judged, reported = DeviceIndex(devices), list[PciDevice](), set[tuple[str, str]]()
+    for device in devices:
+        link, end = link_of(index, device.address), None
+        if link is not None and link.port is not None:
+            figures = {name: getattr(link.port.link, name, None) for name in _FIGURES}
+            end = LinkEnd(address=link.port.address, **figures)
+            ends = (link.port.address, slot_of(device.address))
+            if link.state == "degraded" and device.physfn is None and ends not in reported:
+                reported.add(ends)
+                reader.problem("degraded PCIe link", f"{DEVICES}/{device.address}", link.why)
+        whole = link and msgspec.structs.replace(link.link, upstream=end, state=link.state, why=link.why)
+        judged.append(msgspec.structs.replace(device, link=whole))
+    return tuple(judged)
 
 
 def _report_gone_functions(reader: Reader, functions: Mapping[str, Function]) -> None:

@@ -92,14 +92,6 @@ class Function(Value, frozen=True, kw_only=True):
         return self.config.all_ones or (self.vendor == "ffff" and "physfn" not in self.names)
 
     @property
-    def resting(self) -> bool:
-        """Whether nothing uses it now, so that its link may run at a lower speed.
-
-        Its registers can be read (Linux drivers/pci/pci.c, pci_config_pm_runtime_get), and the width stays.
-        """
-        return self.runtime_status == "suspended" or self.power_state == "D3hot"
-
-    @property
     def matters(self) -> bool:
         """Whether guests or tuning need it: a display, accelerator, network, NVMe or NVSwitch function."""
         return matters(self.vendor, self.device, self.class_code)

@@ -43,16 +43,9 @@ MODELS = {
 CARD_SWITCHES = frozenset((("1002", "1478"), ("1002", "1479"), ("1022", "1470"), ("1022", "1471")))
 
 # Partition modes: drivers/gpu/drm/amd/amdgpu/amdgpu_gfx.c (current_compute_partition), amdgpu_gmc.c
-# (current_memory_partition), aqua_vanjaram.c (modes of the memory that each mode of the compute dies allows).
+# (current_memory_partition).
 COMPUTE_MODES = frozenset(("SPX", "DPX", "TPX", "QPX", "CPX"))
 MEMORY_MODES = frozenset(("NPS1", "NPS2", "NPS3", "NPS4", "NPS6", "NPS8"))
-VALID_MODES = {
-    "SPX": ("NPS1",),
-    "DPX": ("NPS1", "NPS2"),
-    "TPX": ("NPS1", "NPS4"),
-    "QPX": ("NPS1", "NPS2", "NPS4"),
-    "CPX": ("NPS1", "NPS2", "NPS4"),
-}
 
 
 def _makes(device: PciDevice, bridge: PciDevice | None) -> bool:
@@ -226,7 +219,6 @@ def _lists(reader: Reader) -> tuple[Listing, ...]:
 # GPUs), README (1, 2, 4 or 8 GPUs in one guest); ROCm/amdsmi, docs/conceptual/partition.md (CDNA 3 and later).
 PARTITIONING = Partitioning(
     devices=frozenset(("74a0", "74a1", "74a2", "74a5", "74a9", "75a0", "75a3")),
-    valid=VALID_MODES,
     whole="SPX",
 )
 # ROCm/amdsmi, docs/conceptual/gpu-reset-behavior.md: Instinct GPUs that XGMI joins; nothing of virtual functions.

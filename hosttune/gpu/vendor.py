@@ -205,12 +205,10 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
 class Partitioning(msgspec.Struct, frozen=True, kw_only=True):
     """Modes in which a GPU is several devices to its users (`Gpu.compute_partition`, `Gpu.memory_partition`).
 
-    `devices`: the device ids that have modes. `valid`: by mode of the compute dies, the modes of the memory that the
-    driver allows with it. `whole`: the mode in which the GPU is one device.
+    `devices`: the device ids that have modes. `whole`: the mode in which the GPU is one device.
     """
 
     devices: frozenset[str]
-    valid: Mapping[str, tuple[str, ...]]
     whole: str
 
 

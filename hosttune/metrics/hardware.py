@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from hosttune.inventory.pcielink import JudgedLink, link_of
 from hosttune.metrics import families as f
 from hosttune.metrics.writing import Group, Point
 from hosttune.model import sysfs
 from hosttune.model.devices import SeenDevice
 from hosttune.model.evidence import Evidence
-from hosttune.model.pci import Link, common_link
+from hosttune.model.pci import Link
 from hosttune.model.validation import Validation
 from hosttune.model.values import address_key, slot_of
 from hosttune.rules.checks.facts import accelerators, holders, known_devices, lacks, planned_guests
@@ -97,46 +98,37 @@ def link_groups(evidence: Evidence, validation: Validation | None) -> tuple[tupl
     """
     results = validation.results if validation is not None else ()
     judged = {one.subject: one.outcome for one in results if one.check == _LINK_CHECK}
-    functions = evidence.host.index.pci
     gpus = [one.address for one in accelerators(evidence.host)]
     others = [a for a, one in sorted(known_devices(evidence.host).items(), key=_order) if a not in gpus]
     first = {slot_of(address): address for address in reversed(others)}  # functions of one slot share the link
-    found: dict[str, Link] = {}
+    found: dict[str, JudgedLink | None] = {}
     for address in (*gpus, *(a for a in others if first[slot_of(a)] == a)):
-        link = functions[address].link if address in functions else None
+        link = link_of(evidence.host.index, address)
         if judged.get(address) != "skip" and (link is not None or address in judged):
-            found[address] = link or Link()
+            found[address] = link
     return (
         _links({a: link for a, link in found.items() if a in gpus}, both=True),
         _links({a: link for a, link in found.items() if a not in gpus}, both=False),
     )
 
 
-def _links(links: Mapping[str, Link], *, both: bool) -> tuple[Group, ...]:
+def _links(links: Mapping[str, JudgedLink | None], *, both: bool) -> tuple[Group, ...]:
     rows: dict[str, list[Point]] = {"speed": [], "width": [], "speeds": [], "widths": []}
     for address, link in links.items():
         here = {"address": address, "end": "device"}
-        rows["speed"].append(Point(labels=here, value=link.speed_gts))
-        rows["width"].append(Point(labels=here, value=link.width))
+        own, above = (Link(), None) if link is None else (link.link, link.port)
+        rows["speed"].append(Point(labels=here, value=own.speed_gts))
+        rows["width"].append(Point(labels=here, value=own.width))
         if not both:
             continue
-        port = link.upstream
         there = {"address": address, "end": "port"}
-        rows["speed"].append(Point(labels=there, value=port.speed_gts if port else None))
-        rows["width"].append(Point(labels=there, value=port.width if port else None))
-        speed, width = _most(link)
-        rows["speeds"].append(Point(labels=here, value=speed))
-        rows["widths"].append(Point(labels=here, value=width))
+        port = (above.link if above is not None else None) or Link()
+        rows["speed"].append(Point(labels=there, value=port.speed_gts))
+        rows["width"].append(Point(labels=there, value=port.width))
+        rows["speeds"].append(Point(labels=here, value=None if link is None else link.best_speed_gts))
+        rows["widths"].append(Point(labels=here, value=None if link is None else link.best_width))
     families = (f.LINK_SPEED, f.LINK_WIDTH, f.LINK_SPEED_EXPECTED, f.LINK_WIDTH_EXPECTED)
     return tuple((family, tuple(points)) for family, points in zip(families, rows.values(), strict=True))
-
-
-def _most(link: Link) -> tuple[float | None, int | None]:
-    """Return the speed and width that both ends can do; None if one end does not report it."""
-    port = link.upstream
-    if port is None:
-        return link.max_speed_gts, link.max_width
-    return common_link(((link.max_speed_gts, link.max_width), (port.max_speed_gts, port.max_width)))
 
 
 # --- errors --------------------------------------------------------------------------------------------------

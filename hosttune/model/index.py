@@ -19,7 +19,8 @@ from hosttune.model.values import address_key, grouped, slot_of
 class DeviceIndex:
     """An immutable index of PCI functions, and of what other parts of a document say about the same devices.
 
-    If two functions or two GPUs have the same address, the last one is used.
+    If two functions or two GPUs have the same address, the last one is used. `inside`: the machine is a guest, so the
+    bridges that it shows are emulated.
     """
 
     def __init__(
@@ -29,7 +30,9 @@ class DeviceIndex:
         used: Iterable[Nic | Nvme] = (),
         guests: Iterable[RunningGuest] = (),
         nodes: Mapping[str, tuple[str, ...]] | None = None,
+        inside: bool = False,
     ) -> None:
+        self.inside = inside
         self._functions = pci
         self._gpus = gpus
         self._used = used
@@ -158,19 +161,6 @@ class DeviceIndex:
     def bridges(self, address: str) -> tuple[PciDevice, ...]:
         """Return the bridges above a function that the document has, nearest first."""
         return tuple(self.pci[bridge] for bridge in self.above(address) if bridge in self.pci)
-
-    def uplinks(self, address: str) -> tuple[PciDevice, ...]:
-        """Return the bridges above a function whose own link is above them (upstream ports of switches), nearest first.
-
-        Other bridges report the link below them, which is that of the next function. A bridge of which neither link nor
-        type of port is known may be one.
-        """
-        return tuple(
-            bridge
-            for bridge in self.bridges(address)
-            if bridge.port_type == "upstream-port"
-            or (bridge.parent and (bridge.link.upstream if bridge.link else bridge.port_type is None))
-        )
 
     def path(self, address: str) -> tuple[str, ...]:
         """Return the bridges above a function and the function itself, topmost first."""

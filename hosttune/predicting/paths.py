@@ -15,9 +15,10 @@ import msgspec
 from hosttune.bench.baselines import Standard, shipped_peaks
 from hosttune.errors import BadInput
 from hosttune.gpu import generation_of
+from hosttune.inventory.pcielink import JudgedLink, faces_down, link_of
 from hosttune.model.devicepath import DevicePath, Hop
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import Host, Link, Nic, PciDevice
+from hosttune.model.host import Host, Nic
 from hosttune.predicting.formulas import pcie_gb_per_s
 from hosttune.predicting.pairs import Join, join
 from hosttune.predicting.shape import of_host
@@ -185,29 +186,21 @@ def _up(host: Host, address: str, top: str | None) -> Iterator[Hop]:
         if below == top:
             return
         device = host.index.pci.get(below)
-        if device is None or device.port_type != "downstream-port":
-            yield _wire(device, below, above)
+        if device is None or not faces_down(host.index, device):
+            carried, words = _carried(link_of(host.index, below))
+            yield Hop(kind="pcie", start=below, end=above, gb_per_s=carried, words=words)
 
 
-def _wire(device: PciDevice | None, below: str, above: str) -> Hop:
-    rate, words = _carried(device.link if device else None)
-    return Hop(kind="pcie", start=below, end=above, gb_per_s=rate, words=words)
-
-
-def _carried(link: Link | None) -> tuple[float | None, str]:
+def _carried(judged: JudgedLink | None) -> tuple[float | None, str]:
     """Return (GB/s, words) of a link as it runs; of one that is idle, as its two ends can."""
-    if link is None or link.speed_gts is None or link.width is None:
+    link = judged.link if judged is not None else None
+    if judged is None or link is None or link.speed_gts is None or link.width is None:
         return None, "PCIe link, not read"
-    speed, width, idle = link.speed_gts, link.width, link.state == "idle"
-    if idle and link.max_speed_gts is not None and link.max_width is not None:
-        above = link.upstream
-        speed = min(link.max_speed_gts, (above and above.max_speed_gts) or link.max_speed_gts)
-        width = min(link.max_width, (above and above.max_width) or link.max_width)
-    most = ""
-    if link.state == "degraded" and link.max_speed_gts is not None and link.max_width is not None:
-        most = f", degraded: the device can do {link.max_speed_gts:g} GT/s ×{link.max_width}"
+    idle = judged.state == "idle"
+    speed, width = (idle and judged.best) or (link.speed_gts, link.width)
+    low = f", degraded: the device can do {link.max_speed_gts:g} GT/s ×{link.max_width}"
+    words = f"PCIe {speed:g} GT/s ×{width}{' (idle now)' if idle else ''}{low if judged.state == 'degraded' else ''}"
     rate = pcie_gb_per_s(speed, width)
-    words = f"PCIe {speed:g} GT/s ×{width}{' (idle now)' if idle else ''}{most}"
     return None if rate is None else round(rate, 1), words
 
 

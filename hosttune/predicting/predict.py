@@ -10,6 +10,7 @@ import msgspec
 
 from hosttune.bench.baselines import Standard, shipped_peaks
 from hosttune.gpu import Generation
+from hosttune.inventory.pcielink import narrowest
 from hosttune.model.host import Host, Nic
 from hosttune.model.prediction import PredictedFigure, Prediction
 from hosttune.predicting import formulas
@@ -18,7 +19,7 @@ from hosttune.predicting.formulas import Estimate
 from hosttune.predicting.pairs import join
 from hosttune.predicting.paths import MOST_PAIRS, path_between, worst_paths
 from hosttune.predicting.roofs import roofs_of
-from hosttune.predicting.shape import Shape, of_host, slot_now
+from hosttune.predicting.shape import Shape, of_host
 
 _SIZES = {"32 MiB": 32 << 20, "256 MiB": 256 << 20, "1 GiB": 1 << 30, "8 GiB": 8 << 30}
 NO_SOURCE = "no source"
@@ -51,7 +52,7 @@ def predict(host: Host, scope: Scope, standard: Standard | None = None) -> Predi
     gpus = [gpu.address for gpu in host.index.accelerators if inside is None or gpu.address in inside]
     nics = [nic for nic in host.nics if nic.rdma and nic.physfn is None and (inside is None or nic.address in inside)]
     drives = [one.address for one in host.nvme if inside is None or one.address in inside]
-    shape = replace(of_host(host, gpus, standard), slot=slot_now(host, gpus))
+    shape = replace(of_host(host, gpus, standard), slot=narrowest(host.index, gpus, now=True))
     fabric = [nic for nic in nics if nic.kind == "infiniband"]  # as `of_host`: a management port can have RDMA too
     notes = _notes(host, shape, gpus)
     found = [
@@ -93,7 +94,7 @@ def _row(metric: str, subject: str, found: Estimate, unit: str | None = None) ->
 
 
 def _of_gpu(host: Host, address: str, standard: Standard) -> Iterator[PredictedFigure]:
-    shape = replace(of_host(host, (address,), standard), slot=slot_now(host, (address,)))
+    shape = replace(of_host(host, (address,), standard), slot=narrowest(host.index, (address,), now=True))
     for metric in ("h2d", "d2h"):
         yield _row(metric, f"{address}, near node", estimate(Question(metric), shape))
         if len(host.numa_nodes) > 1:
@@ -169,7 +170,8 @@ def _without_switch(shape: Shape) -> Generation | None:
 
 def _ports(host: Host, nics: Sequence[Nic]) -> Iterator[PredictedFigure]:
     for nic in nics:
-        shape = Shape(nic_gb_per_s=nic.rate_gbps / 8 if nic.rate_gbps else None, nic_slot=slot_now(host, [nic.address]))
+        slot = narrowest(host.index, [nic.address], now=True)
+        shape = Shape(nic_gb_per_s=nic.rate_gbps / 8 if nic.rate_gbps else None, nic_slot=slot)
         yield _row("rdma-write", nic.rdma or nic.address, estimate(Question("rdma-write"), shape))
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from hosttune.bench.baselines import Peaks, Standard
 from hosttune.gpu import VENDORS, Generation, generation_of, model_names
-from hosttune.model.host import Host, Link
+from hosttune.inventory.pcielink import narrowest
+from hosttune.model.host import Host
 from hosttune.model.measured import Measured, Nics
 from hosttune.predicting.formulas import SOCKET_LINKS, pcie_gb_per_s
 
@@ -191,7 +192,7 @@ def of_host(host: Host, addresses: Iterable[str], standard: Standard) -> Shape:
         gpu=model,
         generation=generation,
         peaks=dict(row.values) if row else {},
-        slot=_slot([one.link for one in functions], inside=host.hypervisor is True),
+        slot=narrowest(host.index, [gpu.address for gpu in gpus]),
         links=links,
         switched=_switched(True if host.nvswitches or host.fabric is not None else None, model, generation, links),
         per_host=len(gpus),
@@ -201,34 +202,3 @@ def of_host(host: Host, addresses: Iterable[str], standard: Standard) -> Shape:
         cpu=host.cpu_model.model if host.cpu_model else None,
         virtual=host.hypervisor,
     )
-
-
-def slot_now(host: Host, addresses: Iterable[str]) -> tuple[float, int] | None:
-    """Return (GT/s, lanes) of the narrowest link between functions and their root ports; None if a slot is not known.
-
-    A link counts by what it can do, one that trained low by how it runs. The bridges that a guest shows do not count.
-    """
-    index, inside = host.index, host.hypervisor is True
-    functions = [index.pci[address] for address in addresses if address in index.pci]
-    uplinks = [] if inside else [bridge for one in functions for bridge in index.uplinks(one.address)]
-    links = [one.link for one in (*functions, *uplinks) if one.link is not None]
-    slots = [_slot([one.link for one in functions], inside=inside), *(_slot([link], inside=inside) for link in links)]
-    slots += [(one.speed_gts, one.width) for one in links if one.state == "degraded" and one.speed_gts and one.width]
-    known = [slot for slot in slots if slot is not None]
-    return min(known, key=lambda slot: slot[0] * slot[1], default=None) if slots[0] is not None else None
-
-
-def _slot(links: Iterable[Link | None], *, inside: bool) -> tuple[float, int] | None:
-    """Return the slowest slot by what it can do, not by what an idle link does now; None if one is not known.
-
-    `inside`: the machine is a guest, whose ports are emulated and say nothing: the device's own maximum counts.
-    """
-    slots = []
-    for link in links:
-        if link is None or link.max_speed_gts is None or link.max_width is None:
-            return None
-        above = None if inside else link.upstream
-        speed = min(link.max_speed_gts, (above and above.max_speed_gts) or link.max_speed_gts)
-        width = min(link.max_width, (above and above.max_width) or link.max_width)
-        slots.append((speed, width))
-    return min(slots, key=lambda slot: slot[0] * slot[1], default=None)

@@ -214,7 +214,7 @@ def _group(device: PciDevice, groups: bool) -> str:
 def _vfs(index: Shown, device: PciDevice) -> str:
     if not device.sriov_total_vfs or not (device.sriov_vfs or device.virtfns):
         return ""
-    passed = sum(1 for vf in device.virtfns if vf in index.pci and index.pci[vf].driver == "vfio-pci")
+    passed = sum(1 for vf in device.virtfns if vf in index.pci and "vfio" in (index.pci[vf].driver or ""))
     text = (
         f"{device.sriov_vfs if device.sriov_vfs is not None else len(device.virtfns)} of {device.sriov_total_vfs} VFs"
     )

@@ -15,8 +15,11 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host, Link, PciDevice
 from hosttune.model.validation import CheckResult
 from hosttune.rules.checks import results_of
+from hosttune.rules.checks.on import Check
+from hosttune.rules.engine import rules_of
 
 CASES = Path(__file__).parents[1] / "cases" / "gpu"
+ROOM = "hosttune.rules.checks"
 A, B, C = "0000:19:00.0", "0000:3b:00.0", "0000:4c:00.0"
 GEN5 = Link(speed_gts=32.0, width=16, max_speed_gts=32.0, max_width=16)
 
@@ -55,8 +58,11 @@ def evidence_from_smi(name: str, device_id: str, **rest: Any) -> Evidence:
 
 def results(found: Evidence, *families: str) -> tuple[CheckResult, ...]:
     """All results of these families."""
-    modules = (import_module(f"hosttune.rules.checks.{family}") for family in families)
-    return tuple(result for module in modules for check in module.CHECKS for result in results_of(check, found))
+    declared = (
+        getattr(import_module(f"{ROOM}.{family}"), "CHECKS", ()) or rules_of(ROOM, (family,), Check)
+        for family in families
+    )
+    return tuple(result for family in declared for check in family for result in results_of(check, found))
 
 
 def of(found: Evidence, check: str, *families: str) -> dict[str, CheckResult]:

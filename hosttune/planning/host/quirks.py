@@ -11,6 +11,7 @@ from hosttune.domain.elements import version_of
 from hosttune.gpu import VENDORS, bar_missing, hints_for, inside, reset_touches, vendor_of
 from hosttune.guest.nccl import is_gpu, is_nic
 from hosttune.inventory.devices import Catalogue
+from hosttune.inventory.pcielink import path
 from hosttune.linux.tuned import (
     ACTIVE,
     OTHERWISE,
@@ -55,9 +56,8 @@ def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Itera
 
 def _narrow_links(host: Host, guest: PlannedGuest, where: str) -> Iterator[Finding]:
     """Yield the links on the way to the root port that run below what both ends can do."""
-    index, addresses = host.index, [device.address for device in guest.devices if device.address in host.index.pci]
-    links = ((one.link, address) for address in addresses for one in (index.pci[address], *index.uplinks(address)))
-    limited = grouped((link.why, address) for link, address in links if link is not None and link.state == "degraded")
+    links = ((link, device.address) for device in guest.devices for link in path(host.index, device.address))
+    limited = grouped((link.why, address) for link, address in links if link.state == "degraded")
     for why, names in limited.items():
         text = f"a PCIe link limits {', '.join(names)}: {why}: reseat the card or its cable (check pcie-link)"
         yield Finding(level="warn", text=text, where=where)

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hosttune.inventory.devices import Catalogue
-from hosttune.model.host import PciDevice
-from hosttune.model.pci import common_link
 from hosttune.model.pcitree import locality_switches, switches_above
 from hosttune.model.values import address_key, grouped, slot_of
 
@@ -98,12 +96,3 @@ def flat(nodes: Sequence[Node]) -> tuple[Slot, ...]:
     for node in nodes:
         found += (node,) if isinstance(node, Slot) else flat(node.below)
     return tuple(found)
-
-
-def link_limits(function: PciDevice | None) -> tuple[float | None, int | None]:
-    """Return the most that both ends of a function's link support, in GT/s and lanes; None if unknown."""
-    link = function.link if function else None
-    if link is None:
-        return None, None
-    ends = (link, link.upstream) if link.upstream else (link,)
-    return common_link((end.max_speed_gts, end.max_width) for end in ends)

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 import msgspec
 
 from hosttune.inventory.devices import Catalogue
+from hosttune.inventory.pcielink import limits
 from hosttune.model.pcitree import switches_above
 from hosttune.model.plan import Device, Finding, PciController
-from hosttune.planning.pcie.forest import Node, Slot, Switch, cells_of_all, flat, link_limits, nested, single, slots_of
+from hosttune.planning.pcie.forest import Node, Slot, Switch, cells_of_all, flat, nested, single, slots_of
 
 LAST_SLOT = 0x1D  # 1e and 1f hold q35's own bridges and controllers
 SLOTS = 32
@@ -127,7 +128,7 @@ def _ports(catalogue: Catalogue, nodes: Sequence[Node], model: str, *, bus: int,
 def _switch(catalogue: Catalogue, switch: Switch, bus: int) -> _TreePart:
     """Return a switch in the port whose bus is `bus`, with a downstream port for each node below it."""
     index = bus + 1
-    speed, width = link_limits(catalogue.pci.get(switch.host))
+    speed, width = limits(catalogue.index, switch.host)
     upstream = PciController(
         index=index,
         model="pcie-switch-upstream-port",
@@ -168,7 +169,7 @@ def with_host_places(catalogue: Catalogue, devices: tuple[Device, ...]) -> tuple
 
     def placed(device: Device) -> Device:
         function = catalogue.pci.get(device.address)
-        speed, width = link_limits(function)
+        speed, width = limits(catalogue.index, device.address)
         return msgspec.structs.replace(
             device,
             guest_cell=cell_of.get(device.address, device.guest_cell),

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from hosttune.inventory.devices import Catalogue, close_groups
+from hosttune.inventory.pcielink import limits
 from hosttune.inventory.sizing import PlanningContext
 from hosttune.model.intent import NicRequest
 from hosttune.model.listing import some
@@ -54,9 +55,8 @@ def remoteness(
     if node is not None and known:
         distance = min(context.resources.distance(home, node) for home in known)
     shared = shared_bridges(context.catalogue, device, gpu) if gpu else 0
-    function = context.catalogue.pci.get(device)
-    link = function.link if function else None
-    able = (link.max_speed_gts or 0) * (link.max_width or 0) if link else 0
+    speed, width = limits(context.catalogue.index, device)
+    able = (speed or 0) * (width or 0)
     return -shared, distance, device in context.catalogue.busy, -able, address_key(device)
 
 

@@ -9,8 +9,9 @@ import msgspec
 
 from hosttune.bench.runs import middle_of, runs_of
 from hosttune.gpu import VENDORS
+from hosttune.inventory.pcielink import JudgedLink, path
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import Host, Nic, PciDevice
+from hosttune.model.host import Host, Nic
 from hosttune.model.measured import Figure, LinkSeen, Measured, NicLink, Nics, Observations, Setup
 from hosttune.model.validation import Sample, Validation
 from hosttune.model.values import number
@@ -86,7 +87,7 @@ def of_host_facts(host: Host) -> Measured:
         max_read_request_bytes=_least(function.read_request_bytes for function in functions),
         gpu_nic_path=_path(host, gpus, nics),
         peer_memory_module=_peer_memory(gpus, loaded),
-        link=_link([host.index.pci[gpu.address] for gpu in gpus if gpu.address in host.index.pci]),
+        link=_link([link for gpu in gpus for link in path(host.index, gpu.address)]),
         nic_link=_nic_link(nics),
     )
     return msgspec.structs.replace(partial, setup=setup, observations=seen)
@@ -217,22 +218,21 @@ def _peer_memory(gpus: Sequence[Gpu], loaded: set[str] | None) -> bool | None:
     return True if loaded and wanted & loaded else None
 
 
-def _link(functions: Sequence[PciDevice]) -> LinkSeen | None:
+def _link(links: Sequence[JudgedLink]) -> LinkSeen | None:
     """Return the worst link: that which carries the smallest part of what the device can do."""
     worst: tuple[float, LinkSeen] | None = None
-    for function in functions:
-        link = function.link
-        if link is None or link.width is None or link.speed_gts is None or not link.max_width or not link.max_speed_gts:
+    for judged in links:
+        link, best = judged.link, judged.best
+        if link.width is None or link.speed_gts is None or not link.max_width or not link.max_speed_gts or best is None:
             continue
-        idle = link.state == "idle"
+        idle = judged.state == "idle"
         rate, most = pcie_gb_per_s(link.speed_gts, link.width), pcie_gb_per_s(link.max_speed_gts, link.max_width)
         part = rate / most if rate and most and not idle else 1.0
-        above = link.upstream
         seen = LinkSeen(
             speed_gts=link.speed_gts,
             width=link.width,
-            max_speed_gts=min(link.max_speed_gts, (above and above.max_speed_gts) or link.max_speed_gts),
-            max_width=min(link.max_width, (above and above.max_width) or link.max_width),
+            max_speed_gts=best[0],
+            max_width=best[1],
             under_load=False if idle else None,
         )
         if worst is None or part < worst[0]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hosttune.gpu import maker_of, nvswitches
+from hosttune.inventory.pcielink import SOFTWARE as SOFTWARE
 from hosttune.model import pciclass, platform, sysfs
 from hosttune.model.evidence import LIBVIRT_ANSWER, Evidence
 from hosttune.model.gpu import OTHER, Gpu
@@ -24,8 +25,6 @@ from hosttune.rules.checks.data import table
 RUNNING = platform.RUNNING | {"crashed"}
 _MOST_WITHOUT_SWITCH = 3  # most GPUs linked to one GPU on a board without NVSwitches (HGX A100 and H100, 4 GPUs)
 _COMPUTE = (pciclass.DISPLAY_3D, pciclass.ACCELERATOR)  # a display with a screen may be the console of a board
-# Vendors of devices that are software: virtio, QEMU, VMware, Google, Microsoft.
-SOFTWARE = ("1af4", "1b36", "15ad", "1ae0", "1414")
 HOST = "host"  # the subject of results about the machine as a whole
 AS_ROOT = "run hosttune validate as root: the kernel shows only the first 64 bytes of configuration space to others"
 AS_LIBVIRT = "run hosttune validate as root with libvirt running, so that its guests can be asked about"

@@ -3,174 +3,153 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from functools import partial
 
 from hosttune.gpu import hints_for, vendor_of
 from hosttune.gpu.knobs import ECC
-from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import PciDevice
-from hosttune.model.validation import CheckResult
-from hosttune.rules.checks.check import Check, skipped
 from hosttune.rules.checks.data import table
-from hosttune.rules.checks.facts import RECORD, accelerators, wanted
-from hosttune.rules.checks.gpufacts import Fact, each_gpu, every_gpu, not_judged, reset_hint, whole
+from hosttune.rules.checks.facts import wanted
+from hosttune.rules.checks.gpufacts import by_driver, complete, fact, reset_hint, why_unknown
+from hosttune.rules.checks.on import On, check
+from hosttune.rules.checks.subjects import gpus
+from hosttune.rules.engine import Finding
 
 _NVML = "NVIDIA, NVML API reference (nvml.h)"
 _REMAP_GUIDE = "NVIDIA, GPU memory error management (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt)"
 _RMA = "take the GPU out of use and ask its maker for a replacement; run the maker's field diagnostics first"
 
-_MODE = Fact("ecc-mode", "enabled", ("ecc",), "nvmlDeviceGetEccMode", whole=("ecc_pending",))
 
-
-def ecc_mode(evidence: Evidence) -> Iterable[CheckResult]:
+@check(
+    "ecc-mode",
+    title="ECC is on",
+    about="each GPU that has ECC",
+    why="Without ECC a wrong bit is a wrong result that goes unnoticed",
+    source=f"{_NVML}: nvmlDeviceGetEccMode",
+    expected="enabled",
+    each=gpus,
+    inside=True,
+    none="GPU",
+)
+def ecc_mode(on: On, gpu: Gpu) -> Finding:
     """Check that ECC is on; off fails on a data-centre GPU (one that hosttune knows by name) and warns on any other."""
-    functions = evidence.host.index.pci
-    plan = wanted(evidence, ECC)
-    return each_gpu(evidence, _MODE, lambda gpu: _ecc_mode(plan.get(gpu.address), gpu, functions.get(gpu.address)))
-
-
-def _ecc_mode(want: object, gpu: Gpu, device: PciDevice | None) -> CheckResult:
-    now = "enabled" if gpu.ecc else "disabled"
-    if gpu.ecc_pending not in (None, gpu.ecc):
-        actual = f"{now}, {'enabled' if gpu.ecc_pending else 'disabled'} pending"
-        return _MODE.warned(gpu, actual, reset_hint(gpu))
-    if gpu.ecc or want is False:
-        expected = "disabled, as planned" if want is False else _MODE.expected
-        return _MODE.passed(gpu, now, expected=expected)
+    on = by_driver(on, gpu, "nvmlDeviceGetEccMode")
+    want, enabled = wanted(on.evidence, ECC).get(gpu.address), fact(on, gpu, "ecc")
+    now = "enabled" if enabled else "disabled"
+    if gpu.ecc_pending not in (None, enabled):
+        return on.warned(f"{now}, {'enabled' if gpu.ecc_pending else 'disabled'} pending", reset_hint(gpu))
+    if enabled or want is False:
+        complete(on, gpu, now, "ecc_pending")
+        return on.passed(now, expected="disabled, as planned" if want is False else "")
     hint = f"nvidia-smi -i {gpu.address} -e 1, then reset it: without ECC wrong bits stay unseen"
-    known = device.device_id if device is not None else None
-    vendor = vendor_of(gpu.vendor)
+    vendor, known = vendor_of(gpu.vendor), on.host.index.device_id(gpu.address)
     # The driver's name of the model counts too, because the id may be lost.
-    listed = vendor is not None and (known in vendor.models or gpu.model in vendor.models.values())
-    if known is None and not listed and want is not True:
-        why = f"{now}; whether it is a data-centre GPU is unknown: its device id was not read"
-        return _MODE.unknown(gpu, why, hint)
-    verdict = _MODE.failed if listed or want is True else _MODE.warned
-    return verdict(gpu, now, hint)
+    if want is True or (vendor is not None and (known in vendor.models or gpu.model in vendor.models.values())):
+        return on.failed(now, hint)
+    on.need(
+        known, f"{now}; the device id, which says whether it is a data-centre GPU,", look=f"lspci -ns {gpu.address}"
+    )
+    complete(on, gpu, now, "ecc_pending")
+    return on.warned(now, hint)
 
 
-_ERRORS = Fact(
+@check(
     "ecc-errors",
-    "no uncorrected error",
-    ("ecc_uncorrected",),
-    "nvmlDeviceGetTotalEccErrors",
-    also=("sram_threshold_exceeded", "unrepairable_memory", "channel_repair_pending", "tpc_repair_pending"),
+    title="No uncorrected memory errors",
+    about="each GPU that counts them",
+    why="An uncorrected error has already made a result wrong; memory that cannot be repaired will do so again",
+    source=f"{_NVML}: nvmlDeviceGetTotalEccErrors, nvmlDeviceGetRepairStatus; Documentation/gpu/amdgpu/ras.rst;"
+    f" {_REMAP_GUIDE}",
+    expected="no uncorrected error",
+    each=gpus,
+    inside=True,
+    none="GPU",
 )
+def ecc_errors(on: On, gpu: Gpu) -> Finding:
+    """Judge uncorrected errors since the driver was loaded: any fails; so does memory reported as beyond repair.
+
+    A repair that waits for a reset fails, even where errors are not counted.
+    """
+    on = by_driver(on, gpu, "nvmlDeviceGetTotalEccErrors")
+    counts = (
+        (gpu.ecc_uncorrected, "uncorrected"),
+        (gpu.ecc_corrected, "corrected since the driver was loaded"),
+        (gpu.ecc_uncorrected_lifetime or None, "uncorrected in its life"),
+    )
+    beyond = (
+        (gpu.sram_threshold_exceeded, "SRAM threshold exceeded"),
+        (gpu.unrepairable_memory, "memory that cannot be repaired"),
+    )
+    waiting = ((gpu.channel_repair_pending, "a memory channel"), (gpu.tpc_repair_pending, "a TPC"))
+    worn = [text for flag, text in beyond if flag]
+    repairs = [f"repair of {part} pending" for flag, part in waiting if flag]
+    uncorrected = gpu.ecc_uncorrected if repairs else fact(on, gpu, "ecc_uncorrected")
+    actual = ", ".join([*(f"{count} {text}" for count, text in counts if count is not None), *worn, *repairs])
+    if worn or repairs or uncorrected:
+        return on.failed(actual, _RMA if worn else "; ".join(filter(None, (reset_hint(gpu), hints_for(gpu).repaired))))
+    flags = ("sram_threshold_exceeded", "unrepairable_memory", "channel_repair_pending", "tpc_repair_pending")
+    complete(on, gpu, actual, *flags, of_sisters=True)
+    return on.passed(actual)
 
 
-def ecc_errors(evidence: Evidence) -> Iterable[CheckResult]:
-    """Check uncorrected errors and repairs. A repair that is pending fails even where errors are not counted."""
-
-    def judged(gpu: Gpu, device: PciDevice | None) -> CheckResult:
-        if _repairs(gpu):
-            return _ecc_errors(gpu)
-        return not_judged(evidence, _ERRORS, gpu, device) or whole(evidence, _ERRORS, gpu, _ecc_errors(gpu))
-
-    return every_gpu(evidence, _ERRORS, judged)
-
-
-def _repairs(gpu: Gpu) -> list[str]:
-    """Return the repairs that wait for a reset."""
-    pending = ((gpu.channel_repair_pending, "a memory channel"), (gpu.tpc_repair_pending, "a TPC"))
-    return [f"repair of {part} pending" for flag, part in pending if flag]
-
-
-def _ecc_errors(gpu: Gpu) -> CheckResult:
-    """Judge uncorrected errors since the driver was loaded: any fails; so do memory reported as beyond repair, and a
-    repair that waits for a reset."""
-    parts = [f"{gpu.ecc_uncorrected} uncorrected"] if gpu.ecc_uncorrected is not None else []
-    if gpu.ecc_corrected is not None:
-        parts.append(f"{gpu.ecc_corrected} corrected since the driver was loaded")
-    if gpu.ecc_uncorrected_lifetime:
-        parts.append(f"{gpu.ecc_uncorrected_lifetime} uncorrected in its life")
-    worn = [
-        name
-        for flag, name in (
-            (gpu.sram_threshold_exceeded, "SRAM threshold exceeded"),
-            (gpu.unrepairable_memory, "memory that cannot be repaired"),
-        )
-        if flag
-    ]
-    repairs = _repairs(gpu)
-    actual = ", ".join(parts + worn + repairs)
-    if worn or repairs or gpu.ecc_uncorrected:
-        hint = _RMA if worn else "; ".join(filter(None, (reset_hint(gpu), hints_for(gpu).repaired)))
-        return _ERRORS.failed(gpu, actual, hint)
-    return _ERRORS.passed(gpu, actual)
-
-
-_REMAP = Fact(
+@check(
     "row-remap",
-    "none pending, none failed",
-    ("remapped_pending", "remapped_failed"),
-    "nvmlDeviceGetRemappedRows",
-    whole=("remapped_correctable", "remapped_uncorrectable"),
-    also=("remap_banks_none",),
+    title="No row remap pending or failed",
+    about="each GPU that remaps rows",
+    why="A pending remap needs a reset before the next tenant; a failed one is a GPU to be replaced",
+    source=f"{_NVML}: nvmlDeviceGetRemappedRows; {_REMAP_GUIDE}",
+    expected="none pending, none failed",
+    each=gpus,
+    inside=True,
+    none="GPU",
 )
-
-
-def _row_remap(gpu: Gpu) -> CheckResult:
-    """Judge row remapping. Pending: a reset applies it; until then the pages are only kept out of use. Failed: no spare
-    row was left."""
-    counts = [
-        f"{count} {name}"
-        for count, name in (
-            (gpu.remapped_correctable, "after corrected errors"),
-            (gpu.remapped_uncorrectable, "after uncorrected errors"),
-        )
-        if count
-    ]
-    rows = f"remapped: {', '.join(counts)}" if counts else "no row remapped"
-    if gpu.remapped_failed or gpu.remapped_pending:
-        actual = f"{'remapping failed' if gpu.remapped_failed else 'remapping pending'}; {rows}"
-        hint = _RMA if gpu.remapped_failed else reset_hint(gpu)
-        return _REMAP.failed(gpu, actual, hint)
+def row_remap(on: On, gpu: Gpu) -> Finding:
+    """Judge row remapping. Pending: a reset applies it, and until then the pages are only kept out of use. Failed: no
+    spare row was left."""
+    on = by_driver(on, gpu, "nvmlDeviceGetRemappedRows")
+    pending, failed = fact(on, gpu, "remapped_pending"), fact(on, gpu, "remapped_failed")
+    counts = (
+        (gpu.remapped_correctable, "after corrected errors"),
+        (gpu.remapped_uncorrectable, "after uncorrected errors"),
+    )
+    remapped = ", ".join(f"{count} {text}" for count, text in counts if count)
+    rows = f"remapped: {remapped}" if remapped else "no row remapped"
+    if failed:
+        return on.failed(f"remapping failed; {rows}", _RMA)
+    if pending:
+        return on.failed(f"remapping pending; {rows}", reset_hint(gpu))
+    complete(on, gpu, rows, "remapped_correctable", "remapped_uncorrectable")
+    complete(on, gpu, rows, "remap_banks_none", of_sisters=True)
     if gpu.remap_banks_none:
-        actual = f"{gpu.remap_banks_none} memory banks without a spare row; {rows}"
         hint = "plan to replace the GPU: the next error in one of these banks cannot be repaired"
-        return _REMAP.warned(gpu, actual, hint)
-    return _REMAP.passed(gpu, rows)
+        return on.warned(f"{gpu.remap_banks_none} memory banks without a spare row; {rows}", hint)
+    return on.passed(rows)
 
 
-_RETIRED = Fact("retired-pages", "none pending", ("retired_pending",), "nvmlDeviceGetRetiredPagesPendingStatus")
-
-
-def retired_pages(evidence: Evidence) -> Iterable[CheckResult]:
-    """Check for pages that wait to be retired, on GPUs that retire pages; GPUs that remap rows do not retire pages."""
-    functions = evidence.host.index.pci
-    remapping = {gpu.address for gpu in accelerators(evidence.host) if _remaps(gpu, functions.get(gpu.address))}
-    for found in each_gpu(evidence, _RETIRED, _retired):
-        if found.outcome == "unknown" and found.subject in remapping:
-            yield skipped(_RETIRED.check, found.subject, "it remaps rows instead of retiring pages: see row-remap")
-        else:
-            yield found
-
-
-def _remaps(gpu: Gpu, device: PciDevice | None) -> bool:
-    """Return whether the GPU remaps rows: it reports them, or its device id is of a generation that does."""
-    if gpu.remapped_pending is not None or gpu.remapped_failed is not None:
-        return True
-    vendor, known = vendor_of(gpu.vendor), device.device_id if device else None
-    if vendor is None or known is None or not vendor.tells.issuperset(_RETIRED.needs):
-        return False
-    return any(low <= known <= high for low, high in table("boards")["remapping"]["ranges"])
-
-
-def _retired(gpu: Gpu) -> CheckResult:
-    if not gpu.retired_pending:
-        return _RETIRED.passed(gpu, "none")
-    hint = reset_hint(gpu)
-    return _RETIRED.failed(gpu, "pending", hint)
+@check(
+    "retired-pages",
+    title="No page waits to be retired",
+    about="each GPU that retires pages (before Ampere)",
+    why="A page with a wrong bit stays in use until the reset",
+    source=f"{_NVML}: nvmlDeviceGetRetiredPagesPendingStatus",
+    expected="none pending",
+    each=gpus,
+    inside=True,
+    none="GPU",
+)
+def retired_pages(on: On, gpu: Gpu) -> Finding:
+    """Check for pages that wait to be retired, on GPUs that retire pages; those that remap rows do not."""
+    on = by_driver(on, gpu, "nvmlDeviceGetRetiredPagesPendingStatus")
+    unread = why_unknown(on, gpu, "retired_pending")
+    if unread is not None:
+        known = on.host.index.device_id(gpu.address)
+        remaps = known is not None and any(low <= known <= high for low, high in table("boards")["remapping"]["ranges"])
+        if unread.outcome == "unknown" and (remaps or (gpu.remapped_pending, gpu.remapped_failed) != (None, None)):
+            on.skip("it remaps rows instead of retiring pages: see row-remap")
+        return unread
+    return on.failed("pending", reset_hint(gpu)) if gpu.retired_pending else on.passed("none")
 
 
 # --- PCIe ----------------------------------------------------------------------------------------------------
-
-_REPLAY = Fact(
-    "pcie-replay", "fewer than the bit error rate allows", ("pcie_replays",), "nvmlDeviceGetPcieReplayCounter"
-)
-
 
 NO_BOUND = "of links of 64 GT/s no bound is known: their forward error correction starts from a far higher rate"
 
@@ -186,86 +165,44 @@ def errors_allowed(speed_gts: float, width: int) -> int | None:
     return math.ceil(float(limits["bit_error_rate"]) * speed_gts * 1e9 * width * 60)
 
 
-def pcie_replay(evidence: Evidence) -> Iterable[CheckResult]:
-    """Check the replays of each GPU's link since its reset. They are divided by the host's uptime, which gives a rate
-    no higher than the true one."""
-    functions = evidence.host.index.pci
-    up = evidence.health.uptime_seconds if evidence.health else None
-    return each_gpu(evidence, _REPLAY, lambda gpu: _replay(up, gpu, functions.get(gpu.address)))
+def by_rate(on: On, address: str, count: int, text: str, expected: str, hint: str) -> Finding:
+    """Judge the errors of a link by their rate: "{rate}" a minute in `text`, "{allowed}" in `expected`.
 
-
-def _replay(up: float | None, gpu: Gpu, device: PciDevice | None) -> CheckResult:
-    count = gpu.pcie_replays or 0
-    if not count:
-        return _REPLAY.passed(gpu, "none")
+    They are divided by the host's uptime, which gives a rate no higher than the true one.
+    """
+    health, device = on.evidence.health, on.host.index.pci.get(address)
     link = device.link if device else None
-    if not up or link is None or not link.speed_gts or not link.width:
-        lacking = "for how long is not known" if not up else "speed and width of its link are not known"
-        why = f"{count} since its reset; {lacking}"
-        return _REPLAY.unknown(gpu, why, RECORD)
-    allowed = errors_allowed(link.speed_gts, link.width)
-    rate = count / max(up / 60, 1.0)
-    actual = f"{count} since its reset, {rate:.2g} a minute over the host's uptime"
+    up = on.need((health.uptime_seconds if health else None) or None, f"{count} errors; the uptime", "/proc/uptime")
+    folder = f"/sys/bus/pci/devices/{address}"
+    speed = on.need(
+        link.speed_gts if link else None, f"{count} errors; the link's speed", f"{folder}/current_link_speed"
+    )
+    width = on.need(link.width if link else None, f"{count} errors; the link's width", f"{folder}/current_link_width")
+    allowed, rate = errors_allowed(speed, width), count / max(up / 60, 1.0)
+    text = text.replace("{rate}", f"{rate:.2g}")
     if allowed is None:
-        why, hint = f"{actual}; {NO_BOUND}", "compare with a sister slot; read AER (check aer)"
-        return _REPLAY.unknown(gpu, why, hint)
-    expected = f"at most {allowed} a minute"
-    if rate <= allowed:
-        return _REPLAY.passed(gpu, actual, expected=expected)
-    hint = "reseat the GPU or its riser and cables; compare with a sister slot; read AER (check aer)"
-    return _REPLAY.warned(gpu, actual, hint, expected=expected)
+        return on.unknown(f"{text}; {NO_BOUND}", "compare with a sister slot, and watch whether the count grows")
+    expected = expected.replace("{allowed}", str(allowed))
+    return on.passed(text, expected=expected) if rate <= allowed else on.warned(text, hint, expected=expected)
 
 
-CHECKS: tuple[Check, ...] = (
-    Check(
-        _MODE.check,
-        "ECC is on",
-        "each GPU that has ECC",
-        "Without ECC a wrong bit is a wrong result that goes unnoticed",
-        f"{_NVML}: nvmlDeviceGetEccMode",
-        ecc_mode,
-        inside=True,
-        none="GPU",
-    ),
-    Check(
-        _ERRORS.check,
-        "No uncorrected memory errors",
-        "each GPU that counts them",
-        "An uncorrected error has already made a result wrong; memory that cannot be repaired will do so again",
-        f"{_NVML}: nvmlDeviceGetTotalEccErrors, nvmlDeviceGetRepairStatus; Documentation/gpu/amdgpu/ras.rst;"
-        f" {_REMAP_GUIDE}",
-        ecc_errors,
-        inside=True,
-        none="GPU",
-    ),
-    Check(
-        _REMAP.check,
-        "No row remap pending or failed",
-        "each GPU that remaps rows",
-        "A pending remap needs a reset before the next tenant; a failed one is a GPU to be replaced",
-        f"{_NVML}: nvmlDeviceGetRemappedRows; {_REMAP_GUIDE}",
-        partial(each_gpu, fact=_REMAP, judge=_row_remap),
-        inside=True,
-        none="GPU",
-    ),
-    Check(
-        _RETIRED.check,
-        "No page waits to be retired",
-        "each GPU that retires pages (before Ampere)",
-        "A page with a wrong bit stays in use until the reset",
-        f"{_NVML}: nvmlDeviceGetRetiredPagesPendingStatus",
-        retired_pages,
-        inside=True,
-        none="GPU",
-    ),
-    Check(
-        _REPLAY.check,
-        "PCIe replays within the bit error rate",
-        "each GPU that counts them",
-        "A link that resends much is a link about to fail, and slow until then",
-        "PCI Express base specification: bit error rate 10^-12; NVIDIA/DCGM modules/health/DcgmHealthWatch.cpp",
-        pcie_replay,
-        inside=True,
-        none="GPU",
-    ),
+@check(
+    "pcie-replay",
+    title="PCIe replays within the bit error rate",
+    about="each GPU that counts them",
+    why="A link that resends much is a link about to fail, and slow until then",
+    source="PCI Express base specification: bit error rate 10^-12; NVIDIA/DCGM modules/health/DcgmHealthWatch.cpp",
+    expected="fewer than the bit error rate allows",
+    each=gpus,
+    inside=True,
+    none="GPU",
 )
+def pcie_replay(on: On, gpu: Gpu) -> Finding:
+    """Check the replays of each GPU's link since its reset."""
+    on = by_driver(on, gpu, "nvmlDeviceGetPcieReplayCounter")
+    count = fact(on, gpu, "pcie_replays")
+    if not count:
+        return on.passed("none")
+    text = f"{count} since its reset, {{rate}} a minute over the host's uptime"
+    hint = "reseat the GPU or its riser and cables; compare with a sister slot; read AER (check aer)"
+    return by_rate(on, gpu.address, count, text, "at most {allowed} a minute", hint)

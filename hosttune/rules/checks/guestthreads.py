@@ -2,91 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
 from hosttune.domain.expectedguest import ExpectedGuest
 from hosttune.domain.guestdiff import ELSEWHERE, MISSING, OWN_PART, compare_memory, compare_threads, vcpu_of
 from hosttune.model.evidence import Evidence, GuestProcess
 from hosttune.model.host import RunningGuest
-from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet
-from hosttune.rules.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.rules.checks.facts import AS_LIBVIRT, RUNNING, for_vfio, guests_or_why, listed, online, only_node
+from hosttune.rules.checks.facts import AS_LIBVIRT, RUNNING, for_vfio, listed, online, only_node
+from hosttune.rules.checks.on import On, check
+from hosttune.rules.checks.subjects import guests
+from hosttune.rules.engine import Finding
 
-_PINS, _MEMORY = "guest-pins", "guest-memory"
 # Of a guest that hosttune defined, and of any other.
 PLACE = "define it as planned: hosttune apply --intent FILE; a guest of somebody else: hosttune plan --adopt {0}"
-_Judge = Callable[[Evidence, RunningGuest, GuestProcess, str], CheckResult]
+_ROOT = "run hosttune validate as root, while libvirt runs"
 
 
-def guest_pins(evidence: Evidence) -> Iterable[CheckResult]:
-    """Check that every thread of every running guest is on the CPUs that its definition gives it, by /proc."""
-    yield from _running(evidence, _PINS, "each thread may run where the definition says, and nowhere else", _pins)
+def started(on: On, guest: RunningGuest) -> None:
+    """End the check for a guest that does not run, or of which that is not known."""
+    if guest.state is None:
+        on.give_up("whether it runs is unknown", AS_LIBVIRT)
+    if guest.state not in RUNNING:
+        on.skip(f"it is {guest.state}")
 
 
-def guest_memory(evidence: Evidence) -> Iterable[CheckResult]:
-    """Check that the memory of every running guest has the nodes and page size of its definition, by /proc."""
-    yield from _running(evidence, _MEMORY, "its memory is on the nodes, and of the pages, of its definition", _memory)
-
-
-def _running(evidence: Evidence, check: str, expected: str, judge: _Judge) -> Iterator[CheckResult]:
-    guests, results = guests_or_why(evidence, check, expected)
-    yield from results
-    processes = {process.guest: process for process in evidence.processes or ()}
-    for guest in guests:
-        process = processes.get(guest.name)
-        if guest.state is None:
-            yield unknown(check, guest.name, expected=expected, why="whether it runs is unknown", hint=AS_LIBVIRT)
-        elif guest.state not in RUNNING:
-            yield skipped(check, guest.name, f"it is {guest.state}")
-        elif guest.starting:
-            why = "libvirt has not ended its start, and places its threads and memory until then"
-            yield unknown(check, guest.name, expected=expected, why=why, hint="validate again when it has started")
-        elif process is None or process.pid is None:
-            yield unknown(check, guest.name, expected=expected, why="its process is not visible", hint=AS_LIBVIRT)
-        else:
-            yield judge(evidence, guest, process, expected)
+def _process(on: On, guest: RunningGuest) -> GuestProcess:
+    """Return the process of a running guest; the check ends if it has none, or is not visible."""
+    started(on, guest)
+    if guest.starting:
+        why = "libvirt has not ended its start, and places its threads and memory until then"
+        on.give_up(why, "validate again when it has started")
+    processes = {process.guest: process for process in on.evidence.processes or () if process.pid is not None}
+    if guest.name not in processes:
+        on.give_up("its process is not visible", AS_LIBVIRT)
+    return processes[guest.name]
 
 
 # --- threads -------------------------------------------------------------------------------------------------
 
 
-def _pins(evidence: Evidence, guest: RunningGuest, process: GuestProcess, expected: str) -> CheckResult:
-    source = f"/proc/{process.pid}/task/*/status"
-    defined, threads = ExpectedGuest.of_definition(guest), process.threads or ()
-    doubt = _doubt(evidence, defined, process)
-    if doubt:
-        hint = "run hosttune validate as root, while libvirt runs"
-        return unknown(_PINS, guest.name, expected=expected, why=doubt, hint=hint, source=source)
-    known = online(evidence.host)
-    # A pinned vCPU without a thread was unplugged from the running guest; `_doubt` has ruled out other reasons.
-    wrong = [one.text for one in compare_threads(defined, threads, online=known) if one.kind == ELSEWHERE]
-    loose = list(_loose(defined, known))
-    place = PLACE.format(guest.name)
+@check(
+    "guest-pins",
+    title="Threads where they were pinned",
+    about="each running guest",
+    why="XML says what was asked for; an unpinned thread takes time from vCPUs, its own or another guest's",
+    source="proc(5), /proc/PID/task/TID/status (Cpus_allowed_list); libvirt formatdomain, CPU Tuning",
+    expected="each thread may run where the definition says, and nowhere else",
+    remedy=_ROOT,
+    each=guests,
+)
+def guest_pins(on: On, guest: RunningGuest) -> Finding:
+    """Check that every thread of a running guest is on the CPUs that its definition gives it, by /proc.
+
+    A pinned vCPU without a thread was unplugged from the running guest, where everything was looked at.
+    """
+    process, defined = _process(on, guest), ExpectedGuest.of_definition(guest)
+    on = on.reading(f"/proc/{process.pid}/task/*/status")
+    if defined.vcpu_pins is None:
+        on.give_up("its definition could not be read")
+    if process.threads is None or any(thread.cpus is None for thread in process.threads):
+        on.give_up("the kernel does not show all of its threads")
+    seen = [vcpu for thread in process.threads if (vcpu := vcpu_of(thread)) is not None]
+    if not seen:
+        on.give_up("no thread is named as a vCPU's: which is which is not known")
+    if (missing := defined.vcpu_pins.keys() - set(seen)) and not on.evidence.complete:
+        on.give_up(f"vCPU {CpuSet(missing)} shows no thread")
+    known = online(on.host)
+    differences = compare_threads(defined, process.threads, online=known)
+    wrong = [difference.text for difference in differences if difference.kind == ELSEWHERE]
+    loose, place = list(_loose(defined, known)), PLACE.format(guest.name)
     if wrong or (loose and guest.devices):
         hint = f"virsh vcpupin and emulatorpin correct it at once; permanently: {place}"
-        actual = listed([*loose, *wrong], 4)
-        return failed(_PINS, guest.name, expected=expected, actual=actual, source=source, hint=hint)
+        return on.failed(listed([*loose, *wrong], 4), hint)
     if loose:
-        hint = f"pin it, so that it takes no time from pinned guests: {place}"
-        return warned(_PINS, guest.name, expected=expected, actual=listed(loose, 4), source=source, hint=hint)
-    count = sum(vcpu_of(thread) is not None for thread in threads)
-    actual = f"{count} vCPUs and the emulator's threads are where they belong"
-    return passed(_PINS, guest.name, expected=expected, actual=actual, source=source)
-
-
-def _doubt(evidence: Evidence, defined: ExpectedGuest, process: GuestProcess) -> str | None:
-    """Return why the threads cannot be judged; None if all of them are known."""
-    if defined.vcpu_pins is None:
-        return "its definition could not be read"
-    if process.threads is None or any(thread.cpus is None for thread in process.threads):
-        return "the kernel does not show all of its threads"
-    seen = {vcpu for thread in process.threads if (vcpu := vcpu_of(thread)) is not None}
-    if not seen:
-        return "no thread is named as a vCPU's: which is which is not known"
-    # On a live host all threads were read: a vCPU without a thread was unplugged from the running guest.
-    missing = defined.vcpu_pins.keys() - seen
-    return f"vCPU {CpuSet(missing)} shows no thread" if missing and not evidence.complete else None
+        return on.warned(listed(loose, 4), f"pin it, so that it takes no time from pinned guests: {place}")
+    return on.passed(f"{len(seen)} vCPUs and the emulator's threads are where they belong")
 
 
 def _loose(defined: ExpectedGuest, everywhere: CpuSet) -> Iterator[str]:
@@ -105,35 +96,42 @@ def _loose(defined: ExpectedGuest, everywhere: CpuSet) -> Iterator[str]:
 # --- memory --------------------------------------------------------------------------------------------------
 
 
-def _memory(evidence: Evidence, guest: RunningGuest, process: GuestProcess, expected: str) -> CheckResult:
-    source = f"/proc/{process.pid}/numa_maps"
-    defined = ExpectedGuest.of_definition(guest, only_node=only_node(evidence.host))
-    is_guest = any(vcpu_of(thread) is not None for thread in process.threads or ())
-    if defined.memory is None or process.memory_by_node is None or not is_guest:
-        why = "the kernel does not show its memory" if is_guest else "no thread of its process is named as a vCPU's"
-        why = why if guest.memory is not None else "its definition could not be read"
-        hint = "run hosttune validate as root, on a kernel with NUMA (CONFIG_NUMA)"
-        return unknown(_MEMORY, guest.name, expected=expected, why=why, hint=hint, source=source)
+@check(
+    "guest-memory",
+    title="Memory where it was placed",
+    about="each running guest",
+    why="memory that came from another node stays there as long as the guest runs",
+    source="proc(5), /proc/PID/numa_maps",
+    expected="its memory is on the nodes, and of the pages, of its definition",
+    remedy="run hosttune validate as root, on a kernel with NUMA (CONFIG_NUMA)",
+    each=guests,
+)
+def guest_memory(on: On, guest: RunningGuest) -> Finding:
+    """Check that the memory of a running guest has the nodes and page size of its definition, by /proc."""
+    process, defined = _process(on, guest), ExpectedGuest.of_definition(guest, only_node=only_node(on.host))
+    on = on.reading(f"/proc/{process.pid}/numa_maps")
+    if guest.memory is None or defined.memory is None:
+        on.give_up("its definition could not be read")
+    if all(vcpu_of(thread) is None for thread in process.threads or ()):
+        on.give_up("no thread of its process is named as a vCPU's")
+    if process.memory_by_node is None:
+        on.give_up("the kernel does not show its memory")
     differences = list(compare_memory(defined, process))
-    lacking = _lacking(defined, process) or _unplaced(evidence, guest, defined, process)
-    wrong = [one.text for one in differences if one.kind == ELSEWHERE]
+    lacking = _lacking(defined, process) or _unplaced(on.evidence, guest, defined, process)
+    wrong = [difference.text for difference in differences if difference.kind == ELSEWHERE]
     if defined.has_huge_pages and not lacking:  # all huge pages are present: what one node lacks is on another node
-        wrong += [one.text for one in differences if one.kind == MISSING]
+        wrong += [difference.text for difference in differences if difference.kind == MISSING]
     actual = _held(process)
     if wrong:
         again = f"shut it down and start it again; if it stays so, {PLACE.format(guest.name)}"
-        actual = f"{actual}; {listed(wrong, 4)}"
-        return failed(_MEMORY, guest.name, expected=expected, actual=actual, source=source, hint=again)
+        return on.failed(f"{actual}; {listed(wrong, 4)}", again)
     if lacking:
         what = "huge pages" if defined.has_huge_pages else "memory"
-        why = f"no node is shown for {lacking >> 20} MiB of its {what}; {actual}"
         hint = "run hosttune validate again, as root: /proc/PID/numa_maps shows all memory that a process has"
-        return unknown(_MEMORY, guest.name, expected=expected, why=why, hint=hint, source=source)
+        on.give_up(f"no node is shown for {lacking >> 20} MiB of its {what}; {actual}", hint)
     if not defined.memory or not all(part.nodes for part in defined.memory):
-        actual += "; its definition names no node"
-        hint = PLACE.format(guest.name)
-        return warned(_MEMORY, guest.name, expected=expected, actual=actual, source=source, hint=hint)
-    return passed(_MEMORY, guest.name, expected=expected, actual=actual, source=source)
+        return on.warned(f"{actual}; its definition names no node", PLACE.format(guest.name))
+    return on.passed(actual)
 
 
 def _lacking(defined: ExpectedGuest, process: GuestProcess) -> int:
@@ -165,23 +163,3 @@ def _held(process: GuestProcess) -> str:
     text = ", ".join(f"{size >> 20} MiB on node {node}" for node, size in held)
     sizes = ", ".join(f"{size >> 10} KiB" for size in process.page_sizes)
     return f"{text}, pages of {sizes}" if sizes else text
-
-
-CHECKS = (
-    Check(
-        id=_PINS,
-        title="Threads where they were pinned",
-        subjects="each running guest",
-        why="XML says what was asked for; an unpinned thread takes time from vCPUs, its own or another guest's",
-        source="proc(5), /proc/PID/task/TID/status (Cpus_allowed_list); libvirt formatdomain, CPU Tuning",
-        judge=guest_pins,
-    ),
-    Check(
-        id=_MEMORY,
-        title="Memory where it was placed",
-        subjects="each running guest",
-        why="memory that came from another node stays there as long as the guest runs",
-        source="proc(5), /proc/PID/numa_maps",
-        judge=guest_memory,
-    ),
-)

@@ -1,90 +1,246 @@
-"""Check of NVLinks one by one: their speed, and their errors since the driver was loaded or while benchmarks ran."""
+"""Checks of links between GPUs: NVLink and XGMI to all others, each NVLink's speed, and its errors since the driver was
+loaded or while benchmarks ran."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 
 from hosttune.gpu import hints_for, vendor_of
-from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu, Nvlink
-from hosttune.model.host import PciDevice
-from hosttune.model.validation import CheckResult
-from hosttune.rules.checks.check import Check, skipped
 from hosttune.rules.checks.data import table
 from hosttune.rules.checks.facts import listed
-from hosttune.rules.checks.gpufacts import Fact, every_gpu, not_judged, others_of_model
+from hosttune.rules.checks.gpufacts import by_driver, fact, others_of_model, why_unknown
+from hosttune.rules.checks.on import On, check
+from hosttune.rules.checks.subjects import gpus
+from hosttune.rules.engine import Finding
 
-_ERRORS = Fact(
-    "nvlink-errors",
-    "each active link at full speed, without replays, recoveries and CRC errors",
-    ("nvlinks",),
-    "nvmlDeviceGetFieldValues",
-    tables=True,
-)
+_GUIDE = "NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide"
+_NAMES = {"nvlink": "NVLink", "xgmi": "XGMI"}
 _COUNTERS = {"replays": "replays", "recoveries": "recoveries", "crc_errors": "CRC errors"}
 _NOT_FATAL = ("crc_errors",)  # DCGM: an increase of these warns, of every other one it fails
-_Found = tuple[str, str]  # outcome, words
+_Fault = tuple[str, str]  # outcome, words
 
 
-def nvlink_errors(evidence: Evidence) -> Iterable[CheckResult]:
+def stays_in_mig(gpu: Gpu) -> bool:
+    """Return whether a GPU is in MIG mode, which turns its NVLinks off, now and (if known) after its next reset."""
+    return gpu.mig_on and gpu.mig is not None and gpu.mig.pending in ("enabled", None)
+
+
+# --- to all others -------------------------------------------------------------------------------------------
+
+
+@check(
+    "nvlink",
+    title="NVLinks active, all GPUs of a board joined",
+    about="each GPU",
+    why="A GPU off NVLink slows every job over it to PCIe, and nothing else reports it",
+    source=f"NVIDIA, NVML API reference (nvml.h): nvmlDeviceGetNvLinkState; data sheets: links of a board; {_GUIDE}",
+    expected="as many links and peers as the other GPUs of its model",
+    each=gpus,
+    inside=True,
+    none="GPU",
+)
+def nvlink(on: On, gpu: Gpu) -> Finding:
+    """Compare active NVLinks and NVLink peers of each GPU with its board, else with the GPUs of its model.
+
+    Half of the facts can show a fault, but never a pass.
+    """
+    _joined_by(on, gpu, "nvlink")
+    others = others_of_model(on.evidence, gpu)  # a single GPU has no peers to compare
+    names = ("nvlinks_active", "peers") if others else ("nvlinks_active",)
+    unread = [why for name in names if (why := why_unknown(on, gpu, name)) is not None]
+    if len(unread) == len(names):
+        return unread[0]
+    finding = _compared(by_driver(on, gpu, "nvmlDeviceGetNvLinkState"), gpu, "nvlink", others)
+    # A card without NVLink has no list of links. Its row in the topology matrix proves that it has none.
+    proven = finding.outcome == "skip" and (stays_in_mig(gpu) or (others and gpu.peers is not None))
+    return finding if not unread or finding.outcome == "fail" or proven else unread[0]
+
+
+@check(
+    "nvlink-errors",
+    title="Links between GPUs at full speed, without errors",
+    about="each GPU with active NVLinks",
+    why="A link that replays or retrains stalls every collective over it long before it goes down",
+    source="NVIDIA/DCGM 4.6.0 modules/health/DcgmHealthWatch.cpp (MonitorNVLink4Fields: an increase of replays or"
+    " recoveries fails, one of CRC errors warns, from 100 a second on it fails; MonitorNVLink5Fields: any increase"
+    " fails); nvml.h, NVML_FI_DEV_NVLINK_*",
+    expected="each active link at full speed, without replays, recoveries and CRC errors",
+    each=gpus,
+    inside=True,
+    none="GPU",
+)
+def nvlink_errors(on: On, gpu: Gpu) -> Finding:
     """Check speed and errors of each active NVLink of each GPU. How many links are active is the check `nvlink`."""
-
-    def judged(gpu: Gpu, device: PciDevice | None) -> CheckResult:
-        vendor = vendor_of(gpu.vendor)
-        if vendor is None or vendor.link != "nvlink":
-            return skipped(_ERRORS.check, gpu.address, "its maker's GPUs are not joined by NVLink")
-        if gpu.mig_on and gpu.mig is not None and gpu.mig.pending in ("enabled", None) and not gpu.nvlinks_active:
-            return skipped(_ERRORS.check, gpu.address, "MIG is on, which turns NVLink between GPUs off")
-        if gpu.nvlinks is None and gpu.nvlinks_active == 0:
-            return skipped(_ERRORS.check, gpu.address, "no NVLink of it is active: see nvlink")
-        return not_judged(evidence, _ERRORS, gpu, device) or _judge(evidence, gpu, device)
-
-    return every_gpu(evidence, _ERRORS, judged)
-
-
-def _judge(evidence: Evidence, gpu: Gpu, device: PciDevice | None) -> CheckResult:
-    active = [link for link in gpu.nvlinks or () if link.active]
-    found = [*_slow(evidence, gpu, active, device.device_id if device else None)]
-    found += _counted({link.link: _counts(link) for link in active})
-    if evidence.gpus_later is not None:
-        found += _grown(evidence, gpu, active)
-        again = next((one for one in evidence.gpus_later if one.address == gpu.address), None)
-        found += _changed(active, again.nvlinks if again else None)
+    _joined_by(on, gpu, "nvlink")
+    if stays_in_mig(gpu) and not gpu.nvlinks_active:
+        on.skip("MIG is on, which turns NVLink between GPUs off")
+    if gpu.nvlinks is None and gpu.nvlinks_active == 0:
+        on.skip("no NVLink of it is active: see nvlink")
+    on = by_driver(on, gpu, "nvmlDeviceGetFieldValues")
+    active = [link for link in fact(on, gpu, "nvlinks") if link.active]
+    faults = [*_slow(on, gpu, active), *_counted(active)]
+    if on.evidence.gpus_later is not None:
+        again = next((other.nvlinks for other in on.evidence.gpus_later if other.address == gpu.address), None)
+        later = {link.link: link for link in again or ()}
+        faults += [*_grown(on, active, later), *_changed(active, later)]
     hint = f"look at them again with {hints_for(gpu).links}; reset the GPU, then reseat it or its baseboard"
-    for outcome, make in (("fail", _ERRORS.failed), ("unknown", _ERRORS.unknown), ("warn", _ERRORS.warned)):
-        texts = [text for one, text in found if one == outcome]
+    for outcome, say in (("fail", on.failed), ("unknown", on.unknown), ("warn", on.warned)):
+        texts = [text for word, text in faults if word == outcome]
         if texts:
-            return make(gpu, "; ".join(texts), hint)
+            return say("; ".join(texts), hint)
     speed = f" of {active[0].gb_per_s:g} GB/s" if active and active[0].gb_per_s else ""
-    return _ERRORS.passed(gpu, f"{len(active)} links{speed}, no error")
+    return on.passed(f"{len(active)} links{speed}, no error")
 
 
-def _counts(link: Nvlink) -> dict[str, int | None]:
-    """Return the counters of a link by name: the three of NVLinks before 5, or those of NVLink 5."""
-    return dict(link.errors) if link.errors is not None else {name: getattr(link, name) for name in _COUNTERS}
+@check(
+    "xgmi",
+    title="GPUs of a board joined by XGMI",
+    about="each GPU of a maker that has XGMI",
+    why="A GPU off XGMI slows every job over it to PCIe",
+    source="Linux drivers/gpu/drm/amd/amdkfd/kfd_topology.c: io_links",
+    expected="XGMI to each GPU of its model",
+    each=gpus,
+    inside=True,
+    none="GPU",
+)
+def xgmi(on: On, gpu: Gpu) -> Finding:
+    """Compare the XGMI peers of each GPU with those of the other GPUs of its model."""
+    _joined_by(on, gpu, "xgmi")
+    fact(on, gpu, "peers")
+    return _compared(by_driver(on, gpu), gpu, "xgmi", others_of_model(on.evidence, gpu))
 
 
-def _names(counts: dict[int, dict[str, int | None]]) -> dict[str, str]:
-    """Return the counters of these links, each with its words."""
-    return {name: _COUNTERS.get(name, name) for of in counts.values() for name in of}
+def _joined_by(on: On, gpu: Gpu, kind: str) -> None:
+    vendor = vendor_of(gpu.vendor)
+    if vendor is None or vendor.link != kind:
+        on.skip(f"its maker's GPUs are not joined by {_NAMES[kind]}")
 
 
-def _slow(evidence: Evidence, gpu: Gpu, active: list[Nvlink], device_id: str | None) -> Iterator[_Found]:
+def _compared(on: On, gpu: Gpu, kind: str, others: list[Gpu]) -> Finding:
+    """Compare the links of one GPU with those of its model. MIG mode switches NVLink off by design."""
+    reporting = [other for other in others if other.peers is not None or other.nvlinks_active is not None]
+    device_id = on.host.index.device_id(gpu.address)
+    board = table("boards")["nvlinks"].get(device_id) if kind == "nvlink" and not on.host.hypervisor else None
+    links, reach = _count(gpu, kind), _reach(gpu, kind)
+    most_links = max([count for other in reporting if (count := _count(other, kind)) is not None] + [board or 0])
+    most_reach = max([count for other in reporting if (count := _reach(other, kind)) is not None], default=0)
+    actual = _text(kind, links, reach, len(others))
+    if stays_in_mig(gpu) and not reach and (not links or links >= most_links):
+        return on.skipped("MIG is on, which turns NVLink between GPUs off")
+    unread = _unread_peer(gpu, others) if kind == "xgmi" and (reach or 0) >= most_reach else None
+    if unread is not None:
+        hint = f"look with: {hints_for(gpu).links}; and why /sys/class/kfd/kfd/topology does not show it whole"
+        return on.unknown(f"{actual}; how {unread}, of the same model, is joined is unknown", hint)
+    if not (most_links or most_reach or links or reach):
+        return on.skipped(f"no {kind} on this GPU or another of its model")
+    expected = _text(kind, most_links or None, most_reach if reporting else None, len(others))
+    if (links is None or links >= most_links) and (reach is None or reach >= most_reach):
+        return on.passed(actual, expected=expected)
+    # A bridge joins pairs of cards, so a card without a bridge can be intended. A fabric joins three or more GPUs.
+    say = on.failed if most_reach > 1 or board else on.warned
+    hint = f"reseat the GPU or its baseboard; read {hints_for(gpu).links}; plan no guest over {_NAMES[kind]} with it"
+    return say(actual, hint, expected=expected)
+
+
+def _unread_peer(gpu: Gpu, others: list[Gpu]) -> str | None:
+    """Return a peer whose own peers are unknown, so that this GPU may lack a link that others have; else None."""
+    if gpu.peers is None or all(peer.kind == "xgmi" for peer in gpu.peers):
+        return None
+    peers = {peer.address for peer in gpu.peers}
+    return next((other.address for other in others if other.peers is None and other.address in peers), None)
+
+
+def _count(gpu: Gpu, kind: str) -> int | None:
+    """Return the number of active links: as the driver counts, else the most to one peer; 0 without such a peer."""
+    if kind == "nvlink" and gpu.nvlinks_active is not None:
+        return gpu.nvlinks_active
+    if gpu.peers is None:
+        return None
+    joined = [peer.links for peer in gpu.peers if peer.kind == kind]
+    counts = [links for links in joined if links is not None]
+    return max(counts) if counts else None if joined else 0
+
+
+def _reach(gpu: Gpu, kind: str) -> int | None:
+    return None if gpu.peers is None else sum(peer.kind == kind for peer in gpu.peers)
+
+
+def _text(kind: str, links: int | None, reach: int | None, others: int) -> str:
+    name = _NAMES[kind]
+    parts = [f"{links} links"] if links is not None else []
+    parts += [f"{name} to {reach} of {others} others"] if reach is not None and others else []
+    return ", ".join(parts) or f"{name}, links not counted"
+
+
+# --- each NVLink ---------------------------------------------------------------------------------------------
+
+
+def _counts(links: list[Nvlink]) -> dict[int, Mapping[str, int | None]]:
+    """Return the counters of each link by name: the three of NVLinks before 5, or those of NVLink 5."""
+    return {
+        link.link: link.errors if link.errors is not None else {name: getattr(link, name) for name in _COUNTERS}
+        for link in links
+    }
+
+
+def _names(counts: dict[int, Mapping[str, int | None]]) -> list[str]:
+    return list(dict.fromkeys(name for counters in counts.values() for name in counters))
+
+
+def _errors(name: str, counts: Mapping[int, int], when: str) -> str:
+    """Return the counts of one counter in words, by link."""
+    links = listed([f"{link}: {count}" for link, count in counts.items()], 4)
+    return f"{sum(counts.values())} {_COUNTERS.get(name, name)} {when} (link {links})"
+
+
+def _slow(on: On, gpu: Gpu, active: list[Nvlink]) -> Iterator[_Fault]:
     """Yield links below the speed of the model's NVLinks, or of the fastest link of the model here."""
     unread = [str(link.link) for link in active if link.gb_per_s is None]
     if unread:
         yield "unknown", f"the speed of link {listed(unread, 3)} was not reported"
-    others = [link for one in (gpu, *others_of_model(evidence, gpu)) for link in one.nvlinks or ()]
-    full = max((link.gb_per_s for link in others if link.gb_per_s), default=0.0)
-    full = max(full, table("boards")["nvlink_gb_per_s"].get(device_id or "", 0.0))
+    alike = [link for other in (gpu, *others_of_model(on.evidence, gpu)) for link in other.nvlinks or ()]
+    full = table("boards")["nvlink_gb_per_s"].get(on.host.index.device_id(gpu.address), 0.0)
+    full = max([full, *(link.gb_per_s for link in alike if link.gb_per_s)])
     slow = [f"{link.link} at {link.gb_per_s:g} GB/s" for link in active if link.gb_per_s and link.gb_per_s < full]
     if slow:
         yield "fail", f"link {listed(slow, 3)}, of {full:g}"
 
 
-def _changed(active: list[Nvlink], again: tuple[Nvlink, ...] | None) -> Iterator[_Found]:
+def _counted(active: list[Nvlink]) -> Iterator[_Fault]:
+    """Yield the errors since the driver was loaded. Nothing tells when they were, so they warn."""
+    counts = _counts(active)
+    unread = [str(link) for link, counters in counts.items() if None in counters.values()]
+    if unread:
+        yield "unknown", f"the error counters of link {listed(unread, 3)} were not reported"
+    for name in _names(counts):
+        had = {link: count for link, counters in counts.items() if (count := counters.get(name))}
+        if had:
+            yield "warn", _errors(name, had, "since its driver was loaded")
+
+
+def _grown(on: On, active: list[Nvlink], later: Mapping[int, Nvlink]) -> Iterator[_Fault]:
+    """Yield the errors that came between two looks, judged as DCGM does. A smaller count was cleared: it began at 0."""
+    before, after = _counts(active), _counts(list(later.values()))
+    seconds = max(on.evidence.seconds_later or 0.0, 1.0)
+    limit = table("limits")["nvlink"]["crc_errors_per_second"] * seconds
+    lost = [str(link) for link, counters in before.items() if any(after.get(link, {}).get(n) is None for n in counters)]
+    if lost:
+        yield "unknown", f"the error counters of link {listed(lost, 3)} were not reported again after the benchmarks"
+    for name in _names(before):
+        had = {}
+        for link, counters in before.items():
+            then, now = counters.get(name), after.get(link, {}).get(name)
+            if then is not None and now is not None and now != then:
+                had[link] = now - then if now > then else now
+        had = {link: count for link, count in had.items() if count}
+        if had:
+            fatal = name not in _NOT_FATAL or max(had.values()) >= limit
+            yield "fail" if fatal else "warn", _errors(name, had, f"in {seconds:.0f} s of benchmarks")
+
+
+def _changed(active: list[Nvlink], later: Mapping[int, Nvlink]) -> Iterator[_Fault]:
     """Yield the links that were active before the benchmarks, and are not, or are slower, after them."""
-    later = {link.link: link for link in again or ()}
     for link in active:
         now = later.get(link.link)
         if now is None:
@@ -95,58 +251,3 @@ def _changed(active: list[Nvlink], again: tuple[Nvlink, ...] | None) -> Iterator
             yield "unknown", f"the speed of link {link.link} after the benchmarks was not reported"
         elif link.gb_per_s is not None and now.gb_per_s is not None and now.gb_per_s < link.gb_per_s:
             yield "fail", f"link {link.link} at {now.gb_per_s:g} GB/s after the benchmarks, of {link.gb_per_s:g}"
-
-
-def _counted(counts: dict[int, dict[str, int | None]]) -> Iterator[_Found]:
-    """Yield the errors since the driver was loaded. Nothing tells when they were, so they warn."""
-    unread = [str(link) for link, of in counts.items() if None in of.values()]
-    if unread:
-        yield "unknown", f"the error counters of link {listed(unread, 3)} were not reported"
-    for name, words in _names(counts).items():
-        had = {link: count for link, of in counts.items() if (count := of.get(name))}
-        if had:
-            links = listed([f"{link}: {count}" for link, count in had.items()], 4)
-            yield "warn", f"{sum(had.values())} {words} since its driver was loaded (link {links})"
-
-
-def _grown(evidence: Evidence, gpu: Gpu, active: list[Nvlink]) -> Iterator[_Found]:
-    """Yield the errors that came between two looks, judged as DCGM does."""
-    again = next((one for one in evidence.gpus_later or () if one.address == gpu.address), None)
-    before = {link.link: _counts(link) for link in active}
-    later = {link.link: _counts(link) for link in (again.nvlinks if again else None) or ()}
-    seconds = max(evidence.seconds_later or 0.0, 1.0)
-    limit = table("limits")["nvlink"]["crc_errors_per_second"]
-    lost = [str(link) for link, of in before.items() if any(later.get(link, {}).get(name) is None for name in of)]
-    if lost:
-        yield "unknown", f"the error counters of link {listed(lost, 3)} were not reported again after the benchmarks"
-    for name, words in _names(before).items():
-        grown = {link: _growth(of.get(name), later.get(link, {}).get(name)) for link, of in before.items()}
-        had = {link: count for link, count in grown.items() if count}
-        if had:
-            fatal = name not in _NOT_FATAL or max(had.values()) >= limit * seconds
-            links = listed([f"{link}: {count}" for link, count in had.items()], 4)
-            text = f"{sum(had.values())} {words} in {seconds:.0f} s of benchmarks (link {links})"
-            yield "fail" if fatal else "warn", text
-
-
-def _growth(before: int | None, after: int | None) -> int:
-    """Return how much a counter grew; one that is smaller than before was cleared, and began at 0 again."""
-    if before is None or after is None:
-        return 0
-    return after - before if after >= before else after
-
-
-CHECKS: tuple[Check, ...] = (
-    Check(
-        _ERRORS.check,
-        "Links between GPUs at full speed, without errors",
-        "each GPU with active NVLinks",
-        "A link that replays or retrains stalls every collective over it long before it goes down",
-        "NVIDIA/DCGM 4.6.0 modules/health/DcgmHealthWatch.cpp (MonitorNVLink4Fields: an increase of replays or"
-        " recoveries fails, one of CRC errors warns, from 100 a second on it fails; MonitorNVLink5Fields: any increase"
-        " fails); nvml.h, NVML_FI_DEV_NVLINK_*",
-        nvlink_errors,
-        inside=True,
-        none="GPU",
-    ),
-)

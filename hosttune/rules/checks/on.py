@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
+from hosttune.model.values import grouped
 from hosttune.rules.checks.facts import HOST, RECORD, lacks, refused
 from hosttune.rules.engine import Finding, NoValue, Rule
 
@@ -107,6 +108,22 @@ class On:
         """Return that the check does not apply here."""
         return Finding(outcome="skip", text=text, subject=self.subject)
 
+    def worst(self, findings: Iterable[Finding]) -> Finding:
+        """Return one finding of several about this subject: the worst, with the text of all that are as bad.
+
+        What is unknown is told with the warnings beside it, and what passed with what was skipped.
+        """
+        known: list[Finding] = []
+        try:
+            for finding in findings:
+                known.append(finding)  # noqa: PERF402  # what was found before the end counts
+        except NoValue as no:
+            known.append(no.finding)
+        of = grouped((finding.outcome, finding) for finding in known)
+        kinds = ("fail",), ("unknown", "warn"), ("warn",), ("pass", "skip"), ("skip",)
+        alike = next([one for kind in row for one in of.get(kind, ())] for row in kinds if row[0] in of)
+        return replace(alike[0], text="; ".join(finding.text for finding in alike if finding.text))
+
     def _say(self, outcome: str, text: str, remedy: str | None, source: str, expected: str) -> Finding:
         return Finding(
             outcome=outcome,
@@ -116,6 +133,16 @@ class On:
             source=source or self.reads,
             remedy=remedy,
         )
+
+
+def worst_of(judge: Callable[..., Iterable[Finding]]) -> Callable[..., Finding]:
+    """Make a function that yields all findings about a subject return the worst (`On.worst`)."""
+
+    @wraps(judge)
+    def single(on: On, *things: Any) -> Finding:
+        return on.worst(judge(on, *things))
+
+    return single
 
 
 def check(

@@ -3,142 +3,131 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from hosttune.model.evidence import Evidence
-from hosttune.model.ports import Interface, NicPorts, RdmaPort
-from hosttune.model.validation import CheckResult
-from hosttune.rules.checks.check import Check, skipped
+from hosttune.model.ports import Interface, RdmaPort
 from hosttune.rules.checks.data import table
-from hosttune.rules.checks.facts import listed
+from hosttune.rules.checks.facts import RECORD, listed
 from hosttune.rules.checks.nics import (
     CABLE,
     LINKED,
     NVSENTINEL,
+    READ,
     UNKNOWN,
-    Found,
-    Judged,
-    each_nic,
-    links,
-    not_known,
-    result_of_worst,
+    Function,
+    in_use,
+    nics,
+    unlisted_ports,
 )
+from hosttune.rules.checks.on import On, check, worst_of
+from hosttune.rules.engine import Finding
 
-_ERRORS = "port-errors"
 _WIRE = "clean or swap the cable or transceiver; perfquery -R, or reloading the driver, clears the counters"
-_FEW = "no more errors than the sources of ports.toml allow, since boot and while benchmarks ran"
+_AFTER = "after the benchmarks"
+_Port = RdmaPort | Interface
+_Counts = Mapping[str, int | None]
 
 
-def port_errors(evidence: Evidence) -> Iterable[CheckResult]:
+@check(
+    "port-errors",
+    title="Few errors on ports, and no flapping link",
+    about="each NIC, with the counters of all its ports",
+    why="A bad cable shows itself in error counters long before it breaks; each retransmission stalls a whole job",
+    source=f"{NVSENTINEL}, link counter detection 4.5; Azure/azurehpc-health-checks azure_ib_link_flapping.nhc;"
+    " IEEE 802.3 (bit error rate)",
+    expected="no more errors than the sources of ports.toml allow, since boot and while benchmarks ran",
+    remedy=RECORD,
+    reads=READ,
+    each=nics,
+    inside=True,
+    none="NIC",
+)
+@worst_of
+def port_errors(on: On, nic: Function) -> Iterator[Finding]:
     """Check the error counters of each function's ports, and links that were lost again and again."""
-    return each_nic(evidence, _ERRORS, _FEW, lambda judged: _errors(evidence, judged))
-
-
-def _errors(evidence: Evidence, judged: Judged) -> CheckResult:
-    later = (evidence.ports_later or {}).get(judged.address) if evidence.ports_later is not None else None
-    found = [*not_known(judged)]
-    for port in judged.rdma:
-        found += _counted(evidence, port.name, port.counters, port.counters)
-    for one in judged.interfaces:
-        found += _frames(one, one.counters, one.counters.get("rx_bytes"), "since boot")
-        found += _lost_links(evidence, judged, one)
-    if evidence.ports_later is not None:
-        found += _between(evidence, judged, later)
-    if not found and not any(one.counters for one in judged.interfaces) and len(_bare(judged)) == len(judged.rdma):
-        told = f": {_shown(judged)}" if any(port.counters for port in judged.rdma) else ""
-        return skipped(_ERRORS, judged.address, f"its driver keeps no counters of its ports that have a limit{told}")
-    return result_of_worst(_ERRORS, judged, _FEW, found, _shown(judged))
-
-
-def _all(ports: NicPorts | None) -> list[RdmaPort | Interface]:
-    return [] if ports is None else [*(ports.rdma or ()), *(ports.interfaces or ())]
-
-
-def _own(judged: Judged) -> list[RdmaPort | Interface]:
-    return _all(NicPorts(rdma=judged.rdma, interfaces=judged.interfaces))
-
-
-def _bare(judged: Judged) -> list[str]:
-    """Return the RDMA ports whose driver keeps none of the counters that are judged."""
+    in_use(on, nic)
+    yield from unlisted_ports(on, nic)
+    for port in nic.rdma:
+        yield from _counted(on, port.name, port.counters, port.counters)
+    for net in nic.interfaces:
+        yield from _frames(on, net, net.counters, "since boot")
+        yield from _lost_links(on, net)
+    if on.evidence.ports_later is not None:
+        yield from _later(on, nic, replace(nic, ports=on.evidence.ports_later.get(nic.address)))
     limited = {row["name"] for row in table("ports")["rdma"]}
-    return [port.name for port in judged.rdma if limited.isdisjoint(port.counters)]
-
-
-def _shown(judged: Judged) -> str:
-    """Return the counters above 0 in words, those that are not judged too."""
-    parts = [
-        f"{one.name}: {name} {count}"
-        for one in _own(judged)
-        for name, count in one.counters.items()
+    bare = [port.name for port in nic.rdma if limited.isdisjoint(port.counters)]
+    shown = [
+        f"{port.name}: {name} {count}"
+        for port in _ports(nic)
+        for name, count in port.counters.items()
         if count and name not in ("rx_bytes", "carrier_down_count")
     ]
-    bare = _bare(judged)
-    said = f"; the driver of {listed(bare, 3)} keeps none of the RDMA counters that have a limit" if bare else ""
-    return f"{listed(parts, 8) or 'none'}{said}"
+    told = f"; the driver of {listed(bare, 3)} keeps none of the RDMA counters that have a limit" if bare else ""
+    told = f"{listed(shown, 8) or 'none'}{told}"
+    if len(bare) == len(nic.rdma) and not any(net.counters for net in nic.interfaces):
+        why = f": {told}" if any(port.counters for port in nic.rdma) else ""
+        on.skip(f"its driver keeps no counters of its ports that have a limit{why}")
+    yield on.passed(told)
 
 
-def _counted(
-    evidence: Evidence, name: str, counts: Mapping[str, int | None], whole: Mapping[str, int | None], *,
-    seconds: float | None = None,
-) -> Iterator[Found]:  # fmt: skip
+def _counted(on: On, name: str, counts: _Counts, whole: _Counts, seconds: float | None = None) -> Iterator[Finding]:
     """Judge the counters of an RDMA port: since boot, or with `seconds` those that came in that time.
 
     `whole`: the counters themselves, which cannot count on at their largest number.
     """
-    up = evidence.health.uptime_seconds if evidence.health else None
-    time = up if seconds is None else seconds
-    said = "since boot" if seconds is None else f"in {seconds:.0f} s of benchmarks"
-    lacking = [counter for counter, count in counts.items() if count is None]
-    if lacking:
-        yield Found("unknown", f"{listed(lacking, 3)} of {name} could not be read")
+    health = on.evidence.health
+    time = seconds if seconds is not None else health.uptime_seconds if health else None
+    when, said = ("before", "since boot") if seconds is None else ("later", f"in {seconds:.0f} s of benchmarks")
+    if lacking := [counter for counter, count in counts.items() if count is None]:
+        yield on.unknown(f"{listed(lacking, 3)} of {name} could not be read")
     for row in table("ports")["rdma"]:
         count = counts.get(row["name"])
         if not count:
             continue
-        least = " or more" if (whole.get(row["name"]) or 0) >= row.get("full", math.inf) else ""
-        text = f"{name}: {row['name']} {count}{least} {said}"
+        amiss = on.failed if row[when] == "fail" else on.warned
+        full = whole.get(row["name"]) == row.get("full")
+        text = f"{name}: {row['name']} {count}{' or more' if full else ''} {said}"
         if not row["seconds"]:
-            yield Found(row["before" if seconds is None else "later"], text, _WIRE)
+            yield amiss(text, _WIRE)
         elif not time:
-            yield Found("unknown", f"{text}; how long the host is up is not known")
+            yield on.unknown(f"{text}; how long the host is up is not known")
         elif count * row["seconds"] > row["most"] * max(time, 60.0):
-            limit = f"{row['most']} in {row['seconds']} s"
-            yield Found(row["before" if seconds is None else "later"], f"{text}: more than {limit}", _WIRE)
-        elif whole.get(row["name"]) == row.get("full"):
-            yield Found("unknown", f"{text}: the counter is full, and how many there were since is not known", _WIRE)
+            yield amiss(f"{text}: more than {row['most']} in {row['seconds']} s", _WIRE)
+        elif full:
+            yield on.unknown(f"{text}: the counter is full, and how many there were since is not known", _WIRE)
 
 
-def _frames(one: Interface, counts: Mapping[str, int | None], received: int | None, said: str) -> Iterator[Found]:
+def _frames(on: On, net: Interface, counts: _Counts, said: str) -> Iterator[Finding]:
     """Judge frames with a wrong check sum against the bit error rate that the standard allows."""
     lacking = [name for name, count in counts.items() if count is None and name != "carrier_down_count"]
     if lacking:
-        yield Found("unknown", f"{listed(lacking, 3)} of {one.name} could not be read")
-    limits, wrong = table("ports")["ethernet"], counts.get("rx_crc_errors")
+        yield on.unknown(f"{listed(lacking, 3)} of {net.name} could not be read")
+    limits, wrong, received = table("ports")["ethernet"], counts.get("rx_crc_errors"), counts.get("rx_bytes")
     if not wrong or received is None:
         return
     fast, slow = (math.ceil(received * 8 * limits[rate]) for rate in ("bit_error_rate", "slow_bit_error_rate"))
-    allowed = fast if one.speed_gbps is not None and one.speed_gbps >= limits["fast_gbps"] else slow
-    text = f"{one.name}: rx_crc_errors {wrong} {said}, with {received} bytes received"
+    allowed = fast if net.speed_gbps is not None and net.speed_gbps >= limits["fast_gbps"] else slow
+    text = f"{net.name}: rx_crc_errors {wrong} {said}, with {received} bytes received"
     if wrong > allowed:
-        yield Found("warn", f"{text}: more than {allowed}", _WIRE)
-    elif one.speed_gbps is None and wrong > fast:
-        yield Found("unknown", f"{text}; its speed, which decides how many are allowed, is not known")
+        yield on.warned(f"{text}: more than {allowed}", _WIRE)
+    elif net.speed_gbps is None and wrong > fast:
+        yield on.unknown(f"{text}; its speed, which decides how many are allowed, is not known")
 
 
-def _lost_links(evidence: Evidence, judged: Judged, one: Interface) -> Iterator[Found]:
+def _lost_links(on: On, net: Interface) -> Iterator[Finding]:
     """Judge how often an interface lost its link since boot: the kernel log has the times, a counter the number."""
-    limits, health = table("ports")["flapping"], evidence.health
+    limits, health = table("ports")["flapping"], on.evidence.health
     times, seconds = limits["times"], limits["seconds"]
-    down = one.counters.get("carrier_down_count")
-    events = [e for e in (health.events or () if health else ()) if e.kind == "link-down"]
-    mine = [event for event in events if event.address == judged.address]
+    down = net.counters.get("carrier_down_count")
+    events = health.events or () if health else ()
+    mine = [event for event in events if event.kind == "link-down" and event.address == on.subject]
     count = sum(event.count for event in mine)
     span = max((e.last_seconds or 0 for e in mine), default=0) - min((e.seconds or 0 for e in mine), default=0)
     # Among n events in a span there are two within 6 hours of each other if the n - 1 gaps cannot all be longer.
     near = min((e.least_seconds_apart for e in mine if e.least_seconds_apart is not None), default=math.inf)
     if count >= times and (span <= (count - 1) * seconds or near <= seconds):
-        text = f"{one.name} lost its link {count} times since boot, twice within {seconds // 3600} h"
-        yield Found("warn", text, CABLE)
+        yield on.warned(f"{net.name} lost its link {count} times since boot, twice within {seconds // 3600} h", CABLE)
         return
     if down is not None and down < times:
         return
@@ -146,60 +135,55 @@ def _lost_links(evidence: Evidence, judged: Judged, one: Interface) -> Iterator[
     since = None if health is None or not health.events_links or health.events_unread else health.events_since
     if since is None or up is None or (since > table("limits")["xids"]["whole_log_seconds"] and since > up - seconds):
         told = f"lost its link {down} times since boot" if down is not None else "how often it lost its link"
-        text = f"{one.name}: {told}; when is not known: the kernel log of the last {seconds // 3600} h was not read"
-        yield Found("unknown", text, "journalctl -k | grep -i 'link.*down'")
+        text = f"{net.name}: {told}; when is not known: the kernel log of the last {seconds // 3600} h was not read"
+        yield on.unknown(text, "journalctl -k | grep -i 'link.*down'")
     elif down is not None and seconds < up <= (down - 1) * seconds:
         # Not every driver writes these lines. Soon after a boot the counter has what the set-up did to the interface.
-        text = f"{one.name} lost its link {down} times in {up / 3600:.0f} h, twice within {seconds // 3600} h"
-        yield Found("warn", f"{text}; the kernel log shows {count} of them", CABLE)
+        text = f"{net.name} lost its link {down} times in {up / 3600:.0f} h, twice within {seconds // 3600} h"
+        yield on.warned(f"{text}; the kernel log shows {count} of them", CABLE)
 
 
-def _between(evidence: Evidence, judged: Judged, later: NicPorts | None) -> Iterator[Found]:
-    """Judge what was counted between the two looks."""
-    seconds = evidence.seconds_later or 0.0
-    again = {one.name: one.counters for one in _all(later)}
-    yield from _links_later(judged, judged._replace(ports=later or NicPorts()))
-    for one in _own(judged):
-        counts = again.get(one.name, {})
-        missing = [name for name, count in one.counters.items() if count is not None and counts.get(name) is None]
+def _later(on: On, nic: Function, later: Function) -> Iterator[Finding]:
+    """Judge what was counted between the two looks, and whether each link is what it was. `later`: the second look."""
+    seconds = on.evidence.seconds_later or 0.0
+    after = {port.name: port for port in _ports(later)}
+    for port in _ports(nic):
+        again = after.get(port.name)
+        if nic.links[port.name] == LINKED:
+            yield from _link_later(on, port, again, later.links.get(port.name, UNKNOWN))
+        counts = again.counters if again else {}
+        missing = [name for name, count in port.counters.items() if count is not None and counts.get(name) is None]
         if missing:
-            yield Found("unknown", f"{one.name}: {listed(missing, 3)} could not be read again after the benchmarks")
-        grown = {name: _growth(one.counters.get(name), count) for name, count in counts.items()}
-        if isinstance(one, RdmaPort):
-            yield from _counted(evidence, one.name, grown, counts, seconds=seconds)
+            yield on.unknown(f"{port.name}: {listed(missing, 3)} could not be read again {_AFTER}")
+        grown = {name: _growth(port.counters.get(name), count) for name, count in counts.items()}
+        if isinstance(port, RdmaPort):
+            yield from _counted(on, port.name, grown, counts, seconds)
             continue
-        yield from _frames(one, grown, grown.get("rx_bytes"), f"in {seconds:.0f} s of benchmarks")
-        if grown.get("carrier_down_count"):
-            text = f"{one.name} lost its link {grown['carrier_down_count']} times while benchmarks ran"
-            yield Found("fail", text, CABLE)
+        yield from _frames(on, port, grown, f"in {seconds:.0f} s of benchmarks")
+        if lost := grown.get("carrier_down_count"):
+            yield on.failed(f"{port.name} lost its link {lost} times while benchmarks ran", CABLE)
 
 
-def _links_later(judged: Judged, later: Judged) -> Iterator[Found]:
-    """Yield the ports that had a link before the benchmarks and have none, or a slower one, after them."""
-    known, said = links(later), "after the benchmarks"
-    after = {one.name: one for one in _own(later)}
-    before = links(judged)
-    for one in _own(judged):
-        if before[one.name] != LINKED:
-            continue
-        again = after.get(one.name)
-        if again is None or known[one.name] == UNKNOWN:
-            yield Found("unknown", f"whether {one.name} still has a link {said} is not known")
-        elif known[one.name] != LINKED or (_active(one) and not _active(again)):
-            yield Found("fail", f"{one.name} had a link before the benchmarks, and none that works {said}", CABLE)
-        elif (rate := _rate(one)) is not None and (now := _rate(again)) != rate:
-            if now is None:
-                yield Found("unknown", f"the rate of {one.name} {said} was not read")
-            elif now < rate:
-                yield Found("fail", f"{one.name} ran at {rate:g} Gb/s, and {said} at {now:g}", CABLE)
+def _link_later(on: On, port: _Port, again: _Port | None, link: str) -> Iterator[Finding]:
+    """Judge a port that had a link before the benchmarks. `again`, `link`: the port and its link after them."""
+    was_active, is_active = (getattr(one, "state", "active") == "active" for one in (port, again))
+    if again is None or link == UNKNOWN:
+        yield on.unknown(f"whether {port.name} still has a link {_AFTER} is not known")
+    elif link != LINKED or (was_active and not is_active):
+        yield on.failed(f"{port.name} had a link before the benchmarks, and none that works {_AFTER}", CABLE)
+    elif (rate := _rate(port)) is not None and (now := _rate(again)) != rate:
+        if now is None:
+            yield on.unknown(f"the rate of {port.name} {_AFTER} was not read")
+        elif now < rate:
+            yield on.failed(f"{port.name} ran at {rate:g} Gb/s, and {_AFTER} at {now:g}", CABLE)
 
 
-def _active(one: RdmaPort | Interface) -> bool:
-    return isinstance(one, Interface) or one.state == "active"
+def _ports(nic: Function) -> tuple[_Port, ...]:
+    return *nic.rdma, *nic.interfaces
 
 
-def _rate(one: RdmaPort | Interface) -> float | None:
-    return one.rate_gbps if isinstance(one, RdmaPort) else one.speed_gbps
+def _rate(port: _Port) -> float | None:
+    return port.rate_gbps if isinstance(port, RdmaPort) else port.speed_gbps
 
 
 def _growth(before: int | None, after: int | None) -> int | None:
@@ -207,18 +191,3 @@ def _growth(before: int | None, after: int | None) -> int | None:
     if before is None or after is None:
         return None
     return after - before if after >= before else after
-
-
-CHECKS: tuple[Check, ...] = (
-    Check(
-        _ERRORS,
-        "Few errors on ports, and no flapping link",
-        "each NIC, with the counters of all its ports",
-        "A bad cable shows itself in error counters long before it breaks; each retransmission stalls a whole job",
-        f"{NVSENTINEL}, link counter detection 4.5; Azure/azurehpc-health-checks azure_ib_link_flapping.nhc;"
-        " IEEE 802.3 (bit error rate)",
-        port_errors,
-        inside=True,
-        none="NIC",
-    ),
-)

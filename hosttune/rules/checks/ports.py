@@ -3,317 +3,292 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 
-from hosttune.model.evidence import Evidence
 from hosttune.model.pcitree import shared_switch
 from hosttune.model.ports import RdmaPort
 from hosttune.model.rates import believed_gbps
-from hosttune.model.validation import CheckResult
-from hosttune.rules.checks.check import Check, skipped, unknown
-from hosttune.rules.checks.facts import SOFTWARE, listed
+from hosttune.rules.checks.facts import RECORD, listed
 from hosttune.rules.checks.nics import (
     CABLE,
     ETHERNET,
     IB,
     LINKED,
     NO_LINK,
+    NO_PORT,
     NVSENTINEL,
     OFF,
+    READ,
     STATE,
     UNKNOWN,
-    Cards,
-    Found,
-    Judged,
-    each_nic,
-    links,
-    not_known,
-    result_of_worst,
+    Function,
+    any_linked,
+    in_use,
+    nics,
+    unlisted_ports,
 )
-from hosttune.rules.checks.porterrors import CHECKS as ERROR_CHECKS
+from hosttune.rules.checks.on import On, check, worst_of
+from hosttune.rules.engine import Finding
 
 _MOST_GPUS = 64  # of which it is told that a port is their rail
-_RATE = "port-rate"
 _UNASSIGNED = frozenset((0, 0xFFFF))  # InfiniBand Architecture volume 1, 4.1.3: reserved, and the permissive LID
-_UP = "each port that is set up has a link, and on InfiniBand an address from the subnet manager"
 _DEVICE = "load its driver's RDMA module, look for its messages in the kernel log, and compare: rdma link; rdma dev"
 _UPDATE = "bring the cards of a model to one firmware (mlxfwmanager, or the maker's tool), then reset them or reboot"
 _MANAGER = "start the subnet manager (opensm, or the one of the switch), or look whether it can reach this port: sminfo"
+_ASK = "ibstat, or mlxlink -d DEVICE as root, asks the port itself"
+_SLOWER = "look at the cable, the transceiver and the switch's port: one of them holds the rate down; compare with {0}"
 
 
 # --- state -------------------------------------------------------------------------------------------------------
 
 
-def port_state(evidence: Evidence) -> Iterable[CheckResult]:
+@check(
+    STATE,
+    title="Ports have a link, and InfiniBand ports a subnet manager",
+    about="each NIC (physical function), with all its RDMA ports and network interfaces",
+    why="A cluster is as fast as its worst cable: a rail that is down slows or stops every job that spans hosts",
+    source="Linux Documentation/ABI/stable/sysfs-class-infiniband and testing/sysfs-class-net; InfiniBand Architecture"
+    f" volume 1, 14.2 (subnet management); {NVSENTINEL}, link state detection",
+    expected="each port that is set up has a link, and on InfiniBand an address from the subnet manager",
+    remedy=RECORD,
+    reads=READ,
+    each=nics,
+    inside=True,
+    none="NIC",
+)
+def port_state(on: On, nic: Function) -> Finding:
     """Check each port: its link, and on InfiniBand what the subnet manager gave it.
 
     A port that was set down is not a fault: nothing can use it, and somebody decided so. Only an RDMA port warns where
     the same port of another card of its model has a link. A port that is set up and has no link warns, since a cable
     may be missing on purpose. It is a fault if it is an RDMA port of a card without any link, or if the same port of
-    another card of its model has one.
+    another card of its model has one. A fault tells which GPUs have this function as their rail.
     """
-    return each_nic(evidence, STATE, _UP, lambda judged: _state(evidence, judged))
+    state = on.worst(_state(on, nic))
+    if not nic.rdma or state.outcome in ("pass", "skip"):
+        return state
+    index = on.host.index
+    gpus = [gpu.address for gpu in index.accelerators[:_MOST_GPUS] if shared_switch(index, gpu.address, nic.address)]
+    rail = f"; the rail of GPU {listed(gpus, 3)}, below the same switch" if gpus else ""
+    return replace(state, text=state.text + rail)
 
 
-def _state(evidence: Evidence, judged: Judged) -> CheckResult:
-    known = links(judged)
-    found = [*not_known(judged)]
-    found += [one for port in judged.rdma if known[port.name] == LINKED for one in _managed(port)]
-    found += [Found("unknown", f"{name}: {_words(judged, name)}") for name, link in known.items() if link == UNKNOWN]
-    if LINKED in known.values():
-        found += [*_without_rdma(judged), *_firmware(judged)]
-    others = judged.cards.any_linked(judged.cards.alike(judged)) if judged.rdma else False
-    dead = [name for name, link in known.items() if link == NO_LINK]
-    off = [name for name, link in known.items() if link == OFF]
-    if dead:
-        found.append(_dead(evidence, judged, dead, others, known))
-    if off and LINKED not in known.values():
-        text = f"{', '.join(off)} set down"
-        if others:
-            hint = f"ip link set {off[-1]} up, if it is meant to be used as the other card's is"
-            found.append(Found("warn", f"{text}, and another card of its model has a link there", hint))
-        elif others is None:
-            found.append(Found("unknown", f"{text}; whether another card of its model has a link is not known"))
-    if off and not dead and not found and LINKED not in known.values():
-        return skipped(STATE, judged.address, f"{', '.join(off)} set down: nothing here can use it")
-    good = ", ".join(_words(judged, name) for name in known)
-    return result_of_worst(STATE, judged, _UP, [*found, *_beside(evidence, judged, found)], good)
+def _state(on: On, nic: Function) -> Iterator[Finding]:
+    if nic.nic.kind == IB and nic.ports == NO_PORT and not (nic.free or nic.nic.fabric_bridge):
+        text = f"{nic.device.driver or 'its driver'} holds an InfiniBand function, and there is no RDMA device of it"
+        hint = "load the module that makes the RDMA devices of this driver, then look with: rdma link; ibstat"
+        yield on.warned(text, hint)
+        return
+    in_use(on, nic)
+    yield from unlisted_ports(on, nic)
+    up = LINKED in nic.links.values()
+    for port in nic.rdma:
+        if nic.links[port.name] == LINKED:
+            yield from _managed(on, port)
+    yield from (on.unknown(f"{name}: {_shown(nic, name)}") for name, link in nic.links.items() if link == UNKNOWN)
+    if up:
+        yield from _without_rdma(on, nic)
+        yield from _firmware(on, nic)
+    alike = any_linked(nic.alike) if nic.rdma else False
+    if dead := [name for name, link in nic.links.items() if link == NO_LINK]:
+        yield _dead(on, nic, dead, alike)
+    off = ", ".join(name for name, link in nic.links.items() if link == OFF)
+    if up or not off:
+        yield on.passed(", ".join(_shown(nic, name) for name in nic.links))
+    elif alike:
+        hint = f"ip link set {off.rpartition(' ')[2]} up, if it is meant to be used as the other card's is"
+        yield on.warned(f"{off} set down, and another card of its model has a link there", hint)
+    elif alike is None:
+        yield on.unknown(f"{off} set down; whether another card of its model has a link is not known")
+    else:
+        yield on.skipped(f"{off} set down: nothing here can use it")
 
 
-def _beside(evidence: Evidence, judged: Judged, found: list[Found]) -> Iterator[Found]:
-    """Yield which GPUs have this function below their switch: it is their rail, so a fault of it costs them."""
-    worst = next((one for outcome in ("fail", "unknown", "warn") for one in found if one.outcome == outcome), None)
-    if worst is not None and judged.rdma:
-        index = evidence.host.index
-        gpus = [
-            gpu.address for gpu in index.accelerators[:_MOST_GPUS] if shared_switch(index, gpu.address, judged.address)
-        ]
-        if gpus:
-            yield Found(worst.outcome, f"the rail of GPU {listed(gpus, 3)}, below the same switch", worst.hint)
-
-
-def _managed(port: RdmaPort) -> Iterator[Found]:
+def _managed(on: On, port: RdmaPort) -> Iterator[Finding]:
     """Yield what is wrong with an InfiniBand port that has a link: not active, or without LID or subnet manager."""
     if port.state != "active":
-        yield Found("fail", f"{port.name} is {port.state}: no subnet manager has activated it", _MANAGER)
+        yield on.failed(f"{port.name} is {port.state}: no subnet manager has activated it", _MANAGER)
     elif port.layer == IB and (port.lid is None or port.sm_lid is None):
-        yield Found("unknown", f"{port.name} is active; its LID or the subnet manager's was not read")
+        yield on.unknown(f"{port.name} is active; its LID or the subnet manager's was not read")
     elif port.layer == IB and not _UNASSIGNED.isdisjoint((port.lid, port.sm_lid)):
         text = f"{port.name} is active with LID {port.lid}, subnet manager's LID {port.sm_lid}: none has assigned it"
-        yield Found("fail", text, _MANAGER)
+        yield on.failed(text, _MANAGER)
 
 
-def _dead(evidence: Evidence, judged: Judged, dead: list[str], others: bool | None, known: Mapping[str, str]) -> Found:
-    """Judge ports that are set up and have no link."""
+def _dead(on: On, nic: Function, dead: list[str], alike: bool | None) -> Finding:
+    """Judge ports that are set up and have no link. `alike`: another card of the model has one there."""
     text = f"{', '.join(dead)} set up, without a link"
-    if others:
-        return Found("fail", f"{text}; the same port of another card of its model has one", CABLE)
-    own = LINKED in known.values()
-    card = True if own else judged.cards.any_linked(judged.cards.on_card(judged))
-    fabric = any(port.name in dead for port in judged.rdma)
+    if alike:
+        return on.failed(f"{text}; the same port of another card of its model has one", CABLE)
+    card = True if LINKED in nic.links.values() else any_linked(nic.on_card)
+    fabric = any(port.name in dead for port in nic.rdma)
     if fabric and card is False:
-        return Found("fail", f"{text}, nor has another port of the card", CABLE)
-    if others is None or (fabric and card is None):
-        return Found(
-            "unknown", f"{text}; whether another port of the card or another card of its model has one is not known"
-        )
-    return Found("warn", text, CABLE)
+        return on.failed(f"{text}, nor has another port of the card", CABLE)
+    if alike is None or (fabric and card is None):
+        return on.unknown(f"{text}; whether another port of the card or another card of its model has one is not known")
+    return on.warned(text, CABLE)
 
 
-def _without_rdma(judged: Judged) -> Iterator[Found]:
+def _without_rdma(on: On, nic: Function) -> Iterator[Finding]:
     """Yield that an Ethernet function has no RDMA device although the same function of another card of its model has
     one: collectives leave this rail out. A bond's ports have one RDMA device together, at one of the card's functions.
     """
-    if judged.ports.rdma != () or judged.device.vendor_id in SOFTWARE:
+    if nic.rdma_devices != frozenset() or nic.is_virtual:
         return
-    cards = judged.cards
-    if any("bond" in name for address in cards.on_card(judged) for name in cards.rdma_names(address) or ()):
+    if any("bond" in name for other in nic.on_card for name in other.rdma_devices or ()):
         return
-    alike = {address: cards.rdma_names(address) for address in cards.alike(judged)}
-    having = [address for address, names in alike.items() if names]
-    silent = [address for address, names in alike.items() if names is None]
+    having = [other.address for other in nic.alike if other.rdma_devices]
+    silent = [other.address for other in nic.alike if other.rdma_devices is None]
     if having:
-        yield Found("warn", f"no RDMA device, and {listed(having, 3)}, of the same model, has one", _DEVICE)
+        yield on.warned(f"no RDMA device, and {listed(having, 3)}, of the same model, has one", _DEVICE)
     elif silent:
-        yield Found("unknown", f"no RDMA device; whether {listed(silent, 3)}, of the same model, has one is not known")
+        yield on.unknown(f"no RDMA device; whether {listed(silent, 3)}, of the same model, has one is not known")
 
 
-def _firmware(judged: Judged) -> Iterator[Found]:
+def _firmware(on: On, nic: Function) -> Iterator[Finding]:
     """Yield that its RDMA device runs another firmware than most cards of its model here."""
-    cards, own = judged.cards, _versions(judged)
-    having = {address: cards.judged(address) for address in cards.alike(judged) if cards.rdma_names(address) != ()}
-    seen = {address: _versions(one) if one is not None else () for address, one in having.items()}
-    theirs, unread = list(seen.values()), [address for address, versions in seen.items() if not versions]
-    if not judged.rdma or not any([own, *theirs]):
+    own = _versions(nic)
+    theirs = {other.address: _versions(other) for other in nic.alike if other.rdma_devices != frozenset()}
+    silent = [address for address, versions in theirs.items() if not versions]
+    if not nic.rdma or not any((own, *theirs.values())):
         return  # it has no RDMA device, or its driver tells none
-    (most, count), *rest = Counter([own, *theirs]).most_common()
+    (most, count), *rest = Counter((own, *theirs.values())).most_common()
     if not own:
-        yield Found("unknown", "its firmware was not read, which other cards of its model show")
-    elif unread:
-        yield Found("unknown", f"the firmware of {listed(unread, 3)}, of the same model, was not read")
-    elif rest and (own != most or any(other == count for _, other in rest)):
-        shown = listed(sorted({version for versions in theirs for version in versions if version not in own}), 3)
-        yield Found("warn", f"firmware {', '.join(own)}; other cards of its model have {shown}", _UPDATE)
+        yield on.unknown("its firmware was not read, which other cards of its model show")
+    elif silent:
+        yield on.unknown(f"the firmware of {listed(silent, 3)}, of the same model, was not read")
+    elif rest and (own != most or rest[0][1] == count):
+        others = sorted({version for versions in theirs.values() for version in versions} - set(own))
+        text = f"firmware {', '.join(own)}; other cards of its model have {listed(others, 3)}"
+        yield on.warned(text, _UPDATE)
 
 
-def _versions(judged: Judged) -> tuple[str, ...]:
-    return tuple(sorted({port.firmware for port in judged.rdma if port.firmware}))
+def _versions(nic: Function) -> tuple[str, ...]:
+    return tuple(sorted({port.firmware for port in nic.rdma if port.firmware}))
 
 
-def _words(judged: Judged, name: str) -> str:
+def _shown(nic: Function, name: str) -> str:
     """Return a port in words: "mlx5_0/1 active, linkup, firmware 28.39.1002"."""
-    port = next((one for one in judged.rdma if one.name == name), None)
-    if port is not None:
-        firmware = [f"firmware {port.firmware}"] if port.firmware else []
-        return f"{name} {', '.join([port.state or 'state not read', port.phys_state or 'link not read', *firmware])}"
-    one = next(one for one in judged.interfaces if one.name == name)
-    up = {True: "set up", False: "set down", None: "whether it is set up not read"}[one.is_up]
-    carrier = {True: "carrier", False: "no carrier", None: "carrier not read"}[one.carrier if one.is_up else False]
-    return f"{name} {up}, {carrier}" + (f", MTU {one.mtu}" if one.mtu else "")
+    for port in nic.rdma:
+        if port.name == name:
+            firmware = f", firmware {port.firmware}" if port.firmware else ""
+            return f"{name} {port.state or 'state not read'}, {port.phys_state or 'link not read'}{firmware}"
+    net = next(interface for interface in nic.interfaces if interface.name == name)
+    up = {True: "set up", False: "set down", None: "whether it is set up not read"}[net.is_up]
+    carrier = {True: "carrier", False: "no carrier", None: "carrier not read"}[net.carrier if net.is_up else False]
+    return f"{name} {up}, {carrier}" + (f", MTU {net.mtu}" if net.mtu else "")
 
 
 # --- rate --------------------------------------------------------------------------------------------------------
 
-_LIKE = "full duplex, and the rate (on RoCE also the MTU) of the same port of the other cards of its model"
-_ASK = "ibstat, or mlxlink -d DEVICE as root, asks the port itself"
-_SLOWER = "look at the cable, the transceiver and the switch's port: one of them holds the rate down; compare with {0}"
 
+@check(
+    "port-rate",
+    title="Ports run at the rate of other cards of their model",
+    about="each NIC whose port has a link",
+    why="One port at half its rate halves the collectives of the whole job, and nothing reports it",
+    source="Linux drivers/infiniband/core/sysfs.c (rate_show), Documentation/ABI/testing/sysfs-class-net (speed,"
+    " duplex)",
+    expected="full duplex, and the rate (on RoCE also the MTU) of the same port of the other cards of its model",
+    remedy=RECORD,
+    reads=READ,
+    each=nics,
+    inside=True,
+    none="NIC",
+)
+@worst_of
+def port_rate(on: On, nic: Function) -> Iterator[Finding]:
+    """Check the rate of each function's ports that have a link against other cards of its model.
 
-def port_rate(evidence: Evidence) -> Iterable[CheckResult]:
-    """Check the rate of each function's ports that have a link against other cards of its model."""
-    return each_nic(evidence, _RATE, _LIKE, lambda judged: _rate(evidence, judged))
-
-
-def _rate(evidence: Evidence, judged: Judged) -> CheckResult:
-    known = links(judged)
-    if UNKNOWN in known.values():
-        return unknown(_RATE, judged.address, expected=_LIKE, why="its link is not known", hint=_see(judged))
-    if LINKED not in known.values():
-        if doubts := list(not_known(judged)):
-            return unknown(_RATE, judged.address, expected=_LIKE, why=doubts[0].text, hint=_see(judged))
-        return skipped(_RATE, judged.address, "no link: see port-state")
-    if judged.device.vendor_id in SOFTWARE:
-        return skipped(_RATE, judged.address, "a virtual device: it has no rate of its own")
-    rates = _rates(judged)
-    found = [*not_known(judged), *_duplex(judged, known)]
-    found += [
-        Found("unknown", shown if shown.startswith(name) else f"the rate of {name} was not read", _ASK)
-        for name, (rate, shown) in rates.items()
-        if rate is None
-    ]
-    text = ", ".join(shown if shown.startswith(name) else f"{name} {shown}" for name, (_, shown) in rates.items())
-    own = sorted((rate for rate, _ in rates.values() if rate is not None), reverse=True)
-    like = {address: _fastest_first(judged.cards, address) for address in judged.cards.alike(judged)}
-    silent = [address for address, those in like.items() if those is None]
-    # A function may have several ports: the fastest is compared with the fastest, the next one with the next one.
-    faster = {address: max(theirs) for address, those in like.items() if (theirs := _above(those or [], own))}
+    A function may have several ports: the fastest is compared with the fastest, the next one with the next one.
+    """
+    in_use(on, nic)
+    if UNKNOWN in nic.links.values():
+        on.give_up("its link is not known", f"see {STATE} of {nic.address}")
+    if LINKED in nic.links.values() and nic.is_virtual:
+        on.skip("a virtual device: it has no rate of its own")
+    yield from unlisted_ports(on, nic)
+    if LINKED not in nic.links.values():
+        on.skip(f"no link: see {STATE}")
+    yield from _duplex(on, nic)
+    rates = _rates(nic)
+    yield from (on.unknown(shown, _ASK) for rate, shown in rates.values() if rate is None)
+    text = ", ".join(shown for _, shown in rates.values())
+    own = _fastest_first(nic) or []
+    theirs = {other.address: _fastest_first(other) for other in nic.alike}
+    faster = {
+        address: max(above)
+        for address, those in theirs.items()
+        if (above := [rate for rate, mine in zip(those or (), own, strict=False) if rate > mine])
+    }
+    silent = [address for address, those in theirs.items() if those is None]
     if faster:
         of = max(faster, key=lambda address: faster[address])
-        found.append(Found("warn", f"{text}; {of}, of the same model, runs at {faster[of]:g} Gb/s", _SLOWER.format(of)))
+        yield on.warned(f"{text}; {of}, of the same model, runs at {faster[of]:g} Gb/s", _SLOWER.format(of))
     elif silent:
-        own_too = "" if None in (rate for rate, _ in rates.values()) else f"{text}; "
-        found.append(Found("unknown", f"{own_too}the rate of {listed(silent, 3)}, of the same model, is not known"))
-    elif (small := _smaller(judged, list(like))) is not None:
-        found.append(small)
-    elif not found and not any(like.values()):
-        why = f"{text}; nothing here tells what it can do: no other card of its model has a link on this port"
-        return skipped(_RATE, judged.address, why)
-    good = f"{text}, as other cards of its model" if any(like.values()) else text
-    return result_of_worst(_RATE, judged, _LIKE, found, good)
+        yield on.unknown(f"{text}; the rate of {listed(silent, 3)}, of the same model, is not known")
+    else:
+        yield from _smaller_mtu(on, nic)
+    if any(theirs.values()):
+        yield on.passed(f"{text}, as other cards of its model")
+    else:
+        why = "nothing here tells what it can do: no other card of its model has a link on this port"
+        yield on.skipped(f"{text}; {why}")
 
 
-def _see(judged: Judged) -> str:
-    return f"see {STATE} of {judged.address}"
-
-
-def _rates(judged: Judged) -> dict[str, tuple[float | None, str]]:
+def _rates(nic: Function) -> dict[str, tuple[float | None, str]]:
     """Return the Gb/s of each port with a link, and its text. The RDMA port of an Ethernet port is the same port."""
-    known = links(judged)
-    found: dict[str, tuple[float | None, str]] = {}
-    for port in judged.rdma:
-        if known[port.name] == LINKED and not (port.layer != IB and judged.interfaces):
+    rates: dict[str, tuple[float | None, str]] = {}
+    for port in nic.rdma:
+        if nic.links[port.name] == LINKED and not (port.layer != IB and nic.interfaces):
             lanes = f" ({port.width}X {port.speed})" if port.width and port.speed else ""
-            shown = f"{port.rate_gbps or 0:g} Gb/s{lanes}"
-            rate = believed_gbps(port.layer, port.rate_gbps, port.speed)
-            if rate is None and port.rate_gbps is not None:
-                shown = f"{port.name} shows {shown}, as the kernel does also for a speed that it has no name for"
-            found[port.name] = rate, shown
-    for one in judged.interfaces:
-        if known[one.name] == LINKED:
-            found[one.name] = one.speed_gbps, f"{one.speed_gbps or 0:g} Gb/s"
-    return found
+            rate, shown = believed_gbps(port.layer, port.rate_gbps, port.speed), f"{port.rate_gbps or 0:g} Gb/s{lanes}"
+            text = f"{port.name} {shown}"
+            if rate is None:
+                text = f"{port.name} shows {shown}, as the kernel does also for a speed that it has no name for"
+            rates[port.name] = rate, text if port.rate_gbps is not None else f"the rate of {port.name} was not read"
+    for net in nic.interfaces:
+        if nic.links[net.name] == LINKED:
+            unread = f"the rate of {net.name} was not read"
+            rates[net.name] = net.speed_gbps, f"{net.name} {net.speed_gbps:g} Gb/s" if net.speed_gbps else unread
+    return rates
 
 
-def _fastest_first(cards: Cards, address: str) -> list[float] | None:
+def _fastest_first(nic: Function) -> list[float] | None:
     """Return the Gb/s of a function's ports that have a link, the fastest first; None if it is not known."""
-    linked, judged = cards.has_link(address), cards.judged(address)
-    if not linked or judged is None:
-        return [] if linked is False else None
-    rates = [rate for rate, _ in _rates(judged).values()]
-    if None in rates or not rates:
-        return None
-    return sorted((rate for rate in rates if rate is not None), reverse=True)
+    if not nic.linked:
+        return [] if nic.linked is False else None
+    rates = [rate for rate, _ in _rates(nic).values()]
+    known = [rate for rate in rates if rate is not None]
+    return sorted(known, reverse=True) if rates and len(known) == len(rates) else None
 
 
-def _above(theirs: list[float], own: list[float]) -> list[float]:
-    return [rate for rate, mine in zip(theirs, own, strict=False) if rate > mine]
-
-
-def _smaller(judged: Judged, like: list[str]) -> Found | None:
-    """Return that a RoCE port's MTU is below that of its like: messages between rails then have the smaller one."""
-    own = _mtus(judged)
-    if not own:
-        return None
-    others = {address: _mtus(one) for address in like if (one := judged.cards.judged(address))}
-    unread = [address for address, mtus in {judged.address: own, **others}.items() if 0 in mtus]
-    if unread:
-        return Found("unknown", f"the MTU of {listed(unread, 3)} was not read")
+def _smaller_mtu(on: On, nic: Function) -> Iterator[Finding]:
+    """Yield that a RoCE port's MTU is below that of its like: messages between rails then have the smaller one."""
+    if not (own := _mtus(nic)):
+        return
+    others = {other.address: _mtus(other) for other in nic.alike}
+    silent = [address for address, mtus in {nic.address: own, **others}.items() if 0 in mtus]
     most = max((mtu for mtus in others.values() for mtu in mtus), default=0)
-    if min(own) >= most:
-        return None
-    of = next(address for address, mtus in others.items() if most in mtus)
-    hint = f"ip link set {judged.interfaces[0].name} mtu {most}, and the same on the switch's port"
-    return Found("warn", f"MTU {min(own)}; {of}, of the same model, has {most}", hint)
+    if silent:
+        yield on.unknown(f"the MTU of {listed(silent, 3)} was not read")
+    elif min(own) < most:
+        of = next(address for address, mtus in others.items() if most in mtus)
+        hint = f"ip link set {nic.interfaces[0].name} mtu {most}, and the same on the switch's port"
+        yield on.warned(f"MTU {min(own)}; {of}, of the same model, has {most}", hint)
 
 
-def _mtus(judged: Judged) -> list[int]:
+def _mtus(nic: Function) -> list[int]:
     """Return the MTU of each interface of a RoCE function that has a link; 0 for one that was not read."""
-    if not any(port.layer == ETHERNET for port in judged.rdma):
-        return []
-    known = links(judged)
-    return [one.mtu or 0 for one in judged.interfaces if known[one.name] == LINKED]
+    roce = any(port.layer == ETHERNET for port in nic.rdma)
+    return [net.mtu or 0 for net in nic.interfaces if roce and nic.links[net.name] == LINKED]
 
 
-def _duplex(judged: Judged, known: Mapping[str, str]) -> Iterator[Found]:
-    for one in judged.interfaces:
-        if known[one.name] == LINKED and one.duplex == "half":
+def _duplex(on: On, nic: Function) -> Iterator[Finding]:
+    for net in nic.interfaces:
+        if nic.links[net.name] == LINKED and net.duplex == "half":
             hint = "set both ends to negotiate: ethtool -s NAME autoneg on; and the switch's port likewise"
-            yield Found("fail", f"{one.name} runs half duplex", hint)
-        elif known[one.name] == LINKED and one.duplex != "full":
-            yield Found("unknown", f"the duplex of {one.name} was not read")
-
-
-CHECKS: tuple[Check, ...] = (
-    Check(
-        STATE,
-        "Ports have a link, and InfiniBand ports a subnet manager",
-        "each NIC (physical function), with all its RDMA ports and network interfaces",
-        "A cluster is as fast as its worst cable: a rail that is down slows or stops every job that spans hosts",
-        "Linux Documentation/ABI/stable/sysfs-class-infiniband and testing/sysfs-class-net; InfiniBand Architecture"
-        f" volume 1, 14.2 (subnet management); {NVSENTINEL}, link state detection",
-        port_state,
-        inside=True,
-        none="NIC",
-    ),
-    Check(
-        _RATE,
-        "Ports run at the rate of other cards of their model",
-        "each NIC whose port has a link",
-        "One port at half its rate halves the collectives of the whole job, and nothing reports it",
-        "Linux drivers/infiniband/core/sysfs.c (rate_show), Documentation/ABI/testing/sysfs-class-net (speed, duplex)",
-        port_rate,
-        inside=True,
-        none="NIC",
-    ),
-    *ERROR_CHECKS,
-)
+            yield on.failed(f"{net.name} runs half duplex", hint)
+        elif nic.links[net.name] == LINKED and net.duplex != "full":
+            yield on.unknown(f"the duplex of {net.name} was not read")

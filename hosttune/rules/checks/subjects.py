@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NoReturn
 
+from hosttune.gpu import nvswitches
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import RunningGuest
-from hosttune.rules.checks.facts import AS_LIBVIRT, accelerators, guests_known
+from hosttune.model.host import NvSwitch, RunningGuest
+from hosttune.rules.checks.facts import AS_LIBVIRT, accelerators, guests_known, none_given, why_switches_exist
 from hosttune.rules.engine import Finding, NoValue
 
 
@@ -25,3 +27,20 @@ def guests(evidence: Evidence) -> Iterator[tuple[str, RunningGuest]]:
         raise NoValue(Finding(outcome="unknown", text=why, remedy=AS_LIBVIRT))
     if not known:
         raise NoValue(Finding(outcome="skip", text="no guest here"))
+
+
+def switches(evidence: Evidence) -> Iterator[tuple[str, NvSwitch]]:
+    """Yield every NVSwitch that is a PCI function; the host is unknown where one must be and none is listed."""
+    missed = why_switches_exist(evidence)
+    if missed is not None:
+        hint = f"look with: lspci -d {nvswitches.VENDOR_ID}: (class 0680); power-cycle the host if they are gone"
+        why = Finding(outcome="unknown", text=missed, expected="the NVSwitches of the GPUs' board", remedy=hint)
+        raise NoValue(why)
+    yield from ((switch.address, switch) for switch in evidence.host.nvswitches)
+
+
+def nothing_given(evidence: Evidence, why: str) -> NoReturn:
+    """End a check of guests' devices that has none: skipped, with why, if all guests and drivers are known."""
+    rest = none_given(evidence, "", why)
+    finding = Finding(outcome=rest.outcome, text=rest.actual or "", expected=rest.expected, remedy=rest.hint)
+    raise NoValue(finding)

@@ -213,7 +213,8 @@ def topology(scene: GuestOnHost) -> Iterator[Finding]:
         return
     total = written.sockets * written.dies * written.clusters * written.cores * written.threads
     if total != vcpus:
-        yield Finding(f"the topology makes {total} vCPUs, the guest has {vcpus}", _TOPOLOGY)
+        remedy = f"write <vcpu>{total}</vcpu>, or a topology whose product is {vcpus}"
+        yield Finding(f"the topology makes {total} vCPUs, the guest has {vcpus}", _TOPOLOGY, remedy=remedy)
 
 
 @rule(
@@ -263,7 +264,8 @@ def cell_vcpus(scene: GuestOnHost) -> Iterator[Finding]:
     """Find vCPUs in two cells, in none, or that the guest does not have; and more cells than QEMU takes."""
     most = limit("cells")
     if len(scene.guest.cells) > most:
-        yield Finding(f"{len(scene.guest.cells)} cells, QEMU takes at most {most}", _CELLS)
+        text = f"{len(scene.guest.cells)} cells, QEMU takes at most {most}"
+        yield Finding(text, _CELLS, remedy=f"write at most {most} cells")
     every = CpuSet(range(scene.guest.vcpus))
     counts = Counter(vcpu for cell in scene.guest.cells for vcpu in parse_cpus(cell.vcpus))
     twice = CpuSet(vcpu for vcpu, count in counts.items() if count > 1)
@@ -272,7 +274,7 @@ def cell_vcpus(scene: GuestOnHost) -> Iterator[Finding]:
     beyond = CpuSet(counts) - every
     if beyond:
         text = f"the cells hold vCPUs {beyond}, but the guest has {scene.guest.vcpus} vCPUs: libvirt refuses"
-        yield Finding(text, _CELLS)
+        yield Finding(text, _CELLS, remedy=f"take them out of the cells, or write <vcpu>{max(beyond) + 1}</vcpu>")
     missing = every - counts
     if missing:
         yield Finding(f"vCPUs {missing} are in no cell: libvirt puts them into cell 0", _CELLS, WARN)

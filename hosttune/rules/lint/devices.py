@@ -18,7 +18,6 @@ _DEVICES = sysfs.PCI_DEVICES
 _GROUPS = sysfs.IOMMU_GROUPS
 _SOURCE = "libvirt formatdomain, Host device assignment"
 _VFIO = "Linux Documentation/driver-api/vfio"
-_VFIO_DRIVER = "vfio-pci"
 _ELSEWHERE = "use another slot or port, or a virtual function"
 _VGPU = Need[GuestOnHost]("the host's vGPUs are unknown", lambda scene: scene.host.vgpu is not None)
 
@@ -50,9 +49,11 @@ def device_missing(scene: GuestOnHost) -> Iterator[Finding]:
         if found is None:
             yield Finding(f"{address} does not exist on this host ({_DEVICES})", where)
         elif found.responds is False:
-            yield Finding(f"{address} does not answer: it reads all ones ({_DEVICES})", where)
+            remedy = "power-cycle the host, and look into the kernel log; until then take it out of the guest"
+            yield Finding(f"{address} does not answer: it reads all ones ({_DEVICES})", where, remedy=remedy)
         elif found.is_bridge:
-            yield Finding(f"{address} is a bridge of the host: no guest can have it", where)
+            remedy = "take it out, and pass the devices below it"
+            yield Finding(f"{address} is a bridge of the host: no guest can have it", where, remedy=remedy)
 
 
 @rule(
@@ -100,7 +101,7 @@ def boot_display(scene: GuestOnHost) -> Iterator[Finding]:
     "host-driver",
     INFO,
     _HOSTDEV,
-    right="a device that libvirt does not manage is held by vfio-pci",
+    right="a device that libvirt does not manage is held by vfio-pci, or by a VFIO driver of its own",
     why="the guest does not start until it is",
     source=f"{_SOURCE}, managed; {_VFIO}",
     remedy="bind it to vfio-pci: hosttune plan and apply do it, and keep it so across reboots",
@@ -111,7 +112,7 @@ def host_driver(scene: GuestOnHost) -> Iterator[Finding]:
     """Find devices without managed='yes' that another driver holds now; vGPUs stay with their maker's driver."""
     for device in each(scene):
         found = scene.pci.get(device.source or "")
-        if found is None or device.managed or _is_vgpu(scene, device) or found.driver == _VFIO_DRIVER:
+        if found is None or device.managed or _is_vgpu(scene, device) or "vfio" in (found.driver or ""):
             continue
         if found.driver is None and not found.unbound:
             yield unknown(f"the driver of {device.source} is unknown", scene.place_of(device))
@@ -157,7 +158,9 @@ def managed(scene: GuestOnHost) -> Iterator[Finding]:
                 f"{device.source} is a virtual function that its maker's driver holds as a vGPU: managed='yes' rebinds"
                 " it to vfio-pci, which breaks it; it wants managed='no'"
             )
-            yield Finding(text, scene.place_of(device))
+            yield Finding(
+                text, scene.place_of(device), remedy="write managed='no', and leave it with its maker's driver"
+            )
         elif device.managed:
             text = f"{device.source}: managed='yes' gives it back to the host's driver whenever the guest stops"
             yield Finding(text, scene.place_of(device), INFO)
@@ -191,7 +194,7 @@ def iommu_group(scene: GuestOnHost) -> Iterator[Finding]:
     without = sorted(a for a in passed if (found := scene.pci.get(a)) is not None and found.iommu_group is None)
     if without and scene.host.iommu is not None and scene.host.iommu.present is False:
         text = f"{named(without)} in no IOMMU group: the IOMMU is off, and no device can be passed until it is on"
-        yield Finding(text, _HOSTDEV, INFO)
+        yield Finding(text, _HOSTDEV, INFO, remedy="switch the IOMMU on, in the firmware and in the kernel's arguments")
     elif without:
         yield unknown(f"the IOMMU groups of {named(without)} are unknown", _HOSTDEV)
 

@@ -77,7 +77,10 @@ def _says_windows(scene: GuestOnHost) -> bool:
 def secure_boot(scene: GuestOnHost) -> Iterator[Finding]:
     """Find UEFI guests in which Secure Boot is on, or may be: libvirt then chooses any firmware."""
     if scene.written("os/loader[@secure='yes']") or scene.guest.secure_boot:
-        yield Finding("Secure Boot is on: drivers that are built in the guest do not load", _FIRMWARE)
+        text = "Secure Boot is on: drivers that are built in the guest do not load"
+        loader = scene.written("os/loader[@secure='yes']")
+        remedy = "take secure='yes' and its <nvram> out, and name a firmware without Secure Boot" if loader else None
+        yield Finding(text, _FIRMWARE, remedy=remedy)
     elif (
         scene.guest.secure_boot is None
         and scene.written("os[@firmware='efi']")
@@ -127,7 +130,7 @@ def guest_sleep(scene: GuestOnHost) -> Iterator[Finding]:
     right="this QEMU and libvirt offer what the guest asks for",
     why="the guest does not start",
     source="virsh domcapabilities",
-    remedy="fewer vCPUs, or install what is missing (OVMF for UEFI)",
+    remedy="ask for what virsh domcapabilities shows",
     needs=(_OFFER,),
     applies=lambda scene: scene.x86 and scene.demanding,
 )
@@ -138,13 +141,14 @@ def hypervisor_offers(scene: GuestOnHost) -> Iterator[Finding]:
         return
     if offered.max_vcpus is not None and scene.guest.vcpus > offered.max_vcpus and scene.q35:
         text = f"{scene.guest.vcpus} vCPUs, this QEMU's machine takes {offered.max_vcpus}"
-        yield Finding(text, "/domain/vcpu")
+        yield Finding(text, "/domain/vcpu", remedy=f"write at most <vcpu>{offered.max_vcpus}</vcpu>")
     if scene.guest.firmware == "efi" and offered.firmwares is not None and "efi" not in offered.firmwares:
-        yield Finding("libvirt finds no UEFI firmware here", "/domain/os", INFO)
+        yield Finding("libvirt finds no UEFI firmware here", "/domain/os", INFO, remedy="install OVMF (package ovmf)")
     mode = scene.guest.cpu.mode
     same = offered.domain_type in (None, scene.guest.type)
     if mode is not None and same and offered.cpu_modes is not None and mode not in offered.cpu_modes:
-        yield Finding(f"CPU mode {mode} is not offered here", "/domain/cpu", INFO)
+        remedy = f"write one of its modes: {', '.join(sorted(offered.cpu_modes))}"
+        yield Finding(f"CPU mode {mode} is not offered here", "/domain/cpu", INFO, remedy=remedy)
 
 
 @rule(

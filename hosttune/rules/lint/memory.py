@@ -42,7 +42,7 @@ def memory_sum(scene: GuestOnHost) -> Iterator[Finding]:
             f"<memory> is {format_size(guest.memory_bytes)} ({guest.memory_bytes} bytes), but the cells add up to "
             f"{format_size(sum(sizes))} ({sum(sizes)} bytes): libvirt gives the guest the cells' sum"
         )
-        yield Finding(text, "/domain/memory")
+        yield Finding(text, "/domain/memory", remedy=f"write <memory unit='KiB'>{sum(sizes) // 1024}</memory>")
 
 
 @rule(
@@ -69,7 +69,7 @@ def memory_bound(scene: GuestOnHost) -> Iterator[Finding]:
         yield Finding(text, _NUMATUNE)
     elif numatune.mode is None:
         text = "numatune has no <memory>: QEMU's own memory, beside that of the cells, may come from any node"
-        yield Finding(text, _NUMATUNE)
+        yield Finding(text, _NUMATUNE, remedy="add <memory mode='strict' nodeset='…'/> with the nodes of the cells")
 
 
 @rule(
@@ -93,7 +93,8 @@ def memory_nodes(scene: GuestOnHost) -> Iterator[Finding]:
         yield Finding(f"nodes {CpuSet(absent)} do not exist on this host ({_NODES})", _NUMATUNE)
     empty = CpuSet(node for node in wanted & known.keys() if known[node].memory_bytes == 0)
     if empty:
-        yield Finding(f"nodes {empty} have no memory ({_NODES}/node*/meminfo)", _NUMATUNE)
+        remedy = f"name nodes that have memory: {CpuSet(node for node in known if known[node].memory_bytes)}"
+        yield Finding(f"nodes {empty} have no memory ({_NODES}/node*/meminfo)", _NUMATUNE, remedy=remedy)
 
 
 @rule(

@@ -31,6 +31,14 @@ def _pages(scene: GuestOnHost) -> tuple[Pages, ...]:
     return tuple(p for p in scene.guest.backing.pages or () if p.size_bytes is None or p.size_bytes > _SMALL_BYTES)
 
 
+def _element(scene: GuestOnHost) -> str:
+    """Return the element for the largest pages of this host up to 1 GiB: larger ones are more than a cell's share."""
+    offered = {page.size_bytes for node in scene.host.numa_nodes for page in node.hugepages or ()}
+    size = max((size for size in offered if size <= 1 << 30), default=1 << 30)
+    number, unit = format_size(size).split()
+    return f"<page size='{number}' unit='{unit}' nodeset='…'/>"
+
+
 def _has_pages(scene: GuestOnHost) -> bool:
     return bool(_pages(scene))
 
@@ -42,19 +50,21 @@ def _has_pages(scene: GuestOnHost) -> bool:
     right="the memory of a guest with host devices or pinned vCPUs has huge pages",
     why="the IOMMU and the guest walk 4 KiB pages, and starting takes longer",
     source=f"{_SOURCE}; Linux admin-guide/mm/hugetlbpage",
-    remedy="write <hugepages><page size='1' unit='GiB' nodeset='…'/></hugepages> for all cells",
+    remedy="write <hugepages> with a <page> for all cells",
     applies=lambda scene: not scene.confidential and (bool(scene.given) or scene.all_pinned or _has_pages(scene)),
 )
 def huge_pages(scene: GuestOnHost) -> Iterator[Finding]:
     """Find GPUs on ordinary pages, and cells that the huge pages leave out."""
     pages = _pages(scene)
     if not pages:
-        yield Finding("no huge pages: the IOMMU and the guest walk 4 KiB pages, and starting takes longer", _BACKING)
+        text = "no huge pages: the IOMMU and the guest walk 4 KiB pages, and starting takes longer"
+        yield Finding(text, _BACKING, remedy=f"write <hugepages>{_element(scene)}</hugepages> for all cells")
         return
     covered = CpuSet().union(*(parse_cpus(page.cells) for page in pages))
     left = CpuSet(cell.id for cell in scene.guest.cells) - covered
     if left and all(page.cells is not None for page in pages):
-        yield Finding(f"no huge pages for cells {CpuSet(left)}: they get ordinary ones", _HUGE)
+        text = f"no huge pages for cells {CpuSet(left)}: they get ordinary ones"
+        yield Finding(text, _HUGE, remedy=f"add cells {CpuSet(left)} to the nodeset of a <page>")
 
 
 @rule(
@@ -64,7 +74,7 @@ def huge_pages(scene: GuestOnHost) -> Iterator[Finding]:
     right="the size of the huge pages is written, and the host has that size",
     why="the guest does not start; a size that is not written is the host's default, which a kernel argument changes",
     source=f"{_SOURCE}, hugepages; {_NODES}/node*/hugepages",
-    remedy="write <page size='1' unit='GiB'/>, or a size of this host",
+    remedy="write a size that this host has",
     applies=_has_pages,
 )
 def page_sizes(scene: GuestOnHost) -> Iterator[Finding]:
@@ -75,14 +85,14 @@ def page_sizes(scene: GuestOnHost) -> Iterator[Finding]:
         settings = scene.host.memory_settings
         now = settings.default_hugepage_bytes if settings else None
         text = f"huge pages without a size: it is the host's default, {format_size(now) if now else 'unknown here'}"
-        yield Finding(text, _HUGE, WARN)
+        yield Finding(text, _HUGE, WARN, remedy=f"write the size: {_element(scene)}")
     if not offered:
         yield unknown("which sizes of huge pages the host has is unknown", _HUGE)
     for page in pages:
         if page.size_bytes and offered and page.size_bytes not in offered:
             sizes = " and ".join(format_size(size) for size in sorted(offered))
             text = f"pages of {format_size(page.size_bytes)}: this host has {sizes} ({_NODES}/node*/hugepages)"
-            yield Finding(text, _HUGE)
+            yield Finding(text, _HUGE, remedy=f"write {_element(scene)}")
 
 
 @rule(
@@ -133,7 +143,8 @@ def pages_reserved(scene: GuestOnHost) -> Iterator[Finding]:
                 f"needs {needed // size} pages of {format_size(size)} on node {node}, where {pool.total} are reserved "
                 f"({path}): reserve them before the start"
             )
-            yield Finding(text, _HUGE)
+            remedy = f"reserve {needed // size} of them at boot, or let hosttune plan and apply do it"
+            yield Finding(text, _HUGE, remedy=remedy)
 
 
 @rule(
@@ -157,7 +168,7 @@ def hugetlbfs_mount(scene: GuestOnHost) -> Iterator[Finding]:
             yield Finding(f"no hugetlbfs of {format_size(size)} pages is mounted", _HUGE)
         elif all(mount.libvirt is False for mount in alike):
             text = f"libvirt has not found the hugetlbfs at {alike[0].path}: it was mounted after its start"
-            yield Finding(text, _HUGE)
+            yield Finding(text, _HUGE, remedy="restart libvirt's daemon: it looks for mounts when it starts")
 
 
 @rule(
@@ -181,7 +192,8 @@ def memory_locking(scene: GuestOnHost) -> Iterator[Finding]:
         least = guest.memory_bytes + _VFIO_RESERVE
         if limit < least:
             text = f"hard_limit {format_size(limit)} is below memory + 1 GiB ({format_size(least)}) that VFIO locks"
-            yield Finding(text, "/domain/memtune/hard_limit")
+            remedy = f"write <hard_limit unit='KiB'>{-(-least // 1024)}</hard_limit>, or take it out: libvirt sets one"
+            yield Finding(text, "/domain/memtune/hard_limit", remedy=remedy)
 
 
 @rule(

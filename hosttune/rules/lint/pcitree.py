@@ -446,6 +446,7 @@ def iommu_width(scene: GuestOnHost) -> Iterator[Finding]:
     have = written.limit if written else None
     if wanted.limit is not None and (have is None or have > wanted.limit):
         text = f"the IOMMU maps {wanted.limit} address bits, and the guest's CPU has {have or 'more'}"
-        yield Finding(text, _WIDTH)
+        yield Finding(text, _WIDTH, remedy=f"write <maxphysaddr mode='passthrough' limit='{wanted.limit}'/> in <cpu>")
     elif wanted.limit is None and wanted.finding is not None:
-        yield Finding(wanted.finding[1], _WIDTH, wanted.finding[0])
+        level, text = wanted.finding
+        yield Finding(text, _WIDTH, {"error": ERROR}.get(level, level))

@@ -44,11 +44,12 @@ def vcpu_pins(scene: GuestOnHost) -> Iterator[Finding]:
     if wide:
         example = f"vCPU {wide[0]} may use {scene.pins[wide[0]]}"
         text = f"vCPUs {CpuSet(wide)} are pinned to several CPUs each ({example}): they move, and meet each other"
-        yield Finding(text, _PINS)
+        yield Finding(text, _PINS, remedy="give each of them one CPU of its own: hosttune plan chooses them")
     beyond = [pin.id for pin in scene.guest.vcpu_pins if pin.id >= scene.guest.vcpus]
     if beyond:
         text = f"pins for vCPUs {CpuSet(beyond)}, but the guest has {scene.guest.vcpus} vCPUs"
-        yield Finding(text, f"{_PINS}[@vcpu='{min(beyond)}']")
+        remedy = f"take these pins out, or write <vcpu>{max(beyond) + 1}</vcpu>"
+        yield Finding(text, f"{_PINS}[@vcpu='{min(beyond)}']", remedy=remedy)
 
 
 @rule(
@@ -74,9 +75,11 @@ def cpus_usable(scene: GuestOnHost) -> Iterator[Finding]:
         if absent:
             yield Finding(f"CPUs {absent} of {who} do not exist on this host ({_SYSFS}/possible)", where)
         if offline:
-            yield Finding(f"CPUs {offline} of {who} are offline ({_SYSFS}/online)", where)
+            remedy = f"pin to CPUs that are online, or echo 1 > {_SYSFS}/cpuN/online of each"
+            yield Finding(f"CPUs {offline} of {who} are offline ({_SYSFS}/online)", where, remedy=remedy)
         if cpus & hidden:
-            yield Finding(f"CPUs {cpus & hidden} of {who} are hidden by a cpuset from guests", where)
+            remedy = "pin to other CPUs, or add these to AllowedCPUs= of machine.slice"
+            yield Finding(f"CPUs {cpus & hidden} of {who} are hidden by a cpuset from guests", where, remedy=remedy)
 
 
 @rule(
@@ -254,7 +257,7 @@ def iothread_missing(scene: GuestOnHost) -> Iterator[Finding]:
     used |= {disk.iothread for disk in scene.guest.disks if disk.iothread is not None}
     if used and len(used) > scene.guest.iothreads:
         text = f"I/O threads {named(sorted(used))} are pinned or used, but the guest has {scene.guest.iothreads}"
-        yield Finding(text, _IOTHREADS)
+        yield Finding(text, _IOTHREADS, remedy=f"write <iothreads>{len(used)}</iothreads>")
 
 
 def _on_vcpus(scene: GuestOnHost, cpus: CpuSet, who: str, where: str) -> Iterator[Finding]:

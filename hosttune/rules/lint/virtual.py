@@ -144,7 +144,8 @@ def nic_queues(scene: GuestOnHost) -> Iterator[Finding]:
     if single:
         names = named(nic.source or "?" for nic in single)
         text = f"network interfaces ({names}) with one queue, for {scene.guest.vcpus} vCPUs"
-        yield Finding(text, f"{_INTERFACE}/driver")
+        remedy = f"write <driver queues='{min(8, scene.guest.vcpus)}'/> in the interface"
+        yield Finding(text, f"{_INTERFACE}/driver", remedy=remedy)
 
 
 @rule(

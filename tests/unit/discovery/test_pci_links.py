@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pcitrees import CARD, PORT, Tree, link
 
+from hosttune.inventory.pcielink import path
 from hosttune.model.host import Host
 
 
@@ -123,9 +124,8 @@ def test_the_slot_of_a_card_with_a_switch_is_slow_while_its_gpu_rests(
     devices = tree.discover()[0]
     found = {address: device.link.state for address, device in devices.items() if device.link}
     assert (found["0000:01:00.0"], found["0000:03:00.0"]) == (state, "full")
-    assert [bridge.address for bridge in Host(pci=tuple(devices.values())).index.uplinks("0000:03:00.0")] == [
-        "0000:01:00.0"
-    ]
+    links = path(Host(pci=tuple(devices.values())).index, "0000:03:00.0")
+    assert [(hop.end.address, hop.state) for hop in links] == [("0000:03:00.0", "full"), ("0000:01:00.0", state)]
 
 
 def test_a_device_in_d3cold_is_not_asked_for_its_registers(tree: Tree) -> None:

@@ -78,7 +78,6 @@ def outcomes(
         ((SPX, (None, "NPS1")), ["unknown", "unknown"]),
         ((SPX, SPX, (None, None)), ["unknown"] * 3),
         ((SPX, CPX, (None, None)), ["unknown"] * 3),
-        ((("SPX", "NPS4"),), ["unknown"]),
     ],
 )
 def test_modes_of_the_gpus_of_a_model(modes: tuple[Modes, ...], expected: list[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
-from evidences import GPU, evidence, gpu, guest, host, with_pci
+from evidences import GPU, evidence, gpu, guest, host, switch, with_pci
 from exposed import lines, needs_promtool, of, promtool, text_of, value, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ from hosttune.metrics.results import MOST_STATUS
 from hosttune.metrics.writing import MOST_LABEL, label_value, written
 from hosttune.model.evidence import STATE, Evidence, Health, KernelEvent
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import DeviceSource, LinkEnd, Problem, SeenDevice
+from hosttune.model.host import DeviceSource, Problem, SeenDevice
 from hosttune.model.intent import Intent
 from hosttune.model.quarantine import DeviceRecord, HandoverState, Recording
 from hosttune.model.result import Drift, Entry, OpenTransaction, Result
@@ -216,9 +216,9 @@ def test_devices_of_a_host_without_a_list_are_unknown() -> None:
 def test_a_link_at_both_ends_and_what_both_can_do() -> None:
     slow = gpu()
     assert slow.link is not None
-    port = LinkEnd(address="0000:17:00.0", speed_gts=5.0, width=8, max_speed_gts=16.0, max_width=16)
-    link = msgspec.structs.replace(slow.link, speed_gts=5.0, width=8, upstream=port)
-    found = values(text_of(with_pci(msgspec.structs.replace(slow, link=link)), None))
+    link = msgspec.structs.replace(slow.link, speed_gts=5.0, width=8)
+    ports = switch(link=msgspec.structs.replace(link, max_speed_gts=16.0))
+    found = values(text_of(evidence(host(pci=(*ports, msgspec.structs.replace(slow, link=link)))), None))
     assert value(found, "hosttune_pcie_link_speed_gts", address=GPU, end="device") == 5
     assert value(found, "hosttune_pcie_link_width", address=GPU, end="port") == 8
     assert value(found, "hosttune_pcie_link_speed_gts_expected", address=GPU) == 16

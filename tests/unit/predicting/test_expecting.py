@@ -278,12 +278,14 @@ def test_a_guest_of_a_plan_has_its_own_nodes() -> None:
 def test_the_emulated_ports_of_a_guest_say_nothing_of_the_slot() -> None:
     """QEMU's root ports report 2.5 or 16 GT/s, whatever the device has on the host."""
     gpu = HOST.index.accelerators[0].address
-    pci = []
-    for one in HOST.pci:
-        if one.address == gpu and one.link is not None and one.link.upstream is not None:
-            one = replace(one, link=replace(one.link, upstream=replace(one.link.upstream, max_speed_gts=16.0)))
-        pci.append(one)
-    host = replace(HOST, pci=tuple(pci))
+    port = HOST.index.pci[gpu].parent
+    pci = tuple(
+        replace(one, link=replace(one.link, speed_gts=16.0, max_speed_gts=16.0 if one.address == port else 32.0))
+        if one.address in (gpu, port) and one.link
+        else one
+        for one in HOST.pci
+    )
+    host = replace(HOST, pci=pci)
     subject = f"{gpu}, near node"
     assert rows(host)["h2d", subject].bound == 31.51
     assert rows(replace(host, hypervisor=True))["h2d", subject].bound == 63.02

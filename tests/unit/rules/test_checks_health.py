@@ -16,7 +16,6 @@ from hosttune.discovery.kernellog import interesting, is_broken, parse_dmesg, pa
 from hosttune.model.evidence import STATE, Evidence, Health, KernelEvent
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Link, Nvme, NvSwitch, PciDevice, Problem
-from hosttune.model.problems import MEMORY_UNSURE
 from hosttune.model.result import Result
 from hosttune.model.validation import CheckResult, Sample, Validation
 from hosttune.rules.checks.data import table
@@ -35,7 +34,7 @@ def code(number: int, address: str = A, **facts: Any) -> KernelEvent:
 
 
 def one(found: Evidence, check: str, subject: str = A) -> CheckResult:
-    result = of(found, check, "health")[subject]
+    result = of(found, check, "kernelevents", "health")[subject]
     assert is_whole(result)
     return result
 
@@ -381,30 +380,10 @@ def test_memory_that_the_kernel_found_corrupted(
     assert ("found 1 GiB of memory corrupted" in (found.actual or "")) is bool(corrupted)
 
 
-@pytest.mark.parametrize(("corrupted", "expected"), [(0, "unknown"), (4096, "unknown")])
-def test_memory_errors_where_the_kernels_files_about_memory_contradict_each_other(
-    corrupted: int, expected: str
-) -> None:
-    doubt = Problem(what=MEMORY_UNSURE, where="/sys/devices/system/node", why="the nodes hold 1 GiB, and so on")
-    found = one(
-        evidence(host={"problems": (doubt,)}, health=logged(corrupted_bytes=corrupted)), "machine-check", "host"
-    )
-    assert found.outcome == expected
-    assert "the nodes hold 1 GiB" in (found.actual or "")
-    assert "grep MemTotal" in (found.hint or "")
-
-
 def test_counts_of_memory_errors_that_the_kernel_refuses_are_unknown() -> None:
     doubt = Problem(what="unreadable", where="/sys/devices/system/edac/mc/mc0/ue_count", why="Permission denied")
     found = evidence(health=logged(edac={}), problems=(doubt,))
     assert one(found, "machine-check", "host").outcome == "unknown"
-
-
-def test_an_xid_of_a_bridge_is_that_of_a_gpu_that_it_does_not_name() -> None:
-    bridge = PciDevice(address="0000:40:01.0", class_code="060400")
-    found = evidence(nvidia(), host={"pci": (function(A), bridge)}, health=logged(code(79, bridge.address)))
-    assert one(found, "xid").outcome == "unknown"
-    assert one(found, "xid", bridge.address).outcome == "fail"
 
 
 # --- AER -----------------------------------------------------------------------------------------------------

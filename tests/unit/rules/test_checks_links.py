@@ -61,7 +61,6 @@ def of_gpu(**more: Any) -> Evidence:
         # not known
         ({"link": link(None)}, "unknown"),
         ({"link": link(32.0, None)}, "unknown"),
-        ({"link": link(8.0, state="unknown", why="a virtual port")}, "unknown"),
         ({"link": link(8.0), "power_state": "D3hot"}, "unknown"),
         ({"link": link(), "power_state": "D3hot"}, "pass"),
         ({"link": link(32.0, 8), "power_state": "D3hot"}, "fail"),
@@ -91,8 +90,8 @@ def test_a_gpu_link(device: dict[str, Any], expected: str) -> None:
         ),
         ({}, (32.0, 16), "pass", "32 GT/s x16 under load"),
         # what it does under load is what it can do
-        ({"link": link(2.5)}, (16.0, 16), "fail", "16 GT/s x16 under load, 2.5 GT/s x16 at rest, lower than both"),
-        ({"link": link(2.5)}, (2.5, 16), "fail", "2.5 GT/s x16 under load, lower than both"),
+        ({"link": link(2.5)}, (16.0, 16), "fail", "2.5 GT/s x16 at rest, 16 GT/s x16 of 32 GT/s x16, which both"),
+        ({"link": link(2.5)}, (2.5, 16), "fail", "2.5 GT/s x16 under load, 2.5 GT/s x16 of 32 GT/s x16, which both"),
         ({"link": link(2.5)}, (32.0, 8), "fail", "32 GT/s x8 under load"),
         ({}, (16.0, 16), "fail", "16 GT/s x16 under load, 32 GT/s x16 at rest"),
         ({"link": link(2.5), "runtime_status": "suspended"}, (16.0, 16), "fail", "16 GT/s x16 under load"),
@@ -117,50 +116,10 @@ def test_a_link_at_rest_leads_to_level_1() -> None:
     assert (other.outcome, "--level 1" in (other.hint or "")) == ("unknown", False)
 
 
-DRIVERS_LINK: dict[str, Any] = {
-    "pcie_generation": 5,
-    "pcie_max_generation": 5,
-    "pcie_gpu_max_generation": 5,
-    "pcie_width": 16,
-    "pcie_max_width": 16,
-}
-
-
-@pytest.mark.parametrize(
-    ("told", "why"),
-    [
-        ({"pcie_width": 8}, "sources disagree: the link says 16 lanes, nvidia-smi 8"),
-        ({"pcie_max_width": 8}, "sources disagree: the link says 16 lanes, nvidia-smi 8 at most"),
-        ({"pcie_max_width": 32}, "sources disagree: the link says 16 lanes at most, nvidia-smi 32"),
-        ({"pcie_generation": 6}, "sources disagree: the link says 32 GT/s at most, nvidia-smi 64"),
-        ({"pcie_max_generation": 4}, "sources disagree: the link says 32 GT/s, nvidia-smi 16 at most"),
-        ({"pcie_gpu_max_generation": 6}, "sources disagree: the link says 32 GT/s at most, nvidia-smi 64"),
-        ({"pcie_generation": 1}, "at rest: nvidia-smi read 2.5 GT/s"),
-        ({"pcie_width": None}, "its driver did not report the link's width"),
-        (dict.fromkeys(DRIVERS_LINK), "its driver did not report the link's generation"),
-    ],
-)
-def test_a_link_that_its_driver_does_not_confirm_does_not_pass(told: dict[str, Any], why: str) -> None:
-    sister = "0000:99:00.0"
-
-    def found(**facts: Any) -> tuple[str, str | None]:
-        devices = with_pci(gpu(driver="nvidia"), gpu(sister, driver="nvidia"))
-        known = Gpu(address=GPU, vendor="nvidia", source="nvidia-smi", **(DRIVERS_LINK | facts))
-        other = Gpu(address=sister, vendor="nvidia", source="nvidia-smi", **DRIVERS_LINK)
-        whole = msgspec.structs.replace(devices.host, gpus=(known, other))
-        result = judged("pcie-link", msgspec.structs.replace(devices, host=whole))[GPU]
-        return result.outcome, result.actual
-
-    assert found() == ("pass", "32 GT/s x16")
-    outcome, actual = found(**told)
-    assert outcome == "unknown"
-    assert why in (actual or "")
-
-
 def test_a_slower_slot_is_by_design_and_the_reason_names_the_port() -> None:
     slower = [bridge(ROOT_PORT, None, "root-port", link=link(16.0, 8, 16.0, 8))]
     found = evidence(host(pci=(*slower, gpu(parent=ROOT_PORT, link=link(16.0, 8)))))
-    assert outcome("pcie-link", found, GPU) == ("pass", f"16 GT/s x8, by design: {ROOT_PORT} can do 16 GT/s x8")
+    assert outcome("pcie-link", found, GPU) == ("pass", f"16 GT/s x8, by design: {ROOT_PORT} above can do 16 GT/s x8")
     faulty = evidence(host(pci=(*slower, gpu(parent=ROOT_PORT, link=link(8.0, 8)))))
     result = judged("pcie-link", faulty)[GPU]
     assert (result.outcome, result.expected) == ("fail", "16 GT/s x8, the most that both ends can do")

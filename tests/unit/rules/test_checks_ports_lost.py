@@ -1,4 +1,4 @@
-"""A RoCE and an InfiniBand port, recorded whole, then each file and answer lost, emptied and cut short: nothing improves.
+"""A RoCE and an InfiniBand port, recorded whole; then files and answers are lost, emptied, cut short: nothing improves.
 
 The captured hosts of the other sweeps have no RoCE port; the texts are real (tests/cases/ports).
 """

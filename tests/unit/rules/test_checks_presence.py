@@ -556,27 +556,6 @@ def file_of(address: str, name: str) -> str:
     return next(path for path in whole()._files if path.endswith(f"/{address}/{name}"))
 
 
-def slowed(address: str) -> dict[str, bytes | None]:
-    """Files of sysfs that say Gen1 and at most Gen1."""
-    return {file_of(address, f"{when}_link_speed"): b"2.5 GT/s PCIe\n" for when in ("current", "max")}
-
-
-@pytest.mark.parametrize("address", [LOST, "0000:42:00.0"])
-def test_a_link_whose_files_say_less_than_its_registers_is_unknown(address: str) -> None:
-    slow = slowed(address)
-    told = result(without(put=slow), address, "pcie-link")
-    assert told.outcome == "unknown"
-    assert "says 2.5 GT/s at most" in (told.actual or "")
-    assert f"{TREE}/{address}/config 32" in (told.actual or "")
-
-
-def test_a_link_of_which_the_makers_tool_says_more_is_unknown() -> None:
-    slow = slowed(LOST)
-    told = result(without(put={**slow, file_of(LOST, "config"): None}), LOST, "pcie-link")
-    assert told.outcome == "unknown"
-    assert "says 2.5 GT/s at most, nvidia-smi 32" in (told.actual or "")
-
-
 def test_a_result_names_only_what_was_read() -> None:
     assert result(without(), LOST, "pcie-link").source == (
         f"{TREE}/{LOST}/{{current,max}}_link_{{speed,width}}, {TREE}/{LOST}/config,"

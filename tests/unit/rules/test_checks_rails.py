@@ -13,9 +13,8 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.host import DeviceSource, Host, Nic, PciDevice, SeenDevice
 from hosttune.model.ports import NicPorts
 from hosttune.rules.checks import results_of
-from hosttune.rules.checks.rails import CHECKS
+from hosttune.rules.checks.rails import gpu_rail
 
-[RAIL] = CHECKS
 OTHER_ROOT, OTHER_UP, OTHER_DOWN, LONE = "0000:25:01.0", "0000:26:00.0", "0000:27:00.0", "0000:28:00.0"
 OTHER = [
     bridge(OTHER_ROOT, None, "root-port"),
@@ -33,7 +32,7 @@ def outcomes(
     gpus = tuple(Gpu(address=one.address, vendor=vendor) for one in pci if (one.class_code or "").startswith("0302"))
     found = Host(pci=tuple(pci), gpus=gpus, nics=(card,), **({"hypervisor": False} | host))
     evidence = Evidence(host=found, complete=True, ports={NIC: ports} if ports is not None else {})
-    return {result.subject: result.outcome for result in results_of(RAIL, evidence)}
+    return {result.subject: result.outcome for result in results_of(gpu_rail, evidence)}
 
 
 def changed(pci: list[PciDevice], address: str, **changes: Any) -> list[PciDevice]:
@@ -53,7 +52,7 @@ def test_the_nic_is_named() -> None:
     evidence = Evidence(
         host=Host(pci=tuple(BOARD), gpus=(Gpu(address=GPU, vendor="nvidia"),), nics=(RDMA,), hypervisor=False)
     )
-    assert [result.actual for result in results_of(RAIL, evidence)] == [f"{NIC} (mlx5_0)"]
+    assert [result.actual for result in results_of(gpu_rail, evidence)] == [f"{NIC} (mlx5_0)"]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from hosttune.model.networkintent import Fabric, Roce
 from hosttune.model.ports import NicPorts, RoceState
 from hosttune.rules.checks import results_of
 from hosttune.rules.checks.expected import of_document, with_expectations
-from hosttune.rules.checks.roce import CHECKS
+from hosttune.rules.checks.roce import port_roce
 
 CASES = Path(__file__).parents[2] / "cases" / "ports"
 DECLARED = Roce(mtu=9000, rdma_mtu=4096, trust="dscp", pfc=(5,), ecn=(5,), traffic_class=160)
@@ -33,7 +33,7 @@ SET = RoceState(
     device="mlx5_0", interface="ens1np0", active_mtu=4096, gid_types=("IB/RoCE v1", "RoCE v2"), trust="dscp", pfc=(5,),
     ecn_np=tuple(range(8)), ecn_rp=(5,), traffic_class=160,
 )  # fmt: skip
-[ROCE] = CHECKS
+
 PORT = NicPorts(rdma=(rdma(layer="ethernet", lid=0, sm_lid=0),), interfaces=(interface(mtu=9000),))
 
 
@@ -127,8 +127,8 @@ def test_a_declaration_that_no_port_is_about_is_no_pass() -> None:
     assert one(found(None, ports=infiniband()), "port-roce", "host").outcome == "fail"
     given = found(None, ports=infiniband(), device={"driver": "vfio-pci"})
     assert one(given, "port-roce").outcome == "skip"
-    assert "host" not in {result.subject for result in results_of(ROCE, given)}
-    assert [result.subject for result in results_of(ROCE, found())] == [A]
+    assert "host" not in {result.subject for result in results_of(port_roce, given)}
+    assert [result.subject for result in results_of(port_roce, found())] == [A]
     assert one(Evidence(host=Host(), declared_roce=DECLARED), "port-roce", "host").outcome == "unknown"
 
 

@@ -15,7 +15,7 @@ from hosttune import discover
 from hosttune.cli import run
 from hosttune.model.diagnosis import Diagnosis
 from hosttune.model.gpu import Mig
-from hosttune.model.host import Host, Link, LinkEnd
+from hosttune.model.host import Host, Link
 from hosttune.model.measured import Figure, Measured
 from hosttune.model.validation import Sample, Validation
 from hosttune.rules.causes import diagnose
@@ -63,9 +63,9 @@ def with_gpus(**facts: Any) -> Host:
 
 def with_link(speed: float, width: int, slot: float) -> Host:
     """The first GPU's link runs so; the port above it can do `slot` GT/s."""
-    end = LinkEnd(address="0000:17:00.0", speed_gts=speed, width=width, max_speed_gts=slot, max_width=16)
-    link = Link(speed_gts=speed, width=width, max_speed_gts=32.0, max_width=16, upstream=end, state="degraded")
-    return replace(HOST, pci=tuple(replace(one, link=link) if one.address == GPU else one for one in HOST.pci))
+    link = Link(speed_gts=speed, width=width, max_speed_gts=32.0, max_width=16)
+    links = {GPU: link, HOST.index.pci[GPU].parent: replace(link, max_speed_gts=slot)}
+    return replace(HOST, pci=tuple(replace(one, link=links.get(one.address, one.link)) for one in HOST.pci))
 
 
 def far_nics() -> Host:

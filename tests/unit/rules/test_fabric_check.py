@@ -12,12 +12,13 @@ from planhosts import Held
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult
+from hosttune.rules.checks import results_of
 from hosttune.rules.checks.fabricpartition import fabric_partition
 
 
 def found(fabric: dict[str, Any] | None, guests: list[Held], **more: Any) -> list[CheckResult]:
     host = Host.from_json(json.dumps(board(fabric, guests=guests, **more)))
-    return list(fabric_partition(Evidence(host=host)))
+    return list(results_of(fabric_partition, Evidence(host=host)))
 
 
 @pytest.mark.parametrize(
@@ -41,8 +42,8 @@ def test_a_running_guest(modules: list[int], active: list[int], outcome: str, hi
 @pytest.mark.parametrize(
     ("fabric", "modules", "why"),
     [
-        ({"mode": 1}, MODULES, "no list of partitions was read"),
-        (None, MODULES, "no list of partitions was read"),
+        ({"mode": 1}, MODULES, "the list of partitions was not read"),
+        (None, MODULES, "the list of partitions was not read"),
         (shared(), {**MODULES, AT[1]: None}, f"the module ids of {AT[1]} are unknown"),
     ],
 )
