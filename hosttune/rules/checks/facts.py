@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hosttune.gpu import maker_of, nvswitches
+from hosttune.gpu import maker_of
 from hosttune.inventory.pcielink import SOFTWARE as SOFTWARE
 from hosttune.model import pciclass, platform, sysfs
 from hosttune.model.evidence import LIBVIRT_ANSWER, Evidence
@@ -16,10 +16,9 @@ from hosttune.model.host import Host, Nic, Nvme, NvSwitch, PciDevice, RunningGue
 from hosttune.model.listing import some
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.problems import LIST_UNREAD, OUTSIDE
-from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet, address_key, grouped, parse_cpus
-from hosttune.rules.checks.check import skipped, unknown
 from hosttune.rules.checks.data import table
+from hosttune.rules.engine import Finding
 
 # States in which a guest holds its memory and devices (libvirt virDomainState); a crashed guest still holds both.
 RUNNING = platform.RUNNING | {"crashed"}
@@ -149,41 +148,6 @@ def guests_known(evidence: Evidence) -> tuple[RunningGuest, ...] | None:
     return None if stack.uri or stack.libvirt_version else ()
 
 
-def guests_or_why(
-    evidence: Evidence, check: str, expected: str
-) -> tuple[tuple[RunningGuest, ...], tuple[CheckResult, ...]]:
-    """Return the guests of this host, and the result of a check if there is no guest to judge."""
-    guests, known = guests_known(evidence), evidence.host.guests
-    if guests is None:
-        why = f"which {'other ' if known else ''}guests there are is unknown"
-        return known or (), (unknown(check, HOST, expected=expected, why=why, hint=AS_LIBVIRT),)
-    return guests, () if guests else (skipped(check, HOST, "no guest here"),)
-
-
-def none_given(evidence: Evidence, check: str, what: str) -> CheckResult:
-    """Return the result if no device of a guest was found: skipped as `what` if all guests and drivers are known."""
-    why, hint = unlisted(evidence), LIST_PCI
-    if why is None:
-        why, hint = _guests_unread(evidence), AS_LIBVIRT
-    if why is None:
-        host = evidence.host
-        parts = (host.gpus, host.nics, host.nvme, host.nvswitches)
-        silent = [one.address for part in parts for one in part if driver_unread(evidence, one.address)]
-        why, hint = f"the driver of {listed(silent, 3)} was not read" if silent else None, RECORD
-    if why is None:
-        return skipped(check, HOST, what)
-    return unknown(check, HOST, expected="the guests' devices can be listed", why=why, hint=hint)
-
-
-def _guests_unread(evidence: Evidence) -> str | None:
-    """Return why the guests' devices are not all known; None if they are."""
-    guests = guests_known(evidence)
-    if guests is None:
-        return "which guests there are is unknown"
-    blank = [guest.name for guest in guests if undefined(guest)]
-    return f"the definition of {listed(blank, 3)} could not be read" if blank else None
-
-
 def driver_unread(evidence: Evidence, address: str) -> bool:
     """Return whether a function's driver is unknown: not read and not proven to be absent."""
     device = evidence.host.index.pci.get(address)
@@ -235,13 +199,34 @@ def wanted(evidence: Evidence, kind: str) -> dict[str, object]:
     return {action.target: action.want for plan in evidence.plans for action in plan.actions if action.kind == kind}
 
 
-def none_here(evidence: Evidence, check: str, kinds: str) -> CheckResult:
-    """Return the result of a check that found none of its devices: skipped if all functions are known, else unknown."""
+def none_here(evidence: Evidence, kinds: str) -> Finding:
+    """Return the finding of a check that has none of its devices: skipped if all functions are known, else unknown."""
     why = unlisted(evidence)
     if why is None:
-        return skipped(check, HOST, f"no {kinds} here")
+        return Finding(f"no {kinds} here", outcome="skip")
     expected = f"the host's {f'{kinds}s' if kinds.isalpha() else 'devices'} can be listed"
-    return unknown(check, HOST, expected=expected, why=f"whether there is one is unknown: {why}", hint=LIST_PCI)
+    return Finding(f"whether there is one is unknown: {why}", HOST, "unknown", expected, remedy=LIST_PCI)
+
+
+def without_use(evidence: Evidence) -> Finding | None:
+    """Return the finding of a check of host settings if the host has neither GPUs nor guests; None if it has some.
+
+    It is known that there are none only if both GPUs and guests could be listed; otherwise the result is unknown.
+    """
+    host = evidence.host
+    if evidence.plans or host.guests or any(for_vfio(device.driver) for device in host.pci):
+        return None
+    if host.hypervisor:
+        return Finding("this machine is a guest and has no guests of its own", outcome="skip")
+    if accelerators(host):
+        return None
+    why, remedy = unlisted(evidence), LIST_PCI
+    if why is None and guests_known(evidence) is None:
+        why, remedy = "which guests there are is unknown", AS_LIBVIRT
+    if why is None:
+        return Finding("no GPU and no guest here", outcome="skip")
+    expected = "depends on this host's GPUs and guests"
+    return Finding(f"whether it has any is unknown: {why}", HOST, "unknown", expected, remedy=remedy)
 
 
 def unlisted(evidence: Evidence) -> str | None:
@@ -276,36 +261,6 @@ def why_switches_exist(evidence: Evidence) -> str | None:
             reason = f"its fabric is {gpu.fabric_state}" if gpu.fabric_state else f"it has NVLink to {reach} others"
             return f"{gpu.address} is on an NVSwitch fabric ({reason}), and no switch is in the list of PCI functions"
     return None
-
-
-def no_switch(evidence: Evidence, check: str) -> CheckResult:
-    """Return the result of an NVSwitch check that found no NVSwitch in the list of PCI functions."""
-    missed = why_switches_exist(evidence)
-    if missed is None:
-        return none_here(evidence, check, "NVSwitch that is a PCI function")
-    hint = f"look with: lspci -d {nvswitches.VENDOR_ID}: (class 0680); power-cycle the host if they are gone"
-    return unknown(check, HOST, expected="the NVSwitches of the GPUs' board", why=missed, hint=hint)
-
-
-def skipped_without_use(evidence: Evidence, check: str) -> CheckResult | None:
-    """Return the result of a check of host settings if the host has neither GPUs nor guests; None if it has some.
-
-    It is known that there are none only if both GPUs and guests could be listed; otherwise the result is unknown.
-    """
-    host = evidence.host
-    if evidence.plans or host.guests or any(for_vfio(device.driver) for device in host.pci):
-        return None
-    if host.hypervisor:
-        return skipped(check, HOST, "this machine is a guest and has no guests of its own")
-    if accelerators(host):
-        return None
-    why, hint = unlisted(evidence), LIST_PCI
-    if why is None and guests_known(evidence) is None:
-        why, hint = "which guests there are is unknown", AS_LIBVIRT
-    if why is None:
-        return skipped(check, HOST, "no GPU and no guest here")
-    expected = "depends on this host's GPUs and guests"
-    return unknown(check, HOST, expected=expected, why=f"whether it has any is unknown: {why}", hint=hint)
 
 
 def lacks(evidence: Evidence, *paths: str) -> bool:

@@ -10,7 +10,19 @@ from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.guestplan import PLACE, UNREADABLE, GuestPlan
 from hosttune.model.host import NvSwitch, RunningGuest
-from hosttune.rules.checks.facts import AS_LIBVIRT, accelerators, guests_known, none_given, why_switches_exist
+from hosttune.rules.checks.facts import (
+    AS_LIBVIRT,
+    HOST,
+    LIST_PCI,
+    RECORD,
+    accelerators,
+    driver_unread,
+    guests_known,
+    listed,
+    undefined,
+    unlisted,
+    why_switches_exist,
+)
 from hosttune.rules.engine import Finding, NoValue
 
 
@@ -54,6 +66,17 @@ def switches(evidence: Evidence) -> Iterator[tuple[str, NvSwitch]]:
 
 def nothing_given(evidence: Evidence, why: str) -> NoReturn:
     """End a check of guests' devices that has none: skipped, with why, if all guests and drivers are known."""
-    rest = none_given(evidence, "", why)
-    finding = Finding(outcome=rest.outcome, text=rest.actual or "", expected=rest.expected, remedy=rest.hint)
-    raise NoValue(finding)
+    host, guests = evidence.host, guests_known(evidence)
+    blank = [guest.name for guest in guests or () if undefined(guest)]
+    kinds = (host.gpus, host.nics, host.nvme, host.nvswitches)
+    silent = [device.address for kind in kinds for device in kind if driver_unread(evidence, device.address)]
+    doubts = (
+        (unlisted(evidence), LIST_PCI),
+        ("which guests there are is unknown" if guests is None else None, AS_LIBVIRT),
+        (f"the definition of {listed(blank, 3)} could not be read" if blank else None, AS_LIBVIRT),
+        (f"the driver of {listed(silent, 3)} was not read" if silent else None, RECORD),
+    )
+    for doubt, remedy in doubts:
+        if doubt is not None:
+            raise NoValue(Finding(doubt, HOST, "unknown", "the guests' devices can be listed", remedy=remedy))
+    raise NoValue(Finding(why, outcome="skip"))
