@@ -186,7 +186,7 @@ def _recorded_virsh(reader: Reader) -> LibvirtFacts | None:
     if listed is None:
         why = "not recorded" if text is None else "its output is not that of virsh list --all, or a part of it"
         reader.problem(LIST_UNREAD, f"{COMMANDS}virsh-list", f"{why}: {_MAY_BE_MORE}")
-    states = _beside_ids(text or "", dict(listed or ()))
+    states = dict(listed or ())
     domains = tuple(
         _with_recorded_definitions(reader, {name: RawDomain(name=name, state=state) for name, state in states.items()})
     )
@@ -224,20 +224,6 @@ def _listed(text: str) -> list[tuple[str, str]] | None:
     rows = [re.fullmatch(r"\s*(?:-|[0-9]+)\s+(\S.*?)\s{2,}(\S.*?)\s*", line) for line in below]
     found = [(row[1], row[2]) for row in rows if row]
     return found if lines and all(rows) and len({name for name, _ in found}) == len(found) else None
-
-
-def _beside_ids(text: str, states: dict[str, str]) -> dict[str, str]:
-    """Return the states of `virsh list --all`; a state that contradicts the id in its row is made an unknown word.
-
-    A guest that is shut off has "-" as its id, every other guest has a number (virsh-domain-monitor.c, cmdList).
-    """
-    rows = {" ".join(f"{name} {state}".split()): name for name, state in states.items()}
-    for line in text.splitlines():
-        number_of, _, rest = line.strip().partition(" ")
-        name = rows.get(" ".join(rest.split()))
-        if name is not None and (number_of == "-") != (states[name] == "shut off"):
-            states[name] = f"{states[name]}, with id {number_of}"
-    return states
 
 
 def _kvm(reader: Reader) -> bool | None:

@@ -44,12 +44,6 @@ _DMI = "/sys/class/dmi/id"
 _XEN = "/sys/hypervisor/type"
 _CLOCKS = "/sys/devices/system/clocksource/clocksource0/available_clocksource"
 _KVM_CLOCK = "kvm-clock"  # registered only if KVM's CPUID leaf is there (arch/x86/kernel/kvmclock.c, kvmclock_init)
-# Kernels' names for one instruction set. A 32-bit kernel, or a process with that personality, can run on a 64-bit CPU.
-_ARCH_FAMILIES = (
-    ("x86_64", "i386", "i486", "i586", "i686"),
-    ("aarch64", "arm", "armv7l", "armv8l"),
-    ("riscv64", "riscv32"),
-)
 _BOOT_LOADERS = (
     ("/boot/loader/loader.conf", "systemd-boot"),
     ("/boot/efi/loader/loader.conf", "systemd-boot"),
@@ -101,21 +95,10 @@ def _kernel_args(reader: Reader) -> tuple[str, ...] | None:
 
 
 def _arch(reader: Reader) -> str | None:
-    """Return the architecture: the kernel's own name; or else `uname`; or else what the form of /proc/cpuinfo shows.
-
-    None, with a problem, if the name and the form of /proc/cpuinfo belong to different instruction sets.
-    """
+    """Return the architecture: the kernel's own name; or else `uname`; or else what the form of /proc/cpuinfo shows."""
     reported = reader.text("/proc/sys/kernel/arch") or reader.query("uname-m", _uname_machine)
     shape = _arch_of_cpuinfo(first_block(read_cpuinfo(reader)))
-    if reported and shape and _family(reported) != _family(shape):
-        why = f"the kernel says {reported[:40]!r}, /proc/cpuinfo is written as on {shape}"
-        reader.problem("sources contradict each other on the architecture", "/proc/sys/kernel/arch", why)
-        return None
     return reported or shape or _arch_of_release(_kernel(reader) or "")
-
-
-def _family(arch: str) -> str:
-    return next((family[0] for family in _ARCH_FAMILIES if arch in family), arch)
 
 
 def _uname_machine() -> str:
@@ -183,9 +166,9 @@ def _hypervisor(reader: Reader, dmi: dict[str, str | None]) -> tuple[bool | None
     """
     named = _named_hypervisor(reader, dmi)
     cpuinfo = read_cpuinfo(reader)
-    flagged = {"hypervisor" in flags.split() for flags in values_of(cpuinfo, "flags")}
-    if flagged:
-        return _x86_hypervisor(reader, flagged, named, dmi)
+    flags = next(iter(values_of(cpuinfo, "flags")), None)
+    if flags is not None:
+        return _x86_hypervisor(reader, "hypervisor" in flags.split(), named, dmi)
     control = reader.text("/proc/sysinfo") or ""  # s390: "VM00 Control Program: KVM/Linux"
     if "VM00" in control:
         return True, "kvm" if "KVM" in control else "zvm"
@@ -199,12 +182,12 @@ def _hypervisor(reader: Reader, dmi: dict[str, str | None]) -> tuple[bool | None
 
 
 def _x86_hypervisor(
-    reader: Reader, flagged: set[bool], named: str | None, dmi: dict[str, str | None]
+    reader: Reader, flagged: bool, named: str | None, dmi: dict[str, str | None]
 ) -> tuple[bool | None, str | None]:
-    """Decide by the flag of the CPUs (`flagged`: its different values), and by what firmware or kernel name.
+    """Decide by the flag of the CPUs, and by what firmware or kernel name.
 
-    They can differ for Xen's control domain, a guest that hides the flag or the firmware's names, a Hyper-V root
-    partition, or because of damage. Clouds also write their name into the firmware of bare-metal machines; there the
+    They can differ for Xen's control domain, a guest that hides the flag or the firmware's names, or a Hyper-V root
+    partition. Clouds also write their name into the firmware of bare-metal machines; there the
     CPU's flag decides.
     """
     where = "/proc/cpuinfo"
@@ -213,9 +196,7 @@ def _x86_hypervisor(
     names = [f"{_DMI}/{name}" for name in ("product_name", "sys_vendor", "bios_vendor")]
     unread = [path for path in names if dmi[path.rpartition("/")[2]] is None and not _is_without(reader, path)]
     why = None
-    if len(flagged) > 1:
-        why = "some CPUs have the flag hypervisor and some have not"
-    elif True in flagged:
+    if flagged:
         if kind is not None:
             return True, kind
         if any(dmi[path.rpartition("/")[2]] for path in names):

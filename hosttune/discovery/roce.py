@@ -104,20 +104,20 @@ def _ecn(reader: Reader, interface: str | None, end: str, why: dict[str, str]) -
 def _priorities(
     reader: Reader, interface: str | None, why: dict[str, str]
 ) -> tuple[str | None, tuple[int, ...] | None]:
-    """Return trust and priorities with flow control: of mlnx_qos and of dcb, which must not contradict each other."""
+    """Return trust and priorities with flow control, of mlnx_qos or else of dcb."""
     if interface is None:
         why["trust"] = why["pfc"] = "which interface is the port's is not known"
         return None, None
     text, error = _answer(reader, f"mlnx-qos-{interface}", ("mlnx_qos", "-i", interface))
     rows, row_error = _answer(reader, f"dcb-pfc-{interface}", ("dcb", "-j", "pfc", "show", "dev", interface))
     order, _ = _answer(reader, f"dcb-apptrust-{interface}", ("dcb", "-j", "apptrust", "show", "dev", interface))
-    trusts = {word for word in (parse_trust(text or ""), parse_apptrust(order or "")) if word is not None}
-    pfcs = {word for word in (parse_pfc(text or ""), parse_dcb_pfc(rows or "")) if word is not None}
-    told = f"mlnx_qos: {error or 'not understood'}; dcb: {row_error or 'not understood'}"
-    for name, values in (("trust", trusts), ("pfc", pfcs)):
-        if len(values) != 1:
-            why[name] = "mlnx_qos and dcb contradict each other" if values else told
-    return (trusts.pop() if len(trusts) == 1 else None), (pfcs.pop() if len(pfcs) == 1 else None)
+    trust = parse_trust(text or "") or parse_apptrust(order or "")
+    pfc = parse_pfc(text or "")
+    pfc = parse_dcb_pfc(rows or "") if pfc is None else pfc
+    for name, value in (("trust", trust), ("pfc", pfc)):
+        if value is None:
+            why[name] = f"mlnx_qos: {error or 'not understood'}; dcb: {row_error or 'not understood'}"
+    return trust, pfc
 
 
 def parse_trust(text: str) -> str | None:

@@ -30,7 +30,7 @@ _OPTIONAL = ("sub", "serial", "uuid", "module_id", "machine")
 class Catalogue:
     """The host's devices by address, and who holds them.
 
-    `index`: how they are connected, and where sources contradict each other. `holders`: the existing guest that holds a
+    `index`: how they are connected. `holders`: the existing guest that holds a
     device; `users`: the one that shares it, and by what. `in_use`: why the host itself needs a NIC or drive;
     `use_unknown`: why that is unknown. `busy`: why apply does not take a NIC now. `virtuals`: the current virtual
     functions of a physical function. `fabric`: the NVSwitch fabric of the GPUs.
@@ -273,7 +273,7 @@ def _ends(virtual: str, physical: str) -> str:
 
 
 def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, requested_by_name: bool) -> Iterator[str]:
-    """Yield why a device cannot be given to a guest: a guest or the host holds it or needs it, or sources disagree."""
+    """Yield why a device cannot be given to a guest: a guest or the host holds it or needs it."""
     if address in catalogue.holders:
         yield f"{address} is held by guest {catalogue.holders[address]}"
     if address in catalogue.users:
@@ -282,8 +282,6 @@ def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, reque
         yield catalogue.quarantined[address]
     if _is_boot(catalogue, address):
         yield f"{address} is the boot display"
-    if address in catalogue.index.contradicted:
-        yield f"sources disagree on what {address} is, or on who holds it: {catalogue.index.contradicted[address]}"
     if address in catalogue.kept:
         yield f"{address} stays with the host: it {catalogue.kept[address].why}"
     if not requested_by_name and address in catalogue.in_use:

@@ -64,7 +64,7 @@ def open_root(path: str, limits: Limits = LIMITS) -> System:
     try:
         status = os.stat(place)
         if stat.S_ISDIR(status.st_mode):
-            capture = Capture(_enter(path), origin=path)
+            capture = Capture(capture_folder(path), origin=path)
             if not capture.scratch:
                 return capture
             return Scratch(capture.root, origin=path)
@@ -88,7 +88,7 @@ def _example() -> str:
 _HINT = "give the directory that holds sys/ and proc/, or a tar of it (hosttune capture writes one)"
 
 
-def _enter(path: str) -> str:
+def capture_folder(path: str) -> str:
     """Return the directory, or, if it does not contain a host, the only directory inside it that does."""
     names = os.listdir(path)
     if any(name in names for name in _TOP):

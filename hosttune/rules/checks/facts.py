@@ -46,13 +46,10 @@ def lost_gpus(host: Host) -> tuple[Gpu, ...]:
     The other source may be a tool, the kernel, an applied plan or an earlier validation. Only the identity of such a
     GPU is kept: what a tool reports about a GPU that is not in the tree proves nothing.
     """
-    listed = set(host.index.gpus)
-    of_makers = {gpu.address for gpu in host.index.accelerators}
     found: dict[str, Gpu] = {}
-    shown = [(seen, listed) for source in host.sources or () for seen in source.beyond]
-    shown += [(seen, of_makers) for source in host.sources or () for seen in source.contrary]
-    for seen, here in shown:
-        if seen.kind == "gpu" and seen.address not in here:
+    blank = unidentified(host)
+    for seen in (seen for source in host.sources or () for seen in source.beyond):
+        if seen.kind == "gpu" and (seen.address not in host.index.gpus or seen.address in blank):
             known = found.get(seen.address, Gpu(address=seen.address))
             vendor = seen.vendor or _maker(seen.id)
             found[seen.address] = Gpu(
@@ -85,11 +82,9 @@ def known_devices(host: Host) -> dict[str, SeenDevice]:
     for seen in (seen for source in host.sources or () for seen in source.beyond):
         if seen.kind is not None or host.pci:
             found.setdefault(seen.address, seen)
-    for seen in (seen for source in host.sources or () for seen in source.contrary):
-        if seen.kind is not None:
-            found.setdefault(seen.address, seen)
+    blank = unidentified(host)
     for function in host.pci:
-        if function.physfn is None and (not function.is_there or function.contradicted is not None):
+        if function.physfn is None and (not function.is_there or function.address in blank):
             found.setdefault(function.address, SeenDevice(address=function.address, model=function.device_name))
     return found
 
@@ -130,17 +125,12 @@ def for_vfio(driver: str | None) -> bool:
 
 
 def given(evidence: Evidence) -> tuple[PciDevice, ...]:
-    """Return the functions that guests have, or that a VFIO driver holds ready for them. Bridges are never included.
-
-    A function is included even if only some of the sources show it on a VFIO driver.
-    """
+    """Return the functions that guests have, or that a VFIO driver holds ready for them. Bridges are never included."""
     held = holders(evidence)
-    shown = (seen for source in evidence.host.sources or () for seen in source.contrary)
-    doubtful = {seen.address for seen in shown if for_vfio(seen.driver)}
     return tuple(
         device
         for device in evidence.host.pci
-        if not device.is_bridge and (device.address in held or for_vfio(device.driver) or device.address in doubtful)
+        if not device.is_bridge and (device.address in held or for_vfio(device.driver))
     )
 
 
@@ -195,11 +185,8 @@ def _guests_unread(evidence: Evidence) -> str | None:
 
 
 def driver_unread(evidence: Evidence, address: str) -> bool:
-    """Return whether a function's driver is unknown: contradicted, or not read and not proven to be absent."""
-    index = evidence.host.index
-    if address in index.contradicted:
-        return True
-    device = index.pci.get(address)
+    """Return whether a function's driver is unknown: not read and not proven to be absent."""
+    device = evidence.host.index.pci.get(address)
     return (device is None or device.driver is None) and not lacks(evidence, sysfs.function(address, "driver"))
 
 
@@ -262,11 +249,13 @@ def unlisted(evidence: Evidence) -> str | None:
     host = evidence.host
     if not host.pci:
         return None if lacks(evidence, sysfs.PCI_DEVICES) else "no PCI function was read"
-    blank = [device.address for device in host.pci if device.class_code is None or device.vendor_id in (None, "ffff")]
-    doubtful = list(host.index.contradicted)
-    if doubtful and not blank:
-        return f"what {listed(doubtful, 3)} is, or which driver holds it, is contradicted"
+    blank = unidentified(host)
     return f"what {listed(blank, 3)} is could not be read" if blank else None
+
+
+def unidentified(host: Host) -> list[str]:
+    """Return the functions whose class or vendor id was not read: each may be any device."""
+    return [device.address for device in host.pci if not device.is_identified]
 
 
 def why_switches_exist(evidence: Evidence) -> str | None:
@@ -308,9 +297,7 @@ def skipped_without_use(evidence: Evidence, check: str) -> CheckResult | None:
         return None
     if host.hypervisor:
         return skipped(check, HOST, "this machine is a guest and has no guests of its own")
-    doubtful = {device.address for device in host.pci if device.contradicted is not None}
-    doubtful -= {seen.address for source in host.sources or () for seen in source.contrary if seen.kind == "gpu"}
-    if any(gpu.address not in doubtful for gpu in accelerators(host)):
+    if accelerators(host):
         return None
     why, hint = unlisted(evidence), LIST_PCI
     if why is None and guests_known(evidence) is None:

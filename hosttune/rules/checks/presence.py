@@ -27,6 +27,7 @@ from hosttune.rules.checks.facts import (
     listed,
     lost_gpus,
     refused,
+    unidentified,
 )
 from hosttune.rules.checks.on import Check
 
@@ -40,7 +41,7 @@ KEPT = "/validations/"  # part of the path of a kept validation
 _ALONE = (1, 2, 4, 8, 16)  # numbers of GPUs on boards of four and eight; one or two may be on an adapter
 _UNREAD = "restore the file, or remove it if it is no longer needed"
 
-Contradiction = tuple[str, str, str, str]  # outcome, what, source, hint
+Row = tuple[str, str, str, str]  # outcome, what, source, hint
 
 
 def device_present(evidence: Evidence) -> Iterator[CheckResult]:
@@ -48,14 +49,16 @@ def device_present(evidence: Evidence) -> Iterator[CheckResult]:
     functions = evidence.host.index.pci
     yield _host(evidence)
     known = known_devices(evidence.host)
-    doubtful = evidence.host.index.contradicted
     sources = evidence.host.sources or ()
     shown = grouped((seen.address, (source, seen)) for source in sources for seen in source.beyond)
     lacking = grouped((address, source) for source in sources for address in source.lacking)
     for address in sorted(known.keys() | lacking.keys(), key=address_key):
         seen = known.get(address, SeenDevice(address=address))
-        found = _device(evidence, seen, functions.get(address), shown.get(address, []), lacking.get(address, []))
-        yield _contradicted(address, doubtful[address]) if address in doubtful and found.outcome != "fail" else found
+        function = functions.get(address)
+        if function is not None and function.is_there and not function.is_identified:
+            yield _unidentified(evidence, address)
+        else:
+            yield _device(evidence, seen, function, shown.get(address, []), lacking.get(address, []))
 
 
 # --- a device ------------------------------------------------------------------------------------------------
@@ -140,10 +143,10 @@ def _unshown(evidence: Evidence, seen: SeenDevice, lacking: list[DeviceSource]) 
     return unknown(_ID, address, expected=_EXPECTED, why=why, hint=hint, source=f"{_TREE}/{address}")
 
 
-def _contradicted(address: str, why: str) -> CheckResult:
-    """Return the result for a device about which two sources differ; hosttune cannot know which one is right."""
-    hint = f"compare by hand: lspci -nnk -s {address}, its own tool, the kernel log; capture again if it is a capture"
-    return unknown(_ID, address, expected=_EXPECTED, why=why, hint=hint, source=f"{_TREE}/{address}")
+def _unidentified(evidence: Evidence, address: str) -> CheckResult:
+    why, source = "in the PCI tree; its class or vendor id could not be read", f"{_TREE}/{address}"
+    hint = f"look with: lspci -nnk -s {address}" if evidence.complete else RECORD
+    return unknown(_ID, address, expected=_EXPECTED, why=why, hint=hint, source=source)
 
 
 def _named(seen: SeenDevice, text: str) -> str:
@@ -176,7 +179,7 @@ def _host(evidence: Evidence) -> CheckResult:
     return passed(_ID, HOST, expected=_WHOLE, actual=actual, source=_TREE)
 
 
-def _tree(evidence: Evidence) -> Iterator[Contradiction]:
+def _tree(evidence: Evidence) -> Iterator[Row]:
     host = evidence.host
     if not host.pci:
         why = refused(evidence, _TREE)
@@ -191,8 +194,8 @@ def _tree(evidence: Evidence) -> Iterator[Contradiction]:
         )
 
 
-def _counts(evidence: Evidence) -> Iterator[Contradiction]:
-    """Yield contradictions from sources that count GPUs without naming them."""
+def _counts(evidence: Evidence) -> Iterator[Row]:
+    """Yield a row for sources that count GPUs without naming them."""
     for source in evidence.host.sources or ():
         if not source.names and source.shows is not None and source.could is not None:
             what = f"{source.name} has {source.shows} GPUs, the PCI tree {source.could}"
@@ -202,7 +205,7 @@ def _counts(evidence: Evidence) -> Iterator[Contradiction]:
                 yield verdict, what, source.read, _gone(maker)
 
 
-def _boards(evidence: Evidence) -> Iterator[Contradiction]:
+def _boards(evidence: Evidence) -> Iterator[Row]:
     """Compare GPUs and NVSwitches: NVSwitch boards have eight GPUs, others of their kind four. Not judged in a guest,
     which may have a part of a board."""
     host = evidence.host
@@ -210,7 +213,7 @@ def _boards(evidence: Evidence) -> Iterator[Contradiction]:
         return
     board = table("boards")["baseboard"]
     ids = {device.address: device.device_id for device in host.pci if device.vendor_id == nvswitches.VENDOR_ID}
-    lost = len(lost_gpus(host))
+    lost = len({*(gpu.address for gpu in lost_gpus(host)), *unidentified(host)})
     maker = maker_of(nvswitches.VENDOR_ID)
     hint = _gone(maker.name if maker else None)
     for switch, per_board in table("boards")["switches"].items():
@@ -231,7 +234,7 @@ def _on_fabric(state: str | None) -> bool:
     return state is not None and state.casefold() not in ("not supported", "not_supported", "n/a")
 
 
-def _expectations(evidence: Evidence) -> Iterator[Contradiction]:
+def _expectations(evidence: Evidence) -> Iterator[Row]:
     """Yield the sources of expected devices that could not be read."""
     for problem in evidence.problems:
         if problem.what == STATE or KEPT in problem.where:
@@ -243,7 +246,7 @@ def _expectations(evidence: Evidence) -> Iterator[Contradiction]:
 
 
 def guarded(check: Check, evidence: Evidence, results: Iterable[CheckResult]) -> Iterator[CheckResult]:
-    """Yield the results of another check; a missing or contradicted device gets no pass, warning or skip.
+    """Yield the results of another check; a device that is missing or not identified gets no pass, warning or skip.
 
     A check that uses only the PCI tree gives unknown for each GPU that is not in the tree.
     """
@@ -251,17 +254,15 @@ def guarded(check: Check, evidence: Evidence, results: Iterable[CheckResult]) ->
         yield from results
         return
     lost = {gpu.address for gpu in lost_gpus(evidence.host)}
-    doubtful = evidence.host.index.contradicted
     gone = lost | {device.address for device in evidence.host.pci if device.responds is False}
-    if not gone and not doubtful:
+    gone.update(unidentified(evidence.host))
+    if not gone:
         yield from results
         return
     found = list(results)
     silent = lost - {result.subject for result in found} if check.of_tree else set()
     for result in found:
-        if result.subject in doubtful and result.outcome in ("pass", "warn", "skip"):
-            yield _as_unknown_result(check, result, doubtful[result.subject])
-        elif result.subject in gone and result.outcome in ("pass", "warn", "skip"):
+        if result.subject in gone and result.outcome in ("pass", "warn", "skip"):
             yield msgspec.structs.replace(_not_there(check, result.subject, result.expected), source=result.source)
         elif not (silent and result.subject == HOST and result.outcome == "skip"):
             yield result
@@ -269,13 +270,8 @@ def guarded(check: Check, evidence: Evidence, results: Iterable[CheckResult]) ->
         yield _not_there(check, address, None)
 
 
-def _as_unknown_result(check: Check, result: CheckResult, why: str) -> CheckResult:
-    expected, hint = result.expected or check.title, f"see {_ID} of {result.subject}"
-    return unknown(check.id, result.subject, expected=expected, why=why, hint=hint, source=result.source)
-
-
 def _not_there(check: Check, address: str, expected: str | None) -> CheckResult:
-    why = f"it is not there, or does not answer: see {_ID}"
+    why = f"it is not there, does not answer, or could not be identified: see {_ID}"
     return unknown(check.id, address, expected=expected or check.title, why=why, hint=f"see {_ID} of {address}")
 
 
