@@ -302,7 +302,6 @@ NVIDIA = Vendor(
     enrich=_enrich,
     begin=_begin,
     queries=(NVML, *COMMANDS),
-    compared=(NVML, "nvidia-smi-q-x", "nvidia-smi-q"),
     driver=DRIVER,
     tells=TELLS,
     fabric=True,

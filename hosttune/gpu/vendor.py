@@ -269,8 +269,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
       bridge above it: graphics built into a CPU is not.
     - `enrich` adds what the maker's driver knows. It gets this maker's functions and GPUs in one order and returns the
       GPUs in the same order.
-    - `queries` names what a capture must hold so that it can be replayed; `compared` are those of them that report the
-      same facts: if one of these is lost, it might have contradicted the other.
+    - `queries` names what a capture must hold so that it can be replayed.
     - `driver` is the kernel driver that reports these facts, and `tells` the fields of `Gpu` that it can report. If one
       of these is None, it is unknown; any other field does not exist for this maker.
     - `fabric`: its boards can have a switched fabric that a daemon on the host must set up. `link`: what connects its
@@ -306,7 +305,6 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     enrich: Callable[[Reader, tuple[PciDevice, ...], tuple[Gpu, ...]], tuple[Gpu, ...]]
     begin: Callable[[Reader], None] | None = None
     queries: tuple[str, ...] = ()
-    compared: tuple[str, ...] = ()
     driver: str = ""
     module_version: bool = True  # the driver has a version of its own; one that is part of the kernel may have none
     tells: frozenset[str] = frozenset()
