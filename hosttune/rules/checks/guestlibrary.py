@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from hosttune.gpu import VENDORS
 from hosttune.model.evidence import UNLIMITED, Evidence, RdmaAccess
 from hosttune.model.guestplan import OWN_FILES, UCX_FILE, ExpectedLibrary
-from hosttune.model.host import Host
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.checks.subjects import guest_plan
 from hosttune.rules.engine import Finding, NoValue
@@ -60,7 +59,10 @@ def _shown(settings: Mapping[str, str]) -> str:
 
 def _nccl(on: On, library: ExpectedLibrary) -> Finding:
     path, files = on.subject, on.evidence.library_files or {}
-    names, networks = _names(on.host, library.nics), _own_networks(on.host)
+    rdma = {nic.address: nic.rdma for nic in on.host.nics}
+    names = {address: rdma.get(address) for address in library.nics}
+    own = {at for at, device in on.host.index.pci.items() if device.driver == "virtio-pci"}
+    networks = [name for nic in on.host.nics if nic.address in own for name in nic.interfaces]
     wanted = _wanted(library, names, networks)
     on = on.reading(path, _shown(wanted))
     text = _text(on)
@@ -164,7 +166,8 @@ def guest_gpudirect(on: On, maker: str) -> Finding:
     )
     if loaded:
         return on.passed(f"{known.peer_module} is loaded")
-    new = _at_least(on.host.kernel, _DMABUF)
+    version = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", on.host.kernel or "")
+    new = None if version is None else (int(version[1]), int(version[2])) >= _DMABUF
     if opened and new:
         return on.passed(f"dma-buf: the open driver on {on.host.kernel}")
     hint = f"modprobe {known.peer_module}, or install the open kernel modules"
@@ -193,22 +196,6 @@ def guest_memlock(on: On) -> Finding:
     if limit == UNLIMITED:
         return on.passed("unlimited, for programs that are started as this one")
     return on.warned(f"{limit} bytes, for programs that are started as this one and have no CAP_IPC_LOCK")
-
-
-def _at_least(kernel: str | None, least: tuple[int, int]) -> bool | None:
-    found = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", kernel or "")
-    return None if found is None else (int(found[1]), int(found[2])) >= least
-
-
-def _names(host: Host, nics: Iterable[str]) -> Mapping[str, str | None]:
-    rdma = {nic.address: nic.rdma for nic in host.nics or ()}
-    return {address: rdma.get(address) for address in nics}
-
-
-def _own_networks(host: Host) -> list[str]:
-    """Return the network interfaces of virtio: those of the guest's own networks."""
-    drivers = {nic.address: device.driver for nic in host.nics if (device := host.index.pci.get(nic.address))}
-    return [name for nic in host.nics if drivers.get(nic.address) == "virtio-pci" for name in nic.interfaces]
 
 
 def _wanted(library: ExpectedLibrary, names: Mapping[str, str | None], networks: Sequence[str]) -> Mapping[str, str]:

@@ -205,11 +205,15 @@ def guest_memory(on: On, guest: RunningGuest) -> Finding:
     if process.memory_by_node is None:
         on.give_up("the kernel does not show its memory")
     differences = list(compare_memory(defined, process))
-    lacking = _lacking(defined, process) or _unplaced(on.evidence, guest, defined, process)
+    held = {int(node): size for node, size in process.memory_by_node.items()}
+    huge = sum(part.size_bytes or 0 for part in defined.memory if part.page_bytes)
+    lacking = max(huge - sum(held.values()), 0) or _unplaced(on.evidence, guest, defined, process)
     wrong = [difference.text for difference in differences if difference.kind == ELSEWHERE]
     if defined.has_huge_pages and not lacking:  # all huge pages are present: what one node lacks is on another node
         wrong += [difference.text for difference in differences if difference.kind == MISSING]
-    actual = _held(process)
+    actual = ", ".join(f"{size >> 20} MiB on node {node}" for node, size in sorted(held.items()))
+    if process.page_sizes:
+        actual += f", pages of {', '.join(f'{size >> 10} KiB' for size in process.page_sizes)}"
     if wrong:
         again = f"shut it down and start it again; if it stays so, {PLACE.format(guest.name)}"
         return on.failed(f"{actual}; {listed(wrong, 4)}", again)
@@ -220,12 +224,6 @@ def guest_memory(on: On, guest: RunningGuest) -> Finding:
     if not defined.memory or not all(part.nodes for part in defined.memory):
         return on.warned(f"{actual}; its definition names no node", PLACE.format(guest.name))
     return on.passed(actual)
-
-
-def _lacking(defined: ExpectedGuest, process: GuestProcess) -> int:
-    """Return the bytes of huge pages in its definition that its process does not show on any node."""
-    huge = sum(part.size_bytes or 0 for part in defined.memory or () if part.page_bytes)
-    return max(huge - sum((process.memory_by_node or {}).values()), 0)
 
 
 def _unplaced(evidence: Evidence, guest: RunningGuest, defined: ExpectedGuest, process: GuestProcess) -> int:
@@ -244,10 +242,3 @@ def _unplaced(evidence: Evidence, guest: RunningGuest, defined: ExpectedGuest, p
     if any(device is not None and for_vfio(device.driver) for device in devices):
         least = max(least, sum(part.size_bytes or 0 for part in defined.memory or ()))
     return max(least - held, 0)
-
-
-def _held(process: GuestProcess) -> str:
-    held = sorted((int(node), size) for node, size in (process.memory_by_node or {}).items())
-    text = ", ".join(f"{size >> 20} MiB on node {node}" for node, size in held)
-    sizes = ", ".join(f"{size >> 10} KiB" for size in process.page_sizes)
-    return f"{text}, pages of {sizes}" if sizes else text
