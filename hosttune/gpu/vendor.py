@@ -237,9 +237,8 @@ class Hints(msgspec.Struct, frozen=True, kw_only=True):
 
     - `tool`: the maker's command-line tool. `reporters`: where facts of a GPU come from, as the subject of "reported".
       `unreported`: what to do if none of these reported a GPU that the driver holds.
-    - `show` prints what the driver knows about a GPU; `defaults` its board's defaults; `power` its power limits; `heat`
-      its temperature limits; `processes` the processes on it; `links` its links to other GPUs;
-      `partition` its partition modes.
+    - `show` prints what the driver knows about a GPU; `heat` its temperature limits; `processes` the processes on it;
+      `links` its links to other GPUs; `partition` its partition modes.
     - `set_power`: a command that sets a power limit, without its last word, the watts; "": the plan sets it.
     - `reset`: how and when to reset a GPU. `repaired`: what tells whether memory errors were repaired.
     - `lost`: what the kernel log has of a GPU that its driver lost. `diagnose`: a thorough test of a GPU.
@@ -250,8 +249,6 @@ class Hints(msgspec.Struct, frozen=True, kw_only=True):
     reporters: str = "neither its library nor its tool"
     unreported: str = "install the driver's library or tool, or run as root"
     show: str = "its maker's tool"
-    defaults: str = "its maker's tool"
-    power: str = "its maker's tool"
     heat: str = "its maker's tool"
     processes: str = "its maker's tool"
     links: str = "what its maker's tool shows of its links"

@@ -47,8 +47,8 @@ FAMILIES: tuple[str, ...] = (
     "portmodules",
     "roce",
     "rails",
+    "guestplacement",
     "guests",
-    "guestthreads",
     "guesttree",
     "guestlibrary",
     "leftovers",
@@ -95,7 +95,8 @@ def _findings(check: Check, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _result(check: Check, finding: Finding) -> CheckResult:
-    judged = finding.outcome != "skip"
+    judged, unknown = finding.outcome != "skip", finding.outcome == "unknown"
+    remedy = finding.remedy or (unknown and check.look) or check.remedy or None
     return CheckResult(
         check=check.id,
         subject=finding.subject or HOST,
@@ -103,5 +104,5 @@ def _result(check: Check, finding: Finding) -> CheckResult:
         expected=(finding.expected or check.expected) if judged else None,
         actual=finding.text,
         source=finding.source or None,
-        hint=(finding.remedy or check.remedy or None) if finding.outcome in ("fail", "warn", "unknown") else None,
+        hint=remedy if finding.outcome in ("fail", "warn", "unknown") else None,
     )

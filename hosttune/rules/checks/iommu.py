@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from hosttune.gpu.vgpu import stays_with_driver
@@ -10,19 +10,10 @@ from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
 from hosttune.model.pci import DIRECT_REMEDY
-from hosttune.model.validation import CheckResult
-from hosttune.model.values import grouped, slot_of
-from hosttune.rules.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.rules.checks.facts import (
-    HOST,
-    RECORD,
-    accelerators,
-    driver_unread,
-    given,
-    holders,
-    lacks,
-    listed,
-)
+from hosttune.model.values import slot_of
+from hosttune.rules.checks.facts import RECORD, accelerators, driver_unread, given, holders, lacks, listed
+from hosttune.rules.checks.on import On, check
+from hosttune.rules.engine import Finding
 
 _GROUPS = sysfs.IOMMU_GROUPS
 _ON = {
@@ -34,183 +25,155 @@ _OTHER_ARCHES = ("aarch64", "arm", "ia64", "ppc64", "ppc64le", "riscv32", "riscv
 _YES, _NO = ("Y", "1"), ("N", "0")
 
 
-def iommu_mode(evidence: Evidence) -> Iterable[CheckResult]:
+@check(
+    "iommu-mode",
+    title="IOMMU",
+    about="the host",
+    why="without it no device can be given to a guest, and nothing keeps a device's DMA from the host's memory",
+    source="Linux Documentation/driver-api/vfio, ABI/testing/sysfs-kernel-iommu_groups, kernel-parameters (iommu)",
+    expected="on, with IOMMU groups",
+    reads=_GROUPS,
+    for_guests=True,
+)
+def iommu_mode(on: On) -> Finding:
     """Check that the IOMMU is on and has groups. Which default domain devices of the host get is not judged."""
-    check = "iommu-mode"
-    host = evidence.host
-    present = host.iommu.present if host.iommu else None
-    if present is None and any(device.iommu_group is not None for device in host.pci):
-        present = True
-    expected = "on, with IOMMU groups"
-    hint = _ON.get(host.cpu_model.vendor if host.cpu_model and host.cpu_model.vendor else "", _ANY)
+    host = on.host
+    hint = _ON.get((host.cpu_model.vendor if host.cpu_model else None) or "", _ANY)
     if host.hypervisor:
         hint = "this machine is itself a guest: its own hypervisor has to give it an IOMMU"
-    if present is None:
-        look = f"ls {_GROUPS}; where it is empty: {hint}"
-        yield unknown(check, HOST, expected=expected, why="no IOMMU groups were recorded", hint=look, source=_GROUPS)
-    elif not present:
-        yield failed(check, HOST, expected=expected, actual="off: no groups", source=_GROUPS, hint=hint)
-    else:
-        mode = host.iommu.mode if host.iommu else None
-        actual = f"on{f', host-owned devices in domains of type {mode}' if mode else ''}"
-        yield passed(check, HOST, expected=expected, actual=actual, source=_GROUPS)
+    present = host.iommu.present if host.iommu else None
+    if present is None and not any(device.iommu_group is not None for device in host.pci):
+        on.give_up("no IOMMU groups were recorded", f"ls {_GROUPS}; where it is empty: {hint}", _GROUPS)
+    if present is False:
+        return on.failed("off: no groups", hint)
+    mode = host.iommu.mode if host.iommu else None
+    return on.passed(f"on{f', host-owned devices in domains of type {mode}' if mode else ''}")
 
 
-def interrupt_remapping(evidence: Evidence) -> Iterable[CheckResult]:
+@check(
+    "interrupt-remapping",
+    title="Interrupt remapping",
+    about="the host, where its IOMMU is on",
+    why="without it a guest's device can raise interrupts that are not its own",
+    source="Linux drivers/vfio/vfio_iommu_type1.c (allow_unsafe_interrupts); Intel VT-d specification, chapter 5",
+    expected="on",
+    remedy="switch interrupt remapping (x2APIC, VT-d) on in the firmware, remove intremap=off, reboot",
+    reads="/proc/interrupts (chips named IR-)",
+    for_guests=True,
+)
+def interrupt_remapping(on: On) -> Finding:
     """Check interrupt remapping. Without it a guest's device can raise any interrupt of the host."""
-    check = "interrupt-remapping"
-    host = evidence.host
-    why_not = None
-    # The kernel's report and /proc/cpuinfo must agree (see `arch`); one of them alone is not enough.
-    model = host.cpu_model
-    if host.arch in _OTHER_ARCHES and model and (model.vendor or model.model):
-        why_not = f"interrupts of {host.arch} are not remapped this way"
-    if why_not is None and host.iommu is not None and host.iommu.present is False:
-        why_not = "the IOMMU is off"
-    if why_not is not None:
-        yield skipped(check, HOST, why_not)
-        return
+    host = on.host
+    if host.arch in _OTHER_ARCHES:
+        on.skip(f"interrupts of {host.arch} are not remapped this way")
+    if host.iommu is not None and host.iommu.present is False:
+        on.skip("the IOMMU is off")
     state = host.iommu.interrupt_remapping if host.iommu else None
-    source = "/proc/interrupts (chips named IR-)"
-    expected = "on"
-    if state is None:
-        look = "look with: dmesg | grep -i remapping"
-        yield unknown(check, HOST, expected=expected, why="not recorded", hint=look, source=source)
-    elif state:
-        yield passed(check, HOST, expected=expected, actual="on", source=source)
-    else:
-        hint = "switch interrupt remapping (x2APIC, VT-d) on in the firmware, remove intremap=off, reboot"
-        yield failed(check, HOST, expected=expected, actual="off", source=source, hint=hint)
+    remaps = on.need(state, "interrupt remapping", "/proc/interrupts", look="dmesg | grep -i remapping")
+    return on.passed("on") if remaps else on.failed("off")
 
 
 # --- what bypasses the IOMMU ---------------------------------------------------------------------------------
 
 
-def vfio_no_iommu(evidence: Evidence) -> Iterable[CheckResult]:
+@check(
+    "vfio-no-iommu",
+    title="VFIO without IOMMU",
+    about="the host",
+    why="in this mode a device reaches all memory of the host, and no guest can use it: it has no benefit",
+    source="Linux drivers/vfio/Kconfig (VFIO_NOIOMMU)",
+    for_guests=True,
+)
+def vfio_no_iommu(on: On) -> Finding:
     """Check that VFIO's no-IOMMU mode is off: in this mode, DMA of devices reaches all memory."""
-    yield _parameter(evidence, "vfio-no-iommu", "vfio", "enable_unsafe_noiommu_mode")
+    return _off(on, "vfio", "enable_unsafe_noiommu_mode")
 
 
-def vfio_unsafe_interrupts(evidence: Evidence) -> Iterable[CheckResult]:
+@check(
+    "vfio-unsafe-interrupts",
+    title="VFIO without interrupt remapping",
+    about="the host",
+    why="it lets devices be given away although they can raise any interrupt",
+    source="Linux drivers/vfio/vfio_iommu_type1.c (allow_unsafe_interrupts)",
+    for_guests=True,
+)
+def vfio_unsafe_interrupts(on: On) -> Finding:
     """Check that VFIO without interrupt remapping is off: it is meant for platforms that cannot remap interrupts."""
-    yield _parameter(evidence, "vfio-unsafe-interrupts", "vfio_iommu_type1", "allow_unsafe_interrupts")
+    return _off(on, "vfio_iommu_type1", "allow_unsafe_interrupts")
 
 
-def _parameter(evidence: Evidence, check: str, module: str, name: str) -> CheckResult:
+def _off(on: On, module: str, name: str) -> Finding:
     """Judge a parameter of a VFIO module that must be off, by its value and by the kernel arguments."""
-    host = evidence.host
-    path = f"/sys/module/{module}/parameters/{name}"
-    expected = f"{module}.{name} off"
+    host, path = on.host, f"/sys/module/{module}/parameters/{name}"
+    on = on.reading(path, f"{module}.{name} off")
     hint = (
         f"echo N > {path}, and take {name} out of /etc/modprobe.d and the kernel's arguments; guests need the IOMMU,"
         " not this"
     )
-    modules = {one.name: one for one in host.platform.modules} if host.platform else {}
-    value = (modules[module].parameters or {}).get(name) if module in modules else None
+    modules = {one.name: one.parameters or {} for one in host.platform.modules} if host.platform else {}
+    value = modules.get(module, {}).get(name)
     if value in _YES:
-        return failed(check, HOST, expected=expected, actual=value, source=path, hint=hint)
-    asked = [word for word in host.kernel_args or () if word.replace("-", "_") in _switched_on(module, name)]
-    if asked:
-        return failed(check, HOST, expected=expected, actual=asked[0], source="/proc/cmdline", hint=hint)
-    if host.kernel_args is None:
-        why, look = "the kernel's arguments were not read", "look with: cat /proc/cmdline"
-        return unknown(check, HOST, expected=expected, why=why, hint=look, source="/proc/cmdline")
-    if value in _NO:
-        return passed(check, HOST, expected=expected, actual=value or "", source=path)
-    if value is None and lacks(evidence, path):
-        text = "this kernel is built without it" if module in modules else f"module {module} is not loaded"
-        return passed(check, HOST, expected=expected, actual=text, source=path)
-    look = f"look with: cat {path} (no such file: off)"
-    why = "not recorded" if value is None else f"reads {value[:40]!r}"
-    return unknown(check, HOST, expected=expected, why=why, hint=look, source=path)
-
-
-def _switched_on(module: str, name: str) -> tuple[str, ...]:
-    return tuple(f"{module}.{name}{value}" for value in ("", "=1", "=Y", "=y", "=on", "=true"))
+        return on.failed(value or "", hint)
+    switched_on = [f"{module}.{name}{value}" for value in ("", "=1", "=Y", "=y", "=on", "=true")]
+    words = on.need(host.kernel_args, "the kernel's command line", "/proc/cmdline")
+    if asked := [word for word in words if word.replace("-", "_") in switched_on]:
+        return on.failed(asked[0], hint, "/proc/cmdline")
+    if value is None and lacks(on.evidence, path):
+        return on.passed("this kernel is built without it" if module in modules else f"module {module} is not loaded")
+    look = f"cat {path} (no such file: off)"
+    value = on.need(value, name, path, look=look)
+    return on.passed(value) if value in _NO else on.unknown(f"it reads {value[:40]!r}", on.look(look))
 
 
 # --- groups --------------------------------------------------------------------------------------------------
 
 
-def iommu_groups(evidence: Evidence) -> Iterable[CheckResult]:
-    """Check that a whole group goes to one guest: devices in one group can reach each other without the IOMMU."""
-    check = "iommu-groups"
-    others = (one for one in evidence.host.pci if not one.is_bridge)
-    members = grouped((one.iommu_group, one) for one in others if one.iommu_group is not None)
-    passed_on = {device.address: device for device in given(evidence)}
-    gpus = {gpu.address for gpu in accelerators(evidence.host)}
-    subjects = [device for device in evidence.host.pci if device.address in passed_on or device.address in gpus]
-    held, groupless = holders(evidence), _Groupless.of(evidence)
-    regions_read = any(device.iommu_direct is not None for device in evidence.host.pci)
-    for device in subjects:
-        if device.iommu_group is None:
-            yield _no_group(evidence, check, device, is_given=device.address in passed_on)
-            continue
-        group = members.get(device.iommu_group, [device])
-        if device.address in passed_on:
-            found = _given_group(evidence, check, device, group, held)
-        else:
-            found = _kept_group(evidence, check, device, group)
-        if found.outcome == "pass" and (unplaced := groupless.near(evidence, device)):
-            why = f"the group of {listed(unplaced, 3)} is not known"
-            found = _doubt(check, device, found.expected or "", why)
-        if kept := device.kept_by_firmware:
-            say = failed if device.address in passed_on else warned
-            found = say(
-                check,
-                device.address,
-                expected="no reserved region of type direct",
-                actual=kept,
-                source=f"{_GROUPS}/{device.iommu_group}/reserved_regions",
-                hint=DIRECT_REMEDY,
-            )
-        elif found.outcome == "pass" and device.iommu_direct is None and regions_read:
-            why = "its reserved regions were not read, and those of other groups were"
-            found = _doubt(check, device, found.expected or "", why)
-        yield found
+class InGroup(NamedTuple):
+    """A function and the functions of its group.
+
+    `given`: a guest has it, or it is bound for one. `guests`: which guests have one of the group. `unplaced`: functions
+    that may be in the group, because theirs is unknown. `regions`: whether reserved regions of any group were read.
+    """
+
+    device: PciDevice
+    members: tuple[PciDevice, ...]
+    given: bool
+    guests: list[str]
+    unplaced: tuple[str, ...]
+    regions: bool
 
 
-def _no_group(evidence: Evidence, check: str, device: PciDevice, *, is_given: bool) -> CheckResult:
-    source = sysfs.function(device.address, "iommu_group")
-    expected = "in an IOMMU group that is whole"
-    present = evidence.host.iommu.present if evidence.host.iommu else None
-    if not is_given and present is False:
-        return skipped(check, device.address, "the IOMMU is off, and no guest has it (see iommu-mode)")
-    if is_given and lacks(evidence, source) and not stays_with_driver(device):
-        hint = "no guest may have it so: switch the IOMMU on (see iommu-mode), and vfio-no-iommu off"
-        return failed(check, device.address, expected=expected, actual="in no group", source=source, hint=hint)
-    hint = f"look with: readlink {source}; {RECORD}"
-    return unknown(check, device.address, expected=expected, why="its group is not known", hint=hint, source=source)
+def in_groups(evidence: Evidence) -> Iterator[tuple[str, InGroup]]:
+    """Yield GPUs of known makers and what guests have or may have, with their groups."""
+    host, held = evidence.host, holders(evidence)
+    ready = {device.address for device in given(evidence)}
+    known = ready | {gpu.address for gpu in accelerators(host)}
+    anywhere, behind = _groupless(evidence)
+    regions = any(device.iommu_direct is not None for device in host.pci)
+    for device in (device for device in host.pci if device.address in known):
+        members = host.index.groups.get(-1 if device.iommu_group is None else device.iommu_group, (device,))
+        guests = sorted({name for member in members for name in held.get(member.address, ())})
+        unplaced = (*anywhere, *behind.get(_root_bus(evidence, device), ()))
+        yield device.address, InGroup(device, members, device.address in ready, guests, unplaced, regions)
 
 
-class _Groupless(NamedTuple):
-    """Functions whose group is unknown: they may be in any group (`anywhere`), or in one of their root bus (`behind`).
+def _groupless(evidence: Evidence) -> tuple[list[str], Mapping[str, list[str]]]:
+    """Return functions of unknown group: those that may be in any, and by root bus those that are in one of that bus.
 
     The second ones are proven to have no group, but Linux gives a group to every function that an IOMMU translates, and
     it translates all that are behind the ports of a root bus. Only functions on the root bus itself may have none, such
     as the IOMMU's own.
     """
-
-    anywhere: tuple[str, ...]
-    behind: Mapping[str, tuple[str, ...]]
-
-    @classmethod
-    def of(cls, evidence: Evidence) -> _Groupless:
-        anywhere: list[str] = []
-        behind: dict[str, tuple[str, ...]] = {}
-        for device in evidence.host.pci:
-            if device.iommu_group is not None or device.is_bridge:
-                continue
-            if not lacks(evidence, sysfs.function(device.address, "iommu_group")):
-                anywhere.append(device.address)
-            elif device.parent is not None and not stays_with_driver(device):
-                bus = _root_bus(evidence, device)
-                behind[bus] = (*behind.get(bus, ()), device.address)
-        return cls(tuple(anywhere), behind)
-
-    def near(self, evidence: Evidence, device: PciDevice) -> tuple[str, ...]:
-        """Return those that may be in the group of a device."""
-        return (*self.anywhere, *self.behind.get(_root_bus(evidence, device), ()))
+    anywhere: list[str] = []
+    behind: dict[str, list[str]] = {}
+    for device in evidence.host.pci:
+        if device.iommu_group is not None or device.is_bridge:
+            continue
+        if not lacks(evidence, sysfs.function(device.address, "iommu_group")):
+            anywhere.append(device.address)
+        elif device.parent is not None and not stays_with_driver(device):
+            behind.setdefault(_root_bus(evidence, device), []).append(device.address)
+    return anywhere, behind
 
 
 def _root_bus(evidence: Evidence, device: PciDevice) -> str:
@@ -218,98 +181,74 @@ def _root_bus(evidence: Evidence, device: PciDevice) -> str:
     return evidence.host.index.path(device.address)[0].rpartition(":")[0]
 
 
-def _doubt(check: str, device: PciDevice, expected: str, why: str) -> CheckResult:
-    hint = f"look with: ls -l {_GROUPS}/{device.iommu_group}/devices; {RECORD}"
-    return unknown(check, device.address, expected=expected, why=why, hint=hint)
+@check(
+    "iommu-groups",
+    title="Whole IOMMU groups",
+    about="each GPU of a known maker, and each device that a guest has or that is bound for one",
+    why="members of a group reach each other past the IOMMU: given to two guests they are not isolated; a group for"
+    " which the firmware keeps memory is refused by VFIO",
+    source="Linux Documentation/driver-api/vfio (groups; a viable group), ABI/testing/sysfs-kernel-iommu_groups"
+    " (reserved_regions), drivers/iommu/iommu.c (require_direct)",
+    each=in_groups,
+    none="GPU, and no device that a guest has",
+    of_tree=True,
+    for_guests=True,
+)
+def iommu_groups(on: On, place: InGroup) -> Finding:
+    """Check that a whole group goes to one guest: devices in one group can reach each other without the IOMMU."""
+    device, folder = place.device, f"{_GROUPS}/{place.device.iommu_group}"
+    if device.iommu_group is None:
+        return _in_no_group(on, place)
+    if kept := device.kept_by_firmware:
+        on = on.reading(f"{folder}/reserved_regions", "no reserved region of type direct")
+        return (on.failed if place.given else on.warned)(kept, DIRECT_REMEDY)
+    on = on.reading(f"{folder}/devices")
+    finding = _of_guest(on, place) if place.given else _of_host(on, place)
+    silent = [member.address for member in place.members if place.given and driver_unread(on.evidence, member.address)]
+    why = None
+    if silent:
+        why = f"the driver of {listed(silent, 3)} was not read"
+    elif place.unplaced:
+        why = f"the group of {listed(place.unplaced, 3)} is not known"
+    elif device.iommu_direct is None and place.regions:
+        why = "its reserved regions were not read, and those of other groups were"
+    if why is None or finding.outcome != "pass":
+        return finding
+    return on.unknown(why, f"look with: ls -l {folder}/devices; {RECORD}", expected=finding.expected or "")
 
 
-def _given_group(
-    evidence: Evidence, check: str, device: PciDevice, members: list[PciDevice], held: Mapping[str, tuple[str, ...]]
-) -> CheckResult:
+def _in_no_group(on: On, place: InGroup) -> Finding:
+    iommu, path = on.host.iommu, sysfs.function(place.device.address, "iommu_group")
+    on = on.reading(path, "in an IOMMU group that is whole")
+    if not place.given and iommu is not None and iommu.present is False:
+        on.skip("the IOMMU is off, and no guest has it (see iommu-mode)")
+    if place.given and lacks(on.evidence, path) and not stays_with_driver(place.device):
+        hint = "no guest may have it so: switch the IOMMU on (see iommu-mode), and vfio-no-iommu off"
+        return on.failed("in no group", hint)
+    return on.unknown("its group is not known", f"look with: readlink {path}; {RECORD}")
+
+
+def _of_guest(on: On, place: InGroup) -> Finding:
     """Judge the group of a device that a guest has, or that is ready for a guest."""
-    group = device.iommu_group
-    source = f"{_GROUPS}/{group}/devices"
-    expected = "its whole group free for the same guest"
-    owners = sorted({name for member in members for name in held.get(member.address, ())})
-    if len(owners) > 1:
+    group, on = place.device.iommu_group, on.reading(on.reads or "", "its whole group free for the same guest")
+    others = [member for member in place.members if member.address != place.device.address]
+    foreign = [member for member in others if not member.vfio_viable and not stays_with_driver(member)]
+    if len(place.guests) > 1:
         hint = "give all of the group to one of them; ACS at the ports above would separate the devices (see acs)"
-        actual = f"group {group} is shared by guests {', '.join(owners)}"
-        return failed(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
-    foreign = [member for member in members if not member.vfio_viable and not stays_with_driver(member)]
-    foreign = [member for member in foreign if member.address != device.address]
+        return on.failed(f"group {group} is shared by guests {', '.join(place.guests)}", hint)
     if foreign:
         names = listed([f"{member.address} ({member.driver})" for member in foreign])
-        actual = f"group {group} also holds {names}: VFIO will not open it"
         hint = "give these to the same guest (name them in the intent), or bind them to vfio-pci; see acs to split them"
-        return failed(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
-    silent = [m.address for m in members if driver_unread(evidence, m.address)]
-    if silent:
-        return _doubt(check, device, expected, f"the driver of {listed(silent, 3)} was not read")
-    others = [member.address for member in members if member.address != device.address]
-    actual = f"group {group}, {f'with {listed(others)}' if others else 'alone'}"
-    return passed(check, device.address, expected=expected, actual=actual, source=source)
+        return on.failed(f"group {group} also holds {names}: VFIO will not open it", hint)
+    return on.passed(f"group {group}, {f'with {listed([one.address for one in others])}' if others else 'alone'}")
 
 
-def _kept_group(evidence: Evidence, check: str, device: PciDevice, members: list[PciDevice]) -> CheckResult:
+def _of_host(on: On, place: InGroup) -> Finding:
     """Judge the group of a GPU that the host keeps: whether it could be given to a guest alone."""
-    source = f"{_GROUPS}/{device.iommu_group}/devices"
-    others = [m.address for m in members if slot_of(m.address) != slot_of(device.address) and m.physfn is None]
-    expected = "a group of its own, so that it can be given by itself"
+    device, on = place.device, on.reading(on.reads or "", "a group of its own, so that it can be given by itself")
+    slot = slot_of(device.address)
+    others = [one.address for one in place.members if slot_of(one.address) != slot and one.physfn is None]
     if not others:
-        return passed(check, device.address, expected=expected, actual=f"group {device.iommu_group}", source=source)
-    actual = f"group {device.iommu_group} also holds {listed(others)}"
+        return on.passed(f"group {device.iommu_group}")
     hint = "ACS at the ports above separates them (firmware setting, or settings: acs); else one guest gets all of them"
-    return warned(check, device.address, expected=expected, actual=actual, source=source, hint=hint)
-
-
-CHECKS = (
-    Check(
-        id="iommu-mode",
-        title="IOMMU",
-        subjects="the host",
-        why="without it no device can be given to a guest, and nothing keeps a device's DMA from the host's memory",
-        source="Linux Documentation/driver-api/vfio, ABI/testing/sysfs-kernel-iommu_groups, kernel-parameters (iommu)",
-        judge=iommu_mode,
-        for_guests=True,
-    ),
-    Check(
-        id="interrupt-remapping",
-        title="Interrupt remapping",
-        subjects="the host, where its IOMMU is on",
-        why="without it a guest's device can raise interrupts that are not its own",
-        source="Linux drivers/vfio/vfio_iommu_type1.c (allow_unsafe_interrupts); Intel VT-d specification, chapter 5",
-        judge=interrupt_remapping,
-        for_guests=True,
-    ),
-    Check(
-        id="vfio-no-iommu",
-        title="VFIO without IOMMU",
-        subjects="the host",
-        why="in this mode a device reaches all memory of the host, and no guest can use it: it has no benefit",
-        source="Linux drivers/vfio/Kconfig (VFIO_NOIOMMU)",
-        judge=vfio_no_iommu,
-        for_guests=True,
-    ),
-    Check(
-        id="vfio-unsafe-interrupts",
-        title="VFIO without interrupt remapping",
-        subjects="the host",
-        why="it lets devices be given away although they can raise any interrupt",
-        source="Linux drivers/vfio/vfio_iommu_type1.c (allow_unsafe_interrupts)",
-        judge=vfio_unsafe_interrupts,
-        for_guests=True,
-    ),
-    Check(
-        id="iommu-groups",
-        title="Whole IOMMU groups",
-        subjects="each GPU of a known maker, and each device that a guest has or that is bound for one",
-        why="members of a group reach each other past the IOMMU: given to two guests they are not isolated; a group for"
-        " which the firmware keeps memory is refused by VFIO",
-        source="Linux Documentation/driver-api/vfio (groups; a viable group), ABI/testing/sysfs-kernel-iommu_groups"
-        " (reserved_regions), drivers/iommu/iommu.c (require_direct)",
-        judge=iommu_groups,
-        none="GPU, and no device that a guest has",
-        of_tree=True,
-        for_guests=True,
-    ),
-)
+    return on.warned(f"group {device.iommu_group} also holds {listed(others)}", hint)

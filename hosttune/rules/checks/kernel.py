@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from hosttune.linux.tuned import (
     ACTIVE,
@@ -15,14 +16,15 @@ from hosttune.linux.tuned import (
     unknown_profiles,
 )
 from hosttune.model.evidence import STATE, Evidence
-from hosttune.model.result import Drift, Entry, Result
-from hosttune.model.validation import CheckResult
+from hosttune.model.result import Entry, Result
 from hosttune.model.values import value_text
-from hosttune.rules.checks.check import Check, failed, passed, skipped, unknown, warned
-from hosttune.rules.checks.facts import HOST, lacks, listed, refused
+from hosttune.rules.checks.facts import lacks, listed
+from hosttune.rules.checks.on import On, check
+from hosttune.rules.engine import Finding
 
 _CMDLINE = "/proc/cmdline"
 _TUNED = "TuneD"  # the subject of results about TuneD
+_TUNED_AGREES = "TuneD sets nothing else than what is in force here"
 
 # (test of an argument, its outcome, what the argument does, what to do)
 _Rule = tuple[Callable[[str], bool], str, str, str]
@@ -59,222 +61,193 @@ _HARMFUL: tuple[_Rule, ...] = (
 )
 
 
-def kernel_arguments(evidence: Evidence) -> Iterable[CheckResult]:
+@check(
+    "kernel-arguments",
+    title="Kernel arguments",
+    about="the host",
+    why="some arguments from the internet undo the isolation of guests or switch the IOMMU off",
+    source="Linux Documentation/admin-guide/kernel-parameters, admin-guide/hw-vuln; it knows no pcie_acs_override",
+    expected="no argument that undoes isolation",
+    reads=_CMDLINE,
+    for_guests=True,
+)
+def kernel_arguments(on: On) -> Finding:
     """Check for arguments of the running kernel that undo isolation or direct transfers between devices."""
-    check = "kernel-arguments"
-    words = evidence.host.kernel_args
-    expected = "no argument that undoes isolation"
-    if words is None:
-        why = refused(evidence, _CMDLINE) or "not recorded"
-        yield unknown(check, HOST, expected=expected, why=why, hint=f"look with: cat {_CMDLINE}", source=_CMDLINE)
-        return
-    found = [(word, rule) for word in words for rule in _HARMFUL if rule[0](word)]
-    if not found:
-        yield passed(check, HOST, expected=expected, actual=f"none of {len(words)}", source=_CMDLINE)
-        return
-    actual = "; ".join(f"{word}: {what}" for word, (_, _, what, _) in found)
-    hint = f"{'; '.join(dict.fromkeys(rule[3] for _, rule in found))}; then reboot"
-    make = failed if any(rule[1] == "fail" for _, rule in found) else warned
-    yield make(check, HOST, expected=expected, actual=actual, source=_CMDLINE, hint=hint)
+    words = on.need(on.host.kernel_args, "the kernel's command line", _CMDLINE)
+    harmful = [(word, rule) for word in words for rule in _HARMFUL if rule[0](word)]
+    if not harmful:
+        return on.passed(f"none of {len(words)}")
+    actual = "; ".join(f"{word}: {what}" for word, (_, _, what, _) in harmful)
+    remedy = f"{'; '.join(dict.fromkeys(rule[3] for _, rule in harmful))}; then reboot"
+    return (on.failed if any(rule[1] == "fail" for _, rule in harmful) else on.warned)(actual, remedy)
 
 
 # --- modules -------------------------------------------------------------------------------------------------
 
-# (module, parameter, wrong values, what they do, what to do)
-_OPTIONS = (
-    (
-        "vfio_pci",
-        "disable_denylist",
-        ("Y", "1"),
-        "devices known to break out may be given",
-        "options vfio-pci: remove it",
+# By module: (parameter, what it does if it is on, what to do)
+_OPTIONS = {
+    "vfio_pci": (
+        ("disable_denylist", "devices known to break out may be given"),
+        ("nointxmask", "guests' interrupts share no line: some devices stop"),
     ),
-    ("vfio_pci", "nointxmask", ("Y", "1"), "guests' interrupts share no line: some devices stop", "remove it"),
-    (
-        "vfio_iommu_type1",
-        "disable_hugepages",
-        ("Y", "1"),
-        "the IOMMU maps guest memory 4 KiB at a time",
-        "remove it",
-    ),
+    "vfio_iommu_type1": (("disable_hugepages", "the IOMMU maps guest memory 4 KiB at a time"),),
+}
+_ON = ("Y", "1")
+
+
+def _modules(evidence: Evidence) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
+    yield from _OPTIONS.items()
+
+
+@check(
+    "module-options",
+    title="VFIO module options",
+    about="each VFIO module that has such options",
+    why="an option set for another device once stays in force for all of them",
+    source="modinfo vfio_pci, vfio_iommu_type1",
+    expected="safe and fast, as by default",
+    each=_modules,
+    for_guests=True,
 )
-
-
-def module_options(evidence: Evidence) -> Iterable[CheckResult]:
+def module_options(on: On, options: tuple[tuple[str, str], ...]) -> Finding:
     """Check for parameters of the VFIO modules that reduce safety or speed."""
-    check = "module-options"
-    platform = evidence.host.platform
+    platform, folder = on.host.platform, f"/sys/module/{on.subject}"
+    look, on = f"grep . {folder}/parameters/*", on.reading(f"{folder}/parameters")
     modules = {module.name: module.parameters for module in platform.modules} if platform else {}
-    for name in dict.fromkeys(row[0] for row in _OPTIONS):
-        source = f"/sys/module/{name}/parameters"
-        expected = "safe and fast, as by default"
-        if name not in modules and lacks(evidence, f"/sys/module/{name}"):
-            yield skipped(check, name, "not loaded")
-            continue
-        parameters = modules.get(name)
-        if parameters is None:
-            hint = f"look with: grep . {source}/*"
-            yield unknown(check, name, expected=expected, why="not recorded", hint=hint, source=source)
-            continue
-        bad = [row for row in _OPTIONS if row[0] == name and parameters.get(row[1]) in row[2]]
-        known = {row[1]: _known(evidence, name, row[1], parameters.get(row[1])) for row in _OPTIONS if row[0] == name}
-        unread = [option for option, is_known in known.items() if not is_known]
-        if not bad and unread:
-            hint = f"look with: grep . {source}/*"
-            why = f"{listed(unread)} not recorded"
-            yield unknown(check, name, expected=expected, why=why, hint=hint, source=source)
-            continue
-        if not bad:
-            yield passed(check, name, expected=expected, actual=_value_text(parameters, name), source=source)
-            continue
-        actual = "; ".join(f"{row[1]}={parameters[row[1]]}: {row[3]}" for row in bad)
-        hint = f"in /etc/modprobe.d remove: {', '.join(row[1] for row in bad)}; then reload the module or reboot"
-        yield warned(check, name, expected=expected, actual=actual, source=source, hint=hint)
-
-
-def _known(evidence: Evidence, module: str, option: str, value: str | None) -> bool:
-    """Return whether an option is known: its value was read, or the module in this kernel has no such option."""
-    return value in ("Y", "N", "1", "0") or (
-        value is None and lacks(evidence, f"/sys/module/{module}/parameters/{option}")
-    )
-
-
-def _value_text(parameters: Mapping[str, str], name: str) -> str:
-    known = [row[1] for row in _OPTIONS if row[0] == name and row[1] in parameters]
-    return f"{', '.join(known)} off" if known else "nothing of the kind is set"
+    values = on.need(modules.get(on.subject), "which options it has", folder, look=look, skip="not loaded")
+    bad = [(option, what) for option, what in options if values.get(option) in _ON]
+    if bad:
+        actual = "; ".join(f"{option}={values[option]}: {what}" for option, what in bad)
+        names = ", ".join(option for option, _ in bad)
+        return on.warned(actual, f"in /etc/modprobe.d remove: {names}; then reload the module or reboot")
+    for option, _ in options:
+        there = not lacks(on.evidence, f"{folder}/parameters/{option}")
+        on.need(values.get(option) or (None if there else ""), option, f"{folder}/parameters/{option}", look=look)
+    known = [option for option, _ in options if option in values]
+    return on.passed(f"{', '.join(known)} off" if known else "nothing of the kind is set")
 
 
 # --- what was applied ----------------------------------------------------------------------------------------
 
 
-def pending_reboot(evidence: Evidence) -> Iterable[CheckResult]:
+def _applied(on: On) -> Result:
+    """Return what is applied; the check ends if nothing is, or if that is unknown."""
+    doubt = next((problem for problem in on.evidence.problems if problem.what == STATE), None)
+    if doubt is not None:
+        hint = "run hosttune validate as root; hosttune status says what is wrong with the state"
+        on.give_up(doubt.why, hint, doubt.where)
+    applied = on.evidence.applied_state
+    if applied is None:
+        on.skip("a captured host keeps no state: what was applied to it is unknown")
+    if not applied.entries and not applied.reboot_required and applied.open_transaction is None:
+        on.skip("hosttune has applied nothing here")
+    return applied
+
+
+@check(
+    "kernel-arguments-pending",
+    title="Nothing waits for a reboot",
+    about="the host, where something is applied",
+    why="what is staged for the next boot does not work yet, and guests that need it cannot",
+    source="hosttune's own journals and /proc/cmdline",
+    expected="nothing waits for a reboot",
+    reads="hosttune status",
+)
+def pending_reboot(on: On) -> Finding:
     """Check for settings that were staged for the next boot and do not have effect yet."""
-    check = "kernel-arguments-pending"
-    applied_state, result = _standing(evidence, check, "nothing waits for a reboot")
-    if applied_state is None:
-        yield result
-        return
-    waiting = [entry.action for entry in applied_state.entries if entry.outcome == "pending"]
-    source = "hosttune status"
-    expected = "nothing waits for a reboot"
-    if not waiting and not applied_state.reboot_required:
-        yield passed(check, HOST, expected=expected, actual="all staged arguments are in force", source=source)
-        return
+    applied = _applied(on)
+    waiting = [entry.action for entry in applied.entries if entry.outcome == "pending"]
+    if not waiting and not applied.reboot_required:
+        return on.passed("all staged arguments are in force")
+    if by_hand := [entry.action for entry in applied.entries if entry.is_unstaged]:
+        hint = "add them to the kernel's arguments by hand (hosttune status has them), reboot, then validate again"
+        return on.failed(f"asked for, and not staged: {listed(by_hand)}", hint)
     actual = f"staged: {listed(waiting)}" if waiting else "what was reverted still works until the next boot"
-    hint = "reboot, then validate again"
-    if by_hand := [entry.action for entry in applied_state.entries if entry.is_unstaged]:
-        actual = f"asked for, and not staged: {listed(by_hand)}"
-        hint = f"add them to the kernel's arguments by hand (hosttune status has them), {hint}"
-    yield failed(check, HOST, expected=expected, actual=actual, source=source, hint=hint)
-
-
-def settings_in_force(evidence: Evidence) -> Iterable[CheckResult]:
-    """Check that each applied setting still has the value that it had after the apply."""
-    check = "settings-in-force"
-    applied_state, result = _standing(evidence, check, "every applied setting as it was left")
-    if applied_state is None:
-        yield result
-        return
-    if applied_state.open_transaction is not None:
-        yield failed(
-            check,
-            HOST,
-            expected="no unfinished transaction",
-            actual=f"transaction {applied_state.open_transaction.number} is unfinished",
-            source=applied_state.open_transaction.journal,
-            hint="hosttune recover",
-        )
-    else:
-        yield _in_force(check, applied_state)
-    for drift in applied_state.drift:
-        yield _drifted(check, drift)
-    yield from _tuned(evidence, check, applied_state)
+    return on.failed(actual, "reboot, then validate again")
 
 
 _NOT_IN_FORCE = ("ignored", "conflict")  # outcomes that `status` reports separately
 
 
-def _in_force(check: str, applied_state: Result) -> CheckResult:
-    expected = "every applied setting as it was left"
-    by_outcome = {
-        word: [entry.action for entry in applied_state.entries if entry.outcome == word] for word in _NOT_IN_FORCE
-    }
-    number = sum(not entry.is_unstaged for entry in applied_state.entries) - sum(map(len, by_outcome.values()))
-    kept = number - len(applied_state.drift)
-    short = [
-        entry.action for entry in applied_state.entries if entry.outcome in ("clamped", "ignored", "stuck", "failed")
-    ]
-    if by_outcome["conflict"]:
-        actual = f"{kept} in force; not reverted, since something else had changed it: {listed(by_outcome['conflict'])}"
-        hint = "hosttune revert --force reverts it"
-        return warned(check, HOST, expected=expected, actual=actual, source="hosttune status", hint=hint)
+@check(
+    "settings-in-force",
+    title="Applied settings in force",
+    about="the host where something is applied, each setting that has drifted, and TuneD where its active"
+    " profile sets otherwise, or what it sets is not known",
+    why="a later change by something else makes an earlier validation untrue",
+    source="hosttune's own journals, read back; TuneD's profiles (hosttune.linux.tuned), tuned-adm verify",
+    expected="every applied setting as it was left",
+    reads="hosttune status",
+)
+def settings_in_force(on: On) -> Iterator[Finding]:
+    """Check that each applied setting still has the value that it had after the apply."""
+    applied = _applied(on)
+    yield _in_force(on, applied)
+    for drift in applied.drift:
+        setting, expected = replace(on, subject=drift.action), value_text(drift.expected, nothing="nothing")
+        if drift.why is not None and drift.actual is None:
+            yield setting.unknown(drift.why, "run hosttune validate as root", expected=expected)
+        else:
+            hint = "hosttune apply --intent FILE sets it again; if it was meant: settings: {NAME: keep} there"
+            yield setting.failed(value_text(drift.actual, nothing="nothing"), hint, expected=expected)
+    yield from _tuned(replace(on, subject=_TUNED).reading(ACTIVE, _TUNED_AGREES), applied)
+
+
+def _in_force(on: On, applied: Result) -> Finding:
+    if unfinished := applied.open_transaction:
+        text, expected = f"transaction {unfinished.number} is unfinished", "no unfinished transaction"
+        return on.failed(text, "hosttune recover", unfinished.journal, expected=expected)
+    conflicts = [entry.action for entry in applied.entries if entry.outcome == "conflict"]
+    short = [entry.action for entry in applied.entries if entry.outcome in ("clamped", "ignored", "stuck", "failed")]
+    number = sum(not entry.is_unstaged and entry.outcome not in _NOT_IN_FORCE for entry in applied.entries)
+    kept = number - len(applied.drift)
+    if conflicts:
+        text = f"{kept} in force; not reverted, since something else had changed it: {listed(conflicts)}"
+        return on.warned(text, "hosttune revert --force reverts it")
     if short:
-        actual = f"{kept} in force; the kernel gave less than asked for: {listed(short)}"
-        hint = "hosttune status says what it gave, and why"
-        return warned(check, HOST, expected=expected, actual=actual, source="hosttune status", hint=hint)
-    if applied_state.drift:
-        actual = f"{kept} of {number} in force, the others below"
-        return warned(
-            check, HOST, expected=expected, actual=actual, source="hosttune status", hint="hosttune apply --intent FILE"
-        )
-    return passed(check, HOST, expected=expected, actual=f"{kept} in force", source="hosttune status")
+        text = f"{kept} in force; the kernel gave less than asked for: {listed(short)}"
+        return on.warned(text, "hosttune status says what it gave, and why")
+    if applied.drift:
+        return on.warned(f"{kept} of {number} in force, the others below", "hosttune apply --intent FILE")
+    return on.passed(f"{kept} in force")
 
 
-def _drifted(check: str, drift: Drift) -> CheckResult:
-    """Return the result for a setting that differs from its applied value; unknown if it cannot be read now."""
-    expected = value_text(drift.expected, nothing="nothing")
-    if drift.why is not None and drift.actual is None:
-        return unknown(check, drift.action, expected=expected, why=drift.why, hint="run hosttune validate as root")
-    hint = "hosttune apply --intent FILE sets it again; if it was meant: settings: {NAME: keep} there"
-    actual = value_text(drift.actual, nothing="nothing")
-    return failed(check, drift.action, expected=expected, actual=actual, source="hosttune status", hint=hint)
-
-
-def _tuned(evidence: Evidence, check: str, applied_state: Result) -> Iterable[CheckResult]:
-    """Compare applied settings with TuneD's active profile; no result if no profile is active."""
-    expected = "TuneD sets nothing else than what is in force here"
-    host = evidence.host
-    wanted_settings = [
-        wanted_setting
-        for entry in applied_state.entries
-        if entry.outcome not in _NOT_IN_FORCE
-        for wanted_setting in _wanted_settings(entry)
-    ]
+def _tuned(on: On, applied: Result) -> Iterator[Finding]:
+    """Compare applied settings with TuneD's active profile; nothing is said if no profile is active."""
+    host, evidence = on.host, on.evidence
+    entries = [entry for entry in applied.entries if entry.outcome not in _NOT_IN_FORCE]
+    settings = [setting for entry in entries for setting in _wanted_settings(entry)]
     active = " ".join((host.settings or {}).get(ACTIVE, "").split())
     # If the host was recorded by another tool, and without TuneD's files, nothing shows that TuneD is installed.
     none = ACTIVE in (host.settings or {}) or lacks(evidence, ACTIVE) or (host.tuned is None and not evidence.complete)
-    if not wanted_settings or (not active and none):
+    if not settings or (not active and none):
         return
     tuned = host.tuned
-    hint = "leave each to one of the two: tuned-adm off, a profile of your own, or settings: NAME: keep and apply again"
-    conflicts = tuned_conflicts(tuned, wanted_settings, host.kernel_args) if tuned else ()
-    texts = list(conflict_lines(conflicts, OTHERWISE))
-    if tuned and texts:
-        actual = f"the active profile {' '.join(tuned.profiles)} sets otherwise at its next start: {listed(texts, 4)}"
-        yield warned(check, _TUNED, expected=expected, actual=actual, source=ACTIVE, hint=hint)
+    conflicts = tuned_conflicts(tuned, settings, host.kernel_args) if tuned else ()
+    if tuned and (texts := list(conflict_lines(conflicts, OTHERWISE))):
+        yield on.warned(
+            f"the active profile {' '.join(tuned.profiles)} sets otherwise at its next start: {listed(texts, 4)}",
+            "leave each to one of the two: tuned-adm off, a profile of your own, or settings: NAME: keep and apply"
+            " again",
+        )
         return
-    why = None
     if tuned is None or not tuned.profiles:
         why = f"what profile {active} sets was not read" if active else "whether a profile is active was not read"
     elif names := unknown_profiles(tuned):
         why = f"what profile {' '.join(names)} sets is not known"
     elif unsure := list(conflict_lines(conflicts, UNSURE)):
         why = f"known only when TuneD starts: {listed(unsure, 4)}"
-    if why is None:
+    else:
         return
-    if evidence.tuned_verified and not applied_state.drift:
-        actual = f"{why}; tuned-adm verify: the settings in force match it"
-        yield passed(check, _TUNED, expected=expected, actual=actual, source="tuned-adm verify")
+    if evidence.tuned_verified and not applied.drift:
+        yield on.passed(f"{why}; tuned-adm verify: the settings in force match it", "tuned-adm verify")
         return
-    if evidence.tuned_verified is False:
-        why += "; tuned-adm verify: the settings in force differ from it"
-    look = (
-        f"look with: cat {ACTIVE}; tuned-adm profile_info; tuned-adm verify; hosttune status after TuneD's next start"
-    )
-    yield unknown(check, _TUNED, expected=expected, why=why, hint=look, source=ACTIVE)
+    differ = "; tuned-adm verify: the settings in force differ from it" if evidence.tuned_verified is False else ""
+    look = f"cat {ACTIVE}; tuned-adm profile_info; tuned-adm verify; hosttune status after TuneD's next start"
+    yield on.unknown(f"{why}{differ}", f"look with: {look}")
 
 
-def _wanted_settings(entry: Entry) -> Iterable[WantedSetting]:
+def _wanted_settings(entry: Entry) -> tuple[WantedSetting, ...]:
     """Return the settings that an entry sets; kernel arguments that were written together become one setting each."""
     kind, _, target = entry.action.partition(":")
     if not reaches(kind, target):
@@ -282,56 +255,3 @@ def _wanted_settings(entry: Entry) -> Iterable[WantedSetting]:
     if kind == "kernel-argument" and isinstance(entry.want, Mapping):
         return tuple(WantedSetting(kind, name, want) for name, want in entry.want.items())
     return () if entry.want is None else (WantedSetting(kind, target, entry.want),)
-
-
-def _standing(evidence: Evidence, check: str, expected: str) -> tuple[Result | None, CheckResult]:
-    """Return (the applied settings, or None if there are none or they are unknown; the result to report for None)."""
-    doubt = next((problem for problem in evidence.problems if problem.what == STATE), None)
-    if doubt is not None:
-        hint = "run hosttune validate as root; hosttune status says what is wrong with the state"
-        found = unknown(check, HOST, expected=expected, why=doubt.why, hint=hint, source=doubt.where)
-        return None, found
-    applied_state = evidence.applied_state
-    if applied_state is None:
-        return None, skipped(check, HOST, "a captured host keeps no state: what was applied to it is unknown")
-    nothing = not applied_state.entries and not applied_state.reboot_required and applied_state.open_transaction is None
-    return None if nothing else applied_state, skipped(check, HOST, "hosttune has applied nothing here")
-
-
-CHECKS = (
-    Check(
-        id="kernel-arguments",
-        title="Kernel arguments",
-        subjects="the host",
-        why="some arguments from the internet undo the isolation of guests or switch the IOMMU off",
-        source="Linux Documentation/admin-guide/kernel-parameters, admin-guide/hw-vuln; it knows no pcie_acs_override",
-        judge=kernel_arguments,
-        for_guests=True,
-    ),
-    Check(
-        id="module-options",
-        title="VFIO module options",
-        subjects="each VFIO module that has such options",
-        why="an option set for another device once stays in force for all of them",
-        source="modinfo vfio_pci, vfio_iommu_type1",
-        judge=module_options,
-        for_guests=True,
-    ),
-    Check(
-        id="kernel-arguments-pending",
-        title="Nothing waits for a reboot",
-        subjects="the host, where something is applied",
-        why="what is staged for the next boot does not work yet, and guests that need it cannot",
-        source="hosttune's own journals and /proc/cmdline",
-        judge=pending_reboot,
-    ),
-    Check(
-        id="settings-in-force",
-        title="Applied settings in force",
-        subjects="the host where something is applied, each setting that has drifted, and TuneD where its active"
-        " profile sets otherwise, or what it sets is not known",
-        why="a later change by something else makes an earlier validation untrue",
-        source="hosttune's own journals, read back; TuneD's profiles (hosttune.linux.tuned), tuned-adm verify",
-        judge=settings_in_force,
-    ),
-)

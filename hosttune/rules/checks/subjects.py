@@ -8,6 +8,7 @@ from typing import NoReturn
 from hosttune.gpu import nvswitches
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
+from hosttune.model.guestplan import PLACE, UNREADABLE, GuestPlan
 from hosttune.model.host import NvSwitch, RunningGuest
 from hosttune.rules.checks.facts import AS_LIBVIRT, accelerators, guests_known, none_given, why_switches_exist
 from hosttune.rules.engine import Finding, NoValue
@@ -27,6 +28,18 @@ def guests(evidence: Evidence) -> Iterator[tuple[str, RunningGuest]]:
         raise NoValue(Finding(outcome="unknown", text=why, remedy=AS_LIBVIRT))
     if not known:
         raise NoValue(Finding(outcome="skip", text="no guest here"))
+
+
+def guest_plan(evidence: Evidence) -> GuestPlan:
+    """Return what this guest should find; what it should is unknown if its plan is unreadable, skipped without one."""
+    if evidence.guest_plan is not None:
+        return evidence.guest_plan
+    for problem in evidence.problems:
+        if problem.what == UNREADABLE:
+            remedy = "write the guest's seed or bundle again (hosttune apply on its host) and install it"
+            raise NoValue(Finding(outcome="unknown", text=problem.why, source=PLACE, remedy=remedy))
+    text = f"no plan of a guest is here: a planned guest's seed or bundle brings {PLACE}"
+    raise NoValue(Finding(outcome="skip", text=text))
 
 
 def switches(evidence: Evidence) -> Iterator[tuple[str, NvSwitch]]:

@@ -46,7 +46,6 @@ HEALTHY: Mapping[str, str] = {
     f"{FOLDER}/infiniband/mlx5_0/tc/1/traffic_class": "Global tclass=160\n",
     f"{NET}/flags": "0x1003\n",
     f"{NET}/carrier": "1\n",
-    f"{NET}/operstate": "up\n",
     f"{NET}/type": "1\n",
     f"{NET}/mtu": "9000\n",
     f"{NET}/speed": "10000\n",

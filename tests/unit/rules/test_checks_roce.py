@@ -96,7 +96,7 @@ def test_each_difference(changes: dict[str, Any], expected: str, said: str) -> N
         (
             NicPorts(
                 rdma=(rdma(layer="ethernet", state="down", phys_state="disabled"),),
-                interfaces=(interface(is_up=False, carrier=None, operstate="down"),),
+                interfaces=(interface(is_up=False, carrier=None),),
             ),
             SET,
             "skip",

@@ -26,6 +26,7 @@ EXAMPLE = str(Path(__file__).resolve().parents[3] / "examples/hgx-h200-8.tar.xz"
 HOSTS = Path(__file__).resolve().parents[2] / "hosts/h200"
 HOST = discovered()
 GPU = "0000:18:00.0"
+UPLINK = "0000:16:00.0"  # of the switch above it
 replace = msgspec.structs.replace
 CLEAN: dict[tuple[str, str], tuple[float, str]] = {
     **{("h2d-ce", gpu.address): (55.5, "GB/s") for gpu in HOST.index.accelerators},
@@ -68,6 +69,12 @@ def with_link(speed: float, width: int, slot: float) -> Host:
     return replace(HOST, pci=tuple(replace(one, link=links.get(one.address, one.link)) for one in HOST.pci))
 
 
+def with_uplink(width: int) -> Host:
+    """The switch above the first GPU has so many lanes to its root port, of 16."""
+    link = Link(speed_gts=32.0, width=width, max_speed_gts=32.0, max_width=16)
+    return replace(HOST, pci=tuple(replace(one, link=link) if one.address == UPLINK else one for one in HOST.pci))
+
+
 def far_nics() -> Host:
     """The NICs hang directly off the other socket than the GPUs do; the host is measured without translation."""
     nodes = {gpu.address: 0 for gpu in HOST.index.accelerators} | {nic.address: 1 for nic in HOST.nics}
@@ -100,6 +107,7 @@ BETWEEN = (
 )
 FAULTS: dict[str, tuple[str, Callable[[], Diagnosis]]] = {
     "x8 link": ("pcie-link-degraded", lambda: diagnosed(with_link(32.0, 8, 32.0), h2d_ce=27.5)),
+    "x4 uplink": ("pcie-link-degraded", lambda: diagnosed(with_uplink(4), h2d_ce=13.8)),
     "Gen3 slot": ("pcie-generation-limit", lambda: diagnosed(with_link(8.0, 16, 8.0), h2d_ce=13.1)),
     "far node": (
         "far-numa-node", lambda: diagnosed(HOST, "{version: 1, observations: {memory_node: far}}", h2d_ce=35.0),
