@@ -14,6 +14,8 @@ A line for each directory with files has their digests: a file that was changed 
 have none, and earlier versions of hosttune skip these lines:
 
     DIRECTORY<tab>sha256<tab>NAME=HEX/NAME=HEX
+
+A line `<tab>facts<tab>NUMBER` says which facts were recorded (`hosttune.discovery.evidence`); without it: the oldest.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ from types import MappingProxyType
 
 import msgspec
 
+from hosttune.model.values import MAX_ID, number
+
 FORMAT = "2"
-_DIGESTS = "sha256"
+_DIGESTS, _FACTS = "sha256", "facts"
 
 
 class Names(msgspec.Struct, frozen=True):
@@ -40,9 +44,12 @@ class Names(msgspec.Struct, frozen=True):
 class Manifest:
     """The paths of a capture, by directory."""
 
-    def __init__(self, folders: Mapping[str, Names], digests: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self, folders: Mapping[str, Names], digests: Mapping[str, str] = MappingProxyType({}), facts: int = 0
+    ) -> None:
         self._folders = folders
         self._digests = digests
+        self.facts = facts
 
     def __bool__(self) -> bool:
         return bool(self._folders)
@@ -81,7 +88,9 @@ class Manifest:
         return False
 
 
-def write(present: Iterable[str], listed: Iterable[str], absent: Iterable[str], links: Iterable[str] = ()) -> str:
+def write(
+    present: Iterable[str], listed: Iterable[str], absent: Iterable[str], links: Iterable[str] = (), facts: int = 0
+) -> str:
     """Return the text of a manifest, from absolute paths without links on the way; those of `listed` are directories.
 
     `links` are those of `present` that are links themselves.
@@ -96,7 +105,7 @@ def write(present: Iterable[str], listed: Iterable[str], absent: Iterable[str], 
         parent, _, name = path.rpartition("/")
         linked.setdefault(parent or "/", set()).add(name)
     whole = set(listed)
-    lines = [FORMAT]
+    lines = [FORMAT, f"\t{_FACTS}\t{facts}"]
     for folder in sorted({*there, *missing, *whole}):
         names, not_there = there.get(folder, set()), missing.get(folder, set())
         if _writable(folder):
@@ -128,6 +137,7 @@ def read(text: str) -> Manifest:
         return Manifest({})
     folders: dict[str, Names] = {}
     digests: dict[str, str] = {}
+    facts = 0
     for line in lines[1:-1]:  # an incomplete last line is dropped
         parts = line.split("\t")
         if len(parts) in (4, 5) and parts[1] in ("all", "some"):
@@ -138,7 +148,9 @@ def read(text: str) -> Manifest:
             digests.update(
                 (f"{at}/{name}", hexed) for name, _, hexed in (p.rpartition("=") for p in parts[2].split("/"))
             )
-    return Manifest(folders, digests)
+        elif parts[:2] == ["", _FACTS]:
+            facts = number(parts[-1], MAX_ID) or 0
+    return Manifest(folders, digests, facts)
 
 
 def _by_folder(paths: Iterable[str]) -> dict[str, set[str]]:

@@ -30,6 +30,7 @@ class Recorded(System):
         """Read the capture's own facts; called when its contents can be read."""
         self.complete = self.exists(COMPLETE)
         self._manifest = manifest.read((self.read_bytes(COMPLETE) or b"").decode("utf-8", "replace"))
+        self.facts = self._manifest.facts
         lines = (self.read(UNREADABLE) or "").splitlines()
         self._unreadable = {path: reason for path, _, reason in (line.partition("\t") for line in lines if line)}
 
