@@ -147,9 +147,6 @@ def test_without_a_terminal_hosts_are_changed_only_with_yes(stubs: Stubs, verb: 
     assert f"{verb} on 3 hosts:\n  wave 1: a\n  wave 2: b, c\n" in done.stderr
     assert "do: give --yes" in done.stderr
     assert (stubs.calls(), stubs.results.exists()) == ([], False)
-    if verb == "revert":  # tests below apply
-        stubs.fleet(verb, "--limit", "a")
-        assert "a revert" in stubs.calls()
 
 
 def test_a_canary_that_fails_stops_the_run_and_resume_goes_on_from_there(
@@ -285,6 +282,8 @@ def cut_off(stubs: Stubs, number: signal.Signals) -> tuple[int, str]:
         stubs.tell(host, "apply wait")
     child = stubs.start("apply", "--waves", "1,100%")
     until(lambda: in_second_wave(stubs) and any((stubs.results / host / "apply.json").exists() for host in SOME[1:]))
+    refused = stubs.fleet("validate", code=3)  # a second run over the same results
+    assert f"process {child.pid} works on it" in refused.stderr
     err = end(child, number)
     return child.returncode, err
 
@@ -327,16 +326,6 @@ def test_an_interrupted_run_ends_in_order(stubs: Stubs, number: signal.Signals) 
         well(stubs)
         stubs.fleet("apply", "--resume")
         assert {stubs.answer(host, "validate")["outcome"] for host in SOME} == {"ok"}
-
-
-def test_a_second_run_over_the_same_results_is_refused(stubs: Stubs) -> None:
-    stubs.tell("a", "discover wait")
-    child = stubs.start("discover")
-    until(lambda: (stubs.results / "a" / "discover.json").exists())
-    done = stubs.fleet("validate", code=3)
-    assert f"process {child.pid} works on it" in done.stderr
-    end(child, signal.SIGTERM)
-    stubs.let_go()
 
 
 # --- the page ------------------------------------------------------------------------------------------------
