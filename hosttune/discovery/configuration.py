@@ -43,7 +43,8 @@ _UNKNOWN_SOURCE = "hosttune discover"
 def read_configuration(reader: Reader, host: Host) -> tuple[Fact, ...]:
     """Return the facts that only this reads. A fact that could not be read has no value."""
     bios = [_file(reader, f"bios-{name}", f"{_DMI}/bios_{name}") for name in ("vendor", "version", "date")]
-    others = (_boot_mode(reader), _idle_states(reader), _boost(reader), lockdown(reader))
+    value = "EFI" if reader.exists(_EFI) else "BIOS" if reader.lacks(_EFI) else None
+    others = (Fact(name="boot-mode", value=value, source=_EFI), _idle_states(reader), _boost(reader), lockdown(reader))
     microcode = (_microcode(reader),) if host.arch is None or host.arch in _X86 else ()
     memory = Fact(name="memory-modules", value=sane(read_memory_modules(reader)), source=MEMORY_MODULES)
     return (*bios, *microcode, *others, memory, *_drives(reader, host), *_nics(reader, host))
@@ -62,11 +63,6 @@ def _microcode(reader: Reader) -> Fact:
     whole = bool(found) and "" not in found and cpus == lines and (own is None or own in found)
     value = sane(" and ".join(sorted(found))) if whole else None
     return Fact(name="microcode", value=value, source="/proc/cpuinfo")
-
-
-def _boot_mode(reader: Reader) -> Fact:
-    value = "EFI" if reader.exists(_EFI) else "BIOS" if reader.lacks(_EFI) else None
-    return Fact(name="boot-mode", value=value, source=_EFI)
 
 
 def _idle_states(reader: Reader) -> Fact:
@@ -181,9 +177,13 @@ def _of_host(evidence: Evidence) -> Iterator[Fact]:
     host = evidence.host
     cpu = host.cpu_model
     arguments = alike_arguments(host.kernel_args) if host.kernel_args is not None else None
+    packages = {cpu.package for cpu in host.cpus if cpu.online}
     values: Mapping[str, tuple[str | None, str]] = {
         "cpu-model": (cpu.model if cpu else None, "/proc/cpuinfo"),
-        "sockets": (_sockets(host), f"{sysfs.CPUS}/cpu*/topology/physical_package_id"),
+        "sockets": (
+            str(len(packages)) if packages and None not in packages else None,
+            f"{sysfs.CPUS}/cpu*/topology/physical_package_id",
+        ),
         "numa-nodes-per-socket": (_nodes_per_socket(host), f"{sysfs.NODES}/node*/cpulist"),
         "smt": (_smt(host), f"{sysfs.CPUS}/smt"),
         "devices": (_devices(host), sysfs.PCI_DEVICES),
@@ -200,11 +200,6 @@ def _of_host(evidence: Evidence) -> Iterator[Fact]:
     if manager is not None:
         version = "not installed" if manager.installed is False else sane(manager.version)
         yield Fact(name="fabric-manager", value=version, source="fabric-manager-version")
-
-
-def _sockets(host: Host) -> str | None:
-    packages = {cpu.package for cpu in host.cpus if cpu.online}
-    return str(len(packages)) if packages and None not in packages else None
 
 
 def _nodes_per_socket(host: Host) -> str | None:

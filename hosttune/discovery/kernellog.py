@@ -136,16 +136,11 @@ def _ask_dmesg(reader: Reader) -> Records | None:
     try:
         return parse_dmesg_json(reader.system.run(_DMESG_JSON))
     except (CommandFailed, BadInput):  # an older dmesg, or one that writes invalid JSON for unusual bytes
-        return _ask_plain_dmesg(reader)
-
-
-def _ask_plain_dmesg(reader: Reader) -> Records | None:
-    """Read the plain form, which every dmesg has. If that fails, the log is unknown, and there is a problem."""
-    try:
-        return parse_dmesg(reader.system.run(_DMESG))
-    except CommandFailed as error:
-        reader.problem("kernel log unreadable", "dmesg", error.output.strip() or error.reason)
-        return None
+        try:
+            return parse_dmesg(reader.system.run(_DMESG))
+        except CommandFailed as error:
+            reader.problem("kernel log unreadable", "dmesg", error.output.strip() or error.reason)
+            return None
 
 
 def _ask_journal(reader: Reader) -> str:

@@ -40,7 +40,10 @@ def read_pci(
     judge = Links(functions)
     links = {address: judge.of(function) for address, function in functions.items()}
     _report_degraded_links(reader, functions, links)
-    _report_gone_functions(reader, functions)
+    for address, function in functions.items():
+        if function.gone:
+            why = "its ids or its configuration space read all ones: it is off the bus, or the link above it is down"
+            reader.problem("PCI function does not answer", f"{DEVICES}/{address}", why)
     names = _read_names(reader, functions, fallback_ids)
     groups = _Groups(reader, functions)
     return tuple(
@@ -143,14 +146,6 @@ def _report_degraded_links(reader: Reader, functions: Mapping[str, Function], li
         if ends not in reported:
             reported.add(ends)
             reader.problem("degraded PCIe link", f"{DEVICES}/{address}", link.why or "")
-
-
-def _report_gone_functions(reader: Reader, functions: Mapping[str, Function]) -> None:
-    """Add a problem for each function that the kernel lists and that no longer answers."""
-    for address, function in functions.items():
-        if function.gone:
-            why = "its ids or its configuration space read all ones: it is off the bus, or the link above it is down"
-            reader.problem("PCI function does not answer", f"{DEVICES}/{address}", why)
 
 
 def _read_names(

@@ -196,7 +196,12 @@ def write_capture(system: System, path: str, say: Say = lambda text: None) -> Ho
         raise BadInput("not a file name", where=path, hint="give a file name: a capture is not written to stdout")
     if os.path.lexists(path):
         raise _exists(path)
-    _check_folder(path)
+    # Before the machine is read, which can take a minute.
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise _unwritable(path, f"no folder {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _unwritable(path, f"no permission to write to {folder}")
     recording = Recording(system)
     host = gather(recording).host
     for fact in EXTRA_FACTS:
@@ -205,7 +210,13 @@ def write_capture(system: System, path: str, say: Say = lambda text: None) -> Ho
         except Unreadable:
             continue  # recorded as unreadable
     entries = list(_entries(recording, Scrub(_key(system), host.hostname), say))
-    _write(path, entries)
+    packed = _pack(entries)
+    try:
+        write_whole(path, packed, 0o600, replace=False)  # private: its owner decides who may read it
+    except FileExistsError as error:
+        raise _exists(path) from error
+    except OSError as error:
+        raise _unwritable(path, error.strerror or str(error)) from error
     for name in _other_answers(system, {name for name, _ in entries}):
         say(f"left out: {COMMANDS}{name}, which hosttune does not read here")
     return host
@@ -317,26 +328,6 @@ def _relative(path: str, target: str) -> str:
 
 
 # --- the file ------------------------------------------------------------------------------------------------
-
-
-def _check_folder(path: str) -> None:
-    """Raise BadInput if no file can be made here: before the machine is read, which can take a minute."""
-    folder = os.path.dirname(path) or "."
-    if not os.path.isdir(folder):
-        raise _unwritable(path, f"no folder {folder}")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise _unwritable(path, f"no permission to write to {folder}")
-
-
-def _write(path: str, entries: list[Entry]) -> None:
-    """Write the archive completely or not at all. Raises BadInput."""
-    packed = _pack(entries)
-    try:
-        write_whole(path, packed, 0o600, replace=False)  # private: its owner decides who may read it
-    except FileExistsError as error:
-        raise _exists(path) from error
-    except OSError as error:
-        raise _unwritable(path, error.strerror or str(error)) from error
 
 
 def _pack(entries: list[Entry]) -> bytes:

@@ -330,7 +330,16 @@ def read_kinds(reader: Reader, cores: Mapping[int, int], names: Sequence[str]) -
         return _kinds_by(capacities, cores)
     sizes = Counter(cores.values())
     if len(set(sizes.values())) > 1:
-        return _kinds_by_frequency(reader, cores, sizes)
+        # The kinds for Intel's first hybrid parts, which do not report them. Efficiency cores are the cores without a
+        # second thread that are also slower. Frequency alone is not enough, because SST-BF gives equal cores different
+        # base frequencies.
+        speeds = {core: reader.count(f"{CPUS}/cpu{core}/cpufreq/base_frequency") for core in sizes}
+        slow = {speed for core, speed in speeds.items() if sizes[core] == 1}
+        fast = {speed for core, speed in speeds.items() if sizes[core] > 1}
+        if len(slow) != 1 or len(fast) != 1 or None in slow | fast or slow == fast:
+            return {}, None
+        reader.problem("kinds of cores inferred", CPUS, "slower cores without a second thread are taken as efficiency")
+        return _kinds_by(speeds, cores)
     return {}, None
 
 
@@ -345,20 +354,3 @@ def _kinds_by(figures: Mapping[int, int | None], cores: Mapping[int, int]) -> tu
     words = dict.fromkeys(known, "intermediate") | {max(known): "performance", min(known): "efficiency"}
     found = ((cpu, figures[core]) for cpu, core in cores.items())
     return {cpu: words[figure] for cpu, figure in found if figure is not None}, True
-
-
-def _kinds_by_frequency(
-    reader: Reader, cores: Mapping[int, int], sizes: Mapping[int, int]
-) -> tuple[dict[int, str], bool | None]:
-    """Return the kinds for Intel's first hybrid parts, which do not report them.
-
-    Efficiency cores are the cores without a second thread that are also slower. Frequency alone is not enough, because
-    SST-BF gives equal cores different base frequencies.
-    """
-    speeds = {core: reader.count(f"{CPUS}/cpu{core}/cpufreq/base_frequency") for core in sizes}
-    slow = {speed for core, speed in speeds.items() if sizes[core] == 1}
-    fast = {speed for core, speed in speeds.items() if sizes[core] > 1}
-    if len(slow) != 1 or len(fast) != 1 or None in slow | fast or slow == fast:
-        return {}, None
-    reader.problem("kinds of cores inferred", CPUS, "slower cores without a second thread are taken as efficiency")
-    return _kinds_by(speeds, cores)

@@ -23,7 +23,7 @@ from hosttune.linux.tuned import (
     unknown_profiles,
 )
 from hosttune.model.host import Host, Tuned
-from hosttune.model.plan import Action, Device, Finding, PlannedGuest
+from hosttune.model.plan import Action, Finding, PlannedGuest
 from hosttune.model.values import format_size, grouped
 
 # Mapping BARs of 256 GiB each took minutes to over an hour for 4 to 8 GPUs with QEMU 8.2, and no longer with 10.1
@@ -147,7 +147,7 @@ def _emulated_ports(catalogue: Catalogue, guest: PlannedGuest, where: str) -> It
     models = {controller.index: controller.model for controller in guest.controllers}
     functions = {address: function.vendor_id for address, function in catalogue.pci.items()}
     gpus = [
-        (models.get(_bus(device)), device)
+        (models.get(int(device.guest_address.split(":")[1], 16)), device)
         for device in guest.devices
         if device.kind == "gpu" and inside(functions.get(device.address)).nccl is not None
     ]
@@ -163,11 +163,6 @@ def _emulated_ports(catalogue: Catalogue, guest: PlannedGuest, where: str) -> It
             f" {ROOT_PORT_GTS:g} GT/s at most, {mend} into the guest"
         )
         yield Finding(level="warn", text=text, where=where)
-
-
-def _bus(device: Device) -> int:
-    """Return the bus of a passed function in the guest, which is its controller's index."""
-    return int(device.guest_address.split(":")[1], 16)
 
 
 def tuned_findings(host: Host, actions: Iterable[Action]) -> Iterator[Finding]:

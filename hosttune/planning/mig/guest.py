@@ -189,7 +189,12 @@ def _before(context: PlanningContext, slots: Sequence[MigSlot], devices: Sequenc
             yield _step("start", f"{SRIOV_MANAGE} -e {address}", "the virtual functions again, by the same addresses")
         for device in devices:
             if device.gpu == address and device.kind == "mdev":
-                yield _mediated(device)
+                kind = device.type_id or "TYPE"
+                why = f"the mediated device of {device.name}" + (
+                    "" if device.type_id else ", TYPE being the folder so named"
+                )
+                create = f"{_DEVICES}/{device.function}/mdev_supported_types/{kind}/create"
+                yield _step("start", f"echo {device.address} > {create}", why)
 
 
 def _missing(context: PlanningContext, gpu: Gpu, slots: Sequence[MigSlot]) -> list[str]:
@@ -200,13 +205,6 @@ def _missing(context: PlanningContext, gpu: Gpu, slots: Sequence[MigSlot]) -> li
         if profile is not None and slot.start not in ready_starts(context, gpu, profile):
             found.append(f"{slot.profile}:{slot.start}")
     return found
-
-
-def _mediated(device: MigDevice) -> Step:
-    kind = device.type_id or "TYPE"
-    why = f"the mediated device of {device.name}" + ("" if device.type_id else ", TYPE being the folder so named")
-    create = f"{_DEVICES}/{device.function}/mdev_supported_types/{kind}/create"
-    return _step("start", f"echo {device.address} > {create}", why)
 
 
 def _after(slots: Sequence[MigSlot], devices: Sequence[MigDevice]) -> Iterator[Step]:
