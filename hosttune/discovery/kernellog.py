@@ -354,7 +354,8 @@ def _event(seconds: float | None, text: str) -> KernelEvent | None:
         if match := shape.pattern.match(text):
             groups = match.groupdict()
             code = groups.get("code")
-            details = _details(code, groups.get("rest") or "")
+            found = (_NVLINK5 if code in _NVLINK5_CODES else _RECOVERY).match(groups.get("rest") or "")
+            details = found.groupdict() if found else {}
             return KernelEvent(
                 kind=shape.kind,
                 address=_address(groups.get("address")),
@@ -369,12 +370,6 @@ def _event(seconds: float | None, text: str) -> KernelEvent | None:
                 recovery=details.get("recovery"),
             )
     return None
-
-
-def _details(code: str | None, rest: str) -> Mapping[str, str | None]:
-    """Return the details in the text of an XID, for those XIDs where the text decides what it means."""
-    found = (_NVLINK5 if code in _NVLINK5_CODES else _RECOVERY).match(rest)
-    return found.groupdict() if found else {}
 
 
 def _severity(word: str | None) -> str | None:

@@ -62,7 +62,12 @@ def read_nodes(reader: Reader) -> tuple[NumaNode, ...]:
                 of_gpus.add(int(match[1]))
     gpu_nodes = frozenset(of_gpus)
     nodes = tuple(_read_node(reader, node, columns, gpu_nodes) for node in ids)
-    _compare_memory(reader, nodes)
+    # Old kernels include a node's reserved pages, up to a few per cent. A difference of a tenth is more than that.
+    total = _memory_lines(reader, "/proc/meminfo").get("MemTotal")
+    sizes = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
+    if total and len(sizes) == len(nodes) and abs(sum(sizes) - total) > total // 10:
+        why = f"the nodes hold {format_size(sum(sizes))}, /proc/meminfo says {format_size(total)}: nodes kept as read"
+        reader.problem(MEMORY_UNSURE, _NODES, why)
     _compare_pages(reader, nodes)
     return nodes
 
@@ -141,18 +146,6 @@ def _memory_lines(reader: Reader, path: str) -> dict[str, int]:
         else:
             found[match[1]] = kibibytes << 10
     return found
-
-
-def _compare_memory(reader: Reader, nodes: Sequence[NumaNode]) -> None:
-    """Add a problem if the nodes' memory does not add up to the machine's (a sandbox that fakes one of the two files).
-
-    Old kernels include a node's reserved pages, up to a few per cent. A difference of a tenth is more than that.
-    """
-    total = _memory_lines(reader, "/proc/meminfo").get("MemTotal")
-    sizes = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
-    if total and len(sizes) == len(nodes) and abs(sum(sizes) - total) > total // 10:
-        why = f"the nodes hold {format_size(sum(sizes))}, /proc/meminfo says {format_size(total)}: nodes kept as read"
-        reader.problem(MEMORY_UNSURE, _NODES, why)
 
 
 def _compare_pages(reader: Reader, nodes: Sequence[NumaNode]) -> None:

@@ -45,22 +45,17 @@ def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Itera
         if gpu and function and (missing := bar_missing(function)):
             mend = "switch Above 4G Decoding on in the host's firmware and raise its MMIO window"
             yield Finding(level="error", text=f"GPU {device.address} fails in a guest: {missing}: {mend}", where=where)
-    yield from _narrow_links(host, guest, where)
-    yield from _in_parts(catalogue, guest, where)
-    yield from _divided(catalogue, guest, where)
-    yield from _joined_by_ports(catalogue, guest, where)
-    yield from _slow_start(host, catalogue, guest, where)
-    yield from _emulated_ports(catalogue, guest, where)
-
-
-def _narrow_links(host: Host, guest: PlannedGuest, where: str) -> Iterator[Finding]:
-    """Yield the links on the way to the root port that run below what both ends can do."""
     index, addresses = host.index, [device.address for device in guest.devices if device.address in host.index.pci]
     links = ((one.link, address) for address in addresses for one in (index.pci[address], *index.uplinks(address)))
     limited = grouped((link.why, address) for link, address in links if link is not None and link.state == "degraded")
     for why, names in limited.items():
         text = f"a PCIe link limits {', '.join(names)}: {why}: reseat the card or its cable (check pcie-link)"
         yield Finding(level="warn", text=text, where=where)
+    yield from _in_parts(catalogue, guest, where)
+    yield from _divided(catalogue, guest, where)
+    yield from _joined_by_ports(catalogue, guest, where)
+    yield from _slow_start(host, catalogue, guest, where)
+    yield from _emulated_ports(catalogue, guest, where)
 
 
 def _in_parts(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:

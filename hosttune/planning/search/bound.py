@@ -33,7 +33,12 @@ class Bounds:
         # How many of these guests cannot be placed, because the whole host has too little of some resource. For each
         # amount, the guests that need least of it are counted first.
         if guests not in self._sums:
-            self._sums[guests] = tuple(self._sums_of(guests))
+            found = []
+            for part, needs in enumerate(zip(*(self._needs[i].least for i in guests), strict=True)):
+                sums = tuple(accumulate(sorted(need or 0 for need in needs)))
+                if sums[-1]:
+                    found.append((part, sums))
+            self._sums[guests] = tuple(found)
         totals = self._ledger.totals()
         fewest = len(guests)
         for part, sums in self._sums[guests]:
@@ -45,15 +50,6 @@ class Bounds:
             dearest = total(sorted(rank for rank in alone if rank != LEFT_OUT)[-more:])
             least = plus(least, minus(times(LEFT_OUT, more), dearest))
         return least
-
-    def _sums_of(self, guests: Guests) -> list[tuple[int, tuple[int, ...]]]:
-        """Return, for each amount that is needed, what the 1, 2, 3, … guests that need least of it need together."""
-        found = []
-        for part, needs in enumerate(zip(*(self._needs[i].least for i in guests), strict=True)):
-            sums = tuple(accumulate(sorted(need or 0 for need in needs)))
-            if sums[-1]:
-                found.append((part, sums))
-        return found
 
     def _too_many_vgpus(self, guests: Guests) -> int:
         """Return how many of these guests cannot get their vGPUs, profile by profile."""

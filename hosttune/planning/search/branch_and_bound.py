@@ -182,7 +182,22 @@ class _Search:
         self._enough = max(plus(floor, NEXT), enough)
         for order in self._orders:
             if self._best.rank.unplaced > floor.unplaced:
-                self._plan_greedily(order)
+                # Make one plan without backtracking: each guest takes its best placement, or stays out.
+                taken: list[tuple[int, Placement]] = []
+                rank = NOTHING
+                for which in order:
+                    placement = self._first_fitting(which)
+                    if placement is None:
+                        rank = plus(rank, LEFT_OUT)
+                        continue
+                    self._ledger.take(placement, 1)
+                    taken.append((which, placement))
+                    rank = plus(rank, placement.rank)
+                if rank < self._best.rank:
+                    chosen = dict(taken)
+                    self._best = Plan(rank, tuple(map(chosen.get, range(len(self._chosen)))))
+                for _, placement in taken:
+                    self._ledger.take(placement, -1)
         if self._best.rank < self._enough:
             return self._best.rank <= floor
         self._first = self._best
@@ -201,24 +216,6 @@ class _Search:
         """Return the least rank of a guest on the empty host."""
         first = None if is_dead(self._ledger, self._needs[which]) else self._streams[which].get(0)
         return first.rank if first else LEFT_OUT
-
-    def _plan_greedily(self, order: Sequence[int]) -> None:
-        """Make one plan without backtracking: each guest takes its best placement, or stays out."""
-        taken: list[tuple[int, Placement]] = []
-        rank = NOTHING
-        for which in order:
-            placement = self._first_fitting(which)
-            if placement is None:
-                rank = plus(rank, LEFT_OUT)
-                continue
-            self._ledger.take(placement, 1)
-            taken.append((which, placement))
-            rank = plus(rank, placement.rank)
-        if rank < self._best.rank:
-            chosen = dict(taken)
-            self._best = Plan(rank, tuple(map(chosen.get, range(len(self._chosen)))))
-        for _, placement in taken:
-            self._ledger.take(placement, -1)
 
     def _first_fitting(self, which: int) -> Placement | None:
         """Return the best placement of a guest on what is left."""
