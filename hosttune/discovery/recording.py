@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING
 
+from hosttune.discovery.guests import DEFINITION, QUERY
+from hosttune.discovery.kernellog import QUERY as KERNEL_LOG
+from hosttune.discovery.kernellog import strip_log
 from hosttune.discovery.scrub import Scrub
 from hosttune.errors import BadInput, Unreadable
 from hosttune.machine import manifest
 from hosttune.machine.files import write_whole
 from hosttune.machine.system import COMMANDS, COMPLETE, MAX_LINKS, NODES, UNREADABLE, System, join_link
 from hosttune.model import sysfs
-
-if TYPE_CHECKING:
-    from hosttune.model.host import Host
+from hosttune.model.host import Host
 
 EXTRA_FACTS = (
     "/proc/cmdline",
@@ -246,7 +246,6 @@ Entry = tuple[str, bytes | str | None]  # path without the leading "/"; contents
 
 def _entries(recording: Recording, scrub: Scrub, say: Say = lambda text: None) -> Iterator[Entry]:
     """Yield everything recorded, scrubbed, ordered by path; a directory has an entry only if nothing in it has one."""
-    from hosttune.discovery.guests import DEFINITION
 
     entries: dict[str, bytes | str | None] = dict.fromkeys(recording.present)
     entries |= {path: _relative(path, target) for path, target in recording.links.items()}
@@ -296,9 +295,6 @@ def _answer(name: str, answer: str, scrub: Scrub) -> bytes | None:
     """
     from hosttune.discovery import strip_nodes
     from hosttune.discovery.definitionscrub import strip_facts, strip_xml
-    from hosttune.discovery.guests import DEFINITION, QUERY
-    from hosttune.discovery.kernellog import QUERY as KERNEL_LOG
-    from hosttune.discovery.kernellog import strip_log
     from hosttune.discovery.portdetails import MODULE, strip_module
     from hosttune.discovery.portinfo import PORT_INFO, strip_port_info
     from hosttune.discovery.roce import DEVINFO, strip_devinfo
