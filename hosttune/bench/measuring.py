@@ -107,7 +107,9 @@ def _judging_context(
     """Return the data that figures are compared with."""
     gpus = [gpu.address for gpu in chosen.gpus]
     links, model = pair_links(host, gpus), model_of(host, gpus, standard)
-    kinds = _device_ids(host)
+    kind_of = {row.address: row.ids for row in host.pci if row.ids}
+    of_gpus = {gpu.address: kind_of[gpu.address] for gpu in host.index.accelerators if gpu.address in kind_of}
+    kinds = of_gpus | {nic.rdma: kind_of[nic.address] for nic in host.nics if nic.rdma and nic.address in kind_of}
     pieces = {part.subject: kinds[part.address] for part in chosen.parts if not part.whole and part.address in kinds}
     return JudgingContext(standard, kinds, len(gpus), history, links, _rdma_ports(host), pieces, model)
 
@@ -215,13 +217,6 @@ def _with_unproven_note(row: CheckResult, chosen: Chosen) -> CheckResult:
     if doubt is None or not row.check.startswith("bench-") or row.check == "bench-gpu":
         return row
     return msgspec.structs.replace(row, actual=f"{row.actual}; {doubt}" if row.actual else doubt)
-
-
-def _device_ids(host: Host) -> dict[str, str]:
-    """Return the device ids (vendor:device) of GPUs by address and of RDMA devices by name."""
-    kinds = {row.address: row.ids for row in host.pci if row.ids}
-    gpus = {gpu.address: kinds[gpu.address] for gpu in host.index.accelerators if gpu.address in kinds}
-    return gpus | {nic.rdma: kinds[nic.address] for nic in host.nics if nic.rdma and nic.address in kinds}
 
 
 def _rdma_ports(host: Host) -> dict[str, Port]:

@@ -134,18 +134,7 @@ def guest_blocks(guest: PlannedGuest, host: Host, expected: Expectation | None) 
     models = {gpu.address: gpu.model for gpu in host.gpus}
     devices = tuple(device_row(device, host.index.pci, models) for device in guest.devices)
     figures = tuple(expected_rows(expected)) if expected else ()
-    return (
-        Facts(parts=tuple(guest_rows(guest)), whole=True),
-        Table(heading="devices", columns=("kind", "address", "where and what"), rows=devices, styles=_MONO, whole=True),
-        Table(heading=HEADING, columns=("what", "figures", "of"), rows=figures, whole=True),
-        Facts(heading=WORSE_HEADING, parts=tuple(worse_rows(expected)) if expected else (), whole=True),
-        *_steps(guest),
-        Lines(heading="why", lines=guest.why, whole=True),
-    )
-
-
-def guest_rows(guest: PlannedGuest) -> list[tuple[str, str]]:
-    """Return (what, value) rows: cells with their pins, other threads, fabric partition, MIG, 64-bit window."""
+    # (what, value) rows: cells with their pins, other threads, fabric partition, MIG, 64-bit window.
     rows: list[tuple[str, str]] = []
     for cell in guest.cells:
         rows += _cell_rows(guest, cell)
@@ -165,7 +154,14 @@ def guest_rows(guest: PlannedGuest) -> list[tuple[str, str]]:
         elif guest.ovmf_window_mib is not None:
             facts.append(f"the firmware is asked for {format_size(guest.ovmf_window_mib << 20)}")
         rows.append(("64-bit MMIO", ", ".join(facts)))
-    return rows
+    return (
+        Facts(parts=tuple(rows), whole=True),
+        Table(heading="devices", columns=("kind", "address", "where and what"), rows=devices, styles=_MONO, whole=True),
+        Table(heading=HEADING, columns=("what", "figures", "of"), rows=figures, whole=True),
+        Facts(heading=WORSE_HEADING, parts=tuple(worse_rows(expected)) if expected else (), whole=True),
+        *_steps(guest),
+        Lines(heading="why", lines=guest.why, whole=True),
+    )
 
 
 def _steps(guest: PlannedGuest) -> Iterator[Lines]:

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
+from hosttune.model.devicepath import DevicePath
+from hosttune.model.host import Host
+from hosttune.model.plan import Plan
 from hosttune.model.text import printable
+from hosttune.model.validation import CheckResult
 from hosttune.report.picture.layout import Picture, picture, plan_picture, side_by_side
 from hosttune.report.picture.metrics import is_plain
 from hosttune.report.picture.shapes import SIGN, Group, Line, Rect, Shape, Sign
 from hosttune.report.picture.style import ROOT, style_sheet
-
-if TYPE_CHECKING:
-    from hosttune.model.devicepath import DevicePath
-    from hosttune.model.host import Host
-    from hosttune.model.plan import Plan
-    from hosttune.model.validation import CheckResult
 
 _LONGEST_TITLE = 1000  # characters of a tooltip
 _FILLS = {

@@ -43,7 +43,12 @@ def bundles(host: Host) -> tuple[Bundle, ...]:
             beside.setdefault(other, set()).add(one)
         left = set(beside)
         while left:
-            gpus = _reached(min(left), beside)
+            start = min(left)
+            gpus, ahead = {start}, [start]
+            while ahead:
+                for other in beside[ahead.pop()] - gpus:
+                    gpus.add(other)
+                    ahead.append(other)
             left -= gpus
             inside = {ends: number for ends, number in links.items() if ends[0] in gpus}
             found.append(Bundle(kind=kind, gpus=tuple(sorted(gpus)), links=inside))
@@ -59,15 +64,6 @@ def _links(gpus: Iterable[Gpu], kind: str) -> dict[tuple[str, str], int | None]:
         for peer in gpu.peers or ()
         if peer.kind == kind and peer.address in there and peer.address != gpu.address
     }
-
-
-def _reached(start: str, beside: Mapping[str, set[str]]) -> set[str]:
-    seen, ahead = {start}, [start]
-    while ahead:
-        for other in beside[ahead.pop()] - seen:
-            seen.add(other)
-            ahead.append(other)
-    return seen
 
 
 def is_even(bundle: Bundle) -> bool:

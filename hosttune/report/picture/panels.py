@@ -29,7 +29,10 @@ _OF_THE_MACHINE = ("CPUs", "memory", "devices")  # rows of the header that the p
 def title_block(view: HostView, elsewhere: Sequence[Mark], width: float) -> Block:
     """Return the host's name, facts about the whole machine and the plan, and faults of the whole machine."""
     name, _, machine = title_of(view.host).partition(": ")
-    pieces = [_heading(name, 24, width), paragraph(machine, width, 12, lines=2)]
+    pieces = [
+        Piece(width=width, height=24 * 1.25, shapes=(label(0, 0, name, 24, most=width, bold=True),)),
+        paragraph(machine, width, 12, lines=2),
+    ]
     rows = [row for row in header(view.host) if not view.by_guest or row[0] in _OF_THE_MACHINE]
     rows += [("checks", tally(view.checked))] if view.checked else []
     rows += _of_plan(view, view.plan) if view.plan else []
@@ -39,10 +42,6 @@ def title_block(view: HostView, elsewhere: Sequence[Mark], width: float) -> Bloc
     pieces += [mark_row(mark, width) for mark in marks]
     whole = below(pieces, 3)
     return Block(width=width, height=whole.height, groups=(Group(kind="title", shapes=at(whole, 0, 0)),))
-
-
-def _heading(text: str, size: float, width: float) -> Piece:
-    return Piece(width=width, height=size * 1.25, shapes=(label(0, 0, text, size, most=width, bold=True),))
 
 
 def _fact(head: str, text: str, width: float) -> Piece:
