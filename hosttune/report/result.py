@@ -88,9 +88,7 @@ def verdict(result: Result, code: int = SUCCESS) -> str:
     if not result.state_known:
         return f"{result.host or 'this host'}: what is applied is unknown"
     if result.verb == "status":
-        number = sum(
-            1 for entry in result.entries if entry.outcome not in ("ignored", "conflict") and not entry.is_unstaged
-        )
+        number = sum(1 for entry in result.entries if entry.outcome not in ("ignored", "conflict") and not entry.waits)
         force = count(number, "setting") if number else "nothing"
         drifted = len(result.drift) or "none"
         return f"{result.host or 'this host'}: {force} in force" + (f", {drifted} drifted" if number else "")
