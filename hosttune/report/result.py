@@ -146,7 +146,7 @@ def _values(entry: Entry) -> str:
     kind = entry.action.partition(":")[0]
     before, want, after = (short_value(setting_value(kind, one)) for one in (entry.before, entry.want, entry.after))
     before = before if entry.before_known or before != NOTHING else "unknown"
-    if entry.outcome == "already":
+    if entry.outcome == "already" or (entry.outcome == "pending" and before == want):
         return after
     if entry.outcome in ("clamped", "failed", "stuck", "conflict", "ignored"):
         return f"{before} -> {want}, {'still' if entry.after == entry.before else 'now'} {after}"

@@ -3,6 +3,7 @@ bare host, the same intent writes nothing, and revert gives back every byte."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -290,4 +291,14 @@ def test_a_setting_that_was_given_up_does_not_drift(three: Day) -> None:
     asked(three, A, B, C, settings={"thp": "keep"}).apply().ended()
     three.root.put(THP, "[always] madvise never\n")
     assert three("status", "-o", "json").ended()["drift"] == []
+    assert three.apply().ended()["changed"] is False
+
+
+def test_what_is_only_noted_as_wanted_is_said(three: Day) -> None:
+    """Somebody else has written what the intent wants from now on."""
+    asked(three, A, B, C, settings={"thp": "never"}).apply().ended()
+    three.root.put(THP, "[always] madvise never\n")
+    asked(three, A, B, C, settings={"thp": "always"}).file.write_text(json.dumps(three.intent))
+    done = three("apply", "--intent", str(three.file), "--yes")
+    assert "always as before, only noted as wanted" in done.out, done.out
     assert three.apply().ended()["changed"] is False
