@@ -35,7 +35,7 @@ JOURNAL = f"{STATE}/transactions/000001.jsonl"
 _LEFT_BEHIND = (STATE, ".hosttune/commands/nvml", "sys/bus/pci/drivers/vfio-pci")
 _MADE_ON_THE_WAY = ("var", "var/lib", "sys/bus/pci/drivers")  # folders that a capture may lack
 RESULT = {"schema", "host", "verb", "changed", "reboot_required", "entries", "drift", "open_transaction"}
-ENTRY = {"action", "outcome", "before", "want", "after", "why", "before_known"}
+ENTRY = {"action", "outcome", "before", "want", "after", "why", "before_known", "when"}
 OUTCOMES = {"done", "already", "clamped", "ignored", "stuck", "failed", "reverted", "conflict", "pending"}
 
 

@@ -45,6 +45,7 @@ def changed(pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         day.intent = {"version": 1, "guests": [LESS]}
         result = day.apply().ended()
         assert written(day) == before
+        assert result["pending"] == ["a"]
         assert any("virsh shutdown a, then hosttune apply --start" in (one["why"] or "") for one in result["entries"])
         yield day
 

@@ -288,3 +288,13 @@ def test_a_setting_that_was_given_up_does_not_drift(three: Day) -> None:
     three.root.put(THP, "[always] madvise never\n")
     assert three("status", "-o", "json").ended()["drift"] == []
     assert three.apply().ended()["changed"] is False
+
+
+def test_what_is_only_noted_as_wanted_is_said(three: Day) -> None:
+    """Somebody else has written what the intent wants from now on."""
+    asked(three, A, B, C, settings={"thp": "never"}).apply().ended()
+    three.root.put(THP, "[always] madvise never\n")
+    asked(three, A, B, C, settings={"thp": "always"}).file.write_text(json.dumps(three.intent))
+    done = three("apply", "--intent", str(three.file), "--yes")
+    assert "always as before, only noted as wanted" in done.out, done.out
+    assert three.apply().ended()["changed"] is False
