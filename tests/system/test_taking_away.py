@@ -11,6 +11,7 @@ from faultkills import options_of
 from faultkinds import DIGEST, EXAMPLES, VM, Example, host
 from faultlab import Faults, difference, fresh_root, kill, quiet, run_forked, site_on, transactions, tree_of
 from msgspec.structs import replace
+from sweeps import sample
 
 from hosttune.domain.writer import domain_xml
 from hosttune.errors import Refused
@@ -162,7 +163,7 @@ def test_a_cut_at_every_write_leaves_old_or_new(
     new = tree_of(root)
     assert points > 20
     assert difference(old, new)
-    for at in range(1, points + 1, 1 if points < 60 else points // 40):
+    for at in sample(f"cut {job.__name__}", range(1, points + 1, 1 if points < 60 else points // 40), 12):
         where = applied(tmp_path / "again")
         ended = run_forked(where, job, Faults(at=at, act=kill), watch=False)
         assert ended.code is None, at
