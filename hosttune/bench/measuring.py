@@ -93,7 +93,12 @@ def _of_maker(system: System, chosen: Chosen) -> dict[str, Any]:
     bench = chosen.bench
     if bench is None:
         return {}
-    return {"lacking": _lacking(system, bench.libraries), "backends": bench.backends, "watch": bench.watch}
+    found = system.run((sys.executable, "-P", "-c", _FIND, *bench.libraries), timeout=30).split()
+    return {
+        "lacking": tuple(name for name in bench.libraries if name not in found),
+        "backends": bench.backends,
+        "watch": bench.watch,
+    }
 
 
 def _judging_context(
@@ -110,7 +115,11 @@ def _judging_context(
 def _planned(system: System, ask: Ask) -> tuple[list[tuple[Backend, Command]], list[CheckResult]]:
     """Return (the commands of the first available backend of each group, a result for each group without a backend)."""
     backends = [backend for backend in (*GPU_BACKENDS, *HOST_BACKENDS) if ask.level in backend.levels]
-    backends = [backend for backend in backends if backend not in GPU_BACKENDS or _can_load(backend, ask)]
+    backends = [
+        backend
+        for backend in backends
+        if backend not in GPU_BACKENDS or (backend.name in ask.backends and bool(ask.gpus or ask.parts))
+    ]
     done: set[str] = set()
     reasons: dict[str, list[str]] = {}
     plans: list[tuple[Backend, Command]] = []
@@ -144,10 +153,6 @@ def _without_tool(group: str, why: Iterable[str], ask: Ask) -> CheckResult:
     return CheckResult(check=f"bench-{group}", subject="host", outcome="unknown", actual=reason, hint=hint)
 
 
-def _can_load(backend: Backend, ask: Ask) -> bool:
-    return backend.name in ask.backends and bool(ask.gpus or ask.parts)
-
-
 def _answer(system: System, backend: Backend, command: Command, say: Callable[[str], None]) -> Answer:
     """Return the figures of a command. If it fails, its figures are lost, with the reason."""
     say(f"measuring with {backend.name}: {', '.join(command.metrics)} ({command.subject})")
@@ -170,12 +175,6 @@ def _mentions_metric(answer: Answer, metric: str) -> bool:
     names = [*(row.metric for row in answer.samples), *(row.metric for row in answer.lost)]
     names += [row.check.removeprefix("bench-") for row in answer.results]
     return any(name == metric or name.startswith(f"{metric}-") for name in names)
-
-
-def _lacking(system: System, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those packages that the children's interpreter cannot import. None of them is imported."""
-    found = system.run((sys.executable, "-P", "-c", _FIND, *names), timeout=30).split()
-    return tuple(name for name in names if name not in found)
 
 
 def _not_quiet(host: Host) -> str | None:

@@ -191,7 +191,12 @@ def _print(adopted: Adoptions, host: Host, request: Request) -> None:
     if output in DEFINITIONS:
         one = _chosen(adopted, request.printed)
         if one.placement is not None:
-            _emit_definition(one, from_file=bool(request.files))
+            # A definition in another encoding is decoded by its own declaration.
+            if not one.changes:
+                tell("nothing to change")
+            if not bool(request.files):
+                tell("printed without secrets: before you define it, put passwords of graphics devices in again")
+            write_bytes(one.after)
             return
         output = "text"  # why it has no place
     only = {"json": lambda: saved_plan(adopted, consent=request.managed).to_json(), "svg": svg}
@@ -202,15 +207,6 @@ def _chosen(adopted: Adoptions, name: str | None) -> Adoption:
     """Return the guest whose definition is printed. Raises BadInput."""
     name = chosen(name, [one.name for one in adopted.guests])
     return next(one for one in adopted.guests if one.name == name)
-
-
-def _emit_definition(adoption: Adoption, *, from_file: bool) -> None:
-    """Write the whole definition. A definition in another encoding is decoded by its own declaration."""
-    if not adoption.changes:
-        tell("nothing to change")
-    if not from_file:
-        tell("printed without secrets: before you define it, put passwords of graphics devices in again")
-    write_bytes(adoption.after)
 
 
 def write_bytes(data: bytes) -> None:

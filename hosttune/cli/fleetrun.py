@@ -83,17 +83,12 @@ def show_answers(done: FleetRun) -> None:
     elif rollout.check and rollout.verb in ("apply", "revert"):
         show_changes(rollout.order.results, rollout.verb, rollout.run, rollout.hosts)
     elif rollout.check and rollout.verb == "course":
-        show_courses(rollout.order.results, rollout.run, rollout.hosts)
+        from hosttune.fleet.rehearsal import courses
 
-
-def show_courses(results: str, run: str, hosts: Sequence[str]) -> None:
-    """Print what each host would do with its devices, which differ from host to host."""
-    from hosttune.fleet.rehearsal import courses
-
-    found = courses(results, run, hosts)
-    emit(f"\nwhat would be handed over on {hosts_text(tuple(found), hosts)}; nothing was written")
-    for host, lines in found.items():
-        emit(shown("\n  ".join([host, *lines])))
+        found = courses(rollout.order.results, rollout.run, rollout.hosts)
+        emit(f"\nwhat would be handed over on {hosts_text(tuple(found), rollout.hosts)}; nothing was written")
+        for host, lines in found.items():
+            emit(shown("\n  ".join([host, *lines])))
 
 
 def show_changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> None:

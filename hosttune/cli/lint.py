@@ -73,7 +73,12 @@ def gather(root: str | None, document: str | None, guests: Sequence[str], every:
     """Return the host, and the definitions that are asked for. Raises BadInput, Unreadable."""
     import hosttune
 
-    files = {guest: of_file(guest) for guest in guests if is_file(guest)}
+    # Everything else is a guest's name.
+    files = {
+        guest: of_file(guest)
+        for guest in guests
+        if (guest == "-" or "/" in guest or guest.endswith(".xml") or os.path.lexists(guest))
+    }
     names = [guest for guest in guests if guest not in files]
     host = read_document(root, document)
     if document is not None and (names or every):
@@ -82,11 +87,6 @@ def gather(root: str | None, document: str | None, guests: Sequence[str], every:
     host = host or hosttune.discover(root)
     wanted = dict.fromkeys(guests) if not every else dict.fromkeys(defined(host, root))
     return host, [files[one] if one in files else of_name(root, host, one) for one in wanted]
-
-
-def is_file(word: str) -> bool:
-    """Return whether an argument is a file: it is one, or looks like a path. Everything else is a guest's name."""
-    return word == "-" or "/" in word or word.endswith(".xml") or os.path.lexists(word)
 
 
 def of_file(path: str) -> Definition:

@@ -156,7 +156,13 @@ def guest_rows(guest: PlannedGuest) -> list[tuple[str, str]]:
         inside = ", inside the guest" if one.gpu in whole else ""
         rows.append(("MIG", f"{one.profile} on {one.gpu}, memory slice {one.start}{inside}"))
     if guest.mmio64_bytes:
-        rows.append(("64-bit MMIO", _window(guest)))
+        # About the firmware, it says only what the plan says.
+        facts = [f"a window of {format_size(guest.mmio64_bytes)}"]
+        if guest.mmio_note:
+            facts.append(guest.mmio_note)
+        elif guest.ovmf_window_mib is not None:
+            facts.append(f"the firmware is asked for {format_size(guest.ovmf_window_mib << 20)}")
+        rows.append(("64-bit MMIO", ", ".join(facts)))
     return rows
 
 
@@ -243,16 +249,6 @@ def _run_texts(run: Sequence[Sequence[tuple[int, int]]]) -> tuple[str, str]:
     columns = [short_list(core[n][1] for core in run if n < len(core)) for n in range(len(run[0]))]
     siblings = f" with siblings {' and '.join(columns[1:])}" if len(columns) > 1 else ""
     return str(vcpus), columns[0] + siblings
-
-
-def _window(guest: PlannedGuest) -> str:
-    """Return the 64-bit window and what opens it. About the firmware, it says only what the plan says."""
-    facts = [f"a window of {format_size(guest.mmio64_bytes)}"]
-    if guest.mmio_note:
-        facts.append(guest.mmio_note)
-    elif guest.ovmf_window_mib is not None:
-        facts.append(f"the firmware is asked for {format_size(guest.ovmf_window_mib << 20)}")
-    return ", ".join(facts)
 
 
 def device_row(device: Device, index: Mapping[str, PciDevice], models: dict[str, str | None]) -> tuple[str, str, str]:

@@ -11,7 +11,7 @@ import msgspec
 from hosttune.errors import BadInput, Declined, Refused
 from hosttune.inventory.bare import runs
 from hosttune.journal import Record, Store, Transaction
-from hosttune.journal.force import cut, left_by
+from hosttune.journal.force import cut, left_by, newest_plan
 from hosttune.journal.records import TAKING_AWAY
 from hosttune.journal.state import load, mode_of, save
 from hosttune.knobs.registry import given_up
@@ -155,8 +155,14 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
     known = [one.record for one in rows.in_force]
     removed = removal_steps(wanted.plan, known)
     running = {guest.name for guest in host.guests or () if runs(guest)}
+    newest = newest_plan(transactions, site.plan_of) if wanted.waiting else None
+    over = () if newest is None or newest[1] != wanted.plan else site.waiting(transactions)
+    ended = {action.id for action, held in over if not held}  # the guest may run anew
     waits = [
-        step for step in wanted.waiting if host.guests is None or not step.holders or running.intersection(step.holders)
+        step
+        for step in wanted.waiting
+        if not ended.issuperset(action.id for action in step.actions)
+        and (host.guests is None or not step.holders or running.intersection(step.holders))
     ]
     now = [step for step in wanted.waiting if step not in waits]
     targets = {step.name for step in now}
@@ -262,13 +268,17 @@ def _carried(
     remember_gpus(store, host, todo)
     number = next_number(transactions)
     store.keep_plan(number, starting.plan.to_json())
-    journal = store.begin(number, **facts_of(site, verb, source=starting.plan.source, digest=host.digest))
+    runs_now = site.runs(name for one in prepared if one.verdict == PENDING for name in one.step.holders) or None
+    facts = facts_of(site, verb, source=starting.plan.source, digest=host.digest, runs=runs_now)
+    journal = store.begin(number, **facts)
     try:
         carried = carry_out(site.system, journal, todo, say, starting.look_again)
     finally:
         journal.close()
     transactions = site.transactions()
     transaction = next(one for one in transactions if one.header.number == number)
+    if carried.succeeded:
+        site.keep_holders(transactions)
     found = _entries(site, prepared, todo, carried, transaction)
     result = Result(
         host=site.hostname,

@@ -138,7 +138,20 @@ def _bundle_piece(host: Host, bundle: Bundle, width: float) -> Piece:
     head = pair(first, second, width, 12, bold=True)
     if is_even(bundle) or len(bundle.gpus) > _LARGEST:
         return head
-    return below((head, _table(bundle, width)), 4)
+    # Rows are named by address, columns by row number.
+    names = 142.0
+    most = int((width - names) // _CELL)
+    shapes: list[Shape] = []
+    for n, one in enumerate(bundle.gpus):
+        y = (n + 1) * _CELL
+        shapes.append(label(0, y + 3, f"{n + 1}  {one}", SMALL, most=names - 4))
+        if n >= most:
+            continue
+        x = names + n * _CELL
+        shapes.append(label(x + _CELL / 2, 3, str(n + 1), SMALL, most=_CELL, style="dim", anchor="middle"))
+        for m, other in enumerate(bundle.gpus[:most]):
+            shapes += _pair_cell(bundle, one, other, names + m * _CELL, y)
+    return below((head, Piece(width=width, height=(len(bundle.gpus) + 1) * _CELL, shapes=tuple(shapes))), 4)
 
 
 def _words(host: Host, bundle: Bundle) -> tuple[str, str]:
@@ -159,23 +172,6 @@ def _words(host: Host, bundle: Bundle) -> tuple[str, str]:
     right += [f"fabric {' and '.join(states).lower()}"] if states else []
     right += [", ".join(bundle.gpus)] if size <= _NAMED else []
     return ", ".join(facts), " · ".join(right)
-
-
-def _table(bundle: Bundle, width: float) -> Piece:
-    """Return the links of each pair. Rows are named by address, columns by row number."""
-    names = 142.0
-    most = int((width - names) // _CELL)
-    shapes: list[Shape] = []
-    for n, one in enumerate(bundle.gpus):
-        y = (n + 1) * _CELL
-        shapes.append(label(0, y + 3, f"{n + 1}  {one}", SMALL, most=names - 4))
-        if n >= most:
-            continue
-        x = names + n * _CELL
-        shapes.append(label(x + _CELL / 2, 3, str(n + 1), SMALL, most=_CELL, style="dim", anchor="middle"))
-        for m, other in enumerate(bundle.gpus[:most]):
-            shapes += _pair_cell(bundle, one, other, names + m * _CELL, y)
-    return Piece(width=width, height=(len(bundle.gpus) + 1) * _CELL, shapes=tuple(shapes))
 
 
 def _pair_cell(bundle: Bundle, one: str, other: str, x: float, y: float) -> tuple[Shape, ...]:
