@@ -151,21 +151,6 @@ def test_a_companion_of_a_gpu_that_is_the_boot_display_unplaces_the_guest() -> N
     assert f"{display} is the boot display" in refused(decide(host, gpus=[GPU]))
 
 
-def test_a_device_that_sources_contradict_is_given_to_nobody() -> None:
-    other = "0000:22:00.0"
-    host = build_host(cards=[Card(GPU, group=1), Card(other, group=2)])
-    row(host, GPU)["contradicted"] = "configuration space says another device"
-    assert f"sources disagree on what {GPU} is" in refused(decide(host, gpus=[GPU]))
-    assert passed(decide(host, gpus=1)) == [other]
-
-
-def test_a_device_that_another_driver_holds_in_a_second_source_is_given_to_nobody() -> None:
-    host = build_host(cards=[Card(NIC, kind="nic", group=4)])
-    seen = {"address": NIC, "kind": "nic", "driver": "mlx5_core"}
-    host["sources"] = [{"name": "the drivers' folders", "read": "/sys", "could": 1, "contrary": [seen]}]
-    assert "held by mlx5_core in the drivers' folders" in refused(decide(host, nics=[NIC]))
-
-
 def test_a_count_passes_over_a_port_whose_companion_the_host_uses() -> None:
     ports = [NIC, "0000:31:00.1", "0000:51:00.0"]
     groups = [4, 4, 5]
