@@ -45,7 +45,7 @@ check: set-up-test
 	$(BIN)/mypy
 	files=$$($(BIN)/python tests/changed.py); [ -z "$$files" ] || $(BIN)/pytest -n $(JOBS) --dist worksteal $$files
 
-# Every captured host with its evidence lost, emptied, garbled and contradicted; `make test` takes a sample.
+# Every captured host with its evidence lost, emptied, refused and cut short; `make test` takes a sample.
 EVIDENCE := $(CURDIR)/build/evidence.jsonl
 evidence: export HOSTTUNE_SWEEP := full
 evidence: export HOSTTUNE_EVIDENCE_SUMMARY := $(EVIDENCE)

@@ -51,8 +51,8 @@ class Unreadable(HosttuneError):
 
     exit_code = 2
 
-    def __init__(self, path: str, reason: str) -> None:
-        hint = "start libvirt's daemon, or run as root" if path.startswith("virsh ") else _TO_READ
+    def __init__(self, path: str, reason: str, hint: str = "") -> None:
+        hint = hint or ("start libvirt's daemon, or run as root" if path.startswith("virsh ") else _TO_READ)
         super().__init__(f"cannot read {path}: {reason}", where=path, hint=hint)
         self.path = path
         self.reason = reason

@@ -7,7 +7,7 @@ import click
 from hosttune.cli.commands import Command, host_options, read_host
 from hosttune.cli.output import emit, page_text, shown, tell
 from hosttune.errors import BadInput
-from hosttune.model.text import either
+from hosttune.model.text import count, either
 
 DOCUMENTS = (
     *("host", "plan", "intent", "result", "validation", "fleet", "handover"),
@@ -45,11 +45,23 @@ def discover(root: str | None, document: str | None, output: str) -> None:
 
 @click.command(cls=Command)
 @host_options
-@click.argument("file", metavar="FILE.tar.gz")
-def capture(root: str | None, document: str | None, file: str) -> None:
+@click.argument("file", metavar="FILE.tar.gz", required=False)
+@click.option("--seal", "folder", metavar="DIR", help="Write the digests of a capture that was changed on purpose.")
+def capture(root: str | None, document: str | None, file: str | None, folder: str | None) -> None:
     """Record this host, without serial numbers, for use with --root."""
     if document is not None:
         raise BadInput("a host document cannot be captured", where="--host", hint="capture a machine, or use --root")
+    if folder is not None:
+        if file is not None or root is not None:
+            raise BadInput("--seal takes its folder and nothing else", where="--seal", hint="give only --seal DIR")
+        from hosttune.machine.sealing import seal
+
+        files = seal(folder)
+        tell(f"sealed: {folder}, {count(files, 'file')}")
+        return
+    if file is None:
+        hint = "give a file to write, or --seal with a capture's folder"
+        raise BadInput("no FILE.tar.gz", where="command line", hint=hint)
     import hosttune
 
     hosttune.capture(file, root, say=write_plain_text)

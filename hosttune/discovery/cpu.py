@@ -28,8 +28,7 @@ def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, .
     """Return all CPUs that are present or have a directory, sorted by id, and the facts that they have in common.
 
     `numa_node` comes from the CPU lists of `nodes`. For an offline CPU, its place (core, package, node, caches) and
-    `allowed` are None. Facts that the kernel does not give are None. Facts that contradict each other are added to the
-    problems of `reader`.
+    `allowed` are None. Facts that the kernel does not give are None.
     """
     cpuinfo = read_cpuinfo(reader)
     directories, present, online = _read_ids(reader, cpuinfo)
@@ -41,7 +40,6 @@ def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, .
     kinds, hybrid = read_kinds(reader, places.cores, names)
     isolated, nohz_full = _isolated_cpus(reader), _nohz_full_cpus(reader)
     allowed = _allowed_cpus(reader, online)
-    doubtful = _not_agreed(reader, directories & present, online)
     running = _read_running(reader, online, first, names)
     cpus = tuple(
         Cpu(
@@ -52,7 +50,7 @@ def read_cpus(reader: Reader, nodes: tuple[NumaNode, ...]) -> tuple[tuple[Cpu, .
             numa_node=homes.get(cpu),
             llc=llc.get(cpu),
             l2=l2.get(cpu),
-            online=None if cpu in doubtful else cpu in online,
+            online=cpu in online,
             isolated=None if isolated is None else cpu in isolated,
             nohz_full=None if nohz_full is None else cpu in nohz_full,
             allowed=(allowed is None or cpu in allowed) if cpu in online else None,
@@ -101,20 +99,6 @@ def _online_cpus(reader: Reader, directories: Iterable[int], cpuinfo: str) -> Cp
         return listed
     online = CpuSet(cpu for cpu in directories if reader.text(f"{CPUS}/cpu{cpu}/online") != "0")
     return online or CpuSet(blocks_by_cpu(cpuinfo))
-
-
-def _not_agreed(reader: Reader, cpus: CpuSet, online: CpuSet) -> CpuSet:
-    """Return the CPUs whose own `online` file contradicts the kernel's list: it is unknown whether they are online.
-
-    A CPU that cannot be unplugged has no such file.
-    """
-    words = {"0": False, "1": True}
-    files = {cpu: words.get(reader.text(f"{CPUS}/cpu{cpu}/online") or "") for cpu in sorted(cpus)}
-    doubtful = CpuSet(cpu for cpu, is_online in files.items() if is_online not in (None, cpu in online))
-    if doubtful:
-        why = f"CPUs {doubtful} are online in one of it and {CPUS}/cpuN/online, and offline in the other"
-        reader.problem("two sources disagree on which CPUs are online", f"{CPUS}/online", why)
-    return doubtful
 
 
 # --- which CPUs may be used ----------------------------------------------------------------------------------

@@ -1,14 +1,15 @@
 """System → Evidence: the host document, and what only a validation needs. Changes nothing.
 
-Each reader is a row of `READERS`: a field of Evidence, the module of this package that reads it, and its function. The
-function takes a Reader and the Host and returns the value of the field, None where it is unknown. `hosttune capture`
-runs all of them on a recording, so that a capture holds what they read.
+Each reader is a row of `READERS`. Its function takes a Reader and the Host and returns the value of the field, None
+where it is unknown. `hosttune capture` runs all of them on a recording, so that a capture holds what they read.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib import import_module
+from typing import Any, NamedTuple
 
 from hosttune.discovery import discover
 from hosttune.errors import BadInput
@@ -28,27 +29,42 @@ from hosttune.model.validation import Validation
 from hosttune.model.values import MAX_SIZE
 from hosttune.settings.memory import Ksm, NumaBalancing, Thp
 
-READERS: tuple[tuple[str, str, str], ...] = (
-    ("bar_limits", "evidence", "read_bar_limits"),
-    ("irqbalance", "evidence", "read_irqbalance"),
-    ("absent", "evidence", "read_absent"),
-    ("ksm_pages_shared", "evidence", "read_ksm_pages_shared"),
-    ("gpu_ports", "evidence", "read_gpu_ports"),
-    ("guest_plan", "evidence", "read_guest_plan"),
-    ("library_files", "guestlibrary", "read_library_files"),
-    ("rdma_access", "guestlibrary", "read_rdma_access"),
-    ("health", "health", "read_health"),
-    ("fabric_manager", "fabric", "read_fabric_manager"),
-    ("processes", "processes", "read_processes"),
-    ("leftovers", "processes", "read_leftovers"),
-    ("ports", "ports", "read_ports"),
-    ("configuration", "configuration", "read_configuration"),
-    ("clocks", "clocks", "read_clocks"),
-    ("port_details", "portdetails", "read_port_details"),
-    ("port_info", "portinfo", "read_port_info"),
-    ("roce", "roce", "read_roce"),
-    ("tuned_verified", "tuned", "read_tuned_verified"),
+
+class FactReader(NamedTuple):
+    """A field of Evidence, the module of this package that reads it, and its function.
+
+    `since`: the number of a new fact is one more than the highest here. A capture says up to which number it has facts,
+    so that one made before a fact was read lacks it, which is no fault and no doubt of its machine.
+    """
+
+    field: str
+    module: str
+    function: str
+    since: int = 0
+
+
+READERS: tuple[FactReader, ...] = (
+    FactReader("bar_limits", "evidence", "read_bar_limits"),
+    FactReader("irqbalance", "evidence", "read_irqbalance"),
+    FactReader("absent", "evidence", "read_absent"),
+    FactReader("ksm_pages_shared", "evidence", "read_ksm_pages_shared"),
+    FactReader("gpu_ports", "evidence", "read_gpu_ports"),
+    FactReader("guest_plan", "evidence", "read_guest_plan"),
+    FactReader("library_files", "guestlibrary", "read_library_files"),
+    FactReader("rdma_access", "guestlibrary", "read_rdma_access"),
+    FactReader("health", "health", "read_health"),
+    FactReader("fabric_manager", "fabric", "read_fabric_manager"),
+    FactReader("processes", "processes", "read_processes"),
+    FactReader("leftovers", "processes", "read_leftovers"),
+    FactReader("ports", "ports", "read_ports"),
+    FactReader("configuration", "configuration", "read_configuration"),
+    FactReader("clocks", "clocks", "read_clocks"),
+    FactReader("port_details", "portdetails", "read_port_details"),
+    FactReader("port_info", "portinfo", "read_port_info"),
+    FactReader("roce", "roce", "read_roce"),
+    FactReader("tuned_verified", "tuned", "read_tuned_verified"),
 )
+FACTS = max(fact.since for fact in READERS)  # what a capture of today holds
 _UNITS = tuple(
     f"{folder}/irqbalance.service"
     for folder in ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
@@ -110,10 +126,6 @@ def gather(
     """
     host = discover(system)
     reader = Reader(system)
-    found = {
-        field: getattr(import_module(f"hosttune.discovery.{module}"), function)(reader, host)
-        for field, module, function in READERS
-    }
     return Evidence(
         host=host,
         inside=inside,
@@ -121,9 +133,21 @@ def gather(
         applied_state=applied_state,
         history=history,
         complete=system.complete,
+        **read_facts(reader, host),
         problems=tuple(reader.problems),
-        **found,
     )
+
+
+def read_facts(reader: Reader, host: Host, facts: Sequence[FactReader] = READERS) -> dict[str, Any]:
+    """Return the fields of Evidence that are read; `not_captured` names those that are newer than the capture."""
+    held = reader.system.facts
+    newer = [fact.field for fact in facts if held is not None and fact.since > held]
+    values = {
+        field: getattr(import_module(f"hosttune.discovery.{module}"), function)(reader, host)
+        for field, module, function, _ in facts
+        if field not in newer
+    }
+    return {**values, "not_captured": tuple(newer)}
 
 
 def read_gpu_ports(reader: Reader, host: Host) -> dict[str, tuple[GpuPort, ...]]:

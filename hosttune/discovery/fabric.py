@@ -54,9 +54,6 @@ def read_fabric_manager(reader: Reader, host: Host) -> FabricManager | None:
     installed = _installed(reader, loaded)
     mode = _mode(reader)
     running = None if state is None else state == "active"
-    if running and loaded != "loaded":
-        reader.problem("service contradicts itself", SERVICE, f"ActiveState=active, LoadState={loaded or ''!s:.40}")
-        running = None
     return FabricManager(
         installed=installed,
         running=running,

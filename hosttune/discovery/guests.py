@@ -9,7 +9,7 @@ asked, it may hold `virsh-client-version` and `qemu-version` (what the programs 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -137,20 +137,17 @@ def _facts(reader: Reader) -> LibvirtFacts | None:
     if facts.domains is None:
         return facts
     if not system.scratch:
-        _report_unlisted_definitions(reader, names)
+        files = reader.names(COMMANDS.rstrip("/")) if reader.system.captured else []
+        others = sorted(
+            {name.removeprefix(DEFINITION) for name in files if name.startswith(DEFINITION)}.difference(names)
+        )
+        if others:
+            reader.problem(
+                LIST_UNREAD, f"{COMMANDS}{QUERY}", f"it lacks {others[0]!r}, which virsh defines: {_MAY_BE_MORE}"
+            )
         return facts
     domains = tuple(_with_recorded_definitions(reader, {domain.name: domain for domain in facts.domains}))
     return msgspec.structs.replace(facts, domains=domains)
-
-
-def _report_unlisted_definitions(reader: Reader, names: Collection[str]) -> None:
-    """Add a problem if a capture has virsh definitions of guests that libvirt's own recorded answer lacks."""
-    files = reader.names(COMMANDS.rstrip("/")) if reader.system.captured else []
-    others = sorted({name.removeprefix(DEFINITION) for name in files if name.startswith(DEFINITION)}.difference(names))
-    if others:
-        reader.problem(
-            LIST_UNREAD, f"{COMMANDS}{QUERY}", f"it lacks {others[0]!r}, which virsh defines: {_MAY_BE_MORE}"
-        )
 
 
 def recorded_domain(system: System, name: str) -> RawDomain | None:
@@ -186,7 +183,7 @@ def _recorded_virsh(reader: Reader) -> LibvirtFacts | None:
     if listed is None:
         why = "not recorded" if text is None else "its output is not that of virsh list --all, or a part of it"
         reader.problem(LIST_UNREAD, f"{COMMANDS}virsh-list", f"{why}: {_MAY_BE_MORE}")
-    states = _beside_ids(text or "", dict(listed or ()))
+    states = dict(listed or ())
     domains = tuple(
         _with_recorded_definitions(reader, {name: RawDomain(name=name, state=state) for name, state in states.items()})
     )
@@ -224,20 +221,6 @@ def _listed(text: str) -> list[tuple[str, str]] | None:
     rows = [re.fullmatch(r"\s*(?:-|[0-9]+)\s+(\S.*?)\s{2,}(\S.*?)\s*", line) for line in below]
     found = [(row[1], row[2]) for row in rows if row]
     return found if lines and all(rows) and len({name for name, _ in found}) == len(found) else None
-
-
-def _beside_ids(text: str, states: dict[str, str]) -> dict[str, str]:
-    """Return the states of `virsh list --all`; a state that contradicts the id in its row is made an unknown word.
-
-    A guest that is shut off has "-" as its id, every other guest has a number (virsh-domain-monitor.c, cmdList).
-    """
-    rows = {" ".join(f"{name} {state}".split()): name for name, state in states.items()}
-    for line in text.splitlines():
-        number_of, _, rest = line.strip().partition(" ")
-        name = rows.get(" ".join(rest.split()))
-        if name is not None and (number_of == "-") != (states[name] == "shut off"):
-            states[name] = f"{states[name]}, with id {number_of}"
-    return states
 
 
 def _kvm(reader: Reader) -> bool | None:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from hosttune.discovery import pci_names
-from hosttune.discovery.pci_function import Bars, Function, not_read, read_function, read_irqs
+from hosttune.discovery.pci_function import Bars, Function, read_function, read_irqs
 from hosttune.discovery.pci_nodes import NodeFinder
 from hosttune.inventory.pcielink import IN_THE_ROOT, link_of
 from hosttune.machine.reader import Reader, number
@@ -35,13 +35,13 @@ def read_pci(
 
     `nodes` are the host's NUMA nodes with their CPUs; they are needed for functions whose node follows from a list of
     local CPUs. Names come from the pci.ids of the same system. Only if it has none, `fallback_ids` is called for
-    another one (`pci_names.load`). What cannot be read or contradicts itself becomes a problem of the reader.
+    another one (`pci_names.load`). What cannot be read becomes a problem of the reader.
     """
     functions = _read_functions(reader)
     home = NodeFinder(reader, nodes, functions)
     _report_gone_functions(reader, functions)
     names = _read_names(reader, functions, fallback_ids)
-    groups = _Groups(reader, functions)
+    groups = _Groups(reader)
     devices = tuple(
         PciDevice(
             **_identity(function, names),
@@ -71,66 +71,15 @@ def _read_functions(reader: Reader) -> dict[str, Function]:
             reader.problem("not a PCI address", f"{DEVICES}/{address}", "left out")
             continue
         path = reader.link(f"{DEVICES}/{address}") or f"{DEVICES}/{address}"
-        folder, _, own = path.rpartition("/")
+        folder = path.rpartition("/")[0]
         if folder not in bridges:
             bridges[folder] = tuple(reversed(sysfs.functions_in(folder)))
         above = bridges[folder]
         # A function below a host bridge of its own ("pci10000:00", made by Intel VMD) is on a root bus, although its
         # path goes through the VMD device. The path still shows where the domain is attached.
         parent = above[0] if above and folder.endswith(f"/{above[0]}") else None
-        if own != address:
-            why = f"its link leads to {path}, the folder of another function"
-            reader.problem("PCI function contradicts itself", f"{DEVICES}/{address}", why)
-            functions[address] = not_read(address, why)
-        else:
-            functions[address] = read_function(reader, address, path, above, parent, bars)
-    for address, function in functions.items():
-        if function.physfn is not None and not _is_virtual(reader, function, functions.get(function.physfn)):
-            why = f"its physfn leads to {function.physfn}, which has no such virtual function"
-            reader.problem("PCI function contradicts itself", f"{DEVICES}/{address}/physfn", why)
-            again = read_function(reader, address, function.path, function.above, function.parent, bars, physical=True)
-            functions[address] = msgspec.structs.replace(again, contradicted=why)
-    for address, function in functions.items():
-        if function.matters and (misplaced := _misplaced(function, functions.get(function.parent or ""))):
-            reader.problem("PCI function contradicts itself", f"{DEVICES}/{address}", misplaced)
-            functions[address] = msgspec.structs.replace(function, contradicted=function.contradicted or misplaced)
+        functions[address] = read_function(reader, address, path, above, parent, bars)
     return functions
-
-
-def _misplaced(function: Function, above: Function | None) -> str | None:
-    """Return why a function cannot be below the bridge whose folder it is in; None if nothing contradicts it.
-
-    A bridge forwards only what is for its own buses, so a function below it cannot be on another bus. A bridge that has
-    no bus numbers yet (firmware or the kernel assigns them) proves nothing.
-    """
-    if above is None or above.config.buses is None or 0 in above.config.buses:
-        return None
-    first, last = above.config.buses
-    domain, bus, _ = function.address.split(":")
-    if above.address.startswith(f"{domain}:") and first <= int(bus, 16) <= last:
-        return None
-    return f"its folder is below {above.address}, which leads to buses {first:02x} to {last:02x} alone"
-
-
-def _is_virtual(reader: Reader, function: Function, physical: Function | None) -> bool:
-    """Return whether `function` really is a virtual function of `physical`, as its link says.
-
-    It is one if `physical` has a link to it. It is also one if `physical` has virtual functions and this function has
-    no ids in its header, which only virtual functions lack (PCI Express base specification, SR-IOV: Vendor ID and
-    Device ID of a VF read FFFFh). If a capture has neither links nor numbers nor configuration space, it is enough that
-    there are no ids in the header.
-    """
-    if physical is None or physical.address == function.address:
-        return False
-    if function.address in _virtfns(reader, physical):
-        return True
-    sriov = physical.config.sriov
-    count = reader.count(f"{physical.path}/sriov_numvfs") if "sriov_numvfs" in physical.names else None
-    if count is None and sriov is not None:
-        count = sriov.vfs if sriov.enabled else 0
-    if count is None and not physical.config.capabilities:
-        return function.config.vendor_id is None
-    return bool(count) and function.config.vendor_id is None
 
 
 def _link(function: Function) -> Link | None:
@@ -195,7 +144,6 @@ def _identity(function: Function, names: Mapping[tuple[str, str], pci_names.Name
         "driver": function.driver,
         "unbound": function.unbound,
         "responds": False if function.gone else None,
-        "contradicted": function.contradicted,
     }
 
 
@@ -205,43 +153,19 @@ def _affinity(home: NodeFinder, function: Function) -> dict[str, Any]:
 
 
 class _Groups:
-    """Finds each function's IOMMU group from its own link, and compares it with the group's folder of devices.
+    """Finds each function's IOMMU group from its own link; if that was not recorded, from the groups' folders."""
 
-    A capture may lack the folder. If the two differ, the group of the function is unknown, and so is the group of all
-    members of both groups, because it is unknown which functions share it with them.
-    """
-
-    def __init__(self, reader: Reader, functions: Mapping[str, Function]) -> None:
+    def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._facts: dict[str, dict[str, Any]] = {}
-        self._members = {name: frozenset(reader.names(f"{GROUPS}/{name}/devices")) for name in reader.names(GROUPS)}
-        self._listed: dict[str, str] = {}
-        self._doubtful: set[str] = set()
-        for name, found in self._members.items():
-            for address in found & self._listed.keys():
-                self._doubtful.update((name, self._listed[address]))
-            self._listed.update(dict.fromkeys(found, name))
-        links = {address: self._link(function) for address, function in functions.items()}
-        self._links = {address: name for address, name in links.items() if name is not None}
-        contradicted = {address for address, name in self._links.items() if self._why_not(address, name) is not None}
-        self._doubtful.update(name for address, name in self._listed.items() if address in contradicted)
-        self._doubtful.update(self._links[address] for address in contradicted)
+        self._listed = {
+            address: name for name in reader.names(GROUPS) for address in reader.names(f"{GROUPS}/{name}/devices")
+        }
 
     def of(self, function: Function) -> dict[str, Any]:
-        """Return the IOMMU group, the type of its default domain and the regions that its devices must keep.
-
-        If the link was not recorded, the folder decides.
-        """
-        address, where = function.address, f"{function.path}/iommu_group"
-        name = self._links.get(address)
-        if name is None and ("iommu_group" in function.names or address not in self._listed):
-            return {}
-        name = name or self._listed[address]
-        why = self._why_not(address, name)
-        if why is None and name in self._doubtful:
-            why = f"leads to group {name}, and two sources disagree on what else is in that group"
-        if why is not None:
-            self._reader.problem("IOMMU groups disagree", where, why)
+        """Return the IOMMU group, the type of its default domain and the regions that its devices must keep."""
+        name = self._link(function) if "iommu_group" in function.names else self._listed.get(function.address)
+        if name is None:
             return {}
         if name not in self._facts:
             self._facts[name] = {
@@ -262,24 +186,11 @@ class _Groups:
         return direct if rows and all(len(row) == 3 for row in rows) else None
 
     def _link(self, function: Function) -> str | None:
-        if "iommu_group" not in function.names:
-            return None
         name = self._reader.link_name(f"{function.path}/iommu_group")
         if name is None or number(name, MAX_ID) is None:
             self._reader.problem("no IOMMU group number", f"{function.path}/iommu_group", f"leads to {name!r}")
             return None
         return name
-
-    def _why_not(self, address: str, name: str) -> str | None:
-        """Return why the function cannot be in this group; None if nothing contradicts it."""
-        if self._members and name not in self._members:
-            return f"leads to group {name}, which is not in {GROUPS}"
-        if self._listed.get(address, name) != name:
-            return f"leads to group {name}, and the folder of devices of group {self._listed[address]} names it"
-        # The kernel keeps no group without members. So an empty folder among recorded folders has lost its entries.
-        if self._listed and address not in self._members.get(name, ()):
-            return f"leads to group {name}, whose folder of devices does not name it"
-        return None
 
 
 def _functions_of(reader: Reader, function: Function) -> dict[str, Any]:

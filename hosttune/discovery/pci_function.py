@@ -14,7 +14,7 @@ from functools import lru_cache
 from msgspec.structs import asdict
 
 from hosttune.discovery.pci_files import FunctionFiles, decimal, is_whole, line
-from hosttune.discovery.pci_ids import NO_CONFIG, is_uncore, matters, read_config, read_ids, read_subsystem
+from hosttune.discovery.pci_ids import is_uncore, matters, read_config, read_ids, read_subsystem
 from hosttune.discovery.sets import parsed, read_set
 from hosttune.linux.pciconfig import WIDTHS, ConfigFacts
 from hosttune.machine.reader import Reader, number
@@ -82,7 +82,6 @@ class Function(Value, frozen=True, kw_only=True):
     power_state: str | None
     runtime_status: str | None
     physfn: str | None
-    contradicted: str | None = None
 
     @property
     def gone(self) -> bool:
@@ -110,38 +109,17 @@ def read_function(
     above: tuple[str, ...],
     parent: str | None,
     seen_bars: Bars,
-    *,
-    physical: bool = False,
 ) -> Function:
-    """Read one function under its real `path`.
-
-    `seen_bars` keeps parsed `resource` texts, most of which repeat. `physical` True: its link to a physical
-    function is not trusted, and not read.
-    """
+    """Read one function under its real `path`. `seen_bars` keeps parsed `resource` texts, most of which repeat."""
     with reader.folder(path) as folder:
-        files = FunctionFiles(reader, path, folder)
-        files.names = files.names - {"physfn"} if physical else files.names
-        return _read(files, address, above, parent, seen_bars)
-
-
-def not_read(address: str, why: str) -> Function:
-    """Return a function of which only the address is known, because of `why`."""
-    path = sysfs.function(address)
-    return Function(
-        address=address, path=path, above=(), parent=None, names=frozenset(), vendor=None, device=None,
-        subsystem_vendor=None, subsystem_device=None, revision=None, class_code=None, config=NO_CONFIG,
-        figures=_NO_FIGURES, reported_figures=(), numa_node=None, local_cpus=None, bars=None, driver=None,
-        unassigned_bars=None, power_state=None, runtime_status=None, physfn=None, contradicted=why,
-        unread=frozenset(), unbound=None,
-    )  # fmt: skip
+        return _read(FunctionFiles(reader, path, folder), address, above, parent, seen_bars)
 
 
 def _read(files: FunctionFiles, address: str, above: tuple[str, ...], parent: str | None, seen_bars: Bars) -> Function:
     names = files.names
     state, status = _power(files)
     config = read_config(files, state, status)
-    ids, contradicted = read_ids(files, config)
-    vendor, device, class_code = ids
+    ids = vendor, device, class_code = read_ids(files, config)
     subsystem_vendor, subsystem_device, revision = read_subsystem(files, config, vendor)
     if status is None and matters(*ids):
         status = files.runtime_status()
@@ -175,7 +153,6 @@ def _read(files: FunctionFiles, address: str, above: tuple[str, ...], parent: st
         power_state=state,
         runtime_status=status,
         physfn=physfn if physfn is not None and is_address(physfn) else None,
-        contradicted=contradicted,
     )
 
 

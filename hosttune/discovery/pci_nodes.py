@@ -13,8 +13,6 @@ from hosttune.model import sysfs
 from hosttune.model.host import NumaNode
 from hosttune.model.values import CpuSet, parse_cpus
 
-_ONLINE = f"{sysfs.CPUS}/online"
-
 Place = tuple[int | None, str]
 
 
@@ -22,13 +20,12 @@ class LocalCpuList(msgspec.Struct, frozen=True):
     """A list of local CPUs: its text (None if it is empty or not a list), and which known CPUs it names.
 
     `node` is the node of these CPUs; None if there are none, if they are on several nodes, or if they are all CPUs of
-    the machine. `real`: it is a list, and all its CPUs belong to nodes.
+    the machine.
     """
 
     text: str | None = None
     cpus: frozenset[int] = frozenset()
     node: int | None = None
-    real: bool = True
 
 
 class NodeFinder:
@@ -43,7 +40,6 @@ class NodeFinder:
         self._functions = functions
         self._cpus = {node.id: parse_cpus(node.cpus) for node in nodes}
         self._all = CpuSet().union(*self._cpus.values())
-        self._unplaced = _online(reader) - self._all if self._cpus else CpuSet()
         self._near: dict[str | None, LocalCpuList] = {None: LocalCpuList()}
         self._shown_files = [name for name in AFFINITY if any(name in one.names for one in functions.values())]
 
@@ -61,12 +57,8 @@ class NodeFinder:
         if blank is not None:
             why = f"the numa_node of {blank}, above it, was lost or is not a number"
             self._note(function, "NUMA node not compared", where, why)
-        if self._lost(function, "local_cpulist") or not self.near(function).real:
-            why = "its local_cpulist was lost, or names CPUs that no node has"
-            self._note(function, "NUMA node not compared", where, why)
-        elif self._unplaced:
-            why = f"CPUs {self._unplaced} belong to no node, so that its local_cpulist cannot be compared"
-            self._note(function, "NUMA node not compared", where, why)
+        if self._lost(function, "local_cpulist"):
+            self._note(function, "NUMA node not compared", where, "its local_cpulist was lost")
         if function.numa_node is not None:
             self._doubt(function, function.numa_node, bridge)
             return function.numa_node, "device"
@@ -109,13 +101,11 @@ class NodeFinder:
             cpus = parsed(self._reader, text)
         except ValueError:
             self._reader.problem("not a CPU list", f"{path}/local_cpulist", f"reads {text[:40]!r}")
-            return LocalCpuList(real=False)
+            return LocalCpuList()
         known = cpus & self._all
         nodes = [node for node, on_node in self._cpus.items() if not on_node.isdisjoint(known)]
-        # For a function without a node, the list may name every possible CPU.
-        real = not self._cpus or known == self._all or cpus <= self._all
-        node = nodes[0] if real and len(nodes) == 1 and known != self._all else None
-        return LocalCpuList(plain(text, cpus) or None, known, node, real)
+        node = nodes[0] if len(nodes) == 1 and known != self._all else None
+        return LocalCpuList(plain(text, cpus) or None, known, node)
 
     def _doubt(self, function: Function, node: int, bridge: Function | None) -> None:
         """Report what contradicts the chosen node."""
@@ -129,9 +119,6 @@ class NodeFinder:
                 f"says {node}, bridge {bridge.address} says {bridge.numa_node}; the device's own was taken",
             )
         near, on_node = self.near(function), self._cpus.get(node)
-        if on_node and near.real and not near.cpus and "local_cpulist" in function.names - function.unread:
-            why = f"its local_cpulist names no CPU, and node {node} has some"
-            self._note(function, "NUMA node not compared", where, why)
         if on_node and near.cpus and near.cpus.isdisjoint(on_node):
             place = "several nodes" if near.node is None else f"node {near.node}"
             self._reader.problem(
@@ -139,11 +126,3 @@ class NodeFinder:
                 where,
                 f"node {node} was taken, but local_cpulist {function.local_cpus} lies on {place}",
             )
-
-
-def _online(reader: Reader) -> CpuSet:
-    """Return the CPUs that are online; none if that was not read. Their list is judged elsewhere."""
-    try:
-        return parsed(reader, reader.text(_ONLINE) or "")
-    except ValueError:
-        return CpuSet()

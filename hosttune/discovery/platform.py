@@ -44,12 +44,6 @@ _DMI = "/sys/class/dmi/id"
 _XEN = "/sys/hypervisor/type"
 _CLOCKS = "/sys/devices/system/clocksource/clocksource0/available_clocksource"
 _KVM_CLOCK = "kvm-clock"  # registered only if KVM's CPUID leaf is there (arch/x86/kernel/kvmclock.c, kvmclock_init)
-# Kernels' names for one instruction set. A 32-bit kernel, or a process with that personality, can run on a 64-bit CPU.
-_ARCH_FAMILIES = (
-    ("x86_64", "i386", "i486", "i586", "i686"),
-    ("aarch64", "arm", "armv7l", "armv8l"),
-    ("riscv64", "riscv32"),
-)
 _BOOT_LOADERS = (
     ("/boot/loader/loader.conf", "systemd-boot"),
     ("/boot/efi/loader/loader.conf", "systemd-boot"),
@@ -101,21 +95,10 @@ def _kernel_args(reader: Reader) -> tuple[str, ...] | None:
 
 
 def _arch(reader: Reader) -> str | None:
-    """Return the architecture: the kernel's own name; or else `uname`; or else what the form of /proc/cpuinfo shows.
-
-    None, with a problem, if the name and the form of /proc/cpuinfo belong to different instruction sets.
-    """
+    """Return the architecture: the kernel's own name; or else `uname`; or else what the form of /proc/cpuinfo shows."""
     reported = reader.text("/proc/sys/kernel/arch") or reader.query("uname-m", _uname_machine)
     shape = _arch_of_cpuinfo(first_block(read_cpuinfo(reader)))
-    if reported and shape and _family(reported) != _family(shape):
-        why = f"the kernel says {reported[:40]!r}, /proc/cpuinfo is written as on {shape}"
-        reader.problem("sources contradict each other on the architecture", "/proc/sys/kernel/arch", why)
-        return None
     return reported or shape or _arch_of_release(_kernel(reader) or "")
-
-
-def _family(arch: str) -> str:
-    return next((family[0] for family in _ARCH_FAMILIES if arch in family), arch)
 
 
 def _uname_machine() -> str:
@@ -161,14 +144,18 @@ def read_platform(reader: Reader) -> tuple[Platform, bool | None]:
         for name in ("sys_vendor", "product_name", "bios_vendor", "bios_version", "product_uuid")
     }
     hypervisor, kind = _hypervisor(reader, dmi)
+    text = reader.text("/etc/os-release") or reader.text("/usr/lib/os-release") or ""
+    found = re.search(r'^PRETTY_NAME=["\']?([^"\'\n]*)', text, re.MULTILINE)
+    loaded = {line.split(" ", 1)[0] for line in (reader.text("/proc/modules") or "").split("\n") if line}
+    names = {name for name in (*reader.names("/sys/module"), *loaded) if name.startswith(_MODULES)}
     platform = Platform(
         vendor=dmi["sys_vendor"],
         product=dmi["product_name"],
         bios_version=dmi["bios_version"],
         uuid=dmi["product_uuid"],
         virtualization=kind,
-        modules=_modules(reader),
-        os=_operating_system(reader),
+        modules=tuple(_module(reader, name) for name in sorted(names)),
+        os=found[1] if found and found[1] else None,
         boot_loader=_boot_loader(reader),
     )
     return platform, hypervisor
@@ -183,9 +170,9 @@ def _hypervisor(reader: Reader, dmi: dict[str, str | None]) -> tuple[bool | None
     """
     named = _named_hypervisor(reader, dmi)
     cpuinfo = read_cpuinfo(reader)
-    flagged = {"hypervisor" in flags.split() for flags in values_of(cpuinfo, "flags")}
-    if flagged:
-        return _x86_hypervisor(reader, flagged, named, dmi)
+    flags = next(iter(values_of(cpuinfo, "flags")), None)
+    if flags is not None:
+        return _x86_hypervisor(reader, "hypervisor" in flags.split(), named, dmi)
     control = reader.text("/proc/sysinfo") or ""  # s390: "VM00 Control Program: KVM/Linux"
     if "VM00" in control:
         return True, "kvm" if "KVM" in control else "zvm"
@@ -199,12 +186,12 @@ def _hypervisor(reader: Reader, dmi: dict[str, str | None]) -> tuple[bool | None
 
 
 def _x86_hypervisor(
-    reader: Reader, flagged: set[bool], named: str | None, dmi: dict[str, str | None]
+    reader: Reader, flagged: bool, named: str | None, dmi: dict[str, str | None]
 ) -> tuple[bool | None, str | None]:
-    """Decide by the flag of the CPUs (`flagged`: its different values), and by what firmware or kernel name.
+    """Decide by the flag of the CPUs, and by what firmware or kernel name.
 
-    They can differ for Xen's control domain, a guest that hides the flag or the firmware's names, a Hyper-V root
-    partition, or because of damage. Clouds also write their name into the firmware of bare-metal machines; there the
+    They can differ for Xen's control domain, a guest that hides the flag or the firmware's names, or a Hyper-V root
+    partition. Clouds also write their name into the firmware of bare-metal machines; there the
     CPU's flag decides.
     """
     where = "/proc/cpuinfo"
@@ -213,9 +200,7 @@ def _x86_hypervisor(
     names = [f"{_DMI}/{name}" for name in ("product_name", "sys_vendor", "bios_vendor")]
     unread = [path for path in names if dmi[path.rpartition("/")[2]] is None and not _is_without(reader, path)]
     why = None
-    if len(flagged) > 1:
-        why = "some CPUs have the flag hypervisor and some have not"
-    elif True in flagged:
+    if flagged:
         if kind is not None:
             return True, kind
         if any(dmi[path.rpartition("/")[2]] for path in names):
@@ -254,25 +239,12 @@ def _named_hypervisor(reader: Reader, dmi: dict[str, str | None]) -> str | None:
     return None
 
 
-def _operating_system(reader: Reader) -> str | None:
-    text = reader.text("/etc/os-release") or reader.text("/usr/lib/os-release") or ""
-    found = re.search(r'^PRETTY_NAME=["\']?([^"\'\n]*)', text, re.MULTILINE)
-    return found[1] if found and found[1] else None
-
-
 def _boot_loader(reader: Reader) -> str | None:
     """Return the boot loader whose files are installed.
 
     If both are, systemd-boot: it can be installed beside old GRUB files.
     """
     return next((name for path, name in _BOOT_LOADERS if reader.exists(path)), None)
-
-
-def _modules(reader: Reader) -> tuple[Module, ...]:
-    """Return the modules that matter for passthrough, loaded or built in, with the parameters that sysfs shows."""
-    loaded = {line.split(" ", 1)[0] for line in (reader.text("/proc/modules") or "").split("\n") if line}
-    names = {name for name in (*reader.names("/sys/module"), *loaded) if name.startswith(_MODULES)}
-    return tuple(_module(reader, name) for name in sorted(names))
 
 
 def _module(reader: Reader, name: str) -> Module:
@@ -298,29 +270,27 @@ def read_iommu(reader: Reader, pci: Sequence[PciDevice]) -> Iommu:
     """
     groups = reader.listing(sysfs.IOMMU_GROUPS)
     units = reader.names("/sys/class/iommu")
-    registers = _intel_capabilities(reader, units)
+    registers = [
+        reader.integer(f"/sys/class/iommu/{unit}/intel-iommu/cap", 16) for unit in units if unit.startswith("dmar")
+    ]
     if groups or any(device.iommu_group is not None for device in pci):
         present: bool | None = True
     else:
         present = None if groups is None else False
+    # The domain type of most groups: DMA, DMA-FQ, identity, … (ABI/testing/sysfs-kernel-iommu_groups).
+    types = {device.iommu_group: device.iommu_group_type for device in pci if device.iommu_group is not None}
+    found: Iterable[str | None] = types.values()
+    if not types:
+        found = [reader.text(f"{sysfs.IOMMU_GROUPS}/{group}/type") for group in (groups or ())]
+    counted = Counter(sorted(kind for kind in found if kind))
     return Iommu(
         present=present,
-        mode=_iommu_mode(reader, groups or (), pci),
+        mode=counted.most_common(1)[0][0] if counted else None,
         vendor=_iommu_vendor(reader, units),
         address_bits=min(((one >> 16 & 0x3F) + 1 for one in registers if one is not None), default=None),
         interrupt_remapping=_interrupt_remapping(reader),
         interrupt_posting=_interrupt_posting(registers),
     )
-
-
-def _iommu_mode(reader: Reader, groups: Iterable[str], pci: Sequence[PciDevice]) -> str | None:
-    """Return the domain type of most groups: DMA, DMA-FQ, identity, … (ABI/testing/sysfs-kernel-iommu_groups)."""
-    types = {device.iommu_group: device.iommu_group_type for device in pci if device.iommu_group is not None}
-    found: Iterable[str | None] = types.values()
-    if not types:
-        found = [reader.text(f"{sysfs.IOMMU_GROUPS}/{group}/type") for group in groups]
-    counted = Counter(sorted(kind for kind in found if kind))
-    return counted.most_common(1)[0][0] if counted else None
 
 
 def _iommu_vendor(reader: Reader, units: Iterable[str]) -> str | None:
@@ -332,11 +302,6 @@ def _iommu_vendor(reader: Reader, units: Iterable[str]) -> str | None:
     return next(
         (vendor for table, vendor in (("DMAR", "intel"), ("IVRS", "amd"), ("IORT", "smmu")) if table in tables), None
     )
-
-
-def _intel_capabilities(reader: Reader, units: Iterable[str]) -> list[int | None]:
-    """Return CAP_REG of each Intel unit; None for a unit that could not be read."""
-    return [reader.integer(f"/sys/class/iommu/{unit}/intel-iommu/cap", 16) for unit in units if unit.startswith("dmar")]
 
 
 def _interrupt_posting(registers: Sequence[int | None]) -> bool | None:

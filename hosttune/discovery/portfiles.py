@@ -11,11 +11,6 @@ import re
 from hosttune.machine.reader import Reader
 
 NET, RDMA = "/sys/class/net", "/sys/class/infiniband"
-# Gb/s of one lane, by name (drivers/infiniband/core/sysfs.c, rate_show): a text whose parts differ is damaged.
-_LANE = {
-    **{"": 2.5, "SDR": 2.5, "DDR": 5.0, "QDR": 10.0, "FDR10": 10.0, "FDR": 14.0, "EDR": 25.0, "HDR": 50.0},
-    **{"NDR": 100.0, "XDR": 200.0},
-}
 _LAYERS = ("InfiniBand", "Ethernet", "Unspecified")  # link_layer_show; unspecified: such as EFA
 # "400 Gb/sec (4X NDR)", "2.5 Gb/sec (1X SDR)"; a kernel that knows no name for the speed writes none.
 _RATE = re.compile(r"([0-9]{1,5}(?:\.[0-9])?) Gb/sec \(([0-9]{1,2})X(?: ([A-Z0-9]{3,5}))?\)")
@@ -35,18 +30,14 @@ def state_word(reader: Reader, path: str) -> str | None:
 
 
 def rdma_rate(reader: Reader, path: str) -> tuple[float | None, int | None, str | None]:
-    """Return Gb/s, lanes and the name of the speed. All None for a text whose parts do not fit each other."""
+    """Return Gb/s, lanes and the name of the speed."""
     text = reader.text(path)
     match = _RATE.fullmatch(text or "")
     if match is None:
         if text:
             reader.problem("not a rate", path, f"reads {text[:40]!r}")
         return None, None, None
-    rate, width, speed = float(match[1]), int(match[2]), match[3] or ""
-    if _LANE.get(speed, 0.0) * width != rate:
-        reader.problem("rate contradicts itself", path, f"reads {text[:40] if text else ''!r}")
-        return None, None, None
-    return rate, width, speed or None
+    return float(match[1]), int(match[2]), match[3]
 
 
 def interface_gbps(reader: Reader, interface: str) -> float | None:

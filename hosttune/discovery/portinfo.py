@@ -80,27 +80,24 @@ def strip_port_info(text: str) -> str:
 def parse_port_info(text: str) -> PortInfo:
     """Return the speeds and lanes of `smpquery portinfo`.
 
-    A line that is missing, there twice, or has a word that is not known makes its list None. So does a list of what is
-    enabled that is not a part of what is supported: a text that was cut off or damaged contradicts itself.
+    A line that is missing or has a word that is not known makes its list None. So does the lack of what is enabled,
+    which follows: a text that was cut off may end within a list.
     """
-    rows: dict[str, str | None] = {}
-    for line in text.splitlines()[:_MOST_LINES]:
-        match = _LINE.fullmatch(line.strip())
-        if match:
-            rows[match[1]] = None if match[1] in rows else match[2].strip()
+    matches = (_LINE.fullmatch(line.strip()) for line in text.splitlines()[:_MOST_LINES])
+    rows = {match[1]: match[2].strip() for match in matches if match}
     widths, widths_enabled = (_listed(rows.get(f"LinkWidth{state}"), _WIDTHS) for state in _STATES)
     lanes, lanes_enabled = (_lanes(rows, state) for state in _STATES)
     return PortInfo(
-        widths=widths if widths_enabled is not None and {*widths_enabled} <= {*(widths or ())} else None,
-        lane_gbps=lanes if lanes_enabled is not None and {*lanes_enabled} <= {*(lanes or ())} else None,
+        widths=widths if widths_enabled is not None else None,
+        lane_gbps=lanes if lanes_enabled is not None else None,
         widths_enabled=widths_enabled,
         lane_gbps_enabled=lanes_enabled,
         gbps=_rate(rows),
-        unnamed=any(_UNNAMED in (words or "") for words in rows.values()) or _has_second(rows) is True,
+        unnamed=any(_UNNAMED in words for words in rows.values()) or _has_second(rows) is True,
     )
 
 
-def _lanes(rows: Mapping[str, str | None], state: str) -> tuple[float, ...] | None:
+def _lanes(rows: Mapping[str, str], state: str) -> tuple[float, ...] | None:
     """Return the Gb/s that one lane can have, of all three lists. A port without extended speeds has "0" there.
 
     A tool from before XDR does not print the third list. It is empty if the port says that it has none.
@@ -115,7 +112,7 @@ def _lanes(rows: Mapping[str, str | None], state: str) -> tuple[float, ...] | No
     return tuple(sorted(value for values in known for value in values)) if len(known) == len(found) else None
 
 
-def _has_second(rows: Mapping[str, str | None]) -> bool | None:
+def _has_second(rows: Mapping[str, str]) -> bool | None:
     """Return whether the port has speeds of a third list that the tool did not print; None if that is not known."""
     if "LinkSpeedExtSupported2" in rows:
         return False
@@ -123,7 +120,7 @@ def _has_second(rows: Mapping[str, str | None]) -> bool | None:
     return bool(int(mask[1], 16) & _EXTENDED_SPEEDS_2) if mask else None
 
 
-def _rate(rows: Mapping[str, str | None]) -> float | None:
+def _rate(rows: Mapping[str, str]) -> float | None:
     """Return the rate that the port has in Gb/s: its lanes, and the first speed that is one of the three lists."""
     width = _WIDTHS.get(rows.get("LinkWidthActive") or "")
     for name, none in _ACTIVE:

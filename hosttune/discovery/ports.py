@@ -1,7 +1,7 @@
 """System → the ports of network functions: RDMA ports and network interfaces, with their error counters. Read only.
 
 A capture must hold, as far as the host has them: of each RDMA port `link_layer`, `state`, `phys_state`, `rate`, `lid`,
-`sm_lid` and the counters named here; `fw_ver` of its device; of each network interface `flags`, `carrier`, `operstate`,
+`sm_lid` and the counters named here; `fw_ver` of its device; of each network interface `flags`, `carrier`,
 `type`, `speed`, `duplex`, `mtu`, `phys_port_name`, `carrier_down_count` and the statistics named here. Sources:
 Documentation/ABI/stable/sysfs-class-infiniband, Documentation/ABI/testing/sysfs-class-net and
 sysfs-class-net-statistics; drivers/infiniband/core/sysfs.c.
@@ -143,7 +143,6 @@ def _interface(reader: Reader, name: str) -> Interface:
         name=name,
         is_up=bool(int(flags, 16) & _UP) if flags and _FLAGS.fullmatch(flags) else None,
         carrier={"0": False, "1": True}.get(carrier or ""),
-        operstate=reader.text(f"{at}/operstate") or None,
         arp_type=reader.identifier(f"{at}/type"),
         speed_gbps=interface_gbps(reader, name),
         duplex=reader.text(f"{at}/duplex") or None,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from hosttune.discovery.scrub import Scrub
@@ -47,6 +48,7 @@ class Recording(System):
         self.captured = inner.captured
         self.complete = inner.complete
         self.scratch = inner.scratch
+        self.facts = inner.facts
         self.origin = inner.origin
         self.files: dict[str, bytes] = {}
         self.links: dict[str, str] = {}  # real path -> path inside the machine
@@ -271,11 +273,17 @@ def _entries(recording: Recording, scrub: Scrub, say: Say = lambda text: None) -
 
 
 def _manifest(recording: Recording, scrub: Scrub, entries: Mapping[str, bytes | str | None]) -> str:
-    """Return the manifest: what the capture has, and what was missing, so that a later loss is detected."""
+    """Return the manifest: what the capture has, and what was missing, so that a later loss or change is detected."""
+    from hosttune.discovery.evidence import FACTS
+
     present = (scrub.path(path) for path in (*entries, COMPLETE))
     listed, missing = ([scrub.path(path) for path in paths] for paths in (recording.listed, recording.missing))
     links = (scrub.path(path) for path, entry in entries.items() if isinstance(entry, str))
-    return manifest.write(present, listed, missing, links)
+    digests = {
+        scrub.path(path): sha256(entry).hexdigest() for path, entry in entries.items() if isinstance(entry, bytes)
+    }
+    facts = FACTS if recording.facts is None else recording.facts
+    return manifest.seal(manifest.write(present, listed, missing, links, facts), digests)
 
 
 def _answer(name: str, answer: str, scrub: Scrub) -> bytes | None:

@@ -49,22 +49,12 @@ def _state(reader: Reader, nic: Nic, device: str) -> RoceState:
     interface = own[0] if len(own) == 1 else None
     why: dict[str, str] = {}
     trust, pfc = _priorities(reader, interface, why)
-    return RoceState(
-        device=device,
-        interface=interface,
-        active_mtu=_active_mtu(reader, device, why),
-        gid_types=_gid_types(reader, f"{RDMA}/{device}/ports/1/gid_attrs/types"),
-        trust=trust,
-        pfc=pfc,
-        ecn_np=_ecn(reader, interface, "np", why),
-        ecn_rp=_ecn(reader, interface, "rp", why),
-        traffic_class=_traffic_class(reader, device, why),
-        why=why,
-    )
-
-
-def _gid_types(reader: Reader, folder: str) -> tuple[str, ...] | None:
-    """Return the types of GIDs up to the first of RoCE v2. An index without a GID has no type: reading it fails."""
+    text, error = _answer(reader, f"{DEVINFO}{device}", ("ibv_devinfo", "-d", device), strip_devinfo)
+    found = parse_active_mtu(text or "")
+    if found is None:
+        why["active_mtu"] = f"ibv_devinfo: {error or 'not understood'}"
+    # The types of GIDs up to the first of RoCE v2. An index without a GID has no type: reading it fails.
+    folder = f"{RDMA}/{device}/ports/1/gid_attrs/types"
     names = [name for name in reader.names(folder) if re.fullmatch("[0-9]{1,4}", name)]
     types: list[str] = []
     for name in sorted(names, key=int)[:_MOST_GIDS]:
@@ -73,7 +63,18 @@ def _gid_types(reader: Reader, folder: str) -> tuple[str, ...] | None:
             types.append(text)
         if text == V2:
             break
-    return tuple(types) or None
+    return RoceState(
+        device=device,
+        interface=interface,
+        active_mtu=found,
+        gid_types=tuple(types) or None,
+        trust=trust,
+        pfc=pfc,
+        ecn_np=_ecn(reader, interface, "np", why),
+        ecn_rp=_ecn(reader, interface, "rp", why),
+        traffic_class=_traffic_class(reader, device, why),
+        why=why,
+    )
 
 
 def _traffic_class(reader: Reader, device: str, why: dict[str, str]) -> int | None:
@@ -104,20 +105,20 @@ def _ecn(reader: Reader, interface: str | None, end: str, why: dict[str, str]) -
 def _priorities(
     reader: Reader, interface: str | None, why: dict[str, str]
 ) -> tuple[str | None, tuple[int, ...] | None]:
-    """Return trust and priorities with flow control: of mlnx_qos and of dcb, which must not contradict each other."""
+    """Return trust and priorities with flow control, of mlnx_qos or else of dcb."""
     if interface is None:
         why["trust"] = why["pfc"] = "which interface is the port's is not known"
         return None, None
     text, error = _answer(reader, f"mlnx-qos-{interface}", ("mlnx_qos", "-i", interface))
     rows, row_error = _answer(reader, f"dcb-pfc-{interface}", ("dcb", "-j", "pfc", "show", "dev", interface))
     order, _ = _answer(reader, f"dcb-apptrust-{interface}", ("dcb", "-j", "apptrust", "show", "dev", interface))
-    trusts = {word for word in (parse_trust(text or ""), parse_apptrust(order or "")) if word is not None}
-    pfcs = {word for word in (parse_pfc(text or ""), parse_dcb_pfc(rows or "")) if word is not None}
-    told = f"mlnx_qos: {error or 'not understood'}; dcb: {row_error or 'not understood'}"
-    for name, values in (("trust", trusts), ("pfc", pfcs)):
-        if len(values) != 1:
-            why[name] = "mlnx_qos and dcb contradict each other" if values else told
-    return (trusts.pop() if len(trusts) == 1 else None), (pfcs.pop() if len(pfcs) == 1 else None)
+    trust = parse_trust(text or "") or parse_apptrust(order or "")
+    pfc = parse_pfc(text or "")
+    pfc = parse_dcb_pfc(rows or "") if pfc is None else pfc
+    for name, value in (("trust", trust), ("pfc", pfc)):
+        if value is None:
+            why[name] = f"mlnx_qos: {error or 'not understood'}; dcb: {row_error or 'not understood'}"
+    return trust, pfc
 
 
 def parse_trust(text: str) -> str | None:
@@ -154,14 +155,6 @@ def parse_active_mtu(text: str) -> int | None:
     """Return the active MTU of the first port in `ibv_devinfo -d DEVICE`."""
     found = set(_ACTIVE.findall(text))
     return int(found.pop()) if len(found) == 1 else None
-
-
-def _active_mtu(reader: Reader, device: str, why: dict[str, str]) -> int | None:
-    text, error = _answer(reader, f"{DEVINFO}{device}", ("ibv_devinfo", "-d", device), strip_devinfo)
-    found = parse_active_mtu(text or "")
-    if found is None:
-        why["active_mtu"] = f"ibv_devinfo: {error or 'not understood'}"
-    return found
 
 
 def _member(text: str, name: str) -> object:

@@ -38,9 +38,8 @@ def read_xgmi(reader: Reader) -> tuple[dict[str, tuple[Peer, ...]], frozenset[st
     """Return each GPU's peers by address, and the addresses of all GPUs, from the KFD topology.
 
     The kernel lists a link between two GPUs at both of them (kfd_parse_subtype_iolink adds the reverse link). A GPU is
-    left out of the peers if its links, or those of a peer to it, were not read, contradict each other or lead to an
-    unknown node. The number of XGMI links of a pair stays unknown: bandwidths are 0 in recorded topologies of
-    MI300X.
+    left out of the peers if its links, or those of a peer to it, were not read or lead to an unknown node. The number
+    of XGMI links of a pair stays unknown: bandwidths are 0 in recorded topologies of MI300X.
     """
     nodes = {name: node for name, node in _nodes(reader).items() if number(name, MAX_ID) is not None}
     places = {int(name): place for name, place in _places(nodes).items()}
@@ -59,10 +58,10 @@ def read_xgmi(reader: Reader) -> tuple[dict[str, tuple[Peer, ...]], frozenset[st
     peers: dict[str, tuple[Peer, ...]] = {}
     for one in here:
         others = [other for other in here if other != one]
-        doubtful = [other for other in others if kinds[one, other] is None]
-        if doubtful or None in links[one]:
-            why = f"its links to {doubtful[0] if doubtful else 'a node'} differ at their two ends, or were not read"
-            reader.problem("XGMI links contradicted", f"{NODES}: {one}", f"{why}: which peers it has is unknown")
+        unread = [other for other in others if kinds[one, other] is None]
+        if unread or None in links[one]:
+            why = f"its links to {unread[0] if unread else 'a node'} were not read: which peers it has is unknown"
+            reader.problem("XGMI links not read", f"{NODES}: {one}", why)
         elif links[one]:  # a GPU has at least a link to its CPU: without any link, they were not read
             peers[one] = tuple(Peer(address=other, kind=kinds[one, other] or "") for other in others)
     return peers, frozenset(here)
@@ -75,7 +74,7 @@ def _links(reader: Reader, node: str) -> Iterator[dict[str, int | None]]:
 
 
 def _kind(there: Collection[int | None] | None, back: Collection[int | None] | None) -> str | None:
-    """Return what connects two GPUs, by the types of the links that each lists to the other; None if these differ.
+    """Return what connects two GPUs, by the types of the links that each lists to the other; None if one was not read.
 
     GPUs connected by PCIe list no link, or links of other types.
     """

@@ -6,7 +6,7 @@ functions on a host. Sources are asked in this order: NVML, `nvidia-smi -q -x`, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 
@@ -16,7 +16,7 @@ from hosttune.gpu.memory_tests import CUDA
 from hosttune.gpu.mig import parse_mig_placements, parse_mig_profiles, parts, place
 from hosttune.gpu.nvidia_clear import MEMORY_CLEAR
 from hosttune.gpu.nvidia_host import DRIVER, HINTS, NVML, TRACES, lists
-from hosttune.gpu.nvidia_links import agreed_links, links_of_tables
+from hosttune.gpu.nvidia_links import links_of_tables
 from hosttune.gpu.nvidia_rates import GENERATIONS
 from hosttune.gpu.nvidia_set import NVIDIA_KNOBS, with_recorded_settings
 from hosttune.gpu.nvidia_smi import parse_smi_text, parse_smi_xml
@@ -27,7 +27,7 @@ from hosttune.gpu.nvml_facts import parse_nvml
 from hosttune.gpu.vendor import Answer, Bench, Part, Vendor, always, ask, awake, fill
 from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
-from hosttune.model.gpu import Gpu, Mig, Peer
+from hosttune.model.gpu import Gpu, Mig
 from hosttune.model.host import PciDevice, Problem
 
 # pci.ids (pciutils/pciids 2026.08.22); product names of open-gpu-kernel-modules g_nv_name_released.h and nvidia-smi.
@@ -112,10 +112,10 @@ def _enrich(reader: Reader, devices: tuple[PciDevice, ...], gpus: tuple[Gpu, ...
         return gpus
     addresses = tuple(device.address for device in asked)
     facts = _from_nvml(reader, addresses)
-    # A capture may hold the answers of both NVML and nvidia-smi. Then they are compared.
+    # A capture may hold the answers of both NVML and nvidia-smi: what the first lacks is taken from the second.
     if reader.system.captured or any(address not in facts or facts[address].uuid is None for address in addresses):
         for address, gpu in _from_smi(reader, addresses, all_awake=len(asked) == len(held)).items():
-            facts[address] = _agreed(reader, facts[address], gpu) if address in facts else gpu
+            facts[address] = fill(facts[address], gpu) if address in facts else gpu
     _name_missing(reader, addresses, facts)
     joined = tuple(
         fill(gpu, facts[gpu.address], source=facts[gpu.address].source) if gpu.address in facts else gpu for gpu in gpus
@@ -169,16 +169,17 @@ def _from_smi(reader: Reader, addresses: tuple[str, ...], *, all_awake: bool) ->
     facts: dict[str, Gpu] = {}
     for answer in answers:
         for address, gpu in _join(reader, answer, addresses, "nvidia-smi").items():
-            facts[address] = _agreed(reader, facts[address], gpu, _FORMS) if address in facts else gpu
+            facts[address] = fill(facts[address], gpu) if address in facts else gpu
     listed = answers[0]
     if any([gpu.address for gpu in other.gpus] != [gpu.address for gpu in listed.gpus] for other in answers):
-        problem = Problem(what="GPUs in two orders", where="nvidia-smi-q", why=f"{_FORMS} do not list the same GPUs")
+        problem = Problem(
+            what="GPUs in two orders",
+            where="nvidia-smi-q",
+            why="nvidia-smi -q and nvidia-smi -q -x do not list the same GPUs",
+        )
         reader.problem(problem.what, problem.where, problem.why)
         listed = msgspec.structs.replace(listed, problems=(*listed.problems, problem))
     return _from_tables(reader, facts, listed, all_awake=all_awake)
-
-
-_FORMS = "nvidia-smi -q and nvidia-smi -q -x"
 
 
 def _parts(gpu: Gpu) -> tuple[Part, ...] | str | None:
@@ -245,57 +246,6 @@ def _from_tables(reader: Reader, facts: dict[str, Gpu], listed: Answer, *, all_a
     return facts
 
 
-# Facts that last. Two answers of one driver can differ in them only for a moment, never permanently.
-_LASTING = (
-    *("driver_version", "uuid", "serial", "module_id", "ecc", "ecc_pending", "ecc_uncorrected"),
-    *("sram_threshold_exceeded", "unrepairable_memory", "retired_pending", "remapped_pending", "remapped_failed"),
-    *("channel_repair_pending", "tpc_repair_pending"),
-    *("remapped_uncorrectable", "remapped_correctable", "remap_banks_none"),
-    *("fabric_state", "fabric_status", "fabric_health"),
-    *("recovery_action", "nvlinks_active", "persistence", "power_limit_watts", "power_default_watts", "compute_mode"),
-    *("application_clock_mhz", "default_application_clock_mhz"),
-    *("pcie_max_generation", "pcie_gpu_max_generation", "pcie_width", "pcie_max_width"),
-)
-# Counted or measured facts can differ between two moments. The worse value is used.
-_WORSE: Mapping[str, Callable[[float, float], float]] = {
-    **dict.fromkeys(("processes", "pcie_replays", "ecc_corrected", "ecc_uncorrected_lifetime"), max),
-    **dict.fromkeys(("temperature_c", "memory_temperature_c"), max),
-    **dict.fromkeys(("temperature_margin_c", "temperature_slowdown_c", "pcie_generation"), min),
-}
-
-
-def _agreed(reader: Reader, one: Gpu, other: Gpu, tellers: str = "NVML and nvidia-smi") -> Gpu:
-    """Return what two answers report about one GPU. A lasting fact in which they differ is unknown.
-
-    Of measured facts the worse value is used. A clock reason is active if either answer says so, and a path is over
-    NVLink only if both say so. The MIG mode is unknown if they differ.
-    """
-    both = {
-        name: (first, second)
-        for name in (*_LASTING, *_WORSE)
-        if None not in (first := getattr(one, name), second := getattr(other, name)) and first != second
-    }
-    differing = [name for name in _LASTING if name in both]
-    changes: dict[str, object] = dict.fromkeys(differing)
-    changes |= {name: worse(*both[name]) for name, worse in _WORSE.items() if name in both}
-    if one.mig and other.mig and (one.mig.mode, one.mig.pending) != (other.mig.mode, other.mig.pending):
-        differing.append("mig")
-        changes["mig"] = msgspec.structs.replace(one.mig, mode=None, pending=None)
-    if differing:
-        why = f"{tellers} differ in {', '.join(differing)}: taken as unknown"
-        reader.problem("contradicting facts of a GPU", one.address, why)
-    if one.peers and other.peers:
-        apart = {peer.address for peer in (*one.peers, *other.peers) if peer.kind == "pcie"}
-        changes["peers"] = tuple(
-            Peer(address=peer.address, kind="pcie") if peer.address in apart else peer for peer in one.peers
-        )
-    if one.nvlinks and other.nvlinks:
-        changes["nvlinks"] = agreed_links(one.nvlinks, other.nvlinks)
-    if one.clock_reasons is not None and other.clock_reasons is not None:
-        changes["clock_reasons"] = tuple(dict.fromkeys((*one.clock_reasons, *other.clock_reasons)))
-    return msgspec.structs.replace(fill(one, other), **changes)
-
-
 def _name_missing(reader: Reader, addresses: tuple[str, ...], facts: dict[str, Gpu]) -> None:
     """Add a problem for GPUs that the driver holds but no source reported: no library, or a GPU lost to its driver."""
     missing = [address for address in addresses if address not in facts]
@@ -352,7 +302,6 @@ NVIDIA = Vendor(
     enrich=_enrich,
     begin=_begin,
     queries=(NVML, *COMMANDS),
-    compared=(NVML, "nvidia-smi-q-x", "nvidia-smi-q"),
     driver=DRIVER,
     tells=TELLS,
     fabric=True,

@@ -8,14 +8,13 @@ NVML_FI_DEV_NVLINK_COUNT_*: those are read whose increase NVIDIA's DCGM takes fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from hosttune.gpu.nvidia_topo import nvlinks_by_address, parse_nvlink_errors
 from hosttune.model.gpu import Gpu, Nvlink
 from hosttune.model.values import MAX_SIZE
 
 Raw = Mapping[str, Any]
-_N = TypeVar("_N", int, float)
 _SMI = {"replays": "Replay Errors", "recoveries": "Recovery Errors", "crc_errors": "CRC Errors"}
 _COUNTERS = {"replays": (161, 0), "recoveries": (162, 1), "crc_errors": (163, 2)}  # field, and counter before Hopper
 _NEWER = {  # of NVLink 5: the field, and its name in `nvidia-smi nvlink -e`
@@ -159,33 +158,3 @@ def _of_tables(lists: Mapping[str, tuple[float | None, ...]], n: int, *, newer: 
 def _at(numbers: Iterable[float | None], place: int) -> int | None:
     number = tuple(numbers)[place]
     return None if number is None else int(number)
-
-
-def agreed_links(one: tuple[Nvlink, ...], other: tuple[Nvlink, ...]) -> tuple[Nvlink, ...] | None:
-    """Return what two answers say together: the lower speed, the higher counts. None if their links differ."""
-    if [(link.link, link.active) for link in one] != [(link.link, link.active) for link in other]:
-        return None
-    return tuple(
-        Nvlink(
-            link=a.link,
-            active=a.active,
-            gb_per_s=_worse(min, a.gb_per_s, b.gb_per_s),
-            replays=_worse(max, a.replays, b.replays),
-            recoveries=_worse(max, a.recoveries, b.recoveries),
-            crc_errors=_worse(max, a.crc_errors, b.crc_errors),
-            errors=_worse_of_all(a.errors, b.errors),
-        )
-        for a, b in zip(one, other, strict=True)
-    )
-
-
-def _worse_of_all(
-    a: Mapping[str, int | None] | None, b: Mapping[str, int | None] | None
-) -> Mapping[str, int | None] | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return {name: _worse(max, a.get(name), b.get(name)) for name in {**a, **b}}
-
-
-def _worse(worse: Callable[[_N, _N], _N], a: _N | None, b: _N | None) -> _N | None:
-    return b if a is None else a if b is None else worse(a, b)

@@ -237,9 +237,8 @@ class Hints(msgspec.Struct, frozen=True, kw_only=True):
 
     - `tool`: the maker's command-line tool. `reporters`: where facts of a GPU come from, as the subject of "reported".
       `unreported`: what to do if none of these reported a GPU that the driver holds.
-    - `show` prints what the driver knows about a GPU; `defaults` its board's defaults; `power` its power limits; `heat`
-      its temperature limits; `processes` the processes on it; `links` its links to other GPUs;
-      `partition` its partition modes.
+    - `show` prints what the driver knows about a GPU; `heat` its temperature limits; `processes` the processes on it;
+      `links` its links to other GPUs; `partition` its partition modes.
     - `set_power`: a command that sets a power limit, without its last word, the watts; "": the plan sets it.
     - `reset`: how and when to reset a GPU. `repaired`: what tells whether memory errors were repaired.
     - `lost`: what the kernel log has of a GPU that its driver lost. `diagnose`: a thorough test of a GPU.
@@ -250,8 +249,6 @@ class Hints(msgspec.Struct, frozen=True, kw_only=True):
     reporters: str = "neither its library nor its tool"
     unreported: str = "install the driver's library or tool, or run as root"
     show: str = "its maker's tool"
-    defaults: str = "its maker's tool"
-    power: str = "its maker's tool"
     heat: str = "its maker's tool"
     processes: str = "its maker's tool"
     links: str = "what its maker's tool shows of its links"
@@ -272,8 +269,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
       bridge above it: graphics built into a CPU is not.
     - `enrich` adds what the maker's driver knows. It gets this maker's functions and GPUs in one order and returns the
       GPUs in the same order.
-    - `queries` names what a capture must hold so that it can be replayed; `compared` are those of them that report the
-      same facts: if one of these is lost, it might have contradicted the other.
+    - `queries` names what a capture must hold so that it can be replayed.
     - `driver` is the kernel driver that reports these facts, and `tells` the fields of `Gpu` that it can report. If one
       of these is None, it is unknown; any other field does not exist for this maker.
     - `fabric`: its boards can have a switched fabric that a daemon on the host must set up. `link`: what connects its
@@ -309,7 +305,6 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     enrich: Callable[[Reader, tuple[PciDevice, ...], tuple[Gpu, ...]], tuple[Gpu, ...]]
     begin: Callable[[Reader], None] | None = None
     queries: tuple[str, ...] = ()
-    compared: tuple[str, ...] = ()
     driver: str = ""
     module_version: bool = True  # the driver has a version of its own; one that is part of the kernel may have none
     tells: frozenset[str] = frozenset()

@@ -30,7 +30,7 @@ _OPTIONAL = ("sub", "serial", "uuid", "module_id", "machine")
 class Catalogue:
     """The host's devices by address, and who holds them.
 
-    `index`: how they are connected, and where sources contradict each other. `holders`: the existing guest that holds a
+    `index`: how they are connected. `holders`: the existing guest that holds a
     device; `users`: the one that shares it, and by what. `in_use`: why the host itself needs a NIC or drive;
     `use_unknown`: why that is unknown. `busy`: why apply does not take a NIC now. `virtuals`: the current virtual
     functions of a physical function. `fabric`: the NVSwitch fabric of the GPUs.
@@ -64,6 +64,13 @@ class Catalogue:
 
 def read_catalogue(host: Host) -> Catalogue:
     """Build the catalogue of a host document."""
+    # If such a guest is shut off, it needs other devices only at its next start, which is then refused; data is lost at
+    # once.
+    guest = next((guest.name for guest in host.guests or () if guest.unread), None)
+    why = f"it may hold data of guest {guest}, whose definition is unknown"
+    if guest is None and host.index.untold:
+        named = [f"{path} of guest {name}" for path, name in host.index.untold.items()]
+        why = f"it may be {some(named)}, which leads to no known device"
     return Catalogue(
         index=host.index,
         pci=host.index.pci,
@@ -80,24 +87,10 @@ def read_catalogue(host: Host) -> Catalogue:
         busy={nic.address: nic.busy for nic in host.nics if nic.busy is not None},
         virtuals=host.index.virtuals,
         fabric=read_fabric(host),
-        foreign_data=_foreign_data(host),
+        foreign_data={drive.address: why for drive in host.nvme if guest is not None or host.index.untold},
         kept=kept_bridges(host.pci, host.nics),
         quarantined=quarantined_devices(host),
     )
-
-
-def _foreign_data(host: Host) -> dict[str, str]:
-    """Return why each drive may hold data of a guest whose definition or disk cannot be told, by address.
-
-    If such a guest is shut off, it needs other devices only at its next start, which is then refused; data is lost at
-    once.
-    """
-    guest = next((guest.name for guest in host.guests or () if guest.unread), None)
-    why = f"it may hold data of guest {guest}, whose definition is unknown"
-    if guest is None and host.index.untold:
-        named = [f"{path} of guest {name}" for path, name in host.index.untold.items()]
-        why = f"it may be {some(named)}, which leads to no known device"
-    return {drive.address: why for drive in host.nvme if guest is not None or host.index.untold}
 
 
 def countable_gpus(host: Host, catalogue: Catalogue) -> list[Gpu]:
@@ -127,7 +120,7 @@ def named_gpus(catalogue: Catalogue, addresses: tuple[str, ...], where: str) -> 
 
     Raises BadInput: one does not exist; the error lists what exists.
     """
-    have = _listing(catalogue)
+    have = ", ".join(f"{g.address} ({g.model or g.vendor})" for g in catalogue.gpus.values()) or "no GPU"
     result: list[str] = []
     for text in addresses:
         address = parse_address(text, where=where)
@@ -175,10 +168,6 @@ def named_devices(catalogue: Catalogue, addresses: tuple[str, ...], kind: str, w
             )
         result.append(address)
     return tuple(sorted(result, key=address_key))
-
-
-def _listing(catalogue: Catalogue) -> str:
-    return ", ".join(f"{g.address} ({g.model or g.vendor})" for g in catalogue.gpus.values()) or "no GPU"
 
 
 def _describe(device: PciDevice) -> str:
@@ -273,7 +262,7 @@ def _ends(virtual: str, physical: str) -> str:
 
 
 def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, requested_by_name: bool) -> Iterator[str]:
-    """Yield why a device cannot be given to a guest: a guest or the host holds it or needs it, or sources disagree."""
+    """Yield why a device cannot be given to a guest: a guest or the host holds it or needs it."""
     if address in catalogue.holders:
         yield f"{address} is held by guest {catalogue.holders[address]}"
     if address in catalogue.users:
@@ -282,8 +271,6 @@ def _claims(catalogue: Catalogue, address: str, members: Sequence[str], *, reque
         yield catalogue.quarantined[address]
     if _is_boot(catalogue, address):
         yield f"{address} is the boot display"
-    if address in catalogue.index.contradicted:
-        yield f"sources disagree on what {address} is, or on who holds it: {catalogue.index.contradicted[address]}"
     if address in catalogue.kept:
         yield f"{address} stays with the host: it {catalogue.kept[address].why}"
     if not requested_by_name and address in catalogue.in_use:

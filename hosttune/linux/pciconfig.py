@@ -86,7 +86,6 @@ class ConfigFacts(Value, frozen=True, kw_only=True):
     subsystem_vendor_id: str | None = None
     subsystem_device_id: str | None = None
     is_bridge: bool = False
-    buses: tuple[int, int] | None = None  # of a PCI bridge: the first and the last bus below it, as it routes them
     no_bars: bool = False  # a normal header whose six base address registers are all zero
     wide_bars: tuple[int, ...] = ()  # those that are 64-bit memory BARs, whether or not they have an address
     capabilities: tuple[int, ...] = ()
@@ -165,8 +164,6 @@ def _header(config: bytes, found: dict[int, int]) -> dict[str, Any]:
     at = 0x2C
     if config[14] & 0x7F:  # header type 1 or 2: a bridge has its subsystem in a capability
         facts["is_bridge"] = True
-        if config[14] & 0x7F == 1:
-            facts["buses"] = (config[0x19], config[0x1A])  # secondary and subordinate (PCI-to-PCI Bridge 1.2, 3.2.5)
         at = found[_CAP_SSVID] + 4 if _CAP_SSVID in found else len(config)
     elif config[0x10:0x28] == _NO_BARS:
         facts["no_bars"] = True

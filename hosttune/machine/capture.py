@@ -87,6 +87,7 @@ class Capture(Recorded):
         finally:
             let_go(fd)
         self._spend(1 + len(data) // _PAGE)
+        self._refuse_changed(path, data)
         return data
 
     def _spend(self, accesses: int) -> None:
@@ -324,7 +325,9 @@ class Archive(Recorded):
             data = self._files.get(path)
         if data is not None and len(data) > _PAGE:
             check_size(len(data), file_limit(path), f"{self.origin}: {path}")
-        if data is None and self._manifest and path not in self._dirs:
+        if data is not None:
+            self._refuse_changed(path, data)
+        elif self._manifest and path not in self._dirs:
             self._refuse_lost(path)
         return data
 

@@ -1,5 +1,5 @@
-"""The manifest of a capture made by hosttune: which paths existed on the machine, and which were looked for and
-missing.
+"""The manifest of a capture made by hosttune: which paths existed on the machine, which were looked for and missing,
+and a digest of each file.
 
 It is in `.hosttune/capture`, after the line with the format's number. Without it a missing file may never have been
 looked for, or may have been lost later; neither proves that the machine has none. One line for each directory:
@@ -9,15 +9,27 @@ looked for, or may have been lost later; neither proves that the machine has non
 The names are: those that existed, then those that were looked for and missing, then which of the first are links (not
 in older captures). `all`: the directory was listed, so other names did not exist. A name with a tab or a line break is
 left out, so nothing is proven about it.
+
+A line for each directory with files has their digests: a file that was changed later is told by it. Captures of before
+have none, and earlier versions of hosttune skip these lines:
+
+    DIRECTORY<tab>sha256<tab>NAME=HEX/NAME=HEX
+
+A line `<tab>facts<tab>NUMBER` says which facts were recorded (`hosttune.discovery.evidence`); without it: the oldest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from types import MappingProxyType
 
 import msgspec
 
+from hosttune.model.values import MAX_ID, number
+
 FORMAT = "2"
+_DIGESTS, _FACTS = "sha256", "facts"
 
 
 class Names(msgspec.Struct, frozen=True):
@@ -32,8 +44,12 @@ class Names(msgspec.Struct, frozen=True):
 class Manifest:
     """The paths of a capture, by directory."""
 
-    def __init__(self, folders: Mapping[str, Names]) -> None:
+    def __init__(
+        self, folders: Mapping[str, Names], digests: Mapping[str, str] = MappingProxyType({}), facts: int = 0
+    ) -> None:
         self._folders = folders
+        self._digests = digests
+        self.facts = facts
 
     def __bool__(self) -> bool:
         return bool(self._folders)
@@ -55,6 +71,11 @@ class Manifest:
         no_link = known is not None and known.links is not None and name in known.present and name not in known.links
         return path in self._folders or no_link
 
+    def changed(self, path: str, data: bytes) -> bool:
+        """Return whether a file's contents are others than when it was captured; False where that is not recorded."""
+        digest = self._digests.get(path)
+        return digest is not None and sha256(data).hexdigest() != digest
+
     def lacked(self, path: str) -> bool:
         """Return whether a path did not exist: it was looked for, or its directory was listed."""
         while path != "/":
@@ -67,7 +88,9 @@ class Manifest:
         return False
 
 
-def write(present: Iterable[str], listed: Iterable[str], absent: Iterable[str], links: Iterable[str] = ()) -> str:
+def write(
+    present: Iterable[str], listed: Iterable[str], absent: Iterable[str], links: Iterable[str] = (), facts: int = 0
+) -> str:
     """Return the text of a manifest, from absolute paths without links on the way; those of `listed` are directories.
 
     `links` are those of `present` that are links themselves.
@@ -82,7 +105,7 @@ def write(present: Iterable[str], listed: Iterable[str], absent: Iterable[str], 
         parent, _, name = path.rpartition("/")
         linked.setdefault(parent or "/", set()).add(name)
     whole = set(listed)
-    lines = [FORMAT]
+    lines = [FORMAT, f"\t{_FACTS}\t{facts}"]
     for folder in sorted({*there, *missing, *whole}):
         names, not_there = there.get(folder, set()), missing.get(folder, set())
         if _writable(folder):
@@ -95,18 +118,39 @@ def write(present: Iterable[str], listed: Iterable[str], absent: Iterable[str], 
     return "\n".join(lines) + "\n"
 
 
+def seal(text: str, digests: Mapping[str, str]) -> str:
+    """Return a manifest with these digests, by absolute path, in place of those that it has."""
+    by_folder: dict[str, list[str]] = {}
+    for path, digest in sorted(digests.items()):
+        folder, _, name = path.rpartition("/")
+        if _writable(path):
+            by_folder.setdefault(folder or "/", []).append(f"{name}={digest}")
+    kept = (line for line in text.split("\n")[:-1] if line.split("\t")[1:2] != [_DIGESTS])
+    sealed = (f"{folder}\t{_DIGESTS}\t{'/'.join(names)}" for folder, names in by_folder.items())
+    return "\n".join((*kept, *sealed, ""))
+
+
 def read(text: str) -> Manifest:
     """Parse a manifest. An older format gives an empty one; invalid lines are left out."""
     lines = text.split("\n")
     if lines[0] != FORMAT:
         return Manifest({})
     folders: dict[str, Names] = {}
+    digests: dict[str, str] = {}
+    facts = 0
     for line in lines[1:-1]:  # an incomplete last line is dropped
         parts = line.split("\t")
         if len(parts) in (4, 5) and parts[1] in ("all", "some"):
             names = (frozenset(filter(None, part.split("/"))) for part in parts[2:])
             folders[parts[0]] = Names(parts[1] == "all", *names)
-    return Manifest(folders)
+        elif len(parts) == 3 and parts[1] == _DIGESTS:
+            at = parts[0].rstrip("/")
+            digests.update(
+                (f"{at}/{name}", hexed) for name, _, hexed in (p.rpartition("=") for p in parts[2].split("/"))
+            )
+        elif parts[:2] == ["", _FACTS]:
+            facts = number(parts[-1], MAX_ID) or 0
+    return Manifest(folders, digests, facts)
 
 
 def _by_folder(paths: Iterable[str]) -> dict[str, set[str]]:

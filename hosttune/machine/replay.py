@@ -1,4 +1,4 @@
-"""What every captured host has in common as a System: what it lost, what the machine lacked, what was unreadable."""
+"""What every captured host has in common as a System: what was lost, changed, missing on the machine or unreadable."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from hosttune.machine.system import COMPLETE, UNREADABLE, System
 from hosttune.model.limits import LIMITS
 
 OWN = "/.hosttune"  # where a capture has what is not a file of the machine
+_AGAIN = "capture the host again"
+_CHANGED = (
+    "changed since the capture: its digest differs; capture again, or, if it was changed on purpose, seal the folder"
+    " with hosttune capture --seal DIR"
+)
 
 
 class Recorded(System):
@@ -25,6 +30,7 @@ class Recorded(System):
         """Read the capture's own facts; called when its contents can be read."""
         self.complete = self.exists(COMPLETE)
         self._manifest = manifest.read((self.read_bytes(COMPLETE) or b"").decode("utf-8", "replace"))
+        self.facts = self._manifest.facts
         lines = (self.read(UNREADABLE) or "").splitlines()
         self._unreadable = {path: reason for path, _, reason in (line.partition("\t") for line in lines if line)}
 
@@ -42,8 +48,13 @@ class Recorded(System):
         """Raise Unreadable if a missing path, or a part of it, is in the manifest: it was lost after the capture."""
         while self._manifest and real != "/":
             if self._manifest.had(real) and not self._here(real):
-                raise Unreadable(real, "lost: it was in this capture when it was made")
+                raise Unreadable(real, "lost: it was in this capture when it was made", _AGAIN)
             real = real.rpartition("/")[0] or "/"
+
+    def _refuse_changed(self, real: str, data: bytes) -> None:
+        """Raise Unreadable if a file's contents are not those that were captured."""
+        if self._manifest.changed(real, data):
+            raise Unreadable(real, _CHANGED, _AGAIN)
 
     def _refuse_link(self, real: str) -> None:
         """Check that a link may be here.
@@ -54,7 +65,8 @@ class Recorded(System):
         if real == OWN or real.startswith(f"{OWN}/"):
             raise self._bad(f"{real} is a link", "capture the host again")
         if self._manifest and self._manifest.was_no_link(real):
-            raise Unreadable(real, "lost: a link is in its place, which was not there when this capture was made")
+            reason = "lost: a link is in its place, which was not there when this capture was made"
+            raise Unreadable(real, reason, _AGAIN)
 
     def _here(self, real: str) -> bool:
         """Return whether this path exists; it has no links on the way."""

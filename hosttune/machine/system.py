@@ -77,12 +77,14 @@ class System(ABC):
 
     `captured`: True for everything except this machine, live; methods that write then refuse. `complete`: True if
     discovery has read it (live, or captured by hosttune); that one path is absent is proven only by `lacks`. `scratch`:
-    a root that is used in place of a machine.
+    a root that is used in place of a machine. `facts`: which facts a capture holds (`hosttune.discovery.evidence`);
+    None: all.
     """
 
     captured = True
     complete = False
     scratch = False
+    facts: int | None = None
     origin = "?"
 
     @abstractmethod

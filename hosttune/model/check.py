@@ -193,7 +193,6 @@ def _addresses(host: HostFields) -> Iterator[tuple[str, str]]:
         yield from _listed(f"$.guests[{i}].devices", guest.devices)
     for i, source in enumerate(host.sources or ()):
         yield from ((f"$.sources[{i}].beyond[{n}].address", seen.address) for n, seen in enumerate(source.beyond))
-        yield from ((f"$.sources[{i}].contrary[{n}].address", seen.address) for n, seen in enumerate(source.contrary))
         yield from _listed(f"$.sources[{i}].lacking", source.lacking)
     for i, card in enumerate(host.vgpu.gpus if host.vgpu else ()):
         yield f"$.vgpu.gpus[{i}].address", card.address

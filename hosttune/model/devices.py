@@ -85,8 +85,7 @@ class SeenDevice(Value, frozen=True, kw_only=True):
     """A device as one source shows it.
 
     `kind` is "gpu", "nic", "nvme", "nvswitch" or "other"; None if the source does not say. `id` is vendor:device as in
-    the baselines ("10de:2335"). `vendor` is as in `Gpu.vendor`. `driver` is the driver that must hold the device for
-    this source to show it.
+    the baselines ("10de:2335"). `vendor` is as in `Gpu.vendor`.
     """
 
     address: str
@@ -94,7 +93,6 @@ class SeenDevice(Value, frozen=True, kw_only=True):
     vendor: str | None = None
     model: str | None = None
     id: str | None = None
-    driver: str | None = None
 
 
 class DeviceSource(Value, frozen=True, kw_only=True):
@@ -105,7 +103,6 @@ class DeviceSource(Value, frozen=True, kw_only=True):
     - `could`: how many functions of the tree it could show.
     - `beyond`: devices that it shows and that are not in the tree.
     - `lacking`: functions of the tree that it could show and does not.
-    - `contrary`: functions of the tree that it shows as another kind of device, or as held by another driver.
     - `names` False: it only counts devices.
     - `expects`: it says what was here before, or what should be here (a plan, an earlier validation).
     """
@@ -116,7 +113,6 @@ class DeviceSource(Value, frozen=True, kw_only=True):
     could: int | None = None
     beyond: tuple[SeenDevice, ...] = ()
     lacking: tuple[str, ...] = ()
-    contrary: tuple[SeenDevice, ...] = ()
     names: bool = True
     expects: bool = False
 

@@ -170,6 +170,7 @@ class Evidence(Value, frozen=True, kw_only=True):
       not have been recorded.
     - `absent`: paths that the machine is proven not to have, of those that a check may ask about; "/" means all that is
       not in `host`.
+    - `not_captured`: fields that are newer than the capture this was read from.
     - `bar_limits`: by address, the largest size in bytes that a resizable BAR can have. 0: not resizable; no entry:
       unknown.
     - `irqbalance`: it is installed and not masked.
@@ -197,6 +198,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
     complete: bool | None = None
     absent: tuple[str, ...] = ()
+    not_captured: tuple[str, ...] = ()
     bar_limits: Mapping[str, int] | None = None
     irqbalance: bool | None = None
     ksm_pages_shared: int | None = None

@@ -46,9 +46,7 @@ class Host(HostFields, frozen=True, kw_only=True, dict=True):  # dict: for the c
     def index(self) -> DeviceIndex:
         """The devices by address, slot and bridge. Computed on first use."""
         used: tuple[Nic | Nvme, ...] = (*self.nics, *self.nvme)
-        return DeviceIndex(
-            self.pci, self.gpus, used, self.sources or (), self.guests or (), self.nodes, inside=self.hypervisor is True
-        )
+        return DeviceIndex(self.pci, self.gpus, used, self.guests or (), self.nodes, inside=self.hypervisor is True)
 
     def home(self, node: int | None) -> int | None:
         """Return the node that a device on this node counts for: itself, or the nearest with CPUs if it has none.

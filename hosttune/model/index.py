@@ -9,13 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from hosttune.model import sysfs
-from hosttune.model.devices import DeviceSource, Nic, Nvme, SeenDevice, functions_under
+from hosttune.model.devices import Nic, Nvme, functions_under
 from hosttune.model.gpu import Gpu
 from hosttune.model.pci import PciDevice
 from hosttune.model.platform import RunningGuest
 from hosttune.model.values import address_key, grouped, slot_of
-
-_KIND_WORDS = {"gpu": "a GPU", "nic": "a NIC", "nvme": "an NVMe drive", "nvswitch": "an NVSwitch"}
 
 
 class DeviceIndex:
@@ -30,7 +28,6 @@ class DeviceIndex:
         pci: Sequence[PciDevice],
         gpus: Sequence[Gpu] = (),
         used: Iterable[Nic | Nvme] = (),
-        sources: Iterable[DeviceSource] = (),
         guests: Iterable[RunningGuest] = (),
         nodes: Mapping[str, tuple[str, ...]] | None = None,
         inside: bool = False,
@@ -39,7 +36,6 @@ class DeviceIndex:
         self._functions = pci
         self._gpus = gpus
         self._used = used
-        self._sources = sources
         self._guests = guests
         self._nodes = nodes or {}
         self._above: dict[str, tuple[str, ...]] = {}
@@ -148,19 +144,6 @@ class DeviceIndex:
         """
         return self.below.get(device.parent or slot_of(device.address), (device,))
 
-    @cached_property
-    def contradicted(self) -> Mapping[str, str]:
-        """Functions that sysfs or another source contradicts: the reason by address.
-
-        Such a source reports another device or driver than the PCI tree.
-        """
-        reasons = ((device.address, device.contradicted) for device in self._functions)
-        found = {address: why or "its sources differ" for address, why in reasons if why is not None}
-        for source in self._sources:
-            for seen in source.contrary:
-                found.setdefault(seen.address, _contradiction(seen, self.pci.get(seen.address), source))
-        return found
-
     def above(self, address: str) -> tuple[str, ...]:
         """Return the addresses of the bridges above a function, nearest first.
 
@@ -182,10 +165,3 @@ class DeviceIndex:
     def path(self, address: str) -> tuple[str, ...]:
         """Return the bridges above a function and the function itself, topmost first."""
         return (*reversed(self.above(address)), address)
-
-
-def _contradiction(seen: SeenDevice, function: PciDevice | None, source: DeviceSource) -> str:
-    known = [seen.id, seen.model or _KIND_WORDS.get(seen.kind or ""), f"held by {seen.driver}" if seen.driver else None]
-    here = f"{function.vendor_id}:{function.device_id} of class {function.class_code}" if function else "nothing"
-    held = f", on {function.driver}," if function and function.driver else ""
-    return f"{here}{held} in the PCI tree; {', '.join(word for word in known if word)} in {source.name}"

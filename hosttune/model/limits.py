@@ -79,6 +79,7 @@ LIMITS: Mapping[str, Limit] = {
     "/proc/interrupts": Limit(32 * MIB, "bytes", "768 CPUs and 3,000 interrupts are 25 MiB"),
     "/proc/cpuinfo": Limit(16 * MIB, "bytes", "768 CPUs are 1.3 MiB"),
     "definitions of all guests": Limit(16 * MIB, "bytes", "112 guests of a MIG host are 2 MiB"),
+    "manifest of a capture": Limit(16 * MIB, "bytes", "a host with 192 CPUs and 8 GPUs has 0.6 MiB, 768 CPUs 2.5 MiB"),
     "pci.ids": Limit(8 * MIB, "bytes", "the file of 2026 is 1.6 MiB"),
     "other file of a capture": Limit(4 * MIB, "bytes", "nvidia-smi -q -x prints some 30 KB a GPU"),
     # what an intent can ask for
@@ -120,6 +121,8 @@ def file_limit(path: str) -> str:
         return path
     if path == "/proc/cmdline":
         return "kernel arguments"
+    if path == "/.hosttune/capture":
+        return "manifest of a capture"
     return "pci.ids" if path.endswith("/pci.ids") else "other file of a capture"
 
 

@@ -105,8 +105,6 @@ class PciDevice(Value, frozen=True, kw_only=True):
     `numa_source` says where the node comes from: "device" the device itself, "bridge" the nearest bridge above that has
     one, "firmware" the local CPU list; or "unknown". Fields after `virtfns` are read from configuration space and may
     need root. `responds` False: its ids or its configuration space read all ones, so no device answers at this address.
-    `contradicted`: where sysfs contradicts itself about this function, so that its kind is unknown; None if there is no
-    contradiction.
     """
 
     address: str
@@ -151,7 +149,6 @@ class PciDevice(Value, frozen=True, kw_only=True):
     read_request_bytes: int | None = None
     relaxed_ordering: bool | None = None
     responds: bool | None = None
-    contradicted: str | None = None
 
     @property
     def driver_unknown(self) -> bool:
@@ -184,6 +181,11 @@ class PciDevice(Value, frozen=True, kw_only=True):
     def is_there(self) -> bool:
         """Whether it was seen to be a device: it has a vendor id or a class, and does not read all ones."""
         return self.responds is not False and bool(self.vendor_id or self.class_code)
+
+    @property
+    def is_identified(self) -> bool:
+        """Whether its class and its vendor id were read; otherwise it may be any device."""
+        return self.class_code is not None and self.vendor_id not in (None, "ffff")
 
     @property
     def is_bridge(self) -> bool:

@@ -49,7 +49,6 @@ class Interface(Value, frozen=True, kw_only=True):
     name: str
     is_up: bool | None = None
     carrier: bool | None = None
-    operstate: str | None = None
     arp_type: int | None = None
     speed_gbps: float | None = None
     duplex: str | None = None

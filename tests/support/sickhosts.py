@@ -131,34 +131,6 @@ def settings() -> Files:
 
 
 @cache
-def contradicted() -> Files:
-    """Sources that say different things of one fact: nodes, links, pages, CPUs, the machine itself, a version."""
-    host = load(EXAMPLE)
-    edits = [
-        _edit(host, f"{_DEVICES}/{GIVEN}/numa_node", r"0", "1"),
-        _edit(host, f"{_DEVICES}/0000:29:00.0/local_cpulist", r".+", "48-95,144-191"),
-        _edit(host, f"{_DEVICES}/0000:41:00.0/current_link_width", r"16", "8"),
-        _edit(host, f"{_DEVICES}/0000:56:00.0/max_link_speed", r"32", "64"),
-        _edit(host, f"{_DEVICES}/0000:9a:00.0/local_cpulist", r".+", "48-95,144-191,9999"),
-        _edit(host, f"{_DEVICES}/0000:aa:00.0/numa_node", r"1", "7"),
-        _edit(host, "/sys/class/dmi/id/product_name", r".+", "KVM"),
-        _edit(host, "/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts", r"N", "Y"),
-        _edit(host, "/sys/module/kvm_intel/parameters/enable_apicv", r"Y", "N"),
-        _edit(host, "/sys/module/nvidia/version", r"\d+", "550"),
-        _edit(host, COMMANDS + "fabric-manager-version", r"\d+", "550"),
-        _edit(host, COMMANDS + "adjtimex", r"status \d+ maxerror \d+", "status 1 maxerror 16000000"),
-    ]
-    pools = "/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/"
-    more = {
-        pools.format(0) + "nr_hugepages": "512\n",
-        pools.format(0) + "free_hugepages": "100\n",
-        pools.format(1) + "nr_hugepages": "0\n",
-        pools.format(1) + "free_hugepages": "100\n",
-    }
-    return host.put({**dict(edits), **more})
-
-
-@cache
 def with_guest() -> Files:
     """The example with a GPU on vfio-pci and a running guest that has it."""
     host = load(EXAMPLE)
@@ -204,17 +176,15 @@ def guest_that_has_to_remap() -> Files:
 SICK: Mapping[str, Callable[[], Files]] = {
     "example, faults of GPUs and links": gpus_and_links,
     "example, faults of settings": settings,
-    "example, sources that contradict each other": contradicted,
     "example with a guest": with_guest,
     "example with a guest on the far node": guest_on_the_far_node,
     "h200-vm-x4, faults that NVML tells": guest_that_has_to_remap,
 }
 
-# The same without the faults: what a contradicting copy of something says.
+# The same without the faults.
 HEALTHY: Mapping[str, Callable[[], Files]] = {
     "example, faults of GPUs and links": lambda: load(EXAMPLE),
     "example, faults of settings": lambda: load(EXAMPLE),
-    "example, sources that contradict each other": lambda: load(EXAMPLE),
     "example with a guest on the far node": with_guest,
     "h200-vm-x4, faults that NVML tells": lambda: load(VM),
 }

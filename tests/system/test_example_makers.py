@@ -101,7 +101,6 @@ def test_what_is_discovered_of_gaudi_3() -> None:
     limits = {(g.power_limit_watts, g.power_default_watts, g.power_min_watts, g.power_max_watts) for g in cards}
     assert limits == {(850.0, 850.0, 450.0, 900.0)}
     assert [nic.rdma for nic in host("gaudi3-8").nics if nic.rdma] == ["mlx5_0"]
-    assert host("gaudi3-8").index.contradicted == {}
 
 
 def test_what_is_discovered_of_mi300x() -> None:

@@ -8,11 +8,10 @@ device that one of them should show and does not is not passed. For a running gu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import import_module
 
 from hosttune.model.evidence import Evidence
 from hosttune.model.validation import CheckResult
-from hosttune.rules.checks.facts import HOST, none_here, skipped_without_use
+from hosttune.rules.checks.facts import HOST, none_here, without_use
 from hosttune.rules.checks.on import Check, On
 from hosttune.rules.engine import Finding, NoValue, rules_of
 
@@ -47,8 +46,8 @@ FAMILIES: tuple[str, ...] = (
     "portmodules",
     "roce",
     "rails",
+    "guestplacement",
     "guests",
-    "guestthreads",
     "guesttree",
     "guestlibrary",
     "leftovers",
@@ -57,11 +56,7 @@ FAMILIES: tuple[str, ...] = (
 
 def checks(inside: bool = False) -> tuple[Check, ...]:
     """Return every check; with `inside`, only the checks that make sense inside a guest."""
-    found: list[Check] = []
-    for family in FAMILIES:
-        module = import_module(f"{__name__}.{family}")
-        found += getattr(module, "CHECKS", ()) or rules_of(__name__, (family,), Check)
-    return tuple(check for check in dict.fromkeys(found) if check.inside or not inside)
+    return tuple(check for check in rules_of(__name__, FAMILIES, Check) if check.inside or not inside)
 
 
 def judge(evidence: Evidence, listed: Sequence[Check] | None = None) -> Iterable[CheckResult]:
@@ -80,13 +75,14 @@ def results_of(check: Check, evidence: Evidence) -> Sequence[CheckResult]:
 
     For a host without GPUs or guests, or without subjects of the check, the result follows the check's declaration.
     """
-    if check.for_guests and (rest := skipped_without_use(evidence, check.id)) is not None:
-        return (rest,)
     found = tuple(_result(check, finding) for finding in _findings(check, evidence))
-    return found if found or check.none is None else (none_here(evidence, check.id, check.none),)
+    return found or ((_result(check, none_here(evidence, check.none)),) if check.none else ())
 
 
 def _findings(check: Check, evidence: Evidence) -> Iterator[Finding]:
+    if check.for_guests and (without := without_use(evidence)) is not None:
+        yield without
+        return
     try:
         for subject, thing in check.each(evidence) if check.each else ((HOST, None),):
             yield from check.findings(On(evidence, check, subject, thing))
@@ -95,7 +91,8 @@ def _findings(check: Check, evidence: Evidence) -> Iterator[Finding]:
 
 
 def _result(check: Check, finding: Finding) -> CheckResult:
-    judged = finding.outcome != "skip"
+    judged, unknown = finding.outcome != "skip", finding.outcome == "unknown"
+    remedy = finding.remedy or (unknown and check.look) or check.remedy or None
     return CheckResult(
         check=check.id,
         subject=finding.subject or HOST,
@@ -103,5 +100,5 @@ def _result(check: Check, finding: Finding) -> CheckResult:
         expected=(finding.expected or check.expected) if judged else None,
         actual=finding.text,
         source=finding.source or None,
-        hint=(finding.remedy or check.remedy or None) if finding.outcome in ("fail", "warn", "unknown") else None,
+        hint=remedy if finding.outcome in ("fail", "warn", "unknown") else None,
     )

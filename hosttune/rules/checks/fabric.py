@@ -13,7 +13,7 @@ from hosttune.model.host import NvSwitch
 from hosttune.rules.checks import subjects
 from hosttune.rules.checks.data import table
 from hosttune.rules.checks.facts import HOST, accelerators, for_vfio, lacks
-from hosttune.rules.checks.gpufacts import by_driver, complete, fact
+from hosttune.rules.checks.gpufacts import by_driver, complete, fact, gpu_check
 from hosttune.rules.checks.nvlinks import stays_in_mig
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
@@ -21,16 +21,13 @@ from hosttune.rules.engine import Finding
 _GUIDE = "NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide"
 
 
-@check(
+@gpu_check(
     "fabric-state",
     title="GPUs registered with the fabric, and healthy on it",
     about="each GPU on an NVSwitch fabric",
     why="CUDA does not start (error 802) until the fabric is set up; a degraded one is slow",
     source=f"NVIDIA, NVML API reference (nvml.h): nvmlGpuFabricInfoV_t, NVML_GPU_FABRIC_HEALTH_MASK_*; {_GUIDE}",
     expected="completed, success, healthy",
-    each=subjects.gpus,
-    inside=True,
-    none="GPU",
 )
 def fabric_state(on: On, gpu: Gpu) -> Finding:
     """Judge the registration with the fabric: it must be completed with success, and the health mask without faults.

@@ -87,6 +87,8 @@ def driver_fm_version(on: On, manager: FabricManager) -> Finding:
     same_branch = version.split(".")[0] == driver.split(".")[0]
     kind = "another release of the branch" if same_branch else "another branch"
     hint = f"install nvidia-fabricmanager {driver}, restart it, and reset the GPUs"
+    if any(gpu.driver_version == version for gpu in accelerators(on.host)):
+        hint = "an update of the driver is installed and not loaded: reboot, or load it again (see gpu-driver)"
     return on.failed(f"{version}, {kind}", hint, expected=expected)
 
 

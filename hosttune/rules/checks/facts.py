@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hosttune.gpu import maker_of, nvswitches
+from hosttune.gpu import maker_of
 from hosttune.inventory.pcielink import SOFTWARE as SOFTWARE
 from hosttune.model import pciclass, platform, sysfs
 from hosttune.model.evidence import LIBVIRT_ANSWER, Evidence
@@ -16,10 +16,9 @@ from hosttune.model.host import Host, Nic, Nvme, NvSwitch, PciDevice, RunningGue
 from hosttune.model.listing import some
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.problems import LIST_UNREAD, OUTSIDE
-from hosttune.model.validation import CheckResult
 from hosttune.model.values import CpuSet, address_key, grouped, parse_cpus
-from hosttune.rules.checks.check import skipped, unknown
 from hosttune.rules.checks.data import table
+from hosttune.rules.engine import Finding
 
 # States in which a guest holds its memory and devices (libvirt virDomainState); a crashed guest still holds both.
 RUNNING = platform.RUNNING | {"crashed"}
@@ -46,13 +45,10 @@ def lost_gpus(host: Host) -> tuple[Gpu, ...]:
     The other source may be a tool, the kernel, an applied plan or an earlier validation. Only the identity of such a
     GPU is kept: what a tool reports about a GPU that is not in the tree proves nothing.
     """
-    listed = set(host.index.gpus)
-    of_makers = {gpu.address for gpu in host.index.accelerators}
     found: dict[str, Gpu] = {}
-    shown = [(seen, listed) for source in host.sources or () for seen in source.beyond]
-    shown += [(seen, of_makers) for source in host.sources or () for seen in source.contrary]
-    for seen, here in shown:
-        if seen.kind == "gpu" and seen.address not in here:
+    blank = unidentified(host)
+    for seen in (seen for source in host.sources or () for seen in source.beyond):
+        if seen.kind == "gpu" and (seen.address not in host.index.gpus or seen.address in blank):
             known = found.get(seen.address, Gpu(address=seen.address))
             vendor = seen.vendor or _maker(seen.id)
             found[seen.address] = Gpu(
@@ -85,11 +81,9 @@ def known_devices(host: Host) -> dict[str, SeenDevice]:
     for seen in (seen for source in host.sources or () for seen in source.beyond):
         if seen.kind is not None or host.pci:
             found.setdefault(seen.address, seen)
-    for seen in (seen for source in host.sources or () for seen in source.contrary):
-        if seen.kind is not None:
-            found.setdefault(seen.address, seen)
+    blank = unidentified(host)
     for function in host.pci:
-        if function.physfn is None and (not function.is_there or function.contradicted is not None):
+        if function.physfn is None and (not function.is_there or function.address in blank):
             found.setdefault(function.address, SeenDevice(address=function.address, model=function.device_name))
     return found
 
@@ -130,17 +124,12 @@ def for_vfio(driver: str | None) -> bool:
 
 
 def given(evidence: Evidence) -> tuple[PciDevice, ...]:
-    """Return the functions that guests have, or that a VFIO driver holds ready for them. Bridges are never included.
-
-    A function is included even if only some of the sources show it on a VFIO driver.
-    """
+    """Return the functions that guests have, or that a VFIO driver holds ready for them. Bridges are never included."""
     held = holders(evidence)
-    shown = (seen for source in evidence.host.sources or () for seen in source.contrary)
-    doubtful = {seen.address for seen in shown if for_vfio(seen.driver)}
     return tuple(
         device
         for device in evidence.host.pci
-        if not device.is_bridge and (device.address in held or for_vfio(device.driver) or device.address in doubtful)
+        if not device.is_bridge and (device.address in held or for_vfio(device.driver))
     )
 
 
@@ -159,47 +148,9 @@ def guests_known(evidence: Evidence) -> tuple[RunningGuest, ...] | None:
     return None if stack.uri or stack.libvirt_version else ()
 
 
-def guests_or_why(
-    evidence: Evidence, check: str, expected: str
-) -> tuple[tuple[RunningGuest, ...], tuple[CheckResult, ...]]:
-    """Return the guests of this host, and the result of a check if there is no guest to judge."""
-    guests, known = guests_known(evidence), evidence.host.guests
-    if guests is None:
-        why = f"which {'other ' if known else ''}guests there are is unknown"
-        return known or (), (unknown(check, HOST, expected=expected, why=why, hint=AS_LIBVIRT),)
-    return guests, () if guests else (skipped(check, HOST, "no guest here"),)
-
-
-def none_given(evidence: Evidence, check: str, what: str) -> CheckResult:
-    """Return the result if no device of a guest was found: skipped as `what` if all guests and drivers are known."""
-    why, hint = unlisted(evidence), LIST_PCI
-    if why is None:
-        why, hint = _guests_unread(evidence), AS_LIBVIRT
-    if why is None:
-        host = evidence.host
-        parts = (host.gpus, host.nics, host.nvme, host.nvswitches)
-        silent = [one.address for part in parts for one in part if driver_unread(evidence, one.address)]
-        why, hint = f"the driver of {listed(silent, 3)} was not read" if silent else None, RECORD
-    if why is None:
-        return skipped(check, HOST, what)
-    return unknown(check, HOST, expected="the guests' devices can be listed", why=why, hint=hint)
-
-
-def _guests_unread(evidence: Evidence) -> str | None:
-    """Return why the guests' devices are not all known; None if they are."""
-    guests = guests_known(evidence)
-    if guests is None:
-        return "which guests there are is unknown"
-    blank = [guest.name for guest in guests if undefined(guest)]
-    return f"the definition of {listed(blank, 3)} could not be read" if blank else None
-
-
 def driver_unread(evidence: Evidence, address: str) -> bool:
-    """Return whether a function's driver is unknown: contradicted, or not read and not proven to be absent."""
-    index = evidence.host.index
-    if address in index.contradicted:
-        return True
-    device = index.pci.get(address)
+    """Return whether a function's driver is unknown: not read and not proven to be absent."""
+    device = evidence.host.index.pci.get(address)
     return (device is None or device.driver is None) and not lacks(evidence, sysfs.function(address, "driver"))
 
 
@@ -248,13 +199,34 @@ def wanted(evidence: Evidence, kind: str) -> dict[str, object]:
     return {action.target: action.want for plan in evidence.plans for action in plan.actions if action.kind == kind}
 
 
-def none_here(evidence: Evidence, check: str, kinds: str) -> CheckResult:
-    """Return the result of a check that found none of its devices: skipped if all functions are known, else unknown."""
+def none_here(evidence: Evidence, kinds: str) -> Finding:
+    """Return the finding of a check that has none of its devices: skipped if all functions are known, else unknown."""
     why = unlisted(evidence)
     if why is None:
-        return skipped(check, HOST, f"no {kinds} here")
+        return Finding(f"no {kinds} here", outcome="skip")
     expected = f"the host's {f'{kinds}s' if kinds.isalpha() else 'devices'} can be listed"
-    return unknown(check, HOST, expected=expected, why=f"whether there is one is unknown: {why}", hint=LIST_PCI)
+    return Finding(f"whether there is one is unknown: {why}", HOST, "unknown", expected, remedy=LIST_PCI)
+
+
+def without_use(evidence: Evidence) -> Finding | None:
+    """Return the finding of a check of host settings if the host has neither GPUs nor guests; None if it has some.
+
+    It is known that there are none only if both GPUs and guests could be listed; otherwise the result is unknown.
+    """
+    host = evidence.host
+    if evidence.plans or host.guests or any(for_vfio(device.driver) for device in host.pci):
+        return None
+    if host.hypervisor:
+        return Finding("this machine is a guest and has no guests of its own", outcome="skip")
+    if accelerators(host):
+        return None
+    why, remedy = unlisted(evidence), LIST_PCI
+    if why is None and guests_known(evidence) is None:
+        why, remedy = "which guests there are is unknown", AS_LIBVIRT
+    if why is None:
+        return Finding("no GPU and no guest here", outcome="skip")
+    expected = "depends on this host's GPUs and guests"
+    return Finding(f"whether it has any is unknown: {why}", HOST, "unknown", expected, remedy=remedy)
 
 
 def unlisted(evidence: Evidence) -> str | None:
@@ -262,11 +234,13 @@ def unlisted(evidence: Evidence) -> str | None:
     host = evidence.host
     if not host.pci:
         return None if lacks(evidence, sysfs.PCI_DEVICES) else "no PCI function was read"
-    blank = [device.address for device in host.pci if device.class_code is None or device.vendor_id in (None, "ffff")]
-    doubtful = list(host.index.contradicted)
-    if doubtful and not blank:
-        return f"what {listed(doubtful, 3)} is, or which driver holds it, is contradicted"
+    blank = unidentified(host)
     return f"what {listed(blank, 3)} is could not be read" if blank else None
+
+
+def unidentified(host: Host) -> list[str]:
+    """Return the functions whose class or vendor id was not read: each may be any device."""
+    return [device.address for device in host.pci if not device.is_identified]
 
 
 def why_switches_exist(evidence: Evidence) -> str | None:
@@ -289,43 +263,16 @@ def why_switches_exist(evidence: Evidence) -> str | None:
     return None
 
 
-def no_switch(evidence: Evidence, check: str) -> CheckResult:
-    """Return the result of an NVSwitch check that found no NVSwitch in the list of PCI functions."""
-    missed = why_switches_exist(evidence)
-    if missed is None:
-        return none_here(evidence, check, "NVSwitch that is a PCI function")
-    hint = f"look with: lspci -d {nvswitches.VENDOR_ID}: (class 0680); power-cycle the host if they are gone"
-    return unknown(check, HOST, expected="the NVSwitches of the GPUs' board", why=missed, hint=hint)
-
-
-def skipped_without_use(evidence: Evidence, check: str) -> CheckResult | None:
-    """Return the result of a check of host settings if the host has neither GPUs nor guests; None if it has some.
-
-    It is known that there are none only if both GPUs and guests could be listed; otherwise the result is unknown.
-    """
-    host = evidence.host
-    if evidence.plans or host.guests or any(for_vfio(device.driver) for device in host.pci):
-        return None
-    if host.hypervisor:
-        return skipped(check, HOST, "this machine is a guest and has no guests of its own")
-    doubtful = {device.address for device in host.pci if device.contradicted is not None}
-    doubtful -= {seen.address for source in host.sources or () for seen in source.contrary if seen.kind == "gpu"}
-    if any(gpu.address not in doubtful for gpu in accelerators(host)):
-        return None
-    why, hint = unlisted(evidence), LIST_PCI
-    if why is None and guests_known(evidence) is None:
-        why, hint = "which guests there are is unknown", AS_LIBVIRT
-    if why is None:
-        return skipped(check, HOST, "no GPU and no guest here")
-    expected = "depends on this host's GPUs and guests"
-    return unknown(check, HOST, expected=expected, why=f"whether it has any is unknown: {why}", hint=hint)
-
-
 def lacks(evidence: Evidence, *paths: str) -> bool:
     """Return whether the machine is proven to have none of these paths: looked for, and neither refused nor lost."""
     if "/" in evidence.absent:
         return refused(evidence, *paths) is None
     return all(path in evidence.absent or path.rpartition("/")[0] in evidence.absent for path in paths)
+
+
+def not_in_capture(evidence: Evidence, field: str) -> bool:
+    """Return whether a field of Evidence is newer than the capture: a check that needs it does not apply to it."""
+    return field in evidence.not_captured
 
 
 def as_root(evidence: Evidence) -> str:

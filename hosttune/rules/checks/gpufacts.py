@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NoReturn
 
 from hosttune.gpu import hints_for, vendor_of
@@ -12,10 +13,11 @@ from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice
 from hosttune.rules.checks.data import table
 from hosttune.rules.checks.facts import accelerators, for_vfio, lacks
-from hosttune.rules.checks.on import On
+from hosttune.rules.checks.on import On, check
+from hosttune.rules.checks.subjects import gpus
 from hosttune.rules.engine import Finding, NoValue
 
-UNREADABLE = "unreadable"  # `Problem.what` of an answer that was recorded, but is lost or too long (gpu.vendor.ask)
+gpu_check = partial(check, each=gpus, inside=True, none="GPU")
 
 
 def by_driver(on: On, gpu: Gpu, call: str = "", expected: str | None = None) -> On:

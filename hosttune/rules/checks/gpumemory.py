@@ -9,9 +9,8 @@ from hosttune.gpu.knobs import ECC
 from hosttune.model.gpu import Gpu
 from hosttune.rules.checks.data import table
 from hosttune.rules.checks.facts import wanted
-from hosttune.rules.checks.gpufacts import by_driver, complete, fact, reset_hint, why_unknown
-from hosttune.rules.checks.on import On, check
-from hosttune.rules.checks.subjects import gpus
+from hosttune.rules.checks.gpufacts import by_driver, complete, fact, gpu_check, reset_hint, why_unknown
+from hosttune.rules.checks.on import On
 from hosttune.rules.engine import Finding
 
 _NVML = "NVIDIA, NVML API reference (nvml.h)"
@@ -19,16 +18,13 @@ _REMAP_GUIDE = "NVIDIA, GPU memory error management (docs.nvidia.com/deploy/a100
 _RMA = "take the GPU out of use and ask its maker for a replacement; run the maker's field diagnostics first"
 
 
-@check(
+@gpu_check(
     "ecc-mode",
     title="ECC is on",
     about="each GPU that has ECC",
     why="Without ECC a wrong bit is a wrong result that goes unnoticed",
     source=f"{_NVML}: nvmlDeviceGetEccMode",
     expected="enabled",
-    each=gpus,
-    inside=True,
-    none="GPU",
 )
 def ecc_mode(on: On, gpu: Gpu) -> Finding:
     """Check that ECC is on; off fails on a data-centre GPU (one that hosttune knows by name) and warns on any other."""
@@ -52,7 +48,7 @@ def ecc_mode(on: On, gpu: Gpu) -> Finding:
     return on.warned(now, hint)
 
 
-@check(
+@gpu_check(
     "ecc-errors",
     title="No uncorrected memory errors",
     about="each GPU that counts them",
@@ -60,9 +56,6 @@ def ecc_mode(on: On, gpu: Gpu) -> Finding:
     source=f"{_NVML}: nvmlDeviceGetTotalEccErrors, nvmlDeviceGetRepairStatus; Documentation/gpu/amdgpu/ras.rst;"
     f" {_REMAP_GUIDE}",
     expected="no uncorrected error",
-    each=gpus,
-    inside=True,
-    none="GPU",
 )
 def ecc_errors(on: On, gpu: Gpu) -> Finding:
     """Judge uncorrected errors since the driver was loaded: any fails; so does memory reported as beyond repair.
@@ -91,16 +84,13 @@ def ecc_errors(on: On, gpu: Gpu) -> Finding:
     return on.passed(actual)
 
 
-@check(
+@gpu_check(
     "row-remap",
     title="No row remap pending or failed",
     about="each GPU that remaps rows",
     why="A pending remap needs a reset before the next tenant; a failed one is a GPU to be replaced",
     source=f"{_NVML}: nvmlDeviceGetRemappedRows; {_REMAP_GUIDE}",
     expected="none pending, none failed",
-    each=gpus,
-    inside=True,
-    none="GPU",
 )
 def row_remap(on: On, gpu: Gpu) -> Finding:
     """Judge row remapping. Pending: a reset applies it, and until then the pages are only kept out of use. Failed: no
@@ -125,16 +115,13 @@ def row_remap(on: On, gpu: Gpu) -> Finding:
     return on.passed(rows)
 
 
-@check(
+@gpu_check(
     "retired-pages",
     title="No page waits to be retired",
     about="each GPU that retires pages (before Ampere)",
     why="A page with a wrong bit stays in use until the reset",
     source=f"{_NVML}: nvmlDeviceGetRetiredPagesPendingStatus",
     expected="none pending",
-    each=gpus,
-    inside=True,
-    none="GPU",
 )
 def retired_pages(on: On, gpu: Gpu) -> Finding:
     """Check for pages that wait to be retired, on GPUs that retire pages; those that remap rows do not."""
@@ -186,16 +173,13 @@ def by_rate(on: On, address: str, count: int, text: str, expected: str, hint: st
     return on.passed(text, expected=expected) if rate <= allowed else on.warned(text, hint, expected=expected)
 
 
-@check(
+@gpu_check(
     "pcie-replay",
     title="PCIe replays within the bit error rate",
     about="each GPU that counts them",
     why="A link that resends much is a link about to fail, and slow until then",
     source="PCI Express base specification: bit error rate 10^-12; NVIDIA/DCGM modules/health/DcgmHealthWatch.cpp",
     expected="fewer than the bit error rate allows",
-    each=gpus,
-    inside=True,
-    none="GPU",
 )
 def pcie_replay(on: On, gpu: Gpu) -> Finding:
     """Check the replays of each GPU's link since its reset."""

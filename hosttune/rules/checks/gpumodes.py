@@ -8,9 +8,8 @@ from hosttune.gpu import hints_for
 from hosttune.gpu.knobs import COMPUTE_MODE, MIG_MODE, PERSISTENCE
 from hosttune.model.gpu import Gpu, Mig
 from hosttune.rules.checks.facts import planned_guests, wanted
-from hosttune.rules.checks.gpufacts import by_driver, fact
-from hosttune.rules.checks.on import On, check
-from hosttune.rules.checks.subjects import gpus
+from hosttune.rules.checks.gpufacts import by_driver, fact, gpu_check
+from hosttune.rules.checks.on import On
 from hosttune.rules.engine import Finding
 
 _NVML = "NVIDIA, NVML API reference (nvml.h)"
@@ -18,16 +17,13 @@ _GUIDE = "NVIDIA, Multi-Instance GPU user guide"
 _Place = tuple[str, int | None]  # a profile and its start; None: any, or not reported
 
 
-@check(
+@gpu_check(
     "persistence",
     title="Persistence mode is on",
     about="each GPU that its driver holds",
     why="Without it the driver shuts an idle GPU down: the next start takes seconds, and limits and modes are lost",
     source=f"{_NVML}: nvmlDeviceSetPersistenceMode",
     expected="enabled",
-    each=gpus,
-    inside=True,
-    none="GPU",
 )
 def persistence(on: On, gpu: Gpu) -> Finding:
     """Compare persistence mode with the applied plans; without one it is to be on."""
@@ -40,16 +36,13 @@ def persistence(on: On, gpu: Gpu) -> Finding:
     return on.warned(now, hint)
 
 
-@check(
+@gpu_check(
     "compute-mode",
     title="Compute mode as planned, else the default",
     about="each GPU that its driver holds",
     why="A GPU left in a prohibited or exclusive mode refuses programs",
     source=f"{_NVML}: nvmlComputeMode_t",
     expected="default",
-    each=gpus,
-    inside=True,
-    none="GPU",
 )
 def compute_mode(on: On, gpu: Gpu) -> Finding:
     """Compare the compute mode with the applied plans, else with the default."""
@@ -71,16 +64,13 @@ def _mig(on: On, gpu: Gpu) -> tuple[Mig, str]:
     return mig, on.need(mig.mode, "its MIG mode", look=f"nvidia-smi -i {gpu.address} -q -d MIG_MODE, or nvidia-smi -q")
 
 
-@check(
+@gpu_check(
     "mig-mode",
     title="MIG mode as planned, nothing pending",
     about="each GPU that supports MIG",
     why="A pending mode takes effect with the next reset, unexpectedly; MIG turns NVLink P2P off",
     source=f"{_NVML}: nvmlDeviceGetMigMode; {_GUIDE}",
     expected="as planned, and nothing pending",
-    each=gpus,
-    inside=True,
-    none="GPU",
 )
 def mig_mode(on: On, gpu: Gpu) -> Finding:
     """Compare the MIG mode of each GPU that supports MIG with the applied plans."""
@@ -96,16 +86,13 @@ def mig_mode(on: On, gpu: Gpu) -> Finding:
     return on.passed(mode)
 
 
-@check(
+@gpu_check(
     "mig-instances",
     title="MIG instances as planned",
     about="each GPU in MIG mode",
     why="Instances never survive a reset or reboot; a guest without its instance does not start",
     source=f"{_NVML}: nvmlDeviceGetGpuInstances; {_GUIDE}",
     expected="the planned instances",
-    each=gpus,
-    inside=True,
-    none="GPU",
 )
 def mig_instances(on: On, gpu: Gpu) -> Finding:
     """Compare the instances on each GPU in MIG mode with those that applied plans give to guests."""
@@ -152,16 +139,13 @@ def _text(places: Sequence[_Place]) -> str:
 # --- use -----------------------------------------------------------------------------------------------------
 
 
-@check(
+@gpu_check(
     "gpu-processes",
     title="No process on the GPU",
     about="each GPU that its driver holds",
     why="A process of the last tenant holds memory and can read what the next one leaves",
     source=f"{_NVML}: nvmlDeviceGetComputeRunningProcesses",
     expected="none before a tenant comes",
-    each=gpus,
-    inside=True,
-    none="GPU",
 )
 def gpu_processes(on: On, gpu: Gpu) -> Finding:
     """Check for programs that use the GPU."""

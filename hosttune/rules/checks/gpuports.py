@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from hosttune.gpu import hints_for, vendor_of
-from hosttune.gpu.vendor import Ports, Vendor
+from hosttune.gpu.vendor import Ports
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu, GpuPort
 from hosttune.model.values import CpuSet
@@ -18,15 +19,27 @@ _SOURCE = (
     "docs.habana.ai, Gaudi 3 (21 ports of 200 Gb/s between the cards of a board, 3 for scale-out);"
     " HabanaAI/Setup_and_Install, intel_gaudi_health_screen: a card with a link that is down is not healthy"
 )
-_Carrier = tuple[Gpu, Vendor, Ports]
+
+
+class _Carrier(NamedTuple):
+    """A GPU that carries ports: those that were listed, and how many internal and external ones its model has."""
+
+    gpu: Gpu
+    driver: str  # of its maker: what holds it must be this to list its ports
+    maker: Ports
+    listed: Sequence[GpuPort]
+    internal: int | None
+    external: int | None
 
 
 def _carriers(evidence: Evidence) -> Iterator[tuple[str, _Carrier]]:
     """Yield each GPU that carries ports."""
     for gpu in accelerators(evidence.host):
         vendor = vendor_of(gpu.vendor)
-        if vendor is not None and vendor.ports is not None:
-            yield gpu.address, (gpu, vendor, vendor.ports)
+        if vendor is not None and (ports := vendor.ports) is not None:
+            counts = ports.counts.get(evidence.host.index.device_id(gpu.address) or "", (None, None))
+            listed = (evidence.gpu_ports or {}).get(gpu.address, ())
+            yield gpu.address, _Carrier(gpu, vendor.driver, ports, listed, *counts)
 
 
 @check(
@@ -42,15 +55,14 @@ def _carriers(evidence: Evidence) -> Iterator[tuple[str, _Carrier]]:
 )
 def gpu_ports(on: On, carrier: _Carrier) -> Finding:
     """Check the internal ports of a GPU. A port that is down is a fault whatever else is unknown."""
-    gpu, _, ports = carrier
-    mine, count = _listed(on, carrier, "internal"), _counts(on, carrier)[0]
-    on = on.reading(ports.tool, None if count is None else f"{count} internal ports, each up")
+    maker, mine, count = carrier.maker, _listed(on, carrier, "internal"), carrier.internal
+    on = on.reading(maker.tool, None if count is None else f"{count} internal ports, each up")
     down, elsewhere = [port for port in mine if port.state == "down"], _elsewhere(on, carrier)
-    if len(down) > elsewhere * ports.between:
-        return on.failed(_text(mine), ports.mend)
+    if len(down) > elsewhere * maker.between:
+        return on.failed(_text(mine), maker.mend)
     if down:
-        why = f"{elsewhere} GPUs of its board are not driven here, and {ports.between} ports lead to each"
-        hint = on.look(hints_for(gpu).links)
+        why = f"{elsewhere} GPUs of its board are not driven here, and {maker.between} ports lead to each"
+        hint = on.look(hints_for(carrier.gpu).links)
         return on.unknown(f"{_text(mine)}; {why}: whether those that are down are such ports is not known", hint)
     _all_read(on, carrier, mine, count)
     return on.passed(_text(mine))
@@ -69,9 +81,9 @@ def gpu_ports(on: On, carrier: _Carrier) -> Finding:
 )
 def scale_out_ports(on: On, carrier: _Carrier) -> Finding:
     """Check the external ports of a GPU, and the rate of their interfaces."""
-    ports, mine, count = carrier[2], _listed(on, carrier, "external"), _counts(on, carrier)[1]
+    maker, mine, count = carrier.maker, _listed(on, carrier, "external"), carrier.external
     expected = "each external port up" if count is None else f"{count} external ports, each up"
-    on, actual = on.reading(ports.tool, f"{expected} at {ports.external_gbps:g} Gb/s"), _text(mine)
+    on, actual = on.reading(maker.tool, f"{expected} at {maker.external_gbps:g} Gb/s"), _text(mine)
     _all_read(on, carrier, mine, count)
     up = [port for port in mine if port.state == "up"]
     nameless = [port for port in up if port.interface is None]
@@ -81,34 +93,27 @@ def scale_out_ports(on: On, carrier: _Carrier) -> Finding:
     if unrated:
         on.need(None, f"{actual}; the rate of each", unrated[0])
     if len(up) < len(mine):
-        return on.warned(actual, f"a port without a cable is down too: cable it, or keep this in mind; {ports.mend}")
-    slow = [port for port in up if port.rate_gbps is not None and port.rate_gbps < ports.external_gbps]
+        return on.warned(actual, f"a port without a cable is down too: cable it, or keep this in mind; {maker.mend}")
+    slow = [port for port in up if port.rate_gbps is not None and port.rate_gbps < maker.external_gbps]
     if slow:
         actual = "; ".join(f"{port.interface} ({port.number}) at {port.rate_gbps:g} Gb/s" for port in slow)
-        hint = f"each has {ports.external_gbps:g} Gb/s: look at the port of its switch, and at the cable"
+        hint = f"each has {maker.external_gbps:g} Gb/s: look at the port of its switch, and at the cable"
         return on.warned(actual, hint, "/sys/class/net/*/speed")
     return on.passed(actual)
 
 
 def _listed(on: On, carrier: _Carrier, kind: str) -> Sequence[GpuPort]:
     """Return the ports of one kind that were listed for a GPU; the check ends if none of any kind was."""
-    gpu, vendor, _ = carrier
-    device = function(on, gpu)
+    device = function(on, carrier.gpu)
     held = device.driver if device else None
     if for_vfio(held):
         on.skip(f"on {held}: its guest sees them (hosttune validate --guest in there)")
-    every = (on.evidence.gpu_ports or {}).get(gpu.address)
-    if not every and held != vendor.driver:
+    if not carrier.listed and held != carrier.driver:
         why = f"{held} holds it, which does not list its ports" if held else "its driver was not read, or none holds it"
-        on.give_up(why, f"bind it to {vendor.driver} to look at them" if on.evidence.complete else RECORD)
-    if not every:
-        on.give_up(f"{held} holds it, and nothing listed its ports", on.look(hints_for(gpu).links))
-    return [port for port in every if port.kind == kind]
-
-
-def _counts(on: On, carrier: _Carrier) -> tuple[int | None, int | None]:
-    """Return how many internal and external ports a GPU has; None where no source says."""
-    return carrier[2].counts.get(on.host.index.device_id(carrier[0].address) or "", (None, None))
+        on.give_up(why, f"bind it to {carrier.driver} to look at them" if on.evidence.complete else RECORD)
+    if not carrier.listed:
+        on.give_up(f"{held} holds it, and nothing listed its ports", on.look(hints_for(carrier.gpu).links))
+    return [port for port in carrier.listed if port.kind == kind]
 
 
 def _elsewhere(on: On, carrier: _Carrier) -> int:
@@ -116,21 +121,19 @@ def _elsewhere(on: On, carrier: _Carrier) -> int:
 
     Only what is shown counts: a GPU that is lost is not taken for one of them.
     """
-    gpu, _, ports = carrier
-    index, count = on.host.index, _counts(on, carrier)[0]
-    if count is None:
+    if carrier.internal is None:
         return 0
-    like = [index.pci.get(other.address) for other in index.accelerators if other.vendor == gpu.vendor]
-    alike = [device for device in like if device and device.device_id == index.device_id(gpu.address)]
+    index, own = on.host.index, function(on, carrier.gpu)
+    like = [index.pci.get(other.address) for other in index.accelerators if other.vendor == carrier.gpu.vendor]
+    alike = [device for device in like if device and own and device.device_id == own.device_id]
     if on.host.hypervisor:
-        return max(0, count // ports.between + 1 - len(alike))
+        return max(0, carrier.internal // carrier.maker.between + 1 - len(alike))
     return sum(for_vfio(device.driver) for device in alike)
 
 
 def _all_read(on: On, carrier: _Carrier, mine: Sequence[GpuPort], count: int | None) -> None:
     """End the check as unknown unless each port of its kind is known, with its state."""
-    every = (on.evidence.gpu_ports or {}).get(carrier[0].address, ())
-    unsorted = [port for port in every if port.kind is None]
+    unsorted = [port for port in carrier.listed if port.kind is None]
     silent = [port for port in mine if port.state is None]
     why = None
     if unsorted:
@@ -142,7 +145,7 @@ def _all_read(on: On, carrier: _Carrier, mine: Sequence[GpuPort], count: int | N
     elif len(mine) != count:
         why = f"{len(mine)} listed, and it has {count}"
     if why is not None:
-        on.give_up(f"{_text(mine)}; {why}", on.look(hints_for(carrier[0]).links))
+        on.give_up(f"{_text(mine)}; {why}", on.look(hints_for(carrier.gpu).links))
 
 
 def _text(mine: Sequence[GpuPort]) -> str:

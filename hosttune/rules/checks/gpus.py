@@ -8,23 +8,19 @@ from hosttune.gpu.vendor import Vendor
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.rules.checks.facts import RECORD, for_vfio, lacks, wanted
-from hosttune.rules.checks.gpufacts import by_driver, complete, fact, function, module_version, reset_hint
-from hosttune.rules.checks.on import On, check
-from hosttune.rules.checks.subjects import gpus
+from hosttune.rules.checks.gpufacts import by_driver, complete, fact, function, gpu_check, module_version, reset_hint
+from hosttune.rules.checks.on import On
 from hosttune.rules.engine import Finding
 
 _NVML = "NVIDIA, NVML API reference (nvml.h)"
 
 
-@check(
+@gpu_check(
     "gpu-driver",
     title="The GPU's driver holds it and answers",
     about="each GPU",
     why="A GPU that its driver does not list is lost; a module and a library of two versions fail every program",
     source=f"{_NVML}: NVML_ERROR_LIB_RM_VERSION_MISMATCH; Documentation/driver-api/vfio.rst",
-    each=gpus,
-    inside=True,
-    none="GPU",
 )
 def gpu_driver(on: On, gpu: Gpu) -> Finding:
     """Check that a driver that can report the GPU holds it, answers, and is of its library's version."""
@@ -72,16 +68,13 @@ def _answers(on: On, gpu: Gpu, vendor: Vendor) -> Finding:
     return on.unknown(f"held by {text}, and {hints.reporters} reported it", hint)
 
 
-@check(
+@gpu_check(
     "gpu-status",
     title="The driver asks for no reset",
     about="each GPU",
     why="After some errors a GPU works on until it is reset, with results that cannot be trusted",
     source=f"{_NVML}: nvmlDeviceGpuRecoveryAction_t; Documentation/ABI/testing/sysfs-driver-habanalabs: status",
     expected="operational, nothing asked for",
-    each=gpus,
-    inside=True,
-    none="GPU",
 )
 def gpu_status(on: On, gpu: Gpu) -> Finding:
     """Check what the driver itself reports: for a Gaudi its status, else a reset or reboot that it asks for."""
@@ -108,16 +101,13 @@ _HELD_DOWN = {
 }
 
 
-@check(
+@gpu_check(
     "clock-reasons",
     title="Nothing holds the clocks down",
     about="each GPU",
     why="A GPU that is too hot or whose power brake is active runs at a fraction of its clock without any other sign",
     source=f"{_NVML}: nvmlClocksEventReasons",
     expected="not slowed down by hardware or heat",
-    each=gpus,
-    inside=True,
-    none="GPU",
 )
 def clock_reasons(on: On, gpu: Gpu) -> Finding:
     """Judge clock reasons: bits 0x8, 0x40 and 0x80 fail, 0x20 warns; idle, power cap, application clocks are normal."""
@@ -135,16 +125,13 @@ def clock_reasons(on: On, gpu: Gpu) -> Finding:
     return on.passed(actual)
 
 
-@check(
+@gpu_check(
     "application-clocks",
     title="Application clocks at the board's default",
     about="each GPU",
     why="Clocks that were lowered for a test stay lowered while the driver is loaded",
     source=f"{_NVML}: nvmlDeviceGetApplicationsClock",
     expected="the board's default",
-    each=gpus,
-    inside=True,
-    none="GPU",
 )
 def application_clocks(on: On, gpu: Gpu) -> Finding:
     """Compare the clock that programs get with the board's default."""
@@ -155,16 +142,13 @@ def application_clocks(on: On, gpu: Gpu) -> Finding:
     return on.warned(f"{now:g} MHz", f"nvidia-smi -i {gpu.address} --reset-applications-clocks")
 
 
-@check(
+@gpu_check(
     "power-limit",
     title="Power limit as planned, else the board's default",
     about="each GPU",
     why="A limit below the board's own costs clock under load",
     source=f"{_NVML}: nvmlDeviceGetPowerManagementLimit; Documentation/gpu/amdgpu/thermal.rst: power1_cap",
     expected="the board's default",
-    each=gpus,
-    inside=True,
-    none="GPU",
 )
 def power_limit(on: On, gpu: Gpu) -> Finding:
     """Compare the power limit with the applied plans, else with the board's default."""
@@ -180,16 +164,13 @@ def power_limit(on: On, gpu: Gpu) -> Finding:
     return on.warned(f"{now:g} W", f"{command} {target:g}; or {plan}" if command else plan)
 
 
-@check(
+@gpu_check(
     "gpu-temperature",
     title="Not near the temperature at which it slows down",
     about="each GPU",
     why="Heat at rest means fans, air flow or a cold plate that fail under load",
     source=f"{_NVML}: nvmlDeviceGetMarginTemperature; Documentation/gpu/amdgpu/thermal.rst: temp1_crit",
     expected="below the temperature at which it slows down",
-    each=gpus,
-    inside=True,
-    none="GPU",
 )
 def gpu_temperature(on: On, gpu: Gpu) -> Finding:
     """Judge how many degrees are left: by the driver's own margin and by the limit; the smaller number counts."""

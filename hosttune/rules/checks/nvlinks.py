@@ -3,15 +3,14 @@ loaded or while benchmarks ran."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from hosttune.gpu import hints_for, vendor_of
 from hosttune.model.gpu import Gpu, Nvlink
 from hosttune.rules.checks.data import table
 from hosttune.rules.checks.facts import listed
-from hosttune.rules.checks.gpufacts import by_driver, fact, others_of_model, why_unknown
-from hosttune.rules.checks.on import On, check
-from hosttune.rules.checks.subjects import gpus
+from hosttune.rules.checks.gpufacts import by_driver, fact, gpu_check, others_of_model, why_unknown
+from hosttune.rules.checks.on import On
 from hosttune.rules.engine import Finding
 
 _GUIDE = "NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide"
@@ -29,16 +28,13 @@ def stays_in_mig(gpu: Gpu) -> bool:
 # --- to all others -------------------------------------------------------------------------------------------
 
 
-@check(
+@gpu_check(
     "nvlink",
     title="NVLinks active, all GPUs of a board joined",
     about="each GPU",
     why="A GPU off NVLink slows every job over it to PCIe, and nothing else reports it",
     source=f"NVIDIA, NVML API reference (nvml.h): nvmlDeviceGetNvLinkState; data sheets: links of a board; {_GUIDE}",
     expected="as many links and peers as the other GPUs of its model",
-    each=gpus,
-    inside=True,
-    none="GPU",
 )
 def nvlink(on: On, gpu: Gpu) -> Finding:
     """Compare active NVLinks and NVLink peers of each GPU with its board, else with the GPUs of its model.
@@ -57,7 +53,7 @@ def nvlink(on: On, gpu: Gpu) -> Finding:
     return finding if not unread or finding.outcome == "fail" or proven else unread[0]
 
 
-@check(
+@gpu_check(
     "nvlink-errors",
     title="Links between GPUs at full speed, without errors",
     about="each GPU with active NVLinks",
@@ -66,9 +62,6 @@ def nvlink(on: On, gpu: Gpu) -> Finding:
     " recoveries fails, one of CRC errors warns, from 100 a second on it fails; MonitorNVLink5Fields: any increase"
     " fails); nvml.h, NVML_FI_DEV_NVLINK_*",
     expected="each active link at full speed, without replays, recoveries and CRC errors",
-    each=gpus,
-    inside=True,
-    none="GPU",
 )
 def nvlink_errors(on: On, gpu: Gpu) -> Finding:
     """Check speed and errors of each active NVLink of each GPU. How many links are active is the check `nvlink`."""
@@ -93,16 +86,13 @@ def nvlink_errors(on: On, gpu: Gpu) -> Finding:
     return on.passed(f"{len(active)} links{speed}, no error")
 
 
-@check(
+@gpu_check(
     "xgmi",
     title="GPUs of a board joined by XGMI",
     about="each GPU of a maker that has XGMI",
     why="A GPU off XGMI slows every job over it to PCIe",
     source="Linux drivers/gpu/drm/amd/amdkfd/kfd_topology.c: io_links",
     expected="XGMI to each GPU of its model",
-    each=gpus,
-    inside=True,
-    none="GPU",
 )
 def xgmi(on: On, gpu: Gpu) -> Finding:
     """Compare the XGMI peers of each GPU with those of the other GPUs of its model."""
@@ -184,14 +174,16 @@ def _counts(links: list[Nvlink]) -> dict[int, Mapping[str, int | None]]:
     }
 
 
-def _names(counts: dict[int, Mapping[str, int | None]]) -> list[str]:
-    return list(dict.fromkeys(name for counters in counts.values() for name in counters))
-
-
-def _errors(name: str, counts: Mapping[int, int], when: str) -> str:
-    """Return the counts of one counter in words, by link."""
-    links = listed([f"{link}: {count}" for link, count in counts.items()], 4)
-    return f"{sum(counts.values())} {_COUNTERS.get(name, name)} {when} (link {links})"
+def _errors(
+    counts: Mapping[int, Mapping[str, int | None]], when: str, outcome: Callable[[str, int], str]
+) -> Iterator[_Fault]:
+    """Yield the errors of each counter, by link; `outcome` of a counter's name and the most that one link has."""
+    for name in dict.fromkeys(name for counters in counts.values() for name in counters):
+        had = {link: count for link, counters in counts.items() if (count := counters.get(name))}
+        if had:
+            links = listed([f"{link}: {count}" for link, count in had.items()], 4)
+            text = f"{sum(had.values())} {_COUNTERS.get(name, name)} {when} (link {links})"
+            yield outcome(name, max(had.values())), text
 
 
 def _slow(on: On, gpu: Gpu, active: list[Nvlink]) -> Iterator[_Fault]:
@@ -213,30 +205,33 @@ def _counted(active: list[Nvlink]) -> Iterator[_Fault]:
     unread = [str(link) for link, counters in counts.items() if None in counters.values()]
     if unread:
         yield "unknown", f"the error counters of link {listed(unread, 3)} were not reported"
-    for name in _names(counts):
-        had = {link: count for link, counters in counts.items() if (count := counters.get(name))}
-        if had:
-            yield "warn", _errors(name, had, "since its driver was loaded")
+    yield from _errors(counts, "since its driver was loaded", lambda name, most: "warn")
 
 
 def _grown(on: On, active: list[Nvlink], later: Mapping[int, Nvlink]) -> Iterator[_Fault]:
-    """Yield the errors that came between two looks, judged as DCGM does. A smaller count was cleared: it began at 0."""
-    before, after = _counts(active), _counts(list(later.values()))
-    seconds = max(on.evidence.seconds_later or 0.0, 1.0)
-    limit = table("limits")["nvlink"]["crc_errors_per_second"] * seconds
-    lost = [str(link) for link, counters in before.items() if any(after.get(link, {}).get(n) is None for n in counters)]
+    """Yield the errors that came between two looks, judged as DCGM does."""
+    after = _counts(list(later.values()))
+    grown = {
+        link: {name: _growth(then, after.get(link, {}).get(name)) for name, then in counters.items()}
+        for link, counters in _counts(active).items()
+    }
+    lost = [str(link) for link, counters in grown.items() if None in counters.values()]
     if lost:
         yield "unknown", f"the error counters of link {listed(lost, 3)} were not reported again after the benchmarks"
-    for name in _names(before):
-        had = {}
-        for link, counters in before.items():
-            then, now = counters.get(name), after.get(link, {}).get(name)
-            if then is not None and now is not None and now != then:
-                had[link] = now - then if now > then else now
-        had = {link: count for link, count in had.items() if count}
-        if had:
-            fatal = name not in _NOT_FATAL or max(had.values()) >= limit
-            yield "fail" if fatal else "warn", _errors(name, had, f"in {seconds:.0f} s of benchmarks")
+    seconds = max(on.evidence.seconds_later or 0.0, 1.0)
+    limit = table("limits")["nvlink"]["crc_errors_per_second"] * seconds
+    yield from _errors(
+        grown,
+        f"in {seconds:.0f} s of benchmarks",
+        lambda name, most: "warn" if name in _NOT_FATAL and most < limit else "fail",
+    )
+
+
+def _growth(before: int | None, after: int | None) -> int | None:
+    """Return how much a counter grew; one that is smaller than before was cleared, and began at 0 again."""
+    if before is None or after is None:
+        return None
+    return after - before if after >= before else after
 
 
 def _changed(active: list[Nvlink], later: Mapping[int, Nvlink]) -> Iterator[_Fault]:

@@ -28,7 +28,8 @@ T = TypeVar("T")
 class Check(Rule["On"]):
     """One check. One result per subject, and at least one in all.
 
-    `expected` is what is right, in words, where a finding does not say it. `each` yields the subjects, None: the host.
+    `expected` is what is right, in words, and `look` how to look at what is not known, where a finding does not say it.
+    `each` yields the subjects, None: the host.
     `inside`: the check also makes sense inside a guest, where settings of the host are not judged.
     `for_guests`: the check matters only on a host with GPUs or guests; on others it is skipped and not asked.
     `none`: what the host does not have if there is no subject ("GPU"); used in the single result that says so.
@@ -36,6 +37,7 @@ class Check(Rule["On"]):
     """
 
     expected: str = ""
+    look: str = ""
     each: Callable[[Evidence], Iterable[tuple[str, Any]]] | None = None
     inside: bool = False
     for_guests: bool = False
@@ -154,6 +156,7 @@ def check(
     source: str,
     expected: str = "",
     remedy: str = "",
+    look: str = "",
     reads: str | None = None,
     each: Callable[[Evidence], Iterable[tuple[str, Any]]] | None = None,
     inside: bool = False,
@@ -178,6 +181,7 @@ def check(
             source=source,
             expected=expected,
             remedy=remedy,
+            look=look,
             judge=judge,
             each=each,
             inside=inside,

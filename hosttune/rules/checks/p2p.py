@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 
 from hosttune.gpu.ats import ats_step
 from hosttune.model import sysfs
@@ -10,153 +10,131 @@ from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
 from hosttune.model.index import DeviceIndex
 from hosttune.model.pcitree import shared_switch
-from hosttune.model.validation import CheckResult
-from hosttune.model.values import slot_of
-from hosttune.rules.checks.check import Check, failed, passed, unknown, warned
-from hosttune.rules.checks.facts import as_root, given, holders, listed, none_given
+from hosttune.model.values import grouped, slot_of
+from hosttune.rules.checks.facts import as_root, given, holders, listed
+from hosttune.rules.checks.on import On, check
+from hosttune.rules.checks.subjects import nothing_given
+from hosttune.rules.engine import Finding
 
 # The ACS bits that the kernel requires of a port to treat devices below as isolated: REQ_ACS_FLAGS,
 # drivers/iommu/iommu.c.
 _REQUIRED = ("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd")
-_FACING_DOWN = ("root-port", "downstream-port")
-
-Functions = Mapping[str, PciDevice]
+_FACING_DOWN = ("root-port", "downstream-port", None)  # None: of which the type was not read
 
 
-def acs(evidence: Evidence) -> Iterable[CheckResult]:
-    """Check the ports above guests' devices: the ACS bits that the kernel set to form the groups must still be on."""
-    check = "acs"
-    passed_on = given(evidence)
-    if not passed_on:
-        yield none_given(evidence, check, "no device is given to a guest")
-        return
-    functions = evidence.host.index.pci
-    below: dict[str, list[PciDevice]] = {}
-    for device in passed_on:
-        for bridge in evidence.host.index.bridges(device.address):
-            if bridge.port_type in _FACING_DOWN or bridge.port_type is None:
-                below.setdefault(bridge.address, []).append(device)
-    gone = {device.parent for device in passed_on if device.parent and device.parent not in functions}
-    for address in sorted(gone):
+def _ports(evidence: Evidence) -> Iterator[tuple[str, list[PciDevice]]]:
+    """Yield each port above guests' devices with these devices, those first that are not in the list of functions."""
+    index, devices = evidence.host.index, given(evidence)
+    if not devices:
+        nothing_given(evidence, "no device is given to a guest")
+    missing = {device.parent for device in devices if device.parent and device.parent not in index.pci}
+    below = grouped(
+        (bridge.address, device)
+        for device in devices
+        for bridge in index.bridges(device.address)
+        if bridge.port_type in _FACING_DOWN
+    )
+    yield from ((address, []) for address in sorted(missing))
+    yield from sorted(below.items())
+    if not below and not missing:
+        nothing_given(evidence, "no bridge above the devices of guests")
+
+
+@check(
+    "acs",
+    title="ACS above devices of guests",
+    about="each root and downstream port above a device that a guest has or that is bound for one",
+    why="the kernel made the IOMMU groups with these bits on; off, devices of two tenants can reach each other",
+    source="PCI Express Base 5.0, 6.12 Access Control Services; Linux drivers/iommu/iommu.c (REQ_ACS_FLAGS)",
+    expected=f"{' '.join(_REQUIRED)}, as far as the port has them",
+    each=_ports,
+    for_guests=True,
+)
+def acs(on: On, below: list[PciDevice]) -> Finding:
+    """Check a port above guests' devices: the ACS bits that the kernel set to form the groups must still be on."""
+    port = on.host.index.pci.get(on.subject)
+    if port is None:
         why = "it is above a device of a guest and is not in the list of PCI functions"
-        yield unknown(check, address, expected=" ".join(_REQUIRED), why=why, hint=f"look with: lspci -s {address}")
-    if not below and not gone:
-        yield none_given(evidence, check, "no bridge above the devices of guests")
-    for address, devices in sorted(below.items()):
-        yield _port(evidence, check, functions[address], devices)
-
-
-def _port(evidence: Evidence, check: str, port: PciDevice, devices: list[PciDevice]) -> CheckResult:
-    source = f"{sysfs.PCI_DEVICES}/{port.address}/config (ACS Control)"
-    expected = f"{' '.join(_REQUIRED)}, as far as the port has them"
+        return on.unknown(why, f"look with: lspci -s {on.subject}")
+    on = on.reading(f"{sysfs.PCI_DEVICES}/{port.address}/config (ACS Control)")
     if port.acs is None:
-        why = "extended configuration space was not read"
-        return unknown(check, port.address, expected=expected, why=why, hint=as_root(evidence), source=source)
-    missing = [name for name in _REQUIRED if name in port.acs.capable and name not in port.acs.enabled]
-    merged = _merged(evidence.host.index, devices)
+        on.give_up("extended configuration space was not read", as_root(on.evidence))
+    merged = all(_shares_group(on.host.index, device) for device in below)
     if not port.acs.capable:
-        actual = "it has no ACS: " + ("its devices share a group" if merged else "the kernel's groups say enough")
-        return passed(check, port.address, expected=expected, actual=actual, source=source)
+        return on.passed(
+            "it has no ACS: " + ("its devices share a group" if merged else "the kernel's groups say enough")
+        )
+    missing = [name for name in _REQUIRED if name in port.acs.capable and name not in port.acs.enabled]
     if not missing:
-        return passed(check, port.address, expected=expected, actual=" ".join(port.acs.enabled), source=source)
-    actual = f"{' '.join(missing)} off, above {listed([device.address for device in devices])}"
+        return on.passed(" ".join(port.acs.enabled))
+    actual = f"{' '.join(missing)} off, above {listed([device.address for device in below])}"
     if merged:
-        text = f"{actual}, which share a group with what they can reach (see iommu-groups)"
-        return passed(check, port.address, expected=expected, actual=text, source=source)
+        return on.passed(f"{actual}, which share a group with what they can reach (see iommu-groups)")
     hint = (
         f"they were cleared after boot, and the groups are older: settings: acs: {' '.join(missing)}, then apply;"
         " a reboot puts them back too"
     )
-    return failed(check, port.address, expected=expected, actual=actual, source=source, hint=hint)
+    return on.failed(actual, hint)
 
 
-def _merged(index: DeviceIndex, devices: Iterable[PciDevice]) -> bool:
-    """Return whether each device's group also has functions of other slots: the kernel knows that they are not isolated
+def _shares_group(index: DeviceIndex, device: PciDevice) -> bool:
+    """Return whether a device's group also has functions of other slots: the kernel knows that they are not isolated
     from each other."""
-    for device in devices:
-        mates = () if device.iommu_group is None else index.groups[device.iommu_group]
-        if all(slot_of(mate.address) == slot_of(device.address) for mate in mates):
-            return False
-    return True
+    mates = () if device.iommu_group is None else index.groups[device.iommu_group]
+    return any(slot_of(mate.address) != slot_of(device.address) for mate in mates)
 
 
 # --- ATS -----------------------------------------------------------------------------------------------------
 
 
-def ats(evidence: Evidence) -> Iterable[CheckResult]:
-    """Check guests with a GPU and an RDMA NIC below one switch: whether the two can exchange data directly."""
-    check = "ats"
-    functions = evidence.host.index.pci
-    pairs = _pairs(evidence, functions)
-    if not pairs:
-        yield none_given(evidence, check, "no guest has a GPU and an RDMA NIC below one switch")
-    for nic, gpus in pairs.items():
-        yield _judge_nic(evidence, check, functions, nic, gpus)
-
-
-def _pairs(evidence: Evidence, functions: Functions) -> dict[str, list[str]]:
-    """Return the guests' RDMA NICs, each with the GPUs of the same guest below the same switch."""
-    held = holders(evidence)
-    gpus = {gpu.address for gpu in evidence.host.gpus}
+def _pairs(evidence: Evidence) -> Iterator[tuple[str, list[str]]]:
+    """Yield the guests' RDMA NICs, each with the GPUs of the same guest below the same switch."""
+    index, held = evidence.host.index, holders(evidence)
     rdma = {nic.address for nic in evidence.host.nics if nic.rdma or nic.kind == "infiniband"}
-    found: dict[str, list[str]] = {}
-    for address, names in held.items():
-        function = functions.get(address)
-        if function is None or not {address, function.physfn} & rdma:
-            continue
-        near = [
+    near = {
+        address: [
             gpu
-            for gpu in sorted(gpus & set(held))
-            if set(held[gpu]) & set(names) and shared_switch(evidence.host.index, gpu, address)
+            for gpu in sorted({gpu.address for gpu in evidence.host.gpus} & held.keys())
+            if not {*held[gpu]}.isdisjoint(names) and shared_switch(index, gpu, address)
         ]
-        if near:
-            found[address] = near
-    return found
+        for address, names in held.items()
+        if address in index.pci and not {address, index.pci[address].physfn}.isdisjoint(rdma)
+    }
+    yield from ((address, gpus) for address, gpus in near.items() if gpus)
+    if not any(near.values()):
+        nothing_given(evidence, "no guest has a GPU and an RDMA NIC below one switch")
 
 
-def _judge_nic(evidence: Evidence, check: str, functions: Functions, nic: str, gpus: list[str]) -> CheckResult:
-    function = functions[nic]
-    physical = functions.get(function.physfn or "", function)
-    ports = [evidence.host.index.bridges(end)[0] for end in (nic, *gpus)]
-    redirecting = [port for port in ports if port.acs and "ReqRedir" in port.acs.enabled]
-    source = f"{sysfs.PCI_DEVICES}/{physical.address}/config (ATS Control)"
-    expected = f"direct traffic with {listed(gpus)} below the same switch"
-    if physical.ats_enabled:
-        if silent := [port.address for port in ports if port.acs is None]:
-            why = f"whether ports {listed(silent)} redirect (ACS) was not read"
-            return unknown(check, nic, expected=expected, why=why, hint=as_root(evidence), source=source)
-        blocked = [p.address for p in redirecting if p.acs and "DirectTrans" not in p.acs.enabled]
-        if not blocked:
-            return passed(check, nic, expected=expected, actual="ATS on, ports let it through", source=source)
-        actual = f"ATS is on, but ports {listed(blocked)} redirect translated requests too"
-        hint = "add DirectTrans: settings: acs: SrcValid ReqRedir CmpltRedir UpstreamFwd DirectTrans"
-        return warned(check, nic, expected=expected, actual=actual, source=source, hint=hint)
-    if physical.ats_enabled is None and physical.acs is None:
-        hint = as_root(evidence)
-        return unknown(check, nic, expected=expected, why="whether ATS is on was not read", hint=hint, source=source)
-    step = ats_step(physical, evidence.host.kernel_args)
-    actual = "ATS is off: it sends the guest's addresses, which mean nothing to the switch, so nothing is direct"
-    return warned(check, nic, expected=expected, actual=actual, source=source, hint=step)
-
-
-CHECKS = (
-    Check(
-        id="acs",
-        title="ACS above devices of guests",
-        subjects="each root and downstream port above a device that a guest has or that is bound for one",
-        why="the kernel made the IOMMU groups with these bits on; off, devices of two tenants can reach each other",
-        source="PCI Express Base 5.0, 6.12 Access Control Services; Linux drivers/iommu/iommu.c (REQ_ACS_FLAGS)",
-        judge=acs,
-        for_guests=True,
-    ),
-    Check(
-        id="ats",
-        title="ATS for GPUDirect RDMA",
-        subjects="each RDMA NIC whose guest also has a GPU below the same switch",
-        why="a guest's NIC sends the guest's addresses: only requests that ATS translated can stay below the switch,"
-        " and ports that redirect must let them through (DirectTrans)",
-        source="PCI Express Base 5.0, 6.12.1.1 ACS Direct Translated P2P and 10 ATS Specification",
-        judge=ats,
-        for_guests=True,
-    ),
+@check(
+    "ats",
+    title="ATS for GPUDirect RDMA",
+    about="each RDMA NIC whose guest also has a GPU below the same switch",
+    why="a guest's NIC sends the guest's addresses: only requests that ATS translated can stay below the switch,"
+    " and ports that redirect must let them through (DirectTrans)",
+    source="PCI Express Base 5.0, 6.12.1.1 ACS Direct Translated P2P and 10 ATS Specification",
+    each=_pairs,
+    for_guests=True,
 )
+def ats(on: On, gpus: list[str]) -> Finding:
+    """Check a guest's RDMA NIC with a GPU below the same switch: whether the two can exchange data directly."""
+    index = on.host.index
+    function = index.pci[on.subject]
+    physical = index.pci.get(function.physfn or "", function)
+    on = on.reading(
+        f"{sysfs.PCI_DEVICES}/{physical.address}/config (ATS Control)",
+        f"direct traffic with {listed(gpus)} below the same switch",
+    )
+    if physical.ats_enabled is None and physical.acs is None:
+        on.give_up("whether ATS is on was not read", as_root(on.evidence))
+    if not physical.ats_enabled:
+        actual = "ATS is off: it sends the guest's addresses, which mean nothing to the switch, so nothing is direct"
+        return on.warned(actual, ats_step(physical, on.host.kernel_args))
+    ports = [index.bridges(end)[0] for end in (on.subject, *gpus)]
+    if silent := [port.address for port in ports if port.acs is None]:
+        on.give_up(f"whether ports {listed(silent)} redirect (ACS) was not read", as_root(on.evidence))
+    enabled = {port.address: port.acs.enabled for port in ports if port.acs}
+    blocked = [address for address, bits in enabled.items() if "ReqRedir" in bits and "DirectTrans" not in bits]
+    if blocked:
+        hint = "add DirectTrans: settings: acs: SrcValid ReqRedir CmpltRedir UpstreamFwd DirectTrans"
+        return on.warned(f"ATS is on, but ports {listed(blocked)} redirect translated requests too", hint)
+    return on.passed("ATS on, ports let it through")

@@ -35,7 +35,7 @@ _SPLIT = 2  # lanes: a card limited to half of its rate has all lanes at half th
     source="Linux Documentation/networking/ethtool-netlink.rst, LINKMODES_GET; ethtool(8); InfiniBand Architecture"
     " volume 1, 14.2.5.6 (PortInfo); smpquery(8)",
     expected="each port with a link at the fastest rate that it supports",
-    remedy=RECORD,
+    look=RECORD,
     reads="/sys/class/net/*/speed, ethtool NAME; /sys/class/infiniband/*/ports/*/rate, smpquery portinfo",
     each=nics,
     inside=True,

@@ -37,7 +37,8 @@ _Counts = Mapping[str, int | None]
     source=f"{NVSENTINEL}, link counter detection 4.5; Azure/azurehpc-health-checks azure_ib_link_flapping.nhc;"
     " IEEE 802.3 (bit error rate)",
     expected="no more errors than the sources of ports.toml allow, since boot and while benchmarks ran",
-    remedy=RECORD,
+    remedy=_WIRE,
+    look=RECORD,
     reads=READ,
     each=nics,
     inside=True,
@@ -89,11 +90,11 @@ def _counted(on: On, name: str, counts: _Counts, whole: _Counts, seconds: float 
         full = whole.get(row["name"]) == row.get("full")
         text = f"{name}: {row['name']} {count}{' or more' if full else ''} {said}"
         if not row["seconds"]:
-            yield amiss(text, _WIRE)
+            yield amiss(text)
         elif not time:
             yield on.unknown(f"{text}; how long the host is up is not known")
         elif count * row["seconds"] > row["most"] * max(time, 60.0):
-            yield amiss(f"{text}: more than {row['most']} in {row['seconds']} s", _WIRE)
+            yield amiss(f"{text}: more than {row['most']} in {row['seconds']} s")
         elif full:
             yield on.unknown(f"{text}: the counter is full, and how many there were since is not known", _WIRE)
 
@@ -110,7 +111,7 @@ def _frames(on: On, net: Interface, counts: _Counts, said: str) -> Iterator[Find
     allowed = fast if net.speed_gbps is not None and net.speed_gbps >= limits["fast_gbps"] else slow
     text = f"{net.name}: rx_crc_errors {wrong} {said}, with {received} bytes received"
     if wrong > allowed:
-        yield on.warned(f"{text}: more than {allowed}", _WIRE)
+        yield on.warned(f"{text}: more than {allowed}")
     elif net.speed_gbps is None and wrong > fast:
         yield on.unknown(f"{text}; its speed, which decides how many are allowed, is not known")
 

@@ -24,7 +24,8 @@ _MEND = "look at the cooling, clean the fibre's ends, reseat or swap the module;
     why="A module that is too hot or gets too little light loses its link under load, hours after the installation",
     source="SFF-8472 (table 9-5), SFF-8636 (6.6), CMIS (8.5): alarm and warning thresholds; ethtool(8), --module-info",
     expected="each reading within the limits that the module itself states",
-    remedy=RECORD,
+    remedy=_MEND,
+    look=RECORD,
     reads="ethtool -m NAME",
     each=nics,
     inside=True,
@@ -119,12 +120,12 @@ def _reading(on: On, name: str, reading: Reading, module: Transceiver) -> Iterat
     if flagged and reading.flags_read < len(_ORDER):
         yield on.unknown(f"{what}: whether the module has flagged it was not read", again)
     if value > high or value < low:
-        yield on.failed(f"{text}, beyond the module's alarm limit {high if value > high else low:g}", _MEND)
+        yield on.failed(f"{text}, beyond the module's alarm limit {high if value > high else low:g}")
     elif value > high_warning or value < low_warning:
         limit = high_warning if value > high_warning else low_warning
-        yield on.warned(f"{text}, beyond the module's warning limit {limit:g}", _MEND)
+        yield on.warned(f"{text}, beyond the module's warning limit {limit:g}")
     elif flags := listed(list(reading.flags), 4):
-        yield on.warned(f"{text}, within its limits; since it was last read the module has flagged: {flags}", _MEND)
+        yield on.warned(f"{text}, within its limits; since it was last read the module has flagged: {flags}")
 
 
 def _limits(module: Transceiver, quantity: str) -> tuple[float, ...] | None:

@@ -51,7 +51,8 @@ _SLOWER = "look at the cable, the transceiver and the switch's port: one of them
     source="Linux Documentation/ABI/stable/sysfs-class-infiniband and testing/sysfs-class-net; InfiniBand Architecture"
     f" volume 1, 14.2 (subnet management); {NVSENTINEL}, link state detection",
     expected="each port that is set up has a link, and on InfiniBand an address from the subnet manager",
-    remedy=RECORD,
+    remedy=CABLE,
+    look=RECORD,
     reads=READ,
     each=nics,
     inside=True,
@@ -120,14 +121,14 @@ def _dead(on: On, nic: Function, dead: list[str], alike: bool | None) -> Finding
     """Judge ports that are set up and have no link. `alike`: another card of the model has one there."""
     text = f"{', '.join(dead)} set up, without a link"
     if alike:
-        return on.failed(f"{text}; the same port of another card of its model has one", CABLE)
+        return on.failed(f"{text}; the same port of another card of its model has one")
     card = True if LINKED in nic.links.values() else any_linked(nic.on_card)
     fabric = any(port.name in dead for port in nic.rdma)
     if fabric and card is False:
-        return on.failed(f"{text}, nor has another port of the card", CABLE)
+        return on.failed(f"{text}, nor has another port of the card")
     if alike is None or (fabric and card is None):
         return on.unknown(f"{text}; whether another port of the card or another card of its model has one is not known")
-    return on.warned(text, CABLE)
+    return on.warned(text)
 
 
 def _without_rdma(on: On, nic: Function) -> Iterator[Finding]:
@@ -191,7 +192,7 @@ def _shown(nic: Function, name: str) -> str:
     source="Linux drivers/infiniband/core/sysfs.c (rate_show), Documentation/ABI/testing/sysfs-class-net (speed,"
     " duplex)",
     expected="full duplex, and the rate (on RoCE also the MTU) of the same port of the other cards of its model",
-    remedy=RECORD,
+    look=RECORD,
     reads=READ,
     each=nics,
     inside=True,

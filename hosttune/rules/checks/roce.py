@@ -55,7 +55,7 @@ def _may_be_roce(nic: Function) -> bool:
     why="One port whose flow control, trust or MTU differs drops packets under load, and slows every job that uses it",
     source="the intent's declaration; IEEE 802.1Qbb (PFC), Annex A17 of the InfiniBand Architecture (RoCE v2); dcb(8)",
     expected="what is declared",
-    remedy=RECORD,
+    look=RECORD,
     each=_subjects,
     inside=True,
 )

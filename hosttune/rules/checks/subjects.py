@@ -8,8 +8,21 @@ from typing import NoReturn
 from hosttune.gpu import nvswitches
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
+from hosttune.model.guestplan import PLACE, UNREADABLE, GuestPlan
 from hosttune.model.host import NvSwitch, RunningGuest
-from hosttune.rules.checks.facts import AS_LIBVIRT, accelerators, guests_known, none_given, why_switches_exist
+from hosttune.rules.checks.facts import (
+    AS_LIBVIRT,
+    HOST,
+    LIST_PCI,
+    RECORD,
+    accelerators,
+    driver_unread,
+    guests_known,
+    listed,
+    undefined,
+    unlisted,
+    why_switches_exist,
+)
 from hosttune.rules.engine import Finding, NoValue
 
 
@@ -29,6 +42,18 @@ def guests(evidence: Evidence) -> Iterator[tuple[str, RunningGuest]]:
         raise NoValue(Finding(outcome="skip", text="no guest here"))
 
 
+def guest_plan(evidence: Evidence) -> GuestPlan:
+    """Return what this guest should find; what it should is unknown if its plan is unreadable, skipped without one."""
+    if evidence.guest_plan is not None:
+        return evidence.guest_plan
+    for problem in evidence.problems:
+        if problem.what == UNREADABLE:
+            remedy = "write the guest's seed or bundle again (hosttune apply on its host) and install it"
+            raise NoValue(Finding(outcome="unknown", text=problem.why, source=PLACE, remedy=remedy))
+    text = f"no plan of a guest is here: a planned guest's seed or bundle brings {PLACE}"
+    raise NoValue(Finding(outcome="skip", text=text))
+
+
 def switches(evidence: Evidence) -> Iterator[tuple[str, NvSwitch]]:
     """Yield every NVSwitch that is a PCI function; the host is unknown where one must be and none is listed."""
     missed = why_switches_exist(evidence)
@@ -41,6 +66,17 @@ def switches(evidence: Evidence) -> Iterator[tuple[str, NvSwitch]]:
 
 def nothing_given(evidence: Evidence, why: str) -> NoReturn:
     """End a check of guests' devices that has none: skipped, with why, if all guests and drivers are known."""
-    rest = none_given(evidence, "", why)
-    finding = Finding(outcome=rest.outcome, text=rest.actual or "", expected=rest.expected, remedy=rest.hint)
-    raise NoValue(finding)
+    host, guests = evidence.host, guests_known(evidence)
+    blank = [guest.name for guest in guests or () if undefined(guest)]
+    kinds = (host.gpus, host.nics, host.nvme, host.nvswitches)
+    silent = [device.address for kind in kinds for device in kind if driver_unread(evidence, device.address)]
+    doubts = (
+        (unlisted(evidence), LIST_PCI),
+        ("which guests there are is unknown" if guests is None else None, AS_LIBVIRT),
+        (f"the definition of {listed(blank, 3)} could not be read" if blank else None, AS_LIBVIRT),
+        (f"the driver of {listed(silent, 3)} was not read" if silent else None, RECORD),
+    )
+    for doubt, remedy in doubts:
+        if doubt is not None:
+            raise NoValue(Finding(doubt, HOST, "unknown", "the guests' devices can be listed", remedy=remedy))
+    raise NoValue(Finding(why, outcome="skip"))

@@ -203,7 +203,7 @@ def _left(scene: GuestOnHost, left: PciDevice, taken: str) -> Finding:
     """Judge a function that is left of a group. What the host uses, or may use, is never advised to be given away."""
     index, address = scene.host.index, left.address
     source = f"({_GROUPS}/{left.iommu_group}/devices)"
-    if left.driver_unknown or address in index.contradicted:
+    if left.driver_unknown:
         return unknown(f"which driver holds {address}, in the group of {taken}, is unknown {source}", _HOSTDEV)
     ends = (address, *index.virtuals.get(address, ()))
     owner = next((other for other in scene.others if not other.devices.isdisjoint(ends)), None)

@@ -141,11 +141,6 @@ HYPERVISORS: dict[str, tuple[dict[str, str], bool | None, str | None]] = {
         True,
         "kvm",
     ),
-    "the flag in one block of two": (
-        {"/proc/cpuinfo": X86.format(flag=" hypervisor") + "\n" + X86.format(flag="")},
-        None,
-        None,
-    ),
     "firmware alone, of x86 or not": ({f"{DMI}sys_vendor": "QEMU\n"}, None, None),
     "xen's control domain": ({"/proc/cpuinfo": X86.format(flag=""), "/sys/hypervisor/type": "xen\n"}, None, None),
     "arm guest": (

@@ -90,7 +90,7 @@ def unhealthy_as_healthy(evidence: Evidence, validation: Validation, found: Valu
 
 
 def better(before: Values, after: Values, *, only_lost: bool) -> Iterator[str]:
-    """What looks healthier after a damage than before. `only_lost`: nothing was garbled, so no figure may rise."""
+    """What looks healthier after a damage than before. `only_lost`: no file was cut short, so no figure may rise."""
     ranks = [
         next(rank for verdict, rank in RANK.items() if value(found, "hosttune_validation_verdict", verdict=verdict))
         for found in (before, after)
@@ -159,7 +159,7 @@ def test_lost_evidence_never_looks_healthier(name: str) -> None:
 
 def gone(damage: Damage) -> bool:
     """Whether a damage takes a whole file, link or folder away."""
-    return damage.change is None and damage.target is None
+    return damage.change is None
 
 
 def test_the_comparison_can_fail() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import DeviceSource, Host, Nic, Nvme, PciDevice, RunningGuest, SeenDevice
+from hosttune.model.host import Host, Nic, Nvme, PciDevice, RunningGuest
 from hosttune.model.index import DeviceIndex
 
 ROOT, UP, DOWN, GPU, AUDIO = "0000:15:01.0", "0000:16:00.0", "0000:17:00.0", "0000:18:00.0", "0000:18:00.1"
@@ -30,18 +30,13 @@ HOST = Host(
         function(DOWN, UP, class_code="060400", iommu_group=3),
         function(GPU, DOWN, vendor_id="10de", device_id="2335", iommu_group=4),
         function(AUDIO, DOWN, vendor_id="10de", iommu_group=4),
-        function(USB, contradicted="its files differ"),
+        function(USB),
         function(SMBUS),
     ),
     gpus=(Gpu(address=GPU, vendor="nvidia"), Gpu(address="0000:03:00.0")),
     guests=(RunningGuest(name="a", devices=(GPU,)),),
     nics=(Nic(address=USB, in_use="carries the default route"), Nic(address=SMBUS)),
     nvme=(Nvme(address=DOWN, in_use="mounted on /"),),
-    sources=(
-        DeviceSource(
-            name="a list", read="/list", contrary=(SeenDevice(address=GPU, kind="nic"), SeenDevice(address=USB))
-        ),
-    ),
 )
 
 
@@ -86,13 +81,6 @@ def test_a_loop_of_parents_ends_where_it_closes(parents: dict[int, int]) -> None
         steps = [one, *(int(bridge[5:7], 16) for bridge in chain)]
         assert all(parents[below] == above for below, above in pairwise(steps))
         assert parents.get(steps[-1], steps[-1]) in steps
-
-
-def test_what_sources_contradict() -> None:
-    assert HOST.index.contradicted == {
-        USB: "its files differ",
-        GPU: "10de:2335 of class None in the PCI tree; a NIC in a list",
-    }
 
 
 def test_it_is_built_once_and_no_part_of_the_document() -> None:

@@ -19,8 +19,8 @@ from hosttune.machine.archive import open_root
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
 from hosttune.model.validation import CheckResult, verdict_of
-from hosttune.rules.checks import checks, judge, results_of
-from hosttune.rules.checks.check import Check, failed, passed
+from hosttune.rules.checks import checks, judge, on, results_of
+from hosttune.rules.engine import Finding
 
 TESTS = Path(__file__).parents[2]
 GOLDEN = TESTS / "golden" / "validate"
@@ -182,16 +182,15 @@ def test_the_published_table_is_what_is_found(request: pytest.FixtureRequest) ->
 ASKED: list[str | None] = []
 
 
-def has_nodes(of: Evidence) -> list[CheckResult]:
+@on.check("toy", title="NUMA nodes", about="the host", why="a test", source="this test", expected="some", reads="sysfs")
+def toy(scene: on.On) -> Finding:
     """A toy: whether the host shows NUMA nodes."""
-    ASKED.append(of.host.hostname)
-    words = {"expected": "some", "actual": f"{len(of.host.numa_nodes)} nodes", "source": "sysfs"}
-    if of.host.numa_nodes:
-        return [passed("toy", "host", **words)]
-    return [failed("toy", "host", **words, hint="look with: numactl -H")]
+    ASKED.append(scene.host.hostname)
+    text = f"{len(scene.host.numa_nodes)} nodes"
+    return scene.passed(text) if scene.host.numa_nodes else scene.failed(text, "look with: numactl -H")
 
 
-TOY = Check("toy", "NUMA nodes", "host", "a test", "this test", has_nodes)
+TOY = toy
 
 
 @pytest.mark.parametrize("name", ["example-hgx-h200-8", "h200-vm-x4"])
@@ -221,7 +220,7 @@ def test_a_check_for_guests_is_not_asked_on_a_host_that_has_neither_gpus_nor_gue
 
 
 def test_a_check_without_a_subject_says_what_is_not_here_and_only_where_that_is_known() -> None:
-    declared = replace(TOY, judge=lambda _: (), none="quantum card")
+    declared = replace(TOY, each=lambda _: (), none="quantum card")
     nobody = Evidence(host=Host(), complete=True, absent=("/",))
     assert [(one.outcome, one.actual) for one in results_of(declared, nobody)] == [("skip", "no quantum card here")]
     assert [one.outcome for one in results_of(declared, Evidence(host=Host()))] == ["unknown"]

@@ -307,6 +307,16 @@ def test_driver_and_fabric_manager(version: str | None, expected: str, word: str
     assert word in (of(found, "driver-fm-version", *FABRIC)["host"].actual or "")
 
 
+def test_a_driver_that_was_updated_is_loaded_and_not_replaced() -> None:
+    """Fabric Manager compares itself with the loaded driver; the library is of the one that is installed."""
+    found = board(manager=msgspec.structs.replace(RUNNING, version="590.1"))
+    gpus = tuple(msgspec.structs.replace(gpu, driver_version="590.1") for gpu in found.host.gpus)
+    host = msgspec.structs.replace(found.host, gpus=gpus)
+    result = of(msgspec.structs.replace(found, host=host), "driver-fm-version", *FABRIC)["host"]
+    assert (result.outcome, result.expected) == ("fail", "580.1, as the driver")
+    assert "reboot" in (result.hint or "")
+
+
 @pytest.mark.parametrize(
     ("manager", "expected"),
     [

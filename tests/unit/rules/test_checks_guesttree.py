@@ -18,7 +18,7 @@ from hosttune.model.evidence import Evidence
 from hosttune.model.guestplan import PLACE, GuestPlan
 from hosttune.model.host import Host, NumaNode, PciDevice
 from hosttune.model.validation import CheckResult
-from hosttune.rules.checks import judge
+from hosttune.rules.checks import judge, results_of
 from hosttune.rules.checks.guesttree import guest_topology
 
 GIB = 1 << 30
@@ -43,7 +43,7 @@ def judged(
     pci: tuple[PciDevice, ...] | None = None, nodes: tuple[NumaNode, ...] = NODES, plan: GuestPlan | None = PLAN
 ) -> dict[str, CheckResult]:
     host = Host(pci=as_planned() if pci is None else pci, numa_nodes=nodes, hypervisor=True)
-    results = list(guest_topology(Evidence(host=host, inside=True, guest_plan=plan)))
+    results = list(results_of(guest_topology, Evidence(host=host, inside=True, guest_plan=plan)))
     assert len({result.subject for result in results}) == len(results)
     return {result.subject: result for result in results}
 

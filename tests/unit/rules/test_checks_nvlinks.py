@@ -10,7 +10,7 @@ import pytest
 from gpuevidence import A, B, evidence, is_whole, nvidia, of
 from unit.gpu.test_gpu_nvml import FakeNvml, everyone, read
 
-from hosttune.gpu.nvidia_links import agreed_links, ask_links, has_no_counters, links_of_record, links_of_tables
+from hosttune.gpu.nvidia_links import ask_links, has_no_counters, links_of_record, links_of_tables
 from hosttune.gpu.nvidia_topo import parse_nvlink_errors
 from hosttune.model.gpu import Gpu, Mig, Nvlink
 from hosttune.model.validation import CheckResult
@@ -259,13 +259,3 @@ def test_records_without_counters_have_no_links() -> None:
     assert has_no_counters(blackwell)
     assert links_of_record(blackwell, None) is None
     assert not has_no_counters(record(replays=MISSING))
-
-
-def test_of_two_answers_the_worse_counts() -> None:
-    merged = agreed_links(links(replays=2, gb_per_s=20.0), links(replays=5, crc_errors=None))
-    assert merged is not None
-    assert (merged[1].replays, merged[1].gb_per_s, merged[1].crc_errors) == (5, 20.0, 0)
-    assert agreed_links(links(), links(active=False)) is None
-    five = agreed_links(newer(symbol_errors=2).nvlinks or (), newer(symbol_errors=5, receive_errors=None).nvlinks or ())
-    assert five is not None
-    assert five[1].errors == {**dict.fromkeys(NEWER, 0), "symbol errors": 5}

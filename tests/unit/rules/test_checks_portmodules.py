@@ -93,7 +93,7 @@ def test_a_qsfp_module_tells_each_lane_and_without_its_limits_it_is_unknown() ->
     assert outcome("port-module", told(QSFP)) == "unknown"
 
 
-UNPLUGGED = ethernet(carrier=False, operstate="down", speed_gbps=None)
+UNPLUGGED = ethernet(carrier=False, speed_gbps=None)
 RX = "Receiver signal average optical power"
 
 

@@ -55,7 +55,7 @@ def rdma(device: str = "mlx5_0", **more: Any) -> RdmaPort:
 
 def interface(name: str = "ens1np0", **more: Any) -> Interface:
     facts: dict[str, Any] = {
-        "is_up": True, "carrier": True, "operstate": "up", "arp_type": 1, "speed_gbps": 25.0, "duplex": "full",
+        "is_up": True, "carrier": True, "arp_type": 1, "speed_gbps": 25.0, "duplex": "full",
         "mtu": 1500, "counters": QUIET,
     }  # fmt: skip
     return Interface(name=name, **(facts | more))
@@ -70,8 +70,8 @@ def ethernet(**more: Any) -> NicPorts:
 
 
 DEAD_IB = infiniband(**POLLING)
-UNPLUGGED = ethernet(carrier=False, operstate="down", speed_gbps=None)
-SET_DOWN = ethernet(is_up=False, carrier=None, operstate="down", speed_gbps=None)
+UNPLUGGED = ethernet(carrier=False, speed_gbps=None)
+SET_DOWN = ethernet(is_up=False, carrier=None, speed_gbps=None)
 
 _OFF = rdma(layer="ethernet", state="down", phys_state="disabled", rate_gbps=2.5, width=1, speed="SDR")
 ROCE = NicPorts(rdma=(rdma(layer="ethernet", lid=0, sm_lid=0),), interfaces=(interface(),))
@@ -215,10 +215,10 @@ def test_a_roce_port_is_the_port_of_its_interface() -> None:
 
 
 def test_ipoib_and_what_stands_for_virtual_functions_are_not_ports() -> None:
-    ipoib = interface("ibp25s0", arp_type=32, is_up=False, carrier=None, operstate="down", speed_gbps=None)
+    ipoib = interface("ibp25s0", arp_type=32, is_up=False, carrier=None, speed_gbps=None)
     found = evidence({A: NicPorts(rdma=(rdma(),), interfaces=(ipoib,))})
     assert {outcome(found, check) for check in ("port-state", "port-errors")} == {"pass"}
-    stands = interface("eth7", represents=True, carrier=False, operstate="down")
+    stands = interface("eth7", represents=True, carrier=False)
     assert outcome(evidence({A: NicPorts(rdma=(), interfaces=(interface(), stands))}), "port-state") == "pass"
 
 

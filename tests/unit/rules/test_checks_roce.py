@@ -96,7 +96,7 @@ def test_each_difference(changes: dict[str, Any], expected: str, said: str) -> N
         (
             NicPorts(
                 rdma=(rdma(layer="ethernet", state="down", phys_state="disabled"),),
-                interfaces=(interface(is_up=False, carrier=None, operstate="down"),),
+                interfaces=(interface(is_up=False, carrier=None),),
             ),
             SET,
             "skip",
@@ -266,12 +266,8 @@ def test_a_port_is_read_from_files_and_tools(tmp_path: Path) -> None:
     assert state == changed(interface="eth0", active_mtu=1024, ecn_rp=tuple(range(8)))
 
 
-def test_tools_that_contradict_each_other_or_are_missing(tmp_path: Path) -> None:
+def test_without_the_first_tool_the_second_counts(tmp_path: Path) -> None:
     host = tree(tmp_path)
-    apart = state_of(
-        tmp_path, host, mlnx_qos=QOS.replace("0   1   0   0   \n        buffer", "0   0   0   0   \n        buffer")
-    )
-    assert (apart.pfc, apart.why["pfc"]) == (None, "mlnx_qos and dcb contradict each other")
     alone = state_of(tmp_path, host, mlnx_qos=CommandFailed(("mlnx_qos",), "not installed"))
     assert (alone.pfc, alone.trust) == ((5,), None)
     assert alone.why["trust"].startswith("mlnx_qos: not installed")

