@@ -9,6 +9,7 @@ link. The figures decide, not the `state` that a document has: discovery writes 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
@@ -56,11 +57,23 @@ class JudgedLink(Value, frozen=True, kw_only=True):
         return (speed, width) if self.state == "degraded" and speed and width else self.best
 
 
+_judged_links: WeakKeyDictionary[DeviceIndex, dict[str, JudgedLink | None]] = WeakKeyDictionary()  # each judged once
+
+
 def link_of(index: DeviceIndex, address: str, loaded: tuple[float, int] | None = None) -> JudgedLink | None:
     """Judge the link of a function, for a port that of the link below it; None if the function reports none.
 
     A virtual function has its physical function's link. `loaded`: speed and width read while copies ran.
     """
+    kept = _judged_links.setdefault(index, {})
+    if loaded is not None:
+        return _link_of(index, address, loaded)
+    if address not in kept:
+        kept[address] = _link_of(index, address, None)
+    return kept[address]
+
+
+def _link_of(index: DeviceIndex, address: str, loaded: tuple[float, int] | None) -> JudgedLink | None:
     functions = index.pci
     device = functions.get(address)
     physical = functions.get(device.physfn or "") if device is not None else None
