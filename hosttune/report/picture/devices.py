@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hosttune.model.gpu import Gpu
-from hosttune.model.host import Link, Nic, Nvme, PciDevice
+from hosttune.model.host import Gpu, Link, Nic, Nvme, PciDevice
 from hosttune.model.values import format_size
 from hosttune.report.devices import driver_text, link_text, sold_as
 from hosttune.report.picture.guests import Holder

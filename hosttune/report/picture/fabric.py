@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from hosttune.model.gpu import Gpu
-from hosttune.model.host import Host
+from hosttune.model.host import Gpu, Host
 from hosttune.model.text import count
 from hosttune.model.values import Value
 from hosttune.report.picture.metrics import SMALL
