@@ -11,6 +11,7 @@ pauses.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,9 +19,31 @@ from importlib import import_module
 from typing import Any
 
 from hosttune.bench.gpu_torch import record, where_of
-from hosttune.bench.pace import paced_rates
 from hosttune.bench.placement import placed
 from hosttune.bench.supervise import Record
+
+# --- how long a run lasts ------------------------------------------------------------------------------------
+
+
+def paced_rates(seconds: Callable[[int], float], amount: float, pace: dict[str, Any]) -> list[float]:
+    """Return the rate of each run in `amount` per second. `seconds(n)` runs n operations and returns their time.
+
+    `pace`: `runs` of about `run_seconds`, after `warm_seconds` of the same work, with `rest_seconds` before each.
+    """
+    seconds(1)
+    count = max(1, math.ceil(pace["run_seconds"] / (seconds(2) / 2)))
+    until = time.monotonic() + pace["warm_seconds"]
+    while time.monotonic() < until:
+        seconds(count)
+    values = []
+    for _ in range(pace["runs"]):
+        time.sleep(pace.get("rest_seconds", 0))
+        values.append(amount * count / seconds(count))
+    return values
+
+
+# --- one Gaudi -----------------------------------------------------------------------------------------------
+
 
 # get_device_properties returns text without a documented format, so the memory size is not read from it. The smallest
 # Gaudi, the first generation, has 32 GB (docs.habana.ai).

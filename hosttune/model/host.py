@@ -2,7 +2,8 @@
 
 Every value is frozen and can be saved and used on another machine. Only `None` means unknown or absent; 0 and -1 are
 never used for that. Sizes are in bytes, link rates in GT/s per lane; CPU lists are strings in the kernel's list format
-("0-3,8"). The parts are in `topology`, `pci`, `devices`, `gpu`, `vgpu` and `platform`; what other rooms use of them is here too.
+("0-3,8"). The parts are in `topology`, `pci`, `devices`, `gpu`, `vgpu` and `platform`; what other rooms use of them is
+here too.
 """
 
 from __future__ import annotations
