@@ -25,23 +25,6 @@ from hosttune.bench.supervise import Record
 # --- how long a run lasts ------------------------------------------------------------------------------------
 
 
-def paced_rates(seconds: Callable[[int], float], amount: float, pace: dict[str, Any]) -> list[float]:
-    """Return the rate of each run in `amount` per second. `seconds(n)` runs n operations and returns their time.
-
-    `pace`: `runs` of about `run_seconds`, after `warm_seconds` of the same work, with `rest_seconds` before each.
-    """
-    seconds(1)
-    count = max(1, math.ceil(pace["run_seconds"] / (seconds(2) / 2)))
-    until = time.monotonic() + pace["warm_seconds"]
-    while time.monotonic() < until:
-        seconds(count)
-    values = []
-    for _ in range(pace["runs"]):
-        time.sleep(pace.get("rest_seconds", 0))
-        values.append(amount * count / seconds(count))
-    return values
-
-
 # --- one Gaudi -----------------------------------------------------------------------------------------------
 
 
@@ -86,7 +69,16 @@ def rates(work: Callable[[], object], amount: float, pace: dict[str, Any]) -> li
         torch.hpu.synchronize()
         return time.perf_counter() - begin
 
-    return paced_rates(seconds, amount, pace)
+    seconds(1)
+    count = max(1, math.ceil(pace["run_seconds"] / (seconds(2) / 2)))
+    until = time.monotonic() + pace["warm_seconds"]
+    while time.monotonic() < until:
+        seconds(count)
+    values = []
+    for _ in range(pace["runs"]):
+        time.sleep(pace.get("rest_seconds", 0))
+        values.append(amount * count / seconds(count))
+    return values
 
 
 def host_copies(options: dict[str, Any]) -> Iterator[Record]:

@@ -26,12 +26,6 @@ _WORST_FIRST = ("fail", "unknown", "warn")
 _GUEST = "guest-"
 
 
-def verdict_group(validation: Validation | None) -> Group:
-    """Return the verdict; that of a host which was not validated is unknown."""
-    now = validation.verdict if validation is not None else "unknown"
-    return f.VERDICT, tuple(Point(labels={"verdict": one}, value=int(one == now)) for one in VERDICTS)
-
-
 def count_group(validation: Validation | None) -> Group:
     """Return the number of results by check and status."""
     results = validation.results if validation is not None else ()
@@ -124,7 +118,12 @@ class Observed(Value, frozen=True, kw_only=True):
 
 def exposition(observed: Observed) -> str:
     """Return the metrics of a host in Prometheus' text format. Pure: the same values give the same text."""
-    always = (*_of_run(observed.run), verdict_group(observed.validation), *observed.extra)
+    now = observed.validation.verdict if observed.validation is not None else "unknown"
+    always = (
+        *_of_run(observed.run),
+        (f.VERDICT, tuple(Point(labels={"verdict": one}, value=int(one == now)) for one in VERDICTS)),
+        *observed.extra,
+    )
     # One series is for that number.
     kept: list[Group] = list(always)
     left = MOST_SERIES - 1 - sum(len(points) for _, points in always)

@@ -12,7 +12,7 @@ libvirt's index of a controller is the number of its bus in the guest, and the g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -43,15 +43,6 @@ class Switch:
 
 
 Node = Slot | Switch
-
-
-def slots_of(catalogue: Catalogue, devices: Iterable[str]) -> list[Slot]:
-    """Return the slots of the guest: functions of one host slot share one; a virtual function has its own."""
-    slots: dict[str, list[str]] = {}
-    for address in sorted(devices, key=address_key):
-        device = catalogue.pci.get(address)
-        slots.setdefault(address if device and device.physfn else slot_of(address), []).append(address)
-    return [Slot(tuple(members)) for members in slots.values()]
 
 
 def cells_of_all(catalogue: Catalogue, cell_of: Mapping[str, int | None]) -> dict[str, int | None]:
@@ -164,7 +155,12 @@ def build_tree(catalogue: Catalogue, cell_of: dict[str, int | None], cells: int,
     Raises NoRoomOnBus: the bus numbers are not enough even without switches.
     """
     cell_of = cells_of_all(catalogue, cell_of)
-    slots = slots_of(catalogue, cell_of)
+    # The slots of the guest: functions of one host slot share one; a virtual function has its own.
+    of_slots: dict[str, list[str]] = {}
+    for address in sorted(cell_of, key=address_key):
+        device = catalogue.pci.get(address)
+        of_slots.setdefault(address if device and device.physfn else slot_of(address), []).append(address)
+    slots = [Slot(tuple(members)) for members in of_slots.values()]
     known = {cell for cell in cell_of.values() if cell is not None}
     assert all(0 <= cell < cells for cell in known)
     groups: Groups = {

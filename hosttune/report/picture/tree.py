@@ -27,32 +27,6 @@ def figures(link: Link | None) -> str:
     return f"{link.speed_gts:g} GT/s ×{link.width}"
 
 
-def device_block(view: HostView, address: str, width: float) -> Block:
-    """Return a function's box, with the virtual functions that are shown one by one inside it."""
-    device = view.device(address)
-    word = view.index.labels[address][0] if address in view.index.labels else _other(device)
-    kind = _KINDS.get(word, "other")
-    marks = marks_of(view, address)
-    holders = view.holders.get(address, ())
-    inner = width - 2 * _PAD
-    fill, ink = _fill(view, kind, holders)
-    pieces = [*_lines(view, address, word, inner, ink)]
-    chips = [chip(holder, holder.name, inner) for holder in holders]
-    chips += [chip(holder, f"{holder.name} {text}", inner) for holder, text in _slices(view, address)]
-    pieces += [beside(chips, inner)] if chips else []
-    pieces += [mark_row(mark, inner) for mark in marks]
-    content = below(pieces)
-    functions = stacked((_function(view, function, inner) for function in virtual_functions(view, address)), 3)
-    high = content.height + 2 * _PAD - 2 + (functions.height + 3 if functions.groups else 0)
-    held = holders[0].colour if holders and not fill.endswith(f"g{holders[0].colour}") else None
-    shapes = (*_outline(width, high, fill, held, marks), *at(content, _PAD, _PAD))
-    title = "; ".join((_tooltip(view, address, word), *(mark.hover_text for mark in marks)))
-    whole = Group(kind=kind, name=address, shapes=shapes, title=title, data=_data(view, address))
-    return Block(
-        width=width, height=high, groups=(whole, *shifted(functions, _PAD, high - functions.height - _PAD + 1))
-    )
-
-
 def _fill(view: HostView, kind: str, holders: tuple[Holder, ...]) -> tuple[str, str]:
     """Return the styles of a box and of the text in it: by the kind of device, or by the guest that has it."""
     if not view.by_guest:
@@ -248,7 +222,29 @@ def card(view: HostView, bus: str, places: Sequence[Place], most: int, gutter: f
 
 def _branch(view: HostView, place: Place, width: float) -> Block:
     if place.kind == "device" or not place.below:
-        return device_block(view, place.address, width)
+        address = place.address
+        device = view.device(address)
+        word = view.index.labels[address][0] if address in view.index.labels else _other(device)
+        kind = _KINDS.get(word, "other")
+        marks = marks_of(view, address)
+        holders = view.holders.get(address, ())
+        inner = width - 2 * _PAD
+        fill, ink = _fill(view, kind, holders)
+        pieces = [*_lines(view, address, word, inner, ink)]
+        chips = [chip(holder, holder.name, inner) for holder in holders]
+        chips += [chip(holder, f"{holder.name} {text}", inner) for holder, text in _slices(view, address)]
+        pieces += [beside(chips, inner)] if chips else []
+        pieces += [mark_row(mark, inner) for mark in marks]
+        content = below(pieces)
+        functions = stacked((_function(view, function, inner) for function in virtual_functions(view, address)), 3)
+        high = content.height + 2 * _PAD - 2 + (functions.height + 3 if functions.groups else 0)
+        held = holders[0].colour if holders and not fill.endswith(f"g{holders[0].colour}") else None
+        shapes = (*_outline(width, high, fill, held, marks), *at(content, _PAD, _PAD))
+        title = "; ".join((_tooltip(view, address, word), *(mark.hover_text for mark in marks)))
+        whole = Group(kind=kind, name=address, shapes=shapes, title=title, data=_data(view, address))
+        return Block(
+            width=width, height=high, groups=(whole, *shifted(functions, _PAD, high - functions.height - _PAD + 1))
+        )
     return _switch(view, place, width) if place.kind == "switch" else _port(view, place, width)
 
 
