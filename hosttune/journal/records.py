@@ -29,7 +29,8 @@ RETIRED = {
 class Header(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The first line: it identifies the transaction.
 
-    `uptime`: seconds since the boot, where how long ago it was must not depend on a clock that people set.
+    `uptime`: seconds since the boot, where how long ago it was must not depend on a clock that people set. `runs`: the
+    guests for whose end something waits, each with the process that it was then.
     """
 
     schema: str
@@ -44,6 +45,7 @@ class Header(Value, frozen=True, kw_only=True, forbid_unknown_fields=True):
     by: Caller | msgspec.UnsetType = msgspec.UNSET
     source: Source | msgspec.UnsetType = msgspec.UNSET  # of the intent
     uptime: float | msgspec.UnsetType = msgspec.UNSET
+    runs: tuple[tuple[str, str], ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Line(Value, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

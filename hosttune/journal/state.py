@@ -35,6 +35,7 @@ MODES: Mapping[str, int] = {
     "/lock": 0o644,
     "/watch.lock": 0o644,
     "/plan.json": 0o600,
+    "/after-stop": 0o600,
     "/forgotten.json": 0o644,
     f"/{KEPT_GPUS}": 0o600,
     f"/{MADE_FOLDERS}/": 0o755,
@@ -81,6 +82,7 @@ def mode_of(path: str) -> int:
     raise KeyError(path)
 
 
+HOLDERS = "after-stop"  # the guests for whose end something waits, one a line: libvirt's hook reads it
 VALIDATIONS = "validations"  # earlier measurements, for later comparison
 DEVICES = "devices.json"  # one of them: the last one without measurements, without its results
 _MOST_KEPT = 100

@@ -27,7 +27,8 @@ class Answer(Value, frozen=True, kw_only=True):
     """The outcome of one phase on one host: the key `fleet` of RESULTS/HOST/PHASE.json, beside the document's keys.
 
     `host` is the inventory's name. `run` names the run that asked, so that an old file is never taken for a new answer.
-    `exit_code` is the command's; None if there was none. `why`: one line for any answer that is not ok.
+    `exit_code` is the command's; None if there was none. `why`: one line for any answer that is not ok, and for a
+    setting that did not become as wanted. `pending`: guests whose change holds from their next start.
     `reboot_required` and `verdict` are repeated here, so that a wave can be judged without the documents.
     """
 
@@ -41,6 +42,7 @@ class Answer(Value, frozen=True, kw_only=True):
     check: bool = False
     reboot_required: bool | None = None
     verdict: Verdict | None = None
+    pending: tuple[str, ...] = ()
     started: str | None = None
     seconds: float | None = None
 

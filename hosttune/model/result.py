@@ -27,7 +27,7 @@ class Entry(Value, frozen=True, kw_only=True):
     - `failed`: the write was refused, the setting does not exist, or it cannot be read.
     - `reverted`: its original value was written back.
     - `conflict`: another program or person has changed it since, so it was not touched.
-    - `pending`: it takes effect at a reboot or when its guest runs.
+    - `pending`: it takes effect at a reboot or when its guest runs; with `when` "after-stop", when guests have ended.
     - `planned`: a dry run only lists what would be written.
     """
 
@@ -38,9 +38,15 @@ class Entry(Value, frozen=True, kw_only=True):
     after: Any = None
     why: str | None = None
     before_known: bool = True
+    when: Literal["after-stop"] | None = None
 
     def __post_init__(self) -> None:
         close_mappings(self, "before", "want", "after")
+
+    @property
+    def waits(self) -> bool:
+        """Whether its setting does not have the wanted value yet."""
+        return self.outcome == "pending" and self.after != self.want
 
     @property
     def is_unstaged(self) -> bool:
@@ -48,7 +54,7 @@ class Entry(Value, frozen=True, kw_only=True):
 
         The change could not be prepared; a person must make it.
         """
-        return self.outcome == "pending" and self.after != self.want
+        return self.waits and self.when is None
 
 
 class Drift(Value, frozen=True, kw_only=True):
@@ -84,6 +90,7 @@ class Result(Value, frozen=True, kw_only=True):
     drift: tuple[Drift, ...] = ()
     open_transaction: OpenTransaction | None = None
     exit_code: int | None = None  # of the command: 0, 1 or 4; None in results of older versions
+    pending: tuple[str, ...] = ()  # guests whose change holds from their next start, or waits for the end of their run
     notes: tuple[str, ...] = ()  # other things that a person should know
     differences: tuple[str, ...] = ()  # of a dry run: how a guest's definition would change, as a unified diff
     writes: tuple[str, ...] = ()  # of a dry run: every change in order; guests' files by size and sha256

@@ -57,7 +57,8 @@ def short_value(value: Any) -> str:
 
 def change_text(now: str, then: str) -> str:
     """Return what changes, in words of `short_value`: contents of the same size are only said to be others."""
-    return f"{now}, edited" if now == then and now.startswith("(") else f"{now} -> {then}"
+    same = f"{now}, edited" if now.startswith("(") else f"{now} as before, only noted as wanted"
+    return same if now == then else f"{now} -> {then}"
 
 
 def targets_text(kind: str, targets: Sequence[str]) -> tuple[str, str]:

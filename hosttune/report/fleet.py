@@ -43,6 +43,7 @@ from hosttune.report.fleet_groups import (
     median_name,
     occasion,
     outlier_words,
+    pending,
     results_left_out,
     summary,
     troubles,
@@ -112,6 +113,7 @@ def fleet_report(report: FleetReport) -> Report:
                 lead="Worst first; the same failure of many hosts is one line.",
                 blocks=_steps(report),
             ),
+            Entries(heading="Done, apart", parts=tuple(_apart(report)), numbered=False),
             Entries(heading="Statements of devices", parts=tuple(_statements(report)), numbered=False),
             Entries(heading="Waves", parts=tuple(_waves(report)), numbered=False),
             Section(
@@ -176,6 +178,22 @@ def _step(one: Trouble) -> Entry:
         facts=_given(("hosts", Names(one.hosts)), ("expected", one.expected), ("actual", actual), ("do", one.hint)),
         strong="do",
     )
+
+
+def _apart(report: FleetReport) -> Iterator[Entry]:
+    """Yield what is done and not as wanted yet: guests that run as before their change, settings with another value."""
+    if waits := pending(report):
+        hosts = Names(tuple(f"{host} ({', '.join(guests)})" for host, guests in waits.items()))
+        do = "shut each guest down when it suits, then hosttune apply --start: its next start has the change"
+        yield Entry(
+            title=f"update pending: {count(len(waits), 'host')}",
+            facts=_given(("hosts", hosts), ("do", do)),
+            strong="do",
+        )
+    told = ((one, line.host) for line in report.hosts for one in line.answers if one.outcome == "ok")
+    for why, names in grouped((one.why, host) for one, host in told if one.why).items():
+        facts = _given(("hosts", Names(tuple(dict.fromkeys(names)))))
+        yield Entry(title=why, mark=Mark("warn", "other value"), facts=facts)
 
 
 def _given(*facts: tuple[str, str | Names | None]) -> tuple[tuple[str, str | Names], ...]:

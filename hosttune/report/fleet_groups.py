@@ -117,7 +117,14 @@ def headline(report: FleetReport) -> str:
     if not report.hosts:
         return "no hosts"
     found = [f"{number_of} {VERDICT_WORDS[verdict]}" for verdict, number_of in verdicts(report).items() if number_of]
+    found += [f"update pending on {len(waits)}"] if (waits := pending(report)) else []
     return f"{count(len(report.hosts), 'host')}: {', '.join(found)}"
+
+
+def pending(report: FleetReport) -> dict[str, tuple[str, ...]]:
+    """Return the hosts on which guests still run as before their change, with these guests."""
+    told = {line.host: [name for one in line.answers for name in one.pending] for line in report.hosts}
+    return {host: tuple(dict.fromkeys(names)) for host, names in told.items() if names}
 
 
 def meaning(report: FleetReport) -> str:

@@ -96,9 +96,9 @@ def plan_report(plan: Plan, host: Host) -> Report:
                 for guest in plan.guests
                 if guest.change != "keep"
             ),
-            *action_sections(plan.actions, host, signed=plan.based_on is not None),
+            *action_sections(plan.actions, host),
             finding_table("Findings", others),
-            Lines(lines=(_last_line(plan),) if plan.based_on is not None else ()),
+            Lines(lines=(_last_line(plan),)),
         ),
     )
 
@@ -137,6 +137,8 @@ def _last_line(plan: Plan) -> str:
     guests = f"{count(made, 'guest')} to add, {changed} to change, {len(plan.removals)} to take away"
     settings = f"{count(due.count('set'), 'setting')} to write, {due.count('back')} to put back{later}"
     following = "hosttune apply" if not plan.unplaced else "correct the intent"
+    if plan.based_on is None and not plan.unplaced:
+        following = "plan and apply on the host itself"
     if plan.unplaced and all(one.stays for one in plan.unplaced) and plan.source and plan.source.kind == "file":
         following = f"hosttune apply --intent {shlex.quote(plan.source.name or 'FILE')} applies the rest"
     return f"{guests}; {settings}; next: {following}"
@@ -317,20 +319,18 @@ def unplaced_sections(guests: Sequence[Unplaced]) -> Iterator[Section]:
 # --- actions and findings ------------------------------------------------------------------------------------
 
 
-def action_sections(actions: Sequence[Action], host: Host, *, signed: bool = False) -> Iterator[Section]:
+def action_sections(actions: Sequence[Action], host: Host) -> Iterator[Section]:
     """Yield what `hosttune apply` would change: actions that differ only in their target are one entry.
 
-    `signed`: each has a sign as guests have: + where there was nothing, - for what goes back, ~ for all others.
+    Each has a sign as guests have: + where there was nothing, - for what goes back, ~ for all others.
     """
     for effect, heading in (("now", "Actions, effective at once"), ("reboot", "Actions, effective after a reboot")):
         entries = []
         for group in alike([action for action in actions if action.effect == effect]):
             change, *told = action_lines(group, host)
-            if signed:
-                sign = "-" if group[0].change == "back" else "+" if _known_absent(group[0], host) else "~"
-                change = f"{sign} {change}"
+            sign = "-" if group[0].change == "back" else "+" if _known_absent(group[0], host) else "~"
             mark = Mark("warn", "needed") if group[0].needed else None
-            entries.append(Entry(title=change, mark=mark, facts=tuple(("", line) for line in told)))
+            entries.append(Entry(title=f"{sign} {change}", mark=mark, facts=tuple(("", line) for line in told)))
         lead = "needed: the guest cannot work without it" if any(one.mark for one in entries) else ""
         block = Entries(parts=tuple(entries), numbered=False, whole=True)
         yield Section(heading=heading, lead=lead, blocks=(block,))

@@ -88,9 +88,7 @@ def verdict(result: Result, code: int = SUCCESS) -> str:
     if not result.state_known:
         return f"{result.host or 'this host'}: what is applied is unknown"
     if result.verb == "status":
-        number = sum(
-            1 for entry in result.entries if entry.outcome not in ("ignored", "conflict") and not entry.is_unstaged
-        )
+        number = sum(1 for entry in result.entries if entry.outcome not in ("ignored", "conflict") and not entry.waits)
         force = count(number, "setting") if number else "nothing"
         drifted = len(result.drift) or "none"
         return f"{result.host or 'this host'}: {force} in force" + (f", {drifted} drifted" if number else "")
@@ -148,7 +146,7 @@ def _values(entry: Entry) -> str:
     kind = entry.action.partition(":")[0]
     before, want, after = (short_value(setting_value(kind, one)) for one in (entry.before, entry.want, entry.after))
     before = before if entry.before_known or before != NOTHING else "unknown"
-    if entry.outcome == "already":
+    if entry.outcome == "already" or (entry.outcome == "pending" and before == want):
         return after
     if entry.outcome in ("clamped", "failed", "stuck", "conflict", "ignored"):
         return f"{before} -> {want}, {'still' if entry.after == entry.before else 'now'} {after}"

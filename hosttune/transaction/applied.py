@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
+from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput, Refused, Unreadable
+from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.journal import RETIRED, Record, Transaction
 from hosttune.journal.force import Standing, cut
 from hosttune.journal.register import read_register
 from hosttune.journal.state import unseen_journals
 from hosttune.machine.system import STATE_INSIDE
+from hosttune.model.force import InForce
 from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import freeze
 from hosttune.settings.explains import Explains
@@ -251,11 +254,31 @@ def _look(site: Site, record: Record) -> Drift | str | None:
         ours = partial(site.pages_of_runs, setting.target)
         if isinstance(setting, MayGiveLess) and setting.is_needed(site.system, now, expected, ours):
             return None
-        why = "; ".join(setting.differences(now, expected)) if isinstance(setting, Explains) else ""
+        texts: Sequence[str] = setting.differences(now, expected) if isinstance(setting, Explains) else ()
+        if isinstance(setting, AdoptedDefinition):
+            texts = _adopted_otherwise(site, setting.target, now, expected, texts)
+            if not texts:
+                return None
+        why = "; ".join(texts)
         return Drift(action=names_of(record, setting)[0], expected=expected, actual=now, why=why or None)
     if setting.scope == BOOT and not setting.agrees(works, freeze(record.new)):
         return "pending"
     return None
+
+
+def _adopted_otherwise(site: Site, name: str, now: Any, expected: Any, all_texts: Sequence[str]) -> Sequence[str]:
+    """Return in what a definition differs that its adoption decides; all else is its owner's. Else all differences."""
+    from hosttune.planning.adopting import change_definition  # few hosts have adopted guests
+
+    adopted = next((one.adopted for one in (site.in_force() or InForce()).guests if one.name == name), None)
+    try:
+        was, facts = read_domain(expected), read_domain(now)
+        if adopted is None or (was.uuid, was.vcpus, was.memory_bytes) != (facts.uuid, facts.vcpus, facts.memory_bytes):
+            return all_texts or (f"guest {name} is another one",)
+        changes = change_definition(now, adopted)[1]
+    except (BadInput, AttributeError):  # it is gone, or no definition
+        return all_texts or (f"guest {name} is not defined",)
+    return tuple(f"{one.element}: wanted {one.becomes}, found {one.was}" for one in changes)
 
 
 def _as_left(setting: Setting, record: Record, now: Any) -> bool:

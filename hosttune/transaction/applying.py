@@ -11,7 +11,7 @@ import msgspec
 from hosttune.errors import BadInput, Declined, Refused
 from hosttune.inventory.bare import runs
 from hosttune.journal import Record, Store, Transaction
-from hosttune.journal.force import cut, left_by
+from hosttune.journal.force import ADOPTED, GUEST, cut, left_by, newest_plan
 from hosttune.journal.records import TAKING_AWAY
 from hosttune.journal.state import load, mode_of, save
 from hosttune.knobs.registry import given_up
@@ -132,7 +132,8 @@ def apply(
             notes = (f"nothing was changed: {one.step.name} is needed" for one in lacking)
             return _unchanged(site, transactions, verb, lacking, *notes), NO
         if not todo:
-            return _unchanged(site, transactions, verb, prepared), SUCCESS
+            done = _unchanged(site, transactions, verb, prepared)
+            return msgspec.structs.replace(done, pending=_pending_guests(host, plan, prepared)), SUCCESS
         site.refuse_lost(transactions)
         removed = [one.step.origin for one in todo if one.step.origin is not None]
         refuse_between_tenants(site.system, store, removed)
@@ -155,8 +156,14 @@ def look(site: Site, wanted: Wanted, host: Host, transactions: Sequence[Transact
     known = [one.record for one in rows.in_force]
     removed = removal_steps(wanted.plan, known)
     running = {guest.name for guest in host.guests or () if runs(guest)}
+    newest = newest_plan(transactions, site.plan_of) if wanted.waiting else None
+    over = () if newest is None or newest[1] != wanted.plan else site.waiting(transactions)
+    ended = {action.id for action, held in over if not held}  # the guest may run anew
     waits = [
-        step for step in wanted.waiting if host.guests is None or not step.holders or running.intersection(step.holders)
+        step
+        for step in wanted.waiting
+        if not ended.issuperset(action.id for action in step.actions)
+        and (host.guests is None or not step.holders or running.intersection(step.holders))
     ]
     now = [step for step in wanted.waiting if step not in waits]
     targets = {step.name for step in now}
@@ -222,6 +229,17 @@ def _unchanged(
     return Result(host=site.hostname, verb=_VERBS[verb], entries=found, reboot_required=waits, notes=told)
 
 
+def _pending_guests(host: Host, plan: Plan, prepared: Sequence[Prepared]) -> tuple[str, ...]:
+    """Return the guests that run otherwise than they are now defined, or on what goes back once they have stopped."""
+    edited = {
+        one.step.setting.target for one in prepared if one.verdict == TODO and one.step.setting.kind in (GUEST, ADOPTED)
+    }
+    edited |= {name for one in prepared if one.verdict == PENDING for name in one.step.holders}
+    planned = {guest.name for guest in plan.guests}
+    running = (guest for guest in host.guests or () if runs(guest))
+    return tuple(one.name for one in running if one.name in edited or (one.name in planned and one.next_start))
+
+
 def is_inapplicable(one: Prepared) -> bool:
     """Return whether the step's setting does not exist on this host and no guest needs it.
 
@@ -262,13 +280,17 @@ def _carried(
     remember_gpus(store, host, todo)
     number = next_number(transactions)
     store.keep_plan(number, starting.plan.to_json())
-    journal = store.begin(number, **facts_of(site, verb, source=starting.plan.source, digest=host.digest))
+    pending = _pending_guests(host, starting.plan, prepared)
+    facts = facts_of(site, verb, source=starting.plan.source, digest=host.digest, runs=site.runs(pending) or None)
+    journal = store.begin(number, **facts)
     try:
         carried = carry_out(site.system, journal, todo, say, starting.look_again)
     finally:
         journal.close()
     transactions = site.transactions()
     transaction = next(one for one in transactions if one.header.number == number)
+    if carried.succeeded:
+        site.keep_holders(transactions)
     found = _entries(site, prepared, todo, carried, transaction)
     result = Result(
         host=site.hostname,
@@ -277,6 +299,7 @@ def _carried(
         reboot_required=waits_for_boot(prepared) or _staged(todo, carried) or reboot_required(site, transactions),
         entries=found,
         open_transaction=described(transaction) if transaction.is_open else None,
+        pending=pending if carried.succeeded else (),
         notes=(
             *inapplicable_notes(prepared),
             *_notes(carried, todo),

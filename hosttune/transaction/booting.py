@@ -114,6 +114,8 @@ def finish(site: Site, store: Store, say: Say) -> tuple[list[Entry], bool]:
         with contextlib.suppress(BadInput, Refused):  # a device between two tenants: its hand-over is first
             refuse_between_tenants(site.system, store, [one.step.origin for one in todo if one.step.origin])
             found += _finished(site, store, next_number(known), todo, say)
+    if found:
+        site.keep_holders(site.transactions())
     return found, any(row.outcome not in (*_FINE, "reverted", "clamped") for row in found)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pwd
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from hosttune.journal.force import (
     waiting,
     without_retired,
 )
-from hosttune.journal.state import unseen_journals
+from hosttune.journal.state import HOLDERS, mode_of, save, unseen_journals
 from hosttune.machine.archive import open_system
 from hosttune.machine.capture import Archive
 from hosttune.machine.scratch import Scratch
@@ -133,14 +134,32 @@ class Site:
         newest = newest_plan(known, self.plan_of)
         if newest is None:
             return ()
-        left = tuple(waiting(known, *newest))
-        boots = {newest[0].header.boot_id, self.boot_id}
+        header, left = newest[0].header, tuple(waiting(known, *newest))
+        boots, before = {header.boot_id, self.boot_id}, dict(header.runs or ())
         held = {
-            name: (len(boots) == 1 or None in boots) and self._may_run(name)
+            name: (len(boots) == 1 or None in boots) and self._may_run(name) and not self._ran_anew(name, before)
             for action in left
             for name in action.holders
         }
         return tuple((action, any(held[name] for name in action.holders)) for action in left)
+
+    def runs(self, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
+        """Return these guests with the process that each is now, those of which it is known."""
+        from hosttune.hypervisor.connection import identity_of, process_of
+
+        pids = {name: process_of(self.system, name) for name in sorted(set(names))}
+        found = ((name, identity_of(self.system, pid)) for name, pid in pids.items() if pid is not None)
+        return tuple((name, process) for name, process in found if not process.endswith("?"))
+
+    def _ran_anew(self, name: str, before: Mapping[str, str]) -> bool:
+        return name in before and any(process != before[name] for _, process in self.runs([name]))
+
+    def keep_holders(self, transactions: Iterable[Transaction]) -> None:
+        """Write the list of guests at whose end libvirt's hook starts the boot unit, which else finds none."""
+        with contextlib.suppress(BadInput):
+            held = {name for action, runs in self.waiting(transactions) if runs for name in action.holders}
+            path = os.path.join(self.store.folder if self.store else "", HOLDERS)
+            save(path, "".join(f"{name}\n" for name in sorted(held)), mode=mode_of(HOLDERS))
 
     def pages_of_runs(self, pool: str) -> int:
         """Return how many pages of a pool (the path of its nr_hugepages) the guests in force that may run have."""

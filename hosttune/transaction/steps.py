@@ -350,6 +350,7 @@ def entries(
                 after=part_of(step.setting, after, name),
                 why=why,
                 before_known=known,
+                when="after-stop" if outcome == VERDICT_OUTCOMES[PENDING] and step.holders else None,
             )
         )
     return tuple(made)

@@ -337,20 +337,23 @@ class ActionModule(ActionBase):
                     None,
                 )
             document = None
-        for name in ("outcome", "why", "exit_code", "reboot_required", "verdict"):
+        for name in ("outcome", "why", "exit_code", "reboot_required", "verdict", "pending"):
             answer[name] = found.get(name)
         answer["changed"] = bool(found.get("changed"))
         store(path, asked, answer, document, sealed=found.get("sealed", False))
         ok = answer["outcome"] == "ok"
         told = ("outcome", "why", "exit_code", "seconds", "changed")
         result = {name: value for name, value in answer.items() if name in told or value is not None}
-        result.update(failed=not ok, msg="ok" if ok else f"{answer['outcome']}: {answer['why']}")
+        waits = [f"update pending: {', '.join(answer['pending'])}"] if answer["pending"] else []
+        apart = "; ".join([*([answer["why"]] if ok and answer["why"] else []), *waits])
+        result.update(failed=not ok, msg=(apart or "ok") if ok else f"{answer['outcome']}: {answer['why']}")
         if answer["outcome"] == "unreachable" and not boolean(self._task.args.get("rescue", False), strict=False):
             result.update(unreachable=True, failed=False)
         # Ansible shows no message of a task that succeeded, but it shows warnings. `hosttune fleet` names its runs, and
         # its report has them.
         warns = document and found.get("verdict") == "warn" and asked.get("run") == RUN
         warned = ANSWER.warned(json.loads(document)) if warns else ""
+        warned = warned or (apart if asked.get("run") == RUN else "")
         if warned:
             result["warnings"] = [f"{answer['host']}: {answer['phase']}: {warned}"]
         if found.get("diff"):

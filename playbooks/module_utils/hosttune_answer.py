@@ -27,6 +27,7 @@ WORDS = {
     127: "not-installed",
 }
 OUTSIDE = "a QEMU guest outside libvirt"  # as hosttune's discovery names the problem
+BAD = ("failed", "stuck", "conflict", "clamped", "ignored", "fail", "unknown")  # outcomes, worst first
 NEEDS_PERSON = 4  # nothing else that is wrong may hide it
 KERNEL_FILES = re.compile(r"/(sys|proc)/")
 FULL = re.compile(r"No space left on device|ENOSPC|[Qq]uota exceeded|EDQUOT")
@@ -74,7 +75,8 @@ def judged(asked: dict, check: bool, code: int, out: bytes, err: str) -> dict:
         raise NoAnswer("unknown", f"exit code {code}: {why}")
     if outcome != "ok" and code != NEEDS_PERSON and (FULL.search(err) or filled(document)):
         outcome = "disk-full"  # a plan that could not be saved, say: it is printed all the same
-    answer.update(outcome=outcome, why=None if outcome == "ok" else why or no(document), document=out.decode("utf-8"))
+    why = (bad_entries(document) or [None])[0] if outcome == "ok" else why or no(document)
+    answer.update(outcome=outcome, why=why, document=out.decode("utf-8"))
     return answer
 
 
@@ -152,6 +154,7 @@ def facts(asked: dict, check: bool, document: dict, err: str) -> dict:
         ours = any(entry.get("outcome") not in ("ignored", "conflict") for entry in entries)  # a revert leaves those
         answer["changed"] = (ours if phase == "revert" else planned) if check else bool(document.get("changed"))
         answer["reboot_required"] = document.get("reboot_required")
+        answer["pending"] = document.get("pending")
     return answer
 
 
@@ -207,27 +210,31 @@ def reason(err: str) -> str:
     return lines[-1].strip() if lines else ""
 
 
+def bad_entries(document: dict) -> list[str]:
+    """The entries of a result that are not as wanted, the worst first, each with its reason."""
+    entries = [entry for entry in document.get("entries") or [] if entry.get("outcome") in BAD]
+    entries.sort(key=lambda entry: BAD.index(entry["outcome"]))
+    return [f"{entry.get('action')}: {entry.get('why') or entry['outcome']}" for entry in entries]
+
+
 def no(document: dict) -> str:
     """Why a document without a word on standard error is a no: its first three bad lines, the worst first.
 
     What got worse comes first: beside the faults that a host had before it would not be seen. What was taken back is
     told only where nothing else is: it is what went well.
     """
-    bad = ("failed", "stuck", "conflict", "clamped", "ignored", "fail", "unknown")
     told = [f"worse than before: {line}" for line in document.get("worse") or []]
-    entries = [entry for entry in document.get("entries") or [] if entry.get("outcome") in bad]
-    entries.sort(key=lambda entry: bad.index(entry["outcome"]))
-    told += [f"{entry.get('action')}: {entry.get('why') or entry['outcome']}" for entry in entries]
+    told += bad_entries(document)
     told += unclean(document)
     told += [f"{one.get('subject')}: {one.get('text')}" for one in document.get("reasons") or []]
     told += [
         f"guest {guest.get('guest')} is not placed: {'; '.join(guest.get('why') or ['no reason given'])}"
         for guest in document.get("unplaced") or []
     ]
-    results = [result for result in document.get("results") or [] if result.get("outcome") in bad]
+    results = [result for result in document.get("results") or [] if result.get("outcome") in BAD]
     told += [
         f"{result['check']} {result.get('subject')}: {result['outcome']}"
-        for result in sorted(results, key=lambda result: bad.index(result["outcome"]))
+        for result in sorted(results, key=lambda result: BAD.index(result["outcome"]))
     ]
     told += [
         f"{drift.get('action')}: "

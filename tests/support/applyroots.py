@@ -35,7 +35,7 @@ JOURNAL = f"{STATE}/transactions/000001.jsonl"
 _LEFT_BEHIND = (STATE, ".hosttune/commands/nvml", "sys/bus/pci/drivers/vfio-pci")
 _MADE_ON_THE_WAY = ("var", "var/lib", "sys/bus/pci/drivers")  # folders that a capture may lack
 RESULT = {"schema", "host", "verb", "changed", "reboot_required", "entries", "drift", "open_transaction"}
-ENTRY = {"action", "outcome", "before", "want", "after", "why", "before_known"}
+ENTRY = {"action", "outcome", "before", "want", "after", "why", "before_known", "when"}
 OUTCOMES = {"done", "already", "clamped", "ignored", "stuck", "failed", "reverted", "conflict", "pending"}
 
 
@@ -250,6 +250,15 @@ def planned(root: Path, name: str, *options: str) -> Path:
     path = root.parent / f"{name}.json"
     network = [] if {"-f", "--disk", "--adopt", "--adopt-all"} & set(options) else ["--network", "default"]
     assert run(["plan", "--root", str(root), *options, *network, "--out", str(path)]) == 0
+    return path
+
+
+def applied(pristine: Path, folder: Path, intent: str) -> Path:
+    """A root in which an intent is in force, for tests to copy: hard links of `pristine`, but for what was written."""
+    path, file = folder / "root", folder / "intent.yaml"
+    subprocess.run(["cp", "-al", str(pristine), str(path)], check=True)
+    file.write_text(intent)
+    assert run(["apply", "--root", str(path), "--intent", str(file), "--yes"]) == 0
     return path
 
 

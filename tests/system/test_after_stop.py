@@ -18,6 +18,8 @@ A = {"name": "a", "gpus": 2, "memory": "64GiB", "vcpus": 16}
 B = {"name": "b", "gpus": 1, "memory": "32GiB", "vcpus": 8}
 LESS = {**A, "gpus": 1, "memory": "32GiB", "vcpus": 8}
 DOMSTATE = ".hosttune/commands/virsh-domstate-a"
+PROCESSES, STAT = ".hosttune/commands/qemu-processes", "proc/1000/stat"
+LIST = "var/lib/hosttune/after-stop"
 POOL = "sys/devices/system/node/node0/hugepages/hugepages-1048576kB/"
 
 
@@ -36,13 +38,21 @@ def changed(pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         day.apply().ended()
         day.log = [host for host, _ in day.places()["a"].devices]
         day.root.put(DOMSTATE, "running\n")
+        day.root.put(PROCESSES, "1000 a\n")
+        began(day, 4711)
         day.root.put(POOL + "free_hugepages", str(int(day.root.get(POOL + "free_hugepages")) - 64))
         before = written(day)
         day.intent = {"version": 1, "guests": [LESS]}
         result = day.apply().ended()
         assert written(day) == before
+        assert result["pending"] == ["a"]
         assert any("virsh shutdown a, then hosttune apply --start" in (one["why"] or "") for one in result["entries"])
         yield day
+
+
+def began(day: Day, ticks: int) -> None:
+    """The guest's process, and when it started (proc(5), stat, field 22)."""
+    day.root.put(STAT, f"1000 (qemu-system-x86) S {'0 ' * 18}{ticks} 0\n")
 
 
 def waits(day: Day) -> set[str]:
@@ -78,16 +88,32 @@ def test_the_first_look_after_its_end_does_it(changed: Day, way: Callable[[Day],
     before = written(changed)
     if way is not by_intent:  # a scratch root has one definition of a guest: a plan would take it for that of the run
         way(changed)
-    assert written(changed) == before
-    (changed.root.path / DOMSTATE).unlink()
+    assert (written(changed), changed.root.get(LIST)) == (before, "a")
+    for name in (DOMSTATE, PROCESSES, STAT):
+        (changed.root.path / name).unlink()
+    (changed.root.path / STAT).parent.rmdir()
     changed.root.put(POOL + "free_hugepages", changed.root.get(POOL + "nr_hugepages"))
     way(changed)
     pages, drivers = written(changed)
     assert (pages, sorted(drivers.values())) == ("64", ["nvidia", "vfio-pci"])
-    assert waits(changed) == set()
+    assert (waits(changed), changed.root.get(LIST)) == (set(), "")
     again = [one["action"] for one in changed.apply().ended()["entries"] if one["outcome"] == "done"]
     assert set(again) <= {"irqbalance-ban:irqbalance"}  # the planner says it for the guests that there are now
     check_back(changed)
+
+
+@pytest.mark.parametrize("way", [by_apply, by_boot, by_keep])
+def test_a_guest_that_was_restarted_has_ended_its_run(changed: Day, way: Callable[[Day], None]) -> None:
+    """It runs at every look, by another process: by its new definition."""
+    way(changed)
+    assert written(changed)[0] == "96"
+    began(changed, 9000)
+    changed.root.put(POOL + "free_hugepages", str(int(changed.root.get(POOL + "nr_hugepages")) - 32))
+    assert "its guest has stopped" in changed("status").out
+    way(changed)
+    pages, drivers = written(changed)
+    assert (pages, sorted(drivers.values())) == ("64", ["nvidia", "vfio-pci"])
+    assert waits(changed) == set()
 
 
 def test_after_a_reboot_the_new_values_are_set(changed: Day) -> None:

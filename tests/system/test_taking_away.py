@@ -11,6 +11,7 @@ from faultkills import options_of
 from faultkinds import DIGEST, EXAMPLES, VM, Example, host
 from faultlab import Faults, difference, fresh_root, kill, quiet, run_forked, site_on, transactions, tree_of
 from msgspec.structs import replace
+from sweeps import sample
 
 from hosttune.domain.writer import domain_xml
 from hosttune.errors import Refused
@@ -21,6 +22,7 @@ from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan, Removal
 from hosttune.model.result import Result
 from hosttune.transaction import Options, apply_plan, recover, revert, status
+from hosttune.transaction.booting import reapply
 from hosttune.transaction.site import Site
 
 GOVERNOR = "sys/devices/system/cpu/cpu{}/cpufreq/scaling_governor"
@@ -162,7 +164,7 @@ def test_a_cut_at_every_write_leaves_old_or_new(
     new = tree_of(root)
     assert points > 20
     assert difference(old, new)
-    for at in range(1, points + 1, 1 if points < 60 else points // 40):
+    for at in sample(f"cut {job.__name__}", range(1, points + 1, 1 if points < 60 else points // 40), 12):
         where = applied(tmp_path / "again")
         ended = run_forked(where, job, Faults(at=at, act=kill), watch=False)
         assert ended.code is None, at
@@ -172,3 +174,31 @@ def test_a_cut_at_every_write_leaves_old_or_new(
         assert left == copies, (at, ended.fired, left)  # a copy beside the original that is in its place does no harm
         assert kept(where) or (where / NVRAM).read_text() == "variables"
         assert not any(one.is_open for one in transactions(where))
+
+
+@pytest.mark.parametrize("job", [take_away, update])
+def test_a_power_cut_at_a_write_leaves_old_or_new(
+    root: Path, tmp_path: Path, job: Callable[[Site], tuple[Result, int]]
+) -> None:
+    """The journal's end is torn, and the boot has its own values: recover, then the boot unit."""
+    sides = {"old": tree_of(root)}
+    points = run_forked(root, job, Faults(), watch=False).count
+    sides["new"] = tree_of(root)
+    ended = set()
+    for at in sample(f"power cut {job.__name__}", range(1, points + 1), 8):
+        where = applied(tmp_path / "again")
+        run_forked(where, job, Faults(at=at, act=kill), watch=False)
+        with max(where.glob("var/lib/hosttune/transactions/*.jsonl")).open("ab") as journal:
+            journal.write(b"\0" * 512)
+        for name, content in FILES.items():
+            if name.startswith("sys/") and isinstance(content, str):
+                (where / name).write_text(content)
+        booted = site_on(where, boot_id="22222222-3333-4444-8555-666666666666")
+        assert recover(booted, quiet)[1] == 0, at
+        assert reapply(booted, quiet)[1] == 0, at
+        left = {name: difference(side, tree_of(where)) for name, side in sides.items()}
+        best = min(left, key=lambda name: len(left[name]))
+        assert [text for text in left[best] if "/removed/vm-" not in text] == [], (at, best)
+        assert not any(one.is_open for one in transactions(where))
+        ended.add(best)
+    assert ended == {"old", "new"}

@@ -154,7 +154,8 @@ def pending_reboot(evidence: Evidence) -> Iterable[CheckResult]:
     if applied_state is None:
         yield result
         return
-    waiting = [entry.action for entry in applied_state.entries if entry.outcome == "pending"]
+    pending = [entry for entry in applied_state.entries if entry.outcome == "pending"]
+    waiting = [entry.action for entry in pending if entry.when is None]  # a reboot is not what the others wait for
     source = "hosttune status"
     expected = "nothing waits for a reboot"
     if not waiting and not applied_state.reboot_required:
@@ -199,7 +200,7 @@ def _in_force(check: str, applied_state: Result) -> CheckResult:
     by_outcome = {
         word: [entry.action for entry in applied_state.entries if entry.outcome == word] for word in _NOT_IN_FORCE
     }
-    number = sum(not entry.is_unstaged for entry in applied_state.entries) - sum(map(len, by_outcome.values()))
+    number = sum(not entry.waits for entry in applied_state.entries) - sum(map(len, by_outcome.values()))
     kept = number - len(applied_state.drift)
     short = [
         entry.action for entry in applied_state.entries if entry.outcome in ("clamped", "ignored", "stuck", "failed")

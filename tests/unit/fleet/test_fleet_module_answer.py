@@ -71,6 +71,15 @@ def test_a_no_tells_the_worst_with_its_reason(answer: ModuleType, document: dict
     assert answer.no(document) == said
 
 
+def test_a_success_names_what_is_not_as_wanted_and_whose_change_waits(answer: ModuleType) -> None:
+    entries = [{"action": "a", "outcome": "done"}, {"action": "p", "outcome": "ignored", "why": "the firmware decides"}]
+    document = {"schema": "hosttune.result/v1", "verb": "apply", "entries": entries, "pending": ["g"]}
+    found = answer.meant(
+        {"phase": "apply"}, {"exit_code": 0, "out": json.dumps(document), "err": ""}, check=False, diff=False
+    )
+    assert (found["outcome"], found["why"], found["pending"]) == ("ok", "p: the firmware decides", ["g"])
+
+
 def test_a_diff_names_a_guests_files_and_holds_none_of_them(answer: ModuleType) -> None:
     files = {"seed/user-data": "#cloud-config\nruncmd: []\n", "bundle/run": "#!/bin/sh\nexit\n"}
     entry = {"action": "guest-files:g", "outcome": "planned", "before": None, "want": files}

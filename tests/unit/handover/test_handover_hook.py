@@ -18,6 +18,7 @@ from hosttune.model.clock import now_text
 from hosttune.model.quarantine import DeviceRecord, Register
 from hosttune.model.starts import QUARANTINED, REGISTER, STARTS, count_starts, quarantine_list, start_line
 from hosttune.model.values import to_json
+from hosttune.settings.dropin import UNIT_NAME
 from hosttune.settings.hook import PLACE, hook_text, recording_of
 
 GPU, VF, OTHER = "0000:41:00.0", "0000:41:00.4", "10000:c1:1f.7"
@@ -112,6 +113,26 @@ def test_a_function_of_a_pool_is_known_at_the_start(state: Path, call: Call) -> 
 def test_only_a_start_counts(operation: str, state: Path, call: Call) -> None:
     assert call(XML, operation).returncode == 0
     assert recorded(state) == []
+
+
+@pytest.mark.parametrize(("then", "guests"), [("sleep 60", "vm\n"), ("exit 1", "other\nvm\n")])
+def test_the_end_of_a_run_starts_the_boot_unit(
+    then: str, guests: str, state: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only for a guest for whose end a change waits. libvirt waits for the script, so the script waits for nothing."""
+    told = state / "told"
+    os.mkfifo(told)
+    program = state / "systemctl"
+    program.write_text(f'#!/bin/sh\necho "$@" >{told}\n{then}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{state}:{os.environ['PATH']}")
+    for before in ("", "v\nvm2\n"):
+        (state / "after-stop").write_text(before)
+        assert call(XML, "release").returncode == 0
+    (state / "after-stop").write_text(guests)
+    done = call(XML, "release")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert told.read_text() == f"--no-block restart {UNIT_NAME}\n"
 
 
 def test_a_guest_without_host_devices_leaves_no_line(state: Path, call: Call) -> None:
