@@ -27,7 +27,8 @@ from hosttune.gpu.nvml_facts import parse_nvml
 from hosttune.gpu.vendor import Answer, Bench, Part, Vendor, always, ask, awake, fill
 from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
-from hosttune.model.host import Gpu, Mig, PciDevice, Peer, Problem
+from hosttune.model.gpu import Gpu, Mig, Peer
+from hosttune.model.host import PciDevice, Problem
 
 # pci.ids (pciutils/pciids 2026.08.22); product names of open-gpu-kernel-modules g_nv_name_released.h and nvidia-smi.
 MODELS = {

@@ -16,7 +16,8 @@ from hosttune.bench.baselines import Standard, shipped_peaks
 from hosttune.errors import BadInput
 from hosttune.gpu import generation_of
 from hosttune.model.devicepath import DevicePath, Hop
-from hosttune.model.host import Gpu, Host, Link, Nic
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host, Link, Nic
 from hosttune.predicting.formulas import pcie_gb_per_s
 from hosttune.predicting.pairs import Join, join
 from hosttune.predicting.shape import of_host
