@@ -36,8 +36,7 @@ from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.affinity import EMULATOR, Affinity, masks, read_affinity, thread_of
 from hosttune.model.values import CpuSet, FrozenMap, parse_cpus
-from hosttune.settings.setting import GUEST_STAGE, refuse
-from hosttune.settings.traits import WrittenTogether
+from hosttune.settings.setting import GUEST_STAGE, WrittenTogether, refuse
 
 PIN = "virsh-pin-"  # name of the call, followed by the guest's name; its value is a thread and its CPUs
 _COMMANDS = {"vcpu": "vcpupin", EMULATOR: "emulatorpin", "iothread": "iothreadpin"}

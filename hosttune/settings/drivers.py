@@ -17,9 +17,7 @@ from hosttune.machine.system import System
 from hosttune.model import pciclass, sysfs
 from hosttune.model.host import Host
 from hosttune.model.values import FrozenMap
-from hosttune.settings.function import DEVICES, OfFunction, driver_of
-from hosttune.settings.setting import refuse
-from hosttune.settings.traits import TakesDevice
+from hosttune.settings.setting import DEVICES, OfFunction, TakesDevice, driver_of, refuse
 
 DRIVERS = sysfs.PCI_DRIVERS
 VFIO = "vfio-pci"

@@ -18,8 +18,7 @@ from hosttune.settings.bootloader import COMMAND_LINE_SIZE, WORD, BootLoader, St
 from hosttune.settings.grub import Grub
 from hosttune.settings.grubby import Grubby
 from hosttune.settings.kernelinstall import KernelInstall
-from hosttune.settings.setting import BOOT, KEEP_STAGE, refuse
-from hosttune.settings.traits import WrittenTogether
+from hosttune.settings.setting import BOOT, KEEP_STAGE, WrittenTogether, refuse
 
 # --- which boot loader a machine has -------------------------------------------------------------------------
 

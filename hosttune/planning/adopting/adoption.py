@@ -19,7 +19,7 @@ from hosttune.domain.facts import DomainFacts
 from hosttune.domain.reader import read_domain
 from hosttune.inventory.resources import Resources, held_by_guests, read_resources
 from hosttune.inventory.sizing import PlanningContext, read_field
-from hosttune.knobs.actions import make_action
+from hosttune.knobs.knob import make_action
 from hosttune.model.host import Host, RunningGuest, VcpuPin
 from hosttune.model.intent import Intent, is_guest_name
 from hosttune.model.plan import Action, Cell, Finding, Plan, PlannedGuest, PlannedPin, Unplaced

@@ -12,12 +12,10 @@ from hosttune.gpu.vgpu import stays_with_driver
 from hosttune.inventory.devices import Catalogue
 from hosttune.inventory.pages import NodeMemory
 from hosttune.inventory.resources import Resources
-from hosttune.knobs.actions import make_action, split_findings
 from hosttune.knobs.bootargs import off_arguments, passthrough, values, without_off
-from hosttune.knobs.context import KnobContext
 from hosttune.knobs.gpus import release_actions
 from hosttune.knobs.kernelargs import IOMMU_PASSTHROUGH
-from hosttune.knobs.knob import wanted
+from hosttune.knobs.knob import KnobContext, make_action, split_findings, wanted
 from hosttune.knobs.registry import plan_guests_knobs, plan_host_knobs, plan_isolation
 from hosttune.linux.apparmor import LOCAL, RULE
 from hosttune.linux.hugetlbfs import FOUND, NOT_FOUND, PLACES

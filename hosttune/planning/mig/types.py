@@ -14,7 +14,7 @@ import msgspec
 from hosttune.gpu.settings import GpuMigMode
 from hosttune.gpu.vgpu import type_folder
 from hosttune.inventory.devices import Catalogue
-from hosttune.knobs.actions import make_action
+from hosttune.knobs.knob import make_action
 from hosttune.model.host import Gpu, Host
 from hosttune.model.plan import Action, MigAssignment, PlannedGuest, Step
 from hosttune.model.values import address_key

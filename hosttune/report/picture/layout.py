@@ -12,11 +12,23 @@ from hosttune.model.values import Value
 from hosttune.report.picture.fabric import LANE, MOST_DRAWN, Bundle, Stub, bundles, fabric_panel, row_lines
 from hosttune.report.picture.guest_cards import guests_panel
 from hosttune.report.picture.host_view import HostView, marks_elsewhere, node_subjects, places_of, view_of_host
-from hosttune.report.picture.metrics import SMALL
 from hosttune.report.picture.nodes import PAD, grid, row_block
 from hosttune.report.picture.panels import distances_panel, partitions_panel, problems_panel, title_block
 from hosttune.report.picture.route import path_groups, route_style
-from hosttune.report.picture.shapes import SIGN, Block, Group, Line, Rect, Shape, Sign, Text, flowed, label, shifted
+from hosttune.report.picture.shapes import (
+    SIGN,
+    SMALL,
+    Block,
+    Group,
+    Line,
+    Rect,
+    Shape,
+    Sign,
+    Text,
+    flowed,
+    label,
+    shifted,
+)
 from hosttune.report.picture.tree import COLUMN
 from hosttune.report.plan import verdict
 

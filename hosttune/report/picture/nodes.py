@@ -10,8 +10,19 @@ from hosttune.model.values import CpuSet, Value, format_size
 from hosttune.report.picture.cpus import cpu_block
 from hosttune.report.picture.guests import Holder, Share
 from hosttune.report.picture.host_view import HostView, check_marks, node_subjects, trees
-from hosttune.report.picture.metrics import SMALL, text_width
-from hosttune.report.picture.shapes import ASCENT, DESCENT, Block, Group, Rect, Shape, label, shifted, stacked
+from hosttune.report.picture.shapes import (
+    ASCENT,
+    DESCENT,
+    SMALL,
+    Block,
+    Group,
+    Rect,
+    Shape,
+    label,
+    shifted,
+    stacked,
+    text_width,
+)
 from hosttune.report.picture.text import Piece, at, below, beside, chip, mark_row, pair, paragraph
 from hosttune.report.picture.tree import COLUMN, WIDE, Card, card
 from hosttune.report.text import memory_facts

@@ -11,8 +11,7 @@ from hosttune.model.values import CpuSet, format_size
 from hosttune.report.outcomes import tally
 from hosttune.report.picture.cpus import cores_of
 from hosttune.report.picture.host_view import HostView, Mark
-from hosttune.report.picture.metrics import SMALL, text_width
-from hosttune.report.picture.shapes import Block, Group, Rect, Shape, label, shifted
+from hosttune.report.picture.shapes import SMALL, Block, Group, Rect, Shape, label, shifted, text_width
 from hosttune.report.picture.text import Piece, at, below, beside, chip, mark_row, paragraph, phrase
 from hosttune.report.plan import verdict
 from hosttune.report.text import header, problem_lines

@@ -9,8 +9,7 @@ from hosttune.model.values import Value, format_size
 from hosttune.report.devices import driver_text, link_text, sold_as
 from hosttune.report.picture.guests import Holder
 from hosttune.report.picture.host_view import HostView, Mark, Place, marks_of, virtual_functions
-from hosttune.report.picture.metrics import SMALL
-from hosttune.report.picture.shapes import Block, Group, Line, Rect, Shape, label, shifted, stacked
+from hosttune.report.picture.shapes import SMALL, Block, Group, Line, Rect, Shape, label, shifted, stacked
 from hosttune.report.picture.text import CHIP_HIGH, Piece, at, below, beside, chip, fits, mark_row, pair, phrase
 
 # --- one function as a box: what it is, its link, the guest that has it, and its faults ----------------------
