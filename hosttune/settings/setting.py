@@ -3,7 +3,7 @@
 A setting is a frozen value: two settings of one class and one target are equal. It can only `read` and `write` itself
 through a System. The transaction uses these to apply, verify, revert, rehearse and recover it. Values are JSON: text, a
 number, a truth value, None, or a mapping of parts for a setting with several similar parts (one per CPU), which are
-handled one by one. Features that only some settings need are in `traits`.
+handled one by one. Features that only some settings need are the traits below.
 """
 
 from __future__ import annotations
