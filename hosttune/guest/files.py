@@ -143,16 +143,6 @@ _SLOTS = range(32)
 _FUNCTIONS = range(8)
 
 
-def check_tree(guest: PlannedGuest) -> None:
-    """Raise BadInput, with the field, for a value that no guest's PCI tree can have."""
-    at = f"plan: guests[{guest.name!r}]"
-    for where, what in (*_cpus(guest), *_controllers(guest)):
-        raise BadInput(what, where=f"{at}.{where}", hint="plan the guest again")
-    for n, device in enumerate(guest.devices):
-        for field, what in _device(device, f"{at}.devices[{n}].guest_address"):
-            raise BadInput(what, where=f"{at}.devices[{n}].{field}", hint="plan the guest again")
-
-
 def _cpus(guest: PlannedGuest) -> Iterator[tuple[str, str]]:
     for n, pin in enumerate(guest.vcpu_pins):
         if not 0 <= pin.vcpu < MAX_VCPUS:
@@ -234,7 +224,12 @@ def guest_files(plan: Plan, name: str) -> GuestFiles:
     devices = places(guest)
     notes = notes_of(wanted, devices)
     roce = plan.intent.fabric.roce if plan.intent.fabric is not None else None
-    check_tree(guest)
+    at = f"plan: guests[{guest.name!r}]"
+    for where, what in (*_cpus(guest), *_controllers(guest)):
+        raise BadInput(what, where=f"{at}.{where}", hint="plan the guest again")
+    for n, device in enumerate(guest.devices):
+        for field, what in _device(device, f"{at}.devices[{n}].guest_address"):
+            raise BadInput(what, where=f"{at}.devices[{n}].{field}", hint="plan the guest again")
     found = {EXPECTED: expected(guest, roce).to_json()}
     text = topology(guest)
     bundle = make_bundle(

@@ -39,25 +39,6 @@ _TELEMETRY = "load-"
 _NEEDS_PERSON = ("conflict", "failed", "stuck")
 
 
-def source_group(evidence: Evidence | None, validation: Validation | None) -> Group:
-    """Return whether each source of facts could be read completely."""
-    if evidence is None:
-        readable = dict.fromkeys(SOURCES, False)
-    else:
-        health = evidence.health
-        readable = {
-            "pci": pci_known(evidence),
-            "guests": guests_known(evidence) is not None,
-            "kernel-log": health is not None and health.events is not None and not health.events_unread,
-            "aer": health is not None and health.aer is not None,
-            "state": state_of(evidence) is not None,
-            "handover": evidence.host.handover is not None,
-            "expected-devices": expects(evidence),
-            "checks": validation is not None,
-        }
-    return f.SOURCE_READABLE, tuple(Point(labels={"source": one}, value=int(read)) for one, read in readable.items())
-
-
 SOURCES = ("pci", "guests", "kernel-log", "aer", "state", "handover", "expected-devices", "checks")
 
 
@@ -329,7 +310,21 @@ def _of_run(run: Run) -> tuple[Group, ...]:
 def _groups(observed: Observed) -> Iterable[Group]:
     """Yield the groups, the one that is left out last first."""
     evidence, validation = observed.evidence, observed.validation
-    yield source_group(evidence, validation)
+    if evidence is None:
+        readable = dict.fromkeys(SOURCES, False)
+    else:
+        health = evidence.health
+        readable = {
+            "pci": pci_known(evidence),
+            "guests": guests_known(evidence) is not None,
+            "kernel-log": health is not None and health.events is not None and not health.events_unread,
+            "aer": health is not None and health.aer is not None,
+            "state": state_of(evidence) is not None,
+            "handover": evidence.host.handover is not None,
+            "expected-devices": expects(evidence),
+            "checks": validation is not None,
+        }
+    yield (f.SOURCE_READABLE, tuple(Point(labels={"source": one}, value=int(read)) for one, read in readable.items()))
     yield from status_groups(validation)
     yield from apply_groups(evidence)
     if evidence is None:

@@ -87,7 +87,13 @@ class Driver(OfHolder):
 
         Uses `bind` and not `drivers_probe`, which hides why a driver refused (drivers/base/bus.c).
         """
-        driver, override = self._wanted(value)
+        if isinstance(value, Mapping):
+            driver, override = value.get("driver"), value.get("override")
+        else:
+            driver, override = value, VFIO if value == VFIO else None
+        for name in (driver, override):
+            if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
+                raise refuse(self.kind, self.target, f"{name!r} is not the name of a driver", "plan again")
         now, set_to = self._now(system)
         if driver == VFIO and now != VFIO:
             held = driver_of(system, self.target)
@@ -133,17 +139,6 @@ class Driver(OfHolder):
         self.require(system)
         override = system.read(f"{self.path}/driver_override")
         return driver_of(system, self.target), None if override in ("", "(null)") else override
-
-    def _wanted(self, value: Any) -> tuple[str | None, str | None]:
-        """Return (driver, override) of a value of this setting. Raises BadInput."""
-        if isinstance(value, Mapping):
-            driver, override = value.get("driver"), value.get("override")
-        else:
-            driver, override = value, VFIO if value == VFIO else None
-        for name in (driver, override):
-            if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
-                raise refuse(self.kind, self.target, f"{name!r} is not the name of a driver", "plan again")
-        return driver, override
 
 
 class SriovVfs(OfHolder):
