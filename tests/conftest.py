@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -54,6 +55,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     }
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
+
+
+def pytest_collection_finish() -> None:
+    """All that was collected stays: the collector need not walk it again, and forked children share its pages."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str:

@@ -12,14 +12,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from hosttune.assets import shipped_names, shipped_text
 from hosttune.bench.metrics import Direction, converted, metric_of
 from hosttune.errors import BadInput
+from hosttune.model.host import Host
 from hosttune.model.jsontext import plain_toml
-
-if TYPE_CHECKING:
-    from hosttune.model.host import Host
 
 ABOVE_PEAK = 1.01  # a figure may be above a peak by this factor, because timers are rounded
 _DEVICE = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}")
@@ -163,7 +162,6 @@ def pair_links(host: Host, measured: Sequence[str]) -> dict[str, int]:
 
 def shipped() -> Standard:
     """Return the peaks and baselines that are part of hosttune. Raises BadInput for a damaged file."""
-    from hosttune.assets import shipped_names, shipped_text
 
     peaks = shipped_peaks().peaks
     rows: list[Baseline] = []
@@ -176,7 +174,6 @@ def shipped() -> Standard:
 @cache
 def shipped_peaks() -> Standard:
     """Return the peaks alone: models need no baselines, and reading those takes longer. Raises BadInput."""
-    from hosttune.assets import shipped_text
 
     return Standard(read_peaks(shipped_text("baselines", "roofline.toml"), "roofline.toml"), ())
 

@@ -35,34 +35,31 @@ def collectives(job: Job, until: float) -> Iterator[Record]:
             fork_worker(lambda emit, rank=rank: _rank(rank, folder, options, emit))  # type: ignore[misc]
             for rank in range(count)
         ]
-        yield from _gather(job, ranks, min(until, time.monotonic() + job.seconds))
-
-
-def _gather(job: Job, ranks: list[tuple[int, int]], deadline: float) -> Iterator[Record]:
-    buffers = {reader: b"" for _, reader in ranks}
-    why: str | None = None
-    while buffers and why is None:
-        ready, _, _ = select.select(list(buffers), [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            why = f"no answer within {job.seconds:g} s"
-        for reader in ready:
-            chunk = os.read(reader, 1 << 16)
-            if not chunk:
-                del buffers[reader]
-                continue
-            *whole, buffers[reader] = (buffers[reader] + chunk).split(b"\n")
-            for line in whole:
-                message = json.loads(line)
-                if "broken" in message:
-                    why = message["broken"]
-                else:
-                    yield message
-    for pid, reader in ranks:
-        os.close(reader)
-        ended = end_worker(pid)
-        why = why or ended
-    if why is not None:
-        yield lost(job, why)
+        deadline = min(until, time.monotonic() + job.seconds)
+        buffers = {reader: b"" for _, reader in ranks}
+        why: str | None = None
+        while buffers and why is None:
+            ready, _, _ = select.select(list(buffers), [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                why = f"no answer within {job.seconds:g} s"
+            for reader in ready:
+                chunk = os.read(reader, 1 << 16)
+                if not chunk:
+                    del buffers[reader]
+                    continue
+                *whole, buffers[reader] = (buffers[reader] + chunk).split(b"\n")
+                for line in whole:
+                    message = json.loads(line)
+                    if "broken" in message:
+                        why = message["broken"]
+                    else:
+                        yield message
+        for pid, reader in ranks:
+            os.close(reader)
+            ended = end_worker(pid)
+            why = why or ended
+        if why is not None:
+            yield lost(job, why)
 
 
 def _rank(rank: int, folder: str, options: dict[str, Any], emit: Emit) -> None:

@@ -76,7 +76,12 @@ def _change(
         shown = new_unit or unit or ""
         return Change(metric, subject, shown, first, second, None, None, None, (len(old), len(new)), "unknown", why)
     effect = second / first - 1
-    low, high = _interval(old, new)
+    source = random.Random(20261120)
+    found = sorted(
+        median(source.choices(new, k=len(new))) / median(source.choices(old, k=len(old))) - 1 for _ in range(_RESAMPLES)
+    )
+    cut = _RESAMPLES // 40  # 2.5 %
+    low, high = found[cut], found[-1 - cut]
     verdict: Trend = "within noise"
     if abs(effect) >= LEAST and rank_test(old, new) <= LEVEL:
         family = metric_of(metric)
@@ -99,21 +104,16 @@ def _doubt(metric: str, old: Sequence[float], new: Sequence[float], unit: str | 
     return ""
 
 
-def _interval(old: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
-    source = random.Random(20261120)
-    found = sorted(
-        median(source.choices(new, k=len(new))) / median(source.choices(old, k=len(old))) - 1 for _ in range(_RESAMPLES)
-    )
-    cut = _RESAMPLES // 40  # 2.5 %
-    return found[cut], found[-1 - cut]
-
-
 def rank_test(old: Sequence[float], new: Sequence[float]) -> float:
     """Return the p-value of the two-sided rank test, exact up to 40 runs in total.
 
     It is the probability that the ranks are at least this far apart if nothing changed.
     """
-    ranks = _doubled_midranks([*old, *new])
+    values = [*old, *new]
+    ordered = sorted(values)
+    first = {value: index for index, value in reversed(list(enumerate(ordered)))}
+    last = {value: index for index, value in enumerate(ordered)}
+    ranks = [first[value] + last[value] + 2 for value in values]
     count, all_runs = len(old), len(ranks)
     centre = count * (all_runs + 1)
     distance = abs(sum(ranks[:count]) - centre)
@@ -131,11 +131,3 @@ def rank_test(old: Sequence[float], new: Sequence[float]) -> float:
                 ways[size][total + rank] = ways[size].get(total + rank, 0) + number
     far = sum(number for total, number in ways[count].items() if abs(total - centre) >= distance)
     return far / math.comb(all_runs, count)
-
-
-def _doubled_midranks(values: Sequence[float]) -> list[int]:
-    """Return twice the rank of each value, counted from 1. Equal values get their mean rank; doubled it is an int."""
-    ordered = sorted(values)
-    first = {value: index for index, value in reversed(list(enumerate(ordered)))}
-    last = {value: index for index, value in enumerate(ordered)}
-    return [first[value] + last[value] + 2 for value in values]

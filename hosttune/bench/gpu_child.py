@@ -45,7 +45,9 @@ def main(arguments: Sequence[str]) -> int:
     records.extend(missing)
     if devices:
         jobs = tuple(
-            job for job in worker_jobs(options.level, devices, kinds, options.seconds) if not _left_out(job, options)
+            job
+            for job in worker_jobs(options.level, devices, kinds, options.seconds)
+            if not (bool(job.metrics) and frozenset(job.metrics) <= frozenset(options.without.split(",")))
         )
         watch = _Watch(options.watch) if options.watch else lambda job: ()
         records.extend(run_jobs(jobs, _worker(work), until=until, watch=watch))
@@ -81,10 +83,6 @@ def checksum(records: Sequence[Record]) -> int:
 
 def _worker(work: Mapping[str, Any]) -> Any:
     return lambda job: work[job.kind](dict(job.options))
-
-
-def _left_out(job: Job, options: argparse.Namespace) -> bool:
-    return bool(job.metrics) and frozenset(job.metrics) <= frozenset(options.without.split(","))
 
 
 def _found(

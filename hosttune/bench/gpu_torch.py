@@ -218,7 +218,10 @@ def _product(dtype: str, size: int, index: int) -> Callable[[], Any]:
     place = {"device": index}
     torch.manual_seed(20261120)
     if dtype == "fp8":
-        kind = _fp8(index)
+        # MI300 (gfx94x) supports only the format without negative zero (PyTorch's own tests).
+        fp8_torch = _torch()
+        name = getattr(fp8_torch.cuda.get_device_properties(index), "gcnArchName", "") if _rocm() is not None else ""
+        kind = fp8_torch.float8_e4m3fnuz if name.startswith("gfx94") else fp8_torch.float8_e4m3fn
         left = torch.randn(size, size, dtype=torch.bfloat16, **place).to(kind)
         right = torch.randn(size, size, dtype=torch.bfloat16, **place).to(kind).t()
         one = torch.ones((), **place)
@@ -231,16 +234,6 @@ def _product(dtype: str, size: int, index: int) -> Callable[[], Any]:
     left, right = (torch.randn(size, size, dtype=kind, **place) for _ in range(2))
     out = torch.empty_like(left)
     return lambda: torch.matmul(left, right, out=out)
-
-
-def _fp8(index: int) -> Any:
-    """Return the FP8 type of a device.
-
-    MI300 (gfx94x) supports only the format without negative zero (PyTorch's own tests).
-    """
-    torch = _torch()
-    name = getattr(torch.cuda.get_device_properties(index), "gcnArchName", "") if _rocm() is not None else ""
-    return torch.float8_e4m3fnuz if name.startswith("gfx94") else torch.float8_e4m3fn
 
 
 def gemm(options: dict[str, Any]) -> Iterator[Record]:

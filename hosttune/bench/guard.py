@@ -9,7 +9,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from hosttune.discovery.holders import DeviceUser, holders
+from hosttune.discovery.holders import holders
 from hosttune.errors import Refused, Unreadable
 from hosttune.gpu import VENDORS, hints_for, vendor_of
 from hosttune.gpu.inside import is_vgpu
@@ -129,7 +129,9 @@ def _refuse_used(system: System, host: Host, gpus: tuple[Gpu, ...]) -> None:
                 where=gpu.address,
                 hint=f"{hints_for(gpu).processes} names them: end them first",
             )
-    idle = {gpu.address for gpu in gpus if _counts_none(gpu)}
+    # In MIG mode the driver counts the processes on all instances only for callers with the permission to see them
+    # (nvml.h, nvmlDeviceGetComputeRunningProcesses). So a count of 0 proves nothing there.
+    idle = {gpu.address for gpu in gpus if (gpu.processes == 0 and not gpu.mig_on)}
     if not all(gpu.address in idle for gpu in gpus) and not _sees_all_processes(system):
         raise Refused(
             "whether anything uses it is unknown: its driver counts no processes, and not all are visible from here",
@@ -140,17 +142,8 @@ def _refuse_used(system: System, host: Host, gpus: tuple[Gpu, ...]) -> None:
         if holder.unknown:
             if not all(gpu.address in idle for gpu in gpus):
                 raise Refused(holder.text, where=holder.address, hint="run as root on the machine itself")
-        elif not _harmless(holder):
+        elif not (holder.guest is None and (holder.pid == os.getpid() or holder.name in _KEEPERS)):
             raise Refused(holder.text, where=holder.address, hint=holder.hint)
-
-
-def _counts_none(gpu: Gpu) -> bool:
-    """Return whether the driver itself reports that no process computes on a GPU.
-
-    In MIG mode the driver counts the processes on all instances only for callers with the permission to see them
-    (nvml.h, nvmlDeviceGetComputeRunningProcesses). So a count of 0 proves nothing there.
-    """
-    return gpu.processes == 0 and not gpu.mig_on
 
 
 def _sees_all_processes(system: System) -> bool:
@@ -172,7 +165,3 @@ def _guest_of(host: Host, address: str) -> str | None:
 def running(host: Host) -> tuple[str, ...]:
     """Return the names of all guests except those known to be shut off."""
     return tuple(guest.name for guest in host.guests or () if guest.state not in ("shutoff", "shut off"))
-
-
-def _harmless(holder: DeviceUser) -> bool:
-    return holder.guest is None and (holder.pid == os.getpid() or holder.name in _KEEPERS)

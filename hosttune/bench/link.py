@@ -9,12 +9,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
+from hosttune.bench.supervise import Record
 from hosttune.model import sysfs
-
-if TYPE_CHECKING:
-    from hosttune.bench.supervise import Record
 
 SPEED, WIDTH = "load-link-speed", "load-link-width"
 RUNS = 7

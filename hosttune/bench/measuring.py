@@ -93,7 +93,12 @@ def _of_maker(system: System, chosen: Chosen) -> dict[str, Any]:
     bench = chosen.bench
     if bench is None:
         return {}
-    return {"lacking": _lacking(system, bench.libraries), "backends": bench.backends, "watch": bench.watch}
+    found = system.run((sys.executable, "-P", "-c", _FIND, *bench.libraries), timeout=30).split()
+    return {
+        "lacking": tuple(name for name in bench.libraries if name not in found),
+        "backends": bench.backends,
+        "watch": bench.watch,
+    }
 
 
 def _judging_context(
@@ -102,7 +107,9 @@ def _judging_context(
     """Return the data that figures are compared with."""
     gpus = [gpu.address for gpu in chosen.gpus]
     links, model = pair_links(host, gpus), model_of(host, gpus, standard)
-    kinds = _device_ids(host)
+    kind_of = {row.address: row.ids for row in host.pci if row.ids}
+    of_gpus = {gpu.address: kind_of[gpu.address] for gpu in host.index.accelerators if gpu.address in kind_of}
+    kinds = of_gpus | {nic.rdma: kind_of[nic.address] for nic in host.nics if nic.rdma and nic.address in kind_of}
     pieces = {part.subject: kinds[part.address] for part in chosen.parts if not part.whole and part.address in kinds}
     return JudgingContext(standard, kinds, len(gpus), history, links, _rdma_ports(host), pieces, model)
 
@@ -110,7 +117,11 @@ def _judging_context(
 def _planned(system: System, ask: Ask) -> tuple[list[tuple[Backend, Command]], list[CheckResult]]:
     """Return (the commands of the first available backend of each group, a result for each group without a backend)."""
     backends = [backend for backend in (*GPU_BACKENDS, *HOST_BACKENDS) if ask.level in backend.levels]
-    backends = [backend for backend in backends if backend not in GPU_BACKENDS or _can_load(backend, ask)]
+    backends = [
+        backend
+        for backend in backends
+        if backend not in GPU_BACKENDS or (backend.name in ask.backends and bool(ask.gpus or ask.parts))
+    ]
     done: set[str] = set()
     reasons: dict[str, list[str]] = {}
     plans: list[tuple[Backend, Command]] = []
@@ -144,10 +155,6 @@ def _without_tool(group: str, why: Iterable[str], ask: Ask) -> CheckResult:
     return CheckResult(check=f"bench-{group}", subject="host", outcome="unknown", actual=reason, hint=hint)
 
 
-def _can_load(backend: Backend, ask: Ask) -> bool:
-    return backend.name in ask.backends and bool(ask.gpus or ask.parts)
-
-
 def _answer(system: System, backend: Backend, command: Command, say: Callable[[str], None]) -> Answer:
     """Return the figures of a command. If it fails, its figures are lost, with the reason."""
     say(f"measuring with {backend.name}: {', '.join(command.metrics)} ({command.subject})")
@@ -170,12 +177,6 @@ def _mentions_metric(answer: Answer, metric: str) -> bool:
     names = [*(row.metric for row in answer.samples), *(row.metric for row in answer.lost)]
     names += [row.check.removeprefix("bench-") for row in answer.results]
     return any(name == metric or name.startswith(f"{metric}-") for name in names)
-
-
-def _lacking(system: System, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those packages that the children's interpreter cannot import. None of them is imported."""
-    found = system.run((sys.executable, "-P", "-c", _FIND, *names), timeout=30).split()
-    return tuple(name for name in names if name not in found)
 
 
 def _not_quiet(host: Host) -> str | None:
@@ -216,13 +217,6 @@ def _with_unproven_note(row: CheckResult, chosen: Chosen) -> CheckResult:
     if doubt is None or not row.check.startswith("bench-") or row.check == "bench-gpu":
         return row
     return msgspec.structs.replace(row, actual=f"{row.actual}; {doubt}" if row.actual else doubt)
-
-
-def _device_ids(host: Host) -> dict[str, str]:
-    """Return the device ids (vendor:device) of GPUs by address and of RDMA devices by name."""
-    kinds = {row.address: row.ids for row in host.pci if row.ids}
-    gpus = {gpu.address: kinds[gpu.address] for gpu in host.index.accelerators if gpu.address in kinds}
-    return gpus | {nic.rdma: kinds[nic.address] for nic in host.nics if nic.rdma and nic.address in kinds}
 
 
 def _rdma_ports(host: Host) -> dict[str, Port]:

@@ -28,7 +28,12 @@ def scales(
     """
     kinds = device_kinds(host)
     links = pair_links(host, list(kinds)) if host is not None else {}
-    before = _before(history)
+    medians: dict[tuple[str, str], list[float]] = {}
+    for validation in history:
+        for one in measures(validation.samples):
+            if one.median is not None:
+                medians.setdefault((one.metric, one.subject), []).append(one.median)
+    before = {key: median(values) for key, values in medians.items()}
     found = (
         _scale(metric, subject, kinds, standard, before, links.get(subject))
         for metric, subject in dict.fromkeys((sample.metric, sample.subject) for sample in samples)
@@ -95,13 +100,3 @@ def _measured_on(subject: str, kinds: Mapping[str, str]) -> tuple[str | None, in
         return (alike.pop() if len(alike) == 1 else None), int(together[1])
     ends = {kinds.get(name) for name in pair_of(subject) or (subject,)}
     return (ends.pop() if len(ends) == 1 else None), 1
-
-
-def _before(history: Iterable[Validation]) -> dict[tuple[str, str], float]:
-    """Return, by metric and subject, the median of the medians of earlier validations."""
-    medians: dict[tuple[str, str], list[float]] = {}
-    for validation in history:
-        for one in measures(validation.samples):
-            if one.median is not None:
-                medians.setdefault((one.metric, one.subject), []).append(one.median)
-    return {key: median(values) for key, values in medians.items()}

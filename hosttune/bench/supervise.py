@@ -167,16 +167,12 @@ def end_worker(pid: int) -> str | None:
         with contextlib.suppress(ChildProcessError):
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
-                return _ending(status)
+                code = os.waitstatus_to_exitcode(status)
+                if code < 0:
+                    return f"the worker was ended by signal {-code} ({signal.Signals(-code).name})"
+                return None
         if attempt == 20:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
     return "does not end: it waits in the kernel"
-
-
-def _ending(status: int) -> str | None:
-    code = os.waitstatus_to_exitcode(status)
-    if code < 0:
-        return f"the worker was ended by signal {-code} ({signal.Signals(-code).name})"
-    return None

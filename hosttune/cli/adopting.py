@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import click
 
 from hosttune.cli.commands import read_host
 from hosttune.cli.output import emit, emit_report, exiting, tell
 from hosttune.cli.planned import DEFINITIONS, chosen, save_plan
 from hosttune.errors import BadInput, Unreadable
-
-if TYPE_CHECKING:
-    import click
-
-    from hosttune.machine.system import System
-    from hosttune.model.host import Host
-    from hosttune.planning.adopting import Adoption, Adoptions, Definition
+from hosttune.machine.system import System
+from hosttune.model.host import Host
+from hosttune.planning.adopting import Adoption, Adoptions, Definition, adopt, saved_plan
 
 _ALL = "--adopt-all"
 
@@ -52,7 +49,6 @@ def adopt_guests(context: click.Context, request: Request, others: Mapping[str, 
     _check(request, others)
     host = read_host(request.root, request.document)
     definitions = list(_definitions(host, request))
-    from hosttune.planning.adopting import adopt
 
     adopted = adopt(host, definitions, tolerant=request.every)
     obstacle = _obstacle(adopted, request)
@@ -72,7 +68,6 @@ def adopt_guests(context: click.Context, request: Request, others: Mapping[str, 
 
 
 def _save(adopted: Adoptions, request: Request, path: str | None) -> None:
-    from hosttune.planning.adopting import saved_plan
 
     save_plan(saved_plan(adopted, consent=request.managed), path, request.root, request.document)
 
@@ -106,7 +101,6 @@ def _definitions(host: Host, request: Request) -> Iterator[Definition]:
     """Yield the definitions that are asked for. Raises BadInput, Unreadable."""
     from hosttune.journal.state import load
     from hosttune.machine.archive import open_system
-    from hosttune.planning.adopting import Definition
 
     own = {guest.name for guest in (host.in_force.guests if host.in_force else ()) if guest.adopted is None}
     for path in request.files:
@@ -126,7 +120,6 @@ def _definitions(host: Host, request: Request) -> Iterator[Definition]:
 
 def _each(system: System, name: str) -> Definition:
     """Return the definition of one of all guests; if libvirt gives none, a refused one with the reason."""
-    from hosttune.planning.adopting import Definition
 
     try:
         found = _of_libvirt(system, name)
@@ -153,7 +146,6 @@ def _named(system: System, host: Host, name: str) -> Definition:
 def _of_libvirt(system: System, name: str) -> Definition | None:
     """Return the inactive definition of a guest, refused if it has a managed save. Raises Unreadable."""
     from hosttune.hypervisor.connection import has_managed_save, read_definition
-    from hosttune.planning.adopting import Definition
 
     xml = read_definition(system, name)
     if xml is None:
@@ -179,7 +171,6 @@ def _obstacle(adopted: Adoptions, request: Request) -> tuple[str, str] | None:
 
 def _print(adopted: Adoptions, host: Host, request: Request) -> None:
     """Print the plan in the format that is asked for. Raises BadInput."""
-    from hosttune.planning.adopting import saved_plan
     from hosttune.report.adoption import adoption_report
 
     def svg() -> str:
@@ -191,7 +182,12 @@ def _print(adopted: Adoptions, host: Host, request: Request) -> None:
     if output in DEFINITIONS:
         one = _chosen(adopted, request.printed)
         if one.placement is not None:
-            _emit_definition(one, from_file=bool(request.files))
+            # A definition in another encoding is decoded by its own declaration.
+            if not one.changes:
+                tell("nothing to change")
+            if not bool(request.files):
+                tell("printed without secrets: before you define it, put passwords of graphics devices in again")
+            write_bytes(one.after)
             return
         output = "text"  # why it has no place
     only = {"json": lambda: saved_plan(adopted, consent=request.managed).to_json(), "svg": svg}
@@ -202,15 +198,6 @@ def _chosen(adopted: Adoptions, name: str | None) -> Adoption:
     """Return the guest whose definition is printed. Raises BadInput."""
     name = chosen(name, [one.name for one in adopted.guests])
     return next(one for one in adopted.guests if one.name == name)
-
-
-def _emit_definition(adoption: Adoption, *, from_file: bool) -> None:
-    """Write the whole definition. A definition in another encoding is decoded by its own declaration."""
-    if not adoption.changes:
-        tell("nothing to change")
-    if not from_file:
-        tell("printed without secrets: before you define it, put passwords of graphics devices in again")
-    write_bytes(adoption.after)
 
 
 def write_bytes(data: bytes) -> None:

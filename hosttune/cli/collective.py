@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from hosttune.cli.between import read_job, refuse_captured, refuse_guests
 from hosttune.cli.commands import Command, host_options
 from hosttune.cli.output import emit_report
+from hosttune.discovery import discover
 from hosttune.errors import Refused
-
-if TYPE_CHECKING:
-    from hosttune.machine.system import System
-    from hosttune.model.collective import CollectiveJob, Member
-
+from hosttune.machine.system import System
+from hosttune.model.collective import CollectiveJob, Member
 
 _AGAIN_SECONDS = 2.0
 
@@ -35,7 +31,6 @@ def collective(root: str | None, document: str | None, job: str | None, output: 
     \b
     hosttune collective
     """
-    from hosttune.model.collective import CollectiveJob
     from hosttune.report.collective import member_report
 
     found = answer(root, document, read_job(job, CollectiveJob, "collective"))
@@ -50,7 +45,6 @@ def answer(root: str | None, document: str | None, job: CollectiveJob) -> Member
     from hosttune.cli.commands import read_document
     from hosttune.cluster.collective.listing import answering, listed
     from hosttune.cluster.collective.member import check_task, take_part
-    from hosttune.discovery import discover
     from hosttune.machine.archive import open_system
 
     if job.task is not None:
@@ -78,7 +72,6 @@ def refuse_used_gpus(system: System) -> None:
     import time
 
     from hosttune.bench.guard import choose
-    from hosttune.discovery import discover
 
     for last in (False, False, True):
         try:

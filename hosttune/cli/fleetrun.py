@@ -42,7 +42,20 @@ def run(context: click.Context, verb: str, asked: dict[str, Any]) -> None:
         try:
             show(report_of_run(done), output, done.rollout.order.results)
             if output in WITH_ANSWERS:
-                show_answers(done)
+                rollout = done.rollout
+                if rollout.verb == "plan":
+                    show_plans(rollout.order.results, rollout.run, rollout.hosts, check=rollout.check)
+                elif rollout.check and rollout.verb in ("apply", "revert"):
+                    show_changes(rollout.order.results, rollout.verb, rollout.run, rollout.hosts)
+                elif rollout.check and rollout.verb == "course":
+                    from hosttune.fleet.rehearsal import courses
+
+                    found = courses(rollout.order.results, rollout.run, rollout.hosts)
+                    emit(
+                        f"\nwhat would be handed over on {hosts_text(tuple(found), rollout.hosts)}; nothing was written"
+                    )
+                    for host, course in found.items():
+                        emit(shown("\n  ".join([host, *course])))
         finally:
             print_end(done, reasons=output not in WITH_ANSWERS)
 
@@ -73,27 +86,6 @@ def print_end(done: FleetRun, *, reasons: bool) -> None:
         write(shown(f"  {line}"))
     if not done.rollout.check:
         tell("the same command with --resume continues from here; with --retry it asks only the hosts that failed")
-
-
-def show_answers(done: FleetRun) -> None:
-    """Print, after the report, what the hosts answered to `plan`, or would change in check mode."""
-    rollout = done.rollout
-    if rollout.verb == "plan":
-        show_plans(rollout.order.results, rollout.run, rollout.hosts, check=rollout.check)
-    elif rollout.check and rollout.verb in ("apply", "revert"):
-        show_changes(rollout.order.results, rollout.verb, rollout.run, rollout.hosts)
-    elif rollout.check and rollout.verb == "course":
-        show_courses(rollout.order.results, rollout.run, rollout.hosts)
-
-
-def show_courses(results: str, run: str, hosts: Sequence[str]) -> None:
-    """Print what each host would do with its devices, which differ from host to host."""
-    from hosttune.fleet.rehearsal import courses
-
-    found = courses(results, run, hosts)
-    emit(f"\nwhat would be handed over on {hosts_text(tuple(found), hosts)}; nothing was written")
-    for host, lines in found.items():
-        emit(shown("\n  ".join([host, *lines])))
 
 
 def show_changes(results: str, verb: str, run: str, hosts: Sequence[str]) -> None:

@@ -8,6 +8,8 @@ from hosttune.cli.commands import Command, host_options
 from hosttune.cli.output import emit, emit_report
 from hosttune.cli.transaction import OUTPUT, place
 from hosttune.errors import BadInput
+from hosttune.transaction.history import history as past
+from hosttune.transaction.history import intent_of
 
 
 @click.command(cls=Command)
@@ -24,8 +26,6 @@ def history(root: str | None, document: str | None, number: int | None, intent: 
     hosttune history 3 --intent > then.yaml && hosttune apply --intent then.yaml
     """
     from hosttune.report.history import history_report
-    from hosttune.transaction.history import history as past
-    from hosttune.transaction.history import intent_of
 
     site = place(root, document)[0]
     if not intent:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
 from hosttune.cli.commands import Command, completing, host_options, read_document
 from hosttune.cli.output import emit_report, exiting
 from hosttune.errors import BadInput
-
-if TYPE_CHECKING:
-    from hosttune.model.host import Host
-    from hosttune.rules.lint import Definition
+from hosttune.model.host import Host
+from hosttune.rules.lint import Definition, rules
+from hosttune.rules.lint import lint as find
 
 FORMATS = ("text", "json", "md", "html", "junit", "sarif")
 WHAT = "a libvirt domain XML"
@@ -73,7 +71,12 @@ def gather(root: str | None, document: str | None, guests: Sequence[str], every:
     """Return the host, and the definitions that are asked for. Raises BadInput, Unreadable."""
     import hosttune
 
-    files = {guest: of_file(guest) for guest in guests if is_file(guest)}
+    # Everything else is a guest's name.
+    files = {
+        guest: of_file(guest)
+        for guest in guests
+        if (guest == "-" or "/" in guest or guest.endswith(".xml") or os.path.lexists(guest))
+    }
     names = [guest for guest in guests if guest not in files]
     host = read_document(root, document)
     if document is not None and (names or every):
@@ -84,15 +87,9 @@ def gather(root: str | None, document: str | None, guests: Sequence[str], every:
     return host, [files[one] if one in files else of_name(root, host, one) for one in wanted]
 
 
-def is_file(word: str) -> bool:
-    """Return whether an argument is a file: it is one, or looks like a path. Everything else is a guest's name."""
-    return word == "-" or "/" in word or word.endswith(".xml") or os.path.lexists(word)
-
-
 def of_file(path: str) -> Definition:
     """Return the definition in a file. Raises BadInput."""
     from hosttune.journal.state import load
-    from hosttune.rules.lint import Definition
 
     return Definition(path, load(path, what=WHAT, size="domain XML"))
 
@@ -111,7 +108,6 @@ def of_name(root: str | None, host: Host, name: str) -> Definition:
     from hosttune.hypervisor.connection import read_definition
     from hosttune.machine.archive import open_system
     from hosttune.model.hints import did_you_mean
-    from hosttune.rules.lint import Definition
 
     known = defined(host, root)
     if name not in known:
@@ -129,8 +125,6 @@ def judge(context: click.Context, host: Host, definitions: Sequence[Definition],
     """Print the findings, then exit: with 1 if one has the level `fail_on` or a worse one, else with 0."""
     from hosttune.report.lint import lint_report
     from hosttune.report.lint_sarif import lint_sarif
-    from hosttune.rules.lint import lint as find
-    from hosttune.rules.lint import rules
 
     findings = find(host, definitions)
     failing = ("error", "warn") if fail_on == "warn" else ("error",)

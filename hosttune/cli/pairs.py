@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from hosttune.cli.between import read_job, refuse_captured, refuse_guests
 from hosttune.cli.commands import Command, host_options
 from hosttune.cli.output import emit_report
-
-if TYPE_CHECKING:
-    from hosttune.model.pairs import Ends, Job
+from hosttune.model.pairs import Ends, Job
 
 
 @click.command(cls=Command)
@@ -29,7 +25,6 @@ def pairs(root: str | None, document: str | None, job: str | None, output: str) 
     \b
     hosttune pairs
     """
-    from hosttune.model.pairs import Job
     from hosttune.report.pairs import ends_report
 
     found = answer(root, document, read_job(job, Job, "pairs"))

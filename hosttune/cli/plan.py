@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
+import msgspec
+from msgspec.structs import replace
 
 from hosttune.cli.commands import Command, Devices, completing, host_options, read_host
 from hosttune.cli.output import emit, exiting, report_text, shown, tell, write
 from hosttune.cli.planned import DEFINITIONS, chosen, save_plan
-from hosttune.errors import BadInput, Unreadable
-
-if TYPE_CHECKING:
-    from hosttune.machine.system import System
-    from hosttune.model.host import Host
-    from hosttune.model.intent import Intent
-    from hosttune.model.plan import Plan, PlannedGuest, Source
-    from hosttune.report.blocks import Report
+from hosttune.domain.writer import domain_xml
+from hosttune.errors import BadInput, HosttuneError, Unreadable
+from hosttune.machine.system import System
+from hosttune.model.host import Host
+from hosttune.model.intent import Intent, check_prunable
+from hosttune.model.plan import Finding, GuestChange, Plan, PlannedGuest, Source
+from hosttune.report.blocks import Report
 
 T = TypeVar("T")
 
@@ -154,10 +155,6 @@ def plan(
 
 def read_intent(asked: dict[str, Any], *, prune: bool) -> tuple[Intent, Source]:
     """Return the intent from a file or from options, and where it came from. Raises BadInput."""
-    import msgspec
-
-    from hosttune.model.intent import Intent
-    from hosttune.model.plan import Source
 
     if asked["file"] is not None:
         if any(asked[key] not in (None, ()) for key in asked if key not in WITH_FILE):
@@ -260,8 +257,6 @@ def intent_of_file(path: str, profile: str | None, *, prune: bool) -> tuple[Inte
     import hashlib
 
     from hosttune.journal.state import load
-    from hosttune.model.intent import Intent, check_prunable
-    from hosttune.model.plan import Source
 
     data = load(path, what="an intent", size="intent")
     intent = Intent.from_yaml(data, where=path)  # YAML reads JSON too
@@ -269,8 +264,6 @@ def intent_of_file(path: str, profile: str | None, *, prune: bool) -> tuple[Inte
     if prune:
         check_prunable(data, path)
     if profile:
-        import msgspec
-
         intent = msgspec.structs.replace(intent, profile=profile)
     return intent, Source(kind="file", name=path, sha256=hashlib.sha256(data).hexdigest())
 
@@ -300,7 +293,6 @@ def refuse_unnamed(host: Host, intent: Intent) -> None:
 
 def changes_something(decided: Plan, host: Host, root: str | None, document: str | None) -> bool:
     """Return whether applying a plan would change anything, as a dry run of it says; what it cannot say counts."""
-    from hosttune.errors import HosttuneError
     from hosttune.transaction.applying import Options
     from hosttune.transaction.dryrun import rehearse_apply
     from hosttune.transaction.site import open_site
@@ -332,11 +324,9 @@ def with_system(decided: Plan, host: Host, root: str | None) -> Plan:
     """
     if not decided.guests:
         return decided
-    from msgspec.structs import replace
 
     from hosttune.hypervisor import no_system
     from hosttune.machine.archive import open_system
-    from hosttune.model.plan import Finding
 
     system = open_system(root)
     absent = [(one.name, why) for one in decided.guests if one.disk and (why := no_system(system, one)) is not None]
@@ -350,13 +340,10 @@ def with_drift(decided: Plan, guest: PlannedGuest, host: Host, system: System) -
     old = next((one for one in (host.in_force.guests if host.in_force else ()) if one.name == guest.name), None)
     if old is None or guest.change == "create":
         return guest
-    from msgspec.structs import replace
 
     from hosttune.domain.update import updated
-    from hosttune.domain.writer import domain_xml
     from hosttune.hypervisor.connection import read_definition
     from hosttune.inventory.bare import runs
-    from hosttune.model.plan import GuestChange
 
     try:
         now = read_definition(system, guest.name)
@@ -429,7 +416,6 @@ def several_of_mig(mig: str, names: Sequence[str]) -> BadInput:
 
 def xml_of(decided: Plan, name: str | None, annotate: bool) -> str:
     """Return the XML of the named guest, or of the only guest. Raises BadInput that lists the guests."""
-    from hosttune.domain.writer import domain_xml
 
     name = chosen(name, [guest.name for guest in decided.guests])
     return domain_xml(decided, name, annotate=annotate)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from hosttune.cli.commands import Command, Whole, host_options, read_host
 from hosttune.cli.output import FORMATS, detail, emit_report, exiting
 from hosttune.errors import BadInput
-
-if TYPE_CHECKING:
-    from hosttune.model.host import Host
-    from hosttune.model.measured import Measured
-    from hosttune.model.plan import PlannedGuest
-    from hosttune.model.prediction import Prediction
-    from hosttune.predicting import Scope
+from hosttune.journal.state import load
+from hosttune.model.host import Host
+from hosttune.model.measured import Measured
+from hosttune.model.plan import PlannedGuest
+from hosttune.model.prediction import Prediction
+from hosttune.predicting import Scope
+from hosttune.predicting import predict as predicted
+from hosttune.predicting.training import check_same_gpu, predict_training
+from hosttune.report.prediction import diagnosis_report, prediction_report
 
 
 class OwnPeaks(NamedTuple):
@@ -64,7 +66,6 @@ def predict(
     hosttune predict --between 0000:18:00.0,0000:9a:00.0
     hosttune predict --training run.yaml --validation today.json
     """
-    from hosttune.predicting import predict as predicted
 
     own = peaks_of_host(measured, validation)
     if training is not None:
@@ -101,7 +102,6 @@ def pairs(between: Sequence[str]) -> list[tuple[str, str]]:
 
 def check_measured_here(own: OwnPeaks, host: Host) -> None:
     """Refuse peaks of another model of GPU than the host has. Raises BadInput."""
-    from hosttune.predicting.training import check_same_gpu
 
     for model in {gpu.model for gpu in host.index.accelerators}:
         check_same_gpu(model, own.gpu, host.hostname or "the host")
@@ -122,9 +122,7 @@ def peaks_of_host(measured: str | None, validation: str | None) -> OwnPeaks | No
 
 def of_training(path: str, others: Sequence[str | None], own: OwnPeaks | None) -> Prediction:
     """Return what the file of --training can be. Raises BadInput, also beside options that choose a host or guest."""
-    from hosttune.journal.state import load
     from hosttune.model.training import Training
-    from hosttune.predicting.training import check_same_gpu, predict_training
 
     if any(other is not None for other in others):
         hint = "give --training alone, or with --measured or --validation"
@@ -137,7 +135,6 @@ def of_training(path: str, others: Sequence[str | None], own: OwnPeaks | None) -
 
 def show(found: Sequence[Prediction], output: str, host: Host | None = None) -> None:
     """Print predictions: one document, or a list of them."""
-    from hosttune.report.prediction import prediction_report
 
     document = found[0] if len(found) == 1 else list(found)
     emit_report(document, output, lambda _: prediction_report(found, host))
@@ -145,7 +142,6 @@ def show(found: Sequence[Prediction], output: str, host: Host | None = None) -> 
 
 def scopes(host: Host, intent: str | None, plan: str | None, name: str | None, hosts: int) -> list[Scope]:
     """Return what is asked about: the host, or the guests of an intent, a plan or this machine. Raises BadInput."""
-    from hosttune.predicting import Scope
 
     found: dict[str, Scope] = {}
     if intent is not None or plan is not None:
@@ -169,7 +165,6 @@ def scopes(host: Host, intent: str | None, plan: str | None, name: str | None, h
 def planned(host: Host, intent: str | None, plan: str | None) -> tuple[PlannedGuest, ...]:
     """Return the guests of a plan, read or made from an intent. Raises BadInput."""
     import hosttune
-    from hosttune.journal.state import load
 
     if plan is not None:
         return hosttune.Plan.from_json(load(plan, what="a plan"), where=plan).guests
@@ -210,7 +205,6 @@ def diagnose(
     """
     import msgspec
 
-    from hosttune.report.prediction import diagnosis_report
     from hosttune.rules.causes import diagnose as judged
     from hosttune.rules.causes.merging import merge
     from hosttune.rules.causes.paths import low_paths
@@ -230,8 +224,6 @@ def gathered(
     host: Host | None, measured: str | None, validation: str | None, logs: Sequence[str]
 ) -> list[tuple[str, Measured]]:
     """Return what each source shows, with its name. Raises BadInput."""
-    from hosttune.journal.state import load
-    from hosttune.model.measured import Measured
     from hosttune.model.validation import Validation
     from hosttune.rules.causes.gathering import of_validation
 

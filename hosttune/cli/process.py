@@ -6,7 +6,7 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import click
 
@@ -33,7 +33,9 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code."""
-    flags, words = split_flags(arguments)
+    end = list(arguments).index("--") if "--" in arguments else len(arguments)
+    found = {FLAGS[word] for word in arguments[:end] if word in FLAGS}
+    flags, words = found, [*(word for word in arguments[:end] if word not in FLAGS), *arguments[end:]]
     try:
         set_amount(quiet="--quiet" in flags, verbose="--verbose" in flags)
         return invoke(words)
@@ -49,13 +51,6 @@ def run(arguments: Sequence[str]) -> int:
         hint = "report what it prints with --debug"
         say(Refused(what, where=" ".join(["hosttune", *arguments]), hint=hint))
         return INTERNAL_ERROR
-
-
-def split_flags(arguments: Sequence[str]) -> tuple[Collection[str], list[str]]:
-    """Return (the flags of every command that are given before a lone "--", the other arguments)."""
-    end = list(arguments).index("--") if "--" in arguments else len(arguments)
-    found = {FLAGS[word] for word in arguments[:end] if word in FLAGS}
-    return found, [*(word for word in arguments[:end] if word not in FLAGS), *arguments[end:]]
 
 
 def invoke(arguments: list[str]) -> int:

@@ -15,7 +15,11 @@ def usage_error(error: click.UsageError) -> BadInput:
     """Return the error block of a usage error."""
     see = f"see {error.ctx.command_path if error.ctx else 'hosttune'} --help"
     if isinstance(error, click.NoSuchOption):
-        hint = did_you_mean(error.option_name, _options(error.ctx), see)
+        params = [*error.ctx.command.get_params(error.ctx)] if error.ctx else []
+        shown = [param for param in params if isinstance(param, click.Option) and not param.hidden]
+        hint = did_you_mean(
+            error.option_name, [name for param in shown for name in param.opts if name.startswith("--")], see
+        )
         return BadInput(f"no option {error.option_name!r}", where="command line", hint=hint)
     param = error.param if isinstance(error, click.BadParameter) else None
     if param is not None and isinstance(error, click.MissingParameter):
@@ -27,13 +31,6 @@ def usage_error(error: click.UsageError) -> BadInput:
     where = param.human_readable_name if isinstance(param, click.Argument) else max(param.opts, key=len)
     hint = _takes(param, error.message)
     return BadInput(_what(param, error.message), where=where, hint=f"{hint}; {see}" if hint else see)
-
-
-def _options(context: click.Context | None) -> list[str]:
-    """Return the names of a command's options."""
-    params = [*context.command.get_params(context)] if context else []
-    shown = [param for param in params if isinstance(param, click.Option) and not param.hidden]
-    return [name for param in shown for name in param.opts if name.startswith("--")]
 
 
 def _what(param: click.Parameter, message: str) -> str:

@@ -46,10 +46,21 @@ def discover(system: System) -> Host:
 
 def read(reader: Reader) -> Host:
     """Return the same of a reader for which `gpu.begin` was called."""
-    _check_is_host(reader.system)
+    if not (reader.system.exists("/sys") or reader.system.exists("/proc")):
+        hint = "give the directory that holds them, or a tar of it (hosttune capture writes one)"
+        raise BadInput("no host: it holds neither sys/ nor proc/", where=reader.system.origin, hint=hint)
     host = _read_host(reader)
     host = msgspec.structs.replace(host, fabric=read_fabric(reader, host), sources=read_sources(reader, host))
-    return _with_problems(host, reader)
+    functions = [host.index.pci.get(gpu.address) for gpu in host.gpus]
+    if host.hypervisor and functions and all(one is None or one.numa_node is None for one in functions):
+        reader.problem(
+            "topology hidden",
+            sysfs.PCI_DEVICES,
+            "this machine is a guest and its hypervisor shows no NUMA node for any GPU: their affinity is unknown",
+        )
+    for problem in problems(host):
+        reader.problem(problem.what, problem.where, problem.why)
+    return msgspec.structs.replace(host, problems=tuple(reader.problems))
 
 
 def _read_host(reader: Reader) -> Host:
@@ -116,27 +127,3 @@ def strip_nodes(text: str, scrubbed: Callable[[str], str]) -> str | None:
 def _own_pci_ids() -> bytes | None:
     """Return pci.ids of the machine that runs hosttune, for captures of other tools. No decision depends on names."""
     return load_pci_ids(Machine())
-
-
-def _check_is_host(system: System) -> None:
-    if not (system.exists("/sys") or system.exists("/proc")):
-        hint = "give the directory that holds them, or a tar of it (hosttune capture writes one)"
-        raise BadInput("no host: it holds neither sys/ nor proc/", where=system.origin, hint=hint)
-
-
-def _report_flat_guest(reader: Reader, host: Host) -> None:
-    """Add a problem if this machine is a guest and does not show which NUMA nodes its GPUs are on."""
-    functions = [host.index.pci.get(gpu.address) for gpu in host.gpus]
-    if host.hypervisor and functions and all(one is None or one.numa_node is None for one in functions):
-        reader.problem(
-            "topology hidden",
-            sysfs.PCI_DEVICES,
-            "this machine is a guest and its hypervisor shows no NUMA node for any GPU: their affinity is unknown",
-        )
-
-
-def _with_problems(host: Host, reader: Reader) -> Host:
-    _report_flat_guest(reader, host)
-    for problem in problems(host):
-        reader.problem(problem.what, problem.where, problem.why)
-    return msgspec.structs.replace(host, problems=tuple(reader.problems))

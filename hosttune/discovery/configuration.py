@@ -43,7 +43,20 @@ _UNKNOWN_SOURCE = "hosttune discover"
 def read_configuration(reader: Reader, host: Host) -> tuple[Fact, ...]:
     """Return the facts that only this reads. A fact that could not be read has no value."""
     bios = [_file(reader, f"bios-{name}", f"{_DMI}/bios_{name}") for name in ("vendor", "version", "date")]
-    others = (_boot_mode(reader), _idle_states(reader), _boost(reader), lockdown(reader))
+    value = "EFI" if reader.exists(_EFI) else "BIOS" if reader.lacks(_EFI) else None
+    # The names of CPU 0's idle states, the shallowest first. No value if one of them has no name.
+    states = sorted((name for name in reader.names(_IDLE) if re.fullmatch(r"state[0-9]{1,2}", name)), key=_number)
+    names = [reader.text(f"{_IDLE}/{state}/name") for state in states]
+    complete = [_number(state) for state in states] == list(range(len(states)))
+    states_value = " ".join(filter(None, names)) if names and all(names) and complete else None
+    if not states and reader.lacks(_IDLE):
+        states_value = "none"
+    others = (
+        Fact(name="boot-mode", value=value, source=_EFI),
+        Fact(name="c-states", value=sane(states_value), source=f"{_IDLE}/state*/name"),
+        _boost(reader),
+        lockdown(reader),
+    )
     microcode = (_microcode(reader),) if host.arch is None or host.arch in _X86 else ()
     memory = Fact(name="memory-modules", value=sane(read_memory_modules(reader)), source=MEMORY_MODULES)
     return (*bios, *microcode, *others, memory, *_drives(reader, host), *_nics(reader, host))
@@ -62,22 +75,6 @@ def _microcode(reader: Reader) -> Fact:
     whole = bool(found) and "" not in found and cpus == lines and (own is None or own in found)
     value = sane(" and ".join(sorted(found))) if whole else None
     return Fact(name="microcode", value=value, source="/proc/cpuinfo")
-
-
-def _boot_mode(reader: Reader) -> Fact:
-    value = "EFI" if reader.exists(_EFI) else "BIOS" if reader.lacks(_EFI) else None
-    return Fact(name="boot-mode", value=value, source=_EFI)
-
-
-def _idle_states(reader: Reader) -> Fact:
-    """Return the names of CPU 0's idle states, the shallowest first. No value if one of them has no name."""
-    states = sorted((name for name in reader.names(_IDLE) if re.fullmatch(r"state[0-9]{1,2}", name)), key=_number)
-    names = [reader.text(f"{_IDLE}/{state}/name") for state in states]
-    complete = [_number(state) for state in states] == list(range(len(states)))
-    value = " ".join(filter(None, names)) if names and all(names) and complete else None
-    if not states and reader.lacks(_IDLE):
-        value = "none"
-    return Fact(name="c-states", value=sane(value), source=f"{_IDLE}/state*/name")
 
 
 def _number(state: str) -> int:
@@ -181,11 +178,16 @@ def _of_host(evidence: Evidence) -> Iterator[Fact]:
     host = evidence.host
     cpu = host.cpu_model
     arguments = alike_arguments(host.kernel_args) if host.kernel_args is not None else None
+    packages = {cpu.package for cpu in host.cpus if cpu.online}
+    active = host.cpu_model.smt_active if host.cpu_model is not None else None
     values: Mapping[str, tuple[str | None, str]] = {
         "cpu-model": (cpu.model if cpu else None, "/proc/cpuinfo"),
-        "sockets": (_sockets(host), f"{sysfs.CPUS}/cpu*/topology/physical_package_id"),
+        "sockets": (
+            str(len(packages)) if packages and None not in packages else None,
+            f"{sysfs.CPUS}/cpu*/topology/physical_package_id",
+        ),
         "numa-nodes-per-socket": (_nodes_per_socket(host), f"{sysfs.NODES}/node*/cpulist"),
-        "smt": (_smt(host), f"{sysfs.CPUS}/smt"),
+        "smt": (None if active is None else "on" if active else "off", f"{sysfs.CPUS}/smt"),
         "devices": (_devices(host), sysfs.PCI_DEVICES),
         "frequency-driver": (cpu.scaling_driver if cpu else None, f"{sysfs.CPUS}/cpu*/cpufreq/scaling_driver"),
         "iommu": (_iommu(host), f"{sysfs.IOMMU_GROUPS}/*/type"),
@@ -202,11 +204,6 @@ def _of_host(evidence: Evidence) -> Iterator[Fact]:
         yield Fact(name="fabric-manager", value=version, source="fabric-manager-version")
 
 
-def _sockets(host: Host) -> str | None:
-    packages = {cpu.package for cpu in host.cpus if cpu.online}
-    return str(len(packages)) if packages and None not in packages else None
-
-
 def _nodes_per_socket(host: Host) -> str | None:
     """Return NUMA nodes with CPUs by sockets; no value if a CPU's place is unknown."""
     places = {(cpu.package, cpu.numa_node) for cpu in host.cpus if cpu.online}
@@ -214,11 +211,6 @@ def _nodes_per_socket(host: Host) -> str | None:
         return None
     packages, nodes = ({place[side] for place in places} for side in (0, 1))
     return f"{len(nodes) / len(packages):g}"
-
-
-def _smt(host: Host) -> str | None:
-    active = host.cpu_model.smt_active if host.cpu_model is not None else None
-    return None if active is None else "on" if active else "off"
 
 
 def _devices(host: Host) -> str | None:

@@ -9,7 +9,7 @@ asked, it may hold `virsh-client-version` and `qemu-version` (what the programs 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -137,20 +137,17 @@ def _facts(reader: Reader) -> LibvirtFacts | None:
     if facts.domains is None:
         return facts
     if not system.scratch:
-        _report_unlisted_definitions(reader, names)
+        files = reader.names(COMMANDS.rstrip("/")) if reader.system.captured else []
+        others = sorted(
+            {name.removeprefix(DEFINITION) for name in files if name.startswith(DEFINITION)}.difference(names)
+        )
+        if others:
+            reader.problem(
+                LIST_UNREAD, f"{COMMANDS}{QUERY}", f"it lacks {others[0]!r}, which virsh defines: {_MAY_BE_MORE}"
+            )
         return facts
     domains = tuple(_with_recorded_definitions(reader, {domain.name: domain for domain in facts.domains}))
     return msgspec.structs.replace(facts, domains=domains)
-
-
-def _report_unlisted_definitions(reader: Reader, names: Collection[str]) -> None:
-    """Add a problem if a capture has virsh definitions of guests that libvirt's own recorded answer lacks."""
-    files = reader.names(COMMANDS.rstrip("/")) if reader.system.captured else []
-    others = sorted({name.removeprefix(DEFINITION) for name in files if name.startswith(DEFINITION)}.difference(names))
-    if others:
-        reader.problem(
-            LIST_UNREAD, f"{COMMANDS}{QUERY}", f"it lacks {others[0]!r}, which virsh defines: {_MAY_BE_MORE}"
-        )
 
 
 def recorded_domain(system: System, name: str) -> RawDomain | None:

@@ -55,6 +55,14 @@ def read_health(reader: Reader, host: Host) -> Health:
     synchronised, error = _clock(reader)
     times = [event.last_seconds or event.seconds or 0.0 for event in log.events] if log else []
     uptime = _uptime(reader, max(times, default=0.0))
+    # Facts of each NVMe drive as text, by address: state, temperature, alarm, fields of its SMART log.
+    found: dict[str, dict[str, str]] = {}
+    for drive in host.nvme:
+        name = drive.controller
+        if name is not None and _CONTROLLER.fullmatch(name):
+            words = {"state": reader.text(f"{_NVME}/{name}/state") or "", **_sensor(reader, name)}
+            words |= _smart(reader, name)
+            found[drive.address] = {key: value for key, value in words.items() if value}
     return Health(
         events=None if log is None else log.events,
         events_since=None if log is None else log.since,
@@ -65,7 +73,7 @@ def read_health(reader: Reader, host: Host) -> Health:
         corrupted_bytes=_corrupted(reader),
         uptime_seconds=uptime,
         aer=_aer(reader, host, recorded=uptime is not None),
-        disks=_disks(reader, host),
+        disks=found,
         time_synchronised=synchronised,
         time_source=None if synchronised is None else "adjtimex(2)",
         time_error_seconds=error,
@@ -217,18 +225,6 @@ def _too_few(reader: Reader, there: list[int], host: Host) -> str | None:
 
 
 # --- disks ---------------------------------------------------------------------------------------------------
-
-
-def _disks(reader: Reader, host: Host) -> dict[str, dict[str, str]]:
-    """Return facts of each NVMe drive as text, by address: state, temperature, alarm, fields of its SMART log."""
-    found: dict[str, dict[str, str]] = {}
-    for drive in host.nvme:
-        name = drive.controller
-        if name is not None and _CONTROLLER.fullmatch(name):
-            words = {"state": reader.text(f"{_NVME}/{name}/state") or "", **_sensor(reader, name)}
-            words |= _smart(reader, name)
-            found[drive.address] = {key: value for key, value in words.items() if value}
-    return found
 
 
 def _sensor(reader: Reader, controller: str) -> dict[str, str]:

@@ -136,16 +136,11 @@ def _ask_dmesg(reader: Reader) -> Records | None:
     try:
         return parse_dmesg_json(reader.system.run(_DMESG_JSON))
     except (CommandFailed, BadInput):  # an older dmesg, or one that writes invalid JSON for unusual bytes
-        return _ask_plain_dmesg(reader)
-
-
-def _ask_plain_dmesg(reader: Reader) -> Records | None:
-    """Read the plain form, which every dmesg has. If that fails, the log is unknown, and there is a problem."""
-    try:
-        return parse_dmesg(reader.system.run(_DMESG))
-    except CommandFailed as error:
-        reader.problem("kernel log unreadable", "dmesg", error.output.strip() or error.reason)
-        return None
+        try:
+            return parse_dmesg(reader.system.run(_DMESG))
+        except CommandFailed as error:
+            reader.problem("kernel log unreadable", "dmesg", error.output.strip() or error.reason)
+            return None
 
 
 def _ask_journal(reader: Reader) -> str:
@@ -359,7 +354,8 @@ def _event(seconds: float | None, text: str) -> KernelEvent | None:
         if match := shape.pattern.match(text):
             groups = match.groupdict()
             code = groups.get("code")
-            details = _details(code, groups.get("rest") or "")
+            found = (_NVLINK5 if code in _NVLINK5_CODES else _RECOVERY).match(groups.get("rest") or "")
+            details = found.groupdict() if found else {}
             return KernelEvent(
                 kind=shape.kind,
                 address=_address(groups.get("address")),
@@ -374,12 +370,6 @@ def _event(seconds: float | None, text: str) -> KernelEvent | None:
                 recovery=details.get("recovery"),
             )
     return None
-
-
-def _details(code: str | None, rest: str) -> Mapping[str, str | None]:
-    """Return the details in the text of an XID, for those XIDs where the text decides what it means."""
-    found = (_NVLINK5 if code in _NVLINK5_CODES else _RECOVERY).match(rest)
-    return found.groupdict() if found else {}
 
 
 def _severity(word: str | None) -> str | None:

@@ -50,10 +50,24 @@ def read_nodes(reader: Reader) -> tuple[NumaNode, ...]:
         reader.problem("no NUMA nodes", _NODES, "the kernel lists none: memory and CPUs have no known node")
         return ()
     check_count(len(ids), "NUMA nodes", f"{reader.system.origin}: {_NODES}")
-    columns = _online_nodes(reader, ids)
-    gpu_nodes = _gpu_nodes(reader)
+    # The nodes that the columns of `distance` stand for: the online ones, ascending (drivers/base/node.c).
+    online = read_set(reader, f"{_NODES}/online")
+    columns = sorted(online) if online else ids
+    # The nodes that are a GPU's memory: a driver reports for each GPU the node it onlined (POWER9, Grace).
+    of_gpus = set[int]()
+    for folder in (vendor.traces.proc for vendor in VENDORS if vendor.traces.proc):
+        for gpu in reader.names(folder):
+            status = reader.text(f"{folder}/{gpu}/numa_status")
+            if status and (match := _GPU_NODE_LINE.search(status)):
+                of_gpus.add(int(match[1]))
+    gpu_nodes = frozenset(of_gpus)
     nodes = tuple(_read_node(reader, node, columns, gpu_nodes) for node in ids)
-    _compare_memory(reader, nodes)
+    # Old kernels include a node's reserved pages, up to a few per cent. A difference of a tenth is more than that.
+    total = _memory_lines(reader, "/proc/meminfo").get("MemTotal")
+    sizes = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
+    if total and len(sizes) == len(nodes) and abs(sum(sizes) - total) > total // 10:
+        why = f"the nodes hold {format_size(sum(sizes))}, /proc/meminfo says {format_size(total)}: nodes kept as read"
+        reader.problem(MEMORY_UNSURE, _NODES, why)
     _compare_pages(reader, nodes)
     return nodes
 
@@ -61,13 +75,17 @@ def read_nodes(reader: Reader) -> tuple[NumaNode, ...]:
 def read_memory_settings(reader: Reader) -> MemorySettings:
     """Return the host-wide settings as the kernel shows them; None for a file that this kernel does not have."""
     default_bytes = default_page_bytes(reader.text("/proc/meminfo") or "")
+    found = {
+        str(size): reader.count(f"{_HUGEPAGES}/{pool}/nr_overcommit_hugepages")
+        for size, pool in _pools(reader, _HUGEPAGES)
+    }
     return MemorySettings(
         thp=_chosen_word(reader, Thp.path),
         thp_defrag=_chosen_word(reader, f"{_THP}/defrag"),
         ksm_run=reader.count(Ksm.path),
         numa_balancing=reader.count(NumaBalancing.path),
         default_hugepage_bytes=default_bytes,
-        overcommit_hugepages=_overcommit(reader),
+        overcommit_hugepages={size: count for size, count in found.items() if count is not None} or None,
         hugetlbfs=_hugetlbfs(reader, default_bytes),
     )
 
@@ -87,23 +105,6 @@ def _libvirt_uses(reader: Reader, path: str) -> bool | None:
     """Return whether the libvirt daemon has found this hugetlbfs; None if that cannot be seen."""
     found = reader.exists(libvirts_folder(path))
     return found if found or reader.system.complete else None
-
-
-def _online_nodes(reader: Reader, ids: Sequence[int]) -> Sequence[int]:
-    """Return the nodes that the columns of `distance` stand for: the online ones, ascending (drivers/base/node.c)."""
-    online = read_set(reader, f"{_NODES}/online")
-    return sorted(online) if online else ids
-
-
-def _gpu_nodes(reader: Reader) -> frozenset[int]:
-    """Return the nodes that are a GPU's memory: a driver reports for each GPU the node it onlined (POWER9, Grace)."""
-    nodes = set[int]()
-    for folder in (vendor.traces.proc for vendor in VENDORS if vendor.traces.proc):
-        for gpu in reader.names(folder):
-            status = reader.text(f"{folder}/{gpu}/numa_status")
-            if status and (match := _GPU_NODE_LINE.search(status)):
-                nodes.add(int(match[1]))
-    return frozenset(nodes)
 
 
 def _read_node(reader: Reader, node: int, columns: Sequence[int], gpu_nodes: frozenset[int]) -> NumaNode:
@@ -145,18 +146,6 @@ def _memory_lines(reader: Reader, path: str) -> dict[str, int]:
         else:
             found[match[1]] = kibibytes << 10
     return found
-
-
-def _compare_memory(reader: Reader, nodes: Sequence[NumaNode]) -> None:
-    """Add a problem if the nodes' memory does not add up to the machine's (a sandbox that fakes one of the two files).
-
-    Old kernels include a node's reserved pages, up to a few per cent. A difference of a tenth is more than that.
-    """
-    total = _memory_lines(reader, "/proc/meminfo").get("MemTotal")
-    sizes = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
-    if total and len(sizes) == len(nodes) and abs(sum(sizes) - total) > total // 10:
-        why = f"the nodes hold {format_size(sum(sizes))}, /proc/meminfo says {format_size(total)}: nodes kept as read"
-        reader.problem(MEMORY_UNSURE, _NODES, why)
 
 
 def _compare_pages(reader: Reader, nodes: Sequence[NumaNode]) -> None:
@@ -226,15 +215,6 @@ def _kind(cpus: str | None, memory_bytes: int | None, is_gpu: bool) -> str | Non
     if cpus is None or memory_bytes is None:
         return None
     return "memory" if memory_bytes else "empty"
-
-
-def _overcommit(reader: Reader) -> dict[str, int] | None:
-    """Return nr_overcommit_hugepages by page size in bytes; None on a kernel without huge pages."""
-    found = {
-        str(size): reader.count(f"{_HUGEPAGES}/{pool}/nr_overcommit_hugepages")
-        for size, pool in _pools(reader, _HUGEPAGES)
-    }
-    return {size: count for size, count in found.items() if count is not None} or None
 
 
 def _chosen_word(reader: Reader, path: str) -> str | None:

@@ -40,7 +40,10 @@ def read_pci(
     judge = Links(functions)
     links = {address: judge.of(function) for address, function in functions.items()}
     _report_degraded_links(reader, functions, links)
-    _report_gone_functions(reader, functions)
+    for address, function in functions.items():
+        if function.gone:
+            why = "its ids or its configuration space read all ones: it is off the bus, or the link above it is down"
+            reader.problem("PCI function does not answer", f"{DEVICES}/{address}", why)
     names = _read_names(reader, functions, fallback_ids)
     groups = _Groups(reader, functions)
     return tuple(
@@ -145,14 +148,6 @@ def _report_degraded_links(reader: Reader, functions: Mapping[str, Function], li
             reader.problem("degraded PCIe link", f"{DEVICES}/{address}", link.why or "")
 
 
-def _report_gone_functions(reader: Reader, functions: Mapping[str, Function]) -> None:
-    """Add a problem for each function that the kernel lists and that no longer answers."""
-    for address, function in functions.items():
-        if function.gone:
-            why = "its ids or its configuration space read all ones: it is off the bus, or the link above it is down"
-            reader.problem("PCI function does not answer", f"{DEVICES}/{address}", why)
-
-
 def _read_names(
     reader: Reader, functions: Mapping[str, Function], fallback_ids: Callable[[], bytes | None] | None
 ) -> dict[tuple[str, str], pci_names.Names]:
@@ -228,22 +223,19 @@ class _Groups:
             self._reader.problem("IOMMU groups disagree", where, why)
             return {}
         if name not in self._facts:
+            # A group's reserved regions of type "direct", as start-end (ABI/testing/sysfs-kernel-iommu_groups). The
+            # kernel writes "start end type" for each region; "direct-relaxable" is another type. No group is without a
+            # region: that of interrupts is in each.
+            rows = [
+                line.split() for line in (self._reader.text(f"{GROUPS}/{name}/reserved_regions") or "").splitlines()
+            ]
+            direct = tuple("-".join(row[:2]) for row in rows if row[2:] == ["direct"])
             self._facts[name] = {
                 "iommu_group": int(name),
                 "iommu_group_type": self._reader.text(f"{GROUPS}/{name}/type") or None,
-                "iommu_direct": self._direct(name),
+                "iommu_direct": direct if rows and all(len(row) == 3 for row in rows) else None,
             }
         return self._facts[name]
-
-    def _direct(self, name: str) -> tuple[str, ...] | None:
-        """Return a group's reserved regions of type "direct", as start-end (ABI/testing/sysfs-kernel-iommu_groups).
-
-        The kernel writes "start end type" for each region; "direct-relaxable" is another type. No group is without a
-        region: that of interrupts is in each.
-        """
-        rows = [line.split() for line in (self._reader.text(f"{GROUPS}/{name}/reserved_regions") or "").splitlines()]
-        direct = tuple("-".join(row[:2]) for row in rows if row[2:] == ["direct"])
-        return direct if rows and all(len(row) == 3 for row in rows) else None
 
     def _link(self, function: Function) -> str | None:
         if "iommu_group" not in function.names:

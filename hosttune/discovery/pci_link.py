@@ -48,22 +48,16 @@ class Links:
             return replace(link, why=why)
         figures = function.figures
         if figures.silent or function.config.port_type in _ON_NO_LINK:
-            return self._asleep(function)
+            if function.power_state != "D3cold" or "current_link_speed" not in function.names:
+                return None
+            return Link(state="unknown", why="in D3cold: not read, that would wake it")
         if self._is_above_link(function):
             state, why = self._below_port(function)
             return _link(function, None, state, why)
-        port = self._port_above(function)
+        above = self._functions.get(function.parent or "")
+        port = above if above is not None and self._is_above_link(above) else None
         state, why = self._judge(function, port)
         return _link(function, port, state, why)
-
-    def _asleep(self, function: Function) -> Link | None:
-        """Return an unknown link for a function in D3cold (it was not read, so as not to wake it).
-
-        None for any other.
-        """
-        if function.power_state != "D3cold" or "current_link_speed" not in function.names:
-            return None
-        return Link(state="unknown", why="in D3cold: not read, that would wake it")
 
     def _is_above_link(self, function: Function) -> bool:
         """Return whether the link is below the function.
@@ -76,10 +70,6 @@ class Links:
             return _BRIDGES_FACE_DOWN.get(kind or "", False)
         above = self._functions.get(function.parent or "")
         return kind != "upstream-port" if above is None else not self._is_above_link(above)
-
-    def _port_above(self, function: Function) -> Function | None:
-        above = self._functions.get(function.parent or "")
-        return above if above is not None and self._is_above_link(above) else None
 
     def _judge(self, function: Function, port: Function | None) -> Verdict:
         """Judge the link of a function's slot.

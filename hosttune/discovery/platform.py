@@ -161,14 +161,18 @@ def read_platform(reader: Reader) -> tuple[Platform, bool | None]:
         for name in ("sys_vendor", "product_name", "bios_vendor", "bios_version", "product_uuid")
     }
     hypervisor, kind = _hypervisor(reader, dmi)
+    text = reader.text("/etc/os-release") or reader.text("/usr/lib/os-release") or ""
+    found = re.search(r'^PRETTY_NAME=["\']?([^"\'\n]*)', text, re.MULTILINE)
+    loaded = {line.split(" ", 1)[0] for line in (reader.text("/proc/modules") or "").split("\n") if line}
+    names = {name for name in (*reader.names("/sys/module"), *loaded) if name.startswith(_MODULES)}
     platform = Platform(
         vendor=dmi["sys_vendor"],
         product=dmi["product_name"],
         bios_version=dmi["bios_version"],
         uuid=dmi["product_uuid"],
         virtualization=kind,
-        modules=_modules(reader),
-        os=_operating_system(reader),
+        modules=tuple(_module(reader, name) for name in sorted(names)),
+        os=found[1] if found and found[1] else None,
         boot_loader=_boot_loader(reader),
     )
     return platform, hypervisor
@@ -254,25 +258,12 @@ def _named_hypervisor(reader: Reader, dmi: dict[str, str | None]) -> str | None:
     return None
 
 
-def _operating_system(reader: Reader) -> str | None:
-    text = reader.text("/etc/os-release") or reader.text("/usr/lib/os-release") or ""
-    found = re.search(r'^PRETTY_NAME=["\']?([^"\'\n]*)', text, re.MULTILINE)
-    return found[1] if found and found[1] else None
-
-
 def _boot_loader(reader: Reader) -> str | None:
     """Return the boot loader whose files are installed.
 
     If both are, systemd-boot: it can be installed beside old GRUB files.
     """
     return next((name for path, name in _BOOT_LOADERS if reader.exists(path)), None)
-
-
-def _modules(reader: Reader) -> tuple[Module, ...]:
-    """Return the modules that matter for passthrough, loaded or built in, with the parameters that sysfs shows."""
-    loaded = {line.split(" ", 1)[0] for line in (reader.text("/proc/modules") or "").split("\n") if line}
-    names = {name for name in (*reader.names("/sys/module"), *loaded) if name.startswith(_MODULES)}
-    return tuple(_module(reader, name) for name in sorted(names))
 
 
 def _module(reader: Reader, name: str) -> Module:
@@ -298,29 +289,27 @@ def read_iommu(reader: Reader, pci: Sequence[PciDevice]) -> Iommu:
     """
     groups = reader.listing(sysfs.IOMMU_GROUPS)
     units = reader.names("/sys/class/iommu")
-    registers = _intel_capabilities(reader, units)
+    registers = [
+        reader.integer(f"/sys/class/iommu/{unit}/intel-iommu/cap", 16) for unit in units if unit.startswith("dmar")
+    ]
     if groups or any(device.iommu_group is not None for device in pci):
         present: bool | None = True
     else:
         present = None if groups is None else False
+    # The domain type of most groups: DMA, DMA-FQ, identity, … (ABI/testing/sysfs-kernel-iommu_groups).
+    types = {device.iommu_group: device.iommu_group_type for device in pci if device.iommu_group is not None}
+    found: Iterable[str | None] = types.values()
+    if not types:
+        found = [reader.text(f"{sysfs.IOMMU_GROUPS}/{group}/type") for group in (groups or ())]
+    counted = Counter(sorted(kind for kind in found if kind))
     return Iommu(
         present=present,
-        mode=_iommu_mode(reader, groups or (), pci),
+        mode=counted.most_common(1)[0][0] if counted else None,
         vendor=_iommu_vendor(reader, units),
         address_bits=min(((one >> 16 & 0x3F) + 1 for one in registers if one is not None), default=None),
         interrupt_remapping=_interrupt_remapping(reader),
         interrupt_posting=_interrupt_posting(registers),
     )
-
-
-def _iommu_mode(reader: Reader, groups: Iterable[str], pci: Sequence[PciDevice]) -> str | None:
-    """Return the domain type of most groups: DMA, DMA-FQ, identity, … (ABI/testing/sysfs-kernel-iommu_groups)."""
-    types = {device.iommu_group: device.iommu_group_type for device in pci if device.iommu_group is not None}
-    found: Iterable[str | None] = types.values()
-    if not types:
-        found = [reader.text(f"{sysfs.IOMMU_GROUPS}/{group}/type") for group in groups]
-    counted = Counter(sorted(kind for kind in found if kind))
-    return counted.most_common(1)[0][0] if counted else None
 
 
 def _iommu_vendor(reader: Reader, units: Iterable[str]) -> str | None:
@@ -332,11 +321,6 @@ def _iommu_vendor(reader: Reader, units: Iterable[str]) -> str | None:
     return next(
         (vendor for table, vendor in (("DMAR", "intel"), ("IVRS", "amd"), ("IORT", "smmu")) if table in tables), None
     )
-
-
-def _intel_capabilities(reader: Reader, units: Iterable[str]) -> list[int | None]:
-    """Return CAP_REG of each Intel unit; None for a unit that could not be read."""
-    return [reader.integer(f"/sys/class/iommu/{unit}/intel-iommu/cap", 16) for unit in units if unit.startswith("dmar")]
 
 
 def _interrupt_posting(registers: Sequence[int | None]) -> bool | None:

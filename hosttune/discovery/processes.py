@@ -77,33 +77,33 @@ def read_process(reader: Reader, name: str, pid: int) -> GuestProcess:
 
 
 def _read(reader: Reader, name: str, pid: int, text: str) -> GuestProcess:
-    maps = _maps(reader, f"/proc/{pid}/numa_maps", text)
+    unread = unread_line(text)
+    if unread is not None:
+        reader.problem(
+            "not a line of numa_maps",
+            f"/proc/{pid}/numa_maps",
+            f"reads {unread[:60]!r}: where its memory is, is unknown",
+        )
+    maps = () if unread is not None else tuple(parse_maps(text))
+    # Each thread of a process shows the same; the one with the process's id is read.
+    found = set(_RESIDENT.findall(reader.text(f"/proc/{pid}/task/{pid}/status") or ""))
+    # By cell and node; None if no mapping names a cell.
+    held: dict[str, dict[str, int]] = {}
+    for mapped in maps:
+        named = _CELL.search(mapped.file or "")
+        if named and mapped.page_bytes is not None:
+            of_cell = held.setdefault(named[1], {})
+            for node, pages in mapped.pages.items():
+                of_cell[node] = of_cell.get(node, 0) + pages * mapped.page_bytes
     return GuestProcess(
         guest=name,
         pid=pid,
         threads=read_threads(reader, pid),
         memory_by_node=_by_node(maps),
         page_sizes=tuple(sorted({mapped.page_bytes for mapped in maps if mapped.huge and mapped.page_bytes})),
-        memory_by_cell=_by_cell(maps),
-        resident_bytes=_resident(reader, pid),
+        memory_by_cell=held or None,
+        resident_bytes=int(found.pop()) << 10 if len(found) == 1 else None,
     )
-
-
-def _resident(reader: Reader, pid: int) -> int | None:
-    """Return the bytes of the process in memory, without huge pages (proc(5), VmRSS); None if that is not shown once.
-
-    Each thread of a process shows the same; the one with the process's id is read.
-    """
-    found = set(_RESIDENT.findall(reader.text(f"/proc/{pid}/task/{pid}/status") or ""))
-    return int(found.pop()) << 10 if len(found) == 1 else None
-
-
-def _maps(reader: Reader, path: str, text: str) -> tuple[Mapped, ...]:
-    """Return the mappings in a numa_maps; empty if the kernel shows none, or if a line was not read completely."""
-    unread = unread_line(text)
-    if unread is not None:
-        reader.problem("not a line of numa_maps", path, f"reads {unread[:60]!r}: where its memory is, is unknown")
-    return () if unread is not None else tuple(parse_maps(text))
 
 
 def pid_of(reader: Reader, name: str) -> int | None:
@@ -198,21 +198,6 @@ def _by_node(maps: Sequence[Mapped]) -> dict[str, int] | None:
         for node, pages in mapped.pages.items():
             held[node] = held.get(node, 0) + pages * (mapped.page_bytes or 0)
     return held
-
-
-def _by_cell(maps: Sequence[Mapped]) -> dict[str, dict[str, int]] | None:
-    """Return bytes by guest cell and node, if the name of the file behind a mapping contains the cell.
-
-    None if none does.
-    """
-    held: dict[str, dict[str, int]] = {}
-    for mapped in maps:
-        named = _CELL.search(mapped.file or "")
-        if named and mapped.page_bytes is not None:
-            of_cell = held.setdefault(named[1], {})
-            for node, pages in mapped.pages.items():
-                of_cell[node] = of_cell.get(node, 0) + pages * mapped.page_bytes
-    return held or None
 
 
 def read_leftovers(reader: Reader, host: Host) -> Leftovers:

@@ -30,7 +30,9 @@ def _find(reader: Reader) -> str:
             arguments = (reader.text(f"/proc/{process}/cmdline") or "").split("\0")
             program = arguments[0].rpartition("/")[2]
             # To find out what QEMU can do, libvirt starts one without a machine.
-            if program.startswith(("qemu-system", "qemu-kvm", "kvm")) and not _is_probe(arguments):
+            if program.startswith(("qemu-system", "qemu-kvm", "kvm")) and not any(
+                option == "-machine" and value.startswith("none") for option, value in pairwise(arguments)
+            ):
                 name = arguments[arguments.index("-name") + 1] if "-name" in arguments[:-1] else ""
                 found.append(f"{process} {_guest_name(name)}")
     return "\n".join(found)
@@ -40,7 +42,3 @@ def _guest_name(option: str) -> str:
     """Return the name in QEMU's option -name ("guest=a,debug-threads=on"); a comma in the name is doubled."""
     name = re.match(r"(?:guest=)?((?:[^,]|,,)*)", option, re.DOTALL)
     return " ".join(name[1].replace(",,", ",").splitlines()) if name else ""
-
-
-def _is_probe(arguments: list[str]) -> bool:
-    return any(option == "-machine" and value.startswith("none") for option, value in pairwise(arguments))

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING
 
+from hosttune.discovery.guests import DEFINITION, QUERY
+from hosttune.discovery.kernellog import QUERY as KERNEL_LOG
+from hosttune.discovery.kernellog import strip_log
 from hosttune.discovery.scrub import Scrub
 from hosttune.errors import BadInput, Unreadable
 from hosttune.machine import manifest
 from hosttune.machine.files import write_whole
 from hosttune.machine.system import COMMANDS, COMPLETE, MAX_LINKS, NODES, UNREADABLE, System, join_link
 from hosttune.model import sysfs
-
-if TYPE_CHECKING:
-    from hosttune.model.host import Host
+from hosttune.model.host import Host
 
 EXTRA_FACTS = (
     "/proc/cmdline",
@@ -196,7 +196,12 @@ def write_capture(system: System, path: str, say: Say = lambda text: None) -> Ho
         raise BadInput("not a file name", where=path, hint="give a file name: a capture is not written to stdout")
     if os.path.lexists(path):
         raise _exists(path)
-    _check_folder(path)
+    # Before the machine is read, which can take a minute.
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise _unwritable(path, f"no folder {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _unwritable(path, f"no permission to write to {folder}")
     recording = Recording(system)
     host = gather(recording).host
     for fact in EXTRA_FACTS:
@@ -205,7 +210,13 @@ def write_capture(system: System, path: str, say: Say = lambda text: None) -> Ho
         except Unreadable:
             continue  # recorded as unreadable
     entries = list(_entries(recording, Scrub(_key(system), host.hostname), say))
-    _write(path, entries)
+    packed = _pack(entries)
+    try:
+        write_whole(path, packed, 0o600, replace=False)  # private: its owner decides who may read it
+    except FileExistsError as error:
+        raise _exists(path) from error
+    except OSError as error:
+        raise _unwritable(path, error.strerror or str(error)) from error
     for name in _other_answers(system, {name for name, _ in entries}):
         say(f"left out: {COMMANDS}{name}, which hosttune does not read here")
     return host
@@ -235,7 +246,6 @@ Entry = tuple[str, bytes | str | None]  # path without the leading "/"; contents
 
 def _entries(recording: Recording, scrub: Scrub, say: Say = lambda text: None) -> Iterator[Entry]:
     """Yield everything recorded, scrubbed, ordered by path; a directory has an entry only if nothing in it has one."""
-    from hosttune.discovery.guests import DEFINITION
 
     entries: dict[str, bytes | str | None] = dict.fromkeys(recording.present)
     entries |= {path: _relative(path, target) for path, target in recording.links.items()}
@@ -285,9 +295,6 @@ def _answer(name: str, answer: str, scrub: Scrub) -> bytes | None:
     """
     from hosttune.discovery import strip_nodes
     from hosttune.discovery.definitionscrub import strip_facts, strip_xml
-    from hosttune.discovery.guests import DEFINITION, QUERY
-    from hosttune.discovery.kernellog import QUERY as KERNEL_LOG
-    from hosttune.discovery.kernellog import strip_log
     from hosttune.discovery.portdetails import MODULE, strip_module
     from hosttune.discovery.portinfo import PORT_INFO, strip_port_info
     from hosttune.discovery.roce import DEVINFO, strip_devinfo
@@ -317,26 +324,6 @@ def _relative(path: str, target: str) -> str:
 
 
 # --- the file ------------------------------------------------------------------------------------------------
-
-
-def _check_folder(path: str) -> None:
-    """Raise BadInput if no file can be made here: before the machine is read, which can take a minute."""
-    folder = os.path.dirname(path) or "."
-    if not os.path.isdir(folder):
-        raise _unwritable(path, f"no folder {folder}")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise _unwritable(path, f"no permission to write to {folder}")
-
-
-def _write(path: str, entries: list[Entry]) -> None:
-    """Write the archive completely or not at all. Raises BadInput."""
-    packed = _pack(entries)
-    try:
-        write_whole(path, packed, 0o600, replace=False)  # private: its owner decides who may read it
-    except FileExistsError as error:
-        raise _exists(path) from error
-    except OSError as error:
-        raise _unwritable(path, error.strerror or str(error)) from error
 
 
 def _pack(entries: list[Entry]) -> bytes:

@@ -49,22 +49,12 @@ def _state(reader: Reader, nic: Nic, device: str) -> RoceState:
     interface = own[0] if len(own) == 1 else None
     why: dict[str, str] = {}
     trust, pfc = _priorities(reader, interface, why)
-    return RoceState(
-        device=device,
-        interface=interface,
-        active_mtu=_active_mtu(reader, device, why),
-        gid_types=_gid_types(reader, f"{RDMA}/{device}/ports/1/gid_attrs/types"),
-        trust=trust,
-        pfc=pfc,
-        ecn_np=_ecn(reader, interface, "np", why),
-        ecn_rp=_ecn(reader, interface, "rp", why),
-        traffic_class=_traffic_class(reader, device, why),
-        why=why,
-    )
-
-
-def _gid_types(reader: Reader, folder: str) -> tuple[str, ...] | None:
-    """Return the types of GIDs up to the first of RoCE v2. An index without a GID has no type: reading it fails."""
+    text, error = _answer(reader, f"{DEVINFO}{device}", ("ibv_devinfo", "-d", device), strip_devinfo)
+    found = parse_active_mtu(text or "")
+    if found is None:
+        why["active_mtu"] = f"ibv_devinfo: {error or 'not understood'}"
+    # The types of GIDs up to the first of RoCE v2. An index without a GID has no type: reading it fails.
+    folder = f"{RDMA}/{device}/ports/1/gid_attrs/types"
     names = [name for name in reader.names(folder) if re.fullmatch("[0-9]{1,4}", name)]
     types: list[str] = []
     for name in sorted(names, key=int)[:_MOST_GIDS]:
@@ -73,7 +63,18 @@ def _gid_types(reader: Reader, folder: str) -> tuple[str, ...] | None:
             types.append(text)
         if text == V2:
             break
-    return tuple(types) or None
+    return RoceState(
+        device=device,
+        interface=interface,
+        active_mtu=found,
+        gid_types=tuple(types) or None,
+        trust=trust,
+        pfc=pfc,
+        ecn_np=_ecn(reader, interface, "np", why),
+        ecn_rp=_ecn(reader, interface, "rp", why),
+        traffic_class=_traffic_class(reader, device, why),
+        why=why,
+    )
 
 
 def _traffic_class(reader: Reader, device: str, why: dict[str, str]) -> int | None:
@@ -154,14 +155,6 @@ def parse_active_mtu(text: str) -> int | None:
     """Return the active MTU of the first port in `ibv_devinfo -d DEVICE`."""
     found = set(_ACTIVE.findall(text))
     return int(found.pop()) if len(found) == 1 else None
-
-
-def _active_mtu(reader: Reader, device: str, why: dict[str, str]) -> int | None:
-    text, error = _answer(reader, f"{DEVINFO}{device}", ("ibv_devinfo", "-d", device), strip_devinfo)
-    found = parse_active_mtu(text or "")
-    if found is None:
-        why["active_mtu"] = f"ibv_devinfo: {error or 'not understood'}"
-    return found
 
 
 def _member(text: str, name: str) -> object:

@@ -50,7 +50,8 @@ def modules_of(table: bytes) -> str | None:
             size = _size(area)
             if size is None:
                 return None
-            found[size, _speed(area)] += size > 0
+            speed = _number(area, 0x20, 2)
+            found[size, _number(area, 0x58, 4) & 0x7FFFFFFF if speed == 0xFFFF else speed] += size > 0
     if not ended or not any(found.values()):
         return None
     rows = sorted(((count, *module) for module, count in found.items() if count), reverse=True)
@@ -86,9 +87,3 @@ def _size(area: bytes) -> int | None:
     if size == 0x7FFF:
         return _number(area, 0x1C, 4) & 0x7FFFFFFF or None
     return (size & 0x7FFF) >> 10 if size & 0x8000 else size
-
-
-def _speed(area: bytes) -> int:
-    """Return the configured speed in MT/s; 0 if unknown."""
-    speed = _number(area, 0x20, 2)
-    return _number(area, 0x58, 4) & 0x7FFFFFFF if speed == 0xFFFF else speed

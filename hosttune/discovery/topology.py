@@ -152,7 +152,17 @@ def _cores_of_threads(reader: Reader, threads: Mapping[int, CpuSet], packages: M
     if agreed and not _crossing(threads, packages):
         return {cpu: head for listed, cpus in tellers.items() for head in (min(listed),) for cpu in cpus}
     groups = _joined(tellers, packages)
-    _report_threads(reader, threads, groups, packages)
+    where = f"{CPUS}/cpu*/topology"
+    crossing = _crossing(threads, packages)
+    if crossing:
+        why = f"the thread siblings of CPUs {crossing} are in several packages: those of other packages are ignored"
+        reader.problem("cores across packages", where, why)
+    pairs = {(groups[cpu], listed) for cpu, listed in threads.items()}
+    odd = {pair for pair in pairs if pair[0] != pair[1]}
+    disagreeing = CpuSet(cpu for cpu, listed in threads.items() if (groups[cpu], listed) in odd) - crossing
+    if disagreeing:
+        why = f"the thread siblings of CPUs {disagreeing} do not list each other: taken as one core where any does"
+        reader.problem("sibling lists disagree", where, why)
     lowest = {group: min(group) for group in set(groups.values())}
     return {cpu: lowest[group] for cpu, group in groups.items()}
 
@@ -185,25 +195,6 @@ def _crossing(lists: Mapping[int, CpuSet], packages: Mapping[int, int]) -> CpuSe
     """Return the CPUs whose list names CPUs of another package."""
     named = {listed: {packages.get(other) for other in listed} for listed in set(lists.values())}
     return CpuSet(cpu for cpu, listed in lists.items() if named[listed] - {packages.get(cpu)})
-
-
-def _report_threads(
-    reader: Reader,
-    threads: Mapping[int, CpuSet],
-    groups: Mapping[int, CpuSet],
-    packages: Mapping[int, int],
-) -> None:
-    where = f"{CPUS}/cpu*/topology"
-    crossing = _crossing(threads, packages)
-    if crossing:
-        why = f"the thread siblings of CPUs {crossing} are in several packages: those of other packages are ignored"
-        reader.problem("cores across packages", where, why)
-    pairs = {(groups[cpu], listed) for cpu, listed in threads.items()}
-    odd = {pair for pair in pairs if pair[0] != pair[1]}
-    disagreeing = CpuSet(cpu for cpu, listed in threads.items() if (groups[cpu], listed) in odd) - crossing
-    if disagreeing:
-        why = f"the thread siblings of CPUs {disagreeing} do not list each other: taken as one core where any does"
-        reader.problem("sibling lists disagree", where, why)
 
 
 def _cores_of_ids(
@@ -251,7 +242,14 @@ def read_caches(reader: Reader, online: CpuSet, packages: Mapping[int, int]) -> 
     l2_index: dict[int, str] = {}
     for cpu in sorted(online):
         if cpu not in llc:
-            caches = _caches_of(reader, cpu, online)
+            # The caches of one CPU that hold data and are above the first level, which does not show which CPUs share.
+            # If nothing above the first level is shown (a logical partition of POWER7, whose chip has an L3), the last
+            # level is unknown. Using the first level instead would claim that cores share no cache.
+            path = f"{CPUS}/cpu{cpu}/cache"
+            indexes = [name for name in reader.names(path) if name.startswith("index")]
+            holding = [index for index in indexes if reader.text(f"{path}/{index}/type") != "Instruction"]
+            caches = [cache for index in holding if (cache := _cache_at(reader, cpu, index, online)) is not None]
+            caches = [cache for cache in caches if cache.level > 1]
             if not caches:
                 continue
             last = max(caches, key=lambda cache: cache.level)
@@ -263,19 +261,6 @@ def read_caches(reader: Reader, online: CpuSet, packages: Mapping[int, int]) -> 
             if second is not None and second.level == 2:
                 _cover(reader, l2, cpu, second)
     return llc, l2
-
-
-def _caches_of(reader: Reader, cpu: int, online: CpuSet) -> list[_Cache]:
-    """Return the caches of one CPU that hold data and are above the first level, which does not show which CPUs share.
-
-    If nothing above the first level is shown (a logical partition of POWER7, whose chip has an L3), the last level is
-    unknown. Using the first level instead would claim that cores share no cache.
-    """
-    path = f"{CPUS}/cpu{cpu}/cache"
-    indexes = [name for name in reader.names(path) if name.startswith("index")]
-    holding = [index for index in indexes if reader.text(f"{path}/{index}/type") != "Instruction"]
-    caches = [cache for index in holding if (cache := _cache_at(reader, cpu, index, online)) is not None]
-    return [cache for cache in caches if cache.level > 1]
 
 
 def _cache_at(reader: Reader, cpu: int, index: str, online: CpuSet) -> _Cache | None:
@@ -330,7 +315,16 @@ def read_kinds(reader: Reader, cores: Mapping[int, int], names: Sequence[str]) -
         return _kinds_by(capacities, cores)
     sizes = Counter(cores.values())
     if len(set(sizes.values())) > 1:
-        return _kinds_by_frequency(reader, cores, sizes)
+        # The kinds for Intel's first hybrid parts, which do not report them. Efficiency cores are the cores without a
+        # second thread that are also slower. Frequency alone is not enough, because SST-BF gives equal cores different
+        # base frequencies.
+        speeds = {core: reader.count(f"{CPUS}/cpu{core}/cpufreq/base_frequency") for core in sizes}
+        slow = {speed for core, speed in speeds.items() if sizes[core] == 1}
+        fast = {speed for core, speed in speeds.items() if sizes[core] > 1}
+        if len(slow) != 1 or len(fast) != 1 or None in slow | fast or slow == fast:
+            return {}, None
+        reader.problem("kinds of cores inferred", CPUS, "slower cores without a second thread are taken as efficiency")
+        return _kinds_by(speeds, cores)
     return {}, None
 
 
@@ -345,20 +339,3 @@ def _kinds_by(figures: Mapping[int, int | None], cores: Mapping[int, int]) -> tu
     words = dict.fromkeys(known, "intermediate") | {max(known): "performance", min(known): "efficiency"}
     found = ((cpu, figures[core]) for cpu, core in cores.items())
     return {cpu: words[figure] for cpu, figure in found if figure is not None}, True
-
-
-def _kinds_by_frequency(
-    reader: Reader, cores: Mapping[int, int], sizes: Mapping[int, int]
-) -> tuple[dict[int, str], bool | None]:
-    """Return the kinds for Intel's first hybrid parts, which do not report them.
-
-    Efficiency cores are the cores without a second thread that are also slower. Frequency alone is not enough, because
-    SST-BF gives equal cores different base frequencies.
-    """
-    speeds = {core: reader.count(f"{CPUS}/cpu{core}/cpufreq/base_frequency") for core in sizes}
-    slow = {speed for core, speed in speeds.items() if sizes[core] == 1}
-    fast = {speed for core, speed in speeds.items() if sizes[core] > 1}
-    if len(slow) != 1 or len(fast) != 1 or None in slow | fast or slow == fast:
-        return {}, None
-    reader.problem("kinds of cores inferred", CPUS, "slower cores without a second thread are taken as efficiency")
-    return _kinds_by(speeds, cores)

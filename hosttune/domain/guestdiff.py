@@ -54,11 +54,16 @@ def compare_definition(expected: ExpectedGuest, actual: ExpectedGuest) -> tuple[
     One row each: vCPUs, emulator threads, I/O threads, memory, page size, devices. I/O threads and page size are left
     out if neither has them, threads and devices if nothing is expected of them.
     """
+    want, have = _by_nodes(expected) or {}, _by_nodes(actual)
+    total = actual.memory_bytes
+    texts = [f"{format_size(total)} in all"] if total is not None and total != sum(want.values()) else []
+    same = have == want and not texts
+    texts += [] if have is None else [_sizes(have)]
     rows = (
         _vcpus(expected, actual),
         None if expected.emulator_cpus is None else _emulator(expected, actual),
         None if expected.iothread_cpus is None else _iothreads(expected, actual),
-        _memory(expected, actual),
+        _row("memory", _sizes(want), "; ".join(texts) or None, same=same),
         _page_size(expected, actual),
         None if expected.devices is None else _devices(expected, actual),
     )
@@ -106,15 +111,6 @@ def _iothreads(expected: ExpectedGuest, actual: ExpectedGuest) -> Comparison | N
 
 def _each_cpus(threads: Sequence[CpuSet]) -> str:
     return f"{len(threads)} on host CPUs {'; '.join(map(short_list, threads))}" if threads else "none pinned"
-
-
-def _memory(expected: ExpectedGuest, actual: ExpectedGuest) -> Comparison:
-    want, have = _by_nodes(expected) or {}, _by_nodes(actual)
-    total = actual.memory_bytes
-    texts = [f"{format_size(total)} in all"] if total is not None and total != sum(want.values()) else []
-    same = have == want and not texts
-    texts += [] if have is None else [_sizes(have)]
-    return _row("memory", _sizes(want), "; ".join(texts) or None, same=same)
 
 
 def _by_nodes(guest: ExpectedGuest) -> dict[CpuSet, int] | None:
@@ -271,20 +267,16 @@ def compare_memory(expected: ExpectedGuest, process: GuestProcess) -> Iterator[D
     if expected.memory is None or process.memory_by_node is None:
         yield Difference(kind=UNREAD, text="memory: where it is, is unknown")
         return
-    yield from _pages(expected, process)
-    held = {int(node): size for node, size in process.memory_by_node.items()}
-    yield from _unexpected_memory(expected, held, huge=bool(process.page_sizes))
-    yield from _shortage(expected, held)
-    yield from _cells(expected, process)
-
-
-def _pages(expected: ExpectedGuest, process: GuestProcess) -> Iterator[Difference]:
     wanted = {part.page_bytes for part in expected.memory or () if part.page_bytes}
     found = set(process.page_sizes)
     if wanted and not (found and found <= wanted):
         yield Difference(kind=ELSEWHERE, text=f"memory: on {_kib(found)}, expected {_kib(wanted)}")
     if found and not wanted and expected.from_plan:
         yield Difference(kind=UNEXPECTED, text=f"memory: on {_kib(found)}, expected {_kib(())}")
+    held = {int(node): size for node, size in process.memory_by_node.items()}
+    yield from _unexpected_memory(expected, held, huge=bool(process.page_sizes))
+    yield from _shortage(expected, held)
+    yield from _cells(expected, process)
 
 
 def _kib(sizes: Collection[int]) -> str:

@@ -76,7 +76,15 @@ def read_tree(xml: str | bytes, *, where: str) -> _Element:
         raise BadInput("holds a document type", where=where, hint="a domain XML has none: take it out")
     if root.tag != "domain":
         raise BadInput(f"a <{root.tag}>, not a <domain>", where=where, hint="give what `virsh dumpxml GUEST` prints")
-    _check_amounts(root, where)
+    # Each id in a list costs time later.
+    elements = named = 0
+    for element in root.iter():
+        elements += 1
+        for name in _CPU_LISTS:
+            for low, high in _SPAN.findall(element.get(name) or ""):
+                named += max(0, int(high or low) - int(low)) + 1
+    check_count(elements, "elements of a domain XML", where)
+    check_count(named, "CPUs named in a domain XML", where)
     return root
 
 
@@ -93,18 +101,6 @@ def domain_facts(root: _Element, *, where: str) -> DomainFacts:
 
 _CPU_LISTS = ("cpuset", "cpus", "nodeset")
 _SPAN = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
-
-
-def _check_amounts(root: _Element, where: str) -> None:
-    """Raise BadInput for more elements, or longer CPU lists, than a domain has: each id in them costs time later."""
-    elements = named = 0
-    for element in root.iter():
-        elements += 1
-        for name in _CPU_LISTS:
-            for low, high in _SPAN.findall(element.get(name) or ""):
-                named += max(0, int(high or low) - int(low)) + 1
-    check_count(elements, "elements of a domain XML", where)
-    check_count(named, "CPUs named in a domain XML", where)
 
 
 # Elements that libvirt writes once: of these a domain has one, and each element with an id below has one per id
@@ -178,24 +174,26 @@ def _domain(root: _Element) -> DomainFacts:
 
 def _threads(root: _Element) -> dict[str, Any]:
     vcpu = root.find("vcpu")
+    pin = root.find("cputune/emulatorpin")
     return {
         "vcpus": _count(vcpu, 1, least=1),
         "vcpus_current": number(vcpu, attribute(vcpu, "current")) if vcpu is not None else None,
         "vcpu_cpus": cpu_list(vcpu, attribute(vcpu, "cpuset")),
         "vcpu_placement": attribute(vcpu, "placement"),
         "vcpu_pins": _pins(root, "vcpupin", "vcpu"),
-        "emulator_cpus": _emulator(root),
+        "emulator_cpus": cpu_list(pin, attribute(pin, "cpuset")),
         "iothreads": _iothreads(root),
         "iothread_pins": _pins(root, "iothreadpin", "iothread"),
     }
 
 
 def _memory(root: _Element) -> dict[str, Any]:
+    limit = element_size(root.find("memtune/hard_limit"))
     return {
         "memory_bytes": element_size(root.find("memory")),
         "current_memory_bytes": element_size(root.find("currentMemory")),
         "max_memory_bytes": element_size(root.find("maxMemory")),
-        "hard_limit_bytes": _hard_limit(root),
+        "hard_limit_bytes": None if limit is None or limit >= UNLIMITED_KIB * 1024 else limit,
         "backing": _backing(root.find("memoryBacking")),
         "numatune": _numatune(root.find("numatune")),
     }
@@ -254,19 +252,9 @@ def _pins(root: _Element, tag: str, of: str) -> tuple[Pin, ...]:
     return tuple(sorted(pins, key=lambda pin: pin.id))
 
 
-def _emulator(root: _Element) -> str | None:
-    pin = root.find("cputune/emulatorpin")
-    return cpu_list(pin, attribute(pin, "cpuset"))
-
-
 def _iothreads(root: _Element) -> int:
     """Return the number of I/O threads as written, or the number of listed ids if that is higher."""
     return max(_count(root.find("iothreads"), 0), len(root.findall("iothreadids/iothread")))
-
-
-def _hard_limit(root: _Element) -> int | None:
-    limit = element_size(root.find("memtune/hard_limit"))
-    return None if limit is None or limit >= UNLIMITED_KIB * 1024 else limit
 
 
 def _backing(backing: _Element | None) -> MemoryBacking:

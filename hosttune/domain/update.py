@@ -127,7 +127,12 @@ class _Update:
             self.text.set_text(now, wanted)
         left = list(now.children)
         for child in want.children:
-            if child.tag in _THEIRS or _is_usb(child) or child.tag == _COMMANDLINE or _is_firmware(want, child):
+            if (
+                child.tag in _THEIRS
+                or (child.tag == "controller" and child.attributes.get("type") == "usb")
+                or child.tag == _COMMANDLINE
+                or (want.tag == "os" and child.tag in _FIRMWARE)
+            ):
                 continue
             label = f"{at} {_label(child)}".strip()
             same = _counterpart(child, left)
@@ -339,18 +344,10 @@ def _controllers(devices: Element | None) -> dict[str, tuple[str | None, tuple[i
     return {one.attributes.get("index", "0"): (one.attributes.get("model"), _place(one)) for one in known}
 
 
-def _is_usb(element: Element) -> bool:
-    return element.tag == "controller" and element.attributes.get("type") == "usb"
-
-
 def _is_another(controller: Element, wanted: Element) -> bool:
     """Return whether the index of a controller goes to one of another model: nothing of the one suits the other."""
     model = controller.attributes.get("model")
     return wanted.tag == "controller" and model is not None and model != wanted.attributes.get("model")
-
-
-def _is_firmware(parent: Element, child: Element) -> bool:
-    return parent.tag == "os" and child.tag in _FIRMWARE
 
 
 # --- values --------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from hosttune.assets import templates
 from hosttune.domain import implied, notes
@@ -34,7 +34,18 @@ def domain_xml(plan: Plan, name: str, *, annotate: bool = False) -> str:
     name that the plan does not place, and for a text that XML cannot contain.
     """
     guest = plan.guest(name)
-    _refuse_unwritable(guest)
+    texts = {"name": guest.name, "disk": guest.disk, "seed": guest.seed}
+    if guest.boot:
+        texts |= {f"boot.{key}": getattr(guest.boot, key) for key in ("kernel", "initrd", "cmdline")}
+    for n, network in enumerate(guest.networks):
+        texts[f"networks[{n}]"] = network.bridge or network.network
+    for field, text in texts.items():
+        if text is not None and _UNWRITABLE.search(text):
+            raise BadInput(
+                f"{text!r} holds a control character",
+                where=f"plan: guests[{guest.name!r}].{field}",
+                hint="XML cannot hold it: take it out",
+            )
     _refuse_seed_elsewhere(guest)
     xml = _template().render(_view(plan, guest, annotate=annotate))
     wrong = differences(guest, read_domain(xml, where=f"XML of {name}"))
@@ -176,18 +187,6 @@ def _comment(text: str) -> str:
     return re.sub(r"-(?=-|$)", "- ", _UNWRITABLE.sub("?", text)).strip()
 
 
-def _refuse_unwritable(guest: PlannedGuest) -> None:
-    """Raise BadInput, naming the field, for control characters and lone surrogates, which XML cannot contain."""
-    texts = {"name": guest.name, "disk": guest.disk, "seed": guest.seed}
-    if guest.boot:
-        texts |= {f"boot.{key}": getattr(guest.boot, key) for key in ("kernel", "initrd", "cmdline")}
-    for n, network in enumerate(guest.networks):
-        texts[f"networks[{n}]"] = network.bridge or network.network
-    for field, text in texts.items():
-        if text is not None and _UNWRITABLE.search(text):
-            _refuse(text, f"plan: guests[{guest.name!r}].{field}")
-
-
 def _refuse_seed_elsewhere(guest: PlannedGuest) -> None:
     """Raise BadInput for a seed outside the guest's own folder: a plan must not give it other files of the host."""
     if guest.seed is None:
@@ -200,7 +199,3 @@ def _refuse_seed_elsewhere(guest: PlannedGuest) -> None:
             where=f"plan: guests[{guest.name!r}].seed",
             hint="it is guests/NAME/seed.iso in the state directory: plan the guest again",
         )
-
-
-def _refuse(text: str, where: str) -> NoReturn:
-    raise BadInput(f"{text!r} holds a control character", where=where, hint="XML cannot hold it: take it out")

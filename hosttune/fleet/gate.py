@@ -73,16 +73,11 @@ def status_of(host: str, verb: str, answers: Mapping[str, Answer], gate: Gate, *
     changed = any(answer.changed for answer in answers.values())
     for phase in phases(verb, check=check):
         answer = answers.get(phase) or Answer(host=host, phase=phase, why=NOT_ASKED)
-        fault = _fault(phase, answer, _reboots(verb, answers), gate)
+        fault = _fault(phase, answer, verb in answers and answers[verb].reboot_required is True, gate)
         if fault is not None:
             outcome, why = fault
             return HostStatus(host, outcome, phase, why, verdict, changed)
     return HostStatus(host, "ok", None, None, verdict, changed)
-
-
-def _reboots(verb: str, answers: Mapping[str, Answer]) -> bool:
-    """Return whether the change takes effect only at the next boot."""
-    return verb in answers and answers[verb].reboot_required is True
 
 
 def _fault(phase: str, answer: Answer, reboots: bool, gate: Gate) -> tuple[AnswerOutcome, str | None] | None:

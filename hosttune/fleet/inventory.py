@@ -118,7 +118,18 @@ def groups_of(listed: str, hosts: Sequence[str]) -> Mapping[str, tuple[str, ...]
     for name in groups:
         if name in ("all", "ungrouped", "_meta"):
             continue
-        for host in _members(groups, name):
+        # Ansible refuses cyclic groups; this function also ends if there is a cycle.
+        seen: set[str] = set()
+        todo = [name]
+        members: set[str] = set()
+        while todo:
+            group = todo.pop()
+            if group in seen or group not in groups:
+                continue
+            seen.add(group)
+            members.update(groups[group].hosts)
+            todo += groups[group].children
+        for host in members:
             if host in found:
                 found[host].append(name)
     return {host: tuple(sorted(names)) for host, names in found.items() if names}
@@ -135,24 +146,6 @@ def between_tenants(listed: str) -> frozenset[str]:
         hint = "see ansible-inventory --list"
         raise BadInput(f"its variables cannot be read: {error.what}", where="inventory", hint=hint) from error
     return frozenset(host for host, known in found.items() if known.hosttune_handover)
-
-
-def _members(groups: Mapping[str, _Group], name: str) -> set[str]:
-    """Return the hosts of a group and of all groups below it.
-
-    Ansible refuses cyclic groups; this function also ends if there is a cycle.
-    """
-    seen: set[str] = set()
-    todo = [name]
-    hosts: set[str] = set()
-    while todo:
-        group = todo.pop()
-        if group in seen or group not in groups:
-            continue
-        seen.add(group)
-        hosts.update(groups[group].hosts)
-        todo += groups[group].children
-    return hosts
 
 
 def tool(name: str) -> str:

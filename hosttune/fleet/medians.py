@@ -241,7 +241,19 @@ def _far_first(one: Outlier) -> tuple[bool, float, float, str, str, str]:
 
 
 def _floor(one: Median, source: str, peaks: Mapping[str, Peaks]) -> str:
-    text = _table(one, source)
+    family = metric_of(one.metric)
+    fields = [
+        f"metric = {_text(one.metric)}",
+        f"device = {_text(one.device or '')}",
+        'kind = "fleet"',
+        f"expected = {one.median!r}",
+        f"tolerance = {_tolerance(one)!r}",
+        f"direction = {_text(family.direction if family else 'higher')}",
+        f"unit = {_text(one.unit)}",
+        f"source = {_text(f'{source}: {one.subjects} figures of {one.hosts} hosts, MAD {one.mad:.4g} {one.unit}')}",
+    ]
+    fields += [f"gpus = {one.gpus}"] if one.gpus is not None else []
+    text = "\n".join((f"# {printable(one.model)}", "[[baseline]]", *fields))
     name = f"{one.metric} of {one.model} ({one.device})" + (f", {one.gpus} GPUs" if one.gpus else "")
     why = _no_floor(one)
     if why is None:
@@ -266,22 +278,6 @@ def _tolerance(one: Median) -> float:
     """Return how far below the median a figure becomes an outlier, as a fraction of the median."""
     far = FAR * one.mad / _CONSISTENT / one.median if one.median > 0 else 1.0
     return max(LEAST_TOLERANCE, math.ceil(far * 1000) / 1000)
-
-
-def _table(one: Median, source: str) -> str:
-    family = metric_of(one.metric)
-    fields = [
-        f"metric = {_text(one.metric)}",
-        f"device = {_text(one.device or '')}",
-        'kind = "fleet"',
-        f"expected = {one.median!r}",
-        f"tolerance = {_tolerance(one)!r}",
-        f"direction = {_text(family.direction if family else 'higher')}",
-        f"unit = {_text(one.unit)}",
-        f"source = {_text(f'{source}: {one.subjects} figures of {one.hosts} hosts, MAD {one.mad:.4g} {one.unit}')}",
-    ]
-    fields += [f"gpus = {one.gpus}"] if one.gpus is not None else []
-    return "\n".join((f"# {printable(one.model)}", "[[baseline]]", *fields))
 
 
 def _text(value: str) -> str:

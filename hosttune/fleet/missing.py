@@ -58,7 +58,11 @@ def why_unanswered(answer: Answer, record: RecordedRun | None, stopped: str | No
         return f"not asked: {NOT_CONTACTED}", "fix what stopped the run, then run --resume"
     begun = answer.host in record.begun_hosts
     if line is None and not (begun and record.cut):
-        return _not_asked(stopped, begun=begun)
+        if stopped:
+            return "not asked: the run stopped before", "fix what stopped the run, then run --resume"
+        if begun:
+            return "not asked: it was left out", "go on with --resume; a host that left the inventory needs a new run"
+        return "not asked: the run has not come to its wave", "go on with --resume"
     change = changes_hosts(answer.phase, check=answer.check)
     doubt = f": {_UNKNOWN}" if change else ""
     if line is None:
@@ -66,14 +70,6 @@ def why_unanswered(answer: Answer, record: RecordedRun | None, stopped: str | No
     else:
         why = f"asked, and there is no answer of its {_WORDS.get(answer.phase, answer.phase)}{doubt}{_recorded(line)}"
     return why, hint_of(answer)
-
-
-def _not_asked(stopped: str | None, *, begun: bool) -> tuple[str, str]:
-    if stopped:
-        return "not asked: the run stopped before", "fix what stopped the run, then run --resume"
-    if begun:
-        return "not asked: it was left out", "go on with --resume; a host that left the inventory needs a new run"
-    return "not asked: the run has not come to its wave", "go on with --resume"
 
 
 def _recorded(line: HostDone) -> str:

@@ -125,7 +125,19 @@ def read_metrics(path: str) -> Monitored:
             raise BadInput(what, where=path, hint=_ASK)
         if sample.timestamp is not None and not math.isfinite(sample.timestamp):
             raise BadInput(f"{sample.name} of {name} has no time: {sample.timestamp}", where=path, hint=_ASK)
-        _add(hosts.setdefault(name, HostMetrics()), sample)
+        host = hosts.setdefault(name, HostMetrics())
+        labels = sample.labels
+        if sample.timestamp is not None:
+            host.scraped = max(float(sample.timestamp), host.scraped or 0.0)
+        if sample.name == f.RUN_TIMESTAMP.name:
+            host.read_at.add(sample.value)
+        elif sample.name == f.VERDICT.name and sample.value == 1:
+            host.verdicts.append(_verdict(labels.get("verdict")))
+        elif sample.name == f.CHECK_STATUS.name and sample.value != 0:
+            status = f"{labels.get('check')} {labels.get('subject')}: {labels.get('status')}"
+            host.statuses.append((_verdict(labels.get("status")), status))
+        elif sample.name == f.SETTING_DRIFT.name and sample.value != 0:
+            host.drifted += 1
     if not hosts:
         raise BadInput("no metrics of hosttune", where=path, hint=_ASK)
     return Monitored(hosts, path)
@@ -149,18 +161,3 @@ def _samples(text: str, path: str) -> Iterator[Sample]:
 
 def _verdict(word: str | None) -> Verdict:
     return next((one for one in _VERDICTS if one == word), "unknown")
-
-
-def _add(host: HostMetrics, sample: Sample) -> None:
-    labels = sample.labels
-    if sample.timestamp is not None:
-        host.scraped = max(float(sample.timestamp), host.scraped or 0.0)
-    if sample.name == f.RUN_TIMESTAMP.name:
-        host.read_at.add(sample.value)
-    elif sample.name == f.VERDICT.name and sample.value == 1:
-        host.verdicts.append(_verdict(labels.get("verdict")))
-    elif sample.name == f.CHECK_STATUS.name and sample.value != 0:
-        text = f"{labels.get('check')} {labels.get('subject')}: {labels.get('status')}"
-        host.statuses.append((_verdict(labels.get("status")), text))
-    elif sample.name == f.SETTING_DRIFT.name and sample.value != 0:
-        host.drifted += 1

@@ -48,17 +48,13 @@ def checked(words: Sequence[str]) -> tuple[str, ...]:
             if not given and not rest:
                 raise _refused(f"{word} needs a value", "give one")
             value = value if given else rest.pop(0)
-            _check_value(name, value)
+            if name == "--vault-id" and value.endswith("@prompt"):
+                raise _refused("a vault password cannot be asked for here", "name a file: --vault-id LABEL@FILE")
+            if name in ("-e", "--extra-vars"):
+                check_variable(value, where="behind --")
         elif word not in _FLAGS and not (word.startswith("-v") and set(word[1:]) == {"v"}):
             raise _unknown(word, name)
     return tuple(words)
-
-
-def _check_value(name: str, value: str) -> None:
-    if name == "--vault-id" and value.endswith("@prompt"):
-        raise _refused("a vault password cannot be asked for here", "name a file: --vault-id LABEL@FILE")
-    if name in ("-e", "--extra-vars"):
-        check_variable(value, where="behind --")
 
 
 def _unknown(word: str, name: str) -> BadInput:

@@ -89,7 +89,13 @@ def rehearsals(results: str, verb: str, run: str, hosts: Sequence[str]) -> Itera
     for host in hosts:
         found = _document(Result, results, host, verb, run, check=True)
         if found is not None:
-            alike.setdefault(_key(found), []).append(host)
+            import hashlib
+
+            from hosttune.model.values import to_json
+
+            alike.setdefault(
+                hashlib.sha256(to_json(msgspec.structs.replace(found, host=None)).encode()).digest(), []
+            ).append(host)
     for members in alike.values():
         found = _document(Result, results, members[0], verb, run, check=True)
         if found is not None:
@@ -115,12 +121,3 @@ def _document(
         return kind.from_json(data, where=path) if data is not None else None
     except BadInput:
         return None  # the report shows the error
-
-
-def _key(result: Result) -> bytes:
-    """Return the key by which hosts are grouped: a hash of the result without the host's name."""
-    import hashlib
-
-    from hosttune.model.values import to_json
-
-    return hashlib.sha256(to_json(msgspec.structs.replace(result, host=None)).encode()).digest()

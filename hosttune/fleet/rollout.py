@@ -130,7 +130,10 @@ def carry_out(rollout: Rollout, run_services: RunServices) -> Outcome:
             break
         why = _ask_wave(rollout, number, host_statuses, run_services, messages)
         if rollout.gated:
-            waves[number - 1] = _pass_gate(rollout, number, host_statuses, run_services)
+            hosts = rollout.waves[number - 1]
+            passed, reasons = judge(hosts, host_statuses)
+            run_services.add(GateRecord(run=rollout.run, wave=number, passed=passed, why=reasons))
+            waves[number - 1] = Wave(number=number, hosts=len(hosts), passed=passed, why=reasons)
             if why is None and not waves[number - 1].passed and number < len(rollout.waves):
                 why = f"the gate after wave {number} of {len(rollout.waves)} did not open"
         if why is not None:
@@ -142,16 +145,6 @@ def carry_out(rollout: Rollout, run_services: RunServices) -> Outcome:
     outcome = Outcome(host_statuses, tuple(waves), why, tuple(messages))
     run_services.add(Ended(run=rollout.run, at=now_text(), exit_code=outcome.exit_code))
     return outcome
-
-
-def _pass_gate(
-    rollout: Rollout, number: int, host_statuses: Mapping[str, HostStatus], run_services: RunServices
-) -> Wave:
-    """Judge a wave, record the result of its gate, and return it."""
-    hosts = rollout.waves[number - 1]
-    passed, reasons = judge(hosts, host_statuses)
-    run_services.add(GateRecord(run=rollout.run, wave=number, passed=passed, why=reasons))
-    return Wave(number=number, hosts=len(hosts), passed=passed, why=reasons)
 
 
 def _ask_wave(

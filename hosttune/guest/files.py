@@ -16,8 +16,7 @@ from hosttune.guest.seed import VOLUME, meta_data, user_data
 from hosttune.guest.treecheck import check_tree
 from hosttune.guest.wanted import read_wanted
 from hosttune.model.intent import is_guest_name
-from hosttune.model.networkintent import Roce
-from hosttune.model.plan import Plan, PlannedGuest
+from hosttune.model.plan import Plan
 from hosttune.model.values import Value, close_mappings
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -46,12 +45,25 @@ def guest_files(plan: Plan, name: str) -> GuestFiles:
     characters other than letters, digits, '.', '_' and '-', a malformed address, an unknown setting.
     """
     guest = plan.guest(name)
-    _check(guest)
+    where = f"plan: guests[{guest.name!r}]"
+    if not is_guest_name(guest.name):
+        raise BadInput(
+            f"{guest.name!r} is not a guest name",
+            where=f"{where}.name",
+            hint="use letters, digits, '.', '_' and '-'; at most 64, the first a letter or digit",
+        )
+    if guest.uuid is not None and not _UUID.fullmatch(guest.uuid):
+        raise BadInput(f"{guest.uuid!r} is not a UUID", where=f"{where}.uuid", hint="plan the guest again")
     wanted = read_wanted(guest)
     devices = places(guest)
     notes = notes_of(wanted, devices)
     roce = plan.intent.fabric.roce if plan.intent.fabric is not None else None
-    bundle = make_bundle(guest.name, wanted, devices, notes, _shown(guest, roce), library(guest, roce))
+    check_tree(guest)
+    found = {EXPECTED: expected(guest, roce).to_json()}
+    text = topology(guest)
+    bundle = make_bundle(
+        guest.name, wanted, devices, notes, found if text is None else found | {FILE: text}, library(guest, roce)
+    )
     user = user_data(bundle)
     return GuestFiles(
         name=guest.name,
@@ -78,23 +90,3 @@ def write_plan(files: GuestFiles) -> Mapping[str, bytes]:
     bundle = {f"bundle/{name}": text.encode() for name, text in files.bundle.items()}
     texts = {"meta-data": files.meta_data.encode(), "user-data": files.user_data.encode()}
     return {"seed.iso": seed_image(files), **texts, **bundle}
-
-
-def _shown(guest: PlannedGuest, roce: Roce | None) -> Mapping[str, str]:
-    """Return the documents about the guest's PCI tree by file name: the expected guest, and NCCL's file if useful."""
-    check_tree(guest)
-    found = {EXPECTED: expected(guest, roce).to_json()}
-    text = topology(guest)
-    return found if text is None else found | {FILE: text}
-
-
-def _check(guest: PlannedGuest) -> None:
-    where = f"plan: guests[{guest.name!r}]"
-    if not is_guest_name(guest.name):
-        raise BadInput(
-            f"{guest.name!r} is not a guest name",
-            where=f"{where}.name",
-            hint="use letters, digits, '.', '_' and '-'; at most 64, the first a letter or digit",
-        )
-    if guest.uuid is not None and not _UUID.fullmatch(guest.uuid):
-        raise BadInput(f"{guest.uuid!r} is not a UUID", where=f"{where}.uuid", hint="plan the guest again")

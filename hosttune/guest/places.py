@@ -60,42 +60,28 @@ def places(guest: PlannedGuest) -> tuple[Place, ...]:
         address = parse_address(device.guest_address, where=where)
         if address in found:
             raise BadInput(f"{address} is there twice", where=where, hint="each device has an address of its own")
-        found[address] = _place(guest, device, address)
-    _refuse_impossible_mig(guest)
-    return tuple(found.values())
-
-
-def _refuse_impossible_mig(guest: PlannedGuest) -> None:
-    """Refuse impossible MIG instances: profile and start become words of the guest's table. Raises BadInput."""
+        ids = ids_of(device)
+        maker = inside(ids.partition(":")[0])
+        own = (one for one in guest.mig if device.kind == "gpu" and one.gpu == device.address)
+        found[address] = Place(
+            address=address,
+            port=_port(guest, address),
+            function=address.rpartition(":")[2],
+            ids=ids,
+            # The host's driver sets the power limit and persistence of a vGPU or MIG vGPU.
+            tool=maker.tool or "-" if device.kind == "gpu" else "-",
+            endpoint=device.kind in _ENDPOINTS,
+            gpu=device.kind == "gpu",
+            maker=maker,
+            mig=",".join(f"{one.profile}@{one.start}" for one in own),
+        )
     for n, one in enumerate(guest.mig):
         where = f"plan: guests[{guest.name!r}].mig[{n}]"
         if not is_profile_name(one.profile):
             raise BadInput(f"{one.profile!r} is not a MIG profile", where=f"{where}.profile", hint="plan again")
         if not 0 <= one.start <= _LAST_START:
             raise BadInput(f"{one.start} is not a memory slice", where=f"{where}.start", hint="plan again")
-
-
-def _place(guest: PlannedGuest, device: Device, address: str) -> Place:
-    ids = ids_of(device)
-    maker = inside(ids.partition(":")[0])
-    return Place(
-        address=address,
-        port=_port(guest, address),
-        function=address.rpartition(":")[2],
-        ids=ids,
-        # The host's driver sets the power limit and persistence of a vGPU or MIG vGPU.
-        tool=maker.tool or "-" if device.kind == "gpu" else "-",
-        endpoint=device.kind in _ENDPOINTS,
-        gpu=device.kind == "gpu",
-        maker=maker,
-        mig=_mig(guest, device),
-    )
-
-
-def _mig(guest: PlannedGuest, device: Device) -> str:
-    """Return the instances that the guest creates on its own whole GPU. The host creates those of a vGPU."""
-    own = (one for one in guest.mig if device.kind == "gpu" and one.gpu == device.address)
-    return ",".join(f"{one.profile}@{one.start}" for one in own)
+    return tuple(found.values())
 
 
 def ids_of(device: Device) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from hosttune.domain.implied import huge_page_bytes, with_kvm
 from hosttune.hypervisor.connection import is_active
-from hosttune.model.host import Host, HugePages, PciDevice
+from hosttune.model.host import Host, PciDevice
 from hosttune.model.plan import Device, PlannedGuest
 from hosttune.model.values import parse_cpus
 
@@ -172,12 +172,8 @@ def _free_pages(host: Host, nodes: str, page_bytes: int) -> int | None:
     for node in host.numa_nodes:
         if ids and node.id not in ids:
             continue
-        pool = _pool(node.hugepages, page_bytes)
+        pool = next((pool for pool in node.hugepages or () if pool.size_bytes == page_bytes), None)
         if pool is None or pool.free is None:
             return None
         free += pool.free
     return free if ids.issubset(node.id for node in host.numa_nodes) and host.numa_nodes else None
-
-
-def _pool(pools: tuple[HugePages, ...] | None, page_bytes: int) -> HugePages | None:
-    return next((pool for pool in pools or () if pool.size_bytes == page_bytes), None)

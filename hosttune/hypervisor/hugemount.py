@@ -7,7 +7,7 @@ used, but never counts as hosttune's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
 from hosttune.errors import CommandFailed, InUse, Unreadable, WriteFailed
@@ -84,8 +84,31 @@ class Mount(NowAndAtBoot, ServedByOthers):
         """See Setting."""
         want = self.parts(value)
         if want[NOW] is not None and want[NOW] == want[AT_BOOT]:
-            return self._mount(system)
-        return self._take(system, want)
+            held, mounted = self._held(system), self._mounted(system)
+            if held is not None and not held.startswith(OURS):
+                raise WriteFailed(
+                    unit_path(self.target), "there is a unit that hosttune did not write: move it away first"
+                )
+            if mounted not in (None, page_size_of(self.target)):
+                raise WriteFailed(self.target, "pages of another size are mounted there: unmount them first")
+            found = system.exists(self.target) if held is None else FOLDER_FOUND in held
+            system.replace(unit_path(self.target), unit_text(self.target, folder_found=found).encode(), 0o644)
+            system.change(("systemctl", "daemon-reload"), timeout=_SECONDS)
+            system.change(("systemctl", "enable", unit_name(self.target)), timeout=_SECONDS)
+            system.change(("systemctl", "start", unit_name(self.target)), timeout=_SECONDS)
+            return None
+        # The unit goes last: it shows an interrupted change.
+        held = self._held(system)
+        ours = held is not None and held.startswith(OURS)
+        note = None
+        if want[NOW] is None:
+            note = self._unmount(system, ours=ours, keep_folder=held is None or FOLDER_FOUND in held)
+        if ours and want[AT_BOOT] in (None, NOT_ENABLED):
+            system.change(("systemctl", "disable", unit_name(self.target)), timeout=_SECONDS)
+        if ours and want[AT_BOOT] is None:
+            system.remove(unit_path(self.target))
+            system.change(("systemctl", "daemon-reload"), timeout=_SECONDS)
+        return note
 
     # --- present state ---------------------------------------------------------------------------------------
 
@@ -109,36 +132,7 @@ class Mount(NowAndAtBoot, ServedByOthers):
     def _held(self, system: System) -> str | None:
         return system.read(unit_path(self.target))
 
-    # --- mount -----------------------------------------------------------------------------------------------
-
-    def _mount(self, system: System) -> str | None:
-        held, mounted = self._held(system), self._mounted(system)
-        if held is not None and not held.startswith(OURS):
-            raise WriteFailed(unit_path(self.target), "there is a unit that hosttune did not write: move it away first")
-        if mounted not in (None, page_size_of(self.target)):
-            raise WriteFailed(self.target, "pages of another size are mounted there: unmount them first")
-        found = system.exists(self.target) if held is None else FOLDER_FOUND in held
-        system.replace(unit_path(self.target), unit_text(self.target, folder_found=found).encode(), 0o644)
-        system.change(("systemctl", "daemon-reload"), timeout=_SECONDS)
-        system.change(("systemctl", "enable", unit_name(self.target)), timeout=_SECONDS)
-        system.change(("systemctl", "start", unit_name(self.target)), timeout=_SECONDS)
-        return None
-
     # --- unmount ---------------------------------------------------------------------------------------------
-
-    def _take(self, system: System, want: Mapping[str, Any]) -> str | None:
-        """Unmount, remove the folder if hosttune made it, and remove the unit last: it shows an interrupted change."""
-        held = self._held(system)
-        ours = held is not None and held.startswith(OURS)
-        note = None
-        if want[NOW] is None:
-            note = self._unmount(system, ours=ours, keep_folder=held is None or FOLDER_FOUND in held)
-        if ours and want[AT_BOOT] in (None, NOT_ENABLED):
-            system.change(("systemctl", "disable", unit_name(self.target)), timeout=_SECONDS)
-        if ours and want[AT_BOOT] is None:
-            system.remove(unit_path(self.target))
-            system.change(("systemctl", "daemon-reload"), timeout=_SECONDS)
-        return note
 
     def _unmount(self, system: System, *, ours: bool, keep_folder: bool) -> str | None:
         """Unmount, and restart libvirt so that it notices.
@@ -155,7 +149,12 @@ class Mount(NowAndAtBoot, ServedByOthers):
         if mounted:
             if users := ", ".join(users_of(system, self.target)):
                 raise InUse(self.target, users)
-            self._stop(system)
+            try:
+                system.change(("systemctl", "stop", unit_name(self.target)), timeout=_SECONDS)
+            except CommandFailed as error:
+                if "busy" in error.output:
+                    raise InUse(self.target, error.output.strip()) from error
+                raise
             if self._mounted(system) is not None:  # the unit stays: it shows that there is something left to revert
                 raise WriteFailed(self.target, f"it is mounted still after systemctl stop {unit_name(self.target)}")
         if not keep_folder and system.exists(self.target) and not system.list(self.target):
@@ -164,14 +163,6 @@ class Mount(NowAndAtBoot, ServedByOthers):
             restart_daemon(system)
             return f"{daemon_unit(system)} was restarted: running guests went on"
         return None
-
-    def _stop(self, system: System) -> None:
-        try:
-            system.change(("systemctl", "stop", unit_name(self.target)), timeout=_SECONDS)
-        except CommandFailed as error:
-            if "busy" in error.output:
-                raise InUse(self.target, error.output.strip()) from error
-            raise
 
 
 def users_of(system: System, path: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ from hosttune.errors import Unreadable
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.model import sysfs
-from hosttune.model.plan import Device, PlannedGuest
+from hosttune.model.plan import PlannedGuest
 
 
 def verify_running(system: System, guest: PlannedGuest, process: int) -> tuple[str, ...]:
@@ -48,20 +48,14 @@ def _devices(system: System, guest: PlannedGuest, process: int) -> Iterator[str]
             driver = (system.link(sysfs.function(device.address, "driver")) or "").rpartition("/")[2]
             if driver != "vfio-pci":
                 yield f"device {device.address}: planned on vfio-pci, bound to {driver or 'no driver'}"
-        doors = _files_to_device(system, device)
+        # The files through which QEMU can hold a device: its group's, or with iommufd its own. Source: driver-
+        # api/vfio.rst.
+        bus = "mdev" if device.kind == "mdev" else "pci"
+        device_folder = f"/sys/bus/{bus}/devices/{device.address}"
+        group = (system.link(f"{device_folder}/iommu_group") or "").rpartition("/")[2]
+        own = (f"/dev/vfio/devices/{name}" for name in system.list(f"{device_folder}/vfio-dev"))
+        doors = ((f"/dev/vfio/{group}",) if group else ()) + tuple(own)
         if not doors:
             yield f"device {device.address}: unknown, it has no IOMMU group"
         elif not open_files.intersection(doors):
             yield f"device {device.address}: process {process} does not hold {' or '.join(doors)}"
-
-
-def _files_to_device(system: System, device: Device) -> tuple[str, ...]:
-    """Return the files through which QEMU can hold a device: its group's, or with iommufd its own.
-
-    Source: driver-api/vfio.rst.
-    """
-    bus = "mdev" if device.kind == "mdev" else "pci"
-    folder = f"/sys/bus/{bus}/devices/{device.address}"
-    group = (system.link(f"{folder}/iommu_group") or "").rpartition("/")[2]
-    own = (f"/dev/vfio/devices/{name}" for name in system.list(f"{folder}/vfio-dev"))
-    return ((f"/dev/vfio/{group}",) if group else ()) + tuple(own)

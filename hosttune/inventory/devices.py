@@ -64,6 +64,13 @@ class Catalogue:
 
 def read_catalogue(host: Host) -> Catalogue:
     """Build the catalogue of a host document."""
+    # If such a guest is shut off, it needs other devices only at its next start, which is then refused; data is lost at
+    # once.
+    guest = next((guest.name for guest in host.guests or () if guest.unread), None)
+    why = f"it may hold data of guest {guest}, whose definition is unknown"
+    if guest is None and host.index.untold:
+        named = [f"{path} of guest {name}" for path, name in host.index.untold.items()]
+        why = f"it may be {some(named)}, which leads to no known device"
     return Catalogue(
         index=host.index,
         pci=host.index.pci,
@@ -80,24 +87,10 @@ def read_catalogue(host: Host) -> Catalogue:
         busy={nic.address: nic.busy for nic in host.nics if nic.busy is not None},
         virtuals=host.index.virtuals,
         fabric=read_fabric(host),
-        foreign_data=_foreign_data(host),
+        foreign_data={drive.address: why for drive in host.nvme if guest is not None or host.index.untold},
         kept=kept_bridges(host.pci, host.nics),
         quarantined=quarantined_devices(host),
     )
-
-
-def _foreign_data(host: Host) -> dict[str, str]:
-    """Return why each drive may hold data of a guest whose definition or disk cannot be told, by address.
-
-    If such a guest is shut off, it needs other devices only at its next start, which is then refused; data is lost at
-    once.
-    """
-    guest = next((guest.name for guest in host.guests or () if guest.unread), None)
-    why = f"it may hold data of guest {guest}, whose definition is unknown"
-    if guest is None and host.index.untold:
-        named = [f"{path} of guest {name}" for path, name in host.index.untold.items()]
-        why = f"it may be {some(named)}, which leads to no known device"
-    return {drive.address: why for drive in host.nvme if guest is not None or host.index.untold}
 
 
 def countable_gpus(host: Host, catalogue: Catalogue) -> list[Gpu]:
@@ -127,7 +120,7 @@ def named_gpus(catalogue: Catalogue, addresses: tuple[str, ...], where: str) -> 
 
     Raises BadInput: one does not exist; the error lists what exists.
     """
-    have = _listing(catalogue)
+    have = ", ".join(f"{g.address} ({g.model or g.vendor})" for g in catalogue.gpus.values()) or "no GPU"
     result: list[str] = []
     for text in addresses:
         address = parse_address(text, where=where)
@@ -175,10 +168,6 @@ def named_devices(catalogue: Catalogue, addresses: tuple[str, ...], kind: str, w
             )
         result.append(address)
     return tuple(sorted(result, key=address_key))
-
-
-def _listing(catalogue: Catalogue) -> str:
-    return ", ".join(f"{g.address} ({g.model or g.vendor})" for g in catalogue.gpus.values()) or "no GPU"
 
 
 def _describe(device: PciDevice) -> str:

@@ -147,11 +147,7 @@ def size_window(
 
 
 def _needed(total: int) -> int:
-    return 2 * MIB * _next_power(-(-total // MIB))
-
-
-def _next_power(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()
+    return 2 * MIB * (1 << max(0, (-(-total // MIB)) - 1).bit_length())
 
 
 def memory_top(memory_bytes: int, firmware: Firmware) -> int:

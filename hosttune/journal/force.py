@@ -90,7 +90,12 @@ def standings(transactions: Iterable[Transaction], setting_of: SettingOf) -> Sta
     for transaction in transactions:
         verb = transaction.header.verb
         if verb in (AGAIN, KEPT):
-            _set_again(transaction, setting_of, force)
+            for record in transaction.records if transaction.state == "applied" else ():
+                setting = setting_of(record)
+                after = setting.parts(freeze(record.after))
+                for key, name in _keys_of(setting, record.new):
+                    if key in force and not record.dropped:
+                        force[key] = replace(force[key], again=after.get(name), boot_id=transaction.header.boot_id)
         elif transaction.state != "applying":
             for record in transaction.records:
                 take = _set if record.change == "set" else _put_back
@@ -149,15 +154,6 @@ def _put_back(
             left[key] = known
         elif key in force:
             force[key] = replace(known, record=msgspec.structs.replace(known.record, undoing=True))
-
-
-def _set_again(transaction: Transaction, setting_of: SettingOf, force: _Parts) -> None:
-    for record in transaction.records if transaction.state == "applied" else ():
-        setting = setting_of(record)
-        after = setting.parts(freeze(record.after))
-        for key, name in _keys_of(setting, record.new):
-            if key in force and not record.dropped:
-                force[key] = replace(force[key], again=after.get(name), boot_id=transaction.header.boot_id)
 
 
 def _grouped(parts: _Parts, setting_of: SettingOf) -> Iterator[Standing]:

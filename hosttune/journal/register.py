@@ -61,7 +61,11 @@ def record_devices(folder: str, records: Iterable[DeviceRecord]) -> Register:
     kept = {one.address for one in before.quarantined}
     held = {one.address for one in records if one.state == "quarantined"}
     for address in sorted((held - kept) | _uncounted(folder, held & kept)):
-        _count(folder, address)
+        path = _place(folder, STARTS)
+        try:
+            append_line(path, start_line(address, HANDOVER, now_text(), "").encode(), mode_of(STARTS))
+        except OSError as error:
+            raise BadInput(f"cannot write {path}: {error.strerror}", where=path, hint=state_remedy(error)) from error
     known = {one.address: one for one in before.devices} | {one.address: one for one in records}
     after = Register(devices=tuple(known[address] for address in sorted(known, key=address_key)))
     held = {one.address for one in after.quarantined}
@@ -83,15 +87,6 @@ def _uncounted(folder: str, addresses: Collection[str]) -> set[str]:
     except BadInput:
         return set()
     return {address for address in addresses if not count_quarantines(text, address)}
-
-
-def _count(folder: str, address: str) -> None:
-    """Advance the epoch of a device that is quarantined now. Raises BadInput."""
-    path = _place(folder, STARTS)
-    try:
-        append_line(path, start_line(address, HANDOVER, now_text(), "").encode(), mode_of(STARTS))
-    except OSError as error:
-        raise BadInput(f"cannot write {path}: {error.strerror}", where=path, hint=state_remedy(error)) from error
 
 
 def _write(folder: str, name: str, text: str) -> None:

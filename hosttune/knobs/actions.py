@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from hosttune.knobs.knob import Change, Knob, P, reason, wanted
+from hosttune.knobs.knob import Knob, P, reason, wanted
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Finding
 from hosttune.settings.setting import BOOT
@@ -28,15 +28,12 @@ def actions_for(
                 if isinstance(found, Finding):
                     yield found
                 elif every or found.always or found.current != found.want:
-                    yield _action_of(intent, knob, found)
-
-
-def _action_of(intent: Intent, knob: Knob[Any], change: Change) -> Action:
-    """Return the action for a change."""
-    why = change.why or reason(intent, knob)
-    effect = "reboot" if knob.setting.scope == BOOT else "now"
-    when = change.when or effect
-    return make_action(knob.setting.kind, change.target, change.current, change.want, why, effect=effect, when=when)
+                    why = found.why or reason(intent, knob)
+                    effect = "reboot" if knob.setting.scope == BOOT else "now"
+                    when = found.when or effect
+                    yield make_action(
+                        knob.setting.kind, found.target, found.current, found.want, why, effect=effect, when=when
+                    )
 
 
 def make_action(kind: str, target: str, current: Any, want: Any, why: str, **more: Any) -> Action:

@@ -10,16 +10,14 @@ follow from the declaration.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from hosttune.model.intent import Intent
+from hosttune.model.plan import Finding
 from hosttune.model.values import CpuSet
-
-if TYPE_CHECKING:  # discovery imports this module and does not need these
-    from hosttune.model.intent import Intent
-    from hosttune.model.plan import Finding
-    from hosttune.settings.setting import Setting
+from hosttune.settings.setting import Setting
 
 # Profiles that include a knob.
 GUEST, HOST, BY_NAME = ("guest", "host"), ("host",), ()

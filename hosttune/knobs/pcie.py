@@ -151,18 +151,6 @@ def plan_pcie(ctx: KnobContext) -> Iterator[Action | Finding]:
     yield from actions_for(ctx.intent, (ASPM,), _ports(ctx), every=ctx.every)
     above = {bridge for guest in ctx.guests for device in guest.devices for bridge in ctx.devices.above(device.address)}
     yield from actions_for(ctx.intent, (ACS,), (_function(ctx, address) for address in sorted(above, key=address_key)))
-    yield from _endpoints(ctx)
-
-
-def _ports(ctx: KnobContext) -> Iterator[Function]:
-    """Yield the ports directly above passed devices that have a link."""
-    ports = {function.parent for function in ctx.passed() if function.parent}
-    for place in (_function(ctx, address) for address in sorted(ports, key=address_key)):
-        if place.device and place.device.link is not None and place.device.port_type in _FACING_DOWN:
-            yield place
-
-
-def _endpoints(ctx: KnobContext) -> Iterator[Action | Finding]:
     knobs = [knob for knob in _OF_ENDPOINTS if wanted(ctx.intent, knob) is not None]
     if READ_REQUEST in knobs and "pcie_bus_perf" in values(ctx.host.kernel_args, "pci"):
         # admin-guide/kernel-parameters, pci=pcie_bus_perf: payload sizes may differ along a path, and reads must stay
@@ -176,6 +164,14 @@ def _endpoints(ctx: KnobContext) -> Iterator[Action | Finding]:
             yield Finding(level="info", text=text, where=place.address)
         else:
             yield from actions_for(ctx.intent, knobs, (place,), every=ctx.every)
+
+
+def _ports(ctx: KnobContext) -> Iterator[Function]:
+    """Yield the ports directly above passed devices that have a link."""
+    ports = {function.parent for function in ctx.passed() if function.parent}
+    for place in (_function(ctx, address) for address in sorted(ports, key=address_key)):
+        if place.device and place.device.link is not None and place.device.port_type in _FACING_DOWN:
+            yield place
 
 
 def _kept(ctx: KnobContext) -> Iterator[Function]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from hosttune import __version__
 from hosttune.metrics import families as f
@@ -59,7 +59,15 @@ class Observed(Value, frozen=True, kw_only=True):
 def exposition(observed: Observed) -> str:
     """Return the metrics of a host in Prometheus' text format. Pure: the same values give the same text."""
     always = (*_of_run(observed.run), verdict_group(observed.validation), *observed.extra)
-    kept, omitted = _within(always, _groups(observed))
+    # One series is for that number.
+    kept: list[Group] = list(always)
+    left = MOST_SERIES - 1 - sum(len(points) for _, points in always)
+    omitted = 0
+    for family, points in _groups(observed):
+        most = max(0, min(left, _MOST.get(family.name, left)))
+        kept.append((family, points[:most]))
+        left -= len(points[:most])
+        omitted += len(points) - len(points[:most])
     return written((*kept, (f.SERIES_OMITTED, (Point(value=omitted),))))
 
 
@@ -103,16 +111,3 @@ def _groups(observed: Observed) -> Iterable[Group]:
 def _foreign(seconds: Mapping[str, float | None]) -> Group:
     most_first = sorted(seconds.items(), key=lambda row: (-(math.inf if row[1] is None else row[1]), row[0]))
     return f.FOREIGN_CPU, tuple(Point(labels={"guest": guest}, value=value) for guest, value in most_first)
-
-
-def _within(always: Sequence[Group], groups: Iterable[Group]) -> tuple[list[Group], int]:
-    """Return the groups cut to MOST_SERIES series, and how many were left out. One series is for that number."""
-    kept: list[Group] = list(always)
-    left = MOST_SERIES - 1 - sum(len(points) for _, points in always)
-    omitted = 0
-    for family, points in groups:
-        most = max(0, min(left, _MOST.get(family.name, left)))
-        kept.append((family, points[:most]))
-        left -= len(points[:most])
-        omitted += len(points) - len(points[:most])
-    return kept, omitted

@@ -163,11 +163,6 @@ _GONE = frozenset(("BOOT_IMAGE", "initrd", "BOOTIF"))
 _HIDDEN = "*"
 
 
-def is_host_specific(name: str) -> bool:
-    """Whether the value of a kernel argument belongs to one host."""
-    return name in HOST_SPECIFIC or name.startswith(_SPECIFIC_BEGINNINGS)
-
-
 def alike_arguments(arguments: Iterable[str]) -> str:
     """Return kernel arguments in the form in which hosts are compared; "(none)" if none is left.
 
@@ -185,7 +180,11 @@ def alike_arguments(arguments: Iterable[str]) -> str:
             continue
         if name in ("hugepagesz", "default_hugepagesz"):
             size = argument
-        text = f"{name}={_HIDDEN}" if equals and is_host_specific(name) else argument
+        text = (
+            f"{name}={_HIDDEN}"
+            if equals and (name in HOST_SPECIFIC or name.startswith(_SPECIFIC_BEGINNINGS))
+            else argument
+        )
         if name == "hugepagesz":
             continue
         found.append((name, f"{size} {text}" if name == "hugepages" and size.startswith("hugepagesz") else text))

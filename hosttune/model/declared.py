@@ -83,7 +83,14 @@ class Declared(Part, frozen=True, kw_only=True):
         except (msgspec.ValidationError, RecursionError) as error:
             raise _named(error, where) from error
         _check(found, where)
-        return _normal(found)
+        replace = msgspec.structs.replace
+        return replace(
+            found,
+            hosts=tuple(
+                replace(hosts, gpus=tuple(sorted(hosts.gpus)), facts={n: _form(n, v) for n, v in hosts.facts.items()})
+                for hosts in found.hosts
+            ),
+        )
 
     def to_json(self) -> str:
         """Return the document as JSON that `from_yaml` can read."""
@@ -155,18 +162,6 @@ def _faults(name: str, wanted: Wanted) -> Iterator[str]:
     if not values:
         yield "an empty list: no host could have it"
     yield from (f"{value[:80]!r} cannot be a value" for value in values if sane(value) != value)
-
-
-def _normal(declared: Declared) -> Declared:
-    """Return the document with values in the form in which hosts give them: kernel arguments in any order."""
-    replace = msgspec.structs.replace
-    return replace(
-        declared,
-        hosts=tuple(
-            replace(hosts, gpus=tuple(sorted(hosts.gpus)), facts={n: _form(n, v) for n, v in hosts.facts.items()})
-            for hosts in declared.hosts
-        ),
-    )
 
 
 def _form(name: str, wanted: Wanted) -> Wanted:

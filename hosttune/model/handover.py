@@ -194,7 +194,21 @@ class Statement(Value, frozen=True, kw_only=True):
             problem, _, path = str(error).partition(" - at ")
             at = f"{where}: {path.strip('`') or '$'}"
             raise BadInput(decoding_problem(problem), where=at, hint=_HINT) from error
-        _check(statement, where)
+        for n, subject in enumerate(statement.subject):
+            if not _HEX64.fullmatch(subject.digest.sha256):
+                raise BadInput("not a sha256 in hex", where=f"{where}: $.subject[{n}].digest.sha256", hint=_HINT)
+        predicate = statement.predicate
+        for n, device in enumerate(predicate.devices):
+            at = f"{where}: $.predicate.devices[{n}]"
+            if not is_address(device.address):
+                raise BadInput(f"{device.address[:80]!r} is not a PCI address", where=f"{at}.address", hint=_HINT)
+            if any(one.address == device.address for one in predicate.devices[:n]):
+                raise BadInput(f"{device.address} occurs twice", where=at, hint=_HINT)
+        if predicate.validation is not None and not _HEX64.fullmatch(predicate.validation.sha256):
+            raise BadInput("not a sha256 in hex", where=f"{where}: $.predicate.validation.sha256", hint=_HINT)
+        time_of(predicate.issued_at, f"{where}: $.predicate.issued_at")
+        if predicate.expires_at is not None:
+            time_of(predicate.expires_at, f"{where}: $.predicate.expires_at")
         return statement
 
     def to_json(self) -> str:
@@ -226,22 +240,3 @@ def time_of(text: str, where: str) -> datetime:
         return found.astimezone(UTC)
     except OverflowError as error:
         raise BadInput(f"{text[:80]!r} is not a time", where=where, hint="a year from 1 to 9999") from error
-
-
-def _check(statement: Statement, where: str) -> None:
-    """Raise BadInput for values that no statement has: addresses, digests, times, a device twice."""
-    for n, subject in enumerate(statement.subject):
-        if not _HEX64.fullmatch(subject.digest.sha256):
-            raise BadInput("not a sha256 in hex", where=f"{where}: $.subject[{n}].digest.sha256", hint=_HINT)
-    predicate = statement.predicate
-    for n, device in enumerate(predicate.devices):
-        at = f"{where}: $.predicate.devices[{n}]"
-        if not is_address(device.address):
-            raise BadInput(f"{device.address[:80]!r} is not a PCI address", where=f"{at}.address", hint=_HINT)
-        if any(one.address == device.address for one in predicate.devices[:n]):
-            raise BadInput(f"{device.address} occurs twice", where=at, hint=_HINT)
-    if predicate.validation is not None and not _HEX64.fullmatch(predicate.validation.sha256):
-        raise BadInput("not a sha256 in hex", where=f"{where}: $.predicate.validation.sha256", hint=_HINT)
-    time_of(predicate.issued_at, f"{where}: $.predicate.issued_at")
-    if predicate.expires_at is not None:
-        time_of(predicate.expires_at, f"{where}: $.predicate.expires_at")

@@ -163,7 +163,12 @@ class Measured(Part, frozen=True, kw_only=True):
             found = msgspec.convert(without_nulls(document, cls), cls)
         except (msgspec.ValidationError, RecursionError) as error:
             raise _named(error, where) from error
-        check_measured(found, where)
+        for path, value, least in _numbers(found):
+            if value is None:
+                continue
+            if not math.isfinite(value) or value < least or (least == 0 and value < 0):
+                what = f"{value:g} is not possible here"
+                raise BadInput(what, where=f"{where}: {path}", hint="correct it, or leave it out if it is not known")
         return found
 
     def to_json(self) -> str:
@@ -179,16 +184,6 @@ def _named(error: Exception, where: str) -> BadInput:
         name = unknown[1][:80]
         return BadInput(f"unknown key {name!r}", where=f"{where}: {at or '$'}", hint="docs/diagnose.md lists the keys")
     return BadInput(problem, where=f"{where}: {at or '$'}", hint="correct the value; docs/diagnose.md lists the keys")
-
-
-def check_measured(measured: Measured, where: str) -> None:
-    """Refuse values that no machine can have: counts and sizes of 0, negative and infinite numbers. Raises BadInput."""
-    for path, value, least in _numbers(measured):
-        if value is None:
-            continue
-        if not math.isfinite(value) or value < least or (least == 0 and value < 0):
-            what = f"{value:g} is not possible here"
-            raise BadInput(what, where=f"{where}: {path}", hint="correct it, or leave it out if it is not known")
 
 
 def _numbers(measured: Measured) -> Iterator[tuple[str, float | None, float]]:

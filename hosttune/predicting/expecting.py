@@ -29,19 +29,14 @@ def with_expectations(plan: Plan, host: Host, standard: Standard | None = None) 
     """Return the plan with what its guests with whole GPUs can expect. `host`: the one that it was made for."""
     found = []
     for guest in plan.guests:
-        gpus = whole_gpus(host, guest)
+        parts = {one.gpu for one in guest.mig}
+        known = {gpu.address for gpu in host.index.accelerators}
+        gpus = [one.address for one in guest.devices if one.address in known and one.address not in parts]
         if gpus:
             standard = standard or shipped()
             figures, worse = _figures(host, guest, gpus, standard), _worse(host, guest, gpus, standard)
             found.append(Expectation(guest=guest.name, figures=tuple(figures), worse=tuple(worse)))
     return msgspec.structs.replace(plan, expected=tuple(found))
-
-
-def whole_gpus(host: Host, guest: PlannedGuest) -> list[str]:
-    """Return the GPUs that a guest gets whole; no model of a part of a GPU has a source."""
-    parts = {one.gpu for one in guest.mig}
-    known = {gpu.address for gpu in host.index.accelerators}
-    return [one.address for one in guest.devices if one.address in known and one.address not in parts]
 
 
 def scope_of(guest: PlannedGuest, hosts: int = 1) -> Scope:

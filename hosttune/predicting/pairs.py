@@ -60,22 +60,17 @@ def pair_estimate(shape: Shape, count: int | None, kind: str | None = None) -> E
     if count:
         shape = replace(shape, links=count, peaks=_part(shape, count), switched=True)
     elif count is None and kind is not None and not shape.switched:
-        return _by_kind(shape, kind)
+        name, peak = _NAMES.get(kind, kind), shape.peaks.get("pair")
+        formula, source = "links × rate", formulas.PEAK_SOURCE
+        if peak is None:
+            rate = shape.generation.link_peak_gb_per_s if shape.generation else None
+            because = (f"not known: the number {'of' if rate else 'and rate of'} the {name} links between the two",)
+            return Estimate("GB/s", formula, source, because=because)
+        because = (f"{name} between the two, {peak:g} GB/s one direction",)
+        return Estimate("GB/s", f"bound {formula}", source, peak, None, because, at_least=None)
     elif count == 0 or not shape.switched:  # behind switches every pair has all links
         shape = replace(shape, links=count)
     return estimate(Question("p2p"), shape)
-
-
-def _by_kind(shape: Shape, kind: str) -> Estimate:
-    """Return the bound that the data sheet has for any two such GPUs; without one, what is missing."""
-    name, peak = _NAMES.get(kind, kind), shape.peaks.get("pair")
-    formula, source = "links × rate", formulas.PEAK_SOURCE
-    if peak is None:
-        rate = shape.generation.link_peak_gb_per_s if shape.generation else None
-        because = (f"not known: the number {'of' if rate else 'and rate of'} the {name} links between the two",)
-        return Estimate("GB/s", formula, source, because=because)
-    because = (f"{name} between the two, {peak:g} GB/s one direction",)
-    return Estimate("GB/s", f"bound {formula}", source, peak, None, because, at_least=None)
 
 
 def _part(shape: Shape, count: int) -> dict[str, float]:

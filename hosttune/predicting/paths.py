@@ -17,7 +17,7 @@ from hosttune.errors import BadInput
 from hosttune.gpu import generation_of
 from hosttune.model.devicepath import DevicePath, Hop
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import Host, Link, Nic, PciDevice
+from hosttune.model.host import Host, Link, Nic
 from hosttune.predicting.formulas import pcie_gb_per_s
 from hosttune.predicting.pairs import Join, join
 from hosttune.predicting.shape import of_host
@@ -186,12 +186,8 @@ def _up(host: Host, address: str, top: str | None) -> Iterator[Hop]:
             return
         device = host.index.pci.get(below)
         if device is None or device.port_type != "downstream-port":
-            yield _wire(device, below, above)
-
-
-def _wire(device: PciDevice | None, below: str, above: str) -> Hop:
-    rate, words = _carried(device.link if device else None)
-    return Hop(kind="pcie", start=below, end=above, gb_per_s=rate, words=words)
+            wire_rate, words = _carried(device.link if device else None)
+            yield Hop(kind="pcie", start=below, end=above, gb_per_s=wire_rate, words=words)
 
 
 def _carried(link: Link | None) -> tuple[float | None, str]:

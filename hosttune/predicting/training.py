@@ -44,7 +44,11 @@ def predict_training(
     roof = _roof(training, peaks, own)
     found = [*_use(training, peak, where), *_gradients(training, where), *_efficiency(training, where)]
     if peak is not None and "memory" in peaks:
-        found.append(_ridge(training, peak, peaks["memory"]))
+        memory = peaks["memory"]
+        because = (f"{peak:g} TFLOP/s dense, {memory:g} GB/s",)
+        source = "Williams et al., CACM 52(4), 2009; peaks: baselines/roofline.toml"
+        row = _row("ridge", peak * 1000 / memory, None, None, "P ÷ B, dense", because, source, "FLOP/B")
+        found.append(msgspec.structs.replace(row, subject="data sheet"))
     if roof is not None:
         found += _place(training, roof)
     notes = (*_notes(training), *_unchecked(training, peak), *_above_own(training, roof))
@@ -272,10 +276,6 @@ def _gradients(training: Training, where: str) -> Iterator[PredictedFigure]:
         hidden = min(1.0, step * _BACKWARD / seconds)
         because += (f"{seconds / step:.1%} of a step of {step:.3g} s; {hidden:.0%} of it can be hidden",)
     yield _row("gradient-all-reduce", seconds, seconds, None, formula, because, source, "s")
-    _refuse_share(training, seconds, step, where)
-
-
-def _refuse_share(training: Training, seconds: float, step: float | None, where: str) -> None:
     share = training.claims.network_share
     if share is not None and step is not None and share > seconds / step * 1.1 + 0.01:
         what = (
@@ -314,10 +314,3 @@ def _efficiency(training: Training, where: str) -> Iterator[PredictedFigure]:
         formula = f"T_N ÷ (N · T_base ÷ base), base {base.gpus} GPUs"
         row = _row("scaling-efficiency", part, None, None, formula, because, "definition")
         yield msgspec.structs.replace(row, subject=f"{run.gpus} GPUs, base {base.gpus}")
-
-
-def _ridge(training: Training, peak: float, memory: float) -> PredictedFigure:
-    because = (f"{peak:g} TFLOP/s dense, {memory:g} GB/s",)
-    source = "Williams et al., CACM 52(4), 2009; peaks: baselines/roofline.toml"
-    row = _row("ridge", peak * 1000 / memory, None, None, "P ÷ B, dense", because, source, "FLOP/B")
-    return msgspec.structs.replace(row, subject="data sheet")

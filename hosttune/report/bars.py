@@ -66,13 +66,24 @@ def _chart(title: str, unit: str, members: Sequence[Measure]) -> Chart:
     floors = [scale.floor for scale in scales if scale.floor]
     usual = [scale.typical for scale in scales if scale.typical]
     axis = max((*peaks, *known, *floors, *usual), default=0.0)
+    texts: dict[str, None] = {}
+    for one in members:
+        scale = one.scale
+        if scale is None:
+            continue
+        least = "at most" if one.lower_is_better else "at least"
+        facts = [f"floor: {least} {number(scale.floor)} {one.unit}"] if scale.floor is not None else []
+        facts += [f"{scale.typical_is}: {number(scale.typical)} {one.unit}"] if scale.typical is not None else []
+        facts += [f"peak: {number(scale.peak)} {one.unit}"] if scale.peak is not None else []
+        facts += [f"source: {scale.source}"] if scale.source else []
+        texts[", ".join(facts)] = None
     return Chart(
         title=title,
         words=title_of(members[0].metric),
         unit=unit,
         axis=number(axis),
         bars=tuple(_bar(one, axis) for one in members),
-        notes=_notes(members),
+        notes=tuple(texts) if len(texts) <= 3 else (),
         lower_is_better=members[0].lower_is_better,
     )
 
@@ -98,19 +109,3 @@ def _bar(one: Measure, axis: float) -> Bar:
         floor=percent(scale.floor, axis) if scale else None,
         typical=percent(scale.typical, axis) if scale else None,
     )
-
-
-def _notes(members: Sequence[Measure]) -> tuple[str, ...]:
-    """Return floor, typical and peak as figures if all members share them, with the floor's source."""
-    texts: dict[str, None] = {}
-    for one in members:
-        scale = one.scale
-        if scale is None:
-            continue
-        least = "at most" if one.lower_is_better else "at least"
-        facts = [f"floor: {least} {number(scale.floor)} {one.unit}"] if scale.floor is not None else []
-        facts += [f"{scale.typical_is}: {number(scale.typical)} {one.unit}"] if scale.typical is not None else []
-        facts += [f"peak: {number(scale.peak)} {one.unit}"] if scale.peak is not None else []
-        facts += [f"source: {scale.source}"] if scale.source else []
-        texts[", ".join(facts)] = None
-    return tuple(texts) if len(texts) <= 3 else ()

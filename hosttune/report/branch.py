@@ -94,26 +94,22 @@ def wrap(text: str, width: int) -> list[str]:
         elif len(part) <= min(width, FACT):
             lines.append(part)
         else:
-            lines[-1:] = textwrap.wrap(_apart(joined, width), width, break_on_hyphens=False)
-    return lines
-
-
-def _apart(text: str, width: int) -> str:
-    """Return a text with spaces inside lists that are longer than a line, after commas: no number is cut in two."""
-    words: list[str] = []
-    for word in text.split(" "):
-        if len(word) <= width:
-            words.append(word)
-            continue
-        line, *parts = word.replace(",", ",\0").split("\0")
-        for part in parts:
-            if len(line) + len(part) > width:
+            # A text with spaces inside lists that are longer than a line, after commas: no number is cut in two.
+            words: list[str] = []
+            for word in joined.split(" "):
+                if len(word) <= width:
+                    words.append(word)
+                    continue
+                line, *parts = word.replace(",", ",\0").split("\0")
+                for part_of_word in parts:
+                    if len(line) + len(part_of_word) > width:
+                        words.append(line)
+                        line = part_of_word
+                    else:
+                        line += part_of_word
                 words.append(line)
-                line = part
-            else:
-                line += part
-        words.append(line)
-    return " ".join(words)
+            lines[-1:] = textwrap.wrap(" ".join(words), width, break_on_hyphens=False)
+    return lines
 
 
 def say(text: str, console: Console, style: str = "plain") -> None:

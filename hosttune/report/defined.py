@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from hosttune.domain.facts import DomainFacts
 from hosttune.model.host import GuestMemory, Host
 from hosttune.model.values import parse_cpus
-
-if TYPE_CHECKING:
-    from hosttune.domain.facts import DomainFacts
 
 
 def with_defined(host: Host, definitions: Iterable[bytes]) -> Host:

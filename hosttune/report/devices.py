@@ -82,7 +82,10 @@ def _forks(index: Shown, paths: list[tuple[str, ...]]) -> tuple[Branch, ...]:
             faulty = tuple(bridge for bridge, below in pairwise(members[0]) if _at_fault(index, bridge, below))
             branches += [_chained(index, faulty, devices)] if faulty else devices
             continue
-        chain, rest = _chain(members)
+        depth = 0
+        while all(len(path) > depth + 1 for path in members) and len({path[depth] for path in members}) == 1:
+            depth += 1
+        chain, rest = members[0][:depth], [path[depth:] for path in members]
         branches.append(_chained(index, chain, _forks(index, rest)))
     return tuple(branches)
 
@@ -103,14 +106,6 @@ def _at_fault(index: Shown, bridge: str, below: str) -> bool:
 def _degraded(index: Shown, address: str) -> bool:
     device = index.pci.get(address)
     return bool(device and device.link and device.link.state == "degraded")
-
-
-def _chain(paths: list[tuple[str, ...]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return the bridges that all paths share, and the rest of each path below them."""
-    depth = 0
-    while all(len(path) > depth + 1 for path in paths) and len({path[depth] for path in paths}) == 1:
-        depth += 1
-    return paths[0][:depth], [path[depth:] for path in paths]
 
 
 def _bridge(index: Shown, address: str) -> str:

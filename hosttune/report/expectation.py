@@ -27,7 +27,7 @@ def expected_rows(found: Expectation) -> list[tuple[str, str, str]]:
 
 def worse_rows(found: Expectation) -> list[tuple[str, str]]:
     """Return (placement, what it loses) rows."""
-    return [(one.placement, _loss(one)) for one in found.worse]
+    return [(one.placement, "; ".join(_parts(one))) for one in found.worse]
 
 
 def _figures(one: PredictedFigure) -> str:
@@ -35,10 +35,6 @@ def _figures(one: PredictedFigure) -> str:
         return "unknown: " + ("; ".join(one.because).removeprefix("not known: ") or "no source")
     bound = f"at most {one.bound:,.4g} {one.unit}"
     return f"typical unknown, {bound}" if one.typical is None else f"typical {one.typical:,.4g}, {bound}"
-
-
-def _loss(one: WorsePlacement) -> str:
-    return "; ".join(_parts(one))
 
 
 def _parts(one: WorsePlacement) -> Iterator[str]:

@@ -82,7 +82,10 @@ def next_steps(results: Iterable[CheckResult]) -> tuple[Step, ...]:
     mended = grouped(
         (group.hint, group) for group in groups(results) if group.hint and group.outcome in ("fail", "unknown", "warn")
     )
-    return tuple(_step(hint, members) for hint, members in mended.items())
+    return tuple(
+        Step(hint=hint, outcome=members[0].outcome, mends=tuple(subjects_by_check(members).items()))
+        for hint, members in mended.items()
+    )
 
 
 def headline(validation: Validation) -> str:
@@ -154,7 +157,3 @@ def _group(members: Sequence[CheckResult]) -> Group:
 def remedy(hints: Sequence[str | None], of: str) -> str | None:
     """Return what to do about alike results: for the first of them (`of`), and likewise where others differ."""
     return hints[0] if len(set(hints)) == 1 else f"{hints[0]} (so for {of}; likewise for the others)"
-
-
-def _step(hint: str, members: Sequence[Group]) -> Step:
-    return Step(hint=hint, outcome=members[0].outcome, mends=tuple(subjects_by_check(members).items()))

@@ -124,17 +124,12 @@ def measured_hosts(report: PairsReport) -> list[str]:
 def maps(report: PairsReport) -> tuple[Matrix, ...]:
     """Return the heat map of each rail. A host that is at fault there has a mark before its name."""
     names = _shown(report)
-    short = _short(names)
+    domains = {name.partition(".")[2] for name in names}
+    short = tuple(name.partition(".")[0] for name in names) if len(names) > 1 and len(domains) == 1 else tuple(names)
     rails: dict[str, dict[tuple[str, str], Pair]] = {}
     for pair in report.pairs:
         rails.setdefault(pair.rail, {})[pair.sender, pair.receiver] = pair
     return tuple(_map(rail, names, short, found, report.faults) for rail, found in sorted(rails.items()))
-
-
-def _short(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names without the domain that all of them have in common."""
-    domains = {name.partition(".")[2] for name in names}
-    return tuple(name.partition(".")[0] for name in names) if len(names) > 1 and len(domains) == 1 else tuple(names)
 
 
 def _shown(report: PairsReport) -> tuple[str, ...]:

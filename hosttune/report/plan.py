@@ -50,9 +50,9 @@ def plan_report(plan: Plan, host: Host) -> Report:
                 for guest in plan.guests
                 if guest.change != "keep"
             ),
-            *action_sections(plan.actions, host, signed=plan.based_on is not None),
+            *action_sections(plan.actions, host),
             finding_table("Findings", others),
-            Lines(lines=(_last_line(plan),) if plan.based_on is not None else ()),
+            Lines(lines=(_last_line(plan),)),
         ),
     )
 
@@ -91,6 +91,8 @@ def _last_line(plan: Plan) -> str:
     guests = f"{count(made, 'guest')} to add, {changed} to change, {len(plan.removals)} to take away"
     settings = f"{count(due.count('set'), 'setting')} to write, {due.count('back')} to put back{later}"
     following = "hosttune apply" if not plan.unplaced else "correct the intent"
+    if plan.based_on is None and not plan.unplaced:
+        following = "plan and apply on the host itself"
     if plan.unplaced and all(one.stays for one in plan.unplaced) and plan.source and plan.source.kind == "file":
         following = f"hosttune apply --intent {shlex.quote(plan.source.name or 'FILE')} applies the rest"
     return f"{guests}; {settings}; next: {following}"
@@ -132,18 +134,7 @@ def guest_blocks(guest: PlannedGuest, host: Host, expected: Expectation | None) 
     models = {gpu.address: gpu.model for gpu in host.gpus}
     devices = tuple(device_row(device, host.index.pci, models) for device in guest.devices)
     figures = tuple(expected_rows(expected)) if expected else ()
-    return (
-        Facts(parts=tuple(guest_rows(guest)), whole=True),
-        Table(heading="devices", columns=("kind", "address", "where and what"), rows=devices, styles=_MONO, whole=True),
-        Table(heading=HEADING, columns=("what", "figures", "of"), rows=figures, whole=True),
-        Facts(heading=WORSE_HEADING, parts=tuple(worse_rows(expected)) if expected else (), whole=True),
-        *_steps(guest),
-        Lines(heading="why", lines=guest.why, whole=True),
-    )
-
-
-def guest_rows(guest: PlannedGuest) -> list[tuple[str, str]]:
-    """Return (what, value) rows: cells with their pins, other threads, fabric partition, MIG, 64-bit window."""
+    # (what, value) rows: cells with their pins, other threads, fabric partition, MIG, 64-bit window.
     rows: list[tuple[str, str]] = []
     for cell in guest.cells:
         rows += _cell_rows(guest, cell)
@@ -156,8 +147,21 @@ def guest_rows(guest: PlannedGuest) -> list[tuple[str, str]]:
         inside = ", inside the guest" if one.gpu in whole else ""
         rows.append(("MIG", f"{one.profile} on {one.gpu}, memory slice {one.start}{inside}"))
     if guest.mmio64_bytes:
-        rows.append(("64-bit MMIO", _window(guest)))
-    return rows
+        # About the firmware, it says only what the plan says.
+        facts = [f"a window of {format_size(guest.mmio64_bytes)}"]
+        if guest.mmio_note:
+            facts.append(guest.mmio_note)
+        elif guest.ovmf_window_mib is not None:
+            facts.append(f"the firmware is asked for {format_size(guest.ovmf_window_mib << 20)}")
+        rows.append(("64-bit MMIO", ", ".join(facts)))
+    return (
+        Facts(parts=tuple(rows), whole=True),
+        Table(heading="devices", columns=("kind", "address", "where and what"), rows=devices, styles=_MONO, whole=True),
+        Table(heading=HEADING, columns=("what", "figures", "of"), rows=figures, whole=True),
+        Facts(heading=WORSE_HEADING, parts=tuple(worse_rows(expected)) if expected else (), whole=True),
+        *_steps(guest),
+        Lines(heading="why", lines=guest.why, whole=True),
+    )
 
 
 def _steps(guest: PlannedGuest) -> Iterator[Lines]:
@@ -245,16 +249,6 @@ def _run_texts(run: Sequence[Sequence[tuple[int, int]]]) -> tuple[str, str]:
     return str(vcpus), columns[0] + siblings
 
 
-def _window(guest: PlannedGuest) -> str:
-    """Return the 64-bit window and what opens it. About the firmware, it says only what the plan says."""
-    facts = [f"a window of {format_size(guest.mmio64_bytes)}"]
-    if guest.mmio_note:
-        facts.append(guest.mmio_note)
-    elif guest.ovmf_window_mib is not None:
-        facts.append(f"the firmware is asked for {format_size(guest.ovmf_window_mib << 20)}")
-    return ", ".join(facts)
-
-
 def device_row(device: Device, index: Mapping[str, PciDevice], models: dict[str, str | None]) -> tuple[str, str, str]:
     """Return a device's kind, its address, and where and what it is. `models` has the GPUs' models by address."""
     seen = index.get(device.address)
@@ -279,20 +273,18 @@ def unplaced_sections(guests: Sequence[Unplaced]) -> Iterator[Section]:
 # --- actions and findings ------------------------------------------------------------------------------------
 
 
-def action_sections(actions: Sequence[Action], host: Host, *, signed: bool = False) -> Iterator[Section]:
+def action_sections(actions: Sequence[Action], host: Host) -> Iterator[Section]:
     """Yield what `hosttune apply` would change: actions that differ only in their target are one entry.
 
-    `signed`: each has a sign as guests have: + where there was nothing, - for what goes back, ~ for all others.
+    Each has a sign as guests have: + where there was nothing, - for what goes back, ~ for all others.
     """
     for effect, heading in (("now", "Actions, effective at once"), ("reboot", "Actions, effective after a reboot")):
         entries = []
         for group in alike([action for action in actions if action.effect == effect]):
             change, *told = action_lines(group, host)
-            if signed:
-                sign = "-" if group[0].change == "back" else "+" if _known_absent(group[0], host) else "~"
-                change = f"{sign} {change}"
+            sign = "-" if group[0].change == "back" else "+" if _known_absent(group[0], host) else "~"
             mark = Mark("warn", "needed") if group[0].needed else None
-            entries.append(Entry(title=change, mark=mark, facts=tuple(("", line) for line in told)))
+            entries.append(Entry(title=f"{sign} {change}", mark=mark, facts=tuple(("", line) for line in told)))
         lead = "needed: the guest cannot work without it" if any(one.mark for one in entries) else ""
         block = Entries(parts=tuple(entries), numbered=False, whole=True)
         yield Section(heading=heading, lead=lead, blocks=(block,))

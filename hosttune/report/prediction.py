@@ -26,7 +26,7 @@ from hosttune.report.judged import (
     sources_of,
 )
 from hosttune.report.outcomes import Mark
-from hosttune.report.roofline import Plot, Roof, Run, roofline
+from hosttune.report.roofline import Roof, Run, roofline
 
 _FAR = 5000.0  # operations per byte
 MANY = 16  # figures that a cause names before "and N more"
@@ -217,11 +217,6 @@ def _roofs(roofs: Sequence[GpuRoof], runs: Sequence[Run] = (), of: str = "") -> 
     columns = ("GPU", "what", "this host", "data sheet", "this host's figure is")
     rows = tuple(roof_rows(roofs))
     table = Table(columns=columns, rows=rows, styles=_NUMBERS, forms=("text", "md"))
-    yield Section(heading=f"{of}Roofline", blocks=(table, Plots(parts=plots_of(roofs, runs))))
-
-
-def plots_of(roofs: Sequence[GpuRoof], runs: Sequence[Run] = ()) -> tuple[Plot, ...]:
-    """Return a roofline for each roof; none where its memory or its products are not known."""
     plots = (
         roofline(
             (),
@@ -238,7 +233,9 @@ def plots_of(roofs: Sequence[GpuRoof], runs: Sequence[Run] = ()) -> tuple[Plot, 
         )
         for roof in roofs
     )
-    return tuple(plot for plot in plots if plot is not None)
+    yield Section(
+        heading=f"{of}Roofline", blocks=(table, Plots(parts=tuple(plot for plot in plots if plot is not None)))
+    )
 
 
 def _runs(found: Prediction) -> list[Run]:

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
+from hosttune.model.devicepath import DevicePath
+from hosttune.model.host import Host
+from hosttune.model.plan import Plan
 from hosttune.model.text import printable
+from hosttune.model.validation import CheckResult
 from hosttune.report.picture.layout import Picture, picture, plan_picture, side_by_side
 from hosttune.report.picture.metrics import is_plain
-from hosttune.report.picture.shapes import SIGN, Group, Line, Rect, Shape, Sign, Text
+from hosttune.report.picture.shapes import SIGN, Group, Line, Rect, Shape, Sign
 from hosttune.report.picture.style import ROOT, style_sheet
-
-if TYPE_CHECKING:
-    from hosttune.model.devicepath import DevicePath
-    from hosttune.model.host import Host
-    from hosttune.model.plan import Plan
-    from hosttune.model.validation import CheckResult
 
 _LONGEST_TITLE = 1000  # characters of a tooltip
 _FILLS = {
@@ -118,7 +115,10 @@ def _sheet(drawn: Picture, top: float, end: float, root: str) -> Iterator[str]:
     yield f'<rect class="paper" y="{y}" width="{wide}" height="{high}"/>'
     for group in drawn.groups:
         if group.shapes and (end - top == drawn.height or _between(group, top, end)):
-            yield from _group(group)
+            name = f' data-kind="{group.kind}" data-name="{_safe(group.name)}"' if group.name else ""
+            data = "".join(f' data-{key}="{_safe(text)}"' for key, text in group.data)
+            title = f"<title>{_safe(group.title)}</title>" if group.title else ""
+            yield f"<g{name}{data}>{title}{''.join(_shape(shape) for shape in group.shapes)}</g>"
     yield "</svg>"
 
 
@@ -138,13 +138,6 @@ def _heights(shape: Shape) -> tuple[float, float]:
     return shape.box[1], shape.box[3]
 
 
-def _group(group: Group) -> Iterator[str]:
-    name = f' data-kind="{group.kind}" data-name="{_safe(group.name)}"' if group.name else ""
-    data = "".join(f' data-{key}="{_safe(text)}"' for key, text in group.data)
-    title = f"<title>{_safe(group.title)}</title>" if group.title else ""
-    yield f"<g{name}{data}>{title}{''.join(_shape(shape) for shape in group.shapes)}</g>"
-
-
 def _shape(shape: Shape) -> str:
     if isinstance(shape, Rect):
         radius = f' rx="{_number(shape.radius)}"' if shape.radius else ""
@@ -158,20 +151,16 @@ def _shape(shape: Shape) -> str:
         place = f'transform="translate({_number(shape.x)} {_number(shape.y)})"'
         fill = f'<path class="sign {shape.kind}" d="{_FILLS[shape.kind]}"/>'
         return f'<g {place}>{fill}<path class="glyph" d="{_GLYPHS[shape.kind]}"/></g>'
-    return _text(shape)
-
-
-def _text(text: Text) -> str:
-    """Return a text element. If the width of the text is not known beforehand, the reader's program fits it."""
-    if not text.text:
+    # If the width of the text is not known beforehand, the reader's program fits it.
+    if not shape.text:
         return ""
-    style = " ".join(filter(None, (text.style, "strong" if text.bold else "")))
+    style = " ".join(filter(None, (shape.style, "strong" if shape.bold else "")))
     attributes = [f'class="{style}"'] if style else []
-    attributes += [f'text-anchor="{text.anchor}"'] if text.anchor != "start" else []
-    if not is_plain(text.text):
-        attributes.append(f'textLength="{_number(text.width)}" lengthAdjust="spacingAndGlyphs"')
-    place = f'x="{_number(text.x)}" y="{_number(text.y)}" font-size="{_number(text.size)}"'
-    return f"<text {' '.join((place, *attributes))}>{escape(text.text)}</text>"
+    attributes += [f'text-anchor="{shape.anchor}"'] if shape.anchor != "start" else []
+    if not is_plain(shape.text):
+        attributes.append(f'textLength="{_number(shape.width)}" lengthAdjust="spacingAndGlyphs"')
+    place = f'x="{_number(shape.x)}" y="{_number(shape.y)}" font-size="{_number(shape.size)}"'
+    return f"<text {' '.join((place, *attributes))}>{escape(shape.text)}</text>"
 
 
 def _safe(text: str) -> str:

@@ -14,7 +14,7 @@ from hosttune.model.listing import short_list, some
 from hosttune.model.text import count
 from hosttune.model.values import CpuSet, format_size, grouped
 from hosttune.report.branch import Branch, draw, draw_rows, say, wrap
-from hosttune.report.devices import Shown, device_branches, listed, shown
+from hosttune.report.devices import device_branches, listed, shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,8 +47,15 @@ def title(host: Host) -> str:
 
 def header(host: Host) -> tuple[tuple[str, str], ...]:
     """Return facts about the whole machine as (label, text): only what is known or doubtful."""
+    where = {True: "this machine is itself a guest", False: "bare metal", None: "guest or bare metal unknown"}
+    hypervisor = host.platform.virtualization if host.platform else None
+    facts = [" ".join(word for word in (host.kernel, host.arch) if word), where[host.hypervisor]]
+    if host.hypervisor and hypervisor:
+        facts[-1] += f" (hypervisor: {hypervisor})"
+    if host.hypervisor:
+        facts.append("the topology it sees is not the hardware's")
     rows = (
-        ("kernel", _kernel(host)),
+        ("kernel", ", ".join(fact for fact in facts if fact)),
         ("CPUs", _cpus(host)),
         ("memory", _memory(host)),
         ("IOMMU", _iommu(host)),
@@ -63,7 +70,7 @@ def node_branches(host: Host) -> tuple[Branch, ...]:
     index = shown(host, problem_numbers(host))
     devices = ((address, index.pci.get(address)) for address in listed(index))
     places = grouped((device.numa_node if device else None, address) for address, device in devices)
-    branches = [_node(host, node, _take(index, places, node.id)) for node in host.numa_nodes]
+    branches = [_node(host, node, device_branches(index, places.pop(node.id, []))) for node in host.numa_nodes]
     if not host.numa_nodes:
         cpus = tuple(cpu for cpu in host.cpus if cpu.online)
         branches.append(Branch(text="no NUMA nodes known", style="strong", children=_cpu_branch(cpus)))
@@ -93,17 +100,6 @@ def problem_numbers(host: Host) -> dict[str, int]:
 
 
 # --- header --------------------------------------------------------------------------------------------------
-
-
-def _kernel(host: Host) -> str:
-    where = {True: "this machine is itself a guest", False: "bare metal", None: "guest or bare metal unknown"}
-    hypervisor = host.platform.virtualization if host.platform else None
-    facts = [" ".join(word for word in (host.kernel, host.arch) if word), where[host.hypervisor]]
-    if host.hypervisor and hypervisor:
-        facts[-1] += f" (hypervisor: {hypervisor})"
-    if host.hypervisor:
-        facts.append("the topology it sees is not the hardware's")
-    return ", ".join(fact for fact in facts if fact)
 
 
 def _cpus(host: Host) -> str:
@@ -199,10 +195,6 @@ def _partitions(host: Host) -> list[str]:
 # --- nodes and guests ----------------------------------------------------------------------------------------
 
 
-def _take(index: Shown, places: dict[int | None, list[str]], node: int) -> tuple[Branch, ...]:
-    return device_branches(index, places.pop(node, []))
-
-
 def _node(host: Host, node: NumaNode, devices: tuple[Branch, ...]) -> Branch:
     cpus = tuple(cpu for cpu in host.cpus if cpu.numa_node == node.id and cpu.online)
     what = {"memory": ": memory only", "gpu": ": a GPU's own memory", "empty": ": empty"}.get(node.kind or "", "")
@@ -257,13 +249,8 @@ def memory_facts(node: NumaNode) -> list[str]:
 
 def _guest(guest: RunningGuest) -> str:
     devices = [f"devices {some(guest.devices, 8)}"] if guest.devices else []
-    return f"{guest.name}: {', '.join(guest_facts(guest) + devices)}"
-
-
-def guest_facts(guest: RunningGuest) -> list[str]:
-    """Return what is known of a guest: its state, vCPUs and memory."""
     vcpus = guest.vcpus if guest.vcpus is not None else len(guest.vcpu_pins) if guest.vcpu_pins else None
     facts = [guest.state or "state unknown"]
     facts += [f"{vcpus} vCPUs {'pinned' if guest.vcpu_pins else 'not pinned'}"] if vcpus is not None else []
     facts += [format_size(guest.memory_bytes)] if guest.memory_bytes is not None else []
-    return facts
+    return f"{guest.name}: {', '.join(facts + devices)}"

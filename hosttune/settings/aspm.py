@@ -77,7 +77,9 @@ class Aspm(OfRegister):
         _set_switches(system, folder, switches, wanted)
         now = self._states(system)
         if now == before and any(wanted[name] != switches[name] for name in wanted if name in SWITCHES):
-            now = dict.fromkeys(before, _of_switches(wanted))  # for a rehearsal; live, the read-back shows it
+            now = dict.fromkeys(
+                before, " ".join(state for name, state in SWITCHES.items() if wanted.get(name) == "1") or "off"
+            )  # for a rehearsal; live, the read-back shows it
         notes = [
             write_field(system, end, LINK_ASPM, ASPM.index(words))
             for end, words in _port_last(states, self.ends(system))
@@ -136,11 +138,6 @@ def _apart(states: str, switches: Mapping[str, str]) -> list[str]:
     """Return the switches that contradict `states`, the states of the ends."""
     on = states.split()
     return [name for name, state in SWITCHES.items() if name in switches and (switches[name] == "1") != (state in on)]
-
-
-def _of_switches(switches: Mapping[str, str]) -> str:
-    """Return the states that both ends have after these switches are set."""
-    return " ".join(state for name, state in SWITCHES.items() if switches.get(name) == "1") or "off"
 
 
 def _set_switches(system: System, folder: str, now: Mapping[str, str], wanted: Mapping[str, str]) -> None:

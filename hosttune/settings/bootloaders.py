@@ -18,13 +18,9 @@ def boot_loader(system: System) -> BootLoader | None:
     A capture contains nothing of /boot. GRUB is assumed there, so that a rehearsal shows what would be written.
     """
     kernel_install = KernelInstall.found(system)
-    if kernel_install and "systemd-boot" in _loader_info(system):
+    if kernel_install and "systemd-boot" in (system.read_bytes(LOADER_INFO) or b"")[4:].decode("utf-16-le", "replace"):
         return kernel_install
     found = Grubby.found(system) or Grub.found(system) or (kernel_install if entries_folder(system) else None)
     if found is None and system.captured and not system.list("/boot"):
         return Grub("/usr/sbin/update-grub")
     return found
-
-
-def _loader_info(system: System) -> str:
-    return (system.read_bytes(LOADER_INFO) or b"")[4:].decode("utf-16-le", "replace")

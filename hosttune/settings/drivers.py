@@ -92,7 +92,17 @@ class Driver(OfHolder):
         driver, override = self._wanted(value)
         now, set_to = self._now(system)
         if driver == VFIO and now != VFIO:
-            self._refuse(system)
+            held = driver_of(system, self.target)
+            if held == "nvidia" and system.link(f"{self.path}/physfn") is not None:
+                raise WriteFailed(
+                    self.path, "a vGPU's virtual function stays with nvidia, which is its VFIO driver too"
+                )
+            if (system.read(f"{self.path}/class") or "").startswith(_BRIDGES):
+                raise WriteFailed(self.path, "a bridge stays with the host: VFIO gives away endpoints only")
+            functions = virtual_functions(system, self.target)
+            if functions:
+                what = f"its {len(functions)} virtual functions would go with its driver: set their number to 0 first"
+                raise WriteFailed(self.path, what)
             if not system.exists(f"{DRIVERS}/{VFIO}"):
                 system.change(("modprobe", VFIO), timeout=20.0)
         # If the function was found with an override for another driver, that override would prevent this binding. So it
@@ -137,18 +147,6 @@ class Driver(OfHolder):
                 raise refuse(self.kind, self.target, f"{name!r} is not the name of a driver", "plan again")
         return driver, override
 
-    def _refuse(self, system: System) -> None:
-        """Raise WriteFailed, before anything is changed, for a function that must keep its driver."""
-        held = driver_of(system, self.target)
-        if held == "nvidia" and system.link(f"{self.path}/physfn") is not None:
-            raise WriteFailed(self.path, "a vGPU's virtual function stays with nvidia, which is its VFIO driver too")
-        if (system.read(f"{self.path}/class") or "").startswith(_BRIDGES):
-            raise WriteFailed(self.path, "a bridge stays with the host: VFIO gives away endpoints only")
-        functions = virtual_functions(system, self.target)
-        if functions:
-            what = f"its {len(functions)} virtual functions would go with its driver: set their number to 0 first"
-            raise WriteFailed(self.path, what)
-
 
 class SriovVfs(OfHolder):
     """The number of virtual functions of a physical function. `sriov_drivers_autoprobe` is not changed. A reload of the
@@ -189,18 +187,14 @@ class SriovVfs(OfHolder):
         if most.isdecimal() and value > int(most):
             raise WriteFailed(path, f"the device offers at most {most} virtual functions", errno.ERANGE)
         if now:
-            self._refuse_given(system)
+            for address in virtual_functions(system, self.target):
+                driver = driver_of(system, address)
+                if driver is not None and "vfio" in driver:
+                    what = f"{address} is bound to {driver}: given to a guest, or kept for one"
+                    raise WriteFailed(f"{self.path}/sriov_numvfs", what, errno.EBUSY)
             system.write(path, "0")
         if value:
             system.write(path, str(value))
-
-    def _refuse_given(self, system: System) -> None:
-        """Raise WriteFailed while a virtual function is given to a guest, or is reserved for one."""
-        for address in virtual_functions(system, self.target):
-            driver = driver_of(system, address)
-            if driver is not None and "vfio" in driver:
-                what = f"{address} is bound to {driver}: given to a guest, or kept for one"
-                raise WriteFailed(f"{self.path}/sriov_numvfs", what, errno.EBUSY)
 
 
 def virtual_functions(system: System, address: str) -> tuple[str, ...]:

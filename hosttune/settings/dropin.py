@@ -142,24 +142,23 @@ class DropIn(Setting):
 
     def write(self, system: System, value: Any) -> str | None:
         """See Setting."""
-        self._refuse_others(system)
-        if self.target == BOOT_UNIT:
-            _put_unit(system, value)
-            return None
-        _put(system, self.target, value)
-        return _reload_rules(system)
-
-    def _refuse_others(self, system: System) -> None:
         held = system.read_bytes(self.target)
         if held is not None and not held.startswith(OURS.encode()):
             raise WriteFailed(self.target, "there is a file that hosttune did not write: move it away first")
-
-
-def _put(system: System, path: str, text: str | None) -> None:
-    if text is None:
-        system.remove(path)
-    else:
-        system.replace(path, text.encode())
+        if self.target == BOOT_UNIT:
+            _put_unit(system, value)
+            return None
+        if value is None:
+            system.remove(self.target)
+        else:
+            system.replace(self.target, value.encode())
+        if not system.exists(_UDEV_RUNS):
+            return None
+        try:
+            system.change(("udevadm", "control", "--reload"), timeout=30.0)
+        except CommandFailed as error:
+            return f"udev was not notified: {error.reason}"
+        return None
 
 
 def _put_unit(system: System, value: str | None) -> None:
@@ -178,14 +177,3 @@ def _put_unit(system: System, value: str | None) -> None:
     if value is None:
         system.remove(BOOT_UNIT)
         system.change(("systemctl", "daemon-reload"))
-
-
-def _reload_rules(system: System) -> str | None:
-    """Notify udev. udev also detects a changed folder itself (it compares times), so a failure is only noted."""
-    if not system.exists(_UDEV_RUNS):
-        return None
-    try:
-        system.change(("udevadm", "control", "--reload"), timeout=30.0)
-    except CommandFailed as error:
-        return f"udev was not notified: {error.reason}"
-    return None

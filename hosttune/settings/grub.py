@@ -156,7 +156,10 @@ class Grub(BootLoader):
             # grub-mkconfig writes a new file and copies it at the end. If the configuration is unchanged, restoring
             # hosttune's file restores the machine. Otherwise the mark stays, and the rollback runs the generator again.
             if system.read_bytes(CONFIG) == config:
-                _put_back(system, held)
+                if held is None:
+                    system.remove(DROP_IN)
+                else:
+                    system.replace(DROP_IN, held)
             raise
         if arguments and was_written(system, DROP_IN, first):
             prove(CONFIG, lacking(config_lines(system.read(CONFIG) or ""), arguments))
@@ -165,13 +168,6 @@ class Grub(BootLoader):
         else:
             system.remove(DROP_IN)
         return None
-
-
-def _put_back(system: System, held: bytes | None) -> None:
-    if held is None:
-        system.remove(DROP_IN)
-    else:
-        system.replace(DROP_IN, held)
 
 
 def config_lines(text: str) -> list[tuple[str, ...]]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 from hosttune.errors import WriteFailed
 from hosttune.machine.system import System
 from hosttune.model.commandline import PAGES, split, text_of
-from hosttune.settings.bootloader import COMMAND_LINE_SIZE, WORD, BootLoader, Staged, by_hand
+from hosttune.settings.bootloader import COMMAND_LINE_SIZE, WORD, Staged, by_hand
 from hosttune.settings.bootloaders import boot_loader
 from hosttune.settings.setting import BOOT, KEEP_STAGE, refuse
 from hosttune.settings.traits import WrittenTogether
@@ -82,7 +82,8 @@ class KernelArguments(WrittenTogether):
         staged = {name: text for name, text in loader.read(system).arguments.items() if name not in parts}
         staged |= {name: text for name, text in parts.items() if text != NOT_STAGED}
         loader.stage(system, {name: staged[name] for name in sorted(staged)}, sorted(parts))
-        return _loader_note(system, loader)
+        note = f"by {loader.name}"
+        return f"{note}: this capture has no boot loader: one is assumed" if system.captured else note
 
 
 def _allowed(name: str, text: str) -> bool:
@@ -106,11 +107,6 @@ def _plain(value: Any) -> str | None:
         return None if value is None else str(value)
     text = value.removeprefix(_UNFINISHED)
     return None if text == _REMOVAL else text
-
-
-def _loader_note(system: System, loader: BootLoader) -> str:
-    note = f"by {loader.name}"
-    return f"{note}: this capture has no boot loader: one is assumed" if system.captured else note
 
 
 NO_LOADER = (

@@ -115,22 +115,18 @@ class AccessControl(OfRegister):
         now = sum(_BIT[name] for name in (self.read(system) or NO_ACS).split() if name != NO_ACS)
         lost = now & ~bits & _ISOLATING
         if lost:
-            self._may_clear(system, lost)
+            names = acs_text(name for bit, name in ACS_BITS if lost & bit)
+            grouped = bool(system.list(_GROUPS)) and lost & _GROUPING
+            own = _last(system.link(f"{DEVICES}/{self.target}/iommu_group"))
+            for address in _concerned(system, self.target):
+                if _last(system.link(f"{DEVICES}/{address}/driver")) == "vfio-pci":
+                    raise WriteFailed(config_path(self.target), f"{names} stays on: {address} is a virtual machine's")
+                group = _last(system.link(f"{DEVICES}/{address}/iommu_group"))
+                if grouped and (own is None or group != own):
+                    raise WriteFailed(
+                        config_path(self.target), f"{names} stays on: IOMMU group {group} of {address} may rest on it"
+                    )
         return write_field(system, self.target, ACS_CONTROL, bits & ACS_CONTROL.mask)
-
-    def _may_clear(self, system: System, bits: int) -> None:
-        """Raise WriteFailed if clearing these bits would end the isolation of a guest's device or of an IOMMU group."""
-        names = acs_text(name for bit, name in ACS_BITS if bits & bit)
-        grouped = bool(system.list(_GROUPS)) and bits & _GROUPING
-        own = _last(system.link(f"{DEVICES}/{self.target}/iommu_group"))
-        for address in _concerned(system, self.target):
-            if _last(system.link(f"{DEVICES}/{address}/driver")) == "vfio-pci":
-                raise WriteFailed(config_path(self.target), f"{names} stays on: {address} is a virtual machine's")
-            group = _last(system.link(f"{DEVICES}/{address}/iommu_group"))
-            if grouped and (own is None or group != own):
-                raise WriteFailed(
-                    config_path(self.target), f"{names} stays on: IOMMU group {group} of {address} may rest on it"
-                )
 
 
 def acs_text(names: Any) -> str:

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from hosttune.machine.system import System
+from hosttune.model.host import Host
 from hosttune.model.values import FrozenMap, freeze
 from hosttune.settings.setting import Setting
-
-if TYPE_CHECKING:
-    from hosttune.model.host import Host
-
 
 NOW, AT_BOOT = "now", "boot"  # the parts of a NowAndAtBoot
 

@@ -46,7 +46,12 @@ def _action(system: System, adopted: AdoptedGuest, host: Host, applied: Mapping[
 
     kind, name = AdoptedDefinition.kind, adopted.name
     try:
-        now = _present(system, adopted)
+        now = read_definition(system, adopted.name, secure=True)
+        if now is None:
+            raise _stale(adopted, ["it is not defined any more"])
+        found = read_domain(now, where=f"guest {adopted.name}").uuid
+        if found != adopted.uuid:
+            raise _stale(adopted, [f"it has UUID {found} now, and {adopted.uuid} was planned: it is another guest"])
         plain = read_definition(system, name)
         saved = has_managed_save(system, name)
     except Unreadable as error:
@@ -70,17 +75,6 @@ def _action(system: System, adopted: AdoptedGuest, host: Host, applied: Mapping[
         id=f"{kind}:{name}", kind=kind, target=name, current=now, want=want, effect="now", needed=True,
         reversible=True, why="; ".join(dict.fromkeys(change.why for change in adopted.changes)),
     )  # fmt: skip
-
-
-def _present(system: System, adopted: AdoptedGuest) -> str:
-    """Return the definition of the planned guest, with secrets. Raises Refused if it is not there, Unreadable."""
-    xml = read_definition(system, adopted.name, secure=True)
-    if xml is None:
-        raise _stale(adopted, ["it is not defined any more"])
-    found = read_domain(xml, where=f"guest {adopted.name}").uuid
-    if found != adopted.uuid:
-        raise _stale(adopted, [f"it has UUID {found} now, and {adopted.uuid} was planned: it is another guest"])
-    return xml
 
 
 def _stale(adopted: AdoptedGuest, lines: Iterable[str]) -> Refused:

@@ -254,7 +254,7 @@ def _look(site: Site, record: Record) -> Drift | str | None:
         ours = partial(site.pages_of_runs, setting.target)
         if isinstance(setting, MayGiveLess) and setting.is_needed(site.system, now, expected, ours):
             return None
-        texts = setting.differences(now, expected) if isinstance(setting, Explains) else ()
+        texts: Sequence[str] = setting.differences(now, expected) if isinstance(setting, Explains) else ()
         if isinstance(setting, AdoptedDefinition):
             texts = _adopted_otherwise(site, setting.target, now, expected, texts)
             if not texts:

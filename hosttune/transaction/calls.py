@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,13 +23,12 @@ from hosttune.model.host import Host
 from hosttune.model.intent import GuestIntent, Intent
 from hosttune.model.plan import Plan, Removal, Source
 from hosttune.model.result import Result
-from hosttune.transaction import applied, guards, undoing
+from hosttune.planning import plan as decide
+from hosttune.transaction import applied, applying, booting, dryrun, guards, undoing
+from hosttune.transaction.applying import Confirm, Options
 from hosttune.transaction.site import Site, refuse_open, saved_plan_path, writable_store
+from hosttune.transaction.steps import Prepared
 from hosttune.transaction.writing import Say
-
-if TYPE_CHECKING:
-    from hosttune.transaction.applying import Confirm, Options
-    from hosttune.transaction.steps import Prepared
 
 Here = tuple[Site, Callable[[], Host]]  # where to work, and how to discover the host there
 
@@ -60,7 +59,6 @@ def apply(
     It is called only after the machine is known to be one that can be changed. Raises BadInput and Refused before
     anything is written, Declined if `confirm` returns false.
     """
-    from hosttune.transaction import applying, dryrun  # imported here because `status` does not need them
 
     site, discover = here
     if not dry_run:
@@ -69,8 +67,6 @@ def apply(
     if isinstance(found, Intent):
         found = Request(found)
     if isinstance(found, Request):
-        from hosttune.planning import plan as decide
-
         refuse_open(() if dry_run else site.transactions())  # what it has done is not in force yet
         where = (found.source and found.source.name) or "intent"
         found = decide(discover(), found.intent, where=where, source=found.source, prune=found.prune)
@@ -91,7 +87,6 @@ def apply(
 
 def set_again(here: Here, say: Say) -> Result:
     """Set again what a reboot has undone. Raises Refused."""
-    from hosttune.transaction import booting
 
     return _with_code(booting.reapply(here[0], say))
 
@@ -122,8 +117,6 @@ def take_away(here: Here, names: Sequence[str], options: Options, *, confirm: Co
 
     Raises BadInput for a guest that is not in force here, Refused and Declined as `apply`.
     """
-    from hosttune.planning import plan as decide
-    from hosttune.transaction import applying, dryrun
 
     site, discover = here
     if not dry_run:

@@ -146,13 +146,11 @@ def _touched(system: System, record: Record, held: Mapping[str, DeviceRecord]) -
     if None in shared:
         return held.values()
     sources += [address for functions in shared for address in functions or ()]
-    devices = {*sources, *(name for one in sources for name in _parents_of_mdev(system, one))}
+    devices = {
+        *sources,
+        *(name for one in sources for name in sysfs.functions_in(system.link(f"/sys/bus/mdev/devices/{one}") or "")),
+    }
     return [one for address, one in held.items() if address in devices]
-
-
-def _parents_of_mdev(system: System, uuid: str) -> Iterable[str]:
-    """Return the functions that a mediated device is of; none if `uuid` names no such device here."""
-    return sysfs.functions_in(system.link(f"/sys/bus/mdev/devices/{uuid}") or "")
 
 
 # --- busy ----------------------------------------------------------------------------------------------------

@@ -168,13 +168,10 @@ class Starting:
         """Check a step at its turn. A start that is not possible waits, with the reasons; interrupts are waited for."""
         stage = one.step.setting.stage
         if stage == START_STAGE:
-            return self._start(one)
+            guest = self.plan.guest(one.step.setting.target)
+            reasons = (*startable(self.discover(), guest), *unreachable(self.system, guest))
+            return with_verdict(one, PENDING, f"not started: {'; '.join(reasons)}") if reasons else one
         return self._interrupts(one) if stage == AFTER_START_STAGE else one
-
-    def _start(self, one: Prepared) -> Prepared:
-        guest = self.plan.guest(one.step.setting.target)
-        reasons = (*startable(self.discover(), guest), *unreachable(self.system, guest))
-        return with_verdict(one, PENDING, f"not started: {'; '.join(reasons)}") if reasons else one
 
     def _interrupts(self, one: Prepared) -> Prepared:
         """Wait until a driver in the guest has requested vfio interrupts. Waits only once, not for each device."""

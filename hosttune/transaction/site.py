@@ -234,40 +234,33 @@ def open_site(
 
 def site_of(system: System) -> Site:
     """Return the site of a System."""
+    # An identifier of this machine: a digest of its machine id, which itself must not leave the machine.
+    found = (system.read("/etc/machine-id") or "").strip()
     return Site(
         system=system,
         store=_store(system),
         boot_id=(system.read("/proc/sys/kernel/random/boot_id") or "").strip() or None,
         hostname=(system.read("/proc/sys/kernel/hostname") or "").strip() or None,
-        machine=_machine(system),
+        machine=hashlib.sha256(f"hosttune {found}".encode()).hexdigest()
+        if found and found != "uninitialized"
+        else None,
     )
-
-
-def _machine(system: System) -> str | None:
-    """Return an identifier of this machine: a digest of its machine id, which itself must not leave the machine."""
-    found = (system.read("/etc/machine-id") or "").strip()
-    return hashlib.sha256(f"hosttune {found}".encode()).hexdigest() if found and found != "uninitialized" else None
 
 
 def _store(system: System) -> Store | None:
     if isinstance(system, Scratch):
-        return Store(_state_of_scratch(system), ready=system.restore_cut_off)
+        try:
+            folder = os.path.dirname(system.inside(f"{STATE_INSIDE}/lock"))
+            for name in ("transactions/lock", KEPT_GPUS, "plan.json"):
+                if system.inside(f"{STATE_INSIDE}/{name}") != os.path.join(folder, name):
+                    raise BadInput(
+                        "a link in the state of a scratch root", where=f"{folder}/{name}", hint="remove the link"
+                    )
+        except WriteFailed as error:
+            what = f"no state can be kept here: {error.reason}"
+            raise BadInput(what, where=f"{system.origin}: {error.path}", hint="correct what is at this path") from error
+        return Store(folder, ready=system.restore_cut_off)
     return None if system.captured else Store(state_directory())
-
-
-def _state_of_scratch(system: Scratch) -> str:
-    """Return the state directory of a scratch root. Raises BadInput for a link in it: it could lead out of the root."""
-    try:
-        folder = os.path.dirname(system.inside(f"{STATE_INSIDE}/lock"))
-        for name in ("transactions/lock", KEPT_GPUS, "plan.json"):
-            if system.inside(f"{STATE_INSIDE}/{name}") != os.path.join(folder, name):
-                raise BadInput(
-                    "a link in the state of a scratch root", where=f"{folder}/{name}", hint="remove the link"
-                )
-    except WriteFailed as error:
-        what = f"no state can be kept here: {error.reason}"
-        raise BadInput(what, where=f"{system.origin}: {error.path}", hint="correct what is at this path") from error
-    return folder
 
 
 def writable_store(site: Site) -> Store:

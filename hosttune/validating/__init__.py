@@ -82,7 +82,11 @@ def validate(
     system = place if isinstance(place, System) else None
     check_request(request, captured=system is None or system.captured)
     out = history.check_forget(request.forget, request.why)
-    evidence = _evidence(place, request.guest)
+    evidence = (
+        Evidence(host=place, inside=request.guest)
+        if isinstance(place, Host)
+        else history.gather(place, inside=request.guest)
+    )
     if out:
         history.forget(system, evidence, request.expect, out, request.why or "")
         tell(f"no longer expected: {', '.join(out)}")
@@ -127,10 +131,6 @@ def exit_code(validation: Validation, gate: str = "verdict") -> int:
     return int(any(found and counts for found, counts in zip(bad, _GATES[gate], strict=True)))
 
 
-def _evidence(place: System | Host, inside: bool) -> Evidence:
-    return Evidence(host=place, inside=inside) if isinstance(place, Host) else history.gather(place, inside=inside)
-
-
 def _measure(system: System, evidence: Evidence, request: Request, say: Tell) -> Measured:
     from hosttune.bench.measuring import measure
     from hosttune.predicting.references import model_of
@@ -171,6 +171,12 @@ def decide(
     if measured is not None:  # facts read under load replace those read at rest
         evidence = msgspec.structs.replace(evidence, loaded_links=dict(measured.links))
     results = (*judge(evidence), *(measured.results if measured else ()))
+    host = evidence.host
+    gpus = tuple(
+        Gpu(address=gpu.address, model=gpu.model or f"{gpu.vendor} GPU", id=host.index.ids(gpu.address))
+        for gpu in host.index.accelerators
+    )
+    product = host.platform.product if host.platform is not None else None
     return Validation(
         host=evidence.host.hostname,
         level=level,
@@ -180,19 +186,9 @@ def decide(
         facts=dict(measured.facts) if measured else None,
         at=now_text() if live else None,
         version=__version__,
-        machine=_machine(evidence.host, known),
+        machine=Machine(digest=host.digest, product=product, gpus=gpus, devices=known),
         configuration=configuration_of(evidence),
     )
-
-
-def _machine(host: Host, known: tuple[KnownDevice, ...] | None) -> Machine:
-    """Return the facts that decide with which machines the figures of this one can be compared."""
-    gpus = tuple(
-        Gpu(address=gpu.address, model=gpu.model or f"{gpu.vendor} GPU", id=host.index.ids(gpu.address))
-        for gpu in host.index.accelerators
-    )
-    product = host.platform.product if host.platform is not None else None
-    return Machine(digest=host.digest, product=product, gpus=gpus, devices=known)
 
 
 def _compared(validation: Validation, before: Validation | None) -> Validation:

@@ -140,7 +140,13 @@ class Agent:
         first = True
         while self._stopping is None:
             self.notifier.send("WATCHDOG=1")
-            self._open(schedule)
+            for slot in self._slots:
+                if slot.source is not None or self.clock() < slot.retry_at:
+                    continue
+                try:
+                    slot.source, slot.absent = slot.opener(), False
+                except NoSource as error:
+                    self._closed(slot, error)
             self._take(schedule)
             look = schedule.take(self.clock())
             if look is not None:
@@ -166,15 +172,6 @@ class Agent:
 
     # --- sources ---------------------------------------------------------------------------------------------
 
-    def _open(self, schedule: Schedule) -> None:
-        for slot in self._slots:
-            if slot.source is not None or self.clock() < slot.retry_at:
-                continue
-            try:
-                slot.source, slot.absent = slot.opener(), False
-            except NoSource as error:
-                self._closed(slot, error)
-
     def _closed(self, slot: _Slot, error: NoSource) -> None:
         slot.source, slot.absent = None, error.absent
         slot.retry_at = self.clock() + _RETRY[min(slot.tries, len(_RETRY) - 1)]
@@ -193,20 +190,17 @@ class Agent:
                 slot.source.close()
                 self._closed(slot, error)
                 events = ()
-            self._noticed(slot, schedule)
+            # What happened while it did not is unknown: everything is read again.
+            up = slot.up
+            if up:
+                slot.tries, slot.told = 0, ""
+            if up != slot.was_up:
+                schedule.add(self.clock(), Event(slot.name, "opened" if up else "closed"))
+            slot.was_up = up
             for event in events:
                 slot.events += event.what != LOST
                 slot.lost += event.what == LOST
                 schedule.add(self.clock(), event)
-
-    def _noticed(self, slot: _Slot, schedule: Schedule) -> None:
-        """Notice whether a source works. What happened while it did not is unknown: everything is read again."""
-        up = slot.up
-        if up:
-            slot.tries, slot.told = 0, ""
-        if up != slot.was_up:
-            schedule.add(self.clock(), Event(slot.name, "opened" if up else "closed"))
-        slot.was_up = up
 
     # --- looks -----------------------------------------------------------------------------------------------
 

@@ -95,7 +95,10 @@ class Schedule:
             self._again[concern] = now + AFTER_START
         waiting = self._waiting.get(concern)
         if waiting is None:
-            waiting = self._waiting[concern] = _Waiting(self._due(now, concern), {})
+            looked = self._looked.get(concern)
+            waiting = self._waiting[concern] = _Waiting(
+                max(now + SETTLE, looked.at + looked.gap if looked is not None else now), {}
+            )
         if event.text in waiting.texts or len(waiting.texts) < _MOST_TEXTS:
             waiting.texts[event.text] = waiting.texts.get(event.text, 0) + 1
 
@@ -130,10 +133,6 @@ class Schedule:
     def _clock(self, now: float) -> float:
         self._now = max(self._now, now)
         return self._now
-
-    def _due(self, now: float, concern: str) -> float:
-        looked = self._looked.get(concern)
-        return max(now + SETTLE, looked.at + looked.gap if looked is not None else now)
 
     def _next(self, concern: str, now: float) -> _Looked:
         before = self._looked.get(concern)

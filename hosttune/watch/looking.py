@@ -92,7 +92,11 @@ class Remembering(Machine):
     def run(self, argv: tuple[str, ...], *, timeout: float = 20.0) -> str:
         """See System."""
         known = self.older
-        if argv[0] == _JOURNAL and known is not None and self._joins(known):
+        if (
+            argv[0] == _JOURNAL
+            and known is not None
+            and (self._oldest is not None and self._oldest + _OVERLAP_SECONDS < known.at)
+        ):
             return known.text
         text = super().run(argv, timeout=timeout)
         if argv[0] == _LOG:
@@ -101,9 +105,6 @@ class Remembering(Machine):
         if argv[0] == _JOURNAL:
             self.older = OlderLog(time.monotonic(), text) if len(text) < _MOST_KEPT_LOG else None
         return text
-
-    def _joins(self, known: OlderLog) -> bool:
-        return self._oldest is not None and self._oldest + _OVERLAP_SECONDS < known.at
 
 
 class Looker:
@@ -144,18 +145,14 @@ class Looker:
             return _failed(state, f"{error.what} ({error.where})" if isinstance(error, HosttuneError) else str(error))
         self._older = seen.older
         if not self._imported:
-            self._import(seen.modules)
+            self._imported = True
+            for name in seen.modules:
+                if name not in sys.modules and name.partition(".")[0] not in _NOT_HERE:
+                    with contextlib.suppress(ImportError):
+                        import_module(name)
+            gc.collect()
+            gc.freeze()
         return seen
-
-    def _import(self, names: Iterable[str]) -> None:
-        """Import here what the first look imported in its child: each later one then takes half the time."""
-        self._imported = True
-        for name in names:
-            if name not in sys.modules and name.partition(".")[0] not in _NOT_HERE:
-                with contextlib.suppress(ImportError):
-                    import_module(name)
-        gc.collect()
-        gc.freeze()  # it stays: children share this memory as long as nothing touches it
 
     def _seen(self, state: State, foreign: Mapping[str, float | None]) -> str:
         system = self.system()

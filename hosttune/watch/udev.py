@@ -68,7 +68,8 @@ class Udev(Source):
                 continue
             if device is None:
                 break
-            event = event_of_device(_properties(device))
+            named = {"ACTION": device.action, "SUBSYSTEM": device.subsystem, "DEVPATH": device.device_path}
+            event = event_of_device({name: str(value or "") for name, value in named.items()})
             if event is not None:
                 found.append(event)
         return found
@@ -82,8 +83,3 @@ def _monitor() -> Any:
     import pyudev
 
     return pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
-
-
-def _properties(device: Any) -> Mapping[str, str]:
-    named = {"ACTION": device.action, "SUBSYSTEM": device.subsystem, "DEVPATH": device.device_path}
-    return {name: str(value or "") for name, value in named.items()}

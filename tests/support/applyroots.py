@@ -253,6 +253,15 @@ def planned(root: Path, name: str, *options: str) -> Path:
     return path
 
 
+def applied(pristine: Path, folder: Path, intent: str) -> Path:
+    """A root in which an intent is in force, for tests to copy: hard links of `pristine`, but for what was written."""
+    path, file = folder / "root", folder / "intent.yaml"
+    subprocess.run(["cp", "-al", str(pristine), str(path)], check=True)
+    file.write_text(intent)
+    assert run(["apply", "--root", str(path), "--intent", str(file), "--yes"]) == 0
+    return path
+
+
 # --- fixtures: a module of tests gives the ones it wants a name of its own ----------------------------------------
 
 

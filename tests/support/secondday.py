@@ -124,10 +124,6 @@ class Day:
 
     def apply(self, *options: str) -> Answer:
         self.file.write_text(json.dumps(self.intent))
-        if "--prune" in options and "--prune" not in self("apply", "--help").out:
-            plan = self.file.with_suffix(".plan")
-            self.plan(*options, "--out", str(plan)).ended()
-            return self("apply", str(plan), "--yes", "-o", "json")
         return self("apply", "--intent", str(self.file), "--yes", "-o", "json", *options)
 
     def plan(self, *options: str) -> Answer:

@@ -529,15 +529,15 @@ EVERY_OUTPUT = [
     ("plan", "--help"),
     ("--version",),
 ]
-NOT_BUFFERED = [{}, {"PYTHONUNBUFFERED": "1"}]
+NOT_BUFFERED = {"PYTHONUNBUFFERED": "1"}
+OUTPUTS = [*((words, {}) for words in EVERY_OUTPUT), *((EVERY_OUTPUT[at], NOT_BUFFERED) for at in (0, 4, 5))]
 
 
 def environment(more: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"} | more
 
 
-@pytest.mark.parametrize("more", NOT_BUFFERED, ids=str)
-@pytest.mark.parametrize("arguments", EVERY_OUTPUT, ids=" ".join)
+@pytest.mark.parametrize(("arguments", "more"), OUTPUTS, ids=str)
 def test_a_reader_that_is_gone_is_no_error(arguments: tuple[str, ...], more: dict[str, str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -556,8 +556,7 @@ def test_a_reader_that_is_gone_is_no_error(arguments: tuple[str, ...], more: dic
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.parametrize("more", NOT_BUFFERED, ids=str)
-@pytest.mark.parametrize("arguments", EVERY_OUTPUT, ids=" ".join)
+@pytest.mark.parametrize(("arguments", "more"), OUTPUTS, ids=str)
 def test_an_output_that_cannot_be_written(arguments: tuple[str, ...], more: dict[str, str]) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(

@@ -38,7 +38,7 @@ from hosttune.transaction import apply_plan
 from hosttune.transaction.plancheck import check_places, check_plan
 
 HERE = Path(__file__).parents[1]
-MUTANTS = sample("mutants", range(1200), 200)
+MUTANTS = sample("mutants", range(1200), 100)
 GPU = "0000:00:06.0"
 INTENT = """
 version: 1

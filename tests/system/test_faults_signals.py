@@ -46,7 +46,7 @@ STOPS = {
     "SIGHUP": (signal.SIGHUP,),
     "SIGTERM and SIGHUP": (signal.SIGTERM, signal.SIGHUP),  # a session that ends
 }
-MOST = 8  # signals of one sweep in a sample
+MOST = 5  # signals of one sweep in a sample
 STOPPED = ("ksm", "driver", "irqbalance-ban of a running irqbalance")
 
 

@@ -1,4 +1,7 @@
-"""`hosttune fleet` as a command: usage, exit codes, waves through Ansible, and runs that are cut off and go on."""
+"""`hosttune fleet` as a command: usage, exit codes, waves through Ansible, and runs that are cut off and go on.
+
+Marked tests have a twin without Ansible in tests/unit/fleet/test_fleet_course.py; a full sweep runs all.
+"""
 
 from __future__ import annotations
 
@@ -147,11 +150,9 @@ def test_without_a_terminal_hosts_are_changed_only_with_yes(stubs: Stubs, verb: 
     assert f"{verb} on 3 hosts:\n  wave 1: a\n  wave 2: b, c\n" in done.stderr
     assert "do: give --yes" in done.stderr
     assert (stubs.calls(), stubs.results.exists()) == ([], False)
-    if verb == "revert":  # tests below apply
-        stubs.fleet(verb, "--limit", "a")
-        assert "a revert" in stubs.calls()
 
 
+@pytest.mark.sweep(most=3)
 def test_a_canary_that_fails_stops_the_run_and_resume_goes_on_from_there(
     stubs: Stubs, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,6 +188,7 @@ def test_a_report_of_whoever_asked_last_takes_every_host_of_the_folder(
     assert {line["host"]: line["verdict"] for line in told["hosts"]} == {"b": "pass", "z": "unknown"}
 
 
+@pytest.mark.sweep(most=3)
 def test_a_host_that_needs_a_reboot_or_a_person_keeps_the_gate_shut(stubs: Stubs) -> None:
     """What the gate says of each host, and 4, the worst of their exit codes."""
     stubs.tell("a", "apply reboot")
@@ -231,7 +233,7 @@ def test_a_folder_whose_name_is_no_text_is_a_host_of_that_name(
         assert b"unknown" in out
 
 
-@pytest.mark.sweep(most=1)
+@pytest.mark.sweep(most=3)
 def test_a_run_under_nohup_does_not_end_with_its_terminal(stubs: Stubs) -> None:
     stubs.tell("a", "discover wait")
     child = subprocess.Popen(
@@ -255,6 +257,7 @@ def test_a_playbook_that_does_not_work_is_told(stubs: Stubs) -> None:
     stubs.fleet("discover", "--", "-e", "@/nowhere/vars.yml", code=2)
 
 
+@pytest.mark.sweep(most=3)
 def test_a_folder_that_takes_no_answer_is_not_said_to_be_hosts_that_were_not_contacted(stubs: Stubs) -> None:
     """Ansible tells an error of its task, and it has run that task for the host."""
     stubs.results.mkdir()
@@ -285,6 +288,8 @@ def cut_off(stubs: Stubs, number: signal.Signals) -> tuple[int, str]:
         stubs.tell(host, "apply wait")
     child = stubs.start("apply", "--waves", "1,100%")
     until(lambda: in_second_wave(stubs) and any((stubs.results / host / "apply.json").exists() for host in SOME[1:]))
+    refused = stubs.fleet("validate", code=3)  # a second run over the same results
+    assert f"process {child.pid} works on it" in refused.stderr
     err = end(child, number)
     return child.returncode, err
 
@@ -295,6 +300,7 @@ def well(stubs: Stubs) -> None:
         stubs.tell(host, "")
 
 
+@pytest.mark.sweep(most=3)
 def test_a_controller_that_is_killed_leaves_unknown_and_resume_completes(stubs: Stubs) -> None:
     assert cut_off(stubs, signal.SIGKILL)[0] == -signal.SIGKILL
     left = [json.loads(path.read_text())["fleet"] for path in stubs.results.rglob("apply.json")]
@@ -314,7 +320,7 @@ def test_a_controller_that_is_killed_leaves_unknown_and_resume_completes(stubs: 
     assert len({stubs.answer(host, "validate")["run"] for host in SOME}) == 1
 
 
-@pytest.mark.sweep(most=1)
+@pytest.mark.sweep(most=3)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_ends_in_order(stubs: Stubs, number: signal.Signals) -> None:
     code, err = cut_off(stubs, number)
@@ -327,16 +333,6 @@ def test_an_interrupted_run_ends_in_order(stubs: Stubs, number: signal.Signals) 
         well(stubs)
         stubs.fleet("apply", "--resume")
         assert {stubs.answer(host, "validate")["outcome"] for host in SOME} == {"ok"}
-
-
-def test_a_second_run_over_the_same_results_is_refused(stubs: Stubs) -> None:
-    stubs.tell("a", "discover wait")
-    child = stubs.start("discover")
-    until(lambda: (stubs.results / "a" / "discover.json").exists())
-    done = stubs.fleet("validate", code=3)
-    assert f"process {child.pid} works on it" in done.stderr
-    end(child, signal.SIGTERM)
-    stubs.let_go()
 
 
 # --- the page ------------------------------------------------------------------------------------------------

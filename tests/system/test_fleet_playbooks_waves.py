@@ -317,7 +317,7 @@ def test_neither_a_captured_host_nor_the_controller_is_ever_rebooted(wave: Wave)
 # --- waves and gates of other kinds ------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(most=3)
+@pytest.mark.sweep(most=2)
 def test_a_host_that_fails_in_the_first_wave_stops_the_second(tmp_path: Path) -> None:
     fleet = canned(tmp_path, revert="echo 'error: no' >&2; echo 'where: x' >&2; exit 3")
     played = fleet.play("revert", code=2)
@@ -327,7 +327,7 @@ def test_a_host_that_fails_in_the_first_wave_stops_the_second(tmp_path: Path) ->
     assert "refused: no (x)" in played.out
 
 
-@pytest.mark.sweep(most=3)
+@pytest.mark.sweep(most=2)
 def test_hosts_that_are_lost_in_hooks_stop_the_next_wave(tmp_path: Path) -> None:
     """What Ansible cannot reach it leaves out of the play: at the gate they are missed."""
     fleet = Fleet(tmp_path, {name: {} for name in ("drained", "given_back", "well", "behind")}, {})
@@ -345,7 +345,7 @@ def test_hosts_that_are_lost_in_hooks_stop_the_next_wave(tmp_path: Path) -> None
     assert (sealed["outcome"], sealed["phase"], sealed["why"]) == ("unknown", "undrain", "not given back yet")
 
 
-@pytest.mark.sweep(most=3)
+@pytest.mark.sweep(most=2)
 def test_the_default_waves_and_nothing_is_rebooted_or_drained_in_check_mode(tmp_path: Path) -> None:
     """1 host, 5 %, 25 %, the rest: of 9 hosts 1, 1, 2 and 5."""
     hooks: dict[str, Any] = {"drain": hook(tmp_path, "drain"), "undrain": hook(tmp_path, "undrain")}
@@ -411,7 +411,7 @@ class Free(Fleet):
         return {**super().environment(), "ANSIBLE_STRATEGY": "free"}
 
 
-@pytest.mark.sweep(most=3)
+@pytest.mark.sweep(most=2)
 def test_a_wave_has_its_gate_whatever_strategy_ansible_is_set_to(tmp_path: Path) -> None:
     """Left to run free, h2 would be through before h1 has failed, and h3 be changed."""
     fleet = canned(tmp_path, apply=f"if mkdir {tmp_path}/first 2>/dev/null; then sleep 4; exit 3; fi\n{says(DONE)}")
@@ -420,7 +420,7 @@ def test_a_wave_has_its_gate_whatever_strategy_ansible_is_set_to(tmp_path: Path)
     assert fleet.records("h3") == set()
 
 
-@pytest.mark.sweep(most=3)
+@pytest.mark.sweep(most=2)
 def test_a_handover_is_judged_by_its_verdict_whatever_the_gate_of_waves_is(tmp_path: Path) -> None:
     """Compared with what it was before, a host that was as bad then would be fit for its next tenant."""
     fleet = canned(tmp_path, validate=f'case "$*" in *--gate*|*--against*) exit 9 ;; esac\n{says(PASSED)}')

@@ -45,7 +45,7 @@ def reports(folder: Path) -> dict[str, FleetReport]:
         "hostile": with_pages(
             report_of(hostile, fleet(Path(hostile), 20, hostile=True), ASKED), hostile, host_page, every=True
         ),
-        "large": report_of(large, fleet(Path(large), 1000, level=0, discovered=False), ASKED),
+        "large": report_of(large, fleet(Path(large), 300, level=0, discovered=False), ASKED),
         "stopped": stopped_run(folder / "stopped"),
     }
 
@@ -94,7 +94,8 @@ def test_tiles_at_the_top_and_answers_lead_to_their_hosts(
     assert chromium.run("location.hash") == "#checklist"
     chromium.click("#filters button[type=reset]")
     chromium.click("#answer option[value=unreachable]")
-    assert chromium.run(SHOWN) == 18
+    lost = [line for line in reports["large"].hosts if any(one.outcome == "unreachable" for one in line.answers)]
+    assert chromium.run(SHOWN) == len(lost) > 1
 
 
 def test_a_failure_leads_to_the_hosts_that_have_it(chromium: Browser, saved: dict[str, Path]) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import applyroots
 import pytest
-from applyroots import Cli
+from applyroots import Cli, Root, applied, copied
 
 from hosttune.cli import run
 from hosttune.machine.scratch import Scratch
@@ -17,19 +18,29 @@ from hosttune.model.result import Entry, Result
 from hosttune.transaction.site import log_line, site_of
 
 plan = applyroots.plan
-root = applyroots.root
 cli = applyroots.cli
 
 ROWS = [f"  - {{name: {name}, gpus: 1, memory: 32GiB, networks: [{{network: default}}]}}\n" for name in ("a", "b", "c")]
 HEAD = "version: 1\nguests:\n"
 
 
+@pytest.fixture(scope="module")
+def three(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three guests are in force there."""
+    return applied(pristine, tmp_path_factory.mktemp("three"), HEAD + "".join(ROWS))
+
+
 @pytest.fixture
-def intent(cli: Cli, tmp_path: Path) -> Path:
-    """The file of three guests that are applied."""
+def root(three: Path, tmp_path: Path) -> Iterator[Root]:
+    with copied(three, tmp_path / "root") as root:
+        yield Root(root.path)
+
+
+@pytest.fixture
+def intent(tmp_path: Path) -> Path:
+    """Their file."""
     path = tmp_path / "intent.yaml"
     path.write_text(HEAD + "".join(ROWS))
-    assert cli("apply", "--intent", str(path), "--yes")[0] == 0
     return path
 
 

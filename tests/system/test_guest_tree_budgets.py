@@ -107,7 +107,7 @@ def hosts_at_random(draw: st.DrawFn) -> Made:
 
 
 @settings(
-    max_examples=examples(30, full=400),
+    max_examples=examples(16, full=400),
     derandomize=True,
     deadline=None,
     database=None,
@@ -141,7 +141,7 @@ def test_any_tree_keeps_budgets_and_grades(made: Made, spare: int) -> None:
 
 
 @settings(
-    max_examples=examples(30, full=400),
+    max_examples=examples(16, full=400),
     derandomize=True,
     deadline=None,
     database=None,

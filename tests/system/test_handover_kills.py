@@ -13,7 +13,7 @@ from faultkills import memory_folder
 from faultlab import Faults, kill, run_forked, site_on
 from sweeps import sample
 
-MOST = 4
+MOST = 3
 
 
 @pytest.fixture

@@ -211,7 +211,7 @@ def edited(edits: list[tuple[tuple[Any, ...], str, Any]]) -> dict[str, Any]:
 
 
 @given(st.lists(EDITS, min_size=1, max_size=3), st.booleans())
-@settings(max_examples=examples(150, full=5000), deadline=None)
+@settings(max_examples=examples(50, full=5000), deadline=None)
 def test_both_say_the_same_of_any_document(edits: list[Any], again: bool) -> None:
     """`again`: whoever forged it has also made the digests anew."""
     document = edited(edits)
@@ -230,6 +230,6 @@ JSON = st.recursive(
 
 
 @given(JSON)
-@settings(max_examples=examples(100, full=2000), deadline=None)
+@settings(max_examples=examples(40, full=2000), deadline=None)
 def test_both_have_the_same_canonical_form(value: Any) -> None:
     assert canonical(value).encode() == canonical_json(value)

@@ -8,9 +8,11 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+from trees import tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,7 +61,7 @@ ROOMS = frozenset(
 def doors(path: Path) -> list[str]:
     """Calls in a module that reach the machine without a System: open(), os.listdir(), subprocess.run() …"""
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if not isinstance(node, ast.Call):
             continue
         called = node.func
@@ -106,7 +108,7 @@ PATHS = ("/sys/bus/pci/d", "/sys/kernel/iommu_groups", "/sys/devices/system/cpu"
 
 def sysfs_paths(path: Path) -> list[str]:
     """Texts of a module, but for docstrings, that begin with a path which `hosttune.model.sysfs` has."""
-    tree = ast.parse(path.read_text())
+    tree = tree_of(path)
     documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documentation)
     return [text.value for text in texts if isinstance(text.value, str) and text.value.startswith(PATHS)]
@@ -124,6 +126,7 @@ def test_paths_of_sysfs_are_in_one_place() -> None:
 _MODULE = re.compile(r"hosttune\.([a-z_0-9]*)(\.[A-Za-z_0-9]*)*")
 
 
+@cache
 def floors() -> dict[str, int]:
     """The floor of each room in pyproject.toml, 0 the highest."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
@@ -133,13 +136,12 @@ def floors() -> dict[str, int]:
     }
 
 
-def upward_names(source: str, room: str) -> Iterator[str]:
+def upward_names(tree: ast.Module, room: str) -> Iterator[str]:
     """Strings of a module of `room` that are, or begin, the name of a module in a room above.
 
     An import of "hosttune." and something computed counts as well: which room that is, nobody can tell.
     """
     known = floors()
-    tree = ast.parse(source)
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and "import_module" in ast.dump(node.func)]
     computed = {inner for call in imports for inner in ast.walk(call)}
     for node in ast.walk(tree):
@@ -155,7 +157,7 @@ def test_no_module_names_a_module_of_a_room_above_in_a_string() -> None:
         f"{path.relative_to(ROOT)} {name}"
         for path in sorted((ROOT / "hosttune").rglob("*.py"))
         if path != ROOT / "hosttune" / "__init__.py"  # the package itself stands above all rooms
-        for name in upward_names(path.read_text(), path.relative_to(ROOT / "hosttune").parts[0].removesuffix(".py"))
+        for name in upward_names(tree_of(path), path.relative_to(ROOT / "hosttune").parts[0].removesuffix(".py"))
     ]
     assert found == []
 
@@ -172,4 +174,4 @@ def test_no_module_names_a_module_of_a_room_above_in_a_string() -> None:
     ],
 )
 def test_the_search_finds_upward_names(source: str, lines: int) -> None:
-    assert len(list(upward_names(source, "settings"))) == lines
+    assert len(list(upward_names(ast.parse(source), "settings"))) == lines

@@ -5,26 +5,26 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import applyroots
 import pytest
-from applyroots import GPU, OTHER_GPU, PREFERENCE, STATE, Cli
+from applyroots import GPU, OTHER_GPU, PREFERENCE, STATE, Cli, Root, applied, copied
 from handovers import record
 
 from hosttune.cli import run
 from hosttune.journal.register import record_devices
 
 plan = applyroots.plan
-root = applyroots.root
 cli = applyroots.cli
 
 COMMANDS = ".hosttune/commands"
 HEAD = "version: 1\nguests:\n"
 ROWS = {name: f"  - {{name: {name}, gpus: [\"{gpu}\"], memory: 32GiB, networks: [{{network: default}}]}}\n"
         for name, gpu in (("a", GPU), ("b", OTHER_GPU))}  # fmt: skip
+BOTH = HEAD + "".join(ROWS.values())
 FOREIGN = """<domain type='kvm'><name>a</name><uuid>11111111-2222-3333-4444-555555555555</uuid>
 <memory unit='GiB'>4</memory><vcpu>4</vcpu><os><type arch='x86_64' machine='q35'>hvm</type></os></domain>
 """
@@ -44,6 +44,8 @@ class World:
         self.intent.write_text(HEAD + "".join(rows))
 
     def apply(self) -> None:
+        if (self.root.path / STATE / "transactions").exists() and self.intent.read_text() == BOTH:
+            return  # the root was made so
         assert self.run("apply", "--intent", str(self.intent), "--yes")[0] == 0
 
     def run(self, *words: str) -> tuple[int, str]:
@@ -248,6 +250,21 @@ STATES = {
     ),
     "history: of which transaction": State(World.apply, "history --intent", 2, "hosttune history", again=False),
 }  # fmt: skip
+
+
+BARE = (World.write, World.other_was_faster, World.of_options, World.is_foreign, World.quarantined)
+
+
+@pytest.fixture(scope="module")
+def both(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both guests are in force there."""
+    return applied(pristine, tmp_path_factory.mktemp("both"), BOTH)
+
+
+@pytest.fixture
+def root(name: str, pristine: Path, both: Path, tmp_path: Path) -> Iterator[Root]:
+    with copied(pristine if STATES[name].happens in BARE else both, tmp_path / "root") as root:
+        yield root
 
 
 @pytest.mark.parametrize("name", STATES)

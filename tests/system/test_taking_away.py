@@ -164,7 +164,7 @@ def test_a_cut_at_every_write_leaves_old_or_new(
     new = tree_of(root)
     assert points > 20
     assert difference(old, new)
-    for at in range(1, points + 1, 1 if points < 60 else points // 40):
+    for at in sample(f"cut {job.__name__}", range(1, points + 1, 1 if points < 60 else points // 40), 12):
         where = applied(tmp_path / "again")
         ended = run_forked(where, job, Faults(at=at, act=kill), watch=False)
         assert ended.code is None, at

@@ -26,7 +26,14 @@ def parse(text: str, missing: str = "measurement") -> Answer:
     samples = tuple(sample for record in records if "values" in record for sample in _samples(record))
     lost = tuple(row for record in records if "error" in record for row in _lost(record, missing))
     skips = tuple(_skip(record) for record in records if "skip" in record)
-    return Answer(samples, skips, lost, {**_facts(found), **_matrix_sides(records)})
+    sides = {}
+    for record in records:
+        if "values" in record and "n" in record:
+            side = record["n"]
+            if not isinstance(side, int) or isinstance(side, bool) or not 1 <= side <= _LONGEST_SIDE:
+                raise NotUnderstood(TOOL, f"the side of a product cannot be {str(side)[:40]!r}")
+            sides[f"{record['metric']}-side"] = str(side)
+    return Answer(samples, skips, lost, {**_facts(found), **sides})
 
 
 def _samples(record: dict[str, Any]) -> Iterator[Sample]:
@@ -51,18 +58,6 @@ def _lost(record: dict[str, Any], missing: str) -> Iterator[Lost]:
     for name in names:
         for one in subject.split(","):
             yield Lost(part(name, str, TOOL, "metric"), one, why)
-
-
-def _matrix_sides(records: list[dict[str, Any]]) -> dict[str, str]:
-    """Return the side of the square matrices of each metric ("gemm-bf16-side"), needed to place it in a roofline."""
-    sides = {}
-    for record in records:
-        if "values" in record and "n" in record:
-            side = record["n"]
-            if not isinstance(side, int) or isinstance(side, bool) or not 1 <= side <= _LONGEST_SIDE:
-                raise NotUnderstood(TOOL, f"the side of a product cannot be {str(side)[:40]!r}")
-            sides[f"{record['metric']}-side"] = str(side)
-    return sides
 
 
 def _facts(found: dict[str, Any]) -> dict[str, str]:

@@ -75,7 +75,7 @@ def _words(row: dict[str, Any]) -> str:
 
 def _result(check: str, subject: str, status: str, words: str) -> CheckResult:
     outcome = _OUTCOMES.get(status.lower())
-    if outcome == "pass" and _alarming(words):
+    if outcome == "pass" and (re.search(r"error|fail|unable|could not|insufficient", words, re.IGNORECASE) is not None):
         outcome = "warn"
     actual = f"{status}: {words}" if words else status
     if outcome is None:
@@ -85,7 +85,3 @@ def _result(check: str, subject: str, status: str, words: str) -> CheckResult:
     return CheckResult(
         check=check, subject=subject, outcome=outcome, expected=expected, actual=actual, source=TOOL, hint=hint
     )
-
-
-def _alarming(words: str) -> bool:
-    return re.search(r"error|fail|unable|could not|insufficient", words, re.IGNORECASE) is not None

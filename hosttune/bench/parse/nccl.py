@@ -49,16 +49,12 @@ def parse(text: str, collective: str) -> Answer:
         if errors not in ("N/A", "0", "0e+00"):
             lost.append(Lost(metric, f"{ranks} GPUs", f"{errors} wrong values"))
             continue
-        value = _agreed(tool, size, time, algorithm, bus, _FACTORS[collective](ranks))
+        microseconds, found, value = (number(word, tool, "a figure", least=1e-9) for word in (time, algorithm, bus))
+        if not close(found, size / microseconds / 1e3, 0.01, 0.006) or not close(
+            value, found * _FACTORS[collective](ranks), 0.01, 0.012
+        ):
+            raise NotUnderstood(tool, f"the line of {size} bytes contradicts itself")
         samples.append(Sample(metric=metric, subject=f"{ranks} GPUs", value=value, unit="GB/s"))
     if not samples and not lost:
         raise NotUnderstood(tool, "no line of figures for a megabyte or more")
     return Answer(tuple(samples), (), tuple(lost))
-
-
-def _agreed(tool: str, size: int, time: str, algorithm: str, bus: str, factor: float) -> float:
-    """Return the bus bandwidth of a line. Raises NotUnderstood if its numbers are inconsistent."""
-    microseconds, found, value = (number(word, tool, "a figure", least=1e-9) for word in (time, algorithm, bus))
-    if not close(found, size / microseconds / 1e3, 0.01, 0.006) or not close(value, found * factor, 0.01, 0.012):
-        raise NotUnderstood(tool, f"the line of {size} bytes contradicts itself")
-    return value

@@ -36,31 +36,27 @@ _SUM = re.compile(r"SUM (\w+) (\S+)")
 def parse(text: str) -> Answer:
     """Return the figures by GPU address, from JSON or text. Raises NotUnderstood."""
     if text.find("{") >= 0:
-        return _from_json(text)
+        found = part(document(text, TOOL).get("nvbandwidth"), dict, TOOL, "nvbandwidth")
+        if found.get("error"):
+            raise NotUnderstood(TOOL, f"it says: {str(found['error'])[:200]}")
+        names = _names(part(found.get("GPU Device list"), list, TOOL, "GPU Device list"))
+        samples: list[Sample] = []
+        lost: list[Lost] = []
+        for case in part(found.get("testcases"), list, TOOL, "testcases"):
+            name = part(part(case, dict, TOOL, "a test case").get("name"), str, TOOL, "name")
+            if name not in TESTS:
+                continue
+            if case.get("status") == "Waived":
+                continue  # the test does not apply to these GPUs
+            if case.get("status") != "Passed":
+                why = str(case.get("error") or case.get("status"))[:200]
+                lost += [Lost(TESTS[name], subject, f"nvbandwidth: {why}") for subject in names.values()]
+                continue
+            matrix = part(case.get("bandwidth_matrix"), list, TOOL, "bandwidth_matrix")
+            samples += _figures(name, [part(row, list, TOOL, "a row") for row in matrix], case.get("sum"), names)
+        facts = {"nvbandwidth": str(found.get("git_version", ""))}
+        return Answer(tuple(samples), (), tuple(lost), facts)
     return _from_text(text)
-
-
-def _from_json(text: str) -> Answer:
-    found = part(document(text, TOOL).get("nvbandwidth"), dict, TOOL, "nvbandwidth")
-    if found.get("error"):
-        raise NotUnderstood(TOOL, f"it says: {str(found['error'])[:200]}")
-    names = _names(part(found.get("GPU Device list"), list, TOOL, "GPU Device list"))
-    samples: list[Sample] = []
-    lost: list[Lost] = []
-    for case in part(found.get("testcases"), list, TOOL, "testcases"):
-        name = part(part(case, dict, TOOL, "a test case").get("name"), str, TOOL, "name")
-        if name not in TESTS:
-            continue
-        if case.get("status") == "Waived":
-            continue  # the test does not apply to these GPUs
-        if case.get("status") != "Passed":
-            why = str(case.get("error") or case.get("status"))[:200]
-            lost += [Lost(TESTS[name], subject, f"nvbandwidth: {why}") for subject in names.values()]
-            continue
-        matrix = part(case.get("bandwidth_matrix"), list, TOOL, "bandwidth_matrix")
-        samples += _figures(name, _cells(matrix), case.get("sum"), names)
-    facts = {"nvbandwidth": str(found.get("git_version", ""))}
-    return Answer(tuple(samples), (), tuple(lost), facts)
 
 
 def _from_text(text: str) -> Answer:
@@ -98,10 +94,6 @@ def _names(rows: Sequence[object]) -> dict[int, str]:
         if index is not None and match:
             found[index] = f"{match[1][-4:]}:{match[2]}:{match[3]}.0".lower()
     return found
-
-
-def _cells(matrix: Sequence[object]) -> list[list[Any]]:
-    return [part(row, list, TOOL, "a row") for row in matrix]
 
 
 def _figures(name: str, matrix: list[list[Any]], total: object, names: Mapping[int, str]) -> Iterator[Sample]:

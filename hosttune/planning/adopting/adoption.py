@@ -84,7 +84,11 @@ def adopt(host: Host, definitions: Sequence[Definition], *, tolerant: bool = Fal
         if not refused:
             break
         drafts = [_refused(draft, refused.get(draft.name)) for draft in drafts]
-    foreign = _foreign(free, decided.guests)
+    # The CPUs that emulator and I/O threads must not use: those of all vCPUs, and isolated ones.
+    online = CpuSet(cpu.id for cpu in free.cpus if cpu.online is not False)
+    others, _, _ = held_by_guests(free.guests or (), online)
+    isolated = CpuSet(cpu.id for cpu in free.cpus if cpu.isolated)
+    foreign = CpuSet(others | isolated | {cpu for guest in decided.guests for cpu in pins_of(guest)})
     places = [_placement(free, one.facts, guest, foreign) for one, guest in zip(able, decided.guests, strict=True)]
     placed = _in_turn(host, able, [_written(host, one, place) for one, place in zip(able, places, strict=True)])
     found = tuple(placed.get(draft.name) or _unplaced(host, draft) for draft in drafts)
@@ -121,14 +125,6 @@ def _refused(draft: Draft, why: Unplaced | None) -> Draft:
 
 
 # --- in the numbers of the definition --------------------------------------------------------------------------
-
-
-def _foreign(free: Host, guests: Sequence[PlannedGuest]) -> CpuSet:
-    """Return the CPUs that emulator and I/O threads must not use: those of all vCPUs, and isolated ones."""
-    online = CpuSet(cpu.id for cpu in free.cpus if cpu.online is not False)
-    others, _, _ = held_by_guests(free.guests or (), online)
-    isolated = CpuSet(cpu.id for cpu in free.cpus if cpu.isolated)
-    return CpuSet(others | isolated | {cpu for guest in guests for cpu in pins_of(guest)})
 
 
 def _placement(host: Host, facts: DomainFacts, guest: PlannedGuest, foreign: CpuSet) -> Placement:

@@ -49,15 +49,12 @@ def change_definition(xml: str, adopted: AdoptedGuest, *, where: str = "domain X
     Raises BadInput if the text is not a domain XML.
     """
     text = XmlText(xml.encode(), where=where)
-    changes = write_placement(text, read_domain(xml, where=where), placement_of(adopted))
-    return bytes(text).decode(), changes
-
-
-def placement_of(adopted: AdoptedGuest) -> Placement:
-    """Return the place that a saved plan gives to a guest."""
     pins = {pin.vcpu: int(pin.cpus) for pin in adopted.pins}
     cells = tuple((one.id, one.cell) for one in adopted.cells)
-    return Placement(adopted.guest, pins, cells, parse_cpus(adopted.foreign_cpus))
+    changes = write_placement(
+        text, read_domain(xml, where=where), Placement(adopted.guest, pins, cells, parse_cpus(adopted.foreign_cpus))
+    )
+    return bytes(text).decode(), changes
 
 
 def _saved(change: Change) -> AdoptedChange:

@@ -87,7 +87,16 @@ def not_startable(host: Host, guest: PlannedGuest) -> str | None:
     if fabric.passthrough and guest.fabric_partition is None:
         return _not_startable_passthrough(fabric, guest)
     if needs_none(fabric, guest):
-        return _not_startable_mig(fabric, guest)
+        joined = open_partitions(fabric, guest)
+        if joined:
+            step = f"fmpm -d {joined[0]} once no guest uses it"
+            return f"partition {joined[0]} of the NVSwitch fabric is active and joins its GPUs with others: {step}"
+        why = why_routes_unknown(fabric, guest)
+        return (
+            f"whether an active partition of the NVSwitch fabric joins its GPUs with others is unknown: {why}"
+            if why
+            else None
+        )
     if guest.fabric_partition is None:
         return "its GPUs are on an NVSwitch fabric and which partition holds them is unknown"
     if not fabric.known or any(address not in fabric.modules for address in gpus):
@@ -108,19 +117,6 @@ def _not_startable_passthrough(fabric: Fabric, guest: PlannedGuest) -> str | Non
     if len(gpus) == 1 or guest.mig or (fabric.whole(gpus) and switches >= set(fabric.switches)):
         return None
     return "the Fabric Manager is in mode 0, and it has neither one GPU nor all with the NVSwitches"
-
-
-def _not_startable_mig(fabric: Fabric, guest: PlannedGuest) -> str | None:
-    joined = open_partitions(fabric, guest)
-    if joined:
-        step = f"fmpm -d {joined[0]} once no guest uses it"
-        return f"partition {joined[0]} of the NVSwitch fabric is active and joins its GPUs with others: {step}"
-    why = why_routes_unknown(fabric, guest)
-    return (
-        f"whether an active partition of the NVSwitch fabric joins its GPUs with others is unknown: {why}"
-        if why
-        else None
-    )
 
 
 # --- findings ----------------------------------------------------------------------------------------------------
@@ -166,7 +162,16 @@ def _report_no_partition(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
 def _report_inner_mig(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
     """Report a guest that divides its GPUs itself: NVLink routes of active partitions are open until it enables MIG."""
     for number in open_partitions(fabric, guest):
-        others = ", ".join(_beside(fabric, guest, number))
+        # A GPU whose address is unknown is listed by its module id.
+        at = {module: address for address, module in fabric.modules.items()}
+        own = set(fabric_of(fabric, guest))
+        found = []
+        for module in sorted(fabric.active[number]):
+            address = at.get(module)
+            if address not in own:
+                holder = fabric.tenants.get(address or "")
+                found.append((address or f"module {module}") + (f" (guest {holder})" if holder else ""))
+        others = ", ".join(found)
         say(
             "error",
             f"guest {guest.name} cuts its GPUs with MIG inside, and partition {number}, which is active, joins them"
@@ -186,22 +191,6 @@ def _report_inner_mig(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:
         say("error", f"{text}; that is not known: {doubt}; it is not started until it is", _WHERE)
     else:
         say("info", text, _WHERE)
-
-
-def _beside(fabric: Fabric, guest: PlannedGuest, number: int) -> list[str]:
-    """Return the other GPUs of an active partition, with the guests that hold them.
-
-    A GPU whose address is unknown is listed by its module id.
-    """
-    at = {module: address for address, module in fabric.modules.items()}
-    own = set(fabric_of(fabric, guest))
-    found = []
-    for module in sorted(fabric.active[number]):
-        address = at.get(module)
-        if address not in own:
-            holder = fabric.tenants.get(address or "")
-            found.append((address or f"module {module}") + (f" (guest {holder})" if holder else ""))
-    return found
 
 
 def _report_passthrough(fabric: Fabric, guest: PlannedGuest, say: Say) -> None:

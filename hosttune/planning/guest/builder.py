@@ -6,7 +6,7 @@ Pure. A search decides amounts. Here they become addresses, cores, final `auto` 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -14,7 +14,7 @@ from hosttune.inventory.cores import fits
 from hosttune.inventory.partitions import lost
 from hosttune.inventory.sizing import Claims, PlanningContext, enlarge
 from hosttune.model.intent import NicRequest
-from hosttune.model.plan import PlannedGuest, Unplaced
+from hosttune.model.plan import Unplaced
 from hosttune.model.values import CpuSet, address_key, parse_cpus
 from hosttune.planning.guest.choice import Choice
 from hosttune.planning.guest.document import Devices, Placed, build_guest
@@ -51,7 +51,11 @@ class Builder:
             if isinstance(placed, Placed):
                 ready.append((i, context, devices))
                 if order[turn + 1 :]:
-                    context = take(context, _unserved(placed), exclusive=placed.exclusive)
+                    context = take(
+                        context,
+                        msgspec.structs.replace(placed.guest, emulator_cpus="", iothread_cpus=()),
+                        exclusive=placed.exclusive,
+                    )
                 taken.update(device.address for device in placed.guest.devices)
         pins = {i: pins_of(outcome.guest) for i, outcome in built.items() if isinstance(outcome, Placed)}
         everyone = CpuSet(cpu for own in pins.values() for cpu in own)
@@ -107,7 +111,16 @@ class Builder:
         near = own_gpus or tuple(sorted({slot.gpu for slot in placement.slots}, key=address_key))
         for what in ("nic", "nvme"):
             counted += self._nearest(context, which, what, near, (*own_gpus, *want.named, *counted), taken, later)
-        claims_of_later = self._claims_of_later(later)
+        claims_of_later: dict[int, Claims] = {}
+        for i in later:
+            sizes = self._placements[i].sizes
+            for node, cell in zip(self._placements[i].nodes, sizes.shape.cells, strict=True):
+                before = claims_of_later.get(node, Claims())
+                claims_of_later[node] = Claims(
+                    before.cpus + cell.vcpus,
+                    before.memory_bytes + cell.memory_bytes,
+                    before.sharers + sizes.short,
+                )
         parts = mig_share(context, placement.slots) if placement.slots else None
         shape = enlarge(context, placement.sizes, want.guest, near, placement.nodes, claims_of_later, parts)
         short, extra = placement.sizes.short, placement.extra_cells
@@ -158,20 +171,6 @@ class Builder:
         dealt(pairs, needed.total(), claim)
         return chosen
 
-    def _claims_of_later(self, later: Sequence[int]) -> Mapping[int, Claims]:
-        """Return the least that guests built later need of each node."""
-        found: dict[int, Claims] = {}
-        for i in later:
-            sizes = self._placements[i].sizes
-            for node, cell in zip(self._placements[i].nodes, sizes.shape.cells, strict=True):
-                before = found.get(node, Claims())
-                found[node] = Claims(
-                    before.cpus + cell.vcpus,
-                    before.memory_bytes + cell.memory_bytes,
-                    before.sharers + sizes.short,
-                )
-        return found
-
 
 def _home(kind: Kind) -> tuple[int | None, ...]:
     """Return the nodes that decide what a NIC or drive costs."""
@@ -181,8 +180,3 @@ def _home(kind: Kind) -> tuple[int | None, ...]:
 def _service(placed: Placed) -> CpuSet:
     service = (placed.guest.emulator_cpus, *placed.guest.iothread_cpus)
     return CpuSet(cpu for cpus in service for cpu in parse_cpus(cpus))
-
-
-def _unserved(placed: Placed) -> PlannedGuest:
-    """Return the guest without its emulator threads, which give way to the vCPUs of guests planned with it."""
-    return msgspec.structs.replace(placed.guest, emulator_cpus="", iothread_cpus=())

@@ -118,6 +118,8 @@ def _written(
 ) -> PlannedGuest:
     """Return the planned guest without its devices."""
     guest, window, width = decision.guest, decision.window, decision.width
+    # QEMU's 64-bit hole: as large as the window, if the default is too small and the guest can address it.
+    too_small = (window.mmio64_bytes or 0) > DEFAULT_HOLE
     return PlannedGuest(
         name=guest.name,
         uuid=str(uuid.uuid5(GUEST_NAMESPACE, f"{context.host.hostname or ''}/{guest.name}")),
@@ -136,7 +138,7 @@ def _written(
         physical_address_limit_bits=width.limit,
         mmio64_bytes=window.mmio64_bytes,
         mmio_note=window.note,
-        pci_hole64_bytes=_hole(window),
+        pci_hole64_bytes=window.mmio64_bytes if too_small and not window.refusal else None,
         ovmf_window_mib=window.floor_mib,
         iommu_eim=needs_iommu(len(pinning.cpus), pinning.topology),
         allocation_threads=min(ALLOCATION_THREADS, len(pinning.cpus)),
@@ -144,12 +146,6 @@ def _written(
         networks=guest.networks or (),
         boot=guest.boot,
     )
-
-
-def _hole(window: Window) -> int | None:
-    """Return QEMU's 64-bit hole: as large as the window, if the default is too small and the guest can address it."""
-    too_small = (window.mmio64_bytes or 0) > DEFAULT_HOLE
-    return window.mmio64_bytes if too_small and not window.refusal else None
 
 
 def _cells_of(context: PlanningContext, devices: Devices) -> dict[str, int | None]:

@@ -44,9 +44,11 @@ def guest_settings(intent: Intent, guest: GuestIntent) -> Mapping[str, Any] | No
     profile `guest` sets it like `host`. The power limit is set only if the intent gives one, a sysctl only if the
     intent names it.
     """
+    given = (intent.settings or {}).get(PERSISTENCE_MODE.name, intent.profile in GUEST)
+    watts = (intent.settings or {}).get(POWER_LIMIT.name)
     values = {
-        PERSISTENCE_MODE.name: _persistence(intent),
-        POWER_LIMIT.name: _watts(intent),
+        PERSISTENCE_MODE.name: None if given is False or given == KEEP else True,
+        POWER_LIMIT.name: watts if isinstance(watts, int) and not isinstance(watts, bool) else None,
         **{knob.name: wanted(intent, knob) for knob in _ON_ENDPOINTS},
         "sysctl": guest.sysctl or None,
     }
@@ -77,13 +79,3 @@ def _left_inside(intent: Intent, catalogue: Catalogue, guest: PlannedGuest) -> I
             # linux, drivers/vfio/pci/vfio_pci_config.c, init_pci_cap_exp_perm: the guest cannot write link control
             text += "; where vfio does not let the guest write link control, the seed reports it"
         yield Finding(level="info", text=text, where=f"guest {guest.name}")
-
-
-def _persistence(intent: Intent) -> bool | None:
-    given = (intent.settings or {}).get(PERSISTENCE_MODE.name, intent.profile in GUEST)
-    return None if given is False or given == KEEP else True
-
-
-def _watts(intent: Intent) -> int | None:
-    given = (intent.settings or {}).get(POWER_LIMIT.name)
-    return given if isinstance(given, int) and not isinstance(given, bool) else None

@@ -23,7 +23,7 @@ from hosttune.linux.tuned import (
     unknown_profiles,
 )
 from hosttune.model.host import Host, Tuned
-from hosttune.model.plan import Action, Device, Finding, PlannedGuest
+from hosttune.model.plan import Action, Finding, PlannedGuest
 from hosttune.model.values import format_size, grouped
 
 # Mapping BARs of 256 GiB each took minutes to over an hour for 4 to 8 GPUs with QEMU 8.2, and no longer with 10.1
@@ -45,22 +45,17 @@ def guest_quirks(host: Host, catalogue: Catalogue, guest: PlannedGuest) -> Itera
         if gpu and function and (missing := bar_missing(function)):
             mend = "switch Above 4G Decoding on in the host's firmware and raise its MMIO window"
             yield Finding(level="error", text=f"GPU {device.address} fails in a guest: {missing}: {mend}", where=where)
-    yield from _narrow_links(host, guest, where)
-    yield from _in_parts(catalogue, guest, where)
-    yield from _divided(catalogue, guest, where)
-    yield from _joined_by_ports(catalogue, guest, where)
-    yield from _slow_start(host, catalogue, guest, where)
-    yield from _emulated_ports(catalogue, guest, where)
-
-
-def _narrow_links(host: Host, guest: PlannedGuest, where: str) -> Iterator[Finding]:
-    """Yield the links on the way to the root port that run below what both ends can do."""
     index, addresses = host.index, [device.address for device in guest.devices if device.address in host.index.pci]
     links = ((one.link, address) for address in addresses for one in (index.pci[address], *index.uplinks(address)))
     limited = grouped((link.why, address) for link, address in links if link is not None and link.state == "degraded")
     for why, names in limited.items():
         text = f"a PCIe link limits {', '.join(names)}: {why}: reseat the card or its cable (check pcie-link)"
         yield Finding(level="warn", text=text, where=where)
+    yield from _in_parts(catalogue, guest, where)
+    yield from _divided(catalogue, guest, where)
+    yield from _joined_by_ports(catalogue, guest, where)
+    yield from _slow_start(host, catalogue, guest, where)
+    yield from _emulated_ports(catalogue, guest, where)
 
 
 def _in_parts(catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
@@ -147,7 +142,7 @@ def _emulated_ports(catalogue: Catalogue, guest: PlannedGuest, where: str) -> It
     models = {controller.index: controller.model for controller in guest.controllers}
     functions = {address: function.vendor_id for address, function in catalogue.pci.items()}
     gpus = [
-        (models.get(_bus(device)), device)
+        (models.get(int(device.guest_address.split(":")[1], 16)), device)
         for device in guest.devices
         if device.kind == "gpu" and inside(functions.get(device.address)).nccl is not None
     ]
@@ -163,11 +158,6 @@ def _emulated_ports(catalogue: Catalogue, guest: PlannedGuest, where: str) -> It
             f" {ROOT_PORT_GTS:g} GT/s at most, {mend} into the guest"
         )
         yield Finding(level="warn", text=text, where=where)
-
-
-def _bus(device: Device) -> int:
-    """Return the bus of a passed function in the guest, which is its controller's index."""
-    return int(device.guest_address.split(":")[1], 16)
 
 
 def tuned_findings(host: Host, actions: Iterable[Action]) -> Iterator[Finding]:

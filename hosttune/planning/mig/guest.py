@@ -19,7 +19,7 @@ from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.model.intent import GuestIntent
 from hosttune.model.plan import Device, Finding, MigAssignment, Step
-from hosttune.model.vgpu import VgpuFunction, VgpuType
+from hosttune.model.vgpu import VgpuFunction
 from hosttune.planning.mig.instances import MigSlot, gpu_offer, no_profiles, ready_starts
 from hosttune.planning.mig.packing import start_sets
 from hosttune.planning.mig.vgpu import free_functions, vgpu_of
@@ -106,7 +106,15 @@ def _device(context: PlanningContext, guest: GuestIntent, slot: MigSlot, functio
     catalogue = context.catalogue
     framework = vgpu_of(context, slot.gpu)
     mediated = framework is not None and framework.framework == "mdev"
-    found = _type(context, slot)
+    # The vGPU type of a slot among the types that the GPU lists now: by its full name, else by its ending. All types of
+    # a list belong to the same board. So the ending shows which instance profile a type uses.
+    framework = vgpu_of(context, slot.gpu)
+    listed = (framework.types if framework else None) or ()
+    expected = vgpu_type_name(context.catalogue.pci.get(slot.gpu), slot.profile)
+    suffix = vgpu_suffix(slot.profile)
+    exact = [one for one in listed if one.name == expected]
+    ending = [one for one in listed if suffix is not None and one.name.endswith(f"-{suffix}")]
+    found = next((found[0] for found in (exact, ending) if len(found) == 1), None)
     expected = vgpu_type_name(catalogue.pci.get(slot.gpu), slot.profile)
     address = function.address
     who = identity(catalogue, address, context.host)
@@ -124,20 +132,6 @@ def _device(context: PlanningContext, guest: GuestIntent, slot: MigSlot, functio
         name=found.name if found else expected or f"vGPU type ending in -{vgpu_suffix(slot.profile) or slot.profile}",
         type_id=found.id if found else None,
     )
-
-
-def _type(context: PlanningContext, slot: MigSlot) -> VgpuType | None:
-    """Return the vGPU type of a slot among the types that the GPU lists now: by its full name, else by its ending.
-
-    All types of a list belong to the same board. So the ending shows which instance profile a type uses.
-    """
-    framework = vgpu_of(context, slot.gpu)
-    listed = (framework.types if framework else None) or ()
-    expected = vgpu_type_name(context.catalogue.pci.get(slot.gpu), slot.profile)
-    suffix = vgpu_suffix(slot.profile)
-    exact = [one for one in listed if one.name == expected]
-    ending = [one for one in listed if suffix is not None and one.name.endswith(f"-{suffix}")]
-    return next((found[0] for found in (exact, ending) if len(found) == 1), None)
 
 
 def _why(slot: MigSlot, device: MigDevice) -> str:
@@ -189,7 +183,12 @@ def _before(context: PlanningContext, slots: Sequence[MigSlot], devices: Sequenc
             yield _step("start", f"{SRIOV_MANAGE} -e {address}", "the virtual functions again, by the same addresses")
         for device in devices:
             if device.gpu == address and device.kind == "mdev":
-                yield _mediated(device)
+                kind = device.type_id or "TYPE"
+                why = f"the mediated device of {device.name}" + (
+                    "" if device.type_id else ", TYPE being the folder so named"
+                )
+                create = f"{_DEVICES}/{device.function}/mdev_supported_types/{kind}/create"
+                yield _step("start", f"echo {device.address} > {create}", why)
 
 
 def _missing(context: PlanningContext, gpu: Gpu, slots: Sequence[MigSlot]) -> list[str]:
@@ -200,13 +199,6 @@ def _missing(context: PlanningContext, gpu: Gpu, slots: Sequence[MigSlot]) -> li
         if profile is not None and slot.start not in ready_starts(context, gpu, profile):
             found.append(f"{slot.profile}:{slot.start}")
     return found
-
-
-def _mediated(device: MigDevice) -> Step:
-    kind = device.type_id or "TYPE"
-    why = f"the mediated device of {device.name}" + ("" if device.type_id else ", TYPE being the folder so named")
-    create = f"{_DEVICES}/{device.function}/mdev_supported_types/{kind}/create"
-    return _step("start", f"echo {device.address} > {create}", why)
 
 
 def _after(slots: Sequence[MigSlot], devices: Sequence[MigDevice]) -> Iterator[Step]:

@@ -388,7 +388,9 @@ def mig_changes(context: PlanningContext, guest: GuestIntent) -> Iterator[tuple[
         for count in range(min(request.count - 1, _room_for(context, request.profile)), 0, -1):
             text = f"mig: {{profile: {request.profile}, count: {count}}}"
             yield text, replace(guest, mig=replace(request, count=count))
-    each = most_inside(context, guest)
+    name = guest.mig.profile if guest.mig else ""
+    offers = (gpu_offer(context, gpu) for gpu in countable_gpus(context.host, context.catalogue))
+    each = max((most(profile, 0) for offer in offers if (profile := offer.find(name))), default=0)
     if each:
         count = min(request.count, each)
         whole = replace(fewer, gpus=1 if is_vgpu_guest(guest) else guest.gpus, mig=replace(request, count=count))
@@ -401,10 +403,3 @@ def mig_changes(context: PlanningContext, guest: GuestIntent) -> Iterator[tuple[
 
 def _room_for(context: PlanningContext, profile: str) -> int:
     return sum(space.capacity * len(addresses) for space, addresses in mig_spaces(context, profile, {}).items())
-
-
-def most_inside(context: PlanningContext, guest: GuestIntent) -> int:
-    """Return the most instances of a guest's profile that fit on a whole GPU of this host, if the guest makes them."""
-    name = guest.mig.profile if guest.mig else ""
-    offers = (gpu_offer(context, gpu) for gpu in countable_gpus(context.host, context.catalogue))
-    return max((most(profile, 0) for offer in offers if (profile := offer.find(name))), default=0)

@@ -209,21 +209,16 @@ def _alike(pool: list[Gpu], request: GpuRequest) -> Iterator[list[Gpu]]:
     parts = list(models.values())
     for part in parts:
         if request.nvlink:
-            yield from _islands(part)
+            peers = {g.address: {p.address for p in g.peers or () if p.kind == "nvlink"} for g in part}
+            left = list(part)
+            while left:
+                island = [g for g in left if g is left[0] or g.address in peers[left[0].address]]
+                yield island
+                left = [g for g in left if g not in island]
         else:
             yield part
     if not request.nvlink and len(parts) > 1 and all(len(part) < request.count for part in parts):
         yield pool
-
-
-def _islands(pool: list[Gpu]) -> Iterator[list[Gpu]]:
-    """Yield groups of GPUs that reach each other over NVLink, each as a whole."""
-    peers = {g.address: {p.address for p in g.peers or () if p.kind == "nvlink"} for g in pool}
-    left = list(pool)
-    while left:
-        island = [g for g in left if g is left[0] or g.address in peers[left[0].address]]
-        yield island
-        left = [g for g in left if g not in island]
 
 
 def _reaches(catalogue: Catalogue, pool: list[Gpu], last: Collection[str] = ()) -> Pool:

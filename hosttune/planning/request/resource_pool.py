@@ -153,6 +153,8 @@ def _alike(
         also = tuple((places[name], much) for name, much in brings if name in places)
         gpus = [gpu for gpu in map(context.catalogue.gpus.get, bundle) if gpu]
         home = context.catalogue.node(bundle[0])
+        others = (address for address in close_groups(context.catalogue, bundle).members if address not in bundle)
+        nodes = (context.catalogue.node(address) for address in others)
         trait = Trait(
             node=home if home in context.resources.nodes else None,
             size=len(bundle),
@@ -160,7 +162,7 @@ def _alike(
             busy=sum(bool(gpu.processes) for gpu in gpus),
             labels=frozenset(labels[bundle]),
             also=also,
-            along=_along(context, bundle),
+            along=tuple(sorted(node for node in nodes if node is not None and node in context.resources.nodes)),
         )
         groups.setdefault(trait, []).append(bundle)
     return groups
@@ -242,13 +244,6 @@ def functions_of(gpu: str) -> str:
 def atom_of(gpu: str, bit: int) -> str:
     """Return the name of one memory slice of a GPU (bits 0-7), or of its media engines (bit 8)."""
     return f"slice {bit} of {gpu}"
-
-
-def _along(context: PlanningContext, bundle: Bundle) -> tuple[int, ...]:
-    """Return the known nodes of what goes along with a bundle."""
-    others = (address for address in close_groups(context.catalogue, bundle).members if address not in bundle)
-    nodes = (context.catalogue.node(address) for address in others)
-    return tuple(sorted(node for node in nodes if node is not None and node in context.resources.nodes))
 
 
 def _amounts_taken(context: PlanningContext, bundle: Bundle, cut: Mapping[str, int]) -> dict[str, int]:

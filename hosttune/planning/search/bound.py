@@ -30,35 +30,26 @@ class Bounds:
     def of(self, guests: Guests, alone: Sequence[Rank]) -> Rank:
         """Return a bound on the rank of plans for these guests; `alone`: the least rank of each."""
         least = total(alone)
-        more = max(self._too_many(guests), self._too_many_vgpus(guests)) - least.unplaced
-        if more > 0:  # `more` guests that could be placed alone also stay out; in the best case the dearest ones
-            dearest = total(sorted(rank for rank in alone if rank != LEFT_OUT)[-more:])
-            least = plus(least, minus(times(LEFT_OUT, more), dearest))
-        return least
-
-    def _too_many(self, guests: Guests) -> int:
-        """Return how many of these guests cannot be placed, because the whole host has too little of some resource.
-
-        For each amount, the guests that need least of it are counted first.
-        """
+        # How many of these guests cannot be placed, because the whole host has too little of some resource. For each
+        # amount, the guests that need least of it are counted first.
         if guests not in self._sums:
-            self._sums[guests] = tuple(self._sums_of(guests))
+            found = []
+            for part, needs in enumerate(zip(*(self._needs[i].least for i in guests), strict=True)):
+                sums = tuple(accumulate(sorted(need or 0 for need in needs)))
+                if sums[-1]:
+                    found.append((part, sums))
+            self._sums[guests] = tuple(found)
         totals = self._ledger.totals()
         fewest = len(guests)
         for part, sums in self._sums[guests]:
             amount = totals[part]
             if amount is not None and sums[-1] > amount:
                 fewest = min(fewest, bisect_right(sums, amount))
-        return len(guests) - fewest
-
-    def _sums_of(self, guests: Guests) -> list[tuple[int, tuple[int, ...]]]:
-        """Return, for each amount that is needed, what the 1, 2, 3, … guests that need least of it need together."""
-        found = []
-        for part, needs in enumerate(zip(*(self._needs[i].least for i in guests), strict=True)):
-            sums = tuple(accumulate(sorted(need or 0 for need in needs)))
-            if sums[-1]:
-                found.append((part, sums))
-        return found
+        more = max(len(guests) - fewest, self._too_many_vgpus(guests)) - least.unplaced
+        if more > 0:  # `more` guests that could be placed alone also stay out; in the best case the dearest ones
+            dearest = total(sorted(rank for rank in alone if rank != LEFT_OUT)[-more:])
+            least = plus(least, minus(times(LEFT_OUT, more), dearest))
+        return least
 
     def _too_many_vgpus(self, guests: Guests) -> int:
         """Return how many of these guests cannot get their vGPUs, profile by profile."""

@@ -146,7 +146,23 @@ class _Search:
         """Return the best plan, and whether that is certain."""
         proven = self._explore(NOTHING)
         if proven and self._first is not None and self._best is not self._first:
-            self._prefer_earlier_placements()
+            # Guest by guest, each placement that comes before its present one is tried.
+            best, rank, taken = self._best, NOTHING, []
+            self._enough = plus(best.rank, NEXT)
+            self._limit, self._seen = self._ledger.work + TIE_WORK, {}
+            try:
+                for n, which in enumerate(self._order):
+                    best = self._earlier(best, self._order[n:], rank)
+                    placement = self._chosen[which] = best.placements[which]
+                    rank = plus(rank, LEFT_OUT if placement is None else placement.rank)
+                    if placement is not None:
+                        self._ledger.take(placement, 1)
+                        taken.append(placement)
+            except _SearchEnded:  # the work is spent: the plan stays as it is
+                pass
+            for placement in taken:
+                self._ledger.take(placement, -1)
+            self._best = best
         return Found(self._best.placements, proven)
 
     def fits(self) -> bool | None:
@@ -166,7 +182,22 @@ class _Search:
         self._enough = max(plus(floor, NEXT), enough)
         for order in self._orders:
             if self._best.rank.unplaced > floor.unplaced:
-                self._plan_greedily(order)
+                # Make one plan without backtracking: each guest takes its best placement, or stays out.
+                taken: list[tuple[int, Placement]] = []
+                rank = NOTHING
+                for which in order:
+                    placement = self._first_fitting(which)
+                    if placement is None:
+                        rank = plus(rank, LEFT_OUT)
+                        continue
+                    self._ledger.take(placement, 1)
+                    taken.append((which, placement))
+                    rank = plus(rank, placement.rank)
+                if rank < self._best.rank:
+                    chosen = dict(taken)
+                    self._best = Plan(rank, tuple(map(chosen.get, range(len(self._chosen)))))
+                for _, placement in taken:
+                    self._ledger.take(placement, -1)
         if self._best.rank < self._enough:
             return self._best.rank <= floor
         self._first = self._best
@@ -186,24 +217,6 @@ class _Search:
         first = None if is_dead(self._ledger, self._needs[which]) else self._streams[which].get(0)
         return first.rank if first else LEFT_OUT
 
-    def _plan_greedily(self, order: Sequence[int]) -> None:
-        """Make one plan without backtracking: each guest takes its best placement, or stays out."""
-        taken: list[tuple[int, Placement]] = []
-        rank = NOTHING
-        for which in order:
-            placement = self._first_fitting(which)
-            if placement is None:
-                rank = plus(rank, LEFT_OUT)
-                continue
-            self._ledger.take(placement, 1)
-            taken.append((which, placement))
-            rank = plus(rank, placement.rank)
-        if rank < self._best.rank:
-            chosen = dict(taken)
-            self._best = Plan(rank, tuple(map(chosen.get, range(len(self._chosen)))))
-        for _, placement in taken:
-            self._ledger.take(placement, -1)
-
     def _first_fitting(self, which: int) -> Placement | None:
         """Return the best placement of a guest on what is left."""
         if is_dead(self._ledger, self._needs[which]):
@@ -215,28 +228,6 @@ class _Search:
         return next(self._drawn(which, NOTHING), None)
 
     # --- plans of equal rank ------------------------------------------------------------------------------------
-
-    def _prefer_earlier_placements(self) -> None:
-        """Of the plans of the best rank, take the one that prefers the earlier placements of the earlier guests.
-
-        Guest by guest: each placement that comes before its present one is tried, until there is such a plan with it.
-        """
-        best, rank, taken = self._best, NOTHING, []
-        self._enough = plus(best.rank, NEXT)
-        self._limit, self._seen = self._ledger.work + TIE_WORK, {}
-        try:
-            for n, which in enumerate(self._order):
-                best = self._earlier(best, self._order[n:], rank)
-                placement = self._chosen[which] = best.placements[which]
-                rank = plus(rank, LEFT_OUT if placement is None else placement.rank)
-                if placement is not None:
-                    self._ledger.take(placement, 1)
-                    taken.append(placement)
-        except _SearchEnded:  # the work is spent: the plan stays as it is
-            pass
-        for placement in taken:
-            self._ledger.take(placement, -1)
-        self._best = best
 
     def _earlier(self, best: Plan, guests: Guests, rank: Rank) -> Plan:
         """Return a plan as good as the best in which the first of these guests has its earliest possible placement.
@@ -253,18 +244,14 @@ class _Search:
         for placement in self._fitting(branch, minus(least, branch.alone)):
             if placement == best.placements[which]:
                 return best
-            if self._completes(placement, guests, rank, fitting):
+            try:
+                self._place(placement, guests, rank, fitting)
+            except _SearchEnded:
+                if self._best.rank >= self._enough:
+                    raise
+            if self._best.rank < self._enough:
                 return self._best
         return best
-
-    def _completes(self, placement: Placement, guests: Guests, rank: Rank, fitting: int) -> bool:
-        """Return whether a plan below `enough` exists in which the first of these guests has this placement."""
-        try:
-            self._place(placement, guests, rank, fitting)
-        except _SearchEnded:
-            if self._best.rank >= self._enough:
-                raise
-        return self._best.rank < self._enough
 
     # --- the tree -----------------------------------------------------------------------------------------------
 

@@ -75,7 +75,11 @@ class Ledger:
         `unused`: nodes of which no remaining guest can take anything; what is left of them does not matter.
         """
         if self._twins is None:
-            self._twins = _twin_groups(self.context, self.resource_pool)
+            groups = grouped(
+                (group, (node, picker(places)))
+                for node, (group, places) in _twins(self.context, self.resource_pool).items()
+            )
+            self._twins = list(groups.values())
         left, memory = self.left, self._memory
         found = []
         for group in self._twins:
@@ -228,14 +232,6 @@ def picker(indices: Sequence[int]) -> Picker:
 def places_of_node(context: PlanningContext, resource_pool: ResourcePool) -> dict[int, tuple[int, ...]]:
     """Return the indices of the amounts of each node."""
     return {node: places for node, (_, places) in _twins(context, resource_pool).items()}
-
-
-def _twin_groups(context: PlanningContext, resource_pool: ResourcePool) -> list[list[tuple[int, Picker]]]:
-    """Return nodes grouped by their twins, each with a function that picks its amounts."""
-    groups = grouped(
-        (group, (node, picker(places))) for node, (group, places) in _twins(context, resource_pool).items()
-    )
-    return list(groups.values())
 
 
 Twin = tuple[object, tuple[int, ...]]  # the group of exchangeable nodes; the indices of the node's amounts

@@ -80,7 +80,16 @@ class Options:
         self.all = (1 << first) - 1
         self.whole = all(row.whole for row in self.rows)
         for row in rows.values():
-            self._count(row)
+            for number, placement in enumerate(row.placements, row.first):
+                bit = 1 << number
+                for index, much in placement.use:
+                    if index not in self._redundant:
+                        amounts = self._of_amount.setdefault(index, {})
+                        amounts[much] = amounts.get(much, 0) | bit
+                at_boot = placement.sizes.shape.at_boot
+                for node, page, size in placement.memory:
+                    needs = self._of_memory.setdefault(node, {})
+                    needs[page, size, at_boot] = needs.get((page, size, at_boot), 0) | bit
 
     def _unlisted(self, stream: PlacementStream, first: int) -> Row:
         """Return the row of a vGPU guest: one placement stands for all equal GPUs, so they are drawn for each state."""
@@ -111,19 +120,6 @@ class Options:
         sizes = {node: (page, size) for node, page, size in b.memory}
         same_pages = not self._pooled or a.sizes.shape.page == b.sizes.shape.page
         return same_pages and all(size <= sizes[node][1] for node, _, size in a.memory)
-
-    def _count(self, row: Row) -> None:
-        """Note what each placement takes."""
-        for number, placement in enumerate(row.placements, row.first):
-            bit = 1 << number
-            for index, much in placement.use:
-                if index not in self._redundant:
-                    amounts = self._of_amount.setdefault(index, {})
-                    amounts[much] = amounts.get(much, 0) | bit
-            at_boot = placement.sizes.shape.at_boot
-            for node, page, size in placement.memory:
-                needs = self._of_memory.setdefault(node, {})
-                needs[page, size, at_boot] = needs.get((page, size, at_boot), 0) | bit
 
     @cached_property
     def touching(self) -> dict[int, int]:

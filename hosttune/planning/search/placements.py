@@ -324,7 +324,16 @@ class PlacementStream:
         selection, shape = cut.selection, found.sizes.shape
         ways = self._by_count(cut, nodes)
         self._view.spend(1 + len(ways))
-        cells, slots = self._cells_use(shape, nodes), slots_use(self._stock, selection.slots)
+        uses: list[tuple[int, int]] = []
+        for node, cell in zip(nodes, shape.cells, strict=True):
+            if shape.share_cores:
+                uses.append((self._stock.threads[node], cell.vcpus))
+                continue
+            cores = cores_needed(cell.vcpus, shape.threads)
+            uses += [(self._stock.cores[node, least], cores) for least in range(1, shape.threads + 1)]
+            if self._stock.shares:
+                uses.append((self._stock.threads[node], cores * self._stock.narrowest[node, shape.threads]))
+        cells, slots = uses, slots_use(self._stock, selection.slots)
         memory = tuple((node, shape.page, c.memory_bytes) for node, c in zip(nodes, shape.cells, strict=True))
         for more, dearer in ways:
             picks = (*selection.picks, *more)
@@ -333,19 +342,6 @@ class PlacementStream:
             placement = Placement(rank, use, memory, nodes, found.sizes, picks, cut.extra, selection.slots)
             yield (rank, (broken,)), placement
         yield from self._next_nodes(cut, found.rank, found.sizes, found.later)
-
-    def _cells_use(self, shape: Shape, nodes: tuple[int, ...]) -> list[tuple[int, int]]:
-        """Return the cores taken on each node, and the CPUs that guests with shared cores lose."""
-        found: list[tuple[int, int]] = []
-        for node, cell in zip(nodes, shape.cells, strict=True):
-            if shape.share_cores:
-                found.append((self._stock.threads[node], cell.vcpus))
-                continue
-            cores = cores_needed(cell.vcpus, shape.threads)
-            found += [(self._stock.cores[node, least], cores) for least in range(1, shape.threads + 1)]
-            if self._stock.shares:
-                found.append((self._stock.threads[node], cores * self._stock.narrowest[node, shape.threads]))
-        return found
 
     def _devices_use(self, picks: Picks) -> list[tuple[int, int]]:
         """Return the bundles, and what they also take, each once."""

@@ -44,14 +44,7 @@ class Problem:
 
 def read_problem(context: PlanningContext, wants: Sequence[GuestRequest]) -> Problem:
     """Count the resources for which these guests compete."""
-    return Problem(context, tuple(wants), read_resource_pool(context, wants), _unit(context, wants))
-
-
-def _unit(context: PlanningContext, wants: Sequence[GuestRequest]) -> int:
-    """Return 2 x the least common multiple of all divisors of cell shares.
-
-    The factor 2 makes half a pair of cells whole as well.
-    """
+    # The factor 2 makes half a pair of cells whole as well.
     parts = [*range(1, len(context.resources.nodes) + 1)]
     parts += [sum(cell.vcpus for cell in w.guest.numa) for w in wants if isinstance(w.guest.numa, tuple)]
-    return 2 * lcm(*parts)
+    return Problem(context, tuple(wants), read_resource_pool(context, wants), 2 * lcm(*parts))

@@ -61,7 +61,9 @@ def _block(block: AnyBlock, parts: Any, indent: int, console: Console) -> None:
     elif isinstance(block, Table):
         _table(block, parts, indent, console)
     elif isinstance(block, Facts):
-        _labelled(parts, indent, console)
+        width = min(max((len(name) for name, _ in parts), default=0), WIDEST)
+        for name, value in parts:
+            prose(f"{name:{width}}  {value}", indent, console, hang=width + 2)
     elif isinstance(block, Exact):
         for line in parts:
             exact = (mark if mark.isprintable() else repr(mark)[1:-1] for mark in line)
@@ -154,10 +156,3 @@ def _table(block: Table, parts: Any, indent: int, console: Console) -> None:
             for name, cell in zip(names[kept:], row[kept:], strict=True):
                 if cell:
                     prose(f"{name}: {words(cell)}", indent + 4, console, hang=2)
-
-
-def _labelled(facts: Any, indent: int, console: Console) -> None:
-    """Print names with their values, aligned."""
-    width = min(max((len(name) for name, _ in facts), default=0), WIDEST)
-    for name, value in facts:
-        prose(f"{name:{width}}  {value}", indent, console, hang=width + 2)

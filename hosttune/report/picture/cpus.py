@@ -31,7 +31,11 @@ def cpu_block(view: HostView, cpus: tuple[Cpu, ...], width: float) -> Block:
     caches = grouped((cpu.llc, cpu) for cpu in cpus)
     step = -(-len(cores_of(cpus)) // MOST_CELLS)
     words = _words(cpus, caches) + (f", one cell is {step} cores" if step > 1 else "")
-    cell, number = _cell_width(view), _number_width(cpus)
+    letters = {holder.letter for holder in view.guests if holder.cpus and len(holder.letter) <= _LONGEST_LETTER}
+    cell, number = (
+        max((CELL, *(text_width(letter, SMALL, bold=True) + 2 for letter in letters))),
+        max(text_width(str(cpu.id), SMALL) for cpu in cpus) + _BESIDE,
+    )
     frames = [_cache(view, cache, members, width - 2 * number, step, cell) for cache, members in caches.items()]
     strips = [_numbered(frame, rows, number) for frame, rows in frames]
     text = paragraph(words, width, SMALL)
@@ -57,16 +61,6 @@ def cores_of(cpus: Iterable[Cpu]) -> list[tuple[Cpu, ...]]:
     """Return CPUs by core, in CPU order. A CPU whose core is unknown is a core of its own."""
     cores = grouped(((cpu.core is None, cpu.id if cpu.core is None else cpu.core), cpu) for cpu in cpus)
     return [tuple(core) for core in cores.values()]
-
-
-def _cell_width(view: HostView) -> float:
-    """Return the width of a cell: wide enough for the letter of every guest that has CPUs, in the smallest text."""
-    letters = {holder.letter for holder in view.guests if holder.cpus and len(holder.letter) <= _LONGEST_LETTER}
-    return max((CELL, *(text_width(letter, SMALL, bold=True) + 2 for letter in letters)))
-
-
-def _number_width(cpus: Iterable[Cpu]) -> float:
-    return max(text_width(str(cpu.id), SMALL) for cpu in cpus) + _BESIDE
 
 
 Row = tuple[int, int, float]  # the first CPU of a strip's first and last core, and the strip's top

@@ -38,7 +38,7 @@ def device_block(view: HostView, address: str, width: float) -> Block:
     pieces += [beside(chips, inner)] if chips else []
     pieces += [mark_row(mark, inner) for mark in marks]
     content = below(pieces)
-    functions = _functions(view, address, inner)
+    functions = stacked((_function(view, function, inner) for function in virtual_functions(view, address)), 3)
     high = content.height + 2 * _PAD - 2 + (functions.height + 3 if functions.groups else 0)
     held = holders[0].colour if holders and not fill.endswith(f"g{holders[0].colour}") else None
     shapes = (*_outline(width, high, fill, held, marks), *at(content, _PAD, _PAD))
@@ -110,7 +110,11 @@ def _facts(view: HostView, address: str, word: str) -> list[tuple[str, str]]:
         return _nic(nic, device)
     drive = _find(host.nvme, address)
     if isinstance(drive, Nvme):
-        return _nvme(drive, device)
+        names = " ".join(drive.namespaces) or drive.controller or ""
+        return [
+            (" · ".join(filter(None, (names, drive.model or sold_as(device)))), ""),
+            (f"in use: {drive.in_use}" if drive.in_use else "", ""),
+        ]
     if address in view.index.labels:
         return [(view.index.labels[address][1], "")]
     return [(sold_as(device), "")]
@@ -145,24 +149,11 @@ def _nic(nic: Nic, device: PciDevice | None) -> list[tuple[str, str]]:
     return [(sold_as(device) or nic.kind or "", rate), (second, "")]
 
 
-def _nvme(drive: Nvme, device: PciDevice | None) -> list[tuple[str, str]]:
-    names = " ".join(drive.namespaces) or drive.controller or ""
-    return [
-        (" · ".join(filter(None, (names, drive.model or sold_as(device)))), ""),
-        (f"in use: {drive.in_use}" if drive.in_use else "", ""),
-    ]
-
-
 def _binding(device: PciDevice | None) -> list[str]:
     if device is None:
         return []
     group = [f"group {device.iommu_group}"] if device.iommu_group is not None else []
     return [*([device.driver] if device.driver else []), *group]
-
-
-def _functions(view: HostView, address: str, width: float) -> Block:
-    """Return the virtual functions one by one, each with the guest that has it and its faults."""
-    return stacked((_function(view, function, width) for function in virtual_functions(view, address)), 3)
 
 
 def _function(view: HostView, address: str, width: float) -> Block:

@@ -43,7 +43,12 @@ def bundles(host: Host) -> tuple[Bundle, ...]:
             beside.setdefault(other, set()).add(one)
         left = set(beside)
         while left:
-            gpus = _reached(min(left), beside)
+            start = min(left)
+            gpus, ahead = {start}, [start]
+            while ahead:
+                for other in beside[ahead.pop()] - gpus:
+                    gpus.add(other)
+                    ahead.append(other)
             left -= gpus
             inside = {ends: number for ends, number in links.items() if ends[0] in gpus}
             found.append(Bundle(kind=kind, gpus=tuple(sorted(gpus)), links=inside))
@@ -59,15 +64,6 @@ def _links(gpus: Iterable[Gpu], kind: str) -> dict[tuple[str, str], int | None]:
         for peer in gpu.peers or ()
         if peer.kind == kind and peer.address in there and peer.address != gpu.address
     }
-
-
-def _reached(start: str, beside: Mapping[str, set[str]]) -> set[str]:
-    seen, ahead = {start}, [start]
-    while ahead:
-        for other in beside[ahead.pop()] - seen:
-            seen.add(other)
-            ahead.append(other)
-    return seen
 
 
 def is_even(bundle: Bundle) -> bool:
@@ -138,7 +134,20 @@ def _bundle_piece(host: Host, bundle: Bundle, width: float) -> Piece:
     head = pair(first, second, width, 12, bold=True)
     if is_even(bundle) or len(bundle.gpus) > _LARGEST:
         return head
-    return below((head, _table(bundle, width)), 4)
+    # Rows are named by address, columns by row number.
+    names = 142.0
+    most = int((width - names) // _CELL)
+    shapes: list[Shape] = []
+    for n, one in enumerate(bundle.gpus):
+        y = (n + 1) * _CELL
+        shapes.append(label(0, y + 3, f"{n + 1}  {one}", SMALL, most=names - 4))
+        if n >= most:
+            continue
+        x = names + n * _CELL
+        shapes.append(label(x + _CELL / 2, 3, str(n + 1), SMALL, most=_CELL, style="dim", anchor="middle"))
+        for m, other in enumerate(bundle.gpus[:most]):
+            shapes += _pair_cell(bundle, one, other, names + m * _CELL, y)
+    return below((head, Piece(width=width, height=(len(bundle.gpus) + 1) * _CELL, shapes=tuple(shapes))), 4)
 
 
 def _words(host: Host, bundle: Bundle) -> tuple[str, str]:
@@ -159,23 +168,6 @@ def _words(host: Host, bundle: Bundle) -> tuple[str, str]:
     right += [f"fabric {' and '.join(states).lower()}"] if states else []
     right += [", ".join(bundle.gpus)] if size <= _NAMED else []
     return ", ".join(facts), " · ".join(right)
-
-
-def _table(bundle: Bundle, width: float) -> Piece:
-    """Return the links of each pair. Rows are named by address, columns by row number."""
-    names = 142.0
-    most = int((width - names) // _CELL)
-    shapes: list[Shape] = []
-    for n, one in enumerate(bundle.gpus):
-        y = (n + 1) * _CELL
-        shapes.append(label(0, y + 3, f"{n + 1}  {one}", SMALL, most=names - 4))
-        if n >= most:
-            continue
-        x = names + n * _CELL
-        shapes.append(label(x + _CELL / 2, 3, str(n + 1), SMALL, most=_CELL, style="dim", anchor="middle"))
-        for m, other in enumerate(bundle.gpus[:most]):
-            shapes += _pair_cell(bundle, one, other, names + m * _CELL, y)
-    return Piece(width=width, height=(len(bundle.gpus) + 1) * _CELL, shapes=tuple(shapes))
 
 
 def _pair_cell(bundle: Bundle, one: str, other: str, x: float, y: float) -> tuple[Shape, ...]:

@@ -43,7 +43,17 @@ def _card(view: HostView, holder: Holder, wide: float) -> Block:
     marks = check_marks(view, (holder.name,))
     text = holder.facts
     here = view.plan is not None and holder.planned is None
-    pieces = [_name(holder, inner), paragraph(f"not in this plan: {text}" if here else text, inner, SMALL)]
+    badge = max(18.0, text_width(holder.letter, SMALL, bold=True) + 8)
+    style = f"on{holder.colour}"
+    shapes = (
+        Rect(x=0, y=0, width=badge, height=18, style=f"g{holder.colour}", radius=4),
+        label(badge / 2, 3, holder.letter, SMALL, most=badge - 4, style=style, bold=True, anchor="middle"),
+        label(badge + 6, 2, holder.name, 12, most=inner - badge - 6, bold=True),
+    )
+    pieces = [
+        Piece(width=inner, height=20, shapes=shapes),
+        paragraph(f"not in this plan: {text}" if here else text, inner, SMALL),
+    ]
     pieces += _planned(holder.planned, inner) if holder.planned else []
     whole = below((*pieces, *(mark_row(mark, inner) for mark in marks)), 3)
     outline = Rect(x=0, y=0, width=wide, height=whole.height + 14, style=f"guest o{holder.colour}", radius=6)
@@ -60,17 +70,6 @@ def _card(view: HostView, holder: Holder, wide: float) -> Block:
         data=(("held", holder.letter),),
     )
     return Block(width=wide, height=whole.height + 14, groups=(group,))
-
-
-def _name(holder: Holder, inner: float) -> Piece:
-    badge = max(18.0, text_width(holder.letter, SMALL, bold=True) + 8)
-    style = f"on{holder.colour}"
-    shapes = (
-        Rect(x=0, y=0, width=badge, height=18, style=f"g{holder.colour}", radius=4),
-        label(badge / 2, 3, holder.letter, SMALL, most=badge - 4, style=style, bold=True, anchor="middle"),
-        label(badge + 6, 2, holder.name, 12, most=inner - badge - 6, bold=True),
-    )
-    return Piece(width=inner, height=20, shapes=shapes)
 
 
 def _planned(guest: PlannedGuest, inner: float) -> list[Piece]:
@@ -113,19 +112,18 @@ def _box(
         if above != switch:
             pieces += [paragraph(f"switch {above}", inner, SMALL, style="bridge")] if above else []
             switch = above
-        pieces.append(_device(device, inner, indent=10.0 if above else 0.0))
+        indent = 10.0 if above else 0.0
+        name = f"{_KINDS.get(device.kind, device.kind)} {device.address}"
+        place = (
+            f"at {device.guest_address.removeprefix('0000:')}" if device.guest_address else ""
+        )  # chosen at the start
+        line = pair(name, place, inner - indent, SMALL, style="")
+        pieces.append(Piece(width=inner, height=line.height, shapes=at(line, indent, 0)))
     more = len(devices) - MOST_DEVICES
     pieces += [paragraph(f"and {count(more, 'device')} more", inner, SMALL)] if more > 0 else []
     content = below(pieces, 2)
     back = Rect(x=0, y=0, width=width, height=content.height + 10, style="card", radius=4)
     return Piece(width=width, height=content.height + 10, shapes=(back, *at(content, _PAD, 5)))
-
-
-def _device(device: Device, width: float, indent: float) -> Piece:
-    name = f"{_KINDS.get(device.kind, device.kind)} {device.address}"
-    place = f"at {device.guest_address.removeprefix('0000:')}" if device.guest_address else ""  # chosen at the start
-    line = pair(name, place, width - indent, SMALL, style="")
-    return Piece(width=width, height=line.height, shapes=at(line, indent, 0))
 
 
 def _switch(guest: PlannedGuest, device: Device) -> str | None:

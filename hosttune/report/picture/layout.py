@@ -224,7 +224,12 @@ def _within(group: Group, frame: Rect) -> bool:
 def _framed(view: HostView, block: Block, full: float) -> Picture:
     """Add the title on top, and a margin around everything."""
     host = view.host
-    head = title_block(view, marks_elsewhere(view, _subjects(view, block.groups)), full)
+    names = {group.name for group in block.groups if group.kind not in ("bridge", "panel", "node")}
+    boxes = {group.name for group in block.groups if group.kind == "node"}
+    nodes = [node.id for node in view.host.numa_nodes if f"node {node.id}" in boxes]
+    head = title_block(
+        view, marks_elsewhere(view, names | {subject for node in nodes for subject in node_subjects(node)}), full
+    )
     top = MARGIN + head.height + _GAP
     body = shifted(block, MARGIN, top)
     counts = [
@@ -245,11 +250,3 @@ def _framed(view: HostView, block: Block, full: float) -> Picture:
         words=", ".join(counts),
         cuts=tuple(float(round(top + y)) for y in block.cuts),
     )
-
-
-def _subjects(view: HostView, groups: Iterable[Group]) -> set[str]:
-    """Return the subjects of checks whose marks are in the picture."""
-    names = {group.name for group in groups if group.kind not in ("bridge", "panel", "node")}
-    boxes = {group.name for group in groups if group.kind == "node"}
-    nodes = [node.id for node in view.host.numa_nodes if f"node {node.id}" in boxes]
-    return names | {subject for node in nodes for subject in node_subjects(node)}

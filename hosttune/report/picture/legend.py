@@ -53,7 +53,11 @@ def _entries() -> Iterable[tuple[str, tuple[Shape, ...], str]]:
     yield "core", (_cell("core"),), "core"
     yield "cache", (Rect(x=0, y=1, width=14, height=14, style="cache", radius=3),), "cores of one last-level cache"
     yield "core free", (_cell("core free"),), "core that no guest has"
-    yield "housekeeping", (_cell("core housekeeping"), _hatch()), "core that stays with the host"
+    yield (
+        "housekeeping",
+        (_cell("core housekeeping"), Line(points=((3.5, 11.5), (10.5, 4.5)), style="hatch", thick=2)),
+        "core that stays with the host",
+    )
     yield "isolated", (_cell("core isolated"),), "isolated core"
     yield "hidden", (_cell("core hidden"),), "core hidden from guests"
     yield "g0", (_swatch("g0"), _letter("A", "on0")), "held by guest A"
@@ -80,10 +84,6 @@ def _cell(style: str) -> Rect:
 
 def _line(y: float, style: str, thick: float) -> Line:
     return Line(points=((0, y), (_ICON, y)), style=style, thick=thick)
-
-
-def _hatch() -> Line:
-    return Line(points=((3.5, 11.5), (10.5, 4.5)), style="hatch", thick=2)
 
 
 def _letter(text: str, style: str) -> Text:

@@ -36,7 +36,25 @@ def memory_block(view: HostView, node: NumaNode, width: float, longest: float) -
         most = max(other.memory_bytes or 0 for other in view.host.numa_nodes)
         long = longest * max(_SHORTEST, node.memory_bytes / most)
         bar = _bar(node, node.memory_bytes, long)
-        parts = _parts(node.memory_bytes, shares, long)
+        back = Rect(x=0, y=0, width=long, height=_PARTS_HIGH, style="memory stays", radius=2)
+        groups = [Group(kind="memory", shapes=(back,), title="memory that no guest has")]
+        x = 0.0
+        for holder, share in shares:
+            wide = min(max(_THINNEST, long * share.memory_bytes / node.memory_bytes), long - x)
+            box = Rect(x=x, y=0, width=max(0.0, wide - 1), height=_PARTS_HIGH, style=f"g{holder.colour}", radius=2)
+            letter: tuple[Shape, ...] = ()
+            if text_width(holder.letter, SMALL, bold=True) + 2 <= wide:
+                top = (_PARTS_HIGH - SMALL * (ASCENT + DESCENT)) / 2
+                style = f"on{holder.colour}"
+                letter = (
+                    label(x + wide / 2, top, holder.letter, SMALL, most=wide, style=style, bold=True, anchor="middle"),
+                )
+            data = [("held", holder.letter), ("node", str(share.node)), ("bytes", str(share.memory_bytes))]
+            data += [("page-bytes", str(share.page_bytes))] if share.page_bytes else []
+            part_of = f"guest {holder.letter}, {holder.name}: {share.text} on node {share.node}"
+            groups.append(Group(kind="share", shapes=(box, *letter), title=part_of, data=tuple(data)))
+            x += max(0.0, wide)
+        parts = Block(width=long, height=_PARTS_HIGH, groups=tuple(groups))
         blocks.append(parts if view.by_guest else _block(Group(kind="memory", shapes=bar.shapes, title=title), bar))
     chips = beside([chip(holder, f"{holder.name} {share.text}", width) for holder, share in shares], width)
     blocks += [_block(Group(kind="shares", shapes=chips.shapes), chips)] if shares else []
@@ -73,26 +91,3 @@ def _bar(node: NumaNode, total: int, width: float) -> Piece:
             shapes.append(Rect(x=x, y=0, width=wide, height=_BAR_HIGH, style=style, radius=2))
         x += max(0.0, wide)
     return Piece(width=width, height=_BAR_HIGH, shapes=tuple(shapes))
-
-
-def _parts(total: int, shares: Sequence[tuple[Holder, Share]], width: float) -> Block:
-    """Return the bar with each guest's part in its colour, from the left, with its letter where there is room."""
-    back = Rect(x=0, y=0, width=width, height=_PARTS_HIGH, style="memory stays", radius=2)
-    groups = [Group(kind="memory", shapes=(back,), title="memory that no guest has")]
-    x = 0.0
-    for holder, share in shares:
-        wide = min(max(_THINNEST, width * share.memory_bytes / total), width - x)
-        box = Rect(x=x, y=0, width=max(0.0, wide - 1), height=_PARTS_HIGH, style=f"g{holder.colour}", radius=2)
-        letter: tuple[Shape, ...] = ()
-        if text_width(holder.letter, SMALL, bold=True) + 2 <= wide:
-            top = (_PARTS_HIGH - SMALL * (ASCENT + DESCENT)) / 2
-            style = f"on{holder.colour}"
-            letter = (
-                label(x + wide / 2, top, holder.letter, SMALL, most=wide, style=style, bold=True, anchor="middle"),
-            )
-        data = [("held", holder.letter), ("node", str(share.node)), ("bytes", str(share.memory_bytes))]
-        data += [("page-bytes", str(share.page_bytes))] if share.page_bytes else []
-        title = f"guest {holder.letter}, {holder.name}: {share.text} on node {share.node}"
-        groups.append(Group(kind="share", shapes=(box, *letter), title=title, data=tuple(data)))
-        x += max(0.0, wide)
-    return Block(width=width, height=_PARTS_HIGH, groups=tuple(groups))

@@ -179,7 +179,17 @@ def _node(view: HostView, box: Box, width: float, whole: Grid) -> Block:
     parts = [_heading(view, box, len({cpu.core for cpu in cpus}), inner)]
     parts += [cpu_block(view, cpus, inner)] if cpus else []
     parts += [memory_block(view, box.node, inner, whole.bar)] if box.node else []
-    parts.append(_cards(box, whole.gutter))
+    # Cards with GPUs come first.
+    floor = [0.0] * box.span
+    groups: list[Group] = []
+    for one in box.cards:
+        span = min(one.span, box.span)
+        heights = [max(floor[n : n + span]) for n in range(box.span - span + 1)]
+        y = min(heights)
+        column = heights.index(y)
+        groups += shifted(one.block, column * (COLUMN + whole.gutter), y)
+        floor[column : column + span] = [y + one.block.height + _GAP] * span
+    parts.append(Block(width=0, height=max(0.0, max(floor) - _GAP), groups=tuple(groups)))
     content = stacked([part for part in parts if part.height], _GAP, top=PAD, left=PAD)
     return Block(width=width, height=content.height + PAD, groups=content.groups)
 
@@ -200,17 +210,3 @@ def _heading(view: HostView, box: Box, cores: int, width: float) -> Block:
         pieces += [mark_row(mark, width) for mark in check_marks(view, node_subjects(box.node.id))]
     whole = below(pieces)
     return Block(width=width, height=whole.height, groups=(Group(kind="text", shapes=at(whole, 0, 0)),))
-
-
-def _cards(box: Box, gutter: float) -> Block:
-    """Place each card in the highest free position of the node's columns. Cards with GPUs come first."""
-    floor = [0.0] * box.span
-    groups: list[Group] = []
-    for one in box.cards:
-        span = min(one.span, box.span)
-        heights = [max(floor[n : n + span]) for n in range(box.span - span + 1)]
-        y = min(heights)
-        column = heights.index(y)
-        groups += shifted(one.block, column * (COLUMN + gutter), y)
-        floor[column : column + span] = [y + one.block.height + _GAP] * span
-    return Block(width=0, height=max(0.0, max(floor) - _GAP), groups=tuple(groups))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hosttune.model.host import Host
 from hosttune.model.listing import short_list, some
 from hosttune.model.plan import Plan
 from hosttune.model.text import count
@@ -12,7 +11,6 @@ from hosttune.model.values import CpuSet, format_size
 from hosttune.report.outcomes import tally
 from hosttune.report.picture.cpus import cores_of
 from hosttune.report.picture.distances import distances_block
-from hosttune.report.picture.guests import Holder
 from hosttune.report.picture.host_view import HostView, Mark
 from hosttune.report.picture.metrics import SMALL
 from hosttune.report.picture.shapes import Block, Group, Rect, label, shifted
@@ -31,7 +29,10 @@ _OF_THE_MACHINE = ("CPUs", "memory", "devices")  # rows of the header that the p
 def title_block(view: HostView, elsewhere: Sequence[Mark], width: float) -> Block:
     """Return the host's name, facts about the whole machine and the plan, and faults of the whole machine."""
     name, _, machine = title_of(view.host).partition(": ")
-    pieces = [_heading(name, 24, width), paragraph(machine, width, 12, lines=2)]
+    pieces = [
+        Piece(width=width, height=24 * 1.25, shapes=(label(0, 0, name, 24, most=width, bold=True),)),
+        paragraph(machine, width, 12, lines=2),
+    ]
     rows = [row for row in header(view.host) if not view.by_guest or row[0] in _OF_THE_MACHINE]
     rows += [("checks", tally(view.checked))] if view.checked else []
     rows += _of_plan(view, view.plan) if view.plan else []
@@ -41,10 +42,6 @@ def title_block(view: HostView, elsewhere: Sequence[Mark], width: float) -> Bloc
     pieces += [mark_row(mark, width) for mark in marks]
     whole = below(pieces, 3)
     return Block(width=width, height=whole.height, groups=(Group(kind="title", shapes=at(whole, 0, 0)),))
-
-
-def _heading(text: str, size: float, width: float) -> Piece:
-    return Piece(width=width, height=size * 1.25, shapes=(label(0, 0, text, size, most=width, bold=True),))
 
 
 def _fact(head: str, text: str, width: float) -> Piece:
@@ -150,19 +147,16 @@ def partitions_panel(view: HostView, width: float) -> Block | None:
     for holder in view.guests:
         if holder.planned and holder.planned.fabric_partition is not None:
             name = chip(holder, holder.name, inner / 3)
-            text = phrase(_partition(view.host, holder), inner - name.width - 8, name.height)
+            number = holder.planned.fabric_partition if holder.planned else None
+            listed = (view.host.fabric.partitions if view.host.fabric else None) or ()
+            modules = next((one.module_ids for one in listed if one.id == number), ())
+            gpus = [f"module {gpu.module_id} {gpu.address}" for gpu in view.host.gpus if gpu.module_id in modules]
+            text = phrase(
+                f"partition {number}" + (f": {some(gpus, 8)}" if gpus else ""), inner - name.width - 8, name.height
+            )
             rows.append(beside((name, text), inner))
     if not rows:
         return None
     whole = below(rows, 4)
     content = Block(width=inner, height=whole.height, groups=(Group(kind="text", shapes=at(whole, 0, 0)),))
     return panel("Fabric partitions", content, width)
-
-
-def _partition(host: Host, holder: Holder) -> str:
-    """Return the partition and the baseboard positions of its GPUs, as Fabric Manager lists them."""
-    number = holder.planned.fabric_partition if holder.planned else None
-    listed = (host.fabric.partitions if host.fabric else None) or ()
-    modules = next((one.module_ids for one in listed if one.id == number), ())
-    gpus = [f"module {gpu.module_id} {gpu.address}" for gpu in host.gpus if gpu.module_id in modules]
-    return f"partition {number}" + (f": {some(gpus, 8)}" if gpus else "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from hosttune.model.devicepath import DevicePath, Hop
+from hosttune.model.devicepath import DevicePath
 from hosttune.model.host import Host
 from hosttune.model.values import Value
 from hosttune.report.picture.host_view import HostView, marked_at
@@ -78,7 +78,9 @@ def _lines(
     """Return the lines from one end up, across, and down to the other end; nothing where an end has no box."""
     up, down = (_drawn(host, end, anchors) for end in (path.start, path.end))
     named = {name for hop in path.hops for name in (hop.start, hop.end)}
-    slow = _slow_child(host, path.slowest)
+    slow = (
+        next(iter(marked_at(host, path.slowest))) if path.slowest is not None and path.slowest.kind == "pcie" else None
+    )
     both = [address for address in up if address in down]
     if both:
         turn = next((address for address in reversed(both) if address in named), both[0])
@@ -98,11 +100,6 @@ def _lines(
 
 def _drawn(host: Host, address: str, anchors: Mapping[str, _Anchor]) -> list[str]:
     return [one for one in (address, *host.index.above(address)) if one in anchors]
-
-
-def _slow_child(host: Host, hop: Hop | None) -> str | None:
-    """Return the function whose PCIe link is the slowest of the path."""
-    return next(iter(marked_at(host, hop))) if hop is not None and hop.kind == "pcie" else None
 
 
 def _climb(
@@ -139,7 +136,12 @@ def _to_cpu(
         return [], (frame.x + 20, frame, y)
     top = anchors[chain[-1]]
     frame = next(
-        (one for one in (group.shapes[0] for group in frames) if isinstance(one, Rect) and _in(one, top)), None
+        (
+            one
+            for one in (group.shapes[0] for group in frames)
+            if isinstance(one, Rect) and (one.x < top.x < one.x + one.width and one.y < top.y < one.y + one.height)
+        ),
+        None,
     )
     if frame is None or (y := _lane(frame, placed)) is None:
         return None
@@ -147,10 +149,6 @@ def _to_cpu(
     start: tuple[Point, ...] = ((top.x, top.y), (x, top.y)) if top.box is not None else ((x, top.y),)
     last = Line(points=(*start, (x, y)), style=route_style(number, slow=len(chain) == 1 and chain[0] == slow), thick=4)
     return [*_climb(chain, None, anchors, slow, number), last], (x, frame, y)
-
-
-def _in(frame: Rect, anchor: _Anchor) -> bool:
-    return frame.x < anchor.x < frame.x + frame.width and frame.y < anchor.y < frame.y + frame.height
 
 
 def _lane(frame: Rect, placed: Sequence[Group]) -> float | None:

@@ -39,7 +39,15 @@ def card(view: HostView, bus: str, places: Sequence[Place], most: int, gutter: f
     inner = COLUMN - 2 * _PAD
     branches = [_branch(view, place, inner) for place in places]
     tall = sum(branch.height + _GAP for branch in branches)
-    columns = _columns(branches, max(1, min(most, len(branches), round(tall / tallest))))
+    number = max(1, min(most, len(branches), round(tall / tallest)))
+    goal = sum(branch.height for branch in branches) / number
+    columns: list[list[Block]] = [[]]
+    filled = 0.0
+    for branch in branches:
+        if columns[-1] and filled + branch.height / 2 > goal * len(columns) and len(columns) < number:
+            columns.append([])
+        columns[-1].append(branch)
+        filled += branch.height
     parts = [stacked(column, _GAP) for column in columns]
     pitch = COLUMN + gutter
     width = pitch * len(parts) - gutter
@@ -52,19 +60,6 @@ def card(view: HostView, bus: str, places: Sequence[Place], most: int, gutter: f
     has_gpu = any(group.kind == "gpu" for group in groups)
     block = Block(width=width, height=high, groups=tuple(groups))
     return Card(bus=bus, places=tuple(places), block=block, span=len(parts), has_gpu=has_gpu)
-
-
-def _columns(branches: list[Block], number: int) -> list[list[Block]]:
-    """Split branches, in bus order, into this number of columns of about equal height."""
-    goal = sum(branch.height for branch in branches) / number
-    columns: list[list[Block]] = [[]]
-    filled = 0.0
-    for branch in branches:
-        if columns[-1] and filled + branch.height / 2 > goal * len(columns) and len(columns) < number:
-            columns.append([])
-        columns[-1].append(branch)
-        filled += branch.height
-    return columns
 
 
 def _branch(view: HostView, place: Place, width: float) -> Block:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from trees import tree_of
 
 from hosttune.cli.commands import COMMANDS, cli, command
 
@@ -34,7 +35,7 @@ def texts() -> Iterator[tuple[str, str]]:
             if path.suffix != ".py":
                 yield name, path.read_text()
                 continue
-            for node in literals(ast.parse(path.read_text())):
+            for node in literals(tree_of(path)):
                 yield f"{name}:{node[0]}", node[1]
 
 

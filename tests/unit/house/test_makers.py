@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 from gpuevidence import A, B, C, evidence, function
+from trees import tree_of
 
 from hosttune.gpu import VENDORS
 from hosttune.gpu.amd import AMD
@@ -73,7 +74,7 @@ def words(path: Path) -> Iterator[str]:
 
     Not comments, docstrings, and texts of several words: they cite a maker's documents and tools to people.
     """
-    tree = ast.parse(path.read_text())
+    tree = tree_of(path)
     documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -124,7 +125,7 @@ def test_the_makers_know_nothing_of_each_other() -> None:
 
 def imports(path: Path) -> Iterator[str]:
     """The modules of `hosttune.gpu` that a module there imports, anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hosttune.gpu."):
             yield (node.module or "").removeprefix("hosttune.gpu.")
         elif isinstance(node, ast.ImportFrom) and node.module == "hosttune.gpu":
@@ -171,7 +172,7 @@ COMMANDS = re.compile(
 
 def texts(path: Path) -> Iterator[str]:
     """All texts of a module, without documentation."""
-    tree = ast.parse(path.read_text())
+    tree = tree_of(path)
     documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:

@@ -102,12 +102,16 @@ def planned(cli: Cli, **guests: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.mark.parametrize("path", NAMES.values(), ids=NAMES)
 def test_no_other_guest_gets_a_drive_that_a_stopped_guest_has_as_a_disk(named: Cli, path: str) -> None:
-    assert planned(named, a=f"nvme: ['{DRIVE}']")[0] == 0
     define(named, domain(disk(path)))
     assert "used by guest old, by /" in named("discover")[1]
     code, document = planned(named, a=f"nvme: ['{DRIVE}']")
     assert (code, document["guests"]) == (1, [])
     assert f"{DRIVE} is used by guest old, by /" in str(document["unplaced"][0]["why"])
+
+
+def test_all_other_drives_are_given(named: Cli) -> None:
+    assert planned(named, a=f"nvme: ['{DRIVE}']")[0] == 0
+    define(named, domain(disk(NAMES["partition"])))
     _, document = planned(named, a="nvme: 7")
     given = [one["address"] for one in document["guests"][0]["devices"] if one["kind"] == "nvme"]
     assert (DRIVE in given, len(given)) == (False, 7)
