@@ -52,13 +52,17 @@ _FILES = {
 
 @dataclass(frozen=True)
 class Site:
-    """A System with its state directory. `store` is None for a capture, which has no state directory."""
+    """A System with its state directory. `store` is None for a capture, which has no state directory.
+
+    `boots`: no guest runs yet, and libvirt's daemon waits for us, so it is not asked.
+    """
 
     system: System
     store: Store | None
     boot_id: str | None
     hostname: str | None
     machine: str | None = None
+    boots: bool = False
 
     def transactions(self) -> tuple[Transaction, ...]:
         """Return all transactions of this machine, oldest first. Raises Refused for a journal that cannot be read.
@@ -163,7 +167,7 @@ class Site:
 
     def pages_of_runs(self, pool: str) -> int:
         """Return how many pages of a pool (the path of its nr_hugepages) the guests in force that may run have."""
-        force = self.in_force() or InForce()
+        force = InForce() if self.boots else self.in_force() or InForce()
         places = (guest.places for guest in force.guests if guest.places.page_bytes and self._may_run(guest.name))
         return sum(
             cell.memory_bytes // size
