@@ -123,8 +123,8 @@ def test_the_order_of_preference_of_more_guests(seed: int, runs: bool) -> None:
         left = {one["guest"] for one in second["unplaced"]} & {guest["name"] for guest in turn}
         assert len(left) == best[0]
         assert best[0] or reached(document, turn, old, new) == best[1:]
-        placed = [one["name"] for one in turn if one["name"] in new]
-        held += [row for name in placed for row in entries(document, new[name], old.get(name))]
+        for name in [one["name"] for one in turn if one["name"] == runner or one["name"] in new]:
+            held += entries(document, new.get(name) or old[name], old.get(name))
 
 
 def intent(guests: list[Any]) -> Any:
