@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import pwd
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -139,12 +139,13 @@ class Site:
         if newest is None:
             return ()
         header, left = newest[0].header, tuple(waiting(known, *newest))
-        boots, before = {header.boot_id, self.boot_id}, dict(header.runs or ())
+        names = {name for action in left for name in action.holders}
+        boots, before, now = {header.boot_id, self.boot_id}, dict(header.runs or ()), dict(self.runs(names))
         held = {
-            name: (len(boots) == 1 or None in boots) and self._may_run(name) and not self._ran_anew(name, before)
-            for action in left
-            for name in action.holders
-        }
+            name: (len(boots) == 1 or None in boots) and self._may_run(name)
+            and len({before.get(name), now.get(name)} - {None}) < 2  # else it was restarted
+            for name in names
+        }  # fmt: skip
         return tuple((action, any(held[name] for name in action.holders)) for action in left)
 
     def runs(self, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
@@ -154,9 +155,6 @@ class Site:
         pids = {name: process_of(self.system, name) for name in sorted(set(names))}
         found = ((name, identity_of(self.system, pid)) for name, pid in pids.items() if pid is not None)
         return tuple((name, process) for name, process in found if not process.endswith("?"))
-
-    def _ran_anew(self, name: str, before: Mapping[str, str]) -> bool:
-        return name in before and any(process != before[name] for _, process in self.runs([name]))
 
     def keep_holders(self, transactions: Iterable[Transaction]) -> None:
         """Write the list of guests at whose end libvirt's hook starts the boot unit, which else finds none."""
