@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hosttune.discovery.holders import holders
 from hosttune.errors import BadInput, Refused
@@ -80,7 +80,8 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
                 break
         transactions = site.transactions()
         left = next((one for one in transactions if one.is_open), None)
-        _, drift = applied_state(site, rows)
+        here = {one.header.verb for one in transactions if one.header.boot_id == site.boot_id}
+        _, drift = applied_state(replace(site, boots=here <= {AGAIN, LATER}), rows)
         result = Result(
             host=site.hostname,
             verb="apply",
