@@ -159,7 +159,8 @@ class Site:
         with contextlib.suppress(BadInput):
             held = {name for action, runs in self.waiting(transactions) if runs for name in action.holders}
             path = os.path.join(self.store.folder if self.store else "", HOLDERS)
-            save(path, "".join(f"{name}\n" for name in sorted(held)), mode=mode_of(HOLDERS))
+            if held or os.path.exists(path):
+                save(path, "".join(f"{name}\n" for name in sorted(held)), mode=mode_of(HOLDERS))
 
     def pages_of_runs(self, pool: str) -> int:
         """Return how many pages of a pool (the path of its nr_hugepages) the guests in force that may run have."""
