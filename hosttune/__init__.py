@@ -374,13 +374,9 @@ def validate(
 
 
 def _system(root: Place | None) -> System:
-    if root is None:
-        from hosttune.machine.live import Machine
+    from hosttune.machine.archive import open_system
 
-        return Machine()
-    from hosttune.machine.archive import open_root
-
-    return open_root(os.fspath(root))
+    return open_system(_text(root))
 
 
 def _text(root: Place | None) -> str | None:

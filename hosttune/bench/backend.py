@@ -10,8 +10,7 @@ from hosttune.bench.parse.answer import Answer, NotUnderstood
 from hosttune.errors import CommandFailed
 from hosttune.gpu.vendor import Part
 from hosttune.machine.system import System
-from hosttune.model.gpu import Gpu
-from hosttune.model.host import Host
+from hosttune.model.host import Gpu, Host
 
 
 @dataclass(frozen=True)

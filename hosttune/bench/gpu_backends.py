@@ -12,8 +12,7 @@ from hosttune.bench.parse import child, dcgm, nccl, nvbandwidth
 from hosttune.gpu import vendor_of
 from hosttune.gpu.vendor import Part
 from hosttune.machine.system import System
-from hosttune.model.gpu import Gpu
-from hosttune.model.host import Host
+from hosttune.model.host import Gpu, Host
 from hosttune.model.values import parse_cpus
 
 # Total time limits in seconds. Level 1 takes half a minute on four GPUs. Figures that are cut off become unknown, so

@@ -11,6 +11,7 @@ pauses.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,9 +19,14 @@ from importlib import import_module
 from typing import Any
 
 from hosttune.bench.gpu_torch import record, where_of
-from hosttune.bench.pace import paced_rates
 from hosttune.bench.placement import placed
 from hosttune.bench.supervise import Record
+
+# --- how long a run lasts ------------------------------------------------------------------------------------
+
+
+# --- one Gaudi -----------------------------------------------------------------------------------------------
+
 
 # get_device_properties returns text without a documented format, so the memory size is not read from it. The smallest
 # Gaudi, the first generation, has 32 GB (docs.habana.ai).
@@ -63,7 +69,16 @@ def rates(work: Callable[[], object], amount: float, pace: dict[str, Any]) -> li
         torch.hpu.synchronize()
         return time.perf_counter() - begin
 
-    return paced_rates(seconds, amount, pace)
+    seconds(1)
+    count = max(1, math.ceil(pace["run_seconds"] / (seconds(2) / 2)))
+    until = time.monotonic() + pace["warm_seconds"]
+    while time.monotonic() < until:
+        seconds(count)
+    values = []
+    for _ in range(pace["runs"]):
+        time.sleep(pace.get("rest_seconds", 0))
+        values.append(amount * count / seconds(count))
+    return values
 
 
 def host_copies(options: dict[str, Any]) -> Iterator[Record]:

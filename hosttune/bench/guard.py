@@ -17,8 +17,7 @@ from hosttune.gpu.vendor import Bench, Part
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.model import sysfs
-from hosttune.model.gpu import Gpu
-from hosttune.model.host import Host, PciDevice
+from hosttune.model.host import Gpu, Host, PciDevice
 
 # Driver daemons that keep GPUs open but compute nothing.
 _KEEPERS = frozenset(name for vendor in VENDORS for name in vendor.traces.daemons)

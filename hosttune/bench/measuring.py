@@ -61,6 +61,7 @@ def measure(
     if system.captured:
         raise Refused("a captured host cannot be measured", where=system.origin, hint="run it on the host itself")
     chosen = choose(system, host)
+    names = running(host)
     ask = Ask(
         host,
         level,
@@ -68,7 +69,7 @@ def measure(
         seconds=seconds if seconds is not None else _BURN_SECONDS,
         scratch=scratch_path,
         peers=tuple(peers or ()),
-        quiet=_not_quiet(host),
+        quiet=f"guests run here ({', '.join(names)}): it would slow them" if names else None,
         parts=chosen.parts,
         **_of_maker(system, chosen),
     )
@@ -177,11 +178,6 @@ def _mentions_metric(answer: Answer, metric: str) -> bool:
     names = [*(row.metric for row in answer.samples), *(row.metric for row in answer.lost)]
     names += [row.check.removeprefix("bench-") for row in answer.results]
     return any(name == metric or name.startswith(f"{metric}-") for name in names)
-
-
-def _not_quiet(host: Host) -> str | None:
-    names = running(host)
-    return f"guests run here ({', '.join(names)}): it would slow them" if names else None
 
 
 def _left_out(chosen: Chosen) -> list[CheckResult]:

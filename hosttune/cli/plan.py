@@ -165,18 +165,6 @@ def read_intent(asked: dict[str, Any], *, prune: bool) -> tuple[Intent, Source]:
         if asked["name"] is not None:
             chosen(asked["name"], [guest.name for guest in intent.guests])
         return intent, source
-    refuse_unclear(asked)
-    guests = [guest_of_options(asked)] if asked["mig"] is None else guests_of_mig(asked)
-    document = {"version": 1, "profile": asked["profile"] or "guest", "guests": guests}
-    try:
-        text = encoded(lambda: msgspec.json.encode(document), "command line")
-        return Intent.from_json(text, where="command line"), Source(kind="options")
-    except BadInput as error:
-        raise as_option(error, named=bool(asked["addresses"])) from error
-
-
-def refuse_unclear(asked: dict[str, Any]) -> None:
-    """Check the options. Raises BadInput if they request nothing, or two things that exclude each other."""
     if not asked["addresses"] and asked["gpus"] is None and asked["mig"] is None:
         hint = "give --gpu BDF, --gpus N, --mig PROFILE[:N] or -f INTENT"
         raise BadInput("nothing to plan", where="command line", hint=hint)
@@ -187,6 +175,13 @@ def refuse_unclear(asked: dict[str, Any]) -> None:
             "for instances that a guest makes on its own GPUs write an intent: gpus: 1, mig: {profile: ..., count: ...}"
         )
         raise BadInput("--mig together with whole GPUs", where="--mig", hint=hint)
+    guests = [guest_of_options(asked)] if asked["mig"] is None else guests_of_mig(asked)
+    document = {"version": 1, "profile": asked["profile"] or "guest", "guests": guests}
+    try:
+        text = encoded(lambda: msgspec.json.encode(document), "command line")
+        return Intent.from_json(text, where="command line"), Source(kind="options")
+    except BadInput as error:
+        raise as_option(error, named=bool(asked["addresses"])) from error
 
 
 def asked_of_mig(asked: dict[str, Any], output: str) -> tuple[dict[str, Any], str | None]:

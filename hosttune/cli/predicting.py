@@ -76,7 +76,8 @@ def predict(
         raise BadInput("both --file and --plan", where="command line", hint="give one of the two")
     host = read_host(root, document)
     if own is not None:
-        check_measured_here(own, host)
+        for model in {gpu.model for gpu in host.index.accelerators}:
+            check_same_gpu(model, own.gpu, host.hostname or "the host")
     measured_here = own.peaks if own is not None else None
     asked = replace_all(scopes(host, intent, plan, name, hosts), between=pairs(between), measured=measured_here)
     show([predicted(host, scope) for scope in asked], output, host)
@@ -98,13 +99,6 @@ def pairs(between: Sequence[str]) -> list[tuple[str, str]]:
             raise BadInput(f"{text!r} is not two devices", where="--between", hint="write 0000:18:00.0,0000:9a:00.0")
         found.append((ends[0], ends[1]))
     return found
-
-
-def check_measured_here(own: OwnPeaks, host: Host) -> None:
-    """Refuse peaks of another model of GPU than the host has. Raises BadInput."""
-
-    for model in {gpu.model for gpu in host.index.accelerators}:
-        check_same_gpu(model, own.gpu, host.hostname or "the host")
 
 
 def peaks_of_host(measured: str | None, validation: str | None) -> OwnPeaks | None:

@@ -13,20 +13,154 @@ drivers/nvme/host/sysfs.c; Documentation/ABI/stable/sysfs-class-infiniband; incl
 
 from __future__ import annotations
 
+import array
+import fcntl
 import re
+import socket
+import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from hosttune.discovery.cpuinfo import read_cpuinfo, values_of
-from hosttune.discovery.drivers import read_driver_info
-from hosttune.discovery.smbios import MEMORY_MODULES, read_memory_modules
+from hosttune.errors import Unreadable
 from hosttune.machine.reader import Reader
+from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.configuration import FACT_KINDS, Fact, alike_arguments, sane
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import OTHER
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.values import grouped
+
+# --- memory modules (SMBIOS) ---------------------------------------------------------------------------------
+# Source: SMBIOS, DMTF DSP0134 3.7: structures (6.1.2), end of the table (7.45), memory device (7.18). The kernel
+# gives the table to root only, and it has serial numbers, so that a capture holds this answer in its place.
+
+
+MEMORY_MODULES = "memory-modules"  # name of the query
+_TABLE = "/sys/firmware/dmi/tables/DMI"
+_MEMORY_DEVICE, _END = 17, 127
+_ANSWER = re.compile(r"[0-9]{1,4} x [0-9]{1,9} MiB at (?:[0-9]{1,6} MT/s|unknown speed)")
+
+
+def read_memory_modules(reader: Reader) -> str | None:
+    """Return modules by size and configured speed ("16 x 65536 MiB at 5600 MT/s"), the most first.
+
+    None if the table cannot be read, or if it lists no module.
+    """
+    answer = reader.query(MEMORY_MODULES, lambda: _live(reader.system))
+    if not answer or len(answer) > 1000:
+        return None
+    text = " ".join(answer.split())
+    return text if all(map(_ANSWER.fullmatch, text.split(", "))) else None
+
+
+def _live(system: System) -> str | None:
+    try:
+        data = system.read_bytes(_TABLE)
+    except Unreadable:
+        return None  # for root only; the fact is then unknown
+    return modules_of(data) if data is not None else None
+
+
+def modules_of(table: bytes) -> str | None:
+    """Return the memory modules of an SMBIOS table; None if it lists none, is cut, or has a module of unknown size."""
+    found: Counter[tuple[int, int]] = Counter()
+    ended = False
+    for kind, area in _structures(table):
+        ended = ended or kind == _END
+        if kind == _MEMORY_DEVICE:
+            size = _size(area)
+            if size is None:
+                return None
+            speed = _dmi_number(area, 0x20, 2)
+            found[size, _dmi_number(area, 0x58, 4) & 0x7FFFFFFF if speed == 0xFFFF else speed] += size > 0
+    if not ended or not any(found.values()):
+        return None
+    rows = sorted(((count, *module) for module, count in found.items() if count), reverse=True)
+    return ", ".join(
+        f"{count} x {size} MiB at {f'{speed} MT/s' if speed else 'unknown speed'}" for count, size, speed in rows
+    )
+
+
+def _structures(table: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield type and formatted area of each structure; stops at one that is cut."""
+    at = 0
+    while at + 4 <= len(table):
+        kind, length = table[at], table[at + 1]
+        end = table.find(b"\0\0", at + length)
+        if length < 4 or end < 0:
+            return
+        yield kind, table[at : at + length]
+        if kind == _END:
+            return
+        at = end + 2
+
+
+def _dmi_number(area: bytes, at: int, width: int) -> int:
+    """Return a number of the formatted area; 0 if this version of SMBIOS does not have the field."""
+    return int.from_bytes(area[at : at + width], "little") if at + width <= len(area) else 0
+
+
+def _size(area: bytes) -> int | None:
+    """Return the size in MiB; 0 for an empty slot, None if unknown."""
+    size = _dmi_number(area, 0x0C, 2)
+    if size == 0xFFFF or len(area) < 0x0E:
+        return None
+    if size == 0x7FFF:
+        return _dmi_number(area, 0x1C, 4) & 0x7FFFFFFF or None
+    return (size & 0x7FFF) >> 10 if size & 0x8000 else size
+
+
+# --- configuration facts -------------------------------------------------------------------------------------
+
+
+# --- drivers of network interfaces ---------------------------------------------------------------------------
+# Live it is the request ETHTOOL_GDRVINFO of ioctl SIOCETHTOOL, which needs no privilege and changes nothing
+# (include/uapi/linux/ethtool.h, struct ethtool_drvinfo; net/ethtool/ioctl.c). The recorded answer, `ethtool-i-
+# INTERFACE`, has the lines of `ethtool -i` that are used here.
+
+
+_SIOCETHTOOL = 0x8946  # include/uapi/linux/sockios.h
+_GDRVINFO = 0x00000003
+_DRVINFO = struct.Struct("=I32s32s32s32s32s12s5I")
+_LONGEST_NAME = 15  # IFNAMSIZ, include/uapi/linux/if.h, without its end
+
+
+def read_driver_info(reader: Reader, interface: str) -> Mapping[str, str]:
+    """Return "driver", "version" and "firmware-version" of an interface, those that the driver fills in.
+
+    Empty if it cannot be asked, or if the answer is not in this form.
+    """
+    if not 0 < len(interface.encode("utf-8", "surrogateescape")) <= _LONGEST_NAME or "/" in interface:
+        return {}
+    answer = reader.query(f"ethtool-i-{interface}", lambda: _ask(interface)) or ""
+    rows = (line.partition(": ") for line in answer.splitlines())
+    found: dict[str, str] = {}
+    for name, colon, value in rows:
+        if name in found:
+            return {}  # a line that is there twice: it is unknown which of the two is true
+        if colon and value.strip() not in ("", "N/A"):
+            found[name] = value.strip()
+    return found
+
+
+def _ask(interface: str) -> str | None:
+    buffer = array.array("B", _DRVINFO.pack(_GDRVINFO, b"", b"", b"", b"", b"", b"", 0, 0, 0, 0, 0))
+    place, _ = buffer.buffer_info()
+    name = interface.encode("utf-8", "surrogateescape")
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
+            fcntl.ioctl(channel.fileno(), _SIOCETHTOOL, struct.pack("16sP16x", name, place))
+    except OSError:
+        return None  # this driver has no answer, or the interface has gone: the fact is then unknown
+    _, driver, version, firmware, *_ = _DRVINFO.unpack(buffer.tobytes())
+    rows = (("driver", driver), ("version", version), ("firmware-version", firmware))
+    return "".join(f"{row}: {text.partition(bytes(1))[0].decode('utf-8', 'replace')}\n" for row, text in rows)
+
+
+# --- configuration facts -------------------------------------------------------------------------------------
+
 
 _DMI = "/sys/class/dmi/id"
 _MICROCODE = f"{sysfs.CPUS}/cpu0/microcode/version"

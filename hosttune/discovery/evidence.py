@@ -20,9 +20,8 @@ from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.evidence import LIBVIRT_ANSWER, Evidence
-from hosttune.model.gpu import GpuPort
 from hosttune.model.guestplan import PLACE, UNREADABLE, GuestPlan
-from hosttune.model.host import Host
+from hosttune.model.host import GpuPort, Host
 from hosttune.model.plan import Plan
 from hosttune.model.result import Result
 from hosttune.model.validation import Validation

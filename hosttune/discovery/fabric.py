@@ -20,8 +20,7 @@ from hosttune.gpu.boards import board_of, has_fabric
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, state_directory
 from hosttune.model.fabricmanager import FabricManager
-from hosttune.model.gpu import Fabric, FabricPartition, Gpu
-from hosttune.model.host import Host, PciDevice
+from hosttune.model.host import Fabric, FabricPartition, Gpu, Host, PciDevice
 from hosttune.model.jsontext import recorded_json
 from hosttune.model.values import MAX_ID
 

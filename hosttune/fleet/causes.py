@@ -49,15 +49,13 @@ def diagnose_host(results: str, host: str, validation: Validation, standard: Sta
     except (BadInput, RecursionError):
         return None
     low = _low(found)
-    shown = tuple(_short(one) for one in low[:MOST_FIGURES])
-    return Diagnosed(shown, max(0, len(low) - MOST_FIGURES), found.causes[:MOST_CAUSES], found.next)
-
-
-def _short(one: JudgedFigure) -> JudgedFigure:
-    """Return the figure with the texts of the host cut."""
-    return msgspec.structs.replace(
-        one, subject=one.subject[:MOST_TEXT], unit=one.unit[:MOST_TEXT], why=one.why[:MOST_TEXT]
+    shown = tuple(
+        msgspec.structs.replace(
+            one, subject=one.subject[:MOST_TEXT], unit=one.unit[:MOST_TEXT], why=one.why[:MOST_TEXT]
+        )
+        for one in low[:MOST_FIGURES]
     )
+    return Diagnosed(shown, max(0, len(low) - MOST_FIGURES), found.causes[:MOST_CAUSES], found.next)
 
 
 def _low(found: Diagnosis) -> tuple[JudgedFigure, ...]:

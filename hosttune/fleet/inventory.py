@@ -69,7 +69,18 @@ def read_inventory(sources: Sequence[str], limit: str | None, vault: Sequence[st
     given = [word for source in sources for word in ("-i", source)]
     limited = ["--limit", limit] if limit is not None else []
     output = _ask("ansible", ["all", "--list-hosts", *given, *limited, *vault], sources, limit)
-    hosts = _hosts(output, sources)
+    head, _, rest = output.partition("\n")
+    match = _COUNT.fullmatch(head)
+    lines = rest.splitlines()
+    hosts = tuple(line.removeprefix(_INDENT) for line in lines)
+    whole = match is not None and len(lines) == int(match[1]) and all(line.startswith(_INDENT) for line in lines)
+    strange = next((host for host in hosts if host != host.strip() or not host or host[0] in "!&@"), None)
+    if not whole or strange is not None or len(set(hosts)) != len(hosts):
+        raise BadInput(
+            f"a host's name cannot be used: {(strange or 'one with a line break')[:80]!r}",
+            where=", ".join(sources),
+            hint="give it a name without spaces at its ends, line breaks, or a leading !, & or @",
+        )
     if not hosts:
         raise BadInput("it has no host", where=_named(sources, limit), hint="check for an empty group or file")
     refuse_names(hosts)
@@ -86,26 +97,6 @@ def _check_source(source: str) -> None:
     if not os.path.isfile(source) and not os.path.isdir(source):
         hint = "write it to a file: ansible reads an inventory more than once"
         raise BadInput(f"neither a file nor a directory: {source}", where="-i", hint=hint)
-
-
-def _hosts(output: str, sources: Sequence[str]) -> tuple[str, ...]:
-    """Return the hosts in the output of `ansible --list-hosts`.
-
-    Raises BadInput for a host name that does not fit on one line of that output, or that `--limit` would misread.
-    """
-    head, _, rest = output.partition("\n")
-    match = _COUNT.fullmatch(head)
-    lines = rest.splitlines()
-    hosts = tuple(line.removeprefix(_INDENT) for line in lines)
-    whole = match is not None and len(lines) == int(match[1]) and all(line.startswith(_INDENT) for line in lines)
-    strange = next((host for host in hosts if host != host.strip() or not host or host[0] in "!&@"), None)
-    if not whole or strange is not None or len(set(hosts)) != len(hosts):
-        raise BadInput(
-            f"a host's name cannot be used: {(strange or 'one with a line break')[:80]!r}",
-            where=", ".join(sources),
-            hint="give it a name without spaces at its ends, line breaks, or a leading !, & or @",
-        )
-    return hosts
 
 
 def groups_of(listed: str, hosts: Sequence[str]) -> Mapping[str, tuple[str, ...]]:

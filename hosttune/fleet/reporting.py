@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from hosttune.errors import BadInput
 from hosttune.fleet.inventory import Inventory
+from hosttune.fleet.monitored import Monitored
 from hosttune.fleet.overview import Asked, report_of
 from hosttune.fleet.record import RecordedRun
 from hosttune.fleet.results import hosts_in
 from hosttune.fleet.rollout import Rollout
 from hosttune.fleet.run import FleetRun, read_past
 from hosttune.model.fleet import FleetReport, Wave
-
-if TYPE_CHECKING:
-    from hosttune.fleet.monitored import Monitored  # it brings the metrics, and checks with them
 
 
 def report_of_run(done: FleetRun) -> FleetReport:

@@ -125,7 +125,8 @@ def run_fleet(
             rollout, lines = _again(request, order, inventory, intent, past)
         for line in lines:
             journal.add(encode(line))
-            _write_notes(line, tell)
+            for note in line.told if isinstance(line, Resumed) else ():
+                tell(f"note: {note}")
         journal.sync()  # without its waves a run cannot be resumed; losing a later line only means to repeat a host
         outcome = _watched(rollout, journal, stop, tell)
     began = past.began if past is not None else next(line for line in lines if isinstance(line, RunBegun))
@@ -182,11 +183,6 @@ def _watched(rollout: Rollout, journal: JsonLines, stop: Stop, tell: Callable[[s
     progress = Progress(rollout.verb, len(rollout.todo), len(rollout.waves))
     with watch(progress, sys.stderr, tell) as shown:
         return carry_out(rollout, RunServices(journal, stop, shown.heard, shown.host_done))
-
-
-def _write_notes(line: Line, tell: Callable[[str], None]) -> None:
-    for note in line.told if isinstance(line, Resumed) else ():
-        tell(f"note: {note}")
 
 
 def _new(request: Request, order: Order, inventory: Inventory, intent: str | None) -> tuple[Rollout, list[Line]]:

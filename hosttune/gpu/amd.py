@@ -16,8 +16,7 @@ from hosttune.gpu.memory_tests import ROCM
 from hosttune.gpu.vendor import Bench, Hints, Listing, Part, Partitioning, Traces, Vendor, awake, fill
 from hosttune.machine.reader import Reader, number
 from hosttune.model import pciclass, sysfs
-from hosttune.model.gpu import Gpu, Peer
-from hosttune.model.host import PciDevice
+from hosttune.model.host import Gpu, PciDevice, Peer
 
 # pci.ids (pciutils/pciids 2026.08.22), vendor 1002.
 MODELS = {

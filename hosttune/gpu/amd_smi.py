@@ -19,8 +19,7 @@ from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu.vendor import NO_ADDRESS, Listing, ask, fill
 from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
-from hosttune.model.gpu import Gpu
-from hosttune.model.host import PciDevice, Problem
+from hosttune.model.host import Gpu, PciDevice, Problem
 from hosttune.model.jsontext import recorded_json
 from hosttune.model.values import Value, parse_address
 

@@ -14,8 +14,7 @@ from functools import cache
 import msgspec
 
 from hosttune.gpu import vendor_of
-from hosttune.model.gpu import FabricPartition, Gpu
-from hosttune.model.host import Host
+from hosttune.model.host import FabricPartition, Gpu, Host
 
 _GPUS = 8  # on every kind of board
 _NVLINKS = 18  # of each GPU in a partition of several GPUs, on Hopper and Blackwell; 0 in a partition of one GPU

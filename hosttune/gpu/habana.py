@@ -27,8 +27,7 @@ from hosttune.gpu.vendor import (
 )
 from hosttune.machine.reader import Reader, number
 from hosttune.model import sysfs
-from hosttune.model.gpu import Gpu, GpuPort
-from hosttune.model.host import PciDevice, Problem
+from hosttune.model.host import Gpu, GpuPort, PciDevice, Problem
 from hosttune.model.values import MAX_ID, MAX_SIZE, is_address, parse_address
 
 # pci.ids (pciutils/pciids 2026.08.22), vendor 1da3. Gaudi2B shares 1020 and differs by PCI revision.

@@ -8,8 +8,7 @@ from __future__ import annotations
 from hosttune.gpu.inside import Inside
 from hosttune.gpu.vendor import Vendor
 from hosttune.machine.reader import Reader
-from hosttune.model.gpu import Gpu
-from hosttune.model.host import PciDevice
+from hosttune.model.host import Gpu, PciDevice
 
 # pci.ids (pciutils/pciids), vendor 8086.
 MODELS = {

@@ -16,9 +16,8 @@ import msgspec
 
 from hosttune.assets import read_table
 from hosttune.errors import BadInput
-from hosttune.model.gpu import Gpu, MigProfile
 from hosttune.model.hints import did_you_mean
-from hosttune.model.host import PciDevice
+from hosttune.model.host import Gpu, MigProfile, PciDevice
 
 # A GPU instance profile as nvidia-smi names it: compute slices, memory, attributes ("1g.18gb+me", "1g.24gb-me").
 _NAME = re.compile(r"([1-9][0-9]?)g\.([1-9][0-9]{0,3})gb((?:[+-][a-z]+(?:\.[a-z]+)*)*)")

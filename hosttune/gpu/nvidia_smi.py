@@ -33,8 +33,7 @@ from hosttune.gpu.nvidia_smi_rows import (
 )
 from hosttune.gpu.nvidia_words import CLOCK_REASONS, MOST
 from hosttune.gpu.vendor import NO_ADDRESS, Answer, without_conflicting_gpus
-from hosttune.model.gpu import Gpu, Mig, MigInstance
-from hosttune.model.host import Problem
+from hosttune.model.host import Gpu, Mig, MigInstance, Problem
 from hosttune.model.limits import check_count
 from hosttune.model.values import parse_address
 

@@ -105,6 +105,7 @@ def parse_nvlink_errors(text: str, counter: str) -> tuple[NvlinkStatus, ...]:
 
 
 def _link_rows(text: str, value: str) -> tuple[NvlinkStatus, ...]:
+    row = re.compile(rf"\s+Link ([0-9]{{1,4}}): {value}")
     found: list[NvlinkStatus] = []
     numbered: list[list[tuple[int, float | None]]] = []
     for line in text.splitlines():
@@ -112,7 +113,7 @@ def _link_rows(text: str, value: str) -> tuple[NvlinkStatus, ...]:
             uuid = re.search(r"UUID: ([^)\s]+)", line)
             found.append(NvlinkStatus(index=int(gpu[1]), uuid=uuid[1] if uuid else None))
             numbered.append([])
-        elif found and (link := re.match(rf"\s+Link ([0-9]{{1,4}}): {value}", line)):
+        elif found and (link := row.match(line)):
             numbered[-1].append((int(link[1]), float(link[2]) if link[2] else None))
     return tuple(
         msgspec.structs.replace(status, links=_in_order(links)) for status, links in zip(found, numbered, strict=True)

@@ -19,8 +19,7 @@ from hosttune.gpu.nvidia_links import links_of_record
 from hosttune.gpu.nvidia_words import COMPUTE_MODES, FABRIC_STATES, MOST, clock_reasons
 from hosttune.gpu.nvml_health import health_facts, incomplete_fabric_masks
 from hosttune.gpu.vendor import NO_ADDRESS, Answer, without_conflicting_gpus
-from hosttune.model.gpu import Gpu, Mig, MigInstance, MigProfile, Peer
-from hosttune.model.host import Problem
+from hosttune.model.host import Gpu, Mig, MigInstance, MigProfile, Peer, Problem
 from hosttune.model.jsontext import recorded_json
 from hosttune.model.limits import check_count
 from hosttune.model.values import grouped, parse_address

@@ -19,9 +19,7 @@ from hosttune.gpu.nvidia_words import COMPUTE_MODES
 from hosttune.machine.system import System
 from hosttune.model.gpu import Gpu
 from hosttune.settings.files import one_of
-from hosttune.settings.function import OfFunction, driver_of
-from hosttune.settings.setting import BOOT, refuse
-from hosttune.settings.traits import FreesDevice, TakesDevice
+from hosttune.settings.setting import BOOT, FreesDevice, OfFunction, TakesDevice, driver_of, refuse
 
 DRIVER_KNOBS: Mapping[str, Knobs] = {
     vendor.knobs.driver: vendor.knobs for vendor in VENDORS if vendor.knobs is not None

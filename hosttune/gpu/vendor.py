@@ -16,8 +16,7 @@ from hosttune.gpu.inside import Inside
 from hosttune.gpu.knobs import Knobs
 from hosttune.gpu.memory_tests import MemoryTest
 from hosttune.machine.reader import Reader
-from hosttune.model.gpu import Gpu, GpuPort, Mig
-from hosttune.model.host import PciDevice, Problem
+from hosttune.model.host import Gpu, GpuPort, Mig, PciDevice, Problem
 from hosttune.model.values import Value
 
 if TYPE_CHECKING:  # it needs the parser of YAML

@@ -14,8 +14,7 @@ from hosttune.errors import CommandFailed
 from hosttune.gpu import VENDORS
 from hosttune.machine.reader import Reader
 from hosttune.model import sysfs
-from hosttune.model.gpu import Gpu
-from hosttune.model.host import PciDevice
+from hosttune.model.host import Gpu, PciDevice
 from hosttune.model.vgpu import Vgpu, VgpuFunction, VgpuGpu, VgpuType, is_type_id
 
 SERVICE = "nvidia-vgpu-mgr.service"

@@ -3,21 +3,187 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+import msgspec
 
 from hosttune.errors import BadInput
 from hosttune.guest.bundle import EXPECTED, make_bundle, notes_of
-from hosttune.guest.expected import expected
 from hosttune.guest.iso import make_image
 from hosttune.guest.libraries import library
-from hosttune.guest.nccl import FILE, topology
-from hosttune.guest.places import places
+from hosttune.guest.nccl import FILE, is_gpu, is_nic, topology
+from hosttune.guest.places import ids_of, places
 from hosttune.guest.seed import VOLUME, meta_data, user_data
-from hosttune.guest.treecheck import check_tree
 from hosttune.guest.wanted import read_wanted
+from hosttune.model import pciclass
+from hosttune.model.guestplan import ExpectedCell, ExpectedDevice, ExpectedPair, GuestPlan
+from hosttune.model.host import PciDevice
+from hosttune.model.index import DeviceIndex
 from hosttune.model.intent import is_guest_name
-from hosttune.model.plan import Plan
-from hosttune.model.values import Value, close_mappings
+from hosttune.model.networkintent import Roce
+from hosttune.model.pcitree import grade
+from hosttune.model.plan import Device, PciController, Plan, PlannedGuest
+from hosttune.model.values import Value, close_mappings, parse_address, parse_cpus
+
+# --- what a planned guest should find in itself --------------------------------------------------------------
+
+
+_PORTS = {
+    "pcie-root-port": "root-port",
+    "pcie-switch-upstream-port": "upstream-port",
+    "pcie-switch-downstream-port": "downstream-port",
+}
+
+
+def expected(guest: PlannedGuest, roce: Roce | None = None) -> GuestPlan:
+    """Return the document for this guest. Grades that cannot be derived from the guest's own PCI tree are left out.
+
+    `roce`: what the intent declares of the host's RoCE ports.
+    """
+    tree = guest_tree(guest)
+    index = DeviceIndex(tuple(tree.values()))
+    gpus = [device.guest_address for device in guest.devices if is_gpu(device)]
+    nics = [device.guest_address for device in guest.devices if is_nic(device)]
+    pairs = ((gpu, nic, grade(index, gpu, nic)) for gpu in gpus for nic in nics)
+    return GuestPlan(
+        name=guest.name,
+        cells=tuple(ExpectedCell(id=cell.id, cpus=cell.vcpus, memory_bytes=cell.memory_bytes) for cell in guest.cells),
+        devices=tuple(
+            ExpectedDevice(
+                address=device.guest_address,
+                kind=device.kind,
+                ids=None if ids_of(device) == "-" else ids_of(device),
+                node=tree[device.guest_address].numa_node,
+            )
+            for device in guest.devices
+            if device.kind != "mdev"  # it has no configuration space of the host's device
+        ),
+        library=library(guest, roce),
+        roce=_roce(guest, roce),
+        pairs=tuple(ExpectedPair(gpu=gpu, nic=nic, grade=found) for gpu, nic, found in pairs if found is not None),
+    )
+
+
+def _roce(guest: PlannedGuest, declared: Roce | None) -> Roce | None:
+    """Return the declaration for the NICs of this guest, by their guest addresses; None if it is about none of them.
+
+    A virtual function has no port of its own: its settings are those of the physical one, which the host checks.
+    """
+    own = [device for device in guest.devices if device.kind == "nic"]
+    if declared is None or not own:
+        return None
+    if declared.nics is None:
+        return declared
+    named = tuple(device.guest_address for device in own if device.address in (declared.addresses or ()))
+    return msgspec.structs.replace(declared, nics=named) if named else None
+
+
+def guest_tree(guest: PlannedGuest) -> dict[str, PciDevice]:
+    """Return ports and passed functions of a planned guest by guest address, as the guest's kernel should show them.
+
+    A controller's index is its bus number in the guest (`planning.pcie` makes sure of that).
+    """
+    by_index = {controller.index: controller for controller in guest.controllers}
+    ports = [port for port in guest.controllers if port.model in _PORTS]
+    functions = {
+        _address(port): PciDevice(
+            address=_address(port),
+            class_code=f"{pciclass.PCI_BRIDGE}00",
+            port_type=_PORTS[port.model],
+            parent=_parent(by_index, port.bus),
+            numa_node=_node(by_index, port.bus),
+        )
+        for port in ports
+    }
+    for device in guest.devices:
+        bus = int(device.guest_address.split(":")[1], 16)
+        functions[device.guest_address] = PciDevice(
+            address=device.guest_address,
+            class_code=device.class_code,
+            parent=_parent(by_index, bus),
+            numa_node=_node(by_index, bus),
+        )
+    return functions
+
+
+def _address(port: PciController) -> str:
+    return f"0000:{port.bus or 0:02x}:{port.slot or 0:02x}.{port.function}"
+
+
+def _parent(by_index: dict[int, PciController], bus: int | None) -> str | None:
+    """Return the bridge above this bus; None for a root bus."""
+    above = by_index.get(bus) if bus is not None else None
+    return _address(above) if above is not None and above.model in _PORTS else None
+
+
+def _node(by_index: dict[int, PciController], bus: int | None) -> int | None:
+    """Return the guest node of devices on this bus: that of the expander above it."""
+    seen: set[int] = set()
+    while bus is not None and bus not in seen and (above := by_index.get(bus)) is not None:
+        if above.node is not None:
+            return above.node
+        seen.add(bus)
+        bus = above.bus
+    return None
+
+
+# --- the files -----------------------------------------------------------------------------------------------
+
+
+# --- the PCIe tree of an untrusted plan ----------------------------------------------------------------------
+
+# Checks of the parts of a plan that describe a guest's PCI tree, before they become documents: a plan is untrusted.
+
+
+MAX_VCPUS = 8192  # far above the limit of QEMU's q35 (4096); NCCL does not read longer masks
+_CLASS = re.compile(r"[0-9a-f]{6}")
+_VENDOR = re.compile(r"[A-Za-z0-9 ._!-]{1,12}")  # CPUID leaf 0: twelve characters
+_BUSES = range(256)
+_SLOTS = range(32)
+_FUNCTIONS = range(8)
+
+
+def _cpus(guest: PlannedGuest) -> Iterator[tuple[str, str]]:
+    for n, pin in enumerate(guest.vcpu_pins):
+        if not 0 <= pin.vcpu < MAX_VCPUS:
+            yield f"vcpu_pins[{n}].vcpu", f"{pin.vcpu} is not a vCPU"
+    for n, cell in enumerate(guest.cells):
+        for field in ("vcpus", "host_nodes"):
+            try:
+                ids = parse_cpus(getattr(cell, field))
+            except ValueError as error:
+                yield f"cells[{n}].{field}", str(error)
+            else:
+                if max(ids, default=0) >= MAX_VCPUS:
+                    yield f"cells[{n}].{field}", f"{max(ids)} is above {MAX_VCPUS - 1}"
+        if not 0 <= cell.id < MAX_VCPUS:
+            yield f"cells[{n}].id", f"{cell.id} is not a cell"
+    if guest.cpu_vendor is not None and not _VENDOR.fullmatch(guest.cpu_vendor):
+        yield "cpu_vendor", f"{guest.cpu_vendor!r} is not a maker of CPUs"
+
+
+def _controllers(guest: PlannedGuest) -> Iterator[tuple[str, str]]:
+    for n, controller in enumerate(guest.controllers):
+        numbers = (
+            (controller.index, _BUSES),
+            (controller.bus or 0, _BUSES),
+            (controller.slot or 0, _SLOTS),
+            (controller.function, _FUNCTIONS),
+        )
+        if any(number not in allowed for number, allowed in numbers):
+            yield f"controllers[{n}]", "is where no PCI function can be"
+
+
+def _device(device: Device, where: str) -> Iterator[tuple[str, str]]:
+    address = parse_address(device.guest_address, where=where)
+    if address != device.guest_address or not address.startswith("0000:"):
+        yield "guest_address", f"{device.guest_address!r} is not written as a guest's address is: {address}"
+    if device.class_code is not None and not _CLASS.fullmatch(device.class_code):
+        yield "class_code", f"{device.class_code!r} is not a PCI class"
+
+
+# --- the files -----------------------------------------------------------------------------------------------
+
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
@@ -58,7 +224,12 @@ def guest_files(plan: Plan, name: str) -> GuestFiles:
     devices = places(guest)
     notes = notes_of(wanted, devices)
     roce = plan.intent.fabric.roce if plan.intent.fabric is not None else None
-    check_tree(guest)
+    at = f"plan: guests[{guest.name!r}]"
+    for where, what in (*_cpus(guest), *_controllers(guest)):
+        raise BadInput(what, where=f"{at}.{where}", hint="plan the guest again")
+    for n, device in enumerate(guest.devices):
+        for field, what in _device(device, f"{at}.devices[{n}].guest_address"):
+            raise BadInput(what, where=f"{at}.devices[{n}].{field}", hint="plan the guest again")
     found = {EXPECTED: expected(guest, roce).to_json()}
     text = topology(guest)
     bundle = make_bundle(

@@ -14,7 +14,7 @@ from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.handover import HandoverStep
 from hosttune.settings.drivers import DRIVERS, VFIO, Driver
-from hosttune.settings.function import driver_of
+from hosttune.settings.setting import driver_of
 
 LIMIT_SECONDS, ESTIMATE_SECONDS = 180.0, 10.0
 

@@ -21,7 +21,7 @@ from hosttune.handover.erasing import (
 from hosttune.handover.targets import NVME_DRIVER, Target
 from hosttune.model.handover import HandoverStep, StepOutcome
 from hosttune.model.host import Host
-from hosttune.settings.function import driver_of
+from hosttune.settings.setting import driver_of
 from hosttune.transaction.site import Site
 
 _NO_DRIVER = "the host's driver does not have the device"

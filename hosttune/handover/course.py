@@ -34,7 +34,7 @@ from hosttune.model.handover import STEPS, HandedDevice, HandoverStep, Statement
 from hosttune.model.host import Host
 from hosttune.model.quarantine import DeviceRecord
 from hosttune.model.validation import Validation
-from hosttune.settings.function import driver_of
+from hosttune.settings.setting import driver_of
 from hosttune.transaction.site import Site
 from hosttune.transaction.writing import Say
 

@@ -27,7 +27,7 @@ from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.handover import HandoverStep
 from hosttune.settings.drivers import VFIO
-from hosttune.settings.function import driver_of
+from hosttune.settings.setting import driver_of
 
 EVIDENCE, NOT_ASKED = "memory_clear", "not asked"
 _LOCKED = ("integrity", "confidentiality")

@@ -25,7 +25,7 @@ from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.model.handover import HandoverStep, StepName, StepOutcome
 from hosttune.model.host import Host
-from hosttune.settings.function import driver_of
+from hosttune.settings.setting import driver_of
 
 WAIT_SECONDS = 600.0  # for a person
 _COMMAND_SECONDS, _LOOK_SECONDS = 60.0, 1.0

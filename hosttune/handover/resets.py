@@ -18,7 +18,7 @@ from hosttune.machine.child import in_child
 from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.handover import HandoverStep, StepOutcome
-from hosttune.settings.function import driver_of
+from hosttune.settings.setting import driver_of
 
 LIMIT_SECONDS, ESTIMATE_SECONDS = 90.0, 5.0  # the kernel waits up to 60 s for the device to answer again
 _HEADER, _STATUS = 8, slice(4, 8)  # bytes: the ids, then command and status, never all ones where a device answers

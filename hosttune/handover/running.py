@@ -25,9 +25,8 @@ from hosttune.model.host import Host
 from hosttune.model.validation import Validation
 from hosttune.model.values import Value
 from hosttune.settings.drivers import VFIO
-from hosttune.transaction.signals import interruptible
 from hosttune.transaction.site import Site, writable_store
-from hosttune.transaction.writing import Say
+from hosttune.transaction.writing import Say, interruptible
 
 _STATUS_SECONDS = 1.0  # `handover status` looks for a moment whether the lock is held
 Here = tuple[Site, Callable[[], Host]]

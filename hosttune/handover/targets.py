@@ -17,8 +17,7 @@ from hosttune.hypervisor import unread_guests
 from hosttune.inventory.devices import identity, read_catalogue, same_device
 from hosttune.journal.register import read_register
 from hosttune.machine.system import System
-from hosttune.model.host import Host
-from hosttune.model.pci import PciDevice
+from hosttune.model.host import Host, PciDevice
 from hosttune.model.quarantine import DeviceRecord, Register, drive_mark
 from hosttune.model.values import Value, address_key, is_address, parse_address
 from hosttune.settings.drivers import VFIO, Driver

@@ -36,8 +36,7 @@ from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.affinity import EMULATOR, Affinity, masks, read_affinity, thread_of
 from hosttune.model.values import CpuSet, FrozenMap, parse_cpus
-from hosttune.settings.setting import GUEST_STAGE, refuse
-from hosttune.settings.traits import WrittenTogether
+from hosttune.settings.setting import GUEST_STAGE, WrittenTogether, refuse
 
 PIN = "virsh-pin-"  # name of the call, followed by the guest's name; its value is a thread and its CPUs
 _COMMANDS = {"vcpu": "vcpupin", EMULATOR: "emulatorpin", "iothread": "iothreadpin"}
@@ -102,7 +101,10 @@ class LiveAffinity(WrittenTogether):
             guest.refuse_forbidden(system)
         threads = [thread for guest in guests.values() for thread in guest.threads()]
         try:
-            moves = in_safe_order(threads, _cores(system, threads))
+            reader = Reader(system)
+            cpus = CpuSet(cpu for thread in threads for cpu in thread.now | thread.want)
+            siblings = {cpu: read_set(reader, f"{sysfs.CPUS}/cpu{cpu}/topology/thread_siblings_list") for cpu in cpus}
+            moves = in_safe_order(threads, {cpu: min(found) for cpu, found in siblings.items() if found})
         except ValueError as error:
             raise WriteFailed("the CPUs of guests", str(error)) from error
         # Where the kernel has the wanted CPUs already, and libvirt reports others.
@@ -227,14 +229,6 @@ def _libvirts(system: System, name: str, cpus: Mapping[str, str]) -> Mapping[str
     online = _online(Reader(system))
     differing = (one for one, pin in pins.items() if one in cpus and pin & (online or pin) != _all_of(cpus[one]))
     return FrozenMap({one: str(pins[one]) for one in differing})
-
-
-def _cores(system: System, threads: Iterable[Thread]) -> Mapping[int, int]:
-    """Return the core of each CPU that the threads have or want, named by its lowest CPU."""
-    reader = Reader(system)
-    cpus = CpuSet(cpu for thread in threads for cpu in thread.now | thread.want)
-    siblings = {cpu: read_set(reader, f"{sysfs.CPUS}/cpu{cpu}/topology/thread_siblings_list") for cpu in cpus}
-    return {cpu: min(found) for cpu, found in siblings.items() if found}
 
 
 # --- moves ---------------------------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ from hosttune.errors import CommandFailed, InUse, Unreadable, WriteFailed
 from hosttune.hypervisor.connection import CHANGE_SECONDS, ask, virsh
 from hosttune.linux.hugetlbfs import FOUND, NOT_FOUND, libvirts_folder
 from hosttune.machine.system import System
-from hosttune.settings.setting import FILE, KEEP_STAGE, refuse
-from hosttune.settings.traits import Disturbing, Remediable
+from hosttune.settings.setting import FILE, KEEP_STAGE, Disturbing, Remediable, refuse
 
 # libvirt's modular and its monolithic daemon, by the socket that clients of qemu:///system use (libvirt daemons.rst).
 _SOCKETS = {"virtqemud.service": "/run/libvirt/virtqemud-sock", "libvirtd.service": "/run/libvirt/libvirt-sock"}

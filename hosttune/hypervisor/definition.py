@@ -28,8 +28,7 @@ from hosttune.hypervisor.removed import drop, give_back, keep
 from hosttune.machine.system import System
 from hosttune.model.intent import is_guest_name
 from hosttune.settings.explains import Explains
-from hosttune.settings.setting import FILE, GUEST_STAGE, Setting, refuse
-from hosttune.settings.traits import EditedInPlace
+from hosttune.settings.setting import FILE, GUEST_STAGE, EditedInPlace, Setting, refuse
 
 # The elements that hosttune's domain XML can have, by parent. None of them names a program to run, a hook or a log
 # file.

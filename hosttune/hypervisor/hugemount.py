@@ -27,8 +27,7 @@ from hosttune.linux.hugetlbfs import (
     unit_text,
 )
 from hosttune.machine.system import System
-from hosttune.settings.setting import FILE, KEEP_STAGE, refuse
-from hosttune.settings.traits import AT_BOOT, NOW, NowAndAtBoot, ServedByOthers
+from hosttune.settings.setting import AT_BOOT, FILE, KEEP_STAGE, NOW, NowAndAtBoot, ServedByOthers, refuse
 
 NOT_ENABLED, FOREIGN = "not enabled", "a unit that hosttune did not write"
 _SYSTEMD_RUNS = "/run/systemd/system"  # sd_booted(3)

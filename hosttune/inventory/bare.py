@@ -18,11 +18,9 @@ from hosttune.inventory.resources import place_cpus
 from hosttune.model import sysfs
 from hosttune.model.commandline import text_of, without
 from hosttune.model.force import GuestInForce, InForce, SettingInForce
-from hosttune.model.gpu import Gpu, MigInstance
-from hosttune.model.host import Host, NumaNode, PciDevice, RunningGuest
+from hosttune.model.host import Gpu, Host, MigInstance, NumaNode, PciDevice, RunningGuest, Vgpu, VgpuFunction
 from hosttune.model.plan import MigAssignment, PlannedGuest
 from hosttune.model.platform import RUNNING
-from hosttune.model.vgpu import Vgpu, VgpuFunction
 from hosttune.settings.drivers import Driver
 from hosttune.settings.kernelargs import KernelArguments
 from hosttune.settings.memory import HugePages, Ksm

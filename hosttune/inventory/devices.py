@@ -13,9 +13,8 @@ from hosttune.gpu.bridges import KeptFunction, kept_bridges
 from hosttune.inventory.partitions import Fabric, read_fabric
 from hosttune.inventory.quarantine import quarantined_devices
 from hosttune.model import pciclass
-from hosttune.model.gpu import Gpu
 from hosttune.model.hints import did_you_mean_address
-from hosttune.model.host import Host, PciDevice
+from hosttune.model.host import Gpu, Host, PciDevice
 from hosttune.model.index import DeviceIndex
 from hosttune.model.intent import GpuRequest, GuestIntent
 from hosttune.model.listing import some

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hosttune.gpu.boards import Board, board_of, fabric_gpus
-from hosttune.model.gpu import FabricPartition
-from hosttune.model.host import Host
+from hosttune.model.host import FabricPartition, Host
 from hosttune.model.values import address_key
 
 PASSTHROUGH, SHARED, VGPU = 0, 1, 2  # values of FABRIC_MODE

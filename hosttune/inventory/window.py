@@ -215,7 +215,12 @@ def own_window(memory_bytes: int, width: AddressWidth, firmware: Firmware) -> tu
         return CLASSIC_WINDOW, "libvirt or QEMU is unknown, and so the firmware's age"
     if not firmware.sizes_by_width:
         return CLASSIC_WINDOW, "libvirt or QEMU is older than 9.0 and 7.2, and so may the firmware be"
-    if not _trusts_width(bits, firmware.vendor):
+    # It takes narrow ones for QEMU's defaults (PlatformAddressWidthFromCpuid).
+    if not (
+        bits >= 41
+        or (firmware.vendor == "GenuineIntel" and bits in (36, 39))
+        or (firmware.vendor == "AuthenticAMD" and bits == 40)
+    ):
         return CLASSIC_WINDOW, f"the firmware does not believe {bits} address bits of a {firmware.vendor or '?'} CPU"
     doubt = None
     if not firmware.one_gib_pages and bits > BITS_WITHOUT_1G_PAGES:
@@ -228,11 +233,6 @@ def own_window(memory_bytes: int, width: AddressWidth, firmware: Firmware) -> tu
     if dynamic <= CLASSIC_WINDOW or memory_top(memory_bytes, firmware) > (1 << bits) - dynamic:
         return CLASSIC_WINDOW, doubt
     return dynamic, doubt
-
-
-def _trusts_width(bits: int, vendor: str | None) -> bool:
-    """Return whether OVMF trusts a width. It takes narrow ones for QEMU's defaults (PlatformAddressWidthFromCpuid)."""
-    return bits >= 41 or (vendor == "GenuineIntel" and bits in (36, 39)) or (vendor == "AuthenticAMD" and bits == 40)
 
 
 def remedies(

@@ -19,8 +19,7 @@ from hosttune.model.force import GuestInForce, InForce, SettingInForce, Wanted
 from hosttune.model.intent import GuestIntent
 from hosttune.model.plan import Action, AdoptedGuest, Plan, PlannedGuest
 from hosttune.model.values import FrozenMap, freeze
-from hosttune.settings.setting import BOOT, Setting
-from hosttune.settings.traits import Divisible, WrittenTogether
+from hosttune.settings.setting import BOOT, Divisible, Setting, WrittenTogether
 
 AGAIN, KEPT = "boot", "keep"  # verbs of transactions that set again what is in force; they are never reverted
 LATER = "after-stop"  # the verb of a transaction that does what a plan in force has left for the end of a guest's run

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from hosttune.knobs.actions import actions_for
-from hosttune.knobs.context import KnobContext
-from hosttune.knobs.knob import GUEST, HOST, Change, Knob, wanted
+from hosttune.knobs.knob import GUEST, HOST, Change, Knob, KnobContext, actions_for, wanted
 from hosttune.model import sysfs
 from hosttune.model.host import Cpu
 from hosttune.model.plan import Action, Finding

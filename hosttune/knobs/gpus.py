@@ -20,9 +20,7 @@ from hosttune.gpu.settings import (
     GpuSetting,
     out_of_range,
 )
-from hosttune.knobs.actions import actions_for, make_action
-from hosttune.knobs.context import KnobContext
-from hosttune.knobs.knob import BY_NAME, HOST, Change, Knob, wanted
+from hosttune.knobs.knob import BY_NAME, HOST, Change, Knob, KnobContext, actions_for, make_action, wanted
 from hosttune.model.gpu import Gpu
 from hosttune.model.plan import Action, Finding
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from hosttune.knobs.actions import actions_for
-from hosttune.knobs.context import KnobContext
-from hosttune.knobs.knob import GUEST, Change, Knob
+from hosttune.knobs.knob import GUEST, Change, Knob, KnobContext, actions_for
 from hosttune.linux.irqbalance import IRQBALANCE, IRQBALANCE_THEIRS
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus

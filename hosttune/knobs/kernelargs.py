@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from hosttune.knobs.bootargs import add_cpus
-from hosttune.knobs.context import KnobContext
-from hosttune.knobs.knob import BY_NAME, HOST, Change, Knob, by_name
+from hosttune.knobs.knob import BY_NAME, HOST, Change, Knob, KnobContext, by_name
 from hosttune.model.commandline import text_of
 from hosttune.model.plan import Finding
 from hosttune.settings.kernelargs import KernelArguments

@@ -3,21 +3,72 @@
 A declaration has the name, the profiles that include the knob, the allowed values, what it sets, the reason with its
 source, and the kind of `hosttune.settings` that reads, writes and compares it. `target` and `now` return the target of
 that kind and its current value for one place on a host (the host itself, a PCI function, a GPU).
-`hosttune.knobs.actions` makes actions from this; apply, status, the checks of applied settings and the manual's table
+`hosttune.knobs.knob` makes actions from this; apply, status, the checks of applied settings and the manual's table
 follow from the declaration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from hosttune.model.host import Host, PciDevice
+from hosttune.model.index import DeviceIndex
 from hosttune.model.intent import Intent
-from hosttune.model.plan import Finding
-from hosttune.model.values import CpuSet
-from hosttune.settings.setting import Setting
+from hosttune.model.plan import Action, Finding, PlannedGuest
+from hosttune.model.values import CpuSet, parse_cpus
+from hosttune.settings.setting import BOOT, Setting
+
+# --- what a knob can read ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KnobContext:
+    """The host, the intent, and the guests that were planned.
+
+    `held_cpus`: CPUs that existing guests hold, without housekeeping CPUs; `node_cpus`: the usable CPUs of each node.
+    `every`: also actions for what is as wanted now.
+    """
+
+    host: Host
+    intent: Intent
+    guests: tuple[PlannedGuest, ...]
+    held_cpus: CpuSet
+    node_cpus: Mapping[int, CpuSet]
+    every: bool = False
+
+    @property
+    def devices(self) -> DeviceIndex:
+        """The host's devices by address."""
+        return self.host.index
+
+    @cached_property
+    def pinned(self) -> CpuSet:
+        """The CPUs that vCPUs of the planned guests are pinned to."""
+        return CpuSet(cpu for guest in self.guests for pin in guest.vcpu_pins for cpu in parse_cpus(pin.cpus))
+
+    @cached_property
+    def given(self) -> frozenset[str]:
+        """The devices that an existing or planned guest has."""
+        planned = (device.address for guest in self.guests for device in guest.devices)
+        return frozenset((*self.devices.holders, *planned))
+
+    def passed(self) -> Iterator[PciDevice]:
+        """Yield the functions that planned guests get, guest by guest, without those that the host document does not
+        have.
+        """
+        for guest in self.guests:
+            for device in guest.devices:
+                if (function := self.devices.pci.get(device.address)) is not None:
+                    yield function
+
+
+# --- a knob --------------------------------------------------------------------------------------------------
+
 
 # Profiles that include a knob.
 GUEST, HOST, BY_NAME = ("guest", "host"), ("host",), ()
@@ -161,3 +212,45 @@ def reason(intent: Intent, knob: Knob[Any]) -> str:
 def by_name(*names: str) -> str:
     """Return the reason of settings that the intent names."""
     return f"asked for by name: {', '.join(f'settings.{name}' for name in names)}"
+
+
+# --- the actions of knobs ------------------------------------------------------------------------------------
+# A place is a part of the host where a knob applies: the host itself, a PCI function or a GPU.
+
+
+def actions_for(
+    intent: Intent, knobs: Collection[Knob[P]], places: Iterable[P], *, every: bool = False
+) -> Iterator[Action | Finding]:
+    """Return the actions and findings of some knobs, place by place. `places` is not read if no knob is wanted.
+
+    `every`: also actions for what is as wanted now.
+    """
+    wants = [(knob, value) for knob in knobs if (value := wanted(intent, knob)) is not None]
+    for place in places if wants else ():
+        for knob, value in wants:
+            for found in knob.at(place, value):
+                if isinstance(found, Finding):
+                    yield found
+                elif every or found.always or found.current != found.want:
+                    why = found.why or reason(intent, knob)
+                    effect = "reboot" if knob.setting.scope == BOOT else "now"
+                    when = found.when or effect
+                    yield make_action(
+                        knob.setting.kind, found.target, found.current, found.want, why, effect=effect, when=when
+                    )
+
+
+def make_action(kind: str, target: str, current: Any, want: Any, why: str, **more: Any) -> Action:
+    """Return an action that takes effect now, is not needed and can be reverted, unless `more` says otherwise."""
+    rest = {"effect": "now", "needed": False, "reversible": True, **more}
+    rest.setdefault("when", rest["effect"])
+    return Action(id=f"{kind}:{target}", kind=kind, target=target, current=current, want=want, why=why, **rest)
+
+
+def split_findings(found: Iterable[Action | Finding]) -> tuple[list[Action], list[Finding]]:
+    """Separate actions from findings; both keep their order."""
+    actions: list[Action] = []
+    findings: list[Finding] = []
+    for one in found:
+        (findings if isinstance(one, Finding) else actions).append(one)  # type: ignore[arg-type]
+    return actions, findings

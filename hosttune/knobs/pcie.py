@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from hosttune.knobs.actions import actions_for
 from hosttune.knobs.bootargs import values
-from hosttune.knobs.context import KnobContext
-from hosttune.knobs.knob import BY_NAME, GUEST, HOST, Change, Knob, wanted
+from hosttune.knobs.knob import BY_NAME, GUEST, HOST, Change, Knob, KnobContext, actions_for, wanted
 from hosttune.model.host import PciDevice
 from hosttune.model.index import DeviceIndex
 from hosttune.model.plan import Action, Finding

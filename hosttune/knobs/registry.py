@@ -7,9 +7,7 @@ from typing import Any
 
 from hosttune.errors import BadInput
 from hosttune.knobs import cpus, files, gpus, handover, interrupts, kernelargs, pcie, storage, sysctl
-from hosttune.knobs.actions import actions_for
-from hosttune.knobs.context import KnobContext
-from hosttune.knobs.knob import KEEP, Knob
+from hosttune.knobs.knob import KEEP, Knob, KnobContext, actions_for
 from hosttune.model.commandline import PAGES
 from hosttune.model.force import InForce
 from hosttune.model.hints import did_you_mean

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from hosttune.knobs.actions import make_action
-from hosttune.knobs.context import KnobContext
-from hosttune.knobs.knob import HOST, Knob, by_name, wanted
+from hosttune.knobs.knob import HOST, Knob, KnobContext, by_name, make_action, wanted
 from hosttune.model.host import Host, Nvme
 from hosttune.model.plan import Action
 from hosttune.model.values import FrozenMap, address_key, number

@@ -1,9 +1,10 @@
 """Metrics: what a validation found, as text for Prometheus (node_exporter's textfile collector reads it). Pure, except
 `textfile`, which writes the file.
 
-`families` declares each metric once: name, help and labels. `results`, `hardware` and `management` make its series from
-the evidence and the validation, `exposition` puts them together and keeps them within `MOST_SERIES`, `writing` knows
-the text format. What is unknown has the value NaN, or a label value of its own; it never looks like a good value.
+`families` declares each metric once: name, help and labels. `hardware` makes the series of the evidence,
+`exposition` those of the validation and of what hosttune manages; it puts all together and keeps them within
+`MOST_SERIES`. `writing` knows the text format. What is unknown has the value NaN, or a label value of its own; it never
+looks like a good value.
 
 Text format: https://prometheus.io/docs/instrumenting/exposition_formats/
 """

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from hosttune.model.validation import Verdict
-from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
+from hosttune.model.values import Document, Value, close_lists, close_mappings, from_json
 
 MEMBER_SCHEMA = "hosttune.member/v1"
 COLLECTIVE_SCHEMA = "hosttune.collective/v1"
@@ -123,7 +123,7 @@ class Timing(Value, frozen=True, kw_only=True):
     seconds: tuple[float, ...]
 
 
-class Member(Value, frozen=True, kw_only=True):
+class Member(Document, frozen=True, kw_only=True):
     """What a host says of itself, and of the group that it was asked for.
 
     `machine`: an identity that no other machine has, and a restart changes. `guests`: names of those that may be
@@ -159,10 +159,6 @@ class Member(Value, frozen=True, kw_only=True):
     def from_json(cls, text: str | bytes, *, where: str = "member") -> Member:
         """Read such a document. Raises BadInput with the offending field or version."""
         return from_json(cls, text, schema=MEMBER_SCHEMA, where=where)
-
-    def to_json(self) -> str:
-        """Return the document as indented JSON."""
-        return to_json(self)
 
 
 class GroupFigure(Value, frozen=True, kw_only=True):
@@ -251,7 +247,7 @@ class CollectiveHost(Value, frozen=True, kw_only=True):
         close_mappings(self, "environment")
 
 
-class CollectiveReport(Value, frozen=True, kw_only=True):
+class CollectiveReport(Document, frozen=True, kw_only=True):
     """All groups of a run.
 
     Verdict: fail if any group is low or failed, else unknown if any group or host is, else warn if a group was low
@@ -284,7 +280,3 @@ class CollectiveReport(Value, frozen=True, kw_only=True):
     def from_json(cls, text: str | bytes, *, where: str = "report on collectives") -> CollectiveReport:
         """Read a report on collectives. Raises BadInput with the offending field or version."""
         return from_json(cls, text, schema=COLLECTIVE_SCHEMA, where=where)
-
-    def to_json(self) -> str:
-        """Return the report as indented JSON."""
-        return to_json(self)

@@ -16,7 +16,7 @@ from hosttune.model.hints import did_you_mean
 from hosttune.model.jsontext import check_version
 from hosttune.model.text import refuse_unwritable
 from hosttune.model.validation import CheckResult, Verdict
-from hosttune.model.values import Value, close_lists, close_mappings, to_builtins, to_json
+from hosttune.model.values import Document, Value, close_lists, close_mappings, to_builtins, to_json
 from hosttune.model.yamltext import load_yaml
 
 DECLARED_VERSION = 1
@@ -196,7 +196,7 @@ class CheckedHost(Value, frozen=True, kw_only=True):
         close_lists(self)
 
 
-class Checked(Value, frozen=True, kw_only=True):
+class Checked(Document, frozen=True, kw_only=True):
     """A run against the declared baseline: fail if any host differs, else unknown if anything is, else pass."""
 
     schema: str = CHECKED_SCHEMA
@@ -218,7 +218,3 @@ class Checked(Value, frozen=True, kw_only=True):
     def exit_code(self) -> int:
         """Return 0 if every host is proven to be as declared, else 1."""
         return int(self.verdict != "pass")
-
-    def to_json(self) -> str:
-        """Return the document as indented JSON."""
-        return to_json(self)

@@ -7,7 +7,7 @@ from typing import Literal
 from hosttune.model.devicepath import DevicePath
 from hosttune.model.roof import GpuRoof
 from hosttune.model.text import number
-from hosttune.model.values import Value, close_lists, from_json, to_json
+from hosttune.model.values import Document, Value, close_lists, from_json
 
 DIAGNOSIS_SCHEMA = "hosttune.diagnosis/v1"
 
@@ -66,7 +66,7 @@ class Doubt(Value, frozen=True, kw_only=True):
     why: str
 
 
-class Diagnosis(Value, frozen=True, kw_only=True):
+class Diagnosis(Document, frozen=True, kw_only=True):
     """Figures with their verdicts, causes best first, and what to measure where that is not known (`next`).
 
     `paths`: those on which low figures depend, where the host is known. `roofs`: of the GPUs, where figures show it.
@@ -87,7 +87,3 @@ class Diagnosis(Value, frozen=True, kw_only=True):
     def from_json(cls, text: str | bytes, *, where: str = "diagnosis") -> Diagnosis:
         """Read a diagnosis. Raises BadInput with the offending field or version."""
         return from_json(cls, text, schema=DIAGNOSIS_SCHEMA, where=where)
-
-    def to_json(self) -> str:
-        """Return the diagnosis as indented JSON."""
-        return to_json(self)

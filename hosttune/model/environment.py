@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hosttune.model.values import Value, to_json
+from hosttune.model.values import Document, Value
 
 VERDICTS = ("harmful", "useless", "right", "unknown")  # worst first
 Verdict = Literal["harmful", "useless", "right", "unknown"]
@@ -25,11 +25,7 @@ class EnvironmentLine(Value, frozen=True, kw_only=True):
     source: str | None = None
 
 
-class JudgedEnvironment(Value, frozen=True, kw_only=True):
+class JudgedEnvironment(Document, frozen=True, kw_only=True):
     """All lines of an environment that say something, in the file's order."""
 
     lines: tuple[EnvironmentLine, ...] = ()
-
-    def to_json(self) -> str:
-        """Return the document as indented JSON."""
-        return to_json(self)

@@ -9,7 +9,7 @@ from hosttune.model.diagnosis import Cause, Grade, JudgedFigure
 from hosttune.model.uniformity import Spread
 from hosttune.model.validation import CheckResult, Verdict
 from hosttune.model.validation import Outcome as CheckOutcome
-from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
+from hosttune.model.values import Document, Value, close_lists, close_mappings, from_json
 from hosttune.model.verification import StatementState
 
 FLEET_SCHEMA = "hosttune.fleet/v1"
@@ -159,7 +159,7 @@ class Wave(Value, frozen=True, kw_only=True):
         close_lists(self)
 
 
-class FleetReport(Value, frozen=True, kw_only=True):
+class FleetReport(Document, frozen=True, kw_only=True):
     """One run over many hosts.
 
     `verdict`: fail if any host fails, else unknown if any is unknown, else warn if any warns, else pass.
@@ -187,7 +187,3 @@ class FleetReport(Value, frozen=True, kw_only=True):
     def from_json(cls, text: str | bytes, *, where: str = "fleet report") -> FleetReport:
         """Read a fleet report. Raises BadInput with the offending field or version."""
         return from_json(cls, text, schema=FLEET_SCHEMA, where=where)
-
-    def to_json(self) -> str:
-        """Return the report as indented JSON."""
-        return to_json(self)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hosttune.errors import BadInput
 from hosttune.model.networkintent import Fabric, Roce, check_fabric
-from hosttune.model.values import CpuSet, Value, close_lists, from_json, parse_address, to_json
+from hosttune.model.values import CpuSet, Document, Value, close_lists, from_json, parse_address
 
 GUEST_SCHEMA = "hosttune.guest/v1"
 UNREADABLE = "the guest's own plan is unreadable"  # a problem of the evidence
@@ -62,7 +62,7 @@ class ExpectedLibrary(Value, frozen=True, kw_only=True):
         close_lists(self)
 
 
-class GuestPlan(Value, frozen=True, kw_only=True):
+class GuestPlan(Document, frozen=True, kw_only=True):
     """A planned guest, as seen from inside."""
 
     schema: str = GUEST_SCHEMA
@@ -91,7 +91,3 @@ class GuestPlan(Value, frozen=True, kw_only=True):
         for n, nic in enumerate(plan.library.nics if plan.library is not None else ()):
             parse_address(nic, where=f"{where}: library.nics[{n}]")
         return plan
-
-    def to_json(self) -> str:
-        """Return the document as indented JSON."""
-        return to_json(self)

@@ -26,7 +26,7 @@ from hosttune.model.jsontext import plain_json
 from hosttune.model.limits import check_size
 from hosttune.model.text import decoding_problem, refuse_surrogates
 from hosttune.model.validation import Verdict
-from hosttune.model.values import Value, close_lists, close_mappings, is_address, to_builtins, to_json
+from hosttune.model.values import Document, Value, close_lists, close_mappings, is_address, to_builtins
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://hosttune.dev/handover/v1"
@@ -163,7 +163,7 @@ class Predicate(Value, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in ("host", "boot_id", "machine", "applied")}
 
 
-class Statement(Value, frozen=True, kw_only=True):
+class Statement(Document, frozen=True, kw_only=True):
     """The whole document."""
 
     type: str = msgspec.field(default=STATEMENT_TYPE, name="_type")
@@ -210,10 +210,6 @@ class Statement(Value, frozen=True, kw_only=True):
         if predicate.expires_at is not None:
             time_of(predicate.expires_at, f"{where}: $.predicate.expires_at")
         return statement
-
-    def to_json(self) -> str:
-        """Return the statement as indented JSON."""
-        return to_json(self)
 
 
 _MOST_VALUES = 200_000

@@ -6,7 +6,7 @@ from typing import Literal
 
 from hosttune.model.plan import Source
 from hosttune.model.result import Entry
-from hosttune.model.values import Value, close_lists, to_json
+from hosttune.model.values import Document, Value, close_lists
 
 HISTORY_SCHEMA = "hosttune.history/v1"
 
@@ -45,7 +45,7 @@ class PastTransaction(Value, frozen=True, kw_only=True):
     entries: tuple[Entry, ...] | None = None
 
 
-class History(Value, frozen=True, kw_only=True):
+class History(Document, frozen=True, kw_only=True):
     """The transactions of a host, oldest first."""
 
     schema: str = HISTORY_SCHEMA
@@ -53,7 +53,3 @@ class History(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         close_lists(self)
-
-    def to_json(self) -> str:
-        """Return the history as indented JSON."""
-        return to_json(self)

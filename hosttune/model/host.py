@@ -2,8 +2,8 @@
 
 Every value is frozen and can be saved and used on another machine. Only `None` means unknown or absent; 0 and -1 are
 never used for that. Sizes are in bytes, link rates in GT/s per lane; CPU lists are strings in the kernel's list format
-("0-3,8"). The parts of the document are in `topology`, `pci`, `devices`, `gpu`, `vgpu` and `platform`; all except those
-of `gpu` and `vgpu` can be imported from here.
+("0-3,8"). The parts are in `topology`, `pci`, `devices`, `gpu`, `vgpu` and `platform`; what other rooms use of them is
+here too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import cached_property
 
 from hosttune.model.check import check_host
 from hosttune.model.devices import DeviceSource, Nic, Nvme, NvSwitch, SeenDevice
+from hosttune.model.gpu import Fabric, FabricPartition, Gpu, GpuPort, Mig, MigInstance, MigProfile, Peer
 from hosttune.model.homes import homes_of
 from hosttune.model.hostfields import HOST_SCHEMA, HostFields, Problem
 from hosttune.model.index import DeviceIndex
@@ -30,12 +31,14 @@ from hosttune.model.platform import (
 )
 from hosttune.model.topology import Cpu, CpuModel, HugePages, Hugetlbfs, MemorySettings, NumaNode
 from hosttune.model.values import from_json, to_json
+from hosttune.model.vgpu import Vgpu, VgpuFunction
 
 __all__ = [
-    "HOST_SCHEMA", "Acs", "Bar", "Cpu", "CpuModel", "DeviceSource", "DomainCapabilities", "GuestMemory", "Host",
-    "HugePages", "Hugetlbfs", "Iommu", "Irq", "Link", "LinkEnd", "LinkFigures", "MemorySettings", "Module", "Nic",
-    "NumaNode", "NvSwitch", "Nvme", "PciDevice", "Platform", "Problem", "RunningGuest", "SeenDevice", "Tuned",
-    "VcpuPin", "Virtualization",
+    "HOST_SCHEMA", "Acs", "Bar", "Cpu", "CpuModel", "DeviceSource", "DomainCapabilities", "Fabric",
+    "FabricPartition", "Gpu", "GpuPort", "GuestMemory", "Host", "HugePages", "Hugetlbfs", "Iommu", "Irq", "Link",
+    "LinkEnd", "LinkFigures", "MemorySettings", "Mig", "MigInstance", "MigProfile", "Module", "Nic", "NumaNode",
+    "NvSwitch", "Nvme", "PciDevice", "Peer", "Platform", "Problem", "RunningGuest", "SeenDevice", "Tuned",
+    "VcpuPin", "Vgpu", "VgpuFunction", "Virtualization",
 ]  # fmt: skip
 
 

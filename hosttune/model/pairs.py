@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from hosttune.model.validation import Verdict
-from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
+from hosttune.model.values import Document, Value, close_lists, close_mappings, from_json
 
 ENDS_SCHEMA = "hosttune.ends/v1"
 PAIRS_SCHEMA = "hosttune.pairs/v1"
@@ -133,7 +133,7 @@ class EndResult(Value, frozen=True, kw_only=True):
         close_mappings(self, "errors")
 
 
-class Ends(Value, frozen=True, kw_only=True):
+class Ends(Document, frozen=True, kw_only=True):
     """What a host says of itself, and of the ends that it was asked for. `guests`: names of those that may be running.
 
     `machine`: an identity that no other machine has, and a restart changes. None is unknown.
@@ -156,10 +156,6 @@ class Ends(Value, frozen=True, kw_only=True):
     def from_json(cls, text: str | bytes, *, where: str = "ends") -> Ends:
         """Read such a document. Raises BadInput with the offending field or version."""
         return from_json(cls, text, schema=ENDS_SCHEMA, where=where)
-
-    def to_json(self) -> str:
-        """Return the document as indented JSON."""
-        return to_json(self)
 
 
 class Pair(Value, frozen=True, kw_only=True):
@@ -235,7 +231,7 @@ class RailFigures(Value, frozen=True, kw_only=True):
     median: float | None = None
 
 
-class PairsReport(Value, frozen=True, kw_only=True):
+class PairsReport(Document, frozen=True, kw_only=True):
     """All pairs of a run.
 
     Verdict: fail if any pair is low or cut, else unknown if anything is, else warn if the rate was limited, only
@@ -271,7 +267,3 @@ class PairsReport(Value, frozen=True, kw_only=True):
     def from_json(cls, text: str | bytes, *, where: str = "pairs report") -> PairsReport:
         """Read a report on pairs. Raises BadInput with the offending field or version."""
         return from_json(cls, text, schema=PAIRS_SCHEMA, where=where)
-
-    def to_json(self) -> str:
-        """Return the report as indented JSON."""
-        return to_json(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hosttune.model.devicepath import DevicePath
 from hosttune.model.roof import GpuRoof
-from hosttune.model.values import Value, close_lists, from_json, to_json
+from hosttune.model.values import Document, Value, close_lists, from_json
 
 PREDICTION_SCHEMA = "hosttune.prediction/v1"
 
@@ -31,7 +31,7 @@ class PredictedFigure(Value, frozen=True, kw_only=True):
     intensity: float | None = None
 
 
-class Prediction(Value, frozen=True, kw_only=True):
+class Prediction(Document, frozen=True, kw_only=True):
     """All figures that were asked for, of one host or guest (`of`). `notes`: what the models do not cover.
 
     `paths`: between two devices, the slowest ones unless others were asked for. `roofs`: of each GPU model.
@@ -51,10 +51,6 @@ class Prediction(Value, frozen=True, kw_only=True):
     def from_json(cls, text: str | bytes, *, where: str = "prediction") -> Prediction:
         """Read a prediction. Raises BadInput with the offending field or version."""
         return from_json(cls, text, schema=PREDICTION_SCHEMA, where=where)
-
-    def to_json(self) -> str:
-        """Return the prediction as indented JSON."""
-        return to_json(self)
 
 
 class WorsePlacement(Value, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from hosttune.model.values import Value, close_lists, close_mappings, from_json, to_json
+from hosttune.model.values import Document, Value, close_lists, close_mappings, from_json
 
 RESULT_SCHEMA = "hosttune.result/v1"
 
@@ -78,7 +78,7 @@ class OpenTransaction(Value, frozen=True, kw_only=True):
     journal: str
 
 
-class Result(Value, frozen=True, kw_only=True):
+class Result(Document, frozen=True, kw_only=True):
     """The outcome of one command on one host."""
 
     schema: str = RESULT_SCHEMA
@@ -103,7 +103,3 @@ class Result(Value, frozen=True, kw_only=True):
     def from_json(cls, text: str | bytes, *, where: str = "result") -> Result:
         """Read a result. Raises BadInput with the offending field or version."""
         return from_json(cls, text, schema=RESULT_SCHEMA, where=where)
-
-    def to_json(self) -> str:
-        """Return the result as indented JSON."""
-        return to_json(self)

@@ -220,6 +220,14 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
     """Base class of every part of a document: frozen, and created with keyword arguments only."""
 
 
+class Document(Value, frozen=True, kw_only=True):
+    """Base class of a whole document."""
+
+    def to_json(self) -> str:
+        """Return the document as indented JSON, with every field (null if unknown)."""
+        return to_json(self)
+
+
 def close_mappings(value: Value, *names: str) -> None:
     """Freeze the named fields of a value, which are mappings or of any type. Called from `__post_init__`."""
     for name in names:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from hosttune.model.quarantine import DeviceRecord, Recording
-from hosttune.model.values import Value, close_lists, to_json
+from hosttune.model.values import Document, Value, close_lists
 
 VERIFICATION_SCHEMA = "hosttune.handover-verification/v1"
 STATUS_SCHEMA = "hosttune.handover-status/v1"
@@ -43,7 +43,7 @@ class RevokedList(Value, frozen=True, kw_only=True):
     given_at: str
 
 
-class Verification(Value, frozen=True, kw_only=True):
+class Verification(Document, frozen=True, kw_only=True):
     """The answer about a statement. It is valid only without reasons.
 
     `about` "document": it was compared with a host document, and says nothing of the live host. `expiring`: it is
@@ -93,10 +93,6 @@ class Verification(Value, frozen=True, kw_only=True):
         """Whether a device may go to the next tenant on this answer."""
         return self.verdict == "valid" and self.about == "host" and not self.reasons
 
-    def to_json(self) -> str:
-        """Return the answer as indented JSON."""
-        return to_json(self)
-
 
 class DeviceStatus(Value, frozen=True, kw_only=True):
     """A device of the register. `epoch` None: unknown, for the reason `epoch_unknown`."""
@@ -139,7 +135,7 @@ class CourseStatus(Value, frozen=True, kw_only=True):
         close_lists(self)
 
 
-class HandoverStatus(Value, frozen=True, kw_only=True):
+class HandoverStatus(Document, frozen=True, kw_only=True):
     """The register of a host. `devices` None: it cannot be read.
 
     `recording`: whether starts by other programs are recorded; None: unknown. `course`: the newest hand-over; None if
@@ -156,7 +152,3 @@ class HandoverStatus(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         close_lists(self)
-
-    def to_json(self) -> str:
-        """Return the status as indented JSON."""
-        return to_json(self)

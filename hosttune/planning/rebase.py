@@ -14,7 +14,7 @@ from typing import Any, Literal
 from msgspec.structs import replace as changed
 
 from hosttune.inventory.bare import runs
-from hosttune.knobs.actions import make_action
+from hosttune.knobs.knob import make_action
 from hosttune.knobs.registry import given_up as kept_by_name
 from hosttune.model import sysfs
 from hosttune.model.commandline import PAGES

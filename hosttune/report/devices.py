@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-from hosttune.model.gpu import Gpu
-from hosttune.model.host import Host, Link, Nic, Nvme, PciDevice
+from hosttune.model.host import Gpu, Host, Link, Nic, Nvme, PciDevice
 from hosttune.model.index import DeviceIndex
 from hosttune.model.text import count
 from hosttune.model.values import Value, format_size, grouped, slot_of

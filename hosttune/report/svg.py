@@ -17,8 +17,7 @@ from hosttune.model.plan import Plan
 from hosttune.model.text import printable
 from hosttune.model.validation import CheckResult
 from hosttune.report.picture.layout import Picture, picture, plan_picture, side_by_side
-from hosttune.report.picture.metrics import is_plain
-from hosttune.report.picture.shapes import SIGN, Group, Line, Rect, Shape, Sign
+from hosttune.report.picture.shapes import SIGN, Group, Line, Rect, Shape, Sign, is_plain
 from hosttune.report.picture.style import ROOT, style_sheet
 
 _LONGEST_TITLE = 1000  # characters of a tooltip

@@ -19,8 +19,7 @@ from hosttune.linux.apparmor import (
     without_rule,
 )
 from hosttune.machine.system import System
-from hosttune.settings.setting import FILE, KEEP_STAGE, refuse
-from hosttune.settings.traits import ServedByOthers
+from hosttune.settings.setting import FILE, KEEP_STAGE, ServedByOthers, refuse
 
 _MODE = 0o644
 

@@ -21,9 +21,9 @@ from hosttune.linux.pciconfig import ASPM, decode
 from hosttune.machine.system import System
 from hosttune.model.values import FrozenMap
 from hosttune.settings.files import one_of
-from hosttune.settings.function import DEVICES
 from hosttune.settings.pcie import ADDRESS, OfRegister, below, real_path
 from hosttune.settings.registers import LINK_ASPM, config_of, write_field
+from hosttune.settings.setting import DEVICES
 
 SWITCHES = {"l0s_aspm": "L0s", "l1_aspm": "L1"}
 SUBSTATES = ("l1_1_aspm", "l1_2_aspm", "l1_1_pcipm", "l1_2_pcipm")  # cleared with l1_aspm, but not set again with it

@@ -17,8 +17,7 @@ from hosttune.errors import WriteFailed
 from hosttune.machine.system import System
 from hosttune.model.values import FrozenMap, is_address
 from hosttune.settings.files import chosen_word, whole_number
-from hosttune.settings.function import DEVICES
-from hosttune.settings.setting import Setting, refuse
+from hosttune.settings.setting import DEVICES, Setting, refuse
 
 SCHEDULER, REQUESTS, AFFINITY = "scheduler", "nr_requests", "rq_affinity"
 FEWEST_REQUESTS, MOST_REQUESTS = 4, 1 << 16  # BLKDEV_MIN_RQ; far above any drive's queue

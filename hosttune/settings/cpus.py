@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Self
 from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.values import CpuSet, FrozenMap, grouped
-from hosttune.settings.setting import refuse
-from hosttune.settings.traits import Divisible
+from hosttune.settings.setting import Divisible, refuse
 
 _CPU = sysfs.CPUS
 _WORD = re.compile(r"[a-z_]{1,32}")

@@ -17,9 +17,7 @@ from hosttune.machine.system import System
 from hosttune.model import pciclass, sysfs
 from hosttune.model.host import Host
 from hosttune.model.values import FrozenMap
-from hosttune.settings.function import DEVICES, OfFunction, driver_of
-from hosttune.settings.setting import refuse
-from hosttune.settings.traits import TakesDevice
+from hosttune.settings.setting import DEVICES, OfFunction, TakesDevice, driver_of, refuse
 
 DRIVERS = sysfs.PCI_DRIVERS
 VFIO = "vfio-pci"
@@ -89,7 +87,13 @@ class Driver(OfHolder):
 
         Uses `bind` and not `drivers_probe`, which hides why a driver refused (drivers/base/bus.c).
         """
-        driver, override = self._wanted(value)
+        if isinstance(value, Mapping):
+            driver, override = value.get("driver"), value.get("override")
+        else:
+            driver, override = value, VFIO if value == VFIO else None
+        for name in (driver, override):
+            if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
+                raise refuse(self.kind, self.target, f"{name!r} is not the name of a driver", "plan again")
         now, set_to = self._now(system)
         if driver == VFIO and now != VFIO:
             held = driver_of(system, self.target)
@@ -135,17 +139,6 @@ class Driver(OfHolder):
         self.require(system)
         override = system.read(f"{self.path}/driver_override")
         return driver_of(system, self.target), None if override in ("", "(null)") else override
-
-    def _wanted(self, value: Any) -> tuple[str | None, str | None]:
-        """Return (driver, override) of a value of this setting. Raises BadInput."""
-        if isinstance(value, Mapping):
-            driver, override = value.get("driver"), value.get("override")
-        else:
-            driver, override = value, VFIO if value == VFIO else None
-        for name in (driver, override):
-            if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
-                raise refuse(self.kind, self.target, f"{name!r} is not the name of a driver", "plan again")
-        return driver, override
 
 
 class SriovVfs(OfHolder):

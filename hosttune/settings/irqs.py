@@ -20,8 +20,7 @@ from hosttune.machine.system import System
 from hosttune.model.values import CpuSet, FrozenMap
 from hosttune.settings.drivers import VFIO
 from hosttune.settings.files import only
-from hosttune.settings.function import OfFunction, driver_of
-from hosttune.settings.setting import AFTER_START_STAGE, FILE, Setting, refuse
+from hosttune.settings.setting import AFTER_START_STAGE, FILE, OfFunction, Setting, driver_of, refuse
 
 # Errors that concern one interrupt, not the whole setting. A managed interrupt returns EIO, EPERM since Linux 6.12
 # (kernel/irq/proc.c). ENOSPC: these CPUs have no free vector (arch/x86/kernel/apic/vector.c).

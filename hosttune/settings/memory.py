@@ -10,8 +10,7 @@ from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.commandline import PAGES
 from hosttune.settings.files import Form, OneFile, whole_number
-from hosttune.settings.setting import refuse
-from hosttune.settings.traits import MayGiveLess, Remediable
+from hosttune.settings.setting import MayGiveLess, Remediable, refuse
 
 _POOL = rf"{sysfs.NODES}/node[0-9]{{1,4}}/hugepages/hugepages-[0-9]{{1,8}}kB/nr_hugepages"
 _MOST_PAGES = 1 << 40

@@ -16,7 +16,6 @@ from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.values import slot_of
 from hosttune.settings.files import one_of
-from hosttune.settings.function import DEVICES, OfFunction
 from hosttune.settings.registers import (
     ACS_CONTROL,
     READ_REQUEST,
@@ -25,7 +24,7 @@ from hosttune.settings.registers import (
     config_path,
     write_field,
 )
-from hosttune.settings.setting import ISOLATION_STAGE, refuse
+from hosttune.settings.setting import DEVICES, ISOLATION_STAGE, OfFunction, refuse
 
 READ_REQUEST_BYTES = (128, 256, 512, 1024, 2048, 4096)  # 128 << field; 6 and 7 are reserved
 NO_ACS = "none"

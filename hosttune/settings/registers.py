@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hosttune.errors import WriteFailed
 from hosttune.linux.pciconfig import CAP_EXPRESS, EXT_ACS, capability_at, extended_capability_at
 from hosttune.machine.system import System
-from hosttune.settings.function import DEVICES
+from hosttune.settings.setting import DEVICES
 
 _GONE = 0xFFFF
 

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from hosttune.machine.system import System
-from hosttune.settings.setting import FILE, refuse
-from hosttune.settings.traits import AT_BOOT, NOW, NowAndAtBoot
+from hosttune.settings.setting import AT_BOOT, FILE, NOW, NowAndAtBoot, refuse
 
 DROP_IN = "/etc/sysctl.d/90-hosttune.conf"
 _HEAD = "# Written by hosttune; `hosttune revert` takes its lines away.\n"

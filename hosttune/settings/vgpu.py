@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 
 from hosttune.errors import Unreadable, WriteFailed
 from hosttune.machine.system import System
-from hosttune.settings.function import OfFunction
-from hosttune.settings.setting import refuse
+from hosttune.settings.setting import OfFunction, refuse
 
 NONE = "0"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")

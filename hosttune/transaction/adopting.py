@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hosttune.domain.definitions import digest_of, managers_of
 from hosttune.domain.edit import XmlText
@@ -17,10 +17,8 @@ from hosttune.model.host import Host
 from hosttune.model.limits import limit
 from hosttune.model.plan import Action, AdoptedChange, AdoptedGuest, Plan
 from hosttune.model.values import CpuSet, parse_cpus
+from hosttune.planning.adopting import Change, change_definition
 from hosttune.transaction.steps import Step, steps_of
-
-if TYPE_CHECKING:
-    from hosttune.planning.adopting import Change
 
 _TIMES_IN_JOURNAL = 8  # three times by an apply, three by its revert, and room for a second attempt
 
@@ -42,7 +40,6 @@ def adoption_steps(
 
 
 def _action(system: System, adopted: AdoptedGuest, host: Host, applied: Mapping[tuple[str, str], Record]) -> Action:
-    from hosttune.planning.adopting import change_definition  # imported here: most plans adopt no guest
 
     kind, name = AdoptedDefinition.kind, adopted.name
     try:

@@ -21,8 +21,7 @@ from hosttune.model.result import Drift, Entry, Result
 from hosttune.model.values import freeze
 from hosttune.settings.explains import Explains
 from hosttune.settings.hook import recording_of
-from hosttune.settings.setting import BOOT, Setting
-from hosttune.settings.traits import Divisible, EditedInPlace, MayGiveLess, WrittenTogether
+from hosttune.settings.setting import BOOT, Divisible, EditedInPlace, MayGiveLess, Setting, WrittenTogether
 from hosttune.transaction.rollback import is_original
 from hosttune.transaction.site import Site, described
 from hosttune.transaction.steps import (

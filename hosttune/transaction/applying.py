@@ -24,8 +24,7 @@ from hosttune.model.values import freeze, to_json
 from hosttune.settings.drivers import cards, identities, merged_identities
 from hosttune.settings.dropin import DropIn, own_state
 from hosttune.settings.kernelargs import KernelArguments
-from hosttune.settings.setting import AFTER_START_STAGE, BOOT, OF_GUESTS, START_STAGE
-from hosttune.settings.traits import Remediable, TakesDevice
+from hosttune.settings.setting import AFTER_START_STAGE, BOOT, OF_GUESTS, START_STAGE, Remediable, TakesDevice
 from hosttune.transaction.adopting import adoption_steps
 from hosttune.transaction.applied import NO, PERSON, SUCCESS, reboot_required, undone_entries
 from hosttune.transaction.engine import StepResults, carry_out
@@ -49,7 +48,6 @@ from hosttune.transaction.guests import (
 )
 from hosttune.transaction.persistence import bound, persistence
 from hosttune.transaction.plancheck import check_places, check_plan
-from hosttune.transaction.signals import interruptible
 from hosttune.transaction.site import Site, described, facts_of, log, next_number, refuse_open, writable_store
 from hosttune.transaction.steps import (
     ABSENT,
@@ -71,7 +69,7 @@ from hosttune.transaction.steps import (
     with_origin,
     with_verdict,
 )
-from hosttune.transaction.writing import Say
+from hosttune.transaction.writing import Say, interruptible
 
 
 @dataclass(frozen=True)

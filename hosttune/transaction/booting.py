@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hosttune.discovery.holders import holders
 from hosttune.errors import BadInput, Refused
@@ -19,13 +19,11 @@ from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Entry, Result
-from hosttune.settings.setting import OF_GUESTS, RUNTIME
-from hosttune.settings.traits import MayGiveLess, TakesDevice
+from hosttune.settings.setting import OF_GUESTS, RUNTIME, MayGiveLess, TakesDevice
 from hosttune.transaction.applied import NO, SUCCESS, applied_state, reboot_required
 from hosttune.transaction.engine import carry_out
 from hosttune.transaction.guards import refuse_between_tenants
 from hosttune.transaction.rollback import settle
-from hosttune.transaction.signals import interruptible
 from hosttune.transaction.site import Site, described, facts_of, next_number, refuse_open, writable_store
 from hosttune.transaction.steps import (
     ALREADY,
@@ -42,7 +40,7 @@ from hosttune.transaction.steps import (
     steps_of,
     with_verdict,
 )
-from hosttune.transaction.writing import Say
+from hosttune.transaction.writing import Say, interruptible
 
 _FINE = ("done", VERDICT_OUTCOMES[ALREADY], VERDICT_OUTCOMES[PENDING])
 
@@ -82,7 +80,8 @@ def reapply(site: Site, say: Say) -> tuple[Result, int]:
                 break
         transactions = site.transactions()
         left = next((one for one in transactions if one.is_open), None)
-        _, drift = applied_state(site, rows)
+        here = {one.header.verb for one in transactions if one.header.boot_id == site.boot_id}
+        _, drift = applied_state(replace(site, boots=here <= {AGAIN, LATER}), rows)
         result = Result(
             host=site.hostname,
             verb="apply",

@@ -15,12 +15,11 @@ from hosttune.machine.system import System
 from hosttune.model.listing import some
 from hosttune.model.values import freeze
 from hosttune.settings.explains import Explains
-from hosttune.settings.traits import MayGiveLess
+from hosttune.settings.setting import MayGiveLess
 from hosttune.transaction.rehearsal import Counted
 from hosttune.transaction.rollback import close, put_back, roll_back_records
-from hosttune.transaction.signals import uninterrupted
 from hosttune.transaction.steps import TODO, VERDICT_OUTCOMES, Prepared, Step, shown_text
-from hosttune.transaction.writing import Made, Say, reason_of, value_or_none, write
+from hosttune.transaction.writing import Made, Say, reason_of, uninterrupted, value_or_none, write
 
 _FATAL = ("failed", "conflict")
 _FATAL_WHEN_NEEDED = ("clamped", "ignored", "stuck")

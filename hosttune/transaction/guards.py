@@ -20,7 +20,7 @@ from hosttune.model.listing import some
 from hosttune.model.plan import Plan
 from hosttune.model.quarantine import DeviceRecord
 from hosttune.settings.drivers import virtual_functions
-from hosttune.settings.traits import Disturbing, FreesDevice, MayGiveLess, TakesDevice
+from hosttune.settings.setting import Disturbing, FreesDevice, MayGiveLess, TakesDevice
 from hosttune.transaction.site import Site
 from hosttune.transaction.steps import TODO, Prepared, setting_of_record
 

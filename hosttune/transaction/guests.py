@@ -21,8 +21,7 @@ from hosttune.machine.system import System
 from hosttune.model.host import Host
 from hosttune.model.plan import Action, Plan, PlannedGuest
 from hosttune.model.values import FrozenMap
-from hosttune.settings.setting import AFTER_START_STAGE, START_STAGE
-from hosttune.settings.traits import WrittenTogether
+from hosttune.settings.setting import AFTER_START_STAGE, START_STAGE, WrittenTogether
 from hosttune.transaction.guestfiles import value_of
 from hosttune.transaction.steps import PENDING, TODO, UNREADABLE, Prepared, Step, back_step, prepare, with_verdict
 

@@ -20,10 +20,9 @@ from hosttune.model.clock import seconds_of, since_boot
 from hosttune.transaction.applied import drifted_records
 from hosttune.transaction.booting import finish, step_of
 from hosttune.transaction.engine import carry_out
-from hosttune.transaction.signals import interruptible
 from hosttune.transaction.site import Site, facts_of, next_number, refuse_open, writable_store
 from hosttune.transaction.steps import TODO, prepare
-from hosttune.transaction.writing import Say
+from hosttune.transaction.writing import Say, interruptible
 
 # After so many corrections of a knob at one place within so many seconds, something else wants another value.
 LIMITS = ((2, 600.0), (6, 86400.0))

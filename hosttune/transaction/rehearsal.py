@@ -7,13 +7,11 @@ import shlex
 import struct
 from collections.abc import Callable
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hosttune.errors import CommandFailed, Unreadable, WriteFailed
 from hosttune.machine.system import Folder, System
-
-if TYPE_CHECKING:
-    from hosttune.settings.setting import Setting
+from hosttune.settings.setting import Setting
 
 
 class _PassThrough(System):

@@ -18,9 +18,8 @@ from hosttune.machine.system import System
 from hosttune.model.values import freeze
 from hosttune.settings.setting import RUNTIME, Setting
 from hosttune.transaction.rehearsal import Counted
-from hosttune.transaction.signals import uninterrupted
 from hosttune.transaction.steps import setting_of_record, shown_text, text_of
-from hosttune.transaction.writing import Made, Say, reason_of, value_or_none, write
+from hosttune.transaction.writing import Made, Say, reason_of, uninterrupted, value_or_none, write
 
 
 def roll_back_records(

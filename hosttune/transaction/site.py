@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import pwd
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,13 +52,17 @@ _FILES = {
 
 @dataclass(frozen=True)
 class Site:
-    """A System with its state directory. `store` is None for a capture, which has no state directory."""
+    """A System with its state directory. `store` is None for a capture, which has no state directory.
+
+    `boots`: no guest runs yet, and libvirt's daemon waits for us, so it is not asked.
+    """
 
     system: System
     store: Store | None
     boot_id: str | None
     hostname: str | None
     machine: str | None = None
+    boots: bool = False
 
     def transactions(self) -> tuple[Transaction, ...]:
         """Return all transactions of this machine, oldest first. Raises Refused for a journal that cannot be read.
@@ -135,12 +139,13 @@ class Site:
         if newest is None:
             return ()
         header, left = newest[0].header, tuple(waiting(known, *newest))
-        boots, before = {header.boot_id, self.boot_id}, dict(header.runs or ())
+        names = {name for action in left for name in action.holders}
+        boots, before, now = {header.boot_id, self.boot_id}, dict(header.runs or ()), dict(self.runs(names))
         held = {
-            name: (len(boots) == 1 or None in boots) and self._may_run(name) and not self._ran_anew(name, before)
-            for action in left
-            for name in action.holders
-        }
+            name: (len(boots) == 1 or None in boots) and self._may_run(name)
+            and len({before.get(name), now.get(name)} - {None}) < 2  # else it was restarted
+            for name in names
+        }  # fmt: skip
         return tuple((action, any(held[name] for name in action.holders)) for action in left)
 
     def runs(self, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
@@ -151,19 +156,17 @@ class Site:
         found = ((name, identity_of(self.system, pid)) for name, pid in pids.items() if pid is not None)
         return tuple((name, process) for name, process in found if not process.endswith("?"))
 
-    def _ran_anew(self, name: str, before: Mapping[str, str]) -> bool:
-        return name in before and any(process != before[name] for _, process in self.runs([name]))
-
     def keep_holders(self, transactions: Iterable[Transaction]) -> None:
         """Write the list of guests at whose end libvirt's hook starts the boot unit, which else finds none."""
         with contextlib.suppress(BadInput):
             held = {name for action, runs in self.waiting(transactions) if runs for name in action.holders}
             path = os.path.join(self.store.folder if self.store else "", HOLDERS)
-            save(path, "".join(f"{name}\n" for name in sorted(held)), mode=mode_of(HOLDERS))
+            if held or os.path.exists(path):
+                save(path, "".join(f"{name}\n" for name in sorted(held)), mode=mode_of(HOLDERS))
 
     def pages_of_runs(self, pool: str) -> int:
         """Return how many pages of a pool (the path of its nr_hugepages) the guests in force that may run have."""
-        force = self.in_force() or InForce()
+        force = InForce() if self.boots else self.in_force() or InForce()
         places = (guest.places for guest in force.guests if guest.places.page_bytes and self._may_run(guest.name))
         return sum(
             cell.memory_bytes // size

@@ -17,8 +17,15 @@ from hosttune.machine.system import System
 from hosttune.model.plan import Action
 from hosttune.model.result import Entry
 from hosttune.model.values import FrozenMap, freeze, value_text
-from hosttune.settings.setting import BOOT, Setting
-from hosttune.settings.traits import Divisible, EditedInPlace, MayGiveLess, ServedByOthers, WrittenTogether
+from hosttune.settings.setting import (
+    BOOT,
+    Divisible,
+    EditedInPlace,
+    MayGiveLess,
+    ServedByOthers,
+    Setting,
+    WrittenTogether,
+)
 from hosttune.transaction.rehearsal import MissesNoted
 
 TODO, ALREADY, PENDING, AS_FOUND, ABSENT, UNREADABLE = "todo", "already", "pending", "as-found", "absent", "unreadable"

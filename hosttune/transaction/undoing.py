@@ -9,7 +9,7 @@ from hosttune.errors import Declined, Refused
 from hosttune.journal import RETIRED, Journal, Record, Store, Transaction
 from hosttune.journal.force import AGAIN, KEPT, Standing
 from hosttune.model.result import Entry, Result
-from hosttune.settings.traits import MayGiveLess
+from hosttune.settings.setting import MayGiveLess
 from hosttune.transaction.applied import NO, PERSON, SUCCESS, reboot_required, undone_entries
 from hosttune.transaction.guards import (
     refuse_between_tenants,
@@ -18,10 +18,9 @@ from hosttune.transaction.guards import (
     refuse_running_guests,
 )
 from hosttune.transaction.rollback import as_set_again, close, put_back, rehearse, settle
-from hosttune.transaction.signals import interruptible, uninterrupted
 from hosttune.transaction.site import Site, described, facts_of, log, next_number, refuse_open, writable_store
 from hosttune.transaction.steps import setting_of_record
-from hosttune.transaction.writing import Made, Say
+from hosttune.transaction.writing import Made, Say, interruptible, uninterrupted
 
 Confirm = Callable[[Sequence[str]], bool]
 

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,15 +27,13 @@ from hosttune.machine.live import Machine
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
 from hosttune.metrics import Observed, Run, exposition
+from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
 from hosttune.model.jsontext import typed_json
 from hosttune.model.values import Value, to_json
 from hosttune.validating import Request, exit_code, validate
 from hosttune.watch.families import State, families
 from hosttune.watch.foreign import Watched
-
-if TYPE_CHECKING:
-    from hosttune.model.evidence import Evidence
 
 VERB = "watch"
 LIMIT_SECONDS = 60.0

@@ -21,10 +21,11 @@ TREE = Path(__file__).resolve().parents[2]
 NODE_MIB = 4096
 CORES = 2  # of each node, where a test asks for no others
 # Without what costs much to emulate and what no test looks at: a fifth level of page tables, protection of user pages
-# from the kernel. With xsave off, aesni_intel of Linux 6.1 fails its self-test and holds each boot up for 170 s.
+# from the kernel, and erms, with which the kernel clears and copies byte by byte. With xsave off, aesni_intel of Linux
+# 6.1 fails its self-test and holds each boot up for 170 s.
 CPU = (
     "max,vendor=GenuineIntel,family=6,model=143,stepping=8,model-id=Emulated,pdpe1gb=on,"
-    "la57=off,smap=off,smep=off,pku=off"
+    "la57=off,smap=off,smep=off,pku=off,erms=off"
 )
 DRIVES = ("nvme0", "nvme1")
 MONITOR = "qmp"  # QEMU's socket in the machine's folder

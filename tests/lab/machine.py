@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from lab.hardware import CORES, DRIVES, MONITOR, NODE_MIB, kernel_loaded, qemu_command
+from lab.hardware import CORES, DRIVES, MONITOR, NODE_MIB, TREE, kernel_loaded, qemu_command
 
 BUILD = Path(__file__).with_name("build.sh")
 BUILD_SECONDS = 1500
@@ -92,6 +92,12 @@ class LabMachine:
             self._process.wait(timeout=SHUTDOWN_SECONDS)
             self._process = None
         self.hang_up()
+
+    def power_off(self) -> None:
+        """Shut down as an operator does it, and wait until it is off: its disks are whole."""
+        self.shell("systemctl poweroff", check=False)
+        assert self._process is not None
+        self._process.wait(timeout=BOOT_SECONDS)
 
     def reboot(self) -> None:
         """Boot again as an operator does it, and wait until it is up. AssertionError when it does not come up."""
@@ -214,12 +220,31 @@ class LabMachine:
 
 
 def build_image() -> Path:
-    """The image directory, built if it is not there yet (minutes)."""
+    """The image directory, built and prepared if it is not there yet (minutes)."""
+    # The machines run hosttune from the working tree, and may not write there.
+    subprocess.run((sys.executable, "-m", "compileall", "-q", "hosttune"), cwd=TREE, check=True)
     environment = {"PYTHON": sys.executable, **os.environ}
     built = subprocess.run(
         (str(BUILD),), stdout=subprocess.PIPE, timeout=BUILD_SECONDS, check=True, text=True, env=environment
     )
-    return Path(built.stdout.strip().splitlines()[-1])
+    image = Path(built.stdout.strip().splitlines()[-1])
+    with (image.parent / "lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (image / "prepared").exists():
+            _prepare(image)
+    return image
+
+
+def _prepare(image: Path) -> None:
+    """Boot it once, so that no machine has a first boot: AppArmor's cache, what libvirt asked QEMU, GRUB's menu."""
+    with booted(image) as machine:
+        # Each machine gives itself an id at its boot.
+        machine.shell("virsh domcapabilities >/dev/null && update-grub && : >/etc/machine-id")
+        machine.power_off()
+        flat = ("qemu-img", "convert", "-O", "raw", "root.qcow2", "prepared.raw")
+        subprocess.run(flat, cwd=machine.folder, check=True, timeout=BUILD_SECONDS)
+        (machine.folder / "prepared.raw").replace(image / "root.raw")
+    (image / "prepared").touch()
 
 
 @contextlib.contextmanager
@@ -242,7 +267,6 @@ def booted_by_grub(image: Path, *, node_mib: int = NODE_MIB) -> Iterator[LabMach
     The kernel's arguments are those of /boot/grub/grub.cfg, which `update-grub` has made in the machine itself.
     """
     with _running(image, [], node_mib=node_mib) as machine:
-        machine.shell("update-grub")
         yield machine
 
 

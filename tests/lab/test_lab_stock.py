@@ -90,7 +90,9 @@ def host(image: Path) -> Iterator[LabMachine]:
     A node of 4 GiB may have no whole gigabyte left after a boot; a server's has hundreds.
     """
     with booted_by_grub(image, node_mib=8192) as machine:
-        machine.shell("cp -a /usr/local/share/hosttune-lab/libvirtd /etc/default/libvirtd; systemctl restart libvirtd")
+        kept = "/usr/local/share/hosttune-lab"
+        machine.shell(f"cp -a {kept}/libvirtd /etc/default/; cp -a {kept}/parser.conf /etc/apparmor/")
+        machine.shell("systemctl restart libvirtd")
         install(machine)
         yield machine
 

@@ -14,13 +14,14 @@ Devices alike to every guest are one class (`batch_facts.Class`), so that guests
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from itertools import combinations
 from math import lcm
 
+from batch_brute import Again, Had
 from batch_facts import Ask, CellKind, Class, Cut, Room, asks_of, room_of
 from ortools.sat.python import cp_model
 from plan_facts import Json
@@ -66,10 +67,26 @@ def optimum(room: Room, asks: list[Ask], reading: Reading = Reading.LEVELS) -> O
     return Optimum(len(names), levels, objective, {g.ask.name: g.found(solver) for g in model.guests})
 
 
+def again(room: Room, asks: list[Ask], had: Mapping[str, Had]) -> Again:
+    """The best beside guests that stay: left out, devices moved, Σ levels, cells and vCPUs moved, objective.
+
+    What each part means says `batch_brute.best_again`, which tries everything.
+    """
+    model = _Model(room, asks, had)
+    rows = [guest.moves(had[guest.ask.name]) for guest in model.guests if guest.ask.name in had]
+    devices, cells, vcpus = ([row[at] for row in rows] for at in range(3))
+    left = [1 - guest.placed for guest in model.guests]
+    levels = [guest.level for guest in model.guests if guest.level is not None]
+    goals = [cp_model.LinearExpr.sum(one) for one in (left, devices, levels, cells, vcpus)]
+    goals.append(cp_model.LinearExpr.sum([guest.cost for guest in model.guests]))
+    out, moved, level, other, pins, cost = [round(model.least(goal).objective_value) for goal in goals]
+    return out, moved, level, other, pins, Fraction(cost, model.scale)
+
+
 class _Model:
     """The constraints that the guests share: cores, threads, memory and devices of each node."""
 
-    def __init__(self, room: Room, asks: list[Ask]) -> None:
+    def __init__(self, room: Room, asks: list[Ask], had: Mapping[str, Had] | None = None) -> None:
         self.room, self.model = room, cp_model.CpModel()
         self.scale = lcm(*(ask.share(k, cut).denominator for ask in asks for cut in ask.cuts for k in cut.kinds))
         self.guests = [_Guest(self.model, room, ask, self.scale) for ask in asks]
@@ -77,7 +94,7 @@ class _Model:
         self._memory()
         for kind, free in room.devices.items():
             self.model.add(sum(guest.taken[kind] for guest in self.guests if kind in guest.taken) <= free)
-        self._alike()
+        self._alike(had or {})
 
     def least(self, goal: cp_model.LinearExprT) -> cp_model.CpSolver:
         """Minimise, prove, and hold the goal at its least from now on."""
@@ -117,9 +134,9 @@ class _Model:
                 grown.append(new * (page >> 12))
             self.model.add(sum(grown) <= self.room.growth[node] >> 12)
 
-    def _alike(self) -> None:
+    def _alike(self, had: Mapping[str, Had]) -> None:
         """Guests that ask the same are placed in their order: what they exchange changes nothing."""
-        for a, b in combinations(self.guests, 2):
+        for a, b in combinations((one for one in self.guests if one.ask.name not in had), 2):
             if (a.ask.counts, a.ask.fixed, a.ask.cuts) == (b.ask.counts, b.ask.fixed, b.ask.cuts) and (
                 a.ask.follows,
                 a.ask.threads,
@@ -177,6 +194,18 @@ class _Guest:
         cell = _Cell(kind, cut.page, on)
         self.cells.append(cell)
         return cell
+
+    def moves(self, had: Had) -> tuple[cp_model.LinearExprT, cp_model.LinearExprT, cp_model.LinearExprT]:
+        """How many devices, cells' nodes and vCPUs it has and had not before."""
+        devices = [self._beyond(count, had.devices[kind]) for kind, count in self.taken.items()]
+        on = {node: sum(cell.kind.vcpus * cell.on[node] for cell in self.cells) for node in self.room.nodes}
+        vcpus = [self._beyond(count, had.vcpus[node]) for node, count in on.items()]
+        return sum(devices), sum(there for node, there in self.there.items() if node not in had.vcpus), sum(vcpus)
+
+    def _beyond(self, count: cp_model.LinearExprT, had: int) -> cp_model.IntVar:
+        more = self.model.new_int_var(0, 1 << 16, f"{self.ask.name} more")
+        self.model.add(more >= count - had)
+        return more
 
     # --- numa: auto ---
 

@@ -42,7 +42,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR
 _CHANGES = frozenset(
     ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink", "os.link", "os.truncate", "os.chmod", "os.chown")
 )
-_OURS = ("lock", "transactions", "scratch", "gpus.json", "plan.json", "after-stop")  # of our state, what is no setting
+_OURS = ("lock", "transactions", "scratch", "gpus.json", "plan.json")  # of the state directory, what is no setting
 _ANSWERS = "/.hosttune/commands"  # stand for libraries and daemons, whose state is compared by reading it
 BOOT_ID = "11111111-0000-4000-8000-000000000000"
 

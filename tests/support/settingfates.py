@@ -19,8 +19,7 @@ from hosttune.journal import Record, Store
 from hosttune.machine.scratch import Scratch
 from hosttune.machine.system import STATE_INSIDE
 from hosttune.model.values import freeze
-from hosttune.settings.setting import Setting
-from hosttune.settings.traits import WrittenTogether
+from hosttune.settings.setting import Setting, WrittenTogether
 from hosttune.transaction import status
 from hosttune.transaction.site import Site
 from hosttune.transaction.steps import setting_of_record

@@ -23,11 +23,10 @@ from hosttune.knobs import sysctl
 from hosttune.knobs.registry import all_knobs
 from hosttune.metrics import Observed, Run, exposition
 from hosttune.transaction.keeping import Keeping, Kept
-from hosttune.watch.agent import Agent, keep_off
+from hosttune.watch.agent import Agent, Notifier, keep_off
 from hosttune.watch.core import LOST, Event
 from hosttune.watch.families import State, families
 from hosttune.watch.looking import LIMIT_SECONDS, Failed, Looker, OlderLog, Remembering, Seen, still_hangs
-from hosttune.watch.notify import Notifier
 from hosttune.watch.source import NoSource, Opener, Source
 
 __all__ = ["root"]  # a fixture

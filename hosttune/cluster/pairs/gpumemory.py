@@ -17,9 +17,7 @@ from hosttune.gpu.memory_tests import MemoryTest
 from hosttune.gpu.vendor import Vendor
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
-from hosttune.model.devices import Nic
-from hosttune.model.gpu import Gpu
-from hosttune.model.host import Host
+from hosttune.model.host import Gpu, Host, Nic
 from hosttune.model.pairs import GPU_RAIL, GpuMemory, Port
 from hosttune.model.pcitree import shared_switch
 

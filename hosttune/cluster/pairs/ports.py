@@ -12,12 +12,9 @@ from hosttune.discovery.portfiles import NET, RDMA, interface_gbps, link_layer, 
 from hosttune.errors import BadInput, CommandFailed, Unreadable
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import System
-from hosttune.model.devices import Nic
-from hosttune.model.host import Host
-from hosttune.model.hostfields import Problem
+from hosttune.model.host import Host, Nic, Problem, RunningGuest
 from hosttune.model.jsontext import plain_json
 from hosttune.model.pairs import Ends, Port, Tool
-from hosttune.model.platform import RunningGuest
 from hosttune.model.problems import OUTSIDE
 from hosttune.model.rates import believed_gbps
 

@@ -25,7 +25,7 @@ from hosttune.machine.system import System
 from hosttune.model import sysfs
 from hosttune.model.clock import now_text
 from hosttune.model.handover import HandoverStep, digest_of
-from hosttune.settings.function import driver_of
+from hosttune.settings.setting import driver_of
 
 LIMIT_SECONDS, ESTIMATE_SECONDS = 300.0, 10.0
 _METHOD = "state of the driver gone with unbind and reset; addresses and firmware configuration compared"

@@ -30,7 +30,7 @@ from hosttune.model.clock import now_text
 from hosttune.model.handover import HandoverStep
 from hosttune.model.values import FrozenMap
 from hosttune.settings.drivers import SriovVfs, virtual_functions
-from hosttune.settings.function import driver_of
+from hosttune.settings.setting import driver_of
 
 LIMIT_SECONDS, ESTIMATE_SECONDS = 300.0, 10.0
 Settings = Mapping[str, "str | int | bool"]

@@ -6,7 +6,8 @@ Pure. A search decides amounts. Here they become addresses, cores, final `auto` 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -14,7 +15,7 @@ from hosttune.inventory.cores import fits
 from hosttune.inventory.partitions import lost
 from hosttune.inventory.sizing import Claims, PlanningContext, enlarge
 from hosttune.model.intent import NicRequest
-from hosttune.model.plan import Unplaced
+from hosttune.model.plan import PlannedGuest, PlannedPin, Unplaced
 from hosttune.model.values import CpuSet, address_key, parse_cpus
 from hosttune.planning.guest.choice import Choice
 from hosttune.planning.guest.document import Devices, Placed, build_guest
@@ -31,8 +32,9 @@ class Builder:
     """Builds the guests of one search, each on what the guests before it left."""
 
     def __init__(self, problem: Problem, found: Found) -> None:
-        self._field, self._wants, self._stock = problem.context, problem.wants, problem.resource_pool
+        self._wants, self._stock = problem.wants, problem.resource_pool
         self._placements = {i: one for i, one in enumerate(found.placements) if one is not None}
+        self._field = replace(problem.context, own={**problem.context.own, **dict(self._needed(problem.context))})
 
     def build(self) -> list[Placed | Unplaced | None]:
         """Return the result of each guest; None = the search left it out."""
@@ -64,6 +66,17 @@ class Builder:
             if isinstance(outcome, Placed) and not _service(outcome).isdisjoint(everyone - pins[i]):
                 built[i] = build_guest(before, self._wants[i].guest, devices, CpuSet(everyone - pins[i]))
         return [built.get(i) for i in range(len(self._wants))]
+
+    def _needed(self, context: PlanningContext) -> Iterator[tuple[str, PlannedGuest]]:
+        """Yield what guests have had, without the CPUs that they do not need there again: those are anybody's."""
+        for i, placement in self._placements.items():
+            had = context.own.get(self._wants[i].guest.name)
+            if had is not None and not placement.sizes.short:
+                pins: list[PlannedPin] = []
+                for node, cell in zip(placement.nodes, placement.sizes.shape.cells, strict=True):
+                    here = {cpu for core in context.resources.nodes[node].cores for cpu in core.siblings}
+                    pins += [pin for pin in had.vcpu_pins if int(pin.cpus) in here][: cell.vcpus]
+                yield had.name, msgspec.structs.replace(had, vcpu_pins=tuple(pins))
 
     def _missing(self, context: PlanningContext, which: int, devices: Devices) -> Unplaced | None:
         """Return a reason to refuse a guest that the amounts of the search do not show.

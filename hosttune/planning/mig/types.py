@@ -14,9 +14,8 @@ import msgspec
 from hosttune.gpu.settings import GpuMigMode
 from hosttune.gpu.vgpu import type_folder
 from hosttune.inventory.devices import Catalogue
-from hosttune.knobs.actions import make_action
-from hosttune.model.gpu import Gpu
-from hosttune.model.host import Host
+from hosttune.knobs.knob import make_action
+from hosttune.model.host import Gpu, Host
 from hosttune.model.plan import Action, MigAssignment, PlannedGuest, Step
 from hosttune.model.values import address_key
 from hosttune.planning.mig.instances import gpu_offer, instances_are_known, ready_starts

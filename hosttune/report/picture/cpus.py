@@ -13,8 +13,19 @@ from hosttune.model.text import count
 from hosttune.model.values import CpuSet, grouped
 from hosttune.report.picture.guests import Holder
 from hosttune.report.picture.host_view import HostView
-from hosttune.report.picture.metrics import SMALL, text_width
-from hosttune.report.picture.shapes import ASCENT, Block, Group, Line, Rect, Shape, flowed, label, stacked
+from hosttune.report.picture.shapes import (
+    ASCENT,
+    SMALL,
+    Block,
+    Group,
+    Line,
+    Rect,
+    Shape,
+    flowed,
+    label,
+    stacked,
+    text_width,
+)
 from hosttune.report.picture.text import paragraph
 
 CELL = 14.0

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from hosttune.model.gpu import Gpu
-from hosttune.model.host import Host
+from hosttune.model.host import Gpu, Host
 from hosttune.model.text import count
 from hosttune.model.values import Value
-from hosttune.report.picture.metrics import SMALL
-from hosttune.report.picture.shapes import Block, Group, Line, Rect, Shape, label
+from hosttune.report.picture.shapes import SMALL, Block, Group, Line, Rect, Shape, label
 from hosttune.report.picture.text import Piece, at, below, pair, paragraph
 
 NAMES = {"nvlink": "NVLink", "xgmi": "XGMI"}

@@ -11,9 +11,8 @@ from hosttune.model.text import count
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 from hosttune.report.picture.guests import Holder
 from hosttune.report.picture.host_view import HostView, check_marks
-from hosttune.report.picture.metrics import SMALL, text_width
 from hosttune.report.picture.panels import panel
-from hosttune.report.picture.shapes import Block, Group, Rect, flowed, label
+from hosttune.report.picture.shapes import SMALL, Block, Group, Rect, flowed, label, text_width
 from hosttune.report.picture.text import Piece, at, below, mark_row, pair, paragraph
 
 _NARROWEST = 270.0  # width of a card

@@ -7,8 +7,21 @@ from collections.abc import Iterable
 from hosttune.model.values import Value
 from hosttune.report.picture.guests import Holder
 from hosttune.report.picture.host_view import Mark
-from hosttune.report.picture.metrics import SMALL, clean, fitted, text_width, wrapped
-from hosttune.report.picture.shapes import ASCENT, DESCENT, SIGN, Rect, Shape, Sign, label, moved
+from hosttune.report.picture.shapes import (
+    ASCENT,
+    DESCENT,
+    SIGN,
+    SMALL,
+    Rect,
+    Shape,
+    Sign,
+    clean,
+    fitted,
+    label,
+    moved,
+    text_width,
+    wrapped,
+)
 
 LEADING = 1.3  # line height, as a part of the font size
 MARK_HIGH = 17.0

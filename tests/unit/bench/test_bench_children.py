@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hosttune.bench import gpu_child
-from hosttune.bench.collectives import collectives
+from hosttune.bench.gpu_child import collectives
 from hosttune.bench.gpu_jobs import GIB, LEVELS, Device, collective_job, size_name, worker_jobs
 from hosttune.bench.link import under_load
 from hosttune.bench.metrics import metric_of

@@ -40,7 +40,7 @@ def test_an_option_of_a_command_is_resolved_through_the_group(name: str) -> None
 
 
 def test_a_command_is_imported_when_it_is_called() -> None:
-    shared = {"commands", "output", "process", "usage"}
+    shared = {"commands", "output", "process"}
     assert modules_of("--version") == shared
     assert modules_of("--help") == shared
     assert modules_of("schema", "host") == shared | {"documents"}

@@ -16,8 +16,7 @@ import pytest
 from sweeps import sample
 
 from hosttune.discovery import discover
-from hosttune.discovery.ethtool import parse_module
-from hosttune.discovery.portdetails import read_port_details
+from hosttune.discovery.portdetails import parse_module, read_port_details
 from hosttune.discovery.recording import Recording, write_capture
 from hosttune.discovery.roce import strip_devinfo
 from hosttune.discovery.scrub import Scrub

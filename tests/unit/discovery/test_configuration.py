@@ -11,11 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hosttune.discovery.configuration import configuration_of
-from hosttune.discovery.drivers import read_driver_info
+from hosttune.discovery.configuration import configuration_of, modules_of, read_driver_info
 from hosttune.discovery.evidence import gather
 from hosttune.discovery.recording import Recording
-from hosttune.discovery.smbios import modules_of
 from hosttune.machine.archive import open_root
 from hosttune.machine.live import Machine
 from hosttune.machine.reader import Reader

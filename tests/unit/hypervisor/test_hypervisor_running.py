@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.hypervisor.test_hypervisor import tree
 
-from hosttune.discovery.maps import parse_maps
+from hosttune.discovery.processes import parse_maps
 from hosttune.hypervisor import process_of, read_state, verify_running
 from hosttune.machine.capture import Capture
 from hosttune.machine.system import COMMANDS

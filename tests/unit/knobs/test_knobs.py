@@ -12,9 +12,8 @@ import yaml
 from planhosts import Card, build_host, intent_of
 
 from hosttune.errors import BadInput
-from hosttune.knobs.actions import actions_for
 from hosttune.knobs.files import KNOBS, file_knob, paths_to_read
-from hosttune.knobs.knob import HOST, Knob
+from hosttune.knobs.knob import HOST, Knob, actions_for
 from hosttune.knobs.registry import all_knobs
 from hosttune.machine.scratch import Scratch
 from hosttune.model.host import Host

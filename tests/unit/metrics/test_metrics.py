@@ -16,8 +16,8 @@ from validations import HOSTILE
 
 import hosttune
 from hosttune.metrics import MOST_SERIES, Family, Observed, Point, Run, exposition
+from hosttune.metrics.exposition import MOST_STATUS
 from hosttune.metrics.families import FAMILIES
-from hosttune.metrics.results import MOST_STATUS
 from hosttune.metrics.writing import MOST_LABEL, label_value, written
 from hosttune.model.evidence import STATE, Evidence, Health, KernelEvent
 from hosttune.model.gpu import Gpu

@@ -1,12 +1,11 @@
-"""Guests that change beside others: the order of preference, against trying everything (`batch_brute.best_again`).
-
-The guests do not run. Of one that runs, what it runs on is nobody else's, so it is placed before the others.
-"""
+"""Guests that change beside others: the order of preference, against CP-SAT (`batch_oracle.again`), and that against
+trying everything (`batch_brute.best_again`)."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from fractions import Fraction
 from random import Random
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from batch_brute import Had, best_again
 from batch_facts import Class, asks_of, guest_score, level, room_of
+from batch_oracle import again
 from forcehosts import applied
 from msgspec.structs import replace
 from plan_facts import Json
@@ -28,9 +28,9 @@ from hosttune.planning import plan
 POOLS = {"gpu": "gpus", "nic": "nics"}
 
 
-def host_of(rng: Random) -> Any:
+def host_of(rng: Random, gpus: tuple[int, int] = (2, 5)) -> Any:
     nodes = rng.choice([2, 2, 3])
-    cards = [Card(f"0000:{0x21 + 0x10 * n:02x}:00.0", rng.randrange(nodes), group=n) for n in range(rng.randint(2, 5))]
+    cards = [Card(f"0000:{0x21 + 0x10 * n:02x}:00.0", rng.randrange(nodes), group=n) for n in range(rng.randint(*gpus))]
     cards += [Card(f"0001:{0x11 + n:02x}:00.0", n % nodes, kind="nic", group=50 + n) for n in range(2)]
     cores = [rng.randint(4, 9) for _ in range(nodes)]
     return build_host(nodes=nodes, cores_per_node=cores, threads=2, memory_gib=32, cards=cards)
@@ -45,9 +45,9 @@ def guest_of(rng: Random, name: str) -> Any:
     return {"name": name, **asked}
 
 
-def planned(host: Host, guests: list[Any]) -> tuple[Host, Any]:
-    found = plan(host, Intent.from_json(json.dumps({"version": 1, "guests": guests})))
-    return applied(host, found), json.loads(found.to_json())
+def planned(host: Host, guests: list[Any], running: Sequence[str] = ()) -> tuple[Host, Any]:
+    found = plan(host, Intent.from_json(json.dumps(intent(guests))))
+    return applied(host, found, running=running), json.loads(found.to_json())
 
 
 def node_of(host: Json) -> dict[str, int]:
@@ -85,27 +85,78 @@ def test_the_order_of_preference(seed: int) -> None:
     for name in fixed:
         assert moved(old[name], new[name]) == (0, 0, 0)
     beside = {**document, "guests": [held for name in fixed for held in entries(document, old[name])]}
-    anew: Any = {"version": 1, "guests": [guest for guest in asked if guest["name"] not in fixed]}
-    had = {guest["name"]: had_of(document, old[guest["name"]]) for guest in anew["guests"] if guest["name"] in old}
-    best = best_again(room_of(beside, anew), asks_of(beside, anew), had)
-    if best[0]:  # who is left out is asked elsewhere; it is refused as a whole
-        assert second["unplaced"]
-        return
-    rows = [new[guest["name"]] for guest in anew["guests"] if guest["name"] in new]
-    moves = [moved(old[guest["name"]], guest) for guest in rows if guest["name"] in had]
+    anew = [guest for guest in asked if guest["name"] not in fixed]
+    room, asks, had = room_of(beside, intent(anew)), asks_of(beside, intent(anew)), hads(document, anew, old)
+    best = again(room, asks, had)
+    tried = best_again(room, asks, had)  # all of them or none
+    assert best == tried or (best[0] and tried[0])
+    assert len(second["unplaced"]) == best[0]
+    assert best[0] or reached(document, anew, old, new) == best[1:]  # which guest is left out is not judged by moves
+
+
+@pytest.mark.parametrize("runs", [False, True])
+@pytest.mark.parametrize("seed", sample("more moves", range(300), 8))
+def test_the_order_of_preference_of_more_guests(seed: int, runs: bool) -> None:
+    """As CP-SAT judges it. A guest that runs takes its place first; then nobody gets what its run or its place has."""
+    rng = Random(f"more moves {seed}")
+    document = host_of(rng, (6, 9))
+    guests = [guest_of(rng, name) for name in "abcde"]
+    bare = replace(Host.from_json(json.dumps(document)), in_force=InForce(), guests=())
+    runner = rng.choice("abcde") if runs else ""
+    host, first = planned(bare, guests, running=[runner])
+    old = {guest["name"]: guest for guest in first["guests"]}
+    changed = {*rng.sample(sorted(old), min(len(old), 3)), runner} & old.keys()
+    asked = [guest_of(rng, one["name"]) if one["name"] in changed else one for one in guests if one["name"] in old]
+    asked += [guest_of(rng, "new")]
+    _, second = planned(host, asked)
+    new = {guest["name"]: guest for guest in second["guests"]}
+    anew = [guest for guest in asked if guest["name"] not in {one["name"] for one in guests if one in asked}]
+    stay = old.keys() - {guest["name"] for guest in anew}
+    assert {moved(old[name], new[name]) for name in stay} <= {(0, 0, 0)}
+    held = [row for name in sorted(stay) for row in entries(document, old[name])]
+    turns = [anew]
+    if any(one["name"] == runner for one in anew):
+        turns = [[one for one in anew if (one["name"] == runner) == first_turn] for first_turn in (True, False)]
+    for turn in turns:
+        beside = {**document, "guests": held}
+        best = again(room_of(beside, intent(turn)), asks_of(beside, intent(turn)), hads(document, turn, old))
+        left = {one["guest"] for one in second["unplaced"]} & {guest["name"] for guest in turn}
+        assert len(left) == best[0]
+        assert best[0] or reached(document, turn, old, new) == best[1:]
+        for name in [one["name"] for one in turn if one["name"] == runner or one["name"] in new]:
+            held += entries(document, new.get(name) or old[name], old.get(name))
+
+
+def intent(guests: list[Any]) -> Any:
+    return {"version": 1, "guests": guests}
+
+
+def hads(document: Json, guests: list[Any], old: dict[str, Any]) -> dict[str, Had]:
+    return {guest["name"]: had_of(document, old[guest["name"]]) for guest in guests if guest["name"] in old}
+
+
+def reached(document: Json, asked: list[Any], old: dict[str, Any], new: dict[str, Any]) -> tuple[Any, ...]:
+    """Devices moved, Σ levels, cells and vCPUs moved, and the objective, of the guests that are placed."""
+    rows = [new[guest["name"]] for guest in asked if guest["name"] in new]
+    moves = [moved(old[guest["name"]], guest) for guest in rows if guest["name"] in old]
     devices, cells, vcpus = (sum(column) for column in zip((0, 0, 0), *moves, strict=True))
-    levels = sum(level(document, anew, guest) for guest in rows)
-    cost = sum((guest_score(document, guest) for guest in rows), Fraction(0))
-    assert (len(second["unplaced"]), devices, levels, cells, vcpus, cost) == best
+    levels = sum(level(document, intent(asked), guest) for guest in rows)
+    return devices, levels, cells, vcpus, sum((guest_score(document, guest) for guest in rows), Fraction(0))
 
 
-def entries(host: Json, guest: Any) -> list[Json]:
-    """A guest as guests of a host document: one for each of its cells, because memory is that of one node."""
-    rows = []
-    for cell in guest["cells"]:
-        node = int(cell["host_nodes"])
-        pins = [pin for pin in guest["vcpu_pins"] if node_of(host)[pin["cpus"]] == node]
-        devices = [one["address"] for one in guest["devices"]] if cell is guest["cells"][0] else []
-        rows.append({"name": f"{guest['name']}-{node}", "vcpu_pins": pins, "memory_bytes": cell["memory_bytes"],
-                     "devices": devices, "state": "shut off"})  # fmt: skip
+def entries(host: Json, guest: Any, run: Any = None) -> list[Json]:
+    """A guest as guests of a host document: one for each node of its cells, because memory is that of one node.
+
+    `run`: the places that its run has besides.
+    """
+    places = [guest, *([run] if run else [])]
+    sizes = [{int(cell["host_nodes"]): cell["memory_bytes"] for cell in one["cells"]} for one in places]
+    devices = sorted({device["address"] for one in places for device in one["devices"]})
+    rows: list[dict[str, Any]] = []
+    for node in sorted({node for one in sizes for node in one}):
+        cpus = sorted({pin["cpus"] for one in places for pin in one["vcpu_pins"] if node_of(host)[pin["cpus"]] == node})
+        pins = [{"vcpu": n, "cpus": one} for n, one in enumerate(cpus)]
+        rows.append({"name": f"{guest['name']}-{node}", "vcpu_pins": pins,
+                     "memory_bytes": max(one.get(node, 0) for one in sizes), "devices": [] if rows else devices,
+                     "state": "shut off"})  # fmt: skip
     return rows

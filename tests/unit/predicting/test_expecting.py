@@ -21,7 +21,7 @@ from hosttune.model.topology import CpuModel
 from hosttune.planning import plan
 from hosttune.predicting import Scope, predict
 from hosttune.predicting.expecting import scope_of, with_expectations
-from hosttune.report.expectation import expected_rows, worse_rows
+from hosttune.report.plan import expected_rows, worse_rows
 
 HERE = Path(__file__).resolve().parents[2]
 HOST = discovered()

@@ -35,8 +35,7 @@ from hosttune.report.defined import with_defined
 from hosttune.report.draw.html import page as html_of
 from hosttune.report.picture.guests import GUEST_COLOURS, holders_of
 from hosttune.report.picture.layout import Picture, plan_picture, side_by_side
-from hosttune.report.picture.metrics import SMALL
-from hosttune.report.picture.shapes import Group, Text
+from hosttune.report.picture.shapes import SMALL, Group, Text
 from hosttune.report.picture.style import GUESTS
 from hosttune.report.plan import plan_report
 from hosttune.report.svg import adoption_svg, host_svg, plan_svg, two_plans_svg

@@ -32,8 +32,7 @@ from hosttune.model.text import printable
 from hosttune.model.validation import CheckResult
 from hosttune.model.values import to_json
 from hosttune.report.picture.layout import Picture, picture
-from hosttune.report.picture.metrics import fitted, text_width, wrapped
-from hosttune.report.picture.shapes import SIGN, Group, Line, Rect, Sign, Text
+from hosttune.report.picture.shapes import SIGN, Group, Line, Rect, Sign, Text, fitted, text_width, wrapped
 from hosttune.report.picture.style import GUESTS, ROOT, RULES
 from hosttune.report.svg import host_svg
 

@@ -32,9 +32,8 @@ from hosttune.report.draw.html import page as html_of
 from hosttune.report.heatmaps import STEPS, matrices
 from hosttune.report.outcomes import Mark
 from hosttune.report.page import page_templates
-from hosttune.report.reality import reality
 from hosttune.report.roofline import Roof, intensity, roofline
-from hosttune.report.validation import validation_report
+from hosttune.report.validation import reality, validation_report
 
 ROOT = Path(__file__).parents[3]
 GIB = 1 << 30

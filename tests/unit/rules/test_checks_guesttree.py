@@ -12,7 +12,7 @@ from domain_shapes import SWITCHED, changed, plan_of
 from hosttune.discovery.evidence import gather
 from hosttune.errors import BadInput
 from hosttune.guest import guest_files
-from hosttune.guest.expected import expected, guest_tree
+from hosttune.guest.files import expected, guest_tree
 from hosttune.machine.capture import Capture
 from hosttune.model.evidence import Evidence
 from hosttune.model.guestplan import PLACE, GuestPlan

@@ -25,7 +25,7 @@ from unit.rules.test_checks_portmodules import (
 from unit.rules.test_checks_ports import DEAD_IB, A, ethernet, infiniband, one, rdma
 from unit.rules.test_checks_ports import evidence as ports_evidence
 
-from hosttune.discovery.ethtool import parse_link_modes
+from hosttune.discovery.portdetails import parse_link_modes
 from hosttune.discovery.portinfo import parse_port_info, read_port_info, strip_port_info
 from hosttune.errors import CommandFailed
 from hosttune.machine.capture import Capture

@@ -13,8 +13,7 @@ import pytest
 from unit.rules.test_checks_ports import A, B, ethernet, infiniband, interface, one
 from unit.rules.test_checks_ports import evidence as ports_evidence
 
-from hosttune.discovery.ethtool import parse_link_modes, parse_module
-from hosttune.discovery.portdetails import read_port_details
+from hosttune.discovery.portdetails import parse_link_modes, parse_module, read_port_details
 from hosttune.errors import CommandFailed
 from hosttune.machine.capture import Capture
 from hosttune.machine.reader import Reader

@@ -16,9 +16,8 @@ from bootroots import GRUB_FILES, PAGES, Live, both, entries, info, live, loader
 from hosttune.errors import CommandFailed, Unreadable, WriteFailed
 from hosttune.model.commandline import read_boot_pages, split, text_of, without
 from hosttune.settings.bootloader import STATE, lacking
-from hosttune.settings.bootloaders import LOADER_INFO, boot_loader
 from hosttune.settings.grub import CONFIG, DROP_IN, config_lines
-from hosttune.settings.kernelargs import NOT_STAGED
+from hosttune.settings.kernelargs import LOADER_INFO, NOT_STAGED, boot_loader
 
 # --- GRUB ----------------------------------------------------------------------------------------------------
 

@@ -23,8 +23,8 @@ from hosttune.model.plan import Device
 from hosttune.model.result import Result
 from hosttune.model.values import to_json
 from hosttune.transaction import Options, apply_plan, reapply, recover, revert, status
-from hosttune.transaction.signals import interruptible
 from hosttune.transaction.site import Site
+from hosttune.transaction.writing import interruptible
 
 ANOTHER_BOOT = "22222222-0000-4000-8000-000000000000"
 LATENCY = "sys/devices/system/cpu/cpu{}/power/pm_qos_resume_latency_us"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hosttune.journal import Header, Record, Transaction
 from hosttune.journal.force import fold, plan_in_force, standings
-from hosttune.knobs.actions import make_action
+from hosttune.knobs.knob import make_action
 from hosttune.model.force import InForce
 from hosttune.model.host import Host
 from hosttune.model.intent import GuestIntent, Intent

@@ -16,8 +16,7 @@ from hosttune.errors import Refused
 from hosttune.journal import JournalFailed, Store
 from hosttune.knobs.registry import all_knobs
 from hosttune.model.result import Result
-from hosttune.settings.function import OfFunction
-from hosttune.settings.setting import BOOT, GUEST_STAGE, START_STAGE
+from hosttune.settings.setting import BOOT, GUEST_STAGE, START_STAGE, OfFunction
 from hosttune.transaction import Options, apply_plan, reapply, recover, revert, status
 from hosttune.transaction.keeping import Keeping, Kept, keep, knob_to_keep
 from hosttune.transaction.site import Site, writable_store
