@@ -152,7 +152,7 @@ def entries(host: Json, guest: Any, run: Any = None) -> list[Json]:
     places = [guest, *([run] if run else [])]
     sizes = [{int(cell["host_nodes"]): cell["memory_bytes"] for cell in one["cells"]} for one in places]
     devices = sorted({device["address"] for one in places for device in one["devices"]})
-    rows: list[tuple[object, ...]] = []
+    rows: list[dict[str, Any]] = []
     for node in sorted({node for one in sizes for node in one}):
         cpus = sorted({pin["cpus"] for one in places for pin in one["vcpu_pins"] if node_of(host)[pin["cpus"]] == node})
         pins = [{"vcpu": n, "cpus": one} for n, one in enumerate(cpus)]
