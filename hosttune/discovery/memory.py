@@ -16,7 +16,7 @@ from hosttune.machine.reader import Reader, number
 from hosttune.model import sysfs
 from hosttune.model.host import HugePages, Hugetlbfs, MemorySettings, NumaNode
 from hosttune.model.limits import check_count
-from hosttune.model.problems import MEMORY_UNSURE, PAGES_UNSURE
+from hosttune.model.problems import PAGES_UNSURE
 from hosttune.model.values import MAX_SIZE, CpuSet, format_size
 from hosttune.settings.memory import Ksm, NumaBalancing, Thp
 
@@ -67,7 +67,7 @@ def read_nodes(reader: Reader) -> tuple[NumaNode, ...]:
     sizes = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
     if total and len(sizes) == len(nodes) and abs(sum(sizes) - total) > total // 10:
         why = f"the nodes hold {format_size(sum(sizes))}, /proc/meminfo says {format_size(total)}: nodes kept as read"
-        reader.problem(MEMORY_UNSURE, _NODES, why)
+        reader.problem("node memory contradicts the total", _NODES, why)
     _compare_pages(reader, nodes)
     return nodes
 
