@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from hosttune.cli.commands import with_options
 from hosttune.cli.fleetrun import inventory_options
 from hosttune.cli.output import FORMATS, emit_report, exiting, shown, tell, write
-from hosttune.cluster.between import EndedRun
 from hosttune.errors import BadInput, Refused
 from hosttune.model.collective import CollectiveReport
 from hosttune.model.pairs import PairsReport
 from hosttune.model.values import Value
+
+if TYPE_CHECKING:
+    from hosttune.cluster.between import EndedRun
 
 J = TypeVar("J", bound="Value")
 
