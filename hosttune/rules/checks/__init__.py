@@ -83,6 +83,9 @@ def _findings(check: Check, evidence: Evidence) -> Iterator[Finding]:
     if check.for_guests and (without := without_use(evidence)) is not None:
         yield without
         return
+    if not set(check.facts).isdisjoint(evidence.not_captured):
+        yield Finding("not in this capture", outcome="skip")
+        return
     try:
         for subject, thing in check.each(evidence) if check.each else ((HOST, None),):
             yield from check.findings(On(evidence, check, subject, thing))

@@ -270,11 +270,6 @@ def lacks(evidence: Evidence, *paths: str) -> bool:
     return all(path in evidence.absent or path.rpartition("/")[0] in evidence.absent for path in paths)
 
 
-def not_in_capture(evidence: Evidence, field: str) -> bool:
-    """Return whether a field of Evidence is newer than the capture: a check that needs it does not apply to it."""
-    return field in evidence.not_captured
-
-
 def as_root(evidence: Evidence) -> str:
     """Return the hint how to read PCI configuration space that was not read."""
     return AS_ROOT if evidence.complete else RECORD

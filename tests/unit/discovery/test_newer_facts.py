@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 from unit.machine.test_manifest import live, repacked, unpacked
 
 from hosttune.discovery import discover
@@ -14,7 +15,8 @@ from hosttune.machine.archive import open_root
 from hosttune.machine.reader import Reader
 from hosttune.machine.sealing import seal
 from hosttune.machine.system import COMPLETE, System
-from hosttune.rules.checks.facts import not_in_capture
+from hosttune.rules.checks import on, results_of
+from hosttune.rules.engine import Finding
 
 NEWER = FactReader("clocks", "clocks", "read_clocks", since=FACTS + 1)
 
@@ -32,8 +34,21 @@ def test_a_capture_lacks_what_is_newer_and_a_machine_nothing(tmp_path: Path) -> 
     machine.facts = None
     assert newer_of(machine) == ()
     assert newer_of(Recording(machine)) == ()
-    evidence = gather(capture)
-    assert not any(not_in_capture(evidence, reader.field) for reader in READERS)
+    assert gather(capture).not_captured == ()
+
+
+@on.check("toy", title="Clocks", about="the host", why="a test", source="a test", facts=("clocks",))
+def toy(scene: on.On) -> Finding:
+    """A check that needs a newer fact."""
+    return scene.passed("known") if scene.need(scene.evidence.clocks, "clocks") else scene.failed("none")
+
+
+def test_a_check_of_a_newer_fact_is_skipped_in_an_older_capture_and_unknown_on_a_machine_without_it() -> None:
+    evidence = gather(live())
+    old = msgspec.structs.replace(evidence, clocks=None, not_captured=("clocks",))
+    lost = msgspec.structs.replace(evidence, clocks=None)
+    assert [(one.outcome, one.actual) for one in results_of(toy, old)] == [("skip", "not in this capture")]
+    assert [one.outcome for one in results_of(toy, lost)] == ["unknown"]
 
 
 def test_a_capture_without_the_mark_is_of_the_oldest_and_stays_it(tmp_path: Path) -> None:
