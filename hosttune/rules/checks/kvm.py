@@ -56,7 +56,8 @@ def interrupt_virtualisation(on: On) -> Finding:
     on = on.reading(switch.path)
     modules = {module.name: module.parameters for module in host.platform.modules} if host.platform else {}
     loaded = f"{switch.module} is not loaded: no guest runs on KVM"
-    shown = on.need(modules.get(switch.module), switch.module, f"/sys/module/{switch.module}", skip=loaded)
+    on.need(switch.module in modules or None, switch.module, f"/sys/module/{switch.module}", skip=loaded)
+    shown = on.need(modules[switch.module], f"the parameters of {switch.module}", f"/sys/module/{switch.module}")
     without = f"this {switch.module} shows switches and no {switch.parameter} among them"
     value = on.need(shown.get(switch.parameter), switch.parameter, switch.path, skip=without).strip()
     actual = f"{switch.parameter} is {value}"
