@@ -80,11 +80,11 @@ def results_of(check: Check, evidence: Evidence) -> Sequence[CheckResult]:
 
 
 def _findings(check: Check, evidence: Evidence) -> Iterator[Finding]:
-    if check.for_guests and (without := without_use(evidence)) is not None:
-        yield without
-        return
     if not set(check.facts).isdisjoint(evidence.not_captured):
         yield Finding("not in this capture", outcome="skip")
+        return
+    if check.for_guests and (without := without_use(evidence)) is not None:
+        yield without
         return
     try:
         for subject, thing in check.each(evidence) if check.each else ((HOST, None),):
