@@ -226,7 +226,6 @@ DOORS = {
     *(f"journal/{name}.py" for name in ("state", "jsonlines", "store")),
     "discovery/recording.py",
     *("cluster/collective/launch.py", "cluster/collective/child.py"),  # the processes that measure
-    "transaction/signals.py",  # signals of its own process
 }
 CHANGES = re.compile(
     r"\bos\.(write|pwrite|open|unlink|remove|rename|replace|mkdir|makedirs|rmdir|removedirs|symlink|link|truncate"

@@ -42,6 +42,7 @@ ROOMS = frozenset(
         "capture.py",
         "scratch.py",
         "archive.py",
+        "sealing.py",
         "recording.py",
         "state.py",
         "files.py",

@@ -6,6 +6,7 @@ import math
 
 from hosttune.gpu import hints_for, vendor_of
 from hosttune.gpu.knobs import ECC
+from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
 from hosttune.rules.checks.data import table
 from hosttune.rules.checks.facts import wanted
@@ -160,11 +161,9 @@ def by_rate(on: On, address: str, count: int, text: str, expected: str, hint: st
     health, device = on.evidence.health, on.host.index.pci.get(address)
     link = device.link if device else None
     up = on.need((health.uptime_seconds if health else None) or None, f"{count} errors; the uptime", "/proc/uptime")
-    folder = f"/sys/bus/pci/devices/{address}"
-    speed = on.need(
-        link.speed_gts if link else None, f"{count} errors; the link's speed", f"{folder}/current_link_speed"
-    )
-    width = on.need(link.width if link else None, f"{count} errors; the link's width", f"{folder}/current_link_width")
+    speed_file, width_file = (sysfs.function(address, f"current_link_{name}") for name in ("speed", "width"))
+    speed = on.need(link.speed_gts if link else None, f"{count} errors; the link's speed", speed_file)
+    width = on.need(link.width if link else None, f"{count} errors; the link's width", width_file)
     allowed, rate = errors_allowed(speed, width), count / max(up / 60, 1.0)
     text = text.replace("{rate}", f"{rate:.2g}")
     if allowed is None:
