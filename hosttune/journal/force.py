@@ -99,6 +99,8 @@ def standings(transactions: Iterable[Transaction], setting_of: SettingOf) -> Sta
             for record in transaction.records:
                 take = _set if record.change == "set" else _put_back
                 take(transaction, record, setting_of(record), force, dropped, left)
+            if transaction.goes_on and not transaction.is_open:
+                dropped.clear()  # nothing wants these any more
     return Standings(*(tuple(_grouped(parts, setting_of)) for parts in (force, dropped, left)))
 
 

@@ -68,15 +68,12 @@ def _settle() -> dict[str, str]:
     from hosttune.transaction.rollback import settle
 
     site = _site(Machine(), None)
-    outcomes: dict[str, str] = {}
-    for transaction in site.transactions():
-        if transaction.state == "applied":
-            journal = site.store.reopen(transaction)
-            undone, _ = settle(site.system, journal, transaction, lambda text: None, same_boot=True)
-            journal.close()
-            records = {record.step: f"{record.kind} {record.target}" for record in transaction.records}
-            outcomes |= {records[step]: made.outcome for step, made in undone.items()}
-    return outcomes
+    newest = site.transactions()[-1]  # earlier ones are taken back: that left journals of their own
+    journal = site.store.reopen(newest)
+    undone, _ = settle(site.system, journal, newest, lambda text: None, same_boot=True)
+    journal.close()
+    records = {record.step: f"{record.kind} {record.target}" for record in newest.records}
+    return {records[step]: made.outcome for step, made in undone.items()}
 
 
 # --- cuts ----------------------------------------------------------------------------------------------------

@@ -124,6 +124,7 @@ def test_ignored_and_not_needed_is_told_and_the_rest_goes_on(cli: Cli, plan: Pat
     assert outcomes(again)["energy-preference:cpus 1-11,97-107"] == "ignored"
     assert cli.json("status")["drift"] == []
     assert cli("revert", "--yes")[0] == 0
+    assert cli.json("status")["entries"] == []
 
 
 def test_ignored_and_needed_is_taken_back(cli: Cli, plan: Path, tmp_path: Path) -> None:

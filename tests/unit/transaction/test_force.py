@@ -97,6 +97,18 @@ def test_what_a_revert_left_alone_is_not_in_force_and_is_known() -> None:
     assert (left.record.target, left.record.old) == ("cpus 1", "powersave")
 
 
+def test_what_changed_nothing_is_told_until_everything_is_taken_back() -> None:
+    first = transaction(
+        1, record(1, "0-1", "powersave", "performance"), record(2, "2", "a", "b", outcome="ignored", after="a")
+    )
+    (told,) = standings((first,), setting_of_record).dropped
+    assert told.record.target == "cpus 2"
+    back = record(1, "0-1", "performance", "powersave", change="back", outcome="reverted", after="powersave")
+    revert = transaction(2, back, verb="revert", state="reverted")
+    assert standings((first, revert), setting_of_record).dropped == ()
+    assert standings((first, transaction(2, back)), setting_of_record).dropped != ()
+
+
 def test_an_interrupted_apply_does_not_count_and_its_rollback_puts_a_way_back_again() -> None:
     first = transaction(1, record(1, "0-1", "powersave", "performance"))
     back = record(1, "0-1", "performance", "powersave", change="back", outcome="reverted", after="powersave")
