@@ -156,7 +156,8 @@ def _applied(on: On) -> Result:
 def pending_reboot(on: On) -> Finding:
     """Check for settings that were staged for the next boot and do not have effect yet."""
     applied = _applied(on)
-    waiting = [entry.action for entry in applied.entries if entry.outcome == "pending"]
+    pending = [entry for entry in applied.entries if entry.outcome == "pending"]
+    waiting = [entry.action for entry in pending if entry.when is None]  # a reboot is not what the others wait for
     if not waiting and not applied.reboot_required:
         return on.passed("all staged arguments are in force")
     if by_hand := [entry.action for entry in applied.entries if entry.is_unstaged]:
@@ -199,7 +200,7 @@ def _in_force(on: On, applied: Result) -> Finding:
         return on.failed(text, "hosttune recover", unfinished.journal, expected=expected)
     conflicts = [entry.action for entry in applied.entries if entry.outcome == "conflict"]
     short = [entry.action for entry in applied.entries if entry.outcome in ("clamped", "ignored", "stuck", "failed")]
-    number = sum(not entry.is_unstaged and entry.outcome not in _NOT_IN_FORCE for entry in applied.entries)
+    number = sum(not entry.waits and entry.outcome not in _NOT_IN_FORCE for entry in applied.entries)
     kept = number - len(applied.drift)
     if conflicts:
         text = f"{kept} in force; not reverted, since something else had changed it: {listed(conflicts)}"

@@ -575,6 +575,7 @@ def test_module_options() -> None:
 # --- what was applied ----------------------------------------------------------------------------------------
 
 DONE = Entry(action="thp:x", outcome="done")
+LATER = Entry(action="hugepages:x", outcome="pending", want=1, after=2, when="after-stop")  # waits for no reboot
 
 
 @pytest.mark.parametrize(
@@ -588,6 +589,7 @@ DONE = Entry(action="thp:x", outcome="done")
             "fail",
             "pass",
         ),
+        (Result(verb="status", entries=(DONE, LATER)), "pass", "pass"),
         (Result(verb="status", reboot_required=True), "fail", "pass"),
         (Result(verb="status", entries=(Entry(action="hugepages:x", outcome="clamped"),)), "pass", "warn"),
         (
