@@ -85,17 +85,16 @@ def rehearsals(results: str, verb: str, run: str, hosts: Sequence[str]) -> Itera
 
     Only one document is in memory at a time. Hosts without an answer of this run are left out; the report lists them.
     """
+    import hashlib
+
+    from hosttune.model.values import to_json
+
     alike: dict[bytes, list[str]] = {}
     for host in hosts:
         found = _document(Result, results, host, verb, run, check=True)
         if found is not None:
-            import hashlib
-
-            from hosttune.model.values import to_json
-
-            alike.setdefault(
-                hashlib.sha256(to_json(msgspec.structs.replace(found, host=None)).encode()).digest(), []
-            ).append(host)
+            key = hashlib.sha256(to_json(msgspec.structs.replace(found, host=None)).encode()).digest()
+            alike.setdefault(key, []).append(host)
     for members in alike.values():
         found = _document(Result, results, members[0], verb, run, check=True)
         if found is not None:

@@ -136,15 +136,11 @@ def _put_back(
     if record.undone in ("reverted", "already"):
         return
     after, new = (setting.parts(freeze(value)) for value in (record.after, record.new))
-    known_parts = {key: force.get(key) or left.get(key) for key, _ in _keys_of(setting, record.new)}
-    back = {
-        key
-        for key, name in _keys_of(setting, record.new)
-        if (known := known_parts[key]) and after.get(name) == freeze(known.old) == new.get(name)
-    }
-    if not isinstance(setting, Divisible) and len(back) < len(known_parts):
+    parts = [(key, name, force.get(key) or left.get(key)) for key, name in _keys_of(setting, record.new)]
+    back = {key for key, name, known in parts if known and after.get(name) == freeze(known.old) == new.get(name)}
+    if not isinstance(setting, Divisible) and len(back) < len(parts):
         back = set()  # it is written as a whole
-    for key, known in known_parts.items():
+    for key, _, known in parts:
         if known is None:
             continue
         if record.outcome in ("done", "already", "reverted") or (record.outcome == "conflict" and key in back):

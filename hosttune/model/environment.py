@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from hosttune.model.values import Document, Value
 
 VERDICTS = ("harmful", "useless", "right", "unknown")  # worst first
 Verdict = Literal["harmful", "useless", "right", "unknown"]
+# Outcome of a rule -> its word in this document.
+VERDICT_OF: Mapping[str, Verdict] = {"fail": "harmful", "warn": "useless", "pass": "right", "unknown": "unknown"}
+OUTCOME_OF = {verdict: outcome for outcome, verdict in VERDICT_OF.items()}
 
 
 class EnvironmentLine(Value, frozen=True, kw_only=True):

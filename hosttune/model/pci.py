@@ -160,7 +160,7 @@ class PciDevice(Value, frozen=True, kw_only=True):
         """Whether VFIO opens the group of a function with this driver: none, a stub, a port's, a VFIO driver or a
         variant of it, such as mlx5_vfio_pci (Documentation/driver-api/vfio).
         """
-        return self.driver in (None, "pci-stub", "pcieport") or "vfio" in self.driver
+        return self.driver in (None, "pci-stub", "pcieport") or for_vfio(self.driver)
 
     @property
     def ids(self) -> str | None:
@@ -209,3 +209,8 @@ class PciDevice(Value, frozen=True, kw_only=True):
     def is_nvme(self) -> bool:
         """Whether it is an NVMe controller (class 01 08)."""
         return (self.class_code or "").startswith(pciclass.NVME)
+
+
+def for_vfio(driver: str | None) -> bool:
+    """Return whether a driver is for guests' devices: vfio-pci or a variant (mlx5_vfio_pci, nvgrace_gpu_vfio_pci)."""
+    return driver is not None and "vfio" in driver

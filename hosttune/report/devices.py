@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from hosttune.model.host import Gpu, Host, Link, Nic, Nvme, PciDevice
 from hosttune.model.index import DeviceIndex
+from hosttune.model.pci import for_vfio
 from hosttune.model.text import count
 from hosttune.model.values import Value, format_size, grouped, slot_of
 from hosttune.report.branch import Branch
@@ -208,7 +209,7 @@ def _group(device: PciDevice, groups: bool) -> str:
 def _vfs(index: Shown, device: PciDevice) -> str:
     if not device.sriov_total_vfs or not (device.sriov_vfs or device.virtfns):
         return ""
-    passed = sum(1 for vf in device.virtfns if vf in index.pci and "vfio" in (index.pci[vf].driver or ""))
+    passed = sum(1 for vf in device.virtfns if vf in index.pci and for_vfio(index.pci[vf].driver))
     text = (
         f"{device.sriov_vfs if device.sriov_vfs is not None else len(device.virtfns)} of {device.sriov_total_vfs} VFs"
     )

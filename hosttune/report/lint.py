@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hosttune.model.environment import VERDICTS, EnvironmentLine, JudgedEnvironment
+from hosttune.model.environment import OUTCOME_OF, VERDICTS, EnvironmentLine, JudgedEnvironment
 from hosttune.model.lint import LEVEL_WORDS, LEVELS, LintFinding
 from hosttune.model.text import count
 from hosttune.model.validation import CheckResult, Outcome, severity
@@ -14,7 +14,6 @@ from hosttune.report.outcomes import Mark
 from hosttune.rules.lint import LintRule
 
 _MARKS = {"error": "fail", "warn": "warn", "info": "skip"}
-_VERDICTS = {"harmful": "fail", "useless": "warn", "right": "pass", "unknown": "unknown"}
 
 
 def lint_report(
@@ -96,7 +95,7 @@ def environment_report(found: JudgedEnvironment, where: str) -> Report:
                 heading="Variables",
                 columns=("verdict", "line", "variable", "why", "source"),
                 rows=tuple(
-                    (Mark(_VERDICTS[one.verdict], one.verdict), str(one.line), _said(one), one.why, one.source or "")
+                    (Mark(OUTCOME_OF[one.verdict], one.verdict), str(one.line), _said(one), one.why, one.source or "")
                     for one in found.lines
                 ),
                 styles={"variable": "mono", "line": "num"},

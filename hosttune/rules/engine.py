@@ -42,6 +42,11 @@ class NoValue(Exception):
         self.finding = finding
 
 
+def inapplicable(why: str) -> NoValue:
+    """Return what ends a rule that does not apply here: it is skipped, with the reason."""
+    return NoValue(Finding(why, outcome="skip"))
+
+
 @dataclass(frozen=True)
 class Need(Generic[Scene]):
     """A fact without which a rule cannot judge: why it cannot, and whether the fact is known."""

@@ -20,8 +20,8 @@ from hosttune.machine.system import System
 from hosttune.model.collective import CollectiveJob, Library, Member, Place, Wiring
 from hosttune.model.host import Host
 from hosttune.model.jsontext import plain_json
+from hosttune.model.pci import for_vfio
 from hosttune.predicting.shape import of_host
-from hosttune.rules.checks.facts import for_vfio
 
 _LOOK_SECONDS = 120.0
 _ANYWHERE = "192.0.2.1"  # TEST-NET-1 (RFC 5737): where it leads, the default route leads

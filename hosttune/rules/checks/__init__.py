@@ -8,6 +8,7 @@ device that one of them should show and does not is not passed. For a running gu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 
 from hosttune.model.evidence import Evidence
 from hosttune.model.validation import CheckResult
@@ -54,6 +55,7 @@ FAMILIES: tuple[str, ...] = (
 )
 
 
+@cache
 def checks(inside: bool = False) -> tuple[Check, ...]:
     """Return every check; with `inside`, only the checks that make sense inside a guest."""
     return tuple(check for check in rules_of(__name__, FAMILIES, Check) if check.inside or not inside)

@@ -10,9 +10,10 @@ from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import NvSwitch
+from hosttune.model.pci import for_vfio
 from hosttune.rules.checks import subjects
 from hosttune.rules.checks.data import table
-from hosttune.rules.checks.facts import HOST, accelerators, for_vfio, lacks
+from hosttune.rules.checks.facts import HOST, accelerators, lacks
 from hosttune.rules.checks.gpufacts import by_driver, complete, fact, gpu_check
 from hosttune.rules.checks.nvlinks import stays_in_mig
 from hosttune.rules.checks.on import On, check

@@ -10,7 +10,7 @@ from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
 from hosttune.rules.checks.facts import LIST_PCI, lacks, listed
 from hosttune.rules.checks.on import On, check
-from hosttune.rules.engine import Finding, NoValue
+from hosttune.rules.engine import Finding, NoValue, inapplicable
 
 
 def _bridges(evidence: Evidence) -> Iterator[tuple[str, PciDevice]]:
@@ -20,7 +20,7 @@ def _bridges(evidence: Evidence) -> Iterator[tuple[str, PciDevice]]:
         raise NoValue(Finding(outcome="unknown", text="no PCI function was read", remedy=LIST_PCI))
     if not has_bridges(host.pci):
         why = "no GPU here whose NVSwitches are reached through ConnectX functions"
-        raise NoValue(Finding(outcome="skip", text=why))
+        raise inapplicable(why)
     is_bridge = {nic.address: nic.fabric_bridge for nic in host.nics}
     candidates = [device for device in host.pci if may_be_bridge(device)]
     known = [device for device in candidates if is_bridge.get(device.address)]

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from hosttune.gpu import nvswitches, vendor_of
 from hosttune.model.evidence import Evidence
 from hosttune.model.fabricmanager import FabricManager
+from hosttune.model.pci import for_vfio
 from hosttune.rules.checks.data import table
-from hosttune.rules.checks.facts import HOST, RECORD, accelerators, driver_unread, for_vfio, listed, why_switches_exist
+from hosttune.rules.checks.facts import HOST, RECORD, accelerators, driver_unread, listed, why_switches_exist
 from hosttune.rules.checks.gpufacts import function, module_version
 from hosttune.rules.checks.on import On, check
-from hosttune.rules.engine import Finding, NoValue
+from hosttune.rules.engine import Finding, inapplicable
 
 _GUIDE = "NVIDIA, Fabric Manager for NVIDIA NVSwitch systems, user guide"
 _MODES = {
@@ -26,10 +27,10 @@ def _managed(evidence: Evidence) -> Iterator[tuple[str, FabricManager]]:
     host = evidence.host
     if host.nvswitches and all(for_vfio(switch.driver) for switch in host.nvswitches):
         why = "all NVSwitches are on vfio-pci: it runs in the guest that has them"
-        raise NoValue(Finding(outcome="skip", text=why))
+        raise inapplicable(why)
     held = host.nvswitches or why_switches_exist(evidence) is not None
     if not held and host.hypervisor:
-        raise NoValue(Finding(outcome="skip", text="no NVSwitch in this guest: it runs on the host"))
+        raise inapplicable("no NVSwitch in this guest: it runs on the host")
     bridged = table("boards")["bridged"]["gpus"]
     if held or any(host.index.device_id(gpu.address) in bridged for gpu in accelerators(host)):
         yield HOST, evidence.fabric_manager or FabricManager()

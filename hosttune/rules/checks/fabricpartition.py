@@ -10,7 +10,7 @@ from hosttune.model.evidence import Evidence
 from hosttune.rules.checks.facts import RUNNING, accelerators
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.checks.subjects import nothing_given
-from hosttune.rules.engine import Finding, NoValue
+from hosttune.rules.engine import Finding, inapplicable
 
 
 def _guests_on_it(evidence: Evidence) -> Iterator[tuple[str, Mapping[str, int | None]]]:
@@ -25,11 +25,11 @@ def _guests_on_it(evidence: Evidence) -> Iterator[tuple[str, Mapping[str, int | 
         for gpu in accelerators(host)
     )
     if not having and not modules and lacking and accelerators(host):
-        raise NoValue(Finding(outcome="skip", text="no GPU here is on an NVSwitch fabric"))
+        raise inapplicable("no GPU here is on an NVSwitch fabric")
     if not having:
         nothing_given(evidence, "no running guest has GPUs of an NVSwitch fabric")
     if host.fabric is not None and host.fabric.mode == 0 and not host.fabric.partitions:
-        raise NoValue(Finding(outcome="skip", text="mode 0 has no partitions (see fabric-manager-mode)"))
+        raise inapplicable("mode 0 has no partitions (see fabric-manager-mode)")
     yield from having.items()
 
 

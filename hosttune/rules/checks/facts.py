@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hosttune.gpu import maker_of
-from hosttune.inventory.pcielink import SOFTWARE as SOFTWARE
 from hosttune.model import pciclass, platform, sysfs
 from hosttune.model.evidence import LIBVIRT_ANSWER, Evidence
 from hosttune.model.gpu import OTHER, Gpu
 from hosttune.model.host import Host, Nic, Nvme, NvSwitch, PciDevice, RunningGuest, SeenDevice
 from hosttune.model.listing import some
+from hosttune.model.pci import for_vfio
 from hosttune.model.plan import PlannedGuest
 from hosttune.model.problems import LIST_UNREAD, OUTSIDE
 from hosttune.model.values import CpuSet, address_key, grouped, parse_cpus
@@ -116,11 +116,6 @@ def holders(evidence: Evidence) -> dict[str, tuple[str, ...]]:
         known.setdefault(name, tuple(device.address for device in guest.devices))
     found = grouped((address, name) for name, devices in known.items() for address in devices)
     return {address: tuple(dict.fromkeys(names)) for address, names in found.items()}
-
-
-def for_vfio(driver: str | None) -> bool:
-    """Return whether a driver is for guests' devices: vfio-pci or a variant (mlx5_vfio_pci, nvgrace_gpu_vfio_pci)."""
-    return driver is not None and "vfio" in driver
 
 
 def given(evidence: Evidence) -> tuple[PciDevice, ...]:

@@ -11,8 +11,9 @@ from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import PciDevice
+from hosttune.model.pci import for_vfio
 from hosttune.rules.checks.data import table
-from hosttune.rules.checks.facts import accelerators, for_vfio, lacks
+from hosttune.rules.checks.facts import accelerators, lacks
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.checks.subjects import gpus
 from hosttune.rules.engine import Finding, NoValue

@@ -9,7 +9,8 @@ from hosttune.gpu import hints_for, vendor_of
 from hosttune.gpu.vendor import Partitioning
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
-from hosttune.rules.checks.facts import accelerators, for_vfio
+from hosttune.model.pci import for_vfio
+from hosttune.rules.checks.facts import accelerators
 from hosttune.rules.checks.gpufacts import by_driver, fact, function, others_of_model
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding

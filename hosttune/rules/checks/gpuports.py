@@ -9,8 +9,9 @@ from hosttune.gpu import hints_for, vendor_of
 from hosttune.gpu.vendor import Ports
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu, GpuPort
+from hosttune.model.pci import for_vfio
 from hosttune.model.values import CpuSet
-from hosttune.rules.checks.facts import RECORD, accelerators, for_vfio
+from hosttune.rules.checks.facts import RECORD, accelerators
 from hosttune.rules.checks.gpufacts import function
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding

@@ -7,7 +7,8 @@ from hosttune.gpu.knobs import POWER_LIMIT
 from hosttune.gpu.vendor import Vendor
 from hosttune.model import sysfs
 from hosttune.model.gpu import Gpu
-from hosttune.rules.checks.facts import RECORD, for_vfio, lacks, wanted
+from hosttune.model.pci import for_vfio
+from hosttune.rules.checks.facts import RECORD, lacks, wanted
 from hosttune.rules.checks.gpufacts import by_driver, complete, fact, function, gpu_check, module_version, reset_hint
 from hosttune.rules.checks.on import On
 from hosttune.rules.engine import Finding

@@ -10,7 +10,7 @@ from hosttune.model.evidence import UNLIMITED, Evidence, RdmaAccess
 from hosttune.model.guestplan import OWN_FILES, UCX_FILE, ExpectedLibrary
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.checks.subjects import guest_plan
-from hosttune.rules.engine import Finding, NoValue
+from hosttune.rules.engine import Finding, NoValue, inapplicable
 
 _DMABUF = (5, 12)  # Linux: dma-buf of other drivers in RDMA memory regions (ib_umem_dmabuf)
 _AGAIN = (
@@ -23,7 +23,7 @@ def _files(evidence: Evidence) -> Iterator[tuple[str, ExpectedLibrary]]:
     """Yield the library's settings file, and that of UCX's devices if the guest's plan names NICs."""
     library = guest_plan(evidence).library
     if library is None:
-        raise NoValue(Finding(outcome="skip", text="its plan has no settings for a collectives library"))
+        raise inapplicable("its plan has no settings for a collectives library")
     yield library.path, library
     if library.nics:
         yield UCX_FILE, library
@@ -108,7 +108,7 @@ def _nics(evidence: Evidence) -> tuple[str, ...]:
     plan = evidence.guest_plan
     if plan is None or plan.library is None or not plan.library.nics:
         why = "no plan of a guest is here that names NICs for a collectives library"
-        raise NoValue(Finding(outcome="skip", text=why))
+        raise inapplicable(why)
     return plan.library.nics
 
 

@@ -8,17 +8,9 @@ from hosttune.domain.expectedguest import ExpectedGuest
 from hosttune.domain.guestdiff import ELSEWHERE, MISSING, OWN_PART, compare_memory, compare_threads, vcpu_of
 from hosttune.model.evidence import Evidence, GuestProcess
 from hosttune.model.host import Host, RunningGuest
+from hosttune.model.pci import for_vfio
 from hosttune.model.values import CpuSet
-from hosttune.rules.checks.facts import (
-    AS_LIBVIRT,
-    RUNNING,
-    accelerators,
-    for_vfio,
-    listed,
-    online,
-    only_node,
-    undefined,
-)
+from hosttune.rules.checks.facts import AS_LIBVIRT, RUNNING, accelerators, listed, online, only_node, undefined
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.checks.subjects import guests
 from hosttune.rules.engine import Finding

@@ -13,7 +13,7 @@ from hosttune.rules.checks.facts import AS_LIBVIRT, guests_known, listed, planne
 from hosttune.rules.checks.guestplacement import FORMATDOMAIN, PLACE, started, with_definition
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.checks.subjects import guests
-from hosttune.rules.engine import Finding, NoValue
+from hosttune.rules.engine import Finding, NoValue, inapplicable
 
 
 @check(
@@ -51,7 +51,7 @@ def _planned(evidence: Evidence) -> Iterator[tuple[str, _Planned]]:
     for plan in evidence.plans:
         plans |= {adopted.name: ExpectedGuest.of_adoption(adopted) for adopted in plan.adoptions}
     if not plans:
-        raise NoValue(Finding(outcome="skip", text="no applied plan has a guest"))
+        raise inapplicable("no applied plan has a guest")
     if guests_known(evidence) is None and not evidence.host.guests:
         raise NoValue(Finding(outcome="unknown", text="which guests there are is unknown"))
     known = {guest.name: guest for guest in evidence.host.guests or ()}

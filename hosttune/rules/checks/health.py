@@ -9,8 +9,9 @@ from hosttune.model import sysfs
 from hosttune.model.evidence import STATE, Evidence, Health, KernelEvent
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Nvme, PciDevice
+from hosttune.model.pci import for_vfio
 from hosttune.rules.checks.data import table
-from hosttune.rules.checks.facts import RECORD, accelerators, for_vfio, lacks, listed, model_of
+from hosttune.rules.checks.facts import RECORD, accelerators, lacks, listed, model_of
 from hosttune.rules.checks.gpumemory import by_rate
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding

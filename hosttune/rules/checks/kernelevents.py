@@ -10,13 +10,14 @@ from collections.abc import Iterator
 
 from hosttune.gpu import vendor_of
 from hosttune.model.evidence import Evidence, Health, KernelEvent
+from hosttune.model.pci import for_vfio
 from hosttune.model.values import format_size, grouped
 from hosttune.rules.checks import subjects
 from hosttune.rules.checks.data import table
-from hosttune.rules.checks.facts import HOST, accelerators, for_vfio, listed, refused
+from hosttune.rules.checks.facts import HOST, accelerators, listed, refused
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.checks.xids import rulings
-from hosttune.rules.engine import Finding, NoValue
+from hosttune.rules.engine import Finding, inapplicable
 
 _EDAC = "/sys/devices/system/edac/mc"
 _CLEAN = "none since boot"
@@ -88,7 +89,7 @@ def _with_xids(evidence: Evidence) -> Iterator[tuple[str, _Events]]:
     logging = [gpu.address for gpu in gpus if (vendor := vendor_of(gpu.vendor)) is not None and vendor.fabric]
     events = _by_address(evidence, "xid", "lost")
     if gpus and not logging and not events:
-        raise NoValue(Finding(outcome="skip", text="no GPU here that logs XIDs"))
+        raise inapplicable("no GPU here that logs XIDs")
     yield from ((address, events.get(address, [])) for address in dict.fromkeys([*logging, *events]))
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from hosttune.inventory.pcielink import SOFTWARE
 from hosttune.model import sysfs
 from hosttune.model.evidence import OF_REGISTER, UNREAD_STATEMENT, Evidence
 from hosttune.model.host import PciDevice, RunningGuest
+from hosttune.model.pci import for_vfio
 from hosttune.model.quarantine import DeviceRecord
 from hosttune.model.starts import REGISTER, SIGNED, unread_register
 from hosttune.model.values import grouped
@@ -15,10 +17,8 @@ from hosttune.model.verification import Verification
 from hosttune.rules.checks.facts import (
     RECORD,
     RUNNING,
-    SOFTWARE,
     accelerators,
     driver_unread,
-    for_vfio,
     guests_known,
     holders,
     lacks,
@@ -28,7 +28,7 @@ from hosttune.rules.checks.facts import (
 )
 from hosttune.rules.checks.memory import WHO_IS_RIGHT, missing_pages, page_count_uncertain, unread_pools
 from hosttune.rules.checks.on import On, check
-from hosttune.rules.engine import Finding, NoValue
+from hosttune.rules.engine import Finding, NoValue, inapplicable
 
 _QUARANTINED, _STATEMENT = OF_REGISTER
 _ROOT = "run hosttune validate as root, on the host itself"
@@ -155,7 +155,7 @@ def _pools(evidence: Evidence) -> Iterator[tuple[str, _Pool]]:
     if not pools and (not host.numa_nodes or any(node.hugepages is None for node in host.numa_nodes)):
         raise NoValue(Finding(outcome="unknown", text="the pools of the nodes are unknown", remedy=RECORD))
     if not pools:
-        raise NoValue(Finding(outcome="skip", text="no huge pages are reserved"))
+        raise inapplicable("no huge pages are reserved")
 
 
 @check(
@@ -210,10 +210,10 @@ def _quarantined(evidence: Evidence) -> Iterator[tuple[str, DeviceRecord]]:
     if host.handover is None and (lost := unread_register(host.problems)):
         raise NoValue(Finding(outcome="unknown", text=f"{lost.what}: {lost.why}"))
     if host.handover is None:
-        raise NoValue(Finding(outcome="skip", text="hosttune's register of hand-overs was not recorded here"))
+        raise inapplicable("hosttune's register of hand-overs was not recorded here")
     yield from ((record.address, record) for record in host.handover.register.quarantined)
     if not host.handover.register.quarantined:
-        raise NoValue(Finding(outcome="skip", text="no device is quarantined here"))
+        raise inapplicable("no device is quarantined here")
 
 
 @check(
@@ -239,7 +239,7 @@ def _statements(evidence: Evidence) -> Iterator[tuple[str, Verification]]:
     if lost:
         raise NoValue(Finding(outcome="unknown", text="; ".join(lost)))
     if not evidence.statements:
-        raise NoValue(Finding(outcome="skip", text="no signed statement of a hand-over is kept here"))
+        raise inapplicable("no signed statement of a hand-over is kept here")
 
 
 @check(

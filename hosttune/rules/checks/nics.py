@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from hosttune.inventory.pcielink import SOFTWARE
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Nic, PciDevice
+from hosttune.model.pci import for_vfio
 from hosttune.model.ports import Interface, NicPorts, RdmaPort
 from hosttune.model.values import slot_of
-from hosttune.rules.checks.facts import RECORD, SOFTWARE, for_vfio, lacks
+from hosttune.rules.checks.facts import RECORD, lacks
 from hosttune.rules.checks.on import On
 from hosttune.rules.engine import Finding
 

@@ -75,9 +75,9 @@ class On:
         """
         if value is not None:
             return value
-        if path and skip and lacks(self.evidence, path) and refused(self.evidence, path) is None:
-            self.skip(skip)
         why = refused(self.evidence, path) if path else None
+        if path and skip and why is None and lacks(self.evidence, path):
+            self.skip(skip)
         self.give_up(why or f"{what} was not read", self.look(look or f"cat {path}" if path or look else ""), path)
 
     def look(self, command: str) -> str:

@@ -9,8 +9,9 @@ from hosttune.gpu import VENDORS
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
+from hosttune.model.pci import for_vfio
 from hosttune.model.pcitree import shared_switch
-from hosttune.rules.checks.facts import LIST_PCI, RECORD, for_vfio, listed, unlisted
+from hosttune.rules.checks.facts import LIST_PCI, RECORD, listed, unlisted
 from hosttune.rules.checks.nics import IB, Function, nics
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding

@@ -9,8 +9,9 @@ from hosttune.model.evidence import STATE as RECORDS
 from hosttune.model.evidence import Evidence
 from hosttune.model.guestplan import UNREADABLE
 from hosttune.model.networkintent import Roce
+from hosttune.model.pci import for_vfio
 from hosttune.model.ports import RoceState
-from hosttune.rules.checks.facts import HOST, LIST_PCI, RECORD, for_vfio, unlisted
+from hosttune.rules.checks.facts import HOST, LIST_PCI, RECORD, unlisted
 from hosttune.rules.checks.nics import ETHERNET, LINKED, STATE, UNKNOWN, Function, in_use, nics
 from hosttune.rules.checks.on import On, check, worst_of
 from hosttune.rules.engine import Finding

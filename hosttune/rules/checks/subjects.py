@@ -23,7 +23,7 @@ from hosttune.rules.checks.facts import (
     unlisted,
     why_switches_exist,
 )
-from hosttune.rules.engine import Finding, NoValue
+from hosttune.rules.engine import Finding, NoValue, inapplicable
 
 
 def gpus(evidence: Evidence) -> Iterator[tuple[str, Gpu]]:
@@ -39,7 +39,7 @@ def guests(evidence: Evidence) -> Iterator[tuple[str, RunningGuest]]:
         why = f"which {'other ' if known else ''}guests there are is unknown"
         raise NoValue(Finding(outcome="unknown", text=why, remedy=AS_LIBVIRT))
     if not known:
-        raise NoValue(Finding(outcome="skip", text="no guest here"))
+        raise inapplicable("no guest here")
 
 
 def guest_plan(evidence: Evidence) -> GuestPlan:
@@ -51,7 +51,7 @@ def guest_plan(evidence: Evidence) -> GuestPlan:
             remedy = "write the guest's seed or bundle again (hosttune apply on its host) and install it"
             raise NoValue(Finding(outcome="unknown", text=problem.why, source=PLACE, remedy=remedy))
     text = f"no plan of a guest is here: a planned guest's seed or bundle brings {PLACE}"
-    raise NoValue(Finding(outcome="skip", text=text))
+    raise inapplicable(text)
 
 
 def switches(evidence: Evidence) -> Iterator[tuple[str, NvSwitch]]:
@@ -79,4 +79,4 @@ def nothing_given(evidence: Evidence, why: str) -> NoReturn:
     for doubt, remedy in doubts:
         if doubt is not None:
             raise NoValue(Finding(doubt, HOST, "unknown", "the guests' devices can be listed", remedy=remedy))
-    raise NoValue(Finding(why, outcome="skip"))
+    raise inapplicable(why)

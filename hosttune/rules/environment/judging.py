@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from hosttune.assets import read_table
-from hosttune.model.environment import EnvironmentLine, JudgedEnvironment, Verdict
+from hosttune.model.environment import OUTCOME_OF, VERDICT_OF, EnvironmentLine, JudgedEnvironment, Verdict
 from hosttune.model.host import Host
 from hosttune.model.values import MAX_SIZE, Value
 from hosttune.rules.engine import Finding, Rule
@@ -22,8 +22,6 @@ LONGEST = 4096  # of a value; lists of 64 devices have some 1,000 characters
 _FORM = "NVIDIA/nccl, src/misc/param.cc, setEnvFile"
 # Apptainer sets NAME inside of its container for APPTAINERENV_NAME outside (apptainer.org, user guide, Environment).
 _CONTAINER = re.compile(r"^(?:APPTAINER|SINGULARITY)ENV_")
-_VERDICTS: Mapping[str, Verdict] = {"fail": "harmful", "warn": "useless", "pass": "right", "unknown": "unknown"}
-_OUTCOMES = {verdict: outcome for outcome, verdict in _VERDICTS.items()}
 _COMPUTED = re.compile(r"\$|`")
 _NUMBER = re.compile(r"\s*([+-]?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))")
 
@@ -134,7 +132,7 @@ def _line(setting: Setting, host: Host | None) -> EnvironmentLine:
         line=setting.line,
         name=setting.name,
         value=setting.value,
-        verdict=_VERDICTS[finding.outcome],
+        verdict=VERDICT_OF[finding.outcome],
         why=finding.text,
         source=finding.source,
     )
@@ -181,7 +179,7 @@ def _of_value(row: Row, given: str | None, host: Host | None) -> tuple[str, str,
     case = next((case for case in row.cases if case.fits(value, host)), None)
     if case is None:
         return "unknown", f"the source does not say what {given!r} does", source
-    return _OUTCOMES[case.verdict], case.why, source_text(case.source) if case.source else source
+    return OUTCOME_OF[case.verdict], case.why, source_text(case.source) if case.source else source
 
 
 def _as_number(value: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hosttune.domain.facts import HostDevice
 from hosttune.gpu.vgpu import stays_with_driver
 from hosttune.model import sysfs
-from hosttune.model.pci import DIRECT_REMEDY, PciDevice
+from hosttune.model.pci import DIRECT_REMEDY, PciDevice, for_vfio
 from hosttune.model.pciclass import STORAGE
 from hosttune.rules.engine import Finding, Need
 from hosttune.rules.lint.guest_on_host import GuestOnHost, named
@@ -112,7 +112,7 @@ def host_driver(scene: GuestOnHost) -> Iterator[Finding]:
     """Find devices without managed='yes' that another driver holds now; vGPUs stay with their maker's driver."""
     for device in each(scene):
         found = scene.pci.get(device.source or "")
-        if found is None or device.managed or _is_vgpu(scene, device) or "vfio" in (found.driver or ""):
+        if found is None or device.managed or _is_vgpu(scene, device) or for_vfio(found.driver):
             continue
         if found.driver is None and not found.unbound:
             yield unknown(f"the driver of {device.source} is unknown", scene.place_of(device))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from hosttune.domain.facts import DomainFacts
@@ -31,6 +32,7 @@ _JUDGED = ("kvm", "qemu")
 MOST = 200  # findings of one rule about one guest: the largest planned guests have some 20 devices
 
 
+@cache
 def rules() -> tuple[LintRule, ...]:
     """Return all rules, in the order of the manual."""
     return rules_of("hosttune.rules.lint", FAMILIES, LintRule)

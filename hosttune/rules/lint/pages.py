@@ -31,10 +31,14 @@ def _pages(scene: GuestOnHost) -> tuple[Pages, ...]:
     return tuple(p for p in scene.guest.backing.pages or () if p.size_bytes is None or p.size_bytes > _SMALL_BYTES)
 
 
+def _offered(scene: GuestOnHost) -> set[int]:
+    """Return the sizes of huge pages that this host has."""
+    return {page.size_bytes for node in scene.host.numa_nodes for page in node.hugepages or ()}
+
+
 def _element(scene: GuestOnHost) -> str:
     """Return the element for the largest pages of this host up to 1 GiB: larger ones are more than a cell's share."""
-    offered = {page.size_bytes for node in scene.host.numa_nodes for page in node.hugepages or ()}
-    size = max((size for size in offered if size <= 1 << 30), default=1 << 30)
+    size = max((size for size in _offered(scene) if size <= 1 << 30), default=1 << 30)
     number, unit = format_size(size).split()
     return f"<page size='{number}' unit='{unit}' nodeset='…'/>"
 
@@ -80,7 +84,7 @@ def huge_pages(scene: GuestOnHost) -> Iterator[Finding]:
 def page_sizes(scene: GuestOnHost) -> Iterator[Finding]:
     """Find page sizes that the host does not have, and pages without a size."""
     pages = _pages(scene)
-    offered = {page.size_bytes for node in scene.host.numa_nodes for page in node.hugepages or ()}
+    offered = _offered(scene)
     if any(page.size_bytes is None for page in pages):
         settings = scene.host.memory_settings
         now = settings.default_hugepage_bytes if settings else None
