@@ -16,11 +16,13 @@ from lab.rollout import Rollout, rolled_out
 # Whose tests look at one machine, by module; a module that is not named has a machine of its own.
 MACHINES = {
     **dict.fromkeys(
-        ("adopt", "apply", "capture", "changes", "discover", "live", "plan", "quarantine", "settings", "validate"),
+        (
+            *("adopt", "apply", "capture", "changes", "discover", "live", "plan", "quarantine", "settings", "validate"),
+            "watch",  # last: its kernel log and its counters of errors keep what happened to it
+        ),
         "lab",
     ),
     **dict.fromkeys(("fleet", "reboot"), "grub_lab"),
-    **dict.fromkeys(("alerts", "watch"), "watched_lab"),
 }
 
 
@@ -63,13 +65,6 @@ def lab(image: Path) -> Iterator[LabMachine]:
 def grub_lab(image: Path) -> Iterator[LabMachine]:
     """The emulated host booted from its disk by GRUB, for what needs a reboot. Whoever changes it puts it back."""
     with booted_by_grub(image) as machine:
-        yield machine
-
-
-@pytest.fixture(scope="session")
-def watched_lab(image: Path) -> Iterator[LabMachine]:
-    """An emulated host that is not put back: its kernel log and its counters of errors keep what happened to it."""
-    with booted(image) as machine:
         yield machine
 
 
