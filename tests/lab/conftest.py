@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lab.machine import LabMachine, booted, booted_by_grub, build_image
-from lab.product import STATE, discover
+from lab.product import discover
 from lab.rollout import Rollout, rolled_out
 
 # Whose tests look at one machine, by module; a module that is not named has a machine of its own.
@@ -81,6 +81,7 @@ def rollout(grub_lab: LabMachine, image: Path, tmp_path_factory: pytest.TempPath
     with booted_by_grub(image) as second, tempfile.TemporaryDirectory(prefix="ansible-") as home:
         try:
             return rolled_out(grub_lab, second, folder, Path(home))
-        finally:
+        except BaseException:
             grub_lab.hang_up()
-            grub_lab.shell(f"hosttune recover --force; hosttune revert --yes --force; rm -rf {STATE}", check=False)
+            grub_lab.shell("hosttune recover --force; hosttune revert --yes --force", check=False)
+            raise
