@@ -26,7 +26,7 @@ from hosttune.discovery.libvirtd import (
 )
 from hosttune.discovery.qemu import qemu_lines
 from hosttune.domain.elements import in_schema
-from hosttune.domain.facts import DomainFacts, GuestCpu
+from hosttune.domain.guest import Guest, GuestCpu
 from hosttune.domain.reader import read_domain
 from hosttune.domain.sameness import same_guest
 from hosttune.domain.xml import attribute, parse, text
@@ -148,13 +148,13 @@ def _made_by_libvirt(running: GuestCpu, kept: GuestCpu) -> tuple[str, ...]:
     return ("cpu check", "cpu features") if same else ("cpu check",)
 
 
-def _pins(facts: DomainFacts) -> tuple[VcpuPin, ...]:
+def _pins(facts: Guest) -> tuple[VcpuPin, ...]:
     pins = facts.pins
     texts = {cpus: str(cpus) for cpus in set(pins.values())}  # thousands of vCPUs may share one long list
     return tuple(VcpuPin(vcpu=vcpu, cpus=texts[pins[vcpu]]) for vcpu in sorted(pins))
 
 
-def _memory(reader: Reader, facts: DomainFacts) -> tuple[GuestMemory, ...]:
+def _memory(reader: Reader, facts: Guest) -> tuple[GuestMemory, ...]:
     """Return where the guest's memory comes from: one part for each cell, or one part for the whole guest.
 
     Memory that may come from several nodes has no single node.
@@ -178,7 +178,7 @@ def _single(nodes: str | None) -> int | None:
     return next(iter(ids)) if len(ids) == 1 else None
 
 
-def _page_bytes(reader: Reader, facts: DomainFacts, cell: int | None) -> int | None:
+def _page_bytes(reader: Reader, facts: Guest, cell: int | None) -> int | None:
     """Return the huge page size of a cell in bytes (`cell` None: of the guest); None without huge pages."""
     chosen = None
     for pages in facts.backing.pages or ():

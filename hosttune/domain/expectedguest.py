@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from hosttune.domain.implied import disk_form, huge_page_bytes
+from hosttune.domain.planned import is_node
 from hosttune.model.host import GuestMemory, RunningGuest, VcpuPin
 from hosttune.model.plan import AdoptedGuest, PlannedGuest
 from hosttune.model.values import CpuSet, parse_cpus
@@ -57,7 +57,7 @@ class ExpectedGuest:
     @classmethod
     def of_plan(cls, guest: PlannedGuest) -> ExpectedGuest:
         """Return the guest as its plan decides it."""
-        page_bytes = huge_page_bytes(guest)
+        page_bytes = guest.huge_page_bytes
         return cls(
             name=guest.name,
             vcpus=len(guest.vcpu_pins),
@@ -137,5 +137,5 @@ def as_defined(guest: PlannedGuest) -> RunningGuest:
         page_bytes=guest.page_bytes,
         devices=tuple(device.address for device in guest.devices),
         uuid=guest.uuid,
-        host_paths=(guest.disk,) if guest.disk and disk_form(guest.disk)[0] == "block" else (),
+        host_paths=(guest.disk,) if guest.disk and is_node(guest.disk) else (),
     )

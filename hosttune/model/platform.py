@@ -43,7 +43,7 @@ class RunningGuest(Value, frozen=True, kw_only=True):
     mdevs: tuple[str, ...] = ()  # UUIDs of its mediated devices
     uuid: str | None = None
     starting: bool = False
-    # Nodes and interfaces of the host that it has, of which it shares the devices (`DomainFacts.host_paths`).
+    # Nodes and interfaces of the host that it has, of which it shares the devices (`Guest.host_paths`).
     host_paths: tuple[str, ...] = ()
     next_start: tuple[str, ...] | None = None  # how its next start would differ from what runs; None: unknown
 

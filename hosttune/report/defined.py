@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hosttune.domain.facts import DomainFacts
+from hosttune.domain.guest import Guest
 from hosttune.model.host import GuestMemory, Host
 from hosttune.model.values import parse_cpus
 
@@ -30,7 +30,7 @@ def with_defined(host: Host, definitions: Iterable[bytes]) -> Host:
     return replace(host, guests=tuple(guests.values()))
 
 
-def bound_memory(facts: DomainFacts) -> tuple[GuestMemory, ...] | None:
+def bound_memory(facts: Guest) -> tuple[GuestMemory, ...] | None:
     """Return the memory that a definition binds to one node each; None if any of it may come from several."""
     tune = facts.numatune
     own = {one.cell: one for one in tune.memnodes}
@@ -44,7 +44,7 @@ def bound_memory(facts: DomainFacts) -> tuple[GuestMemory, ...] | None:
     return tuple(found)
 
 
-def _page_bytes(facts: DomainFacts, cell: int) -> int | None:
+def _page_bytes(facts: Guest, cell: int) -> int | None:
     pages = facts.backing.pages or ()
     own = [one for one in pages if one.cells is not None and cell in parse_cpus(one.cells)]
     return next((one.size_bytes for one in (*own, *(one for one in pages if one.cells is None))), None)

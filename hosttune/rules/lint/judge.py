@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from hosttune.domain.facts import DomainFacts
+from hosttune.domain.guest import Guest
 from hosttune.domain.reader import domain_facts, read_tree
 from hosttune.errors import BadInput
 from hosttune.model.host import Host, RunningGuest, VcpuPin
@@ -60,7 +60,7 @@ def lint(host: Host, definitions: Sequence[Definition]) -> tuple[LintFinding, ..
     return tuple(sorted(found, key=lambda one: severity(one.level)))
 
 
-def _read(definition: Definition) -> tuple[Definition, DomainFacts, _Element]:
+def _read(definition: Definition) -> tuple[Definition, Guest, _Element]:
     root = read_tree(definition.xml, where=definition.file)
     guest = domain_facts(root, where=definition.file)
     if guest.type not in _JUDGED:
@@ -70,7 +70,7 @@ def _read(definition: Definition) -> tuple[Definition, DomainFacts, _Element]:
     return definition, guest, root
 
 
-def as_defined(guest: DomainFacts) -> RunningGuest:
+def as_defined(guest: Guest) -> RunningGuest:
     """Return a guest as the host document shows it when it is defined: what other guests must not share."""
     return RunningGuest(
         name=guest.name or "",
