@@ -239,6 +239,11 @@ class Guest(Value, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(filter(None, taken)))
 
     @property
+    def mdevs(self) -> tuple[str, ...]:
+        """Return the UUIDs of its mediated devices."""
+        return tuple(one.source for one in self.hostdevs if one.kind == "mdev" and one.source)
+
+    @property
     def host_paths(self) -> tuple[str, ...]:
         """Return the nodes (/dev/…) and interfaces (/sys/class/net/…) of the host by which it has a part of a device.
 

@@ -166,8 +166,7 @@ def _apart(drafts: Sequence[Draft]) -> list[Draft]:
     """Return the drafts; two that have the same device are refused, because they cannot run at once."""
     owners: dict[str, list[str]] = {}
     for one in candidates(drafts):
-        mdevs = (device.source for device in one.facts.hostdevs if device.kind == "mdev" and device.source)
-        for source in (*one.facts.functions, *mdevs):
+        for source in (*one.facts.functions, *one.facts.mdevs):
             if one.draft.name not in owners.setdefault(source, []):
                 owners[source].append(one.draft.name)
     shared = {source: names for source, names in owners.items() if len(names) > 1}
@@ -188,7 +187,7 @@ def _held(free: Host, facts: Guest) -> Iterator[str]:
     """Yield which devices of a definition another guest of the host has."""
     mdevs = {uuid.lower(): guest.name for guest in free.guests or () for uuid in guest.mdevs}
     holders = {address: free.index.holders.get(address) for address in facts.functions}
-    holders |= {one.source: mdevs.get(one.source) for one in facts.hostdevs if one.kind == "mdev" and one.source}
+    holders |= {uuid: mdevs.get(uuid) for uuid in facts.mdevs}
     yield from (f"{source} is held by guest {holder}" for source, holder in holders.items() if holder)
     catalogue = read_catalogue(free)
     users = ((address, catalogue.users.get(address)) for address in facts.functions)
