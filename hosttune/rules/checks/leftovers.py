@@ -139,9 +139,10 @@ class _Pool(NamedTuple):
 def _pools(evidence: Evidence) -> Iterator[tuple[str, _Pool]]:
     """Yield the pools that have pages, or may have some; the host is unknown where pools are, and skipped without."""
     host, missing = evidence.host, missing_pages(evidence)
+    nodes = host.numa_nodes
     every = [
         _Pool(node.id, pool.size_bytes, pool.total, pool.free)
-        for node in host.numa_nodes
+        for node in nodes
         for pool in node.hugepages or ()
         if pool.size_bytes
     ]
@@ -152,7 +153,7 @@ def _pools(evidence: Evidence) -> Iterator[tuple[str, _Pool]]:
         if pool.total != 0 or lacking or page_count_uncertain(host, pool.page_bytes):
             pools.append(pool._replace(missing=lacking))
     yield from ((f"node {pool.node}, {pool.page_bytes >> 10} KiB", pool) for pool in pools)
-    if not pools and (not host.numa_nodes or any(node.hugepages is None for node in host.numa_nodes)):
+    if not pools and (not nodes or any(node.hugepages is None and node.memory_bytes != 0 for node in nodes)):
         raise NoValue(Finding(outcome="unknown", text="the pools of the nodes are unknown", remedy=RECORD))
     if not pools:
         raise inapplicable("no huge pages are reserved")
