@@ -299,8 +299,8 @@ def test_pages_of_any_node_and_no_pages_at_all() -> None:
     # harvester/harvester#8182: two of four nodes have no memory, and Linux before 6.1 shows no folder of pools there.
     without = evidence(single(guests=(), numa_nodes=(*pools(0, 0), NumaNode(id=1, memory_bytes=0))))
     assert [outcome(check, without)[0] for check in ("hugepages", "leftover-pages")] == ["skip", "skip"]
-    lost = evidence(single(guests=(), numa_nodes=(*pools(0, 0), NumaNode(id=1, memory_bytes=GIB))))
-    assert {result.outcome for result in judged("hugepages", lost).values()} == {"unknown"}
+    unread = evidence(single(guests=(), numa_nodes=(*pools(0, 0), NumaNode(id=1, memory_bytes=GIB))))
+    assert {result.outcome for result in judged("hugepages", unread).values()} == {"unknown"}
     for unsure in (
         guest(memory=None),
         msgspec.structs.replace(one, state=None),
