@@ -18,7 +18,6 @@ from hosttune.machine.reader import Reader, number
 from hosttune.model import sysfs
 from hosttune.model.host import HugePages, Hugetlbfs, MemorySettings, NumaNode
 from hosttune.model.limits import check_count
-from hosttune.model.problems import PAGES_UNSURE
 from hosttune.model.values import MAX_SIZE, CpuSet, format_size
 from hosttune.settings.memory import Ksm, NumaBalancing, Thp
 
@@ -31,7 +30,6 @@ _CPU_NAME = re.compile(r"cpu([0-9]{1,6})")
 _POOL_NAME = re.compile(r"hugepages-([0-9]{1,12})kB")
 _MOST_DISTANCE = 255  # the SLIT's entries are bytes; 255 is "unreachable" (ACPI 6.5, 5.2.17)
 _MEMORY_LINE = re.compile(r"(MemTotal|MemFree):\s*([0-9]+) kB")
-_PAGES_LINE = re.compile(r"^HugePages_(Total|Free):\s*([0-9]+)\s*$", re.MULTILINE)
 _GPU_NODE_LINE = re.compile(r"(?m)^Node:\s*([0-9]{1,6})\s*$")
 _CHOSEN_WORD = re.compile(r"\[(\S+)\]")
 
@@ -76,7 +74,6 @@ def read_nodes(reader: Reader) -> tuple[NumaNode, ...]:
         else:
             why = f"the nodes hold {format_size(sum(sizes))}, /proc/meminfo says {format_size(total)}"
             reader.problem("node memory contradicts the total", _NODES, f"{why}: nodes kept as read")
-    _compare_pages(reader, nodes)
     return nodes
 
 
@@ -154,28 +151,6 @@ def _memory_lines(reader: Reader, path: str) -> dict[str, int]:
         else:
             found[match[1]] = kibibytes << 10
     return found
-
-
-def _compare_pages(reader: Reader, nodes: Sequence[NumaNode]) -> None:
-    """Add a problem if the nodes' huge pages do not add up to the machine's.
-
-    Then a file was not read correctly, or the pages changed meanwhile. It is also a problem if the machine's numbers
-    were lost, because they may have been different.
-
-    The kernel counts the pages of the whole machine (/proc/meminfo: of the default size) and by node (mm/hugetlb.c:
-    nr_huge_pages and nr_huge_pages_node, free_huge_pages and free_huge_pages_node).
-    """
-    text = reader.text("/proc/meminfo") or ""
-    size = default_page_bytes(text)
-    pools = [pool for node in nodes for pool in node.hugepages or () if size in (None, pool.size_bytes)]
-    lines: dict[str, str] = dict(_PAGES_LINE.findall(text))
-    for name, counts in (("Total", [pool.total for pool in pools]), ("Free", [pool.free for pool in pools])):
-        machine = number(lines.get(name, ""))
-        known = [count for count in counts if count is not None]
-        if known and len(known) == len(counts) and (size is None or sum(known) != machine):
-            other = "does not say" if None in (size, machine) else f"says {machine}"
-            why = f"the nodes have {sum(known)}, HugePages_{name} of /proc/meminfo {other}"
-            reader.problem(PAGES_UNSURE, _NODES, why)
 
 
 def _distances(reader: Reader, node: int, columns: Sequence[int]) -> dict[str, int] | None:
