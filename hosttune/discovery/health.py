@@ -66,6 +66,11 @@ def read_health(reader: Reader, host: Host) -> Health:
     )
 
 
+def knows_kernel_lines(reader: Reader, host: Host) -> bool:
+    """Return that the record of the log has the lines of `linux.kernellines`: those of older captures do not."""
+    return True
+
+
 def _corrupted(reader: Reader) -> int | None:
     """Return the bytes of memory that the kernel has found corrupted: HardwareCorrupted of /proc/meminfo, in kB.
 
