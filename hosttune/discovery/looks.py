@@ -93,7 +93,7 @@ def of_log(guest: str, text: str) -> Iterable[GuestRun]:
     """Yield the starts in libvirt's log of a guest, with the functions on QEMU's command line."""
     begun = list(_START.finditer(text))
     ends = [*(one.start() for one in begun[1:]), len(text)]
-    for one, end in zip(begun, ends, strict=True):
+    for one, end in zip(begun, ends, strict=False):
         devices = tuple(dict.fromkeys(_DEVICE.findall(text, one.end(), end)))
         if devices:
             yield GuestRun(guest=guest, at=f"{one[1]}T{one[2]}", devices=devices, source=LOGS)

@@ -181,10 +181,9 @@ def looked(evidence: Evidence) -> str | None:
     if not any(for_vfio(_function(functions, gpu).driver) for gpu in gpus):
         return None
     times, lacks = (grouped((text, text) for text in texts) for texts in (when, why))
-    told = [f"{len(of)} {text}" for text, of in times.items()] if len(times) > 1 else []
-    text = f"{len(when)} of {len(gpus)} GPUs looked at" + (
-        f": {'; '.join(told)}" if told else "".join(f" {text}" for text in times)
-    )
+    told = [f"{len(of)} {text if text == 'now' else f'on {text}'}" for text, of in times.items()]
+    text = f"{len(when)} of {len(gpus)} GPUs looked at"
+    text += f": {'; '.join(told)}" if len(told) > 1 else "".join(f" {one}" for one in times)
     text = "; ".join((text, *(f"{len(of)} {no}" for no, of in lacks.items())))
     return f"{text}; look: {way_to_look(evidence, lacking)}" if lacking else text
 
