@@ -53,6 +53,8 @@ READERS: tuple[FactReader, ...] = (
     FactReader("rdma_access", "guestlibrary", "read_rdma_access"),
     FactReader("health", "health", "read_health"),
     FactReader("fabric_manager", "fabric", "read_fabric_manager"),
+    FactReader("looks", "looks", "read_looks"),
+    FactReader("guest_runs", "looks", "read_guest_runs"),
     FactReader("processes", "processes", "read_processes"),
     FactReader("leftovers", "processes", "read_leftovers"),
     FactReader("ports", "ports", "read_ports"),

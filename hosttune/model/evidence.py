@@ -9,6 +9,7 @@ from hosttune.model.fabricmanager import FabricManager
 from hosttune.model.gpu import Gpu, GpuPort
 from hosttune.model.guestplan import GuestPlan
 from hosttune.model.host import Host, Problem
+from hosttune.model.looks import GuestRun, Look
 from hosttune.model.networkintent import Roce
 from hosttune.model.plan import Plan
 from hosttune.model.ports import NicPorts, PortDetail, PortInfo, RoceState
@@ -98,7 +99,8 @@ class GuestProcess(Value, frozen=True, kw_only=True):
 
     `memory_by_node`: bytes by node; of huge pages if it has any (`page_sizes`, in bytes), else of all memory.
     `memory_by_cell`: bytes by guest cell and node, for memory whose file names its cell; None if there is none.
-    `resident_bytes`: its memory on ordinary pages by another count of the kernel (VmRSS).
+    `resident_bytes`: its memory on ordinary pages by another count of the kernel (VmRSS). `started`: when the process
+    did, in clock ticks since boot.
     """
 
     guest: str
@@ -108,6 +110,7 @@ class GuestProcess(Value, frozen=True, kw_only=True):
     page_sizes: tuple[int, ...] = ()
     memory_by_cell: Mapping[str, Mapping[str, int]] | None = None
     resident_bytes: int | None = None
+    started: int | None = None
 
     def __post_init__(self) -> None:
         close_mappings(self, "memory_by_node", "memory_by_cell")
@@ -166,6 +169,8 @@ class Evidence(Value, frozen=True, kw_only=True):
     - `statements`: the signed statements of hand-overs that are kept on this host, as they are now; None if this host
       has no readable state.
     - `history`: stored validations of this host, oldest first.
+    - `looks`: by address, the last look at each GPU while its driver had it; no entry: none is known.
+    - `guest_runs`: the recorded starts of guests; None: not known.
     - `complete`: discovery has looked (live, or in a capture made by hosttune). None or False: what is missing may just
       not have been recorded.
     - `absent`: paths that the machine is proven not to have, of those that a check may ask about; "/" means all that is
@@ -204,6 +209,8 @@ class Evidence(Value, frozen=True, kw_only=True):
     irqbalance: bool | None = None
     ksm_pages_shared: int | None = None
     loaded_links: Mapping[str, tuple[float, int]] | None = None
+    looks: Mapping[str, Look] | None = None
+    guest_runs: tuple[GuestRun, ...] | None = None
     gpu_ports: Mapping[str, tuple[GpuPort, ...]] | None = None
     ports: Mapping[str, NicPorts] | None = None
     ports_later: Mapping[str, NicPorts] | None = None
@@ -224,5 +231,5 @@ class Evidence(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         close_lists(self)
-        close_mappings(self, "bar_limits", "gpu_ports", "loaded_links", "library_files")
+        close_mappings(self, "bar_limits", "gpu_ports", "loaded_links", "library_files", "looks")
         close_mappings(self, "ports", "ports_later", "port_details", "port_info", "roce")
