@@ -62,6 +62,7 @@ READERS: tuple[FactReader, ...] = (
     FactReader("port_info", "portinfo", "read_port_info"),
     FactReader("roce", "roce", "read_roce"),
     FactReader("tuned_verified", "tuned", "read_tuned_verified"),
+    FactReader("security", "security", "read_security", since=1),
 )
 FACTS = max(fact.since for fact in READERS)  # what a capture of today holds
 _UNITS = tuple(
@@ -91,6 +92,8 @@ _ABSENT = (
     "/sys/module/vfio_iommu_type1/parameters/disable_hugepages",
     "/sys/module/vfio_pci/parameters/disable_denylist",
     "/sys/module/vfio_pci/parameters/nointxmask",
+    sysfs.VULNERABILITIES,
+    sysfs.CLOCKSOURCE,
     LIBVIRT_ANSWER,
     PLACE,
     ACTIVE,
