@@ -44,7 +44,6 @@ class Live(Archive):
 def live() -> Live:
     machine = Live(FILES, LINKS, "a machine")
     machine.complete = True
-    machine.facts = None
     return machine
 
 
