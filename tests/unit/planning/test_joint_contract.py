@@ -105,7 +105,7 @@ def test_helper_threads_are_off_every_pinned_cpu(per_node: int) -> None:
 def test_cores_of_a_guest_with_whole_cores_are_its_own() -> None:
     """[intent] smt: cores beside smt: threads; who shares cores is told so."""
     shared = 0
-    for seed in sample("cores", range(5000, 5040), 8):
+    for seed in sample("cores", range(5000, 5040), 16):
         found = case(seed)
         facts = HostFacts(found.host)
         rng = Random(seed)
