@@ -53,6 +53,8 @@ READERS: tuple[FactReader, ...] = (
     FactReader("rdma_access", "guestlibrary", "read_rdma_access"),
     FactReader("health", "health", "read_health"),
     FactReader("fabric_manager", "fabric", "read_fabric_manager"),
+    FactReader("looks", "looks", "read_looks"),
+    FactReader("guest_runs", "looks", "read_guest_runs"),
     FactReader("processes", "processes", "read_processes"),
     FactReader("leftovers", "processes", "read_leftovers"),
     FactReader("ports", "ports", "read_ports"),
@@ -62,6 +64,7 @@ READERS: tuple[FactReader, ...] = (
     FactReader("port_info", "portinfo", "read_port_info"),
     FactReader("roce", "roce", "read_roce"),
     FactReader("tuned_verified", "tuned", "read_tuned_verified"),
+    FactReader("kernel_lines", "health", "knows_kernel_lines", since=1),
 )
 FACTS = max(fact.since for fact in READERS)  # what a capture of today holds
 _UNITS = tuple(

@@ -87,7 +87,8 @@ class Validation(Value, frozen=True, kw_only=True):
     """All results and samples of one run. `facts`: versions and clocks that belong to the figures.
 
     `worse`: what is worse than in the validation that it was compared with, one line each; None if there was none.
-    `configuration`: firmware, drivers, kernel and settings, which a fleet compares; None: not recorded.
+    `configuration`: firmware, drivers, kernel and settings, which a fleet compares; None: not recorded. `looked`: how
+    many GPUs were looked at, when, and how to look at the others; None: none is on vfio-pci.
     """
 
     schema: str = VALIDATION_SCHEMA
@@ -102,6 +103,7 @@ class Validation(Value, frozen=True, kw_only=True):
     worse: tuple[str, ...] | None = None
     machine: Machine | None = None
     configuration: tuple[Fact, ...] | None = None
+    looked: str | None = None
 
     def __post_init__(self) -> None:
         close_lists(self)
