@@ -1,9 +1,11 @@
-"""What no linter knows: who may touch the machine, where paths are written, which room may name which."""
+"""The linters run as tests, so that `make test` is the whole verdict."""
 
 from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -13,6 +15,23 @@ import pytest
 from trees import tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("ruff", "check", "."),
+        ("ruff", "format", "--check", "."),
+        ("mypy",),
+        ("lint-imports",),
+        ("ansible-lint", "--nocolor"),
+    ],
+    ids=" ".join,
+)
+def test_linter(command: tuple[str, ...]) -> None:
+    tool = Path(sys.executable).with_name(command[0])
+    done = subprocess.run([str(tool), *command[1:]], capture_output=True, text=True, check=False, cwd=ROOT, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 DOORS = frozenset(("open", "fdopen", "listdir", "scandir", "readlink", "system", "popen", "Popen", "run"))
