@@ -206,7 +206,12 @@ def test_of_an_answer_only_what_is_about_its_devices_is_kept() -> None:
 
     found = read_answer(said(more), ORDER)
     assert found.validation is not None
-    assert [one.check for one in found.validation.results] == ["pcie-link", "bench-device-copy", "ecc-errors", "nvme-health"]
+    assert [one.check for one in found.validation.results] == [
+        "pcie-link",
+        "bench-device-copy",
+        "ecc-errors",
+        "nvme-health",
+    ]
     assert found.validation.machine is None
     last = found.validation.results[-1]
     assert (len(last.actual or ""), last.source) == (300, "a b")

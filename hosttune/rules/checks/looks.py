@@ -28,6 +28,7 @@ LOOKED = (
     "gpu-status", "ecc-mode", "ecc-errors", "row-remap", "retired-pages", "pcie-replay", "nvlink", "nvlink-errors",
     "xgmi", "xid",
 )  # fmt: skip
+_MOST_SEEN = 8  # one that has ended is enough
 
 
 # --- looks to keep -------------------------------------------------------------------------------------------
@@ -46,7 +47,7 @@ def looks_to_keep(evidence: Evidence, results: Iterable[CheckResult], at: str) -
         if vendor is not None and function.driver == vendor.driver and function.physfn is None:
             found[gpu.address] = look_of(host, gpu.address, results, at)
         elif last is not None and now is not None and now not in last.seen:
-            found[gpu.address] = msgspec.structs.replace(last, seen=(*last.seen, now))
+            found[gpu.address] = msgspec.structs.replace(last, seen=(*last.seen, now)[-_MOST_SEEN:])
     return found
 
 

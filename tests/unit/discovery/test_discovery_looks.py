@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from hosttune.discovery.looks import LOGS, of_log, read_guest_runs, read_looks
 from hosttune.journal.gpus import keep_gpus
 from hosttune.machine.capture import Capture
@@ -51,7 +52,7 @@ def scratch(tmp_path: Path, files: dict[str, str]) -> Reader:
 
 
 def test_starts_in_libvirts_log_of_a_guest() -> None:
-    one = {"guest": "alice", "devices": (GPU,), "source": LOGS}
+    one: dict[str, Any] = {"guest": "alice", "devices": (GPU,), "source": LOGS}
     assert list(of_log("alice", LOG)) == [
         GuestRun(at="2026-11-26T15:00:00", **one),
         GuestRun(at="2026-11-27T08:00:00", **one),

@@ -15,6 +15,8 @@ from fabricroots import CONFIG, activate, with_mode
 
 from hosttune.cli import run
 from hosttune.discovery.looks import LOGS
+from hosttune.discovery.recording import write_capture
+from hosttune.machine.archive import open_root
 from hosttune.machine.scratch import Scratch
 from hosttune.model.validation import Validation, verdict_of
 from hosttune.settings.drivers import Driver
@@ -208,3 +210,24 @@ WHY = {
     "on `vfio-pci`, a guest has had it by libvirt's log": "not looked at since guest alice",
     "in the second guest since the look": "not looked at since guest alice",
 }
+
+
+def test_a_capture_has_the_look_and_the_starts_of_guests(one: State, tmp_path: Path) -> None:
+    """As `hosttune capture` records them of a machine: answers of queries, since the state is not in a capture."""
+    one.looked().bound()
+    one.put(".hosttune/commands/kept-gpus", one.get(f"{STATE}/gpus.json"))
+    one.put(".hosttune/commands/guest-runs", "[]")
+    (one.path / ".hosttune/scratch").unlink()
+    assert run(["capture", "--seal", str(one.path)]) == 0
+    write_capture(open_root(str(one.path)), str(tmp_path / "again.tar.gz"))
+    assert ecc(one.path) == ecc(tmp_path / "again.tar.gz") == ("pass", True)
+    (one.path / ".hosttune/commands/guest-runs").unlink()
+    assert run(["capture", "--seal", str(one.path)]) == 0
+    assert ecc(one.path) == ("unknown", True)
+
+
+def ecc(place: Path) -> tuple[str, bool]:
+    """The outcome of a captured GPU's ECC errors, and whether a look is named."""
+    found = validate(open_root(str(place)), Request()).validation.results
+    (told,) = (result for result in found if (result.check, result.subject) == ("ecc-errors", GPU))
+    return told.outcome, "looked at" in (told.actual or "")
