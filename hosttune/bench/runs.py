@@ -13,6 +13,17 @@ def runs_of(samples: Iterable[Sample]) -> dict[tuple[str, str], list[float]]:
     return grouped(((sample.metric, sample.subject), sample.value) for sample in samples if sample.value is not None)
 
 
+def loaded_clocks(samples: Iterable[Sample]) -> dict[str, tuple[float, float]]:
+    """Return by GPU the highest SM clock (MHz) under load, and the least power (W) that it drew at this clock."""
+    runs = runs_of(samples)
+    found = {}
+    for subject in (subject for metric, subject in runs if metric == "load-sm-clock"):
+        clocks, powers = runs["load-sm-clock", subject], runs.get(("load-power", subject), [])
+        if len(clocks) == len(powers):
+            found[subject] = min(zip(clocks, powers, strict=True), key=lambda pair: (-pair[0], pair[1]))
+    return found
+
+
 def middle_of(runs: Sequence[float]) -> float:
     """Return the median of one run or more."""
     ordered = sorted(runs)

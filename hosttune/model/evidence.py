@@ -198,6 +198,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     - `irqbalance`: it is installed and not masked.
     - `gpu_ports`: by GPU, its own network ports as the maker's tool lists them; no entry: unknown, or it has none.
     - `loaded_links`: by GPU, speed (GT/s) and width of its link, read while data was copied over it (from level 1 on).
+    - `loaded_clocks`: by GPU, the highest SM clock (MHz) under load and the power (W) at it (from level 1 on).
     - `ports`: the ports of each physical network function, by address.
     - `port_details`: by network interface, what ethtool tells of it; no entry: it was not asked.
     - `port_info`: by InfiniBand port ("mlx5_0/1"), which lanes and speeds it supports; no entry: it was not asked.
@@ -226,6 +227,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     irqbalance: bool | None = None
     ksm_pages_shared: int | None = None
     loaded_links: Mapping[str, tuple[float, int]] | None = None
+    loaded_clocks: Mapping[str, tuple[float, float]] | None = None
     looks: Mapping[str, Look] | None = None
     guest_runs: tuple[GuestRun, ...] | None = None
     gpu_ports: Mapping[str, tuple[GpuPort, ...]] | None = None
@@ -249,5 +251,5 @@ class Evidence(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         close_lists(self)
-        close_mappings(self, "bar_limits", "gpu_ports", "loaded_links", "library_files", "looks")
+        close_mappings(self, "bar_limits", "gpu_ports", "loaded_links", "loaded_clocks", "library_files", "looks")
         close_mappings(self, "ports", "ports_later", "port_details", "port_info", "roce")

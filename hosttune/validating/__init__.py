@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hosttune import __version__
+from hosttune.bench.runs import loaded_clocks
 from hosttune.discovery.configuration import configuration_of
 from hosttune.discovery.ports import read_ports
 from hosttune.errors import BadInput, Refused
@@ -210,7 +211,8 @@ def decide(
     `known`: the devices that a later validation expects.
     """
     if measured is not None:  # facts read under load replace those read at rest
-        evidence = msgspec.structs.replace(evidence, loaded_links=dict(measured.links))
+        clocks = loaded_clocks(measured.samples)
+        evidence = msgspec.structs.replace(evidence, loaded_links=dict(measured.links), loaded_clocks=clocks)
     results = (*judge(evidence), *(measured.results if measured else ()))
     host = evidence.host
     gpus = tuple(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from hosttune.gpu import hints_for
 from hosttune.gpu.knobs import COMPUTE_MODE, MIG_MODE, PERSISTENCE
+from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu, Mig
-from hosttune.rules.checks.facts import planned_guests, wanted
+from hosttune.rules.checks.facts import accelerators, planned_guests, wanted
 from hosttune.rules.checks.gpufacts import by_driver, fact, gpu_check
-from hosttune.rules.checks.on import On
+from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
 
 _NVML = "NVIDIA, NVML API reference (nvml.h)"
@@ -53,6 +54,41 @@ def compute_mode(on: On, gpu: Gpu) -> Finding:
         return on.passed(now)
     hint = f"nvidia-smi -i {gpu.address} -c DEFAULT"
     return on.failed(now, hint) if now == "prohibited" else on.warned(now, hint)
+
+
+# Measured on H100 and H200 SXM (580.159.04): while little power is drawn they reach 0.93 of their clock and more.
+_LEAST_CLOCK, _LITTLE_POWER = 0.85, 0.5
+
+
+def _loaded(evidence: Evidence) -> Iterator[tuple[str, Gpu]]:
+    seen = evidence.loaded_clocks or {}
+    return ((gpu.address, gpu) for gpu in accelerators(evidence.host) if gpu.address in seen)
+
+
+@check(
+    "locked-clocks",
+    title="No clock is locked",
+    about="each GPU whose clock was read under load",
+    why="A lock (nvidia-smi -lgc) outlives whoever set it while the driver is loaded, and NVML has no question for it",
+    source=f"{_NVML}: nvmlDeviceSetGpuLockedClocks, nvmlDeviceResetGpuLockedClocks; docs/measurements.md",
+    expected="near its highest clock while it draws little power",
+    reads="the SM clock and power while data was copied and multiplied",
+    each=_loaded,
+    inside=True,
+)
+def locked_clocks(on: On, gpu: Gpu) -> Finding:
+    """Compare the highest clock under load with the highest that the GPU has, unless power may have held it down."""
+    highest, power = (on.evidence.loaded_clocks or {})[gpu.address]
+    most = on.need(gpu.sm_clock_max_mhz, "its highest SM clock", look="nvidia-smi -q -d CLOCK")
+    text = f"{highest:g} of {most:g} MHz"
+    if highest >= _LEAST_CLOCK * most:
+        return on.passed(text)
+    limit = on.need(gpu.power_limit_watts, f"{text}; its power limit", look="nvidia-smi -q -d POWER")
+    text += f", at {power:g} of {limit:g} W"
+    if power >= _LITTLE_POWER * limit:
+        on.skip(f"{text}: power may have held it down")
+    hint = f"nvidia-smi -i {gpu.address} --reset-gpu-clocks --reset-applications-clocks, then validate --level 1 again"
+    return on.warned(text, hint)
 
 
 # --- MIG -----------------------------------------------------------------------------------------------------

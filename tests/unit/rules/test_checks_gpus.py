@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from gpuevidence import A, B, C, evidence, evidence_from_smi, function, is_whole, not_well, nvidia, of, results
 
+from hosttune.bench.runs import loaded_clocks
 from hosttune.gpu.nvidia import NVIDIA
 from hosttune.model.evidence import Health
 from hosttune.model.gpu import Gpu, Mig, MigInstance
 from hosttune.model.host import Link, Module, NvSwitch, PciDevice, Platform, Problem
 from hosttune.model.intent import Intent
 from hosttune.model.plan import Action, MigAssignment, Plan, PlannedGuest
+from hosttune.model.validation import Validation
 from hosttune.rules.checks import FAMILIES
 from hosttune.rules.checks.gpumemory import errors_allowed
 from hosttune.rules.checks.looks import LOOKED
 
 OURS = ("gpus", "gpumemory", "gpumodes", "nvlinks", "fabric", "fabricmanager", "kernelevents", "health")
 GPUS = OURS[:3]
+HOSTS = Path(__file__).resolve().parents[2] / "hosts"
 
 
 CONSUMER = "2684"  # GeForce RTX 4090 (pci.ids)
@@ -558,3 +562,29 @@ def test_virtual_functions_are_told_of_by_their_parent() -> None:
 def test_a_gpu_without_a_function_is_unknown() -> None:
     found = evidence(Gpu(address=C, vendor="nvidia"), host={"pci": (PciDevice(address=A),)})
     assert {r.outcome for r in results(found, *GPUS)} <= {"unknown", "warn"}
+
+
+@pytest.mark.parametrize(
+    ("seen", "facts", "expected"),
+    [
+        ((1905.0, 272.0), {}, "pass"),  # an H200 as it was measured
+        ((1200.0, 230.0), {}, "warn"),  # nvidia-smi -lgc 210,1200
+        ((1380.0, 700.0), {}, "skip"),  # at its power limit
+        ((1200.0, 230.0), {"sm_clock_max_mhz": None}, "unknown"),
+        ((1200.0, 230.0), {"power_limit_watts": None}, "unknown"),
+    ],
+)
+def test_a_locked_clock_shows_under_load(seen: tuple[float, float], facts: dict[str, Any], expected: str) -> None:
+    known = {"sm_clock_max_mhz": 1980.0, "power_limit_watts": 700.0, **facts}
+    found = msgspec.structs.replace(evidence(nvidia(**known)), loaded_clocks={A: seen})
+    assert of(found, "locked-clocks", *GPUS)[A].outcome == expected
+
+
+@pytest.mark.parametrize("name", ["h100/vm-h100-level2", "h200/vm-x1-level1", "h200/vm-x4-level1"])
+def test_no_gpu_that_was_measured_has_a_locked_clock(name: str) -> None:
+    measured = Validation.from_json((HOSTS / f"{name}.json").read_text())
+    clocks = loaded_clocks(measured.samples)
+    assert clocks
+    found = evidence(nvidia(sm_clock_max_mhz=1980.0, power_limit_watts=700.0))
+    for seen in clocks.values():
+        assert of(msgspec.structs.replace(found, loaded_clocks={A: seen}), "locked-clocks", *GPUS)[A].outcome == "pass"

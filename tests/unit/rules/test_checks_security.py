@@ -89,6 +89,8 @@ def test_the_kernels_words(words: str | None, expected: str) -> None:
 def test_with_several_guests_an_open_vulnerability_fails() -> None:
     two = host(guests=(guest(), guest("b", pins=(3, 7), devices=())))
     assert outcome("cpu-vulnerabilities", of(two, vulnerabilities={"mds": "Vulnerable"}))[0] == "fail"
+    nested = replace(two, hypervisor=True)
+    assert outcome("cpu-vulnerabilities", of(nested, vulnerabilities={"mds": "Vulnerable"}))[0] == "warn"
 
 
 @pytest.mark.parametrize(
@@ -146,9 +148,12 @@ def test_sev_snp(
     assert outcome("sev-snp", evidence(found))[0] == expected
 
 
-@pytest.mark.parametrize(("source", "expected"), [("kvm-clock", "pass"), ("acpi_pm", "fail"), (None, "unknown")])
-def test_the_clock_source(source: str | None, expected: str) -> None:
-    assert outcome("clocksource", of(clocksource=source))[0] == expected
+@pytest.mark.parametrize(
+    ("source", "virtual", "expected"),
+    [("kvm-clock", True, "pass"), ("acpi_pm", False, "fail"), ("hpet", True, "warn"), (None, False, "unknown")],
+)
+def test_the_clock_source(source: str | None, virtual: bool, expected: str) -> None:
+    assert outcome("clocksource", of(host(hypervisor=virtual), clocksource=source))[0] == expected
 
 
 def test_microcode_of_cpus_that_report_none() -> None:
