@@ -179,8 +179,9 @@ X
   echo 'security_driver = "none"' >>"$root/etc/libvirt/qemu.conf"
   # systemd runs them at each boot and at each reload. What they look for is not here.
   install -d "$root/etc/systemd/system-generators"
-  for name in cryptsetup debug getty gpt-auto hibernate-resume integritysetup rc-local run system-update sysv veritysetup; do
-    ln -s /dev/null "$root/etc/systemd/system-generators/systemd-$name-generator"
+  local generator
+  for generator in cryptsetup debug getty gpt-auto hibernate-resume integritysetup rc-local run system-update sysv veritysetup; do
+    ln -s /dev/null "$root/etc/systemd/system-generators/systemd-$generator-generator"
   done
   chroot "$root" systemctl disable apparmor.service libvirt-guests.service nvmefc-boot-connections.service uuidd.socket \
     apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer \
