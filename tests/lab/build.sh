@@ -152,8 +152,8 @@ settings() {
   printf 'PermitRootLogin yes\nUseDNS no\nUsePAM no\nLoginGraceTime 0\n' >"$root/etc/ssh/sshd_config.d/lab.conf"
   cat >"$root/etc/fstab" <<'X'
 /dev/vda1 / ext4 defaults,noatime 0 0
-tree /mnt/tree 9p trans=virtio,version=9p2000.L,msize=524288,cache=loose,ro,nofail 0 0
-/dev/vdb /mnt/tree/hosttune ext4 ro,nofail 0 0
+tree /mnt/tree 9p trans=virtio,version=9p2000.L,msize=524288,cache=loose,ro,nofail,x-systemd.mount-timeout=5min 0 0
+/dev/vdb /mnt/tree/hosttune ext4 ro,nofail,x-systemd.mount-timeout=5min 0 0
 X
   mkdir -p "$root/mnt/tree"
   # The management NIC is configured as it appears, by a rule that comes after the one that names it: emulated, a service
