@@ -46,13 +46,13 @@ check: set-up-test
 	files=$$($(BIN)/python tests/changed.py); [ -z "$$files" ] || $(BIN)/pytest -n $(JOBS) --dist worksteal $$files
 
 # Every captured host with its evidence lost, emptied, refused and cut short; `make test` takes a sample.
-EVIDENCE := $(CURDIR)/build/evidence.jsonl
+SUMMARY := $(CURDIR)/build/evidence.jsonl
 evidence: export HOSTTUNE_SWEEP := full
-evidence: export HOSTTUNE_EVIDENCE_SUMMARY := $(EVIDENCE)
+evidence: export HOSTTUNE_EVIDENCE_SUMMARY := $(SUMMARY)
 evidence: set-up-test
-	mkdir -p $(dir $(EVIDENCE)) && rm -f $(EVIDENCE)
+	mkdir -p $(dir $(SUMMARY)) && rm -f $(SUMMARY)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal tests/system/test_evidence_lost.py; done=$$?; \
-	$(BIN)/python tests/support/evidence_summary.py $(EVIDENCE); exit $$done
+	$(BIN)/python tests/support/evidence_summary.py $(SUMMARY); exit $$done
 
 # At most two workers: each boots an emulated host of its own, some two.
 LAB := tests/lab -m lab -n $(shell echo $$(($(JOBS) < 2 ? $(JOBS) : 2)))

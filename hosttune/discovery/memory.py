@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import msgspec
+
 from hosttune.discovery.sets import read_list, read_set
 from hosttune.gpu import VENDORS
 from hosttune.linux.hugetlbfs import MOUNTS, default_page_bytes, libvirts_folder, read_hugetlbfs
@@ -16,7 +18,6 @@ from hosttune.machine.reader import Reader, number
 from hosttune.model import sysfs
 from hosttune.model.host import HugePages, Hugetlbfs, MemorySettings, NumaNode
 from hosttune.model.limits import check_count
-from hosttune.model.problems import PAGES_UNSURE
 from hosttune.model.values import MAX_SIZE, CpuSet, format_size
 from hosttune.settings.memory import Ksm, NumaBalancing, Thp
 
@@ -29,7 +30,6 @@ _CPU_NAME = re.compile(r"cpu([0-9]{1,6})")
 _POOL_NAME = re.compile(r"hugepages-([0-9]{1,12})kB")
 _MOST_DISTANCE = 255  # the SLIT's entries are bytes; 255 is "unreachable" (ACPI 6.5, 5.2.17)
 _MEMORY_LINE = re.compile(r"(MemTotal|MemFree):\s*([0-9]+) kB")
-_PAGES_LINE = re.compile(r"^HugePages_(Total|Free):\s*([0-9]+)\s*$", re.MULTILINE)
 _GPU_NODE_LINE = re.compile(r"(?m)^Node:\s*([0-9]{1,6})\s*$")
 _CHOSEN_WORD = re.compile(r"\[(\S+)\]")
 
@@ -63,12 +63,17 @@ def read_nodes(reader: Reader) -> tuple[NumaNode, ...]:
     gpu_nodes = frozenset(of_gpus)
     nodes = tuple(_read_node(reader, node, columns, gpu_nodes) for node in ids)
     # Old kernels include a node's reserved pages, up to a few per cent. A difference of a tenth is more than that.
-    total = _memory_lines(reader, "/proc/meminfo").get("MemTotal")
+    machine = _memory_lines(reader, "/proc/meminfo")
+    total = machine.get("MemTotal")
     sizes = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
     if total and len(sizes) == len(nodes) and abs(sum(sizes) - total) > total // 10:
-        why = f"the nodes hold {format_size(sum(sizes))}, /proc/meminfo says {format_size(total)}: nodes kept as read"
-        reader.problem("node memory contradicts the total", _NODES, why)
-    _compare_pages(reader, nodes)
+        if ids == [*(online or ())] == ids[:1] and sizes[0] < total:
+            # A kernel that initialises memory when it is needed (Firecracker's, deferred_init=lazy) counts in the node
+            # only what it has initialised. A machine's only node has all of its memory.
+            nodes = (msgspec.structs.replace(nodes[0], memory_bytes=total, free_bytes=machine.get("MemFree")),)
+        else:
+            why = f"the nodes hold {format_size(sum(sizes))}, /proc/meminfo says {format_size(total)}"
+            reader.problem("node memory contradicts the total", _NODES, f"{why}: nodes kept as read")
     return nodes
 
 
@@ -146,28 +151,6 @@ def _memory_lines(reader: Reader, path: str) -> dict[str, int]:
         else:
             found[match[1]] = kibibytes << 10
     return found
-
-
-def _compare_pages(reader: Reader, nodes: Sequence[NumaNode]) -> None:
-    """Add a problem if the nodes' huge pages do not add up to the machine's.
-
-    Then a file was not read correctly, or the pages changed meanwhile. It is also a problem if the machine's numbers
-    were lost, because they may have been different.
-
-    The kernel counts the pages of the whole machine (/proc/meminfo: of the default size) and by node (mm/hugetlb.c:
-    nr_huge_pages and nr_huge_pages_node, free_huge_pages and free_huge_pages_node).
-    """
-    text = reader.text("/proc/meminfo") or ""
-    size = default_page_bytes(text)
-    pools = [pool for node in nodes for pool in node.hugepages or () if size in (None, pool.size_bytes)]
-    lines: dict[str, str] = dict(_PAGES_LINE.findall(text))
-    for name, counts in (("Total", [pool.total for pool in pools]), ("Free", [pool.free for pool in pools])):
-        machine = number(lines.get(name, ""))
-        known = [count for count in counts if count is not None]
-        if known and len(known) == len(counts) and (size is None or sum(known) != machine):
-            other = "does not say" if None in (size, machine) else f"says {machine}"
-            why = f"the nodes have {sum(known)}, HugePages_{name} of /proc/meminfo {other}"
-            reader.problem(PAGES_UNSURE, _NODES, why)
 
 
 def _distances(reader: Reader, node: int, columns: Sequence[int]) -> dict[str, int] | None:

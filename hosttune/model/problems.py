@@ -5,7 +5,6 @@ They are not in `evidence`, so that discovery does not have to load the document
 
 from __future__ import annotations
 
-PAGES_UNSURE = "number of huge pages in doubt"  # the count of the default page size if it is known, else of all sizes
 LIST_UNREAD = "list of guests unknown"  # there may be more guests than the known ones
 NO_DEFINITION = "no definition"  # of a guest: what it has is unknown
 OUTSIDE = "a QEMU guest outside libvirt"  # beginning of the text: a process of a guest that libvirt does not list

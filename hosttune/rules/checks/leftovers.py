@@ -26,7 +26,7 @@ from hosttune.rules.checks.facts import (
     planned_guests,
     undefined,
 )
-from hosttune.rules.checks.memory import WHO_IS_RIGHT, missing_pages, page_count_uncertain, unread_pools
+from hosttune.rules.checks.memory import unread_pools
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding, NoValue, inapplicable
 
@@ -127,32 +127,26 @@ def leftover_vfs(on: On, physical: tuple[PciDevice, list[PciDevice] | None]) -> 
 
 
 class _Pool(NamedTuple):
-    """Huge pages of one size on one node. `missing`: what running guests have more than there is."""
+    """Huge pages of one size on one node."""
 
     node: int
     page_bytes: int
     total: int | None = None
     free: int | None = None
-    missing: str | None = None
 
 
 def _pools(evidence: Evidence) -> Iterator[tuple[str, _Pool]]:
     """Yield the pools that have pages, or may have some; the host is unknown where pools are, and skipped without."""
-    host, missing = evidence.host, missing_pages(evidence)
-    every = [
+    host, nodes = evidence.host, evidence.host.numa_nodes
+    pools = [
         _Pool(node.id, pool.size_bytes, pool.total, pool.free)
-        for node in host.numa_nodes
+        for node in nodes
         for pool in node.hugepages or ()
-        if pool.size_bytes
+        if pool.size_bytes and pool.total != 0
     ]
-    every += [_Pool(node, page_bytes) for node, page_bytes in unread_pools(host)]
-    pools = []
-    for pool in every:
-        lacking = missing.get((pool.node, pool.page_bytes)) or missing.get((None, pool.page_bytes))
-        if pool.total != 0 or lacking or page_count_uncertain(host, pool.page_bytes):
-            pools.append(pool._replace(missing=lacking))
+    pools += [_Pool(node, page_bytes) for node, page_bytes in unread_pools(host)]
     yield from ((f"node {pool.node}, {pool.page_bytes >> 10} KiB", pool) for pool in pools)
-    if not pools and (not host.numa_nodes or any(node.hugepages is None for node in host.numa_nodes)):
+    if not pools and (not nodes or any(node.hugepages is None and node.memory_bytes != 0 for node in nodes)):
         raise NoValue(Finding(outcome="unknown", text="the pools of the nodes are unknown", remedy=RECORD))
     if not pools:
         raise inapplicable("no huge pages are reserved")
@@ -183,10 +177,6 @@ def leftover_pages(on: On, pool: _Pool) -> Finding:
     if used > of_guests:
         hint = "see who maps them: grep -l huge /proc/*/numa_maps; files in a hugetlbfs mount hold them too"
         return on.warned(actual, hint)
-    if page_count_uncertain(on.host, pool.page_bytes):
-        on.give_up(f"{actual}; /proc/meminfo does not confirm it")
-    if pool.missing is not None:
-        on.give_up(f"{used} of {pool.total} in use; {pool.missing}", WHO_IS_RIGHT)
     return on.passed(actual)
 
 

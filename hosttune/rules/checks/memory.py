@@ -8,7 +8,6 @@ from typing import NamedTuple
 from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host, RunningGuest
-from hosttune.model.problems import PAGES_UNSURE
 from hosttune.model.values import format_size
 from hosttune.rules.checks.facts import (
     HOST,
@@ -48,7 +47,7 @@ def page_pools(evidence: Evidence) -> Iterator[tuple[str, PagePool]]:
         (node.id, pool.size_bytes): (pool.total, pool.free) for node in host.numa_nodes for pool in node.hugepages or ()
     }
     pools |= dict.fromkeys(unread_pools(host), (None, None))
-    reserved = {key for key, (total, _) in pools.items() if total != 0 or page_count_uncertain(host, key[1])}
+    reserved = {key for key, (total, _) in pools.items() if total != 0}
     keys = sorted({*reserved, *demand}, key=lambda key: (-1 if key[0] is None else key[0], key[1]))
     if not keys:
         raise NoValue(_no_pages(evidence))
@@ -65,7 +64,7 @@ def _no_pages(evidence: Evidence) -> Finding:
     if guests is None and not evidence.plans:
         why = "libvirt could not be asked which guests there are"
         remedy = "run it where libvirt answers: virsh -c qemu:///system list --all"
-    elif not nodes or any(node.hugepages is None for node in nodes):
+    elif not nodes or any(node.hugepages is None and node.memory_bytes != 0 for node in nodes):
         why, remedy = "the pools of the nodes are unknown", RECORD
     elif unsure:  # one that asks for some, and of which it is unknown whether it runs, or that is just starting
         why, remedy = (
@@ -78,47 +77,17 @@ def _no_pages(evidence: Evidence) -> Finding:
     return Finding(outcome="unknown", text=why, expected=expected, remedy=remedy)
 
 
-WHO_IS_RIGHT = "compare: grep -i huge /proc/meminfo; virsh dumpxml GUEST; grep -l huge /proc/*/numa_maps"
-
-
-def missing_pages(evidence: Evidence) -> dict[Pool, str]:
-    """Return the pools that have fewer pages than running guests hold of them, with both numbers in words.
-
-    A guest that libvirt binds to a node by preference may have its pages elsewhere, so all nodes together must have
-    fewer pages of the size. A guest that is just starting may not have its pages yet.
-    """
-    held: dict[Pool, int] = {}
-    for guest in evidence.host.guests or ():
-        if guest.state in RUNNING and not guest.starting:
-            for key, size in _huge_parts(guest):
-                held[key] = held.get(key, 0) + size // key[1]
-    totals: dict[Pool, int | None] = {}
-    for node in evidence.host.numa_nodes:
-        for pool in node.hugepages or ():
-            totals[node.id, pool.size_bytes] = pool.total
-    found: dict[Pool, str] = {}
-    for (node_id, size), pages in held.items():
-        every = [total for (_, page), total in totals.items() if page == size]
-        known = [total for total in every if total is not None]
-        of_all = sum(count for (_, page), count in held.items() if page == size)
-        own = sum(known) if node_id is None else totals.get((node_id, size)) or 0
-        if len(known) == len(every) and of_all > sum(known) and pages > own:
-            found[node_id, size] = f"running guests hold {pages} pages of it, and there are {own}"
-    return found
-
-
 def unread_pools(host: Host) -> list[tuple[int, int]]:
-    """Return (node, page size) of pools that must exist and were not read: each node has a pool of each page size."""
+    """Return (node, page size) of pools that must exist and were not read: each node with memory has one of each size.
+
+    Linux before 6.1 makes no pool on a node without memory (a4a00b451ef5, "mm/hugetlb: eliminate memory-less nodes
+    handling"), and later ones have no page there.
+    """
     default = host.memory_settings.default_hugepage_bytes if host.memory_settings else None
     had = {node.id: {pool.size_bytes for pool in node.hugepages or ()} for node in host.numa_nodes}
     sizes = {size for found in had.values() for size in found} | ({default} if default and had else set())
-    return [(node, size) for node in sorted(named_nodes(host)) for size in sorted(sizes - had.get(node, set()))]
-
-
-def page_count_uncertain(host: Host, page_bytes: int) -> bool:
-    """Return whether the nodes' counts of huge pages of this size are wrong, or not known to be right."""
-    default = host.memory_settings.default_hugepage_bytes if host.memory_settings else None
-    return default in (None, page_bytes) and any(problem.what == PAGES_UNSURE for problem in host.problems)
+    nodes = named_nodes(host) - {node.id for node in host.numa_nodes if node.memory_bytes == 0}
+    return [(node, size) for node in sorted(nodes) for size in sorted(sizes - had.get(node, set()))]
 
 
 def _huge_parts(guest: RunningGuest) -> list[tuple[Pool, int]]:
@@ -172,8 +141,6 @@ def hugepages(on: On, pool: PagePool) -> Finding:
             f"echo {total + pages - free} > {place}/nr_hugepages; for 1 GiB pages on a host that has run for a while"
             " plan with profile host, which reserves them at boot",
         )
-    if page_count_uncertain(on.host, pool.size):
-        on.give_up(f"{actual}; /proc/meminfo does not confirm it", on.look(f"grep -i huge {place}/* /proc/meminfo"))
     unmounted = _unmounted(on.reading("/proc/mounts", f"{expected}, and mounted"), pool.size) if pages else None
     return unmounted or on.passed(actual)
 

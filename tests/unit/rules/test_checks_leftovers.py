@@ -169,9 +169,6 @@ PAGES = {
     "free not told": ((8, None, big()), "unknown", "is unknown"),
     "none told": ((None, None, big()), "unknown", "is unknown"),
     "none reserved": ((0, 0), "skip", "no huge pages"),
-    "none reserved, and a guest has some": ((0, 0, big()), "unknown", "hold 4 pages of it, and there are 0"),
-    "a guest on any node has some": ((0, 0, big(node=None)), "unknown", "hold 4 pages of it, and there are 0"),
-    "fewer than guests have": ((3, 0, big()), "unknown", "hold 4 pages of it, and there are 3"),
     "a guest that starts has none yet": ((0, 0, big(starting=True)), "skip", "no huge pages"),
 }
 
