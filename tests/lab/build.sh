@@ -152,8 +152,8 @@ settings() {
   printf 'PermitRootLogin yes\nUseDNS no\nUsePAM no\nLoginGraceTime 0\n' >"$root/etc/ssh/sshd_config.d/lab.conf"
   cat >"$root/etc/fstab" <<'X'
 /dev/vda1 / ext4 defaults,noatime 0 0
-tree /mnt/tree 9p trans=virtio,version=9p2000.L,msize=524288,cache=loose,ro,nofail 0 0
-/dev/vdb /mnt/tree/hosttune ext4 ro,nofail 0 0
+tree /mnt/tree 9p trans=virtio,version=9p2000.L,msize=524288,cache=loose,ro,nofail,x-systemd.mount-timeout=5min 0 0
+/dev/vdb /mnt/tree/hosttune ext4 ro,nofail,x-systemd.mount-timeout=5min 0 0
 X
   mkdir -p "$root/mnt/tree"
   # The management NIC is configured as it appears, by a rule that comes after the one that names it: emulated, a service
@@ -179,8 +179,9 @@ X
   echo 'security_driver = "none"' >>"$root/etc/libvirt/qemu.conf"
   # systemd runs them at each boot and at each reload. What they look for is not here.
   install -d "$root/etc/systemd/system-generators"
-  for name in cryptsetup debug getty gpt-auto hibernate-resume integritysetup rc-local run system-update sysv veritysetup; do
-    ln -s /dev/null "$root/etc/systemd/system-generators/systemd-$name-generator"
+  local generator
+  for generator in cryptsetup debug getty gpt-auto hibernate-resume integritysetup rc-local run system-update sysv veritysetup; do
+    ln -s /dev/null "$root/etc/systemd/system-generators/systemd-$generator-generator"
   done
   chroot "$root" systemctl disable apparmor.service libvirt-guests.service nvmefc-boot-connections.service uuidd.socket \
     apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer \
