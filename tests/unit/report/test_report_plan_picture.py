@@ -384,7 +384,7 @@ def test_a_definition_from_a_file_is_shown_before_and_after() -> None:
     drawn = adoption_svg(host, [xml], adoption.plan)
     both = [node.get("data-held") for node in ET.fromstring(drawn).iter() if node.get("data-name") == GPU]
     assert both == ["A", "A"]
-    assert "shut off, 8 vCPUs (2 pinned), 16 GiB, 1 device" in drawn
+    assert "shut off, 8 vCPUs (2 pinned), 128 GiB, 1 device" in drawn
     assert "what looks free may be in use" in drawn
     assert two_plans_svg(host, None, adoption.plan).count("shut off") == 0
     resident = changed(host, guests=(RunningGuest(name="tuned", state="running", devices=(GPU,)),))
