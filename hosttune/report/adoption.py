@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from hosttune.model.host import Host
-from hosttune.model.plan import Action, PlannedGuest
+from hosttune.model.plan import Action, AdoptedChange, PlannedGuest
 from hosttune.model.text import count
-from hosttune.planning.adopting import LIVE, LIVE_AFFINITY, NEXT_START, Adoption, Adoptions, Change
+from hosttune.planning.adopting import LIVE, LIVE_AFFINITY, NEXT_START, Adoption, Adoptions
 from hosttune.report.blocks import Entries, Entry, Exact, Lines, Picture, Report, Section
 from hosttune.report.plan import CAPTION, action_sections, finding_table, guest_blocks
 
@@ -69,7 +69,7 @@ def guest_verdict(adoption: Adoption) -> str:
     return f"guest {adoption.name}: {count(len(adoption.changes), 'change')}, {live} live, {later} at the next start"
 
 
-def when_of(adoption: Adoption, change: Change) -> str:
+def when_of(adoption: Adoption, change: AdoptedChange) -> str:
     """Return when a change takes effect: live only if the guest runs and its threads move."""
     return NEXT_START if adoption.affinity is None else change.effect
 

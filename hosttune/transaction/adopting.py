@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
 
 from hosttune.domain.definitions import digest_of, managers_of
 from hosttune.domain.edit import XmlText
@@ -18,9 +17,6 @@ from hosttune.model.limits import limit
 from hosttune.model.plan import Action, AdoptedChange, AdoptedGuest, Plan
 from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.transaction.steps import Step, steps_of
-
-if TYPE_CHECKING:
-    from hosttune.planning.adopting import Change
 
 _TIMES_IN_JOURNAL = 8  # three times by an apply, three by its revert, and room for a second attempt
 
@@ -84,7 +80,7 @@ def _stale(adopted: AdoptedGuest, lines: Iterable[str]) -> Refused:
     return Refused(what, where="plan: adoptions", hint=f"plan again: hosttune plan --adopt {adopted.name}")
 
 
-def _moved(planned: Iterable[AdoptedChange], needed: Iterable[Change]) -> Iterable[str]:
+def _moved(planned: Iterable[AdoptedChange], needed: Iterable[AdoptedChange]) -> Iterable[str]:
     """Yield what of a definition is not as it was planned, as far as the plan is about it."""
     then, now = ({one.element: one for one in changes} for changes in (planned, needed))
     found = False
@@ -102,21 +98,16 @@ def _moved(planned: Iterable[AdoptedChange], needed: Iterable[Change]) -> Iterab
         yield "something that the plan does not change is different in its definition"
 
 
-def _check_changes(adopted: AdoptedGuest, want: str, changes: Collection[Change]) -> None:
+def _check_changes(adopted: AdoptedGuest, want: str, changes: tuple[AdoptedChange, ...]) -> None:
     """Refuse a plan whose place does not make the changes that it names. Raises Refused, BadInput."""
     facts = read_domain(want, where=f"plan: guest {adopted.name}")
     pins = {pin.vcpu: parse_cpus(pin.cpus) for pin in adopted.pins}
-    named = [_fields(one) for one in adopted.changes]
     whole = sorted(pins) == list(range(facts.vcpus or 0)) and {pin.id: parse_cpus(pin.cpus) for pin in facts.vcpu_pins}
     cells = {cell.id for cell in facts.cells}
     strange = cells and not {one.id for one in adopted.cells} <= cells
-    if [_fields(one) for one in changes] != named or whole != pins or strange or facts.name != adopted.name:
+    if tuple(changes) != adopted.changes or whole != pins or strange or facts.name != adopted.name:
         what = f"the place of guest {adopted.name!r} does not make the changes that the plan names"
         raise Refused(what, where="plan: adoptions", hint=f"plan again: hosttune plan --adopt {adopted.name}")
-
-
-def _fields(change: Change | AdoptedChange) -> tuple[Any, ...]:
-    return change.element, change.was, change.becomes, change.why, change.effect
 
 
 def _check_places(adopted: AdoptedGuest, host: Host) -> None:

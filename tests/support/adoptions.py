@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from hosttune.domain.definitions import digest_of, managers_of
 from hosttune.domain.edit import XmlText
 from hosttune.domain.reader import read_domain
-from hosttune.model.plan import AdoptedCell, AdoptedChange, AdoptedGuest, Cell, PlannedGuest, PlannedPin
+from hosttune.model.plan import AdoptedCell, AdoptedGuest, Cell, PlannedGuest, PlannedPin
 from hosttune.planning.adopting import change_definition
 
 SECRET = "geheim<7"
@@ -63,7 +63,4 @@ def adopted_by_hand(
 
 def with_changes(adopted: AdoptedGuest, xml: str) -> AdoptedGuest:
     """The same, with the changes that it makes of a definition."""
-    fields = ("element", "was", "becomes", "why", "effect")
-    _, changes = change_definition(xml, adopted)
-    named = tuple(AdoptedChange(**{name: getattr(one, name) for name in fields}) for one in changes)
-    return replace(adopted, changes=named)
+    return replace(adopted, changes=change_definition(xml, adopted)[1])

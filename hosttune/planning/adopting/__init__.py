@@ -1,9 +1,9 @@
 """Existing definitions of guests → where the guests run best, and the same definitions with only that changed."""
 
 from hosttune.planning.adopting.adoption import Adoption, Adoptions, adopt
-from hosttune.planning.adopting.changes import LIVE, NEXT_START, Change
+from hosttune.planning.adopting.changes import LIVE, NEXT_START
 from hosttune.planning.adopting.drafts import Definition
-from hosttune.planning.adopting.saved import adopted_guest, change_definition, saved_plan
+from hosttune.planning.adopting.saved import change_definition, saved_plan
 from hosttune.planning.adopting.threads import LIVE_AFFINITY
 
 __all__ = [
@@ -12,10 +12,8 @@ __all__ = [
     "NEXT_START",
     "Adoption",
     "Adoptions",
-    "Change",
     "Definition",
     "adopt",
-    "adopted_guest",
     "change_definition",
     "saved_plan",
 ]

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from msgspec.structs import replace as changed
 
-from hosttune.domain.definitions import managers_of
+from hosttune.domain.definitions import digest_of, managers_of
 from hosttune.domain.edit import XmlText
 from hosttune.domain.guest import Guest
 from hosttune.domain.reader import read_domain
@@ -22,10 +22,20 @@ from hosttune.inventory.sizing import PlanningContext, read_field
 from hosttune.knobs.knob import make_action
 from hosttune.model.host import Host, RunningGuest, VcpuPin
 from hosttune.model.intent import Intent, is_guest_name
-from hosttune.model.plan import Action, Cell, Finding, Plan, PlannedGuest, PlannedPin, Unplaced
+from hosttune.model.plan import (
+    Action,
+    AdoptedCell,
+    AdoptedChange,
+    AdoptedGuest,
+    Finding,
+    Plan,
+    PlannedGuest,
+    PlannedPin,
+    Unplaced,
+)
 from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.planning import plan
-from hosttune.planning.adopting.changes import Change, Placement, write_placement
+from hosttune.planning.adopting.changes import write_placement
 from hosttune.planning.adopting.drafts import Candidate, Definition, Draft, candidates, read_drafts, without
 from hosttune.planning.adopting.request import in_order, kept, pci_devices
 from hosttune.planning.adopting.threads import LIVE_AFFINITY, Threads, affinity, in_the_way, is_there
@@ -137,23 +147,23 @@ _IN_AN_INTENT = re.compile(r"^guests\[[0-9]+\]\.[a-z]+: ")
 class Adoption:
     """A definition before and after, the changes between them, and the place that they follow.
 
-    `placement`: None if there is no plan; then `unplaced` says why, and `after` is `before`. `kept`: what the planner
-    does not decide. `findings`: those about the definition, also in the plan. `managers`: programs that write the
-    definition anew. `runs`: the guest runs now. `affinity`: where its threads must go while it runs; None: it does not
-    run, libvirt reports them there, or they must not move yet (a finding says why).
+    `placement`: as the plan document has it; None if there is no plan, then `unplaced` says why, and `after` is
+    `before`. `kept`: what the planner does not decide. `findings`: those about the definition, also in the plan.
+    `managers`: programs that write the definition anew. `runs`: the guest runs now. `affinity`: where its threads must
+    go while it runs; None: it does not run, libvirt reports them there, or they must not move yet (a finding says why).
     """
 
     name: str
     before: bytes
     after: bytes
     runs: bool
-    changes: tuple[Change, ...] = ()
+    changes: tuple[AdoptedChange, ...] = ()
     unplaced: tuple[str, ...] = ()
     relaxation: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     managers: tuple[str, ...] = ()
-    placement: Placement | None = None
+    placement: AdoptedGuest | None = None
     affinity: str | None = None
 
 
@@ -189,7 +199,7 @@ def adopt(host: Host, definitions: Sequence[Definition], *, tolerant: bool = Fal
     others, _, _ = held_by_guests(free.guests or (), online)
     isolated = CpuSet(cpu.id for cpu in free.cpus if cpu.isolated)
     foreign = CpuSet(others | isolated | {cpu for guest in decided.guests for cpu in pins_of(guest)})
-    places = [_placement(free, one.facts, guest, foreign) for one, guest in zip(able, decided.guests, strict=True)]
+    places = [_placement(free, one, guest, foreign) for one, guest in zip(able, decided.guests, strict=True)]
     placed = _in_turn(host, able, [_written(host, one, place) for one, place in zip(able, places, strict=True)])
     found = tuple(placed.get(draft.name) or _unplaced(host, draft) for draft in drafts)
     return Adoptions(found, _as_adopted(decided, able, found))
@@ -227,17 +237,28 @@ def _refused(draft: Draft, why: Unplaced | None) -> Draft:
 # --- in the numbers of the definition --------------------------------------------------------------------------
 
 
-def _placement(host: Host, facts: Guest, guest: PlannedGuest, foreign: CpuSet) -> Placement:
+def _placement(host: Host, one: Candidate, guest: PlannedGuest, foreign: CpuSet) -> AdoptedGuest:
+    facts, data = one.facts, one.draft.definition.data
     cells = in_order(facts.cells)
     planned = {pin.vcpu: int(pin.cpus) for pin in guest.vcpu_pins}
-    numbered: list[tuple[int, Cell]] = []
+    numbered: list[AdoptedCell] = []
     pins: dict[int, int] = {}
     for n, cell in enumerate(guest.cells):
-        numbered.append((cells[n].id if cells else cell.id, cell))
+        numbered.append(AdoptedCell(id=cells[n].id if cells else cell.id, cell=cell))
         theirs = sorted(parse_cpus(cells[n].vcpus if cells else cell.vcpus))
         order = [planned[vcpu] for vcpu in sorted(parse_cpus(cell.vcpus))]
         pins.update(zip(theirs, _as_now(host, facts, guest, theirs, order), strict=True))
-    return Placement(guest, pins, tuple(numbered), foreign)
+    return AdoptedGuest(
+        name=one.draft.name,
+        uuid=facts.uuid or "",
+        definition_sha256=digest_of(data.decode("utf-8", "replace")),
+        changes=(),
+        guest=guest,
+        pins=tuple(PlannedPin(vcpu=vcpu, cpus=str(cpu)) for vcpu, cpu in sorted(pins.items())),
+        cells=tuple(numbered),
+        foreign_cpus=str(foreign),
+        managers=managers_of(XmlText(data)),
+    )
 
 
 def _as_now(host: Host, facts: Guest, guest: PlannedGuest, vcpus: list[int], planned: list[int]) -> list[int]:
@@ -254,11 +275,10 @@ def _as_now(host: Host, facts: Guest, guest: PlannedGuest, vcpus: list[int], pla
 # --- what comes of a guest --------------------------------------------------------------------------------------
 
 
-def _written(host: Host, one: Candidate, placement: Placement) -> Adoption:
+def _written(host: Host, one: Candidate, placement: AdoptedGuest) -> Adoption:
     """Return the adoption of a planned guest, with its definition changed."""
     draft, where = one.draft, one.draft.definition.where
     text = XmlText(draft.definition.data, where=where)
-    managers = managers_of(text)
     changes = write_placement(text, one.facts, placement)
     after = bytes(text)
     then = read_domain(after, where=where)
@@ -272,12 +292,12 @@ def _written(host: Host, one: Candidate, placement: Placement) -> Adoption:
         changes=changes,
         kept=kept(host, one.facts),
         findings=(
-            *_managed(managers, draft.name),
+            *_managed(placement.managers, draft.name),
             *_missing(one, placement.guest),
             *held,
         ),
-        managers=managers,
-        placement=placement,
+        managers=placement.managers,
+        placement=changed(placement, changes=changes),
         affinity=affinity(then) if moves else None,
     )
 
@@ -315,7 +335,7 @@ def _missing(one: Candidate, guest: PlannedGuest) -> Iterator[Finding]:
 # --- what runs ---------------------------------------------------------------------------------------------------
 
 
-def _held(one: Candidate, placement: Placement) -> Iterator[Finding]:
+def _held(one: Candidate, placement: AdoptedGuest) -> Iterator[Finding]:
     """Yield why the threads of a running guest must not move now."""
     resident, where = one.draft.resident, f"guest {one.draft.name}"
     if resident is None or not one.draft.runs:
@@ -325,7 +345,7 @@ def _held(one: Candidate, placement: Placement) -> Iterator[Finding]:
         yield Finding(level="info", text=text, where=where)
     # vfio pins all memory of a guest with a device, so it cannot follow its threads (kernel, driver-api/vfio.rst).
     now = CpuSet(part.node for part in resident.memory or () if part.node is not None)
-    planned = {node for _, cell in placement.cells for node in parse_cpus(cell.host_nodes)}
+    planned = {node for cell in placement.cells for node in parse_cpus(cell.cell.host_nodes)}
     if (resident.devices or resident.mdevs) and not now <= planned:
         text = f"the memory of the running guest is on node {now}, and its devices hold it there: its threads stay too"
         yield Finding(level="info", text=f"{text} until its next start", where=where)
@@ -343,7 +363,7 @@ def _in_turn(host: Host, able: Sequence[Candidate], written: Sequence[Adoption])
     for candidate, one in zip(able, written, strict=True):
         resident = candidate.draft.resident if one.runs else None
         now = {cpu for pin in (resident.vcpu_pins if resident else ()) or () for cpu in parse_cpus(pin.cpus)}
-        planned = cores(one.placement.pins.values()) if one.placement else frozenset()
+        planned = cores(int(pin.cpus) for pin in one.placement.pins) if one.placement else frozenset()
         moves.append(Threads(one.name, frozenset() if now >= online else cores(now), planned, one.affinity is not None))
     waits = in_the_way(moves)
     return {one.name: _waiting(one, waits[one.name]) if one.name in waits else one for one in written}

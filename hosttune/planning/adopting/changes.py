@@ -2,54 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 from hosttune.domain.edit import Element, XmlText
 from hosttune.domain.guest import Guest
-from hosttune.model.plan import Cell, PlannedGuest
+from hosttune.model.plan import AdoptedChange, AdoptedGuest
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 
 LIVE, NEXT_START = "live", "next start"
 
 
-@dataclass(frozen=True)
-class Change:
-    """One change of a definition: the element, what it was, what it becomes, why, and when it can take effect.
-
-    `effect`: LIVE (libvirt can do it while the guest runs) or NEXT_START.
-    """
-
-    element: str
-    was: str
-    becomes: str
-    why: str
-    effect: str
-
-
-@dataclass(frozen=True)
-class Placement:
-    """A planned guest in the numbers of its definition: the CPU of each vCPU, and the cells by the guest's ids.
-
-    `foreign`: the CPUs that its other threads must not use: those of all vCPUs, and isolated ones.
-    """
-
-    guest: PlannedGuest
-    pins: Mapping[int, int]
-    cells: tuple[tuple[int, Cell], ...]
-    foreign: CpuSet
-
-
-def write_placement(text: XmlText, facts: Guest, placement: Placement) -> tuple[Change, ...]:
+def write_placement(text: XmlText, facts: Guest, adopted: AdoptedGuest) -> tuple[AdoptedChange, ...]:
     """Change the definition so that the guest runs where the plan has it. Return the changes; empty: none is needed."""
     return (
-        *_pin_vcpus(text, facts, placement),
-        *_pin_emulator(text, facts, placement),
-        *_pin_iothreads(text, facts, placement),
-        *_bind_memory(text, facts, placement),
-        *_back_by_pages(text, facts, placement),
-        *_divide(text, facts, placement),
+        *_pin_vcpus(text, facts, adopted),
+        *_pin_emulator(text, facts, adopted),
+        *_pin_iothreads(text, facts, adopted),
+        *_bind_memory(text, facts, adopted),
+        *_back_by_pages(text, facts, adopted),
+        *_divide(text, facts, adopted),
     )
+
+
+def _change(element: str, was: str, becomes: str, why: str, effect: str) -> AdoptedChange:
+    return AdoptedChange(element=element, was=was, becomes=becomes, why=why, effect=effect)
 
 
 def _section(text: XmlText, tag: str) -> Element:
@@ -62,35 +36,35 @@ def _numbered(parent: Element, tag: str, name: str) -> dict[int, Element]:
     return {int(text, 16 if text.lower().startswith("0x") else 10): one for text, one in numbers if text}
 
 
-def _pin_vcpus(text: XmlText, facts: Guest, placement: Placement) -> list[Change]:
+def _pin_vcpus(text: XmlText, facts: Guest, adopted: AdoptedGuest) -> list[AdoptedChange]:
     now = {pin.id: parse_cpus(pin.cpus) for pin in facts.vcpu_pins}
-    moved = {vcpu: cpu for vcpu, cpu in sorted(placement.pins.items()) if now.get(vcpu) != CpuSet((cpu,))}
+    moved = {pin.vcpu: pin.cpus for pin in adopted.pins if now.get(pin.vcpu) != parse_cpus(pin.cpus)}
     changes = []
     vcpu_element = text.root.find("vcpu")
     if vcpu_element is not None and vcpu_element.attributes.get("placement") == "auto":
         vcpu_element.set("placement", "static")
         why = "with auto, numad chooses the guest's nodes at each start"
-        changes.append(Change("vcpu placement", "auto", "static", why, NEXT_START))
+        changes.append(_change("vcpu placement", "auto", "static", why, NEXT_START))
     if not moved:
         return changes
     tune = _section(text, "cputune")
     known = _numbered(tune, "vcpupin", "vcpu")
     for vcpu, cpu in moved.items():
         if vcpu in known:
-            known[vcpu].set("cpuset", str(cpu))
+            known[vcpu].set("cpuset", cpu)
         else:
-            text.add(tune, "vcpupin", {"vcpu": str(vcpu), "cpuset": str(cpu)})
+            text.add(tune, "vcpupin", {"vcpu": str(vcpu), "cpuset": cpu})
     old = [cpus for vcpu in moved if (cpus := now.get(vcpu))]
     was = f"host CPUs {CpuSet(cpu for cpus in old for cpu in cpus)}" if old else "not pinned"
-    nodes = CpuSet(node for _, cell in placement.cells for node in parse_cpus(cell.host_nodes))
+    nodes = CpuSet(node for one in adopted.cells for node in parse_cpus(one.cell.host_nodes))
     why = f"one host CPU each, shared with no other guest, on {_nodes(nodes)}, where its memory and devices are planned"
-    becomes = f"host CPUs {CpuSet(moved.values())}"
-    return [*changes, Change(f"vcpupin of vCPUs {CpuSet(moved)}", was, becomes, why, LIVE)]
+    becomes = f"host CPUs {CpuSet(map(int, moved.values()))}"
+    return [*changes, _change(f"vcpupin of vCPUs {CpuSet(moved)}", was, becomes, why, LIVE)]
 
 
-def _pin_emulator(text: XmlText, facts: Guest, placement: Placement) -> list[Change]:
-    now, want = parse_cpus(facts.emulator_cpus), placement.guest.emulator_cpus
-    if (now and now.isdisjoint(placement.foreign)) or not want or now == parse_cpus(want):
+def _pin_emulator(text: XmlText, facts: Guest, adopted: AdoptedGuest) -> list[AdoptedChange]:
+    now, want, foreign = parse_cpus(facts.emulator_cpus), adopted.guest.emulator_cpus, parse_cpus(adopted.foreign_cpus)
+    if (now and now.isdisjoint(foreign)) or not want or now == parse_cpus(want):
         return []
     tune = _section(text, "cputune")
     found = tune.find("emulatorpin")
@@ -98,15 +72,13 @@ def _pin_emulator(text: XmlText, facts: Guest, placement: Placement) -> list[Cha
         text.add(tune, "emulatorpin", {"cpuset": want})
     else:
         found.set("cpuset", want)
-    return [Change("emulatorpin", _cpus(now), f"host CPUs {want}", _off_vcpus("QEMU's own threads"), LIVE)]
+    return [_change("emulatorpin", _cpus(now), f"host CPUs {want}", _off_vcpus("QEMU's own threads"), LIVE)]
 
 
-def _pin_iothreads(text: XmlText, facts: Guest, placement: Placement) -> list[Change]:
+def _pin_iothreads(text: XmlText, facts: Guest, adopted: AdoptedGuest) -> list[AdoptedChange]:
     now = {pin.id: parse_cpus(pin.cpus) for pin in facts.iothread_pins}
-    want = placement.guest.emulator_cpus
-    free = [
-        one for one, cpus in now.items() if cpus and (cpus.isdisjoint(placement.foreign) or cpus == parse_cpus(want))
-    ]
+    want, foreign = adopted.guest.emulator_cpus, parse_cpus(adopted.foreign_cpus)
+    free = [one for one, cpus in now.items() if cpus and (cpus.isdisjoint(foreign) or cpus == parse_cpus(want))]
     bad = [one for one in _iothreads(text, facts) if one not in free]
     if not bad or not want:
         return []
@@ -118,7 +90,7 @@ def _pin_iothreads(text: XmlText, facts: Guest, placement: Placement) -> list[Ch
         else:
             text.add(tune, "iothreadpin", {"iothread": str(one), "cpuset": want})
     was = _cpus(CpuSet(cpu for one in bad for cpu in now.get(one, ())))
-    return [Change(f"iothreadpin of I/O threads {CpuSet(bad)}", was, f"host CPUs {want}", _off_vcpus("they"), LIVE)]
+    return [_change(f"iothreadpin of I/O threads {CpuSet(bad)}", was, f"host CPUs {want}", _off_vcpus("they"), LIVE)]
 
 
 def _iothreads(text: XmlText, facts: Guest) -> list[int]:
@@ -142,15 +114,15 @@ def _cpus(cpus: CpuSet) -> str:
     return f"host CPUs {cpus}" if cpus else "not pinned"
 
 
-def _bind_memory(text: XmlText, facts: Guest, placement: Placement) -> list[Change]:
-    nodes = CpuSet(node for _, cell in placement.cells for node in parse_cpus(cell.host_nodes))
+def _bind_memory(text: XmlText, facts: Guest, adopted: AdoptedGuest) -> list[AdoptedChange]:
+    nodes = CpuSet(node for one in adopted.cells for node in parse_cpus(one.cell.host_nodes))
     if not nodes:
         return []
     changes = _bind_all(text, facts, nodes)
-    if len(placement.cells) < 2 and not facts.numatune.memnodes:
+    if len(adopted.cells) < 2 and not facts.numatune.memnodes:
         return changes
     now = {one.cell: one for one in facts.numatune.memnodes}
-    for number, cell in placement.cells:
+    for number, cell in ((one.id, one.cell) for one in adopted.cells):
         old = now.get(number)
         if old and old.mode == "strict" and parse_cpus(old.nodes) == parse_cpus(cell.host_nodes):
             continue
@@ -165,11 +137,11 @@ def _bind_memory(text: XmlText, facts: Guest, placement: Placement) -> list[Chan
         was = f"{old.mode}, {_nodes(old.nodes)}" if old else "not bound"
         why = f"its vCPUs run on {_nodes(cell.host_nodes)}; memory of another node is slower"
         becomes = f"strict, {_nodes(cell.host_nodes)}"
-        changes.append(Change(f"memory of cell {number}", was, becomes, why, NEXT_START))
+        changes.append(_change(f"memory of cell {number}", was, becomes, why, NEXT_START))
     return changes
 
 
-def _bind_all(text: XmlText, facts: Guest, nodes: CpuSet) -> list[Change]:
+def _bind_all(text: XmlText, facts: Guest, nodes: CpuSet) -> list[AdoptedChange]:
     now = facts.numatune
     if now.mode == "strict" and parse_cpus(now.nodes) == nodes and now.placement != "auto":
         return []
@@ -180,22 +152,22 @@ def _bind_all(text: XmlText, facts: Guest, nodes: CpuSet) -> list[Change]:
     memory.set("nodeset", str(nodes))
     was = f"{now.mode}, {_nodes(now.nodes)}" if now.mode else "any node"
     why = "only strict fails when the node has too little memory; otherwise it comes from another node without an error"
-    return [Change("numatune memory", was, f"strict, {_nodes(nodes)}", why, NEXT_START)]
+    return [_change("numatune memory", was, f"strict, {_nodes(nodes)}", why, NEXT_START)]
 
 
-def _back_by_pages(text: XmlText, facts: Guest, placement: Placement) -> list[Change]:
-    page = placement.guest.huge_page_bytes
+def _back_by_pages(text: XmlText, facts: Guest, adopted: AdoptedGuest) -> list[AdoptedChange]:
+    page = adopted.guest.huge_page_bytes
     if page is None or facts.backing.pages is not None:
         return []
     pages = text.add(_section(text, "memoryBacking"), "hugepages", {})
     text.add(pages, "page", {"size": str(page >> 10), "unit": "KiB"})
     why = "fewer misses of the address translation, and memory that is reserved for the guest"
-    return [Change("memoryBacking", "ordinary pages", f"pages of {format_size(page)}", why, NEXT_START)]
+    return [_change("memoryBacking", "ordinary pages", f"pages of {format_size(page)}", why, NEXT_START)]
 
 
-def _divide(text: XmlText, facts: Guest, placement: Placement) -> list[Change]:
+def _divide(text: XmlText, facts: Guest, adopted: AdoptedGuest) -> list[AdoptedChange]:
     """Give a guest without cells the planned ones, if they are several: one cell needs no element."""
-    guest = placement.guest
+    guest = adopted.guest
     if facts.cells or len(guest.cells) < 2 or guest.topology is None:
         return []
     cpu = text.root.find("cpu")
@@ -214,4 +186,4 @@ def _divide(text: XmlText, facts: Guest, placement: Placement) -> list[Change]:
         for number, distance in enumerate(cell.distances):
             text.add(distances or one, "sibling", {"id": str(number), "value": str(distance)})
     why = "the guest spans several host nodes: its kernel must know which memory is near which vCPU"
-    return [Change("cpu numa and topology", "no cells", f"{len(guest.cells)} cells", why, NEXT_START)]
+    return [_change("cpu numa and topology", "no cells", f"{len(guest.cells)} cells", why, NEXT_START)]

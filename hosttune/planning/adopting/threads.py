@@ -27,8 +27,7 @@ def affinity(facts: Guest) -> str:
 
 def is_there(facts: Guest, running: RunningGuest) -> bool:
     """Return whether libvirt reports the threads of a running guest where the definition has them."""
-    pins = {pin.vcpu: parse_cpus(pin.cpus) for pin in running.vcpu_pins or ()}
-    if pins != {pin.id: parse_cpus(pin.cpus) for pin in facts.vcpu_pins}:
+    if running.pins != facts.pins:
         return False
     if facts.emulator_cpus and parse_cpus(running.emulator_cpus) != parse_cpus(facts.emulator_cpus):
         return False

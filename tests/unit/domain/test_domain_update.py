@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from libvirtd import Libvirtd, libvirtd
 from lxml import etree
 from sweeps import FULL, examples
+from xmledits import edited
 
 from hosttune.domain.reader import read_domain
 from hosttune.domain.update import differences, updated
@@ -127,9 +128,9 @@ def test_devices_go_come_and_move() -> None:
 
 def test_networks_are_told_apart_by_their_source_and_keep_their_address() -> None:
     guest = SHAPES["bridge"]
-    mac = "<mac address='52:54:00:00:00:01'/>"
+    mac = "52:54:00:00:00:01"
     old = xml_of(guest)
-    present = old.replace("<source bridge='br0'/>", f"{mac}<source bridge='br0'/>")
+    present = edited(old, "devices/interface[@type='bridge']", f"<mac address='{mac}'/>")
     assert updated(old, present, xml_of(changed(guest, networks=guest.networks[::-1]))).xml == present
     more = xml_of(changed(guest, networks=(*guest.networks, Network(network="fast"))))
     assert updated(old, present, more).xml.count(mac) == 1

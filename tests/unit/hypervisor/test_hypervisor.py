@@ -11,6 +11,7 @@ import pytest
 from domain_shapes import GIB, SHAPES, changed, emulated, plan_of
 from hypothesis import given
 from hypothesis import strategies as st
+from xmledits import Edit, edited
 
 from hosttune.discovery import discover
 from hosttune.domain.sameness import same_guest
@@ -173,25 +174,28 @@ def commandline(*words: str) -> Callable[[str], str]:
     return lambda xml: xml.replace("</domain>", f"<q:commandline xmlns:q='{space}'>{inner}</q:commandline></domain>")
 
 
-def put(old: str, new: str) -> Callable[[str], str]:
-    """The XML with one text in place of another."""
-    return lambda xml: xml.replace(old, new)
+def put(path: str, edit: Edit) -> Callable[[str], str]:
+    """The XML with one element changed."""
+    return lambda xml: edited(xml, path, edit)
 
 
 HOSTILE: dict[str, tuple[Callable[[str], object], str]] = {
-    "another guest": (put("<name>one-gpu<", "<name>other<"), "the XML is that of 'other'"),
-    "another hypervisor": (put("<domain type='kvm'", "<domain type='xen'"), "a <domain> of type 'xen'"),
-    "a program": (put("<devices>", "<devices><emulator>/tmp/x</emulator>"), "a <emulator> in <devices>"),
-    "a loader": (put("</os>", "<loader>/tmp/x</loader></os>"), "a <loader> in <os>"),
+    "another guest": (put("name", "other"), "the XML is that of 'other'"),
+    "another hypervisor": (put(".", {"type": "xen"}), "a <domain> of type 'xen'"),
+    "a program": (put("devices", "<emulator>/tmp/x</emulator>"), "a <emulator> in <devices>"),
+    "a loader": (put("os", "<loader>/tmp/x</loader>"), "a <loader> in <os>"),
     "arguments": (commandline("arg value='-incoming'", "arg value='exec:x'"), "arguments to QEMU: -incoming exec:x"),
     "environment": (commandline("env name='LD_PRELOAD' value='/x'"), "/1.0}commandline> in <domain>"),
-    "a file to log into": (put("<serial type='pty'>", "<serial type='file'>"), "a <serial> of type 'file'"),
-    "a script": (put("<model type='virtio'/>", "<script path='/x'/>"), "a <script> in <interface>"),
-    "a network disk": (put("<disk type='file'", "<disk type='network'"), "a <disk> of type 'network'"),
-    "a host's directory": (put("</devices>", "<filesystem/></devices>"), "a <filesystem> in <devices>"),
-    "another file for random numbers": (put(">/dev/urandom<", ">/dev/sda<"), "random numbers from '/dev/sda'"),
-    "another program's channel": (put("guest_agent.0", "spice.0"), "a <channel> other than org.qemu.guest_agent.0"),
-    "a socket of the host": (put("<channel type='unix'>", "<channel type='unix'><source path='/x'/>"), "a <source>"),
+    "a file to log into": (put("devices/serial", {"type": "file"}), "a <serial> of type 'file'"),
+    "a script": (put("devices/interface", "<script path='/x'/>"), "a <script> in <interface>"),
+    "a network disk": (put("devices/disk", {"type": "network"}), "a <disk> of type 'network'"),
+    "a host's directory": (put("devices", "<filesystem/>"), "a <filesystem> in <devices>"),
+    "another file for random numbers": (put("devices/rng/backend", "/dev/sda"), "random numbers from '/dev/sda'"),
+    "another program's channel": (
+        put("devices/channel/target", {"name": "org.qemu.spice.0"}),
+        "a <channel> other than org.qemu.guest_agent.0",
+    ),
+    "a socket of the host": (put("devices/channel", "<source path='/x'/>"), "a <source>"),
     "no XML": (lambda xml: xml[:40], "not an XML document"),
     "a document type": (lambda xml: f"<!DOCTYPE domain [<!ENTITY x 'y'>]>{xml}", "document type"),
     "a number": (lambda xml: 7, "int is not domain XML"),
