@@ -2,7 +2,7 @@
 
 A package holds the locked wheels (requirements/host.txt), unpacked below /opt/hosttune as a virtual environment whose
 interpreter is the host's own: `bin/python3` is a link, and each Python has its folder of compiled libraries. So a host
-runs no pip, `dpkg -V` and `rpm -V` check every file, and an upgrade of the distribution's Python needs no other package.
+runs no pip, `dpkg -V` and `rpm -V` check every file, and a newer Python of the distribution needs no other package.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def wheels_of(scratch: Path) -> dict[str, list[Path]]:
     wheels = {}
     for python in PYTHONS:
         (scratch / python).mkdir()
-        wheels[python] = [file for file in download(python, scratch / python) if not file.name.startswith(f"{LEFT_OUT}-")]
+        wheels[python] = [
+            file for file in download(python, scratch / python) if not file.name.startswith(f"{LEFT_OUT}-")
+        ]
     return wheels
 
 
@@ -127,7 +129,9 @@ def build_deb(tree: Path, out: Path, version: str) -> Path:
 def files_of(tree: Path) -> Iterator[Path]:
     """The files that a package installs."""
     control = tree / "DEBIAN"
-    yield from (path for path in tree.rglob("*") if (path.is_symlink() or path.is_file()) and control not in path.parents)
+    yield from (
+        path for path in tree.rglob("*") if (path.is_symlink() or path.is_file()) and control not in path.parents
+    )
 
 
 def md5(path: Path) -> str:
@@ -167,7 +171,14 @@ def component(name: str, version: str, hashes: Sequence[str]) -> dict[str, objec
     """One component; a library has one hash for each Python for which it is compiled."""
     reference = f"pkg:pypi/{name}@{version}"
     sums = [{"alg": "SHA-256", "content": one} for one in hashes]
-    return {"type": "library", "bom-ref": reference, "name": name, "version": version, "purl": reference, "hashes": sums}
+    return {
+        "type": "library",
+        "bom-ref": reference,
+        "name": name,
+        "version": version,
+        "purl": reference,
+        "hashes": sums,
+    }
 
 
 def main() -> None:

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from lab.machine import LAB
-
 pytestmark = pytest.mark.lab
 
 ROOT = Path(__file__).resolve().parents[2]
+STORE = Path(os.environ.get("HOSTTUNE_LAB", ROOT / ".lab"))
 SUITE = os.environ.get("HOSTTUNE_SUITE", "bookworm")
 INTENT = "version: 1\nguests: [{name: train, gpus: 1, disk: /images/train.qcow2, networks: [{network: default}]}]\n"
 OLDER = "0.0.1"
@@ -26,10 +25,10 @@ OLDER = "0.0.1"
 def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two packages of this tree, of which one says that it is older."""
     out = tmp_path_factory.mktemp("packages")
-    build = [sys.executable, "packaging/build.py", "--out", out]
+    build = [sys.executable, "packaging/build.py", "--out", str(out)]
     subprocess.run([*build, "--only", "deb", "--only", "python"], check=True, cwd=ROOT)
     (wheel,) = out.glob("*.whl")
-    subprocess.run([*build, "--only", "deb", "--wheel", wheel, "--version", OLDER], check=True, cwd=ROOT)
+    subprocess.run([*build, "--only", "deb", "--wheel", str(wheel), "--version", OLDER], check=True, cwd=ROOT)
     new, old = sorted(out.glob("*.deb"), reverse=True)
     return {"new": new, "old": old}
 
@@ -37,12 +36,13 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
     """A Debian of packages alone, with Python; made once and kept."""
-    made = LAB / f"packages-{SUITE}.tar"
+    STORE.mkdir(exist_ok=True)
+    made = STORE / f"packages-{SUITE}.tar"
     if not made.exists():
         partial = made.with_suffix(".new.tar")
         command = ["mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", "--include=ca-certificates,python3"]
         mirror = [] if SUITE == "bookworm" else [f"deb http://deb.debian.org/debian {SUITE} main"]
-        subprocess.run([*command, SUITE, partial, *mirror], check=True)
+        subprocess.run([*command, SUITE, str(partial), *mirror], check=True)
         partial.rename(made)
     folder = tmp_path / "root"
     folder.mkdir()
@@ -72,7 +72,7 @@ def install(root: Path, package: Path) -> str:
 
 def test_a_strangers_host(packages: dict[str, Path], root: Path) -> None:
     install(root, packages["old"])
-    assert inside(root, "hosttune", "--version").startswith("hosttune 0.1.0")
+    assert inside(root, "hosttune", "--version").startswith("hosttune, version 0.1.0")
     assert inside(root, "dpkg", "-V", "hosttune") == ""
     assert "1 guest placed" in inside(root, "hosttune", "plan", "--root", "@example", "--gpu", "0000:41:00.0")
 
