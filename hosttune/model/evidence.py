@@ -9,6 +9,7 @@ from hosttune.model.fabricmanager import FabricManager
 from hosttune.model.gpu import Gpu, GpuPort
 from hosttune.model.guestplan import GuestPlan
 from hosttune.model.host import Host, Problem
+from hosttune.model.looks import GuestRun, Look
 from hosttune.model.networkintent import Roce
 from hosttune.model.plan import Plan
 from hosttune.model.ports import NicPorts, PortDetail, PortInfo, RoceState
@@ -18,6 +19,7 @@ from hosttune.model.values import Value, close_lists, close_mappings
 from hosttune.model.verification import Verification
 
 LIBVIRT_ANSWER = "/.hosttune/commands/libvirt.json"  # where a capture keeps libvirt's answers; missing if it has none
+SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 STATE = "hosttune's own state is unreadable"  # a problem of the evidence: it is unknown what is applied on this host
 
 UNLIMITED = -1  # RdmaAccess.memlock
@@ -31,7 +33,7 @@ class KernelEvent(Value, frozen=True, kw_only=True):
 
     `kind` is one of: xid, sxid, aer, dpc (a port that cut off its link), lost (a GPU off the bus, or one that could not
     be started), mce, edac (`count` memory errors), edac-mc (a memory controller that the kernel monitors: not a fault),
-    link-down (a network interface lost its link).
+    link-down (a network interface lost its link), and the kinds of `hosttune.linux.kernellines`.
     `code` is that of an XID or SXid, or the controller's number. The times of the first and the last line are in
     seconds since boot; `text` is the first line's. `subcode` and `registers` (details, error status, …) are those of
     XID 144 to 150. `recovery` is the action that the driver asks for since an XID 154. `least_seconds_apart`: between
@@ -98,7 +100,8 @@ class GuestProcess(Value, frozen=True, kw_only=True):
 
     `memory_by_node`: bytes by node; of huge pages if it has any (`page_sizes`, in bytes), else of all memory.
     `memory_by_cell`: bytes by guest cell and node, for memory whose file names its cell; None if there is none.
-    `resident_bytes`: its memory on ordinary pages by another count of the kernel (VmRSS).
+    `resident_bytes`: its memory on ordinary pages by another count of the kernel (VmRSS). `started`: when the process
+    did, in clock ticks since boot.
     """
 
     guest: str
@@ -108,6 +111,7 @@ class GuestProcess(Value, frozen=True, kw_only=True):
     page_sizes: tuple[int, ...] = ()
     memory_by_cell: Mapping[str, Mapping[str, int]] | None = None
     resident_bytes: int | None = None
+    started: int | None = None
 
     def __post_init__(self) -> None:
         close_mappings(self, "memory_by_node", "memory_by_cell")
@@ -157,6 +161,22 @@ class Clocks(Value, frozen=True, kw_only=True):
     percent: int | None = None
 
 
+class Security(Value, frozen=True, kw_only=True):
+    """What the running kernel says of the isolation between guests, of the boot, and of its clock. None is unknown.
+
+    `vulnerabilities`: its words by name of the file. `microcode`: the CPUs by revision. `tpm`: the version, or "none".
+    """
+
+    vulnerabilities: Mapping[str, str | None] | None = None
+    microcode: Mapping[str, str] = {}
+    secure_boot: bool | None = None
+    tpm: str | None = None
+    clocksource: str | None = None
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "vulnerabilities", "microcode")
+
+
 class Evidence(Value, frozen=True, kw_only=True):
     """Everything that a validation looks at.
 
@@ -166,6 +186,8 @@ class Evidence(Value, frozen=True, kw_only=True):
     - `statements`: the signed statements of hand-overs that are kept on this host, as they are now; None if this host
       has no readable state.
     - `history`: stored validations of this host, oldest first.
+    - `looks`: by address, the last look at each GPU while its driver had it; no entry: none is known.
+    - `guest_runs`: the recorded starts of guests; None: not known.
     - `complete`: discovery has looked (live, or in a capture made by hosttune). None or False: what is missing may just
       not have been recorded.
     - `absent`: paths that the machine is proven not to have, of those that a check may ask about; "/" means all that is
@@ -181,6 +203,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     - `port_info`: by InfiniBand port ("mlx5_0/1"), which lanes and speeds it supports; no entry: it was not asked.
     - `roce`: by address of a NIC, how its RoCE port is set; no entry: it has none, or that is not known.
     - `tuned_verified`: TuneD finds every value that its active profile sets; False: not every one.
+    - `kernel_lines`: the events of the kernel log have the kinds of `hosttune.linux.kernellines`.
     - `declared_roce`: what a document that the caller names declares of RoCE ports; it counts before the plans'.
     - `ports_later`, `gpus_later`: the same and the GPUs, `seconds_later` seconds later, after the benchmarks.
     """
@@ -203,6 +226,8 @@ class Evidence(Value, frozen=True, kw_only=True):
     irqbalance: bool | None = None
     ksm_pages_shared: int | None = None
     loaded_links: Mapping[str, tuple[float, int]] | None = None
+    looks: Mapping[str, Look] | None = None
+    guest_runs: tuple[GuestRun, ...] | None = None
     gpu_ports: Mapping[str, tuple[GpuPort, ...]] | None = None
     ports: Mapping[str, NicPorts] | None = None
     ports_later: Mapping[str, NicPorts] | None = None
@@ -219,8 +244,10 @@ class Evidence(Value, frozen=True, kw_only=True):
     configuration: tuple[Fact, ...] | None = None  # facts read for comparing hosts; None: not read
     clocks: Clocks | None = None  # None: not read
     tuned_verified: bool | None = None
+    kernel_lines: bool = False
+    security: Security | None = None  # None: not read
 
     def __post_init__(self) -> None:
         close_lists(self)
-        close_mappings(self, "bar_limits", "gpu_ports", "loaded_links", "library_files")
+        close_mappings(self, "bar_limits", "gpu_ports", "loaded_links", "library_files", "looks")
         close_mappings(self, "ports", "ports_later", "port_details", "port_info", "roce")
