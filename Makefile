@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 DEMO := plan --root @example --gpu 0000:41:00.0 --disk /images/guest.qcow2 --network default
 
-.PHONY: demo check test evidence lab-test lab-full bench bench-fleet lint format wheelhouse set-up set-up-test clean
+.PHONY: demo check test evidence lab-test lab-full bench bench-fleet lint format wheelhouse packages set-up set-up-test clean
 
 demo: set-up
 	$(BIN)/hosttune $(DEMO)
@@ -108,6 +108,10 @@ format: set-up-test
 wheelhouse: $(STAMP)/run
 	$(BIN)/python requirements/wheelhouse.py
 
+# Packages for hosts, the wheel, the sdist, an SBOM and checksums, in `dist` (docs/packages.md).
+packages: $(STAMP)/run $(STAMP)/apt-packages
+	$(BIN)/python packaging/build.py
+
 # --- set-up ---------------------------------------------------------------------------------------------------
 
 $(VENV)/bin/python: | $(STAMP)/apt-venv
@@ -187,6 +191,9 @@ $(STAMP)/apt-alerts: | $(STAMP)/apt-test
 
 $(STAMP)/apt-bench: | $(VENV)/bin/python
 	$(call apt,$(PACKAGES_BENCH))
+
+$(STAMP)/apt-packages: | $(VENV)/bin/python
+	$(call apt,rpm)
 
 $(STAMP)/apt-lab: | $(VENV)/bin/python
 	$(call apt,$(PACKAGES_LAB))
