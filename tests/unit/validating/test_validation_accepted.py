@@ -1,4 +1,4 @@
-"""`validate --accept CHECK[:SUBJECT] --why TEXT --until DATE`: kept with the name, shown everywhere, where it may be."""
+"""`validate --accept CHECK[:SUBJECT] --why TEXT --until DATE`: kept with the name, shown everywhere."""
 
 from __future__ import annotations
 
