@@ -190,14 +190,12 @@ def test_junit_holds_hostile_text_whole_but_for_what_xml_cannot_hold() -> None:
 
 
 def test_one_reason_of_several_checks_is_told_once_and_all_of_it_on_request() -> None:
-    results = tuple(
-        CheckResult(check=check, subject="host", outcome=outcome, actual=actual, hint=hint)
-        for check, outcome, actual, hint in (
-            ("guest-numa", "unknown", "which guests there are is unknown", "start libvirt"),
-            ("guest-pins", "unknown", "which guests there are is unknown", "start libvirt"),
-            ("nvswitch", "skip", "no NVSwitch here", None),
-            ("sxid", "skip", "no NVSwitch here", None),
-        )
+    lost, none = "which guests there are is unknown", "no NVSwitch here"
+    results = (
+        CheckResult(check="guest-numa", subject="host", outcome="unknown", actual=lost, hint="start libvirt"),
+        CheckResult(check="guest-pins", subject="host", outcome="unknown", actual=lost, hint="start libvirt"),
+        CheckResult(check="nvswitch", subject="host", outcome="skip", actual=none),
+        CheckResult(check="sxid", subject="host", outcome="skip", actual=none),
     )
     found = Validation(verdict="unknown", results=results)
     text, table = printed(found), markdown(validation_report(found))
