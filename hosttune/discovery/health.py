@@ -14,8 +14,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from hosttune.discovery.kernellog import read_kernel_log
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.machine.reader import Reader, number
@@ -127,8 +125,8 @@ def read_aer_later(reader: Reader, host: Host) -> AerLater | None:
         return None
     try:
         return typed_json(text, AerLater)
-    except msgspec.DecodeError as error:
-        reader.problem("second reading of PCIe errors not understood", "aer-later", str(error))
+    except BadInput as error:
+        reader.problem("second reading of PCIe errors not understood", "aer-later", error.what)
         return None
 
 
