@@ -97,7 +97,7 @@ def validate(
     )
     begun = time.time()
     found = check(read_document(root, document) or open_system(root), request, say=progress(), tell=tell)
-    code = exit_code(found.validation, gate or "verdict")
+    code = exit_code(found.validation, gate or "verdict", request.against)
     # The exit code is a metric; the command's own says whether they were written.
     metrics = {"prometheus": lambda: metrics_of(found, "validate", begun, code)}
     with exiting(context, 0 if output in metrics else code):

@@ -53,6 +53,8 @@ READERS: tuple[FactReader, ...] = (
     FactReader("rdma_access", "guestlibrary", "read_rdma_access"),
     FactReader("health", "health", "read_health"),
     FactReader("fabric_manager", "fabric", "read_fabric_manager"),
+    FactReader("looks", "looks", "read_looks"),
+    FactReader("guest_runs", "looks", "read_guest_runs"),
     FactReader("processes", "processes", "read_processes"),
     FactReader("leftovers", "processes", "read_leftovers"),
     FactReader("ports", "ports", "read_ports"),
@@ -64,6 +66,7 @@ READERS: tuple[FactReader, ...] = (
     FactReader("tuned_verified", "tuned", "read_tuned_verified"),
     FactReader("aer_later", "health", "read_aer_later", since=1),
     FactReader("kernel_lines", "health", "knows_kernel_lines", since=1),
+    FactReader("security", "security", "read_security", since=2),
 )
 FACTS = max(fact.since for fact in READERS)  # what a capture of today holds
 _UNITS = tuple(
@@ -93,6 +96,8 @@ _ABSENT = (
     "/sys/module/vfio_iommu_type1/parameters/disable_hugepages",
     "/sys/module/vfio_pci/parameters/disable_denylist",
     "/sys/module/vfio_pci/parameters/nointxmask",
+    sysfs.VULNERABILITIES,
+    sysfs.CLOCKSOURCE,
     LIBVIRT_ANSWER,
     PLACE,
     ACTIVE,

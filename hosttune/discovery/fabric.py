@@ -210,7 +210,7 @@ def recall_modules(reader: Reader, pci: tuple[PciDevice, ...], gpus: tuple[Gpu, 
     asked = [gpu for gpu in gpus if gpu.module_id is None and _may_have_module(gpu, functions.get(gpu.address))]
     if not asked:
         return gpus
-    kept = _kept(reader)
+    kept = kept_gpus(reader)
     found = {gpu.address: module for gpu in asked if (module := _kept_module(gpu, functions, kept)) is not None}
     uses = Counter([*found.values(), *(gpu.module_id for gpu in gpus)])
     doubted = {address for address, module in found.items() if uses[module] > 1}
@@ -229,7 +229,7 @@ def _may_have_module(gpu: Gpu, function: PciDevice | None) -> bool:
     return bool(vendor and vendor.fabric and function and not function.physfn and function.driver != vendor.driver)
 
 
-def _kept(reader: Reader) -> Mapping[str, Any]:
+def kept_gpus(reader: Reader) -> Mapping[str, Any]:
     """Return what apply saved of GPUs, by address (`settings.drivers.identities`).
 
     A bad file is a problem, not an error.

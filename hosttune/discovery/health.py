@@ -14,6 +14,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from hosttune.discovery.kernellog import read_kernel_log
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.machine.reader import Reader, number
@@ -48,23 +50,30 @@ _PERCENTAGES = ("avail_spare", "spare_thresh")  # "normalized percentage (0% to 
 
 def read_health(reader: Reader, host: Host) -> Health:
     """Return the health that the machine reports. Fields that could not be read are None (see Health)."""
-    log = read_kernel_log(reader)
+    known = read_log(reader)
     synchronised, error = _clock(reader)
-    uptime = _uptime(reader)
+    return msgspec.structs.replace(
+        known,
+        edac=_edac(reader, host),
+        corrupted_bytes=_corrupted(reader),
+        aer=_aer(reader, host, recorded=known.uptime_seconds is not None),
+        disks=_disks(reader, host),
+        time_synchronised=synchronised,
+        time_source=None if synchronised is None else "adjtimex(2)",
+        time_error_seconds=error,
+    )
+
+
+def read_log(reader: Reader) -> Health:
+    """Return what the kernel log says of this boot, and how long it is; nothing else."""
+    log = read_kernel_log(reader)
     return Health(
         events=None if log is None else log.events,
         events_since=None if log is None else log.since,
         events_source=None if log is None else log.source,
         events_unread=0 if log is None else log.unread,
         events_links=log is not None and log.links,
-        edac=_edac(reader, host),
-        corrupted_bytes=_corrupted(reader),
-        uptime_seconds=uptime,
-        aer=_aer(reader, host, recorded=uptime is not None),
-        disks=_disks(reader, host),
-        time_synchronised=synchronised,
-        time_source=None if synchronised is None else "adjtimex(2)",
-        time_error_seconds=error,
+        uptime_seconds=_uptime(reader),
     )
 
 

@@ -90,8 +90,10 @@ def _fault(phase: str, answer: Answer, reboots: bool, gate: Gate) -> tuple[Answe
         return "refused", "a reboot is pending, and was not made"
     if answer.outcome != "ok":
         return answer.outcome, answer.why
+    # The exit code says the same: both must be good. With `either` the host tells what was unknown before.
+    good = ("pass", "warn", "unknown") if phase == "validate" and gate == "either" else ("pass", "warn")
     by_verdict = phase == "handover" or (phase == "validate" and gate != "worse")
-    if by_verdict and answer.verdict not in ("pass", "warn"):  # the exit code says the same: both must be good
+    if by_verdict and answer.verdict not in good:
         return "no" if answer.verdict == "fail" else "unknown", f"verdict {answer.verdict or 'missing'}"
     return None
 

@@ -26,6 +26,7 @@ from hosttune.handover.targets import Target, identity_now, joined, refuse_other
 from hosttune.handover.testguest import GuestSteps, Session, TestGuest, guest_targets
 from hosttune.inventory.devices import identity, read_catalogue, same_device
 from hosttune.journal import Journal, JournalFailed, Store
+from hosttune.journal.gpus import keep_gpus
 from hosttune.journal.register import read_register, record_devices
 from hosttune.journal.state import mode_of, save
 from hosttune.machine.child import in_child
@@ -34,6 +35,7 @@ from hosttune.model.handover import STEPS, HandedDevice, HandoverStep, Statement
 from hosttune.model.host import Host
 from hosttune.model.quarantine import DeviceRecord
 from hosttune.model.validation import Validation
+from hosttune.rules.checks.looks import look_of
 from hosttune.settings.setting import driver_of
 from hosttune.transaction.site import Site
 from hosttune.transaction.writing import Say
@@ -231,10 +233,20 @@ class Course:
             if self.guest is not None and self.guest.has(target):
                 self._step(target, "tested", *self.guest.times(), partial(self.guest.tested, target))
                 self.firmware[target.address] = self.guest.firmware(target)
+                self._keep_look(target, self.guest.validation)
                 continue
             known = read_firmware(self.site.system, host, target.address) if host is not None else None
             self.firmware[target.address] = known
             self._step(target, "tested", limit, estimate, partial(self._one_test, target))
+
+    def _keep_look(self, target: Target, found: Validation | None) -> None:
+        """Keep what a test guest saw of a GPU's health. A validation on the host's driver has kept its own."""
+        if found is not None:
+            host = self.tools.discover()
+            with record.state_lock(self.store):
+                keep_gpus(
+                    self.store.folder, host, {target.address: look_of(host, target.address, found.results, now_text())}
+                )
 
     def _one_test(self, target: Target) -> HandoverStep:
         back = self._is(target, "taken-back")

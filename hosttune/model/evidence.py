@@ -9,6 +9,7 @@ from hosttune.model.fabricmanager import FabricManager
 from hosttune.model.gpu import Gpu, GpuPort
 from hosttune.model.guestplan import GuestPlan
 from hosttune.model.host import Host, Problem
+from hosttune.model.looks import GuestRun, Look
 from hosttune.model.networkintent import Roce
 from hosttune.model.plan import Plan
 from hosttune.model.ports import NicPorts, PortDetail, PortInfo, RoceState
@@ -18,6 +19,7 @@ from hosttune.model.values import Value, close_lists, close_mappings
 from hosttune.model.verification import Verification
 
 LIBVIRT_ANSWER = "/.hosttune/commands/libvirt.json"  # where a capture keeps libvirt's answers; missing if it has none
+SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 STATE = "hosttune's own state is unreadable"  # a problem of the evidence: it is unknown what is applied on this host
 
 UNLIMITED = -1  # RdmaAccess.memlock
@@ -108,7 +110,8 @@ class GuestProcess(Value, frozen=True, kw_only=True):
 
     `memory_by_node`: bytes by node; of huge pages if it has any (`page_sizes`, in bytes), else of all memory.
     `memory_by_cell`: bytes by guest cell and node, for memory whose file names its cell; None if there is none.
-    `resident_bytes`: its memory on ordinary pages by another count of the kernel (VmRSS).
+    `resident_bytes`: its memory on ordinary pages by another count of the kernel (VmRSS). `started`: when the process
+    did, in clock ticks since boot.
     """
 
     guest: str
@@ -118,6 +121,7 @@ class GuestProcess(Value, frozen=True, kw_only=True):
     page_sizes: tuple[int, ...] = ()
     memory_by_cell: Mapping[str, Mapping[str, int]] | None = None
     resident_bytes: int | None = None
+    started: int | None = None
 
     def __post_init__(self) -> None:
         close_mappings(self, "memory_by_node", "memory_by_cell")
@@ -167,6 +171,22 @@ class Clocks(Value, frozen=True, kw_only=True):
     percent: int | None = None
 
 
+class Security(Value, frozen=True, kw_only=True):
+    """What the running kernel says of the isolation between guests, of the boot, and of its clock. None is unknown.
+
+    `vulnerabilities`: its words by name of the file. `microcode`: the CPUs by revision. `tpm`: the version, or "none".
+    """
+
+    vulnerabilities: Mapping[str, str | None] | None = None
+    microcode: Mapping[str, str] = {}
+    secure_boot: bool | None = None
+    tpm: str | None = None
+    clocksource: str | None = None
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "vulnerabilities", "microcode")
+
+
 class Evidence(Value, frozen=True, kw_only=True):
     """Everything that a validation looks at.
 
@@ -176,6 +196,8 @@ class Evidence(Value, frozen=True, kw_only=True):
     - `statements`: the signed statements of hand-overs that are kept on this host, as they are now; None if this host
       has no readable state.
     - `history`: stored validations of this host, oldest first.
+    - `looks`: by address, the last look at each GPU while its driver had it; no entry: none is known.
+    - `guest_runs`: the recorded starts of guests; None: not known.
     - `complete`: discovery has looked (live, or in a capture made by hosttune). None or False: what is missing may just
       not have been recorded.
     - `absent`: paths that the machine is proven not to have, of those that a check may ask about; "/" means all that is
@@ -215,6 +237,8 @@ class Evidence(Value, frozen=True, kw_only=True):
     irqbalance: bool | None = None
     ksm_pages_shared: int | None = None
     loaded_links: Mapping[str, tuple[float, int]] | None = None
+    looks: Mapping[str, Look] | None = None
+    guest_runs: tuple[GuestRun, ...] | None = None
     gpu_ports: Mapping[str, tuple[GpuPort, ...]] | None = None
     ports: Mapping[str, NicPorts] | None = None
     ports_later: Mapping[str, NicPorts] | None = None
@@ -233,8 +257,9 @@ class Evidence(Value, frozen=True, kw_only=True):
     tuned_verified: bool | None = None
     kernel_lines: bool = False
     aer_later: AerLater | None = None
+    security: Security | None = None  # None: not read
 
     def __post_init__(self) -> None:
         close_lists(self)
-        close_mappings(self, "bar_limits", "gpu_ports", "loaded_links", "library_files")
+        close_mappings(self, "bar_limits", "gpu_ports", "loaded_links", "library_files", "looks")
         close_mappings(self, "ports", "ports_later", "port_details", "port_info", "roce")

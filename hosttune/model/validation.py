@@ -142,7 +142,8 @@ class Validation(Value, frozen=True, kw_only=True):
 
     `worse`: what is worse than in the validation that it was compared with, one line each; None if there was none.
     `configuration`: firmware, drivers, kernel and settings, which a fleet compares; None: not recorded. `counted`: the
-    error counters, of which a later validation of the same boot judges the growth; None: not known.
+    error counters, of which a later validation of the same boot judges the growth; None: not known. `looked`: how
+    many GPUs were looked at, when, and how to look at the others; None: none is on vfio-pci.
     """
 
     schema: str = VALIDATION_SCHEMA
@@ -158,6 +159,7 @@ class Validation(Value, frozen=True, kw_only=True):
     machine: Machine | None = None
     configuration: tuple[Fact, ...] | None = None
     counted: Counted | None = None
+    looked: str | None = None
 
     def __post_init__(self) -> None:
         close_lists(self)

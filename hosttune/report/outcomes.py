@@ -126,8 +126,8 @@ def next_steps(results: Iterable[CheckResult]) -> tuple[Step, ...]:
 
 
 def headline(validation: Validation) -> str:
-    """Return the reason for the verdict in one sentence."""
-    return tally(validation.results)
+    """Return the reason for the verdict in one sentence, and which GPUs were looked at when."""
+    return "; ".join(filter(None, (tally(validation.results), validation.looked)))
 
 
 def tally(results: Iterable[CheckResult]) -> str:

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from hosttune.errors import BadInput, Declined, Refused
+from hosttune.discovery.health import read_log
+from hosttune.errors import BadInput, Declined
 from hosttune.inventory.bare import runs
 from hosttune.journal import Record, Store, Transaction
 from hosttune.journal.force import ADOPTED, GUEST, cut, left_by, newest_plan
+from hosttune.journal.gpus import keep_gpus
 from hosttune.journal.records import TAKING_AWAY
-from hosttune.journal.state import load, mode_of, save
 from hosttune.knobs.registry import given_up
-from hosttune.machine.system import KEPT_GPUS
+from hosttune.machine.reader import Reader
+from hosttune.model.clock import now_text
+from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
-from hosttune.model.jsontext import plain_json
 from hosttune.model.plan import Action, Plan
 from hosttune.model.result import Entry, Result
-from hosttune.model.values import freeze, to_json
-from hosttune.settings.drivers import cards, identities, merged_identities
+from hosttune.model.values import freeze
+from hosttune.rules.checks import checks, judge
+from hosttune.rules.checks.looks import LOOKED, looks_to_keep
+from hosttune.settings.drivers import cards
 from hosttune.settings.dropin import DropIn, own_state
 from hosttune.settings.kernelargs import KernelArguments
 from hosttune.settings.setting import AFTER_START_STAGE, BOOT, OF_GUESTS, START_STAGE, Remediable, TakesDevice
@@ -275,7 +278,7 @@ def _carried(
     say: Say,
     verb: str,
 ) -> tuple[Result, int]:
-    remember_gpus(store, host, todo)
+    remember_gpus(site, store, starting.plan, host, todo)
     number = next_number(transactions)
     store.keep_plan(number, starting.plan.to_json())
     pending = _pending_guests(host, starting.plan, prepared)
@@ -443,20 +446,18 @@ def lasting_actions(site: Site, sets: Iterable[Step], left: Iterable[Record]) ->
     return persistence(wanted_settings, None if site.system.captured else own_state(), ids)
 
 
-def remember_gpus(store: Store, host: Host, todo: Sequence[Prepared]) -> None:
-    """Save the identities of GPUs that are about to leave their driver, because they cannot be queried afterwards.
+def remember_gpus(site: Site, store: Store, plan: Plan, host: Host, todo: Sequence[Prepared]) -> None:
+    """Keep who the GPUs are that are about to leave their driver, and how their health is: then neither can be asked.
 
     Raises Refused.
     """
     settings = [one.step.setting for one in todo]
-    if not any(isinstance(setting, TakesDevice) and setting.hides_device for setting in settings):
+    leaving = [one.target for one in settings if isinstance(one, TakesDevice) and one.hides_device]
+    if not leaving:
         return
-    path = os.path.join(store.folder, KEPT_GPUS)
-    try:
-        kept = plain_json(load(path, what="GPU identities"), where=path) if os.path.exists(path) else {}
-        merged = merged_identities(kept, identities(host))
-    except (BadInput, AttributeError, TypeError, ValueError) as error:
-        what = f"the identities of GPUs that were kept cannot be read: {error}"
-        raise Refused(what, where=path, hint="read it, then move it away") from error
-    if merged != kept:
-        save(path, to_json(merged), make_folder=True, mode=mode_of(KEPT_GPUS))
+    known = Evidence(
+        host=host, health=read_log(Reader(site.system)), plans=(plan,), complete=site.system.complete, looks={}
+    )
+    results = judge(known, [check for check in checks() if check.id in LOOKED])
+    found = looks_to_keep(known, results, now_text())
+    keep_gpus(store.folder, host, {address: look for address, look in found.items() if address in leaving})

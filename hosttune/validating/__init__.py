@@ -26,13 +26,12 @@ from hosttune.model.host import Host
 from hosttune.model.validation import Acceptance, Counted, Gpu, KnownDevice, Machine, Validation, verdict_of
 from hosttune.rules.checks import judge
 from hosttune.rules.checks.expected import Expectation
+from hosttune.rules.checks.looks import looked
 from hosttune.validating import accepting, history
 
 if TYPE_CHECKING:
     from hosttune.bench.measuring import Measured
 
-# For each gate, which of two facts gives exit code 1: the verdict is fail or unknown; something is worse than before.
-_GATES = {"verdict": (True, False), "worse": (False, True), "either": (True, True)}
 Tell = Callable[[str], None]
 
 
@@ -106,6 +105,11 @@ def validate(
         evidence = look_again(system, evidence, time.monotonic() - begun)
     live = system is not None and not system.captured
     found = decide(evidence, request.level, measured, live=live, known=known)
+    if request.keep and system is not None and (system.scratch or (live and history.keeps_state())):
+        try:
+            history.keep_looks(system, evidence, found)
+        except (BadInput, Refused) as error:
+            tell(f"what was seen of the GPUs is not kept for when guests have them: {error.what}")
     if request.accepting:
         found = _accepted(system, found, evidence.host, request.accepted, new, tell)
     if request.keep and (measured is not None or (live and history.keeps_state())):
@@ -151,13 +155,21 @@ def check_request(request: Request, *, captured: bool) -> None:
         raise BadInput("level 0 runs no benchmarks", where=given, hint="add --level 1, 2 or 3, or leave it out")
 
 
-def exit_code(validation: Validation, gate: str = "verdict") -> int:
+def exit_code(validation: Validation, gate: str = "verdict", before: Validation | None = None) -> int:
     """Return exit code 1 if what `gate` names is true, else 0.
 
-    `verdict`: a fail or unknown. `worse`: something is worse than before. `either`: one of them.
+    `verdict`: a fail or unknown. `worse`: something is worse than `before`. `either`: one of them, but not for what was
+    unknown before already.
     """
-    bad = (validation.verdict not in ("pass", "warn"), bool(validation.worse))
-    return int(any(found and counts for found, counts in zip(bad, _GATES[gate], strict=True)))
+    worse = bool(validation.worse)
+    if gate == "worse":
+        return int(worse)
+    results = validation.results
+    if gate == "either" and before is not None:
+        stood = {(one.check, one.subject) for one in before.results if one.outcome == "unknown"}
+        results = tuple(one for one in results if one.outcome != "unknown" or (one.check, one.subject) not in stood)
+    bad = validation.verdict not in ("pass", "warn") and verdict_of(results) not in ("pass", "warn")
+    return int(bad or (gate == "either" and worse))
 
 
 def _measure(system: System, evidence: Evidence, request: Request, say: Tell) -> Measured:
@@ -218,6 +230,7 @@ def decide(
         machine=Machine(digest=host.digest, product=product, gpus=gpus, devices=known),
         configuration=configuration_of(evidence),
         counted=_counted(evidence),
+        looked=looked(evidence),
     )
 
 

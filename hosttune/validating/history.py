@@ -13,8 +13,10 @@ import msgspec
 
 from hosttune.errors import BadInput, Refused
 from hosttune.journal import Store, accepted, forgotten
+from hosttune.journal.gpus import keep_gpus
 from hosttune.journal.state import DEVICES, VALIDATIONS, load, mode_of, save, stored_validations
 from hosttune.machine.system import STATE_INSIDE, System, state_directory
+from hosttune.model.clock import now_text
 from hosttune.model.evidence import STATE, Evidence
 from hosttune.model.host import Host, Problem
 from hosttune.model.plan import Plan
@@ -24,6 +26,7 @@ from hosttune.model.validation import Acceptance, KnownDevice, Validation
 from hosttune.model.values import parse_address
 from hosttune.model.verification import Verification
 from hosttune.rules.checks.expected import Expectation, Forgotten, devices_to_keep, kept_expectations, with_expectations
+from hosttune.rules.checks.looks import looks_to_keep
 from hosttune.transaction import status
 from hosttune.transaction.site import Site, site_of
 
@@ -176,6 +179,18 @@ def keep(validation: Validation) -> None:
     path = os.path.join(state_directory(), VALIDATIONS, name)
     validation = validation if validation.level else msgspec.structs.replace(validation, results=())
     save(path, validation.to_json(), make_folder=True, mode=mode_of(f"{VALIDATIONS}/NAME"))
+
+
+def keep_looks(system: System, evidence: Evidence, validation: Validation) -> None:
+    """Keep what a validation found of GPUs, for the time when their driver does not have them (`checks.looks`).
+
+    Raises Refused and BadInput if it cannot be written.
+    """
+    looks = looks_to_keep(evidence, validation.results, validation.at or now_text())
+    store = site_of(system).store
+    if looks and store is not None:
+        with store.locked():
+            keep_gpus(store.folder, evidence.host, looks)
 
 
 def keeps_state() -> bool:

@@ -83,7 +83,8 @@ def good(order: dict[str, Any], **changes: Any) -> dict[str, Any]:
     address = device["address"]
     answer: dict[str, Any] = {"schema": "hosttune.test-answer/v1", "nonce": order["nonce"], "version": "0.1.0"}
     if order["task"] == "validate":
-        rows = (("pcie-link", address), ("bench-device-copy", address), ("cpu-vulnerabilities", "host"))
+        rows = (("pcie-link", address), ("bench-device-copy", address), ("ecc-errors", address),
+                ("cpu-vulnerabilities", "host"))  # fmt: skip
         answer["validation"] = {
             "schema": "hosttune.validation/v1", "host": "guest", "level": order["level"], "verdict": "pass",
             "results": [{"check": check, "subject": one, "outcome": "pass", "actual": "x"} for check, one in rows],

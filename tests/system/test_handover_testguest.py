@@ -88,7 +88,9 @@ def test_a_gpu_without_a_driver_on_the_host_becomes_clean(root: Path, image: Pat
     assert erased.method == "searched for data; pattern written, reset, searched, in test guests"
     assert (erased.evidence["memory_bytes"], erased.evidence["reset"]) == (MEMORY, "bus reset")
     assert guest_of(found, "erased")["memory_bytes_by"] == "the driver in the guest"
-    assert tested.evidence["results"]["pass"] == ("bench-device-copy", "pcie-link")  # nothing about the guest itself
+    assert tested.evidence["results"]["pass"] == ("bench-device-copy", "ecc-errors", "pcie-link")  # not the guest's own
+    look = json.loads((root / "var/lib/hosttune/gpus.json").read_text())[GPU]["look"]
+    assert [(one["check"], one["subject"], one["outcome"]) for one in look["results"]] == [("ecc-errors", GPU, "pass")]
     assert guest_of(found, "tested")["image"] == str(image)
     assert found.statement.predicate.validation is not None
     assert system.left() == []
@@ -204,7 +206,12 @@ def test_of_an_answer_only_what_is_about_its_devices_is_kept() -> None:
 
     found = read_answer(said(more), ORDER)
     assert found.validation is not None
-    assert [one.check for one in found.validation.results] == ["pcie-link", "bench-device-copy", "nvme-health"]
+    assert [one.check for one in found.validation.results] == [
+        "pcie-link",
+        "bench-device-copy",
+        "ecc-errors",
+        "nvme-health",
+    ]
     assert found.validation.machine is None
     last = found.validation.results[-1]
     assert (len(last.actual or ""), last.source) == (300, "a b")

@@ -14,6 +14,7 @@ from hosttune.model.host import PciDevice
 from hosttune.model.pci import for_vfio
 from hosttune.rules.checks.data import table
 from hosttune.rules.checks.facts import accelerators, lacks
+from hosttune.rules.checks.looks import LOOKED, last_look
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.checks.subjects import gpus
 from hosttune.rules.engine import Finding, NoValue
@@ -32,16 +33,18 @@ def by_driver(on: On, gpu: Gpu, call: str = "", expected: str | None = None) -> 
 def fact(on: On, gpu: Gpu, name: str) -> Any:  # noqa: RET503
     """Return a fact that the maker's driver reports of this GPU. Without it the check ends, and says why.
 
-    It is skipped for a GPU that a guest has or that proves to have no such thing.
+    It is skipped for a GPU that proves to have no such thing. Of one on vfio-pci the last look counts, for its health.
     """
     vendor, device = vendor_of(gpu.vendor), function(on, gpu)
     held = device.driver if device else None
     if vendor is None or name not in vendor.tells:
         on.skip(f"{vendor.driver if vendor else 'its driver'} does not report it")
-    if for_vfio(held):
-        on.skip(f"on {held}: its guest sees it (hosttune validate --guest in there)")
     if device is not None and device.physfn is not None:
         on.skip(f"a virtual function: reported for {device.physfn}")
+    if for_vfio(held) and on.check.id in LOOKED:
+        raise NoValue(last_look(on))
+    if for_vfio(held):
+        on.skip(f"on {held}: its guest sees it (hosttune validate --guest in there)")
     value = getattr(gpu, name)
     if value is not None:
         return value

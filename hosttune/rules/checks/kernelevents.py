@@ -16,6 +16,7 @@ from hosttune.model.values import format_size, grouped
 from hosttune.rules.checks import subjects
 from hosttune.rules.checks.data import table
 from hosttune.rules.checks.facts import HOST, accelerators, listed, refused
+from hosttune.rules.checks.looks import last_look
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.checks.xids import rulings
 from hosttune.rules.engine import Finding, inapplicable
@@ -111,9 +112,14 @@ def xid(on: On, events: _Events) -> Finding:
 
     The XIDs of a GPU in a guest go to the guest's kernel log: those in the host's log are from an earlier time.
     """
+    function = on.host.index.pci.get(on.subject)
+    if on.subject in on.host.index.gpus and function and for_vfio(function.driver) and not function.physfn:
+        return on.worst((last_look(on), *((_by_catalogue(on, events),) if events else ())))
+    return _by_catalogue(on, events) if events else _none(_of_log(on), "XIDs")
+
+
+def _by_catalogue(on: On, events: _Events) -> Finding:
     on = _of_log(on)
-    if not events:
-        return _none(on, "XIDs")
     ruled = rulings(events)
     worst = ruled[0][1]
     text = listed([f"{ruling.name}{_when(event)}" for event, ruling in ruled])

@@ -177,7 +177,8 @@ def test_inside_a_guest_only_what_makes_sense_there(cli: Cli) -> None:
         ("warn", "pass", "either", 1),
         ("warn", "warn", "either", 0),
         ("unknown", "warn", "worse", 0),  # unfit as it was: nothing is worse
-        ("unknown", "warn", "either", 1),
+        ("unknown", "warn", "either", 0),  # what was unknown before the change blocks no wave
+        ("unknown", "warn", "verdict", 1),
     ],
 )
 def test_a_gate_is_closed_by_the_verdict_or_by_what_is_worse(

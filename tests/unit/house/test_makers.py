@@ -50,13 +50,10 @@ OF_CPUS = re.compile(
 )
 # What else there is, by module, and why it may stand there.
 MAY = {
-    "rules/checks/cpus.py": {
-        "amd": "the beginning of amd_pstate, a driver of CPUs",
-        "intel_cpufreq": "a driver of CPUs",
-    },
+    "rules/checks/cpus.py": {"intel_cpufreq": "a driver of CPUs"},
     "discovery/cpuinfo.py": {"NVIDIA": "a maker of Arm CPUs (MIDR_EL1, implementer 0x4e)"},
     "discovery/platform.py": {"intel": "Iommu.vendor, a field of the host document", "amd": "likewise"},
-    "domain/proof.py": {"intel": "libvirt's model of a guest's IOMMU"},
+    "domain/planned.py": {"intel": "libvirt's model of a guest's IOMMU"},
     "knobs/pcie.py": {"intel": "root ports of CPUs", "amd": "likewise", "8086": "likewise"},
     "rules/lint/cpus.py": {"intel": "libvirt's model of a guest's IOMMU"},
     "inventory/window.py": {"amd": "AMD's CPUs, whose address map has a hole"},

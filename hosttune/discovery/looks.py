@@ -1,0 +1,106 @@
+"""System → what was kept of GPUs before vfio-pci took them, and which guests have started with them since.
+
+Starts are recorded by libvirt itself, in the log of each guest ("starting up", then the command line: qemu_process.c,
+qemuLogOperation), and by hosttune's hook of libvirt where it is installed (`hosttune.model.starts`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from hosttune.discovery.fabric import kept_gpus
+from hosttune.errors import BadInput
+from hosttune.machine.reader import Reader
+from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, state_directory
+from hosttune.model.host import Host
+from hosttune.model.jsontext import typed_json
+from hosttune.model.looks import GuestRun, Look
+from hosttune.model.pci import for_vfio
+from hosttune.model.starts import GUEST, STARTS
+from hosttune.model.values import to_json
+
+RUNS = "guest-runs"  # name of the query
+LOGS = "/var/log/libvirt/qemu"
+_LOG = re.compile(r"(.+)\.log(?:\.[0-9]{1,3})?")
+_START = re.compile(r"^([0-9]{4}-[0-9]{2}-[0-9]{2}) ([0-9:]{8})\.[0-9]{3}\+0000: starting up", re.MULTILINE)
+_DEVICE = re.compile(r'(?:"host":"|[,\s]host=)([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])')
+
+
+def read_looks(reader: Reader, host: Host) -> dict[str, Look] | None:
+    """Return the last look at each GPU that was looked at, by address; None if what was kept cannot be read."""
+    if not _in_guests(host):
+        return {}
+    known, path = len(reader.problems), f"{STATE_INSIDE}/{KEPT_GPUS}"
+    not_root = not reader.system.captured and state_directory() != STATE_INSIDE
+    if not_root and not os.environ.get("HOSTTUNE_STATE") and reader.exists(path):
+        reader.problem("unreadable", path, "only root may read it")
+    kept = kept_gpus(reader)
+    if len(reader.problems) > known:
+        return None
+    found = {}
+    for address, record in kept.items():
+        if isinstance(record, dict) and record.get("look") is not None:
+            try:
+                found[address] = msgspec.convert(record["look"], Look)
+            except msgspec.ValidationError as error:
+                reader.problem("kept look at a GPU not understood", address, str(error))
+    return found
+
+
+def read_guest_runs(reader: Reader, host: Host) -> tuple[GuestRun, ...] | None:
+    """Return the recorded starts of guests with functions of this host; None if the records cannot be read.
+
+    Where no GPU is on vfio-pci, nothing is read. A log that was rotated and compressed is not read.
+    """
+    if not _in_guests(host):
+        return ()
+    if reader.system.scratch:
+        found = _recorded(reader, STATE_INSIDE)
+        return None if found is None else tuple(found)
+
+    def live() -> str | None:
+        found = _recorded(reader, state_directory())
+        libvirt = host.virtualization is not None and host.virtualization.libvirt_version is not None
+        return None if found is None or not (found or libvirt) else to_json(found)
+
+    text = reader.query(RUNS, live)
+    try:
+        return None if text is None else typed_json(text, tuple[GuestRun, ...])
+    except BadInput as error:
+        reader.problem("starts of guests not understood", RUNS, error.what)
+        return None
+
+
+def _in_guests(host: Host) -> bool:
+    return any(device.is_display and for_vfio(device.driver) for device in host.pci)
+
+
+def _recorded(reader: Reader, folder: str) -> list[GuestRun] | None:
+    known = len(reader.problems)
+    found = list(_of_hook(reader.text(f"{folder}/{STARTS}") or ""))
+    for name in reader.names(LOGS):
+        log = _LOG.fullmatch(name)
+        if log is not None:
+            found += of_log(log[1], reader.text(f"{LOGS}/{name}") or "")
+    return None if len(reader.problems) > known else found
+
+
+def of_log(guest: str, text: str) -> Iterable[GuestRun]:
+    """Yield the starts in libvirt's log of a guest, with the functions on QEMU's command line."""
+    begun = list(_START.finditer(text))
+    ends = [*(one.start() for one in begun[1:]), len(text)]
+    for one, end in zip(begun, ends, strict=False):
+        devices = tuple(dict.fromkeys(_DEVICE.findall(text, one.end(), end)))
+        if devices:
+            yield GuestRun(guest=guest, at=f"{one[1]}T{one[2]}", devices=devices, source=LOGS)
+
+
+def _of_hook(text: str) -> Iterable[GuestRun]:
+    for line in text.splitlines():
+        words = line.split(" ", 3)
+        if len(words) == 4 and words[1] == GUEST:
+            yield GuestRun(guest=words[3], at=words[2], devices=(words[0],), source=STARTS)

@@ -1,0 +1,107 @@
+"""Kept looks, and starts of guests in libvirt's logs and the hook's record."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hosttune.discovery.looks import LOGS, of_log, read_guest_runs, read_looks
+from hosttune.journal.gpus import keep_gpus
+from hosttune.machine.capture import Capture
+from hosttune.machine.reader import Reader
+from hosttune.machine.scratch import Scratch
+from hosttune.model.gpu import Gpu
+from hosttune.model.host import Host, PciDevice
+from hosttune.model.looks import GuestRun, Look
+
+GPU = "0000:41:00.0"
+STATE = "/var/lib/hosttune"
+STARTS = f"{STATE}/handover/starts"
+# libvirt 9.0 and 7.0 write the device differently.
+LOG = """2026-11-26 15:00:00.123+0000: starting up libvirt version: 9.0.0, package: 9.0.0-4, qemu version: 7.2.9
+/usr/bin/qemu-system-x86_64 \\
+-name guest=alice,debug-threads=on \\
+-device '{"driver":"vfio-pci","host":"0000:41:00.0","id":"hostdev0","bus":"pci.5","addr":"0x0"}' \\
+2026-11-26T18:00:00.000000Z qemu-system-x86_64: terminating on signal 15 from pid 1 (libvirtd)
+2026-11-26 18:00:00.500+0000: shutting down, reason=shutdown
+2026-11-27 08:00:00.001+0000: starting up libvirt version: 7.0.0, package: 3, qemu version: 5.2.0
+-device vfio-pci,host=0000:41:00.0,id=hostdev0,bus=pci.5,addr=0x0 \\
+2026-11-28 08:00:00.001+0000: starting up libvirt version: 9.0.0
+-device '{"driver":"virtio-net-pci","netdev":"hostnet0"}' \\
+"""
+
+
+def host(driver: str = "vfio-pci", **more: Any) -> Host:
+    functions = PciDevice(address=GPU, class_code="030200", vendor_id="10de", device_id="2335", driver=driver)
+    return Host(pci=(functions,), gpus=(Gpu(address=GPU, vendor="nvidia", **more),), boot_id="b")
+
+
+def put(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (root / name[1:]).write_text(text)
+    return root
+
+
+def scratch(tmp_path: Path, files: dict[str, str]) -> Reader:
+    return Reader(Scratch(str(put(tmp_path, {"/.hosttune/scratch": "", **files}))))
+
+
+def test_starts_in_libvirts_log_of_a_guest() -> None:
+    one: dict[str, Any] = {"guest": "alice", "devices": (GPU,), "source": LOGS}
+    assert list(of_log("alice", LOG)) == [
+        GuestRun(at="2026-11-26T15:00:00", **one),
+        GuestRun(at="2026-11-27T08:00:00", **one),
+    ]
+
+
+def test_every_record_of_starts_is_read(tmp_path: Path) -> None:
+    starts = f"{GPU} guest 2026-11-26T15:00:00Z al ice\n{GPU} hand-over 2026-11-25T15:00:00Z \n0 function x y\n"
+    files = {f"{LOGS}/alice.log": "", f"{LOGS}/alice.log.1": LOG, f"{LOGS}/old.log.2.gz": "x", STARTS: starts}
+    found = read_guest_runs(scratch(tmp_path, files), host()) or ()
+    assert sorted((run.guest, run.at[:19], run.source) for run in found) == [
+        ("al ice", "2026-11-26T15:00:00", "handover/starts"),
+        ("alice", "2026-11-26T15:00:00", LOGS),
+        ("alice", "2026-11-27T08:00:00", LOGS),
+    ]
+    assert read_guest_runs(scratch(tmp_path, files), host("nvidia")) == ()
+
+
+def test_without_its_record_a_capture_does_not_know_the_starts(tmp_path: Path) -> None:
+    answer = "/.hosttune/commands/guest-runs"
+    assert read_guest_runs(Reader(Capture(str(put(tmp_path / "a", {"/proc/version": ""})))), host()) is None
+    run = GuestRun(guest="alice", at="2026-11-26T15:00:00", devices=(GPU,), source=LOGS)
+    told = put(tmp_path / "b", {answer: msgspec.json.encode([run]).decode()})
+    assert read_guest_runs(Reader(Capture(str(told))), host()) == (run,)
+    broken = Reader(Capture(str(put(tmp_path / "c", {answer: "[3]"}))))
+    assert read_guest_runs(broken, host()) is None
+    assert [problem.what for problem in broken.problems] == ["starts of guests not understood"]
+
+
+LOOK = Look(at="2026-11-26T14:03:00+00:00", boot_id="b", device="10de:2335", uuid="u")
+
+
+def test_a_look_is_kept_beside_who_the_gpu_is_and_read_again(tmp_path: Path) -> None:
+    reader = scratch(tmp_path, {})
+    folder = str(tmp_path) + STATE
+    keep_gpus(folder, host("nvidia", uuid="u", module_id=3), {GPU: LOOK})
+    keep_gpus(folder, host())  # by an apply, when vfio-pci has it: nothing of it is lost
+    assert read_looks(reader, host()) == {GPU: LOOK}
+    assert read_looks(reader, host("nvidia")) == {}
+    keep_gpus(folder, host("nvidia", uuid="another"))
+    assert read_looks(reader, host()) == {}
+
+
+@pytest.mark.parametrize("text", ["{", "3"])
+def test_what_was_kept_and_cannot_be_read_is_unknown(tmp_path: Path, text: str) -> None:
+    assert read_looks(scratch(tmp_path, {f"{STATE}/gpus.json": text}), host()) is None
+
+
+def test_a_look_that_is_not_understood_is_none(tmp_path: Path) -> None:
+    reader = scratch(tmp_path, {f"{STATE}/gpus.json": json.dumps({GPU: {"look": {"at": 3}}})})
+    assert read_looks(reader, host()) == {}
+    assert [problem.what for problem in reader.problems] == ["kept look at a GPU not understood"]
