@@ -50,6 +50,7 @@ GATES = ("verdict", "worse", "either")
 @click.option("--why", metavar="TEXT", help="The reason of --forget or --accept; recorded with your name and the time.")
 @click.option("--until", metavar="DATE", help="The last day of --accept, as 2026-12-31.")
 @click.option("--accepted", metavar="FILE", hidden=True)  # a fleet's, as JSON: hosttune_accept
+@click.option("--all", "each", is_flag=True, help="Tell each result, also of several that have one reason.")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True, help="What to print.")
 @click.pass_context
 def validate(
@@ -63,6 +64,7 @@ def validate(
     against: str | None,
     gate: str | None,
     output: str,
+    each: bool,
     **asked: Any,
 ) -> None:
     """Check that a host is fit for a tenant, and measure it. Changes nothing; exits 1 on a failure or an unknown.
@@ -99,7 +101,9 @@ def validate(
     # The exit code is a metric; the command's own says whether they were written.
     metrics = {"prometheus": lambda: metrics_of(found, "validate", begun, code)}
     with exiting(context, 0 if output in metrics else code):
-        emit_report(found.validation, output, lambda _: report_of(found, request.against, request.floors), metrics)
+        emit_report(
+            found.validation, output, lambda _: report_of(found, request.against, request.floors, each), metrics
+        )
 
 
 def files_of(against: str | None, gate: str | None, asked: dict[str, Any]) -> dict[str, Any]:
@@ -169,7 +173,7 @@ def list_checks(inside: bool, output: str) -> None:
     emit_report(rows, output, lambda _: rules_report("Checks of a host", found))
 
 
-def report_of(found: Validated, before: Validation | None, floors: str | None = None) -> Report:
+def report_of(found: Validated, before: Validation | None, floors: str | None = None, each: bool = False) -> Report:
     """Return the report of a validation. Raises BadInput for a fleet's floors."""
     from hosttune.bench.baselines import with_fleet
     from hosttune.report.validation import validation_report
@@ -185,6 +189,7 @@ def report_of(found: Validated, before: Validation | None, floors: str | None = 
         history=evidence.history,
         checks=checks(evidence.inside),
         diagnosis=(lambda: diagnosed(found)) if found.validation.samples else None,
+        each=each,
     )
 
 

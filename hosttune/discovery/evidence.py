@@ -64,6 +64,7 @@ READERS: tuple[FactReader, ...] = (
     FactReader("port_info", "portinfo", "read_port_info"),
     FactReader("roce", "roce", "read_roce"),
     FactReader("tuned_verified", "tuned", "read_tuned_verified"),
+    FactReader("aer_later", "health", "read_aer_later", since=1),
     FactReader("kernel_lines", "health", "knows_kernel_lines", since=1),
     FactReader("security", "security", "read_security", since=2),
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import re
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,10 +20,10 @@ from hosttune.discovery.kernellog import read_kernel_log
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.machine.reader import Reader, number
 from hosttune.model import sysfs
-from hosttune.model.evidence import Health
+from hosttune.model.evidence import AerLater, Health
 from hosttune.model.host import Host
-from hosttune.model.jsontext import recorded_json
-from hosttune.model.values import MAX_SIZE
+from hosttune.model.jsontext import recorded_json, typed_json
+from hosttune.model.values import MAX_SIZE, to_json
 
 _DEVICES = sysfs.PCI_DEVICES
 _NVME = "/sys/class/nvme"
@@ -36,6 +37,7 @@ _AER = (
     ("nonfatal", "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL"),
     ("fatal", "aer_dev_fatal", "TOTAL_ERR_FATAL"),
 )
+_AGAIN_SECONDS = 3.0
 _MOST_ROWS = 128  # a register has 32 bits, and the file one more row
 # Fields of `nvme smart-log -o json` (nvme-cli; NVMe base specification, SMART / Health Information log).
 _COUNT = re.compile(r"[0-9]{1,39}")  # nvme-cli 2.3 writes numbers of 128 bits as text: "media_errors":"0"
@@ -116,6 +118,25 @@ def _aer(reader: Reader, host: Host, *, recorded: bool) -> dict[str, dict[str, i
     files = {device.address: _aer_files(reader, device.address) for device in host.pci}
     found = {address: counts for address, of in files.items() if (counts := _aer_of(of))}
     return found if found or (reader.system.complete and recorded) else None
+
+
+def read_aer_later(reader: Reader, host: Host) -> AerLater | None:
+    """Return the counts a second time, some seconds later, so that growth shows; None where all are 0."""
+
+    def again() -> str | None:
+        if not any(count for counts in (_aer(reader, host, recorded=True) or {}).values() for count in counts.values()):
+            return None
+        time.sleep(_AGAIN_SECONDS)
+        return to_json(AerLater(seconds=_AGAIN_SECONDS, aer=_aer(reader, host, recorded=True) or {}))
+
+    text = reader.query("aer-later", again)
+    if text is None:
+        return None
+    try:
+        return typed_json(text, AerLater)
+    except BadInput as error:
+        reader.problem("second reading of PCIe errors not understood", "aer-later", error.what)
+        return None
 
 
 def _aer_files(reader: Reader, address: str) -> dict[str, dict[str, int | None]]:

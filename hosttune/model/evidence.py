@@ -88,6 +88,16 @@ class Health(Value, frozen=True, kw_only=True):
         close_mappings(self, "aer", "disks", "edac")
 
 
+class AerLater(Value, frozen=True, kw_only=True):
+    """The error counts of PCIe functions, as in `Health.aer`, `seconds` after those."""
+
+    seconds: float
+    aer: Mapping[str, Mapping[str, int]]
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "aer")
+
+
 class GuestThread(Value, frozen=True, kw_only=True):
     """The threads of a guest's process that have one name, and the CPUs that the kernel lets them run on."""
 
@@ -204,6 +214,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     - `port_info`: by InfiniBand port ("mlx5_0/1"), which lanes and speeds it supports; no entry: it was not asked.
     - `roce`: by address of a NIC, how its RoCE port is set; no entry: it has none, or that is not known.
     - `tuned_verified`: TuneD finds every value that its active profile sets; False: not every one.
+    - `aer_later`: the counters of PCIe errors a second time; None: all were 0, or not read again.
     - `kernel_lines`: the events of the kernel log have the kinds of `hosttune.linux.kernellines`.
     - `declared_roce`: what a document that the caller names declares of RoCE ports; it counts before the plans'.
     - `ports_later`, `gpus_later`: the same and the GPUs, `seconds_later` seconds later, after the benchmarks.
@@ -247,6 +258,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     clocks: Clocks | None = None  # None: not read
     tuned_verified: bool | None = None
     kernel_lines: bool = False
+    aer_later: AerLater | None = None
     security: Security | None = None  # None: not read
 
     def __post_init__(self) -> None:

@@ -126,11 +126,23 @@ class Machine(Value, frozen=True, kw_only=True):
         close_lists(self)
 
 
+class Counted(Value, frozen=True, kw_only=True):
+    """What the kernel had counted `uptime_seconds` after the start of a boot: PCIe errors (AER) by address and kind."""
+
+    boot_id: str
+    uptime_seconds: float
+    aer: Mapping[str, Mapping[str, int]]
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "aer")
+
+
 class Validation(Value, frozen=True, kw_only=True):
     """All results and samples of one run. `facts`: versions and clocks that belong to the figures.
 
     `worse`: what is worse than in the validation that it was compared with, one line each; None if there was none.
-    `configuration`: firmware, drivers, kernel and settings, which a fleet compares; None: not recorded. `looked`: how
+    `configuration`: firmware, drivers, kernel and settings, which a fleet compares; None: not recorded. `counted`: the
+    error counters, of which a later validation of the same boot judges the growth; None: not known. `looked`: how
     many GPUs were looked at, when, and how to look at the others; None: none is on vfio-pci.
     """
 
@@ -146,6 +158,7 @@ class Validation(Value, frozen=True, kw_only=True):
     worse: tuple[str, ...] | None = None
     machine: Machine | None = None
     configuration: tuple[Fact, ...] | None = None
+    counted: Counted | None = None
     looked: str | None = None
 
     def __post_init__(self) -> None:

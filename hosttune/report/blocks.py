@@ -7,7 +7,7 @@ A document has one function that returns its `Report`; a format has one drawer t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
 from hosttune.model.listing import some
@@ -15,7 +15,7 @@ from hosttune.model.validation import CheckResult, worst_first
 from hosttune.model.values import Value, grouped
 from hosttune.report.bars import Chart
 from hosttune.report.heatmaps import Matrix
-from hosttune.report.outcomes import Mark
+from hosttune.report.outcomes import Group, Mark, folded, groups
 from hosttune.report.roofline import Plot
 
 Style = Literal["plain", "strong", "dim", "warn", "error"]
@@ -126,12 +126,20 @@ class Suite(Value, frozen=True, kw_only=True):
 
 
 class Findings(Block, frozen=True, kw_only=True):
-    """Judged results. A page filters them; `labels`: of subjects, for people."""
+    """Judged results. A page filters them; `labels`: of subjects, for people.
+
+    `each` False: what is unknown, or does not apply, in several checks for one reason is told once.
+    """
 
     parts: tuple[CheckResult, ...]
     labels: Mapping[str, str] = {}
     suite: Suite | None = None
+    each: bool = False
     whole: bool = True
+
+    def groups(self, members: Iterable[CheckResult]) -> tuple[Group, ...]:
+        """Return results that say the same as one."""
+        return groups(members) if self.each else folded(groups(members))
 
     @property
     def sections(self) -> tuple[tuple[str, tuple[CheckResult, ...]], ...]:

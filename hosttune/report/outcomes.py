@@ -9,7 +9,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from hosttune.model.validation import ACCEPTED, OUTCOMES, CheckResult, Validation, worst_first
+import msgspec
+
+from hosttune.model.validation import ACCEPTED, OUTCOMES, Acceptance, CheckResult, Validation, worst_first
 from hosttune.model.values import Value, grouped
 
 WORDS = {
@@ -35,7 +37,7 @@ class Mark(Value, frozen=True):
 
 
 class Group(Value, frozen=True, kw_only=True):
-    """Results of one check that say the same about several subjects.
+    """Results that say the same about several subjects, of one check or, in `check`, of several with one reason.
 
     If the texts differ only in the subject, `ANY_SUBJECT` replaces it.
     """
@@ -47,13 +49,14 @@ class Group(Value, frozen=True, kw_only=True):
     actual: str | None = None
     source: str | None = None
     hint: str | None = None
-    accepted: str | None = None
+    accepted: Acceptance | None = None
 
     @property
     def facts(self) -> tuple[tuple[str, str | None], ...]:
         """What is said of it: (label, text)."""
+        word = self.accepted.text if self.accepted else None
         return (
-            ("expected", self.expected), ("actual", self.actual), ("source", self.source), (ACCEPTED, self.accepted),
+            ("expected", self.expected), ("actual", self.actual), ("source", self.source), (ACCEPTED, word),
             ("do", self.hint),
         )  # fmt: skip
 
@@ -79,6 +82,28 @@ def groups(results: Iterable[CheckResult]) -> tuple[Group, ...]:
         texts = tuple(without_subject(result, text) for text in _texts(result))
         alike.setdefault((result.standing, result.check, *texts, result.accepted), []).append(result)
     return tuple(_group(members) for members in alike.values())
+
+
+def folded(found: Iterable[Group]) -> tuple[Group, ...]:
+    """Put together what is unknown, or does not apply, in several checks for one reason."""
+    alike: dict[tuple[object, ...], list[Group]] = {}
+    for one in found:
+        alone = () if one.outcome in ("unknown", "skip") else (one.check, one.expected, one.source)
+        alike.setdefault((one.outcome, one.actual, one.hint, one.accepted, *alone), []).append(one)
+    return tuple(_folded(members) for members in alike.values())
+
+
+def _folded(members: Sequence[Group]) -> Group:
+    first = members[0]
+    if len(members) == 1:
+        return first
+    return msgspec.structs.replace(
+        first,
+        check=", ".join(dict.fromkeys(one.check for one in members)),
+        subjects=tuple(dict.fromkeys(subject for one in members for subject in one.subjects)),
+        expected=None,
+        source=first.source if len({one.source for one in members}) == 1 else None,
+    )
 
 
 def subjects_by_check(found: Iterable[Group]) -> dict[str, tuple[str, ...]]:
@@ -164,7 +189,7 @@ def _group(members: Sequence[CheckResult]) -> Group:
         actual=actual,
         source=source,
         hint=remedy([member.hint for member in members], first.subject),
-        accepted=first.accepted.text if first.accepted else None,
+        accepted=first.accepted,
     )
 
 

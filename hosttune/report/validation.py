@@ -122,14 +122,19 @@ def validation_report(
     history: Iterable[Validation] = (),
     checks: Iterable[Check] = (),
     diagnosis: Callable[[], Diagnosis] | None = None,
+    each: bool = False,
 ) -> Report:
     """Return the report. `before` is an earlier validation to compare with; `baselines` and `history` (earlier
     validations of this host) are what figures are compared with. `checks` explain the ids of the results. `diagnosis`:
     these figures against the model of this host. Both are asked for only where they are shown. What is not given is
-    left out, or the report says that it is missing.
+    left out, or the report says that it is missing. `each`: nothing that has one reason is told once.
     """
     checklist = Findings(
-        parts=found.results, labels=_labels(found.results, host), suite=_suite(found), forms=(*EVERY, "junit")
+        parts=found.results,
+        labels=_labels(found.results, host),
+        suite=_suite(found),
+        each=each,
+        forms=(*EVERY, "junit"),
     )
     number_of = counts(found.results)
     facts = dict(found.facts or {})

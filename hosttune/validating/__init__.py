@@ -24,7 +24,7 @@ from hosttune.machine.system import System
 from hosttune.model.clock import now_text
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
-from hosttune.model.validation import Acceptance, Gpu, KnownDevice, Machine, Validation, verdict_of
+from hosttune.model.validation import Acceptance, Counted, Gpu, KnownDevice, Machine, Validation, verdict_of
 from hosttune.rules.checks import judge
 from hosttune.rules.checks.expected import Expectation
 from hosttune.rules.checks.looks import looked
@@ -231,8 +231,17 @@ def decide(
         version=__version__,
         machine=Machine(digest=host.digest, product=product, gpus=gpus, devices=known),
         configuration=configuration_of(evidence),
+        counted=_counted(evidence),
         looked=looked(evidence),
     )
+
+
+def _counted(evidence: Evidence) -> Counted | None:
+    """Return the counters that a later validation of this boot compares with."""
+    health, boot = evidence.health, evidence.host.boot_id
+    if health is None or health.aer is None or health.uptime_seconds is None or boot is None:
+        return None
+    return Counted(boot_id=boot, uptime_seconds=health.uptime_seconds, aer=health.aer)
 
 
 def _compared(validation: Validation, before: Validation | None) -> Validation:

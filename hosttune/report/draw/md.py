@@ -11,7 +11,7 @@ from hosttune.model.text import printable
 from hosttune.model.validation import ACCEPTED, CheckResult
 from hosttune.report.blocks import AnyBlock, Entries, Exact, Facts, Findings, Lines, Report, Table, cut, told
 from hosttune.report.draw.text import words
-from hosttune.report.outcomes import SIGNS, WORDS, groups, subjects_by_check
+from hosttune.report.outcomes import SIGNS, WORDS, subjects_by_check
 
 MANY = 16  # subjects named in a cell before "and N more"
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&!@])")
@@ -46,7 +46,7 @@ def _block(block: AnyBlock, parts: Any) -> str:
     if isinstance(block, Facts):
         return table(("fact", "value"), parts)
     if isinstance(block, Findings):
-        return "\n\n".join(text for outcome, members in block.sections for text in _findings(outcome, members))
+        return "\n\n".join(text for outcome, members in block.sections for text in _findings(block, outcome, members))
     assert isinstance(block, Entries)
     lines = []
     for number, entry in enumerate(parts, 1):
@@ -58,9 +58,9 @@ def _block(block: AnyBlock, parts: Any) -> str:
     return "\n".join(lines)
 
 
-def _findings(outcome: str, members: Sequence[CheckResult]) -> Iterator[str]:
+def _findings(block: Findings, outcome: str, members: Sequence[CheckResult]) -> Iterator[str]:
     yield f"## {SIGNS[outcome]} {WORDS[outcome].capitalize()}"
-    alike = groups(members)
+    alike = block.groups(members)
     if outcome == "pass":
         yield table(("check", "subject"), ((check, some(n, MANY)) for check, n in subjects_by_check(alike).items()))
     elif outcome == "skip":

@@ -9,7 +9,7 @@ from hosttune.model.listing import some
 from hosttune.model.text import count, printable
 from hosttune.report.blocks import AnyBlock, Cell, Entries, Exact, Facts, Findings, Lines, Report, Table, cut, told
 from hosttune.report.branch import NARROW, console_of, prose, say, wrap
-from hosttune.report.outcomes import SIGNS, WORDS, Mark, groups, subjects_by_check
+from hosttune.report.outcomes import SIGNS, WORDS, Mark, subjects_by_check
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -95,7 +95,7 @@ def _findings(block: Findings, console: Console) -> None:
     for outcome, members in block.sections:
         say("", console)
         say(f"{WORDS[outcome]}: {len(members)}", console, "strong")
-        alike = groups(members)
+        alike = block.groups(members)
         if outcome == "pass":
             subjects = subjects_by_check(alike)
             width = min(max(map(len, subjects)), WIDEST)
@@ -105,14 +105,11 @@ def _findings(block: Findings, console: Console) -> None:
             continue
         for group in alike:
             if outcome == "skip":
-                who = "" if group.subjects == ("host",) else f" ({some(group.subjects)})"
-                prose(
-                    f"{SIGNS[outcome]} {group.check}{who}: {group.actual or 'no reason given'}",
-                    2,
-                    console,
-                    "dim",
-                    hang=2,
-                )
+                of = some(group.subjects) if block.each else count(len(group.subjects), "subject")
+                who = "" if group.subjects == ("host",) else f" ({of})"
+                why = group.actual or "no reason given"
+                said = f"{group.check}{who}: {why}" if block.each else f"{why}: {group.check}{who}"
+                prose(f"{SIGNS[outcome]} {said}", 2, console, "dim", hang=2)
                 continue
             prose(
                 f"{SIGNS[outcome]} {group.check}: {some(group.subjects, MANY)}",

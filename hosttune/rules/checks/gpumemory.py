@@ -153,14 +153,17 @@ def errors_allowed(speed_gts: float, width: int) -> int | None:
     return math.ceil(float(limits["bit_error_rate"]) * speed_gts * 1e9 * width * 60)
 
 
-def by_rate(on: On, address: str, count: int, text: str, expected: str, hint: str) -> Finding:
+def by_rate(
+    on: On, address: str, count: int, text: str, expected: str, hint: str, seconds: float | None = None
+) -> Finding:
     """Judge the errors of a link by their rate: "{rate}" a minute in `text`, "{allowed}" in `expected`.
 
-    They are divided by the host's uptime, which gives a rate no higher than the true one.
+    They came within `seconds`; None: they are divided by the host's uptime, a rate no higher than the true one.
     """
     health, device = on.evidence.health, on.host.index.pci.get(address)
     link = device.link if device else None
-    up = on.need((health.uptime_seconds if health else None) or None, f"{count} errors; the uptime", "/proc/uptime")
+    up = seconds or (health.uptime_seconds if health else None) or None
+    up = on.need(up, f"{count} errors; the uptime", "/proc/uptime")
     speed_file, width_file = (sysfs.function(address, f"current_link_{name}") for name in ("speed", "width"))
     speed = on.need(link.speed_gts if link else None, f"{count} errors; the link's speed", speed_file)
     width = on.need(link.width if link else None, f"{count} errors; the link's width", width_file)

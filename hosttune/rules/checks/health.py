@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from hosttune.gpu import hints_for, vendor_of
 from hosttune.model import sysfs
@@ -47,14 +48,16 @@ def _links(evidence: Evidence) -> Iterator[tuple[str, PciDevice]]:
     of_tree=True,
 )
 def aer(on: On, device: PciDevice) -> Finding:
-    """Check the errors on a device's link, counted at both ends since boot.
+    """Check the errors on a device's link, counted at both ends: those since the last look, or between two readings.
 
-    The host also counts errors of devices that guests use. That a port disabled its link is only in the kernel log.
+    One reading alone that is not 0 does not tell when the errors came: it warns. The host also counts errors of devices
+    that guests use. That a port disabled its link is only in the kernel log.
     """
     health = on.evidence.health or Health()
     ends = [end for end in (device.address, device.parent) if end]
     counted = {end: counts for end in ends if (counts := (health.aer or {}).get(end))}
-    events = [event for event in _pcie_events(health) if event.address in ends]
+    growth = _growth(on)
+    events = [event for event in _pcie_events(health) if event.address in ends and growth.covers(event)]
     # A kernel creates all AER files of an end or none (drivers/pci/pcie/aer.c, aer_stats_attrs_are_visible).
     files = {end: [f"{sysfs.PCI_DEVICES}/{end}/aer_dev_{kind}" for kind in _KINDS] for end in ends}
     uncounted = [end for end in ends if end not in counted and lacks(on.evidence, *files[end]) and not _counts(on, end)]
@@ -64,18 +67,68 @@ def aer(on: On, device: PciDevice) -> Finding:
     sums = {kind: sum(counts.get(kind, 0) for counts in counted.values()) for kind in _KINDS}
     wire = "reseat the device, its riser or cables; compare with a sister slot; update firmware of device and switch"
     actual = _described(counted, sums, events)
-    if sums["fatal"] + sums["nonfatal"] or any(event.severity in ("fatal", "nonfatal") for event in events):
+    grown = growth.of(ends, counted) if any(sums.values()) else None
+    if grown is not None:
+        actual += f", of which {_described({}, grown, []) if any(grown.values()) else 'none'} {growth.words}"
+    fatal = (grown or {}).get("fatal", 0) + (grown or {}).get("nonfatal", 0)
+    if fatal or any(event.severity in ("fatal", "nonfatal") for event in events):
         return on.failed(actual, wire)
     before = "" if actual == "none" else f"{actual}; "
     silent = [end for end in ends if end not in uncounted and not all(kind in counted.get(end, {}) for kind in _KINDS)]
     if silent:
         on.need(None, f"{before}the AER count of {silent[0]}", look=f"grep . {sysfs.PCI_DEVICES}/{silent[0]}/aer_dev_*")
     on.need(health.events, f"{before}the kernel log", look="dmesg, as root")
-    count = sums["correctable"] or sum(event.count for event in events)  # of links whose errors are in no counter
+    if any(sums.values()) and grown is None:
+        hours = f", within {health.uptime_seconds / 3600:.3g} h" if health.uptime_seconds else ""
+        again = "validate again: what is counted now does not count then; if it grows, "
+        return on.warned(f"{actual} since boot{hours}; one reading does not tell when", f"{again}{wire}")
+    # Of links whose errors are in no counter the log has them.
+    count = grown["correctable"] if grown is not None else sum(event.count for event in events)
     if not count:
         return on.passed(actual)
     expected = "no uncorrected error; corrected ones at most {allowed} a minute"
-    return by_rate(on, device.address, count, f"{actual}; {{rate}} a minute since boot", expected, wire)
+    text = f"{actual}; {{rate}} a minute" + (" since boot" if grown is None else "")
+    return by_rate(on, device.address, count, text, expected, wire, growth.seconds if grown is not None else None)
+
+
+class _Growth(NamedTuple):
+    """Counts before and after some time (`words`); None: nothing to compare with. `since`: the uptime of before."""
+
+    before: Mapping[str, Mapping[str, int]] | None = None
+    after: Mapping[str, Mapping[str, int]] = {}
+    seconds: float = 0.0
+    words: str = ""
+    since: float | None = None
+
+    def covers(self, event: KernelEvent) -> bool:
+        """Return whether an event of the log may have come in this time."""
+        return self.since is None or event.last_seconds is None or event.last_seconds > self.since
+
+    def of(self, ends: Iterable[str], counted: Iterable[str]) -> dict[str, int] | None:
+        """Return how many errors of each kind came at these ends of a link; None if that is not known."""
+        known = [end for end in ends if end in counted]
+        if self.before is None or any(end not in self.before or end not in self.after for end in known):
+            return None
+        rows = [(self.before[end], self.after[end]) for end in known]
+        return {kind: sum(_more(was.get(kind, 0), now.get(kind, 0)) for was, now in rows) for kind in _KINDS}
+
+
+def _more(was: int, now: int) -> int:
+    return now - was if now >= was else now  # the counter began anew
+
+
+def _growth(on: On) -> _Growth:
+    health, boot = on.evidence.health or Health(), on.host.boot_id
+    looks = ((old, old.counted) for old in reversed(on.evidence.history) if old.counted is not None)
+    last = next(((old, seen) for old, seen in looks if boot is not None and seen.boot_id == boot), None)
+    up = health.uptime_seconds
+    if last is not None and up is not None and up > last[1].uptime_seconds:
+        words = f"since the look of {last[0].at or 'an unknown date'}"
+        return _Growth(last[1].aer, health.aer or {}, up - last[1].uptime_seconds, words, last[1].uptime_seconds)
+    later = on.evidence.aer_later
+    if later is not None:
+        return _Growth(health.aer, later.aer, later.seconds, f"within {later.seconds:g} s")
+    return _Growth()
 
 
 def _pcie_events(health: Health) -> list[KernelEvent]:

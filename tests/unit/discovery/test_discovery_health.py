@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hosttune.discovery.fabric import CONFIG, read_fabric_manager
-from hosttune.discovery.health import read_health
+from hosttune.discovery.health import read_aer_later, read_health
 from hosttune.errors import CommandFailed
 from hosttune.machine import manifest
 from hosttune.machine.capture import Capture
@@ -364,3 +364,18 @@ def test_memory_that_the_kernel_found_corrupted(tmp_path: Path, line: str, expec
 
 def test_corrupted_memory_is_unknown_without_the_file(tmp_path: Path) -> None:
     assert read_health(reader(tmp_path), HOST).corrupted_bytes is None
+
+
+# --- the second reading --------------------------------------------------------------------------------------
+
+
+def test_a_capture_holds_the_second_reading_of_pcie_errors(root: Path) -> None:
+    assert read_aer_later(reader(root), Host()) is None
+    answer(root, "aer-later", '{"seconds": 3.0, "aer": {"0000:18:00.0": {"nonfatal": 7}}}')
+    later = read_aer_later(reader(root), Host())
+    assert later is not None
+    assert (later.seconds, later.aer["0000:18:00.0"]["nonfatal"]) == (3.0, 7)
+    answer(root, "aer-later", '{"seconds": "x"}')
+    damaged = reader(root)
+    assert read_aer_later(damaged, Host()) is None
+    assert [one.what for one in damaged.problems] == ["second reading of PCIe errors not understood"]

@@ -25,9 +25,12 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "report"
 DOCUMENTS = {"clean": clean, "faulty": faulty, "unknown": everything_unknown, "hostile": hostile}
 
 
-def printed(validation: Validation, width: int = 100) -> str:
+def printed(validation: Validation, width: int = 100, *, each: bool = False) -> str:
     out = io.StringIO()
-    draw(validation_report(validation), Console(file=out, width=width, force_terminal=False, color_system=None))
+    draw(
+        validation_report(validation, each=each),
+        Console(file=out, width=width, force_terminal=False, color_system=None),
+    )
     return out.getvalue()
 
 
@@ -184,3 +187,20 @@ def test_junit_holds_hostile_text_whole_but_for_what_xml_cannot_hold() -> None:
     assert case is not None
     assert case.attrib["name"] == visible(HOSTILE)
     assert "timestamp" not in suite.attrib
+
+
+def test_one_reason_of_several_checks_is_told_once_and_all_of_it_on_request() -> None:
+    lost, none = "which guests there are is unknown", "no NVSwitch here"
+    results = (
+        CheckResult(check="guest-numa", subject="host", outcome="unknown", actual=lost, hint="start libvirt"),
+        CheckResult(check="guest-pins", subject="host", outcome="unknown", actual=lost, hint="start libvirt"),
+        CheckResult(check="nvswitch", subject="host", outcome="skip", actual=none),
+        CheckResult(check="sxid", subject="host", outcome="skip", actual=none),
+    )
+    found = Validation(verdict="unknown", results=results)
+    text, table = printed(found), markdown(validation_report(found))
+    assert text.count("which guests there are is unknown") == table.count("which guests there are is unknown") == 1
+    assert "? guest-numa, guest-pins: host" in text
+    assert "– no NVSwitch here: nvswitch, sxid" in text
+    each = printed(found, each=True)
+    assert each.count("which guests there are is unknown") == each.count("no NVSwitch here") == 2

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from sweeps import examples
 
 from hosttune.discovery.kernellog import interesting, is_broken, parse_dmesg, parse_events
-from hosttune.model.evidence import STATE, Evidence, Health, KernelEvent
+from hosttune.model.evidence import STATE, AerLater, Evidence, Health, KernelEvent
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Bar, Link, Nvme, NvSwitch, PciDevice, Problem
 from hosttune.model.result import Result
-from hosttune.model.validation import CheckResult, Sample, Validation
+from hosttune.model.validation import CheckResult, Counted, Sample, Validation
 from hosttune.rules.checks.data import table
 
 BAD, SWITCH = "0000:18:00.0", "0000:19:00.0"
@@ -437,7 +437,8 @@ def test_corrected_errors_above_gen5_have_no_bound() -> None:
     device = msgspec.structs.replace(function(A, parent=PORT), link=fast)
     host = {"pci": (device, PciDevice(address=PORT, class_code="060400"))}
     found = evidence(nvidia(), host=host, health=msgspec.structs.replace(QUIET, aer={A: {**NONE, "correctable": 1}}))
-    assert one(found, "aer").outcome == "unknown"
+    later = AerLater(seconds=3.0, aer={A: {**NONE, "correctable": 2}})
+    assert one(msgspec.structs.replace(found, aer_later=later), "aer").outcome == "unknown"
     clean = evidence(nvidia(), host=host, health=msgspec.structs.replace(QUIET, aer={A: NONE}))
     assert one(clean, "aer").outcome == "pass"
 
@@ -448,15 +449,42 @@ def test_corrected_errors_above_gen5_have_no_bound() -> None:
     ("counts", "expected"),
     [
         ({}, "pass"),
-        ({"correctable": 1860}, "pass"),
-        ({"correctable": 1861}, "warn"),
+        ({"correctable": 930}, "pass"),
+        ({"correctable": 931}, "warn"),
         ({"nonfatal": 1}, "fail"),
         ({"fatal": 1}, "fail"),
     ],
 )
 def test_aer_at_either_end_of_the_link(driver: str, end: str, counts: dict[str, int], expected: str) -> None:
-    """31 a minute is what the bit error rate allows at 32 GT/s x16; the host is up for an hour."""
-    assert one(linked({A: NONE, PORT: NONE, end: {**NONE, **counts}}, driver), "aer").outcome == expected
+    """31 a minute is what the bit error rate allows at 32 GT/s x16; the last look was 30 minutes ago."""
+    before = {A: {**NONE, "correctable": 500_000}, PORT: {**NONE, "nonfatal": 3}}
+    now = {**before, end: {kind: n + counts.get(kind, 0) for kind, n in before[end].items()}}
+    look = Validation(at="2026-11-28T12:00:00+00:00", counted=Counted(boot_id="b", uptime_seconds=1800.0, aer=before))
+    found = linked(now, driver)
+    known = msgspec.structs.replace(found, history=(look,), host=msgspec.structs.replace(found.host, boot_id="b"))
+    assert one(known, "aer").outcome == expected
+    if not counts:
+        assert (one(known, "aer").actual or "").endswith("of which none since the look of 2026-11-28T12:00:00+00:00")
+    rebooted = msgspec.structs.replace(known, host=msgspec.structs.replace(found.host, boot_id="c"))
+    assert one(rebooted, "aer").outcome == "warn", "one reading alone does not tell when"
+
+
+def test_two_readings_some_seconds_apart_tell_whether_errors_come_now() -> None:
+    now = {A: {**NONE, "nonfatal": 7}, PORT: NONE}
+    assert one(linked(now), "aer").outcome == "warn"
+    again = msgspec.structs.replace(linked(now), aer_later=AerLater(seconds=3.0, aer=now))
+    assert (one(again, "aer").outcome, one(again, "aer").actual) == ("pass", "7 nonfatal, of which none within 3 s")
+    more = AerLater(seconds=3.0, aer={**now, A: {**NONE, "nonfatal": 8}})
+    assert one(msgspec.structs.replace(linked(now), aer_later=more), "aer").outcome == "fail"
+
+
+def test_an_event_of_the_log_from_before_the_last_look_is_not_judged_again() -> None:
+    event = KernelEvent(kind="aer", address=A, severity="nonfatal", seconds=60.0, last_seconds=60.0)
+    look = Validation(counted=Counted(boot_id="b", uptime_seconds=1800.0, aer={A: NONE, PORT: NONE}))
+    found = linked({A: NONE, PORT: NONE}, events=(event,))
+    assert one(found, "aer").outcome == "fail"
+    host = msgspec.structs.replace(found.host, boot_id="b")
+    assert one(msgspec.structs.replace(found, history=(look,), host=host), "aer").outcome == "pass"
 
 
 @pytest.mark.parametrize("lost", [A, PORT])
@@ -493,12 +521,13 @@ def test_without_the_kernel_log_a_port_may_have_cut_its_link_off() -> None:
 
 def test_aer_names_the_kind() -> None:
     result = one(linked({A: {**NONE, "correctable": 3, "correctable:RxErr": 3}, PORT: NONE}), "aer")
-    assert result.actual == "3 correctable, RxErr; 0.05 a minute since boot"
+    assert result.actual == "3 correctable, RxErr since boot, within 1 h; one reading does not tell when"
 
 
 @pytest.mark.parametrize("uptime", [None, 0.0])
 def test_corrected_errors_over_an_unknown_time_have_no_rate(uptime: float | None) -> None:
-    assert one(linked({A: {**NONE, "correctable": 3}}, uptime_seconds=uptime), "aer").outcome == "unknown"
+    event = KernelEvent(kind="aer", address=A, severity="corrected", count=3)
+    assert one(linked({}, events=(event,), uptime_seconds=uptime), "aer").outcome == "unknown"
 
 
 def test_a_link_without_counts_is_skipped_and_an_unread_one_unknown() -> None:
