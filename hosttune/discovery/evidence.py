@@ -64,6 +64,7 @@ READERS: tuple[FactReader, ...] = (
     FactReader("port_info", "portinfo", "read_port_info"),
     FactReader("roce", "roce", "read_roce"),
     FactReader("tuned_verified", "tuned", "read_tuned_verified"),
+    FactReader("kernel_lines", "health", "knows_kernel_lines", since=1),
 )
 FACTS = max(fact.since for fact in READERS)  # what a capture of today holds
 _UNITS = tuple(

@@ -25,8 +25,9 @@ from hosttune.discovery.libvirtd import (
     read_versions,
 )
 from hosttune.discovery.qemu import qemu_lines
+from hosttune.domain.defined import as_defined
 from hosttune.domain.elements import in_schema
-from hosttune.domain.facts import DomainFacts, GuestCpu
+from hosttune.domain.guest import GuestCpu
 from hosttune.domain.reader import read_domain
 from hosttune.domain.sameness import same_guest
 from hosttune.domain.xml import attribute, parse, text
@@ -35,11 +36,10 @@ from hosttune.linux import apparmor
 from hosttune.linux.hugetlbfs import default_page_bytes
 from hosttune.machine.reader import Reader, number
 from hosttune.machine.system import COMMANDS, System
-from hosttune.model.host import DomainCapabilities, GuestMemory, RunningGuest, VcpuPin, Virtualization
+from hosttune.model.host import DomainCapabilities, RunningGuest, Virtualization
 from hosttune.model.jsontext import recorded_json
 from hosttune.model.limits import check_size
 from hosttune.model.problems import LIST_UNREAD, NO_DEFINITION, OUTSIDE
-from hosttune.model.values import CpuSet
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -68,24 +68,14 @@ def read_guest(reader: Reader, domain: RawDomain, run: Collection[str]) -> Runni
         why = f"its definition names {facts.name!r}: what this guest holds is unknown"
         reader.problem(NO_DEFINITION, domain.name, why)
         return RunningGuest(name=domain.name, state=domain.state)
-    memory = _memory(reader, facts)
-    sizes = {part.page_bytes for part in memory}
-    return RunningGuest(
-        name=domain.name,
+    default = None
+    if any(pages.size_bytes is None for pages in facts.backing.pages or ()):
+        default = default_page_bytes(reader.text("/proc/meminfo") or "")
+    return msgspec.structs.replace(
+        as_defined(facts, default_page_bytes=default),
         state=domain.state,
-        vcpus=facts.vcpus,
-        vcpu_pins=_pins(facts),
-        emulator_cpus=facts.emulator_cpus or facts.vcpu_cpus,  # formatdomain, emulatorpin: vcpu's cpuset by default
-        iothread_cpus=tuple(pin.cpus for pin in facts.iothread_pins),
-        memory_bytes=facts.memory_bytes,
-        memory=memory,
-        page_bytes=sizes.pop() if len(sizes) == 1 else None,
-        devices=tuple(sorted(facts.functions)),
-        mdevs=tuple(sorted(device.source for device in facts.hostdevs if device.kind == "mdev" and device.source)),
-        uuid=facts.uuid,
         starting=domain.starting,
         next_start=_next_start(reader, domain),
-        host_paths=facts.host_paths,
     )
 
 
@@ -146,51 +136,6 @@ def _made_by_libvirt(running: GuestCpu, kept: GuestCpu) -> tuple[str, ...]:
     live = dict(running.features)
     same = all(name in live and policy in (live[name], "optional") for name, policy in kept.features)
     return ("cpu check", "cpu features") if same else ("cpu check",)
-
-
-def _pins(facts: DomainFacts) -> tuple[VcpuPin, ...]:
-    pins = facts.pins
-    texts = {cpus: str(cpus) for cpus in set(pins.values())}  # thousands of vCPUs may share one long list
-    return tuple(VcpuPin(vcpu=vcpu, cpus=texts[pins[vcpu]]) for vcpu in sorted(pins))
-
-
-def _memory(reader: Reader, facts: DomainFacts) -> tuple[GuestMemory, ...]:
-    """Return where the guest's memory comes from: one part for each cell, or one part for the whole guest.
-
-    Memory that may come from several nodes has no single node.
-    """
-    by_cell = {memnode.cell: memnode.nodes for memnode in facts.numatune.memnodes}
-    if not facts.cells:
-        size, pages = facts.memory_bytes, _page_bytes(reader, facts, None)
-        return (GuestMemory(node=_single(facts.numatune.nodes), memory_bytes=size, page_bytes=pages),)
-    return tuple(
-        GuestMemory(
-            node=_single(by_cell.get(cell.id, facts.numatune.nodes)),
-            memory_bytes=cell.memory_bytes,
-            page_bytes=_page_bytes(reader, facts, cell.id),
-        )
-        for cell in facts.cells
-    )
-
-
-def _single(nodes: str | None) -> int | None:
-    ids = CpuSet.parse(nodes or "")
-    return next(iter(ids)) if len(ids) == 1 else None
-
-
-def _page_bytes(reader: Reader, facts: DomainFacts, cell: int | None) -> int | None:
-    """Return the huge page size of a cell in bytes (`cell` None: of the guest); None without huge pages."""
-    chosen = None
-    for pages in facts.backing.pages or ():
-        named = pages.cells is not None and cell is not None and cell in CpuSet.parse(pages.cells)
-        if named or (pages.cells is None and chosen is None):
-            chosen = pages
-    if chosen is None:
-        return None
-    return chosen.size_bytes or default_page_bytes(reader.text("/proc/meminfo") or "")
-
-
-# --- the guests of libvirt -----------------------------------------------------------------------------------
 
 
 # --- what libvirt and QEMU can give to a guest (formatdomaincaps) --------------------------------------------

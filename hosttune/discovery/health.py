@@ -75,6 +75,11 @@ def read_log(reader: Reader) -> Health:
     )
 
 
+def knows_kernel_lines(reader: Reader, host: Host) -> bool:
+    """Return that the record of the log has the lines of `linux.kernellines`: those of older captures do not."""
+    return True
+
+
 def _corrupted(reader: Reader) -> int | None:
     """Return the bytes of memory that the kernel has found corrupted: HardwareCorrupted of /proc/meminfo, in kB.
 

@@ -1,4 +1,4 @@
-"""The kernel log → events of failing hardware: XIDs, SXids, AER, DPC, machine checks, EDAC. Its texts are untrusted.
+"""The kernel log → events: what `linux.kernellines` and the makers' drivers have of faults. Its texts are untrusted.
 
 `read_kernel_log` asks dmesg, and the journal for records that the ring buffer has lost. A capture (`kernel-log`) keeps
 only the lines that are events, without process names. Each record is matched from its start, so that a process name or
@@ -19,7 +19,7 @@ import msgspec
 
 from hosttune.errors import BadInput, CommandFailed
 from hosttune.gpu import VENDORS
-from hosttune.gpu.vendor import LOGGED_ADDRESS
+from hosttune.linux.kernellines import LINES
 from hosttune.machine.reader import Reader
 from hosttune.model.evidence import KernelEvent
 from hosttune.model.jsontext import recorded_json
@@ -31,12 +31,8 @@ _DMESG = ("dmesg", "--kernel")
 _FIRST = "Linux version "  # the first line of every boot
 _MAKERS = tuple(vendor.traces.log for vendor in VENDORS if vendor.traces.log is not None)
 # The pattern for the search in the journal: it matches every possible event.
-_WANTED = (
-    "".join(f"{log.wanted}|" for log in _MAKERS)
-    + r"AER: |PCIe Bus Error|DPC: containment|\[Hardware Error\]|mce: "
-    + r"|EDAC (MC|DEVICE)[0-9]|^Missed [0-9]+ kernel messages|[Ll]ink (is )?[Dd]own|"
-    + _FIRST
-)
+_FOUND_BY = [log.wanted for log in _MAKERS] + [line.wanted for line in LINES]
+_WANTED = "|".join(dict.fromkeys((*_FOUND_BY, "^Missed [0-9]+ kernel messages", _FIRST)))
 # The kernel's records, and those of journald itself: it reports how many records it missed, by sequence numbers.
 _JOURNAL = (
     "journalctl", "--boot", "_TRANSPORT=kernel", "+", "_TRANSPORT=driver", "--no-pager", "--quiet", "--output=json",
@@ -206,8 +202,10 @@ def parse_journal(text: str) -> Records:
 def interesting(lines: Iterable[Line]) -> Iterator[Line]:
     """Yield the lines that are events, without process names, cut to a limited length."""
     for seconds, text in lines:
-        if _event(seconds, text[:_MAX_TEXT]) is not None:
-            yield seconds, _PROCESS.sub("", text[:1024])[:_MAX_TEXT]
+        for shape in _SHAPES:
+            if match := shape.pattern.match(text[:_MAX_TEXT]):
+                yield seconds, _PROCESS.sub("", text[:1024])[:_MAX_TEXT] if shape.whole else match[0]
+                break
 
 
 # --- the recorded log --------------------------------------------------------------------------------------------
@@ -263,45 +261,25 @@ def _seconds(value: Any) -> float | None:
 
 # --- events ------------------------------------------------------------------------------------------------------
 
-_BDF = LOGGED_ADDRESS
-# Of network drivers (netdev_info): "mlx5_core ADDRESS NAME: Link down", "… NIC Link is Down" (ixgbe, i40e, ice, igb).
-_LINK_DOWN = rf"[\w-]{{1,32}} (?P<address>{_BDF}) [\w.-]{{1,16}}: (?:igb: [\w.-]{{1,16}} )?(?:NIC )?Link (?:is )?down\b"
-_SEVERITY = r"(?P<severity>Correct(?:ed|able)|Uncorrect(?:ed|able) \((?:Non-Fatal|Fatal)\))"
-
 
 class _Shape(NamedTuple):
-    """One form of record, matched from its start. Groups, where the form has them: address, code, severity."""
+    """One form of record, matched from its start. Groups, where the form has them: address, code, severity, count.
+
+    `whole`: the record is kept to its end, else to the last word that the pattern matches.
+    """
 
     kind: str
     pattern: re.Pattern[str]
     severity: str | None = None
+    whole: bool = True
 
 
-# Sources: Linux drivers/pci/pcie/{aer,dpc}.c, whose words changed in 6.10 ("Corrected error received" → "Correctable
-# error message received"), drivers/edac/{edac_mc,edac_device}.c. The forms of GPU makers are in `hosttune.gpu`.
 _SHAPES = (
     *(_Shape(kind, re.compile(pattern)) for log in _MAKERS for kind, pattern in log.shapes),
-    _Shape(
-        "aer",
-        re.compile(rf"\S{{1,64}} (?P<address>{_BDF}): (?:AER: )?PCIe Bus Error: severity={_SEVERITY}", re.IGNORECASE),
-    ),
-    _Shape("link-down", re.compile(_LINK_DOWN, re.IGNORECASE)),
-    _Shape("dpc", re.compile(rf"pcieport (?P<address>{_BDF}): (?:pciehp: )?DPC: containment event"), "fatal"),
-    _Shape("mce", re.compile(r"mce: \[Hardware Error\]: (?:CPU|Machine check)"), "nonfatal"),
-    _Shape(
-        "mce", re.compile(r"\{[0-9]+\}\[Hardware Error\]: *event severity: (?P<severity>fatal|recoverable|corrected)")
-    ),
-    _Shape("edac-mc", re.compile(r"EDAC MC(?P<code>[0-9]{1,4}): Giving out device ")),
-    _Shape(
-        "edac", re.compile(r"EDAC (?:MC|DEVICE)(?P<code>[0-9]{1,4}): (?:(?P<count>[0-9]{1,9}) )?(?P<severity>[CU]E)\b")
-    ),
+    *(_Shape(line.kind, re.compile(line.pattern), line.severity, not line.outcome) for line in LINES),
 )
 # How records of events begin.
-_BEGINNINGS = re.compile(
-    "".join(f"{log.begins}|" for log in _MAKERS)
-    + r"\S{1,40} [0-9a-fA-F:.]{7,16}: (?:AER: )?PCIe Bus Error: |EDAC (?:MC|DEVICE)[0-9]{1,4}: [0-9]"
-    r"|\{[0-9]{1,9}\}\[Hardware Error\]: *event severity: (?!info\b)"
-)
+_BEGINNINGS = re.compile("|".join([log.begins for log in _MAKERS] + [line.begins for line in LINES if line.begins]))
 _NVLINK5_CODES = frozenset(str(code) for code in range(144, 151))
 _NVLINK5 = re.compile(
     r", +(?P<subcode>[A-Za-z][A-Za-z0-9_/]{0,30}(?: [A-Za-z]{1,12})?) +(?P<severity>Fatal|Non-?fatal)\b"
@@ -382,7 +360,7 @@ def _address(text: str | None) -> str | None:
     """Return the full PCI address of one that lacks the domain or the function, as in XID records."""
     if text is None:
         return None
-    slot, _, function = text.lower().partition(".")
+    slot, _, function = text.lower().replace("0x", "").partition(".")
     *domain, bus, device = slot.split(":")
     number = int(domain[0], 16) if domain else 0
     return f"{number:04x}:{bus}:{device}.{function or '0'}"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import msgspec
+
 from hosttune.discovery.sets import read_list, read_set
 from hosttune.gpu import VENDORS
 from hosttune.linux.hugetlbfs import MOUNTS, default_page_bytes, libvirts_folder, read_hugetlbfs
@@ -61,11 +63,17 @@ def read_nodes(reader: Reader) -> tuple[NumaNode, ...]:
     gpu_nodes = frozenset(of_gpus)
     nodes = tuple(_read_node(reader, node, columns, gpu_nodes) for node in ids)
     # Old kernels include a node's reserved pages, up to a few per cent. A difference of a tenth is more than that.
-    total = _memory_lines(reader, "/proc/meminfo").get("MemTotal")
+    machine = _memory_lines(reader, "/proc/meminfo")
+    total = machine.get("MemTotal")
     sizes = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
     if total and len(sizes) == len(nodes) and abs(sum(sizes) - total) > total // 10:
-        why = f"the nodes hold {format_size(sum(sizes))}, /proc/meminfo says {format_size(total)}: nodes kept as read"
-        reader.problem("node memory contradicts the total", _NODES, why)
+        if ids == [*(online or ())] == ids[:1] and sizes[0] < total:
+            # A kernel that initialises memory when it is needed (Firecracker's, deferred_init=lazy) counts in the node
+            # only what it has initialised. A machine's only node has all of its memory.
+            nodes = (msgspec.structs.replace(nodes[0], memory_bytes=total, free_bytes=machine.get("MemFree")),)
+        else:
+            why = f"the nodes hold {format_size(sum(sizes))}, /proc/meminfo says {format_size(total)}"
+            reader.problem("node memory contradicts the total", _NODES, f"{why}: nodes kept as read")
     return nodes
 
 

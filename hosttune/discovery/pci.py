@@ -102,7 +102,7 @@ def _with_judged_links(reader: Reader, devices: tuple[PciDevice, ...]) -> tuple[
             figures = {name: getattr(link.port.link, name, None) for name in _FIGURES}
             end = LinkEnd(address=link.port.address, **figures)
             ends = (link.port.address, slot_of(device.address))
-            if link.state == "degraded" and device.physfn is None and ends not in reported:
+            if link.state == "degraded" and link.end is device and ends not in reported:
                 reported.add(ends)
                 reader.problem("degraded PCIe link", f"{DEVICES}/{device.address}", link.why)
         whole = link and msgspec.structs.replace(link.link, upstream=end, state=link.state, why=link.why)

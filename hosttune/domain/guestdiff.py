@@ -1,19 +1,20 @@
 """Differences between a guest and what is expected of it, by name. Pure; the callers judge them.
 
-`compare_definition` compares two definitions, one row per subject. `compare_threads` and `compare_memory` compare the
-process of a running guest. libvirt lets QEMU name its threads (-name debug-threads=on): "CPU 3/KVM",
-"IO iothread1"; all others belong to the emulator, as in libvirt's own division (formatdomain, emulatorpin).
+Expected is a guest of the host document, or a planned one as it will show it (`domain.defined`). `compare_definition`
+compares two of them, one row per subject; `compare_threads` and `compare_memory` the process of a running guest.
+libvirt lets QEMU name its threads (-name debug-threads=on): "CPU 3/KVM", "IO iothread1"; all others belong to the
+emulator, as in libvirt's own division (formatdomain, emulatorpin).
 """
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hosttune.domain.expectedguest import ExpectedGuest
 from hosttune.model.evidence import GuestProcess, GuestThread
+from hosttune.model.host import RunningGuest
 from hosttune.model.listing import short_list, some
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 
@@ -48,24 +49,26 @@ class Comparison:
     state: str
 
 
-def compare_definition(expected: ExpectedGuest, actual: ExpectedGuest) -> tuple[Comparison, ...]:
+def compare_definition(
+    expected: RunningGuest, actual: RunningGuest, *, adopted: bool = False
+) -> tuple[Comparison, ...]:
     """Compare a planned guest with its definition.
 
     One row each: vCPUs, emulator threads, I/O threads, memory, page size, devices. I/O threads and page size are left
-    out if neither has them, threads and devices if nothing is expected of them.
+    out if neither has them. `adopted`: its other threads and its devices are its own, and are left out.
     """
-    want, have = _by_nodes(expected) or {}, _by_nodes(actual)
+    want, have = _by_nodes(expected) or Counter(), _by_nodes(actual)
     total = actual.memory_bytes
     texts = [f"{format_size(total)} in all"] if total is not None and total != sum(want.values()) else []
     same = have == want and not texts
     texts += [] if have is None else [_sizes(have)]
     rows = (
         _vcpus(expected, actual),
-        None if expected.emulator_cpus is None else _emulator(expected, actual),
-        None if expected.iothread_cpus is None else _iothreads(expected, actual),
+        None if adopted else _emulator(expected, actual),
+        None if adopted else _iothreads(expected, actual),
         _row("memory", _sizes(want), "; ".join(texts) or None, same=same),
         _page_size(expected, actual),
-        None if expected.devices is None else _devices(expected, actual),
+        None if adopted else _devices(expected, actual),
     )
     return tuple(row for row in rows if row is not None)
 
@@ -76,9 +79,9 @@ def _row(what: str, planned: str, actual: str | None, *, same: bool = False) -> 
     return Comparison(what=what, planned=planned, actual="unknown" if actual is None else actual, state=state)
 
 
-def _vcpus(expected: ExpectedGuest, actual: ExpectedGuest) -> Comparison:
-    want, have = expected.vcpu_pins or {}, actual.vcpu_pins
-    if have is None:
+def _vcpus(expected: RunningGuest, actual: RunningGuest) -> Comparison:
+    want, have = expected.pins, actual.pins
+    if actual.vcpu_pins is None:
         return _row("vCPUs", _pins(want), None)
     wrong = [vcpu for vcpu in sorted({*want, *have}) if want.get(vcpu) != have.get(vcpu)]
     texts = [f"vCPU {vcpu} on {have.get(vcpu) or 'no pin'}, not {want.get(vcpu) or 'planned'}" for vcpu in wrong]
@@ -92,43 +95,56 @@ def _pins(pins: Mapping[int, CpuSet]) -> str:
     return f"{len(pins)} on host CPUs {short_list(cpus)}" if pins else "none pinned"
 
 
-def _emulator(expected: ExpectedGuest, actual: ExpectedGuest) -> Comparison:
-    want, have = expected.emulator_cpus or CpuSet(), actual.emulator_cpus
-    return _row("emulator threads", _cpus(want), None if have is None else _cpus(have), same=have == want)
+def _emulator(expected: RunningGuest, actual: RunningGuest) -> Comparison:
+    want, have = parse_cpus(expected.emulator_cpus), parse_cpus(actual.emulator_cpus)
+    # Pins are known only if the definition was read. Then a missing emulator pin means that there is none.
+    unread = actual.vcpu_pins is None and actual.emulator_cpus is None
+    return _row("emulator threads", _cpus(want), None if unread else _cpus(have), same=have == want)
 
 
 def _cpus(cpus: CpuSet) -> str:
     return f"host CPUs {short_list(cpus)}" if cpus else "any CPU"
 
 
-def _iothreads(expected: ExpectedGuest, actual: ExpectedGuest) -> Comparison | None:
-    want, have = expected.iothread_cpus or (), actual.iothread_cpus
+def _iothreads(expected: RunningGuest, actual: RunningGuest) -> Comparison | None:
+    want, have = _iothread_cpus(expected), _iothread_cpus(actual)
     if not want and not have:
         return None
-    words = None if have is None else _each_cpus(have)
+    words = None if actual.iothread_cpus is None else _each_cpus(have)
     return _row("I/O threads", _each_cpus(want), words, same=have == want)
+
+
+def _iothread_cpus(guest: RunningGuest) -> tuple[CpuSet, ...]:
+    return tuple(map(parse_cpus, guest.iothread_cpus or ()))
 
 
 def _each_cpus(threads: Sequence[CpuSet]) -> str:
     return f"{len(threads)} on host CPUs {'; '.join(map(short_list, threads))}" if threads else "none pinned"
 
 
-def _by_nodes(guest: ExpectedGuest) -> dict[CpuSet, int] | None:
-    """Return bytes by the set of nodes that they come from; None if not all are known."""
-    found: dict[CpuSet, int] = {}
+def _by_nodes(guest: RunningGuest) -> Counter[int | None] | None:
+    """Return bytes by the node that they come from (None: any); None if not all are known."""
+    sizes = Counter[int | None]()
     for part in guest.memory or ():
-        if part.size_bytes is None:
+        if part.memory_bytes is None:
             return None
-        found[part.nodes] = found.get(part.nodes, 0) + part.size_bytes
-    return None if guest.memory is None else found
+        sizes[part.node] += part.memory_bytes
+    return None if guest.memory is None else sizes
 
 
-def _sizes(by_nodes: Mapping[CpuSet, int]) -> str:
-    parts = sorted(by_nodes.items(), key=lambda part: sorted(part[0]))
-    return ", ".join(f"{format_size(size)} on node {nodes or 'any'}" for nodes, size in parts) or "none"
+def _sizes(by_nodes: Mapping[int | None, int]) -> str:
+    return ", ".join(f"{format_size(size)} on node {_node(node)}" for node, size in _in_order(by_nodes)) or "none"
 
 
-def _page_size(expected: ExpectedGuest, actual: ExpectedGuest) -> Comparison | None:
+def _in_order(by_nodes: Mapping[int | None, int]) -> list[tuple[int | None, int]]:
+    return sorted(by_nodes.items(), key=lambda part: -1 if part[0] is None else part[0])
+
+
+def _node(node: int | None) -> str:
+    return "any" if node is None else str(node)
+
+
+def _page_size(expected: RunningGuest, actual: RunningGuest) -> Comparison | None:
     want, have = expected.page_bytes, actual.page_bytes
     if want is None and (have or 0) <= _SMALL_PAGE_BYTES:
         return None
@@ -136,16 +152,19 @@ def _page_size(expected: ExpectedGuest, actual: ExpectedGuest) -> Comparison | N
     return _row("page size", words, None if have is None else format_size(have), same=have == want)
 
 
-def _devices(expected: ExpectedGuest, actual: ExpectedGuest) -> Comparison:
-    want = sorted(expected.devices or ())
-    if actual.devices is None:
+def _devices(expected: RunningGuest, actual: RunningGuest) -> Comparison:
+    want, have = _addresses(expected), _addresses(actual)
+    if actual.unread:
         return _row("devices", some(want, _MANY) or "none", None)
-    have = sorted(actual.devices)
     missing, extra = sorted({*want} - {*have}), sorted({*have} - {*want})
     texts = [f"missing {some(missing, _MANY)}"] if missing else []
     texts += [f"not planned {some(extra, _MANY)}"] if extra else []
     words = "; ".join((some(have, _MANY) or "none", *texts))
     return _row("devices", some(want, _MANY) or "none", words, same=want == have)
+
+
+def _addresses(guest: RunningGuest) -> list[str]:
+    return sorted({device.casefold() for device in (*guest.devices, *guest.mdevs)})
 
 
 # --- a running process ---------------------------------------------------------------------------------------
@@ -170,17 +189,18 @@ def vcpu_of(thread: GuestThread) -> int | None:
 
 
 def compare_threads(
-    expected: ExpectedGuest, threads: Sequence[GuestThread], *, online: CpuSet | None = None
+    expected: RunningGuest, threads: Sequence[GuestThread], *, online: CpuSet | None = None, planned: bool = False
 ) -> Iterator[Difference]:
     """Yield the threads of a guest that may run elsewhere, are missing or are not expected.
 
+    `planned`: hosttune decided the values, so there is no other vCPU or I/O thread, and I/O threads are in order.
     `online`: the CPUs that are online. Offline CPUs are ignored on both sides, because the kernel may or may not list
     them.
     """
-    pins, iothreads = expected.vcpu_pins or {}, expected.iothread_cpus or ()
-    yield from _pinned("vCPU", pins, _numbered(threads, _VCPU), online, exactly=expected.from_plan)
+    iothreads = _iothread_cpus(expected)
+    yield from _pinned("vCPU", expected.pins, _numbered(threads, _VCPU), online, exactly=planned)
     by_number = _numbered(threads, _IO_THREAD)
-    if expected.from_plan:
+    if planned:
         yield from _pinned("I/O thread", dict(enumerate(iothreads, 1)), by_number, online, exactly=True)
     elif iothreads:  # a definition has no numbers: each thread is on the CPUs of one of the pins
         alike = [(number, thread) for number, found in sorted(by_number.items()) for thread in found]
@@ -223,12 +243,13 @@ def _pinned(
                 yield _elsewhere(f"{what} {number}", thread, str(wanted))
 
 
-def _others(expected: ExpectedGuest, threads: Sequence[GuestThread], online: CpuSet | None) -> Iterator[Difference]:
+def _others(expected: RunningGuest, threads: Sequence[GuestThread], online: CpuSet | None) -> Iterator[Difference]:
     """Check the emulator's threads: on its CPUs, or on those of an I/O thread, whose helper threads start there."""
-    if not expected.emulator_cpus:
+    own = parse_cpus(expected.emulator_cpus)
+    if not own:
         return
-    allowed = CpuSet(expected.emulator_cpus.union(*(expected.iothread_cpus or ())))
-    pins = (expected.vcpu_pins or {}).values()
+    allowed = own.union(*_iothread_cpus(expected))
+    pins = expected.pins.values()
     for thread in threads:
         if any(form.fullmatch(thread.name) for form in (_VCPU, _IO_THREAD, _CLEARING)):
             continue
@@ -237,7 +258,7 @@ def _others(expected: ExpectedGuest, threads: Sequence[GuestThread], online: Cpu
         cpus = _visible(thread, online)
         # The kernel may restrict its own threads for KVM and vhost to fewer CPUs.
         if not cpus or not cpus <= allowed:
-            yield _elsewhere(f"emulator thread {thread.name!r}", thread, str(expected.emulator_cpus))
+            yield _elsewhere(f"emulator thread {thread.name!r}", thread, str(own))
 
 
 def _visible(thread: GuestThread, online: CpuSet | None) -> CpuSet | None:
@@ -258,8 +279,10 @@ def _elsewhere(what: str, thread: GuestThread, wanted: str) -> Difference:
     return Difference(kind=ELSEWHERE, text=f"{what} may run on CPUs {thread.cpus}, expected {wanted}")
 
 
-def compare_memory(expected: ExpectedGuest, process: GuestProcess) -> Iterator[Difference]:
+def compare_memory(expected: RunningGuest, process: GuestProcess, *, planned: bool = False) -> Iterator[Difference]:
     """Yield memory of a guest that is on other nodes, in pages of another size, or not shown.
+
+    `planned`: hosttune decided the values, so there are no other huge pages, and cells are in order.
 
     If a part has huge pages, only huge pages are compared: all of them are allocated before the guest runs (libvirt has
     QEMU do this: qemu_command.c, memory-backend-file with prealloc), and all other memory is QEMU's own.
@@ -271,30 +294,31 @@ def compare_memory(expected: ExpectedGuest, process: GuestProcess) -> Iterator[D
     found = set(process.page_sizes)
     if wanted and not (found and found <= wanted):
         yield Difference(kind=ELSEWHERE, text=f"memory: on {_kib(found)}, expected {_kib(wanted)}")
-    if found and not wanted and expected.from_plan:
+    if found and not wanted and planned:
         yield Difference(kind=UNEXPECTED, text=f"memory: on {_kib(found)}, expected {_kib(())}")
     held = {int(node): size for node, size in process.memory_by_node.items()}
     yield from _unexpected_memory(expected, held, huge=bool(process.page_sizes))
     yield from _shortage(expected, held)
-    yield from _cells(expected, process)
+    if planned:
+        yield from _cells(expected, process)
 
 
 def _kib(sizes: Collection[int]) -> str:
     return f"pages of {', '.join(f'{size >> 10} KiB' for size in sorted(sizes))}" if sizes else "ordinary pages"
 
 
-def _unexpected_memory(expected: ExpectedGuest, held: Mapping[int, int], *, huge: bool) -> Iterator[Difference]:
+def _unexpected_memory(expected: RunningGuest, held: Mapping[int, int], *, huge: bool) -> Iterator[Difference]:
     """Yield memory on nodes where none is expected.
 
     Some memory may be on any node: memory plugged in while the guest ran, which belongs to no cell, and, on ordinary
     pages, QEMU's own memory.
     """
     parts = expected.memory or ()
-    if not parts or not all(part.nodes for part in parts):
+    nodes = CpuSet(part.node for part in parts if part.node is not None)
+    if not parts or any(part.node is None for part in parts):
         return
-    plugged = max((expected.memory_bytes or 0) - sum(part.size_bytes or 0 for part in parts), 0)
+    plugged = max((expected.memory_bytes or 0) - sum(part.memory_bytes or 0 for part in parts), 0)
     tolerated = plugged + (0 if huge else sum(held.values()) // OWN_PART)
-    nodes = CpuSet(node for part in parts for node in part.nodes)
     strays = {node: size for node, size in sorted(held.items()) if node not in nodes}
     if sum(strays.values()) > tolerated:
         for node, size in strays.items():
@@ -302,28 +326,26 @@ def _unexpected_memory(expected: ExpectedGuest, held: Mapping[int, int], *, huge
             yield Difference(kind=ELSEWHERE, text=text, size_bytes=size)
 
 
-def _shortage(expected: ExpectedGuest, held: Mapping[int, int]) -> Iterator[Difference]:
-    """Yield missing memory, by the set of nodes; parts that may come from any node are compared with the remainder."""
-    parts = expected.memory or ()
-    huge = expected.has_huge_pages
-    wanted: dict[CpuSet, int] = defaultdict(int)
-    for part in parts:
-        if part.page_bytes or not huge:
-            wanted[part.nodes] += part.size_bytes or 0
-    bound = sum(size for nodes, size in wanted.items() if nodes)
-    for nodes, size in sorted(wanted.items(), key=lambda one: sorted(one[0])):
-        found = sum(held.get(node, 0) for node in nodes) if nodes else max(sum(held.values()) - bound, 0)
+def _shortage(expected: RunningGuest, held: Mapping[int, int]) -> Iterator[Difference]:
+    """Yield missing memory, by node; parts that may come from any node are compared with the remainder."""
+    wanted = Counter[int | None]()
+    for part in expected.memory or ():
+        if part.page_bytes or not expected.has_huge_pages:
+            wanted[part.node] += part.memory_bytes or 0
+    bound = wanted.total() - wanted[None]
+    for node, size in _in_order(wanted):
+        found = max(sum(held.values()) - bound, 0) if node is None else held.get(node, 0)
         if found < size:
-            text = f"memory: {found >> 20} MiB on node {nodes or 'any'}, expected {size >> 20} MiB"
+            text = f"memory: {found >> 20} MiB on node {_node(node)}, expected {size >> 20} MiB"
             yield Difference(kind=MISSING, text=text, size_bytes=size - found)
 
 
-def _cells(expected: ExpectedGuest, process: GuestProcess) -> Iterator[Difference]:
+def _cells(expected: RunningGuest, process: GuestProcess) -> Iterator[Difference]:
     """Compare each cell's memory with that cell's nodes, if the kernel's figures separate the cells."""
-    nodes = {part.cell: part.nodes for part in expected.memory or () if part.nodes}
+    nodes = {str(cell): part.node for cell, part in enumerate(expected.memory or ())}
     for cell, held in sorted((process.memory_by_cell or {}).items()):
-        wanted = nodes.get(int(cell))
-        strays = {int(node): size for node, size in held.items() if wanted is not None and int(node) not in wanted}
+        wanted = nodes.get(cell)
+        strays = {int(node): size for node, size in held.items() if wanted not in (None, int(node))}
         if strays:
             text = f"memory of cell {cell}: on node {CpuSet(map(int, held))}, expected on node {wanted}"
             yield Difference(kind=ELSEWHERE, text=text, size_bytes=sum(strays.values()))

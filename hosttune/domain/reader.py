@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hosttune.domain.arguments import values_of
-from hosttune.domain.facts import (
+from hosttune.domain.guest import (
     AddressWidth,
     Controller,
     CpuTopology,
     Disk,
-    DomainFacts,
+    Guest,
     GuestCell,
     GuestCpu,
     HostDevice,
@@ -173,7 +173,7 @@ _SEABIOS = re.compile(r"bios(-256k|-microvm)?\.bin|.*seabios.*", re.IGNORECASE)
 _UEFI = re.compile(r"ovmf|edk2|tdvf|uefi", re.IGNORECASE)
 
 
-def read_domain(xml: str | bytes, *, where: str = "domain XML") -> DomainFacts:
+def read_domain(xml: str | bytes, *, where: str = "domain XML") -> Guest:
     """Return the facts of one `<domain>`. Raises BadInput, naming `where` and the line, for anything else."""
     return domain_facts(read_tree(xml, where=where), where=where)
 
@@ -205,7 +205,7 @@ def read_tree(xml: str | bytes, *, where: str) -> _Element:
     return root
 
 
-def domain_facts(root: _Element, *, where: str) -> DomainFacts:
+def domain_facts(root: _Element, *, where: str) -> Guest:
     """Return the facts of a `<domain>` element. Raises BadInput, naming `where` and the line, for an invalid value."""
     try:
         _check_once(root)
@@ -249,11 +249,11 @@ def _check_once(root: _Element) -> None:
             seen.update(() if named is None else (named,))
 
 
-def _domain(root: _Element) -> DomainFacts:
+def _domain(root: _Element) -> Guest:
     kind = root.find("os/type")
     arch = attribute(kind, "arch")
     arguments = tuple(str(e.get("value", "")) for e in root.iterfind(f"{QEMU}commandline/{QEMU}arg"))
-    return DomainFacts(
+    return Guest(
         type=attribute(root, "type"),
         name=text(root.find("name")),
         uuid=(text(root.find("uuid")) or "").lower() or None,

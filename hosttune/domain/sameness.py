@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from hosttune.domain.compare import LeftOpen, compare
-from hosttune.domain.facts import (
+from hosttune.domain.guest import (
     Controller,
     Disk,
-    DomainFacts,
+    Guest,
     GuestCpu,
     HostDevice,
     Interface,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # Fields that libvirt chooses if the wanted XML does not set them. All others must match, even if they are None.
 LEFT_OPEN: LeftOpen = {
-    DomainFacts: ("arch", "machine", "secure_boot", "random", "balloon"),
+    Guest: ("arch", "machine", "secure_boot", "random", "balloon"),
     GuestCpu: ("model", "check", "migratable"),
     Controller: ("model", "address", "chassis", "port", "bus_nr", "node", "pcihole64_bytes", "hotplug"),
     HostDevice: ("guest_address", "driver", "model"),
@@ -55,7 +55,7 @@ _WORDS = {
 # Devices that libvirt adds by itself (formatdomain), and devices that are compared one by one.
 _ADDED = frozenset(("emulator", "controller", "input", "audio", "watchdog", "memballoon", "serial", "console"))
 _COMPARED = frozenset(("hostdev", "disk", "interface", "iommu"))
-# Sections that each guest of hosttune has and that `DomainFacts` does not hold.
+# Sections that each guest of hosttune has and that `Guest` does not hold.
 _SECTIONS = ("clock", "on_poweroff", "on_reboot", "on_crash", "pm")
 
 
@@ -87,7 +87,7 @@ def _word(path: str) -> str:
     return (_WORDS.get(top, top) + path.removeprefix(top)).replace(".", " ").replace("_", " ")
 
 
-def _comparable(facts: DomainFacts) -> DomainFacts:
+def _comparable(facts: Guest) -> Guest:
     """Return the facts in one form: with defaults for what is not written, and sorted where the order has no meaning.
 
     Left out are the UUID, the PIT, which is in `_SECTIONS`, and how the memory's nodes were chosen (placement).
@@ -125,7 +125,7 @@ def _hostdev(device: HostDevice) -> HostDevice:
     return replace(device, managed=bool(device.managed), rom_bar=device.rom_bar is not False)
 
 
-def _allowed(live: DomainFacts, want: DomainFacts) -> DomainFacts:
+def _allowed(live: Guest, want: Guest) -> Guest:
     """Return the live facts without what libvirt may add: a machine version ("pc-q35-7.2"), features, controllers."""
     wanted = {controller.index for controller in want.controllers}
     resolved = want.machine in (live.machine or "").split("-")

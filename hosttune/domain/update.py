@@ -16,8 +16,8 @@ from itertools import pairwise
 
 from hosttune.domain.arguments import WINDOW
 from hosttune.domain.edit import Element, XmlText
-from hosttune.domain.facts import DomainFacts
-from hosttune.domain.implied import NO_DMA_TRANSLATION
+from hosttune.domain.guest import Guest
+from hosttune.domain.planned import NO_DMA_TRANSLATION
 from hosttune.domain.reader import read_domain
 from hosttune.domain.xml import QEMU, UNITS
 from hosttune.errors import BadInput
@@ -186,7 +186,7 @@ class _Update:
             self._note(label, _summary(child), NONE)
             self.text.remove(now, child)
 
-    def firmware(self, now: DomainFacts, want: DomainFacts, planned: Element) -> None:
+    def firmware(self, now: Guest, want: Guest, planned: Element) -> None:
         """Let libvirt choose the firmware again if it is another one, and Secure Boot is on or off as planned."""
         secure = want.secure_boot in (None, now.secure_boot)
         os, wanted = self.text.root.find("os"), planned.find("os")
@@ -240,7 +240,7 @@ class _Update:
                 if child.tag == "controller" and target.attributes.get("chassis") in chassis:
                     self.text.remove(child, target)
 
-    def arguments(self, now: DomainFacts, want: DomainFacts) -> None:
+    def arguments(self, now: Guest, want: Guest) -> None:
         """Change the arguments to QEMU that hosttune writes; those of others stay."""
         had, wanted = _pairs(now.qemu_arguments), _pairs(want.qemu_arguments)
         new = [pair for pair in wanted if pair not in had]

@@ -1,9 +1,9 @@
 """Guests under libvirt: checks before a guest is defined or started, define and start, and proof that it runs as
 planned. Above `discovery` (whose records it reads) and `domain` (which writes, reads and compares the XML).
 
-Kinds of setting: `definition.Guest`, the persistent definition; `adopted.AdoptedDefinition`, that of a guest that was
-not made by hosttune; `state.GuestState`, whether it runs; `hugemount.Mount`,
-a file system for its pages; `daemon.LibvirtRestart`, whether libvirt has found that file system.
+Kinds of setting: `definition.PlannedDefinition`, the persistent definition; `adopted.AdoptedDefinition`, that of a
+guest that was not made by hosttune; `state.GuestState`, whether it runs; `hugemount.Mount`, a file system for its
+pages; `daemon.LibvirtRestart`, whether libvirt has found that file system.
 """
 
 from hosttune.hypervisor.access import no_system, unreachable

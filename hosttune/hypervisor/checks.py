@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from hosttune.domain.implied import huge_page_bytes, with_kvm
 from hosttune.hypervisor.connection import is_active
 from hosttune.model.host import Host, PciDevice
 from hosttune.model.plan import Device, PlannedGuest
@@ -114,7 +113,7 @@ def _shares(host: Host, guest: PlannedGuest, name: str) -> bool:
 
 def _without_kvm(host: Host, guest: PlannedGuest) -> Iterator[str]:
     kvm = host.virtualization.kvm if host.virtualization else None
-    if with_kvm(guest) and not kvm:
+    if guest.accelerator == "kvm" and not kvm:
         yield "there is no KVM on this host" if kvm is False else "whether this host has KVM is unknown"
 
 
@@ -123,7 +122,7 @@ def _short_of_pages(host: Host, guest: PlannedGuest) -> Iterator[str]:
 
     libvirt's strict mode takes pages from a cell's own nodes, or fails (formatdomain, numatune).
     """
-    page_bytes = huge_page_bytes(guest)
+    page_bytes = guest.huge_page_bytes
     if page_bytes is None:
         return
     wanted: dict[str, int] = defaultdict(int)
@@ -144,7 +143,7 @@ def _without_mount(host: Host, guest: PlannedGuest) -> Iterator[str]:
 
     See `hosttune.linux.hugetlbfs`.
     """
-    page_bytes = huge_page_bytes(guest)
+    page_bytes = guest.huge_page_bytes
     if page_bytes is None:
         return
     size = f"{page_bytes >> 10} KiB"

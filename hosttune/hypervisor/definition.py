@@ -10,8 +10,8 @@ from hosttune.discovery.guests import DEFINITION
 from hosttune.domain.arguments import WINDOW
 from hosttune.domain.definitions import differences as any_differences
 from hosttune.domain.definitions import secrets_of, without_secrets
-from hosttune.domain.facts import DomainFacts
-from hosttune.domain.implied import AGENT_CHANNEL, NO_DMA_TRANSLATION, RANDOM_SOURCE
+from hosttune.domain.guest import Guest
+from hosttune.domain.planned import AGENT_CHANNEL, NO_DMA_TRANSLATION, RANDOM_SOURCE
 from hosttune.domain.reader import read_domain
 from hosttune.domain.update import differences, updated
 from hosttune.domain.xml import QEMU, parse
@@ -84,7 +84,7 @@ class GuestDefinition(Setting, Explains):
     stage: ClassVar[int] = GUEST_STAGE
     none_is_value: ClassVar[bool] = True
 
-    def facts_of(self, value: Any) -> DomainFacts:
+    def facts_of(self, value: Any) -> Guest:
         """Return what a value says of the guest. Raises BadInput unless it is domain XML of the target."""
         if not isinstance(value, str):
             raise refuse(self.kind, self.target, f"{type(value).__name__} is not domain XML", "plan again")
@@ -117,7 +117,7 @@ class GuestDefinition(Setting, Explains):
         """Return how a definition differs from the wanted one, one text each."""
 
 
-class Guest(GuestDefinition, EditedInPlace):
+class PlannedDefinition(GuestDefinition, EditedInPlace):
     """The persistent definition of a guest. Target: its name. Value: domain XML; None: not defined.
 
     libvirt adds what the XML leaves open, and people add devices of their own: a definition agrees with a planned one

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hosttune.discovery.processes import read_process
-from hosttune.domain.expectedguest import ExpectedGuest
+from hosttune.domain.defined import as_planned
 from hosttune.domain.guestdiff import compare_memory, compare_threads
 from hosttune.errors import Unreadable
 from hosttune.machine.reader import Reader
@@ -22,14 +22,14 @@ def verify_running(system: System, guest: PlannedGuest, process: int) -> tuple[s
 
     `process` is QEMU's. What cannot be read counts as a difference, because unknown is not proof.
     """
-    expected, reader = ExpectedGuest.of_plan(guest), Reader(system)
+    expected, reader = as_planned(guest), Reader(system)
     running = read_process(reader, guest.name, process)
     found = [f"{problem.what}: {problem.where}: {problem.why}" for problem in reader.problems]
     if running.threads is None:
         found.append(f"threads: unknown, process {process} shows none")
     else:
-        found += [difference.text for difference in compare_threads(expected, running.threads)]
-    found += [difference.text for difference in compare_memory(expected, running)]
+        found += [difference.text for difference in compare_threads(expected, running.threads, planned=True)]
+    found += [difference.text for difference in compare_memory(expected, running, planned=True)]
     try:
         found += _devices(system, guest, process)
     except Unreadable as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from hosttune.gpu.boards import Board, board_of, fabric_gpus
 from hosttune.model.host import FabricPartition, Host
@@ -65,6 +66,13 @@ class Fabric:
     def known(self) -> bool:
         """Whether it is known which sets of GPUs a guest can have."""
         return bool(self.members) and (self.passthrough or self.partitions is not None)
+
+    @cached_property
+    def placeable(self) -> Mapping[int, list[frozenset[str]]]:
+        """The GPUs of each partition that can be given now, by their number, largest first."""
+        free = [p.gpus for p in self.partitions or () if p.gpus.isdisjoint(self.tenants) and not blocked(self, p)]
+        sizes = sorted({len(gpus) for gpus in free}, reverse=True)
+        return {size: [gpus for gpus in free if len(gpus) == size] for size in sizes}
 
     def whole(self, gpus: Iterable[str]) -> bool:
         """Return whether these are all GPUs of complete boards whose NVSwitches can be given to the same guest."""
@@ -339,22 +347,13 @@ def none_of(fabric: Fabric, count: int) -> tuple[str, ...]:
     return tuple(why for why in reasons if why)
 
 
-def placeable(fabric: Fabric, taken: Iterable[str]) -> Mapping[int, int]:
-    """Return the number of partitions of each size that could still be given if these GPUs are taken, by size."""
-    gone = {*taken, *fabric.tenants}
-    free = [p for p in fabric.partitions or () if not p.gpus & gone and blocked(fabric, p) is None]
-    return dict(sorted(Counter(len(partition.gpus) for partition in free).items()))
-
-
 def lost(fabric: Fabric, gpus: Iterable[str]) -> tuple[int, ...]:
     """Return how many partitions of each size can no longer be given once these GPUs are taken, largest size first.
 
     Empty if the partitions are unknown.
     """
-    if not fabric.partitions:
-        return ()
-    before, after = placeable(fabric, ()), placeable(fabric, gpus)
-    return tuple(before[size] - after.get(size, 0) for size in sorted(before, reverse=True))
+    taken = frozenset(gpus)
+    return tuple(sum(not taken.isdisjoint(part) for part in parts) for parts in fabric.placeable.values())
 
 
 def _nearest(fabric: Fabric, wanted: frozenset[str]) -> str:

@@ -3,7 +3,9 @@
 lspci's word "downgraded" looks at one end only; a Gen5 port above a Gen4 drive is not a fault. The figures of a root
 port or downstream port are those of the link *below* it. The figures of an endpoint, an upstream port or a PCI bridge
 are those of the link above it. Inside a switch (upstream to downstream port) and inside the root complex there is no
-link. The figures decide, not the `state` that a document has: discovery writes there what this module says.
+link. A card may have a switch of its own, whose ports claim 2.5 GT/s x1 while the card's slot runs at 16 GT/s x16: no
+wire either (Syllo/nvtop#344; lspci in geerlingguy/raspberry-pi-pcie-devices#510, #695); the card's link is that of the
+switch. The figures decide, not the `state` that a document has: discovery writes there what this module says.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from hosttune.gpu.idling import IDLING_DRIVERS
 from hosttune.model import pciclass
 from hosttune.model.host import Link, PciDevice
 from hosttune.model.index import DeviceIndex
+from hosttune.model.listing import some
 from hosttune.model.pci import common_link, link_shape
 from hosttune.model.values import Value, slot_of
 
 # Vendors of devices that are software, without a wire: virtio, QEMU, VMware, Google, Microsoft.
 SOFTWARE = ("1af4", "1b36", "15ad", "1ae0", "1414")
 IN_THE_ROOT = ("root-complex-endpoint", "root-complex-event-collector")  # types of ports of what has no link
+NOMINAL = (2.5, 1)  # what a port inside a card claims that is no wire
 _BRIDGES_FACE_DOWN = {"pci-to-pcie-bridge": True, "pcie-to-pci-bridge": False}
 
 
@@ -63,7 +67,7 @@ _judged_links: WeakKeyDictionary[DeviceIndex, dict[str, JudgedLink | None]] = We
 def link_of(index: DeviceIndex, address: str, loaded: tuple[float, int] | None = None) -> JudgedLink | None:
     """Judge the link of a function, for a port that of the link below it; None if the function reports none.
 
-    A virtual function has its physical function's link. `loaded`: speed and width read while copies ran.
+    `loaded`: speed and width read while copies ran.
     """
     kept = _judged_links.setdefault(index, {})
     if loaded is not None:
@@ -74,13 +78,11 @@ def link_of(index: DeviceIndex, address: str, loaded: tuple[float, int] | None =
 
 
 def _link_of(index: DeviceIndex, address: str, loaded: tuple[float, int] | None) -> JudgedLink | None:
-    functions = index.pci
-    device = functions.get(address)
-    physical = functions.get(device.physfn or "") if device is not None else None
-    if physical is not None and physical.physfn is None:
-        judged = link_of(index, physical.address, loaded)
-        why = f"the link of the physical function {physical.address}: {judged.why}" if judged else ""
-        return replace(judged, why=why) if judged else None
+    device = index.pci.get(address)
+    if device is not None and (wire := _on_the_wire(index, device)) is not None:
+        judged = link_of(index, wire.address, loaded)
+        whose = "the physical function" if device.physfn else "the card's own switch"
+        return replace(judged, why=f"the link of {whose} {wire.address}: {judged.why}") if judged else None
     if device is None or device.link is None:
         return None
     if loaded is not None:
@@ -89,6 +91,19 @@ def _link_of(index: DeviceIndex, address: str, loaded: tuple[float, int] | None)
     if device.power_state == "D3cold":
         return JudgedLink(end=device, link=device.link, state="unknown", why="in D3cold: not read, that would wake it")
     return _below_port(index, device, device.link) if faces_down(index, device) else _judged(index, device, device.link)
+
+
+def _on_the_wire(index: DeviceIndex, device: PciDevice) -> PciDevice | None:
+    """Return the function whose link is that of another, which has none: of a virtual function, or inside a card."""
+    physical = index.pci.get(device.physfn or "")
+    if physical is not None or index.inside:
+        return physical if physical is not None and physical.physfn is None else None
+    port = index.pci.get(device.parent or "")
+    switch = index.pci.get(port.parent or "") if port is not None else None
+    if port is None or switch is None or port.link is None or switch.link is None or not faces_down(index, port):
+        return None
+    nominal = (port.link.max_speed_gts, port.link.max_width) == NOMINAL and (switch.link.max_width or 0) > NOMINAL[1]
+    return switch if nominal and device.vendor_id == port.vendor_id == switch.vendor_id else None
 
 
 def uplinks(index: DeviceIndex, address: str) -> Iterator[JudgedLink]:
@@ -104,7 +119,7 @@ def uplinks(index: DeviceIndex, address: str) -> Iterator[JudgedLink]:
 def path(index: DeviceIndex, address: str) -> tuple[JudgedLink, ...]:
     """Return a function's own link, if it reports one, and those above it."""
     own = link_of(index, address)
-    return (*(() if own is None else (own,)), *uplinks(index, address))
+    return (*(() if own is None else (own,)), *uplinks(index, address if own is None else own.end.address))
 
 
 def limits(index: DeviceIndex, address: str) -> tuple[float | None, int | None]:
@@ -114,15 +129,27 @@ def limits(index: DeviceIndex, address: str) -> tuple[float | None, int | None]:
 
 
 def narrowest(index: DeviceIndex, addresses: Iterable[str], *, now: bool = False) -> tuple[float, int] | None:
-    """Return GT/s and lanes of the slowest slot by what it can do; None if one is not known, or there is none.
+    """Return GT/s and lanes of the slowest link between devices and their root ports, by what it can do.
 
-    `now`: a degraded link counts as it runs, and so do the links between the slots and their root ports.
+    None if what a slot can do is not known, or there is none. `now`: a degraded link counts as it runs.
     """
     links = [link_of(index, address) for address in addresses if address in index.pci]
     slots = [None if link is None else link.carries if now else link.best for link in links]
-    above = [hop.carries for link in links if link is not None and now for hop in uplinks(index, link.end.address)]
-    known = [slot for slot in (*slots, *above) if slot is not None]
+    hops = (hop for link in links if link is not None for hop in uplinks(index, link.end.address))
+    known = [slot for slot in (*slots, *(hop.carries if now else hop.best for hop in hops)) if slot is not None]
     return min(known, key=lambda slot: slot[0] * slot[1]) if known and None not in slots else None
+
+
+def _below(index: DeviceIndex, bridge: PciDevice) -> tuple[str, ...]:
+    """Return the GPUs, NICs, drives and switches of links below a bridge, one a slot: what its link carries."""
+    kinds = (*pciclass.GPUS, *pciclass.NICS, pciclass.NVME, pciclass.OTHER_BRIDGE)
+    under = (
+        device.address
+        for device in index.pci.values()
+        if (device.class_code or "").startswith(kinds) and device.physfn is None
+        if bridge.address in index.above(device.address)
+    )
+    return tuple({slot_of(address): address for address in under}.values())
 
 
 def faces_down(index: DeviceIndex, device: PciDevice) -> bool:
@@ -184,6 +211,8 @@ def _judged(index: DeviceIndex, device: PciDevice, link: Link, *, resting: bool 
         why = f"{link_shape(*now)} of {link_shape(*best)}, which both ends ({device.address}, {port.address}) can do"
         rest = _rest(index, device) if resting and now[1] == best[1] else None
         state, why = ("idle", f"{why}; {rest}: read it again under load") if rest else ("degraded", why)
+    if state == "degraded" and len(sharing := _below(index, device)) > 1:
+        why = f"{why}; shared by {some(sharing, 6)}"
     return JudgedLink(
         end=device, port=port, link=link, other=other, best_speed_gts=best[0], best_width=best[1], state=state, why=why,
         rest=rest,

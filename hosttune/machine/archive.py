@@ -19,7 +19,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import IO, Protocol
+from typing import IO, Protocol, Self
 
 from hosttune.assets import folder
 from hosttune.errors import BadInput
@@ -114,6 +114,29 @@ def _real_directory(path: str) -> bool:
 
 
 # --- tar -----------------------------------------------------------------------------------------------------
+
+
+class _Member(tarfile.TarInfo):
+    """A member of a tar. Of a plain header only what a capture keeps is read: the rest takes most of the time."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """See tarfile.TarInfo."""
+        kind, size, checksum = bytes(buf[156:157]), buf[124:135], buf[148:154]
+        plain = kind in _PLAIN and buf[257:262] == b"ustar" and buf[345:346] == b"\0" and len(buf) == _BLOCK
+        if not (plain and size.isdigit() and checksum.isdigit()):
+            return super().frombuf(buf, encoding, errors)
+        if sum(buf) - sum(buf[148:156]) + 8 * ord(" ") != int(checksum, 8):
+            return super().frombuf(buf, encoding, errors)
+        member = cls(buf[:100].partition(b"\0")[0].decode(encoding, errors))
+        member.type, member.size = kind, int(size, 8)
+        member.linkname = buf[157:257].partition(b"\0")[0].decode(encoding, errors)
+        if kind == tarfile.DIRTYPE:
+            member.name = member.name.rstrip("/")
+        return member
+
+
+_PLAIN = (tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE)
 
 
 class _Contents:
@@ -221,7 +244,7 @@ def _members(stream: _Bounded, origin: str) -> Iterator[tuple[tarfile.TarFile, t
     tarfile's own list of members is emptied, because it would keep every header in memory.
     """
     stream.allow(_MAX_HEADER_BYTES)
-    with tarfile.open(fileobj=stream, mode="r|", errors="replace") as tar:
+    with tarfile.open(fileobj=stream, mode="r|", errors="replace", tarinfo=_Member) as tar:
         count = 0
         while True:
             stream.allow(_MAX_HEADER_BYTES)
@@ -258,13 +281,24 @@ def _take(contents: _Contents, tar: tarfile.TarFile, member: tarfile.TarInfo, st
         if contents.taken_bytes > stream.limits.total_bytes:
             raise _too_much(stream.limits, where)
         stream.allow(member.size + _MAX_HEADER_BYTES)
-        data = tar.extractfile(member)
-        read = data.read() if data is not None else b""
+        read = _data(tar, member)
         if contents.files.get(path, read) != read:
             raise BadInput("a file that is there twice, with other contents", where=where, hint=_HOSTILE)
         contents.files[path] = read
     else:
         raise BadInput("neither file, directory nor link", where=where, hint=_HOSTILE)
+
+
+def _data(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    """Return what a file holds. tarfile's file objects are made for more than to be read once."""
+    file = tar.extractfile(member) if member.issparse() else tar.fileobj
+    assert file is not None
+    if file is tar.fileobj:
+        file.seek(member.offset_data)
+    data = file.read(member.size)
+    if len(data) != member.size:
+        raise tarfile.ReadError("unexpected end of data")
+    return data
 
 
 _HARD_LINK = "a capture has no hard links: pack a directory with tar --hard-dereference"

@@ -32,7 +32,7 @@ class KernelEvent(Value, frozen=True, kw_only=True):
 
     `kind` is one of: xid, sxid, aer, dpc (a port that cut off its link), lost (a GPU off the bus, or one that could not
     be started), mce, edac (`count` memory errors), edac-mc (a memory controller that the kernel monitors: not a fault),
-    link-down (a network interface lost its link).
+    link-down (a network interface lost its link), and the kinds of `hosttune.linux.kernellines`.
     `code` is that of an XID or SXid, or the controller's number. The times of the first and the last line are in
     seconds since boot; `text` is the first line's. `subcode` and `registers` (details, error status, …) are those of
     XID 144 to 150. `recovery` is the action that the driver asks for since an XID 154. `least_seconds_apart`: between
@@ -186,6 +186,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     - `port_info`: by InfiniBand port ("mlx5_0/1"), which lanes and speeds it supports; no entry: it was not asked.
     - `roce`: by address of a NIC, how its RoCE port is set; no entry: it has none, or that is not known.
     - `tuned_verified`: TuneD finds every value that its active profile sets; False: not every one.
+    - `kernel_lines`: the events of the kernel log have the kinds of `hosttune.linux.kernellines`.
     - `declared_roce`: what a document that the caller names declares of RoCE ports; it counts before the plans'.
     - `ports_later`, `gpus_later`: the same and the GPUs, `seconds_later` seconds later, after the benchmarks.
     """
@@ -226,6 +227,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     configuration: tuple[Fact, ...] | None = None  # facts read for comparing hosts; None: not read
     clocks: Clocks | None = None  # None: not read
     tuned_verified: bool | None = None
+    kernel_lines: bool = False
 
     def __post_init__(self) -> None:
         close_lists(self)

@@ -16,6 +16,7 @@ DISPLAY = "03"
 DISPLAY_3D = "0302"  # a 3D controller: it has no screen
 HOST_BRIDGE = "0600"
 PCI_BRIDGE = "0604"
+OTHER_BRIDGE = "0680"  # that of links between GPUs
 ACCELERATOR = "12"
 
 NICS = (ETHERNET, INFINIBAND, OTHER_NETWORK)  # what the host document lists as NICs

@@ -12,6 +12,7 @@ from hosttune.model.prediction import Expectation
 from hosttune.model.values import CpuSet, Value, check_address, close_lists, close_mappings, from_json, to_json
 
 PLAN_SCHEMA = "hosttune.plan/v1"
+SMALL_PAGE_BYTES = 4096
 
 
 class Source(Value, frozen=True, kw_only=True):
@@ -175,6 +176,11 @@ class PlannedGuest(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         close_lists(self)
         close_mappings(self, "guest_settings")
+
+    @property
+    def huge_page_bytes(self) -> int | None:
+        """The size of the huge pages behind it; None for the kernel's ordinary pages."""
+        return self.page_bytes if self.page_bytes and self.page_bytes > SMALL_PAGE_BYTES else None
 
     @property
     def boots_from(self) -> tuple[str, ...]:

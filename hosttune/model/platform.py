@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hosttune.model.values import Value, close_mappings
+from hosttune.model.values import CpuSet, Value, close_mappings, parse_cpus
 
 RUNNING = frozenset(("running", "paused", "idle", "in shutdown", "pmsuspended", "blocked"))  # states of a guest
 
@@ -43,7 +43,7 @@ class RunningGuest(Value, frozen=True, kw_only=True):
     mdevs: tuple[str, ...] = ()  # UUIDs of its mediated devices
     uuid: str | None = None
     starting: bool = False
-    # Nodes and interfaces of the host that it has, of which it shares the devices (`DomainFacts.host_paths`).
+    # Nodes and interfaces of the host that it has, of which it shares the devices (`Guest.host_paths`).
     host_paths: tuple[str, ...] = ()
     next_start: tuple[str, ...] | None = None  # how its next start would differ from what runs; None: unknown
 
@@ -55,6 +55,16 @@ class RunningGuest(Value, frozen=True, kw_only=True):
         """
         amounts = (self.vcpus, self.vcpu_pins, self.emulator_cpus, self.iothread_cpus, self.memory_bytes, self.memory)
         return not self.devices and not self.mdevs and all(amount is None for amount in amounts)
+
+    @property
+    def pins(self) -> dict[int, CpuSet]:
+        """The host CPUs of each vCPU that has a pin; empty if the pins are unknown."""
+        return {pin.vcpu: parse_cpus(pin.cpus) for pin in self.vcpu_pins or ()}
+
+    @property
+    def has_huge_pages(self) -> bool:
+        """Whether any part of its memory is known to have huge pages."""
+        return any(part.page_bytes for part in self.memory or ())
 
     @property
     def may_run(self) -> bool:

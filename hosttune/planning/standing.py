@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace as changed
 
-from hosttune.domain.expectedguest import as_defined
+from hosttune.domain.defined import as_planned
 from hosttune.errors import BadInput
 from hosttune.inventory.bare import bare_host, runs
 from hosttune.inventory.devices import identity, read_catalogue, same_device
@@ -276,7 +276,7 @@ def _devices(value: object) -> object:
 
 def entry_of(standing: Standing, guest: GuestInForce) -> RunningGuest:
     """Return a guest that stays as the host document shows it, with what its definition or its run has besides."""
-    entry, resident = as_defined(guest.places), standing.residents.get(guest.name)
+    entry, resident = as_planned(guest.places), standing.residents.get(guest.name)
     if resident is None:
         return entry
     more = beyond(standing.bare, resident, guest.places, run=runs(resident))
@@ -285,7 +285,7 @@ def entry_of(standing: Standing, guest: GuestInForce) -> RunningGuest:
         vcpu_pins=(*(entry.vcpu_pins or ()), *(more.vcpu_pins or ())),
         memory=(*(entry.memory or ()), *(more.memory or ())),
         devices=(*entry.devices, *more.devices),
-        mdevs=more.mdevs,
+        mdevs=(*entry.mdevs, *more.mdevs),
         host_paths=tuple(dict.fromkeys((*entry.host_paths, *more.host_paths))),
     )
 

@@ -5,12 +5,14 @@ All of them are `predict`'s; devices that are alike share a row. What no source 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
 
 from hosttune.bench.baselines import Standard, pair_links, shipped
+from hosttune.inventory.pcielink import narrowest, uplinks
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan, PlannedGuest
 from hosttune.model.prediction import Expectation, PredictedFigure, WorsePlacement
@@ -48,8 +50,11 @@ def scope_of(guest: PlannedGuest, hosts: int = 1) -> Scope:
 def _figures(host: Host, guest: PlannedGuest, gpus: Sequence[str], standard: Standard) -> Iterator[PredictedFigure]:
     rows = predict(host, scope_of(guest), standard).figures
     near = [one for one in rows if one.metric in _COPIES and one.subject.endswith("near node")]
+    above = Counter(hop.end.address for gpu in gpus for hop in uplinks(host.index, gpu))
+    most = max(above.values(), default=1)
+    where = f"near node, alone: up to {most} share an uplink" if most > 1 else "near node"
     for metric in _COPIES:
-        yield from _alike([one for one in near if one.metric == metric], "GPUs", "near node")
+        yield from _alike([one for one in near if one.metric == metric], "GPUs", where)
     yield from _alike([one for one in rows if one.metric == "p2p"], "pairs of GPUs")
     largest = f"{len(gpus)} GPUs, {_SIZE}"
     yield from (one for one in rows if one.metric == "all-reduce-busbw" and one.subject == largest)
@@ -79,7 +84,7 @@ def _worse(host: Host, guest: PlannedGuest, gpus: Sequence[str], standard: Stand
 
 
 def _far(host: Host, gpus: Sequence[str], standard: Standard) -> WorsePlacement:
-    shape = of_host(host, gpus, standard)
+    shape = replace(of_host(host, gpus, standard), slot=narrowest(host.index, gpus, now=True))
     near, far = (estimate(Question("h2d", far=far), shape) for far in (False, True))
     why = "; ".join(far.because[1:]) or "; ".join(far.because)
     price = shape.socket_gb_per_s

@@ -187,7 +187,10 @@ def _up(host: Host, address: str, top: str | None) -> Iterator[Hop]:
             return
         device = host.index.pci.get(below)
         if device is None or not faces_down(host.index, device):
-            carried, words = _carried(link_of(host.index, below))
+            judged = link_of(host.index, below)
+            if judged is not None and judged.end.address in chain[chain.index(above) :]:
+                continue  # inside the card: no wire
+            carried, words = _carried(judged)
             yield Hop(kind="pcie", start=below, end=above, gb_per_s=carried, words=words)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from hosttune.bench.baselines import Standard
 from hosttune.bench.measures import by_metric, figure_rows, measures
 from hosttune.bench.standards import scales
-from hosttune.domain.expectedguest import ExpectedGuest
+from hosttune.domain.defined import as_planned
 from hosttune.domain.guestdiff import DIFFERENT, UNKNOWN, Comparison, compare_definition
 from hosttune.model.diagnosis import Diagnosis
 from hosttune.model.host import Host
@@ -87,7 +87,7 @@ def _real_guest(planned: PlannedGuest, host: Host | None, results: tuple[CheckRe
         state = UNKNOWN if guests is None else DIFFERENT
         row = Comparison(what="guest", planned="defined", actual=missing, state=state)
         return GuestReality(name=planned.name, state=missing, rows=(row,), results=results)
-    rows = compare_definition(ExpectedGuest.of_plan(planned), ExpectedGuest.of_definition(actual))
+    rows = compare_definition(as_planned(planned), actual)
     return GuestReality(name=planned.name, state=actual.state or "state unknown", rows=rows, results=results)
 
 

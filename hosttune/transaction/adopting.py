@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hosttune.domain.definitions import digest_of, managers_of
 from hosttune.domain.edit import XmlText
@@ -17,8 +17,10 @@ from hosttune.model.host import Host
 from hosttune.model.limits import limit
 from hosttune.model.plan import Action, AdoptedChange, AdoptedGuest, Plan
 from hosttune.model.values import CpuSet, parse_cpus
-from hosttune.planning.adopting import Change, change_definition
 from hosttune.transaction.steps import Step, steps_of
+
+if TYPE_CHECKING:
+    from hosttune.planning.adopting import Change
 
 _TIMES_IN_JOURNAL = 8  # three times by an apply, three by its revert, and room for a second attempt
 
@@ -55,6 +57,8 @@ def _action(system: System, adopted: AdoptedGuest, host: Host, applied: Mapping[
         what = f"the definition of guest {name!r} cannot be read: {error.reason}"
         raise Refused(what, where=error.where, hint="start libvirt, and apply as root") from error
     _check_places(adopted, host)
+    from hosttune.planning.adopting import change_definition  # few hosts have adopted guests
+
     want, changes = change_definition(now, adopted, where=f"guest {name}")
     record = applied.get((kind, name))
     ours = record is not None and not changes and AdoptedDefinition(name).agrees(now, record.after)

@@ -23,7 +23,6 @@ from hosttune.model.host import Host
 from hosttune.model.intent import GuestIntent, Intent
 from hosttune.model.plan import Plan, Removal, Source
 from hosttune.model.result import Result
-from hosttune.planning import plan as decide
 from hosttune.transaction import applied, applying, booting, dryrun, guards, undoing
 from hosttune.transaction.applying import Confirm, Options
 from hosttune.transaction.site import Site, refuse_open, saved_plan_path, writable_store
@@ -67,6 +66,8 @@ def apply(
     if isinstance(found, Intent):
         found = Request(found)
     if isinstance(found, Request):
+        from hosttune.planning import plan as decide  # a saved plan, `status` and `revert` do not need the planner
+
         refuse_open(() if dry_run else site.transactions())  # what it has done is not in force yet
         where = (found.source and found.source.name) or "intent"
         found = decide(discover(), found.intent, where=where, source=found.source, prune=found.prune)
@@ -136,6 +137,8 @@ def take_away(here: Here, names: Sequence[str], options: Options, *, confirm: Co
         if guest.name in {one.name for one in adopted} and runs(guest):
             what = f"guest {guest.name!r} runs, on what would go back"
             raise Refused(what, where="--guest", hint=f"shut it down first: virsh shutdown {guest.name}")
+    from hosttune.planning import plan as decide
+
     # Without them in force, what they alone needed goes back; as guests of the host they keep their places.
     left = tuple(guest for guest in host.in_force.guests if guest not in adopted)
     beside = msgspec.structs.replace(host, in_force=msgspec.structs.replace(host.in_force, guests=left))

@@ -13,7 +13,7 @@ from hosttune.gpu.settings import GpuComputeMode, GpuEcc, GpuMigMode, GpuPersist
 from hosttune.hypervisor.adopted import AdoptedDefinition
 from hosttune.hypervisor.affinity import LiveAffinity
 from hosttune.hypervisor.daemon import LibvirtRestart
-from hosttune.hypervisor.definition import Guest
+from hosttune.hypervisor.definition import PlannedDefinition
 from hosttune.hypervisor.hugemount import Mount
 from hosttune.hypervisor.state import GuestState
 from hosttune.knobs.files import KNOBS
@@ -36,7 +36,7 @@ from hosttune.transaction.guestfiles import FilesOfGuest
 _CLASSES: tuple[type[Setting], ...] = (
     HugePages, Governor, EnergyPreference, ResumeLatency,
     Aspm, ReadRequest, RelaxedOrdering, AccessControl, NvmeQueue, Sysctl,
-    AppArmorRule, Mount, LibvirtRestart, FilesOfGuest, Guest, AdoptedDefinition, LiveAffinity, GuestState,
+    AppArmorRule, Mount, LibvirtRestart, FilesOfGuest, PlannedDefinition, AdoptedDefinition, LiveAffinity, GuestState,
     GpuPersistence, GpuPowerLimit, GpuComputeMode, GpuEcc, GpuMigMode,
     Driver, SriovVfs, VgpuType, IrqAffinity, IrqbalanceBan, KernelArguments, DropIn, LibvirtHook,
 )  # fmt: skip

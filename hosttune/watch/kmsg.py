@@ -23,13 +23,12 @@ PATH = "/dev/kmsg"
 _LONGEST = 8192  # PRINTK_MESSAGE_MAX is at most 2048; a read with a shorter buffer fails (EINVAL)
 _MOST = 2000  # records of one turn
 _HEAD = re.compile(rb"([0-9]{1,10}),[0-9]+,([0-9]{1,18})[^;]{0,200};")
-# Lines that are no event to the checks, but after which a device may have changed: links, resets, drives, NICs.
+# Lines that are no event to the checks, but after which a device may have changed: links, drives, NICs.
 _ADDRESS = r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 _PORT_LINK = rf"pcieport (?P<address>{_ADDRESS}): (?:pciehp: )?(?:Slot\([^)]{{0,20}}\): )?(?:Link|Card) "
 _NIC_LINK = rf"(?i:\S{{1,20}} (?P<address>{_ADDRESS})(?: \S{{1,32}})?: (?:NIC )?link (?:is )?(?:up|down)\b)"
 _NARROW = rf"pci (?P<address>{_ADDRESS}): [0-9.]+ Gb/s available PCIe bandwidth, limited by "
-_DRIVE = r"nvme nvme[0-9]{1,4}: (?:I/O|controller|resetting|Abort|Device not ready|failed|Removing|frozen)"
-_STUCK = r"(?:not ready|timed out waiting|Unable to change power|invalid power|can't change power)"
+_DRIVE = r"nvme nvme[0-9]{1,4}: (?:resetting|failed|frozen)"
 _OTHER = tuple(
     (what, re.compile(pattern))
     for what, pattern in (
@@ -38,7 +37,6 @@ _OTHER = tuple(
         ("link", _NARROW),
         ("nvme", _DRIVE),
         ("nvme", rf"nvme (?P<address>{_ADDRESS}): "),
-        ("reset", rf"(?:vfio-pci|pci|pcieport) (?P<address>{_ADDRESS}): {_STUCK}"),
     )
 )
 

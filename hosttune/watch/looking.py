@@ -19,7 +19,6 @@ from importlib import import_module
 import msgspec
 
 from hosttune.discovery.processes import pid_of
-from hosttune.domain.expectedguest import ExpectedGuest
 from hosttune.errors import HosttuneError, Stuck, Unreadable
 from hosttune.machine.archive import open_system
 from hosttune.machine.child import in_child
@@ -207,9 +206,8 @@ def watched(evidence: Evidence, system: System) -> Iterable[Watched]:
     for guest in evidence.host.guests or ():
         if guest.name not in processes:
             continue
-        expected = ExpectedGuest.of_definition(guest)
-        pins = expected.vcpu_pins or {}
+        pins = guest.pins
         pid = processes[guest.name] or pid_of(Reader(system), guest.name)
-        if pid is not None and expected.vcpus is not None and len(pins) == expected.vcpus:
+        if pid is not None and guest.vcpus is not None and len(pins) == guest.vcpus:
             cpus = sorted({cpu for cpus in pins.values() for cpu in cpus})
             yield Watched(name=guest.name, pid=pid, cpus=tuple(cpus))

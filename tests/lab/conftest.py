@@ -10,17 +10,19 @@ from typing import Any
 import pytest
 
 from lab.machine import LabMachine, booted, booted_by_grub, build_image
-from lab.product import STATE, discover
+from lab.product import discover
 from lab.rollout import Rollout, rolled_out
 
 # Whose tests look at one machine, by module; a module that is not named has a machine of its own.
 MACHINES = {
     **dict.fromkeys(
-        ("adopt", "apply", "capture", "changes", "discover", "live", "plan", "quarantine", "settings", "validate"),
+        (
+            *("adopt", "apply", "capture", "changes", "discover", "live", "plan", "quarantine", "settings", "validate"),
+            "watch",  # last: its kernel log and its counters of errors keep what happened to it
+        ),
         "lab",
     ),
     **dict.fromkeys(("fleet", "reboot"), "grub_lab"),
-    **dict.fromkeys(("alerts", "watch"), "watched_lab"),
 }
 
 
@@ -67,13 +69,6 @@ def grub_lab(image: Path) -> Iterator[LabMachine]:
 
 
 @pytest.fixture(scope="session")
-def watched_lab(image: Path) -> Iterator[LabMachine]:
-    """An emulated host that is not put back: its kernel log and its counters of errors keep what happened to it."""
-    with booted(image) as machine:
-        yield machine
-
-
-@pytest.fixture(scope="session")
 def document(lab: LabMachine) -> dict[str, Any]:
     """What hosttune discovered on the untouched host."""
     return discover(lab)
@@ -86,6 +81,7 @@ def rollout(grub_lab: LabMachine, image: Path, tmp_path_factory: pytest.TempPath
     with booted_by_grub(image) as second, tempfile.TemporaryDirectory(prefix="ansible-") as home:
         try:
             return rolled_out(grub_lab, second, folder, Path(home))
-        finally:
+        except BaseException:
             grub_lab.hang_up()
-            grub_lab.shell(f"hosttune recover --force; hosttune revert --yes --force; rm -rf {STATE}", check=False)
+            grub_lab.shell("hosttune recover --force; hosttune revert --yes --force", check=False)
+            raise

@@ -28,6 +28,7 @@ CPU = (
     "la57=off,smap=off,smep=off,pku=off,erms=off"
 )
 DRIVES = ("nvme0", "nvme1")
+HOSTTUNE = "hosttune.raw"  # the package, as a disk
 MONITOR = "qmp"  # QEMU's socket in the machine's folder
 
 
@@ -70,7 +71,7 @@ def small_command(port: int, boot: list[str], side: int, links: Sequence[str]) -
 def kernel_loaded(kernel_arguments: str) -> list[str]:
     """Boot options: QEMU loads kernel and initramfs, with these arguments."""
     arguments = (
-        "root=/dev/vda1 rw console=ttyS0 quiet mitigations=off random.trust_cpu=on no_timer_check",
+        "root=/dev/vda1 rw console=ttyS0 quiet mitigations=off random.trust_cpu=on no_timer_check cryptomgr.notests",
         # Without its true frequency the emulated clock can run several times too fast.
         f"tsc=reliable tsc_early_khz={_tsc_khz()}",
         kernel_arguments,
@@ -104,6 +105,8 @@ def _own_devices(port: int) -> list[str]:
     return [
         "-drive", "if=none,id=root,file=root.qcow2,format=qcow2,cache=unsafe,discard=unmap",
         "-device", "virtio-blk-pci,drive=root,addr=3,bootindex=1",
+        "-drive", f"if=none,id=hosttune,file={HOSTTUNE},format=raw,readonly=on",
+        "-device", "virtio-blk-pci,drive=hosttune,addr=6,num-queues=1",
         "-netdev", f"user,id=management,restrict=on,hostfwd=tcp:127.0.0.1:{port}-:22",
         "-device", "virtio-net-pci,netdev=management,addr=4",
         "-fsdev", f"local,id=tree,path={TREE},security_model=none,readonly=on",

@@ -13,15 +13,7 @@ from lab.machine import LabMachine
 
 OUTSIDE_SECONDS = 120
 COMMAND_SECONDS = 400
-# As pip installs it, a Python script that is called by its path: that path is what the boot unit names.
 PROGRAM = "/usr/local/bin/hosttune"
-SCRIPT = """#!/usr/bin/python3
-import sys
-sys.dont_write_bytecode = True
-sys.path.insert(0, "/mnt/tree")
-from hosttune.cli import main
-main()
-"""
 STATE = "/var/lib/hosttune"
 
 
@@ -46,14 +38,8 @@ class Ran(NamedTuple):
 
 
 def install(machine: LabMachine) -> None:
-    """Put hosttune into the machine as an installed command, with nothing applied and no state.
-
-    The boot unit's drop-in is about the shared working tree alone: it may be mounted late.
-    """
-    machine.shell(f"cat >{PROGRAM}.new && chmod 755 {PROGRAM}.new && mv {PROGRAM}.new {PROGRAM}", stdin=SCRIPT)
-    folder = "/run/systemd/system/hosttune-boot.service.d"
-    machine.shell(f"mkdir -p {folder}; printf '[Unit]\\nRequiresMountsFor=/mnt/tree\\n' >{folder}/lab.conf")
-    machine.shell(f"rm -rf {STATE}; systemctl daemon-reload")
+    """hosttune in the machine as just installed: with nothing applied and no state."""
+    machine.shell(f"rm -rf {STATE}")
 
 
 def run(machine: LabMachine, *words: str, before: str = "") -> Ran:

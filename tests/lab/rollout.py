@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from lab import facts
 from lab.fleet import Asked, Controller
 from lab.machine import LabMachine
-from lab.product import STATE, Ran, install, run
+from lab.product import STATE, install
 
 Document = dict[str, Any]
 CANARY, SECOND = "canary", "second"
@@ -76,7 +76,6 @@ class Rollout(NamedTuple):
     """What was asked of the fleet in this order, and the hosts at each stage."""
 
     before: dict[str, Boot]
-    discovered: Asked
     planned: Asked
     guarded: Asked  # the canary has a running guest
     staged: Boot  # the canary's
@@ -84,11 +83,9 @@ class Rollout(NamedTuple):
     spared: Boot  # the second host, after both
     done: Asked
     booted: dict[str, Boot]
-    status: dict[str, Ran]
     unit: dict[str, str]  # the second host's boot unit
     libvirtd: dict[str, str]
     report: str
-    second: Ran  # an apply on the second host, once more
     reverted: Asked
     taken: dict[str, Boot]
 
@@ -122,7 +119,7 @@ def rolled_out(canary: LabMachine, second: LabMachine, folder: Path, home: Path)
     before = {name: look(machine) for name, machine in hosts.items()}
     fleet = Controller(folder, home, hosts)
     fleet.set_up(INTENT)
-    discovered, planned = fleet.ask("discover"), fleet.ask("plan")
+    planned = fleet.ask("plan")
     change = ("--reboot", "--waves", "1,100%")
     with running_guest(canary):
         guarded, staged = fleet.ask("apply", *change), look(canary)
@@ -130,15 +127,12 @@ def rolled_out(canary: LabMachine, second: LabMachine, folder: Path, home: Path)
         broken, spared = fleet.ask("apply", "--reboot", "--resume"), look(second)
     done = fleet.ask("apply", "--reboot", "--resume")
     booted = {name: look_anew(machine) for name, machine in hosts.items()}
-    status = {name: run(machine, "status") for name, machine in hosts.items()}
     unit, libvirtd = times_of(second, UNIT), times_of(second, "libvirtd.service")
     report = second.shell(f"journalctl -b -o cat -u {UNIT}")
-    once_more = run(second, "apply", "--yes")
     reverted = fleet.ask("revert", "--reboot", "--waves", "100%")
     taken = {name: look_anew(machine) for name, machine in hosts.items()}
     return Rollout(
-        before, discovered, planned, guarded, staged, broken, spared, done, booted, status, unit, libvirtd,
-        report, once_more, reverted, taken,
+        before, planned, guarded, staged, broken, spared, done, booted, unit, libvirtd, report, reverted, taken,
     )  # fmt: skip
 
 

@@ -245,11 +245,13 @@ def cut_off(host: LabMachine, words: str, step: str, nth: int = 1, *, signal: st
 
     `signal` STOP: it stands still there, with its children, so that the power can be cut.
     """
-    log, line = "/run/handover.log", rf"[0-9a-f:.]+: {step}( \(about.*)?$"
+    pipe, told = "/run/handover", f"[0-9a-f]*': {step}' | [0-9a-f]*': {step} (about '*"
     ended = "/bin/kill -STOP -- -$process" if signal == "STOP" else "kill -9 $process; wait $process; true"
+    # The shell reads itself: a process for each look would cost as much as the hand-over does. What is open as 3 is a
+    # reader to the end: without one the hand-over would end by itself.
     script = (
-        f"rm -f {log}; setsid hosttune handover {words} --yes -v >/dev/null 2>{log} </dev/null & process=$!;"
-        f" until [ $(grep -cE '^{line}' {log}) -ge {nth} ]; do kill -0 $process || {{ cat {log} >&2; exit 1; }};"
-        f" sleep 0.05; done; {ended}"
+        f"rm -f {pipe}; mkfifo {pipe}; setsid hosttune handover {words} --yes -v >/dev/null 2>{pipe} </dev/null &"
+        f" process=$!; exec 3<{pipe}; times=0; while [ $times -lt {nth} ]; do read -r line <&3 || exit 1;"
+        f' echo "$line" >&2; case $line in {told}) times=$((times + 1));; esac; done; {ended}'
     )
     host.shell(script, timeout=COURSE_SECONDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,7 +52,7 @@ def definitions(lab: LabMachine) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def adopted(lab: LabMachine) -> Iterator[Adopted]:
+def adopted(lab: LabMachine) -> Adopted:
     """One guest is started on any CPU, the other one is off; both are adopted, started as defined, and put back.
 
     They are paused until they have been looked at: a firmware without a disk would use the emulated CPUs for nothing.
@@ -74,11 +73,13 @@ def adopted(lab: LabMachine) -> Iterator[Adopted]:
         alone, between = run(lab, "revert", "--guest", OFF, "--yes"), definitions(lab)
         reverted = run(lab, "revert", "--yes")
         texts = (kept, changed, between, definitions(lab))
-        yield Adopted(plan, applied, again, alone, reverted, before, repaired, started, runs, texts)
-    finally:
+    except BaseException:
         lab.shell(f"for name in {' '.join(NAMES)}; do virsh destroy $name; done", check=False)
         lab.shell("hosttune revert --yes --force", check=False)
+        raise
+    finally:
         lab.shell(f"for name in {' '.join(NAMES)}; do virsh undefine $name; done", check=False)
+    return Adopted(plan, applied, again, alone, reverted, before, repaired, started, runs, texts)
 
 
 def planned_pins(plan: dict[str, Any]) -> Pins:

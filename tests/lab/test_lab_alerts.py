@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sweeps import FULL
 
-from lab.machine import LabMachine
+from lab.machine import LabMachine, booted
 from lab.product import plan, run
 from lab.watching import (
     BEGAN,
@@ -106,11 +107,10 @@ class Watch:
 
 
 @pytest.fixture(scope="module")
-def watch(watched_lab: LabMachine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
-    """A host that was applied, validated and is watched; a guest runs."""
-    lab = watched_lab
-    lab.shell("modprobe vfio-pci")
-    with agent_runs(lab, INTERVAL) as agent:
+def watch(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
+    """A host of its own that was applied, validated and is watched; a guest runs."""
+    with booted(image) as lab, agent_runs(lab, INTERVAL) as agent:
+        lab.shell("modprobe vfio-pci")
         lab.shell(f"systemctl stop {UNIT}; echo 1 >{BALANCING}")
         plan(lab, INTENT)
         assert run(lab, "apply", "--yes").status == 0

@@ -79,9 +79,11 @@ class Taken(NamedTuple):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def installed(lab: LabMachine) -> None:
-    """hosttune with no state; vfio's modules are loaded, for once loaded they stay."""
+def installed(lab: LabMachine) -> Iterator[None]:
+    """hosttune with no state, and a guest that is confined as on a server: the plan has a rule for its profile."""
     install(lab)
+    with lab.confining():
+        yield
 
 
 def look(lab: LabMachine) -> Before:
@@ -208,6 +210,8 @@ def test_the_kernel_says_so_too(lab: LabMachine, applied: Applied) -> None:
     assert {name for name, _ in threads} >= set(places)
     assert {name: cpus for name, cpus in threads if name in places} == places
     assert {cpus for name, cpus in threads if name not in places} == {guest["emulator_cpus"]}
+    label = lab.shell(f"cat /proc/{applied.process}/attr/current").strip("\0\n ")
+    assert re.fullmatch(r"libvirt-[0-9a-f-]{36} \(enforce\)", label), label
     (mapping,) = facts.huge_pages_of(lab, applied.process)
     assert mapping == {"N0": PAGES, "kernelpagesize_kB": 2048}
     group = lab.shell(f"basename $(readlink /sys/bus/pci/devices/{GPU}/iommu_group)").strip()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -78,7 +77,7 @@ def plan_of(document: dict[str, Any]) -> str:
 
 
 @pytest.fixture(scope="module")
-def repaired(lab: LabMachine, document: dict[str, Any]) -> Iterator[Repaired]:
+def repaired(lab: LabMachine, document: dict[str, Any]) -> Repaired:
     """Both started as they should not be, repaired while they run, and put back."""
     install(lab)
     try:
@@ -92,10 +91,15 @@ def repaired(lab: LabMachine, document: dict[str, Any]) -> Iterator[Repaired]:
         again, status = run(lab, "apply", PLAN, "--yes"), run(lab, "status")
         reverted, after = run(lab, "revert", "--yes"), threads(lab)
         texts = (kept, definitions(lab))
-        yield Repaired(rehearsed, applied, again, status, reverted, before, between, after, texts)
+    except BaseException:
+        lab.shell("hosttune revert --yes --force", check=False)
+        raise
     finally:
-        lab.shell(f"hosttune revert --yes --force; rm -f {PLAN}", check=False)
-        lab.shell(f"for name in {' '.join(TUNE)}; do virsh destroy $name; virsh undefine $name; done", check=False)
+        lab.shell(
+            f"rm -f {PLAN}; for name in {' '.join(TUNE)}; do virsh destroy $name; virsh undefine $name; done",
+            check=False,
+        )
+    return Repaired(rehearsed, applied, again, status, reverted, before, between, after, texts)
 
 
 def test_threads_of_running_guests_are_moved_and_put_back(repaired: Repaired) -> None:

@@ -16,7 +16,7 @@ import pytest
 from sweeps import FULL
 
 from lab import facts
-from lab.machine import LabMachine, booted_by_grub
+from lab.machine import DISTRIBUTIONS, LabMachine, booted_by_grub
 from lab.product import STATE, Ran, document_of, install, run
 
 # Its own machine and up to three boots of it are more than the 25 minutes of `make lab-test` have room for.
@@ -90,11 +90,10 @@ def host(image: Path) -> Iterator[LabMachine]:
     A node of 4 GiB may have no whole gigabyte left after a boot; a server's has hundreds.
     """
     with booted_by_grub(image, node_mib=8192) as machine:
-        kept = "/usr/local/share/hosttune-lab"
-        machine.shell(f"cp -a {kept}/libvirtd /etc/default/; cp -a {kept}/parser.conf /etc/apparmor/")
-        machine.shell("systemctl restart libvirtd")
-        install(machine)
-        yield machine
+        machine.shell(f"cp -a {DISTRIBUTIONS}/libvirtd /etc/default/")
+        with machine.confining():
+            install(machine)
+            yield machine
 
 
 def look(host: LabMachine) -> dict[str, str]:

@@ -33,7 +33,7 @@ COURSE += f" --test-guest {IMAGE} --test-firmware bios --to-vfio --yes -o json"
 
 @pytest.fixture(scope="module")
 def host(image: Path) -> Iterator[LabMachine]:
-    with booted(image) as machine:
+    with booted(image) as machine, machine.confining():
         install(machine)
         machine.shell("modprobe vfio-pci")
         # The guest is not made; what any planned guest needs of this host is (on Debian a rule of AppArmor).

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -58,7 +57,7 @@ def outcomes(lab: LabMachine) -> tuple[Outcomes, int]:
 
 
 @pytest.fixture(scope="module")
-def seen(lab: LabMachine) -> Iterator[Seen]:
+def seen(lab: LabMachine) -> Seen:
     """The whole course, with the machine as it was in the end."""
     values = {path: lab.shell(f"cat {path}").strip() for path in (THP, KSM, BALANCING)}
     lab.shell(f"echo always >{THP}; echo 1 >{KSM}; echo 1 >{BALANCING}; rm -rf {STATE}")
@@ -74,11 +73,15 @@ def seen(lab: LabMachine) -> Iterator[Seen]:
         drifted, status = outcomes(lab)
         lab.shell("hosttune revert --yes --force")
         reverted, _ = outcomes(lab)
-        yield Seen(before, applied, drifted, status, reverted)
+    except BaseException:
+        lab.shell("hosttune revert --yes --force", check=False)
+        raise
     finally:
         word = values[THP].partition("[")[2].partition("]")[0]
-        lab.shell(f"hosttune revert --yes --force; echo {word} >{THP}", check=False)
-        lab.shell(f"echo {values[KSM]} >{KSM}; echo {values[BALANCING]} >{BALANCING}; rm -rf {STATE}")
+        lab.shell(
+            f"echo {word} >{THP}; echo {values[KSM]} >{KSM}; echo {values[BALANCING]} >{BALANCING}; rm -rf {STATE}"
+        )
+    return Seen(before, applied, drifted, status, reverted)
 
 
 def changed(one: Outcomes, other: Outcomes) -> dict[tuple[str, str], tuple[str | None, str | None]]:

@@ -33,19 +33,18 @@ FROM_LOG = 'hosttune_watch_events_total{source="kernel-log"}'
 
 
 @pytest.fixture(scope="module")
-def agent(watched_lab: LabMachine) -> Iterator[Agent]:
+def agent(lab: LabMachine) -> Iterator[Agent]:
     """Its interval is an hour: what changes, an event has changed."""
-    with agent_runs(watched_lab, 3600) as found:
+    with agent_runs(lab, 3600) as found:
         yield found
 
 
 def test_what_happens_is_looked_at_within_two_seconds(
-    watched_lab: LabMachine, agent: Agent, tmp_path_factory: pytest.TempPathFactory
+    lab: LabMachine, agent: Agent, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Steps of one life: a drive is unbound and bound, a guest starts, its thread is moved, hardware reports an error,
     two alerts arrive, and systemd ends the agent. A line that a program writes into the kernel log is no event.
     """
-    lab = watched_lab
     with exporter_runs(lab), Monitoring.runs(tmp_path_factory.mktemp("prometheus"), lab) as monitoring:
         for source in ("udev", "kernel-log", "libvirt"):
             agent.until(source, lambda: agent.value(f'hosttune_watch_source_up{{source="{source}"}}') == 1)  # noqa: B023

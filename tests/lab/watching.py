@@ -39,8 +39,6 @@ IDLE_SECONDS = 5.0
 SCRAPE_SECONDS = 2
 FASTER = 60  # each `for` of the shipped rules is divided by this: a minute is a second
 GUEST, VCPU_CPU, WRONG_CPU = "watched", 2, 3
-LOCAL, KEPT_RULES = "/etc/apparmor.d/local/abstractions/libvirt-qemu", "/run/libvirt-qemu.rules"
-RULE = "/sys/devices/system/node/node[0-9]*/cpumap r,"
 # Its memory is allocated at the start.
 XML = f"""<domain type='qemu'><name>{GUEST}</name><memory unit='MiB'>768</memory>
 <memoryBacking><allocation mode='immediate'/></memoryBacking><vcpu>1</vcpu>
@@ -118,9 +116,6 @@ def agent_runs(lab: LabMachine, interval: int) -> Iterator[Agent]:
     unit = f"/run/systemd/system/{UNIT}.service"
     sed = f"sed -e 's#/opt/hosttune/bin/hosttune#{PROGRAM}#' -e 's#--textfile#--interval {interval} --textfile#'"
     lab.shell(f"mkdir -p {FOLDER} /run/systemd/system && mount -t tmpfs -o size=256k,mode=755 tmpfs {FOLDER}")
-    # The guest's memory is allocated at its start: what a plan would add for that, on Debian's profile.
-    lab.shell(f"mkdir -p {LOCAL.rpartition('/')[0]}; [ ! -e {LOCAL} ] || cp -p {LOCAL} {KEPT_RULES}")
-    lab.shell(f"echo '  {RULE}' >>{LOCAL}")
     lab.shell(f"{sed} /mnt/tree/playbooks/files/{UNIT}.service >{unit} && systemctl daemon-reload")
     try:
         lab.shell(f"systemctl start {UNIT} || {{ journalctl -u {UNIT} | tail -50 >&2; exit 1; }}", timeout=300)
@@ -129,8 +124,7 @@ def agent_runs(lab: LabMachine, interval: int) -> Iterator[Agent]:
         lab.shell(
             f"systemctl stop {UNIT}; umount {FOLDER}; rm -rf {unit} {FOLDER}; systemctl daemon-reload;"
             f" rmdir --ignore-fail-on-non-empty -p {FOLDER.rpartition('/')[0]};"
-            f" systemctl start libvirtd.socket libvirtd; virsh destroy {GUEST}; virsh undefine {GUEST};"
-            f" rm -f {LOCAL}; [ ! -e {KEPT_RULES} ] || mv {KEPT_RULES} {LOCAL}",
+            f" systemctl start libvirtd.socket libvirtd; virsh destroy {GUEST}; virsh undefine {GUEST}",
             check=False,
         )
 

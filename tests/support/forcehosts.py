@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hosttune.domain.expectedguest import as_defined
+from hosttune.domain.defined import as_planned
 from hosttune.inventory.bare import without_guest
 from hosttune.linux.irqbalance import IRQBALANCE
 from hosttune.model.commandline import changed as with_arguments
@@ -53,7 +53,7 @@ def applied(host: Host, plan: Plan, *, running: Sequence[str] = ()) -> Host:
                 )
     for guest in plan.guests:
         if guest.change != "keep":
-            host = _with_guest(host, as_defined(guest), runs=guest.name in running)
+            host = _with_guest(host, as_planned(guest), runs=guest.name in running)
     requests = {guest.name: guest for guest in plan.intent.guests}
     new = {
         guest.name: GuestInForce(

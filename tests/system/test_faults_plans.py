@@ -346,7 +346,7 @@ TEXT_CASES = [(field, text) for text in TEXTS for field in FIELDS_OF_TEXT]
 
 @pytest.mark.parametrize(
     ("field", "text"),
-    sample("texts", TEXT_CASES, 45),
+    sample("texts", TEXT_CASES, 18),
     ids=lambda text: repr(text[:20]) if isinstance(text, str) else None,
 )
 def test_no_text_of_a_guest_becomes_more_than_a_text(field: str, text: str, tmp_path: Path) -> None:

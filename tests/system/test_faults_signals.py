@@ -50,6 +50,7 @@ MOST = 5  # signals of one sweep in a sample
 STOPPED = ("ksm", "driver", "irqbalance-ban of a running irqbalance")
 
 
+@pytest.mark.sweep(most=5)
 @pytest.mark.parametrize("name", STOPPED)
 @pytest.mark.parametrize("stop", STOPS)
 def test_asked_to_stop_at_any_point_it_takes_all_back(stop: str, name: str, tmp_path: Path) -> None:
@@ -73,6 +74,7 @@ def test_asked_to_stop_at_any_point_it_takes_all_back(stop: str, name: str, tmp_
     assert codes == sorted(codes, key=lambda code: code == 1)  # 130 or the signal's default first, 1 ever after
 
 
+@pytest.mark.sweep(most=5)
 @pytest.mark.parametrize("name", STOPPED)
 def test_asked_to_stop_a_revert_goes_to_its_end(name: str, tmp_path: Path) -> None:
     lab = lab_of(EXAMPLES[name], tmp_path / "root")

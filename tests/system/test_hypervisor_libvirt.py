@@ -21,7 +21,7 @@ from hosttune.handover.testguest.order import CHANNEL
 from hosttune.handover.testguest.planned import NAME
 from hosttune.handover.testguest.planned import xml_of as with_base
 from hosttune.hypervisor import process_of, read_state, verify_running, xml_difference
-from hosttune.hypervisor.definition import Guest
+from hosttune.hypervisor.definition import PlannedDefinition
 from hosttune.hypervisor.state import GuestState
 from hosttune.machine.live import Machine
 from hosttune.model.plan import Cell, PlannedGuest, PlannedPin, Topology
@@ -72,7 +72,7 @@ def with_device(xml: str, device: str) -> str:
 @shapes
 def test_what_libvirt_keeps_is_what_was_wanted(machine: Machine, name: str) -> None:
     guest = emulated(SHAPES[name])
-    setting, want = Guest.of(guest.name), xml_of(guest)
+    setting, want = PlannedDefinition.of(guest.name), xml_of(guest)
     setting.check(want)
     assert setting.read(machine) is None
     setting.write(machine, want)
@@ -138,7 +138,7 @@ THEIRS: dict[str, Callable[[str], str]] = {
 
 def test_an_edit_of_what_the_plan_decides_is_drift(machine: Machine, libvirtd: Libvirtd) -> None:
     guest = emulated(SHAPES["one-gpu"])
-    setting, want = Guest.of(guest.name), xml_of(guest)
+    setting, want = PlannedDefinition.of(guest.name), xml_of(guest)
     setting.write(machine, want)
     kept = setting.read(machine)
     assert kept is not None
@@ -163,7 +163,7 @@ def test_an_edit_of_what_the_plan_decides_is_drift(machine: Machine, libvirtd: L
 
 def test_a_title_is_nobodys_drift(machine: Machine, libvirtd: Libvirtd) -> None:
     guest = emulated(SHAPES["one-gpu"])
-    setting, want = Guest.of(guest.name), xml_of(guest)
+    setting, want = PlannedDefinition.of(guest.name), xml_of(guest)
     setting.write(machine, want)
     libvirtd.virsh("desc", guest.name, "--config", "--title", "the best guest")
     assert setting.agrees(setting.read(machine), want)
@@ -173,7 +173,7 @@ def test_a_redefined_guest_keeps_its_uuid(machine: Machine, libvirtd: Libvirtd) 
     guest = emulated(SHAPES["no-gpu"])
     foreign = "11111111-2222-3333-4444-555555555555"
     libvirtd.virsh("define", libvirtd.file("foreign.xml", xml_of(changed(guest, uuid=foreign))))
-    setting = Guest.of(guest.name)
+    setting = PlannedDefinition.of(guest.name)
     old = setting.read(machine)
     assert old is not None
     want = xml_of(changed(guest, emulator_cpus="0", uuid="99999999-2222-3333-4444-555555555555"))
@@ -193,16 +193,16 @@ def test_a_redefined_guest_keeps_its_uuid(machine: Machine, libvirtd: Libvirtd) 
 
 def test_a_name_that_looks_like_an_id_is_a_name(machine: Machine, libvirtd: Libvirtd) -> None:
     small = running_guest("other")
-    Guest.of("other").write(machine, xml_of(small))
+    PlannedDefinition.of("other").write(machine, xml_of(small))
     GuestState.of("other").write(machine, "running")
     (number,) = libvirtd.virsh("list", "--id").split()
-    setting = Guest.of(number)
+    setting = PlannedDefinition.of(number)
     assert setting.read(machine) is None
     assert GuestState.of(number).read(machine) == "shut off"
     GuestState.of(number).write(machine, "shut off")
     setting.write(machine, None)
     assert read_state(machine, "other") == "running"
-    Guest.of(number).write(machine, xml_of(changed(small, name=number)))
+    PlannedDefinition.of(number).write(machine, xml_of(changed(small, name=number)))
     GuestState.of(number).write(machine, "shut off")
     setting.write(machine, None)
     assert read_state(machine, "other") == "running"
@@ -210,7 +210,7 @@ def test_a_name_that_looks_like_an_id_is_a_name(machine: Machine, libvirtd: Libv
 
 def test_libvirt_refuses_what_its_schema_does_not_know(machine: Machine) -> None:
     guest = emulated(SHAPES["no-gpu"])
-    setting = Guest.of(guest.name)
+    setting = PlannedDefinition.of(guest.name)
     with pytest.raises(CommandFailed, match="failed to validate"):
         setting.write(machine, xml_of(guest).replace("mode='strict'", "mode='stern'"))
     assert setting.read(machine) is None
@@ -221,7 +221,7 @@ def test_a_libvirt_that_cannot_be_asked_is_unknown(
 ) -> None:
     monkeypatch.setenv("HOSTTUNE_LIBVIRT_URI", f"qemu+unix:///session?socket={libvirtd.directory}/nobody-listens")
     with pytest.raises(Unreadable, match="virsh list") as unreadable:
-        Guest.of("g").read(machine)
+        PlannedDefinition.of("g").read(machine)
     assert unreadable.value.hint == "start libvirt's daemon, or run as root"
     with pytest.raises(Unreadable, match="virsh list"):
         GuestState.of("g").read(machine)
@@ -251,7 +251,7 @@ def running_guest(name: str) -> PlannedGuest:
 
 def test_started_proven_and_ended(machine: Machine, libvirtd: Libvirtd) -> None:
     guest = running_guest("runs")
-    definition, state = Guest.of(guest.name), GuestState.of(guest.name)
+    definition, state = PlannedDefinition.of(guest.name), GuestState.of(guest.name)
     assert state.read(machine) == "shut off"
     definition.write(machine, xml_of(guest))
     state.write(machine, "running")
@@ -271,7 +271,7 @@ def test_started_proven_and_ended(machine: Machine, libvirtd: Libvirtd) -> None:
 
 def test_what_runs_elsewhere_is_told(machine: Machine, libvirtd: Libvirtd) -> None:
     guest = running_guest("strays")
-    Guest.of(guest.name).write(machine, xml_of(guest))
+    PlannedDefinition.of(guest.name).write(machine, xml_of(guest))
     GuestState.of(guest.name).write(machine, "running")
     process = process_of(machine, guest.name)
     assert process is not None
@@ -294,7 +294,7 @@ def test_what_runs_elsewhere_is_told(machine: Machine, libvirtd: Libvirtd) -> No
 def test_a_guest_without_a_definition_is_left_alone(machine: Machine, libvirtd: Libvirtd) -> None:
     guest = running_guest("transient")
     libvirtd.virsh("create", libvirtd.file("transient.xml", xml_of(guest)))
-    setting = Guest.of(guest.name)
+    setting = PlannedDefinition.of(guest.name)
     assert setting.read(machine) is None
     with pytest.raises(WriteFailed, match="runs without a definition"):
         setting.write(machine, xml_of(guest))

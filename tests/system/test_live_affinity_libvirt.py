@@ -15,7 +15,7 @@ from unit.transaction.test_live_affinity import ONE, WANT, cpus, example_of, res
 
 from hosttune.errors import WriteFailed
 from hosttune.hypervisor.affinity import LiveAffinity
-from hosttune.hypervisor.definition import Guest
+from hosttune.hypervisor.definition import PlannedDefinition
 from hosttune.hypervisor.state import GuestState
 from hosttune.machine.live import Machine
 from hosttune.machine.scratch import Scratch
@@ -139,7 +139,7 @@ def two() -> tuple[int, int]:
 
 def start(machine: Machine, name: str) -> None:
     guest = running_guest(name)
-    Guest.of(name).write(machine, xml_of(guest))
+    PlannedDefinition.of(name).write(machine, xml_of(guest))
     GuestState.of(name).write(machine, "running")
 
 

@@ -16,7 +16,7 @@ from sweeps import sample
 
 from hosttune.domain.writer import domain_xml
 from hosttune.errors import Refused
-from hosttune.hypervisor.definition import Guest
+from hosttune.hypervisor.definition import PlannedDefinition
 from hosttune.hypervisor.removed import forget
 from hosttune.machine.scratch import Scratch
 from hosttune.model.intent import Intent
@@ -105,10 +105,10 @@ def test_its_variables_come_back_with_the_same_guest_and_never_with_another(root
     other = replace(GUEST, uuid="99999999-2222-4333-8444-555555555555")
     for guest, text in ((other, None), (GUEST, "variables")):
         xml = domain_xml(replace(FIRST.plan, guests=(guest,)), "vm")
-        Guest.of("vm").write(system, xml)
+        PlannedDefinition.of("vm").write(system, xml)
         assert ((root / NVRAM).read_text() if (root / NVRAM).exists() else None) == text
         if guest is other:
-            Guest.of("vm").write(system, None)
+            PlannedDefinition.of("vm").write(system, None)
     assert kept(root) == []
 
 

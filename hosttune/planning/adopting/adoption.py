@@ -15,7 +15,7 @@ from msgspec.structs import replace as changed
 
 from hosttune.domain.definitions import managers_of
 from hosttune.domain.edit import XmlText
-from hosttune.domain.facts import DomainFacts
+from hosttune.domain.guest import Guest
 from hosttune.domain.reader import read_domain
 from hosttune.inventory.resources import Resources, held_by_guests, read_resources
 from hosttune.inventory.sizing import PlanningContext, read_field
@@ -227,7 +227,7 @@ def _refused(draft: Draft, why: Unplaced | None) -> Draft:
 # --- in the numbers of the definition --------------------------------------------------------------------------
 
 
-def _placement(host: Host, facts: DomainFacts, guest: PlannedGuest, foreign: CpuSet) -> Placement:
+def _placement(host: Host, facts: Guest, guest: PlannedGuest, foreign: CpuSet) -> Placement:
     cells = in_order(facts.cells)
     planned = {pin.vcpu: int(pin.cpus) for pin in guest.vcpu_pins}
     numbered: list[tuple[int, Cell]] = []
@@ -240,7 +240,7 @@ def _placement(host: Host, facts: DomainFacts, guest: PlannedGuest, foreign: Cpu
     return Placement(guest, pins, tuple(numbered), foreign)
 
 
-def _as_now(host: Host, facts: DomainFacts, guest: PlannedGuest, vcpus: list[int], planned: list[int]) -> list[int]:
+def _as_now(host: Host, facts: Guest, guest: PlannedGuest, vcpus: list[int], planned: list[int]) -> list[int]:
     """Return the CPUs of a cell in the guest's own order if that has the same CPUs and the same siblings together."""
     now = [cpu for vcpu in vcpus for cpu in facts.pins.get(vcpu, ())]
     if sorted(now) != sorted(planned):
@@ -393,7 +393,7 @@ def _shown(guest: PlannedGuest, definition: bytes) -> PlannedGuest:
     )
 
 
-def _by_libvirt(facts: Sequence[DomainFacts], action: Action) -> bool:
+def _by_libvirt(facts: Sequence[Guest], action: Action) -> bool:
     """Return whether libvirt itself binds this device when a guest starts."""
     return action.kind == "driver" and any(
         one.managed and one.source == action.target for guest in facts for one in guest.hostdevs

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hosttune.domain.edit import Element, XmlText
-from hosttune.domain.facts import DomainFacts
-from hosttune.domain.implied import huge_page_bytes
+from hosttune.domain.guest import Guest
 from hosttune.model.plan import Cell, PlannedGuest
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 
@@ -41,7 +40,7 @@ class Placement:
     foreign: CpuSet
 
 
-def write_placement(text: XmlText, facts: DomainFacts, placement: Placement) -> tuple[Change, ...]:
+def write_placement(text: XmlText, facts: Guest, placement: Placement) -> tuple[Change, ...]:
     """Change the definition so that the guest runs where the plan has it. Return the changes; empty: none is needed."""
     return (
         *_pin_vcpus(text, facts, placement),
@@ -63,7 +62,7 @@ def _numbered(parent: Element, tag: str, name: str) -> dict[int, Element]:
     return {int(text, 16 if text.lower().startswith("0x") else 10): one for text, one in numbers if text}
 
 
-def _pin_vcpus(text: XmlText, facts: DomainFacts, placement: Placement) -> list[Change]:
+def _pin_vcpus(text: XmlText, facts: Guest, placement: Placement) -> list[Change]:
     now = {pin.id: parse_cpus(pin.cpus) for pin in facts.vcpu_pins}
     moved = {vcpu: cpu for vcpu, cpu in sorted(placement.pins.items()) if now.get(vcpu) != CpuSet((cpu,))}
     changes = []
@@ -89,7 +88,7 @@ def _pin_vcpus(text: XmlText, facts: DomainFacts, placement: Placement) -> list[
     return [*changes, Change(f"vcpupin of vCPUs {CpuSet(moved)}", was, becomes, why, LIVE)]
 
 
-def _pin_emulator(text: XmlText, facts: DomainFacts, placement: Placement) -> list[Change]:
+def _pin_emulator(text: XmlText, facts: Guest, placement: Placement) -> list[Change]:
     now, want = parse_cpus(facts.emulator_cpus), placement.guest.emulator_cpus
     if (now and now.isdisjoint(placement.foreign)) or not want or now == parse_cpus(want):
         return []
@@ -102,7 +101,7 @@ def _pin_emulator(text: XmlText, facts: DomainFacts, placement: Placement) -> li
     return [Change("emulatorpin", _cpus(now), f"host CPUs {want}", _off_vcpus("QEMU's own threads"), LIVE)]
 
 
-def _pin_iothreads(text: XmlText, facts: DomainFacts, placement: Placement) -> list[Change]:
+def _pin_iothreads(text: XmlText, facts: Guest, placement: Placement) -> list[Change]:
     now = {pin.id: parse_cpus(pin.cpus) for pin in facts.iothread_pins}
     want = placement.guest.emulator_cpus
     free = [
@@ -122,7 +121,7 @@ def _pin_iothreads(text: XmlText, facts: DomainFacts, placement: Placement) -> l
     return [Change(f"iothreadpin of I/O threads {CpuSet(bad)}", was, f"host CPUs {want}", _off_vcpus("they"), LIVE)]
 
 
-def _iothreads(text: XmlText, facts: DomainFacts) -> list[int]:
+def _iothreads(text: XmlText, facts: Guest) -> list[int]:
     """Return the ids of the I/O threads: those that are listed, then the lowest others (formatdomain, iothreadids)."""
     parent = text.root.find("iothreadids")
     listed = list(_numbered(parent, "iothread", "id")) if parent else []
@@ -143,7 +142,7 @@ def _cpus(cpus: CpuSet) -> str:
     return f"host CPUs {cpus}" if cpus else "not pinned"
 
 
-def _bind_memory(text: XmlText, facts: DomainFacts, placement: Placement) -> list[Change]:
+def _bind_memory(text: XmlText, facts: Guest, placement: Placement) -> list[Change]:
     nodes = CpuSet(node for _, cell in placement.cells for node in parse_cpus(cell.host_nodes))
     if not nodes:
         return []
@@ -170,7 +169,7 @@ def _bind_memory(text: XmlText, facts: DomainFacts, placement: Placement) -> lis
     return changes
 
 
-def _bind_all(text: XmlText, facts: DomainFacts, nodes: CpuSet) -> list[Change]:
+def _bind_all(text: XmlText, facts: Guest, nodes: CpuSet) -> list[Change]:
     now = facts.numatune
     if now.mode == "strict" and parse_cpus(now.nodes) == nodes and now.placement != "auto":
         return []
@@ -184,8 +183,8 @@ def _bind_all(text: XmlText, facts: DomainFacts, nodes: CpuSet) -> list[Change]:
     return [Change("numatune memory", was, f"strict, {_nodes(nodes)}", why, NEXT_START)]
 
 
-def _back_by_pages(text: XmlText, facts: DomainFacts, placement: Placement) -> list[Change]:
-    page = huge_page_bytes(placement.guest)
+def _back_by_pages(text: XmlText, facts: Guest, placement: Placement) -> list[Change]:
+    page = placement.guest.huge_page_bytes
     if page is None or facts.backing.pages is not None:
         return []
     pages = text.add(_section(text, "memoryBacking"), "hugepages", {})
@@ -194,7 +193,7 @@ def _back_by_pages(text: XmlText, facts: DomainFacts, placement: Placement) -> l
     return [Change("memoryBacking", "ordinary pages", f"pages of {format_size(page)}", why, NEXT_START)]
 
 
-def _divide(text: XmlText, facts: DomainFacts, placement: Placement) -> list[Change]:
+def _divide(text: XmlText, facts: Guest, placement: Placement) -> list[Change]:
     """Give a guest without cells the planned ones, if they are several: one cell needs no element."""
     guest = placement.guest
     if facts.cells or len(guest.cells) < 2 or guest.topology is None:

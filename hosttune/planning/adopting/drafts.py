@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from msgspec.structs import replace as changed
 
 from hosttune.domain.edit import XmlText
-from hosttune.domain.facts import DomainFacts
+from hosttune.domain.guest import Guest
 from hosttune.domain.reader import read_domain
 from hosttune.errors import BadInput
 from hosttune.inventory.bare import runs, without_guest
@@ -44,7 +44,7 @@ class Draft:
     definition: Definition
     name: str
     resident: RunningGuest | None
-    facts: DomainFacts | None = None
+    facts: Guest | None = None
     intent: GuestIntent | None = None
     unplaced: tuple[str, ...] = ()
     relaxation: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class Candidate:
     """A guest that may be planned, with what its definition says."""
 
     draft: Draft
-    facts: DomainFacts
+    facts: Guest
     intent: GuestIntent
 
     @property
@@ -132,7 +132,7 @@ def _read(host: Host, definition: Definition) -> Draft:
     return Draft(definition, name, resident, facts, intent, refusals(host, facts))
 
 
-def _resident(host: Host, facts: DomainFacts, where: str) -> RunningGuest | None:
+def _resident(host: Host, facts: Guest, where: str) -> RunningGuest | None:
     """Return the host's guest that this definition is of; None if it is not defined there. Raises BadInput."""
     hint = "correct the name or the UUID, or plan on the guest's own host"
     for guest in host.guests or ():
@@ -166,8 +166,7 @@ def _apart(drafts: Sequence[Draft]) -> list[Draft]:
     """Return the drafts; two that have the same device are refused, because they cannot run at once."""
     owners: dict[str, list[str]] = {}
     for one in candidates(drafts):
-        mdevs = (device.source for device in one.facts.hostdevs if device.kind == "mdev" and device.source)
-        for source in (*one.facts.functions, *mdevs):
+        for source in (*one.facts.functions, *one.facts.mdevs):
             if one.draft.name not in owners.setdefault(source, []):
                 owners[source].append(one.draft.name)
     shared = {source: names for source, names in owners.items() if len(names) > 1}
@@ -184,11 +183,11 @@ def _refuse_shared(draft: Draft, shared: Mapping[str, list[str]]) -> Draft:
     return replace(draft, unplaced=why) if why else draft
 
 
-def _held(free: Host, facts: DomainFacts) -> Iterator[str]:
+def _held(free: Host, facts: Guest) -> Iterator[str]:
     """Yield which devices of a definition another guest of the host has."""
     mdevs = {uuid.lower(): guest.name for guest in free.guests or () for uuid in guest.mdevs}
     holders = {address: free.index.holders.get(address) for address in facts.functions}
-    holders |= {one.source: mdevs.get(one.source) for one in facts.hostdevs if one.kind == "mdev" and one.source}
+    holders |= {uuid: mdevs.get(uuid) for uuid in facts.mdevs}
     yield from (f"{source} is held by guest {holder}" for source, holder in holders.items() if holder)
     catalogue = read_catalogue(free)
     users = ((address, catalogue.users.get(address)) for address in facts.functions)

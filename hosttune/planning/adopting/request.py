@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from hosttune.domain.facts import DomainFacts, GuestCell
+from hosttune.domain.guest import Guest, GuestCell
 from hosttune.errors import BadInput
 from hosttune.model import pciclass
 from hosttune.model.host import Host
@@ -18,7 +18,7 @@ _PAGES: Mapping[int | None, Pages] = {4096: "none", 2 << 20: "2MiB", 1 << 30: "1
 _HINT = "hosttune adopts guests of QEMU on x86-64 hosts: give what `virsh dumpxml --inactive GUEST` prints"
 
 
-def check_supported(facts: DomainFacts, where: str) -> None:
+def check_supported(facts: Guest, where: str) -> None:
     """Raise BadInput for the definition of another hypervisor or machine, and for one without name or memory."""
     if facts.type not in ("kvm", "qemu"):
         raise BadInput(f"a guest of hypervisor {facts.type!r}", where=where, hint=_HINT)
@@ -30,7 +30,7 @@ def check_supported(facts: DomainFacts, where: str) -> None:
     check_count(facts.vcpus, "vcpus", where)
 
 
-def guest_intent_of(host: Host, facts: DomainFacts, where: str) -> GuestIntent:
+def guest_intent_of(host: Host, facts: Guest, where: str) -> GuestIntent:
     """Return what the planner needs of the guest: devices, vCPUs, memory, cells and pages.
 
     Raises BadInput: a device does not exist on the host.
@@ -55,40 +55,40 @@ def guest_intent_of(host: Host, facts: DomainFacts, where: str) -> GuestIntent:
     )
 
 
-def pci_devices(facts: DomainFacts) -> tuple[str, ...]:
+def pci_devices(facts: Guest) -> tuple[str, ...]:
     """Return the host addresses of the PCI functions that the guest has."""
     return tuple(dict.fromkeys(one.source for one in facts.hostdevs if one.kind == "pci" and one.source))
 
 
-def _pages(host: Host, facts: DomainFacts) -> Pages:
+def _pages(host: Host, facts: Guest) -> Pages:
     """Return the page size that the definition has; without one, ordinary pages if its memory is not whole ones."""
     for size in _page_sizes(host, facts):
         return _PAGES.get(size, "auto")
     return "auto" if _whole_pages(facts) else "none"
 
 
-def _page_sizes(host: Host, facts: DomainFacts) -> set[int | None]:
+def _page_sizes(host: Host, facts: Guest) -> set[int | None]:
     """Return the sizes of its huge pages; `<hugepages/>` alone is the host's default size, None if that is unknown."""
     default = host.memory_settings.default_hugepage_bytes if host.memory_settings else None
     return {page.size_bytes or default for page in facts.backing.pages or ()}
 
 
-def _whole_pages(facts: DomainFacts) -> bool:
+def _whole_pages(facts: Guest) -> bool:
     parts = [cell.memory_bytes or 0 for cell in facts.cells] or [facts.memory_bytes or 0]
     return not any(size % (2 << 20) for size in parts)
 
 
-def refusals(host: Host, facts: DomainFacts) -> tuple[str, ...]:
+def refusals(host: Host, facts: Guest) -> tuple[str, ...]:
     """Return why no plan can be made of a valid definition; empty if one can."""
     return tuple(_refusals(host, facts))
 
 
-def kept(host: Host, facts: DomainFacts) -> tuple[str, ...]:
+def kept(host: Host, facts: Guest) -> tuple[str, ...]:
     """Return what the definition has that the planner does not decide. It stays as it is."""
     return tuple(_kept(host, facts))
 
 
-def _refusals(host: Host, facts: DomainFacts) -> Iterator[str]:
+def _refusals(host: Host, facts: Guest) -> Iterator[str]:
     if any(not cell.vcpus or not cell.memory_bytes for cell in facts.cells):
         yield "a guest cell has no vCPUs or no memory of its own: hosttune places cells that have both"
     elif facts.cells and sorted(cpu for cell in facts.cells for cpu in parse_cpus(cell.vcpus)) != [*range(facts.vcpus)]:
@@ -104,7 +104,7 @@ def _refusals(host: Host, facts: DomainFacts) -> Iterator[str]:
         yield f"the guest has huge pages of {text}; hosttune plans pages of 2 MiB and 1 GiB"
 
 
-def _kept(host: Host, facts: DomainFacts) -> Iterator[str]:
+def _kept(host: Host, facts: Guest) -> Iterator[str]:
     for device in facts.hostdevs:
         if device.kind != "pci":
             yield f"{device.kind} device {device.source or ''}".rstrip() + ": its place is not planned"
@@ -135,7 +135,7 @@ def in_order(cells: tuple[GuestCell, ...]) -> tuple[GuestCell, ...]:
     return tuple(sorted(cells, key=lambda cell: cell.id))
 
 
-def _cells(facts: DomainFacts) -> tuple[CellRequest, ...]:
+def _cells(facts: Guest) -> tuple[CellRequest, ...]:
     return tuple(
         CellRequest(vcpus=len(CpuSet.parse(cell.vcpus)), memory=cell.memory_bytes or 0)
         for cell in in_order(facts.cells)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hosttune.domain.facts import DomainFacts
+from hosttune.domain.guest import Guest
 from hosttune.model.affinity import affinity_text
 from hosttune.model.host import RunningGuest
 from hosttune.model.values import parse_cpus
@@ -13,7 +13,7 @@ from hosttune.model.values import parse_cpus
 LIVE_AFFINITY = "live-affinity"
 
 
-def affinity(facts: DomainFacts) -> str:
+def affinity(facts: Guest) -> str:
     """Return where each pinned thread may run: words that a space separates, vCPUs, emulator and I/O threads in order.
 
     "vcpu.0=4 vcpu.1=68 emulator=0,64 iothread.1=0,64"
@@ -25,7 +25,7 @@ def affinity(facts: DomainFacts) -> str:
     )
 
 
-def is_there(facts: DomainFacts, running: RunningGuest) -> bool:
+def is_there(facts: Guest, running: RunningGuest) -> bool:
     """Return whether libvirt reports the threads of a running guest where the definition has them."""
     pins = {pin.vcpu: parse_cpus(pin.cpus) for pin in running.vcpu_pins or ()}
     if pins != {pin.id: parse_cpus(pin.cpus) for pin in facts.vcpu_pins}:

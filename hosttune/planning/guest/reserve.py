@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
-from hosttune.domain.expectedguest import as_defined
+from hosttune.domain.defined import as_planned
 from hosttune.inventory.pages import NodeMemory, Pool
 from hosttune.inventory.resources import NodeResources
 from hosttune.inventory.sizing import PlanningContext
@@ -29,7 +29,7 @@ def take(context: PlanningContext, guest: PlannedGuest, *, exclusive: bool = Fal
 
     `exclusive`: no other guest may have the idle siblings of its CPUs. For existing guests this is unknown.
     """
-    return take_entry(context, as_defined(guest), exclusive=exclusive)
+    return take_entry(context, as_planned(guest), exclusive=exclusive)
 
 
 def take_entry(context: PlanningContext, entry: RunningGuest, *, exclusive: bool = False) -> PlanningContext:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hosttune.domain.expectedguest import ExpectedGuest
+from msgspec.structs import replace
+
 from hosttune.domain.guestdiff import ELSEWHERE, MISSING, OWN_PART, compare_memory, compare_threads, vcpu_of
 from hosttune.model.evidence import Evidence, GuestProcess
 from hosttune.model.host import Host, RunningGuest
 from hosttune.model.pci import for_vfio
-from hosttune.model.values import CpuSet
+from hosttune.model.values import CpuSet, parse_cpus
 from hosttune.rules.checks.facts import AS_LIBVIRT, RUNNING, accelerators, listed, online, only_node, undefined
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.checks.subjects import guests
@@ -70,17 +71,17 @@ def guest_numa(on: On, guest: RunningGuest) -> Finding:
     with_definition(on, guest)
     if not guest.devices:
         on.skip("it has no host device")
-    host, defined = on.host, ExpectedGuest.of_definition(guest, only_node=only_node(on.host))
+    host, guest = on.host, _on_only_node(on.host, guest)
     only, functions = only_node(host) if host.hypervisor is False else None, host.index.pci
     of_device = {at: functions[at].numa_node if only is None else only for at in guest.devices if at in functions}
     own = _nodes(of_device.values())
     devices = _nodes(map(host.home, own))
-    cpu_nodes = _cpu_nodes(host, defined)
-    cpus, memory = _nodes(cpu_nodes), CpuSet(node for part in defined.memory or () for node in part.nodes)
+    cpu_nodes = _cpu_nodes(host, guest)
+    cpus, memory = _nodes(cpu_nodes), _nodes(part.node for part in guest.memory or ())
     actual = f"vCPUs on node {cpus or '?'}, memory on node {memory or '?'}, devices on node {own or '?'}"
     if bare := own - devices:
         actual += f" (node {bare} has no CPU, node {_nodes(map(host.home, bare))} is the nearest that has)"
-    if _floats(host, defined):
+    if _floats(host, guest):
         actual = f"its vCPUs float over the host; {actual}"
     gpus = {gpu.address for gpu in accelerators(host)}
     without = _nodes(host.home(node) for address, node in of_device.items() if address in gpus) - cpus
@@ -90,31 +91,40 @@ def guest_numa(on: On, guest: RunningGuest) -> Finding:
     if unplaced := [address for address in guest.devices if of_device.get(address) is None]:
         hint = "see the numa-affinity check of each GPU: the firmware has to name the nodes of devices"
         on.give_up(f"the node of {listed(unplaced, 3)} is not known; {actual}", hint)
-    if defined.memory is None or None in cpu_nodes:
+    if guest.memory is None or None in cpu_nodes:
         on.give_up(f"the nodes of its vCPUs or its memory are not known; {actual}")
-    if not defined.memory or not all(part.nodes for part in defined.memory):
+    if not guest.memory or any(part.node is None for part in guest.memory):
         return on.warned(f"{actual}; memory without a node of its own may come from any", PLACE.format(guest.name))
     return on.passed(actual)
+
+
+def _on_only_node(host: Host, guest: RunningGuest) -> RunningGuest:
+    """Return the guest; on a machine with one node, all memory is from there."""
+    only = only_node(host)
+    if only is None or guest.memory is None:
+        return guest
+    memory = tuple(replace(part, node=only) if part.node is None else part for part in guest.memory)
+    return replace(guest, memory=memory)
 
 
 def _nodes(nodes: Iterable[int | None]) -> CpuSet:
     return CpuSet(node for node in nodes if node is not None)
 
 
-def _floats(host: Host, guest: ExpectedGuest) -> bool:
+def _floats(host: Host, guest: RunningGuest) -> bool:
     """Return whether a vCPU may run on every CPU: it has no pin, or a pin to all CPUs."""
-    everywhere, pins = online(host), guest.vcpu_pins
-    return pins is not None and (
+    everywhere, pins = online(host), guest.pins
+    return guest.vcpu_pins is not None and (
         len(pins) < (guest.vcpus or 1) or any(everywhere and everywhere <= cpus for cpus in pins.values())
     )
 
 
-def _cpu_nodes(host: Host, guest: ExpectedGuest) -> set[int | None]:
+def _cpu_nodes(host: Host, guest: RunningGuest) -> set[int | None]:
     """Return the nodes of the CPUs that its vCPUs may run on; it contains None if the node of a CPU is unknown."""
     if guest.vcpu_pins is None:
         return {None}
     of_cpu = {cpu.id: cpu.numa_node for cpu in host.cpus}
-    cpus = set(of_cpu) if _floats(host, guest) else {cpu for pins in guest.vcpu_pins.values() for cpu in pins}
+    cpus = set(of_cpu) if _floats(host, guest) else {cpu for pins in guest.pins.values() for cpu in pins}
     # A CPU that is offline has no node, and nothing runs on it.
     return {of_cpu.get(cpu) for cpu in cpus if cpu not in of_cpu or cpu in online(host)} or {None}
 
@@ -137,21 +147,21 @@ def guest_pins(on: On, guest: RunningGuest) -> Finding:
 
     A pinned vCPU without a thread was unplugged from the running guest, where everything was looked at.
     """
-    process, defined = _process(on, guest), ExpectedGuest.of_definition(guest)
+    process = _process(on, guest)
     on = on.reading(f"/proc/{process.pid}/task/*/status")
-    if defined.vcpu_pins is None:
+    if guest.vcpu_pins is None:
         on.give_up("its definition could not be read")
     if process.threads is None or any(thread.cpus is None for thread in process.threads):
         on.give_up("the kernel does not show all of its threads")
     seen = [vcpu for thread in process.threads if (vcpu := vcpu_of(thread)) is not None]
     if not seen:
         on.give_up("no thread is named as a vCPU's: which is which is not known")
-    if (missing := defined.vcpu_pins.keys() - set(seen)) and not on.evidence.complete:
+    if (missing := guest.pins.keys() - set(seen)) and not on.evidence.complete:
         on.give_up(f"vCPU {CpuSet(missing)} shows no thread")
     known = online(on.host)
-    differences = compare_threads(defined, process.threads, online=known)
+    differences = compare_threads(guest, process.threads, online=known)
     wrong = [difference.text for difference in differences if difference.kind == ELSEWHERE]
-    loose, place = list(_loose(defined, known)), PLACE.format(guest.name)
+    loose, place = list(_loose(guest, known)), PLACE.format(guest.name)
     if wrong or (loose and guest.devices):
         hint = f"virsh vcpupin and emulatorpin correct it at once; permanently: {place}"
         return on.failed(listed([*loose, *wrong], 4), hint)
@@ -160,11 +170,11 @@ def guest_pins(on: On, guest: RunningGuest) -> Finding:
     return on.passed(f"{len(seen)} vCPUs and the emulator's threads are where they belong")
 
 
-def _loose(defined: ExpectedGuest, everywhere: CpuSet) -> Iterator[str]:
+def _loose(guest: RunningGuest, everywhere: CpuSet) -> Iterator[str]:
     """Yield what its definition lets run anywhere. A pin to all CPUs does not count: libvirt shows it for no pin."""
-    every, emulator = defined.vcpu_pins or {}, defined.emulator_cpus
+    every, emulator = guest.pins, parse_cpus(guest.emulator_cpus)
     pins = {vcpu: cpus for vcpu, cpus in every.items() if not everywhere or not everywhere <= cpus}
-    count = max(defined.vcpus or 0, len(every))
+    count = max(guest.vcpus or 0, len(every))
     if not pins:
         yield "its vCPUs are not pinned"
     elif len(pins) < count:
@@ -188,20 +198,20 @@ def _loose(defined: ExpectedGuest, everywhere: CpuSet) -> Iterator[str]:
 )
 def guest_memory(on: On, guest: RunningGuest) -> Finding:
     """Check that the memory of a running guest has the nodes and page size of its definition, by /proc."""
-    process, defined = _process(on, guest), ExpectedGuest.of_definition(guest, only_node=only_node(on.host))
+    process, guest = _process(on, guest), _on_only_node(on.host, guest)
     on = on.reading(f"/proc/{process.pid}/numa_maps")
-    if guest.memory is None or defined.memory is None:
+    if guest.memory is None:
         on.give_up("its definition could not be read")
     if all(vcpu_of(thread) is None for thread in process.threads or ()):
         on.give_up("no thread of its process is named as a vCPU's")
     if process.memory_by_node is None:
         on.give_up("the kernel does not show its memory")
-    differences = list(compare_memory(defined, process))
+    differences = list(compare_memory(guest, process))
     held = {int(node): size for node, size in process.memory_by_node.items()}
-    huge = sum(part.size_bytes or 0 for part in defined.memory if part.page_bytes)
-    lacking = max(huge - sum(held.values()), 0) or _unplaced(on.evidence, guest, defined, process)
+    huge = sum(part.memory_bytes or 0 for part in guest.memory if part.page_bytes)
+    lacking = max(huge - sum(held.values()), 0) or _unplaced(on.evidence, guest, process)
     wrong = [difference.text for difference in differences if difference.kind == ELSEWHERE]
-    if defined.has_huge_pages and not lacking:  # all huge pages are present: what one node lacks is on another node
+    if guest.has_huge_pages and not lacking:  # all huge pages are present: what one node lacks is on another node
         wrong += [difference.text for difference in differences if difference.kind == MISSING]
     actual = ", ".join(f"{size >> 20} MiB on node {node}" for node, size in sorted(held.items()))
     if process.page_sizes:
@@ -210,27 +220,27 @@ def guest_memory(on: On, guest: RunningGuest) -> Finding:
         again = f"shut it down and start it again; if it stays so, {PLACE.format(guest.name)}"
         return on.failed(f"{actual}; {listed(wrong, 4)}", again)
     if lacking:
-        what = "huge pages" if defined.has_huge_pages else "memory"
+        what = "huge pages" if guest.has_huge_pages else "memory"
         hint = "run hosttune validate again, as root: /proc/PID/numa_maps shows all memory that a process has"
         on.give_up(f"no node is shown for {lacking >> 20} MiB of its {what}; {actual}", hint)
-    if not defined.memory or not all(part.nodes for part in defined.memory):
+    if not guest.memory or any(part.node is None for part in guest.memory):
         return on.warned(f"{actual}; its definition names no node", PLACE.format(guest.name))
     return on.passed(actual)
 
 
-def _unplaced(evidence: Evidence, guest: RunningGuest, defined: ExpectedGuest, process: GuestProcess) -> int:
+def _unplaced(evidence: Evidence, guest: RunningGuest, process: GuestProcess) -> int:
     """Return the bytes on ordinary pages that its process must have and does not show on any node; 0 if it shows all.
 
     The kernel counts what the process has in memory (proc(5), VmRSS, which is not exact: a part as small as the one
     that may be elsewhere is ignored). All memory of a guest with a VFIO device is pinned, and so in memory
     (Documentation/driver-api/vfio).
     """
-    if defined.has_huge_pages or process.page_sizes:
+    if guest.has_huge_pages or process.page_sizes:
         return 0
     held = sum((process.memory_by_node or {}).values())
     counted = process.resident_bytes or 0
     least = counted - counted // OWN_PART
     devices = (evidence.host.index.pci.get(address) for address in guest.devices)
     if any(device is not None and for_vfio(device.driver) for device in devices):
-        least = max(least, sum(part.size_bytes or 0 for part in defined.memory or ()))
+        least = max(least, sum(part.memory_bytes or 0 for part in guest.memory or ()))
     return max(least - held, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hosttune.domain.expectedguest import ExpectedGuest
+from hosttune.domain.defined import as_adopted, as_planned
 from hosttune.domain.guestdiff import DIFFERENT, UNKNOWN, compare_definition
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import RunningGuest
@@ -41,21 +41,22 @@ def guest_definition(on: On, guest: RunningGuest) -> Finding:
 class _Planned(NamedTuple):
     """A guest of the applied plans, and as libvirt has it; None: it has none, or that is not known."""
 
-    plan: ExpectedGuest
+    plan: RunningGuest
     guest: RunningGuest | None
+    adopted: bool
 
 
 def _planned(evidence: Evidence) -> Iterator[tuple[str, _Planned]]:
     """Yield every guest of the applied plans; the host if there is none, or if no guest at all is known."""
-    plans = {name: ExpectedGuest.of_plan(guest) for name, guest in planned_guests(evidence).items()}
+    plans = {name: (as_planned(guest), False) for name, guest in planned_guests(evidence).items()}
     for plan in evidence.plans:
-        plans |= {adopted.name: ExpectedGuest.of_adoption(adopted) for adopted in plan.adoptions}
+        plans |= {adopted.name: (as_adopted(adopted), True) for adopted in plan.adoptions}
     if not plans:
         raise inapplicable("no applied plan has a guest")
     if guests_known(evidence) is None and not evidence.host.guests:
         raise NoValue(Finding(outcome="unknown", text="which guests there are is unknown"))
     known = {guest.name: guest for guest in evidence.host.guests or ()}
-    yield from ((name, _Planned(plan, known.get(name))) for name, plan in plans.items())
+    yield from ((name, _Planned(plan, known.get(name), adopted)) for name, (plan, adopted) in plans.items())
 
 
 @check(
@@ -77,7 +78,7 @@ def guest_planned(on: On, planned: _Planned) -> Finding:
         hint = "hosttune apply --intent FILE defines it; after hosttune apply --no-guests that is left to you"
         return on.warned("it is not defined", hint)
     with_definition(on, planned.guest)
-    rows = compare_definition(planned.plan, ExpectedGuest.of_definition(planned.guest))
+    rows = compare_definition(planned.plan, planned.guest, adopted=planned.adopted)
     if different := [row for row in rows if row.state == DIFFERENT]:
         actual = "; ".join(f"{row.what}: {row.actual}, planned {row.planned}" for row in different)
         return on.failed(actual, PLACE.format(on.subject))

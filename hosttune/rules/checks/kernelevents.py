@@ -1,4 +1,4 @@
-"""Checks of hardware events in the kernel log: GPU XIDs, NVSwitch SXids, machine checks; and the counters of EDAC.
+"""Checks of the kernel log: GPU XIDs, NVSwitch SXids, machine checks, and what `linux.kernellines` has; and of EDAC.
 
 Each is judged by what the log contains. If a part of the log is unknown (older lines are lost, records could not be
 read), the known part can still cause a failure; any better result is unknown.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hosttune.gpu import vendor_of
+from hosttune.linux.kernellines import LINES
 from hosttune.model.evidence import Evidence, Health, KernelEvent
 from hosttune.model.pci import for_vfio
 from hosttune.model.values import format_size, grouped
@@ -219,3 +220,49 @@ def _kind(event: KernelEvent) -> str:
     if event.kind == "edac":
         return f"{'corrected' if event.severity == 'corrected' else 'uncorrected'} memory error (EDAC MC{event.code})"
     return f"{event.severity or 'hardware'} error"
+
+
+# --- other lines ---------------------------------------------------------------------------------------------
+
+_JUDGED = {line.kind: line for line in reversed(LINES) if line.outcome}
+
+
+def _named(evidence: Evidence) -> Iterator[tuple[str, _Events]]:
+    """Yield the host, and each device that a line names, with the events; a drive's line has its controller's name."""
+    drives = {drive.controller: drive.address for drive in evidence.host.nvme}
+    found = grouped(
+        (event.address or drives.get(f"nvme{event.code}") or HOST, event) for event in _events(evidence, *_JUDGED)
+    )
+    yield from ((subject, list(found.get(subject, ()))) for subject in dict.fromkeys([HOST, *found]))
+
+
+@check(
+    "kernel-log",
+    title="Nothing in the kernel log that stops or slows a guest",
+    about="host, and each device that the log names",
+    why="Resets that gave up, refused memory, stalls and killed guests are told there first, and often nowhere else",
+    source="the kernel's own messages: hosttune/linux/kernellines.py has the file of each",
+    expected=_CLEAN,
+    each=_named,
+    inside=True,
+    facts=("kernel_lines",),
+)
+def kernel_log(on: On, events: _Events) -> Finding:
+    """Check the lines of resets, BARs, the IOMMU, NIC firmware, drives, slots, CPU stalls, memory and heat.
+
+    A BAR that found no address at first and has one now is no fault.
+    """
+    on = _of_log(on)
+    device = on.host.index.pci.get(on.subject)
+    placed = device is not None and device.bars and not device.unassigned_bars
+    told = [(_JUDGED[event.kind], event) for event in events if not (placed and event.kind == "bar-unassigned")]
+    told.sort(key=lambda row: row[0].outcome)  # fail before warn
+    if not told:
+        _whole_log(on)
+        return on.passed(_CLEAN)
+    text = listed([f"{line.says}{_when(event)}" for line, event in told])
+    worst = told[0][0]
+    if worst.outcome == "fail":
+        return on.failed(text, worst.remedy)
+    _whole_log(on, text)
+    return on.warned(text, worst.remedy)

@@ -137,16 +137,16 @@ class _Pool(NamedTuple):
 
 def _pools(evidence: Evidence) -> Iterator[tuple[str, _Pool]]:
     """Yield the pools that have pages, or may have some; the host is unknown where pools are, and skipped without."""
-    host = evidence.host
+    host, nodes = evidence.host, evidence.host.numa_nodes
     pools = [
         _Pool(node.id, pool.size_bytes, pool.total, pool.free)
-        for node in host.numa_nodes
+        for node in nodes
         for pool in node.hugepages or ()
         if pool.size_bytes and pool.total != 0
     ]
     pools += [_Pool(node, page_bytes) for node, page_bytes in unread_pools(host)]
     yield from ((f"node {pool.node}, {pool.page_bytes >> 10} KiB", pool) for pool in pools)
-    if not pools and (not host.numa_nodes or any(node.hugepages is None for node in host.numa_nodes)):
+    if not pools and (not nodes or any(node.hugepages is None and node.memory_bytes != 0 for node in nodes)):
         raise NoValue(Finding(outcome="unknown", text="the pools of the nodes are unknown", remedy=RECORD))
     if not pools:
         raise inapplicable("no huge pages are reserved")

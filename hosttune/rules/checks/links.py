@@ -10,7 +10,7 @@ from hosttune.model import sysfs
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import PciDevice
 from hosttune.model.pci import link_shape
-from hosttune.rules.checks.facts import accelerators, as_root, lacks, listed
+from hosttune.rules.checks.facts import accelerators, as_root, lacks
 from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
 
@@ -56,11 +56,11 @@ def pcie_link(on: On, device: PciDevice | None) -> Finding:
         outcome, texts, source = _OUTCOME.get(own.state, "unknown"), [_text(own, device, loaded)], _read(own, loaded)
         best = link_shape(own.best_speed_gts, own.best_width)
         on = on.reading(source, f"{best}, the most that {'both ends' if own.other else 'it'} can do")
-    above = tuple(uplinks(on.host.index, device.address))
-    texts += [_above(on, hop) for hop in above if hop.state == "degraded"]
+    above = tuple(uplinks(on.host.index, device.address if own is None else own.end.address))
+    texts += [_above(hop) for hop in above if hop.state == "degraded"]
     if outcome == "fail" or len(texts) > 1:
         return on.failed("; ".join(texts), source=source)
-    texts += [_above(on, hop) for hop in above if outcome == "pass" and hop.state not in _OUTCOME]
+    texts += [_above(hop) for hop in above if outcome == "pass" and hop.state not in _OUTCOME]
     if len(texts) > 1:
         return on.unknown("; ".join(texts), "read both ends with lspci -vvv as root while something copies")
     if outcome == "pass":
@@ -97,13 +97,8 @@ def _read(own: JudgedLink, loaded: tuple[float, int] | None) -> str:
     return (", ".join(read) or "the host document") + ("; its speed and width while copies ran" if loaded else "")
 
 
-def _above(on: On, hop: JudgedLink) -> str:
-    """Return what is wrong with a link above the device, and which other devices share it."""
-    index, bridge = on.host.index, hop.end
-    others = [address for address, _ in linked(on.evidence) if address != on.subject]
-    sharing = listed([address for address in others if bridge.address in index.above(address)])
-    text = f"above it, {bridge.address} to {bridge.parent}: {hop.why}"
-    return f"{text}; shared by {sharing}" if sharing else text
+def _above(hop: JudgedLink) -> str:
+    return f"above it, {hop.end.address} to {hop.end.parent}: {hop.why}"
 
 
 def _where_to_read(on: On, device: PciDevice, *, at_rest: bool) -> str:

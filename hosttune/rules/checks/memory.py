@@ -64,7 +64,7 @@ def _no_pages(evidence: Evidence) -> Finding:
     if guests is None and not evidence.plans:
         why = "libvirt could not be asked which guests there are"
         remedy = "run it where libvirt answers: virsh -c qemu:///system list --all"
-    elif not nodes or any(node.hugepages is None for node in nodes):
+    elif not nodes or any(node.hugepages is None and node.memory_bytes != 0 for node in nodes):
         why, remedy = "the pools of the nodes are unknown", RECORD
     elif unsure:  # one that asks for some, and of which it is unknown whether it runs, or that is just starting
         why, remedy = (
@@ -78,11 +78,16 @@ def _no_pages(evidence: Evidence) -> Finding:
 
 
 def unread_pools(host: Host) -> list[tuple[int, int]]:
-    """Return (node, page size) of pools that must exist and were not read: each node has a pool of each page size."""
+    """Return (node, page size) of pools that must exist and were not read: each node with memory has one of each size.
+
+    Linux before 6.1 makes no pool on a node without memory (a4a00b451ef5, "mm/hugetlb: eliminate memory-less nodes
+    handling"), and later ones have no page there.
+    """
     default = host.memory_settings.default_hugepage_bytes if host.memory_settings else None
     had = {node.id: {pool.size_bytes for pool in node.hugepages or ()} for node in host.numa_nodes}
     sizes = {size for found in had.values() for size in found} | ({default} if default and had else set())
-    return [(node, size) for node in sorted(named_nodes(host)) for size in sorted(sizes - had.get(node, set()))]
+    nodes = named_nodes(host) - {node.id for node in host.numa_nodes if node.memory_bytes == 0}
+    return [(node, size) for node in sorted(nodes) for size in sorted(sizes - had.get(node, set()))]
 
 
 def _huge_parts(guest: RunningGuest) -> list[tuple[Pool, int]]:

@@ -69,7 +69,8 @@ def _without_node(on: On) -> Finding:
             "give the guest NUMA cells and put the GPU behind an expander bus of its cell (hosttune plan on its host"
             " does both); no setting in here shows it"
         )
-        return on.unknown("the hypervisor of this machine shows no node for it", hint)
+        why = "the hypervisor of this machine shows no node for it"
+        return on.warned(why, hint) if on.evidence.complete else on.unknown(why, hint)
     hint = (
         "enable NUMA (SRAT, ACPI _PXM) in the firmware or update it; write the node to its numa_node file only if"
         " the board's manual says it"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hosttune.domain import elements
 from hosttune.domain.arguments import values_of
-from hosttune.domain.implied import NO_DMA_TRANSLATION
+from hosttune.domain.planned import NO_DMA_TRANSLATION
 from hosttune.inventory.vcpus import LAST_XAPIC_ID, last_apic_id, needs_iommu
 from hosttune.model.limits import limit
 from hosttune.model.plan import Topology

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hosttune.domain.facts import HostDevice
+from hosttune.domain.guest import HostDevice
 from hosttune.gpu.vgpu import stays_with_driver
 from hosttune.model import sysfs
 from hosttune.model.pci import DIRECT_REMEDY, PciDevice, for_vfio

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hosttune.domain import arguments
-from hosttune.domain.facts import Controller, DomainFacts, HostDevice
+from hosttune.domain.guest import Controller, Guest, HostDevice
 from hosttune.inventory.devices import Catalogue, read_catalogue
 from hosttune.inventory.width import supported_elements
 from hosttune.model.host import Cpu, Host, PciDevice, RunningGuest
@@ -76,7 +76,7 @@ class HostFacts:
         known = (*self.given, *(guest for guest in self.host.guests or () if guest.name not in names))
         return tuple(self._other(guest) for guest in known)
 
-    def shared_by(self, guest: RunningGuest | DomainFacts) -> Mapping[str, str]:
+    def shared_by(self, guest: RunningGuest | Guest) -> Mapping[str, str]:
         """Return the functions that a guest shares with the host, each with the path of the node or interface."""
         return {one: path for path in guest.host_paths for one in self.host.index.functions_under(path) or ()}
 
@@ -126,7 +126,7 @@ class GuestOnHost:
     """
 
     facts: HostFacts
-    guest: DomainFacts
+    guest: Guest
     root: _Element
 
     @property

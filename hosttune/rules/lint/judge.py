@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from hosttune.domain.facts import DomainFacts
+from hosttune.domain.defined import as_defined
+from hosttune.domain.guest import Guest
 from hosttune.domain.reader import domain_facts, read_tree
 from hosttune.errors import BadInput
-from hosttune.model.host import Host, RunningGuest, VcpuPin
+from hosttune.model.host import Host
 from hosttune.model.limits import check_count
 from hosttune.model.lint import LintFinding
 from hosttune.model.validation import severity
@@ -60,7 +61,7 @@ def lint(host: Host, definitions: Sequence[Definition]) -> tuple[LintFinding, ..
     return tuple(sorted(found, key=lambda one: severity(one.level)))
 
 
-def _read(definition: Definition) -> tuple[Definition, DomainFacts, _Element]:
+def _read(definition: Definition) -> tuple[Definition, Guest, _Element]:
     root = read_tree(definition.xml, where=definition.file)
     guest = domain_facts(root, where=definition.file)
     if guest.type not in _JUDGED:
@@ -68,22 +69,6 @@ def _read(definition: Definition) -> tuple[Definition, DomainFacts, _Element]:
         hint = "give the XML of a guest of KVM or QEMU: no rule is meant for another hypervisor"
         raise BadInput(f"{what}, which hosttune does not judge", where=definition.file, hint=hint)
     return definition, guest, root
-
-
-def as_defined(guest: DomainFacts) -> RunningGuest:
-    """Return a guest as the host document shows it when it is defined: what other guests must not share."""
-    return RunningGuest(
-        name=guest.name or "",
-        state="shut off",
-        vcpus=guest.vcpus,
-        vcpu_pins=tuple(VcpuPin(vcpu=vcpu, cpus=str(cpus)) for vcpu, cpus in sorted(guest.pins.items())),
-        emulator_cpus=guest.emulator_cpus,
-        iothread_cpus=tuple(pin.cpus for pin in guest.iothread_pins),
-        devices=guest.functions,
-        mdevs=tuple(device.source for device in guest.hostdevs if device.kind == "mdev" and device.source),
-        uuid=guest.uuid,
-        host_paths=guest.host_paths,
-    )
 
 
 def _of_guest(definition: Definition, scene: GuestOnHost) -> Iterator[LintFinding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hosttune.domain.facts import Controller, HostDevice
+from hosttune.domain.guest import Controller, HostDevice
 from hosttune.model import sysfs
 from hosttune.model.listing import numbered
 from hosttune.model.values import CpuSet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hosttune.domain.facts import GuestCell
+from hosttune.domain.guest import GuestCell
 from hosttune.model import sysfs
 from hosttune.model.limits import limit
 from hosttune.model.listing import numbered

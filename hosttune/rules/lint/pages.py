@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hosttune.domain.facts import Pages
+from hosttune.domain.guest import Pages
 from hosttune.model import sysfs
 from hosttune.model.values import CpuSet, format_size, parse_cpus
 from hosttune.rules.engine import Finding, Need

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hosttune.domain import elements
 from hosttune.domain.arguments import WINDOW, values_of
-from hosttune.domain.facts import Controller, HostDevice
+from hosttune.domain.guest import Controller, HostDevice
 from hosttune.domain.xml import Malformed, pci_address
 from hosttune.inventory.width import AddressWidth, address_width
 from hosttune.inventory.window import DEFAULT_HOLE, Firmware, add_bars, firmware_of, own_window, size_window

@@ -92,8 +92,8 @@ def fabric_bridge(scene: GuestOnHost) -> Iterator[Finding]:
 )
 def device_shared(scene: GuestOnHost) -> Iterator[Finding]:
     """Find devices of other guests; of one that does not run, the two exclude each other only in time."""
-    mdevs = ((device.source or "", f"{_HOSTDEV}[@type='mdev']") for device in scene.given if device.kind == "mdev")
-    mine = {source.casefold(): (source, where) for source, where in (*scene.taken.items(), *mdevs)}
+    mdevs = dict.fromkeys(scene.guest.mdevs, f"{_HOSTDEV}[@type='mdev']")
+    mine = {source.casefold(): (source, where) for source, where in {**scene.taken, **mdevs}.items()}
     for other in scene.others:
         shared = scene.facts.shared_by(other.guest)
         owned = [(f"{mine[one][0]} belongs to", mine[one][1]) for one in sorted(mine.keys() & other.devices)]

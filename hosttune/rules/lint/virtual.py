@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hosttune.domain.facts import Disk
-from hosttune.domain.implied import AGENT_CHANNEL
+from hosttune.domain.guest import Disk
+from hosttune.domain.planned import AGENT_CHANNEL
 from hosttune.rules.engine import Finding
 from hosttune.rules.lint.guest_on_host import GuestOnHost, named
 from hosttune.rules.lint.rule import WARN, rule

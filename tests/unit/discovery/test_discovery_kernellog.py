@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,11 +24,13 @@ from hosttune.discovery.kernellog import (
 )
 from hosttune.discovery.scrub import Scrub
 from hosttune.errors import BadInput, CommandFailed
+from hosttune.linux.kernellines import LINES
 from hosttune.machine.capture import Capture
 from hosttune.machine.reader import Reader
 from hosttune.model.evidence import KernelEvent
 
 CASES = Path(__file__).parents[2] / "cases" / "kernel_log"
+KINDS = {line.kind for line in LINES if line.outcome}
 
 
 def events(name: str) -> tuple[KernelEvent, ...]:
@@ -339,3 +343,27 @@ def test_what_a_capture_replaces_is_no_damage(tmp_path: Path) -> None:
     scrubbed = Scrub("key", "gpu17.example.com").contents(f"/.hosttune/commands/{QUERY}", record.encode()).decode()
     assert "b850f46d" not in scrubbed
     assert recorded(tmp_path, scrubbed) == recorded(tmp_path, record) is not None
+
+
+# --- lines of the kernel -------------------------------------------------------------------------------------
+
+LINES_POSTED = tomllib.loads((CASES / "lines.toml").read_text())["line"]
+
+
+@pytest.mark.parametrize("row", LINES_POSTED, ids=lambda row: f"{row['kind']}: {row['text'][:40]}")
+def test_a_line_is_the_event_of_its_kind_and_its_neighbours_are_none(row: dict[str, Any]) -> None:
+    (found,) = parse_events([(1.0, row["text"])])
+    assert (found.kind, found.address, found.code) == (row["kind"], row.get("address"), row.get("code"))
+    ((_, kept),) = interesting([(1.0, row["text"])])
+    assert parse_events([(1.0, kept)])[0].kind == row["kind"], "what a capture keeps is still the event"
+    assert not any(name in kept for name in ("kworker", "mysqld", "-system")), "no names of processes"
+    assert [one for one in parse_events((1.0, text) for text in row["not"]) if one.kind in KINDS] == []
+
+
+def test_each_form_of_line_has_a_posted_one_and_is_found_in_a_journal() -> None:
+    for line in LINES:
+        if line.outcome:
+            posted = [row["text"] for row in LINES_POSTED if re.match(line.pattern, row["text"])]
+            assert posted, line.pattern
+            assert all(re.search(line.wanted, text) for text in posted), line.wanted
+    assert {row["kind"] for row in LINES_POSTED} == KINDS

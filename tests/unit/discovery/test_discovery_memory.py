@@ -144,13 +144,14 @@ def test_derived_roots(path: Path, host_root: HostRoot) -> None:
     assert set(found.kinds.values()) == {"cpu"}
 
 
-@pytest.mark.parametrize(("name", "node_kb"), [("h200/h200x1", 4550128), ("h200/h200x4", 5467632)])
+@pytest.mark.parametrize(("name", "node_kb"), [("h200/h200x1", 131981020), ("h200/h200x4", 528231220)])
 def test_h200_guests_have_one_flat_node(name: str, node_kb: int, host_root: HostRoot) -> None:
     found = found_in(host_root(name))
     assert [(node.id, node.kind, node.distances) for node in found.nodes] == [(0, "cpu", {"0": 10})]
-    # These sandboxes show 126 and 504 GiB in /proc/meminfo: neither figure is ours to choose, so it is said.
+    # Their kernels initialise memory when it is needed (deferred_init=lazy) and count in the node only what they have
+    # initialised, 4 and 5 GiB: the machine's total is the only node's.
     assert found.nodes[0].memory_bytes == node_kb * 1024
-    assert found.where("node memory contradicts the total") == "/sys/devices/system/node"
+    assert found.problems == []
 
 
 @pytest.mark.parametrize("name", [name for name in HWLOC if not name.startswith("2i386")])

@@ -6,10 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
-from pcitrees import CARD, PORT, Tree, link
+from pcitrees import CARD, PORT, TWO_NODES, Tree, link
 
-from hosttune.inventory.pcielink import path
+from hosttune.inventory.pcielink import link_of, narrowest, path
+from hosttune.model.gpu import Gpu
 from hosttune.model.host import Host
+from hosttune.predicting.paths import path_between
 
 
 @pytest.fixture
@@ -126,6 +128,53 @@ def test_the_slot_of_a_card_with_a_switch_is_slow_while_its_gpu_rests(
     assert (found["0000:01:00.0"], found["0000:03:00.0"]) == (state, "full")
     links = path(Host(pci=tuple(devices.values())).index, "0000:03:00.0")
     assert [(hop.end.address, hop.state) for hop in links] == [("0000:03:00.0", "full"), ("0000:01:00.0", state)]
+
+
+def card_with_nominal_ports(tree: Tree, width: int) -> str:
+    """A card with its own switch (geerlingguy/raspberry-pi-pcie-devices#695): the ports inside claim 2.5 GT/s x1."""
+    up, nominal = f"{PORT}/0000:01:00.0", link((2.5, 1), (2.5, 1))
+    tree.port(PORT, vendor="0x1022", **link((16.0, width), (16.0, 16)))
+    tree.port(up, device="0x4fa1", **link((16.0, width), (16.0, 16)))
+    for number, function in ((1, {"device": "0x56c0"}), (4, {"device": "0x4f92", "class": "0x040300"})):
+        port = f"{up}/0000:02:0{number}.0"
+        tree.port(port, device="0x4fa4", **nominal)
+        tree.add(f"{port}/0000:0{2 + number}:00.0", vendor="0x8086", **function, **nominal, power_state="D0")
+    return "0000:03:00.0"
+
+
+@pytest.mark.parametrize(("width", "state"), [(16, "full"), (4, "degraded")])
+def test_a_link_inside_a_card_is_no_wire(tree: Tree, width: int, state: str) -> None:
+    gpu = card_with_nominal_ports(tree, width)
+    devices, reader = tree.discover()
+    found = devices[gpu].link
+    assert found is not None
+    assert (found.speed_gts, found.width, found.max_width, found.state) == (16.0, width, 16, state)
+    assert [problem.where for problem in reader.problems] == (
+        ["/sys/bus/pci/devices/0000:01:00.0"] if state == "degraded" else []
+    )
+    index = Host(pci=tuple(devices.values())).index
+    assert [hop.end.address for hop in path(index, gpu)] == ["0000:01:00.0"]
+    assert narrowest(index, [gpu], now=True) == (16.0, width)
+    assert narrowest(index, [gpu]) == (16.0, 16)
+    host = Host(pci=tuple(devices.values()), gpus=(Gpu(address=gpu, vendor="intel"),), numa_nodes=TWO_NODES)
+    assert [hop.start for hop in path_between(host, gpu, "node 0").hops if hop.kind == "pcie"] == ["0000:01:00.0"]
+
+
+@pytest.mark.parametrize(("width", "most", "state"), [(4, 16, "degraded"), (8, 8, "by-design")])
+def test_the_uplink_of_a_switch_bounds_all_that_share_it(tree: Tree, width: int, most: int, state: str) -> None:
+    whole, up = link((32.0, 16), (32.0, 16)), f"{PORT}/0000:01:00.0"
+    tree.port(PORT, **link((32.0, width), (32.0, most)))
+    tree.port(up, vendor="0x1000", **link((32.0, width), (32.0, 16)))
+    for number in (0, 1):
+        tree.port(f"{up}/0000:02:0{number}.0", vendor="0x1000", **whole)
+        tree.add(f"{up}/0000:02:0{number}.0/0000:0{3 + number}:00.0", **whole, power_state="D0")
+    devices, reader = tree.discover()
+    index = Host(pci=tuple(devices.values())).index
+    uplink = link_of(index, "0000:01:00.0")
+    assert uplink is not None
+    assert (uplink.state, narrowest(index, ["0000:03:00.0"], now=True)) == (state, (32.0, width))
+    shared = "; shared by 0000:03:00.0, 0000:04:00.0"
+    assert [problem.why.endswith(shared) for problem in reader.problems] == ([True] if state == "degraded" else [])
 
 
 def test_a_device_in_d3cold_is_not_asked_for_its_registers(tree: Tree) -> None:

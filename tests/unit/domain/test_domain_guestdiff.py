@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from domain_shapes import GIB, SHAPES, changed
 
-from hosttune.domain.expectedguest import ExpectedGuest, as_defined
+from hosttune.domain.defined import as_planned
 from hosttune.domain.guestdiff import (
     DIFFERENT,
     ELSEWHERE,
@@ -43,23 +43,24 @@ def running(guest: PlannedGuest) -> GuestProcess:
     )
 
 
-def of_process(expected: ExpectedGuest, process: GuestProcess) -> list[Difference]:
-    return [*compare_threads(expected, process.threads or ()), *compare_memory(expected, process)]
+def of_process(expected: RunningGuest, process: GuestProcess, *, planned: bool) -> list[Difference]:
+    threads = compare_threads(expected, process.threads or (), planned=planned)
+    return [*threads, *compare_memory(expected, process, planned=planned)]
 
 
 # --- definitions ---------------------------------------------------------------------------------------------
 
 
 @every_shape
-def test_a_plan_and_its_definition_expect_the_same(guest: PlannedGuest) -> None:
-    planned, defined = ExpectedGuest.of_plan(guest), ExpectedGuest.of_definition(as_defined(guest))
-    rows = compare_definition(planned, defined)
+def test_a_guest_runs_as_planned_and_as_defined(guest: PlannedGuest) -> None:
+    expected = as_planned(guest)
+    rows = compare_definition(expected, expected)
     assert {row.state for row in rows} == {SAME}
     assert [row.planned for row in rows] == [row.actual for row in rows]
-    assert of_process(planned, running(guest)) == of_process(defined, running(guest)) == []
+    assert [of_process(expected, running(guest), planned=planned) for planned in (True, False)] == [[], []]
 
 
-PINS = as_defined(SHAPES["one-gpu"]).vcpu_pins or ()
+PINS = as_planned(SHAPES["one-gpu"]).vcpu_pins or ()
 SPOILT: dict[str, tuple[dict[str, object], str, str]] = {
     "a pin": ({"vcpu_pins": PINS[:-1]}, "vCPUs", DIFFERENT),
     "a vCPU more": ({"vcpus": 17}, "vCPUs", DIFFERENT),
@@ -78,21 +79,20 @@ SPOILT: dict[str, tuple[dict[str, object], str, str]] = {
 @pytest.mark.parametrize(("changes", "what", "state"), SPOILT.values(), ids=SPOILT.keys())
 def test_what_a_definition_has_otherwise_is_named_alone(changes: dict[str, object], what: str, state: str) -> None:
     guest = SHAPES["one-gpu"]
-    found = changed(as_defined(guest), **changes)
-    rows = compare_definition(ExpectedGuest.of_plan(guest), ExpectedGuest.of_definition(found))
+    rows = compare_definition(as_planned(guest), changed(as_planned(guest), **changes))
     assert {row.what: row.state for row in rows if row.state != SAME} == {what: state}
 
 
 @every_shape
 def test_of_a_definition_that_was_not_read_nothing_is_as_planned(guest: PlannedGuest) -> None:
-    unread = ExpectedGuest.of_definition(RunningGuest(name=guest.name, state="running"))
-    assert {row.state for row in compare_definition(ExpectedGuest.of_plan(guest), unread)} <= {UNKNOWN}
+    unread = RunningGuest(name=guest.name, state="running")
+    assert {row.state for row in compare_definition(as_planned(guest), unread)} <= {UNKNOWN}
 
 
 def test_huge_pages_that_were_not_planned_are_a_difference() -> None:
     plain = changed(SHAPES["one-gpu"], page_bytes=None)
-    defined = ExpectedGuest.of_definition(as_defined(SHAPES["one-gpu"]))
-    (row,) = [row for row in compare_definition(ExpectedGuest.of_plan(plain), defined) if row.state != SAME]
+    rows = compare_definition(as_planned(plain), as_planned(SHAPES["one-gpu"]))
+    (row,) = [row for row in rows if row.state != SAME]
     assert (row.what, row.planned, row.actual, row.state) == ("page size", "ordinary pages", "1 GiB", DIFFERENT)
 
 
@@ -103,28 +103,28 @@ def test_huge_pages_that_were_not_planned_are_a_difference() -> None:
 def test_each_thread_that_is_elsewhere_unread_or_lost_is_named_alone(name: str) -> None:
     guest = SHAPES[name]
     threads = running(guest).threads or ()
-    planned, defined = ExpectedGuest.of_plan(guest), ExpectedGuest.of_definition(as_defined(guest))
+    expected = as_planned(guest)
     for n, thread in enumerate(threads):
         for cpus, kind in (("2047", ELSEWHERE), (None, UNREAD)):
             moved = (*threads[:n], GuestThread(name=thread.name, cpus=cpus), *threads[n + 1 :])
-            for expected in (planned, defined):
-                assert [one.kind for one in compare_threads(expected, moved)] == [kind], (thread, expected)
-        lost = [one.kind for one in compare_threads(planned, (*threads[:n], *threads[n + 1 :]))]
+            for planned in (True, False):
+                assert [one.kind for one in compare_threads(expected, moved, planned=planned)] == [kind], thread
+        lost = [one.kind for one in compare_threads(expected, (*threads[:n], *threads[n + 1 :]), planned=True)]
         assert lost == ([MISSING] if thread.name != "qemu-system-x86" else [])
 
 
 def test_a_vcpu_that_no_plan_has_is_unexpected_and_that_no_pin_has_is_not() -> None:
     guest = SHAPES["one-gpu"]
     more = (*(running(guest).threads or ()), GuestThread(name="CPU 16/KVM", cpus="0-127"))
-    found = list(compare_threads(ExpectedGuest.of_plan(guest), more))
+    found = list(compare_threads(as_planned(guest), more, planned=True))
     assert found == [Difference(kind=UNEXPECTED, text="vCPU 16 is not expected")]
-    assert list(compare_threads(ExpectedGuest.of_definition(as_defined(guest)), more)) == []
+    assert list(compare_threads(as_planned(guest), more)) == []
 
 
 def test_cells_that_changed_places_are_seen_where_their_files_are_named() -> None:
     guest = SHAPES["two-cells"]
     process = changed(running(guest), memory_by_cell={"0": {"1": 64 * GIB}, "1": {"0": 64 * GIB}})
-    assert [one.text for one in compare_memory(ExpectedGuest.of_plan(guest), process)] == [
+    assert [one.text for one in compare_memory(as_planned(guest), process, planned=True)] == [
         "memory of cell 0: on node 1, expected on node 0",
         "memory of cell 1: on node 0, expected on node 1",
     ]
@@ -134,5 +134,6 @@ def test_cells_that_changed_places_are_seen_where_their_files_are_named() -> Non
 def test_memory_that_is_not_shown_is_no_proof(by_node: dict[str, int] | None) -> None:
     guest = SHAPES["two-cells"]
     process = changed(running(guest), memory_by_node=by_node, memory_by_cell=None)
-    for expected in (ExpectedGuest.of_plan(guest), ExpectedGuest.of_definition(as_defined(guest))):
-        assert {one.kind for one in compare_memory(expected, process)} in ({UNREAD}, {MISSING})
+    for planned in (True, False):
+        differences = compare_memory(as_planned(guest), process, planned=planned)
+        assert {one.kind for one in differences} in ({UNREAD}, {MISSING})

@@ -17,7 +17,7 @@ from hosttune.domain.sameness import same_guest
 from hosttune.domain.writer import domain_xml
 from hosttune.errors import BadInput, Unreadable, WriteFailed
 from hosttune.hypervisor import canonical, ready, startable, xml_difference
-from hosttune.hypervisor.definition import Guest
+from hosttune.hypervisor.definition import PlannedDefinition
 from hosttune.hypervisor.state import GuestState
 from hosttune.machine.capture import Capture
 from hosttune.machine.scratch import Scratch
@@ -77,13 +77,13 @@ def scratch(tmp_path: Path) -> Scratch:
 
 
 def test_both_kinds_are_registered() -> None:
-    assert kind_class("guest", "test") is Guest
+    assert kind_class("guest", "test") is PlannedDefinition
     assert setting_of("guest-state", "g") == GuestState("g")
 
 
 def test_defined_started_ended_and_undefined_leaves_nothing(scratch: Scratch, tmp_path: Path) -> None:
     before = contents(tmp_path)
-    definition, state = Guest.of(GUEST.name), GuestState.of(GUEST.name)
+    definition, state = PlannedDefinition.of(GUEST.name), GuestState.of(GUEST.name)
     assert definition.read(scratch) is None
     assert state.read(scratch) == "shut off"
     definition.check(xml_of(GUEST))
@@ -119,7 +119,7 @@ def test_a_recorded_guest_is_redefined_and_put_back(tmp_path: Path, record: str)
         },
     }[record]
     scratch = Scratch(str(tree(tmp_path, {"/.hosttune/scratch": "", "/proc/version": "", **files})))
-    setting = Guest.of(GUEST.name)
+    setting = PlannedDefinition.of(GUEST.name)
     assert setting.read(scratch) == old
     want = xml_of(changed(GUEST, emulator_cpus="7"))
     assert not setting.agrees(old, want)
@@ -139,7 +139,7 @@ def test_a_recorded_guest_is_redefined_and_put_back(tmp_path: Path, record: str)
 def test_guests_that_were_not_recorded_are_unknown(tmp_path: Path) -> None:
     capture = Capture(str(tree(tmp_path, {"/proc/version": ""})))
     with pytest.raises(Unreadable, match="not recorded"):
-        Guest.of("g").read(capture)
+        PlannedDefinition.of("g").read(capture)
     facts = {"uri": "qemu:///system", "error": "no connection"}
     capture = Capture(str(tree(tmp_path, {COMMANDS + "libvirt.json": json.dumps(facts)})))
     with pytest.raises(Unreadable, match="no connection"):
@@ -148,7 +148,7 @@ def test_guests_that_were_not_recorded_are_unknown(tmp_path: Path) -> None:
 
 @given(st.text())
 def test_a_name_is_a_name_or_refused(name: str) -> None:
-    for kind in (Guest, GuestState):
+    for kind in (PlannedDefinition, GuestState):
         try:
             setting = kind.of(name)
         except BadInput as refused:
@@ -200,10 +200,10 @@ HOSTILE: dict[str, tuple[Callable[[str], object], str]] = {
 
 @pytest.mark.parametrize(("change", "why"), HOSTILE.values(), ids=HOSTILE.keys())
 def test_xml_that_is_not_ours_is_refused(change: Callable[[str], object], why: str) -> None:
-    setting = Guest.of(GUEST.name)
+    setting = PlannedDefinition.of(GUEST.name)
     setting.check(None)
     for guest in SHAPES.values():
-        Guest.of(guest.name).check(xml_of(guest))
+        PlannedDefinition.of(guest.name).check(xml_of(guest))
     with pytest.raises(BadInput, match="action guest:one-gpu") as refused:
         setting.check(change(xml_of(GUEST)))
     assert why in str(refused.value)

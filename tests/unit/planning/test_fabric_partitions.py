@@ -26,7 +26,7 @@ from planhosts import Held
 
 from hosttune.errors import BadInput
 from hosttune.gpu.boards import board_of
-from hosttune.inventory.partitions import Fabric, partition_of, placeable, read_fabric
+from hosttune.inventory.partitions import Fabric, lost, partition_of, read_fabric
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
 from hosttune.model.values import to_builtins
@@ -192,8 +192,9 @@ def test_guests_that_break_every_half_leave_no_place_for_four() -> None:
 
 def test_what_is_still_placeable() -> None:
     fabric = fabric_of(board(shared()))
-    assert placeable(fabric, ()) == {1: 8, 2: 4, 4: 2, 8: 1}
-    assert placeable(fabric, [AT[1], AT[5]]) == {1: 6, 2: 2}
+    assert {size: len(parts) for size, parts in fabric.placeable.items()} == {8: 1, 4: 2, 2: 4, 1: 8}
+    assert lost(fabric, ()) == (0, 0, 0, 0)
+    assert lost(fabric, [AT[1], AT[5]]) == (1, 2, 2, 2)
     assert partition_of(fabric, [AT[5], AT[7], "0000:c0:00.0"]) == 5  # a NIC is none of its GPUs
 
 
@@ -218,7 +219,7 @@ def test_of_equal_partitions_the_one_that_breaks_the_fewest_is_taken(
 def test_guests_planned_together_break_as_few_partitions() -> None:
     found = decide(board(shared()), {"gpus": 1}, {"gpus": 1}, {"gpus": 0})
     taken = {address for which in (0, 1) for address in gpus_of(found, which)}
-    assert placeable(fabric_of(board(shared())), taken) == {1: 6, 2: 3, 4: 1}
+    assert lost(fabric_of(board(shared())), taken) == (1, 1, 1, 2)
 
 
 # --- what is not known -------------------------------------------------------------------------------------------

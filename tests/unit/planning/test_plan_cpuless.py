@@ -10,7 +10,7 @@ from msgspec.structs import replace as changed
 from plan_facts import Json
 from planhosts import Card, build_host, intent_of
 
-from hosttune.domain.expectedguest import as_defined
+from hosttune.domain.defined import as_planned
 from hosttune.domain.writer import domain_xml
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
@@ -95,7 +95,7 @@ def test_lint_and_validate_count_as_the_plan_does() -> None:
         made = planned(document(), gpus=gpus)
         xml = domain_xml(made, "g")
         assert [f.rule for f in lint(host, (Definition("g.xml", xml),)) if f.rule in NEARNESS] == []
-        resident = as_defined(made.guests[0])
+        resident = as_planned(made.guests[0])
         assert outcome("guest-numa", evidence(changed(host, guests=(resident,))), "g")[0] == "pass"
     far = planned(document(), gpus=[FAR])
     xml = domain_xml(far, "g").replace("<address domain='0x0000' bus='0x41'", "<address domain='0x0000' bus='0x21'")

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from batch_cases import case
 
-from hosttune.domain.expectedguest import as_defined
+from hosttune.domain.defined import as_planned
 from hosttune.inventory.sizing import PlanningContext, read_field
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
@@ -55,7 +55,7 @@ def test_taking_is_reading_the_host_with_the_guest(seed: int) -> None:
 def test_a_defined_guest_is_what_the_plan_says() -> None:
     host, intent = _planned(3)
     guest = plan(host, intent).guests[0]
-    entry = as_defined(guest)
+    entry = as_planned(guest)
     assert (entry.name, entry.state, entry.devices) == (guest.name, "shut off", tuple(d.address for d in guest.devices))
     assert entry.memory_bytes == sum(cell.memory_bytes for cell in guest.cells)
     assert [pin.cpus for pin in entry.vcpu_pins or ()] == [pin.cpus for pin in guest.vcpu_pins]

@@ -14,7 +14,7 @@ from examplehosts import discovered
 import hosttune
 from hosttune.cli import run
 from hosttune.model.gpu import Peer
-from hosttune.model.host import Host
+from hosttune.model.host import Host, Link
 from hosttune.model.plan import MigAssignment, Plan
 from hosttune.model.prediction import Expectation, PredictedFigure, WorsePlacement
 from hosttune.model.topology import CpuModel
@@ -66,6 +66,24 @@ def test_the_few_lines_of_eight_gpus_are_those_of_predict() -> None:
         ("memory-copy", "each of 4 pairs of nodes", None, None),
     ]
     assert all(one.source for one in found.figures)
+
+
+def test_gpus_that_share_an_uplink_have_its_rate_only_alone() -> None:
+    """The second GPU hangs below the switch of the first, whose uplink has four lanes."""
+    gpus = [gpu.address for gpu in HOST.index.accelerators[:2]]
+    first, second = map(HOST.index.bridges, gpus)
+    slow = replace(first[1].link or Link(), width=4)
+    pci = tuple(
+        replace(one, parent=first[1].address)
+        if one.address == second[0].address
+        else replace(one, link=slow)
+        if one.address == first[1].address
+        else one
+        for one in HOST.pci
+    )
+    found = expected(replace(HOST, pci=pci), f"gpus: ['{gpus[0]}', '{gpus[1]}']")
+    row = figure(found, "h2d")
+    assert (row.subject, row.bound) == ("each of 2 GPUs, near node, alone: up to 2 share an uplink", 15.75)
 
 
 def test_one_gpu_has_no_line_about_others() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 import re
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 import pytest
@@ -53,11 +55,16 @@ def of(*results: CheckResult, verdict: Verdict = "pass", **changes: object) -> V
     return Validation(host="a", verdict=verdict, results=results, **changes)  # type: ignore[arg-type]
 
 
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> FleetReport:
-    """130 hosts and those with hostile names."""
-    folder = tmp_path_factory.mktemp("many")
-    return report_of(str(folder), fleet(folder, 130, hostile=True), ASKED)
+@cache
+def of_many_hosts() -> FleetReport:
+    """The report of 130 hosts and those with hostile names."""
+    with TemporaryDirectory() as folder:
+        return report_of(folder, fleet(Path(folder), 130, hostile=True), ASKED)
+
+
+@pytest.fixture
+def many() -> FleetReport:
+    return of_many_hosts()
 
 
 # --- what is unknown -----------------------------------------------------------------------------------------

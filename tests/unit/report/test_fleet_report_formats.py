@@ -24,7 +24,7 @@ from fleetresults import (
     write_lost,
     write_validation,
 )
-from unit.report.test_fleet_report import APPLY, ASKED, BAD, answered, of, stopped_run
+from unit.report.test_fleet_report import APPLY, ASKED, BAD, answered, of, of_many_hosts, stopped_run
 
 from hosttune.fleet.overview import report_of
 from hosttune.model.fleet import FleetReport, HostLine
@@ -36,11 +36,9 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "report"
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> FleetReport:
-    """130 hosts and those with hostile names."""
-    folder = tmp_path_factory.mktemp("many")
-    return report_of(str(folder), fleet(folder, 130, hostile=True), ASKED)
+@pytest.fixture
+def many() -> FleetReport:
+    return of_many_hosts()
 
 
 # --- words ---------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from sweeps import examples
 from hosttune.discovery.kernellog import interesting, is_broken, parse_dmesg, parse_events
 from hosttune.model.evidence import STATE, Evidence, Health, KernelEvent
 from hosttune.model.gpu import Gpu
-from hosttune.model.host import Link, Nvme, NvSwitch, PciDevice, Problem
+from hosttune.model.host import Bar, Link, Nvme, NvSwitch, PciDevice, Problem
 from hosttune.model.result import Result
 from hosttune.model.validation import CheckResult, Sample, Validation
 from hosttune.rules.checks.data import table
@@ -214,6 +214,34 @@ def test_xids_of_a_gpu_in_a_guest_are_in_the_guests_log() -> None:
     assert one(evidence(nvidia(), driver="vfio-pci", health=logged(code(45)), looks={}), "xid").outcome == "unknown"
     before = evidence(nvidia(), driver="vfio-pci", health=logged(code(79)), looks={})
     assert one(before, "xid").outcome == "fail"
+
+
+# --- other lines ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("line", "subject", "expected"), [
+    (f"vfio-pci {A}: not ready 65535ms after bus reset; giving up", A, "fail"),
+    (f"vfio-pci {A}: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0037 address=0x7b657064 flags=0x0000]", A, "warn"),
+    (f"pci {A}: BAR 1 [mem size 0x800000000 64bit pref]: can't assign; no space", A, "fail"),
+    ("Out of memory: Killed process 4242 (qemu-system-x86) total-vm:68031232kB", "host", "fail"),
+    ("nvme nvme0: I/O 192 QID 5 timeout, aborting", BAD, "warn"),
+    ("nvme nvme7: I/O 192 QID 5 timeout, aborting", "host", "warn"),
+    ("vfio-pci 0000:99:00.0: enabling device (0000 -> 0002)", "host", "pass"),
+])  # fmt: skip
+def test_a_line_of_the_kernel_is_judged_for_the_device_that_it_names(line: str, subject: str, expected: str) -> None:
+    events = parse_events([(7200.0, line)])
+    drives = {"nvme": (Nvme(address=BAD, controller="nvme0"),)}
+    found = evidence(nvidia(), health=logged(*events), host=drives)
+    assert one(found, "kernel-log", subject).outcome == expected
+    part = evidence(nvidia(), health=logged(*events, events_since=9000.0), host=drives)
+    assert one(part, "kernel-log", subject).outcome == ("fail" if expected == "fail" else "unknown")
+
+
+def test_a_bar_that_has_an_address_now_is_no_fault() -> None:
+    events = parse_events([(0.5, f"pci {A}: BAR 1 [mem size 0x800000000 64bit pref]: can't assign; no space")])
+    placed = msgspec.structs.replace(function(A), bars=(Bar(index=1, size_bytes=1 << 35),))
+    found = evidence(nvidia(), health=logged(*events), host={"pci": (placed,)})
+    assert one(found, "kernel-log").outcome == "pass"
 
 
 def test_other_makers_log_no_xids() -> None:

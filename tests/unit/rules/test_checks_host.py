@@ -296,6 +296,11 @@ def test_pages_of_any_node_and_no_pages_at_all() -> None:
     assert outcome("hugepages", evidence(single(guests=(), numa_nodes=pools(0, 0))))[0] == "skip"
     assert outcome("hugepages", evidence(single(guests=None, numa_nodes=pools(0, 0))))[0] == "unknown"
     assert outcome("hugepages", evidence(single(guests=(), numa_nodes=(NumaNode(id=0),))))[0] == "unknown"
+    # harvester/harvester#8182: two of four nodes have no memory, and Linux before 6.1 shows no folder of pools there.
+    without = evidence(single(guests=(), numa_nodes=(*pools(0, 0), NumaNode(id=1, memory_bytes=0))))
+    assert [outcome(check, without)[0] for check in ("hugepages", "leftover-pages")] == ["skip", "skip"]
+    unread = evidence(single(guests=(), numa_nodes=(*pools(0, 0), NumaNode(id=1, memory_bytes=GIB))))
+    assert {result.outcome for result in judged("hugepages", unread).values()} == {"unknown"}
     for unsure in (
         guest(memory=None),
         msgspec.structs.replace(one, state=None),

@@ -189,10 +189,10 @@ def test_a_nic_without_a_link(complete: bool | None, vendor: str, expected: str)
         ({"numa_source": "bridge"}, {}, "pass"),
         ({"numa_node": 7}, {}, "fail"),
         ({"numa_node": None}, {}, "unknown"),
-        ({"numa_node": None}, {"hypervisor": True}, "unknown"),
+        ({"numa_node": None}, {"hypervisor": True}, "warn"),
         ({"numa_node": None}, {"numa_nodes": (NumaNode(id=0),), "cpus": ()}, "pass"),
         ({"numa_node": None}, {"numa_nodes": (NumaNode(id=0),)}, "unknown"),  # CPUs of node 1: its folder is lost
-        ({"numa_node": None}, {"numa_nodes": (NumaNode(id=0),), "hypervisor": True}, "unknown"),
+        ({"numa_node": None}, {"numa_nodes": (NumaNode(id=0),), "hypervisor": True}, "warn"),
         ({"numa_node": None}, {"numa_nodes": (NumaNode(id=0),), "hypervisor": None}, "unknown"),
         ({"numa_node": 1}, {"numa_nodes": ()}, "pass"),
     ],

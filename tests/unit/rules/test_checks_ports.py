@@ -529,7 +529,7 @@ def test_flapping(changes: dict[str, Any], downs: int | None, expected: str) -> 
         ("igb 0000:19:00.0 eno1: igb: eno1 NIC Link is Down", ["link-down"]),
         ("tg3 0000:19:00.0 eno1: Link is down", ["link-down"]),
         ("mlx5_core 0000:19:00.0 ens1f0np0: Link up", []),
-        ("pcieport 0000:19:00.0: pciehp: Slot(12): Link Down", []),  # a PCIe link
+        ("pcieport 0000:19:00.0: pciehp: Slot(12): Link Down", ["slot-event"]),  # a PCIe link
         ("systemd[1]: x 0000:19:00.0 eno1: Link down", []),
     ],
 )

@@ -1,7 +1,7 @@
 """Outcomes say what was written: every kind of setting, any of its changes taken, dropped or refused, forth and back.
 
 Whatever came of it, the outcome's word, `status` and the plan in force speak of the settings that are in force; and
-what hosttune did not change it neither calls drift nor takes back.
+what hosttune did not change it neither calls drift nor takes back. Marked tests, each of every kind, are a sweep.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from hosttune.transaction.steps import TODO, Prepared, Step, setting_of_record
 ANOTHER_BOOT = "22222222-0000-4000-8000-000000000000"
 MOST = 1  # fates of one kind of setting in a sample
 WRITTEN = ("done", "clamped", "ignored")
+of_every_kind = pytest.mark.sweep(most=60)
 
 
 @pytest.fixture(params=EXAMPLES)
@@ -74,6 +75,7 @@ def fates(name: str, count: int) -> list[tuple[int, str]]:
 # --- forth ---------------------------------------------------------------------------------------------------
 
 
+@of_every_kind
 @pytest.mark.parametrize("needed", [True, False])
 def test_an_outcome_says_what_was_written(lab: Lab, needed: bool) -> None:
     lab = replace(lab, example=replace(lab.example, needed=needed))
@@ -119,6 +121,7 @@ def check_again(lab: Lab, where: str) -> None:
     assert (code, result.changed, system.count) == (0, False, 0), (where, result.entries)
 
 
+@of_every_kind
 def test_what_was_dropped_is_not_ours(lab: Lab) -> None:
     """Somebody else sets what was written in vain: no drift, and no way back."""
     lab = replace(lab, example=replace(lab.example, needed=False))
@@ -144,6 +147,7 @@ def test_what_was_dropped_is_not_ours(lab: Lab) -> None:
     assert {record.target: live(lab, record) for record in ours} == theirs
 
 
+@of_every_kind
 def test_a_rehearsal_lists_the_writes_of_what_it_calls_planned(lab: Lab) -> None:
     lab.anew()
     example, site = lab.example, site_on(lab.root)
@@ -164,6 +168,7 @@ def test_a_rehearsal_lists_the_writes_of_what_it_calls_planned(lab: Lab) -> None
 # --- back ----------------------------------------------------------------------------------------------------
 
 
+@of_every_kind
 def test_a_way_back_says_what_is_still_in_force(lab: Lab) -> None:
     lab.anew()
     assert applying(lab.example)(site_on(lab.root))[1] == 0
@@ -193,6 +198,7 @@ def test_a_way_back_says_what_is_still_in_force(lab: Lab) -> None:
             assert list(back_at_original(lab)) == [], where
 
 
+@of_every_kind
 def test_what_a_reboot_has_undone_is_not_said_to_be_taken_back(lab: Lab) -> None:
     """A power cut: values that only run are back by themselves; files are taken back."""
     lab.anew()

@@ -1,4 +1,7 @@
-"""The content of a libvirt domain XML as frozen values, used by writer, proof, critic and discovery.
+"""A guest as libvirt has it or will have it: the content of its domain XML as one frozen value.
+
+The planner's result leads to it (`planned`), the template prints it, the reader reads it; adoption, linter and
+discovery use the same.
 
 None means that the XML does not have it. Sizes are bytes; CPU and node lists are in the kernel's list format, with
 libvirt's "^" exclusions resolved; PCI addresses are "0000:01:00.0", on the guest's side with libvirt's controller
@@ -9,11 +12,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 
 from hosttune.domain.arguments import named_nodes, passed_functions
 from hosttune.model.sysfs import NET
-from hosttune.model.values import CpuSet, Value, parse_cpus
+from hosttune.model.values import CpuSet, Value, parse_cpus, slot_of
 
+PORTS = ("pcie-root-port", "pcie-switch-downstream-port")
 _NO_DRIVE = r"/dev/(?:sr|cdrom|dvd|fd|shm/)"
 
 
@@ -179,8 +184,8 @@ class GuestCpu(Value, frozen=True, kw_only=True):
     features: tuple[tuple[str, str], ...] = ()  # (name, policy), as written
 
 
-class DomainFacts(Value, frozen=True, kw_only=True):
-    """A domain XML as facts. `balloon` None = libvirt adds a balloon.
+class Guest(Value, frozen=True, kw_only=True):
+    """A guest. `balloon` None = libvirt adds a balloon.
 
     `firmware` is "efi" or "bios" for x86 guests, None if their ROM is neither by its name.
     """
@@ -234,6 +239,11 @@ class DomainFacts(Value, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(filter(None, taken)))
 
     @property
+    def mdevs(self) -> tuple[str, ...]:
+        """Return the UUIDs of its mediated devices."""
+        return tuple(one.source for one in self.hostdevs if one.kind == "mdev" and one.source)
+
+    @property
     def host_paths(self) -> tuple[str, ...]:
         """Return the nodes (/dev/…) and interfaces (/sys/class/net/…) of the host by which it has a part of a device.
 
@@ -247,6 +257,13 @@ class DomainFacts(Value, frozen=True, kw_only=True):
         vdpa = [one.source for one in self.interfaces if one.type == "vdpa"]
         paths = (os.path.normpath(path) for path in (*disks, *links, *vdpa, *named_nodes(self.qemu_arguments)) if path)
         return tuple(dict.fromkeys(path for path in paths if not re.match(_NO_DRIVE, path)))
+
+    @property
+    def multifunction(self) -> frozenset[str]:
+        """Return the guest addresses with function 0 in slots that have other functions, too: the XML must say so."""
+        places = {one.address for one in self.controllers} | {one.guest_address for one in self.hostdevs}
+        slots = Counter(slot_of(place) for place in places if place)
+        return frozenset(place for place in places if place and place[-1] == "0" and slots[slot_of(place)] > 1)
 
     @property
     def pins(self) -> dict[int, CpuSet]:

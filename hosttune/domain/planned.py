@@ -1,0 +1,268 @@
+"""What libvirt will have of a planned guest. All that the plan itself does not name is decided here, and nowhere else.
+
+The template prints this value, and the writer compares it with what it reads back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hosttune.domain import elements
+from hosttune.domain.guest import (
+    PORTS,
+    AddressWidth,
+    Controller,
+    CpuTopology,
+    Disk,
+    Guest,
+    GuestCell,
+    GuestCpu,
+    HostDevice,
+    Interface,
+    Memnode,
+    MemoryBacking,
+    Numatune,
+    Pages,
+    Pin,
+    VirtualIommu,
+)
+from hosttune.model.plan import Device, PciController, PlannedGuest
+from hosttune.model.values import CpuSet, parse_cpus
+
+AGENT_CHANNEL = "org.qemu.guest_agent.0"  # the QEMU guest agent's channel to the host (formatdomain, channel)
+RANDOM_SOURCE = "/dev/urandom"  # libvirt's own default (formatdomain, rng)
+# A choice of hosttune, not a limit: a tap device takes 256 (Linux include/linux/if_tap.h, MAX_TAP_QUEUES), and
+# KubeVirt gives one per vCPU. Each pair costs a vhost thread's work and 64 KiB on the host, and interrupts in guests.
+MOST_QUEUES = 8
+NO_DMA_TRANSLATION = ("-global", "intel-iommu.dma-translation=off")  # QEMU 7.2: -device intel-iommu,help
+_KVM_HINTS = (elements.HINT_DEDICATED, elements.POLL_CONTROL)
+_AMD = ("AuthenticAMD", "HygonGenuine")
+
+
+def guest_of(planned: PlannedGuest) -> Guest:
+    """Return a planned guest as libvirt will have it. Raises ValueError for an invalid list of CPUs."""
+    kvm = planned.accelerator == "kvm"
+    memory_bytes = sum(cell.memory_bytes for cell in planned.cells)
+    boot, eim = planned.boot, planned.iommu_eim
+    hints = tuple(hint for hint in _KVM_HINTS if kvm and hint in planned.elements)
+    efi = planned.firmware == "efi"
+    iommu = _iommu(planned) if eim else None
+    return Guest(
+        type="kvm" if kvm else "qemu",
+        name=planned.name,
+        uuid=planned.uuid.lower() if planned.uuid else None,
+        arch="x86_64",
+        machine=planned.machine,
+        firmware=planned.firmware,
+        secure_boot=False if efi and elements.FIRMWARE_FEATURES in planned.elements else None,
+        kernel=boot.kernel if boot else None,
+        initrd=boot.initrd if boot else None,
+        cmdline=boot.cmdline if boot else None,
+        vcpus=len(planned.vcpu_pins),
+        vcpu_placement="static",
+        vcpu_pins=tuple(sorted((_pin(pin.vcpu, pin.cpus) for pin in planned.vcpu_pins), key=lambda pin: pin.id)),
+        emulator_cpus=_cpus(planned.emulator_cpus) or None,
+        iothreads=len(planned.iothread_cpus),
+        iothread_pins=tuple(_pin(number, cpus) for number, cpus in enumerate(planned.iothread_cpus, 1)),
+        memory_bytes=memory_bytes,
+        current_memory_bytes=memory_bytes,
+        backing=_backing(planned),
+        numatune=_numatune(planned),
+        cpu=_cpu(planned, kvm=kvm),
+        cells=tuple(
+            GuestCell(
+                id=cell.id,
+                vcpus=_cpus(cell.vcpus),
+                memory_bytes=cell.memory_bytes,
+                distances=tuple(enumerate(cell.distances)),
+            )
+            for cell in planned.cells
+        ),
+        features=("acpi", "apic", *(("kvm",) if hints else ()), *(("ioapic",) if eim else ())),
+        kvm_features=hints,
+        ioapic="qemu" if eim else None,
+        controllers=_controllers(planned),
+        hostdevs=tuple(map(_hostdev, planned.devices)),
+        disks=tuple(_disks(planned)),
+        interfaces=_interfaces(planned),
+        serial=True,
+        channels=(AGENT_CHANNEL,),
+        random=RANDOM_SOURCE,
+        # KVM disables AMD's interrupt virtualisation (AVIC) in a guest whose in-kernel PIT reinjects missed ticks,
+        # which is what "delay" asks for (Linux arch/x86/kvm/i8254.c, kvm_pit_set_reinject). Current guests do not use
+        # PIT ticks.
+        pit="discard" if kvm and planned.cpu_vendor in _AMD else "delay",
+        balloon="none",
+        iommu=iommu,
+        qemu_arguments=_arguments(planned, iommu),
+    )
+
+
+def _cpus(cpus: str) -> str:
+    return str(parse_cpus(cpus))
+
+
+def _pin(number: int, cpus: str) -> Pin:
+    return Pin(id=number, cpus=_cpus(cpus))
+
+
+def _backing(planned: PlannedGuest) -> MemoryBacking:
+    pages = Pages(size_bytes=planned.huge_page_bytes, cells=str(CpuSet(cell.id for cell in planned.cells)))
+    return MemoryBacking(
+        pages=(pages,) if planned.huge_page_bytes else None,
+        nosharepages=True,
+        allocation="immediate",
+        allocation_threads=planned.allocation_threads if elements.ALLOCATION_THREADS in planned.elements else None,
+    )
+
+
+def _numatune(planned: PlannedGuest) -> Numatune:
+    placed = (cell for cell in planned.cells if cell.host_nodes)
+    bound = tuple(Memnode(cell=cell.id, mode="strict", nodes=_cpus(cell.host_nodes)) for cell in placed)
+    if not bound:
+        return Numatune()
+    nodes = CpuSet(node for memnode in bound for node in parse_cpus(memnode.nodes))
+    return Numatune(mode="strict", nodes=str(nodes), memnodes=bound)
+
+
+def _cpu(planned: PlannedGuest, *, kvm: bool) -> GuestCpu:
+    """Return the host's own CPU with KVM, otherwise the maximum that QEMU can emulate.
+
+    Without topoext, AMD's CPUID does not describe threads, and QEMU's emulated maximum CPU is an AMD CPU.
+    """
+    levels = planned.topology
+    return GuestCpu(
+        mode="host-passthrough" if kvm else "maximum",
+        check="none",
+        migratable=False,
+        topology=None
+        if levels is None
+        else CpuTopology(
+            sockets=levels.sockets, dies=levels.dies, clusters=1, cores=levels.cores, threads=levels.threads
+        ),
+        cache="passthrough",
+        address_width=_address_width(planned, kvm=kvm),
+        features=(("topoext", "require"),) if not kvm or planned.cpu_vendor == "AuthenticAMD" else (),
+    )
+
+
+def _address_width(planned: PlannedGuest, *, kvm: bool) -> AddressWidth | None:
+    """Return the host's width, limited to what the IOMMU maps; a plain number without KVM."""
+    if elements.MAXPHYSADDR not in planned.elements:
+        return None
+    if not kvm:
+        bits = planned.physical_address_bits
+        return AddressWidth(mode="emulate", bits=bits) if bits else None
+    limit = planned.physical_address_limit_bits if elements.MAXPHYSADDR_LIMIT in planned.elements else None
+    return AddressWidth(mode="passthrough", limit=limit)
+
+
+def _controllers(planned: PlannedGuest) -> tuple[Controller, ...]:
+    fixed = _fixed_ports(planned)
+    return tuple(
+        Controller(
+            index=one.index,
+            model=one.model,
+            address=_place(one),
+            chassis=one.chassis,
+            port=one.port,
+            bus_nr=one.bus_nr,
+            node=one.node,
+            pcihole64_bytes=(planned.pci_hole64_bytes or None) if one.model == "pcie-root" else None,
+            hotplug=False if one.index in fixed else None,
+        )
+        for one in sorted(planned.controllers, key=lambda controller: controller.index)
+    )
+
+
+def _place(controller: PciController) -> str | None:
+    if controller.bus is None or controller.slot is None:
+        return None
+    return f"0000:{controller.bus:02x}:{controller.slot:02x}.{controller.function}"
+
+
+def _fixed_ports(planned: PlannedGuest) -> frozenset[int]:
+    """Return the indexes of ports that lead to a passed device: nothing is ever plugged into or out of them.
+
+    Firmware and kernel reserve memory and 4 KiB of the 64 KiB of I/O behind each port that supports hot plug (QEMU
+    docs/pcie.txt, 3; Linux admin-guide/kernel-parameters, pci=hpiosize); below an expander no port can support it.
+    """
+    if elements.PORT_HOTPLUG not in planned.elements:
+        return frozenset()
+    by_index = {controller.index: controller for controller in planned.controllers}
+    above: set[int] = set()
+    for device in planned.devices:
+        index: int | None = int(device.guest_address.split(":")[1], 16)
+        while index is not None and index not in above and index in by_index:
+            above.add(index)
+            index = by_index[index].bus
+    return frozenset(index for index in above if by_index[index].model in PORTS)
+
+
+def _hostdev(device: Device) -> HostDevice:
+    mediated = device.kind == "mdev"
+    return HostDevice(
+        kind="mdev" if mediated else "pci",
+        source=device.address,
+        managed=device.managed and not mediated,
+        guest_address=device.guest_address,
+        rom_bar=None if device.rom_bar or mediated else False,
+        driver=None if mediated else "vfio",
+        model="vfio-pci" if mediated else None,
+    )
+
+
+def _disks(planned: PlannedGuest) -> Iterator[Disk]:
+    if planned.disk:
+        yield Disk(
+            source=planned.disk, target="vda", bus="virtio", type="block" if is_node(planned.disk) else "file",
+            format="qcow2" if planned.disk.endswith(".qcow2") and not is_node(planned.disk) else "raw",
+            cache="none", io="native", iothread=1 if planned.iothread_cpus else None, boot_order=1, device="disk",
+        )  # fmt: skip
+    if planned.seed:
+        yield Disk(
+            source=planned.seed, target="sda", bus="sata", type="file", format="raw", device="cdrom", readonly=True
+        )
+
+
+def is_node(path: str) -> bool:
+    """Return whether the path of a disk is that of a device node, and not of a file."""
+    return path.startswith("/dev/")
+
+
+def _interfaces(planned: PlannedGuest) -> tuple[Interface, ...]:
+    """Return virtio NICs with a queue pair per vCPU, at most `MOST_QUEUES`; libvirt's default is one."""
+    queues = min(len(planned.vcpu_pins), MOST_QUEUES)
+    return tuple(
+        Interface(
+            type="bridge" if network.bridge else "network",
+            source=network.bridge or network.network,
+            model="virtio",
+            queues=queues if queues > 1 else None,
+        )
+        for network in planned.networks
+    )
+
+
+def _iommu(planned: PlannedGuest) -> VirtualIommu:
+    """Return the IOMMU device, which remaps interrupts only.
+
+    Extended interrupt mode needs interrupt remapping, which needs QEMU's own IOAPIC; VFIO needs caching mode.
+    """
+    translation = False if elements.DMA_TRANSLATION in planned.elements else None
+    return VirtualIommu(
+        model="intel", intremap=True, caching_mode=True, eim=True, iotlb=True, dma_translation=translation
+    )
+
+
+def _arguments(planned: PlannedGuest, iommu: VirtualIommu | None) -> tuple[str, ...]:
+    """Return the arguments to QEMU that libvirt has no element for."""
+    window = planned.ovmf_window_mib
+    return (
+        *(("-fw_cfg", f"name=opt/ovmf/X-PciMmio64Mb,string={window}") if window is not None else ()),
+        *(
+            NO_DMA_TRANSLATION
+            if iommu and iommu.dma_translation is None and elements.DMA_TRANSLATION_GLOBAL in planned.elements
+            else ()
+        ),
+    )

@@ -1,0 +1,144 @@
+"""Records of the kernel log that tell of a fault, one row each: their form, what they mean, and what to do.
+
+Discovery makes events of them, checks judge these, and the agent looks at the host again. Only makers' drivers have
+their own (`gpu`). Sources are files of Linux 6.12 unless said; older words are beside the newer ones.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+FULL = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+_OF = rf"[\w-]{{1,32}} (?P<address>{FULL}): "  # dev_err and its like: driver, device
+_IOMMU_OF = r"\[(?:0x)?(?P<address>[0-9a-f]{2}:(?:0x)?[0-9a-f]{2}\.[0-7])\]"
+_MLX5 = rf"mlx5_core (?P<address>{FULL}): [a-z0-9_]{{1,40}}:[0-9]{{1,5}}:(?:\(pid [0-9]{{1,10}}\):)? ?"
+_NVME = r"nvme nvme(?P<code>[0-9]{1,4}): "
+
+
+class KernelLine(NamedTuple):
+    """One form of record. `pattern`: from its start to the last word that is kept, with the groups address, code (a
+    controller's number), severity, count where it has them. `wanted`: what finds it in a journal, without groups.
+
+    `outcome`: of the check that judges it, fail or warn, with the event in words (`says`) and the `remedy`; "": another
+    check judges its kind. `begins`: how such a record begins: one that begins so and does not match is damaged.
+    """
+
+    kind: str
+    wanted: str
+    pattern: str
+    source: str
+    severity: str | None = None
+    begins: str = ""
+    outcome: str = ""
+    says: str = ""
+    remedy: str = ""
+
+
+_SEVERITY = r"(?P<severity>Correct(?:ed|able)|Uncorrect(?:ed|able) \((?:Non-Fatal|Fatal)\))"
+_ANY = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
+_POWER = "power-cycle the host (a reboot may not be enough); if it comes back, update the firmware of device and board"
+_SEAT = "if nobody pulled or powered it off: reseat the device, its riser or cables, and check its power"
+_LOOKED = (
+    # Judged by checks of their own.
+    KernelLine("aer", "AER: |PCIe Bus Error",
+               rf"(?i:\S{{1,64}} (?P<address>{_ANY}): (?:AER: )?PCIe Bus Error: severity={_SEVERITY})",
+               "drivers/pci/pcie/aer.c; Linux 6.10 changed its words",
+               begins=r"\S{1,40} [0-9a-fA-F:.]{7,16}: (?:AER: )?PCIe Bus Error: "),
+    KernelLine("link-down", "[Ll]ink (is )?[Dd]own",
+               rf"(?i:[\w-]{{1,32}} (?P<address>{_ANY}) [\w.-]{{1,16}}: (?:igb: [\w.-]{{1,16}} )?(?:NIC )?"
+               r"Link (?:is )?down\b)",
+               "netdev_info of network drivers: mlx5 (Link down), ixgbe, i40e, ice, igb (NIC Link is Down)"),
+    KernelLine("dpc", "DPC: containment", rf"pcieport (?P<address>{_ANY}): (?:pciehp: )?DPC: containment event",
+               "drivers/pci/pcie/dpc.c", severity="fatal"),
+    KernelLine("mce", "mce: ", r"mce: \[Hardware Error\]: (?:CPU|Machine check)", "arch/x86/kernel/cpu/mce/core.c",
+               severity="nonfatal"),
+    KernelLine("mce", r"\[Hardware Error\]",
+               r"\{[0-9]+\}\[Hardware Error\]: *event severity: (?P<severity>fatal|recoverable|corrected)",
+               "drivers/firmware/efi/cper.c", begins=r"\{[0-9]{1,9}\}\[Hardware Error\]: *event severity: (?!info\b)"),
+    KernelLine("edac-mc", "EDAC (MC|DEVICE)[0-9]", r"EDAC MC(?P<code>[0-9]{1,4}): Giving out device ",
+               "drivers/edac/edac_mc.c"),
+    KernelLine("edac", "EDAC (MC|DEVICE)[0-9]",
+               r"EDAC (?:MC|DEVICE)(?P<code>[0-9]{1,4}): (?:(?P<count>[0-9]{1,9}) )?(?P<severity>[CU]E)\b",
+               "drivers/edac/{edac_mc,edac_device}.c", begins=r"EDAC (?:MC|DEVICE)[0-9]{1,4}: [0-9]"),
+)  # fmt: skip
+_JUDGED = (
+    KernelLine("reset-failed", "; giving up", rf"{_OF}not ready [0-9]{{1,7}}ms after [\w -]{{1,32}}; giving up",
+               "drivers/pci/pci.c, pci_dev_wait", outcome="fail",
+               says="does not answer after a reset", remedy=_POWER),
+    KernelLine("reset-failed", "device inaccessible",
+               rf"{_OF}Unable to change power state from [\w-]{{1,8}} to D0, device inaccessible",
+               "drivers/pci/pci.c, pci_power_up", outcome="fail",
+               says="cannot be woken", remedy=_POWER),
+    KernelLine("bar-unassigned", "no space", rf"{_OF}BAR [0-5](?: \[mem [^\]]{{1,64}}\]: can't assign; no space|"
+               r": no space for \[mem )", "drivers/pci/setup-res.c, pci_assign_resource; before 6.9: no space for",
+               outcome="fail", says="a BAR found no address",
+               remedy="enable Above 4G Decoding and Resizable BAR in the firmware, or boot with pci=realloc"),
+    KernelLine("bar-busy", "can't reserve", rf"vfio-pci (?P<address>{FULL}): BAR [0-6]: can't reserve \[",
+               "drivers/pci/pci.c, __pci_request_region", outcome="fail",
+               says="something else holds a BAR that VFIO needs",
+               remedy="see what holds it in /proc/iomem; a console of the firmware (BOOTFB, simple-framebuffer) goes"
+               " with initcall_blacklist=sysfb_init, or by making another GPU the boot display"),
+    KernelLine("iommu-refused", "platform RMRR requirement|1:1 IOMMU mapping",
+               rf"{_OF}(?:DMAR: )?(?:Device is ineligible for IOMMU domain attach due to platform RMRR requirement|"
+               r"Firmware has requested this device have a 1:1 IOMMU mapping, rejecting)",
+               "drivers/iommu/intel/iommu.c; drivers/iommu/iommu.c, iommu_create_device_direct_mappings",
+               outcome="fail", says="the IOMMU refused it to a guest: the firmware keeps memory for it",
+               remedy="switch off in the firmware what uses the device (shared memory of the BMC, option ROM), update"
+               " it, or use the device on the host"),
+    KernelLine("iommu-fault", "Request device ",
+               rf"DMAR: \[(?:DMA (?:Read|Write)(?: NO_PASID| PASID 0x[0-9a-f]{{1,8}})?|INTR-REMAP)\] Request device "
+               rf"{_IOMMU_OF}", "drivers/iommu/intel/dmar.c, dmar_fault_do_one", outcome="warn",
+               says="its memory access or interrupt was refused by the IOMMU",
+               remedy="of a passed device: its guest's driver used memory that it does not have (look in the guest);"
+               " of one of the host: update its driver and firmware"),
+    KernelLine("iommu-fault", "IO_PAGE_FAULT", rf"(?:{_OF})?AMD-Vi: Event logged \[IO_PAGE_FAULT domain=",
+               "drivers/iommu/amd/iommu.c, amd_iommu_report_page_fault", outcome="warn"),
+    KernelLine("iommu-fault", "IO_PAGE_FAULT",
+               rf"AMD-Vi: Event logged \[IO_PAGE_FAULT device=(?P<address>{_ANY}) ", "the same", outcome="warn"),
+    KernelLine("nic-health", "device's health compromised|Fatal error [0-9]+ detected",
+               rf"{_MLX5}(?:device's health compromised - reached miss count|Fatal error [0-9]{{1,5}} detected)",
+               "drivers/net/ethernet/mellanox/mlx5/core/health.c, poll_health", outcome="fail",
+               says="its firmware stopped answering",
+               remedy="reset the NIC (mlxfwreset -d ADDRESS reset) or power-cycle the host; update its firmware if it"
+               " comes back"),
+    KernelLine("nic-issue", "Health issue observed",
+               rf"{_MLX5}Health issue observed, [^,\n]{{1,80}}, severity\([0-4]\)",
+               "drivers/net/ethernet/mellanox/mlx5/core/health.c, print_health_info", outcome="warn",
+               says="its firmware reports an issue",
+               remedy="read the lines below it in dmesg; update the NIC's firmware"),
+    KernelLine("nvme-dead", "after probe failure|after reset failure|Device not ready; aborting",
+               rf"{_NVME}(?:Removing after probe failure|Disabling device after reset failure|"
+               r"Device not ready; aborting (?:reset|initialisation))",
+               "drivers/nvme/host/{core,pci}.c; Linux 6.2 changed Removing to Disabling", outcome="fail",
+               says="the drive stopped answering and was given up",
+               remedy="power-cycle the host; if it comes back, replace the drive"),
+    KernelLine("nvme-timeout", "timeout, (aborting|(reset|disable) controller)|controller is down; will reset",
+               rf"{_NVME}(?:I/O (?:tag )?[0-9]{{1,6}} [^\n]{{0,90}}?timeout, (?:aborting|reset|disable)|"
+               r"controller is down; will reset)", "drivers/nvme/host/pci.c, nvme_timeout", outcome="warn",
+               says="the drive timed out", remedy="nvme smart-log /dev/nvmeN; update the drive's firmware, or boot with"
+               " nvme_core.default_ps_max_latency_us=0 if it fails when it wakes"),
+    KernelLine("slot-event", r"pciehp: Slot\(",
+               rf"pcieport (?P<address>{FULL}): pciehp: Slot\([^)\n]{{1,20}}\): "
+               r"(?:Link Down|Card not present|Power fault)",
+               "drivers/pci/hotplug/{pciehp_ctrl,pciehp_hpc}.c", outcome="warn",
+               says="the slot below it lost its device or its power", remedy=_SEAT),
+    KernelLine("cpu-stall", "soft lockup|hard LOCKUP|INFO: rcu_",
+               r"(?:NMI )?(?:watchdog: )?(?:BUG: soft lockup - CPU#[0-9]{1,5} stuck for [0-9]{1,7}s!|"
+               r"(?:CPU[0-9]{1,5}: )?Watchdog detected hard LOCKUP on cpu [0-9]{1,5})|"
+               r"(?:rcu: )?INFO: rcu_[a-z]{1,16} (?:self-detected stall on CPU|"
+               r"detected (?:expedited )?stalls on CPUs/tasks)",
+               "kernel/watchdog.c, kernel/rcu/tree_stall.h", outcome="warn", says="a CPU did nothing else for seconds",
+               remedy="read the stack below it in dmesg; keep host tasks off the CPUs of guests; update the kernel"),
+    KernelLine("oom-guest", "Killed process", r"(?:Memory cgroup o|O)ut of memory: Killed process [0-9]{1,10} \(qemu",
+               "mm/oom_kill.c, __oom_kill_process", outcome="fail", says="the kernel killed a QEMU: memory ran out",
+               remedy="plan again with a larger reserve (reserve: {memory_per_node: SIZE}), or with smaller guests"),
+    KernelLine("oom", "Out of memory", r"Out of memory: Killed process [0-9]{1,10} ",
+               "mm/oom_kill.c, __oom_kill_process", outcome="warn", says="the kernel killed a process: memory ran out",
+               remedy="see which one in dmesg; plan again with a larger reserve (reserve: {memory_per_node: SIZE})"),
+    KernelLine("cpu-hot", "above threshold, cpu clock",
+               r"(?:mce: )?CPU[0-9]{1,5}: (?:Core|Package) temperature (?:is )?above threshold, "
+               r"cpu clock (?:is )?throttled",
+               "therm_throt.c of drivers/thermal", outcome="warn", says="a CPU was too hot and ran slower",
+               remedy="check fans, air flow, heat sinks and the power profile of the BMC"),
+)  # fmt: skip
+LINES = (*_LOOKED, *_JUDGED)
