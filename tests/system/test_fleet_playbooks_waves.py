@@ -357,11 +357,6 @@ def test_the_default_waves_and_nothing_is_rebooted_or_drained_in_check_mode(tmp_
     assert {name for host in fleet.hosts for name in fleet.records(host)} == {"before.check", "apply.check"}
 
 
-def besides_looks(root: Root) -> dict[str, Any]:
-    """Everything but the state directory, in which the validation before keeps its looks at GPUs."""
-    return {name: held for name, held in root.tree().items() if name.partition("/")[0] != "var"}
-
-
 def test_the_gate_says_what_stops_a_host_that_was_bad_before(pristine: Path, tmp_path: Path) -> None:
     """Three were bad before. Of `worsened` a link trained low since: no fault of hosttune's, and a reason to stop."""
     link = "sys/bus/pci/devices/0000:56:00.0/current_link_width"
@@ -375,7 +370,7 @@ def test_the_gate_says_what_stops_a_host_that_was_bad_before(pristine: Path, tmp
         breaks = instead(tmp_path / "breaks", apply=f"rm {width}; echo 8 > {width}\n{says(DONE)}")
         fleet.hosts["worsened"].update(hosttune_gate="worse", hosttune_command=breaks)
         fleet.hosts["version"]["hosttune_intent"] = {"version": 2, "guests": []}
-        before = besides_looks(Root(fleet.root("version")))
+        before = Root(fleet.root("version")).tree()
         # By what discovery itself says of a guest that libvirt does not know: the two must not drift apart.
         Root(fleet.root("stray")).put(".hosttune/commands/qemu-processes", "4321 stray\n")
         (tmp_path / "stray").mkdir()
@@ -385,7 +380,7 @@ def test_the_gate_says_what_stops_a_host_that_was_bad_before(pristine: Path, tmp
         )
         more = Fleet(tmp_path, {**fleet.hosts, "behind": {"hosttune_command": answering(tmp_path)}}, fleet.variables)
         played = more.play("apply", code=2, waves=[len(fleet.hosts), "100%"])
-        assert besides_looks(Root(fleet.root("version"))) == before
+        assert Root(fleet.root("version")).tree() == before
     assert shut_by(played) == {"either", "verdict", "worsened", "version", "stray"}
     assert more.records("behind") == set()
     assert more.outcomes("apply") == {
