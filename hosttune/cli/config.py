@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hosttune.cli.output import detail
 from hosttune.errors import BadInput
+
+if TYPE_CHECKING:
+    from hosttune.model.validation import Acceptance
 
 PLACE = "/etc/hosttune/config.toml"
 VARIABLE = "HOSTTUNE_CONFIG"  # another file; empty: none
@@ -25,6 +28,7 @@ TABLES: Mapping[str, Mapping[str, type]] = {
 # With one of these `plan` does not read the file: a captured host, an intent and existing XML give the same result on
 # every machine.
 ELSEWHERE = ("--root", "--host", "-f", "--file", "--check-xml", "--adopt", "--adopt-all", "--xml", "-h", "--help")
+ACCEPT = "accept"  # a list beside the tables: results that somebody answers for
 ASKING = ("discover", "plan", "validate", "handover")  # verbs of a fleet with a default inventory: they change no host
 
 
@@ -60,6 +64,7 @@ def read(path: str, *, needed: bool) -> dict[str, dict[str, Any]]:
             return {}
         raise BadInput("no such file", where=f"{VARIABLE}={path}", hint="correct the variable, or unset it")
     found = plain_toml(data, where=path, hint="correct it, or move the file away")
+    found.pop(ACCEPT, None)  # of `accepted`
     for table, values in found.items():
         known(table, TABLES, path)
         if not isinstance(values, dict):
@@ -75,6 +80,18 @@ def read(path: str, *, needed: bool) -> dict[str, dict[str, Any]]:
                 words = {str: "a text", int: "a whole number", list: "a list of texts"}[kind]
                 raise BadInput(f"{value!r} is not {words}", where=place, hint=f"give {words}")
     return found
+
+
+def accepted() -> tuple[Acceptance, ...]:
+    """Return the results that the file accepts on this machine. Raises BadInput."""
+    from hosttune.journal.state import load_trusted
+    from hosttune.model.jsontext import plain_toml
+    from hosttune.validating.accepting import declared
+
+    path = os.environ.get(VARIABLE, PLACE)
+    data = load_trusted(path, what="a configuration file (TOML)", size="configuration") if path else None
+    rows = plain_toml(data, where=path, hint="correct it, or move the file away").get(ACCEPT) if data else None
+    return declared(rows, f"{path}: {ACCEPT}") if rows is not None else ()
 
 
 def known(name: str, names: Iterable[str], where: str) -> None:

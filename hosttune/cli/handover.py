@@ -137,7 +137,7 @@ def _validating(site: Site) -> Callable[[int], Validation]:
     """Return the function that validates the host at a level."""
     from hosttune.validating import Request, validate
 
-    return lambda level: validate(site.system, Request(level=level)).validation
+    return lambda level: validate(site.system, Request(level=level, accepting=False)).validation
 
 
 def _asking(yes: bool) -> Callable[[Sequence[str]], bool]:
@@ -195,7 +195,7 @@ def inside(order: str) -> None:
     system = open_system(None)
 
     def validated(level: int) -> Validation:
-        return validate(system, Request(level=level, guest=True, keep=False)).validation
+        return validate(system, Request(level=level, guest=True, accepting=False, keep=False)).validation
 
     asked = Order.from_json(load(order, what="an order of a hand-over"), where=order)
     emit(answer_of(system, asked, validated).to_line().rstrip("\n"))

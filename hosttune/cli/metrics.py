@@ -31,7 +31,7 @@ def metrics(root: str | None, document: str | None, guest: bool, expect: str | N
     hosttune metrics
     hosttune metrics --textfile /var/lib/prometheus/node-exporter/hosttune.prom
     """
-    from hosttune.cli.validate import metrics_of, read_expectation
+    from hosttune.cli.validate import accepted_of, metrics_of, read_expectation
     from hosttune.machine.archive import open_system
     from hosttune.metrics import check_textfile, write_textfile
     from hosttune.validating import Request, validate
@@ -42,7 +42,8 @@ def metrics(root: str | None, document: str | None, guest: bool, expect: str | N
         refuse_captured(place, root or document)
         check_textfile(textfile)  # before anything is read
     begun = time.time()
-    found = validate(place, Request(guest=guest, expect=expected, keep=False), tell=tell)
+    request = Request(guest=guest, expect=expected, accepted=accepted_of(root or document), keep=False)
+    found = validate(place, request, tell=tell)
     text = metrics_of(found, "metrics", begun, 0)
     if textfile is None:
         emit(text)

@@ -14,7 +14,7 @@ from hosttune.errors import BadInput
 
 if TYPE_CHECKING:
     from hosttune.model.diagnosis import Diagnosis
-    from hosttune.model.validation import Validation
+    from hosttune.model.validation import Acceptance, Validation
     from hosttune.report.blocks import Report
     from hosttune.rules.checks.expected import Expectation
     from hosttune.validating import Validated
@@ -45,9 +45,11 @@ GATES = ("verdict", "worse", "either")
     help="What must be here: a host document, plan, validation, or fabric.roce of an intent.",
 )
 @click.option("--forget", multiple=True, metavar="BDF", help="Stop expecting this device (repeatable; needs --why).")
-@click.option(
-    "--why", metavar="TEXT", help="Why the devices of --forget are gone; recorded with your name and the time."
-)
+@click.option("--accept", multiple=True, metavar="CHECK[:SUBJECT]", help="Answer for this unknown or warning, so that"
+              " it does not move the verdict (repeatable; needs --why and --until).")  # fmt: skip
+@click.option("--why", metavar="TEXT", help="The reason of --forget or --accept; recorded with your name and the time.")
+@click.option("--until", metavar="DATE", help="The last day of --accept, as 2026-12-31.")
+@click.option("--accepted", metavar="FILE", hidden=True)  # a fleet's, as JSON: hosttune_accept
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True, help="What to print.")
 @click.pass_context
 def validate(
@@ -72,6 +74,7 @@ def validate(
     hosttune validate --level 1 -o html > report.html
     hosttune validate --against before.json
     hosttune validate --forget 0000:18:00.0 --why "sent back, RMA 4711"
+    hosttune validate --accept numa-affinity --why "cloud VM without nodes" --until 2027-03-31
     """
     if listing:
         list_checks(guest, output)
@@ -83,11 +86,13 @@ def validate(
     from hosttune.validating import validate as check
 
     request = Request(
-        level=level, guest=guest, forget=asked["forget"], why=asked["why"],
-        duration=asked["duration"], scratch=asked["scratch"], peers=asked["peers"],
+        level=level, guest=guest, forget=asked["forget"], why=asked["why"], accept=asked["accept"],
+        until=asked["until"], duration=asked["duration"], scratch=asked["scratch"], peers=asked["peers"],
     )  # fmt: skip
     check_request(request, captured=root is not None or document is not None)  # before any file is read
-    request = replace(request, **files_of(against, gate, asked))
+    request = replace(
+        request, **files_of(against, gate, asked), accepted=accepted_of(root or document, asked["accepted"])
+    )
     begun = time.time()
     found = check(read_document(root, document) or open_system(root), request, say=progress(), tell=tell)
     code = exit_code(found.validation, gate or "verdict", request.against)
@@ -105,6 +110,23 @@ def files_of(against: str | None, gate: str | None, asked: dict[str, Any]) -> di
         raise BadInput(f"--gate {gate} without --against", where="--gate", hint="name the validation to compare with")
     before = read_validation(against) if against is not None else None
     return {"against": before, "floors": read_fleet(asked["fleet"]), "expect": read_expectation(asked["expect"])}
+
+
+def accepted_of(elsewhere: str | None, path: str | None = None) -> tuple[Acceptance, ...]:
+    """Return what the configuration file of this machine and that of a fleet (`path`) accept. Raises BadInput.
+
+    `elsewhere`: the captured host, which gives the same result on every machine.
+    """
+    from hosttune.cli import config
+    from hosttune.journal.state import load
+    from hosttune.model.jsontext import plain_json
+    from hosttune.validating.accepting import declared
+
+    found = () if elsewhere is not None else config.accepted()
+    if path is None:
+        return found
+    rows = plain_json(load(path, what="a list of acceptances"), where="hosttune_accept", hint="write a list")
+    return (*found, *declared(rows, "hosttune_accept"))
 
 
 def read_expectation(path: str | None) -> Expectation | None:

@@ -40,6 +40,7 @@ def watch(root: str | None, document: str | None, textfile: str | None, interval
     hosttune watch --textfile /var/lib/prometheus/node-exporter/hosttune.prom
     hosttune watch --textfile /var/lib/prometheus/node-exporter/hosttune.prom --keep
     """
+    from hosttune.cli.validate import accepted_of
     from hosttune.machine.archive import open_system
     from hosttune.transaction.site import site_of
     from hosttune.watch.agent import Agent
@@ -52,7 +53,7 @@ def watch(root: str | None, document: str | None, textfile: str | None, interval
     live = system is not None and not system.captured
     with only_one(site):
         agent = Agent(
-            looker=Looker(root, host),
+            looker=Looker(root, host, accepted=accepted_of(root or document)),
             textfile=textfile or "",
             interval=interval,
             openers=openers(live, root, host),

@@ -65,6 +65,7 @@ READERS: tuple[FactReader, ...] = (
     FactReader("roce", "roce", "read_roce"),
     FactReader("tuned_verified", "tuned", "read_tuned_verified"),
     FactReader("kernel_lines", "health", "knows_kernel_lines", since=1),
+    FactReader("security", "security", "read_security", since=2),
 )
 FACTS = max(fact.since for fact in READERS)  # what a capture of today holds
 _UNITS = tuple(
@@ -94,6 +95,8 @@ _ABSENT = (
     "/sys/module/vfio_iommu_type1/parameters/disable_hugepages",
     "/sys/module/vfio_pci/parameters/disable_denylist",
     "/sys/module/vfio_pci/parameters/nointxmask",
+    sysfs.VULNERABILITIES,
+    sysfs.CLOCKSOURCE,
     LIBVIRT_ANSWER,
     PLACE,
     ACTIVE,

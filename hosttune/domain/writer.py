@@ -62,7 +62,7 @@ def _template() -> Template:
 
 
 def print_guest(guest: Guest, printed_notes: Mapping[str, Any] | None = None) -> str:
-    """Return a guest as domain XML, with notes in comments if there are any."""
+    """Return a guest as domain XML, without what hosttune never writes, and with notes in comments if there are any."""
     return _template().render(guest=guest, kib=_kib, notes=printed_notes)
 
 
@@ -80,7 +80,9 @@ def _notes(plan: Plan, guest: PlannedGuest) -> dict[str, Any]:
     }
 
 
-def _kib(size_bytes: int) -> int:
+def _kib(size_bytes: int | None) -> int | None:
+    if size_bytes is None:
+        return None
     if size_bytes % 1024:
         what = f"{size_bytes} bytes are not whole KiB"
         raise BadInput(what, where="plan: sizes of a guest", hint="give whole pages of memory")

@@ -31,6 +31,7 @@ from hosttune.model.fleet import Answer, FleetReport, HandedLine, HostLine, Wave
 from hosttune.model.jsontext import typed_json
 from hosttune.model.listing import some
 from hosttune.model.validation import (
+    ACCEPTED,
     OUTCOMES,
     VALIDATION_SCHEMA,
     CheckResult,
@@ -237,7 +238,7 @@ def _line(
     held = () if asked.declared is None or seen.validation is None else of_validation(asked.declared, seen.validation)
     own = (*results_of(handed, course), *seen.planned, *monitored, *held, *made)
     results = (*_results_of_answers(seen, made, asked), *own)
-    notable = [one for one in worst_first(results) if one.outcome not in ("pass", "skip")]
+    notable = [one for one in worst_first(results) if one.standing not in (ACCEPTED, "pass", "skip")]
     worse = (seen.validation.worse or ()) if seen.validation is not None else ()
     hardware = machine.hardware if machine is not None else Hardware({})
     return HostLine(
@@ -252,7 +253,7 @@ def _line(
         groups=tuple(asked.groups.get(host, ())),
         answers=tuple(_told(answer, asked) for answer in seen.answers),
         checks=_checks(results, shared),
-        counts={outcome: sum(one.outcome == outcome for one in results) for outcome in OUTCOMES},
+        counts=_counts(results),
         told=tuple(_kept(one, shared) for one in notable[:MOST_TOLD]),
         untold=max(0, len(notable) - MOST_TOLD),
         worse=tuple(_cut(line) for line in worse[:MOST_TOLD]),
@@ -377,12 +378,19 @@ def _worst(verdicts: Iterable[Verdict]) -> Verdict:
     return min(verdicts, key=severity)
 
 
+def _counts(results: Sequence[CheckResult]) -> dict[str, int]:
+    """Return the number of results of each outcome, and apart from these of those that are accepted, if any."""
+    found = {outcome: sum(one.standing == outcome for one in results) for outcome in (*OUTCOMES, ACCEPTED)}
+    return found if found[ACCEPTED] else {outcome: found[outcome] for outcome in OUTCOMES}
+
+
 def _checks(results: Iterable[CheckResult], shared: dict[str, str]) -> dict[str, CheckOutcome]:
     found: dict[str, CheckOutcome] = {}
     for one in results:
         name = shared.setdefault(one.check, one.check)
-        if name not in found or severity(one.outcome) < severity(found[name]):
-            found[name] = one.outcome
+        outcome: CheckOutcome = "pass" if one.standing == ACCEPTED else one.outcome
+        if name not in found or severity(outcome) < severity(found[name]):
+            found[name] = outcome
     return found
 
 

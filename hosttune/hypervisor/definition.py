@@ -14,7 +14,8 @@ from hosttune.domain.guest import Guest
 from hosttune.domain.planned import AGENT_CHANNEL, NO_DMA_TRANSLATION, RANDOM_SOURCE
 from hosttune.domain.reader import read_domain
 from hosttune.domain.update import differences, updated
-from hosttune.domain.xml import QEMU, parse
+from hosttune.domain.writer import print_guest
+from hosttune.domain.xml import parse
 from hosttune.errors import BadInput, CommandFailed, WriteFailed
 from hosttune.hypervisor.connection import (
     CHANGE_SECONDS,
@@ -30,42 +31,6 @@ from hosttune.model.intent import is_guest_name
 from hosttune.settings.explains import Explains
 from hosttune.settings.setting import FILE, GUEST_STAGE, EditedInPlace, Setting, refuse
 
-# The elements that hosttune's domain XML can have, by parent. None of them names a program to run, a hook or a log
-# file.
-_CHILDREN = {
-    parent: frozenset(children.split())
-    for parent, children in {
-        "domain": "name uuid memory currentMemory memoryBacking vcpu iothreads cputune numatune os features cpu clock"
-        f" on_poweroff on_reboot on_crash pm devices {QEMU}commandline",
-        "memoryBacking": "hugepages nosharepages allocation",
-        "hugepages": "page",
-        "cputune": "vcpupin emulatorpin iothreadpin",
-        "numatune": "memory memnode",
-        "os": "type firmware kernel initrd cmdline",
-        "firmware": "feature",
-        "features": "acpi apic kvm ioapic",
-        "kvm": "hint-dedicated poll-control",
-        "cpu": "topology cache maxphysaddr feature numa",
-        "numa": "cell",
-        "cell": "distances",
-        "distances": "sibling",
-        "clock": "timer",
-        "pm": "suspend-to-mem suspend-to-disk",
-        "devices": "disk controller interface serial console channel hostdev memballoon rng iommu",
-        "disk": "driver source target boot readonly",
-        "controller": "pcihole64 target address",
-        "interface": "source model driver",
-        "serial": "target",
-        "console": "target",
-        "channel": "target",
-        "rng": "backend",
-        "hostdev": "driver source rom address",
-        "source": "address",
-        "target": "node",
-        "iommu": "driver",
-        f"{QEMU}commandline": f"{QEMU}arg",
-    }.items()
-}
 _TYPES = {
     "domain": ("kvm", "qemu"),
     "disk": ("file", "block"),
@@ -136,7 +101,7 @@ class PlannedDefinition(GuestDefinition, EditedInPlace):
         """See Setting. XML that hosttune does not write is refused, because a plan may come from anywhere."""
         if value is None:
             return
-        strange = _strange(value, self.facts_of(value).qemu_arguments)
+        strange = _strange(value, self.facts_of(value))
         if strange:
             raise refuse(self.kind, self.target, f"the XML holds {strange}", "plan again: hosttune writes no such XML")
 
@@ -175,7 +140,7 @@ class PlannedDefinition(GuestDefinition, EditedInPlace):
         edits = old is not None and read_domain(value).uuid != read_domain(old).uuid
         xml = self.edited(None, read_definition(system, self.target, secure=True), value)[0] if edits else value
         # What libvirt itself has printed can fail its own schema: then the original could not be put back.
-        ours = _strange(value, read_domain(value).qemu_arguments) is None
+        ours = _strange(value, read_domain(value)) is None
         system.tell(DEFINITION + self.target, xml, lambda: define(system, xml, validate=ours))
         if kept:
             drop(system, self.target, value)
@@ -192,12 +157,17 @@ def named(kind: str, target: str) -> str:
     return target
 
 
-def _strange(xml: str, arguments: tuple[str, ...]) -> str | None:
-    """Return what the XML contains that hosttune never writes, in a few words; None for nothing."""
+def _strange(xml: str, guest: Guest) -> str | None:
+    """Return what the XML of a guest contains that hosttune never writes, in a few words; None for nothing.
+
+    An element is strange if it is not there when the guest is written again. So none names a program to run, a hook or
+    a log file.
+    """
+    written = {(element.tag, child.tag) for element in parse(print_guest(guest)).iter() for child in element}
     for element in parse(xml).iter():
         tag = str(element.tag)
         for child in element:
-            if child.tag not in _CHILDREN.get(tag, ()):
+            if (tag, child.tag) not in written:
                 return f"a <{child.tag}> in <{tag}>"
         if tag in _TYPES and element.get("type") not in _TYPES[tag]:
             return f"a <{tag}> of type {element.get('type')!r}"
@@ -205,6 +175,7 @@ def _strange(xml: str, arguments: tuple[str, ...]) -> str | None:
             return f"random numbers from {(element.text or element.get('model') or 'elsewhere').strip()[:80]!r}"
         if tag == "channel" and [target.get("name") for target in element.iterfind("target")] != [AGENT_CHANNEL]:
             return f"a <channel> other than {AGENT_CHANNEL}"
+    arguments = guest.qemu_arguments
     pairs = list(zip(arguments[::2], arguments[1::2], strict=False))
     ours = all(pair == NO_DMA_TRANSLATION or (pair[0] == "-fw_cfg" and WINDOW.fullmatch(pair[1])) for pair in pairs)
     if not ours or len(arguments) % 2 or len({option for option, _ in pairs}) < len(pairs):

@@ -37,6 +37,7 @@ MODES: Mapping[str, int] = {
     "/plan.json": 0o600,
     "/after-stop": 0o600,
     "/forgotten.json": 0o644,
+    "/accepted.json": 0o644,
     f"/{KEPT_GPUS}": 0o600,
     f"/{MADE_FOLDERS}/": 0o755,
     f"/{MADE_FOLDERS}/NAME": 0o644,

@@ -73,6 +73,9 @@ def _compute_mode(gpu: Gpu, value: Any) -> Found:
 def _ecc(gpu: Gpu, value: Any) -> Found:
     """Compare the ECC mode, also if only the pending mode differs: the current mode lasts only until the reboot."""
     mode = value == "enabled"
+    if not mode:
+        text = "ecc: disabled: its memory corrects and reports no wrong bit, and whoever uses it next has it so too"
+        yield Finding(level="warn", text=text, where=gpu.address)
     if gpu.ecc is mode and gpu.ecc_pending not in (None, mode):
         # The action's current value is the mode in use now, which here is the wanted one.
         yield Change(gpu.address, gpu.ecc, mode, always=True)

@@ -55,7 +55,7 @@ IOMMU_PASSTHROUGH: Knob[KnobContext] = Knob(
     setting=KernelArguments,
     profiles=HOST,
     value=True,
-    sets="kernel argument `iommu=pt`; the profile leaves it out where SEV-SNP is on, which it would end",
+    sets="kernel argument `iommu=pt`; the profile leaves it out where SEV-SNP is on or asked for, which it would end",
     why="DMA of devices that stay with the host is not translated; that of guests still is",
     source=_SOURCE,
 )

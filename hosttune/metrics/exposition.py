@@ -190,7 +190,7 @@ _GUEST = "guest-"
 def count_group(validation: Validation | None) -> Group:
     """Return the number of results by check and status."""
     results = validation.results if validation is not None else ()
-    counted = Counter((one.check, one.outcome) for one in results)
+    counted = Counter((one.check, one.standing) for one in results)
     points = (Point(labels={"check": check, "status": status}, value=n) for (check, status), n in counted.items())
     return f.CHECK_RESULTS, tuple(points)
 
@@ -202,7 +202,7 @@ def status_groups(validation: Validation | None) -> tuple[Group, ...]:
     subjects does not hide the others.
     """
     results = validation.results if validation is not None else ()
-    chosen = [one for status in _WORST_FIRST for one in _in_turn([r for r in results if r.outcome == status])]
+    chosen = [one for status in _WORST_FIRST for one in _in_turn([r for r in results if r.standing == status])]
     points = tuple(
         Point(labels={"check": one.check, "subject": one.subject, "status": one.outcome}, value=1)
         for one in chosen[:MOST_STATUS]

@@ -19,6 +19,7 @@ from hosttune.model.values import Value, close_lists, close_mappings
 from hosttune.model.verification import Verification
 
 LIBVIRT_ANSWER = "/.hosttune/commands/libvirt.json"  # where a capture keeps libvirt's answers; missing if it has none
+SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 STATE = "hosttune's own state is unreadable"  # a problem of the evidence: it is unknown what is applied on this host
 
 UNLIMITED = -1  # RdmaAccess.memlock
@@ -160,6 +161,22 @@ class Clocks(Value, frozen=True, kw_only=True):
     percent: int | None = None
 
 
+class Security(Value, frozen=True, kw_only=True):
+    """What the running kernel says of the isolation between guests, of the boot, and of its clock. None is unknown.
+
+    `vulnerabilities`: its words by name of the file. `microcode`: the CPUs by revision. `tpm`: the version, or "none".
+    """
+
+    vulnerabilities: Mapping[str, str | None] | None = None
+    microcode: Mapping[str, str] = {}
+    secure_boot: bool | None = None
+    tpm: str | None = None
+    clocksource: str | None = None
+
+    def __post_init__(self) -> None:
+        close_mappings(self, "vulnerabilities", "microcode")
+
+
 class Evidence(Value, frozen=True, kw_only=True):
     """Everything that a validation looks at.
 
@@ -228,6 +245,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     clocks: Clocks | None = None  # None: not read
     tuned_verified: bool | None = None
     kernel_lines: bool = False
+    security: Security | None = None  # None: not read
 
     def __post_init__(self) -> None:
         close_lists(self)

@@ -97,7 +97,8 @@ class HandedLine(Value, frozen=True, kw_only=True):
 class HostLine(Value, frozen=True, kw_only=True):
     """One host in the report. `verdict` is that of its validation in this run, unknown if it has none.
 
-    `checks` maps each check to the worst outcome of its subjects, `counts` each outcome to its number of results.
+    `checks` maps each check to the worst outcome of its subjects, `counts` each outcome to its number of
+    results; what is accepted counts apart ("accepted"), and in `checks` as passed.
     `told` are the results that are not pass or skip, worst first, cut after some dozens (`untold`: how many more).
     `page`: path of the host's own page, from the results folder. `groups`: the inventory's. `low`: figures below what
     is typical of the host's shape, or above what it can give (`low_untold`: how many more); `causes`: why, best first.

@@ -82,3 +82,14 @@ class Host(HostFields, frozen=True, kw_only=True, dict=True):  # dict: for the c
         known = next((one.parameters for one in modules if one.name == module), None)
         value = (known or {}).get(parameter)
         return None if value is None else value.strip() in ("Y", "1")
+
+    @property
+    def snp_meant(self) -> bool:
+        """Whether SEV-SNP is on, or off although the kernel's arguments ask for SEV or the firmware has set SNP up.
+
+        Linux arch/x86/kernel/cpu/amd.c (bsp_determine_snp): the flag stays only where the firmware has made room.
+        """
+        snp, sev = (self.switched_on("kvm_amd", switch) for switch in ("sev_snp", "sev"))
+        asked = {"mem_encrypt=on", "kvm_amd.sev=1", "kvm_amd.sev_snp=1"} & set(self.kernel_args or ())
+        ready = "sev_snp" in ((self.cpu_model.flags if self.cpu_model else None) or ())
+        return snp is True or (snp is False and sev is True and (ready or bool(asked)))

@@ -14,6 +14,8 @@ IOMMU_GROUPS = "/sys/kernel/iommu_groups"
 NET = "/sys/class/net"
 CPUS = "/sys/devices/system/cpu"
 MAX_PERF_PERCENT = f"{CPUS}/intel_pstate/max_perf_pct"  # of all CPUs; absent with intel_pstate=per_cpu_perf_limits
+VULNERABILITIES = f"{CPUS}/vulnerabilities"
+CLOCKSOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 NODES = "/sys/devices/system/node"
 _FUNCTION = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 

@@ -15,9 +15,45 @@ Verdict = Literal["pass", "warn", "fail", "unknown"]
 
 
 OUTCOMES = ("fail", "unknown", "warn", "pass", "skip")  # worst first
+ACCEPTED = "accepted"  # how a warning or an unknown is shown that somebody answers for
 # Words of all documents, worst first: those of one place say the same.
-_SEVERITY = (("fail", "error", "harmful"), ("unknown",), ("warn", "useless"), ("info",), ("pass", "right"), ("skip",))
+_SEVERITY = (
+    ("fail", "error", "harmful"),
+    ("unknown",),
+    ("warn", "useless"),
+    (ACCEPTED,),
+    ("info",),
+    ("pass", "right"),
+    ("skip",),
+)
 _PLACE = {word: place for place, words in enumerate(_SEVERITY) for word in words}
+
+
+class Acceptance(Value, frozen=True, kw_only=True):
+    """Somebody's word that a warning or an unknown is known and allowed until a date, which is its last day (UTC).
+
+    `subject` "": each subject of the check. `by`: who says so. `at`: when; None: a configuration says so. `expired`:
+    the date was over when the validation was made.
+    """
+
+    check: str
+    subject: str = ""
+    by: str
+    why: str
+    until: str
+    at: str | None = None
+    expired: bool = False
+
+    def covers(self, result: CheckResult) -> bool:
+        """Return whether it names this result."""
+        return result.check == self.check and self.subject in ("", result.subject)
+
+    @property
+    def text(self) -> str:
+        """Return it for people."""
+        at = f" on {self.at[:10]}" if self.at else ""
+        over = "; that date is over: accept it again, or mend it" if self.expired else ""
+        return f"by {self.by}{at} until {self.until}: {self.why}{over}"
 
 
 class CheckResult(Value, frozen=True, kw_only=True):
@@ -25,7 +61,8 @@ class CheckResult(Value, frozen=True, kw_only=True):
 
     `source` is the file or call that was read (for pass, warn and fail). `hint` is the command or setting that fixes it
     (for fail and unknown). skip: the check does not apply here, with the reason in `actual`. unknown: it applies, and
-    the value could not be read.
+    the value could not be read. `accepted`: somebody answers for a warning or an unknown, which then does not move the
+    verdict until the date is over.
     """
 
     check: str
@@ -35,6 +72,12 @@ class CheckResult(Value, frozen=True, kw_only=True):
     actual: str | None = None
     source: str | None = None
     hint: str | None = None
+    accepted: Acceptance | None = None
+
+    @property
+    def standing(self) -> str:
+        """Return its outcome, or ACCEPTED."""
+        return ACCEPTED if self.accepted is not None and not self.accepted.expired else self.outcome
 
 
 class Sample(Value, frozen=True, kw_only=True):
@@ -124,8 +167,11 @@ class Validation(Value, frozen=True, kw_only=True):
 
 
 def verdict_of(results: Iterable[CheckResult]) -> Verdict:
-    """Return the verdict: fail if any result is fail, else unknown if any is, else warn if any is, else pass."""
-    found = {result.outcome for result in results}
+    """Return the verdict: fail if any result is fail, else unknown if any is, else warn if any is, else pass.
+
+    What is accepted does not count.
+    """
+    found = {result.standing for result in results}
     for outcome in ("fail", "unknown", "warn"):
         if outcome in found:
             return outcome
@@ -141,4 +187,4 @@ def worst_first(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
     """Sort results by severity; then results of a check together, with checks in the order of the document."""
     results = tuple(results)
     order = {check: n for n, check in enumerate(dict.fromkeys(result.check for result in results))}
-    return tuple(sorted(results, key=lambda result: (severity(result.outcome), order[result.check])))
+    return tuple(sorted(results, key=lambda result: (severity(result.standing), order[result.check])))

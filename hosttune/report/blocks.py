@@ -136,7 +136,7 @@ class Findings(Block, frozen=True, kw_only=True):
     @property
     def sections(self) -> tuple[tuple[str, tuple[CheckResult, ...]], ...]:
         """The results of each outcome that any has, worst first."""
-        sections = grouped((one.outcome, one) for one in worst_first(self.parts))
+        sections = grouped((one.standing, one) for one in worst_first(self.parts))
         return tuple((outcome, tuple(members)) for outcome, members in sections.items())
 
     @property

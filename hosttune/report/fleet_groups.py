@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hosttune.model.fleet import PLAN_ERRORS, AnswerOutcome, FleetReport, HostLine, Median, Outlier
 from hosttune.model.listing import some
 from hosttune.model.text import count, number
-from hosttune.model.validation import CheckResult, severity
+from hosttune.model.validation import ACCEPTED, CheckResult, severity
 from hosttune.model.values import Value, grouped
 from hosttune.report.outcomes import remedy, without_subject
 
@@ -179,7 +179,7 @@ def summary(line: HostLine, *, warnings: bool = True) -> str:
     """
     shown = [one for one in line.told if _answer(line, one) is not None]
     parts = [one.actual or one.check if one.check == _HOST_ANSWERS else f"{one.check}: {one.actual}" for one in shown]
-    for outcome, words in (("fail", "failed"), ("unknown", "unknown"), ("warn", "warnings")):
+    for outcome, words in (("fail", "failed"), ("unknown", "unknown"), ("warn", "warnings"), (ACCEPTED, ACCEPTED)):
         number_of = line.counts.get(outcome, 0) - sum(one.outcome == outcome for one in shown)
         names = [
             name for name, worst in line.checks.items() if worst == outcome and name not in {o.check for o in shown}

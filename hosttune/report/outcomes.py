@@ -9,11 +9,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from hosttune.model.validation import OUTCOMES, CheckResult, Validation, worst_first
+from hosttune.model.validation import ACCEPTED, OUTCOMES, CheckResult, Validation, worst_first
 from hosttune.model.values import Value, grouped
 
-WORDS = {"fail": "failed", "unknown": "unknown", "warn": "warnings", "pass": "passed", "skip": "not applicable"}
-SIGNS = {"fail": "✗", "unknown": "?", "warn": "!", "pass": "✓", "skip": "–"}
+WORDS = {
+    "fail": "failed", "unknown": "unknown", "warn": "warnings", ACCEPTED: "accepted", "pass": "passed",
+    "skip": "not applicable",
+}  # fmt: skip
+SIGNS = {"fail": "✗", "unknown": "?", "warn": "!", ACCEPTED: "~", "pass": "✓", "skip": "–"}
 _ADDRESS = re.compile(r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 ANY_SUBJECT = "<subject>"
 LEVELS = {0: "checklist", 1: "quick benchmarks", 2: "full benchmarks", 3: "burn-in"}
@@ -44,6 +47,15 @@ class Group(Value, frozen=True, kw_only=True):
     actual: str | None = None
     source: str | None = None
     hint: str | None = None
+    accepted: str | None = None
+
+    @property
+    def facts(self) -> tuple[tuple[str, str | None], ...]:
+        """What is said of it: (label, text)."""
+        return (
+            ("expected", self.expected), ("actual", self.actual), ("source", self.source), (ACCEPTED, self.accepted),
+            ("do", self.hint),
+        )  # fmt: skip
 
 
 class Step(Value, frozen=True, kw_only=True):
@@ -55,9 +67,9 @@ class Step(Value, frozen=True, kw_only=True):
 
 
 def counts(results: Iterable[CheckResult]) -> dict[str, int]:
-    """Return how many results have each outcome, worst first, including zeros."""
-    found = Counter(result.outcome for result in results)
-    return {outcome: found[outcome] for outcome in OUTCOMES}  # type: ignore[index]
+    """Return how many results have each outcome, worst first, including zeros; then those that are accepted, if any."""
+    found = Counter(result.standing for result in results)
+    return {outcome: found[outcome] for outcome in (*OUTCOMES, *([ACCEPTED] if found[ACCEPTED] else []))}
 
 
 def groups(results: Iterable[CheckResult]) -> tuple[Group, ...]:
@@ -65,7 +77,7 @@ def groups(results: Iterable[CheckResult]) -> tuple[Group, ...]:
     alike: dict[tuple[object, ...], list[CheckResult]] = {}
     for result in worst_first(results):
         texts = tuple(without_subject(result, text) for text in _texts(result))
-        alike.setdefault((result.outcome, result.check, *texts), []).append(result)
+        alike.setdefault((result.standing, result.check, *texts, result.accepted), []).append(result)
     return tuple(_group(members) for members in alike.values())
 
 
@@ -99,6 +111,7 @@ def tally(results: Iterable[CheckResult]) -> str:
     bad = [f"{number[outcome]} {WORDS[outcome]}" for outcome in ("fail", "unknown") if number[outcome]]
     if number["warn"]:
         bad.append(f"{number['warn']} warning{'s' if number['warn'] > 1 else ''}")
+    bad += [f"{number[ACCEPTED]} {WORDS[ACCEPTED]}"] if ACCEPTED in number else []
     good = [f"{number['pass']} passed"] if number["pass"] or not bad else []
     good += [f"{number['skip']} not applicable"] if number["skip"] else []
     return ", ".join((*bad, *good))
@@ -145,12 +158,13 @@ def _group(members: Sequence[CheckResult]) -> Group:
     expected, actual, source = (text if alone else without_subject(first, text) for text in _texts(first)[:3])
     return Group(
         check=first.check,
-        outcome=first.outcome,
+        outcome=first.standing,
         subjects=tuple(dict.fromkeys(member.subject for member in members)),
         expected=expected,
         actual=actual,
         source=source,
         hint=remedy([member.hint for member in members], first.subject),
+        accepted=first.accepted.text if first.accepted else None,
     )
 
 

@@ -143,7 +143,7 @@ def validation_report(
         headline=headline(found),
         meaning=meaning(found),
         occasion=tuple(line for line in (_machine(host), ", ".join(occasion(found))) if line),
-        tiles=tuple((outcome, number_of[outcome], WORDS[outcome]) for outcome in OUTCOMES),
+        tiles=tuple((outcome, number, WORDS[outcome]) for outcome, number in number_of.items()),
         blocks=(
             _steps(next_steps(found.results)),
             *([_picture(host, found.results)] if host else []),

@@ -23,11 +23,11 @@ from hosttune.machine.system import System
 from hosttune.model.clock import now_text
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
-from hosttune.model.validation import Gpu, KnownDevice, Machine, Validation, verdict_of
+from hosttune.model.validation import Acceptance, Gpu, KnownDevice, Machine, Validation, verdict_of
 from hosttune.rules.checks import judge
 from hosttune.rules.checks.expected import Expectation
 from hosttune.rules.checks.looks import looked
-from hosttune.validating import history
+from hosttune.validating import accepting, history
 
 if TYPE_CHECKING:
     from hosttune.bench.measuring import Measured
@@ -41,7 +41,10 @@ class Request:
 
     `level`: 0 checklist, 1 quick benchmarks (about a minute), 2 full benchmarks, 3 burn-in of `duration` seconds (None:
     300). `guest`: the machine is a guest. `against`: what to compare with. `expect`: devices that must be here.
-    `forget`: addresses of devices that are no longer expected, with the reason `why`. From level 1 on: `scratch`, a
+    `forget`: addresses of devices that are no longer expected, with the reason `why`. `accept`: CHECK[:SUBJECT] of
+    results that the caller answers for, with the reason `why`, through the day `until`; `accepted`: what a
+    configuration accepts; `accepting` False: nothing counts as accepted, because a hand-over decides.
+    From level 1 on: `scratch`, a
     path to measure storage in; `peers`, hosts to measure the network to; `floors`, the text of a fleet's own floors
     (TOML). `keep` False: nothing is written, not even the devices that a later validation expects.
     """
@@ -52,6 +55,10 @@ class Request:
     expect: Expectation | None = None
     forget: tuple[str, ...] = ()
     why: str | None = None
+    accept: tuple[str, ...] = ()
+    until: str | None = None
+    accepted: tuple[Acceptance, ...] = ()
+    accepting: bool = True
     duration: float | None = None
     scratch: str | None = None
     peers: tuple[str, ...] = ()
@@ -80,7 +87,8 @@ def validate(
     """
     system = place if isinstance(place, System) else None
     check_request(request, captured=system is None or system.captured)
-    out = history.check_forget(request.forget, request.why)
+    new = accepting.asked(request.accept, request.why, request.until)
+    out = history.check_forget(request.forget, None if new and not request.forget else request.why)
     evidence = (
         Evidence(host=place, inside=request.guest)
         if isinstance(place, Host)
@@ -102,12 +110,33 @@ def validate(
             history.keep_looks(system, evidence, found)
         except (BadInput, Refused) as error:
             tell(f"what was seen of the GPUs is not kept for when guests have them: {error.what}")
+    if request.accepting:
+        found = _accepted(system, found, evidence.host, request.accepted, new, tell)
     if request.keep and (measured is not None or (live and history.keeps_state())):
         try:
             history.keep(found)
         except BadInput as error:
             tell(f"not kept for later comparison: {error.what}")
     return Validated(_compared(found, request.against), evidence)
+
+
+def _accepted(
+    system: System | None,
+    found: Validation,
+    host: Host,
+    declared: tuple[Acceptance, ...],
+    new: tuple[Acceptance, ...],
+    tell: Tell,
+) -> Validation:
+    """Return the validation with what is accepted: by a configuration, before, and now, which is kept."""
+    before: tuple[Acceptance, ...] = ()
+    folder = None
+    try:
+        before, folder = history.kept_acceptances(system)
+    except BadInput as error:
+        tell(f"what was accepted before cannot be read: {error.what}")
+    accepting.keep(folder, "--accept", new, found.results, host)
+    return accepting.applied(found, (*declared, *before, *new), host)
 
 
 def check_request(request: Request, *, captured: bool) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from hosttune.errors import BadInput, Refused
-from hosttune.journal import Store, forgotten
+from hosttune.journal import Store, accepted, forgotten
 from hosttune.journal.gpus import keep_gpus
 from hosttune.journal.state import DEVICES, VALIDATIONS, load, mode_of, save, stored_validations
 from hosttune.machine.system import STATE_INSIDE, System, state_directory
@@ -22,7 +22,7 @@ from hosttune.model.host import Host, Problem
 from hosttune.model.plan import Plan
 from hosttune.model.result import Result
 from hosttune.model.starts import SIGNED
-from hosttune.model.validation import KnownDevice, Validation
+from hosttune.model.validation import Acceptance, KnownDevice, Validation
 from hosttune.model.values import parse_address
 from hosttune.model.verification import Verification
 from hosttune.rules.checks.expected import Expectation, Forgotten, devices_to_keep, kept_expectations, with_expectations
@@ -123,6 +123,12 @@ def with_expected(
     evidence = with_expectations(evidence, kept_expectations(evidence), taken_out)
     known = devices_to_keep(evidence.host)
     return with_expectations(evidence, (named,) if named else (), taken_out), known
+
+
+def kept_acceptances(system: System | None) -> tuple[tuple[Acceptance, ...], str | None]:
+    """Return (the acceptances that the state keeps, the state directory; None for a capture). Raises BadInput."""
+    folder = _folder(system) if system is not None else None
+    return (accepted.read_accepted(folder) if folder is not None else ()), folder
 
 
 def check_forget(addresses: Sequence[str], why: str | None) -> tuple[str, ...]:

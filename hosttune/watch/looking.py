@@ -29,6 +29,7 @@ from hosttune.metrics import Observed, Run, exposition
 from hosttune.model.evidence import Evidence
 from hosttune.model.host import Host
 from hosttune.model.jsontext import typed_json
+from hosttune.model.validation import Acceptance
 from hosttune.model.values import Value, to_json
 from hosttune.validating import Request, exit_code, validate
 from hosttune.watch.families import State, families
@@ -104,18 +105,23 @@ class Remembering(Machine):
 
 
 class Looker:
-    """Makes looks at one place. `document`: a host document instead of a root; `root` None is this machine."""
+    """Makes looks at one place. `document`: a host document instead of a root; `root` None is this machine.
+
+    `accepted`: what a configuration accepts of the results.
+    """
 
     def __init__(
         self,
         root: str | None,
         document: Host | None,
         *,
+        accepted: tuple[Acceptance, ...] = (),
         limit: float = LIMIT_SECONDS,
         child: Callable[[Callable[[], str | None], float, str], str | None] = in_child,
     ) -> None:
         self._root = root
         self._document = document
+        self._accepted = accepted
         self._limit = limit
         self._child = child
         self._older: OlderLog | None = None
@@ -153,7 +159,7 @@ class Looker:
     def _seen(self, state: State, foreign: Mapping[str, float | None]) -> str:
         system = self.system()
         begun = time.time()
-        found = validate(system or self._document or Machine(), Request(keep=False))
+        found = validate(system or self._document or Machine(), Request(accepted=self._accepted, keep=False))
         evidence, validation = found.evidence, found.validation
         run = Run(verb=VERB, at=begun, exit_code=exit_code(validation), seconds=max(0.0, time.time() - begun))
         observed = Observed(

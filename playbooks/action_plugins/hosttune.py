@@ -56,6 +56,7 @@ OPTIONS = (
     *TEXTS,
     *FLAGS,
     *SIGNING,
+    "accept",
     "erase",
     "test_guest",
     "handover",
@@ -282,6 +283,8 @@ class ActionModule(ActionBase):
                 carried["floors"] = self._text("hosttune_floors", asked["floors"], beside)
             if asked["against"] is not None:
                 carried["against"] = earlier(path, asked["against"])
+            if asked["accept"] is not None and asked["phase"] == "validate":
+                carried["accept"] = VARIABLES.as_json(asked["accept"])
             carried.update(self._declared(asked["intent"], beside))
         if asked["phase"] == "verify":
             carried.update(HANDOVER.carried(os.path.dirname(path), asked["signing"]))
@@ -432,6 +435,7 @@ def read_options(read: object, phase: str, *, level_for_this: bool) -> dict:
     asked.update({name: flag(name, read(name)) for name in FLAGS})
     asked["version"] = asked["version"] or CONTROLLER_VERSION
     asked["intent"] = read("intent")
+    asked["accept"] = read("accept")
     asked["command"] = command_of(read("command"))
     asked["level"] = level_of(read("level"), phase, for_this=level_for_this)
     asked["timeout"] = seconds_of(read("timeout"), phase, asked["level"])

@@ -84,6 +84,11 @@ options:
         than in O(against), V(either) both. Default V(either) where O(against) is given, else V(verdict).
     type: str
     choices: [verdict, worse, either]
+  accept:
+    description:
+      - Results that somebody answers for, a list of C(check), C(subject), C(by), C(why) and C(until), all needed.
+        An unknown or a warning in it does not move the verdict of V(validate) through that day. A hand-over takes none.
+    type: raw
   floors:
     description: The fleet's own floors, TOML on the controller (C(hosttune fleet floors) writes it). From level 1 on.
     type: path
@@ -378,7 +383,8 @@ def words_of(asked: dict, check: bool, stack: contextlib.ExitStack) -> tuple[lis
     text, fds = None, []
     if phase in ("validate", "handover"):
         words = ["validate", "--level", str(0 if check else asked["level"] or 0)]
-        for option, name in (("--against", "against"), ("--expect", "expect"), ("--fleet", "floors")):
+        files = ("--against", "against"), ("--expect", "expect"), ("--fleet", "floors"), ("--accepted", "accept")
+        for option, name in files:
             if carried.get(name) is not None and (name != "floors" or words[-1] != "0"):
                 path, fd = in_memory(carried[name], stack)
                 words[1:1] = [option, path]

@@ -82,6 +82,7 @@ def by_keep(day: Day) -> None:
     assert (found.refused, {one.outcome for one in found.settings} - {"corrected"}) == (None, set())
 
 
+@pytest.mark.sweep(most=3)
 @pytest.mark.parametrize("way", [by_apply, by_intent, by_boot, by_keep])
 def test_the_first_look_after_its_end_does_it(changed: Day, way: Callable[[Day], None]) -> None:
     assert waits(changed) == {"hugepages", "driver", "gpu-persistence", "energy-preference", "irqbalance-ban"}
@@ -102,6 +103,7 @@ def test_the_first_look_after_its_end_does_it(changed: Day, way: Callable[[Day],
     check_back(changed)
 
 
+@pytest.mark.sweep(most=3)
 @pytest.mark.parametrize("way", [by_apply, by_boot, by_keep])
 def test_a_guest_that_was_restarted_has_ended_its_run(changed: Day, way: Callable[[Day], None]) -> None:
     """It runs at every look, by another process: by its new definition."""

@@ -537,6 +537,7 @@ def environment(more: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"} | more
 
 
+@pytest.mark.sweep(most=8)
 @pytest.mark.parametrize(("arguments", "more"), OUTPUTS, ids=str)
 def test_a_reader_that_is_gone_is_no_error(arguments: tuple[str, ...], more: dict[str, str]) -> None:
     reader, writer = os.pipe()
@@ -556,6 +557,7 @@ def test_a_reader_that_is_gone_is_no_error(arguments: tuple[str, ...], more: dic
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.sweep(most=8)
 @pytest.mark.parametrize(("arguments", "more"), OUTPUTS, ids=str)
 def test_an_output_that_cannot_be_written(arguments: tuple[str, ...], more: dict[str, str]) -> None:
     with Path("/dev/full").open("wb") as full:

@@ -1,14 +1,22 @@
-"""docs/apply.md and docs/second-day.md: every command is run, on a scratch root, and prints what the page shows."""
+"""docs/apply.md and docs/second-day.md: every command is run, on a scratch root, and prints what the page shows.
+
+hosttune runs here where nothing but its output is asked of it, and what it prints goes to the rest of the line.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from hosttune.cli import run
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"apply.md": 15, "second-day.md": 30}  # at least so many commands
@@ -34,8 +42,33 @@ def shown(lines: list[str]) -> str:
     return "".join(r"(?:.*\n)*?" if line == "..." else re.escape(line) + "\n" for line in lines)
 
 
+# A command without a variable: its words, where its stderr goes, and what reads its stdout.
+HERE = re.compile(r"hosttune ([^|;$>]+?)( 2> /dev/null)?((?: > | \| )(?:[^;$]|\$/)+)?")
+
+
+def printed(command: str, folder: Path, environment: dict[str, str]) -> str:
+    """Both streams of a command."""
+    before, err = None, io.StringIO()
+    if here := HERE.fullmatch(command):
+        words, hidden, rest = here.groups()
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err if rest else out):
+            run(shlex.split(words))
+        before, command = out.getvalue(), f"cat{rest or ''}"
+        err = io.StringIO() if hidden else err
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=environment, input=before, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    return err.getvalue() + done.stdout
+
+
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_of_the_page_prints_what_it_shows(page: str, tmp_path: Path) -> None:
+def test_every_command_of_the_page_prints_what_it_shows(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOSTTUNE_STATE", raising=False)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     binary = tmp_path / "bin" / "hosttune"
     binary.parent.mkdir()
@@ -50,16 +83,8 @@ def test_every_command_of_the_page_prints_what_it_shows(page: str, tmp_path: Pat
     commands = sessions(text)
     assert len(commands) > PAGES[page]
     for command, lines in commands:
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        printed = done.stdout.replace(str(tmp_path), "/root")
-        assert re.fullmatch(shown(lines), printed), f"$ {command}\n{printed}"
+        text = printed(command, tmp_path, environment).replace(str(tmp_path), "/root")
+        assert re.fullmatch(shown(lines), text), f"$ {command}\n{text}"
 
 
 def test_a_page_that_shows_something_else_is_found() -> None:

@@ -38,7 +38,7 @@ from bootstraps import (
 )
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from sweeps import sample
+from sweeps import FULL, sample
 
 import hosttune
 from hosttune.fleet.answers import read_answer
@@ -46,6 +46,8 @@ from hosttune.fleet.overview import Asked, report_of
 from requirements.wheelhouse import PYTHONS, build, lock_text, own_wheel, tag_of, write_archive
 
 EXAMPLE = ROOT / "examples" / "hgx-h200-8.tar.xz"
+# An installation takes ten seconds of a CPU: `make test` has one, and the modules by themselves (_modules).
+whole_sweep = pytest.mark.skipif(not FULL, reason="an installation: part of the full sweep (HOSTTUNE_SWEEP=full)")
 # The Python that runs here and another one; in a full sweep all.
 BUILT = [HERE, *sample("wheelhouse", [python for python in PYTHONS if python != HERE], 1)]
 
@@ -206,7 +208,7 @@ def test_installed_once_a_version(installed: Installed, wheelhouse: Path) -> Non
     assert picture(prefix) == before
 
 
-@pytest.mark.sweep(most=1)
+@whole_sweep
 def test_an_install_that_was_killed_is_finished_by_the_next_run(prefix: Path, wheelhouse: Path) -> None:
     prefix.mkdir(mode=0o755)
     index = json.loads((wheelhouse / "index.json").read_text())
@@ -266,7 +268,7 @@ def test_pull_mode_leaves_answers_that_the_report_reads(installed: Installed) ->
 # --- the module alone ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(most=1)
+@whole_sweep
 def test_it_is_whole_again_when_the_link_or_a_file_is_lost(shared: Path, wheelhouse: Path) -> None:
     settle(shared, wheelhouse)
     assert not settle(shared, wheelhouse)["changed"]
@@ -282,7 +284,7 @@ def test_it_is_whole_again_when_the_link_or_a_file_is_lost(shared: Path, wheelho
     assert {version_of(wheelhouse), "bin"} <= {path.name for path in shared.iterdir()}
 
 
-@pytest.mark.sweep(most=1)
+@whole_sweep
 def test_an_archive_with_another_hash_is_refused(shared: Path, wheelhouse: Path, room: Path) -> None:
     settle(shared, wheelhouse)
     before = picture(shared / version_of(wheelhouse))
@@ -300,7 +302,7 @@ def test_an_archive_with_another_hash_is_refused(shared: Path, wheelhouse: Path,
     assert not list(shared.glob(".incoming-*")), "what was refused is cleared away"
 
 
-@pytest.mark.sweep(most=1)
+@whole_sweep
 def test_a_wheel_that_is_not_the_locked_one_is_refused_by_pip(prefix: Path, wheelhouse: Path, room: Path) -> None:
     with pytest.raises(Refused, match=r"DO NOT MATCH THE HASHES(?s:.*)hosttune"):
         settle(prefix, changed(wheelhouse, room, touch_wheel))
@@ -316,14 +318,14 @@ def test_an_archive_with_a_path_in_it_is_refused(prefix: Path, wheelhouse: Path,
         settle(prefix, changed(wheelhouse, room, slip))
 
 
-@pytest.mark.sweep(most=1)
+@whole_sweep
 def test_an_archive_of_another_version_than_the_index_says_is_refused(prefix: Path, wheelhouse: Path) -> None:
     with pytest.raises(Refused, match=f"--version says .*{hosttune.__version__}', the wheelhouse has 9.9"):
         settle(prefix, wheelhouse, version="9.9")
     assert not (prefix / "bin").exists()
 
 
-@pytest.mark.sweep(most=1)
+@whole_sweep
 def test_a_newer_version_takes_over_and_the_one_that_a_boot_unit_runs_stays(
     prefix: Path, wheelhouse: Path, room: Path
 ) -> None:

@@ -152,7 +152,7 @@ def test_without_a_terminal_hosts_are_changed_only_with_yes(stubs: Stubs, verb: 
     assert (stubs.calls(), stubs.results.exists()) == ([], False)
 
 
-@pytest.mark.sweep(most=3)
+@pytest.mark.sweep(most=1)
 def test_a_canary_that_fails_stops_the_run_and_resume_goes_on_from_there(
     stubs: Stubs, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,7 +188,7 @@ def test_a_report_of_whoever_asked_last_takes_every_host_of_the_folder(
     assert {line["host"]: line["verdict"] for line in told["hosts"]} == {"b": "pass", "z": "unknown"}
 
 
-@pytest.mark.sweep(most=3)
+@pytest.mark.sweep(most=1)
 def test_a_host_that_needs_a_reboot_or_a_person_keeps_the_gate_shut(stubs: Stubs) -> None:
     """What the gate says of each host, and 4, the worst of their exit codes."""
     stubs.tell("a", "apply reboot")
@@ -233,7 +233,7 @@ def test_a_folder_whose_name_is_no_text_is_a_host_of_that_name(
         assert b"unknown" in out
 
 
-@pytest.mark.sweep(most=3)
+@pytest.mark.sweep(most=1)
 def test_a_run_under_nohup_does_not_end_with_its_terminal(stubs: Stubs) -> None:
     stubs.tell("a", "discover wait")
     child = subprocess.Popen(
@@ -257,7 +257,7 @@ def test_a_playbook_that_does_not_work_is_told(stubs: Stubs) -> None:
     stubs.fleet("discover", "--", "-e", "@/nowhere/vars.yml", code=2)
 
 
-@pytest.mark.sweep(most=3)
+@pytest.mark.sweep(most=1)
 def test_a_folder_that_takes_no_answer_is_not_said_to_be_hosts_that_were_not_contacted(stubs: Stubs) -> None:
     """Ansible tells an error of its task, and it has run that task for the host."""
     stubs.results.mkdir()
@@ -300,7 +300,7 @@ def well(stubs: Stubs) -> None:
         stubs.tell(host, "")
 
 
-@pytest.mark.sweep(most=3)
+@pytest.mark.sweep(most=1)
 def test_a_controller_that_is_killed_leaves_unknown_and_resume_completes(stubs: Stubs) -> None:
     assert cut_off(stubs, signal.SIGKILL)[0] == -signal.SIGKILL
     left = [json.loads(path.read_text())["fleet"] for path in stubs.results.rglob("apply.json")]
@@ -320,7 +320,7 @@ def test_a_controller_that_is_killed_leaves_unknown_and_resume_completes(stubs: 
     assert len({stubs.answer(host, "validate")["run"] for host in SOME}) == 1
 
 
-@pytest.mark.sweep(most=3)
+@pytest.mark.sweep(most=1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_ends_in_order(stubs: Stubs, number: signal.Signals) -> None:
     code, err = cut_off(stubs, number)

@@ -1,6 +1,7 @@
 """Many hosts through discover, plan, validate: each answers, is asked once a phase, and nothing of it is held.
 
-Thirty-two in a full sweep. What it costs is measured by `make bench-fleet`, with a thousand hosts.
+Only in a full sweep: `make test` tells the same of two hosts (test_fleet_playbooks), and of shards without Ansible
+(unit/fleet/test_fleet_course). What it costs is measured by `make bench-fleet`, with a thousand hosts.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from typing import Any
 
 import pytest
 from fleethosts import HOSTTUNE, INTENT, Fleet
-from sweeps import examples
+from sweeps import FULL
 
 from hosttune.model.fleet import FleetReport
 from hosttune.model.host import Host
 from hosttune.model.plan import Plan
 from hosttune.model.validation import Validation
 
-NAMES = [f"gpu-{number:03d}" for number in range(1, examples(3, full=32) + 1)]
+pytestmark = pytest.mark.skipif(not FULL, reason="part of the full sweep (HOSTTUNE_SWEEP=full)")
+NAMES = [f"gpu-{number:03d}" for number in range(1, 33)]
 SHARD = -(-len(NAMES) // 2)  # two ansible processes, of which none knows all hosts' answers
 DOCUMENTS: dict[str, Any] = {"discover": Host, "plan": Plan, "validate": Validation}
 EVENT_BYTES = 4096  # of a host's result as Ansible passes it on

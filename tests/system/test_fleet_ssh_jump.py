@@ -7,9 +7,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from applyroots import EXAMPLE
 from namespaces import kill_tree, quiet, until
 from sshhosts import BIN, SUBNET, SshHost, ssh_fleet
 from sshruns import Runs
@@ -48,7 +48,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         variables = {
             "ansible_user": "root", "ansible_ssh_common_args": through(jump),
             "ansible_python_interpreter": sys.executable,
-            "hosttune_command": str(BIN / "hosttune"), "hosttune_root": str(EXAMPLE),
+            "hosttune_command": str(BIN / "hosttune"), "hosttune_root": str(small(folder / "root")),
         }  # fmt: skip
         hosts["refused"] = {"ansible_host": behind.address, "ansible_user": "nobody", "ansible_ssh_common_args": config}
         hosts["closed"] = {"ansible_host": closed.address, "ansible_ssh_common_args": config}
@@ -58,6 +58,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         (folder / "many.yml").write_text(json.dumps({"all": {"hosts": many, "vars": variables}}))
         (folder / "inventory.yml").write_text(json.dumps({"all": {"hosts": hosts, "vars": variables}}))
         yield Runs(fleet, folder)
+
+
+def small(root: Path) -> Path:
+    """A host of one CPU: what is asked of it is of no matter here, and it is asked of many."""
+    for name, text in (("sys/devices/system/cpu/online", "0\n"), ("proc/cpuinfo", "processor\t: 0\n")):
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text(text)
+    return root
 
 
 def hold(runs: Runs, name: str, connections: int) -> subprocess.Popen[str]:

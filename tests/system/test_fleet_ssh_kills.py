@@ -14,7 +14,7 @@ from applyroots import GPU, STATE, Root
 from namespaces import kill_tree, until
 from sshhosts import on_controller, ssh_fleet
 from sshruns import IMPATIENT, Runs, copy_root
-from sweeps import examples
+from sweeps import FULL, examples
 
 NAMES = tuple(f"gpu-{number:02}" for number in range(1, examples(5, full=10) + 1))
 CANARY, REST = NAMES[0], NAMES[1:]
@@ -22,6 +22,8 @@ FEW, SOME = NAMES[:4], NAMES[1:4]
 WIDTH = "sys/bus/pci/devices/0000:18:00.0/current_link_width"
 FIRST = ("--limit", ",".join(FEW))
 SECRET = "of the controller's environment"
+# Without ssh, a canary that fails and a controller that is killed are in test_fleet_cli and test_fleet_course.
+whole_sweep = pytest.mark.skipif(not FULL, reason="part of the full sweep (HOSTTUNE_SWEEP=full)")
 HALF_WAY = 60  # of the changes of files that an apply of the example makes: steps are done, and steps are left
 
 
@@ -106,7 +108,7 @@ def test_hosts_that_die_while_they_are_changed(runs: Runs, pristine: Path) -> No
     assert {name: runs.root(name).differences(pristine) for name in lost} == {name: set() for name in lost}
 
 
-@pytest.mark.sweep(most=1)
+@whole_sweep
 def test_the_playbook_alone_stops_behind_a_host_that_died(runs: Runs) -> None:
     """Its wave is finished, the next one does not begin."""
     died, beside = FEW[0], FEW[1]
@@ -122,7 +124,7 @@ def test_the_playbook_alone_stops_behind_a_host_that_died(runs: Runs) -> None:
     assert {name: runs.host(name).tree() for name in NAMES[2:]} == untouched
 
 
-@pytest.mark.sweep(most=1)
+@whole_sweep
 def test_a_host_that_got_worse_does_not_pass_by_being_asked_again(runs: Runs) -> None:
     """The connection is lost while apply makes it worse: what it is compared with is what it was before the run."""
     runs.hold(CANARY, "apply", 0)
@@ -146,7 +148,7 @@ def worse(runs: Runs) -> None:
     runs.root(CANARY).put(WIDTH, "4\n")
 
 
-@pytest.mark.sweep(most=1)
+@whole_sweep
 def test_a_broken_canary_stops_the_run(runs: Runs) -> None:
     """The first host is worse after its change: no other host is asked, not a byte of theirs is written."""
     untouched = {name: runs.host(name).tree() for name in SOME}
@@ -172,7 +174,7 @@ def test_a_broken_canary_stops_the_run(runs: Runs) -> None:
     assert [applied(runs.root(name)) for name in FEW] == [True] * len(FEW)
 
 
-@pytest.mark.sweep(most=1)
+@whole_sweep
 @pytest.mark.parametrize("everything", [True, False], ids=["with all below it", "alone"])
 def test_a_controller_that_is_killed(runs: Runs, everything: bool) -> None:
     """SIGKILL while hosts are changed: they are unknown, not passed; the run goes on and asks only their wave again."""

@@ -1,4 +1,7 @@
-"""Remedies work: in each state the command that its text names is run as it stands, and the state is better."""
+"""Remedies work: in each state the command that its text names is run as it stands, and the state is better.
+
+`make test` takes half of the states, `make lab-full` (rest) all.
+"""
 
 from __future__ import annotations
 
@@ -267,6 +270,7 @@ def root(name: str, pristine: Path, both: Path, tmp_path: Path) -> Iterator[Root
         yield root
 
 
+@pytest.mark.sweep(most=15)
 @pytest.mark.parametrize("name", STATES)
 def test_the_remedy_of_the_state_works(name: str, cli: Cli, tmp_path: Path) -> None:
     state, world = STATES[name], World(cli, tmp_path)

@@ -166,7 +166,7 @@ def test_a_cut_at_every_write_leaves_old_or_new(
     new = tree_of(root)
     assert points > 20
     assert difference(old, new)
-    for at in sample(f"cut {job.__name__}", range(1, points + 1, 1 if points < 60 else points // 40), 12):
+    for at in sample(f"cut {job.__name__}", range(1, points + 1, 1 if points < 60 else points // 40), 6):
         where = applied(tmp_path / "again")
         ended = run_forked(where, job, Faults(at=at, act=kill), watch=False)
         assert ended.code is None, at
@@ -204,7 +204,7 @@ def test_a_power_cut_at_a_write_leaves_old_or_new(
     points = run_forked(root, job, Faults(), watch=False).count
     sides["new"] = tree_of(root)
     ended = set()
-    for at in sample(f"power cut {job.__name__}", range(1, points + 1), 8):
+    for at in sample(f"power cut {job.__name__}", range(1, points + 1), 4):
         where = applied(tmp_path / "again")
         run_forked(where, job, Faults(at=at, act=kill), watch=False)
         with max(where.glob("var/lib/hosttune/transactions/*.jsonl")).open("ab") as journal:

@@ -104,7 +104,7 @@ def test_a_whole_life_on_a_scratch_root(tmp_path: Path, root: Root, manager: soc
         process.kill()
         process.wait()
     assert process.returncode == 0
-    for line in ("replay: opened", f"udev: unbind device {GPU}", "kernel-log: link device 0000:40:01.1 (500 times)"):
+    for line in ("replay: opened", f"udev: unbind device {GPU}", "kernel-log: slot-event device 0000:40:01.1 (500 times)"):
         assert line in said
     assert "SIGHUP: there is nothing to read again" in said
     assert f"ended: SIGTERM; {textfile} stays and grows old" in said

@@ -150,7 +150,7 @@ def _of_devices(result: CheckResult, own: frozenset[str]) -> Iterable[CheckResul
         return
     texts = {name: getattr(result, name) for name in ("expected", "actual", "source", "hint")}
     clean = {name: None if text is None else _clean(text) for name, text in texts.items()}
-    yield CheckResult(check=result.check, subject=_clean(result.subject), outcome=result.outcome, **clean)
+    yield msgspec.structs.replace(result, subject=_clean(result.subject), accepted=None, **clean)
 
 
 def _versions(said: Mapping[str, str] | None) -> Mapping[str, str] | None:

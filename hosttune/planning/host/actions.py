@@ -115,12 +115,10 @@ def iommu_actions(
     if any(guest.devices for guest in guests) and not catalogue.groups:
         off = _iommu_off(host, findings)
     change = passthrough(host.kernel_args) if wanted(intent, IOMMU_PASSTHROUGH) else None
-    if change and host.switched_on("kvm_amd", "sev_snp"):
+    if change and host.snp_meant:
         # drivers/iommu/amd/init.c, iommu_snp_enable: "SNP: IOMMU disabled or configured in passthrough mode"
         named = IOMMU_PASSTHROUGH.name in (intent.settings or {})
-        text = (
-            "SEV-SNP is on (kvm_amd.sev_snp), and the kernel switches it off where the IOMMU passes through: iommu=pt"
-        )
+        text = "SEV-SNP is on or asked for, and the kernel switches it off where the IOMMU passes through: iommu=pt"
         outcome = "is asked for by name: confidential guests will not start" if named else "is left out"
         findings.append(Finding(level="warn" if named else "info", text=f"{text} {outcome}", where=SEV_SNP))
         change = change if named else None

@@ -27,10 +27,13 @@ from hosttune.model.host import Host, Tuned
 from hosttune.model.plan import Action, Device, Finding, PlannedGuest
 from hosttune.model.values import format_size, grouped
 
-# Mapping BARs of 256 GiB each took minutes to over an hour for 4 to 8 GPUs with QEMU 8.2, and no longer with 10.1
-# (Ubicloud, "Virtualizing NVIDIA HGX B200 GPUs"). There is a finding for four or more of them.
+# Mapping BARs of 256 GiB each took minutes to over an hour for 4 to 8 GPUs (Ubicloud, "Virtualizing NVIDIA HGX B200
+# GPUs"). There is a finding for four or more of them. What maps them fast, and since when: QEMU aligns its maps (QEMU
+# 00b519c0, "vfio/helpers: Align mmaps"); the kernel faults them in huge pieces (Linux f9e54c3a2f5b,
+# vfio_pci_mmap_huge_fault), and maps these for DMA whole (Linux 0fd06844de5d, "Use mapping page mask for pfnmaps").
 HUGE_BARS = 1 << 40
-FAST_BARS = (10, 1)
+ALIGNED, HUGE_FAULTS, WHOLE_MAPS = (9, 2), (6, 12), (6, 15)
+_BYTES_PER_ENTRY = 512  # of a BAR for each byte of page table: 8 bytes for 4 KiB
 ROOT_PORT_GTS = 16.0  # link speed of QEMU's root port (hw/pci-bridge/gen_pcie_root_port.c, x-speed)
 
 
@@ -119,15 +122,25 @@ def _joined_by_ports(catalogue: Catalogue, guest: PlannedGuest, where: str) -> I
 
 
 def _slow_start(host: Host, catalogue: Catalogue, guest: PlannedGuest, where: str) -> Iterator[Finding]:
+    """Yield that huge BARs take long to map. A distribution may have put the kernel's part into an older one."""
     stack = host.virtualization
-    version = version_of(stack.qemu_version) if stack else None
+    qemu, kernel = version_of(stack.qemu_version) if stack else None, version_of(host.kernel)
     functions = [catalogue.pci.get(device.address) for device in guest.devices]
     size = sum(bar.size_bytes for function in functions if function for bar in function.bars or ())
-    if version is None or version >= FAST_BARS or size < HUGE_BARS:
+    small = ["QEMU before 9.2 does not align them"] if qemu and qemu < ALIGNED else []
+    small += ["Linux before 6.12 faults them in 4 KiB at a time"] if kernel and kernel < HUGE_FAULTS else []
+    causes = small or (
+        ["Linux before 6.15 maps them for DMA 4 KiB at a time"] if kernel and kernel < WHOLE_MAPS else []
+    )
+    if not causes or size < HUGE_BARS:
         return
+    tables = (
+        f", and their page tables take {format_size(size // _BYTES_PER_ENTRY)} of the host that no reserve counts"
+        " (raise reserve: memory_per_node)"
+    )
     text = (
-        f"its devices have BARs of {format_size(size)}, and QEMU before 10.1 maps them slowly: the start can take"
-        " minutes, with many such GPUs more than an hour on an older kernel; wait for it, or use QEMU 10.1"
+        f"its devices have BARs of {format_size(size)}, and {', '.join(causes)}: the start can take minutes, with many"
+        f" such GPUs more than an hour{tables if small else ''}; QEMU 9.2 and Linux 6.15 map them fast"
     )
     yield Finding(level="info", text=text, where=where)
 

@@ -1,8 +1,8 @@
 """The findings of any report as JUnit XML, so that a CI system shows each check and each subject on its own line.
 
 A fail is a failure. Unknown is an error (the check could not be made). A check that does not apply is skipped. A
-warning passes, with its text as the test's output. So a run is red exactly if the verdict is fail or unknown. Format:
-the elements and attributes that Jenkins' junit-10.xsd and GitLab's reader have in common.
+warning passes, with its text as the test's output, and so does what is accepted. So a run is red exactly if the verdict
+is fail or unknown. Format: the elements and attributes that Jenkins' junit-10.xsd and GitLab's reader have in common.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 from hosttune.model.text import visible
-from hosttune.model.validation import CheckResult
+from hosttune.model.validation import ACCEPTED, CheckResult
 from hosttune.report.blocks import Findings, Report
 from hosttune.report.outcomes import counts
 
@@ -58,7 +58,9 @@ def _totals(results: Iterable[CheckResult]) -> dict[str, str]:
 def judged(case: Element, result: CheckResult) -> None:
     """Add a result's outcome to a test case. A pass needs nothing."""
     message = safe(result.actual or "no reason given")
-    if result.outcome == "fail":
+    if result.standing == ACCEPTED and result.accepted is not None:
+        SubElement(case, "system-out").text = f"accepted {safe(result.accepted.text)}\n{_details(result)}"
+    elif result.outcome == "fail":
         SubElement(case, "failure", {"type": "fail", "message": message}).text = _details(result)
     elif result.outcome == "unknown":
         SubElement(case, "error", {"type": "unknown", "message": message}).text = _details(result)
@@ -73,6 +75,7 @@ def _details(result: CheckResult) -> str:
         ("expected", result.expected),
         ("actual", result.actual),
         ("source", result.source),
+        ("accepted", result.accepted.text if result.accepted else None),
         ("do", result.hint),
     )
     return safe("\n".join(f"{label}: {text}" for label, text in facts if text))

@@ -8,7 +8,7 @@ from typing import Any
 
 from hosttune.model.listing import some
 from hosttune.model.text import printable
-from hosttune.model.validation import CheckResult
+from hosttune.model.validation import ACCEPTED, CheckResult
 from hosttune.report.blocks import AnyBlock, Entries, Exact, Facts, Findings, Lines, Report, Table, cut, told
 from hosttune.report.draw.text import words
 from hosttune.report.outcomes import SIGNS, WORDS, groups, subjects_by_check
@@ -66,8 +66,9 @@ def _findings(outcome: str, members: Sequence[CheckResult]) -> Iterator[str]:
     elif outcome == "skip":
         yield table(("check", "subject", "why"), ((one.check, some(one.subjects, MANY), one.actual) for one in alike))
     else:
-        rows = ((one.check, some(one.subjects, MANY), one.expected, one.actual, one.source, one.hint) for one in alike)
-        yield table(("check", "subject", "expected", "actual", "source", "do"), rows)
+        labels = [label for label, _ in alike[0].facts if label != ACCEPTED or any(one.accepted for one in alike)]
+        rows = ([one.check, some(one.subjects, MANY), *(dict(one.facts)[label] for label in labels)] for one in alike)
+        yield table(("check", "subject", *labels), rows)
 
 
 def escaped(text: str | None) -> str:

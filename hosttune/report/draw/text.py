@@ -114,14 +114,14 @@ def _findings(block: Findings, console: Console) -> None:
                     hang=2,
                 )
                 continue
-            prose(f"{SIGNS[outcome]} {group.check}: {some(group.subjects, MANY)}", 2, console, STYLES[outcome], hang=2)
-            told = (
-                ("expected", group.expected),
-                ("actual", group.actual),
-                ("source", group.source),
-                ("do", group.hint),
+            prose(
+                f"{SIGNS[outcome]} {group.check}: {some(group.subjects, MANY)}",
+                2,
+                console,
+                STYLES.get(outcome, "plain"),
+                hang=2,
             )
-            for label, text in told:
+            for label, text in group.facts:
                 if text:
                     prose(f"{label:8}  {text}", 4, console, "dim" if label == "source" else "plain", hang=10)
 

@@ -29,6 +29,7 @@ FAMILIES: tuple[str, ...] = (
     "interrupts",
     "kvm",
     "kernel",
+    "security",
     "gpus",
     "gpumemory",
     "gpumodes",

@@ -58,8 +58,8 @@ def cpu_frequency(on: On, cpus: tuple[Cpu, ...]) -> Finding:
 
     With a driver that has preferences, governor performance has the same effect as preference performance; hardware
     without EPP leaves the choice to the governor alone (intel_pstate, "without HWP"). powersave keeps the lowest
-    frequency with a driver that does not scale it itself. Turbo that is off is only said: operators switch it off on
-    purpose, so that clocks do not vary.
+    frequency with a driver that does not scale it itself, as amd-pstate in passive and guided mode (amd-pstate.rst).
+    Turbo that is off is only said: operators switch it off on purpose, so that clocks do not vary.
     """
     host, model = on.host, on.host.cpu_model
     driver = model.scaling_driver if model else None
@@ -80,7 +80,7 @@ def cpu_frequency(on: On, cpus: tuple[Cpu, ...]) -> Finding:
         on.need(None if silent else "", f"the preference of CPUs {silent}", "energy_performance_preference", look=look)
         preferences = {cpu.id: cpu.energy_preference or "" for cpu in known}
         values = [(value if value == "performance" else preferences[cpu], cpu) for value, cpu in values]
-    elif not (driver or "").startswith(("intel_pstate", "amd")):
+    elif driver not in PREFERENCE_DRIVERS:
         bad = {"powersave"}
     on = on.reading(f"{_CPUS}/cpu*/{file}", expected)
     differ = {value for value, _ in values} - {"performance"}

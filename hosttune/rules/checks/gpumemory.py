@@ -34,10 +34,10 @@ def ecc_mode(on: On, gpu: Gpu) -> Finding:
     now = "enabled" if enabled else "disabled"
     if gpu.ecc_pending not in (None, enabled):
         return on.warned(f"{now}, {'enabled' if gpu.ecc_pending else 'disabled'} pending", reset_hint(gpu))
+    hint = f"nvidia-smi -i {gpu.address} -e 1, then reset it: without ECC wrong bits stay unseen"
     if enabled or want is False:
         complete(on, gpu, now, "ecc_pending")
-        return on.passed(now, expected="disabled, as planned" if want is False else "")
-    hint = f"nvidia-smi -i {gpu.address} -e 1, then reset it: without ECC wrong bits stay unseen"
+        return on.passed(now) if enabled else on.warned(f"{now}, as planned", f"{hint}; and ecc: keep in the intent")
     vendor, known = vendor_of(gpu.vendor), on.host.index.device_id(gpu.address)
     # The driver's name of the model counts too, because the id may be lost.
     if want is True or (vendor is not None and (known in vendor.models or gpu.model in vendor.models.values())):

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosttune.assets import shipped_text
-from hosttune.bench.baselines import Baseline, read_baselines, read_peaks, shipped
+from hosttune.bench.baselines import Baseline, read_baselines, read_peaks, shipped, shipped_peaks
 from hosttune.bench.metrics import METRICS, converted, metric_of
 from hosttune.errors import BadInput
+from hosttune.gpu.habana import HABANA
 
 ROW = {
     "metric": '"device-copy"',
@@ -241,3 +242,13 @@ def test_a_damaged_file_of_baselines_is_refused_by_name_or_still_plausible() -> 
             assert 0.1 * peak <= row.limit <= row.expected <= most, row
     assert len(places) > 100
     assert all(place.startswith("mine.toml") for place in places)
+
+
+def test_gaudis_peak_between_cards_is_that_of_its_internal_ports() -> None:
+    """Of 24 ports 21 lead to the other cards of the board (docs.habana.ai); the others lead out of the host."""
+    assert HABANA.ports is not None
+    peaks = shipped_peaks().peaks
+    for device, (internal, _) in HABANA.ports.counts.items():
+        assert (
+            dict(peaks[f"{HABANA.vendor_id}:{device}"].values)["scale-up"] == internal * HABANA.ports.external_gbps / 8
+        )

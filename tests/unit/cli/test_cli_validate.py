@@ -32,7 +32,7 @@ HOSTS = Path(__file__).resolve().parents[2] / "hosts"
 VM = str(HOSTS / "h200" / "vm-x4.tar.gz")
 NO_GPU = str(HOSTS / "hwloc" / "96em64t-4no4pa3ca2co.tar.bz2")
 GPU = "0000:41:00.0"
-FIELDS = {"check", "subject", "outcome", "expected", "actual", "source", "hint"}
+FIELDS = {"check", "subject", "outcome", "expected", "actual", "source", "hint", "accepted"}
 
 
 class Cli:

@@ -67,7 +67,7 @@ shapes = st.sampled_from(sorted(SHAPES))
 extras = st.lists(st.sampled_from(sorted(EXTRAS)), unique=True)
 
 
-@settings(max_examples=examples(40, full=200))
+@settings(max_examples=examples(20, full=200))
 @given(before=shapes, now=shapes, names=extras)
 def test_the_plan_holds_and_the_rest_stays(before: str, now: str, names: list[str]) -> None:
     old = xml_of(changed(SHAPES[before], name="seeded"))

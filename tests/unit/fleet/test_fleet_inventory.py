@@ -48,7 +48,7 @@ def test_a_limit_keeps_the_order_and_a_list_of_names_is_an_inventory(tmp_path: P
     assert read_inventory(["one,two"], None).hosts == ("one", "two")
 
 
-@pytest.mark.sweep(most=9)
+@pytest.mark.sweep(most=4)
 @pytest.mark.parametrize(
     ("limit", "what"),
     [
@@ -64,7 +64,7 @@ def test_a_limit_that_names_nobody_is_bad_input(tmp_path: Path, limit: str, what
     assert refused.value.where.endswith(f"inventory.yml, --limit {limit}")
 
 
-@pytest.mark.sweep(most=9)
+@pytest.mark.sweep(most=4)
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -88,7 +88,7 @@ def test_the_place_of_a_mistake_in_the_file_is_told(tmp_path: Path) -> None:
         read_inventory([path], None)
 
 
-@pytest.mark.sweep(most=9)
+@pytest.mark.sweep(most=4)
 @pytest.mark.parametrize(
     ("name", "text", "cause"),
     [
@@ -129,7 +129,7 @@ def test_a_file_that_is_not_there_is_told_without_asking_ansible(tmp_path: Path)
     assert refused.value.where == "-i"
 
 
-@pytest.mark.sweep(most=9)
+@pytest.mark.sweep(most=4)
 @pytest.mark.parametrize("name", ["a\\nb", "!a", "&a", "@a", " a", "a "])
 def test_a_name_that_a_limit_cannot_carry_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(BadInput, match=r"name cannot be used|cannot be called|inventory"):

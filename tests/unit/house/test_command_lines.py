@@ -21,6 +21,7 @@ TEXTS = (
 KINDS = {".py", ".md", ".yml", ".yaml", ".toml", ".j2", ".sh", ".service", ".timer", ".json", ".html", ".conf"}
 _WORD = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"'`;|&<>(){}“”,]+)"""
 _COMMAND = re.compile(rf"(?:(?<![\w./@:=+-])|(?<=bin/))hosttune((?: {_WORD})+)")
+_NAMED = re.compile("hosttune[ \"']")  # the word, or the end of a literal that goes on in another one
 _VALUE = re.compile(r"\{\{[^}]*\}\}|\{\w*\}")  # of a template
 _SPAN = re.compile(r"`[^`]*`|\\\n")  # where a line may be broken within a command
 
@@ -32,27 +33,31 @@ def texts() -> Iterator[tuple[str, str]]:
             if path.suffix not in KINDS or not path.is_file():
                 continue
             name = str(path.relative_to(ROOT))
+            text = path.read_text()
             if path.suffix != ".py":
-                text = path.read_text()
                 yield name, text.replace("\\", "") if path.name == "rules.md" else text  # made: each mark is escaped
                 continue
-            for node in literals(tree_of(path)):
-                yield f"{name}:{node[0]}", node[1]
+            for line, literal in literals(tree_of(path)) if _NAMED.search(text) else ():
+                yield f"{name}:{line}", literal
 
 
 def literals(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, text) of each literal; a value of an f-string is X."""
-    if isinstance(tree, ast.JoinedStr):
-        yield tree.lineno, "".join(str(one.value) if isinstance(one, ast.Constant) else "X" for one in tree.values)
-        return
-    if isinstance(tree, ast.Constant) and isinstance(tree.value, str):
-        yield tree.lineno, tree.value
-    for child in ast.iter_child_nodes(tree):
-        yield from literals(child)
+    """(line, text) of each literal, in no order; a value of an f-string is X."""
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.JoinedStr):
+            yield node.lineno, "".join(str(one.value) if isinstance(one, ast.Constant) else "X" for one in node.values)
+            continue
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+        todo.extend(ast.iter_child_nodes(node))
 
 
 def commands(text: str) -> Iterator[list[str]]:
     """The words after `hosttune` of each command in a text; the sentence may go on behind them."""
+    if "hosttune" not in text:  # nearly all literals
+        return
     whole = _SPAN.sub(lambda span: " ".join(span[0].strip("\\").split()), _VALUE.sub("X", text))
     for match in _COMMAND.finditer(whole):
         words = shlex.split(match[1])

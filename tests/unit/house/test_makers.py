@@ -50,10 +50,7 @@ OF_CPUS = re.compile(
 )
 # What else there is, by module, and why it may stand there.
 MAY = {
-    "rules/checks/cpus.py": {
-        "amd": "the beginning of amd_pstate, a driver of CPUs",
-        "intel_cpufreq": "a driver of CPUs",
-    },
+    "rules/checks/cpus.py": {"intel_cpufreq": "a driver of CPUs"},
     "discovery/cpuinfo.py": {"NVIDIA": "a maker of Arm CPUs (MIDR_EL1, implementer 0x4e)"},
     "discovery/platform.py": {"intel": "Iommu.vendor, a field of the host document", "amd": "likewise"},
     "domain/planned.py": {"intel": "libvirt's model of a guest's IOMMU"},

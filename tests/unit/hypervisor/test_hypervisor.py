@@ -184,7 +184,7 @@ HOSTILE: dict[str, tuple[Callable[[str], object], str]] = {
     "a program": (put("<devices>", "<devices><emulator>/tmp/x</emulator>"), "a <emulator> in <devices>"),
     "a loader": (put("</os>", "<loader>/tmp/x</loader></os>"), "a <loader> in <os>"),
     "arguments": (commandline("arg value='-incoming'", "arg value='exec:x'"), "arguments to QEMU: -incoming exec:x"),
-    "environment": (commandline("env name='LD_PRELOAD' value='/x'"), "/1.0}env> in <"),
+    "environment": (commandline("env name='LD_PRELOAD' value='/x'"), "/1.0}commandline> in <domain>"),
     "a file to log into": (put("<serial type='pty'>", "<serial type='file'>"), "a <serial> of type 'file'"),
     "a script": (put("<model type='virtio'/>", "<script path='/x'/>"), "a <script> in <interface>"),
     "a network disk": (put("<disk type='file'", "<disk type='network'"), "a <disk> of type 'network'"),

@@ -1,6 +1,7 @@
 """Whose is a drive, a part of which a guest has: as a block device, by whatever name, or through an interface.
 
 One answer (`Host.index`) for plan, apply, adoption, lint and hand-over; the hook's own is in test_handover_hook.
+Of the names that a drive has and the ways to have it `make test` takes a sample.
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ def planned(cli: Cli, **guests: str) -> tuple[int, dict[str, Any]]:
 # --- a drive of a stopped guest ----------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep(most=10)
 @pytest.mark.parametrize("path", NAMES.values(), ids=NAMES)
 def test_no_other_guest_gets_a_drive_that_a_stopped_guest_has_as_a_disk(named: Cli, path: str) -> None:
     define(named, domain(disk(path)))
@@ -135,6 +137,7 @@ def test_guests_of_one_intent_do_not_get_each_others_drives(named: Cli) -> None:
     assert DRIVE not in [one["address"] for guest in document["guests"] for one in guest["devices"]]
 
 
+@pytest.mark.sweep(most=10)
 @pytest.mark.parametrize("path", ["/dev/disk/by-id/nvme-gone", "/dev/drbd0", "/dev/nvme77n1"])
 def test_a_disk_that_leads_nowhere_is_a_finding_and_refuses_an_erasure(named: Cli, path: str) -> None:
     define(named, domain(disk(path)))
@@ -232,6 +235,7 @@ def lint(cli: Cli, xml: str, rule: str = "device-quarantined") -> list[dict[str,
     return [one for one in json.loads(out) if one["rule"] == rule]
 
 
+@pytest.mark.sweep(most=10)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_lint_names_a_quarantined_device_however_the_guest_has_it(named: Cli, way: str) -> None:
     assert lint(named, written(way)) == []
@@ -271,6 +275,7 @@ def test_lint_sees_a_drive_that_two_guests_would_have(named: Cli) -> None:
     assert f"is on {DRIVE}, which belongs to guest old" in found["text"]
 
 
+@pytest.mark.sweep(most=10)
 @pytest.mark.parametrize("path", [NAMES["kernel"], NAMES["by-id"], NAMES["volume"], NAMES["array"]])
 def test_a_quarantined_drive_is_no_disk_of_a_planned_guest(named: Cli, path: str) -> None:
     code, document = planned(named, a=f"disk: {path}")

@@ -185,6 +185,12 @@ def test_a_mode_is_changed_by_name_one_gpu_an_action(
         assert disruptive is (name != "compute_mode")
 
 
+@pytest.mark.parametrize(("value", "told"), [("disabled", ["warn"] * 3), ("enabled", [])])
+def test_memory_without_ecc_is_said(value: str, told: list[str]) -> None:
+    made = planned(host_of(ecc=False, ecc_pending=False), "none", {"ecc": value})
+    assert [one.level for one in made.findings if "corrects and reports no wrong bit" in one.text] == told
+
+
 def test_modes_come_before_what_a_reset_loses() -> None:
     settings = {"mig_mode": "enabled", "ecc": "disabled"}
     made = planned(host_of(persistence=False, power_limit_watts=500.0), settings=settings)

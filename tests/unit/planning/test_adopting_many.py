@@ -60,7 +60,7 @@ def by_name(found: Adoptions) -> Mapping[str, Adoption]:
 # --- what always holds ------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=examples(30, 600), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15, 600), deadline=None, suppress_health_check=list(HealthCheck))
 @given(crowds())
 def test_guests_planned_together(case: tuple[Shape, tuple[Guest, ...]]) -> None:
     shape, guests = case

@@ -40,7 +40,7 @@ def gpus(*nodes: int | None) -> list[Card]:
 
 def tiny() -> list[Case]:
     """Batches of two to four guests that can be tried out whole."""
-    cases = [case(seed, 2 + seed % 3) for seed in sample("tiny", range(300), 100)]
+    cases = [case(seed, 2 + seed % 3) for seed in sample("tiny", range(300), 50)]
     rooms = [(c, room_of(c.host, c.intent), asks_of(c.host, c.intent)) for c in cases]
     return [c for c, room, asks in rooms if len(room.nodes) <= 4 and batch_brute.count(room, asks) <= TINY]
 
@@ -51,12 +51,12 @@ def test_the_oracle_equals_trying_everything() -> None:
         room, asks = room_of(found.host, found.intent), asks_of(found.host, found.intent)
         best = optimum(room, asks)
         assert (best.placed, best.levels, best.objective) == batch_brute.best(room, asks), found.seed
-    assert len(compared) >= (150 if FULL else 40)
+    assert len(compared) >= (150 if FULL else 20)
 
 
 def test_the_oracle_agrees_with_the_judge_of_one_guest() -> None:
     decided = 0
-    for seed in sample("one guest", range(250), 80):
+    for seed in sample("one guest", range(250), 40):
         found = case(seed, 1)
         verdict, best = judge(found.host, found.intent), solve(found.host, found.intent)
         if verdict.placed is not None:
@@ -64,7 +64,7 @@ def test_the_oracle_agrees_with_the_judge_of_one_guest() -> None:
         if best.placed and verdict.objectives:
             assert best.objective in verdict.objectives, seed
             decided += 1
-    assert decided >= (75 if FULL else 20)
+    assert decided >= (75 if FULL else 10)
 
 
 NEAR_PAIRS = [[10, 12, 32, 32], [12, 10, 32, 32], [32, 32, 10, 12], [32, 32, 12, 10]]

@@ -20,7 +20,7 @@ from hosttune.planning.search.branch_and_bound import search_problem
 from hosttune.planning.search.ledger import Ledger
 from hosttune.planning.search.placements import PlacementStream
 
-BATCHES = sample("batches", range(300), 48)  # `make bench` judges as many again
+BATCHES = sample("batches", range(300), 24)  # `make bench` judges as many again
 FLAT = [  # nodes with a GPU, nodes with room for a cell; the nodes of the cells, their level, counted work
     (32, frozenset(range(32)), tuple(range(8)), 0, 20_000),
     (24, frozenset(range(7)) | frozenset(range(24, 32)), (*range(7), 24), 1, 20_000),

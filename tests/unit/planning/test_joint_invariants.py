@@ -43,7 +43,7 @@ def batches(draw: st.DrawFn) -> tuple[Json, Json]:
 
 
 @settings(
-    max_examples=examples(50, full=120),
+    max_examples=examples(25, full=120),
     derandomize=True,
     deadline=None,
     database=None,

@@ -13,7 +13,7 @@ from hosttune.model.intent import Intent
 from hosttune.planning import plan
 
 BATCHES = 40
-SEEDS = sample("instances", range(BATCHES), 14)
+SEEDS = sample("instances", range(BATCHES), 8)
 PORTIONS = 4
 
 

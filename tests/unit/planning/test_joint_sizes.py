@@ -10,12 +10,13 @@ from joint_sizes import faults, sized
 from plan_facts import Json
 from plan_oracle import violations
 from planhosts import GIB, Card, build_host
+from sweeps import sample
 
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.planning import plan
 
-BATCHES = 160
+SEEDS = sample("sizes", range(160), 48)
 PORTIONS = 4
 ONE, TWO, OTHER = "0000:21:00.0", "0000:22:00.0", "0000:31:00.0"
 CARDS = [Card(ONE, 0, group=1), Card(TWO, 0, group=2), Card(OTHER, 1, group=3)]
@@ -38,9 +39,8 @@ def sizes(found: Json) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize("portion", range(PORTIONS))
 def test_random_batches(portion: int) -> None:
-    size = BATCHES // PORTIONS
     wrong = {}
-    for seed in range(portion * size, (portion + 1) * size):
+    for seed in SEEDS[portion::PORTIONS]:
         found = sized(seed)
         document = planned(found.host, *found.intent["guests"], reserve=found.intent["reserve"])
         lines = [*violations(found.host, document["intent"] | found.intent, document), *faults(found, document)]

@@ -9,12 +9,13 @@ import pytest
 from plan_facts import Json
 from plan_oracle import violations
 from planhosts import GIB, Held, build_host
+from sweeps import sample
 
 from hosttune.model.host import Host
 from hosttune.model.intent import Intent
 from hosttune.planning import plan
 
-HOSTS = 400
+SEEDS = sample("widths", range(400), 120)
 PORTIONS = 4
 
 
@@ -52,7 +53,7 @@ def drawn(seed: int) -> tuple[Json, Json]:
 @pytest.mark.parametrize("portion", range(PORTIONS))
 def test_every_guest_has_the_cpus_that_it_asked_for(portion: int) -> None:
     wrong = {}
-    for seed in range(portion, HOSTS, PORTIONS):
+    for seed in SEEDS[portion::PORTIONS]:
         host, intent = drawn(seed)
         found = plan(Host.from_json(json.dumps(host)), Intent.from_json(json.dumps(intent)))
         if lines := violations(host, intent, json.loads(found.to_json())):

@@ -36,7 +36,7 @@ from hosttune.model.intent import Intent
 from hosttune.planning import plan
 
 quick = settings(
-    max_examples=examples(80, full=2000),
+    max_examples=examples(40, full=2000),
     derandomize=True,
     deadline=None,
     database=None,

@@ -51,7 +51,7 @@ def hosttune_size(text: int | str) -> int:
 
 
 @settings(
-    max_examples=examples(40, full=150),
+    max_examples=examples(20, full=150),
     derandomize=True,
     deadline=None,
     database=None,

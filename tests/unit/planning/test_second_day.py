@@ -351,7 +351,7 @@ GUESTS = st.lists(
 
 
 @settings(
-    max_examples=examples(30, full=200),
+    max_examples=examples(15, full=200),
     derandomize=True,
     deadline=None,
     database=None,

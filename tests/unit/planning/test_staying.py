@@ -68,7 +68,7 @@ def moved(old: Any, new: Any) -> tuple[int, int, int]:
     return devices, cells, cpus
 
 
-@pytest.mark.parametrize("seed", sample("moves", range(1500), 40))
+@pytest.mark.parametrize("seed", sample("moves", range(1500), 20))
 def test_the_order_of_preference(seed: int) -> None:
     rng = Random(f"moves {seed}")
     document = host_of(rng)
@@ -95,7 +95,7 @@ def test_the_order_of_preference(seed: int) -> None:
 
 
 @pytest.mark.parametrize("runs", [False, True])
-@pytest.mark.parametrize("seed", sample("more moves", range(300), 8))
+@pytest.mark.parametrize("seed", sample("more moves", range(300), 4))
 def test_the_order_of_preference_of_more_guests(seed: int, runs: bool) -> None:
     """As CP-SAT judges it. A guest that runs takes its place first; then nobody gets what its run or its place has."""
     rng = Random(f"more moves {seed}")

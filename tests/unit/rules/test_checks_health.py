@@ -578,9 +578,19 @@ def test_a_tool_that_one_drive_was_asked_with_is_installed() -> None:
 # --- clock and baseline --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("synchronised", "expected"), [(True, "pass"), (False, "warn"), (None, "unknown")])
-def test_clock(synchronised: bool | None, expected: str) -> None:
-    found = evidence(health=Health(time_synchronised=synchronised, time_source="adjtimex(2)"))
+@pytest.mark.parametrize(
+    ("synchronised", "error", "expected"),
+    [
+        (True, 0.001, "pass"),
+        (False, 16.0, "warn"),
+        (False, None, "warn"),
+        (False, 0.02, "pass"),
+        (None, None, "unknown"),
+    ],
+)
+def test_clock(synchronised: bool | None, error: float | None, expected: str) -> None:
+    """A chronyd without `rtcsync` leaves the flag set, and keeps the error below the 16 s of no service."""
+    found = evidence(health=Health(time_synchronised=synchronised, time_source="adjtimex(2)", time_error_seconds=error))
     assert one(found, "time-sync", "host").outcome == expected
 
 

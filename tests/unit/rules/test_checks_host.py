@@ -113,6 +113,8 @@ def test_ids_are_kebab_case_and_stand_once_and_every_check_is_documented() -> No
         ("acpi-cpufreq", "performance", None, "pass"),
         ("acpi-cpufreq", "schedutil", None, "warn"),
         ("acpi-cpufreq", "powersave", None, "fail"),  # holds the lowest frequency
+        ("amd-pstate", "powersave", None, "fail"),  # passive and guided: the generic governors, likewise
+        ("amd-pstate", "schedutil", None, "warn"),
         (None, None, None, "skip"),
     ],
 )

@@ -1,0 +1,53 @@
+"""System → what the running kernel says of the isolation between guests, of its boot, and of its clock. Read only.
+
+A capture must hold, as far as the host has them: /sys/devices/system/cpu/vulnerabilities, the microcode in
+/proc/cpuinfo, the EFI variable SecureBoot, /sys/class/tpm and /sys/devices/system/clocksource.
+"""
+
+from __future__ import annotations
+
+from hosttune.discovery.cpuinfo import blocks_by_cpu, read_cpuinfo
+from hosttune.machine.reader import Reader
+from hosttune.model import sysfs
+from hosttune.model.evidence import SECURE_BOOT, Security
+from hosttune.model.host import Host
+from hosttune.model.values import CpuSet, grouped
+
+_EFI, _TPM = "/sys/firmware/efi", "/sys/class/tpm"
+
+
+def read_security(reader: Reader, host: Host) -> Security:
+    """Return the kernel's own words (ABI/testing/sysfs-devices-system-cpu, sysfs-class-tpm; UEFI 2.10, 3.3)."""
+    said = {name: reader.text(f"{sysfs.VULNERABILITIES}/{name}") for name in reader.names(sysfs.VULNERABILITIES)}
+    blocks = blocks_by_cpu(read_cpuinfo(reader)).items()
+    revisions = grouped((block["microcode"], cpu) for cpu, block in blocks if block.get("microcode"))
+    return Security(
+        vulnerabilities=said or None,
+        microcode={revision: str(CpuSet(cpus)) for revision, cpus in revisions.items()},
+        secure_boot=_secure_boot(reader),
+        tpm=_tpm(reader),
+        clocksource=reader.text(sysfs.CLOCKSOURCE),
+    )
+
+
+def _secure_boot(reader: Reader) -> bool | None:
+    """Return whether the firmware checks what it boots: the variable is four bytes of attributes, then 1 or 0.
+
+    It is a query, because the variable's name has a UUID, and a capture replaces those.
+    """
+
+    def live() -> str | None:
+        data = reader.data(SECURE_BOOT)
+        if data is None:
+            return "off" if reader.lacks(_EFI) else None
+        return {1: "on", 0: "off"}.get(data[4]) if len(data) == 5 else None
+
+    return {"on": True, "off": False}.get((reader.query("secure-boot", live) or "").strip())
+
+
+def _tpm(reader: Reader) -> str | None:
+    """Return the version of the first TPM ("2"), "none" if the kernel has none."""
+    first = next((name for name in reader.names(_TPM) if name.startswith("tpm")), None)
+    if first is None:
+        return "none" if reader.lacks(f"{_TPM}/tpm0") else None
+    return reader.text(f"{_TPM}/{first}/tpm_version_major")

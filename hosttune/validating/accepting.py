@@ -1,0 +1,124 @@
+"""Results that somebody answers for until a date: a warning or an unknown that then does not move the verdict.
+
+A fail, a device that is gone and what a hand-over covers cannot be accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import date
+
+import msgspec
+
+from hosttune.errors import BadInput, Refused
+from hosttune.journal import accepted
+from hosttune.journal.forgotten import MOST_WHY, caller
+from hosttune.model.clock import now_text
+from hosttune.model.evidence import OF_REGISTER
+from hosttune.model.hints import did_you_mean
+from hosttune.model.host import Host
+from hosttune.model.validation import Acceptance, CheckResult, Validation, verdict_of
+from hosttune.rules.checks import checks
+
+_PRESENT = "device-present"
+
+
+def asked(names: Sequence[str], why: str | None, until: str | None) -> tuple[Acceptance, ...]:
+    """Return what `--accept CHECK[:SUBJECT] --why TEXT --until DATE` asks for. Raises BadInput."""
+    if not names:
+        if until is not None:
+            raise BadInput("nothing to accept", where="--until", hint="name it: --accept CHECK[:SUBJECT]")
+        return ()
+    if why is None or until is None:
+        missing = "--why" if why is None else "--until"
+        hint = "give all three: --accept CHECK[:SUBJECT] --why TEXT --until DATE"
+        raise BadInput(f"{missing} is missing", where=missing, hint=hint)
+    named = (name.partition(":")[::2] for name in names)
+    rows = [
+        {"check": check, "subject": subject, "by": caller(), "why": why, "until": until} for check, subject in named
+    ]
+    found = tuple(_valid(msgspec.convert(row, Acceptance), f"--accept {row['check']}") for row in rows)
+    if any(one.until <= _today() for one in found):
+        raise BadInput(f"{until} is not in the future", where="--until", hint="give a later date")
+    return tuple(msgspec.structs.replace(one, at=now_text()) for one in found)
+
+
+def declared(rows: object, where: str) -> tuple[Acceptance, ...]:
+    """Return the acceptances of a configuration: a list of check, subject, by, why, until. Raises BadInput."""
+    needed = {"check", "subject", "by", "why", "until"}
+    hint = f"write a list of entries, each with {', '.join(sorted(needed))}"
+    if not isinstance(rows, list):
+        raise BadInput("not a list", where=where, hint=hint)
+    found = []
+    for number, row in enumerate(rows):
+        place = f"{where}[{number}]"
+        if not isinstance(row, dict) or row.keys() != needed:
+            raise BadInput("not the five keys of an acceptance", where=place, hint=hint)
+        texts = {name: str(value) if isinstance(value, date) else value for name, value in row.items()}
+        if not all(isinstance(value, str) and value.strip() for value in texts.values()):
+            raise BadInput("an empty value, or none that is text", where=place, hint=hint)
+        found.append(_valid(msgspec.convert(texts, Acceptance), place))
+    return tuple(found)
+
+
+def _valid(one: Acceptance, where: str) -> Acceptance:
+    """Return an acceptance that can count. Raises BadInput with the reason why it cannot."""
+    known = {check.id for check in checks()}
+    if one.check not in known and not one.check.startswith("bench-"):
+        hint = did_you_mean(one.check, known, "hosttune validate --list names all")
+        raise BadInput(f"no check {one.check!r:.80}", where=where, hint=hint)
+    if one.check == _PRESENT:
+        hint = "put it back, or take it out of what is expected: --forget BDF --why TEXT"
+        raise BadInput("a device that is gone cannot be accepted", where=where, hint=hint)
+    if one.check in OF_REGISTER:
+        hint = "finish it: hosttune handover status names the command"
+        raise BadInput("what a hand-over covers cannot be accepted", where=where, hint=hint)
+    if not (one.why.isprintable() and one.by.isprintable() and len(one.why) <= MOST_WHY and len(one.by) <= MOST_WHY):
+        hint = f"write in one line of at most {MOST_WHY} characters who accepts it and why"
+        raise BadInput("not a valid reason", where=where, hint=hint)
+    try:
+        date.fromisoformat(one.until)
+    except ValueError:
+        raise BadInput(f"{one.until!r:.40} is no date", where=where, hint="write it as 2026-12-31") from None
+    return one
+
+
+def keep(folder: str | None, where: str, new: Sequence[Acceptance], results: Sequence[CheckResult], host: Host) -> None:
+    """Record what is accepted now. Raises Refused for a capture, BadInput for results that cannot be accepted."""
+    if new and folder is None:
+        raise Refused("a captured host has no state to write to", where=where, hint="run it on the host itself")
+    for one in new:
+        name = f"--accept {one.check}" + (f":{one.subject}" if one.subject else "")
+        found = [result for result in results if one.covers(result)]
+        if any(result.outcome == "fail" for result in found):
+            raise BadInput("a failure cannot be accepted", where=name, hint="mend it: hosttune validate names how")
+        if any(_handed(result, host) for result in found):
+            hint = "finish it: hosttune handover status names the command"
+            raise BadInput("what a hand-over covers cannot be accepted", where=name, hint=hint)
+        if not any(result.outcome in ("unknown", "warn") for result in found):
+            raise BadInput("nothing is unknown or a warning there", where=name, hint="see hosttune validate")
+    if new and folder is not None:
+        accepted.accept(folder, new)
+
+
+def applied(found: Validation, acceptances: Iterable[Acceptance], host: Host) -> Validation:
+    """Return the validation with what is accepted in its results, and the verdict of the others."""
+    today, newest_first = _today(), tuple(acceptances)[::-1]
+    results = []
+    for result in found.results:
+        one = next((one for one in newest_first if one.covers(result)), None)
+        if one is not None and result.outcome in ("unknown", "warn") and not _handed(result, host):
+            result = msgspec.structs.replace(result, accepted=msgspec.structs.replace(one, expired=today > one.until))
+        results.append(result)
+    return msgspec.structs.replace(found, results=tuple(results), verdict=verdict_of(results))
+
+
+def _handed(result: CheckResult, host: Host) -> bool:
+    """Return whether a hand-over of the result's device is open: its evidence decides, and nobody's word."""
+    register = host.handover.devices if host.handover is not None else ()
+    quarantined = any(one.address == result.subject and one.state == "quarantined" for one in register)
+    return quarantined or result.check in (_PRESENT, *OF_REGISTER)
+
+
+def _today() -> str:
+    return now_text()[:10]

@@ -1,0 +1,171 @@
+"""`validate --accept CHECK[:SUBJECT] --why TEXT --until DATE`: kept with the name, shown everywhere."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hosttune.cli import run
+from hosttune.errors import BadInput
+from hosttune.fleet.overview import _counts
+from hosttune.machine.archive import open_root
+from hosttune.model.evidence import Evidence, Health, KernelEvent
+from hosttune.model.host import Host
+from hosttune.model.quarantine import DeviceRecord, HandoverState
+from hosttune.model.validation import Acceptance, CheckResult, Validation, verdict_of
+from hosttune.validating import Request, accepting, decide, validate
+
+VM = Path(__file__).parents[2] / "hosts" / "h100" / "vm-h100x1.tar.gz"
+GPU = "0000:00:06.0"
+WHY = ("--why", "a cloud VM; it shows no nodes", "--until", "2999-12-31")
+ALSO = ("--accept", "time-sync", "--accept", "monitoring-baseline")
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    """The captured guest as a scratch root: three warnings, numa-affinity of its GPU, time-sync, no baseline."""
+    with tarfile.open(VM) as tar:
+        tar.extractall(tmp_path / "root", filter="data") if hasattr(tarfile, "data_filter") else tar.extractall(
+            tmp_path
+        )
+    (tmp_path / "root/.hosttune/scratch").touch()
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def hosttune(capsys: pytest.CaptureFixture[str], scratch: Path) -> Run:
+    def call(*words: str) -> tuple[int, str, str]:
+        code = run(["validate", "--root", str(scratch), *words])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def standing(text: str) -> dict[str, str]:
+    return {one["check"]: one["accepted"] and one["accepted"]["why"] for one in json.loads(text)["results"]}
+
+
+def test_what_is_accepted_is_kept_shown_in_every_format_and_moves_no_verdict(hosttune: Run, scratch: Path) -> None:
+    assert json.loads(hosttune("-o", "json")[1])["verdict"] == "warn"
+    code, out, err = hosttune("--accept", f"numa-affinity:{GPU}", *ALSO, *WHY, "-o", "json")
+    assert (code, err, json.loads(out)["verdict"]) == (0, "", "pass")
+    assert {check for check, why in standing(out).items() if why} == {
+        "numa-affinity",
+        "time-sync",
+        "monitoring-baseline",
+    }
+    (first, *_) = json.loads((scratch / "var/lib/hosttune/accepted.json").read_text())["results"]
+    assert (first["check"], first["subject"], first["until"]) == ("numa-affinity", GPU, "2999-12-31")
+    assert first["by"]
+    assert first["at"].startswith("20")
+    text = hosttune()[1]  # and in the next validation
+    assert text.startswith("PASS")
+    assert "accepted: 3" in text
+    assert f"by {first['by']} on {first['at'][:10]} until 2999-12-31: a cloud VM; it shows no nodes" in " ".join(
+        text.split()
+    )
+    for form in ("md", "html"):
+        assert "a cloud VM; it shows no nodes" in hosttune("-o", form)[1].replace("\\", "")
+    suite = ET.fromstring(hosttune("-o", "junit")[1])
+    assert suite.get("errors") == "0"
+    assert sum((one.text or "").startswith("accepted by") for one in suite.iter("system-out")) == 3
+    assert 'hosttune_check_results{check="time-sync",status="accepted"} 1' in hosttune("-o", "prometheus")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("--accept", "time-sync"), 2, "--why is missing"),
+        (("--accept", "time-sync", "--why", "x"), 2, "--until is missing"),
+        (("--until", "2999-12-31"), 2, "nothing to accept"),
+        (("--accept", "time-sync", "--why", "x", "--until", "soon"), 2, "'soon' is no date"),
+        (("--accept", "time-sync", "--why", "x", "--until", "2020-01-01"), 2, "not in the future"),
+        (("--accept", "time-synk", *WHY), 2, "no check 'time-synk'"),
+        (("--accept", "device-present", *WHY), 2, "a device that is gone cannot be accepted"),
+        (("--accept", "handover-statement", *WHY), 2, "what a hand-over covers cannot be accepted"),
+        (("--accept", "gpu-status", *WHY), 2, "nothing is unknown or a warning there"),
+        (("--accept", "time-sync:0000:01:00.0", *WHY), 2, "nothing is unknown or a warning there"),
+    ],
+)
+def test_what_cannot_be_accepted_is_refused_with_the_reason(
+    words: tuple[str, ...], code: int, told: str, hosttune: Run, scratch: Path
+) -> None:
+    found = hosttune(*words)
+    assert (found[0], found[1]) == (code, "")
+    assert told in found[2]
+    assert not (scratch / "var/lib/hosttune/accepted.json").exists()
+
+
+def test_on_a_capture_it_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["validate", "--root", str(VM), "--accept", "time-sync", *WHY]) == 3
+    assert "a captured host has no state to write to" in capsys.readouterr().err
+
+
+def test_a_failure_and_a_device_in_a_hand_over_stay_what_they_are() -> None:
+    lost = KernelEvent(kind="oom-guest", seconds=1.0, last_seconds=1.0)
+    evidence = Evidence(host=Host(), health=Health(events=(lost,), events_since=0.0, events_source="dmesg"))
+    found = decide(evidence, 0, None, live=False)
+    word = (Acceptance(check="kernel-log", by="ops", why="known", until="2999-12-31"),)
+    with pytest.raises(BadInput, match="a failure cannot be accepted"):
+        accepting.keep("/nowhere", "--accept", word, found.results, evidence.host)
+    assert accepting.applied(found, word, evidence.host) == found
+    record = DeviceRecord(
+        address=GPU, identity="10de:2330", state="quarantined", since="2026-01-01", why="a tenant left"
+    )
+    host = Host(handover=HandoverState(devices=(record,)))
+    doubt = CheckResult(check="row-remap", subject=GPU, outcome="unknown", actual="not read")
+    asked = (Acceptance(check="row-remap", subject=GPU, by="ops", why="known", until="2999-12-31"),)
+    with pytest.raises(BadInput, match="what a hand-over covers"):
+        accepting.keep("/nowhere", "--accept", asked, (doubt,), host)
+    kept = accepting.applied(Validation(results=(doubt,)), asked, host)
+    assert kept.verdict == "unknown"
+
+
+def test_one_whose_date_is_over_says_so_and_counts_again() -> None:
+    doubt = CheckResult(check="row-remap", subject=GPU, outcome="unknown", actual="not read")
+    old = (Acceptance(check="row-remap", subject=GPU, by="ops", why="known", until="2020-12-31"),)
+    (result,) = (found := accepting.applied(Validation(results=(doubt,)), old, Host())).results
+    assert (found.verdict, result.standing) == ("unknown", "unknown")
+    assert result.accepted is not None
+    assert "that date is over" in result.accepted.text
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ({}, "not a list"),
+        ([{"check": "time-sync"}], "not the five keys"),
+        ([{"check": "time-sync", "subject": "host", "by": "", "why": "x", "until": "2999-12-31"}], "an empty value"),
+        ([{"check": "nope", "subject": "host", "by": "ops", "why": "x", "until": "2999-12-31"}], "no check 'nope'"),
+    ],
+)
+def test_a_configuration_needs_all_five(rows: Any, told: str) -> None:
+    with pytest.raises(BadInput, match=told):
+        accepting.declared(rows, "config.toml: accept")
+
+
+def test_a_configuration_accepts_and_a_fleet_counts_it_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], scratch: Path
+) -> None:
+    row = 'check = "time-sync"\nsubject = "host"\nby = "ops"\nwhy = "an isolated network"\nuntil = 2999-12-31\n'
+    (tmp_path / "config.toml").write_text(f"[[accept]]\n{row}")
+    monkeypatch.setenv("HOSTTUNE_CONFIG", str(tmp_path / "config.toml"))
+    from hosttune.cli.config import accepted
+
+    found = validate(open_root(str(scratch)), Request(accepted=accepted(), keep=False)).validation
+    assert [one.check for one in found.results if one.standing == "accepted"] == ["time-sync"]
+    assert verdict_of(found.results) == found.verdict == "warn", "numa-affinity is not accepted"
+    assert _counts(found.results)["accepted"] == 1
+    assert _counts(found.results)["warn"] == 2
+    (tmp_path / "fleet.json").write_text(
+        json.dumps([{"check": "time-sync", "subject": "host", "by": "ops", "why": "x", "until": "2999-12-31"}])
+    )
+    assert run(["validate", "--root", str(scratch), "--accepted", str(tmp_path / "fleet.json"), "-o", "json"]) == 0
+    assert standing(capsys.readouterr().out)["time-sync"] == "x"
