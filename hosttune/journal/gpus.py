@@ -1,6 +1,7 @@
 """What is kept of GPUs for the time when vfio-pci or a guest has them: who they are, and the last look at their health.
 
-`gpus.json` in the state directory. Callers hold the lock of the state (`Store.locked`).
+`gpus.json` in the state directory. Of two that write it at the same moment the last one counts: a look can be lost by
+that, which makes the health of a GPU unknown, or that of the look before.
 """
 
 from __future__ import annotations

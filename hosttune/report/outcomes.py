@@ -13,6 +13,7 @@ import msgspec
 
 from hosttune.model.validation import ACCEPTED, OUTCOMES, Acceptance, CheckResult, Validation, worst_first
 from hosttune.model.values import Value, grouped
+from hosttune.rules.checks.looks import LOOKED
 
 WORDS = {
     "fail": "failed", "unknown": "unknown", "warn": "warnings", ACCEPTED: "accepted", "pass": "passed",
@@ -146,6 +147,9 @@ def meaning(validation: Validation) -> str:
     """Return what the verdict means for the person who has to decide."""
     if not validation.results:
         return "Nothing was checked: this says nothing about the host."
+    unseen = any(result.outcome == "unknown" and result.check in LOOKED for result in validation.results)
+    if unseen and validation.verdict in ("pass", "warn"):
+        return "Nobody has looked at some facts of GPUs, which a person has accepted: not shown to be fit for use."
     return {
         "fail": "Do not give this host to a tenant until the failures are fixed.",
         "unknown": "Nothing failed, but some checks could not be made: this is not a pass.",

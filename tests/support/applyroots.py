@@ -33,6 +33,7 @@ JOURNAL = f"{STATE}/transactions/000001.jsonl"
 # What a scratch root may keep of an apply that was rolled back: its state, answers of its stand-in for libraries, and
 # a driver that was loaded.
 _LEFT_BEHIND = (STATE, ".hosttune/commands/nvml", "sys/bus/pci/drivers/vfio-pci")
+KEPT_BY_VALIDATE = ("var", "var/lib", STATE, f"{STATE}/gpus.json")
 _MADE_ON_THE_WAY = ("var", "var/lib", "sys/bus/pci/drivers")  # folders that a capture may lack
 RESULT = {"schema", "host", "verb", "changed", "reboot_required", "entries", "drift", "open_transaction"}
 ENTRY = {"action", "outcome", "before", "want", "after", "why", "before_known", "when"}
@@ -82,12 +83,15 @@ class Root:
         return os.path.basename(os.readlink(self.path / "sys/bus/pci/devices" / address / "driver"))
 
     def tree(self) -> dict[str, Any]:
-        """Every name with what it holds, so that two of these are equal only if nothing was written between.
+        """Every name with what it holds, so that two of these are equal only if nothing was written between. Without
+        what a validation keeps of GPUs.
 
         Of an overlay the names that were written are enough, and there are few of them.
         """
         found: dict[str, Any] = {}
         for name, entry in _entries(self.upper or self.path):
+            if name in KEPT_BY_VALIDATE:
+                continue
             state = entry.stat(follow_symlinks=False)
             if entry.is_symlink():
                 found[name] = os.readlink(entry.path)

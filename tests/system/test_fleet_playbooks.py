@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from applyroots import EXAMPLE, Root
-from fleethosts import BIN, HOSTTUNE, INTENT, PLAYBOOKS, ROOT, Fleet, Played, fleet, stand_in
+from fleethosts import BIN, HOSTTUNE, INTENT, PLAYBOOKS, ROOT, Fleet, Played, fleet, simulated, stand_in
 
 from hosttune.cli import run
 from hosttune.model.fleet import Answer
@@ -97,9 +97,10 @@ def test_the_whole_story(fleet: Fleet) -> None:
 
 @pytest.fixture
 def looked_at(pristine: Path, tmp_path: Path) -> Iterator[Fleet]:
-    """Two hosts over one root that nobody writes to."""
-    yield Fleet(tmp_path, {host: {"hosttune_root": str(pristine)} for host in ("h1", "h2")}, {})
-    assert not (tmp_path / "outside").exists()
+    """Two hosts, in whose state a validation keeps its looks at GPUs."""
+    with simulated(pristine, tmp_path, ("h1", "h2")) as found:
+        found.variables.clear()
+        yield found
 
 
 def test_an_answer_is_sealed_with_what_became_of_it(looked_at: Fleet, capsys: pytest.CaptureFixture[str]) -> None:

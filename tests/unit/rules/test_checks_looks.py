@@ -11,7 +11,8 @@ from hosttune.model.evidence import Evidence, GuestProcess
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Module, Platform, Problem, RunningGuest
 from hosttune.model.looks import GuestRun, Look, SeenRun
-from hosttune.model.validation import CheckResult
+from hosttune.model.validation import CheckResult, Validation
+from hosttune.report.outcomes import meaning
 from hosttune.rules.checks.looks import LOOKED, looked, looks_to_keep
 
 AT = "2026-11-26T14:03:00+00:00"
@@ -142,6 +143,12 @@ def test_what_is_kept() -> None:
     assert looks_to_keep(given(guest="alice", process=RUNS, by=look(SEEN)), told, SECOND) == {}
     assert looks_to_keep(given(), told, SECOND) == {}
     assert {"ecc-errors", "row-remap", "gpu-status", "nvlink", "xid"} <= set(LOOKED)
+
+
+def test_what_nobody_looked_at_is_not_called_fit_for_use_even_if_accepted() -> None:
+    unseen = CheckResult(check="ecc-errors", subject=A, outcome="unknown")
+    assert "not shown to be fit for use" in meaning(Validation(results=(unseen,), verdict="pass"))
+    assert "fit for use" not in meaning(Validation(results=(GOOD,), verdict="pass")).casefold()
 
 
 def test_in_one_sentence() -> None:
