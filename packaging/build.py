@@ -23,8 +23,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-sys.path.insert(0, str(ROOT / "requirements"))
-from wheelhouse import LOCK, PYTHONS, download, own_wheel  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from requirements.wheelhouse import LOCK, PYTHONS, download, own_wheel  # noqa: E402
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VERSION: str = PROJECT["version"]
