@@ -14,14 +14,14 @@ def runs_of(samples: Iterable[Sample]) -> dict[tuple[str, str], list[float]]:
 
 
 def loaded_clocks(samples: Iterable[Sample]) -> dict[str, tuple[float, float]]:
-    """Return by GPU the highest SM clock (MHz) under load, and the least power (W) that it drew at this clock."""
+    """Return by GPU the highest SM clock (MHz) and the highest power (W) under load.
+
+    A reading's power is no measure of its own clock: the driver tells the average of a second.
+    """
     runs = runs_of(samples)
-    found = {}
-    for subject in (subject for metric, subject in runs if metric == "load-sm-clock"):
-        clocks, powers = runs["load-sm-clock", subject], runs.get(("load-power", subject), [])
-        if len(clocks) == len(powers):
-            found[subject] = min(zip(clocks, powers, strict=True), key=lambda pair: (-pair[0], pair[1]))
-    return found
+    clocks = {subject: max(values) for (metric, subject), values in runs.items() if metric == "load-sm-clock"}
+    powers = {subject: max(values) for (metric, subject), values in runs.items() if metric == "load-power"}
+    return {subject: (clock, powers[subject]) for subject, clock in clocks.items() if subject in powers}
 
 
 def middle_of(runs: Sequence[float]) -> float:

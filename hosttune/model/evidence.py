@@ -208,7 +208,7 @@ class Evidence(Value, frozen=True, kw_only=True):
     - `irqbalance`: it is installed and not masked.
     - `gpu_ports`: by GPU, its own network ports as the maker's tool lists them; no entry: unknown, or it has none.
     - `loaded_links`: by GPU, speed (GT/s) and width of its link, read while data was copied over it (from level 1 on).
-    - `loaded_clocks`: by GPU, the highest SM clock (MHz) under load and the power (W) at it (from level 1 on).
+    - `loaded_clocks`: by GPU, the highest SM clock (MHz) and the highest power (W) under load (from level 1 on).
     - `ports`: the ports of each physical network function, by address.
     - `port_details`: by network interface, what ethtool tells of it; no entry: it was not asked.
     - `port_info`: by InfiniBand port ("mlx5_0/1"), which lanes and speeds it supports; no entry: it was not asked.

@@ -56,8 +56,8 @@ def compute_mode(on: On, gpu: Gpu) -> Finding:
     return on.failed(now, hint) if now == "prohibited" else on.warned(now, hint)
 
 
-# Measured on H100 and H200 SXM (580.159.04): while little power is drawn they reach 0.93 of their clock and more.
-_LEAST_CLOCK, _LITTLE_POWER = 0.85, 0.5
+# Measured on H100 and H200 SXM (580.159.04): below their power limit they reach 0.93 of their clock and more.
+_LEAST_CLOCK, _POWER_LIMITED = 0.85, 0.9
 
 
 def _loaded(evidence: Evidence) -> Iterator[tuple[str, Gpu]]:
@@ -71,7 +71,7 @@ def _loaded(evidence: Evidence) -> Iterator[tuple[str, Gpu]]:
     about="each GPU whose clock was read under load",
     why="A lock (nvidia-smi -lgc) outlives whoever set it while the driver is loaded, and NVML has no question for it",
     source=f"{_NVML}: nvmlDeviceSetGpuLockedClocks, nvmlDeviceResetGpuLockedClocks; docs/measurements.md",
-    expected="near its highest clock while it draws little power",
+    expected="near its highest clock, unless it draws all the power that it may",
     reads="the SM clock and power while data was copied and multiplied",
     each=_loaded,
     inside=True,
@@ -84,8 +84,8 @@ def locked_clocks(on: On, gpu: Gpu) -> Finding:
     if highest >= _LEAST_CLOCK * most:
         return on.passed(text)
     limit = on.need(gpu.power_limit_watts, f"{text}; its power limit", look="nvidia-smi -q -d POWER")
-    text += f", at {power:g} of {limit:g} W"
-    if power >= _LITTLE_POWER * limit:
+    text += f", with at most {power:g} of {limit:g} W"
+    if power >= _POWER_LIMITED * limit:
         on.skip(f"{text}: power may have held it down")
     hint = f"nvidia-smi -i {gpu.address} --reset-gpu-clocks --reset-applications-clocks, then validate --level 1 again"
     return on.warned(text, hint)
