@@ -6,16 +6,22 @@ qemuLogOperation), and by hosttune's hook of libvirt where it is installed (`hos
 
 from __future__ import annotations
 
+import io
+import lzma
 import os
 import re
+import time
+import zlib
 from collections.abc import Iterable
 
 import msgspec
 
 from hosttune.discovery.fabric import kept_gpus
 from hosttune.errors import BadInput
+from hosttune.machine.archive import unpacked
 from hosttune.machine.reader import Reader
 from hosttune.machine.system import KEPT_GPUS, STATE_INSIDE, state_directory
+from hosttune.model.clock import seconds_of
 from hosttune.model.host import Host
 from hosttune.model.jsontext import typed_json
 from hosttune.model.looks import GuestRun, Look
@@ -25,9 +31,11 @@ from hosttune.model.values import to_json
 
 RUNS = "guest-runs"  # name of the query
 LOGS = "/var/log/libvirt/qemu"
-_LOG = re.compile(r"(.+)\.log(?:\.[0-9]{1,3})?")
+_MOST = 64 << 20  # bytes of a log; virtlogd keeps 2 MiB
+_LOG = re.compile(r"(.+)\.log(?:[.-][0-9]{1,8}(?:\.(?:gz|bz2|xz))?)?")
 _START = re.compile(r"^([0-9]{4}-[0-9]{2}-[0-9]{2}) ([0-9:]{8})\.[0-9]{3}\+0000: starting up", re.MULTILINE)
-_DEVICE = re.compile(r'(?:"host":"|[,\s]host=)([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])')
+# Older libvirt, such as RHEL 7's, writes no domain 0.
+_DEVICE = re.compile(r'(?:"host":"|[,\s]host=)((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])')
 
 
 def read_looks(reader: Reader, host: Host) -> dict[str, Look] | None:
@@ -45,16 +53,23 @@ def read_looks(reader: Reader, host: Host) -> dict[str, Look] | None:
     for address, record in kept.items():
         if isinstance(record, dict) and record.get("look") is not None:
             try:
-                found[address] = msgspec.convert(record["look"], Look)
+                look = msgspec.convert(record["look"], Look)
             except msgspec.ValidationError as error:
-                reader.problem("kept look at a GPU not understood", address, str(error))
+                reader.problem("unreadable", f"{path}: {address}", str(error))
+                continue
+            at = seconds_of(look.at)
+            if at is None or at > time.time():  # the clock was set back: starts of guests cannot be compared with it
+                why = f"its look is of {look.at[:40]}, later than this host's clock"
+                reader.problem("unreadable", f"{path}: {address}", why)
+            else:
+                found[address] = look
     return found
 
 
 def read_guest_runs(reader: Reader, host: Host) -> tuple[GuestRun, ...] | None:
     """Return the recorded starts of guests with functions of this host; None if the records cannot be read.
 
-    Where no GPU is on vfio-pci, nothing is read. A log that was rotated and compressed is not read.
+    Where no GPU is on vfio-pci, nothing is read. Of logs that were rotated, those compressed by zstd are not read.
     """
     if not _in_guests(host):
         return ()
@@ -85,8 +100,20 @@ def _recorded(reader: Reader, folder: str) -> list[GuestRun] | None:
     for name in reader.names(LOGS):
         log = _LOG.fullmatch(name)
         if log is not None:
-            found += of_log(log[1], reader.text(f"{LOGS}/{name}") or "")
+            found += of_log(log[1], _text(reader, f"{LOGS}/{name}"))
     return None if len(reader.problems) > known else found
+
+
+def _text(reader: Reader, path: str) -> str:
+    """Return the text of a log, which logrotate may have compressed; a part of it is a problem."""
+    try:
+        data = unpacked(io.BytesIO(reader.data(path) or b"")).read(_MOST + 1)
+    except (lzma.LZMAError, zlib.error, EOFError, OSError) as error:
+        data = b""
+        reader.problem("unreadable", path, str(error))
+    if len(data) > _MOST:
+        reader.problem("unreadable", path, f"more than {_MOST >> 20} MiB")
+    return data.decode("utf-8", "replace")
 
 
 def of_log(guest: str, text: str) -> Iterable[GuestRun]:
@@ -94,7 +121,8 @@ def of_log(guest: str, text: str) -> Iterable[GuestRun]:
     begun = list(_START.finditer(text))
     ends = [*(one.start() for one in begun[1:]), len(text)]
     for one, end in zip(begun, ends, strict=False):
-        devices = tuple(dict.fromkeys(_DEVICE.findall(text, one.end(), end)))
+        named = _DEVICE.findall(text, one.end(), end)
+        devices = tuple(dict.fromkeys(name if name.count(":") == 2 else f"0000:{name}" for name in named))
         if devices:
             yield GuestRun(guest=guest, at=f"{one[1]}T{one[2]}", devices=devices, source=LOGS)
 

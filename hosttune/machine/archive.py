@@ -152,7 +152,7 @@ class _Contents:
 def _load(file: IO[bytes], origin: str, limits: Limits) -> Archive:
     """Read a whole archive. Raises BadInput."""
     contents = _Contents()
-    stream = _Bounded(_unpacked(file), origin, limits)
+    stream = _Bounded(unpacked(file), origin, limits)
     try:
         for tar, member in _members(stream, origin):
             stream.member = member.name
@@ -169,7 +169,7 @@ class _Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-def _unpacked(file: IO[bytes]) -> _Readable:
+def unpacked(file: IO[bytes]) -> _Readable:
     """Return the decompressed stream of a file; its first bytes tell the compression."""
     magic = file.read(6)
     file.seek(0)

@@ -7,6 +7,7 @@ read), the known part can still cause a failure; any better result is unknown.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from hosttune.gpu import vendor_of
 from hosttune.linux.kernellines import LINES
@@ -114,7 +115,8 @@ def xid(on: On, events: _Events) -> Finding:
     """
     function = on.host.index.pci.get(on.subject)
     if on.subject in on.host.index.gpus and function and for_vfio(function.driver) and not function.physfn:
-        return on.worst((last_look(on), *((_by_catalogue(on, events),) if events else ())))
+        judges = (last_look, *((partial(_by_catalogue, events=events),) if events else ()))
+        return on.worst(judge(on) for judge in judges)
     return _by_catalogue(on, events) if events else _none(_of_log(on), "XIDs")
 
 

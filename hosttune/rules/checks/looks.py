@@ -107,7 +107,9 @@ def standing(evidence: Evidence, gpu: Gpu) -> tuple[Look | None, str, str]:
         return None, "", f"not known to have been looked at: {why}"
     look = looks.get(address)
     if look is None:
-        return None, "", "never looked at while its driver had it, as far as this host's state goes"
+        no = refused(evidence, f"{KEPT_GPUS}: {address}")
+        never = "never looked at while its driver had it, as far as this host's state goes"
+        return None, "", f"not known to have been looked at: {no}" if no else never
     now = {"device": _device(evidence.host, address), "uuid": gpu.uuid, "serial": gpu.serial}
     if any(value and getattr(look, name) not in (None, value) for name, value in now.items()):
         return None, "", f"another GPU is there since the look of {_when(look)}"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +75,31 @@ def test_every_record_of_starts_is_read(tmp_path: Path) -> None:
     assert read_guest_runs(scratch(tmp_path, files), host("nvidia")) == ()
 
 
+@pytest.mark.parametrize(
+    ("name", "packed"),
+    [
+        ("alice.log.2.gz", gzip.compress),
+        ("alice.log-20261126.gz", gzip.compress),
+        ("alice.log.2.xz", lzma.compress),
+        ("alice.log.2.bz2", bz2.compress),
+        ("alice.log-20261126", bytes),
+    ],
+)
+def test_logs_that_logrotate_has_moved_are_read(tmp_path: Path, name: str, packed: Callable[[bytes], bytes]) -> None:
+    reader = scratch(tmp_path, {f"{LOGS}/alice.log": ""})
+    path = tmp_path / LOGS[1:] / name
+    path.write_bytes(packed(LOG.encode()))
+    assert [run.guest for run in read_guest_runs(reader, host()) or ()] == ["alice", "alice"]
+    if packed is not bytes:
+        path.write_bytes(path.read_bytes()[:-20])
+        assert read_guest_runs(reader, host()) is None
+
+
+def test_older_libvirt_writes_no_domain() -> None:
+    (run,) = of_log("a", "2026-11-26 15:00:00.123+0000: starting up\n-device vfio-pci,host=41:00.0,id=hostdev0 \\\n")
+    assert run.devices == (GPU,)
+
+
 def test_without_its_record_a_capture_does_not_know_the_starts(tmp_path: Path) -> None:
     answer = "/.hosttune/commands/guest-runs"
     assert read_guest_runs(Reader(Capture(str(put(tmp_path / "a", {"/proc/version": ""})))), host()) is None
@@ -82,7 +111,7 @@ def test_without_its_record_a_capture_does_not_know_the_starts(tmp_path: Path) -
     assert [problem.what for problem in broken.problems] == ["starts of guests not understood"]
 
 
-LOOK = Look(at="2026-11-26T14:03:00+00:00", boot_id="b", device="10de:2335", uuid="u")
+LOOK = Look(at="2025-11-26T14:03:00+00:00", boot_id="b", device="10de:2335", uuid="u")
 
 
 def test_a_look_is_kept_beside_who_the_gpu_is_and_read_again(tmp_path: Path) -> None:
@@ -104,4 +133,13 @@ def test_what_was_kept_and_cannot_be_read_is_unknown(tmp_path: Path, text: str) 
 def test_a_look_that_is_not_understood_is_none(tmp_path: Path) -> None:
     reader = scratch(tmp_path, {f"{STATE}/gpus.json": json.dumps({GPU: {"look": {"at": 3}}})})
     assert read_looks(reader, host()) == {}
-    assert [problem.what for problem in reader.problems] == ["kept look at a GPU not understood"]
+    assert [problem.where for problem in reader.problems] == [f"{STATE}/gpus.json: {GPU}"]
+
+
+@pytest.mark.parametrize("at", ["2999-01-01T00:00:00+00:00", "yesterday"])
+def test_a_look_of_a_later_time_than_the_clock_does_not_count(tmp_path: Path, at: str) -> None:
+    """The clock was set back: the times of guests that started since are before it."""
+    reader = scratch(tmp_path, {})
+    keep_gpus(str(tmp_path) + STATE, host("nvidia"), {GPU: Look(at=at)})
+    assert read_looks(reader, host()) == {}
+    assert [problem.where for problem in reader.problems] == [f"{STATE}/gpus.json: {GPU}"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from gpuevidence import A, B, evidence, nvidia, of
 
-from hosttune.model.evidence import Evidence, GuestProcess
+from hosttune.model.evidence import Evidence, GuestProcess, Health, KernelEvent
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Module, Platform, Problem, RunningGuest
 from hosttune.model.looks import GuestRun, Look, SeenRun
@@ -96,6 +96,10 @@ def test_then_it_is_unknown_and_names_the_guest(found: Evidence, ended: str) -> 
             given(looks=None, problems=(Problem(what="unreadable", where="/var/lib/hosttune/gpus.json", why="no"),)),
             "/var/lib/hosttune/gpus.json: no",
         ),
+        (
+            given(looks={}, problems=(Problem(what="unreadable", where=f"gpus.json: {A}", why="of 2999"),)),
+            f"gpus.json: {A}: of 2999",
+        ),
         (given(guest_runs=None), "which guests have had it since is not known"),
         (given(host={"guests": None}, complete=None), "which guests have had it since is not known"),
         (given(by=look(device="10de:2330")), "another GPU is there"),
@@ -123,6 +127,12 @@ def test_a_fault_that_the_look_found_stays_with_what_to_do_from_here() -> None:
     )
     result = ecc(given(by=look(result=bad)))
     assert (result.outcome, result.hint) == ("fail", f"hosttune handover --device {A}; with its driver: reset")
+
+
+def test_a_fault_of_the_look_stays_where_the_log_of_this_boot_is_cut_short() -> None:
+    bad = CheckResult(check="xid", subject=A, outcome="fail", actual="XID 79", source="dmesg")
+    log = Health(events=(KernelEvent(kind="xid", address=A, code=43),), events_since=90000.0, events_source="dmesg")
+    assert of(given(by=look(result=bad), health=log), "xid", "kernelevents")[A].outcome == "fail"
 
 
 def test_the_command_that_looks() -> None:
