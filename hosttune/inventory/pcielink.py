@@ -20,7 +20,7 @@ from hosttune.model import pciclass
 from hosttune.model.host import Link, PciDevice
 from hosttune.model.index import DeviceIndex
 from hosttune.model.listing import some
-from hosttune.model.pci import common_link, link_shape
+from hosttune.model.pci import common_link, for_vfio, link_shape
 from hosttune.model.values import Value, slot_of
 
 # Vendors of devices that are software, without a wire: virtio, QEMU, VMware, Google, Microsoft.
@@ -247,6 +247,8 @@ def _rest(index: DeviceIndex, device: PciDevice) -> str | None:
             return f"{one.address} is {'in D3hot' if one.power_state == 'D3hot' else 'suspended'}"
         if one.is_display and one.driver in IDLING_DRIVERS:
             return f"{one.driver} may slow an idle link"
+        if one.is_display and for_vfio(one.driver) and one.address in index.holders:
+            return f"its driver in guest {index.holders[one.address]} may slow an idle link"
         below = index.below.get(one.address, ()) if (one.class_code or "").startswith(pciclass.PCI_BRIDGE) else ()
         todo += [inner for inner in below if inner.vendor_id == device.vendor_id and inner.address not in seen]
     return None

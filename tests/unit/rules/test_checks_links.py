@@ -32,6 +32,8 @@ from hosttune.model.evidence import Evidence
 from hosttune.model.gpu import Gpu
 from hosttune.model.host import Bar, Host, NumaNode, Nvme, PciDevice, Problem
 
+STEADY = "habanalabs"  # a driver that never slows an idle link
+
 
 def of_gpu(**more: Any) -> Evidence:
     return with_pci(gpu(**more))
@@ -46,14 +48,15 @@ def of_gpu(**more: Any) -> Evidence:
         ({}, "pass"),
         ({"link": link(state="full", upstream=end(DOWN))}, "pass"),
         # a document with the contract's fields only: the figures decide
-        ({"link": link(16.0)}, "fail"),
+        ({"link": link(16.0), "driver": STEADY}, "fail"),
         ({"link": link(32.0, 8)}, "fail"),
-        ({"link": link(8.0, state="degraded", upstream=end(DOWN), why="8 GT/s x16 of 32")}, "fail"),
+        ({"link": link(8.0, state="degraded", upstream=end(DOWN), why="8 GT/s x16 of 32"), "driver": STEADY}, "fail"),
         # what a document says of itself does not hide a low link
-        ({"link": link(8.0, state="full", upstream=end(DOWN))}, "fail"),
-        ({"link": link(8.0, state="by-design", upstream=end(DOWN))}, "fail"),
+        ({"link": link(8.0, state="full", upstream=end(DOWN)), "driver": STEADY}, "fail"),
+        ({"link": link(8.0, state="by-design", upstream=end(DOWN)), "driver": STEADY}, "fail"),
         ({"link": link(32.0, 8, state="idle", upstream=end(DOWN)), "driver": "nvidia"}, "fail"),
-        # speed alone, and it is proven that the device rests
+        # speed alone, and it is proven that the device rests, or a guest has it, whose driver may slow it
+        ({"link": link(2.5)}, "unknown"),
         ({"link": link(2.5), "runtime_status": "suspended"}, "unknown"),
         # a link at rest, or one that trained low: only a look under load can tell
         ({"link": link(2.5), "driver": "nvidia"}, "unknown"),
@@ -116,11 +119,17 @@ def test_a_link_at_rest_leads_to_level_1() -> None:
     assert (other.outcome, "--level 1" in (other.hint or "")) == ("unknown", False)
 
 
+def test_without_a_guest_a_slow_gpu_on_vfio_pci_in_d0_is_a_fault() -> None:
+    found = of_gpu(link=link(2.5))
+    alone = msgspec.structs.replace(found, host=msgspec.structs.replace(found.host, guests=()))
+    assert judged("pcie-link", alone)[GPU].outcome == "fail"
+
+
 def test_a_slower_slot_is_by_design_and_the_reason_names_the_port() -> None:
     slower = [bridge(ROOT_PORT, None, "root-port", link=link(16.0, 8, 16.0, 8))]
     found = evidence(host(pci=(*slower, gpu(parent=ROOT_PORT, link=link(16.0, 8)))))
     assert outcome("pcie-link", found, GPU) == ("pass", f"16 GT/s x8, by design: {ROOT_PORT} above can do 16 GT/s x8")
-    faulty = evidence(host(pci=(*slower, gpu(parent=ROOT_PORT, link=link(8.0, 8)))))
+    faulty = evidence(host(pci=(*slower, gpu(parent=ROOT_PORT, link=link(8.0, 8), driver=STEADY))))
     result = judged("pcie-link", faulty)[GPU]
     assert (result.outcome, result.expected) == ("fail", "16 GT/s x8, the most that both ends can do")
 
