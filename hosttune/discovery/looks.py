@@ -79,8 +79,7 @@ def read_guest_runs(reader: Reader, host: Host) -> tuple[GuestRun, ...] | None:
 
     def live() -> str | None:
         found = _recorded(reader, state_directory())
-        libvirt = host.virtualization is not None and host.virtualization.libvirt_version is not None
-        return None if found is None or not (found or libvirt) else to_json(found)
+        return None if found is None or not (found or reader.exists(LOGS)) else to_json(found)  # libvirt makes it
 
     text = reader.query(RUNS, live)
     try:

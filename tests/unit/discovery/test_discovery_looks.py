@@ -95,6 +95,22 @@ def test_logs_that_logrotate_has_moved_are_read(tmp_path: Path, name: str, packe
         assert read_guest_runs(reader, host()) is None
 
 
+class Live(Capture):
+    """A machine that is asked itself."""
+
+    captured = False
+
+    def query(self, name: str, live: Callable[[], str | None]) -> str | None:
+        return live()
+
+
+def test_without_the_folder_of_libvirts_logs_it_is_not_known_which_guests_ran(tmp_path: Path) -> None:
+    assert read_guest_runs(Reader(Live(str(tmp_path))), host()) is None
+    put(tmp_path, {f"{LOGS}/alice.log": ""})
+    reader = Reader(Live(str(tmp_path)))
+    assert (read_guest_runs(reader, host()), reader.problems) == ((), [])
+
+
 def test_older_libvirt_writes_no_domain() -> None:
     (run,) = of_log("a", "2026-11-26 15:00:00.123+0000: starting up\n-device vfio-pci,host=41:00.0,id=hostdev0 \\\n")
     assert run.devices == (GPU,)
