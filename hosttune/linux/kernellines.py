@@ -50,7 +50,8 @@ _LOOKED = (
                "netdev_info of network drivers: mlx5 (Link down), ixgbe, i40e, ice, igb (NIC Link is Down)"),
     KernelLine("dpc", "DPC: containment", rf"pcieport (?P<address>{_ANY}): (?:pciehp: )?DPC: containment event",
                "drivers/pci/pcie/dpc.c", severity="fatal"),
-    KernelLine("mce", "mce: ", r"mce: (?:\[Hardware Error\]: CPU [0-9]{1,5}: Machine Check(?: Exception)?: [0-9a-f]{1,16} "
+    KernelLine("mce", "mce: ",
+               r"mce: (?:\[Hardware Error\]: CPU [0-9]{1,5}: Machine Check(?: Exception)?: [0-9a-f]{1,16} "
                r"Bank [0-9]{1,3}: [2367abef][0-9a-f]{15}|Uncorrected hardware memory error in user-access)",
                "arch/x86/kernel/cpu/mce/core.c; Intel SDM 3B 16.3.2.2: bit 61 of the bank's status is UC",
                severity="nonfatal"),
@@ -164,7 +165,8 @@ _JUDGED = (
                r"detected (?:expedited )?stalls on CPUs/tasks)",
                "kernel/watchdog.c, kernel/rcu/tree_stall.h", outcome="warn", says="a CPU did nothing else for seconds",
                remedy="read the stack below it in dmesg; keep host tasks off the CPUs of guests; update the kernel"),
-    KernelLine("oom-guest", "Killed process", r"(?:Memory cgroup o|O)ut of memory: Killed process [0-9]{1,10} \((?:qemu|kvm\))",
+    KernelLine("oom-guest", "Killed process",
+               r"(?:Memory cgroup o|O)ut of memory: Killed process [0-9]{1,10} \((?:qemu|kvm\))",
                "mm/oom_kill.c, __oom_kill_process", outcome="fail", says="the kernel killed a QEMU: memory ran out",
                remedy="plan again with a larger reserve (reserve: {memory_per_node: SIZE}), or with smaller guests"),
     KernelLine("oom", "Out of memory", r"Out of memory: Killed process [0-9]{1,10} ",

@@ -129,8 +129,7 @@ def test_both_wordings_of_aer_are_one() -> None:
     ]
 
 
-# From reports: andikleen/mcelog issues 70 and 116, mchehab/rasdaemon issue 121; and the words of drivers/edac/mce_amd.c,
-# mm/memory-failure.c.
+# Posted at github.com/andikleen/mcelog, and the words of drivers/edac/mce_amd.c and mm/memory-failure.c.
 @pytest.mark.parametrize(
     ("text", "severity"),
     [
