@@ -79,10 +79,10 @@ _JUDGED = (
                rf"{_OF}Unable to change power state from [\w-]{{1,8}} to D0, device inaccessible",
                "drivers/pci/pci.c, pci_power_up", outcome="fail",
                says="cannot be woken", remedy=_POWER),
-    KernelLine("reset-failed", "config space inaccessible|Refused to change power state",
+    KernelLine("reset-failed", "config space inaccessible|[Rr]efused to change power",
                rf"{_OF}(?:can't change power state from [\w-]{{1,8}} to D0 \(config space inaccessible\)|"
-               r"Refused to change power state, currently in D3)",
-               "drivers/pci/pci.c before 5.19, and before 5.6", outcome="fail",
+               r"[Rr]efused to change power state(?:, currently in D3| from D3[a-z]{3,4} to D0))",
+               "drivers/pci/pci.c; the first before 5.19, `currently` before 5.6", outcome="fail",
                says="cannot be woken", remedy=_POWER),
     KernelLine("bar-unassigned", "no space", rf"{_OF}BAR [0-5](?: \[mem [^\]]{{1,64}}\]: can't assign; no space|"
                r": no space for \[mem )", "drivers/pci/setup-res.c, pci_assign_resource; before 6.9: no space for",
