@@ -122,7 +122,7 @@ def build_deb(tree: Path, out: Path, version: str) -> Path:
     sums = (f"{md5(path)}  {path.relative_to(tree)}" for path in files_of(tree) if not path.is_symlink())
     (control / "md5sums").write_text("\n".join(sorted(sums)) + "\n")
     package = out / f"hosttune_{version}_amd64.deb"
-    subprocess.run(["dpkg-deb", "--build", "--root-owner-group", "-Zxz", tree, package], check=True, stdout=-3)
+    subprocess.run(["dpkg-deb", "--build", "--root-owner-group", "-Zzstd", tree, package], check=True, stdout=-3)
     return package
 
 
