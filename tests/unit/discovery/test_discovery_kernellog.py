@@ -129,7 +129,7 @@ def test_both_wordings_of_aer_are_one() -> None:
     ]
 
 
-# Posted at github.com/andikleen/mcelog, and the words of drivers/edac/mce_amd.c and mm/memory-failure.c.
+# The first two as posted at github.com/andikleen/mcelog, the others in the forms of the kernel's files.
 @pytest.mark.parametrize(
     ("text", "severity"),
     [
