@@ -14,6 +14,7 @@ from hosttune.model.host import Host
 from hosttune.model.values import CpuSet, grouped
 
 _EFI, _TPM = "/sys/firmware/efi", "/sys/class/tpm"
+_VARIABLES = f"{_EFI}/efivars"
 
 
 def read_security(reader: Reader, host: Host) -> Security:
@@ -38,16 +39,21 @@ def _secure_boot(reader: Reader) -> bool | None:
 
     def live() -> str | None:
         data = reader.data(SECURE_BOOT)
-        if data is None:
-            return "off" if reader.lacks(_EFI) else None
+        if data is None:  # a container may see an empty /sys/firmware; a firmware without Secure Boot has no variable
+            names = reader.names(_VARIABLES)
+            lacking = names and SECURE_BOOT.rpartition("/")[2] not in names
+            return "off" if lacking or (reader.lacks(_EFI) and reader.names("/sys/firmware")) else None
         return {1: "on", 0: "off"}.get(data[4]) if len(data) == 5 else None
 
     return {"on": True, "off": False}.get((reader.query("secure-boot", live) or "").strip())
 
 
 def _tpm(reader: Reader) -> str | None:
-    """Return the version of the first TPM ("2"), "none" if the kernel has none."""
+    """Return the version of the first TPM ("2"), "none" if the kernel has none.
+
+    Kernels before 5.6 have no file with it, and /sys/class/tpmrm for those of version 2 only.
+    """
     first = next((name for name in reader.names(_TPM) if name.startswith("tpm")), None)
     if first is None:
         return "none" if reader.lacks(f"{_TPM}/tpm0") else None
-    return reader.text(f"{_TPM}/{first}/tpm_version_major")
+    return reader.text(f"{_TPM}/{first}/tpm_version_major") or ("2" if reader.names("/sys/class/tpmrm") else None)

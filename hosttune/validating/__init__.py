@@ -135,6 +135,8 @@ def _accepted(
     try:
         before, folder = history.kept_acceptances(system)
     except BadInput as error:
+        if new:
+            raise
         tell(f"what was accepted before cannot be read: {error.what}")
     accepting.keep(folder, "--accept", new, found.results, host)
     return accepting.applied(found, (*declared, *before, *new), host)

@@ -73,13 +73,15 @@ def _valid(one: Acceptance, where: str) -> Acceptance:
     if one.check in OF_REGISTER:
         hint = "finish it: hosttune handover status names the command"
         raise BadInput("what a hand-over covers cannot be accepted", where=where, hint=hint)
-    if not (one.why.isprintable() and one.by.isprintable() and len(one.why) <= MOST_WHY and len(one.by) <= MOST_WHY):
+    if not all(text.strip() and text.isprintable() and len(text) <= MOST_WHY for text in (one.why, one.by)):
         hint = f"write in one line of at most {MOST_WHY} characters who accepts it and why"
         raise BadInput("not a valid reason", where=where, hint=hint)
     try:
-        date.fromisoformat(one.until)
+        written = date.fromisoformat(one.until).isoformat()
     except ValueError:
-        raise BadInput(f"{one.until!r:.40} is no date", where=where, hint="write it as 2026-12-31") from None
+        written = ""
+    if written != one.until:  # as 20261231 and 2026-W53-4: dates are compared as texts
+        raise BadInput(f"{one.until!r:.40} is no date", where=where, hint="write it as 2026-12-31")
     return one
 
 
@@ -103,10 +105,11 @@ def keep(folder: str | None, where: str, new: Sequence[Acceptance], results: Seq
 
 def applied(found: Validation, acceptances: Iterable[Acceptance], host: Host) -> Validation:
     """Return the validation with what is accepted in its results, and the verdict of the others."""
-    today, newest_first = _today(), tuple(acceptances)[::-1]
+    today = _today()
+    oldest_first = sorted(acceptances, key=lambda one: today <= one.until)  # and those that are over before all
     results = []
     for result in found.results:
-        one = next((one for one in newest_first if one.covers(result)), None)
+        one = next((one for one in reversed(oldest_first) if one.covers(result)), None)
         if one is not None and result.outcome in ("unknown", "warn") and not _handed(result, host):
             result = msgspec.structs.replace(result, accepted=msgspec.structs.replace(one, expired=today > one.until))
         results.append(result)

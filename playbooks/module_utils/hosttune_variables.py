@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from datetime import date
 
 from jinja2 import StrictUndefined, TemplateError, filters, meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -82,6 +83,8 @@ def resolved(value: object, where: str, variables: Mapping, *, strict: bool = Tr
         ]
     if value is None or isinstance(value, (bool, int, float)):
         return value
+    if where.startswith("hosttune_accept[") and isinstance(value, date):
+        return value.isoformat()  # `until`, not quoted
     raise BadInput(f"{where}: neither text, number, list nor mapping: {type(value).__name__}")
 
 

@@ -188,7 +188,7 @@ def lone(pristine: Path, tmp_path: Path) -> Iterator[Fleet]:
 _RECORDER = """#!/bin/sh
 printf '%s\\0' "$@" > "{folder}/argv"
 cat > "{folder}/stdin"
-[ "$2" = --expect ] && cat "$3" > "{folder}/expect"
+case "$2" in --expect|--accepted) cat "$3" > "{folder}/${{2#--}}";; esac
 echo '{{"schema": "hosttune.plan/v1", "guests": [], "actions": []}}'
 """
 

@@ -14,6 +14,7 @@ from fleethosts import BIN, Fleet, Played, recorder, script, stand_in
 
 from hosttune.fleet.results import host_folder
 from hosttune.rules.checks.expected import of_document
+from hosttune.validating import accepting
 
 
 def arguments(folder: Path) -> list[str]:
@@ -258,6 +259,9 @@ VARIABLES = (
 )
 
 
+ACCEPTANCE = "check: time-sync, subject: host, by: ops, why: x, until: 2999-12-31"
+
+
 @pytest.fixture(scope="module")
 def validations(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     folder = tmp_path_factory.mktemp("validations")
@@ -266,8 +270,11 @@ def validations(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     for name, (text, _) in INTENT_FILES.items():
         if text is not None:
             (folder / f"{name}.yml").write_text(text)
+    (folder / "host_vars").mkdir()
+    (folder / "host_vars/dated.yml").write_text(f"hosttune_accept:\n- {{{ACCEPTANCE}}}\n")
     hosts: dict[str, dict[str, Any]] = {
         "mapping": {"hosttune_intent": intent},
+        "dated": {},
         **{name: {"hosttune_intent": f"{folder / name}.yml"} for name in INTENT_FILES},
         **{f"var_{name}": {f"hosttune_{name}": template} for name in VARIABLES},
     }
@@ -277,6 +284,11 @@ def validations(tmp_path_factory: pytest.TempPathFactory) -> Asked:
 def test_what_an_intent_declares_of_the_network_goes_to_a_validation(validations: Asked) -> None:
     assert arguments(validations.at("mapping"))[:2] == ["validate", "--expect"]
     assert json.loads((validations.at("mapping") / "expect").read_text()) == {"version": 1, "fabric": FABRIC}
+
+
+def test_what_a_fleet_accepts_arrives_also_with_a_date_that_is_not_quoted(validations: Asked) -> None:
+    rows = json.loads((validations.at("dated") / "accepted").read_text())
+    assert [(one.check, one.until) for one in accepting.declared(rows, "x")] == [("time-sync", "2999-12-31")]
 
 
 def test_an_intent_given_as_a_path_is_read_for_a_validation_too(validations: Asked) -> None:

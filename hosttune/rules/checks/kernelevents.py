@@ -187,6 +187,7 @@ def sxid(on: On, events: _Events) -> Finding:
 def machine_check(on: On) -> Finding:
     """Check machine checks, errors reported by firmware, and memory errors: uncorrected ones fail, corrected ones warn.
 
+    A record that does not say which (a line of the kernel for both) warns: what was not corrected has other lines too.
     There are three sources: the log, EDAC's counters since its driver was loaded, and the memory that the kernel has
     taken out of use since boot. Linux' RAS guide recommends reporting every corrected memory error: such errors
     indicate a module that begins to fail. Memory is taken out of use after an uncorrected error, and by programs after
@@ -201,7 +202,7 @@ def machine_check(on: On) -> Finding:
     read += f", {_EDAC}/mc*/{{ue,ce}}_count" if counts else ""
     on = on.reading(f"{read}, /proc/meminfo (HardwareCorrupted)" if corrupted else read)
     text = listed(texts)
-    if any(event.severity != "corrected" for event in events) or any(
+    if any(event.severity not in ("corrected", None) for event in events) or any(
         counters.get("ue") for counters in counts.values()
     ):
         return on.failed(text)
@@ -221,7 +222,7 @@ def machine_check(on: On) -> Finding:
 def _kind(event: KernelEvent) -> str:
     if event.kind == "edac":
         return f"{'corrected' if event.severity == 'corrected' else 'uncorrected'} memory error (EDAC MC{event.code})"
-    return f"{event.severity or 'hardware'} error"
+    return f"{event.severity} error" if event.severity else "machine check, corrected or not"
 
 
 # --- other lines ---------------------------------------------------------------------------------------------

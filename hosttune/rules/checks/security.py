@@ -13,7 +13,10 @@ from hosttune.rules.checks.on import On, check
 from hosttune.rules.engine import Finding
 
 _FACTS = ("security",)
-_OPEN = re.compile(r"(?<!smt )\bvulnerable\b(?!, kvm: )|kvm: vulnerable|ibpb: disabled|^unknown", re.IGNORECASE)
+_OPEN = re.compile(
+    r"(?<!smt )\bvulnerable\b(?!, kvm: )|kvm: vulnerable|ibpb: disabled|(?:safe ret|ibpb), no microcode|^unknown",
+    re.IGNORECASE,
+)
 _SEV = "/sys/module/kvm_amd/parameters"
 
 

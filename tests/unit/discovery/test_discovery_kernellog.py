@@ -124,9 +124,40 @@ def test_both_wordings_of_aer_are_one() -> None:
         ("aer", "0000:c1:00.0", "nonfatal", 1),
         ("aer", "0000:50:00.0", "fatal", 1),
         ("dpc", "0000:50:00.0", "fatal", 1),
-        ("mce", None, "nonfatal", 1),
+        ("mce", None, None, 1),
         ("mce", None, "corrected", 1),
     ]
+
+
+# The first two as posted at github.com/andikleen/mcelog, the others in the forms of the kernel's files.
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [
+        ("mce: [Hardware Error]: Machine check events logged", None),
+        ("mce: [Hardware Error]: CPU 0: Machine Check: 0 Bank 4: a600000000020408", "nonfatal"),
+        ("mce: [Hardware Error]: CPU 3: Machine Check Exception: 5 Bank 0: bb80000000000e0b", "nonfatal"),
+        ("mce: [Hardware Error]: CPU 12: Machine Check: 0 Bank 7: 9c00004001010091", None),
+        ("mce: Uncorrected hardware memory error in user-access at 1efa4c7cc40", "nonfatal"),
+        ("[Hardware Error]: Uncorrected, software containable error.", "nonfatal"),
+        ("[Hardware Error]: Deferred error, no action required.", "nonfatal"),
+        ("Memory failure: 0x1efa4c7: recovery action for dirty LRU page: Recovered", "nonfatal"),
+    ],
+)
+def test_a_machine_check_is_uncorrected_where_its_record_says_so(text: str, severity: str | None) -> None:
+    assert [(event.kind, event.severity) for event in parse_events([(1.0, text)])] == [("mce", severity)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[Hardware Error]: Corrected error, no action required.",
+        "mce: CPU0: Core temperature/speed normal",
+        "mce: CPU supports 32 MCE banks",
+        "soft_offline: 0x1efa4c7: page already poisoned",
+    ],
+)
+def test_what_is_no_uncorrected_error_is_no_event(text: str) -> None:
+    assert not parse_events([(1.0, text)])
 
 
 @pytest.mark.parametrize(

@@ -359,8 +359,10 @@ def test_nvswitches_without_sxids() -> None:
     assert (one(found, "sxid", B).outcome, one(found, "sxid", A).outcome) == ("pass", "skip")
 
 
-@pytest.mark.parametrize(("severity", "expected"), [("corrected", "warn"), ("nonfatal", "fail"), ("fatal", "fail")])
-def test_machine_checks(severity: str, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("severity", "expected"), [("corrected", "warn"), (None, "warn"), ("nonfatal", "fail"), ("fatal", "fail")]
+)
+def test_machine_checks(severity: str | None, expected: str) -> None:
     found = evidence(health=logged(KernelEvent(kind="mce", severity=severity)))
     assert one(found, "machine-check", "host").outcome == expected
 

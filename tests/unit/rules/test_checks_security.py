@@ -13,7 +13,9 @@ from unit.machine.test_manifest import FILES, LINKS, Live
 
 from hosttune.discovery.evidence import gather
 from hosttune.discovery.recording import write_capture
+from hosttune.discovery.security import read_security
 from hosttune.machine.archive import open_root
+from hosttune.machine.reader import Reader
 from hosttune.model.evidence import SECURE_BOOT, Evidence, Security
 from hosttune.model.host import CpuModel, Iommu, Platform
 from hosttune.model.platform import Module
@@ -79,6 +81,12 @@ def test_a_capture_of_before_skips_what_it_does_not_hold() -> None:
         ("Mitigation: Enhanced IBRS; IBPB: conditional; BHI: Vulnerable", "warn"),
         ("Mitigation: Retpolines; IBPB: disabled; STIBP: disabled", "warn"),
         ("Unknown: No mitigations", "warn"),
+        ("Mitigation: safe RET, no microcode", "warn"),  # before 6.7 spec_rstack_overflow said so; then: Vulnerable
+        ("Mitigation: AVX disabled, no microcode", "pass"),
+        ("Mitigation: Enhanced / Automatic IBRS; IBPB: conditional; PBRSB-eIBRS: Not affected; BHI: BHI_DIS_S", "pass"),
+        ("Mitigation: Retpolines; IBPB: conditional; IBRS_FW; STIBP: disabled; RSB filling", "pass"),
+        ("Mitigation: Clear CPU buffers; SMT Host state unknown", "pass"),
+        ("Vulnerable, KVM: Not affected", "pass"),
         (None, "unknown"),
     ],
 )
@@ -158,3 +166,26 @@ def test_the_clock_source(source: str | None, virtual: bool, expected: str) -> N
 
 def test_microcode_of_cpus_that_report_none() -> None:
     assert outcome("microcode", evidence(security=Security()))[0] == "skip"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"/sys/firmware/memmap/0/type": b"x"}, False),  # started without EFI
+        ({}, None),  # a container's empty /sys/firmware
+        ({"/sys/firmware/efi/fw_platform_size": b"64"}, None),  # the variables are not mounted
+        ({"/sys/firmware/efi/efivars/BootOrder-8be4df61-93ca-11d2-aa0d-00e098032b8c": b"x"}, False),
+        ({SECURE_BOOT: b"\x06\x00\x00\x00\x01"}, True),
+        ({SECURE_BOOT: b"\x06\x00"}, None),
+    ],
+)
+def test_secure_boot_is_what_the_firmware_tells(files: dict[str, bytes], expected: bool | None) -> None:
+    machine = Asked(files, {}, "a machine")
+    assert read_security(Reader(machine), host()).secure_boot == expected
+
+
+def test_a_tpm_of_a_kernel_that_does_not_tell_its_version() -> None:
+    files = {"/sys/class/tpm/tpm0/dev": b"10:224", "/sys/class/tpmrm/tpmrm0/dev": b"253:65536"}
+    assert read_security(Reader(Asked(files, {}, "a machine")), host()).tpm == "2"
+    files.popitem()
+    assert read_security(Reader(Asked(files, {}, "a machine")), host()).tpm is None

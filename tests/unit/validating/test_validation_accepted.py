@@ -87,6 +87,10 @@ def test_what_is_accepted_is_kept_shown_in_every_format_and_moves_no_verdict(hos
         (("--until", "2999-12-31"), 2, "nothing to accept"),
         (("--accept", "time-sync", "--why", "x", "--until", "soon"), 2, "'soon' is no date"),
         (("--accept", "time-sync", "--why", "x", "--until", "2020-01-01"), 2, "not in the future"),
+        (("--accept", "time-sync", "--why", "x", "--until", "2026-02-30"), 2, "is no date"),
+        (("--accept", "time-sync", "--why", "x", "--until", "20200101"), 2, "is no date"),
+        (("--accept", "time-sync", "--why", "x", "--until", "2026-W10-1"), 2, "is no date"),
+        (("--accept", "time-sync", "--why", "  ", "--until", "2999-12-31"), 2, "not a valid reason"),
         (("--accept", "time-synk", *WHY), 2, "no check 'time-synk'"),
         (("--accept", "device-present", *WHY), 2, "a device that is gone cannot be accepted"),
         (("--accept", "handover-statement", *WHY), 2, "what a hand-over covers cannot be accepted"),
@@ -135,6 +139,27 @@ def test_one_whose_date_is_over_says_so_and_counts_again() -> None:
     assert (found.verdict, result.standing) == ("unknown", "unknown")
     assert result.accepted is not None
     assert "that date is over" in result.accepted.text
+
+
+def test_of_two_people_the_one_whose_date_is_not_over_counts() -> None:
+    doubt = CheckResult(check="row-remap", subject=GPU, outcome="unknown", actual="not read")
+    long = Acceptance(check="row-remap", by="a", why="known", until="2999-12-31")
+    over = Acceptance(check="row-remap", subject=GPU, by="b", why="known", until="2020-12-31")
+    for order in ((long, over), (over, long)):
+        (result,) = accepting.applied(Validation(results=(doubt,)), order, Host()).results
+        assert result.accepted == long
+    worse = CheckResult(check="row-remap", subject=GPU, outcome="fail", actual="8 rows")
+    assert accepting.applied(Validation(results=(worse,)), (long,), Host()).verdict == "fail"
+
+
+def test_a_damaged_record_is_named_and_not_written_over(hosttune: Run, scratch: Path) -> None:
+    path = scratch / "var/lib/hosttune/accepted.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{")
+    code, out, err = hosttune("--accept", "time-sync", *WHY)
+    assert (code, out) == (2, "")
+    assert str(path) in err
+    assert path.read_text() == "{"
 
 
 @pytest.mark.parametrize(
